@@ -16,11 +16,18 @@ PRELOAD := src/slicer/share/preload
 C_LINT := -Werror -Wshadow -Wstrict-prototypes -Wold-style-definition -Wformat=2 -Wundef \
 	-Wpointer-arith -Wcast-qual -Wconversion -Wsign-conversion -Wvla -Wimplicit-fallthrough -fanalyzer
 
-.PHONY: test check lib lint machine man run bench soak dist deb install clean
+.PHONY: test lived-in check lib lint machine man run bench soak dist deb install clean
 
 test: $(VENV)/stamp lint
 	$(PY) -m tests.machines prepare
 	$(PY) -m pytest --both-pythons $(ARGS)
+
+# This host's own rings, on this host as a user might have set it up: NVIDIA's nodes, /etc/slicer, a history, variables.
+# Needs root. With CI=true also the slow tests.
+lived-in: $(LIBRARY)
+	$(PY) -m tests.machines.lived_in $(PY) -m pytest --quiet -p no:cacheprovider --numprocesses logical \
+		-m "$(if $(CI),,not slow and )not systemd and not enforced" tests/unit tests/process \
+		--ignore=tests/process/test_nix_build.py $(ARGS)
 
 # For the hand, in less than a minute: what needs no machine and starts few processes, on all CPUs. Properties are tried
 # with fewer examples.
@@ -74,7 +81,7 @@ deb: dist
 	rm -rf build/deb
 	mkdir -p build/deb
 	tar -C build/deb -xf dist/slicer_systemd-*.tar.gz
-	cd build/deb/slicer_systemd-* && dpkg-buildpackage -b -us -uc
+	cd build/deb/slicer_systemd-* && debian/rules pynvml && dpkg-buildpackage -b -us -uc
 	mv build/deb/slicer-systemd[_-]* dist/
 
 install: $(LIBRARY)

@@ -15,7 +15,8 @@
         ] (system: make nixpkgs.legacyPackages.${system});
     in
     {
-      nixosModules.default = ./nix/module.nix;
+      # Nix before 2.9 does not take a path for a module.
+      nixosModules.default.imports = [ ./nix/module.nix ];
 
       overlays.default = final: _: {
         slicer-systemd = final.callPackage ./nix/package.nix { };

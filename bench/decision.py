@@ -13,11 +13,11 @@ from statistics import median, quantiles
 from typing import TYPE_CHECKING, Any
 
 from bench.markdown import bar, figures, table
-from slicer.model import Lease, Request
+from slicer.model import Lease, Request, Ticket
 from slicer.placement.capacity import Device, Policy
 from slicer.placement.decision import decide, explain
 from slicer.placement.forecast import start_times
-from slicer.record import replace
+from slicer.record import as_dict, replace
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -26,7 +26,8 @@ if TYPE_CHECKING:
 
 GPUS, LEASES, TICKETS = 64, 500, 5000
 TOTAL_MIB = 143_771  # of an H200
-SLOTS = 256
+_LIMITS = {"cpu": 256}  # one for all, as the tickets of one decision have it
+_ONE = {"cpu": 1}
 NOW_S = 100_000.0
 POLICY = Policy()
 BAR_S = 0.020
@@ -35,7 +36,7 @@ UUIDS = tuple(f"GPU-{place:08x}-0000-0000-0000-000000000000" for place in range(
 _LEASE = Lease(
     job="", name="train", command="python train.py", pid=1, pid_start=1, keeper=2, boot_id="b", uid=1000,
     backend="systemd", manager="system", unit="", cgroup="", gpus=(), vram_mib=None, vram_peak_mib=(),
-    cpu_slots=1, priority=0, forced=0, since_s=0.0, expect_s=None,
+    slots={"cpu": 1}, priority=0, forced=0, since_s=0.0, expect_s=None,
 )  # fmt: skip
 
 
@@ -76,10 +77,10 @@ def queue(random: Random, overdue: float, make: Callable[[Random], dict[str, Any
     found = []
     for number in range(TICKETS):
         waited_s = 900.0 - number / 10 if number < overdue * TICKETS else 200.0 - number / TICKETS
-        wanted = {"gpus": 0, "gpu_choice": (), "vram_mib": None, "margin_mib": 512, "cpu_slots": 1}
+        wanted = {"gpus": 0, "gpu_choice": (), "vram_mib": None, "margin_mib": 512, "slots": _ONE}
         found.append(
             Request(
-                job=f"{LEASES + number:012x}", priority=0, arrived_s=NOW_S - waited_s, cpu_limit=SLOTS,
+                job=f"{LEASES + number:012x}", priority=0, arrived_s=NOW_S - waited_s, slot_limits=_LIMITS,
                 **{**wanted, **make(random)},
             )
         )  # fmt: skip
@@ -108,7 +109,7 @@ def _cpu(_: Random) -> dict[str, Any]:
 
 def _any(random: Random) -> dict[str, Any]:
     made = random.choice([_vram, _many, _choice, _whole, _cpu])(random)
-    return {**made, "cpu_slots": random.choice([0, 1, 4])}
+    return {**made, "slots": random.choice([{}, _ONE, {"cpu": 4}])}
 
 
 def mixes() -> dict[str, Made]:
@@ -116,7 +117,8 @@ def mixes() -> dict[str, Made]:
     random = Random(3)
     held_whole = leases(random, GPUS, 2)
     shared = tuple(
-        replace(lease, cpu_slots=number % 2) for number, lease in enumerate(leases(random, 16, 8000))
+        replace(lease, slots=_ONE if number % 2 else {})
+        for number, lease in enumerate(leases(random, 16, 8000))
     )
     few = shared[:160]
 
@@ -124,21 +126,21 @@ def mixes() -> dict[str, Made]:
         return queue(random, overdue, make), devices(held), held
 
     def free_slots(_: Random) -> dict[str, Any]:
-        return {"gpus": 1, "cpu_slots": 0}
+        return {"gpus": 1, "slots": {}}
 
     return {
         "all blocked": made(held_whole, 0, _whole),
         "all blocked, all overdue": made(held_whole, 1, _whole),
         "whole GPUs, slots apart": made(shared, 0, free_slots),
         "CPU jobs only, half overdue": made(shared, 0.5, _cpu),
-        "VRAM of 5,000 sizes": made(few, 0, lambda r: {**_vram(r), "cpu_slots": 0}),
-        "VRAM, half overdue": made(few, 0.5, lambda r: {**_vram(r), "cpu_slots": 0}),
+        "VRAM of 5,000 sizes": made(few, 0, lambda r: {**_vram(r), "slots": {}}),
+        "VRAM, half overdue": made(few, 0.5, lambda r: {**_vram(r), "slots": {}}),
         "small VRAM, hundreds granted": made(
-            shared, 0, lambda r: {"gpus": 1, "vram_mib": r.randrange(500, 4000), "cpu_slots": 0}
+            shared, 0, lambda r: {"gpus": 1, "vram_mib": r.randrange(500, 4000), "slots": {}}
         ),
-        "several GPUs each": made(few, 0, lambda r: {**_many(r), "cpu_slots": 0}),
-        "several GPUs each, half overdue": made(few, 0.5, lambda r: {**_many(r), "cpu_slots": 0}),
-        "named GPUs": made(few, 0, lambda r: {**_choice(r), "cpu_slots": 0}),
+        "several GPUs each": made(few, 0, lambda r: {**_many(r), "slots": {}}),
+        "several GPUs each, half overdue": made(few, 0.5, lambda r: {**_many(r), "slots": {}}),
+        "named GPUs": made(few, 0, lambda r: {**_choice(r), "slots": {}}),
         "of everything, half overdue": made(few, 0.5, _any),
         "idle GPUs, no slots": made(shared[16:] + held_whole[GPUS:], 0, _any),
     }
@@ -176,8 +178,13 @@ def beside() -> dict[str, float]:
     begin = time.perf_counter()
     explain(wanted[-1], wanted, gpus, held, POLICY, NOW_S)
     explained = time.perf_counter()
-    start_times(wanted, {}, gpus, held, POLICY, NOW_S)
+    start_times([_ticket(request) for request in wanted], gpus, held, POLICY, NOW_S)
     return {"explain": explained - begin, "forecast": time.perf_counter() - explained}
+
+
+def _ticket(request: Request) -> Ticket:
+    who: dict[str, Any] = {"name": "", "command": "", "pid": 1, "pid_start": 1, "boot_id": "b", "uid": 1000}
+    return Ticket(**as_dict(request), **who, inside=(), expect_s=None)
 
 
 def tables(found: dict[str, Any]) -> str:

@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from bench import broker, handoff, queue, sharing
+from bench import broker, burst, handoff, queue, sharing
 from bench.tools import SCOPE, SLICER
 
 LAUNCHES = {
@@ -75,6 +75,7 @@ SECTIONS: dict[str, Callable[[], dict[str, Any]]] = {
     "handoff": handoff.measure,
     "decision": decision,
     "queue": queue.measure,
+    "burst": burst.measure,
     "packing": packing,
     "sharing": sharing.measure,
     "broker": broker.measure,  # the last one: until it is done, slicer goes through the broker

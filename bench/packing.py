@@ -114,7 +114,7 @@ def starts(jobs: list[Job], tool: Tool) -> dict[int, float]:
 _UUIDS = tuple(f"GPU-{place}" for place in range(GPUS))
 _LEASE = Lease(
     job="", name="", command="", pid=1, pid_start=1, keeper=2, boot_id="b", uid=1000, backend="systemd",
-    manager="system", unit="", cgroup="", gpus=(), vram_mib=None, vram_peak_mib=(), cpu_slots=0, priority=0,
+    manager="system", unit="", cgroup="", gpus=(), vram_mib=None, vram_peak_mib=(), slots={}, priority=0,
     forced=0, since_s=0.0, expect_s=None,
 )  # fmt: skip
 
@@ -170,7 +170,7 @@ class Slicer:
                 arrived_s = min(after) - 1e-6 if after else now_s
                 known[kind] = Request(
                     job=entry.key, priority=0, arrived_s=arrived_s, gpus=kind.gpus or 1, gpu_choice=(),
-                    vram_mib=kind.vram_mib, margin_mib=MARGIN_MIB, cpu_slots=0, cpu_limit=1,
+                    vram_mib=kind.vram_mib, margin_mib=MARGIN_MIB, slots={}, slot_limits={},
                 )  # fmt: skip
             self._asks[kind] = known[kind]
 

@@ -12,7 +12,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Protocol
@@ -88,7 +88,7 @@ def _slicer(directory: Path, lines: Iterable[str], *options: str) -> float:
 
 def plain() -> dict[str, Any]:
     """Without scopes: by tool the seconds until all have ended and it has exited, or why it is missing."""
-    ways = {
+    ways: dict[str, Callable[[], float]] = {
         SLICER_PLAIN: lambda: _file_tool(PLAIN_JOBS, None),
         FAST_PEER: lambda: _file_tool(PLAIN_JOBS, "0.1"),
         GQ: lambda: _daemon(Gq(4), PLAIN_JOBS),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from statistics import median, quantiles
 from typing import Any
 
-from bench import broker_tables, queue_tables, sharing
+from bench import broker_tables, burst, queue_tables, sharing
 from bench.markdown import bar, figures, launches, p99, table
 
 PEER = "flock L systemd-run --scope"
@@ -39,6 +39,8 @@ def tables(found: dict[str, Any]) -> str:
         parts.append(decision.tables(found["decision"]))
     if "queue" in found:
         parts.append(queue_tables.tables(found["queue"]))
+    if "burst" in found:
+        parts.append(burst.tables(found["burst"]))
     if "packing" in found:
         from bench import packing  # as decision
 

@@ -250,6 +250,8 @@ in
     };
 
     systemd.services = lib.mkMerge [
+      # A switch stops what it restarts, and the socket with it: users would find no broker meanwhile.
+      (mkIf cfg.broker.enable { slicer-broker.stopIfChanged = false; })
       (mkIf cfg.userDelegation {
         "user@".serviceConfig.Delegate = mkDefault "cpu cpuset io memory pids";
       })

@@ -43,6 +43,9 @@ in
       devices =
         key values.nvidiaDevices [ "/dev/nvidia-modeset" ]
           "NVIDIA's nodes that every job may open beside its own GPUs.";
+      allow_services =
+        key values.flag true
+          "Whether system services of users may have jobs, which are outside of their sandbox and limits.";
       default = mkOption {
         type = types.submodule { options = caps; };
         default = { };

@@ -166,6 +166,7 @@ let
           "lines"
           "tokens"
           "pixels"
+          "megapixel_seconds"
           "count"
           "command"
         ])

@@ -21,6 +21,7 @@ from typing import Any
 from slicer.broker.client.connection import ANSWER_S, BrokerFailed, Connection, Lost, NoBroker
 from slicer.broker.protocol import messages
 from slicer.broker.protocol.wire import ErrorReply
+from slicer.kernel.proc import start_time
 from slicer.record import as_dict
 
 EXTRA = ("start", "limits", "slice", "deaf", "inner")
@@ -95,16 +96,17 @@ class Client:
                 if inner is not None:
                     os.execv(sys.executable, [sys.executable, __file__, self.path, json.dumps(inner)])
                 os.execvp("sleep", ["sleep", "inf"])
-        pidfd = os.pidfd_open(self.keeper)
         limits = tuple(self.extra.get("limits", {}).items())
-        message = messages.Start(self.asked.job, self.extra.get("slice", "cpu"), "a test", limits, False)
+        message = messages.Start(
+            self.asked.job, self.extra.get("slice", "cpu"), "a test", limits, False,
+            self.keeper, start_time(self.keeper) or 0,
+        )  # fmt: skip
         reply = None
         while reply is None:
             try:
-                reply = self.connection.ask(message, fd=pidfd, timeout_s=30.0)
+                reply = self.connection.ask(message, timeout_s=30.0)
             except Lost:
                 time.sleep(0.05)  # the broker was killed: systemd starts another one
-        os.close(pidfd)
         os.write(writer, b"x")
         say("started", keeper=self.keeper, **plain(reply))
 

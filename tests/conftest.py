@@ -2,9 +2,13 @@
 
 import signal
 
+from tests.shield import raise_shield
+
 # What nohup(1) and a shell's "&" have ignored would be ignored by all that tests start, too.
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
 signal.signal(signal.SIGQUIT, signal.SIG_DFL)
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+raise_shield()
 
 pytest_plugins = ["tests.machines.plugin"]

@@ -5,12 +5,15 @@ set -eu
 slicer=$1/bin/slicer
 size=${DEMO_MIB:-32}
 
-if ! command -v xz >/dev/null; then
-    echo "installing by apt: xz-utils"
-    sudo=
-    [ "$(id -u)" -eq 0 ] || sudo=sudo
-    $sudo apt-get -qq update
-    $sudo env DEBIAN_FRONTEND=noninteractive apt-get -qq install -y --no-install-recommends xz-utils >/dev/null
+command -v xz >/dev/null || sh tools/apt.sh xz-utils
+
+scratch=$(mktemp -d)
+trap 'rm -rf "$scratch"' EXIT
+
+# The history of what ran is the last thing to be shown. Root's is not in the home.
+if [ "$(id -u)" -ne 0 ] && ! mkdir -p "${XDG_STATE_HOME:-${HOME:-/nonexistent}/.local/state}" 2>"$scratch/why"; then
+    echo "your history cannot be kept ($(cat "$scratch/why")): this run's is in a temporary directory"
+    export XDG_STATE_HOME="$scratch"
 fi
 
 show() {
@@ -18,8 +21,7 @@ show() {
     "$slicer" "$@"
 }
 
-outcome=$(mktemp)
-trap 'rm -f "$outcome"' EXIT
+outcome=$scratch/outcome
 work="find /usr/lib /lib -xdev -type f -name '*.so*' -exec cat {} + 2>/dev/null | head -c ${size}M | xz -T0 | wc -c"
 
 show run --profile heavy --dry-run -- sh -c "$work"

@@ -27,12 +27,8 @@ elif ! python_is_whole "$python"; then
 fi
 
 if [ -n "$packages" ]; then
-    echo "installing by apt:$packages"
-    sudo=
-    [ "$(id -u)" -eq 0 ] || sudo=sudo
-    $sudo apt-get -qq update
     # shellcheck disable=SC2086 # a list of words
-    $sudo env DEBIAN_FRONTEND=noninteractive apt-get -qq install -y --no-install-recommends $packages >/dev/null
+    sh tools/apt.sh $packages
 fi
 
 [ -x "$venv/bin/python" ] || "${python:-python3}" -m venv "$venv"

@@ -21,11 +21,20 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "src"))
 
-from bench.gpu import driver_checks, experiment_checks, framework_checks, frameworks, library, report  # noqa: E402
+from bench.gpu import (  # noqa: E402
+    driver_checks,
+    experiment_checks,
+    framework_checks,
+    frameworks,
+    library,
+    report,
+    risk_checks,
+)
 from bench.gpu.check import CHECKS, Check, Failed, Finding, Skip  # noqa: E402
 from bench.gpu.place import Place  # noqa: E402
 
-LOADED = (driver_checks, experiment_checks, framework_checks)  # they register their checks
+LOADED = (driver_checks, experiment_checks, framework_checks, risk_checks)  # they register their checks
+FIRST = "risk-"  # what is riskiest goes first, and by itself fills the first hour
 BUDGET_S = 570.0
 END_S = 10.0
 
@@ -44,15 +53,16 @@ def main(argv: Sequence[str]) -> int:
     option("--direct", default="", metavar="UUID", help="start jobs without slicer run")
     option("--check", default="", help=argparse.SUPPRESS)
     said = parser.parse_args(argv)
+    checks = sorted(CHECKS.values(), key=lambda each: not each.name.startswith(FIRST))
     if said.list:
-        print("\n".join(f"{each.name:16} {each.what}: {each.expected}" for each in CHECKS.values()))
+        print("\n".join(f"{each.name:16} {each.what}: {each.expected}" for each in checks))
         return 0
     said.out.mkdir(parents=True, exist_ok=True)
     place = Place(said.out.resolve(), said.python, said.backend, brief=said.brief, direct=said.direct)
     if said.check:
         return one(CHECKS[said.check], place)
     prefixes = tuple(filter(None, said.only.split(",")))
-    chosen = [each for each in CHECKS.values() if not prefixes or each.name.startswith(prefixes)]
+    chosen = [each for each in checks if not prefixes or each.name.startswith(prefixes)]
     if not chosen:
         parser.error(f"no check is called {said.only!r}; see --list")
     return run(place, chosen, said)
@@ -95,8 +105,8 @@ def about(place: Place, said: argparse.Namespace) -> dict[str, Any]:
     gpu: dict[str, Any]
     try:
         gpu = place.facts()
-    except Failed as why:
-        raise SystemExit(f"no GPU can be used: {why}") from why
+    except Failed as error:
+        raise SystemExit(f"no GPU can be used: {error}") from error
     built = library.build()
     if said.install:
         place.python = frameworks.install(place.out / "venv", said.install.split(","))

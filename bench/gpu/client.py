@@ -16,13 +16,11 @@ from typing import Any
 
 from bench.gpu.driver_api import (
     DEVICE,
-    FLOAT,
     HOST,
     HOST_NUMA,
     HOST_NUMA_CURRENT,
     READ_WRITE,
     Access,
-    ArrayDescriptor,
     LaunchConfig,
     Location,
     Program,
@@ -33,6 +31,7 @@ from slicer.experiment.ptx import COMPUTE, HEADERS, MEMORY
 MIB = 1 << 20
 WORDS = 1 << 20
 MOST_CHUNKS = 4096
+FAKE_MEETINGS = 900
 SPINS = 1 << 28  # before a kernel that waits for another gives up: some seconds
 
 # meet(ns, meeting, parties, address): counts up the word of the meeting, and ends once all parties have
@@ -147,7 +146,8 @@ def overhead(us: str, number: str, tries: str) -> None:
     out = p.context.allocate(4096)
     step = p.context.launch(COMPUTE, 1, 32, p.stream, (iterations_for(p, float(us)), out))
     empty = p.context.launch(COMPUTE, 1, 32, p.stream, (0, out))
-    kernels, launches = [], []
+    kernels: list[float] = []
+    launches: list[float] = []
     for _ in range(int(tries) + 1):
         for found, once, many in ((kernels, step, n), (launches, empty, min(n, 500))):
             p.sync()
@@ -181,23 +181,19 @@ def allocate(p: Program, how: str, size: int) -> tuple[int, Any]:
     if how == "async":
         code = p.code("cuMemAllocAsync", there, size, p.stream)
         return code, lambda: p.call("cuMemFreeAsync", address.value, p.stream)
-    if how == "array":
-        shape = ArrayDescriptor(1 << 12, size >> 14, FLOAT, 1)
-        code = p.code("cuArrayCreate_v2", there, ctypes.byref(shape))
-        return code, lambda: p.call("cuArrayDestroy", address.value)
     prop = p.prop()
     code = p.code("cuMemCreate", there, size, ctypes.byref(prop), 0)
     return code, lambda: p.call("cuMemRelease", address.value)
 
 
-METHODS = ("malloc", "managed", "pitch", "async", "array", "create")
+METHODS = ("malloc", "managed", "pitch", "async", "create")
 
 
 def fill(how: str, chunk_mib: str, wait_s: str = "0") -> None:
     """Take memory until there is none; what the driver says of it; give it back, and take some again."""
     p, size = Program(), int(chunk_mib) * MIB
     free, total = p.context.memory()
-    backs = []
+    backs: list[Any] = []
     code = 0
     while len(backs) < MOST_CHUNKS:
         code, back = allocate(p, how, size)
@@ -287,19 +283,21 @@ def graph(number: str, pause_s: str = "0.3") -> None:
 # -- turns ------------------------------------------------------------------------------------------------
 
 
-def ticks(seconds: str, us: str) -> None:
-    """Kernels one after another, and when each was done; the first line says that it begins."""
+def ticks(seconds: str, us: str, pause_ms: str = "0") -> None:
+    """Kernels one after another, when each was done, how long it took; the first line says that it begins."""
     p = Program()
     values = iterations_for(p, float(us)), p.context.allocate(4096)
     step = p.context.launch(COMPUTE, 1, 32, p.stream, values)
     say(pid=os.getpid())
-    found = []
+    found, took = [], []
     end = time.monotonic_ns() + round(float(seconds) * 1e9)
-    while time.monotonic_ns() < end:
+    while (start := time.monotonic_ns()) < end:
         step()
         p.sync()
         found.append(time.monotonic_ns())
-    say(ticks=found)
+        took.append(found[-1] - start)
+        time.sleep(float(pause_ms) / 1000)
+    say(ticks=found, took=took)
 
 
 def hold(seconds: str) -> None:
@@ -314,19 +312,23 @@ def hold(seconds: str) -> None:
         p.sync()
 
 
-def ranks(number: str, parties: str) -> None:
-    """Processes of one job whose kernels wait for each other."""
+def ranks(number: str, parties: str, extra: str = "0") -> None:
+    """Processes of one job whose kernels wait for each other. The Nth does N times ``extra`` kernels more."""
     command = [sys.executable, "-P", __file__, "rank"]
     p = Program()
+    number = str(min(int(number), FAKE_MEETINGS)) if p.is_fake() else number
     words = p.context.allocate(MIB)
     p.call("cuMemsetD32Async", words, 0, MIB // 4, p.stream)
     p.sync()
     shared = (ctypes.c_ubyte * 64)()
     code = p.code("cuIpcGetMemHandle", shared, words)
     handle = bytes(shared).hex() if code == 0 else "-"
+    say(pid=os.getpid())
     made = [
-        subprocess.Popen([*command, number, parties, handle], stdout=subprocess.PIPE, text=True)
-        for _ in range(int(parties))
+        subprocess.Popen(
+            [*command, number, parties, handle, str(rank * int(extra))], stdout=subprocess.PIPE, text=True
+        )
+        for rank in range(int(parties))
     ]
     ends = [(process.communicate()[0], process.returncode) for process in made]
     host = (ctypes.c_uint32 * int(number))()
@@ -340,9 +342,10 @@ class IpcHandle(ctypes.Structure):
     _fields_ = (("reserved", ctypes.c_ubyte * 64),)
 
 
-def rank(number: str, parties: str, handle: str) -> None:
+def rank(number: str, parties: str, handle: str, extra: str = "0") -> None:
     """One of them."""
     p = Program()
+    step = p.context.launch(COMPUTE, 1, 32, p.stream, (100, p.context.allocate(4096)))
     words = ctypes.c_uint64()
     if handle != "-":
         shared = IpcHandle()
@@ -357,6 +360,8 @@ def rank(number: str, parties: str, handle: str) -> None:
         raise CudaError(f"the kernel cannot be compiled ({code})")
     p.call("cuModuleGetFunction", ctypes.byref(found), module, MEET.encode())
     for meeting in range(int(number)):
+        for _ in range(int(extra)):
+            step()
         values = [ctypes.c_uint64(value) for value in (1000, meeting, int(parties), words.value)]
         pointers = (ctypes.c_void_p * 4)(*(ctypes.addressof(value) for value in values))
         p.call("cuLaunchKernel", found, 1, 1, 1, 1, 1, 1, 0, p.stream, ctypes.addressof(pointers), 0)
@@ -366,7 +371,64 @@ def rank(number: str, parties: str, handle: str) -> None:
     say(meetings=int(number))
 
 
-PROGRAMS = (facts, counts, overhead, fill, fill_together, vmm, graph, ticks, hold, ranks, rank)
+# -- what is riskiest -------------------------------------------------------------------------------------
+
+
+def copying(seconds: str, kind: str) -> None:
+    """Copies to the GPU, one after another: large ones of ordinary or of pinned memory, or small ones."""
+    p, size = Program(), 64 << 10 if kind == "small" else 256 * MIB
+    there, pinned = p.context.allocate(size), ctypes.c_void_p()
+    here = ctypes.addressof(ctypes.create_string_buffer(size))
+    if kind == "pinned":
+        p.call("cuMemAllocHost_v2", ctypes.byref(pinned), size)
+        here = pinned.value or 0
+    say(pid=os.getpid())
+    end = time.monotonic() + float(seconds)
+    while time.monotonic() < end:
+        p.call("cuMemcpyHtoDAsync_v2", there, here, size, p.stream)
+        p.sync()
+
+
+def unsynced(rounds: str) -> None:
+    """Memory that is allocated and freed in stream order, in several sizes, and never a sync."""
+    p, pool, reserved = Program(), ctypes.c_void_p(), ctypes.c_uint64()
+    p.call("cuDeviceGetDefaultMemPool", ctypes.byref(pool), 0)
+    codes, most = set(), 0
+    for number in range(int(rounds)):
+        address, size = ctypes.c_uint64(), (256, 512, 768)[number % 3] * MIB
+        codes.add(p.code("cuMemAllocAsync", ctypes.byref(address), size, p.stream))
+        if address.value:
+            p.call("cuMemsetD32Async", address.value, number, size // 4, p.stream)
+            p.call("cuMemFreeAsync", address.value, p.stream)
+        p.call("cuMemPoolGetAttribute", pool, 5, ctypes.byref(reserved))  # RESERVED_MEM_CURRENT
+        most = max(most, reserved.value // MIB)
+    p.sync()
+    say(codes=sorted(codes), most_mib=most)
+
+
+def jitting(seconds: str) -> None:
+    """Processes one after another, whose kernels are compiled at their first launch."""
+    say(pid=os.getpid())
+    end = time.monotonic() + float(seconds)
+    environ = {**os.environ, "CUDA_CACHE_DISABLE": "1", "CUDA_MODULE_LOADING": "LAZY"}
+    while time.monotonic() < end:
+        command = [sys.executable, "-P", __file__, "counts", "5"]
+        subprocess.run(command, env=environ, stdout=subprocess.DEVNULL, check=True)
+
+
+def leave() -> None:
+    """It ends with hundreds of kernels in flight."""
+    p = Program()
+    step = p.context.launch(COMPUTE, 1, 32, p.stream, (iterations_for(p, 1000), p.context.allocate(4096)))
+    for _ in range(300):
+        step()
+    say(left=300)
+
+
+PROGRAMS = (
+    copying, unsynced, jitting, leave, facts, counts, overhead, fill, fill_together, vmm, graph, ticks, hold,
+    ranks, rank,
+)  # fmt: skip
 
 if __name__ == "__main__":
     {program.__name__: program for program in PROGRAMS}[sys.argv[1]](*sys.argv[2:])

@@ -36,17 +36,9 @@ class LaunchConfig(ctypes.Structure):
     )  # fmt: skip
 
 
-class ArrayDescriptor(ctypes.Structure):
-    _fields_ = (
-        ("width", ctypes.c_size_t), ("height", ctypes.c_size_t), ("format", ctypes.c_int),
-        ("channels", ctypes.c_uint),
-    )  # fmt: skip
-
-
 DEVICE, HOST, HOST_NUMA, HOST_NUMA_CURRENT = 1, 2, 3, 4  # CU_MEM_LOCATION_TYPE_…
 PINNED = 1
 READ_WRITE = 3
-FLOAT = 0x20
 
 
 class Program:

@@ -7,16 +7,17 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from slicer.api import CpuBusy, GpuBusy, Holder, Lease, ResourceBusy, SlotBusy, acquire
     from slicer.api_async import acquire_async
-    from slicer.errors import SlicerError
+    from slicer.errors import RequestCancelled, SlicerError
     from slicer.version import __version__ as __version__
 
 __all__ = [
-    "CpuBusy", "GpuBusy", "Holder", "Lease", "ResourceBusy", "SlicerError", "SlotBusy", "acquire",
-    "acquire_async",
+    "CpuBusy", "GpuBusy", "Holder", "Lease", "RequestCancelled", "ResourceBusy", "SlicerError", "SlotBusy",
+    "acquire", "acquire_async",
 ]  # fmt: skip
 
 _MODULES = dict.fromkeys(__all__, "api")
-_MODULES |= {"acquire_async": "api_async", "SlicerError": "errors", "__version__": "version"}
+_MODULES |= {"acquire_async": "api_async", "__version__": "version"}
+_MODULES |= {"RequestCancelled": "errors", "SlicerError": "errors"}
 
 
 def __getattr__(name: str) -> object:

@@ -37,12 +37,14 @@ from slicer.placement.decision import expected_remaining, first_to_finish
 from slicer.quantity import QuantityError, parse_mib
 from slicer.record import record
 from slicer.state import statedir
+from slicer.state.statefile import SECONDS_MAX
 from slicer.text import command_text, visible
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from types import TracebackType
+    from typing import Any
 
     from slicer import model
     from slicer.config.profiles import Config
@@ -50,7 +52,8 @@ if TYPE_CHECKING:
     from slicer.ledger.nesting import OuterJobs
     from slicer.model import Busy, Then
 
-inside: contextvars.ContextVar[tuple[model.Lease, ...]] = contextvars.ContextVar("slicer_leases", default=())
+# What was acquired in this context. It may outlive the leases: only those that are still held count.
+inside: contextvars.ContextVar[tuple[Lease, ...]] = contextvars.ContextVar("slicer_leases", default=())
 
 
 @record
@@ -121,6 +124,7 @@ class Lease:
         self._ledger = ledger
         self._outer = outer
         self._pid = os.getpid()
+        self._is_given_back = False
         self.job = held.lease.job
         self.waited_s = waited_s
         self.gpus = tuple(dict.fromkeys((*(uuid for one in outer for uuid in one.gpus), *held.lease.gpus)))
@@ -140,15 +144,20 @@ class Lease:
             jobs.append(self.job)
         return {**scope.visible_gpus(self.gpus), LEASE_VARIABLE: ",".join(jobs)}
 
+    def _is_held(self) -> bool:
+        """Whether this process has taken it, and nobody has given it back: no thread, no task, no parent."""
+        return self.is_own and not self._is_given_back and os.fstat(self._held.fd).st_nlink > 0
+
     def release(self) -> None:
         """Give everything back."""
         if self._held.fd < 0:
             return
+        self._is_given_back = True
         if os.getpid() != self._pid:  # a forked child: the lease is its parent's
             os.close(self._held.fd)
             self._held.fd = -1
             return
-        inside.set(tuple(one for one in inside.get() if one.job != self.job))
+        inside.set(tuple(one for one in inside.get() if one is not self))
         self._held.release()
         self._ledger.close()
         lease = self._held.lease
@@ -225,10 +234,9 @@ class Arguments:
 
 
 def obtain(
-    arguments: Arguments, around: tuple[model.Lease, ...], cancel: CancelToken,
-    mask: frozenset[int] | None = None,
-) -> Lease:  # fmt: skip
-    """:func:`acquire`, in whatever thread. ``around`` are the leases that the caller holds by itself.
+    arguments: Arguments, around: tuple[Lease, ...], cancel: CancelToken, mask: frozenset[int] | None = None
+) -> Lease:
+    """:func:`acquire`, in whatever thread. ``around`` is what was acquired in the caller's context.
 
     ``mask`` is the signal mask to sleep with; None: as it is.
     """
@@ -239,7 +247,8 @@ def obtain(
     try:
         config = profiles.load(environ, profiles.host())
         outer = plan.outer_jobs(environ, ledger, in_scopes=has_systemd())
-        own = tuple(one for one in around if one.job not in {other.job for other in outer.leases})
+        known = {other.job for other in outer.leases}
+        own = tuple(one._held.lease for one in around if one._is_held() and one.job not in known)
         outer = nesting.OuterJobs((*outer.leases, *own), outer.foreign_gpu)
         needs = _needs(arguments, config, outer, environ)
         job = os.urandom(6).hex()
@@ -280,7 +289,7 @@ def _take(
 def entered(lease: Lease) -> Lease:
     """The lease, known to the context that it was acquired in."""
     if lease.is_own:
-        inside.set((*inside.get(), lease._held.lease))
+        inside.set((*inside.get(), lease))
         atexit.register(lease.release)
     return lease
 
@@ -294,19 +303,20 @@ def _needs(arguments: Arguments, config: Config, outer: OuterJobs, environ: dict
         if name not in config.slots:
             message, hint = unknown_slot(name, config.slots)
             raise UsageError(message, where="slots", hint=hint)
-    gpus, slots = nesting.missing(arguments.gpus, vram_mib, wanted, outer, skip)
+    gpus, slots = nesting.missing(int(arguments.gpus), vram_mib, wanted, outer, skip)
     margin_mib = config.margin_mib if arguments.margin is None else _mib(arguments.margin, "margin") or 0
     return Needs(
         gpus=gpus, gpu_words=_words(arguments.gpu), vram_mib=vram_mib, margin_mib=margin_mib,
-        slots=slots, slot_limits=config.slots, priority=arguments.priority,
-        expect_s=arguments.expected_seconds, wait=arguments.wait, max_wait_s=arguments.max_wait,
+        slots=slots, slot_limits=config.slots, priority=int(arguments.priority),
+        expect_s=_seconds(arguments.expected_seconds), wait=bool(arguments.wait),
+        max_wait_s=_seconds(arguments.max_wait),
         then=arguments.then, plain_lock=config.compat_gpu_lock,
     )  # fmt: skip
 
 
 def _check(arguments: Arguments) -> None:
     """Raises ValueError for what cannot be right whatever the machine."""
-    _check_numbers(arguments)
+    _check_types(arguments)
     gpus, then = arguments.gpus, arguments.then
     words = _words(arguments.gpu)
     outside = f"priority={arguments.priority}: goes from -{PRIORITY_MAX} to {PRIORITY_MAX}"
@@ -329,15 +339,36 @@ def _check(arguments: Arguments) -> None:
             raise ValueError(problem)
 
 
-def _check_numbers(arguments: Arguments) -> None:
+def _check_types(arguments: Arguments) -> None:
     """Others read these figures and wait by them. Raises ValueError."""
-    for argument in ("gpus", "priority"):
-        if not hasattr(getattr(arguments, argument), "__index__"):
+    if not isinstance(arguments.name, str):
+        raise ValueError(f"name={arguments.name!r}: must be a text")
+    for argument in ("gpus", "priority", "cpu_slots"):
+        if not _is_whole(getattr(arguments, argument)):
             raise ValueError(f"{argument}={getattr(arguments, argument)!r}: must be a whole number")
-    for argument in ("vram", "margin", "expected_seconds", "max_wait"):
+    for argument in ("vram", "margin"):
         value = getattr(arguments, argument)
-        if value is not None and not isinstance(value, str) and not math.isfinite(value):
+        if value is not None and not isinstance(value, str) and not _is_number(value):
+            raise ValueError(f"{argument}={value!r}: must be a finite number, or a size such as '8G'")
+    for argument in ("expected_seconds", "max_wait"):
+        value = getattr(arguments, argument)
+        if value is not None and not _is_number(value):
             raise ValueError(f"{argument}={value!r}: must be a finite number")
+        if (value or 0) > SECONDS_MAX:
+            raise ValueError(f"{argument}={value!r}: must be at most {SECONDS_MAX}")
+    if not isinstance(arguments.gpu, int | str | None) and not hasattr(arguments.gpu, "__iter__"):
+        raise ValueError(f"gpu={arguments.gpu!r}: must be an index, a UUID, or several of them")
+    if arguments.slots is not None and not hasattr(arguments.slots, "keys"):
+        raise ValueError(f"slots={arguments.slots!r}: must say how many of which name")
+
+
+def _is_whole(value: object) -> bool:
+    return hasattr(value, "__index__") and not isinstance(value, bool)
+
+
+def _is_number(value: Any) -> bool:
+    """Whether it is a finite number, of whatever type."""
+    return hasattr(value, "__float__") and not isinstance(value, bool) and math.isfinite(value)
 
 
 def _slots(arguments: Arguments) -> dict[str, int]:
@@ -350,11 +381,15 @@ def _slots(arguments: Arguments) -> dict[str, int]:
     for argument, (name, count) in said.items():
         if not isinstance(name, str):
             raise ValueError(f"{argument}: the name of a slot must be a text")
-        if not hasattr(count, "__index__"):
+        if not _is_whole(count):
             raise ValueError(f"{argument}={count!r}: must be a whole number")
         if count < 0:
             raise ValueError(f"{argument}={count}: cannot be less than 0")
     return {name: int(count) for name, count in said.values() if count}
+
+
+def _seconds(value: float | None) -> float | None:
+    return None if value is None else float(value)  # of numpy's, or the like, no lease tells
 
 
 def _mib(value: str | int | None, argument: str) -> int | None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import threading
 from concurrent.futures import Future
 
@@ -15,7 +14,6 @@ if TYPE_CHECKING:
     from collections.abc import Generator, Mapping, Sequence
     from types import TracebackType
 
-    from slicer import model
     from slicer.model import Then
 
 
@@ -23,7 +21,8 @@ class acquire_async:
     """:func:`slicer.acquire` for asyncio: ``async with slicer.acquire_async(…) as lease:``, or ``await`` it.
 
     Takes the same arguments and raises the same errors. While it waits, the loop runs on; a cancelled task
-    leaves the queue.
+    leaves the queue. The task that awaits it is the one that holds the lease: so for a limit of time use
+    ``max_wait`` or ``asyncio.timeout``. ``asyncio.wait_for`` awaits in another task under Python 3.11.
     """
 
     def __init__(
@@ -57,14 +56,16 @@ class acquire_async:
         threading.Thread(
             target=_obtain, args=(work, self._arguments, around, cancel), name="slicer-acquire", daemon=True
         ).start()
+        done = asyncio.wrap_future(work)
+        done.add_done_callback(asyncio.Future.exception)  # nobody may be there any more to hear of it
         try:
-            return api.entered(await asyncio.shield(asyncio.wrap_future(work)))
+            await asyncio.wait([done])  # whose end, by a cancellation, is not that of the thread
+            return api.entered(done.result())
         except BaseException as error:
             cancel.cancel()
             work.add_done_callback(_give_back)
             if isinstance(error, asyncio.CancelledError):
-                with contextlib.suppress(Exception):
-                    await asyncio.shield(asyncio.wrap_future(work))
+                await asyncio.wait([done])
             raise
 
     async def __aenter__(self) -> api.Lease:
@@ -79,7 +80,7 @@ class acquire_async:
 
 
 def _obtain(
-    work: Future[api.Lease], arguments: api.Arguments, around: tuple[model.Lease, ...], cancel: CancelToken
+    work: Future[api.Lease], arguments: api.Arguments, around: tuple[api.Lease, ...], cancel: CancelToken
 ) -> None:
     try:
         work.set_result(api.obtain(arguments, around, cancel))

@@ -92,12 +92,19 @@ class LedgerGone(StateError):
 
 
 class LedgerBusy(StateError):
-    """Somebody holds the ledger's lock and does not go on (exit code 75). ``pid`` 0: it is not known who."""
+    """Somebody holds the ledger's lock and does not go on (exit code 75). ``pid`` 0: it is not known who.
+
+    ``is_in_turn``: many hold it in turn, so nobody is to blame.
+    """
 
     exit_code = EX_TEMPFAIL
     kind = "ledger-busy"
 
-    def __init__(self, path: str, pid: int, waited_s: float) -> None:
+    def __init__(self, path: str, pid: int, waited_s: float, *, is_in_turn: bool = False) -> None:
+        if is_in_turn:
+            message = f"others have taken the lock in turn for {waited_s:.0f} s"
+            super().__init__(message, where=path, hint="many jobs start at once: try again")
+            return
         who = f"pid {pid}" if pid else "somebody"
         hint = f"is it stopped? see ps -p {pid}" if pid else "see lslocks"
         super().__init__(f"{who} has held the lock for {waited_s:.0f} s", where=path, hint=hint)
@@ -148,6 +155,16 @@ class BusyError(SlicerError):
         self.busy = busy
         self.waited_s = waited_s
         self.kind = f"{busy.kind}-busy"
+
+
+class RequestCancelled(SlicerError):
+    """Somebody took the request out of the queue, with ``slicer stop`` (exit code 143)."""
+
+    exit_code = 128 + 15  # as of a job that is ended while it runs
+    kind = "cancelled"
+
+    def __init__(self) -> None:
+        super().__init__("taken out of the queue (slicer stop)")
 
 
 class DeadlockError(SlicerError):

@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     SliceName = Literal["cpu", "gpu"]
     Reason = Literal["exited", "signal", "oom-kill", "timeout", "stopped", "unknown"]
     EndedBy = Literal[
-        "", "slicer stop", "slicer cap", "slicer queue", "slicer run", "terminal", "systemd", "outside"
+        "", "slicer stop", "slicer cap", "slicer queue", "slicer run", "terminal", "systemd", "shutdown",
+        "outside", "caller",
     ]
     Then = Literal["run", "fail"]
     Share = Literal["off", "lock", "cap", "both"]
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     Value = bool | int | str | bytes | tuple[tuple[str, str], ...] | tuple[tuple[str, int], ...]
 
 LEASE_VARIABLE = "SLICER_LEASE"  # in a job's environment: the ids of the jobs it runs inside of
+KEEPER = "slicer-keeper"  # what a keeper calls itself, in /proc/PID/comm
 SLICES: tuple[SliceName, ...] = ("cpu", "gpu")
 PRIORITY_MAX = 100  # and -100 the least
 CPU = "cpu"  # the slot that every machine has

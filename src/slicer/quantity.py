@@ -15,6 +15,7 @@ INFINITY = 2**64 - 1  # how systemd writes "no limit" on D-Bus
 _TOO_BIG = 2**63  # the kernel's and systemd's own parsers stop at a signed 64-bit number
 _DIGITS = "0123456789"
 _LONGEST = 30  # more digits than any number here can have
+LONGEST_US = 2**40 * 10**6  # of a duration: 34,000 years, which is still exact as a number of seconds
 
 _FEWEST_MIB = 100  # nobody asks for fewer: a smaller number without a unit was meant in GiB
 MAX_CPU = 8191  # the largest NR_CPUS that a kernel can be built with, minus one
@@ -279,7 +280,7 @@ def parse_duration(text: str) -> int:
         total += mantissa * unit // divisor
     if not stripped:
         raise _refuse(text, _DURATION)
-    if total >= _TOO_BIG:
+    if total > LONGEST_US:
         raise _refuse(text, _DURATION, "it is absurdly long")
     return total
 

@@ -139,7 +139,7 @@ def test_in_a_closed_shop_only_a_lease_opens_a_gpu(
     def in_session(command: str, uid: str = someone.name) -> str:
         """What a login session of the user prints."""
         env = {**eight.env, "HOME": "/root" if uid == "root" else str(someone.home), "FAKE_NVML_NODES": "1"}
-        options = ("--quiet", "--slice=user.slice", f"--uid={uid}", "--pipe", "--wait", "--collect")
+        options = ("--quiet", "--scope", "--slice=user.slice", f"--uid={uid}", "--collect")
         given = [f"--setenv={name}={value}" for name, value in env.items()]
         line = ["systemd-run", *options, *given, "sh", "-c", command]
         done = subprocess.run(line, capture_output=True, text=True, check=False)

@@ -159,8 +159,10 @@ static int synchronize(void *handle)
     pthread_mutex_lock(&lock);
     code = sync_of_captures(context);
     pthread_mutex_unlock(&lock);
-    if (code == SUCCESS)
+    if (code == SUCCESS) {
         wait_for_context(context);
+        observe_frees();
+    }
     return code;
 }
 

@@ -238,5 +238,6 @@ struct pool *default_pool(int ordinal); /* NULL: there is no such GPU */
 int ordinal_of_pool(const struct pool *pool);
 int take_from_pool(struct pool *pool, u64 bytes); /* with `lock`, as the next */
 void give_to_pool(struct pool *pool, u64 bytes);
+void observe_frees(void); /* at a sync, without `lock` */
 
 #endif

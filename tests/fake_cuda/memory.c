@@ -178,20 +178,21 @@ static u64 bytes_of(const struct array3d *how, unsigned levels)
 /* Physical memory, which belongs to no context. On the host it takes nothing of a GPU. */
 static int make_physical(struct call *c, u64 *to, u64 bytes, const struct properties *how)
 {
-    bool on_device = how && how->location == ON_DEVICE;
+    bool on_device = how && !is_host_location(how->location);
+    int ordinal = how && how->location == ON_DEVICE ? how->id : 0;
     struct block *b;
     int code;
 
     c->bytes = bytes;
     if (!how || !bytes || bytes % GRANULARITY)
         return INVALID_VALUE;
-    if (on_device && (how->id < 0 || how->id >= gpu_count))
+    if (on_device && (ordinal < 0 || ordinal >= gpu_count))
         return INVALID_DEVICE;
     pthread_mutex_lock(&lock);
-    code = allocate(&b, NULL, on_device ? how->id : 0, HANDLE, bytes, on_device ? bytes : 0);
+    code = allocate(&b, NULL, ordinal, HANDLE, bytes, on_device ? bytes : 0);
     if (code == SUCCESS) {
         *to = (u64)(uintptr_t)b;
-        c->gpu = on_device ? gpus[how->id].index : -1;
+        c->gpu = on_device ? gpus[ordinal].index : -1;
     }
     pthread_mutex_unlock(&lock);
     return code;
@@ -327,6 +328,22 @@ static int give_range(u64 *base, size_t *bytes, u64 at)
     return code;
 }
 
+/* Of memory that the driver knows: the GPU's, and what of the host it pinned. All else is pageable. */
+static int tell_memory_type(unsigned *to, int which, u64 at)
+{
+    enum { MEMORY_TYPE = 2, ON_HOST = 1, ON_GPU = 2 };
+    int code = INVALID_VALUE;
+
+    pthread_mutex_lock(&lock);
+    for (struct block *b = blocks; b && which == MEMORY_TYPE; b = b->next)
+        if (has_pages(b) && at >= (u64)(uintptr_t)b->at && at < (u64)(uintptr_t)b->at + b->bytes) {
+            *to = b->what == HOST_MEMORY ? ON_HOST : ON_GPU;
+            code = SUCCESS;
+        }
+    pthread_mutex_unlock(&lock);
+    return code;
+}
+
 #define A(address) ((void **)(void *)(address))
 #define P(address) ((void *)(uintptr_t)(address))
 
@@ -364,6 +381,7 @@ API(cuMemGetAllocationGranularity, (size_t *to, const void *how, int which), (vo
     *to = GRANULARITY, SUCCESS)
 API(cuMemGetInfo, (unsigned *free_bytes, unsigned *total), (void)free_bytes, (void)total, NOT_SUPPORTED)
 API(cuMemGetInfo_v2, (size_t *free_bytes, size_t *total), give_info(free_bytes, total))
+API(cuPointerGetAttribute, (unsigned *to, int which, u64 at), tell_memory_type(to, which, at))
 API(cuMemGetAddressRange_v2, (u64 * base, size_t *bytes, u64 at), give_range(base, bytes, at))
 API(cuArrayCreate_v2, (void **to, const struct array2d *how),
     make(&c, to, ARRAY, array_bytes(how->width, how->height, 0, how->format, how->channels), false))

@@ -1,9 +1,12 @@
-/* Memory pools: they keep what is freed, up to their release threshold (at once, where a real one waits for a
- * sync). */
+/* Memory pools, as the driver's documentation has them. They reserve memory in pieces of POOL_PIECE. What is
+ * freed stays reserved until the next sync of a stream, an event or a context, and after that up to the release
+ * threshold. No trim gives back what was freed since the last sync. */
 #include <stdlib.h>
 
 #include "fake.h"
+#include "structs.h"
 
+enum { POOL_PIECE = 2 << 20, MANY = 64 };
 enum { THRESHOLD = 4, RESERVED_NOW = 5, USED_NOW = 7, ON_DEVICE = 1 };
 
 struct location {
@@ -17,9 +20,12 @@ struct pool {
     int ordinal;
     bool on_host;
     u64 threshold, live, reserved;
+    u64 unobserved; /* freed since the last sync */
 };
 
 static struct pool defaults[MAX_GPUS];
+static struct pool *made[MANY];
+static int made_count;
 
 int ordinal_of_pool(const struct pool *pool)
 {
@@ -29,20 +35,25 @@ int ordinal_of_pool(const struct pool *pool)
 int take_from_pool(struct pool *pool, u64 bytes)
 {
     u64 wanted = pool->live + bytes;
+    u64 reserved = (wanted + POOL_PIECE - 1) / POOL_PIECE * POOL_PIECE;
 
-    if (wanted > pool->reserved) {
-        if (!pool->on_host && take_memory(pool->ordinal, wanted - pool->reserved) != SUCCESS)
+    if (reserved > pool->reserved) {
+        if (!pool->on_host && take_memory(pool->ordinal, reserved - pool->reserved) != SUCCESS)
             return OUT_OF_MEMORY;
-        pool->reserved = wanted;
+        pool->reserved = reserved;
     }
+    pool->unobserved = pool->unobserved > bytes ? pool->unobserved - bytes : 0;
     pool->live = wanted;
     return SUCCESS;
 }
 
 static void shrink(struct pool *pool, u64 keep)
 {
-    u64 to = keep > pool->live ? keep : pool->live;
+    u64 least = pool->live + pool->unobserved;
+    u64 to = (keep > least ? keep : least) / POOL_PIECE * POOL_PIECE;
 
+    if (to < least)
+        to += POOL_PIECE;
     if (to >= pool->reserved)
         return;
     if (!pool->on_host)
@@ -53,7 +64,23 @@ static void shrink(struct pool *pool, u64 keep)
 void give_to_pool(struct pool *pool, u64 bytes)
 {
     pool->live -= bytes;
+    pool->unobserved += bytes;
+}
+
+static void observe(struct pool *pool)
+{
+    pool->unobserved = 0;
     shrink(pool, pool->threshold);
+}
+
+void observe_frees(void)
+{
+    pthread_mutex_lock(&lock);
+    for (int i = 0; i < gpu_count; i++)
+        observe(&defaults[i]);
+    for (int i = 0; i < made_count; i++)
+        observe(made[i]);
+    pthread_mutex_unlock(&lock);
 }
 
 struct pool *default_pool(int ordinal)
@@ -72,12 +99,13 @@ static int give_pool(void **to, int ordinal)
 
 static int make_pool(void **to, const struct pool_properties *how)
 {
-    struct pool *pool = how ? calloc(1, sizeof *pool) : NULL;
+    struct pool *pool = how && made_count < MANY ? calloc(1, sizeof *pool) : NULL;
 
     if (!pool)
         return INVALID_VALUE;
-    pool->on_host = how->location.type != ON_DEVICE;
-    pool->ordinal = pool->on_host ? 0 : how->location.id;
+    pool->on_host = is_host_location(how->location.type);
+    pool->ordinal = how->location.type == ON_DEVICE ? how->location.id : 0;
+    made[made_count++] = pool;
     *to = pool;
     return SUCCESS;
 }

@@ -54,8 +54,10 @@ static int look(struct call *c, void *handle, int per_thread, bool waits)
         code = locked(sync_of_capture, s);
     if (code != SUCCESS)
         return code;
-    if (waits)
+    if (waits) {
         wait_for_stream(s);
+        observe_frees();
+    }
     return waits || is_stream_done(s) ? SUCCESS : NOT_READY;
 }
 
@@ -149,8 +151,10 @@ static int look_at_event(void *handle, bool waits)
     pthread_mutex_unlock(&lock);
     if (code != SUCCESS)
         return code;
-    if (waits)
+    if (waits) {
         wait_for_moment(event->moment);
+        observe_frees();
+    }
     return waits || has_come(event->moment) ? SUCCESS : NOT_READY;
 }
 

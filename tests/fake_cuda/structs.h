@@ -2,7 +2,14 @@
 #ifndef FAKE_CUDA_STRUCTS_H
 #define FAKE_CUDA_STRUCTS_H
 
+#include <stdbool.h>
 #include <stddef.h>
+
+/* CUmemLocationType: the host, a NUMA node, the current one. All others are on a GPU. */
+static inline bool is_host_location(int type)
+{
+    return type >= 2 && type <= 4;
+}
 
 struct properties {
     int type, handle_types, location, id;

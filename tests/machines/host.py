@@ -18,6 +18,7 @@ HERE = Path(__file__).resolve().parent
 BUILD_TOOLS = {"mmdebstrap": "mmdebstrap", "mke2fs": "e2fsprogs", "gpgv": "gpgv"}
 NAMESPACE_TOOLS = {"unshare": "util-linux", "nsenter": "util-linux", "setpriv": "util-linux"}
 NIX_TOOLS = {"nix-instantiate": "nix-bin"}  # no machine needs it, but tests/unit/nix
+SANDBOX_TOOLS = {"bwrap": "bubblewrap"}  # nor this, but tests/process/test_nix_build.py
 MEDIA_TOOLS = {"ffmpeg": "ffmpeg", "ffprobe": "ffmpeg"}  # nor these, but tests of routes (tests/media.py)
 QEMU_TOOLS = {"qemu-system-x86_64": "qemu-system-x86", "mke2fs": "e2fsprogs"}
 

@@ -50,7 +50,7 @@ class NamespaceMachine:
         self.suite = suite
         self._bare = bare
         self._stack = ExitStack()
-        self._init = 0
+        self.init = 0
 
     def __enter__(self) -> NamespaceMachine:
         try:
@@ -72,7 +72,7 @@ class NamespaceMachine:
         plan = Plan(str(source.tree), source.key, str(REPO), str(wheel), str(image.mount_point()))
         self._guard = self._start_guard(plan)
         self._stack.callback(self._end)
-        self._init = self._first_message(self._guard)
+        self.init = self._first_message(self._guard)
         self._wait_for_boot()
         if not self._bare:
             self._execute_checked(checkout.INSTALL)
@@ -118,7 +118,7 @@ class NamespaceMachine:
         )
 
     def _enter(self, argv: list[str]) -> list[str]:
-        words = ["nsenter", f"--target={self._init}", *_SPACES, "--", "env", "-i", f"PATH={PATH}", *argv]
+        words = ["nsenter", f"--target={self.init}", *_SPACES, "--", "env", "-i", f"PATH={PATH}", *argv]
         return as_root(words)
 
     def _execute_checked(self, argv: list[str]) -> None:
@@ -168,7 +168,7 @@ class NamespaceMachine:
         """See Machine.diagnosis."""
         self._words.seek(0)
         words = tail(self._words.read().decode(errors="replace"))
-        if not self._init or self._guard.poll() is not None:
+        if not self.init or self._guard.poll() is not None:
             return words
         journal = subprocess.run(
             self._enter(["journalctl", "--no-pager", "-n", "40"]),

@@ -76,6 +76,7 @@ def pytest_configure(config: pytest.Config) -> None:
         config.stash[_SUITES] = wanted_suites()
     except ValueError as error:
         raise pytest.UsageError(str(error)) from error
+    config.pluginmanager.register(Skips())
     if "SLICER_TEST_REPORTS" in os.environ:
         config.pluginmanager.register(inner.Reporter(config))
 
@@ -267,6 +268,18 @@ class Rings:
         report.location = item.location
         report.user_properties.append(("machine", str(item.target)))
         return report
+
+
+class Skips:
+    """One line a reason in the summary, where pytest has one for each place that skips a test."""
+
+    def __init__(self) -> None:
+        self._where: dict[str, object] = {}
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.skipped and isinstance(report.longrepr, tuple):
+            report.longrepr = self._where.setdefault(report.longrepr[2], report.longrepr)  # type: ignore[assignment]
 
 
 def run_all(rings: list[Ring]) -> None:

@@ -23,6 +23,7 @@ from slicer.outcome import history
 from slicer.state import statefile
 from slicer.state.statedir import StateDir, locate
 from tests.patience import DEADLINE_S, until
+from tests.shield import variables
 
 SRC = str(Path(slicer.__file__).resolve().parents[1])
 MARK = "SLICER_TEST_BOX"
@@ -30,9 +31,8 @@ MARK = "SLICER_TEST_BOX"
 # Not "-m slicer": runpy imports more than slicer does.
 SLICER = (sys.executable, "-c", "from slicer.__main__ import main; main()")
 
-# Root's history is /var/lib/slicer: in a mount namespace of its own a test has one to itself.
-_OWN_VAR_LIB = 'mount --bind "$0" /var/lib && exec "$@"'
-_UNSHARE = ("unshare", "--mount", "--propagation", "private", "sh", "-c", _OWN_VAR_LIB)
+
+_UNSHARE = ("unshare", "--mount", "--propagation", "private")
 
 
 def unprivileged(uid: int) -> tuple[str, ...]:
@@ -47,9 +47,16 @@ def unprivileged(uid: int) -> tuple[str, ...]:
     return ("setpriv", *ids, f"--inh-caps={keep}", f"--ambient-caps={keep}", "--")
 
 
+def mounting(script: str, argument: str | Path = "sh") -> tuple[str, ...]:
+    """The words before a command that runs in mounts of its own, once the shell's script is done."""
+    if not _may_unshare():
+        pytest.skip("no mount namespace can be made here: it takes root with CAP_SYS_ADMIN")
+    return (*_UNSHARE, "sh", "-c", f'{script} && exec "$@"', str(argument))
+
+
 @functools.cache
-def _may_unshare(scratch: str) -> bool:
-    return subprocess.run([*_UNSHARE, scratch, "true"], capture_output=True, check=False).returncode == 0
+def _may_unshare() -> bool:
+    return subprocess.run([*_UNSHARE, "true"], capture_output=True, check=False).returncode == 0
 
 
 class Box:
@@ -60,20 +67,22 @@ class Box:
         self.state = root / "state"
         self.home = root / "home"
         self.log = root / "log"
-        self._var_lib = root / "var-lib"
-        for directory in (self.home, self._var_lib):
-            directory.mkdir()
+        self.var_lib = root / "host" / "var" / "lib"
+        for directory in (self.home, self.var_lib):
+            directory.mkdir(parents=True)
         self.mark = uuid.uuid4().hex
+        self.shield = variables(root)
         self.env = {
             "PATH": os.environ["PATH"],
             "HOME": str(self.home),
             "LANG": "C.UTF-8",
             "PYTHONPATH": SRC,
             "SLICER_STATE_DIR": str(self.state),
-            "XDG_STATE_HOME": str(root / "xdg-state"),
+            "XDG_STATE_HOME": str(self.var_lib),  # where root's history is, too
             "CPU_RUN_SLOTS": str(slots),
             "LOG": str(self.log),
             MARK: self.mark,
+            **self.shield,
         }
         # For jobs that call slicer themselves: "inner -p heavy -- true".
         inner = root / "bin" / "inner"
@@ -82,10 +91,6 @@ class Box:
         inner.chmod(0o755)
         self.env["PATH"] = f"{inner.parent}:{self.env['PATH']}"
         self.prefix: tuple[str, ...] = ()
-        if os.geteuid() == 0:
-            if not _may_unshare(str(self._var_lib)):
-                pytest.skip("root without CAP_SYS_ADMIN: the outcomes would go to this machine's own history")
-            self.prefix = (*_UNSHARE, str(self._var_lib))
         self._seen: set[int] = set()
         self._started: list[subprocess.Popen[bytes]] = []
 
@@ -194,8 +199,7 @@ class Box:
     @property
     def history(self) -> str:
         """The path of the history."""
-        base = self._var_lib if os.geteuid() == 0 else Path(self.env["XDG_STATE_HOME"])
-        return str(base / "slicer" / history.FILE)
+        return str(self.var_lib / "slicer" / history.FILE)
 
     def lines(self) -> list[str]:
         return self.log.read_text().splitlines() if self.log.exists() else []
@@ -226,7 +230,7 @@ class Box:
             assert self.snapshot() == Snapshot((), ())
             # "foreign" stays as long as processes of no lease are on a GPU.
             # The arena of the turns stays, too: one a ledger.
-            left = [name for name in self.state_files() if name not in ("foreign", "share/arena-1")]
+            left = [name for name in self.state_files() if name not in ("foreign", "share/arena-2")]
             assert left in ([], ["lock", "version"])
 
     def close(self) -> None:

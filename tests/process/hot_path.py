@@ -26,11 +26,10 @@ BANNED = {
 }  # fmt: skip
 
 # Written in C alone; which of them are built into the interpreter differs from build to build.
-_C = {"errno", "fcntl", "marshal", "math", "posix", "resource", "select", "time", "zlib"}
+_C = {"_ctypes", "errno", "fcntl", "marshal", "math", "posix", "resource", "select", "time", "zlib"}
 
 SYSTEMD = _C | {"pystemd.dbusexc", "pystemd.dbuslib"}
-# ctypes (and what it brings) for one prctl(2): a container has no D-Bus call to pay for.
-PLAIN = _C | {"ctypes", "ctypes._endian", "struct", "types"}
+PLAIN = _C
 
 _CODE = "from slicer.__main__ import main; main()"
 

@@ -63,6 +63,7 @@ ARENA_PROCESSES, ARENA_PROCESS_AT, ARENA_PROCESS = 512, 19520, struct.Struct("=I
 TURNS = ("none", "waiting", "has", "yields")
 
 
+FAULTS = "-DSLICER_SHARE_FAULTS"  # with points at which tests kill and stop a process
 COMPILE = ["-std=c11", "-D_GNU_SOURCE", "-fPIC", "-pthread", "-fvisibility=hidden"]
 COMPILE += ["-ftls-model=initial-exec", "-Wall", "-Wextra", "-Werror"]
 
@@ -88,7 +89,9 @@ def build_library(directory: Path, pool: Path, *flags: str) -> Path:
     """Compile the library much as the package does, with these flags besides; returns its path."""
     directory.mkdir(parents=True, exist_ok=True)
     sources = [str(path) for path in sorted(SOURCES.glob("*.c")) if path.name != "pool.c"]
-    cc = [os.environ.get("CC", "cc"), *COMPILE, "-O2", "-g", *flags]
+    if FAULTS in flags:
+        sources.append(str(Path(__file__).with_name("share_faults.c")))
+    cc = [os.environ.get("CC", "cc"), *COMPILE, f"-I{SOURCES}", "-O2", "-g", *flags]
     library = ["-shared", "-o", LIBRARY, str(pool), *sources, "-ldl", "-lpthread"]
     subprocess.run([*cc, *library], check=True, cwd=directory)
     return directory / LIBRARY
@@ -307,6 +310,7 @@ class ShareBox:
         env: Mapping[str, str] | None = None,
         preload: Sequence[Path] | None = None,
         argv: Sequence[str] | None = None,
+        stderr_to: int | None = None,
     ) -> Client:
         """A client of the job. Nothing of CUDA has been called yet."""
         stderr = self._root / f"stderr-{len(self._started)}"
@@ -320,7 +324,7 @@ class ShareBox:
                 argv or cuda_clients.command(self.clients, way, [sys.executable]),
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
-                stderr=file,
+                stderr=file if stderr_to is None else stderr_to,
                 env={**environment, **self.env(job, preload), **(env or {})},
             )
         self._started.append(Client(process, stderr))
@@ -334,7 +338,7 @@ class ShareBox:
 
     @property
     def arena(self) -> Path:
-        return self.share / "arena-1"
+        return self.share / "arena-2"
 
     def turn(self, job: Job) -> Turn:
         """What the arena says of a job."""

@@ -18,6 +18,7 @@ from tests.fake_cuda import build as build_driver
 from tests.fake_cuda.clients import build as build_clients
 from tests.fake_nvml import FakeNvml
 from tests.process.share_box import (
+    FAULTS,
     LIBRARY,
     ShareBox,
     build_library,
@@ -75,7 +76,7 @@ def share_library(build_variant: Variant) -> Path:
 @pytest.fixture(scope="session")
 def faulty_library(build_variant: Variant) -> Path:
     """The library with the points at which tests kill and stop it."""
-    return build_variant("faults", "-DSLICER_SHARE_FAULTS")
+    return build_variant("faults", FAULTS)
 
 
 @pytest.fixture(scope="session")

@@ -15,6 +15,7 @@ import pytest
 from tests.fake_nvml import FakeNvml
 from tests.patience import until
 from tests.process.harness import (
+    SLICER,
     Box,
     Gate,
     gone,
@@ -204,6 +205,34 @@ def test_waiting_has_its_limit(box: Box, gate: Gate) -> None:
     box.assert_clean()
 
 
+# W21: the program that waits goes on; it gets no signal, which would end all of it
+@pytest.mark.parametrize("how", ["acquire", "acquire_async"])
+def test_a_request_that_is_stopped_raises(box: Box, gate: Gate, how: str) -> None:
+    job = box.hold(gate)
+    waits = "slicer.acquire('mine', gpus=0, cpu_slots=1, wait=True)"
+    if how == "acquire_async":
+        waits = "asyncio.run(wait())"
+    program = start(
+        box,
+        f"""
+        import asyncio
+        async def wait():
+            await slicer.acquire_async('mine', gpus=0, cpu_slots=1, wait=True)
+        try:
+            {waits}
+        except slicer.RequestCancelled as error:
+            print(error)
+        """,
+    )
+    until(box.tickets, "it waits")
+    subprocess.run([*box.prefix, *SLICER, "stop", "-q", "mine"], env=box.env, check=True)
+    assert program.communicate(timeout=30) == (b"taken out of the queue (slicer stop)\n", b"")
+    assert program.returncode == 0
+    gate.open()
+    assert job.process.wait(20) == 0
+    box.assert_clean()
+
+
 # B4
 def test_the_loop_runs_on_while_a_task_waits(box: Box, gate: Gate) -> None:
     job = box.hold(gate)
@@ -291,6 +320,9 @@ def test_ctrl_c_while_waiting_leaves_the_queue(box: Box, gate: Gate) -> None:
         # D6
         ("expected_seconds=float('nan')", "expected_seconds=nan: must be a finite number"),
         ("expected_seconds=float('inf')", "expected_seconds=inf: must be a finite number"),
+        # D17
+        ("expected_seconds=1e13", "expected_seconds=10000000000000.0: must be at most 1099511627776"),
+        ("wait=True, max_wait=1e13", "max_wait=10000000000000.0: must be at most 1099511627776"),
         ("wait=True, max_wait=float('nan')", "max_wait=nan: must be a finite number"),
         ("wait=True, max_wait=float('-inf')", "max_wait=-inf: must be a finite number"),
         ("vram=float('inf')", "vram=inf: must be a finite number"),
@@ -303,11 +335,57 @@ def test_ctrl_c_while_waiting_leaves_the_queue(box: Box, gate: Gate) -> None:
         ("gpus=0, slots={3: 1}", "slots[3]: the name of a slot must be a text"),
         ("gpus=0, slots={'cpu': 1}, cpu_slots=1", "cpu_slots=1: slots has them too"),
         ("priority=float('nan')", "priority=nan: must be a whole number"),
+        # D21
+        ("name=7", "name=7: must be a text"),
+        ("gpus=True", "gpus=True: must be a whole number"),
+        ("gpus=0, cpu_slots=True", "cpu_slots=True: must be a whole number"),
+        ("gpus=0, slots={'cpu': True}", "slots['cpu']=True: must be a whole number"),
+        ("gpus=0, slots=['cpu']", "slots=['cpu']: must say how many of which name"),
+        ("priority=True", "priority=True: must be a whole number"),
+        ("expected_seconds='5'", "expected_seconds='5': must be a finite number"),
+        ("expected_seconds=True", "expected_seconds=True: must be a finite number"),
+        ("wait=True, max_wait='5s'", "max_wait='5s': must be a finite number"),
+        ("vram=True", "vram=True: must be a finite number, or a size such as '8G'"),
+        ("gpu=1.5", "gpu=1.5: must be an index, a UUID, or several of them"),
     ],
 )
 def test_bad_arguments(box: Box, arguments: str, message: str) -> None:
     out = run(box, f"try:\n    slicer.acquire({arguments})\nexcept ValueError as error:\n    print(error)\n")
     assert message in out
+
+
+# D21: as numpy's are
+def test_numbers_of_other_types_are_told_as_numbers(box: Box) -> None:
+    program = """
+        import fractions
+        class Whole(int):
+            def __repr__(self):
+                return "np.int64(1)"
+        half = fractions.Fraction(1, 2)
+        lease = slicer.acquire(gpus=0, cpu_slots=Whole(1), priority=Whole(1), expected_seconds=half)
+        print(sys.stdin.readline(), end="")
+        lease.release()
+        """
+    process = start(box, program)
+    lease = until(lambda: box.leases(), "its lease")[0]
+    assert (lease.slots, lease.priority, lease.expect_s) == ({"cpu": 1}, 1, 0.5)
+    out, err = process.communicate(b"done\n", timeout=30)
+    assert out == b"done\n", err.decode()
+    box.assert_clean()
+
+
+# D17
+@pytest.mark.parametrize("name", ["'x' * 1_200_000", r"'\ud800'"])
+def test_a_name_that_cannot_be_written_down_takes_nothing(box: Box, name: str) -> None:
+    program = f"""
+        try:
+            slicer.acquire({name}, gpus=0, cpu_slots=1)
+        except slicer.SlicerError as error:
+            print(error.kind, error)
+        slicer.acquire(gpus=0, cpu_slots=1).release()
+        """
+    assert run(box, program).startswith("usage the lease cannot be written down: ")
+    assert box.leases() == []
 
 
 # B4, issue: named slots

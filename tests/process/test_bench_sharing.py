@@ -81,7 +81,7 @@ def test_ctrl_c_ends_the_jobs_and_shows_what_was_measured(bench: Box) -> None:  
 
 
 def test_where_there_is_no_driver_that_is_said(bench: Box, gpus: FakeNvml) -> None:  # D4, D5
-    bench.env["LD_LIBRARY_PATH"] = str(gpus.library)
+    bench.env.update(gpus.env)
     process = start(bench)
     out, err = process.communicate(timeout=DEADLINE_S)
     assert process.returncode == 125, err

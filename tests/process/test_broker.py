@@ -237,3 +237,6 @@ def test_a_bad_policy_gives_nothing_out_and_a_mended_one_does(box: BrokerBox) ->
     policy.write_text("[default]\nmax_gpus = 'many'\n")  # the last good one stays in force
     box.call(gpus=1).await_("granted")
     until(lambda: "many" in box.log(), "it is told")
+    box.crash()  # W30: also for the next broker
+    box.start()
+    box.call(gpus=1).await_("granted")

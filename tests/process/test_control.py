@@ -78,6 +78,23 @@ def test_all_processes_stand_still_but_slicers_own(box: Box) -> None:  # X6
     box.assert_clean()
 
 
+def test_nobody_is_told_when_a_paused_job_will_be_done(box: Box) -> None:  # X6, W33
+    family = Family(box, "--expect", "1h")
+    waiting = box.start("-p", "heavy", "--", "true")
+
+    def starts() -> float | None:
+        found = json.loads(slicer(box, "status", "--json").partition("\n}")[0] + "\n}")["waiting"]
+        return next((each["starts_in"] for each in found), None)
+
+    until(lambda: starts() is not None, "the estimate counts")
+    slicer(box, "pause", "x")
+    assert starts() is None
+    slicer(box, "resume", "x")
+    assert starts() is not None
+    assert family.end(box) == 143
+    assert waiting.wait(DEADLINE_S) == 0
+
+
 def test_stop_ends_a_paused_job(box: Box) -> None:  # X6
     family = Family(box)
     slicer(box, "pause", "x")

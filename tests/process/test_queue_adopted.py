@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 from collections.abc import Callable
 
@@ -79,12 +80,14 @@ def test_the_time_limit_holds(queues: QueueBox, is_adopted: bool) -> None:
 
 # E5: said by the next queue, and the peak is known in the end
 def test_over_use_is_warned_of(queues: QueueBox) -> None:
-    command = "echo start a $$ >>$LOG; simjob --vram 6G --ramp 0 --hold 0.8"
+    command = "echo start a $$ >>$LOG; simjob --vram 6G --ramp 0 --hold 1000 & read x <go; kill $!"
+    os.mkfifo(queues.root / "go")
     queues.write(f"[vram=2G] {command}")
     orphaned(queues)
     again = queues.start()
     exceeded = again.event("exceeds")
     assert (exceeded["declared_mib"], exceeded["used_mib"], exceeded["gpu"]) == (2048, 6144, 0)
+    (queues.root / "go").write_text("go\n")
     assert again.wait() == 0
     state = queues.journal()[command]
     assert (state.status, state.vram_peak_mib, state.verdict) == ("ok", (6144,), "under-declared")

@@ -11,7 +11,7 @@ from collections.abc import Callable
 import pytest
 
 from tests.patience import until
-from tests.process.harness import Box, gone, kill_9, sleeps_in_flock
+from tests.process.harness import Box, gone, kill, kill_9, sleeps_in_flock
 from tests.process.queue_box import QueueBox, Running
 
 # Where the queue itself comes by, on the way of one job.
@@ -60,6 +60,23 @@ def test_the_queue_killed_at_a_point(queues: QueueBox, point: str) -> None:
     queue.kill()
     finish(queues, {"job a 0.02 3": ("failed", 3), "job b 0 0": ("ok", 0)}, 3)
     assert queues.starts() == {"a": 1, "b": 1}
+
+
+# Q16: a starter is killed while a job waits for it, and the queue hears of that when it asks for the next
+def test_a_starter_killed_between_two_jobs_loses_neither(queues: QueueBox) -> None:
+    queues.write("[vram=1G] job a")
+    queues.arm("starter-asked")
+    queue = queues.start(env=queues.faults())
+    until(queues.stopped, "the starter was asked for the first job")
+    (starter,) = queues.stopped()
+    queues.arm()
+    kill(queue.pid, signal.SIGSTOP)
+    queues.append("[vram=1G] job b")
+    kill_9(starter)
+    kill(queue.pid, signal.SIGCONT)
+    assert queue.wait() == 0
+    assert queues.starts() == {"a": 1, "b": 1}
+    queues.assert_clean()
 
 
 # E7, E13: the end of a job is on its way when the queue dies

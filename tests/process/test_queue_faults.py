@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.patience import until
-from tests.process.harness import Box, gone, kill_9
+from tests.process.harness import Box, gone, kill_9, mounting
 from tests.process.queue_box import QueueBox
 
 
@@ -90,9 +90,9 @@ class SmallDisk:
     def __init__(self, queues: QueueBox) -> None:
         queues.logs.mkdir()
         box = queues.box
+        script = 'mount -t tmpfs -o size=1m,mode=755 none "$0" && echo ok'
         holder = subprocess.Popen(
-            [*box.prefix, "sh", "-c",
-             'mount -t tmpfs -o size=1m,mode=755 none "$0" && echo ok && exec sleep 1000', str(queues.logs)],
+            [*mounting(script, queues.logs), "sleep", "1000"],
             env=box.env, cwd=queues.root, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
         )  # fmt: skip
         box.adopt(holder)

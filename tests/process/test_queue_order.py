@@ -55,6 +55,81 @@ def test_priority_then_the_file(queues: QueueBox) -> None:
     assert order(queues) == list("acbde")
 
 
+# Q19: however many kinds wait, what fits goes, and what needs nothing
+def test_hundreds_of_kinds_keep_nothing_that_fits_waiting(queues: QueueBox) -> None:
+    queues.gpus, queues.sizes = 1, "80G"
+    queues.write(
+        "[vram=70G] hold a", *(f"[vram={60 * 1024 - n}M] job {n}" for n in range(200)),
+        "[vram=4G] job small", "[profile=light] job light", "[profile=heavy] job heavy",
+    )  # fmt: skip
+    queue = queues.start()
+    queues.started("a", "small", "light", "heavy")
+    assert queues.starts() == {"a": 1, "small": 1, "light": 1, "heavy": 1}
+    queue.send(signal.SIGTERM)
+    queue.event("stopping")
+    queues.let("a")
+    assert queue.wait() == 143
+    queues.assert_clean()
+
+
+# W21: `slicer stop` of a line that waits takes out this line, and neither the queue nor the others
+def test_a_waiting_line_is_stopped_alone(queues: QueueBox) -> None:
+    queues.gpus = 1
+    queues.write("[name=a] hold a", "[name=b] job b", "[name=c] job c", "[name=d after=b] job d")
+    queue = queues.start()
+    queues.started("a")
+    until(lambda: [ticket.name for ticket in queues.snapshot().tickets] == ["b"], "b waits")
+    env = {**queues.box.env, "SLICER_SIM": simulated.spec_of(1, "24G")}
+    subprocess.run([*queues.box.prefix, *SLICER, "stop", "-q", "b"], env=env, check=True)
+    assert queue.event("cancelled")["job"]["name"] == "b"
+    queue.event("unrunnable")
+    queues.let("a")
+    assert queue.wait() == 1
+    assert order(queues) == ["a", "c"]
+    assert queues.statuses() == {
+        "hold a": ("ok", 0), "job b": ("cancelled", 0), "job c": ("ok", 0), "job d": ("infeasible", 1),
+    }  # fmt: skip
+    queues.assert_clean()
+
+
+# W21: nor does it end the queue that is just starting the job
+def test_a_job_is_stopped_while_its_queue_starts_it(queues: QueueBox) -> None:
+    queues.write("[vram=1G name=a] job a", "[vram=1G] job b")
+    queues.arm("starter-answering")
+    queue = queues.start("-j", "1", env=queues.faults())
+    until(queues.stopped, "the keeper is there, and the queue has not been told")
+    env = {**queues.box.env, "SLICER_SIM": simulated.spec_of(2, "24G")}
+    stop = subprocess.Popen([*queues.box.prefix, *SLICER, "stop", "-q", "a"], env=env)
+    queue.event("cancelled")
+    assert stop.wait(30) == 0
+    queues.go_on()
+    assert queue.wait() == 0
+    assert queues.statuses() == {"job a": ("cancelled", 0), "job b": ("ok", 0)}
+    assert queues.starts() == {"b": 1}
+    queues.assert_clean()
+
+
+# W21: those behind it are known to the queue alone, which is asked
+def test_lines_that_have_not_begun_are_stopped_by_name_and_number(queues: QueueBox) -> None:
+    queues.gpus = 1
+    twins = "[name=twin] job e", "[name=twin] job f"
+    queues.write("[name=a] hold a", "[name=b] job b", "[name=c] job c", "job d", *twins)
+    queue = queues.start()
+    queues.started("a")
+    until(lambda: [ticket.name for ticket in queues.snapshot().tickets] == ["b"], "b waits")
+    env = {**queues.box.env, "SLICER_SIM": simulated.spec_of(1, "24G")}
+    stop = [*queues.box.prefix, *SLICER, "stop", "c", "jobs.txt#4", "twin", "nobody"]
+    done = subprocess.run(stop, env=env, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (2, "no longer waits: jobs.txt#3\nno longer waits: jobs.txt#4\n")
+    assert done.stderr.splitlines()[0].startswith("slicer: 'twin' could be 2 lines: jobs.txt#5, jobs.txt#6")
+    assert "no such job: 'nobody'" in done.stderr
+    queues.let("a")
+    assert queue.wait() == 0
+    assert order(queues) == ["a", "b", "e", "f"]
+    assert queues.statuses()["job c"] == queues.statuses()["job d"] == ("cancelled", 0)
+    queues.assert_clean()
+
+
 # E4: a small one passes one that does not fit
 def test_backfill(queues: QueueBox) -> None:
     queues.gpus = 1

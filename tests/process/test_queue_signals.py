@@ -81,6 +81,35 @@ def test_twice_ends_the_jobs(queues: QueueBox, signo: int, code: int) -> None:
     queues.assert_clean()
 
 
+# Q18: what the queue ended runs again, or is cancelled as its line says, though the queue was killed
+@pytest.mark.parametrize("way", ["asked twice", "cancelled"])
+def test_killed_before_the_jobs_that_it_ends_have_ended(queues: QueueBox, way: str) -> None:
+    queues.write("[vram=2G] hold a")
+    queue = queues.start(env=queues.faults())
+    queues.started("a")
+    if way == "cancelled":
+        queues.arm("keeper-ended", "queue-saving")
+        queues.write("[vram=2G cancel] hold a")
+        until(lambda: len(queues.stopped()) == 2, "the job is told to end, and the queue has not written so")
+    else:
+        queues.arm("keeper-ended")
+        for word in ("stopping", "ending"):
+            queue.send(signal.SIGTERM)
+            queue.event(word)
+        until(queues.stopped, "the job is told to end")
+    queue.kill()
+    queues.go_on()
+    until(lambda: not queues.box.processes(), "the job ends")
+    again = queues.start()
+    if way == "asked twice":
+        assert "stopped with the queue" in again.event("requeued")["why"]
+        until(lambda: queues.starts() == {"a": 2}, "it runs again")
+        queues.let("a")
+    assert again.wait() == 0
+    assert queues.statuses()["hold a"][0] == ("ok" if way == "asked twice" else "cancelled")
+    queues.assert_clean()
+
+
 # E7: ended by itself a moment before: it is done, and not run again
 def test_twice_when_a_job_has_just_ended(queues: QueueBox) -> None:
     queues.write("[vram=2G] hold a 3", "job b")

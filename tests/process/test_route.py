@@ -205,8 +205,7 @@ def test_nothing_decided_is_lost_where_the_history_cannot_be_written(routes: Rou
     """C6: history stops no job."""
     blocker = routes.root / "not-a-directory"
     blocker.write_text("")
-    if routes.prefix:  # root's is below /var/lib
-        (routes.root / "var-lib" / "slicer").write_text("")
+    (routes.var_lib / "slicer").write_text("")  # root's
     done = routes.route(env={"XDG_STATE_HOME": str(blocker)})
     assert done.returncode == 0
     assert routes.ways() == ["a gpu"]
@@ -312,6 +311,13 @@ def test_explained_nothing_runs_and_nothing_is_kept(routes: RouteBox, gate: Gate
     assert holder.wait() == 0
     assert routes.results() == ["started gpu"]
     assert routes.ways() == ["holder gpu"]
+
+
+def test_explained_before_the_program_is_installed(routes: RouteBox) -> None:  # C1, N9
+    done = routes.run("whisper", "--explain", "--", "not-installed", "large")
+    assert done.returncode == 0
+    assert "size 4.9K > 1K: cpu" in done.stdout
+    assert "not known: not-installed: command not found" in done.stdout
 
 
 def test_explained_an_error_is_the_same_error(routes: RouteBox) -> None:

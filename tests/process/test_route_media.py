@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import socket
 from pathlib import Path
@@ -10,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from slicer.config.routes import Destination, Probe, Route
-from slicer.errors import SlicerError
+from slicer.errors import ProbeError
 from slicer.route import probing
 from tests import media
 
@@ -73,9 +72,15 @@ def test_pixels_are_those_of_one_frame(made: Path, name: str, pixels: int) -> No
     assert measured("pixels", made / name) == pixels
 
 
+def test_a_films_size_is_its_duration_times_its_frame(made: Path) -> None:  # C1, N9
+    assert measured("megapixel_seconds", made / "film.mp4") == pytest.approx(2 * 0.0768, rel=0.05)
+
+
 @pytest.mark.parametrize(
     ("kind", "name"),
     [
+        ("megapixel_seconds", "talk.wav"),
+        ("megapixel_seconds", "image.png"),
         ("duration", "raw.h264"),
         ("duration", "image.png"),
         ("duration", "image.jpg"),  # 0.04 s, ffprobe says
@@ -91,7 +96,7 @@ def test_pixels_are_those_of_one_frame(made: Path, name: str, pixels: int) -> No
     ],
 )
 def test_what_has_no_such_measure_is_an_error_with_a_reason(made: Path, kind: str, name: str) -> None:  # C4
-    with pytest.raises(SlicerError) as failure:
+    with pytest.raises(ProbeError) as failure:
         measured(kind, made / name)
     assert failure.value.kind == "probe"
     assert "\n" not in str(failure.value)
@@ -122,15 +127,16 @@ def test_an_image_whose_name_is_a_pattern_is_one_image(here: Path, made: Path) -
     assert measured("pixels", "%03d.png") == 640 * 480
 
 
-def test_a_playlist_opens_nothing_else(here: Path) -> None:  # C4
+@pytest.mark.parametrize("end", ["", "#EXT-X-ENDLIST\n"], ids=["live", "ended"])
+def test_a_playlist_is_an_error_at_once_and_opens_nothing(here: Path, end: str) -> None:  # C4, N9
     """A file may name others, and addresses. What is measured is what the command line names."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         server.settimeout(0)
         port = server.getsockname()[1]
         Path("list.m3u8").write_text(
-            f"#EXTM3U\n#EXT-X-TARGETDURATION:10\n#EXTINF:10,\nhttp://127.0.0.1:{port}/a.ts\n#EXT-X-ENDLIST\n"
+            f"#EXTM3U\n#EXT-X-TARGETDURATION:10\n#EXTINF:10,\nhttp://127.0.0.1:{port}/a.ts\n{end}"
         )
-        with contextlib.suppress(SlicerError):
+        with pytest.raises(ProbeError, match="is a playlist"):
             measured("duration", "list.m3u8")
         with pytest.raises(BlockingIOError):  # nobody has called
             server.accept()

@@ -76,8 +76,34 @@ def test_a_busy_cpu_blocks_it_and_the_caller_may_try_again(routes: RouteBox) -> 
     assert done.returncode == 42
     assert routes.results() == ["started cpu", "started gpu", "blocked cpu"]
     assert routes.decisions()[-1].after == routes.decisions()[1].job
+    again = routes.route(do=OOM)  # N6: it waits for the CPU, and does not run out of GPU memory once more
+    assert again.returncode == 42
+    assert routes.results()[3:] == ["blocked cpu"]
+    assert routes.ways() == ["holder cpu", "a gpu"]
     kill(holder.pid, signal.SIGTERM)
     holder.wait()
+
+
+def test_what_ran_out_of_gpu_memory_goes_to_the_cpu_when_it_is_called_again(routes: RouteBox) -> None:  # N6
+    routes.route(do=f"{OOM}; exit 5")
+    again = routes.route(do=OOM)
+    assert "whisper: ran out of GPU memory " in again.stderr
+    assert again.stderr.partition(" ago: ")[2].startswith("cpu\n")
+    assert routes.ways() == [*BOTH, "a cpu"]
+    assert routes.results() == ["started gpu", "fallback cpu", "started cpu"]
+    (routes.root / "other").write_bytes(b"x" * 100)
+    assert routes.route(input="other").returncode == 0  # as large, but another input
+    (routes.root / "small").write_bytes(b"x" * 99)
+    assert routes.route().returncode == 0  # the same name, and something else in it
+    assert routes.ways()[3:] == ["a gpu", "a gpu"]
+
+
+def test_with_more_gpu_memory_it_is_tried_there_again(routes: RouteBox) -> None:  # N6
+    routes.route(do=OOM)
+    config = Path(routes.env["SLICER_CONFIG"])
+    config.write_text(config.read_text().replace('vram = "2G"', 'vram = "3G"'))
+    assert routes.route().returncode == 0
+    assert routes.ways() == [*BOTH, "a gpu"]
 
 
 @pytest.mark.parametrize("sends", ["file", "pipe"])

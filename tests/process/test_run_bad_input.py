@@ -64,6 +64,7 @@ def refused(
         (("--expect", "-5", *TRUE), ("--expect", "negative")),
         (("--expect", "5 parsecs", *TRUE), ("--expect",)),
         (("--expect", "nan", *TRUE), ("--expect",)),
+        (("--expect", "20000000d", *TRUE), ("--expect", "absurdly long")),  # D17
         (("--gpus", "-1", *TRUE), ("--gpus",)),
         (("--gpus", "many", *TRUE), ("--gpus", "many")),
         (("--gpus", "1" * 5000, *TRUE), ("--gpus",)),
@@ -375,7 +376,9 @@ def test_without_a_path(box: Box, path: str | None) -> None:
 
 
 def test_an_empty_environment(box: Box) -> None:
-    kept = [f"{name}={box.env[name]}" for name in ("PYTHONPATH", "SLICER_STATE_DIR", "XDG_STATE_HOME")]
+    names = ("PYTHONPATH", "SLICER_STATE_DIR", "XDG_STATE_HOME", *box.shield)
+    # Without HOME it is the user's own configuration that counts.
+    kept = [*(f"{name}={box.env[name]}" for name in names), f"XDG_CONFIG_HOME={box.home}"]
     box.prefix = (*box.prefix, "env", "-i", *kept)
     done = box.run("-q", "-p", "heavy", "--", "sh", "-c", "exit 3")
     assert (done.returncode, done.stderr) == (3, "")

@@ -250,7 +250,8 @@ def test_the_messages_tell_of_waiting_and_acquiring_and_the_end(box: Box, gate: 
     _, error = waiter.communicate(timeout=60)
     assert waiter.returncode == 7
     lines = [line for line in error.decode().splitlines() if "not enforced" not in line]
-    assert any(f"waiting for a CPU slot, held by train (pid {job.outer}" in line for line in lines), lines
+    (waiting,) = [line for line in lines if "waiting for a CPU slot, held by train (about " in line]
+    assert f" left, pid {job.outer}, for " in waiting
     assert any("acquired 1 CPU slot" in line for line in lines), lines
     assert lines[-1].startswith("slicer: next: exit 7")
 

@@ -134,6 +134,14 @@ def test_the_time_limit_holds_for_what_lingers(box: Box, gate: Gate) -> None:
         pytest.fail("it goes on for ever")
 
 
+# D17: others can read the lease of a job that says so
+def test_a_job_may_say_that_it_ends_never(box: Box, gate: Gate) -> None:
+    process = box.start("-q", "--expect", "infinity", "--", "sh", "-c", f"read x <{gate.path}")
+    until(lambda: [lease.expect_s for lease in box.leases()] == [None], "its lease")
+    gate.open()
+    assert process.wait(20) == 0
+
+
 # K3: CPU affinity in place of the quota
 @pytest.mark.parametrize(
     ("quota", "expected"),

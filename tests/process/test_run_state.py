@@ -16,7 +16,7 @@ from slicer.kernel import proc
 from slicer.record import replace
 from slicer.state import statefile
 from tests.patience import until
-from tests.process.harness import Box, Gate, text, unprivileged
+from tests.process.harness import Box, Gate, mounting, text, unprivileged
 from tests.unit import made_up
 
 ROOT_ONLY = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away and mount")
@@ -68,8 +68,8 @@ def test_a_state_directory_that_is_not_writable_is_refused(box: Box, part: str) 
 def test_a_read_only_state_directory_is_refused(box: Box, part: str) -> None:
     assert box.run("-q", "--", "true").returncode == 0
     place = str(box.state / part)
-    script = f'mount --bind "{place}" "{place}" && mount -o remount,bind,ro "{place}" && exec "$@"'
-    box.prefix = (*box.prefix, "sh", "-c", script, "sh")
+    script = f'mount --bind "{place}" "{place}" && mount -o remount,bind,ro "{place}"'
+    box.prefix = mounting(script)
     refused(box, place)
 
 
@@ -196,8 +196,8 @@ def test_a_full_state_directory_is_said_and_leaves_nothing(box: Box) -> None:
     box.state.mkdir(mode=0o700)
     # The directory itself, leases, tickets, bells, the lock, the version: each in turn is too much.
     for inodes in range(2, 7):
-        script = f'mount -t tmpfs -o mode=700,nr_inodes={inodes} none "{place}" && exec "$@"'
-        before, box.prefix = box.prefix, (*box.prefix, "sh", "-c", script, "sh")
+        script = f'mount -t tmpfs -o mode=700,nr_inodes={inodes} none "{place}"'
+        before, box.prefix = box.prefix, mounting(script)
         done = box.run(*HEAVY)
         box.prefix = before
         assert done.returncode == 125, (inodes, done)
@@ -209,8 +209,8 @@ def test_a_full_state_directory_is_said_and_leaves_nothing(box: Box) -> None:
 # Issue section 4: a full disk under history
 @ROOT_ONLY
 def test_a_full_disk_under_the_history_stops_no_job(box: Box) -> None:
-    script = 'mount -t tmpfs -o size=4k,nr_inodes=3 none /var/lib && exec "$@"'
-    box.prefix = (*box.prefix, "sh", "-c", script, "sh")
+    script = 'mount -t tmpfs -o size=4k,nr_inodes=3 none "$0"'
+    box.prefix = mounting(script, box.var_lib)
     done = box.run("-p", "heavy", "--", "sh", "-c", "exit 3")
     assert done.returncode == 3
     assert "history" in done.stderr

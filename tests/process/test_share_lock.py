@@ -20,6 +20,8 @@ MODES = {
 }
 FOR_EVER = {"SLICER_SHARE_QUANTUM_MS": "600000"}
 SHORT = {"SLICER_SHARE_QUANTUM_MS": "5"}
+# Nobody is overtaken before the drain's limit, however slow the machine is.
+WIDE = {**SHORT, "SLICER_SHARE_WINDOW_MS": "100"}
 
 
 def first_starts(share: ShareBox, *clients: Client) -> list[int]:
@@ -70,7 +72,9 @@ def test_no_two_jobs_have_work_on_a_GPU_at_once(share: ShareBox, mode: str) -> N
 
 def test_a_higher_priority_goes_first_and_equal_ones_in_order(share: ShareBox) -> None:  # D2
     holder = holding(share, share.job(priority=50), env=FOR_EVER)
-    low, first, second, high = (waiting(share, share.job(priority=priority)) for priority in (-10, 0, 0, 10))
+    # Without SHORT the two of one priority would have the turn together.
+    jobs = [share.job(priority=priority) for priority in (-10, 0, 0, 10)]
+    low, first, second, high = (waiting(share, job, env=SHORT) for job in jobs)
     holder.do("halt")
     holder.end()
     hear_all([low, first, second, high])
@@ -220,6 +224,87 @@ def test_ranks_of_a_job_that_wait_for_each_other_get_on(share: ShareBox) -> None
     assert job.count("undrained") == other_job.count("undrained") == 0
 
 
+def unequal_ranks(share: ShareBox, job: Job) -> list[Client]:
+    """One of them has more of its own to do: how often each launched says nothing of who is behind."""
+    ranks = [share.ready(job, env=WIDE) for _ in range(2)]
+    ranks[0].do("spin 50 - 7", "sync")
+    return ranks
+
+
+def test_ranks_that_launched_unequally_often_get_on(share: ShareBox) -> None:  # D1 D5
+    job, other_job = share.job(), share.job()
+    ranks, other = unequal_ranks(share, job), share.ready(other_job, env=WIDE)
+    other.hammer(300, 2)
+    for number in range(20):
+        for rank in ranks:
+            rank.tell(f"meet 300 {1 + 3 * number} 2 3")
+        hear_all(ranks)
+        ranks[number % 2].do("spin 50", "spin 50")
+    for rank in ranks:
+        rank.do("sync")
+    other.halt()
+    assert overlaps(share.fake, ranks, [other]) == []
+    assert job.count("undrained") == other_job.count("undrained") == 0
+
+
+def test_a_service_does_not_wait_for_ranks_that_launched_unequally_often(share: ShareBox) -> None:  # D1 D5
+    job = share.job()
+    ranks, service = unequal_ranks(share, job), share.ready(share.job(priority=5), env=WIDE)
+    for number in range(10):
+        first, second = ranks[number % 2], ranks[1 - number % 2]
+        first.do(f"meet 300 {1 + number} 2 1")  # it waits for the other one, on the GPU
+        service.tell("spin 300")
+        share.until_turn(job, "yields")
+        second.do(f"meet 300 {1 + number} 2 1")
+        hear_all([service])
+        service.do("sync")
+    assert overlaps(share.fake, ranks, [service]) == []
+    assert job.count("undrained") == 0
+
+
+def test_GPUs_of_one_process_that_wait_for_each_other_get_on(share: ShareBox) -> None:  # D1 D5
+    job = share.job(gpus=[GPU0, GPU1])
+    client, other = share.start(job, env=WIDE), share.ready(share.job(), env=WIDE)
+    client.do("init", "context 0", "context 1")
+    for number in range(1, 11):
+        client.do("use 0", f"meet 300 {number} 2")
+        other.tell("spin 300")
+        share.until_turn(job, "yields")
+        client.do("use 1", f"meet 300 {number} 2")
+        hear_all([other])
+    for context in ("use 0", "use 1"):
+        client.do(context, "sync")
+    other.do("sync")
+    assert overlaps(share.fake, [client], [other]) == []
+    assert job.count("undrained") == 0
+
+
+def test_a_higher_priority_is_not_held_up_by_a_process_that_is_throttled(share: ShareBox) -> None:  # D1 D2
+    """Stopped here; the work that it has in flight goes on beside the other's."""
+    job = share.job()
+    slow = holding(share, job)
+    high = share.ready(share.job(priority=5))
+    slow.send(signal.SIGSTOP)
+    for _ in range(3):
+        high.do("spin 300", "sync")
+    slow.send(signal.SIGCONT)
+    slow.halt()
+    assert job.count("undrained") == 0
+
+
+def test_jobs_of_one_priority_take_turns_only_if_one_asks_for_it(share: ShareBox) -> None:  # D2
+    jobs = [share.job(), share.job()]
+    clients = [holding(share, job) for job in jobs]
+    until(lambda: all(int(client.do("progress")[0]) > 20 for client in clients), "both work")
+    assert [share.turn(job).state for job in jobs] == ["has", "has"]
+    assert [job.count("waits") for job in jobs] == [0, 0]
+    third = share.job()
+    share.ready(third, env=SHORT).do("spin 300", "sync")
+    assert third.count("waits") == 1
+    for client in clients:
+        client.halt()
+
+
 def test_work_that_waits_for_a_value_is_not_cut_off_from_it(share: ShareBox) -> None:  # D5
     """What writes the value passes, though the job has to yield: else its work would never be done."""
     job = share.job()
@@ -330,6 +415,21 @@ def test_all_kinds_of_work_wait_for_the_turn(share: ShareBox, command: str) -> N
     holder.do("halt")
     holder.end()
     hear_all([client])
+
+
+def test_a_large_copy_from_pageable_memory_takes_no_turn(share: ShareBox) -> None:  # D1
+    """As a model that is loaded: it would hold the turn with an idle GPU. What follows it waits."""
+    job, holder_job = share.job(), share.job(priority=50)
+    client = share.ready(job)
+    holder = holding(share, holder_job, env=FOR_EVER)
+    client.tell("copy 4000000")  # in, out, and then a memset
+    share.until_turn(job, "waiting")
+    assert job.count("passed") == 2
+    assert [call.result for call in share.fake.calls("cuMemcpyHtoDAsync_v2", "cuMemcpyDtoH_v2")] == [0, 0]
+    assert not client.has_answered()
+    holder.do("halt")
+    holder.end()
+    assert client.hear().words == ["same", "5"]
 
 
 def test_a_job_that_wants_only_a_cap_has_no_lock(share: ShareBox) -> None:  # X7

@@ -6,11 +6,12 @@ import fcntl
 import os
 import struct
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
 
+from tests.patience import until
 from tests.process.share_box import ARENA_PROCESSES, MAX_PROCESSES, ShareBox, overlaps
 
 pytest_plugins = ["tests.process.share_fixtures"]
@@ -32,20 +33,61 @@ def locked(path: Path, first: int, count: int) -> Iterator[None]:
         os.close(file)
 
 
-def test_a_program_that_closes_all_descriptors_stays_under_lock_and_cap(share: ShareBox) -> None:  # D1 X7
+def test_a_program_that_closes_all_descriptors_stays_under_the_cap(share: ShareBox) -> None:  # X7
+    """Its row is kept by the mapping. For its turns it takes another one."""
     jobs = [share.job(wants="both", limit_mib=CAP_MIB) for _ in range(2)]
     clients = [share.ready(job, env=SHORT) for job in jobs]
     for client in clients:
         client.do("alloc linear 600")
         client.hammer(300, 4)
-        assert client.do("closeall") == ["2"]  # of the job's file and of the arena
-    for client in clients:
-        assert client.ask("alloc linear 600").code == 2
-        client.do("alloc linear 100", "halt", "work 200 30 5")
+    assert clients[0].do("closeall") == ["2"]  # of the job's file and of the arena
+    assert clients[0].ask("alloc linear 600").code == 2
+    clients[0].do("alloc linear 100", "halt", "work 200 30 5")
+    clients[1].halt()
     second = share.ready(jobs[0], env=SHORT)  # whose row must be another one
     assert second.do("info")[0] == str(CAP_MIB - 700)
     second.do("spin 100", "sync")
-    assert overlaps(share.fake, [clients[0], second], [clients[1]]) == []
+
+
+def test_a_message_that_nobody_reads_holds_up_nobody(share: ShareBox) -> None:  # D1 D5
+    """The program writes to a full pipe, as of a pager that stands still, and the library has a message."""
+    reader, writer = os.pipe()
+    os.set_blocking(writer, False)
+    with suppress(BlockingIOError):
+        while os.write(writer, b"x" * 4096):
+            continue
+    os.set_blocking(writer, True)
+    env = {**SHORT, "SLICER_SHARE_DRAIN_MS": "50"}
+    jobs = [share.job(), share.job()]
+    mute, other = share.ready(jobs[0], env=env, stderr_to=writer), share.ready(jobs[1], env=env)
+    try:
+        mute.do("spin 600000")  # longer than others wait for it
+        other.do("spin 300")
+        for client in (mute, other, mute, other):
+            client.do("spin 300")
+        until(lambda: jobs[0].told().troubles == {"undrained"}, "it is noted")
+        for client in (mute, other):
+            client.do("sync", "spin 300", "sync")
+    finally:
+        os.close(reader)
+        os.close(writer)
+
+
+def test_a_removed_arena_is_told_and_left_for_the_new_one(share: ShareBox) -> None:  # D1
+    jobs = [share.job() for _ in range(2)]
+    holder = share.ready(jobs[0], env={"SLICER_SHARE_QUANTUM_MS": "600000"})
+    holder.hammer(300, 4)
+    share.arena.unlink()
+    other = share.ready(jobs[1], env=SHORT)
+    other.do("spin 100", "sync")  # nobody could keep it from that
+    until(lambda: share.turn(jobs[0]).state == "has", "the holder is in the new arena")
+    other.tell("spin 100")
+    share.until_turn(jobs[1], "waiting")
+    assert jobs[0].told().troubles == {"no-arena"}
+    assert holder.said().count("was removed") == 1
+    holder.do("halt")
+    holder.end()
+    assert other.hear().code == 0
 
 
 def test_signals_that_interrupt_system_calls_change_nothing(share: ShareBox) -> None:  # D5

@@ -25,6 +25,7 @@ SANITIZERS = {
 }
 ENV = {
     "SLICER_SHARE_QUANTUM_MS": "3",
+    "SLICER_SHARE_WINDOW_MS": "100",  # nobody is overtaken, however slow the machine is
     "ASAN_OPTIONS": "detect_leaks=0:handle_segv=0",  # the driver's objects live as long as the process
     "TSAN_OPTIONS": "exitcode=66",
 }

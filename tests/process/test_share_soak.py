@@ -22,6 +22,7 @@ MODES = [
 def start_job(share: ShareBox, chance: random.Random) -> tuple[Job, list[Client]]:
     gpus = chance.choice([[GPU0], [GPU0], [GPU0, GPU1]])
     env = chance.choice([*MODES, *({"SLICER_SHARE_QUANTUM_MS": str(chance.randint(1, 20))} for _ in MODES)])
+    env = {**env, "SLICER_SHARE_WINDOW_MS": "100"}  # nobody is overtaken, however slow the machine is
     job = share.job(priority=chance.choice([0, 0, 0, 5, -5]), gpus=gpus)
     clients = []
     for _ in range(chance.choice([1, 1, 2, 3])):

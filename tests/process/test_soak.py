@@ -26,6 +26,14 @@ def test_whoever_is_killed_all_are_served_once_and_nobody_twice_at_a_time(
     box.assert_clean()
 
 
+# D18: X4, A2
+def test_a_burst_is_served_whoever_of_it_is_killed(make_box: Callable[[int], Box]) -> None:
+    box = make_box(3)
+    options = Options(seconds=2.0, jobs=24, slots=3, seed=3, actions_per_s=12.0, burst=100)
+    Soak(box, options, None).run()
+    box.assert_clean()
+
+
 # S3, S7, D6
 def test_no_broken_file_does_harm() -> None:
     assert "broken files read" in fuzz.run(1.0, seed=1)

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from tests.patience import DEADLINE_S, until
-from tests.process.harness import SLICER, Gate
+from tests.process.harness import SLICER, Gate, gone, kill, state_of
 from tests.process.route_box import RouteBox, json_lines
 
 TELL = f"""\
@@ -129,3 +129,38 @@ def test_unwrapped_in_the_middle_of_a_job_it_goes_on(box: WrapBox) -> None:  # C
     assert not os.path.exists(f"{box.job}-real")
     assert box.run("job", "b", "small", env={"DO": ""}).returncode == 0
     assert box.results() == ["started gpu"]  # the second call was none of the route's
+
+
+def test_a_call_that_is_killed_takes_the_program_along(box: WrapBox) -> None:  # C5, N7
+    """As ``subprocess.run(timeout=…)`` kills it. The caller's next call does not run beside the first."""
+    box.configure(gpu="max_jobs = 1")
+    box.install()
+    stubborn = """trap "" TERM HUP; sleep 1000 & echo "start child $! gpu" >>"$LOG"; wait"""
+    process = box.start("job", "a", "small", env={"DO": stubborn})
+    until(lambda: box.started("child") or process.poll() is not None, "it runs, and a child of it")
+    process.kill()
+    process.wait(DEADLINE_S)
+    program, child = (int(line.split()[2]) for line in box.lines())
+    until(lambda: gone(program) and gone(child), "all of the job is gone")
+    until(lambda: [outcome.ended_by for outcome in box.outcomes()] == ["caller"], "the outcome is kept")
+    assert box.run("job", "b", "small", env={"DO": ""}).returncode == 0
+    assert box.ways() == ["a gpu", "child gpu", "b gpu"]
+
+
+@pytest.mark.parametrize(
+    "point", ["outer-forked", "keeper-forked", "outer-let-go", "keeper-ordered", "keeper-spawned"]
+)
+def test_a_call_that_is_killed_at_the_programs_start_leaves_nothing(box: WrapBox, point: str) -> None:  # N7
+    """Whoever stands still there, of slicer's two processes, goes on once the caller has killed the call."""
+    box.install()
+    place = box.env["SLICER_STATE_DIR"]
+    env = {"DO": "sleep 1000", "SLICER_FAULTS": f"{place}:{point}"}
+    process = box.start("job", "a", "small", env=env)
+    still = until(lambda: [pid for pid in box.processes() if state_of(pid) == "T"], "it has come that far")
+    process.kill()
+    process.wait(DEADLINE_S)
+    Path(f"{place}.go").touch()
+    for pid in still:
+        kill(pid, signal.SIGCONT)
+    until(lambda: not box.processes(), "nobody is left")
+    assert not [line for line in box.lines() if line.startswith("end")]

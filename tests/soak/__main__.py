@@ -19,12 +19,13 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.soak", description=__doc__)
     parser.add_argument("--seconds", type=float, default=600.0)
     parser.add_argument("--jobs", type=int, default=200, help="at once (default 200)")
+    parser.add_argument("--burst", type=int, default=1000, help="at the same instant first (default 1000)")
     parser.add_argument("--slots", type=int, default=3)
     parser.add_argument("--actions", type=float, default=10.0, help="things done to jobs in a second")
     parser.add_argument("--seed", type=int, default=int(time.time()))
     parser.add_argument("--no-gpus", action="store_true", help="CPU slots only")
     chosen = parser.parse_args()
-    options = Options(chosen.seconds, chosen.jobs, chosen.slots, chosen.seed, chosen.actions)
+    options = Options(chosen.seconds, chosen.jobs, chosen.slots, chosen.seed, chosen.actions, chosen.burst)
     with ExitStack() as stack:
         base = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="slicer-soak-")))
         box = Box(_made(base / "box"), options.slots)
@@ -36,7 +37,7 @@ def main() -> int:
         try:
             print(Soak(box, options, fake).run())
         except Broken as broken:
-            print(f"BROKEN (--seed {options.seed} --jobs {options.jobs}): {broken}")
+            print(f"BROKEN (--seed {options.seed} --jobs {options.jobs} --burst {options.burst}): {broken}")
             return 1
     return 0
 

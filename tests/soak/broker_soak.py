@@ -3,7 +3,8 @@
     python -m tests.soak.broker_soak --seconds 60 --seed 1
 
 It boots a namespace machine for that. The jobs are those of :mod:`tests.soak.soak`, and so is what must be
-true: their commands hold a witness of all they were given.
+true: their commands hold a witness of all they were given. A fourth user hangs up at bad moments, and a fifth
+only wants a no-op done, whose worst time is told.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from tests.soak.bystanders import be, hang_up_for_ever, want_a_no_op
 from tests.soak.logbook import Logbook
 from tests.soak.plan import GPU_GIB, SLOTS, Abilities, Spec, spec
 
@@ -74,6 +76,11 @@ class BrokerSoak:
         self._done: Counter[str] = Counter()
         self._number = 0
         self._last_start = time.monotonic()
+        self._worst = base / "worst"
+        _for_all(self._worst)
+        self._bystanders = [
+            be("dave", lambda: hang_up_for_ever(seed)), be("erin", lambda: want_a_no_op(self._worst)),
+        ]  # fmt: skip
 
     def run(self) -> str:
         """Raises Broken; returns a summary."""
@@ -87,10 +94,12 @@ class BrokerSoak:
                 self._act(self._dice.choices(list(ACTIONS), list(ACTIONS.values()))[0])
                 due = time.monotonic() + self._dice.expovariate(2.0)
             time.sleep(0.01)
+        self._end_bystanders()
         self._drain()
         self._judge()
         done = ", ".join(f"{kind} {times}" for kind, times in sorted(self._done.items()))
         served = sum(bool(self._log.run(job.spec.name).ends) for job in self._over)
+        done += f"; worst no-op {self._worst.read_text() or 0} s, with the broker killed meanwhile"
         return f"seed {self._seed}: {len(self._over)} jobs of {len(USERS)} users, {served} served; {done}"
 
     def _start(self) -> None:
@@ -206,8 +215,15 @@ class BrokerSoak:
         log = ("journalctl", "-u", SERVICE, "-n", "40", "--no-pager")
         return "\n".join([*lines, subprocess.run(log, capture_output=True, text=True, check=True).stdout])
 
+    def _end_bystanders(self) -> None:
+        for pid in self._bystanders:
+            _kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
+        self._bystanders.clear()
+
     def end_all(self) -> None:
         """End what is still there."""
+        self._end_bystanders()
         for job in self._alive:
             _kill(job.process.pid, signal.SIGCONT)
             _kill(job.process.pid, signal.SIGKILL)
@@ -239,7 +255,8 @@ def _scopes() -> list[str]:
 
 
 def _prepare() -> None:
-    subprocess.run(("useradd", "--create-home", "carol"), check=True)
+    for name in ("carol", "dave", "erin"):
+        subprocess.run(("useradd", "--create-home", name), check=True)
     slots = "".join(f'"{name}" = {limit}\n' for name, limit in SLOTS.items())
     Path("/etc/slicer").mkdir(exist_ok=True)
     Path("/etc/slicer/config.toml").write_text(f"[slots]\ncpu = {CPU_SLOTS}\n{slots}")

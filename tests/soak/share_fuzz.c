@@ -11,9 +11,9 @@
 #include <unistd.h>
 
 #include "cap.h"
-#include "turns.h"
+#include "arena.h"
 
-enum { OPERATIONS = 24, SECONDS_A_ROUND = 20, CUTS = 4, HEAD = 2048 };
+enum { OPERATIONS = 24, SECONDS_A_ROUND = 20, HEAD = 2048 };
 
 static uint64_t state;
 
@@ -115,11 +115,6 @@ static bool try_job(const char *path)
     if (mapped != NULL) {
         job_row();
         use_job(descriptor);
-        /* At last somebody cuts it short, under the process that has it mapped. */
-        if (below(4) == 0 && ftruncate(descriptor, (off_t)below(sizeof file)) == 0)
-            for (int turn = 0; turn < CUTS; turn++)
-                if (quota_charge(0, 4096) == CHARGED)
-                    quota_credit(0, 4096);
     }
     job_after_fork();
     close(descriptor);
@@ -135,7 +130,6 @@ static void try_arena(void)
     spoil((unsigned char *)&arena, sizeof arena);
     for (int turn = 0; turn < OPERATIONS; turn++) {
         unsigned job = (unsigned)below(ARENA_JOBS);
-        unsigned process = (unsigned)below(ARENA_PROCESSES);
         now += below(UINT64_C(1) << 30);
         switch (below(5)) {
         case 0:
@@ -146,9 +140,6 @@ static void try_arena(void)
             break;
         case 2:
             spoil((unsigned char *)&arena, sizeof arena);
-            break;
-        case 3:
-            turns_ring(&arena, process, now, &rings);
             break;
         default:
             turns_settle(&arena, now, &rings);

@@ -43,6 +43,7 @@ class Options:
     slots: int
     seed: int
     actions_per_s: float
+    burst: int = 0  # jobs that are started at the same instant, before all others
 
 
 def abilities(box: Box, slots: int, *, gpus: bool) -> Abilities:
@@ -108,6 +109,8 @@ class Soak:
         action = actions.next()
         now = time.monotonic()
         end, due = now + self._options.seconds, now + action.pause_s
+        for _ in range(self._options.burst):
+            self._start()
         while time.monotonic() < end:
             self._look()
             for _ in range(min(STARTS_A_LOOK, self._options.jobs - len(self._alive))):
@@ -120,7 +123,7 @@ class Soak:
 
     def _drain(self) -> None:
         """Let all that were started come to their end, undisturbed."""
-        end = time.monotonic() + DRAIN_S + self._options.jobs
+        end = time.monotonic() + DRAIN_S + self._options.jobs + self._options.burst
         while self._alive or self._stopped:
             self._look()
             if time.monotonic() > end:

@@ -11,8 +11,10 @@ import socket
 import struct
 import subprocess
 import sys
+import threading
+import time
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +23,8 @@ import pytest
 from slicer.broker.client.connection import Connection
 from slicer.broker.protocol import messages, wire
 from slicer.kernel import cgroup
+from slicer.kernel.proc import start_time
+from slicer.record import replace
 from tests.broker_client import replies
 from tests.patience import DEADLINE_S, until
 from tests.systemd.helpers import systemctl
@@ -29,6 +33,7 @@ from tests.systemd.helpers.callers import (
     Puppet,
     Running,
     acquire,
+    as_before_linux_6_16,
     ask,
     bring_loopback_up,
     by,
@@ -71,13 +76,13 @@ def test_nobody_acts_on_anothers_job(victim: Running) -> None:  # L1, S8
     job = victim.job
 
     def act() -> list[Any]:
-        own = os.pidfd_open(os.getpid())
         finished = messages.Finished(job, "exited", 0, 1.0, 0.0, None, None, ())
         tried: list[Any] = [
             messages.Stop(job), messages.Freeze(job), messages.Thaw(job),
             messages.Set(job, (("CPUWeight", "1"),)), messages.Release(job), finished,
         ]  # fmt: skip
-        return [ask(start(job), fd=own), *map(ask, tried), ask(acquire(job)), ask(acquire(job, slots={}))]
+        tried += [start(job, os.getpid()), acquire(job), acquire(job, slots={})]
+        return [ask(each) for each in tried]
 
     assert by(MALLORY, act) == ["NoSuchJob"] * 7 + ["JobExists"] * 2
     assert systemctl.show(victim.unit, "CPUWeight")["CPUWeight"] == "[not set]"
@@ -96,7 +101,7 @@ def suid_sleep() -> Iterator[str]:
 def test_nobody_moves_a_process_that_is_not_its_own(
     victim: Running, alice: User, suid_sleep: str
 ) -> None:  # L1, S8
-    """By the pidfd of another's process, of root's, of a set-uid program, of a dead one, or by none."""
+    """Another's process, root's, a set-uid program, a dead one, one of before, a thread, or none."""
     asked = acquire(slots={"own": 1}, slot_limits={"own": 1})
     alices = Puppet(alice.uid, lambda: None)
     became = subprocess.Popen([*THIRD, suid_sleep, "1000"])
@@ -105,21 +110,21 @@ def test_nobody_moves_a_process_that_is_not_its_own(
     pids = {
         "alice": alices.pid, "root": 1, "set-uid": became.pid, "her keeper": victim.keeper.pid,
     }  # fmt: skip
-    pidfds = {name: os.pidfd_open(pid) for name, pid in pids.items()} | {"dead": os.pidfd_open(dead.pid)}
+    calls = {name: start(asked.job, pid) for name, pid in {**pids, "dead": dead.pid}.items()}
     dead.kill()
     dead.wait()
     before = {name: cgroup.of(pid) for name, pid in pids.items()}
 
     def act() -> dict[str, Any]:
         assert isinstance(ask(asked), messages.Granted)
-        found = {name: ask(start(asked.job), fd=pidfd) for name, pidfd in pidfds.items()}
-        null = os.open("/dev/null", os.O_RDONLY)
-        own = os.pidfd_open(os.getpid())
-        frame = wire.encode_call(start(asked.job))
-        return found | {
-            "none": ask(start(asked.job)), "a file": ask(start(asked.job), fd=null),
-            "two": say(frame, own, own), "a socket": ask(start(asked.job), fd=dial().fileno()),
+        thread = threading.Thread(target=time.sleep, args=(60.0,), daemon=True)
+        thread.start()
+        assert thread.native_id
+        more = {
+            "none": start(asked.job), "of before": start(asked.job, os.getpid(), keeper_start=1),
+            "a thread": start(asked.job, thread.native_id), "no pid": start(asked.job, keeper=1 << 22),
         }  # fmt: skip
+        return {name: ask(call) for name, call in {**calls, **more}.items()}
 
     try:
         found = by(MALLORY, act)
@@ -129,8 +134,6 @@ def test_nobody_moves_a_process_that_is_not_its_own(
         became.kill()
         became.wait()
         alices.end()
-        for pidfd in pidfds.values():
-            os.close(pidfd)
 
 
 @pytest.mark.core
@@ -176,12 +179,11 @@ def test_directives_that_could_harm_others_are_refused_by_name(victim: Running) 
     keeper = Puppet(MALLORY, lambda: None)
 
     def act() -> dict[str, Any]:
-        pidfd = os.pidfd_open(keeper.pid)
         assert isinstance(ask(asked), messages.Granted)
         found = {
-            name: ask(start(asked.job, limits=((name, value),)), fd=pidfd) for name, value in NEVER.items()
+            name: ask(start(asked.job, keeper.pid, limits=((name, value),))) for name, value in NEVER.items()
         }
-        started = ask(start(asked.job), fd=pidfd)
+        started = ask(start(asked.job, keeper.pid))
         later = {
             f"set {name}": ask(messages.Set(asked.job, ((name, value),))) for name, value in NEVER.items()
         }
@@ -279,44 +281,81 @@ def test_who_never_reads_is_left(victim: Running, bob: User) -> None:  # L1, S9
         assert is_served(bob.uid)
 
 
-def test_descriptors_are_not_collected(victim: Running) -> None:  # L1, S9
-    """Each byte brings descriptors, to a call that wants none, and to one that wants a process."""
+@pytest.fixture(params=[True, False], ids=["6.16", "older"])
+def descriptors(request: pytest.FixtureRequest) -> Iterator[None]:
+    """With a kernel that refuses to send them, and with one that does not."""
+    with nullcontext() if request.param else as_before_linux_6_16():
+        yield
 
-    def act() -> None:
+
+def test_descriptors_are_not_collected(victim: Running, descriptors: None) -> None:  # L1, S9, S17
+    """Each byte brings descriptors, to a call that wants none; and hundreds come with one call."""
+
+    def act() -> list[str]:
         null = os.open("/dev/null", os.O_RDONLY)
-        for frame in (wire.encode_call(messages.Status()), wire.encode_call(start(new_job()))):
-            for _ in range(20):
-                with dial() as caller:
-                    for byte in frame:
-                        socket.send_fds(caller, [bytes([byte])], [null] * 20)
-                    heard(caller)
-                say(frame, *[null] * 100)
+        frame, told = wire.encode_call(messages.Status()), []
+        for _ in range(20):
+            told += [say(frame[:1], *[null] * 20), say(frame, *[null] * 100)]
+        return told
 
-    before = len(os.listdir(f"/proc/{main_pid()}/fd"))
-    by(MALLORY, act)
-    assert len(os.listdir(f"/proc/{main_pid()}/fd")) < before + 20
+    before = os.listdir(f"/proc/{main_pid()}/fd")
+    assert "Done" not in by(MALLORY, act)
+    assert len(os.listdir(f"/proc/{main_pid()}/fd")) < len(before) + 10
 
 
-def test_a_file_that_cannot_be_closed_hangs_nobody(victim: Running, bob: User) -> None:  # L1, S9
-    """A file of a file system of the sender's own, which never answers a close, in a keeper's place."""
-    def act() -> list[Any]:
-        fds = [os.open("/var/tmp/hangs/file", os.O_RDWR) for _ in range(30)]
-        frames = (wire.encode_call(messages.Status()), wire.encode_call(start(new_job())))
-        return [say(frame, fd) for fd in fds for frame in frames]
+def _send_files(path: str) -> None:
+    """Send files to a broker that is stopped. Nobody else has them open; and what they say is not written."""
+    for _ in range(10):
+        kept.append(dial())
+        fd = os.open(path, os.O_RDWR)
+        socket.send_fds(kept[-1], [wire.encode_call(messages.Status())], [fd])
+        os.close(fd)
+    kept.pop().close()
+    os.pwrite(os.open(path, os.O_RDWR), bytes(4096), 0)
 
-    with hanging_file(Path("/var/tmp/hangs")) as is_there:
+
+kept: list[socket.socket] = []  # by a user's process, to its end
+
+
+@pytest.fixture
+def older_kernel() -> Iterator[None]:
+    with as_before_linux_6_16():
+        yield
+
+
+@pytest.fixture
+def hanging(older_kernel: None) -> Iterator[None]:
+    """Files are on their way to the broker, and whoever gives them up hangs."""
+    path = Path("/var/tmp/hangs/file")
+    with hanging_file(path.parent, writes=True) as is_there:
         if not is_there:
             pytest.skip("no FUSE in this machine")
-        mallory = Puppet(MALLORY, act, waits=False)
-        try:
-            assert mallory.hear() == ["Done", "NoSuchJob"] * 30
-            assert is_served(bob.uid)
-        finally:
-            os.kill(mallory.pid, signal.SIGKILL)
+        os.kill(main_pid(), signal.SIGSTOP)  # so that all copies but those in flight are closed
+        mallory = Puppet(MALLORY, lambda: _send_files(str(path)))
+        os.kill(main_pid(), signal.SIGCONT)
+        yield
+        os.kill(mallory.pid, signal.SIGKILL)
     mallory.end()  # only now: it hung itself
 
 
-def test_a_socket_that_lingers_hangs_nobody(victim: Running, bob: User) -> None:  # L1, S9
+def test_a_file_that_cannot_be_closed_hangs_nobody(
+    victim: Running, bob: User, hanging: None
+) -> None:  # L1, S9, S17
+    """A file of a file system of the sender's own, which never answers."""
+    assert is_served(bob.uid)
+
+
+def test_nor_when_the_broker_is_killed_meanwhile(alice: User, bob: User, hanging: None) -> None:  # L1, S17
+    assert is_served(bob.uid)
+    before = main_pid()
+    os.kill(before, signal.SIGKILL)
+    until(lambda: main_pid() not in (0, before), "systemd has started it again")
+    assert is_served(bob.uid)
+
+
+def test_a_socket_that_lingers_hangs_nobody(
+    victim: Running, bob: User, older_kernel: None
+) -> None:  # L1, S9, S17
     """The kernel closes what nobody takes, in the receiver's time; here that waits for the sender's peer."""
 
     def act() -> None:
@@ -329,7 +368,6 @@ def test_a_socket_that_lingers_hangs_nobody(victim: Running, bob: User) -> None:
         for caller in kept[-6:]:
             caller.close()
 
-    kept: list[socket.socket] = []
     bring_loopback_up()
     os.kill(main_pid(), signal.SIGSTOP)  # so that all copies but those in flight are closed
     try:
@@ -492,11 +530,8 @@ def test_a_process_takes_nothing_along_to_another_lease(alice: User, bob: User) 
     """A job has another lease's scope made around it: what it had opened counts on for its first one."""
     with Running(alice.uid) as job:
         other = acquire(slots={"own": 1}, slot_limits={"own": 1})
-        keeper = os.pidfd_open(job.keeper.pid)
-        found = by(
-            alice.uid, lambda: [type(ask(other)).__name__, type(ask(start(other.job), fd=keeper)).__name__]
-        )
-        os.close(keeper)
+        moved = start(other.job, job.keeper.pid)
+        found = by(alice.uid, lambda: [type(ask(other)).__name__, type(ask(moved)).__name__])
         assert found[0] == "Granted"
         assert by(bob.uid, lambda: ask(acquire())) == "Busy", found
     until(lambda: by(bob.uid, lambda: type(ask(acquire())).__name__) == "Granted", "it is free again")
@@ -516,10 +551,8 @@ def test_a_scope_before_the_lease_is_for_whose_turn_is_near_and_good_for_nothing
             pass
 
     def tried(call: messages.Start, keeper: int, uid: int = bob.uid) -> str:
-        fd = os.pidfd_open(keeper)
-        found = by(uid, lambda: (lambda answer: answer if isinstance(answer, str) else "")(ask(call, fd=fd)))
-        os.close(fd)
-        return str(found)
+        named = replace(call, keeper=keeper, keeper_start=start_time(keeper) or 0)
+        return str(by(uid, lambda: (lambda answer: answer if isinstance(answer, str) else "")(ask(named))))
 
     with ExitStack() as stack:
         for job in jobs:

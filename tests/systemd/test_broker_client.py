@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-import signal
+import re
 import socket
 import subprocess
 import sys
@@ -17,6 +17,7 @@ from tests.process.hot_path import BANNED, SYSTEMD, imported_with_cache, surplus
 from tests.systemd.helpers import systemctl
 from tests.systemd.helpers.broker import RUN, SCOPE, SERVICE, SOCKET, Broker, holds, leaving_nothing, queues
 from tests.systemd.helpers.jobs import Done, Slicer
+from tests.systemd.helpers.queues import Queues
 from tests.systemd.helpers.users import User
 
 pytest_plugins = ["tests.systemd.helpers.broker_fixtures", "tests.systemd.helpers.fixtures"]
@@ -91,13 +92,13 @@ def test_the_way_through_the_broker_imports_no_more_than_it_needs(slicer: Slicer
 def test_users_wait_for_each_other(slicer: Slicer, ann: User, ben: User) -> None:  # L1, A9
     first, gate = holds(slicer, ann, "-n", "train", "-g2", "--expect", "1h")
     second = queues(slicer, ben, "-n", "eval", "-g1", script="echo $CUDA_VISIBLE_DEVICES")
-    assert "held by train (alice's, pid" in second.stderr
+    assert "held by train (about 1h left, alice's, pid" in second.stderr
     busy = run(slicer, ben, "--no-wait", "-g1", "--", "true")
     assert busy.code == 75
     assert json.loads(busy.told.splitlines()[-1])["holder"]["user"] == "alice"
     assert run(slicer, ben, "--max-wait", "50ms", "-g1", "--", "true").code == 75
     dry = slicer.command("run", "--dry-run", "-g1", "--", "true", via=ben.via).stdout
-    assert "busy: a GPU, held by train (alice's" in dry
+    assert re.search(r"busy: a GPU, held by train \(.*\balice's", dry), dry
     assert f"in gpu-{ben.uid}.slice" in dry
     seen = status(slicer, ben)
     assert [(job["user"], job["command"]) for job in seen["jobs"]] == [("alice", "")]
@@ -129,9 +130,27 @@ def test_everybody_acts_on_own_jobs_and_root_on_all(slicer: Slicer, ann: User, b
     waits, gate = holds(slicer, ann, "-g2")
     waiting = queues(slicer, ann, "-n", "next", "-g1")
     slicer.command("stop", "next", via=ann.via)
-    assert waiting.end().code == -signal.SIGTERM
+    assert waiting.end().code == 143
     gate.open()
     waits.end()
+
+
+@pytest.mark.core
+def test_stop_takes_one_line_out_of_a_queue_that_waits_at_the_broker(
+    slicer: Slicer, ann: User
+) -> None:  # W21
+    waits, gate = holds(slicer, ann, "-p", "heavy")
+    hers = Queues(slicer, ann.via)
+    hers.write("[profile=heavy name=first] true", "[profile=heavy name=second] true")
+    queue = hers.start()
+    until(lambda: names(status(slicer, ann)["waiting"]) == ["first"], "its ticket")
+    slicer.command("stop", "first")  # by root
+    queue.told("cancelled", 1)
+    until(lambda: names(status(slicer, ann)["waiting"]) == ["second"], "the next ticket")
+    gate.open()
+    waits.end()
+    assert queue.end().code == 0
+    assert queue.told("finished", 2)["job"]["status"] == "ok"
 
 
 def test_a_python_program_holds_what_it_says(slicer: Slicer, ann: User, ben: User) -> None:  # J1

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -102,6 +104,25 @@ def test_a_user_goes_ahead_of_others_by_priority_only_with_the_policys_leave(
     broker.configure("[slots]\ncpu = 1\n", "[default]\nmax_priority = 'infinity'\n")
     hers, his, later, urgent = line_up()
     assert served([hers, his, later, urgent]) == [hers, urgent, his, later]
+
+
+def test_a_job_inside_of_another_one_goes_ahead_of_nobody_who_came_first(
+    broker: Broker, ann: User, ben: User
+) -> None:  # L3, S18
+    broker.configure("[slots]\ncpu = 1\nextra = 1\n")
+    holder = broker.call(ben, **CPU)
+    holder.await_("granted")
+    his = broker.call(ben, **CPU)
+    his.await_("waiting")
+    outer = broker.call(ann, slots={"extra": 1}, binding="scope", start=True, inner={**CPU})
+    outer.await_("started")
+    tickets = Path("/run/slicer-broker/tickets")
+    until(lambda: len(os.listdir(tickets)) == 2, "the inner one waits, too")
+    holder.do("release")
+    his.await_("granted")
+    assert len(os.listdir(tickets)) == 1, "the inner one waits still"
+    his.do("release")
+    until(lambda: not os.listdir("/run/slicer-broker/leases"), "and then it is served, and all have ended")
 
 
 @pytest.fixture

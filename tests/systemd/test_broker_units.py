@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.patience import until
+from slicer.backend import broker_units
+from tests.patience import DEADLINE_S, until
 from tests.systemd.helpers import systemctl
 
 pytestmark = [pytest.mark.systemd, pytest.mark.core]
@@ -80,7 +81,7 @@ def test_the_sandbox_is_one(installed: str) -> None:  # L1
     # Its limits of processes and system calls are for one program; this is a shell that starts others.
     _DROP_IN.write_text(
         "[Service]\nExecStart=\nExecStart=/bin/sh -c '" + LOOKS.replace("\n", "; ").replace("do;", "do")
-        + "true'\nRestart=no\nStandardOutput=truncate:/tmp/looks\n"
+        + "true'\nRestart=no\nStandardOutput=truncate:/tmp/looks\nExecStopPost=\n"
     )  # fmt: skip
     try:
         systemctl.output("systemctl", "daemon-reload")
@@ -103,6 +104,47 @@ def test_the_end_of_a_scope_wakes_it(installed: str) -> None:  # L2
         lambda: systemctl.show("slicer-job-ended.target", "ActiveState") == {"ActiveState": "inactive"},
         "it can be reached again",
     )
+
+
+def test_without_its_program_it_is_switched_off_and_keeps_no_job_waiting(installed: str) -> None:  # W23
+    """As after `pipx uninstall` without `slicer install --remove` before it."""
+    program = Path(broker_units.program_of("/"))
+    gone = program.with_name("moved-away")
+    job = ("slicer", "run", "-q", "--profile", "heavy", "--", "true")
+    systemctl.output("systemctl", "restart", LISTENS)
+    program.rename(gone)
+    try:
+        systemctl.output("systemctl", "stop", SERVICE)
+        subprocess.run(job, check=False, capture_output=True)
+        until(lambda: not SOCKET.exists(), "the socket is gone")
+        assert systemctl.show(SERVICE, "ActiveState", "SubState")["SubState"] != "auto-restart"
+        done = subprocess.run(job, check=False, capture_output=True, text=True)
+        assert (done.returncode, done.stderr) == (0, "")
+        # Nor does it come back with the next boot.
+        systemctl.output("systemctl", "start", LISTENS)
+        assert systemctl.show(LISTENS, "ActiveState", "ConditionResult") == {
+            "ActiveState": "inactive", "ConditionResult": "no",
+        }  # fmt: skip
+    finally:
+        gone.rename(program)
+    systemctl.output("systemctl", "start", LISTENS)
+    assert subprocess.run(job, check=False).returncode == 0
+    assert systemctl.show(SERVICE, "ActiveState") == {"ActiveState": "active"}
+
+
+def test_the_moment_of_an_upgrade_does_not_switch_it_off(installed: str) -> None:  # L1
+    program = Path(broker_units.program_of("/"))
+    gone = program.with_name("moved-away")
+    systemctl.output("systemctl", "start", LISTENS)
+    systemctl.output("systemctl", "stop", SERVICE)
+    program.rename(gone)
+    try:
+        job = subprocess.Popen(("slicer", "run", "-q", "--profile", "heavy", "--", "true"))
+        until(lambda: systemctl.show(SERVICE, "SubState")["SubState"] == "stop-post", "it was missed")
+    finally:
+        gone.rename(program)
+    assert job.wait(DEADLINE_S) == 0
+    assert systemctl.show(LISTENS, "ActiveState") == {"ActiveState": "active"}
 
 
 def test_stopped_it_is_absent_and_removed_it_is_gone(installed: str) -> None:  # L1

@@ -65,7 +65,7 @@ def installed() -> Iterator[None]:
     if "SLICER_TEST_MACHINE" not in os.environ:
         pytest.fail("this test changes the machine's root: only for test machines")
     file = Path("/etc/slicer/config.toml")
-    file.parent.mkdir()
+    file.parent.mkdir(exist_ok=True)
     file.write_text(CONFIGURATION)
     try:
         whole, _ = configured(environ={}, user_delegation=True)

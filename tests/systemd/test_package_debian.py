@@ -8,6 +8,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,10 +16,12 @@ from pathlib import Path
 import pytest
 
 from slicer.version import __version__
+from tests.fake_nvml import FakeNvml
 from tests.machines import checkout
-from tests.patience import DEADLINE_S
+from tests.patience import DEADLINE_S, until
 from tests.systemd.helpers import systemctl
 
+pytest_plugins = ["tests.fake_nvml"]
 pytestmark = [pytest.mark.systemd, pytest.mark.core]
 
 NAME = "slicer-systemd"
@@ -49,7 +52,10 @@ def package(tmp_path_factory: pytest.TempPathFactory) -> Path:
     run(sys.executable, "-c", BUILD_SDIST, out, cwd=source)
     (sdist,) = out.glob("*.tar.gz")
     run("tar", "-xf", sdist, "-C", out)
-    run("dpkg-buildpackage", "-b", "-us", "-uc", cwd=out / sdist.name.removesuffix(".tar.gz"))
+    unpacked = out / sdist.name.removesuffix(".tar.gz")
+    index = {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": "/opt/wheels"}
+    run("env", *map("=".join, index.items()), "debian/rules", "pynvml", cwd=unpacked)
+    run("dpkg-buildpackage", "-b", "-us", "-uc", cwd=unpacked)
     (built,) = out.glob(f"{NAME}_*.deb")  # and one with the library's debugging symbols
     return built
 
@@ -111,6 +117,7 @@ def test_it_holds_what_a_package_should(package: Path) -> None:
     shells = ("/usr/share/bash-completion/", "/usr/share/zsh/", "/usr/share/fish/")
     documents = ("/usr/share/man/", f"/usr/share/doc/{NAME}/")
     places = ("/usr/bin/slicer", "/usr/lib/systemd/", f"/usr/lib/{NAME}/slicer", *shells, *documents)
+    files.remove(f"/usr/lib/{NAME}/pynvml.py")
     files.remove(f"/usr/share/python3/runtime.d/{NAME}.rtupdate")  # dh_python3's, for a new Python
     assert [path for path in files if not path.startswith(places)] == []
 
@@ -134,6 +141,17 @@ def test_its_version_is_slicers(package: Path) -> None:
 def test_a_job_runs_in_its_scope(installed: Path) -> None:
     assert run("/usr/bin/slicer", "--version") == f"slicer {__version__}\n"
     run("sh", Path(__file__).parents[2] / "debian/tests/scope")
+
+
+def test_it_finds_nvidias_gpus_by_what_it_brings(installed: Path, fake_nvml: FakeNvml) -> None:  # W25, K3
+    """Where nothing else has a pynvml. The licence is in the package, too."""
+    assert not list(Path("/usr/lib/python3/dist-packages").glob("pynvml*"))
+    command = ["/usr/bin/slicer", "status", "--json"]
+    environ = {**ENVIRON, **fake_nvml.env}
+    done = subprocess.run(command, env=environ, capture_output=True, text=True, check=True)
+    assert json.loads(done.stdout)["gpus"]["total"] == 2, done
+    for place in (f"lib/{NAME}/pynvml.py", f"share/doc/{NAME}/copyright"):
+        assert "NVIDIA Corporation" in Path("/usr", place).read_text()
 
 
 def test_nothing_was_enabled_or_started(before: Machine, installed: Path) -> None:
@@ -219,6 +237,85 @@ def test_a_job_outlives_the_packages_removal(
         assert systemctl.scopes() == before
     finally:
         run("dpkg", "--install", installed)
+
+
+@dataclass(frozen=True)
+class Shop:
+    """A machine where all is switched on: the broker, a closed shop, a job of root's and one that waits."""
+
+    holder: subprocess.Popen[bytes]
+    waiter: subprocess.Popen[bytes]  # bob's
+    gate: Path
+    ran: Path  # there once bob's command has run
+
+    @staticmethod
+    def is_closed() -> bool:
+        return run("systemctl", "show", "user.slice", "-P", "DevicePolicy").strip() == "strict"
+
+    def is_served(self) -> bool:
+        """Whether the broker knows of both."""
+        said = json.loads(run("/usr/bin/slicer", "status", "--json"))
+        return [len(said[what]) for what in ("jobs", "waiting")] == [1, 1]
+
+
+@pytest.fixture
+def shop(installed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Shop]:
+    config, gate = Path("/etc/slicer/config.toml"), tmp_path / "gate"
+    config.write_text("[slots]\ncpu = 1\n")
+    os.mkfifo(gate)
+    public = Path(tempfile.mkdtemp(prefix="shop-", dir="/tmp"))
+    public.chmod(0o1777)
+    (public / "bob").mkdir()
+    shutil.chown(public / "bob", "bob")
+    monkeypatch.setitem(ENVIRON, "HOME", str(public))  # what jobs leave in their users' homes stays there
+    as_bob = ["setpriv", "--reuid=bob", "--regid=bob", "--init-groups", "env", f"HOME={public}/bob"]
+    slicer = ["/usr/bin/slicer", "run", "-q", "--profile", "heavy", "--"]
+    started = []
+    try:
+        run("/usr/bin/slicer", "install", "--broker")
+        run("/usr/bin/slicer", "install", "--closed-shop", "--yes")
+        waits = f": > {gate}; read line < {gate}"
+        started.append(subprocess.Popen([*slicer, "sh", "-c", waits], env=ENVIRON))
+        gate.read_bytes()
+        ran = public / "ran"
+        started.append(subprocess.Popen([*as_bob, *slicer, "touch", ran], env=ENVIRON))
+        made = Shop(*started, gate, ran)
+        until(made.is_served, "both are known")
+        assert made.is_closed()
+        yield made
+    finally:
+        systemctl.output("systemctl", "stop", "slicer-*.scope")
+        for each in started:
+            each.kill()
+            each.wait(DEADLINE_S)
+        if Path("/usr/bin/slicer").exists():
+            run("/usr/bin/slicer", "install", "--remove")
+        run("dpkg", "--install", installed)
+        config.unlink()
+        shutil.rmtree(public)
+
+
+def test_an_upgrade_leaves_the_shop_closed_and_each_job_its_turn(installed: Path, shop: Shop) -> None:  # L1
+    run("dpkg", "--install", installed)
+    until(shop.is_served, "both are known still")
+    assert (shop.is_closed(), shop.ran.exists()) == (True, False)
+    shop.gate.write_text("go on\n")
+    assert (shop.holder.wait(DEADLINE_S), shop.waiter.wait(DEADLINE_S)) == (0, 0)
+    assert shop.ran.exists()
+
+
+def test_its_removal_opens_the_shop_and_switches_the_broker_off(shop: Shop) -> None:  # W23, L1
+    (job,) = json.loads(run("/usr/bin/slicer", "status", "--json"))["jobs"]
+    told = run("dpkg", "--remove", NAME)
+    assert "50-slicer-closed-shop.conf" in told
+    assert not shop.is_closed()
+    assert not Path("/run/slicer-broker/socket").exists()
+    places = ("/usr/local/lib/systemd", "/etc/systemd/system/sockets.target.wants")
+    assert [path for place in places for path in Path(place).rglob("*slicer*")] == []
+    # Nothing is given away twice: the job goes on, and the one that waited for its slot ends.
+    assert job["unit"] in systemctl.scopes()
+    assert shop.waiter.wait(2 * DEADLINE_S) == 75  # for half a minute it tries to be heard again
+    assert not shop.ran.exists()
 
 
 def test_slicer_install_adds_nothing_to_the_package(installed: Path) -> None:

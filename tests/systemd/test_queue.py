@@ -199,6 +199,15 @@ def test_a_timeout_holds_whether_the_queue_lives_or_not(
     assert outcome.reason == "timeout"
 
 
+@pytest.mark.core
+def test_a_time_limit_does_not_count_while_the_job_waits_for_its_turn(queues: Queues) -> None:  # Q15, E10
+    # The last one begins long after the limit of all: their scopes must not stand before it is their turn.
+    queues.write(*(f"[profile=light timeout=5s] sleep 1; echo {n}" for n in range(10)))
+    queue = queues.start("-j", "1")
+    assert queue.end(60).code == 0
+    assert queues.exit_codes() == dict.fromkeys(range(1, 11), 0)
+
+
 def test_a_timeout_of_an_adopted_job_is_told_as_one(slicer: Slicer, queues: Queues) -> None:  # E7, E10
     slicer.dirty = True
     gate = slicer.gate()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Iterator
 from functools import partial
 
@@ -105,21 +106,63 @@ def test_a_queue_dead_or_alive_a_users_timeout_holds(
     assert queues.run(*SIM).code == 124
 
 
-def test_when_the_manager_stops_with_the_session_the_jobs_end_and_it_is_known_how(
-    slicer: Slicer, alice: User, queues: Queues
-) -> None:  # E7: as after a logout without linger
+@pytest.mark.core
+@pytest.mark.parametrize("alive", [True, False], ids=["queue lives", "queue dead"])
+def test_what_ends_with_the_users_manager_runs_again(
+    slicer: Slicer, alice: User, queues: Queues, alive: bool
+) -> None:  # Q17, E7: as after a logout without linger
     ran, gate = slicer.path("ran"), slicer.gate()
-    queues.write(f"[vram=1G] echo once >> {ran}; : < {gate}")
+    queues.write(f"[vram=1G] echo started >> {ran}; : < {gate}")
     queue = queues.start(*SIM)
     queue.told("started", 1)
+    if not alive:
+        queue.crash()
     systemctl.output("systemctl", "stop", f"user@{alice.uid}.service")
-    done = queue.end()
-    assert done.code == 143
-    assert queue.told("finished", 1)["job"]["reason"] == "stopped"
-    assert "Traceback" not in done.stderr
+    if alive:
+        assert "you logged out" in queue.told("requeued", 1)["why"]
     systemctl.output("systemctl", "start", f"user@{alice.uid}.service")
-    assert queues.run(*SIM).code == 143  # it is done, and remembered
-    assert ran.read_text() == "once\n"
+    if not alive:
+        queue = queues.start(*SIM)
+    queue.told("started", 1, 2 if alive else 1)
+    with wide_open(gate):
+        done = queue.end()
+    assert queue.told("finished", 1)["job"]["status"] == "ok"
+    assert "Traceback" not in done.stderr
+    assert ran.read_text() == "started\n" * 2
+    assert [outcome.ended_by for outcome in queues.outcomes(alice.history)] == ["shutdown", ""]
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_through_logouts_and_crashes_every_job_ends_well(
+    slicer: Slicer, alice: User, queues: Queues, seed: int
+) -> None:  # Q17, E7
+    dice, manager = random.Random(seed), f"user@{alice.uid}.service"
+    ran, jobs = slicer.path("ran"), 40
+    queues.write(*(f"[vram=1G] sleep 0.3; echo {n} >> {ran}" for n in range(jobs)))
+    queue = queues.start(*SIM, "-j", "3")
+    for _ in range(5):
+        queue.told("started", times=len(queue.events("started")) + 1)
+        action = dice.choice(["logout", "crash", "both"])
+        if action != "logout":
+            queue.crash()
+        if action != "crash":
+            systemctl.output("systemctl", "restart", manager)
+        if action != "logout":
+            queue = queues.start(*SIM, "-j", "3")
+    assert queue.end().code == 0
+    assert set(map(int, ran.read_text().split())) == set(range(jobs))
+    assert queues.exit_codes() == dict.fromkeys(range(1, jobs + 1), 0)
+
+
+@pytest.mark.core
+def test_a_stopped_slice_is_no_shutdown(slicer: Slicer, alice: User, queues: Queues) -> None:  # Q17
+    gate = slicer.gate()
+    queues.write(f"[vram=1G] : < {gate}")
+    queue = queues.start(*SIM)
+    queue.told("started", 1)
+    systemctl.output(*alice.systemctl, "stop", "gpu.slice")
+    assert queue.end().code == 143
+    assert queue.told("finished", 1)["job"]["reason"] == "stopped"
 
 
 # -- a ledger of one's own ----------------------------------------------------------------------------------

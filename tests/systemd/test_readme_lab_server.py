@@ -45,6 +45,8 @@ def bare(alice: User) -> Iterator[None]:
 def test_every_line_of_the_lab_server_works(public_slicer: Slicer) -> None:
     lines = README.partition("## A lab server in ten lines")[2].partition("\nUsers type")[0].splitlines()
     script = "\n".join(line.removeprefix("    ") for line in lines if line.startswith("    "))
+    # What asks a question is the last line: it would take the next one for the answer (W33).
+    assert script.splitlines()[-1].startswith("slicer install --closed-shop ")
     # Nobody is there to say yes; and what a test machine's kernel lacks makes doctor fail.
     for asks, answered in (("--closed-shop ", "--closed-shop --yes "), ("slicer doctor ", "true ")):
         assert asks in script

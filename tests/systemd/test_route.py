@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
+from tests.patience import until
 from tests.process.hot_path import SYSTEMD, imported_with_cache, surplus
 from tests.systemd.helpers import systemctl
 from tests.systemd.helpers.jobs import Slicer
@@ -43,7 +46,8 @@ def routed(slicer: Slicer) -> dict[str, str]:
 def test_each_attempt_has_its_scope_and_its_events(
     slicer: Slicer, routed: dict[str, str], journal: tuple[str, ...]
 ) -> None:  # C6, C8, K7
-    done = slicer.run("whisper", *journal, "--", "sh", "-c", JOB, "sh", "talk", env=routed, program="route")
+    talk = str(slicer.path("talk"))  # one of that name has run out of memory in another test
+    done = slicer.run("whisper", *journal, "--", "sh", "-c", JOB, "sh", talk, env=routed, program="route")
     assert done.code == 0, done
     first, second, _ = done.stdout.splitlines()
     assert first != second
@@ -68,6 +72,22 @@ def test_a_destinations_memory_is_the_scopes(slicer: Slicer, routed: dict[str, s
     show = "systemctl show -P MemoryMax $(grep -o 'slicer-.*scope' /proc/self/cgroup)"
     done = slicer.run("whisper", "-q", "--", "sh", "-c", show, "sh", "talk", env=routed, program="route")
     assert done.stdout == f"{300 << 20}\n"
+
+
+def test_a_wrapped_program_ends_with_the_call_that_is_killed(
+    slicer: Slicer, routed: dict[str, str]
+) -> None:  # C5, N7
+    """Here the call of a shim, which names the program itself; every process of the scope goes."""
+    stubborn = "trap '' TERM; grep ^0: /proc/self/cgroup; sleep 1000 & wait"
+    words = ("whisper", "--program", "/bin/sh", "--", "whisper", "-c", stubborn, "sh", "talk")
+    call = slicer.start(*words, env=routed, program="route")
+    call.said(".scope\n")
+    directory = Path(f"/sys/fs/cgroup{call.stdout.strip().removeprefix('0::')}")
+    assert directory.exists()
+    call.kill()
+    until(lambda: not directory.exists(), "nothing of it is left")
+    outcome = slicer.outcome(directory.stem.removeprefix("slicer-"))
+    assert (outcome.reason, outcome.ended_by) == ("stopped", "caller")
 
 
 def test_what_does_not_start_is_told_without_a_job(slicer: Slicer, routed: dict[str, str]) -> None:  # C4, C6

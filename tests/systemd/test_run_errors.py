@@ -297,14 +297,16 @@ def test_a_foreign_or_open_ledger_is_not_trusted(slicer: Slicer, tmp_path: Path)
 def test_litter_among_the_leases_is_ignored_aloud(slicer: Slicer) -> None:
     assert slicer.run("-p", "heavy", "--", "true").code == 0
     leases = Path("/run/slicer/leases")
-    (leases / "0123456789ab").write_text("SLICER_LEASE=1\nJOB=0123")
+    (leases / "0123456789ab").write_text("SLICER_LEASE=1\nJOB=0123")  # its owner is dead
+    (leases / "123456789abc").write_text("noise")
     (leases / "linked").symlink_to("/etc/passwd")
     os.mkfifo(leases / "fifo")
     (leases / "folder").mkdir()
     try:
         done = slicer.run("-p", "heavy", "--", "true")
         assert done.code == 0
-        assert "0123456789ab: ignored" in done.stderr
+        assert not (leases / "0123456789ab").exists()
+        assert "123456789abc: ignored" in done.stderr
     finally:
         for path in leases.iterdir():
             path.rmdir() if path.is_dir() and not path.is_symlink() else path.unlink()

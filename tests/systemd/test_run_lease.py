@@ -172,13 +172,18 @@ def test_what_ignores_sigterm_is_killed_after_the_stop_timeout(slicer: Slicer) -
     assert log(slicer) == ["first began", "first got SIGTERM", "second began"]
 
 
+def only_the_daemon(slicer: Slicer, lease: Lease) -> bool:
+    """Whether the keeper has adopted the daemon and reaped the command."""
+    return "first began" in log(slicer) and len(processes.children(lease.keeper)) == 1
+
+
 @pytest.mark.core
 def test_linger_waits_for_what_outlives_the_command(slicer: Slicer) -> None:  # K2
     gate = slicer.gate()
     job = daemonising(slicer, gate, "stay", "--linger")
     lease = job.lease()
     waiting = waiting_job(slicer)
-    until(lambda: not processes.children(lease.keeper), "the main process is reaped")
+    until(lambda: only_the_daemon(slicer, lease), "the main process is reaped")
     still_held(slicer, lease, waiting)
     gate.open()
     done = job.end()
@@ -191,7 +196,7 @@ def test_linger_waits_for_what_outlives_the_command(slicer: Slicer) -> None:  # 
 def test_sigterm_ends_lingering(slicer: Slicer) -> None:  # K2
     job = daemonising(slicer, slicer.gate(), "leave", "--linger")
     lease = job.lease()
-    until(lambda: not processes.children(lease.keeper), "the main process is reaped")
+    until(lambda: only_the_daemon(slicer, lease), "the main process is reaped")
     job.kill(signal.SIGTERM)
     assert job.end().code == 5
     assert log(slicer) == ["first began", "first got SIGTERM"]

@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from slicer.backend import empty_scopes
 from slicer.backend.unit_control import UnitControl
+from slicer.kernel import cgroup
 from tests.patience import until
 from tests.systemd.helpers import processes, systemctl
 from tests.systemd.helpers.jobs import Slicer, configured
@@ -222,7 +224,7 @@ def test_systemctl_kill_reaches_every_process_of_the_job(slicer: Slicer) -> None
         systemctl.output("systemctl", "kill", "--signal=KILL", job.lease().unit)
         done = job.end()
         assert done.code == 137
-        assert done.told.startswith("slicer: done: exit 137 (killed by SIGKILL)"), done.stderr
+        assert done.told.startswith("slicer: ended: exit 137 (killed by SIGKILL)"), done.stderr
         assert done.told.count("\n") == 1, done.stderr
         assert slicer.outcome_of(done).signal == 9
 
@@ -237,6 +239,26 @@ def test_every_job_has_a_unit_of_its_own_and_leaves_none(slicer: Slicer) -> None
         os.kill(job.command_pid(), 15)
     assert {job.end().code for job in jobs} == {143}
     until(lambda: not systemctl.scopes(), "no scope is left")
+
+
+def test_an_old_scope_that_nobody_is_in_is_stopped(  # D22
+    slicer: Slicer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gate = slicer.gate()
+    left, beside = slicer.hold(gate), slicer.hold(gate)
+    lease = left.lease()
+    directory = cgroup.path_of(lease.cgroup)
+    populated = cgroup.populated
+    # systemd forgets an empty scope at once, but for once in thousands of kills
+    monkeypatch.setattr(cgroup, "populated", lambda path: path != directory and populated(path))
+    empty_scopes.stop_beside(beside.lease().cgroup, "system")  # it is not old
+    monkeypatch.setattr(empty_scopes, "_OLD_S", 0.0)
+    assert systemctl.show(lease.unit, "ActiveState") == {"ActiveState": "active"}
+    empty_scopes.stop_beside(beside.lease().cgroup, "system")
+    left.end()
+    assert systemctl.scopes() == [beside.lease().unit]
+    gate.open()
+    assert beside.end().code == 0
 
 
 def test_a_connection_that_rests_is_kept() -> None:  # X1: the fence is set when the job's turn comes

@@ -96,12 +96,13 @@ def test_a_process_that_left_the_scope_is_reported_and_not_ended(
 ) -> None:  # B5
     gate, other_gate = slicer.gate(), slicer.gate()
     child = child_script(slicer, other_gate, 3277)
-    script = f"systemd-run --scope --quiet --collect --unit=vram-escape {child} &\n: < {gate}\nexit 5"
+    given = " ".join(f"--setenv={name}" for name in fake_nvml.env)
+    script = f"systemd-run --quiet --collect --unit=vram-escape {given} {child}\n: < {gate}\nexit 5"
     job = start(slicer, fake_nvml, script, "--gpus", "1")
     lines = until(lambda: _live(fake_nvml), "it is on the GPU")
     assert len(lines) == 1
     pid = int(lines[0].split()[2])
-    assert "vram-escape.scope" in Path(f"/proc/{pid}/cgroup").read_text()
+    assert "vram-escape.service" in Path(f"/proc/{pid}/cgroup").read_text()
     gate.open()
     done = job.end()
     assert done.code == 5

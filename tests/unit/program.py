@@ -13,7 +13,6 @@ import os
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -26,6 +25,7 @@ from slicer.kernel import proc
 from slicer.model import Lease, Ticket
 from slicer.state import statefile
 from tests.patience import DEADLINE_S, Deadline, until
+from tests.shield import variables
 
 SRC = str(Path(slicer.__file__).parents[1])
 
@@ -37,21 +37,15 @@ class Cli:
         self.root = root
         self.state = root / "state"
         self.started: list[subprocess.Popen[str]] = []
+        self.history = root / "host" / "var" / "lib" / "slicer" / "history.db"  # root's, and here a user's
         self.environ = {
             "PATH": os.environ["PATH"], "HOME": str(root), "LANG": "C.UTF-8", "TZ": "UTC",
-            "SLICER_STATE_DIR": str(self.state), "XDG_STATE_HOME": str(root / "history"),
+            "SLICER_STATE_DIR": str(self.state), "XDG_STATE_HOME": str(self.history.parent.parent),
             "XDG_CONFIG_HOME": str(root / "config"), "XDG_CACHE_HOME": str(root / "cache"),
-            "CPU_RUN_SLOTS": "1", "PYTHONDONTWRITEBYTECODE": "1",
+            "CPU_RUN_SLOTS": "1", "PYTHONDONTWRITEBYTECODE": "1", **variables(root),
         }  # fmt: skip
-        # Root's history is in one place, whatever the environment says: move that too.
-        self._site = tempfile.TemporaryDirectory()
-        moved = (
-            "from slicer.outcome import history\n"
-            f"history.SYSTEM_DIRECTORY = {str(root / 'history' / 'slicer')!r}\n"
-        )
-        Path(self._site.name, "sitecustomize.py").write_text(moved)
         # Where slicer's libraries are not Python's own, PYTHONPATH has them: while a package is built.
-        self.environ["PYTHONPATH"] = ":".join(filter(None, (self._site.name, SRC, os.getenv("PYTHONPATH"))))
+        self.environ["PYTHONPATH"] = ":".join(filter(None, (SRC, os.getenv("PYTHONPATH"))))
 
     def popen(self, *arguments: str | bytes, env: Mapping[str, str] | None = None, **options: Any) -> Any:
         command = [sys.executable, "-m", "slicer", *arguments]
@@ -133,7 +127,6 @@ class Cli:
                 process.terminate()
         for process in self.started:
             process.wait(timeout=DEADLINE_S)
-        self._site.cleanup()
         left = self.left()
         for pid in left:
             with contextlib.suppress(ProcessLookupError):

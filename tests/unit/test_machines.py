@@ -12,7 +12,7 @@ from tests.machines import ring as ring_module
 from tests.machines.host import MachineError, Unavailable
 from tests.machines.inner import RECORD_START
 from tests.machines.machine import Command, Result
-from tests.machines.plugin import suffixed
+from tests.machines.plugin import Skips, suffixed
 from tests.machines.recipe import SUITES
 from tests.machines.ring import RecordParser, Ring, Target
 
@@ -125,3 +125,12 @@ def test_a_bug_in_the_frame_fails_the_test(ring: Callable[..., Ring]) -> None:
 )
 def test_a_variants_name_has_one_parameter_more(name: str, suffix: str, expected: str) -> None:
     assert suffixed(name, suffix) == expected
+
+
+def test_a_reason_to_skip_is_told_once() -> None:  # W34
+    skips = Skips()
+    why = [("x.py", 1, "Skipped: no root"), ("x.py", 2, "Skipped: no root"), ("y.py", 3, "Skipped: no GPU")]
+    reports = [pytest.TestReport("test", ("x.py", 0, ""), {}, "skipped", each, "setup") for each in why]
+    for report in reports:
+        skips.pytest_runtest_logreport(report)
+    assert len({report.longrepr for report in reports}) == 2  # pytest has a line for each of these

@@ -55,6 +55,19 @@ def test_every_link_leads_somewhere(name: str) -> None:
             assert heading in headings, target
 
 
+def test_every_command_that_readme_names_is_there() -> None:
+    named = re.findall(r"`slicer ([a-z]+)\b([^`]*)`", README)
+    assert len(named) > 20
+    for name, rest in named:
+        assert name in app._COMMANDS, name
+        if name in ("run", "hold") and " -- " in rest:
+            runoptions.parse(shlex.split(rest), name)
+
+
+def test_the_warning_of_other_users_is_on_the_first_screen() -> None:
+    assert "another user can be given the same GPU" in " ".join(README.splitlines()[:40])
+
+
 def test_readme_leads_to_every_page() -> None:
     assert [page.name for page in ROOT.glob("docs/*.md") if f"(docs/{page.name})" not in README] == []
 

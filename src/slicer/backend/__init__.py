@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 
 from slicer.errors import BackendError
+from slicer.kernel import on_host
 from slicer.kernel.proc import read_text
 from slicer.model import manager_of
 from slicer.quantity import INFINITY, parse_duration
@@ -77,6 +78,8 @@ if TYPE_CHECKING:
 
 BOOTED = "/run/systemd/system"  # sd_booted(3)
 BROKER = "/run/slicer-broker/socket"  # here, so that nothing of the broker is imported where there is none
+# systemd's own mark that the broker is switched on. Root alone can make it, and no restart takes it away.
+BROKER_ENABLED = "/etc/systemd/system/sockets.target.wants/slicer-broker.socket"
 BROKER_VARIABLE = "SLICER_BROKER"  # "off", or the path of another socket
 _OFF = "off"
 _ONLY_HERE = ("SLICER_SIM", "SLICER_STATE_DIR")  # with these, a ledger is nobody else's business
@@ -84,19 +87,33 @@ _ONLY_HERE = ("SLICER_SIM", "SLICER_STATE_DIR")  # with these, a ledger is nobod
 
 def has_systemd() -> bool:
     """Whether systemd runs here. Then jobs can have scopes, and be found by their cgroups."""
-    return os.path.isdir(BOOTED)
+    return os.path.isdir(on_host(BOOTED))
 
 
 def broker_socket(environ: Mapping[str, str], wanted: str = "auto") -> str:
     """The socket of the broker that decides for all users of this machine; "": there is none.
 
+    A broker that is switched on decides, even while its socket is not there; and so does one that was
+    switched off, while its jobs still run. Private ledgers would give out again what those jobs hold.
+
     ``wanted``: as --backend has it. Without systemd, and where the ledger is one of tests or simulations, the
     private ledger serves.
     """
-    path = environ.get(BROKER_VARIABLE) or BROKER
+    path = environ.get(BROKER_VARIABLE) or on_host(BROKER)
     if path == _OFF or wanted == "plain" or any(map(environ.get, _ONLY_HERE)):
         return ""
-    return path if os.path.exists(path) and has_systemd() else ""
+    if not has_systemd():
+        return ""
+    return path if os.path.exists(path) or (path == BROKER and _is_missed()) else ""
+
+
+def _is_missed() -> bool:
+    """Whether this machine's broker decides, though its socket is not there."""
+    if not os.path.lexists(BROKER_ENABLED) and not os.path.exists(BROKER.rpartition("/")[0]):
+        return False  # it is off, and has not run since the boot
+    from slicer.backend.broker_left import is_switched_on, leases_left
+
+    return is_switched_on() or bool(leases_left())
 
 
 def changes_of(unit: str, manager: Manager) -> str:

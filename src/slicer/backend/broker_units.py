@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 
+from slicer.backend import BROKER_ENABLED
 from slicer.backend.unit_files import Action, read
 from slicer.errors import SlicerError
 
 SOCKET = "slicer-broker.socket"
 SERVICE = "slicer-broker.service"
 _FOLDER = "lib/systemd/system"
-_WANTED_BY = f"etc/systemd/system/sockets.target.wants/{SOCKET}"
 _UNITS = (
     (SOCKET, "the broker's socket"),
     (SERVICE, "the broker"),
@@ -39,17 +39,16 @@ def with_program(action: Action, program: str) -> Action:
 
     A path that systemd would read otherwise (spaces, %, $) is refused.
     """
-    if os.path.basename(action.destination) != SERVICE or program == PROGRAM:
+    if os.path.basename(action.destination) not in (SERVICE, SOCKET) or program == PROGRAM:
         return action
     if not _is_plain(program):
         hint = "install slicer in a directory with a plain name, such as /opt/slicer"
         raise SlicerError("a unit cannot name this program", where=program, hint=hint)
     with open(action.source, "rb") as file:
         text = file.read()
-    before, found, after = text.partition(f"ExecStart={PROGRAM}\n".encode())
-    if not found:
-        raise SlicerError(f"does not start {PROGRAM}", where=action.source, hint="install slicer again")
-    content = before + f"ExecStart={program}\n".encode() + after
+    content = text.replace(PROGRAM.encode(), program.encode())
+    if content == text:
+        raise SlicerError(f"does not name {PROGRAM}", where=action.source, hint="install slicer again")
     return Action(action.source, action.destination, action.what, content)
 
 
@@ -69,5 +68,5 @@ def program_of(root: str) -> str:
 
 def is_installed(root: str) -> bool:
     """Whether the broker was installed or enabled below ``root``, be it by slicer or by a package."""
-    places = (_WANTED_BY, f"usr/local/{_FOLDER}/{SOCKET}")
+    places = (BROKER_ENABLED[1:], f"usr/local/{_FOLDER}/{SOCKET}")
     return any(os.path.lexists(os.path.join(root, place)) for place in places)

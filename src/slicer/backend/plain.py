@@ -6,7 +6,6 @@ best effort: a job's children inherit it, but nothing stops them from leaving it
 
 from __future__ import annotations
 
-import ctypes
 import math
 import os
 
@@ -22,7 +21,6 @@ if TYPE_CHECKING:
 
     from slicer.model import BackendName, Manager, Property, Reason, ScopeSpec
 
-_PR_SET_CHILD_SUBREAPER = 36  # prctl(2)
 _DEFAULT_WEIGHT = 100
 _KILL_DEADLINE_S = 10.0
 
@@ -53,9 +51,7 @@ class PlainBackend:
 
     def after_fork(self) -> None:
         """Adopt the processes that the command leaves behind, so that they still belong to the job."""
-        libc = ctypes.CDLL(None, use_errno=True)
-        if libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0):
-            raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+        proc.adopt_orphans()
 
     def start(self, spec: ScopeSpec, pid: int, meanwhile: Callable[[], None]) -> str:
         """Set affinity and niceness, which the command inherits."""
@@ -87,9 +83,7 @@ class PlainBackend:
         """The keeper's descendants, adopted orphans included."""
 
         def living() -> list[int]:
-            try:
-                os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
-            except ChildProcessError:
+            if not proc.has_children():
                 return []  # the usual case
             own = os.getpid()
             # If none was seen, look again: an orphan is below nobody for a moment, until it becomes ours.

@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import os
 
-from slicer.kernel import cgroup
+from slicer.kernel import cgroup, proc
+from slicer.state.statefile import is_job_scope
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from slicer.model import BackendName, Manager, ScopeSpec
+
+
+def _has_scope(pid: int) -> bool:
+    """Whether a process is in the scope of a job, which may be another one that was started in ours."""
+    return any(map(is_job_scope, cgroup.of(pid).split("/")))
 
 
 class ScopeBackend:
@@ -22,8 +28,20 @@ class ScopeBackend:
     why_no_cap: str | None = None
 
     def members(self, cgroup_name: str, besides: int) -> Callable[[], list[int]]:
+        """Who is in the scope, and who left it and is still below the keeper.
+
+        A user may have the user manager take a process over (`systemd-run --user --scope`). It can go on
+        using what the lease is for, so it is the job's all the same.
+        """
         directory, own = cgroup.path_of(cgroup_name), os.getpid()
-        return lambda: [pid for pid in cgroup.processes(directory) if pid not in (own, besides)]
+
+        def living() -> list[int]:
+            found = dict.fromkeys(cgroup.processes(directory))
+            if proc.has_children():
+                found.update(dict.fromkeys(pid for pid in proc.descendants(own) if not _has_scope(pid)))
+            return [pid for pid in found if pid not in (own, besides)]
+
+        return living
 
     def living(self, job: str, cgroup_name: str) -> list[int]:
         return list(cgroup.processes(cgroup.path_of(cgroup_name))) if cgroup_name else []

@@ -403,12 +403,12 @@ def _no_bus(manager: Manager, error: BaseException) -> BackendError:
         user = user_name(os.getuid())
         if not os.path.isdir(f"/run/user/{os.getuid()}"):
             return BackendError(
-                f"{user} is not logged in (cron, su)",
-                hint=f"once, as root: loginctl enable-linger {user}; or use --backend plain",
+                f"{user} is not logged in (cron, su, a system service)",
+                hint=f"once: loginctl enable-linger {user} (by root if refused); or use --backend plain",
             )
         return BackendError(
             f"no connection to your user manager: {reason}",
-            hint=f"as root: loginctl enable-linger {os.getuid()}; or use --backend plain",
+            hint=f"loginctl enable-linger {os.getuid()} (by root if refused); or use --backend plain",
         )
     return BackendError(
         f"no connection to systemd: {reason}",

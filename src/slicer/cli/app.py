@@ -38,6 +38,7 @@ _COMMANDS = {
     "set": "set",
     "history": "history",
     "usage": "usage",
+    "policy": "policy",
     "wrap": "wrap",
     "profiles": "profiles",
     "routes": "routes.command",
@@ -49,6 +50,20 @@ _COMMANDS = {
 }
 # Earlier names of commands, which scripts may still use.
 _ALIASES = {"install-units": "install"}
+
+# What other programs have as a command, and how the same is done here.
+_ELSEWHERE = {
+    "submit": "slicer run -- COMMAND runs one job, slicer queue FILE those of a file",
+    "add": "a line that is added to the jobs file is a new job; slicer queue FILE runs them",
+    "sweep": "a line for each job in a file, and slicer queue FILE",
+    "show": "slicer history JOB shows one that has ended, slicer status those that run",
+    "log": "slicer queue keeps each job's output in slicer_logs; slicer run has --journal",
+    "logs": "slicer queue keeps each job's output in slicer_logs; slicer run has --journal",
+    "attach": "slicer status --watch follows what runs; a queue's output is in slicer_logs",
+    "wait": "slicer run and slicer queue return once their jobs have ended",
+    "restart": "slicer queue retry FILE makes the failed jobs of a queue pending again",
+    "background": "slicer queue FILE --detach goes on in the background",
+}
 
 _EPILOG = """\
 \b
@@ -204,6 +219,7 @@ def _meant_option(failure: click.NoSuchOption) -> str:
 def _meant_command(failure: click.UsageError) -> str:
     from slicer.config.property_names import nearest
 
-    words = failure.message.split("'")
-    close = nearest(words[1], _COMMANDS) if len(words) > 1 else ""
-    return f"did you mean slicer {close}?" if close else ""
+    _, _, rest = failure.message.partition("'")
+    word = rest.partition("'")[0]
+    close = nearest(word, _COMMANDS) if word not in _ELSEWHERE else ""
+    return f"did you mean slicer {close}?" if close else _ELSEWHERE.get(word, "")

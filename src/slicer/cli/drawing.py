@@ -34,7 +34,7 @@ def load() -> type[Figure]:
     except ImportError as error:
         raise NoMatplotlib(
             f"a plot needs matplotlib ({error})",
-            hint="pip install 'slicer-systemd[plot]', or on Debian: apt install python3-matplotlib",
+            hint="pip install matplotlib where slicer is installed (Debian: apt install python3-matplotlib)",
         ) from error
     finally:
         os.fchdir(here)

@@ -12,7 +12,7 @@ from slicer.cli.output import Column
 from slicer.cli.since import since as began_since
 from slicer.columns import Line
 from slicer.errors import UsageError
-from slicer.kernel.signals import signal_name
+from slicer.kernel.signals import signal, signal_name
 from slicer.model import job_of_unit
 from slicer.outcome.history import default_path, read
 from slicer.outcome.outcome_file import outcome_json
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from slicer.model import Outcome
 
 _SHORT_ID = 8
+_COMMAND = 32  # columns of a terminal, before other figures have room
 _FULL_DATE_S = 300 * 86400
 
 
@@ -55,6 +56,7 @@ Examples:
 \b
 CPU is CPU time; MEMORY the most that was in use at once, VRAM on one GPU;
 WAITED the time from the start of slicer until the lease. "-": not known here.
+A narrow terminal shows fewer of them.
 The form of --json is in docs/json.md.""",
 )
 @click.argument("job", required=False)
@@ -88,7 +90,7 @@ def command(
     if as_json:
         output.show_json({"outcomes": [outcome_json(each) for each in outcomes], "has_more": has_more})
     elif job is not None and len(outcomes) == 1:
-        output.show(details(outcomes[0]))
+        output.show(details(outcomes[0]), cuts=False)
     else:
         output.show(table(outcomes, time.time()) if outcomes else [Line("No jobs yet.")])
         _say_more(number, is_narrowed and has_more)
@@ -153,9 +155,8 @@ def table(outcomes: list[Outcome], now: float) -> list[Line]:
     """One line a job. ``now`` is in seconds since the epoch."""
     columns = (
         Column("STARTED"), Column("JOB"), Column("ENDED"), Column("WALL", right=True),
-        Column("CPU", right=True), Column("MEMORY", right=True), Column("VRAM", right=True),
-        Column("WAITED", right=True),
-        Column("NAME: COMMAND"),
+        Column("CPU", right=True, spare=3), Column("MEMORY", right=True, spare=2),
+        Column("VRAM", right=True, spare=1), Column("WAITED", right=True, spare=4), Column("NAME: COMMAND"),
     )  # fmt: skip
     rows = [
         (
@@ -171,7 +172,7 @@ def table(outcomes: list[Outcome], now: float) -> list[Line]:
         )
         for outcome in outcomes
     ]
-    return output.table(columns, rows)
+    return output.table(columns, rows, least=_COMMAND)
 
 
 def _what(outcome: Outcome) -> str:
@@ -207,6 +208,8 @@ def details(outcome: Outcome) -> list[Line]:
         code += f", {signal_name(outcome.signal)}"
     if outcome.ended_by:
         code += f", {_BY[outcome.ended_by]}"
+        if outcome.ended_by == "terminal":
+            code += f" ({_AT_TERMINAL.get(outcome.signal or 0, 'a key')})"
     return output.rows(
         [
             ("job", outcome.job),
@@ -247,10 +250,17 @@ _BY = {
     "slicer cap": "by slicer, because it got past its cap (over_cap)",
     "slicer queue": "by its queue",
     "slicer run": "by a signal to slicer run",
-    "terminal": "from the terminal (Ctrl-C)",
-    "systemd": "from outside (systemctl stop or kill, logout, shutdown)",
+    "terminal": "from the terminal",
+    "systemd": "from outside (systemctl stop or kill)",
+    "shutdown": "at the machine's shutdown, or the user's last logout",
     "outside": "from outside, together with its keeper",
+    "caller": "with the call of the wrapped program, which was killed",
 }
+
+
+_AT_TERMINAL = {
+    int(signal.SIGHUP): "it was closed", int(signal.SIGINT): "Ctrl-C", int(signal.SIGQUIT): "Ctrl-\\",
+}  # fmt: skip
 
 
 def _paused(outcome: Outcome) -> str:

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from slicer.columns import Line
 
 _SHORT_ID = 8
+_COMMAND = 32  # as in slicer.cli.history
 _MOST_COMMAND = 160
 _FULL_DATE_S = 300 * 86400
 
@@ -45,8 +46,8 @@ def table(found: list[AccountRow], now: float) -> list[Line]:
     """One line a job. ``now`` is in seconds since the epoch."""
     columns = (
         Column("STARTED"), Column("USER"), Column("JOB"), Column("ENDED"), Column("HELD", right=True),
-        Column("GPUS", right=True), Column("CPU", right=True), Column("MEMORY", right=True),
-        Column("VRAM", right=True), Column("WAITED", right=True), Column("NAME: COMMAND"),
+        Column("GPUS", right=True), Column("CPU", right=True, spare=3), Column("MEMORY", right=True, spare=2),
+        Column("VRAM", right=True, spare=1), Column("WAITED", right=True, spare=4), Column("NAME: COMMAND"),
     )  # fmt: skip
     cells = [
         (
@@ -58,7 +59,7 @@ def table(found: list[AccountRow], now: float) -> list[Line]:
         )
         for each in found
     ]  # fmt: skip
-    return output.table(columns, cells)
+    return output.table(columns, cells, least=_COMMAND)
 
 
 def details(each: AccountRow) -> list[Line]:

@@ -128,17 +128,18 @@ def command(
         for warning in warnings:
             say.line(warning)
     if dry_run:
-        output.show(_intended(settled, outdated(settled, force=force), removing=removing, force=force))
+        old = outdated(settled, force=force)
+        output.show(_intended(settled, old, removing=removing, force=force), cuts=False)
         return EX_OK
     report = remove(settled, force=force) if removing else apply(settled, force=force)
-    output.show(_done(report))
+    output.show(_done(report), cuts=False)
     if removing:
         gone = [] if user else install_broker.gone_lines(root, where, only_broker=broker)
         after = [*([] if broker else _left(root, user=user)), *gone]
     else:
         after = _next(settled, user=user, user_delegation=user_delegation)
         after += install_broker.next_lines() if broker and settled.live else []
-    output.show([Line(""), *after] if after else [])
+    output.show([Line(""), *after] if after else [], cuts=False)
     edited = [done.action.destination for done in report.files if done.status == "edited"]
     if edited:
         verb = "remove" if removing else "overwrite"

@@ -7,10 +7,11 @@ import shutil
 import sys
 
 from slicer.backend import broker_units
+from slicer.backend.broker_left import leases_left
 from slicer.backend.install_units import closed_plan
-from slicer.broker import DIRECTORY
 from slicer.columns import Line
 from slicer.errors import SlicerError
+from slicer.text import counted
 from slicer.wrap import look, planning
 from slicer.wrap.model import WrapError, WrapRefused
 
@@ -75,14 +76,10 @@ def next_lines() -> list[Line]:
 def gone_lines(root: str, prefix: str, *, only_broker: bool) -> list[Line]:
     """What an administrator should know after it was taken away. ``only_broker``: and nothing else was."""
     lines = []
-    try:
-        count = len(os.listdir(os.path.join(root, f"{DIRECTORY[1:]}/leases")))
-    except (FileNotFoundError, NotADirectoryError):
-        count = 0
+    count = len(leases_left()) if os.path.realpath(root) == "/" else 0
     if count:
-        left = "a lease" if count == 1 else f"{count} leases"
-        told = f"left in {DIRECTORY}: {left}. Such jobs go on, and no other ledger knows of them"
-        lines.append(Line(told))
+        left = f"still running: {counted(count, 'job')} of the broker"
+        lines.append(Line(f"{left}. What wants GPUs or slots fails until they have ended"))
     if only_broker and closed_plan(root, prefix=prefix, only_there=True).actions:
         lines.append(Line("the closed shop stays: users get no GPU now; slicer install --closed-shop --undo"))
     return lines

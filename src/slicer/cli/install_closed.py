@@ -25,9 +25,9 @@ def close(root: str, prefix: str, *, yes: bool, force: bool, dry_run: bool) -> i
         hint = "set programs.slicer.broker.closedShop = true in the configuration: docs/nixos.md"
         raise SlicerError("NixOS looks for units only where its modules put them", hint=hint)
     settled = closed_plan(root, prefix=prefix)
-    output.show(consequences(settled, root))
+    output.show(consequences(settled, root), cuts=False)
     if dry_run:
-        output.show([Line(""), *_intended(settled, "install")])
+        output.show([Line(""), *_intended(settled, "install")], cuts=False)
         return EX_OK
     if not yes:
         if not sys.stdin.isatty():
@@ -45,7 +45,7 @@ def open_again(root: str, prefix: str, *, force: bool, dry_run: bool) -> int:
         output.show([Line("there is no closed shop here")])
         return EX_OK
     if dry_run:
-        output.show(_intended(settled, "remove"))
+        output.show(_intended(settled, "remove"), cuts=False)
         return EX_OK
     report = remove(settled, force=force)
     return _told(report, "open: whoever may read and write /dev/nvidia* can use the GPUs")

@@ -27,10 +27,12 @@ if TYPE_CHECKING:
 def for_each(
     words: tuple[str, ...], find: Callable[[str, Snapshot], _Entry],
     act: Callable[[_Entry, Ledger], dict[str, Any]], *, as_json: bool,
+    otherwise: Callable[[str, Ledger], dict[str, Any] | None] = lambda *_: None,
 ) -> int:  # fmt: skip
     """Act on each job once; the exit code: the highest of all.
 
     What fails is said on stderr. With ``as_json`` what the acts return is printed as one document.
+    ``otherwise`` is for a word that no job has in the ledger; None: it means nothing there either.
     """
     complain = say.error_json if as_json else say.error
     ledger, mine, others = known_jobs()
@@ -40,8 +42,16 @@ def for_each(
         try:
             entry = found_among(word, mine, others, find)
         except SlicerError as failure:  # the others are none the worse for it
-            told = _ended(word) if isinstance(failure, UnknownJob) else None
-            codes.append(complain(told or failure))
+            is_unknown = isinstance(failure, UnknownJob)
+            try:
+                known = otherwise(word, ledger) if is_unknown and ledger is not None else None
+            except SlicerError as other:
+                failure, known, is_unknown = other, None, False
+            if known is not None:
+                done.append(known)
+            else:
+                told = _ended(word) if is_unknown else None
+                codes.append(complain(told or failure))
         else:
             meant[entry.job] = entry
     for entry in meant.values():

@@ -6,7 +6,7 @@ import json
 import locale
 import sys
 
-from slicer.columns import ASCII, HEADING, UNICODE, Glyphs, Line, aligned, clip
+from slicer.columns import ASCII, GAP, HEADING, UNICODE, Glyphs, Line, aligned, cell_count, clip, fit
 from slicer.record import record
 from slicer.text import visible
 
@@ -18,11 +18,15 @@ if TYPE_CHECKING:
 
 @record
 class Column:
-    """``cap`` is the most columns of a terminal that a cell may take; None: any number."""
+    """``cap`` is the most columns of a terminal that a cell may take; None: any number.
+
+    ``spare``: left out where a terminal is too narrow, the highest first; 0: never.
+    """
 
     title: str
     right: bool = False
     cap: int | None = None
+    spare: int = 0
 
 
 def glyphs(stream: TextIO | None = None) -> Glyphs:
@@ -30,17 +34,41 @@ def glyphs(stream: TextIO | None = None) -> Glyphs:
     return UNICODE if is_utf8(stream) else ASCII
 
 
-def table(columns: Sequence[Column], cells: Iterable[Sequence[str]]) -> list[Line]:
-    """A heading and one line a row."""
+def table(columns: Sequence[Column], cells: Iterable[Sequence[str]], *, least: int = 0) -> list[Line]:
+    """A heading and one line a row.
+
+    ``least``: the columns of a terminal that the last cell, a command, wants. Others are spared for it.
+    """
     shown = [[visible(cell) for cell in row] for row in cells]
     if is_terminal():
         mark = glyphs()
         shown = [
             [clip(cell, column.cap, mark) for cell, column in zip(row, columns, strict=True)] for row in shown
         ]
+        if least:
+            columns, shown = _spared(columns, shown, least)
     align = "".join("r" if column.right else "l" for column in columns)
     head, *texts = aligned([[column.title for column in columns], *shown], align)
     return [Line(head, HEADING), *map(Line, texts)]
+
+
+def _spared(
+    columns: Sequence[Column], cells: list[list[str]], least: int
+) -> tuple[Sequence[Column], list[list[str]]]:
+    """The columns that the terminal has room for, and their cells, with shortened commands."""
+    import shutil
+
+    width = shutil.get_terminal_size().columns
+    shown = [[column.title for column in columns], *cells]
+    kept = list(range(len(columns)))
+    for place in sorted(filter(lambda i: columns[i].spare, kept), key=lambda i: -columns[i].spare):
+        others = (max(cell_count(row[i]) for row in shown) + len(GAP) for i in kept[:-1])
+        if width - sum(others) >= least:
+            break
+        kept.remove(place)
+    left = [[row[i] for i in kept] for row in shown]
+    fit(left, width, glyphs())
+    return [columns[i] for i in kept], left[1:]
 
 
 def rows(cells: Iterable[Sequence[str]]) -> list[Line]:

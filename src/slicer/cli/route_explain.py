@@ -6,6 +6,7 @@ from slicer.cli import output, say
 from slicer.cli.dryrun import Forecast, forecast_of
 from slicer.columns import Line
 from slicer.config.route_profiles import overrides_for
+from slicer.errors import CannotExecute, CommandNotFound
 from slicer.job.plan import choose_backend, plan_of
 from slicer.ledger.status import existing_ledger
 from slicer.quantity import format_size
@@ -56,7 +57,10 @@ def _tried(order: Order, decision: Decision, attempt: Attempt) -> _Tried:
 
 def _now(order: Order, invocation: Invocation) -> Forecast:
     ledger = existing_ledger(order.environ, say.line)
-    plan = plan_of(invocation, environment(order.environ, order.route), ledger)
+    try:
+        plan = plan_of(invocation, environment(order.environ, order.route), ledger)
+    except (CommandNotFound, CannotExecute) as missing:  # the decision is worth knowing before
+        return Forecast(f"not known: {missing}", (), is_free=None)
     backend = choose_backend(plan)
     backend.connect()
     backend.close()

@@ -6,11 +6,11 @@ import os
 
 from slicer.cli import runoptions, say
 from slicer.config.profiles import Overrides
-from slicer.errors import EX_SLICER, BusyError, SlicerError, UsageError
+from slicer.errors import EX_SLICER, BusyError, SlicerError, StateError, UsageError
 from slicer.job.launch import run
 from slicer.job.plan import Invocation
 from slicer.kernel.signals import INTERRUPTS, signal, unblock_interrupts
-from slicer.quantity import QuantityError, parse_duration
+from slicer.quantity import INFINITY, QuantityError, parse_duration
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from slicer.model import Outcome
 
 _LONGEST_NAME = 200  # others read it in one line
+_OTHER_FILE = "name a file of yours"
 
 
 class _Interrupted(BaseException):
@@ -167,21 +168,25 @@ def _seconds(text: str | None, option: str) -> float | None:
     if text is None:
         return None
     try:
-        return parse_duration(text) / 1e6
+        found = parse_duration(text)
     except QuantityError as error:
         raise UsageError(str(error), where=option) from error
+    return None if found == INFINITY else found / 1e6  # nobody waits for an end that never comes
 
 
 def _check_outcome(path: str) -> None:
     """Raises UsageError if the outcome cannot be written there: better now than after hours of work."""
-    from slicer.outcome.outcome_file import is_stream
+    from slicer.outcome.outcome_file import check
 
+    where = f"--outcome {path}"
     try:
-        directory = os.path.dirname(os.path.realpath(path))
+        os.path.abspath(path)
     except OSError as error:  # the working directory was removed
-        raise UsageError(
-            f"cannot be found: {error.strerror}", where=f"--outcome {path}", hint="give an absolute path"
-        ) from error
-    fits = os.access(path, os.W_OK) if is_stream(path) else os.access(directory, os.W_OK | os.X_OK)
-    if os.path.isdir(path) or not fits:
-        raise UsageError("cannot be written there", where=f"--outcome {path}", hint="name a file of yours")
+        hint = "give an absolute path"
+        raise UsageError(f"cannot be found: {error.strerror}", where=where, hint=hint) from error
+    try:
+        check(path)
+    except StateError as error:
+        raise UsageError(error.message, where=where, hint=error.hint or _OTHER_FILE) from error
+    except OSError as error:
+        raise UsageError("cannot be written there", where=where, hint=_OTHER_FILE) from error

@@ -71,9 +71,10 @@ Environment:
   GPU_LOCK_PATH=FILE      with a lease on a GPU take this lock too, for
                           scripts that flock it
   SLICER_SHARE_QUANTUM_MS=N, SLICER_SHARE_WINDOW_MS=N, SLICER_SHARE_DRAIN_MS=N
-                          with --share: how long a turn lasts while others
-                          wait (30), how much work of a lower priority is in
-                          flight (2), how long a turn's end may take (2000)
+                          with --share: how long a turn lasts while others of
+                          its priority wait (0: these take no turns), how much
+                          work of a lower priority is in flight (1), how long
+                          a turn's end may take (2000)
   CPU_RUN_SLOTS=N         heavy CPU jobs at a time
   CPU_RUN_THREADS=N       threads a job
 """

@@ -180,12 +180,22 @@ def _take(found: dict[str, Any], option: Option, name: str, value: str | None, r
     found[option.field] = (*found[option.field], value) if option.many else value
 
 
+_MEMORY = "--set MemoryMax=8G limits main memory; --vram 8G asks for GPU memory"
+_BACKGROUND = "put the job into a file: slicer queue FILE --detach; or start it with nohup or in tmux"
+# Options of other programs, and how the same is done here.
+_ELSEWHERE = {
+    "--mem": _MEMORY, "--memory": _MEMORY, "--background": _BACKGROUND, "--detach": _BACKGROUND,
+}  # fmt: skip
+
+
 def _unknown(name: str, known: dict[str, Option], program: str) -> UsageError:
     from slicer.config.property_names import nearest
 
     close = nearest(name, known)
     hint = f"see slicer {program} --help; the command's own options go after --"
-    if close:
+    if name in _ELSEWHERE:
+        hint = _ELSEWHERE[name]
+    elif close:
         hint = f"did you mean {close}?"
     elif any(name in option.names for option in OPTIONS):
         hint = f"slicer run has it; {hint}"

@@ -112,7 +112,8 @@ class Messages:
         if self._verbosity < 0 or not os.isatty(2):
             return None
         if _has_foreground():
-            draw(f"waiting for {_busy_text(busy)}")
+            room = os.get_terminal_size(2).columns - len(f"{_PREFIX}waiting for ") - 1
+            draw(f"waiting for {_busy_text(busy, most=max(1, room))}")
         return _TOLD_AGAIN_S
 
     def interrupted(self) -> None:
@@ -144,11 +145,11 @@ class Messages:
             line(f"not enforced here: {', '.join(outcome.not_enforced)}")
 
 
-def _busy_text(busy: Busy) -> str:
+def _busy_text(busy: Busy, most: int = 0) -> str:
     from slicer.job.words import describe_busy
     from slicer.kernel.users import other_user
 
-    return describe_busy(busy, now_s(), other_user=other_user)
+    return describe_busy(busy, now_s(), other_user=other_user, most=most)
 
 
 def describe_outcome(outcome: Outcome) -> str:
@@ -164,7 +165,8 @@ def describe_outcome(outcome: Outcome) -> str:
         from slicer.share import words
 
         facts += filter(None, (words.problem(outcome.sharing, outcome.exit_code),))
-    return f"{outcome.name or 'done'}: {' · '.join(facts)}"
+    name = outcome.name or ("ended" if outcome.exit_code else "done")
+    return f"{name}: {' · '.join(facts)}"
 
 
 def holder_dict(lease: Lease, now: float) -> dict[str, Any]:

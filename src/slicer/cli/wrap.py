@@ -7,11 +7,14 @@ import sys
 
 import click
 
+from slicer import backend
 from slicer.cli import complete, output, say
 from slicer.cli.output import Column
 from slicer.columns import BAD, FAINT, GOOD, Line
 from slicer.config import files, profiles, routes
+from slicer.doctor.facts import session
 from slicer.errors import EX_OK, SlicerError, UsageError
+from slicer.kernel.users import user_name
 from slicer.route.probing import programs
 from slicer.text import quote, visible
 from slicer.wrap import look, wrapping
@@ -22,6 +25,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from slicer.config.profiles import Config
+    from slicer.config.routes import Route
     from slicer.wrap.model import Plan, Status, Step
     from slicer.wrap.planning import Keep
 
@@ -106,7 +110,8 @@ def install(program: str, route: str, slicer_path: str | None, force: bool, dry_
         output.show(_intended(plan), cuts=False)
     else:
         output.show([Line(_installed(plan))], cuts=False)
-    for note in (*plan.notes, *_reach(config, route)) if plan.steps else ():
+    notes = (*plan.notes, *_reach(config, route), *_unmeasured(found), *_services())
+    for note in notes if plan.steps else ():
         say.line(f"note: {note}")
 
 
@@ -121,6 +126,28 @@ def _reach(config: Config, route: str) -> tuple[str, ...]:
     if files.user_file(os.environ) not in holding:
         return (f"the route is in {holding[-1]}: it is unknown where SLICER_CONFIG does not name that file",)
     return ()
+
+
+def _unmeasured(route: Route) -> tuple[str, ...]:
+    """What becomes of calls whose input the route cannot measure."""
+    if not route.probes or route.on_probe_error != "fail":
+        return ()
+    calls = "calls whose input cannot be measured (several files, -, a URL) end with 125"
+    cure = f'on_probe_error = "cpu" in [routes.{route.name}]'
+    return (f"{calls}; with {cure} they run on the CPU",)
+
+
+def _services() -> tuple[str, ...]:
+    """What a service that calls the program needs, where nothing has been done for it yet."""
+    uid = os.geteuid()
+    if not backend.has_systemd() or backend.broker_socket({}) or (uid and session.gather(uid).lingers):
+        return ()
+    user = user_name(uid) if uid else "THAT-USER"
+    whose = f"of {user}'s" if uid else "of a user other than root"
+    return (
+        f"a system service {whose} has no systemd to ask for a scope, and each of its calls ends with 125:"
+        f" loginctl enable-linger {user}; or the broker, and allow_services in its policy",
+    )
 
 
 def _installed(plan: Plan) -> str:

@@ -14,6 +14,7 @@ import os
 import stat
 
 from slicer.errors import ConfigError
+from slicer.kernel import on_host
 from slicer.record import record
 
 TYPE_CHECKING = False
@@ -61,22 +62,23 @@ def printable(path: str) -> str:
 
 
 def read_files(
-    environ: Mapping[str, str], system_dir: str = SYSTEM_DIR, *, only: tuple[str, ...] = KINDS
+    environ: Mapping[str, str], system_dir: str = "", *, only: tuple[str, ...] = KINDS
 ) -> Files:
     """Every configuration file there is, lowest precedence first; of ``only`` some kinds, if so wanted.
 
+    ``system_dir`` stands in for ``/etc/slicer``.
     Raises ConfigError for a file that is there but cannot be read, is not TOML or must not be trusted.
     """
     warnings: list[str] = []
     opened: list[tuple[str, int, os.stat_result]] = []
     try:
-        for path, kind in _candidates(environ, system_dir, warnings):
+        for path, kind in _candidates(environ, system_dir or on_host(SYSTEM_DIR), warnings):
             if kind not in only:
                 continue
             fd = _open(path, required=kind == "explicit")
             if fd >= 0:
                 opened.append((path, fd, os.fstat(fd)))
-                _check(path, opened[-1][2], system_dir if kind == "system" else "")
+                _check(path, opened[-1][2], (system_dir or SYSTEM_DIR) if kind == "system" else "")
         if not opened:
             return Files((), tuple(warnings), False, ())
         return _read_opened(environ, opened, tuple(warnings))

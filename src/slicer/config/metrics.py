@@ -1,7 +1,8 @@
 """What the probes of routes measure: the unit of each, how a bound of it is written, and how it is shown.
 
-Pure. A metric is a float in its unit: ``duration`` seconds, ``size`` bytes, ``pixels`` pixels of one frame;
-``lines``, ``tokens``, ``count`` and ``command`` count.
+Pure. A metric is a float in its unit: ``duration`` seconds, ``size`` bytes, ``pixels`` pixels of one frame,
+``megapixel_seconds`` the duration times millions of those. ``lines``, ``tokens``, ``count`` and ``command``
+count.
 """
 
 from __future__ import annotations
@@ -14,9 +15,13 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Literal
 
-    ProbeKind = Literal["duration", "size", "lines", "tokens", "pixels", "count", "command"]
+    ProbeKind = Literal[
+        "duration", "size", "lines", "tokens", "pixels", "megapixel_seconds", "count", "command"
+    ]
 
-KINDS: tuple[ProbeKind, ...] = ("duration", "size", "lines", "tokens", "pixels", "count", "command")
+KINDS: tuple[ProbeKind, ...] = (
+    "duration", "size", "lines", "tokens", "pixels", "megapixel_seconds", "count", "command"
+)  # fmt: skip
 LARGEST = 2.0**63  # no metric reaches it
 LONGEST_S = 10.0**9  # 31 years; a file that claims more is damaged
 

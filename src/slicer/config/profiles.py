@@ -11,7 +11,7 @@ import os
 
 from slicer import quantity
 from slicer.config import build, values
-from slicer.config.files import SYSTEM_DIR, Layer, read_files, store
+from slicer.config.files import Layer, read_files, store
 from slicer.config.properties import LISTS, find, split_assignment, unknown
 from slicer.errors import ConfigError, SlicerError, UnknownProfile, UsageError
 from slicer.kernel.proc import read_text
@@ -280,7 +280,7 @@ def _slots_said(overrides: Overrides) -> dict[str, Entry]:
 
 
 def load(
-    environ: Mapping[str, str], machine: Host, *, system_dir: str = SYSTEM_DIR, remembers: bool = True
+    environ: Mapping[str, str], machine: Host, *, system_dir: str = "", remembers: bool = True
 ) -> Config:
     """The configuration of this machine and user. ``remembers``: files that are new are put into the cache.
 

@@ -57,8 +57,6 @@ _SYNONYMS = {
     "list": ("status",),
     "kill": ("stop",),
     "cancel": ("stop",),
-    "log": ("history",),
-    "logs": ("history",),
 }
 
 

@@ -57,7 +57,7 @@ DEFAULTS: dict[str, object] = {
 class Probe:
     """How one metric of the input is measured.
 
-    Its unit: ``duration`` seconds, ``size`` bytes, ``pixels`` pixels of one frame; all others count.
+    Its unit: as :mod:`slicer.config.metrics` has it.
     """
 
     kind: ProbeKind

@@ -56,7 +56,7 @@ def read(environ: Mapping[str, str], host: Host, *, user: bool = False, root: st
     The system manager follows ``/etc/slicer`` below ``root`` alone, a user's the files of that user alone.
     Raises ConfigError.
     """
-    system_dir = os.path.join(root, SYSTEM_DIR.lstrip("/"))
+    system_dir = "" if root == "/" else os.path.join(root, SYSTEM_DIR.lstrip("/"))
     files = read_files(environ, system_dir, only=("user", "explicit") if user else ("system",))
     for layer in files.layers:
         check_keys(layer)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import sys
 
@@ -37,7 +38,8 @@ DEADLINE_S = 8.0  # a driver that is not kept initialised takes seconds for its 
 
 def examine(environ: Mapping[str, str], uid: int) -> Report:
     """Look at everything. Takes :data:`DEADLINE_S` seconds at most, and changes nothing."""
-    who = who_is(uid, environ, is_sudoer=shutil.which("sudo") is not None)
+    is_sudoer, is_nixos = shutil.which("sudo") is not None, os.path.exists("/etc/NIXOS")
+    who = who_is(uid, environ, is_sudoer=is_sudoer, is_nixos=is_nixos)
     # Nothing in it can hang, and it is what tells why no process can be had for the others.
     of_kernel = looks.look(lambda: kernel.gather(who.uid))
     return _report(who, {"kernel": of_kernel, **looks.take(_duties(environ, who), DEADLINE_S)})

@@ -72,13 +72,15 @@ class Acting:
 class Who:
     """Whose slicer it is. ``manager``: which systemd starts the jobs.
 
-    ``is_sudoer``: there is a sudo to write commands for root with.
+    ``is_sudoer``: there is a sudo to write commands for root with. ``is_nixos``: what is installed is said in
+    the system's configuration.
     """
 
     uid: int
     user: str
     manager: Manager
     is_sudoer: bool
+    is_nixos: bool = False
 
     @property
     def is_brokered(self) -> bool:
@@ -93,6 +95,32 @@ class Who:
         if any(sign in command for sign in "|>&;"):
             return f"sudo sh -c '{quoted}'" if self.is_sudoer else f"su -c '{quoted}'"
         return f"sudo {command}" if self.is_sudoer else f"su -c '{quoted}'"
+
+    def install(self, options: str, setting: str) -> str:
+        """What root does so that ``slicer install OPTIONS`` holds; the setting of NixOS that is the same."""
+        if self.is_nixos:
+            return f"# in the configuration: programs.slicer.{setting}"
+        return self.root(f"slicer install {options}".rstrip())
+
+    def unmask(self, paths: tuple[str, ...]) -> tuple[str, ...]:
+        """What takes these masks away: systemctl looks in one place at a time."""
+        found: dict[str, str] = {}
+        for path in paths:
+            folder, _, unit = path.rpartition("/")
+            runtime = " --runtime" if path.startswith("/run/") else ""
+            if folder.endswith("/systemd/system"):
+                mend = self.root(f"systemctl{runtime} unmask")
+            elif folder in ("/etc/systemd/user", "/run/systemd/user"):
+                mend = self.root(f"systemctl --global{runtime} unmask")
+            else:
+                mend = f"systemctl --user{runtime} unmask"
+            found[mend] = f"{found.get(mend, mend)} {unit}"
+        return tuple(found.values())
+
+    def linger(self) -> str:
+        """The command with which the user's manager stays. Where there is polkit, it lets users do so."""
+        command = f"loginctl enable-linger {self.user}"
+        return f"{command} || {self.root(command)}" if self.uid else command
 
 
 @record

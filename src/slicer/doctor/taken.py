@@ -17,10 +17,10 @@ if TYPE_CHECKING:
     from slicer.doctor.model import Area, Finding
 
 
-def who_is(uid: int, environ: Mapping[str, str], *, is_sudoer: bool) -> Who:
+def who_is(uid: int, environ: Mapping[str, str], *, is_sudoer: bool, is_nixos: bool = False) -> Who:
     """The user of that number. The broker has everybody's jobs started by the system manager."""
     manager = "system" if broker_socket(environ) else manager_of(uid)
-    return Who(uid, user_name(uid), manager, is_sudoer)
+    return Who(uid, user_name(uid), manager, is_sudoer, is_nixos)
 
 
 class Taken:

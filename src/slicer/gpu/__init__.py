@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 
-from slicer.kernel import cgroup
+from slicer.kernel import cgroup, on_host
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ DRIVER_FILES = ("/proc/driver/nvidia/version", "/dev/nvidiactl", "/dev/nvidia0")
 
 def has_nvidia() -> bool:
     """Whether NVIDIA's driver, or a node of it, is here. Without the driver's library, which loads slowly."""
-    return any(map(os.path.exists, DRIVER_FILES))
+    return any(os.path.exists(on_host(path)) for path in DRIVER_FILES)
 
 
 def open_gpus() -> Gpus:

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 _VERSION = "/proc/driver/nvidia/version"  # there while the driver is loaded
 _CAPABILITIES = "/proc/driver/nvidia/capabilities"
 _DEVICES = "/proc/devices"
-_MODPROBE = "/usr/bin/nvidia-modprobe"
+_MODPROBES = ("/usr/bin/nvidia-modprobe", "/run/current-system/sw/bin/nvidia-modprobe")
 _LARGEST_MINOR = 1 << 20  # of Linux
 
 
@@ -37,7 +37,7 @@ def caps_of(
     return () if major is None else tuple(f"/dev/char/{major}:{minor}" for minor in found)
 
 
-def load_uvm(modprobe: str = _MODPROBE) -> None:
+def load_uvm(modprobes: tuple[str, ...] = _MODPROBES) -> None:
     """Have the driver for unified memory loaded, if it is not; CUDA itself loads it with its first program.
 
     That would be too late behind a fence: systemd looks the driver's number up when it sets the fence.
@@ -45,6 +45,7 @@ def load_uvm(modprobe: str = _MODPROBE) -> None:
     """
     if major_of("nvidia-uvm", _text(_DEVICES)) is not None or not os.path.exists(_VERSION):
         return
+    modprobe = next((path for path in modprobes if os.access(path, os.X_OK)), "")
     try:
         # "-c=0": and make its node.
         pid = os.posix_spawn(modprobe, [modprobe, "-u", "-c=0"], {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin"})

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     Found = list
 
 _MIB = 1 << 20
+_DEBIAN = "/usr/lib/slicer-systemd/"  # where the Debian package has this module
 _UNKNOWN_MINOR = -1  # WSL has no /dev/nvidiaN
 
 _PROCESS_LISTS = ("Compute", "Graphics", "MPSCompute")
@@ -348,13 +349,13 @@ class Nvml:
 
 
 def install_command() -> str:
-    """What brings pynvml to slicer's own Python; "apt …", as root, where slicer is a Debian package."""
+    """What brings pynvml to slicer's own Python; for the Debian package, in slicer's source directory."""
     import shlex
     import sys
 
-    if __file__.startswith("/usr/share/"):
-        return "apt install python3-pynvml"
-    return f"{shlex.quote(sys.executable)} -m pip install nvidia-ml-py"
+    if __file__.startswith(_DEBIAN):
+        return "debian/rules pynvml && dpkg-buildpackage -b -us -uc"
+    return f"{shlex.quote(sys.executable)} -m pip install --upgrade nvidia-ml-py"
 
 
 def library_version() -> str:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from slicer.backend import Watchdog
     from slicer.job.pause_clock import PauseClock
-    from slicer.model import EndedBy, Reason
+    from slicer.model import EndedBy, Manager, Reason
 
     # Of whether the command is stopped, and of the signals to wait for.
     MakeClock = Callable[[Callable[[], bool], frozenset[int]], PauseClock]
@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 _ALL_SIGNALS = frozenset(signal.valid_signals())
 
 # Those that matter once the command has ended, and something else is waited for.
-_WAKING = frozenset({signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGHUP, STOP})
+_WAKING = frozenset({signal.SIGCHLD, signal.SIGIO, signal.SIGTERM, signal.SIGINT, signal.SIGHUP, STOP})
 
 # Signals that ask a program to end or stop. One that came before the command is sent on, whoever it was for.
 _ASKING = frozenset({signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, signal.SIGTSTP})
@@ -59,6 +59,7 @@ _ASKING = frozenset({signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTER
 _SAME_SIGNAL_S = 1.0
 
 _KILL_AGAIN_S = 0.1
+_BEFORE_SYSTEMD = 0.9  # of the time that systemd gives the scope to end
 
 # How often to look whether a job without a scope is still paused, near the end of its time.
 _PAUSED_LOOK_S = 1.0
@@ -83,6 +84,8 @@ class Task:
     mask: frozenset[int]  # the signal mask that the command gets
     stop_signal: int = signal.SIGTERM  # by which systemd stops the scope (KillSignal=)
     keeps_time: bool = False  # the time limit is kept here, though there is a scope
+    has_lost_caller: Callable[[], bool] | None = None  # to be asked at SIGIO: the job ends with its caller
+    manager: Manager = "system"  # whose the scope is
 
 
 class Command:
@@ -220,6 +223,8 @@ class Command:
             if not self._ended_by:
                 self._ended_by = "slicer queue" if self._task.outer < 0 else "slicer run"
             self._stop("stopped")
+        elif info.si_signo == signal.SIGIO:
+            self._look_for_caller()
         elif info.si_pid == self._task.outer:
             self._forward(info.si_signo)
         else:
@@ -260,7 +265,8 @@ class Command:
             return
         self._reason = "timeout" if self._has_scope_timed_out() else "stopped"
         if self._reason == "stopped":
-            self._ended_by = "systemd"
+            self._ended_by = "shutdown" if _is_shutdown(self._task.manager) else "systemd"
+        self._stop_those_outside()
         # Should systemd have to use SIGKILL in the end, this is the last chance to tell why.
         usage = self._usage()
         reason = final_reason(self._reason, self._status, usage.oom_kills)
@@ -318,15 +324,37 @@ class Command:
 
     # -- its end -------------------------------------------------------------------------------------------
 
-    def _stop(self, reason: Reason) -> None:
+    def _look_for_caller(self) -> None:
+        """Kill the job if its caller, whom it must not outlive, was killed."""
+        if self._task.has_lost_caller is not None and self._task.has_lost_caller():
+            self._ended_by = "caller"
+            self._stop("stopped", at_once=True)
+
+    def _stop(self, reason: Reason, *, at_once: bool = False) -> None:
         """End the job, unless it has ended by itself a moment before."""
         self._reap()
         if self._is_done or (self._status is not None and not self._others()):
             return
         if self._reason is None:
             self._reason = reason
+        if at_once:
+            self._kill()
+            return
         self._signal_all(signal.SIGTERM)
         self._kill_at = time.monotonic() + self._task.stop_timeout_s
+
+    def _stop_those_outside(self) -> None:
+        """systemd stops the scope, and reaches nobody who left it. It may kill us in the end: be first."""
+        inside = set(cgroup.processes(self._directory))
+        outside = [pid for pid in self._all() if pid not in inside]
+        for pid in outside:
+            self._send(pid, signal.SIGTERM)
+        if outside:
+            self._kill_at = time.monotonic() + _BEFORE_SYSTEMD * self._task.stop_timeout_s
+
+    def _all(self) -> list[int]:
+        pids = [self._pid] if self._status is None else []
+        return pids + [pid for pid in self._others() if pid not in pids]
 
     def _kill(self) -> None:
         """Kill all, and again soon: a fork bomb outruns one round, and some take their time in the kernel."""
@@ -341,8 +369,7 @@ class Command:
 
     def _signal_all(self, signo: int) -> bool:
         """Signal the job's processes; False when there are some and we may signal none of them."""
-        pids = [self._pid] if self._status is None else []
-        pids += [pid for pid in self._others() if pid not in pids]
+        pids = self._all()
         return any([self._send(pid, signo) for pid in pids]) or not pids
 
     def _send(self, pid: int, signo: int) -> bool:
@@ -418,6 +445,8 @@ class Command:
             self._reap()
         if STOP in arrived:
             self._stop("stopped")
+        if signal.SIGIO in arrived:
+            self._look_for_caller()
         for signo in arrived & INTERRUPTS:
             self._signal_all(signo)  # the user (or systemd) is tired of lingering
         if self._task.stop_signal in arrived and self._task.scope and self._has_scope_timed_out():
@@ -446,3 +475,12 @@ def _pending() -> Iterator[signal.struct_siginfo]:
     """The signals that have come already."""
     while (info := signal.sigtimedwait(_ALL_SIGNALS, 0)) is not None:
         yield info
+
+
+def _is_shutdown(manager: Manager) -> bool:
+    """Whether systemd, which has just asked the job to end, is about to end too."""
+    try:
+        from slicer.backend.shutdown import is_shutting_down
+    except ImportError:  # slicer was taken away while the job ran
+        return False
+    return is_shutting_down(manager)

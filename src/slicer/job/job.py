@@ -71,6 +71,7 @@ class Job:
     queue: str = ""  # the path of its jobs file
     # Only of a route's job:
     route: str = ""  # its name
+    ends_with_caller: bool = False  # a wrapped program must not outlive its call
     output: tuple[int, int] = OWN_OUTPUT  # descriptors: the command's stdout and stderr
     sharing: ShareOrder | None = None  # how its GPUs are shared; None: as the driver does
     broker: str = ""  # the socket of the broker that has granted its lease; "": its user's own ledger has

@@ -17,7 +17,7 @@ from slicer.job.job import ORDER_END, OWN_OUTPUT, QUIT, RECORDED, STARTING, Star
 from slicer.kernel import proc
 from slicer.kernel.signals import signal
 from slicer.ledger.held_lease import HeldLease
-from slicer.model import Lease
+from slicer.model import KEEPER, Lease
 from slicer.record import replace
 
 TYPE_CHECKING = False
@@ -58,9 +58,11 @@ class Keeper:
         job, profile = self._job, self._job.profile
         self._watchdog = self._backend.watchdog(job.spec)
         with open("/proc/self/comm", "wb", buffering=0) as comm:
-            comm.write(b"slicer-keeper")
+            comm.write(KEEPER.encode())
         proc.retitle(f"slicer: {job.spec.description}")  # beside the command, whose words ours would repeat
         load_leftovers()
+        if self._backend.name == "systemd":
+            proc.adopt_orphans()  # those that leave the scope, too
         faults.point("keeper-forked")
         order = self._wait_for_order()
         if order is None:
@@ -80,7 +82,8 @@ class Keeper:
             scope=job.spec.unit if self._backend.name == "systemd" else "", timeout_s=profile.timeout_s,
             stop_timeout_s=stop_timeout_s(profile), linger=profile.linger, outer=self._forwarder,
             inherited=descriptors, mask=self._mask, stop_signal=stop_signal(profile) or signal.SIGTERM,
-            keeps_time=profile.pause_stops_clock,
+            keeps_time=profile.pause_stops_clock, manager=job.spec.manager,
+            has_lost_caller=self._has_lost_caller if job.ends_with_caller else None,
         )  # fmt: skip
         report, usage = self._run(task, started)
         faults.point("keeper-ended")
@@ -115,9 +118,19 @@ class Keeper:
                 self._await_scope()
                 return None
             order += more
-        fcntl.fcntl(self._down_read, fcntl.F_SETFL, 0)
+        if not self._job.ends_with_caller:  # else SIGIO is to tell of the outer half's death
+            fcntl.fcntl(self._down_read, fcntl.F_SETFL, 0)
         signal.sigtimedwait({signal.SIGIO}, 0)
+        if self._job.ends_with_caller and self._has_lost_caller():
+            return None
         return order.removesuffix(ORDER_END) if order != QUIT else b""
+
+    def _has_lost_caller(self) -> bool:
+        """Whether the outer half is dead: nobody has the other end of the pipe, which is not waited for."""
+        try:
+            return not os.read(self._down_read, 1)
+        except BlockingIOError:
+            return False
 
     def _await_scope(self) -> None:
         """Let systemd, which was asked already, put us into the scope before we leave.
@@ -186,6 +199,7 @@ class Keeper:
         self._tell(report, usage)
         faults.point("keeper-told")
         os.close(self._up_write)
+        os.set_blocking(self._down_read, True)
         if os.read(self._down_read, 1) != RECORDED:
             self._finish_alone(started, report, usage)
 

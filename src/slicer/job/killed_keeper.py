@@ -46,7 +46,9 @@ def report_without(
         kills = (kills_in_slice(started.cgroup) or 0) - kills_before
         usage = replace(usage, oom_kills=kills) if kills > 0 else usage
     left = len(backend.living(job.id, started.cgroup))
-    if left and not job.profile.linger:
+    # systemd may not have seen that the scope became empty, and nothing else would end it then.
+    is_unseen = not left and backend.name == "systemd" and not job.broker
+    if is_unseen or (left and not job.profile.linger):
         try:
             backend.end(job.id, job.spec.unit, stop_timeout_s(job.profile))
         except SlicerError as error:

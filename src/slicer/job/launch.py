@@ -52,7 +52,9 @@ def open_ledger(environ: Mapping[str, str], listener: Listener) -> Ledger:
     directory = statedir.locate(environ, os.geteuid())
     for note in directory.notes:
         listener.warning(note)
-    return Ledger(directory, listener.warning)
+    ledger = Ledger(directory, listener.warning)
+    ledger.tell = listener.notice
+    return ledger
 
 
 def run(
@@ -243,10 +245,13 @@ def _warn_of_sharing(plan: Plan, listener: Listener) -> None:
 
 
 def _say_whose(directory: StateDir, listener: Listener) -> None:
-    """Once a boot: that leases exclude only this user's jobs."""
+    """Once a boot: that another user can be given the same."""
     if statedir.first_time(directory, "private-noticed"):
         whose = "root's" if os.geteuid() == 0 else "your"
-        listener.notice(f"leases exclude only {whose} own jobs, not those of other users (said once a boot)")
+        listener.notice(
+            f"without the broker slicer keeps only {whose} own jobs apart:"
+            " another user can be given the same GPU or slot (said once a boot)"
+        )
 
 
 def _say_no_gpu(plan: Plan, directory: StateDir, listener: Listener) -> None:

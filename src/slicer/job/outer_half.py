@@ -336,6 +336,10 @@ class OuterHalf:
         self._held.do_postponed_slow()
         if self._backend.name != "systemd" or self._held.fd < 0:
             return
+        if not self._job.broker:  # which sweeps by itself
+            from slicer.backend import empty_scopes
+
+            empty_scopes.stop_beside(self._cgroup, self._backend.manager)
         from slicer.job.freezes import FreezeWatch, freezer_of
         from slicer.kernel import cgroup
 

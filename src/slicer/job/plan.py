@@ -14,7 +14,7 @@ from slicer.job.program import find_program
 from slicer.kernel import cgroup, proc
 from slicer.ledger import nesting
 from slicer.ledger.leasing import Needs, Requester
-from slicer.model import LEASE_VARIABLE
+from slicer.model import KEEPER, LEASE_VARIABLE
 from slicer.record import record, replace
 from slicer.text import command_text
 
@@ -173,10 +173,11 @@ def idle_sharing(plan: Plan) -> str:
 def outer_jobs(environ: Mapping[str, str], ledger: Ledger | None, *, in_scopes: bool) -> OuterJobs:
     """The jobs that this process runs inside of. ``in_scopes``: whether a job can be found by its cgroup."""
     own = cgroup.of("self")
-    if ledger is None or (in_scopes and not nesting.may_be_nested(environ, own)):
+    above = frozenset() if in_scopes else proc.ancestors(os.getpid())
+    keepers = frozenset(pid for pid in above if proc.comm(pid) == KEEPER)
+    if ledger is None or not (keepers or nesting.may_be_nested(environ, own)):
         return nesting.outer_jobs(environ, own, frozenset(), ())
-    ancestors = frozenset() if in_scopes else proc.ancestors(os.getpid())
-    return nesting.outer_jobs(environ, own, ancestors, ledger.snapshot().leases)
+    return nesting.outer_jobs(environ, own, keepers, ledger.snapshot().leases)
 
 
 def choose_backend(plan: Plan) -> Backend:
@@ -258,7 +259,7 @@ def job_of(job_id: str, plan: Plan, spec: ScopeSpec) -> Job:
         outcome_path=os.path.abspath(path) if path else "", history_path=default_path(plan.environ),
         with_journal=invocation.journal, idle_threshold_mib=plan.config.policy.idle_threshold_mib,
         queue=invocation.queue, route=invocation.route, output=invocation.output, sharing=plan.sharing,
-        broker=plan.broker,
+        broker=plan.broker, ends_with_caller=bool(invocation.program),
     )  # fmt: skip
 
 

@@ -33,8 +33,17 @@ def find_program(name: str, environ: Mapping[str, str]) -> str:
     if denied:
         reason = "is a directory" if os.path.isdir(denied) else "is not executable"
         raise CannotExecute(f"cannot execute: {reason}", where=denied, hint=f"chmod +x {quote(denied)}?")
-    hint = "no such file" if "/" in name else "it is in no directory of PATH"
-    raise CommandNotFound("command not found", where=quote(name), hint=hint)
+    raise CommandNotFound("command not found", where=quote(name), hint=_why_not_found(name))
+
+
+def _why_not_found(name: str) -> str:
+    """The most likely reason why there is no such program."""
+    variable = name.partition("=")[0]
+    if variable != name and variable.isidentifier():
+        return "for a variable put env before it: env NAME=VALUE COMMAND"
+    if " " in name.strip():
+        return "that is one word: leave out the quotes, or, for a shell: sh -c 'COMMAND'"
+    return "no such file" if "/" in name else "it is in no directory of PATH"
 
 
 def become(program: str, command: tuple[str, ...], env: Mapping[str, str], mask: Iterable[int]) -> NoReturn:

@@ -88,7 +88,7 @@ class ShareAudit:
                 continue
             cap_mib, count = said.limit[place] >> 20, processes.get(uuid, 0)
             if cap_mib:
-                seen = Seen(used_mib[uuid], self._before[place], charged[place], said.peak[place], count)
+                seen = Seen(used_mib[uuid], self._before[place], charged[place], count)
                 self._note_overhead(file, place, uuid, seen)
             if audit.is_beyond(used_mib[uuid], cap_mib, count):
                 beyond = beyond or uuid

@@ -35,15 +35,19 @@ class StillThere(SlicerError):
 def stop(entry: Lease | Ticket, ledger: Ledger, deadline_s: float = DEADLINE_S) -> None:
     """End the job (SIGTERM, then SIGKILL after its stop timeout) and wait until its lease is given back.
 
-    A waiting job leaves the queue. Raises StateError, BackendError, and StillThere when the job outlives
-    ``deadline_s`` seconds.
+    A waiting job leaves the queue: what waits for it gets a RequestCancelled, and no signal. Raises
+    StateError, BackendError, and StillThere when the job outlives ``deadline_s`` seconds.
     """
     _tell_journal(entry)
-    if isinstance(entry, Lease):
-        _note(entry, ledger)
     if not isinstance(entry, Lease):
-        _signal(entry.pid, entry.pid_start, entry.uid, signal.SIGTERM)
-    elif entry.backend != "systemd" or not entry.cgroup:
+        if _withdraw(entry, ledger):
+            return
+        granted = [lease for lease in ledger.snapshot().leases if lease.job == entry.job]
+        if not granted:
+            return
+        entry = granted[0]  # it has just got its lease
+    _note(entry, ledger)
+    if entry.backend != "systemd" or not entry.cgroup:
         _stop_processes(entry, ledger)
     elif os.path.isdir(cgroup.path_of(entry.cgroup)):  # else it is over, and about to give its lease back
         _stop_unit(entry)
@@ -51,6 +55,26 @@ def stop(entry: Lease | Ticket, ledger: Ledger, deadline_s: float = DEADLINE_S) 
         raise StillThere(
             f"job {entry.job} has not ended within {deadline_s:g} s", hint="it was told to; see slicer status"
         )
+
+
+def _withdraw(ticket: Ticket, ledger: Ledger) -> bool:
+    """Take the request out of the queue, the user's own or the broker's; False if it does not wait."""
+    from slicer.backend import broker_socket
+
+    if ledger.withdraw(ticket):
+        return True
+    path = broker_socket(os.environ)
+    if not path:
+        return False
+    from slicer.broker.client.calls import ask
+    from slicer.broker.client.failures import GoneError
+    from slicer.broker.protocol.messages import Stop
+
+    try:
+        ask(path, Stop(ticket.job), DEADLINE_S)  # if it has its scope meanwhile, that is stopped
+    except GoneError:
+        return False
+    return True
 
 
 def _tell_journal(entry: Lease | Ticket) -> None:
@@ -138,14 +162,12 @@ def _signal(pid: int, started: int | None, uid: int, signo: int) -> None:
         os.close(fd)
 
 
-def _wait_until_gone(entry: Lease | Ticket, ledger: Ledger, deadline_s: float) -> bool:
+def _wait_until_gone(lease: Lease, ledger: Ledger, deadline_s: float) -> bool:
     def is_alive() -> bool:
-        seen = ledger.snapshot()
-        entries: tuple[Lease | Ticket, ...] = (*seen.leases, *seen.tickets)
-        return any(other.job == entry.job for other in entries)
+        return any(other.job == lease.job for other in ledger.snapshot().leases)
 
     end = time.monotonic() + deadline_s
-    with LedgerWatch(ledger.directory, (ledger.directory.leases, ledger.directory.tickets)) as watch:
+    with LedgerWatch(ledger.directory) as watch:
         while is_alive():
             left_s = end - time.monotonic()
             if left_s <= 0:

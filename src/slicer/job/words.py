@@ -20,8 +20,10 @@ _ENDED_BY = {
     "slicer stop": " by slicer stop",
     "slicer cap": " by slicer: it got past its cap",
     "slicer queue": " by its queue",
-    "systemd": " from outside: systemctl, logout or shutdown",
+    "systemd": " from outside: systemctl",
+    "shutdown": " at the shutdown, or the last logout",
     "outside": " from outside, with its keeper",
+    "caller": " with its call, which was killed",
 }
 _REASONS = {
     "oom-kill": "out of memory",
@@ -29,6 +31,9 @@ _REASONS = {
     "stopped": "stopped",
     "unknown": "nobody saw how",
 }
+
+
+_SHORTEST = 6  # letters of a name
 
 
 def _unsaid(_: int) -> str:
@@ -50,14 +55,17 @@ def _listed(parts: list[str]) -> str:
 
 
 def describe_busy(
-    busy: Busy, now_s: float, *, in_public: bool = False, other_user: Callable[[int], str] = _unsaid
-) -> str:
+    busy: Busy, now_s: float, *, in_public: bool = False, other_user: Callable[[int], str] = _unsaid,
+    most: int = 0,
+) -> str:  # fmt: skip
     """As in "a GPU, held by train (bob's, pid 42, …), 2 ahead of you"; ``in_public``: for others to read.
 
     ``other_user``: the name of a uid, "" where it goes without saying.
+    ``most``: the holder's name is shortened so that its estimate ends within so many columns; 0: it is not.
     """
     text = a_slot(busy.slot) if busy.slot else "a GPU"
-    text += describe_holders(busy.holders, now_s, in_public=in_public, other_user=other_user)
+    room = most and max(_SHORTEST, most - len(text) - len(", held by  (about 3h30m left"))
+    text += describe_holders(busy.holders, now_s, in_public=in_public, other_user=other_user, most=room)
     if busy.foreign:
         text += ", in use by processes outside slicer"
     if busy.outsider:
@@ -71,9 +79,9 @@ def describe_busy(
 
 def describe_holders(
     holders: tuple[Lease, ...], now_s: float, *, in_public: bool = False,
-    other_user: Callable[[int], str] = _unsaid,
+    other_user: Callable[[int], str] = _unsaid, most: int = 0,
 ) -> str:  # fmt: skip
-    """ ", held by train (pid 42, slicer-….scope, for 12m, about 3m left) and 2 others"."""
+    """ ", held by train (about 3m left, pid 42, slicer-….scope, for 12m) and 2 others"."""
     from slicer.placement.decision import expected_remaining, first_to_finish
 
     lease = first_to_finish(holders, now_s)
@@ -81,13 +89,15 @@ def describe_holders(
         return ""
     owner = "" if in_public else other_user(lease.uid)
     since = format_duration(now_s - lease.since_s)
-    facts = [owner and f"{owner}'s", f"pid {lease.pid}", lease.unit, f"for {since}"]
     left = expected_remaining(lease, now_s)
-    if left is not None:
-        facts.append(f"about {format_duration(left)} left" if left else "overdue")
+    # A terminal cuts the line. So what those who wait want to know comes first.
+    when = "" if left is None else f"about {format_duration(left)} left" if left else "overdue"
+    facts = [when, owner and f"{owner}'s", f"pid {lease.pid}", lease.unit, f"for {since}"]
     others = len(holders) - 1
     more = f" and {counted(others, 'other')}" if others else ""
     name = lease.name or (lease.job if in_public else lease.command or lease.job)
+    if most and len(name) > most:
+        name = f"{name[: most - 1]}…"
     return f", held by {name} ({', '.join(filter(None, facts))}){more}"
 
 

@@ -13,7 +13,7 @@ from slicer.model import LEASE_VARIABLE
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from typing import NoReturn
+    from typing import Any, NoReturn
 
 
 # How /proc answers for a process that is gone, or another user's and hidden (hidepid, ProtectProc).
@@ -27,6 +27,8 @@ _SHORTAGES = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
 
 _EXECUTES_S = 0.1  # execve(2) takes longer only from a disk that hangs
 _AGAIN_S = 0.0005
+
+_PR_SET_CHILD_SUBREAPER = 36  # prctl(2)
 
 LONGEST_POLL_S = 86_400.0  # poll(2) counts milliseconds in an int
 
@@ -309,6 +311,30 @@ def be_child(duty: Callable[[], None]) -> NoReturn:
         os._exit(code)
 
 
+def adopt_orphans() -> None:
+    """Become the parent of all below us whose parents end. Else they would be init's or systemd's.
+
+    In a Python without ctypes they are; then nobody can tell that they came from here.
+    """
+    try:
+        import _ctypes  # ctypes itself takes milliseconds, for one prctl(2)
+    except ImportError:
+        return
+    all_loaded: Any = None
+    prctl = _ctypes.dlsym(_ctypes.dlopen(all_loaded, 0), "prctl")
+    if _ctypes.call_function(prctl, (_PR_SET_CHILD_SUBREAPER, 1)):
+        raise OSError("prctl(PR_SET_CHILD_SUBREAPER) failed")
+
+
+def has_children() -> bool:
+    """Whether this process has any, zombies included. Takes one system call."""
+    try:
+        os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    except ChildProcessError:
+        return False
+    return True
+
+
 def ancestors(pid: int) -> frozenset[int]:
     """The pids of the processes above this one that can be seen."""
     found = set()
@@ -321,10 +347,15 @@ def is_systemd(pid: int) -> bool:
     """Whether the sender of a signal is a systemd. The pid 0 is one outside our pid namespace."""
     if pid in (0, 1):
         return True
+    return comm(pid) == "systemd"
+
+
+def comm(pid: int) -> str:
+    """What a process calls itself; "" for one that cannot be seen."""
     try:
-        return read_text(f"/proc/{pid}/comm").strip() == "systemd"
+        return read_text(f"/proc/{pid}/comm").removesuffix("\n")
     except OSError:
-        return False
+        return ""
 
 
 def peak_bytes(maxrss_kib: int) -> int:

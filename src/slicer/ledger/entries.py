@@ -12,17 +12,18 @@ from __future__ import annotations
 
 import errno
 import os
+import stat
 
 from slicer import faults
 from slicer.errors import StateError
 from slicer.record import record
 from slicer.state.directory import Directory, check_file, try_lock, write_all
+from slicer.state.statefile import MOST_BYTES
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-_MAX_BYTES = 1 << 20  # a name may be as long as an argument (128 KiB), and is escaped
 _NO_FILE = (errno.ENOENT, errno.ELOOP, errno.ENXIO, errno.ENODEV)  # gone, a link, a socket
 
 
@@ -32,6 +33,7 @@ class Entry:
 
     data: bytes
     is_locked: bool
+    problem: str = ""  # why its content is not believed
 
 
 def create(folder: Directory, name: str, data: bytes) -> tuple[int, int]:
@@ -138,7 +140,7 @@ class Spare:
             return b""
         try:
             check_file(fd, self.path)
-            return os.read(fd, _MAX_BYTES)
+            return os.read(fd, MOST_BYTES)
         finally:
             os.close(fd)
 
@@ -163,23 +165,32 @@ def read(folder: Directory, name: str, warn: Callable[[str], None]) -> Entry | N
         warn(f"{path}: ignored: {error.strerror}")
         return None
     try:
-        info = check_file(fd, path)
-        entry = Entry(os.read(fd, min(info.st_size, _MAX_BYTES)), not try_lock(fd, shared=True))
-    except StateError as error:
-        warn(f"{path}: ignored: {error.message}")
-        return None
+        entry = _entry(fd, path)
     finally:
         os.close(fd)
+    if entry.problem and not entry.is_locked:
+        warn(f"{path}: ignored: {entry.problem}")
+        return None
     if not entry.data and not entry.is_locked:
         remove(folder, name)  # the owner was killed before it wrote the first byte
         return None
     return entry
 
 
+def _entry(fd: int, path: str) -> Entry:
+    info = os.fstat(fd)
+    try:
+        check_file(fd, path)
+    except StateError as error:
+        is_own_file = stat.S_ISREG(info.st_mode) and info.st_uid == os.geteuid()
+        return Entry(b"", is_own_file and not try_lock(fd, shared=True), error.message)
+    return Entry(os.read(fd, min(info.st_size, MOST_BYTES)), not try_lock(fd, shared=True))
+
+
 def peek(folder: Directory, name: str) -> bytes:
     """The file's content, as far as it is written; empty if it cannot be read. Takes no lock."""
     try:
-        return folder.read(name, _MAX_BYTES)
+        return folder.read(name, MOST_BYTES)
     except StateError:
         return b""
 

@@ -13,9 +13,11 @@ from slicer import faults
 from slicer.errors import LedgerGone, StateError
 from slicer.kernel import cgroup, proc
 from slicer.ledger import entries, tickets
-from slicer.ledger.lock import LedgerLock
-from slicer.model import Lease, Ticket
+from slicer.ledger.lock import LONGEST_PAUSE_S, LedgerLock
+from slicer.model import Lease, Ticket, manager_of
+from slicer.record import replace
 from slicer.state import statefile
+from slicer.state.statefile import TornFile
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -33,6 +35,9 @@ if TYPE_CHECKING:
 ANSWER_WITHIN_S = 5.0
 
 
+_FEW = 16  # leases, which take a millisecond or two to read
+
+
 class LedgerFiles:
     """Reads the files that count, removes those of dead owners, and warns once of what is not slicer's."""
 
@@ -45,10 +50,13 @@ class LedgerFiles:
         self._decoded: dict[str, tuple[bytes, Lease]] = {}  # the leases last seen, and what their files said
         self._ringing: dict[str, tuple[int, float]] = {}  # by job: the bell's ringing, and since when
         self._seen: tuple[tuple[Lease, bool], ...] = ()  # leases last seen, and whether they are flocked
+        self._unreadable: list[Lease] = []  # stand for the leases last seen that nobody can read
         # The signal mask while asleep (None: as it is). With it, a caller who blocks signals can be
         # interrupted there, and only there.
         self.mask: frozenset[int] | None = None
-        self.patience_s: float | None = None  # how long to wait for the lock; None: for ever
+        self.patience_s: float | None = None  # how long one holder of the lock may keep us; None: for ever
+        self.longest_pause_s = LONGEST_PAUSE_S
+        self.tell: Callable[[str], None] = self.warn  # that somebody has held the lock for long
         self._lock_fd = directory.base.open_lock()
 
     def close(self) -> None:
@@ -68,7 +76,9 @@ class LedgerFiles:
     def locked(self) -> LedgerLock:
         """The ledger's lock, to be entered with ``with``."""
         path = f"{self.directory.path}/lock"
-        return LedgerLock(self._lock_fd, path, self.mask, self.patience_s, self.warn)
+        return LedgerLock(
+            self._lock_fd, path, self.mask, self.patience_s, self.longest_pause_s, self.tell
+        )
 
     def warn(self, text: str) -> None:
         """Say it once, however often the thing is looked at."""
@@ -81,47 +91,74 @@ class LedgerFiles:
         self._seen = tuple(self._living_leases())
         return tuple(lease for lease, _ in self._seen)
 
+    def has_to_look(self, chance: str) -> bool:
+        """Whether to read the leases though no grant depends on them: to remove what dead owners left.
+
+        If there are many, each of many newcomers would read them all, so ``chance`` (hex digits) picks some.
+        """
+        return chance[0] == "0" or len(_listed(self.directory.leases)) <= _FEW
+
     def orphans(self) -> tuple[Lease, ...]:
         """Of the leases last seen, those whose owners are dead: only the job holds them.
 
         The end of such a lease is no close of a writer.
         """
-        return tuple(lease for lease, is_locked in self._seen if not is_locked or _is_left_alone(lease))
+        left = [lease for lease, is_locked in self._seen if not is_locked or _is_left_alone(lease)]
+        return (*left, *self._unreadable)
+
+    def closing(self, gpus: tuple[str, ...]) -> tuple[Lease, ...]:
+        """Leases on all these GPUs for those last seen that nobody can read: they may hold any of them."""
+        return tuple(replace(lease, gpus=gpus) for lease in self._unreadable)
 
     def _living_leases(self) -> Iterator[tuple[Lease, bool]]:
         folder = self.directory.leases
         before, self._decoded = self._decoded, {}
+        self._unreadable = []
         for name in sorted(_listed(folder)):
             entry = entries.read(folder, name, self.warn)
             if entry is None:
                 continue
             data, lease = before.get(name, (b"", None))
-            if lease is None or data != entry.data:
-                lease = self._lease(name, entry)
-            if lease is None:
+            try:
+                if lease is None or data != entry.data:
+                    lease = self._lease(name, entry)
+            except TornFile as error:
+                self._meet_unreadable(name, entry, str(error))
                 continue
             self._decoded[name] = entry.data, lease
-            if name != lease.job:
-                self.warn(f"{folder.path}/{name}: ignored: its name is not what it says")
-            elif entry.is_locked or lives_on(lease):
+            if entry.is_locked or lives_on(lease):
                 yield lease, entry.is_locked
             else:
                 self.drop_lease(name)
 
-    def _lease(self, name: str, entry: entries.Entry) -> Lease | None:
-        """The lease in a file, or the one that its writer was writing when it was killed.
+    def _lease(self, name: str, entry: entries.Entry) -> Lease:
+        """The lease in a file, or the one that its writer was writing when it was killed. Raises TornFile.
 
         Half of the new text and half of the old one may look like a whole lease that never was. So the new
         text counts wherever it is whole. If it is not whole, the file itself was not changed yet.
         """
-        path = f"{self.directory.leases.path}/{name}"
         data = self.spare(name).read() if statefile.is_job_id(name) else b""
         try:
             if data:
                 statefile.decode(Lease, data)
-        except statefile.TornFile:
+        except TornFile:
             data = b""
-        return self._decode(Lease, path, data or entry.data)
+        found = _decoded(Lease, entry, data)
+        if found.job != name:
+            raise TornFile("its name is not what it says")
+        return found
+
+    def _meet_unreadable(self, name: str, entry: entries.Entry, why: str) -> None:
+        """Keep the GPUs from others while somebody holds a lease that nobody can read; then remove it."""
+        path = f"{self.directory.leases.path}/{name}"
+        is_ours = statefile.is_job_id(name) and statefile.begins_as(Lease, entry.data)
+        if not entry.is_locked and not is_ours:
+            self.warn(f"{path}: ignored: {why}")
+        elif not entry.is_locked and not proc.in_lease(name):
+            self.drop_lease(name)
+        else:
+            self.warn(f"{path}: {why}; it may hold any GPU, so nobody else gets one until its job has ended")
+            self._unreadable.append(_stand_in(name))
 
     def spare(self, job: str) -> entries.Spare:
         """The spare file in which the next text of a job's lease is laid first."""
@@ -186,9 +223,15 @@ class LedgerFiles:
         entry = entries.read(self.directory.tickets, name, self.warn)
         if entry is None:
             return None
-        ticket = self._decode(Ticket, path, entry.data)
-        if ticket is not None and tickets.name_of(ticket) != name:
-            self.warn(f"{path}: ignored: its name is not what it says")
+        try:
+            ticket = _decoded(Ticket, entry)
+            if tickets.name_of(ticket) != name:
+                raise TornFile("its name is not what it says")
+        except TornFile as error:
+            if not entry.is_locked and statefile.begins_as(Ticket, entry.data):
+                self.discard(name, tickets.job_of(name))  # its owner is dead
+            else:
+                self.warn(f"{path}: ignored: {error}")
             return None
         return ticket
 
@@ -202,25 +245,16 @@ class LedgerFiles:
                 found.append(ticket)
         return found
 
+    def is_queued(self, name: str) -> bool:
+        """Whether :meth:`requests` last saw a ticket of that name."""
+        return name in self._parsed
+
     def is_waiting(self, name: str) -> bool:
         """Whether the ticket of that name is there, and its owner alive."""
         return entries.is_held(self.directory.tickets, name)
 
     def _ticket_path(self, name: str) -> str:
         return f"{self.directory.tickets.path}/{name}"
-
-    def _decode(self, kind: type[_Record], path: str, data: bytes) -> _Record | None:
-        """The record in the file, or None with a warning."""
-        try:
-            found = statefile.decode(kind, data)
-        except statefile.TornFile as error:
-            # Its owner died before writing it, or somebody else put it there.
-            self.warn(f"{path}: ignored: {error}")
-            return None
-        if found.uid != os.geteuid():
-            self.warn(f"{path}: ignored: it speaks for uid {found.uid}")
-            return None
-        return found
 
     def discard(self, name: str, job: str) -> None:
         """Remove a ticket, and ring the next one."""
@@ -311,7 +345,7 @@ class LedgerFiles:
         """The ticket in a file, if it is whole. Needs no lock, so the file may be half made."""
         try:
             return statefile.decode(Ticket, entries.peek(self.directory.tickets, name))
-        except statefile.TornFile:
+        except TornFile:
             return None
 
     def ring(self, job: str) -> None:
@@ -344,6 +378,26 @@ def _listed(folder: Directory) -> list[str]:
         return folder.names()
     except OSError as error:
         raise StateError(f"cannot be read any more: {error.strerror}", where=folder.path) from error
+
+
+def _decoded(kind: type[_Record], entry: entries.Entry, data: bytes = b"") -> _Record:
+    """The record in a file, or in ``data`` in its place. Raises TornFile."""
+    if entry.problem:
+        raise TornFile(entry.problem)
+    found = statefile.decode(kind, data or entry.data)
+    if found.uid != os.geteuid():
+        raise TornFile(f"it speaks for uid {found.uid}")
+    return found
+
+
+def _stand_in(job: str) -> Lease:
+    """A lease for a file that nobody can read, still without its GPUs."""
+    return Lease(
+        job=job, name="a lease that cannot be read", command="", pid=0, pid_start=0, keeper=0,
+        boot_id=proc.boot_id(), uid=os.geteuid(), backend="plain", manager=manager_of(os.geteuid()), unit="",
+        cgroup="", gpus=(), vram_mib=None, vram_peak_mib=(), slots={}, priority=0, forced=0,
+        since_s=proc.now_s(), expect_s=None,
+    )  # fmt: skip
 
 
 def _is_left_alone(lease: Lease) -> bool:

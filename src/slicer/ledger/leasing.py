@@ -267,7 +267,10 @@ def _wait(waiting: Waiting, needs: Needs, until_s: float | None, hooks: Hooks) -
         hooks.cancel.waiting = waiting
         hooks.waits(waiting.busy)
         waiting.reaches_front, waiting.still_waits = hooks.reaches_front, hooks.still_waits
-        held = waiting.wait(until_s, lambda: hooks.cancel.is_cancelled)
+        try:
+            held = waiting.wait(until_s, lambda: hooks.cancel.is_cancelled)
+        finally:
+            hooks.cancel.waiting = None
         if held is not None:
             return held
         found = waiting.give_up(force=needs.runs_anyway and not hooks.cancel.is_cancelled)

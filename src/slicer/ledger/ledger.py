@@ -87,6 +87,8 @@ class Ledger(LedgerFiles):
         """
         observer.look()
         with self.locked():
+            if _needs_nothing(request) and not self.has_to_look(request.job):
+                return self._grant(request, draft, (), observer)
             answer = self.decide_and_ring(request, observer).answer(request)
             return answer if isinstance(answer, Busy) else self._grant(request, draft, answer, observer)
 
@@ -97,6 +99,8 @@ class Ledger(LedgerFiles):
         """
         observer.look()
         with self.locked():
+            if _needs_nothing(ticket) and not self.has_to_look(ticket.job):
+                return self._grant(ticket, draft, (), observer)
             found = self.decide_and_ring(ticket, observer)
             answer = found.answer(ticket)
             if not isinstance(answer, Busy):
@@ -119,6 +123,16 @@ class Ledger(LedgerFiles):
         with self.locked():
             return self.decide(request, observer).answer(request)
 
+    def withdraw(self, ticket: Ticket) -> bool:
+        """Take another process's request out of the queue, and ring it; False if it does not wait."""
+        name = tickets.name_of(ticket)
+        with self.locked():
+            if not self.is_waiting(name):
+                return False
+            self.ring(ticket.job)
+            self.discard(name, ticket.job)
+            return True
+
     # -- under the lock ----------------------------------------------------------------------------------
 
     def decide_and_ring(self, request: AnyRequest, observer: GpuObserver) -> Decision:
@@ -137,6 +151,7 @@ class Ledger(LedgerFiles):
 
         leases = self.leases()
         devices = _feasible_devices(request, leases, observer)
+        leases += self.closing(tuple(device.uuid for device in devices or ()))
         stopped: set[str] = set()
         while True:
             queue = tuple(each for each in self._queue(request) if each.job not in stopped)
@@ -185,7 +200,8 @@ class Ledger(LedgerFiles):
     def sweep(self) -> None:
         """Remove what dead owners left. Where nothing is decided here, nobody else does."""
         with self.locked():
-            self.leases()
+            if self.has_to_look(os.urandom(1).hex()):
+                self.leases()
 
     def convert(self, name: str, held: tuple[int, int], lease: Lease) -> HeldLease:
         """Make the ticket of that name the lease: the same file, under another name. Raises StateError.
@@ -228,6 +244,11 @@ class Ledger(LedgerFiles):
             queue.append(own)
             queue.sort(key=rank_of)
         return tuple(queue)
+
+
+def _needs_nothing(request: AnyRequest) -> bool:
+    """Whether the request is granted whoever holds what."""
+    return not request.gpus and not request.slots
 
 
 def lease_of(

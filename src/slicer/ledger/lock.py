@@ -16,30 +16,37 @@ if TYPE_CHECKING:
     from types import TracebackType
 
 # How soon to try again while somebody else holds the lock, in seconds. A decision takes about a millisecond.
+# The longer a wait has lasted, the more others wait, and the longer are the pauses. A thousand that try every
+# 20 ms leave the holder no CPU. Chance keeps those apart that came together.
 #
-# A child could sleep in flock(2) instead, as for the lock of scripts. But /proc/locks names the process that
-# called flock(2): after such a wait it would name a dead child as the holder.
+# Nobody sleeps in flock(2), where the kernel wakes one after the other: it would wake one that is stopped
+# (Ctrl-Z) as well, and all behind that one would sleep on.
 _FIRST_PAUSE_S = 0.0002
-_LONGEST_PAUSE_S = 0.02
-_TELL_S = 3.0  # when to tell the user
+LONGEST_PAUSE_S = 0.5
+EAGER_PAUSE_S = 0.02  # the longest of those who only look, and are few
+_GROWTH = 1.25
+_TELL_S = 3.0  # how long one holder keeps the lock before the user is told
+_IN_TURN = 10  # so many times the patience for one holder, where many hold the lock in turn
 
 
 class LedgerLock:
     """Holds the lock within a ``with``. Signals are blocked there: Ctrl-Z must not stop all other decisions.
 
-    ``mask`` is the signal mask while asleep (None: as it is). ``patience_s`` is how long to try, in seconds
-    (None: for ever). ``tell`` is called once if it takes long. Entering raises LedgerBusy when the time is
-    over, and LedgerGone when the ledger was removed.
+    ``mask`` is the signal mask while asleep (None: as it is). ``patience_s`` is how long one holder may keep
+    us waiting, in seconds (None: for ever). ``longest_pause_s`` is the longest pause between two tries, in
+    seconds. ``tell`` is called once if one does so for long. Entering raises
+    LedgerBusy when the time is over, and LedgerGone when the ledger was removed.
     """
 
     def __init__(
         self, fd: int, path: str, mask: frozenset[int] | None, patience_s: float | None,
-        tell: Callable[[str], None],
+        longest_pause_s: float, tell: Callable[[str], None],
     ) -> None:  # fmt: skip
         self._fd = fd
         self._path = path
         self._sleeping_mask = mask
         self._patience_s = patience_s
+        self._longest_pause_s = longest_pause_s
         self._tell = tell
 
     def __enter__(self) -> None:
@@ -49,6 +56,8 @@ class LedgerLock:
                 self._wait()
             if not os.fstat(self._fd).st_nlink:
                 raise LedgerGone(self._path)
+            taken_ns = time.monotonic_ns()
+            os.utime(self._fd, ns=(taken_ns, taken_ns))  # so others see that the lock changes hands
         except BaseException:
             fcntl.flock(self._fd, fcntl.LOCK_UN)
             signal.pthread_sigmask(signal.SIG_SETMASK, self._mask)
@@ -56,20 +65,35 @@ class LedgerLock:
 
     def _wait(self) -> None:
         """Try until the lock is free. Signals act in the pauses, so a stopped holder cannot block Ctrl-C."""
-        began_s, pause_s = time.monotonic(), _FIRST_PAUSE_S
+        began_s = since_s = time.monotonic()
+        taken_ns, pause_s = self._taken_ns(), _FIRST_PAUSE_S
         sleeping = self._mask if self._sleeping_mask is None else self._sleeping_mask
         is_told = False
         while not try_lock(self._fd):
-            waited_s = time.monotonic() - began_s
-            if self._patience_s is not None and waited_s >= self._patience_s:
-                raise LedgerBusy(self._path, _holder(self._fd), waited_s)
-            if waited_s >= _TELL_S and not is_told:
+            now_s, known_ns, taken_ns = time.monotonic(), taken_ns, self._taken_ns()
+            if taken_ns != known_ns:
+                since_s = now_s  # somebody else holds it
+            self._check_patience(now_s - since_s, now_s - began_s)
+            if now_s - since_s >= _TELL_S and not is_told:
                 is_told = True
-                self._tell(f"still waiting: {LedgerBusy(self._path, _holder(self._fd), waited_s)}")
+                self._tell(f"still waiting: {LedgerBusy(self._path, _holder(self._fd), now_s - since_s)}")
             signal.pthread_sigmask(signal.SIG_SETMASK, sleeping)
-            time.sleep(pause_s)
+            time.sleep(pause_s * (0.5 + os.urandom(1)[0] / 255))
             signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
-            pause_s = min(1.5 * pause_s, _LONGEST_PAUSE_S)
+            pause_s = min(_GROWTH * pause_s, self._longest_pause_s)
+
+    def _taken_ns(self) -> int:
+        """When the lock was last taken, by the monotonic clock."""
+        return os.fstat(self._fd).st_mtime_ns
+
+    def _check_patience(self, held_s: float, waited_s: float) -> None:
+        """``held_s``: how long the same holder has had it. Raises LedgerBusy."""
+        if self._patience_s is None:
+            return
+        if held_s >= self._patience_s:
+            raise LedgerBusy(self._path, _holder(self._fd), held_s)
+        if waited_s >= _IN_TURN * self._patience_s:
+            raise LedgerBusy(self._path, 0, waited_s, is_in_turn=True)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

@@ -10,6 +10,7 @@ from slicer.gpu.observer import GpuObserver
 from slicer.kernel.proc import now_s
 from slicer.ledger.halted import Halted, halted
 from slicer.ledger.ledger import Ledger, Snapshot
+from slicer.ledger.lock import EAGER_PAUSE_S
 from slicer.model import CPU
 from slicer.placement import capacity, decision, forecast
 from slicer.placement.capacity import Policy
@@ -19,7 +20,7 @@ from slicer.state import statedir
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
     from slicer.config.profiles import Config
     from slicer.gpu import AttributedGpus
@@ -79,6 +80,7 @@ class Everybody:
     users: tuple[UserStanding, ...]
     groups: tuple[GroupStanding, ...]  # those that may hold only so much together
     slot_limits: dict[str, int]  # of the administrator
+    left_out: int  # jobs that it did not tell, as there are too many
 
 
 @record
@@ -163,7 +165,7 @@ def existing_ledger(environ: Mapping[str, str], warn: Warn) -> Ledger | None:
     for note in directory.notes:
         warn(note)
     ledger = Ledger(directory, warn)
-    ledger.patience_s = PATIENCE_S
+    ledger.patience_s, ledger.longest_pause_s = PATIENCE_S, EAGER_PAUSE_S
     return ledger
 
 
@@ -196,7 +198,8 @@ class StatusReader:
         if others is not None:
             limits = {**(limits or {}), **others.slot_limits}
         held_back = others.held_back if others else {}
-        leases = tuple(sorted(found.leases, key=lambda lease: (lease.since_s, lease.job)))
+        still = halted(found.leases, self.directory)
+        leases = _estimated(sorted(found.leases, key=lambda lease: (lease.since_s, lease.job)), still)
         at_s = now_s()
         ledger = self._ledger
         return Status(
@@ -212,7 +215,7 @@ class StatusReader:
             slot_limits=limits,
             plain_lock=_plain_lock(config),
             now_s=at_s,
-            halted=halted(leases, self.directory),
+            halted=still,
             sharing=standing(self.directory, [lease.job for lease in leases]),
             users=others.users if others else None,
             groups=others.groups if others else (),
@@ -220,10 +223,13 @@ class StatusReader:
 
     def _hear_of_others(self) -> Everybody | None:
         try:
-            return self._ask_others() if self._ask_others is not None else None
+            found = self._ask_others() if self._ask_others is not None else None
         except SlicerError as error:
             self._warn(f"only your own jobs are known: {error}")
             return None
+        if found is not None and found.left_out:
+            self._warn(f"{found.left_out} jobs are not shown: all of them are too long for one answer")
+        return found
 
     def _look_at_gpus(self) -> str:
         """Take a snapshot of the GPUs, if that can be done. Returns why there are none to list, or ""."""
@@ -371,6 +377,12 @@ def _foreign(
     for each in found.values():
         each.sort(key=lambda one: (-(one.used_mib or 0), one.pid))
     return found
+
+
+def _estimated(leases: Iterable[Lease], still: tuple[Halted, ...]) -> tuple[Lease, ...]:
+    """The leases; of a job that stands still nobody knows how long it will need."""
+    jobs = {each.job for each in still}
+    return tuple(replace(lease, expect_s=None) if lease.job in jobs else lease for lease in leases)
 
 
 def waits(

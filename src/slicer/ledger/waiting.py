@@ -15,7 +15,7 @@ from __future__ import annotations
 import os
 
 from slicer import faults
-from slicer.errors import BackendError, LedgerGone
+from slicer.errors import BackendError, LedgerGone, RequestCancelled
 from slicer.kernel import proc
 from slicer.kernel.proc import now_s
 from slicer.kernel.sleep import soonest, until_readable
@@ -143,7 +143,8 @@ class Waiting:
     ) -> HeldLease | None:
         """Sleep until the request is granted, or return None at ``until_s`` on the ledger's clock.
 
-        Raises BackendError when what was prepared at the front is lost.
+        Raises BackendError when what was prepared at the front is lost, RequestCancelled if it was taken out
+        of the queue.
         """
         while not is_cancelled():
             held = self.look()
@@ -165,7 +166,7 @@ class Waiting:
         tickets.silence(self._bell)
         self._observer.look()
         with self._ledger.locked():
-            found = self._ledger.decide_and_ring(self.ticket, self._observer)
+            found = self._decide()
             gpus = found.verdict.grants.get(self.ticket.job)
             if gpus is not None:
                 return self._convert(gpus)
@@ -179,7 +180,7 @@ class Waiting:
         """Leave after too long a wait: with a lease on what is not free (``force``), or with the reason."""
         self._observer.look()
         with self._ledger.locked():
-            found = self._ledger.decide_and_ring(self.ticket, self._observer)
+            found = self._decide()
             gpus = found.verdict.grants.get(self.ticket.job)
             if gpus is not None:
                 return self._convert(gpus)
@@ -189,6 +190,13 @@ class Waiting:
             busy = found.why_not(self.ticket)
         self.leave()
         return busy
+
+    def _decide(self) -> Decision:
+        """Raises RequestCancelled if somebody removed the ticket (:meth:`Ledger.withdraw`)."""
+        found = self._ledger.decide_and_ring(self.ticket, self._observer)
+        if not self._ledger.is_queued(self._name):
+            raise RequestCancelled
+        return found
 
     def _find_place(self, found: Decision) -> _Place:
         """Where we stand among the living. Dead owners' tickets just ahead are removed."""

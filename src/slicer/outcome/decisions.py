@@ -84,6 +84,12 @@ SELECT decisions.id, {", ".join(f"decisions.{name}" for name in _COLUMNS)},
 FROM decisions LEFT JOIN outcomes ON outcomes.job = decisions.job
 WHERE (?1 IS NULL OR route = ?1) AND (?2 IS NULL OR decided_at >= ?2)
 ORDER BY decisions.id"""
+# The decisions after a job that ran out of GPU memory are few, and each call of a route asks for one input's.
+_INDEX = "CREATE INDEX IF NOT EXISTS decisions_ran_out ON decisions (input) WHERE after_job != ''"
+_RAN_OUT = """\
+SELECT max(decided_at) FROM decisions LEFT JOIN outcomes ON outcomes.job = after_job
+WHERE after_job != '' AND input = ?1 AND route = ?2 AND decisions.command = ?3 AND metrics = ?4
+    AND (?5 IS NULL OR vram_mib IS NULL OR vram_mib >= ?5)"""
 # As JSON, or Python's reader of it, has what Python writes in another way.
 _JSON_WORDS = {
     "inf": "Infinity", "-inf": "-Infinity", "nan": "NaN", "None": "null", "True": "1", "False": "0",
@@ -99,6 +105,8 @@ def append(row: DecisionRow, path: str, *, busy_timeout_s: float = BUSY_TIMEOUT_
     values = [_sql_value(name, getattr(row, name)) for name in _ROW]
 
     def insert(connection: Connection) -> None:
+        if row.after:
+            connection.execute(_INDEX)
         number = connection.execute(_INSERT, values).lastrowid or 0
         if number % FORGETS_EVERY == 0:
             connection.execute(_FORGET, (number - KEPT, FORGETS_EVERY))
@@ -119,6 +127,17 @@ def read(path: str, *, route: str | None = None, since: float | None = None) -> 
     # Most columns of most rows are the same; a caller that tries for ever has left many rows.
     parse = lru_cache(4096)(_parsed)
     return [_decision(row, path, parse) for row in history.select(path, _statement, (route, since))]
+
+
+def ran_out_at(row: DecisionRow, vram_mib: int | None, path: str) -> float | None:
+    """When a job with the same route, command, input and metrics ran out of GPU memory last; None: never.
+
+    One that had less GPU memory than ``vram_mib`` does not count. Seconds since the epoch. Raises StateError.
+    """
+    columns = ("input", "route", "command", "metrics")
+    values = (*(_sql_value(name, getattr(row, name)) for name in columns), vram_mib)
+    found = history.select(path, lambda version: _RAN_OUT if _statement(version) else "", values)
+    return found[0][0] if found else None
 
 
 def _statement(version: int) -> str:

@@ -27,6 +27,7 @@ import sys
 import time
 
 from slicer.errors import StateError
+from slicer.kernel import on_host
 from slicer.model import Outcome, Usage
 from slicer.outcome import history_schema as schema
 from slicer.record import as_dict
@@ -78,7 +79,7 @@ def default_path(environ: Mapping[str, str] | None = None) -> str:
     """
     environ = os.environ if environ is None else environ
     if os.geteuid() == 0:
-        return f"{SYSTEM_DIRECTORY}/{FILE}"
+        return on_host(f"{SYSTEM_DIRECTORY}/{FILE}")
     base = environ.get("XDG_STATE_HOME", "")
     if not base.startswith("/"):
         base = os.path.join(environ.get("HOME") or os.path.expanduser("~"), ".local/state")
@@ -305,8 +306,6 @@ def select(path: str, statement: Callable[[int], str], values: tuple[Sql, ...]) 
     ``statement`` makes it for the version of the schema that the file has; "" if that holds none of these
     rows. Raises StateError.
     """
-    from urllib.parse import quote
-
     if not os.path.lexists(path):
         return []
 
@@ -317,7 +316,9 @@ def select(path: str, statement: Callable[[int], str], values: tuple[Sql, ...]) 
 
     # Writable where it may be, since a reader has to roll back what a killed writer left.
     mode = "rw" if os.access(path, os.W_OK) and os.access(os.path.dirname(path) or ".", os.W_OK) else "ro"
-    uri = f"file:{quote(os.fsencode(os.path.abspath(path)))}?mode={mode}"
+    place = os.fsencode(os.path.abspath(path))  # quoted here, as importing urllib would take milliseconds
+    quoted = "".join(f"%{byte:02x}" if byte > 126 or byte in b"%?#" else chr(byte) for byte in place)
+    uri = f"file:{quoted}?mode={mode}"
     try:
         return _connected(path, uri, found, timeout=BUSY_TIMEOUT_S, uri=True)
     except _Damaged as damage:

@@ -13,6 +13,8 @@ import stat
 from slicer.errors import StateError
 from slicer.model import Sharing
 from slicer.record import as_dict
+from slicer.state.directory import find
+from slicer.state.named_file import RULES, names_open_file
 from slicer.state.statefile import check_fields, json_reader
 
 TYPE_CHECKING = False
@@ -20,6 +22,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from slicer.model import Outcome
+    from slicer.state.directory import Directory
 
 VERSION = 1
 
@@ -72,40 +75,86 @@ def write(outcome: Outcome, path: str) -> None:
 
 
 def put(data: bytes, path: str) -> None:
-    """Write data to ``path``: all of it or nothing, whoever reads meanwhile. Raises OSError.
+    """Write data to ``path``: all of it or nothing, whoever reads meanwhile. Raises OSError, StateError.
 
-    A symbolic link is followed; what is not a regular file (/dev/stdout, a FIFO) is written into.
+    Links that are ours or root's are followed; what is no regular file (/dev/stdout, a FIFO) is written into.
     """
-    if is_stream(path):
-        _write_into(path, data)
-    else:
-        _replace(os.path.realpath(path), data)
-
-
-def is_stream(path: str) -> bool:
-    """Whether ``path`` is something to write into rather than a file to replace."""
-    try:
+    if names_open_file(path):
         # /dev/stdout may well be a regular file: the one that the shell's ">" opened.
-        return not stat.S_ISREG(os.stat(path).st_mode) or path.startswith(("/dev/fd/", "/dev/std", "/proc/"))
-    except OSError:
-        return False
+        _write_into(os.open(path, _INTO | os.O_CLOEXEC | os.O_NOCTTY), data)
+        return
+    folder, name, info = _place(path)
+    try:
+        if info is None or stat.S_ISREG(info.st_mode):
+            _replace(folder, name, data)
+        else:
+            _write_into(_opened_stream(folder, name, path), data)
+    finally:
+        folder.close()
 
 
-def _write_into(path: str, data: bytes) -> None:
-    # Not waiting for a FIFO's reader, who may never come; once it is there, writing may take its time.
-    fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC | os.O_NOCTTY | os.O_NONBLOCK)
+def check(path: str) -> None:
+    """Raise OSError or StateError where :func:`put` could not write."""
+    if names_open_file(path):
+        is_fine = os.access(path, os.W_OK)
+    else:
+        folder, name, info = _place(path)
+        is_stream = info is not None and not stat.S_ISREG(info.st_mode)
+        is_fine = os.access(folder.handle, os.X_OK if is_stream else os.W_OK | os.X_OK)
+        is_fine &= not is_stream or os.access(name, os.W_OK, dir_fd=folder.fd)
+        folder.close()
+    if not is_fine or os.path.isdir(path):
+        raise StateError("cannot be written there", where=path)
+
+
+# Not waiting for a FIFO's reader, who may never come; once it is there, writing may take its time.
+_INTO = os.O_WRONLY | os.O_APPEND | os.O_NONBLOCK
+
+
+def _place(path: str) -> tuple[Directory, str, os.stat_result | None]:
+    """The directory to write in, the name there, and what has that name. Raises OSError, StateError.
+
+    Where everybody may make files (/tmp), what is another user's is left alone: it was put in our way.
+    """
+    folder, name = find(path, RULES)
+    try:
+        info = folder.lstat(name)
+    except FileNotFoundError:
+        return folder, name, None
+    except BaseException:
+        folder.close()
+        raise
+    if os.fstat(folder.fd).st_mode & stat.S_ISVTX and info.st_uid != os.geteuid() and not _is_device(info):
+        folder.close()
+        raise StateError(f"belongs to uid {info.st_uid}", where=path, hint="name a file of yours")
+    return folder, name, info
+
+
+def _is_device(info: os.stat_result) -> bool:
+    return stat.S_ISCHR(info.st_mode)  # nobody but root can make one
+
+
+def _opened_stream(folder: Directory, name: str, path: str) -> int:
+    fd = folder.open(name, _INTO)
+    if stat.S_ISREG(os.fstat(fd).st_mode):
+        os.close(fd)
+        raise StateError("was replaced meanwhile", where=path)
+    return fd
+
+
+def _write_into(fd: int, data: bytes) -> None:
     os.set_blocking(fd, True)
     with open(fd, "wb") as file:
         file.write(data)
 
 
-def _replace(path: str, data: bytes) -> None:
-    temporary = f"{path}.{os.urandom(4).hex()}.tmp"
-    fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
+def _replace(folder: Directory, name: str, data: bytes) -> None:
+    temporary = f"{name}.{os.urandom(4).hex()}.tmp"
+    fd = folder.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
     try:
         with open(fd, "wb") as file:
             file.write(data)
-        os.replace(temporary, path)
+        folder.rename(temporary, folder, name)
     except OSError:
-        os.unlink(temporary)
+        folder.unlink(temporary)
         raise

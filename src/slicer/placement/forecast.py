@@ -12,13 +12,15 @@ from slicer.record import replace
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
+    from typing import Any
 
     from slicer.model import Ticket
     from slicer.placement.allowance import Allowance
     from slicer.placement.capacity import Policy
 
 _FORECAST_DEPTH = 100  # requests; beyond that the estimates mean little
+_MOST_WORK = 5000  # leases and requests that are looked at, over all steps: some ten milliseconds
 
 
 def start_times(
@@ -28,13 +30,14 @@ def start_times(
     """In how many seconds each ticket of the queue is expected to become a lease, by job.
 
     This uses the estimates of the leases and tickets. An overdue lease counts as ending now. None: the start
-    depends on a job without an estimate.
+    depends on a job without an estimate, or too many others have to end before.
     """
     found: dict[str, float | None] = dict.fromkeys((ticket.job for ticket in queue), None)
     waiting = list(queue[:_FORECAST_DEPTH])
     running = list(leases)
-    at_s = now_s
-    while waiting:
+    at_s, steps = now_s, 1 + _MOST_WORK // (1 + len(leases) + len(queue))
+    while waiting and steps:
+        steps -= 1
         grants = decide(waiting, devices, tuple(running), policy, at_s, allowance).grants
         for ticket in [each for each in waiting if each.job in grants]:
             found[ticket.job] = at_s - now_s
@@ -76,14 +79,17 @@ def _as_lease(ticket: Ticket, gpus: tuple[str, ...], since_s: float) -> Lease:
 def deadlocked(
     ticket: Ticket, queue: Sequence[Ticket], devices: tuple[Device, ...] | None, leases: tuple[Lease, ...],
     policy: Policy, now_s: float, allowance: Allowance | None = None,
+    rank: Callable[[Ticket], Any] = rank_of,
 ) -> tuple[str, ...]:  # fmt: skip
     """The jobs for which ``ticket`` would wait for ever; () for none. It need not be in the queue yet.
 
     A job that waits inside another keeps the outer job's lease from ending. All other leases will end. Then
     some inner jobs can be served, so their outer jobs end too, and so on (the banker's argument). A request
     that has a reservation and still cannot be served keeps its share from those behind it.
+
+    ``rank``: the order of the queue.
     """
-    waiting = sorted([*(each for each in queue if each.job != ticket.job), ticket], key=rank_of)
+    waiting = sorted([*(each for each in queue if each.job != ticket.job), ticket], key=rank)
     empty = devices and tuple(Device(each.uuid, each.total_mib, 0, {}, 0, ()) for each in devices)
     while True:
         outer = {job for each in waiting for job in each.inside}

@@ -29,6 +29,7 @@ from slicer.queue.file.jobs_file import JobsFileError
 from slicer.queue.file.live_file import LiveFile
 from slicer.queue.judge import judging
 from slicer.queue.judge.concluding import Conclusions
+from slicer.queue.line_socket import LineSocket
 from slicer.queue.model import Event
 from slicer.queue.run.backends import Backends
 from slicer.queue.run.gpu_use import Escaped, Exceeded, Monitor
@@ -58,7 +59,8 @@ class Queue:
         self._options = options
         self._renderer = renderer
         self._events = Events(renderer)
-        text = jobs_file.read(options.jobs_file)  # before anything is made in its directory
+        is_own = not options.trust_file
+        text = jobs_file.read(options.jobs_file, is_own=is_own)  # before anything is made in its directory
         broker = backends.broker_socket(environ, options.backend)
         self._backends = Backends(options.backend, broker)
         self._ledger = launch.open_ledger(environ, self._events)
@@ -70,7 +72,9 @@ class Queue:
         )
         self._gpu_observer.warn = self._events.warning
         self.register = Register(options.log_dir, fresh=options.fresh)
-        self._file = LiveFile(options.jobs_file, text, self.register.known_names, plans.check, options.poll_s)
+        self._file = LiveFile(
+            options.jobs_file, text, self.register.known_names, plans.check, options.poll_s, is_own=is_own
+        )
         if not self._file.entries and not options.watch:
             raise JobsFileError(
                 "there are no jobs in it", name=options.jobs_file, hint="--watch waits for some"
@@ -97,6 +101,7 @@ class Queue:
             self.register, plans, self._requests, self._starting, self._running, self._gpu_observer,
             self._events,
         )  # fmt: skip
+        self._lines = LineSocket(self._ledger.directory.base, self._dispatch.stop_lines)
         self._display = Display(
             self.register, self._monitor, self._requests, self._dispatch, options, renderer
         )
@@ -135,6 +140,7 @@ class Queue:
         self.register.close()
         if self.register.problem:
             self._renderer.event(Event("warning", time.time(), data={"text": self.register.problem}))
+        self._lines.close()
         for each in (self._file, self._gpu_observer, self._starters, self._backends, self._ledger):
             each.close()
 
@@ -169,7 +175,7 @@ class Queue:
             if attempt is None:
                 self._events.add("adopted", state)
             else:
-                self._conclusions.conclude(attempt, by_key.get(state.key), is_ending=False)
+                self._conclusions.conclude(attempt, by_key.get(state.key))
                 self._concluded.append(attempt.job_id)
         self._dispatch.load(entries)
         self._dispatch.check()
@@ -179,6 +185,7 @@ class Queue:
         self._take_signals()
         self._take_ended()
         self._take_file()
+        self._lines.take(self._ready)
         self._watch_gpus()
         if not self._signals:
             self._dispatch.start()
@@ -189,6 +196,7 @@ class Queue:
             while self._concluded:  # the journal has it now
                 self.register.forget(self._concluded.pop())
             self._dispatch.start_commands()
+            self._lines.answer()
             self._events.flush()
         self._tell_if_idle()
         problem = self.register.problem or self._file.problem or self._dispatch.trouble
@@ -197,8 +205,8 @@ class Queue:
     def _sleep(self) -> None:
         waiting, ask_s = self._requests.watched()
         descriptors = [
-            self._signal_pipe.fd, self._file.fd, *self._starting.descriptors(), *self._running.descriptors(),
-            *waiting,
+            self._signal_pipe.fd, self._file.fd, self._lines.fd, *self._starting.descriptors(),
+            *self._running.descriptors(), *waiting,
         ]  # fmt: skip
         limits = [
             ask_s, self._file.left_s(), self._running.left_s(), self._monitor.left_s(),
@@ -287,12 +295,12 @@ class Queue:
         for attempt in ended:
             self._conclude(attempt)
         if ended:
-            self._dispatch.pending.release()
+            self._dispatch.pending.release([attempt.key for attempt in ended])
 
     def _conclude(self, attempt: EndedAttempt) -> None:
         dispatch, key = self._dispatch, attempt.key
         dispatch.touched.add(key)
-        if self._conclusions.conclude(attempt, dispatch.entry(key), is_ending=len(self._signals) > 1):
+        if self._conclusions.conclude(attempt, dispatch.entry(key)):
             dispatch.put_back(key)
         if attempt.how == "unbegun":
             dispatch.command_never_started(key)

@@ -193,7 +193,7 @@ EventKind = Literal[
     "retry",  # after CUDA's "out of memory": declared_mib (before), next_mib, attempt, attempts, log
     "infeasible",  # reason
     "cancelling",  # its line says cancel, it is being ended
-    "cancelled",  # before it started
+    "cancelled",  # before it started: its line says so, or somebody took it out of the queue
     "requeued",  # an attempt that never began, or that a reboot ended: why
     "lost",  # it ended together with its keeper: how, nobody knows; log, log_path, last_line
     "unrunnable",  # it waits for what will never be (its "after" failed or is gone): why

@@ -27,3 +27,4 @@ class Options:
     profile: str = "gpu"
     at_a_time: int | None = None  # how many jobs may run at once, beyond what the ledger says
     backend: str = "auto"
+    trust_file: bool = False  # root runs it, though other users may change it

@@ -13,8 +13,9 @@ if TYPE_CHECKING:
 
     from slicer.config.routes import Destination, Route
     from slicer.model import Gpu, Profile
+    from slicer.outcome.decisions import PastDecision
 
-_GIB = 2**30
+_MIB, _GIB = 2**20, 2**30
 _RESERVE_PERCENT = 10  # of the machine's memory, for everything else, unless the route says how much
 
 
@@ -256,8 +257,29 @@ def _suggested(share: Share, shares: list[Share], available: int, left: int) -> 
         found = (share.memory_bytes or 0) + (0 if silent else left // everybody)
     else:
         found = left // silent if left > 0 else 0
-    step = _GIB // 2 if found >= _GIB else 2**20  # shown with one decimal, they stay what they are
-    return replace(share, suggested_bytes=found // step * step or None)
+    return replace(share, suggested_bytes=_floor(found) or None)
+
+
+def _floor(amount: int) -> int:
+    """The most that is not above it and shown with one decimal stays what it is."""
+    return amount * 10 // _GIB * _GIB // 10 if amount >= _GIB else amount // _MIB * _MIB
+
+
+def peak_notes(route: Route, past: Sequence[PastDecision]) -> list[str]:
+    """The ``memory`` that past jobs of each destination speak for: the most that one used, and a fifth."""
+    from slicer.route.fit import ENOUGH_JOBS  # it imports statistics, and this module is on the hot path
+
+    notes = []
+    for each in route.destinations:
+        ended = [job for past_one in past if past_one.row.destination == each.name and (job := past_one.job)]
+        peaks = [job.memory_peak_bytes for job in ended if job.exit_code == 0 and job.memory_peak_bytes]
+        if len(peaks) >= ENOUGH_JOBS:
+            most = max(peaks)
+            tenths, mib = -(-most * 12 // _GIB), -(-most * 6 // (5 * _MIB))  # rounded up
+            proposed = _size(tenths * _GIB // 10 if most >= _GIB else mib * _MIB)
+            told = f"the most of {counted(len(peaks), 'job')} that ended well was {_size(most)} of memory"
+            notes.append(f'{each.name}: {told}; with a fifth more: memory = "{proposed}"')
+    return notes
 
 
 def _size(amount: int | None) -> str:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from slicer.config import metrics as units
+from slicer.quantity import format_duration
+from slicer.record import replace
 from slicer.route.model import Decision
 
 TYPE_CHECKING = False
@@ -36,6 +38,28 @@ def on_error(route: Route, error: ProbeError) -> Decision:
         raise error
     why = f"not measured, on_probe_error = {route.on_probe_error}: {destination_text(choices[0])} ({error})"
     return Decision(route, error.input, (), choices, why)
+
+
+def cpu_choices(decision: Decision) -> tuple[Destination, ...]:
+    """The destinations for a job that runs out of GPU memory; none if its route does not want that.
+
+    These are the CPU destinations that take the job. Where nobody knows how large it is, that is the one for
+    the largest jobs.
+    """
+    route = decision.route
+    if route.on_gpu_oom != "cpu":
+        return ()
+    choices = tuple(each for each in decision.choices if each.mode == "cpu")
+    if not decision.metrics and not choices:
+        choices = tuple(each for each in reversed(route.destinations) if each.mode == "cpu")[:1]
+    return choices
+
+
+def after_ran_out(decision: Decision, ago_s: float) -> Decision:
+    """The decision about an input that ran out of GPU memory a while ago: it goes to the CPU at once."""
+    choices = cpu_choices(decision)
+    why = f"ran out of GPU memory {format_duration(ago_s)} ago: {destination_text(choices[0])}"
+    return replace(decision, choices=choices, why=why)
 
 
 def destination_text(destination: Destination) -> str:

@@ -92,7 +92,7 @@ def gpu_ran_out(facts: Facts) -> Hint | None:
     bound = part.up_to[probe]
     threshold = f" (the threshold is {metric_text.shown(kind, bound)})" if bound is not None else ""
     text = (
-        f"{len(out)} of {counted(len(points), 'job')} on {part.name} ran out of GPU memory;"
+        f"{len(out)} of {counted(len(points), 'input')} on {part.name} ran out of GPU memory;"
         f" the smallest measured {metric_text.shown(kind, min(out))}{threshold}"
     )
     most = _below_ooms(points)

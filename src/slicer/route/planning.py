@@ -5,7 +5,7 @@ from __future__ import annotations
 from slicer.job.job import OWN_OUTPUT
 from slicer.record import record, replace
 from slicer.route.arguments import command_for
-from slicer.route.deciding import destination_text
+from slicer.route.deciding import cpu_choices, destination_text
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -40,17 +40,8 @@ def attempts(decision: Decision, on_busy: OnBusy | None) -> tuple[Attempt, ...]:
 
 
 def fallback(decision: Decision, on_busy: OnBusy | None, failed: Destination) -> tuple[Attempt, ...]:
-    """What to try when the GPU ran out of memory; nothing if the route does not want that.
-
-    These are the CPU destinations that take the job. Where nobody knows how large it is, that is the one for
-    the largest jobs.
-    """
-    route = decision.route
-    if route.on_gpu_oom != "cpu" or failed.mode != "gpu":
-        return ()
-    choices = tuple(each for each in decision.choices if each.mode == "cpu")
-    if not decision.metrics and not choices:
-        choices = tuple(each for each in reversed(route.destinations) if each.mode == "cpu")[:1]
+    """What to try when the GPU ran out of memory; nothing if the route does not want that."""
+    choices = cpu_choices(decision) if failed.mode == "gpu" else ()
     why = f"out of GPU memory on {failed.name}"
     return _attempts(choices, on_busy, f"{why}: {destination_text(choices[0])}") if choices else ()
 

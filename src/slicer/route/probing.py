@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from slicer.config.routes import Probe, Route
     from slicer.route.media import Media
 
-_MEDIA = ("duration", "pixels")  # what ffprobe measures
+_MEDIA = ("duration", "pixels", "megapixel_seconds")  # what ffprobe measures
 _LONGEST_NUMBER = 40
 _NUMBER = frozenset("0123456789.eE+-")
 _ONE_NUMBER = "it must print one number and nothing else"
@@ -103,9 +103,10 @@ class _Asker:
         self._media: Media | None = None  # what ffprobe said, for the next probe
 
     def media(self, probe: Probe) -> float:
-        """The duration or the pixels. Raises ProbeError."""
+        """The duration, the pixels, or their product. Raises ProbeError."""
         from slicer.route import media as ffprobe
 
+        self._source.check_no_playlist()
         end_s = time.monotonic() + probe.timeout_s
         path, stdin = self._source.for_program(pattern="%")  # "%d" would be a sequence of pictures
         setting = Setting(self._environ, stdin)
@@ -117,6 +118,8 @@ class _Asker:
         if found is None:
             left_s = max(_LEAST_S, end_s - time.monotonic())
             found = ffprobe.scan_duration_s(path, self._media, left_s, setting)
+        if probe.kind == "megapixel_seconds":
+            return round(found * ffprobe.pixels(self._media) / 1e6, 3)
         return found
 
     def command(self, probe: Probe) -> float:

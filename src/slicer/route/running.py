@@ -9,13 +9,13 @@ import time
 from slicer import faults
 from slicer.config.route_profiles import overrides_for
 from slicer.config.route_values import STDIN
-from slicer.errors import BusyError, ProbeError, SlicerError, TooLargeError
+from slicer.errors import BusyError, ProbeError, SlicerError, StateError, TooLargeError
 from slicer.job import launch
 from slicer.job.job import OWN_OUTPUT
 from slicer.kernel.signals import block_interrupts, block_only_interrupts, signal, unblock_interrupts
-from slicer.record import record
+from slicer.record import record, replace
 from slicer.route import planning
-from slicer.route.deciding import decide, on_error
+from slicer.route.deciding import after_ran_out, cpu_choices, decide, on_error
 from slicer.route.inside import environment
 from slicer.route.model import Decision
 
@@ -41,6 +41,7 @@ if TYPE_CHECKING:
 
 
 _STDIN = 0
+_REMEMBERS_S = 86400.0  # for so long an input that ran out of GPU memory is not tried there again
 
 
 class BlockedError(SlicerError):
@@ -81,7 +82,9 @@ class TooLarge(TooLargeError):
 
 
 def measured(order: Order) -> Decision:
-    """Measure the input and decide. Raises ProbeError, SpoolError and TooLargeError.
+    """Measure the input, and decide by that and by what became of it before.
+
+    Raises ProbeError, SpoolError and TooLargeError.
 
     Signals that end a program act meanwhile.
     """
@@ -102,7 +105,29 @@ def measured(order: Order) -> Decision:
         block_interrupts()
     if not decision.choices:
         raise TooLarge(decision)
-    return decision
+    return _remembered(order, decision)
+
+
+def _remembered(order: Order, decision: Decision) -> Decision:
+    """The decision, or that for the CPU where this very input has lately run out of GPU memory.
+
+    Else each retry of a caller that finds the CPU busy would run out of it once more. What comes without a
+    name cannot be told from other inputs.
+    """
+    first = decision.choices[0]
+    if first.mode != "gpu" or decision.input in ("", "-") or not cpu_choices(decision):
+        return decision
+    from slicer.outcome import decisions, history
+
+    now_s = time.time()
+    row = planning.row(decision, None, order.asked.command, now_s, "started")
+    try:
+        at = decisions.ran_out_at(row, first.vram_mib, history.default_path(order.environ))
+    except StateError as error:  # history stops no job
+        return replace(decision, why=f"{decision.why} (whether it ran out of GPU memory before: {error})")
+    if at is None or now_s - at > _REMEMBERS_S:
+        return decision
+    return after_ran_out(decision, max(0.0, now_s - at))
 
 
 def run(order: Order, listener: RouteListener) -> Outcome:

@@ -37,7 +37,7 @@ _FEW, _MANY = 2, 6  # jobs in one place
 
 def lines(suggestion: Suggestion, width: int, height: int, marks: Marks) -> list[str]:
     """The plot with its legend, in at most ``width`` columns; nothing without a job to show."""
-    points = suggestion.seen
+    points = suggestion.drawn
     if not points:
         return []
     bounds = [each for each in (suggestion.threshold, suggestion.current) if each is not None]
@@ -82,13 +82,13 @@ def _grid(
             if 0 <= mib <= most_mib:
                 grid[row(mib)][place] = marks.line
     count: dict[tuple[int, int], int] = {}
-    for point in suggestion.seen:
+    for point in suggestion.drawn:
         where = row(point.peak_mib), column(point.metric)
         count[where] = count.get(where, 0) + point.ended_well
         number = count[where]
         mark = marks.jobs[(number >= _FEW) + (number >= _MANY)]
         grid[where[0]][where[1]] = mark if point.ended_well else marks.failed
-    for point in suggestion.seen:
+    for point in suggestion.drawn:
         if point.ran_out:
             grid[row(point.peak_mib)][column(point.metric)] = marks.ran_out
     return grid
@@ -97,9 +97,9 @@ def _grid(
 def _legend(suggestion: Suggestion, width: int, marks: Marks) -> list[str]:
     one, few, many = marks.jobs
     words = [f"{one} {few} {many} jobs"]
-    if any(not point.ended_well and not point.ran_out for point in suggestion.seen):
+    if any(not point.ended_well and not point.ran_out for point in suggestion.drawn):
         words.append(f"{marks.failed} failed")
-    if any(point.ran_out for point in suggestion.seen):
+    if any(point.ran_out for point in suggestion.drawn):
         words.append(f"{marks.ran_out} ran out of GPU memory")
     if suggestion.line is not None:
         words.append(f"{marks.line} {suggestion.line.share:.0%} are below")

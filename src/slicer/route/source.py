@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 _OPEN = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 _NO_NAMES = (errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG)  # a prompt, an address
 _OF_PROGRAM = "/proc/self/fd/0"  # opened by path it has an offset of its own
+_PLAYLIST = b"#EXTM3U"
 _NOUNS = {"file": "a file", "directory": "a directory", "": "no file"}
 
 
@@ -76,6 +77,11 @@ class Source:
             hint = 'probe "count" counts the files of a directory' if self.kind == "directory" else ""
             message = f"is {_NOUNS[self.kind]}, and probe {probe} measures {_NOUNS[kind]}"
             raise ProbeError(message, hint=hint)
+
+    def check_no_playlist(self) -> None:
+        """Raise ProbeError for a playlist (M3U). ffprobe waits for what a live one names, to the timeout."""
+        if os.pread(self.fd, len(_PLAYLIST), self.start) == _PLAYLIST:
+            raise ProbeError("is a playlist: it has no duration of its own, and what it names is not opened")
 
     def size(self) -> int:
         """Bytes; of standard input, those from its offset on."""

@@ -7,7 +7,7 @@ import statistics
 from collections.abc import Sequence
 
 from slicer.quantity import format_mib
-from slicer.record import record
+from slicer.record import record, replace
 from slicer.route import fit, metric_text, route_config, stats
 from slicer.route.fit import Line, Point
 from slicer.text import counted
@@ -56,6 +56,15 @@ class Suggestion:
         """The jobs whose memory is known."""
         return tuple(point for point in self.points if point.peak_mib > 0)
 
+    @property
+    def drawn(self) -> tuple[Point, ...]:
+        """The jobs of a plot. One that ran out of memory before anybody looked needed the limit at least."""
+        return tuple(
+            point if point.peak_mib > 0 else replace(point, peak_mib=self.limit_mib)
+            for point in self.points
+            if point.peak_mib > 0 or point.ran_out
+        )
+
 
 def suggest(
     route: Route, destination: Destination, past: Sequence[PastDecision], *, probe: int, vram_mib: int,
@@ -93,9 +102,12 @@ def bounding_probe(destination: Destination) -> int:
 
 
 def points_of(past: Sequence[PastDecision], destination: str, probe: int) -> list[Point]:
-    """The jobs that a GPU destination ran and that ended, the newest MOST_JOBS."""
+    """The jobs that a GPU destination ran and that ended: of each input the last, the newest MOST_JOBS.
+
+    Else one input that is tried again and again would weigh as much as many.
+    """
     ran_out = stats.out_of_memory(past)
-    points = []
+    points: dict[stats.InputKey, Point] = {}
     for each in past:
         row, job = each.row, each.job
         if job is None or row.mode != "gpu" or row.destination != destination or len(row.metrics) <= probe:
@@ -104,8 +116,10 @@ def points_of(past: Sequence[PastDecision], destination: str, probe: int) -> lis
             continue
         is_out = row.job in ran_out
         is_well = job.reason == "exited" and job.exit_code == 0 and not is_out
-        points.append(Point(row.metrics[probe], max(job.vram_peak_mib, default=0), is_well, is_out))
-    return points[-fit.MOST_JOBS :]
+        key = (*stats.input_key(row), row.metrics)  # a file of that name may have been replaced
+        points.pop(key, None)
+        points[key] = Point(row.metrics[probe], max(job.vram_peak_mib, default=0), is_well, is_out)
+    return list(points.values())[-fit.MOST_JOBS :]
 
 
 def _judged(points: Sequence[Point], kind: ProbeKind, limit: float) -> tuple[Verdict, str, Line | None]:

@@ -24,9 +24,9 @@ if TYPE_CHECKING:
 
     Doing = Literal["nothing", "waiting", "has", "yields"]
 
-NAME = "arena-1"
+NAME = "arena-2"
 MAGIC = 0x616E657261736C73
-VERSION = 1
+VERSION = 2
 JOBS = 128
 PROCESSES = 512
 

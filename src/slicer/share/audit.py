@@ -1,8 +1,8 @@
 """What NVML says of a job with a cap: what it uses unseen, and whether it got past the library. Pure.
 
 NVML counts more than the library: the contexts of CUDA, its modules and buffers. They are the job's use too.
-The library subtracts them from the cap (``overhead``). Memory that was freed into a pool of the driver's
-stays in NVML's figure. It is not overhead, because the job gets it again without new memory.
+The library subtracts them from the cap (``overhead``). A pool of the driver's is charged with all that it has
+reserved, so that is no overhead.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ MIB = 1 << 20
 # A context of CUDA with a large framework's modules. It is made before anything can be charged, so it is
 # known too late to be kept out of the cap: as much beyond it for each process is nobody's fault.
 CONTEXT_MIB = 640
+_KEPT = 7, 8  # of what was seen at the look before: it wears off in some looks
 ENOUGH_LOOKS = 2  # in a row: a look may fall between an allocation and its charge
 
 
@@ -23,22 +24,19 @@ class Seen:
     used_mib: int  # by NVML
     charged_before: int  # before NVML was asked
     charged_after: int
-    peak: int  # the most that was charged at once
     processes: int  # of the job, that NVML saw on this GPU
 
 
 def overhead(seen: Seen, last: int) -> int:
     """The bytes in use that nobody is charged with. ``last``: what it was at the look before.
 
-    What the job uses beyond the most that it was ever charged with is no pool's. Of the rest, a context for
-    each process counts. What was once seen stays, for as long as so much is in use at all. (When a process
-    has ended its context has gone with it: then ``last`` is 0.)
+    A look may fall between an allocation's charge and the allocation, or a free and its credit, and then sees
+    less. So what was seen before wears off slowly. (When a process has ended its context has gone with it:
+    then ``last`` is 0.)
     """
     used = seen.used_mib * MIB
-    charged = max(seen.charged_before, seen.charged_after)
-    beyond_peak = used - max(charged, seen.peak)
-    contexts = min(used - charged, seen.processes * CONTEXT_MIB * MIB)
-    return max(0, min(used, max(beyond_peak, contexts, last)))
+    unseen = used - max(seen.charged_before, seen.charged_after)
+    return max(0, min(used, max(unseen, last * _KEPT[0] // _KEPT[1])))
 
 
 def is_beyond(used_mib: int, cap_mib: int, processes: int) -> bool:

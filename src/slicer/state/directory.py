@@ -288,26 +288,44 @@ def open_or_make(path: str, rules: Rules) -> Directory:
     """
     shown = os.path.abspath(path)
     try:
-        above, name = _walk(os.path.normpath(path), rules)
+        above, name = find(os.path.normpath(path), rules, makes=True, follows=False)
         try:
-            return _checked(Directory(_open_or_make(name, _OPEN, above, 0o755), shown, rules))
+            return _checked(Directory(_open_or_make(name, _OPEN, above.fd, 0o755), shown, rules))
         finally:
-            os.close(above)
+            above.close()
     except OSError as error:
         raise failed(shown, error, rules) from error
 
 
-def _walk(path: str, rules: Rules) -> tuple[int, str]:
-    """The directory above the path's last name (an O_PATH descriptor), and that name. Raises OSError."""
-    *parts, last = path.strip("/").split("/")
-    left = parts[::-1]
+def find(
+    path: str, rules: Rules, *, makes: bool = False, is_checked: bool = False, follows: bool = True
+) -> tuple[Directory, str]:
+    """The directory (an O_PATH descriptor) in which a path's file is or would be, and its name there.
+
+    A link is followed if it is ours or root's; one at the end only with ``follows``. ``makes``: directories
+    that are missing. ``is_checked``: each directory from "/" on has to keep the rules. Raises OSError,
+    StateError.
+    """
+    if is_checked and not path.startswith("/"):
+        path = f"{os.getcwd()}/{path}"
+    left = _steps(path)
+    start = "/" if path.startswith("/") else "."
+    here = Directory(os.open(start, _WAY | os.O_DIRECTORY), start, rules)
     links = 0
-    fd = os.open("/" if path.startswith("/") else ".", _WAY | os.O_DIRECTORY)
     try:
-        while left:
-            name = left.pop() or "."
-            found = _open_or_make(name, _WAY, fd, 0o777)
-            info = os.fstat(found)
+        while True:
+            if is_checked:
+                here.check()
+            name = left.pop() if left else "."
+            if not left and not follows:
+                return here, name
+            try:
+                found = _open_or_make(name, _WAY, here.fd, 0o777) if makes else here.open(name, os.O_PATH)
+            except FileNotFoundError:
+                if left:
+                    raise
+                return here, name
+            below, shown, info = found, here._path_of(name), os.fstat(found)
             if stat.S_ISLNK(info.st_mode):
                 links += 1
                 target = os.readlink("", dir_fd=found)
@@ -315,14 +333,23 @@ def _walk(path: str, rules: Rules) -> tuple[int, str]:
                 if not _is_owner_fine(info, rules) or links > _MOST_LINKS:
                     said = f"leads through {name}, a symbolic link of uid {info.st_uid}; not followed"
                     raise StateError(said, where=path, hint=rules.hint)
-                left += target.split("/")[::-1]
-                found = os.open("/", _WAY | os.O_DIRECTORY) if target.startswith("/") else os.dup(fd)
-            os.close(fd)
-            fd = found
-        return fd, last or "."
+                left += _steps(target)
+                if not target.startswith("/"):
+                    continue
+                below, shown = os.open("/", _WAY | os.O_DIRECTORY), "/"
+            elif not left:
+                os.close(found)
+                return here, name
+            here.close()
+            here = Directory(below, shown, rules)
     except BaseException:
-        os.close(fd)
+        here.close()
         raise
+
+
+def _steps(path: str) -> list[str]:
+    """The names of a path, the last first."""
+    return [part for part in path.split("/") if part not in ("", ".")][::-1]
 
 
 def _open_or_make(name: str, flags: int, above: int, mode: int) -> int:

@@ -4,13 +4,16 @@ People can read them with cat. Values are escaped, not quoted, so that no shell 
 are parsed without ``json``, whose import would cost the hot path 8 ms.
 
 This is the one place that decodes them. It checks every field: a file may be torn, of another version, or
-written by somebody who means harm. The rules of the fields serve records in JSON as well.
+written by somebody who means harm. The rules of the fields serve records in JSON as well. Nothing is encoded
+that could not be decoded again: a lease that others cannot read would hold nothing.
 """
 
 from __future__ import annotations
 
+from slicer.errors import UsageError
 from slicer.kernel.cgroup import is_canonical
 from slicer.model import job_of_unit, unit_name
+from slicer.quantity import LONGEST_US
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -21,6 +24,7 @@ if TYPE_CHECKING:
 
 VERSION = 1
 END = b"\nEND=\n"  # the last line of every file
+MOST_BYTES = 1 << 20  # a name may be as long as an argument (128 KiB), and is escaped
 
 
 class TornFile(ValueError):
@@ -141,7 +145,7 @@ _HEX = frozenset("0123456789abcdef")
 PID_MAX = 1 << 22  # of the kernel
 START_MAX = 1 << 62  # of a process's start time, in clock ticks
 MIB_MAX = 1 << 40
-SECONDS_MAX = 1 << 40
+SECONDS_MAX = LONGEST_US // 10**6
 COUNT_MAX = 1 << 20
 SLOT_CHARS = 64  # of a slot's name
 _SLOT_MARKS = str.maketrans("", "", "._-")
@@ -151,6 +155,12 @@ _GPU_CHARS = 80
 def is_job_id(text: str) -> bool:
     """Whether the text is the id of a job: 12 lower-case hex digits."""
     return len(text) == 12 and _HEX.issuperset(text)
+
+
+def is_job_scope(unit: str) -> bool:
+    """Whether a unit of that name is the scope of a job."""
+    job = job_of_unit(unit)
+    return is_job_id(job) and unit_name(job) == unit
 
 
 def _is_boot_id(text: str) -> bool:
@@ -221,7 +231,8 @@ _RULES: dict[str, Callable[[Any], bool]] = {
     "paused_s": _between(0, SECONDS_MAX),
     "wants": ("lock", "cap", "both").__contains__,
     "ended_by": (
-        "", "slicer stop", "slicer cap", "slicer queue", "slicer run", "terminal", "systemd", "outside"
+        "", "slicer stop", "slicer cap", "slicer queue", "slicer run", "terminal", "systemd", "shutdown",
+        "outside", "caller",
     ).__contains__,
     "signal": _between(1, 64),
 }
@@ -252,17 +263,42 @@ def _check_scope(values: dict[str, Any]) -> None:
         raise ValueError("its cgroup is not that of its scope")
 
 
+def _head(kind: type[object]) -> str:
+    return f"SLICER_{kind.__name__.upper()}={VERSION}"
+
+
+def begins_as(kind: type[object], data: bytes) -> bool:
+    """Whether this is the beginning of a file of that kind and of this version, as far as it goes."""
+    head = f"{_head(kind)}\n".encode()
+    return data[: len(head)] == head[: len(data)]
+
+
 def encode(value: Any) -> bytes:
-    """A record as bytes. The last line marks the end, so that a torn file is noticed."""
-    lines = [f"SLICER_{type(value).__name__.upper()}={VERSION}"]
+    """A record as bytes. The last line marks the end, so that a torn file is noticed.
+
+    Raises UsageError for a record that nobody could read back.
+    """
+    lines = [_head(type(value))]
     lines += [f"{name.upper()}={_encode_value(getattr(value, name))}" for name in value.__fields__]
-    return "\n".join(lines).encode("utf-8", "surrogateescape") + END
+    try:
+        data = "\n".join(lines).encode("utf-8", "surrogateescape") + END
+        found = decode(type(value), data)
+        for name in value.__fields__:
+            said = getattr(value, name)
+            if not isinstance(said, str) and getattr(found, name) != said:
+                raise ValueError(f"{name.upper()} would be read back as something else")
+    except ValueError as error:
+        why = error.__cause__ or error
+        raise UsageError(f"the {type(value).__name__.lower()} cannot be written down: {why}") from error
+    return data
 
 
 def decode(kind: type[_T], data: bytes) -> _T:
     """The record that :func:`encode` wrote; raises TornFile for anything else, whatever the bytes."""
+    if len(data) > MOST_BYTES:
+        raise TornFile(f"longer than {MOST_BYTES >> 20} MiB")
     head, *lines = data.decode("utf-8", "surrogateescape").split("\n")
-    if head != f"SLICER_{kind.__name__.upper()}={VERSION}" or lines[-2:] != ["END=", ""]:
+    if head != _head(kind) or lines[-2:] != ["END=", ""]:
         raise TornFile(f"not a whole {kind.__name__.lower()} file of version {VERSION}")
     found = [line.partition("=") for line in lines[:-2]]
     # Every field once, in order. A shorter text written over a longer one ends well, but has more lines.

@@ -11,7 +11,18 @@ import sys
 from slicer.kernel.users import is_private_group
 from slicer.state.directory import LEDGER, Directory
 from slicer.wrap import dpkg, shim
-from slicer.wrap.model import ABSENT, NOBODY, SUFFIX, Ancestor, Seen, Site, Tool, WrapError, WrapRefused
+from slicer.wrap.model import (
+    ABSENT,
+    NOBODY,
+    STORES,
+    SUFFIX,
+    Ancestor,
+    Seen,
+    Site,
+    Tool,
+    WrapError,
+    WrapRefused,
+)
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -160,13 +171,30 @@ def _end(path: str) -> Seen:
 
 
 def own_path(argv0: str) -> str:
-    """The slicer that runs, as it is called (a link stays one). Raises WrapRefused."""
+    """The slicer that runs, as it is called (a link stays one). Raises WrapRefused.
+
+    A path in the store of Nix or Guix goes with an upgrade, and then no shim could call it. A link to it in
+    PATH leads to the next version.
+    """
     beside = os.path.join(os.path.dirname(sys.executable), "slicer")
     for path in (argv0 if os.path.basename(argv0) == "slicer" else "", beside, shutil.which("slicer") or ""):
         if path and os.access(path, os.X_OK):
-            return os.path.abspath(path)
+            path = os.path.abspath(path)
+            return path if not path.startswith(STORES) else _lasting(path)
     hint = "name it with --slicer PATH"
     raise WrapRefused("it is not known by which path this slicer is called", where=argv0, hint=hint)
+
+
+def _lasting(path: str) -> str:
+    """What PATH has for a program in a store. Raises WrapRefused."""
+    for folder in os.environ.get("PATH", "").split(":"):
+        found = os.path.join(folder, os.path.basename(path))
+        is_lasting = folder.startswith("/") and not found.startswith(STORES)
+        if is_lasting and os.path.realpath(found) == os.path.realpath(path):
+            return found
+    message = "the next version has another path, and nothing in PATH leads to this one"
+    hint = "install slicer into a profile, or name it with --slicer PATH"
+    raise WrapRefused(message, where=path, hint=hint)
 
 
 def tool(path: str) -> Tool:

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
         "leaving", "slicer-gone", "no-route", "diversion-gone",
     ]  # fmt: skip
 
+STORES = ("/nix/store/", "/gnu/store/")  # read-only by convention, and checked against their checksums
 SUFFIX = "-real"
 INTENTS: tuple[Intent, ...] = ("install", "restore", "drop")
 

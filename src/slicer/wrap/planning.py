@@ -7,7 +7,7 @@ import stat
 
 from slicer.record import record, replace
 from slicer.wrap import judging, shim
-from slicer.wrap.model import SUFFIX, Plan, Wrap, WrapError, WrapRefused
+from slicer.wrap.model import STORES, SUFFIX, Plan, Wrap, WrapError, WrapRefused
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
     Keep = Literal["new", "real"]
 
-_STORES = ("/nix/store/", "/gnu/store/")  # read-only by convention, and checked against their checksums
 _ALTERNATIVES = "/etc/alternatives/"
 _OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 _NAME_MAX = 255
@@ -227,7 +226,7 @@ def _check_program(site: Site) -> None:
 
 def _wrong_places(request: Request, site: Site) -> Iterator[SlicerError]:
     folder = site.path.rpartition("/")[0] or "/"
-    for store in _STORES:
+    for store in STORES:
         if site.path.startswith(store):
             hint = "wrap it in the package that installs it, or a link in a directory of your own"
             message = f"lies in {store[:-1]}, which no program may change"

@@ -16,7 +16,7 @@ struct command {
     int (*run)(char **words, int count, struct answer *to);
 };
 
-enum kind { LINEAR, PITCH, MANAGED, CREATE, HOST, NUMA, ASYNC, POOL, ARRAY, ARRAY3D, MIPMAP };
+enum kind { LINEAR, PITCH, MANAGED, CREATE, HOST, NUMA, ASYNC, POOL, ARRAY, ARRAY3D, MIPMAP, DOMAIN };
 
 enum { MANY = 4096 };
 struct objects {

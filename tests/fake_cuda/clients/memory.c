@@ -8,8 +8,9 @@
 #include "client.h"
 
 static const char *const kinds[] = {"linear", "pitch", "managed", "create",  "host",  "numa",
-                                    "async",  "pool",  "array",   "array3d", "mipmap"};
-enum { BYTE = 1, DEVICE = 1, HOST_LOCATION = 2, NUMA_LOCATION = 3, ROW = 1024 };
+                                    "async",  "pool",  "array",   "array3d", "mipmap", "domain"};
+enum { BYTE = 1, DEVICE = 1, HOST_LOCATION = 2, NUMA_LOCATION = 3, LOCALITY_DOMAIN = 6, ROW = 1024 };
+enum { MANAGED_TYPE = 2 };
 
 static enum kind kind_of(const char *word)
 {
@@ -40,6 +41,7 @@ static int make(enum kind kind, size_t bytes, u64 *at)
     case CREATE: return create(at, bytes, DEVICE);
     case HOST: return create(at, bytes, HOST_LOCATION);
     case NUMA: return create(at, bytes, NUMA_LOCATION);
+    case DOMAIN: return create(at, bytes, LOCALITY_DOMAIN);
     case ASYNC: return cuda.cuMemAllocAsync(at, bytes, NULL);
     case POOL:
         if (cuda.cuDeviceGetDefaultMemPool(&pool, 0))
@@ -57,7 +59,8 @@ static int drop(enum kind kind, u64 at)
     switch (kind) {
     case CREATE:
     case HOST:
-    case NUMA: return cuda.cuMemRelease(at);
+    case NUMA:
+    case DOMAIN: return cuda.cuMemRelease(at);
     case ASYNC:
     case POOL: return cuda.cuMemFreeAsync(at, NULL);
     case ARRAY:
@@ -152,7 +155,7 @@ int keep(char **words, int count, struct answer *to)
     return code || strcmp(words[0], "none") ? code : cuda.cuMemPoolTrimTo(pool, 0);
 }
 
-/* "ownpool MIB device|host": an allocation from a pool of its own, there. Says the free MiB with it, with the
+/* "ownpool MIB device|host|managed": an allocation from a pool of its own, there. Says the free MiB with it, with the
  * pool destroyed, and with the allocation freed. */
 int own_pool(char **words, int count, struct answer *to)
 {
@@ -163,7 +166,11 @@ int own_pool(char **words, int count, struct answer *to)
     size_t alive, orphaned, after, total;
     pointer pool;
     u64 at;
-    int code = cuda.cuMemPoolCreate(&pool, &how);
+    int code;
+
+    if (!strcmp(words[1], "managed"))
+        how.type = MANAGED_TYPE, how.location = 0;
+    code = cuda.cuMemPoolCreate(&pool, &how);
 
     (void)count;
     code = code ? code : cuda.cuMemAllocFromPoolAsync(&at, strtoull(words[0], NULL, 10) << 20, pool, NULL);

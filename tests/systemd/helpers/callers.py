@@ -6,6 +6,7 @@ PYTEST_DONT_REWRITE: tests import names from here before pytest loads it as a pl
 from __future__ import annotations
 
 import array
+import ctypes
 import fcntl
 import json
 import os
@@ -16,6 +17,7 @@ import socket
 import struct
 import traceback
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +26,7 @@ import pytest
 from slicer.broker import SOCKET
 from slicer.broker.client.connection import Connection
 from slicer.broker.protocol import messages, wire
+from slicer.kernel.proc import start_time
 from slicer.record import replace
 from tests.patience import DEADLINE_S, until
 from tests.systemd.helpers import systemctl
@@ -54,6 +57,22 @@ def bring_loopback_up() -> None:
         fcntl.ioctl(any_socket, 0x8914, struct.pack("16sh14x", b"lo", is_up))
 
 
+@contextmanager
+def as_before_linux_6_16() -> Iterator[None]:
+    """Descriptors can be sent to the broker, as before there was SO_PASSRIGHTS."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    broker = os.pidfd_open(main_pid())
+    with socket.socket(fileno=libc.syscall(438, broker, 3, 0)) as listener:  # pidfd_getfd: systemd's socket
+        os.close(broker)
+        try:
+            listener.setsockopt(socket.SOL_SOCKET, 83, 1)
+        except OSError:  # it is that old
+            yield
+            return
+        yield
+        listener.setsockopt(socket.SOL_SOCKET, 83, 0)
+
+
 def main_pid() -> int:
     """The broker's process; 0: it is not there."""
     return int(systemctl.show(SERVICE, "MainPID")["MainPID"])
@@ -76,15 +95,17 @@ def acquire(job: str = "", **changes: Any) -> messages.Acquire:
     return replace(usual, **changes)
 
 
-def start(job: str, **changes: Any) -> messages.Start:
-    return replace(messages.Start(job, "cpu", "a job", (), False), **changes)
+def start(job: str, keeper: int = 0, **changes: Any) -> messages.Start:
+    """``keeper``: a process, as it is now."""
+    started = start_time(keeper) or 0
+    return replace(messages.Start(job, "cpu", "a job", (), False, keeper, started), **changes)
 
 
-def ask(message: Any, fd: int | None = None) -> Any:
+def ask(message: Any) -> Any:
     """The answer, or the name of the error."""
     connection = Connection()
     try:
-        return connection.ask(message, fd=fd, timeout_s=DEADLINE_S)
+        return connection.ask(message, timeout_s=DEADLINE_S)
     except wire.ErrorReply as error:
         return error.name.removeprefix("org.varlink.service.")
     finally:
@@ -105,6 +126,8 @@ def say(data: bytes, *fds: int) -> str:
         control = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds))] if fds else []
         try:
             caller.sendmsg([data], control)
+        except PermissionError:
+            return "refused by the kernel"
         except BrokenPipeError:
             return ""
         return heard(caller)
@@ -199,15 +222,13 @@ class Running:
         self.keeper = Puppet(uid, lambda: None)
         asked = asked or acquire()
         self.job = asked.job
-        pidfd = os.pidfd_open(self.keeper.pid)
 
         def act() -> list[str]:
-            granted, started = ask(asked), ask(start(asked.job, **changes), fd=pidfd)
+            granted, started = ask(asked), ask(start(asked.job, self.keeper.pid, **changes))
             return [type(granted).__name__, type(started).__name__, getattr(started, "cgroup", started)]
 
         with Puppet(uid, act) as client:
             self.said = client.said
-        os.close(pidfd)
         assert self.said[:2] == ["Granted", "StartedScope"], self.said
         self.unit, self.cgroup = f"slicer-{self.job}.scope", self.said[2]
 

@@ -31,7 +31,7 @@ def slicer(tmp_path: Path) -> Iterator[Slicer]:
 def public_slicer(slicer: Slicer) -> Iterator[Slicer]:
     """`slicer` in a directory that every user can write to."""
     inner, root = slicer.directory, Path(tempfile.mkdtemp(prefix="slicer-", dir="/var/tmp"))
-    root.chmod(0o777)
+    root.chmod(0o1777)  # as /tmp is
     slicer.directory = root
     yield slicer
     slicer.directory = inner

@@ -1,4 +1,8 @@
-"""A file system (FUSE) of one file, whose close is never answered: whoever closes it hangs until it ends."""
+"""A file system (FUSE) of one file, whose close is never answered: whoever closes it hangs until it ends.
+
+Or, with ``writes``, it never takes what is written to it. Then whoever gives up the last copy of any
+descriptor of it hangs, also of one that is still in flight between two processes.
+"""
 
 from __future__ import annotations
 
@@ -13,13 +17,15 @@ from pathlib import Path
 
 _DEVICE = Path("/dev/fuse")
 _HEADER = struct.Struct("=IIQQ")  # of a request: length, opcode, unique, node
-_LOOKUP, _FORGET, _GETATTR, _OPEN, _FLUSH, _INIT, _INTERRUPT, _BATCH_FORGET = 1, 2, 3, 14, 25, 26, 36, 42
+_LOOKUP, _FORGET, _GETATTR, _OPEN, _WRITE, _FLUSH = 1, 2, 3, 14, 16, 25
+_INIT, _INTERRUPT, _BATCH_FORGET = 26, 36, 42
+_WRITEBACK_CACHE = 1 << 16
 _ROOT_NODE = 1
 _ENOSYS = 38
 
 
 @contextmanager
-def hanging_file(place: Path) -> Iterator[bool]:
+def hanging_file(place: Path, *, writes: bool = False) -> Iterator[bool]:
     """``place`` has a file "file" that everybody may open, until the end of the ``with``.
 
     False: there is no FUSE in this machine.
@@ -39,7 +45,7 @@ def hanging_file(place: Path) -> Iterator[bool]:
     server = os.fork()
     if not server:
         try:
-            _serve(fd)
+            _serve(fd, writes=writes)
         finally:
             os._exit(1)
     os.close(fd)
@@ -52,20 +58,21 @@ def hanging_file(place: Path) -> Iterator[bool]:
         place.rmdir()
 
 
-def _serve(fd: int) -> None:
+def _serve(fd: int, *, writes: bool) -> None:
+    unheard = (_FORGET, _BATCH_FORGET, _INTERRUPT, _WRITE if writes else _FLUSH)
     while True:
         _, opcode, unique, node = _HEADER.unpack_from(os.read(fd, 1 << 20))
-        if opcode in (_FORGET, _BATCH_FORGET, _INTERRUPT, _FLUSH):
+        if opcode in unheard:
             continue
-        body = _answer(opcode, node)
+        body = _answer(opcode, node, _WRITEBACK_CACHE if writes else 0)
         error = 0 if body is not None else -_ENOSYS
         body = body or b""
         os.write(fd, struct.pack("=IiQ", 16 + len(body), error, unique) + body)
 
 
-def _answer(opcode: int, node: int) -> bytes | None:
+def _answer(opcode: int, node: int, flags: int) -> bytes | None:
     if opcode == _INIT:
-        return struct.pack("=IIIIHHIIHHI7I", 7, 31, 4096, 0, 12, 9, 4096, 1, 1, 0, 0, *[0] * 7)
+        return struct.pack("=IIIIHHIIHHI7I", 7, 31, 4096, flags, 12, 9, 4096, 1, 1, 0, 0, *[0] * 7)
     if opcode == _GETATTR:
         return struct.pack("=QII", 60, 0, 0) + _attributes(node)
     if opcode == _LOOKUP:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import select
 import socket
 import threading
@@ -103,8 +102,6 @@ class Server:
         self.connections.close()
         self.listener.close()
         self.loop.epoll.close()
-        for fd in [fd for call in self.calls for fd in call.fds]:
-            os.close(fd)
 
 
 @contextmanager

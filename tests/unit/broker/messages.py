@@ -34,7 +34,7 @@ CALLS: tuple[Any, ...] = (
         priority=-100, expect_s=1.0, ahead_of="", wait=True, max_wait_s=None, runs_anyway=False,
     ),
     m.Start(
-        JOB, "gpu", "train", (("CPUQuota", "200%"), ("MemoryMax", "4G")), False, "on",
+        JOB, "gpu", "train", (("CPUQuota", "200%"), ("MemoryMax", "4G")), False, 4711, 12345, "on",
         ("/dev/nvidia-modeset",),
     ),
     m.Release(JOB),

@@ -19,6 +19,7 @@ from slicer.broker.server.loop import Loop
 from slicer.broker.server.refusal import Refusal
 from slicer.broker.server.register import Holding, Register, Waiter
 from slicer.broker.server.requests import draft_of
+from slicer.broker.server.watch import ProcessWatch
 from slicer.broker.server.wishes import Wish
 from slicer.errors import BackendError
 from slicer.kernel import proc
@@ -30,7 +31,7 @@ JOB, UID = "0123456789ab", os.getuid()
 UNIT = f"slicer-{JOB}.scope"
 OPEN = (Property("DevicePolicy", "DevicePolicy", "s", "strict", "strict"),)
 FAILED = BackendError("it broke")
-START = messages.Start(JOB, "gpu", "a job", (), False)
+START = messages.Start(JOB, "gpu", "a job", (), False, 0, 0)
 
 
 class Peer:
@@ -123,12 +124,9 @@ class Desk:
     # What happens:
 
     def start(self) -> None:
-        pidfd = os.pidfd_open(self.keeper)
         caller: Any = self.caller
-        try:
-            self.front.start(Call(caller, START, False, (pidfd,)), self.waiter)
-        finally:
-            os.close(pidfd)
+        named = replace(START, keeper=self.keeper, keeper_start=proc.start_time(self.keeper) or 0)
+        self.front.start(Call(caller, named, False), self.waiter)
 
     def grant(self) -> Holding:
         """As the queue does."""
@@ -137,7 +135,8 @@ class Desk:
         is_held = int(early is not None and not early.is_starting)
         lease = lease if early is None else early.named_in(lease)
         claim = Claim(JOB, "", "scope", is_held, 1.0, (), (), "gpu", 1.0, 0)
-        holding = self.register.add(lease, claim, os.pidfd_open(os.getpid()))
+        process = ProcessWatch(self.loop, os.pidfd_open(os.getpid()), lambda: None)
+        holding = self.register.add(lease, claim, process)
         holding.early, self.waiter.early = early, None
         self.register.leave(self.waiter)
         connection: Any = self.waiting

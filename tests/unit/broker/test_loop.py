@@ -69,3 +69,26 @@ def test_what_was_cancelled_takes_no_room(loop: Loop) -> None:  # a caller may w
         loop.after(1e9, lambda: None).cancel()
     assert len(loop._due) < 3000
     assert kept.act is not None
+
+
+def test_an_event_is_not_of_a_descriptor_that_got_the_same_number_later(loop: Loop) -> None:  # S15
+    first, second = os.pipe(), os.pipe()
+    heard: list[str] = []
+
+    def exchange(_: int) -> None:
+        """The second one is closed, and another one, in which nothing is, has its number."""
+        loop.forget(first[0])
+        loop.forget(second[0])
+        os.close(second[0])
+        assert os.dup(first[1]) == second[0]
+        loop.watch(second[0], lambda _: heard.append("of the other one"), 0)
+
+    loop.watch(first[0], exchange)
+    loop.watch(second[0], lambda _: heard.append("of the closed one"))
+    for _, writer in (first, second):
+        os.write(writer, b"x")
+    loop.turn(0.0)
+    assert not heard
+    loop.forget(second[0])
+    for fd in (*first, *second):
+        os.close(fd)

@@ -17,13 +17,13 @@ from slicer.broker.rules.standing import groups, passing, standings, why_behind
 from slicer.broker.rules.usage import Running, with_running
 from slicer.broker.server.names import Names, ask_services
 from slicer.broker.server.policy_file import PolicyFile, load
-from slicer.broker.server.requests import priority_of
 from slicer.errors import ConfigError, NotAllowedError
 from slicer.model import Busy, Lease, Ticket
 from slicer.placement.capacity import Device
 from slicer.placement.capacity import Policy as Settings
 from slicer.placement.decision import decide
 from slicer.placement.forecast import deadlocked
+from slicer.state.directory import Directory
 from tests.unit import made_up
 
 ALICE, BOB = 1001, 1002
@@ -55,6 +55,7 @@ def test_a_users_own_word_wins_then_its_most_generous_group_then_the_default(etc
         """\
 patience = "infinity"
 half_life = "1d"
+allow_services = true
 [default]
 max_gpus = 1
 max_vram = "24G"
@@ -80,7 +81,7 @@ weight = 3
     assert [weight_of(policy, uid, (200, 300)) for uid in (ALICE, BOB)] == [2.0, 3.0]
     assert weight_of(policy, ALICE, (1001,)) == 1.0
     assert [account_of(policy, gids) for gids in ((1001, 300, 200), (100, 7))] == [200, 100]
-    assert policy.half_life_s == 86400.0
+    assert (policy.half_life_s, policy.allow_services) == (86400.0, True)
     assert policy.patience_s == float("inf")
 
 
@@ -91,6 +92,7 @@ weight = 3
         ("[user.alice]\nmax_gpus = 1\n", ":1: unknown key 'user' (did you mean users?)"),
         ("[default]\nmax_gpus = -1\n", ":2: max_gpus: "),
         ("[default]\nmax_gpus = true\n", ":2: max_gpus: "),
+        ("allow_services = 1\n", ":1: allow_services: "),
         ('[groups.lab]\nmax_vram = "8"\n', ":2: max_vram: "),
         ("\n[users.alice]\nweight = 0\n", ":3: weight: expected a number above 0"),
         ("[users.alice]\nweight = nan\n", ":2: weight: "),
@@ -119,7 +121,7 @@ def test_an_error_names_file_and_line(etc: Path, text: str, said: str) -> None: 
 def test_a_bad_file_leaves_the_last_good_one_in_force_and_is_told_once(etc: Path) -> None:  # L3
     path, said = etc / "policy.toml", list[str]()
     path.write_text("[default]\nmax_gpus = 1\n")
-    file = PolicyFile(str(path), warn=said.append, names=Names(str(etc)))
+    file = PolicyFile(str(path), kept=kept_in(etc), warn=said.append, names=Names(str(etc)))
     path.write_text("[default]\nmax_gpus = 'x'  # longer\n")
     assert not file.refresh()
     assert not file.refresh()
@@ -135,10 +137,38 @@ def test_a_bad_file_leaves_the_last_good_one_in_force_and_is_told_once(etc: Path
     assert file.policy == NO_POLICY
 
 
-def test_at_the_start_there_is_no_last_good_one(etc: Path) -> None:  # L3
+def kept_in(etc: Path) -> Directory:
+    """Where the last good policy is kept."""
+    (etc / "run").mkdir(mode=0o700, exist_ok=True)
+    return Directory(os.open(etc / "run", os.O_RDONLY | os.O_DIRECTORY), str(etc / "run"))
+
+
+def test_the_last_good_one_outlives_the_broker(etc: Path) -> None:  # L3, W30
+    path, said = etc / "policy.toml", list[str]()
+
+    def began() -> PolicyFile:
+        return PolicyFile(str(path), kept=kept_in(etc), warn=said.append, names=Names(str(etc)))
+
+    path.write_text("[users.bob]\nmax_gpus = 1\n")
+    assert began().trouble == ""
+    path.write_text("[users.bob]\nmax_gpu = 1\n")
+    file = began()
+    assert (file.policy.users[BOB].max_gpus, file.trouble.startswith(f"{path}:2: unknown key")) == (1, True)
+    assert [each.endswith("; the policy from before stays in force") for each in said] == [True]
+    path.write_text("[users.bob]\nmax_gpus = 33\n")
+    assert file.refresh()
+    assert (file.policy.users[BOB].max_gpus, file.trouble) == (33, "")
+    path.unlink()
+    assert file.refresh()
+    path.write_text("nonsense")
+    assert began().policy == NO_POLICY  # as it was, until somebody made a mistake
+    assert (etc / "run" / "policy").stat().st_mode & 0o777 == 0o600
+
+
+def test_the_first_start_has_no_last_good_one(etc: Path) -> None:  # L3
     (etc / "policy.toml").write_text("nonsense")
     with pytest.raises(ConfigError):
-        PolicyFile(f"{etc}/policy.toml", warn=lambda _: None)
+        PolicyFile(f"{etc}/policy.toml", kept=kept_in(etc), warn=lambda _: None)
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root distrusts what others can write")
@@ -207,28 +237,6 @@ def test_what_may_never_be_is_refused_at_once(fields: dict[str, int], said: str)
         check(CAPPED, (1001,), ticket(**fields), MIXED, "alice")
     assert caught.value.message == said
     assert caught.value.where.startswith("policy.toml")
-
-
-HELD, OWN_SLOT = lease(gpus=("GPU-a",)), lease(slots={"u1001.mine": 1})
-
-
-@pytest.mark.parametrize(
-    ("asked", "inside", "most", "usual", "counts"),
-    [
-        (100, (), None, 0, 0),  # nothing is said: nobody goes ahead of others by it
-        (-5, (), None, 0, -5),  # but behind them
-        (7, (), None, 10, 7),  # as the administrator's profile says
-        (100, (), None, None, 100),  # root, or max_priority = "infinity"
-        (3, (), 5, None, 3),
-        (0, (HELD,), None, 0, 100),  # its outer job holds what others want
-        (0, (HELD,), 5, None, 5),
-        (100, (OWN_SLOT,), None, 0, 0),  # and this one what nobody else could
-    ],
-)  # fmt: skip
-def test_a_priority_goes_ahead_of_others_with_the_administrators_leave_only(
-    asked: int, inside: tuple[Lease, ...], most: int | None, usual: int | None, counts: int
-) -> None:  # L3
-    assert priority_of(asked, inside, {"cpu": 4}, Caps(max_priority=most), usual) == counts
 
 
 def test_infinity_is_a_word_too() -> None:  # L3

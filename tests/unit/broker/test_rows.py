@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
+
+import pytest
 
 from slicer.broker.protocol import messages, wire
 from slicer.broker.rules import views
-from slicer.broker.server.rows import Rows
+from slicer.broker.server.rows import Rows, fitting
 from slicer.record import replace
 from tests.unit.broker.messages import LEASE, TICKET
+from tests.unit.broker.within import acquire, within
 
 OWNER, OTHER, ROOT = TICKET.uid, 4711, 0
 SECRET = replace(TICKET, command='train --token "geheim"\\', slots={"cpu": 1, f"u{OWNER}.mine": 2})
@@ -45,3 +49,25 @@ def test_a_long_queue_is_made_into_rows_once() -> None:
     rows.of(queue[:10], OTHER)
     assert len(rows._rows) == 10, "what has gone takes no memory"
     assert Rows(views.lease).of((LEASE,), OTHER) == (wire.encoded(views.lease(LEASE, OTHER)),)
+
+
+def test_rows_that_are_too_many_cost_those_of_their_own_user() -> None:  # L1, S24
+    """Those of who looks come first, then one of each user after the other."""
+    crowd, bob = [(1001, 100)] * 50, [(1002, 100)] * 3
+    is_told = fitting([*crowd, *bob, (OTHER, 100)], OTHER, 1000)
+    assert (sum(is_told[:50]), is_told[50:]) == (6, [True] * 4)
+    assert is_told[:6] == [True] * 6, "the first ones in the queue"
+    assert fitting([(1001, 5000), (1001, 1), (1002, 500)], OTHER, 1000) == [False, False, True]
+    assert all(fitting([*crowd, *bob], OTHER))
+
+
+def test_a_status_that_is_too_long_says_what_is_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:  # L1, S24
+    monkeypatch.setattr(fitting, "__defaults__", (2000,))
+    with within(tmp_path, monkeypatch, config="[slots]\ncpu = 1\n") as inside:
+        for _ in range(10):
+            inside.dial().ask(acquire(slots={"cpu": 1}, name="x" * 200), more=True)
+        standing = inside.dial().ask(messages.Status())
+    assert standing.left_out
+    assert 1 <= len(standing.leases) + len(standing.tickets) == 10 - standing.left_out

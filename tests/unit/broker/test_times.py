@@ -178,3 +178,19 @@ def test_who_waits_so_long_has_waited_while_the_machine_was_suspended(inside: Wi
     assert inside.files("tickets") == []
     [row] = inside.dial().ask(messages.Usage(None, "user")).rows
     assert row.gpu_s == pytest.approx(3662.0, abs=2.0), "it was held meanwhile"
+
+
+def test_places_that_were_exchanged_are_written_down(inside: Within) -> None:  # L2, S19
+    holder, first, second = acquire(**CPU), acquire(**CPU), acquire(**CPU)
+    assert isinstance(inside.dial().ask(holder, more=True), messages.Granted)
+    assert inside.dial().ask(first, more=True).busy.ahead == 0
+    ahead = acquire(**CPU, ahead_of=first.job)
+    assert inside.dial().ask(ahead, more=True).busy.ahead == 0
+    assert inside.dial().ask(second, more=True).busy.ahead == 2
+    inside.stop()
+    inside.start()
+    callers = [inside.dial() for _ in range(3)]
+    for caller, asked in zip(callers, (second, first, ahead), strict=True):
+        caller.sock.sendall(wire.encode_call(asked, more=True))
+        caller._kind = messages.Acquire
+    assert [caller.hear().busy.ahead for caller in callers] == [2, 1, 0]

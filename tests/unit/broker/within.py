@@ -7,7 +7,7 @@ import select
 import socket
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -66,7 +66,9 @@ class Caller:
 
     @property
     def has_heard(self) -> bool:
-        return bool(select.select([self.sock], [], [], 0)[0])
+        poller = select.poll()
+        poller.register(self.sock, select.POLLIN)
+        return bool(poller.poll(0))
 
 
 def acquire(**wish: Any) -> messages.Acquire:
@@ -142,7 +144,6 @@ def within(path: Path, monkeypatch: pytest.MonkeyPatch, **files: str) -> Iterato
     """One that runs by the administrator's ``files``, by their names without ".toml"."""
     monkeypatch.setenv("SLICER_SIM", "2x24G")
     monkeypatch.setenv("SLICER_STATE_DIR", str(path / "sim"))
-    monkeypatch.setattr(module, "Impatience", nullcontext)  # the alarm is the test run's own here
     made = Within(path, Clocks(monkeypatch))
     for name, text in files.items():
         Path(made.places.configuration, f"{name}.toml").write_text(text)

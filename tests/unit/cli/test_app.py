@@ -26,6 +26,9 @@ def test_version(cli: Cli) -> None:
     assert cli.run("--version").stdout == f"slicer {__version__}\n"
 
 
+_SUBMIT = "slicer run -- COMMAND runs one job, slicer queue FILE those of a file"
+_MEMORY = "--set MemoryMax=8G limits main memory; --vram 8G asks for GPU memory"
+_BACKGROUND = "put the job into a file: slicer queue FILE --detach; or start it with nohup or in tmux"
 _NO_MEMORY = "slicer: --set: unknown resource property 'memory' (did you mean MemoryMax?)\n"  # W14
 
 
@@ -57,6 +60,9 @@ def test_help_of_run_says_the_exit_codes(cli: Cli) -> None:
         (["stat"], "slicer: no such command 'stat' (did you mean slicer status?)\n"),
         (["top"], "slicer: no such command 'top' (did you mean slicer status?)\n"),  # W14
         (["kill"], "slicer: no such command 'kill' (did you mean slicer stop?)\n"),
+        (["submit"], f"slicer: no such command 'submit' ({_SUBMIT})\n"),  # W33
+        (["run", "--mem", "8G"], f"slicer: --mem: no such option ({_MEMORY})\n"),
+        (["run", "--background", "true"], f"slicer: --background: no such option ({_BACKGROUND})\n"),
         (["xyz"], "slicer: no such command 'xyz' (see slicer --help)\n"),
         (["-p", "heavy"], "slicer: no such option '-p' (did you mean slicer run -p?)\n"),
         (["status", "--jsn"], "slicer: status: no such option '--jsn' (did you mean --json?)\n"),

@@ -89,10 +89,13 @@ def test_what_is_wrapped_is_offered_by_its_name(cli: Cli) -> None:  # C5, S5
     config = cli.root / "routes.toml"
     config.write_text('[routes.some]\n[routes.some.cpu]\n')
     environ = {"SLICER_CONFIG": str(config)}
+    slicer = cli.root / "slicer"
+    shutil.copy(shutil.which("true") or "", slicer)
     for name in ("zzgood", "zz$(touch x)"):
         program = cli.root / name
         shutil.copy(shutil.which("true") or "", program)
-        cli.run("wrap", "install", str(program), "--route", "some", env=environ)
+        line = ("wrap", "install", str(program), "--route", "some", "--slicer", str(slicer))
+        cli.run(*line, env=environ)
     assert offered(cli, "slicer wrap remove zz", **environ) == ["zzgood"]
     for name in ("zzgood", "zz$(touch x)"):
         cli.run("wrap", "remove", str(cli.root / name), env=environ)

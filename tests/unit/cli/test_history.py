@@ -102,6 +102,15 @@ def test_one_job_in_full() -> None:  # X3
 
 
 @pytest.mark.parametrize(
+    ("signo", "how"), [(1, "(it was closed)"), (2, "(Ctrl-C)"), (3, "(Ctrl-\\)"), (20, "(a key)")]
+)
+def test_a_closed_terminal_is_told_from_a_key(signo: int, how: str) -> None:  # W33
+    job = replace(OUTCOME, reason="signal", signal=signo, exit_code=128 + signo, ended_by="terminal")
+    (line,) = [line.text for line in details(job) if line.text.startswith("ended")]
+    assert line.endswith(f"from the terminal {how}")
+
+
+@pytest.mark.parametrize(
     ("changes", "word"),
     [
         ({"exit_code": 0}, "ok"),
@@ -120,7 +129,7 @@ def test_how_it_ended_in_a_word(changes: dict[str, object], word: str) -> None:
 @pytest.fixture
 def past(cli: Cli) -> list[Outcome]:
     """Five jobs, the oldest first."""
-    path = str(cli.root / "history" / "slicer" / "history.db")
+    path = str(cli.history)
     made = []
     for i in range(5):
         name = f"train {i}" if i % 2 else "twin*" if i else ""

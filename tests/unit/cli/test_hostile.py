@@ -109,7 +109,7 @@ def test_a_history_of_another_hand_does_not_talk_to_the_terminal(cli: Cli) -> No
     texts = ("job", "name", "profile", "backend", "manager", "unit", "slice", "reason")
     made = replace(OUTCOME, started_at=time.time(), **dict.fromkeys(texts, EVIL))
     made = replace(made, command=COMMAND, gpus=(EVIL,), enforced=(EVIL,), not_enforced=(EVIL,))
-    append(made, str(cli.root / "history" / "slicer" / "history.db"))
+    append(made, str(cli.history))
     check(cli, "history")
     check(cli, "history", EVIL)
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from slicer import gpu
 from slicer.job import launch
+from slicer.kernel import SYSROOT
 from tests.unit.program import Cli
 
 pytest_plugins = ["tests.unit.program"]
@@ -49,7 +49,8 @@ def test_a_file_that_gives_gpus_by_default_needs_no_hint(cli: Cli) -> None:  # W
 
 
 def test_a_machine_with_a_driver_has_gpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:  # W2
-    monkeypatch.setattr(gpu, "DRIVER_FILES", (str(tmp_path / "none"), str(tmp_path)))
-    assert launch._has_gpus({})
-    monkeypatch.setattr(gpu, "DRIVER_FILES", (str(tmp_path / "none"),))
+    monkeypatch.setenv(SYSROOT, str(tmp_path))
     assert not launch._has_gpus({})
+    (tmp_path / "dev").mkdir()
+    (tmp_path / "dev" / "nvidiactl").touch()
+    assert launch._has_gpus({})

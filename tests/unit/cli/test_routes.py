@@ -71,7 +71,6 @@ def routes(cli: Cli, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixtu
     def run(*arguments: str, env: Mapping[str, str] | None = None, code: int | None = 0) -> Any:
         with monkeypatch.context() as patch:
             patch.setattr(os, "environ", {**cli.environ, **(env or {})})
-            patch.setattr(history, "SYSTEM_DIRECTORY", os.path.dirname(database(cli)))
             patch.chdir(cli.root)
             capfd.readouterr()
             done = subprocess.CompletedProcess(arguments, app.main(list(arguments)), *capfd.readouterr())
@@ -94,7 +93,7 @@ def configure(cli: Cli, text: str) -> None:
 
 
 def database(cli: Cli) -> str:
-    return str(cli.root / "history" / "slicer" / "history.db")
+    return str(cli.history)
 
 
 def keep(cli: Cli, past: Past) -> None:
@@ -250,7 +249,7 @@ def test_one_route_is_shown_by_its_destinations(routes: Cli) -> None:  # C6
 def test_a_hint_comes_with_its_reason_and_the_lines_to_write(routes: Cli) -> None:  # C6
     keep(routes, busy_day())
     said = routes.run("routes", "stats").stdout
-    reason = "1 of 41 jobs on gpu ran out of GPU memory; the smallest measured 50m (the threshold is 1h)"
+    reason = "1 of 41 inputs on gpu ran out of GPU memory; the smallest measured 50m (the threshold is 1h)"
     assert f'\n\nwhisper: {reason}\n    [routes.whisper]\n    threshold = "49m"\n' in said
     (found,) = routes.json("routes", "stats")["routes"]
     assert found["hints"] == [
@@ -411,7 +410,7 @@ def test_without_matplotlib_it_says_what_to_install(routes: Cli) -> None:  # C9
     path = {"PYTHONPATH": f"{absent}:{routes.environ['PYTHONPATH']}"}
     done = Cli.run(routes, "routes", "suggest", "whisper", "--plot", "out.svg", env=path, code=125)
     assert "a plot needs matplotlib (not installed)" in done.stderr
-    assert "pip install 'slicer-systemd[plot]'" in done.stderr
+    assert "pip install matplotlib" in done.stderr
     assert not (routes.root / "out.svg").exists()
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 
 from slicer.cli import say
@@ -21,7 +23,7 @@ LINES = pytest.CaptureFixture[str]
     ("outcome", "text"),
     [
         (replace(QUICK, exit_code=0), "done: exit 0 · 7ms"),
-        (QUICK, "done: exit 3 · 7ms"),
+        (QUICK, "ended: exit 3 · 7ms"),
         (
             OUTCOME,
             "train: exit 137 (out of memory) · 2m3s · CPU 1m2s · memory 24.0G · "
@@ -30,20 +32,20 @@ LINES = pytest.CaptureFixture[str]
         ),
         (
             replace(QUICK, reason="timeout", exit_code=124, signal=15),
-            "done: exit 124 (over its time limit) · 7ms",
+            "ended: exit 124 (over its time limit) · 7ms",
         ),
-        (replace(QUICK, reason="stopped", exit_code=143, signal=15), "done: exit 143 (stopped) · 7ms"),
+        (replace(QUICK, reason="stopped", exit_code=143, signal=15), "ended: exit 143 (stopped) · 7ms"),
         (
             replace(QUICK, reason="signal", exit_code=139, signal=11),
-            "done: exit 139 (killed by SIGSEGV) · 7ms",
+            "ended: exit 139 (killed by SIGSEGV) · 7ms",
         ),
         (
             replace(QUICK, reason="signal", exit_code=178, signal=50),
-            "done: exit 178 (killed by signal 50) · 7ms",
+            "ended: exit 178 (killed by signal 50) · 7ms",
         ),
         (
             replace(QUICK, leftovers=1, usage=Usage(cpu_s=0.5)),
-            "done: exit 3 · 7ms · CPU 500ms · 1 leftover process ended",
+            "ended: exit 3 · 7ms · CPU 500ms · 1 leftover process ended",
         ),
     ],
 )
@@ -58,7 +60,7 @@ def test_what_was_not_enforced_is_said_to_those_who_ask(capfd: LINES) -> None:
 
 
 def test_who_holds_what_the_job_waits_for(capfd: LINES) -> None:  # A9, B2
-    first = replace(TRAIN, since_s=now_s() - 60.1, expect_s=360.0)
+    first = replace(TRAIN, uid=os.geteuid(), since_s=now_s() - 60.1, expect_s=360.0)
     second = replace(BACKUP, since_s=now_s() - 60.1, expect_s=None)
     messages = say.Messages(0)
     messages.waiting(Busy("gpu", (second, first), 0, (), ""))
@@ -66,11 +68,11 @@ def test_who_holds_what_the_job_waits_for(capfd: LINES) -> None:  # A9, B2
     messages.waiting(Busy("cpu", (replace(first, expect_s=1.0, unit=""),), 0, (), "", slot="cpu"))
     messages.waiting(Busy("cpu", (), 1, (), "", slot="cpu"))
     assert capfd.readouterr().err.splitlines() == [
-        "slicer: waiting for a GPU, held by train (pid 4211, slicer-3f2a9c01b7de.scope, for 1m, "
-        "about 5m left) and 1 other",
+        "slicer: waiting for a GPU, held by train (about 5m left, pid 4211, "
+        "slicer-3f2a9c01b7de.scope, for 1m) and 1 other",
         "slicer: waiting for a CPU slot, held by tar cJf backup.txz /srv (54321's, "
         "pid 88123, slicer-9b1c22d0aa31.scope, for 1m), 2 ahead of you",
-        "slicer: waiting for a CPU slot, held by train (pid 4211, for 1m, overdue)",
+        "slicer: waiting for a CPU slot, held by train (overdue, pid 4211, for 1m)",
         "slicer: waiting for a CPU slot, 1 ahead of you",
     ]
 

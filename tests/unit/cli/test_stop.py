@@ -24,6 +24,7 @@ from tests.patience import until
 from tests.process.harness import state_dir
 from tests.unit.cli.made_up_status import BACKUP, EVAL, TRAIN
 from tests.unit.program import Cli
+from tests.unit.state.test_hostile_files import changed
 
 pytest_plugins = ["tests.unit.program"]
 
@@ -88,18 +89,20 @@ def ledger(tmp_path: Path) -> Ledger:
 @pytest.mark.parametrize(
     "lie",
     [
-        {"uid": 54321},
+        {"uid": "54321"},
         {"unit": "ssh.service", "cgroup": "/system.slice/ssh.service"},
         {"unit": "", "cgroup": "/"},
         {"unit": "slicer-0123456789ab.scope", "cgroup": "/gpu.slice/slicer-0123456789ab.scope"},
     ],
 )
 def test_a_lease_cannot_talk_anybody_into_stopping_what_is_not_its_own(
-    ledger: Ledger, lie: dict[str, object]
+    ledger: Ledger, lie: dict[str, str]
 ) -> None:
-    lying = replace(TRAIN, **{"uid": os.geteuid(), "boot_id": proc.boot_id(), **lie})
-    path = Path(ledger.directory.leases.path) / lying.job
-    path.write_bytes(statefile.encode(lying))
+    data = statefile.encode(replace(TRAIN, uid=os.geteuid(), boot_id=proc.boot_id()))
+    for field, said in lie.items():
+        data = changed(data, field.upper(), said)
+    path = Path(ledger.directory.leases.path) / TRAIN.job
+    path.write_bytes(data)
     with path.open() as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         assert ledger.snapshot() == Snapshot((), ())
@@ -155,7 +158,7 @@ def test_a_waiting_job_leaves_the_queue(cli: Cli) -> None:
     cli.running("-p", "heavy", "--name", "first")
     ticket = cli.waiting("-p", "heavy", "--name", "second")
     assert cli.run("stop", "second").stdout == f"no longer waits: {ticket.job}  second\n"
-    assert cli.started[1].wait() == -signal.SIGTERM
+    assert cli.started[1].wait() == 128 + signal.SIGTERM
     assert [lease.name for lease in cli.entries("leases", Lease)] == ["first"]
 
 

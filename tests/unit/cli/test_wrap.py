@@ -30,7 +30,7 @@ def program(cli: Cli) -> Path:
     (cli.root / "bin").mkdir()
     cli.environ["PATH"] = f"{cli.root}/bin:{cli.environ['PATH']}"
     for name in ("tool", "ffprobe", "slicer"):
-        shutil.copy("/bin/true", cli.root / "bin" / name)
+        shutil.copy(shutil.which("true") or "", cli.root / "bin" / name)
     return cli.root / "bin" / "tool"
 
 
@@ -47,7 +47,9 @@ def test_from_the_first_look_to_the_last(cli: Cli, program: Path) -> None:  # C5
     assert planned.count("would ") == 3
     assert not Path(f"{program}-real").exists()
     assert not (cli.root / "history").exists()
-    assert f"wrapped {program} by the route small; the program is {program}-real now" in install(cli)
+    told = install(cli)
+    assert f"wrapped {program} by the route small; the program is {program}-real now" in told
+    assert 'with on_probe_error = "cpu" in [routes.small] they run on the CPU' in told  # N9
     assert "already" in install(cli, program)
     (wrap,) = cli.json("wrap", "list")["wraps"]
     assert (wrap["path"], wrap["route"], wrap["state"], wrap["problems"]) == (str(program), "small", "ok", [])
@@ -70,7 +72,7 @@ def test_the_shell_completes_routes_and_what_is_wrapped(cli: Cli, program: Path)
 @pytest.mark.slow
 def test_what_is_wrong_is_said_and_mended(cli: Cli, program: Path) -> None:  # C5
     install(cli)
-    os.replace(shutil.copy("/bin/false", program.with_name("draft")), program)
+    os.replace(shutil.copy(shutil.which("false") or "", program.with_name("draft")), program)
     told = cli.run("wrap", "check", "tool", code=1).stdout.splitlines()
     assert told[0].endswith("[replaced]")
     assert told[1] == f"    slicer wrap install {program} --route small"

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
         ("pixels", "8MP", 8_000_000),
         ("pixels", "8.3 MP", 8_300_000),
         ("pixels", "1920x1080", 2_073_600),
+        ("megapixel_seconds", "7.5k", 7500),
         ("lines", 500, 500),
         ("tokens", "10k", 10_000),
         ("tokens", "1.5M", 1_500_000),

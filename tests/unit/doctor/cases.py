@@ -45,6 +45,7 @@ from tests.unit.doctor.made_up import (
     NO_DEVICES,
     NO_DRIVER,
     OF_THE_BROKER,
+    ON_NIXOS,
     OTHERS,
     ROOT,
     SESSION,
@@ -59,7 +60,7 @@ from tests.unit.doctor.made_up import (
 
 _PIP = "/opt/slicer/bin/python -m pip install nvidia-ml-py"
 _SHUT = "/usr/local/lib/systemd/system/user.slice.d/50-slicer-closed-shop.conf"
-_APT = "apt install python3-pynvml"
+_DEB = "debian/rules pynvml && dpkg-buildpackage -b -us -uc"
 
 Case = Callable[[], Verdict]
 
@@ -237,7 +238,10 @@ CASES: dict[str, tuple[Case, ...]] = {
     "oomd-absent": (on_limits("ManagedOOMSwap"),),
     "devices-not-fenced": (on_limits("DeviceAllow"), on_limits("DevicePolicy", who=ROOT, boots=False)),
     "profile-unusable": (on_configuration(profiles=(ProfileFacts("big", (), "no such CPU"),)),),
-    "configuration-broken": (on_configuration(error="/etc/slicer/config.toml:3: unknown key 'x'"),),
+    "configuration-broken": (
+        on_configuration(error="/etc/slicer/config.toml:3: unknown key 'x'"),
+        on_configuration(error="/etc/slicer/config.toml: Permission denied", place="/etc/slicer/config.toml"),
+    ),
     "configuration-warning": (on_configuration(warnings=("it is passed over",)),),
     "driver-hangs": (lambda: gpus.gpus(DEVICES, None, "", ALICE),),
     "driver-unusable": (
@@ -250,7 +254,7 @@ CASES: dict[str, tuple[Case, ...]] = {
     ),
     "no-nvidia-ml-py": (
         lambda: gpus.gpus(DEVICES, replace(NO_DRIVER, reason="no-pynvml", hint=_PIP), "", ALICE),
-        lambda: gpus.gpus(DEVICES, replace(NO_DRIVER, reason="no-pynvml", hint=_APT), "", ALICE),
+        lambda: gpus.gpus(DEVICES, replace(NO_DRIVER, reason="no-pynvml", hint=_DEB), "", ALICE),
         lambda: gpus.gpus(DEVICES, replace(DRIVER, library="11.450.51"), "", ALICE),
     ),
     "nouveau": (lambda: gpus.gpus(UNDER_NOUVEAU, NO_DRIVER, "", ALICE),),
@@ -307,6 +311,8 @@ CASES: dict[str, tuple[Case, ...]] = {
         on_state(history=place("/home/alice/h", "file", 1001)),
         on_state(history_directory=place("/home/alice/.local", mode=0o777)),
         on_state(history_directory=place("/home/alice/.local", uid=1001)),
+        on_state(history_directory=place("/home/alice/.local", uid=0)),
+        on_state(history_shut="/home/alice/.local"),
         on_state(history_directory=place("/home/alice/.local", "file")),
     ),
     "history-full": (on_state(history=replace(STATE.history, free_bytes=1000)),),
@@ -340,7 +346,7 @@ CASES: dict[str, tuple[Case, ...]] = {
     "wrap-record-unusable": (lambda: wraps.wraps(replace(WRAPS, passed_over=("a record: not whole",))),),
     "units-missing": (
         on_units(system=NO_UNITS), on_units(who=ROOT, system=NO_UNITS),
-        on_units(system=NO_UNITS, is_nixos=True),
+        on_units(who=ON_NIXOS, system=NO_UNITS),
     ),
     "units-outdated": (
         on_units(system=(replace(UNITS.system[0], state="outdated"),)),
@@ -357,10 +363,20 @@ CASES: dict[str, tuple[Case, ...]] = {
     "gpus-not-fenced": (on_fence(broker=False), on_fence(who=ROOT, filters=False)),
     "closed-shop": (on_fence(closed_shop=_SHUT), on_fence(closed_shop=_SHUT, acts=True, reason="fenced")),
     "closed-shop-without-broker": (on_fence(who=ROOT, closed_shop=_SHUT, acts=True, broker=False),),
-    "closed-shop-not-acting": (on_fence(who=ROOT, closed_shop=_SHUT, acts=False),),
+    "closed-shop-not-acting": (
+        on_fence(who=ROOT, closed_shop=_SHUT, acts=False), on_fence(left_open=("user.slice",)),
+        on_fence(closed_shop=_SHUT, left_open=("cron.service",)),
+    ),
     "broker-broken": (on_broker(answer_error="the broker has not answered for 5 s"),),
     "broker-place": (on_broker(place_problem="/run/slicer-broker belongs to uid 1001"),),
-    "broker-stopped": (on_broker(has_socket=False),),
+    "broker-stopped": (
+        on_broker(has_socket=False, absence="the broker is switched on"),
+        on_broker(has_socket=False, is_enabled=False, absence="the broker was switched off"),
+        on_broker(
+            has_socket=False, absence="the broker is switched on",
+            masked=("/run/systemd/system/slicer-broker.socket",),
+        ),
+    ),
     "broker-bypassed": (on_broker(variable="off"), on_broker(variable="/tmp/\x1b[2J")),
     "policy-broken": (on_broker(who=ROOT, policy="broken", policy_error="policy.toml:3: no"),),
     "policy-unknown-name": (on_broker(policy_warnings=("policy.toml:3: there is no user 'x'",)),),
@@ -371,7 +387,8 @@ CASES: dict[str, tuple[Case, ...]] = {
     ),
     "several-slicers": (on_environment(on_path=("/usr/local/bin/slicer", "/usr/bin/slicer")),),
     "sudo-finds-no-slicer": (
-        on_environment(program="/home/alice/.local/bin/slicer"),
+        on_environment(program="/home/alice/.local/bin/slicer", is_roots=False),
+        on_environment(program="/opt/slicer/bin/slicer"),
         on_environment(secure_path=("/usr/bin",)),
     ),
     "sudo-drops-variables": (on_environment(variables=(("SLICER_CONFIG", "/x"),)),),
@@ -417,6 +434,6 @@ HEALTHY: tuple[Case, ...] = (
     on_sharing(INFER, who=ALICE, is_dmem_on=False),
     on_sharing(INFER, limits="it takes driver 615, this is 575.57.08", is_dmem_on=False),
     # NixOS
-    on_units(system=(*NO_UNITS, LIMITS), packaged=("/etc/systemd/system/gpu.slice",), is_nixos=True),
+    on_units(system=(*NO_UNITS, LIMITS), packaged=("/etc/systemd/system/gpu.slice",), who=ON_NIXOS),
     on_environment(program="/nix/store/1234-slicer/bin/slicer"),
 )  # fmt: skip

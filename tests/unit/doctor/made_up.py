@@ -23,6 +23,7 @@ from slicer.wrap.model import Status, Wrap
 
 ROOT = Who(0, "root", "system", True)
 ALICE = Who(1000, "alice", "user", True)
+ON_NIXOS = Who(1000, "alice", "user", True, is_nixos=True)
 OF_THE_BROKER = Who(1000, "alice", "system", True)
 
 SYSTEMD = SystemdFacts(
@@ -74,8 +75,8 @@ STATE = StateFacts(
 )  # fmt: skip
 FENCE = FenceFacts("", None, False)
 BROKER = BrokerFacts(
-    is_installed=True, is_enabled=True, has_socket=True, place_problem="", answer_error="", leases=2,
-    waiting=1, policy="read", policy_error="", policy_warnings=(), variable="",
+    is_installed=True, is_enabled=True, has_socket=True, absence="", masked=(), place_problem="",
+    answer_error="", leases=2, waiting=1, policy="read", policy_error="", policy_warnings=(), variable="",
 )  # fmt: skip
 JOURNAL = JournalFacts("", "", True, True, True, None, "current")
 UNITS = UnitFacts(
@@ -85,11 +86,10 @@ UNITS = UnitFacts(
     ),
     user=(UnitFile("/home/alice/.local/share/systemd/user/gpu.slice", "slice", "missing"),),
     packaged=(), masked=(), delegation="current", old_files=(), old_shared=(), old_group=False,
-    is_nixos=False,
 )  # fmt: skip
 ENVIRONMENT = EnvironmentFacts(
-    program="/usr/local/bin/slicer", on_path=("/usr/local/bin/slicer",), prefix="/opt/slicer", clashing="",
-    namesakes=(), variables=(), sudo="/usr/bin/sudo", secure_path=None, is_under_sudo=False,
+    program="/usr/local/bin/slicer", on_path=("/usr/local/bin/slicer",), is_roots=True, prefix="/opt/slicer",
+    clashing="", namesakes=(), variables=(), sudo="/usr/bin/sudo", secure_path=None, is_under_sudo=False,
 )  # fmt: skip
 WRAP = Wrap(
     path="/usr/local/bin/whisper", real="/usr/local/bin/whisper-real", route="whisper",

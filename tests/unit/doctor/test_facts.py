@@ -163,3 +163,35 @@ def test_where_there_is_a_broker_the_systems_manager_starts_everybodys_jobs(
     monkeypatch.setattr(taken, "broker_socket", lambda environ: socket)
     who = taken.who_is(uid, {}, is_sudoer=True)
     assert (who.manager, who.is_brokered) == (manager, bool(socket))
+
+
+def test_a_closed_shop_is_seen_on_nixos_too(tmp_path: Path) -> None:  # N4
+    """Where a module says what slicer's drop-in says elsewhere, among all else that is said of the unit."""
+    folders = (str(tmp_path / "etc"), str(tmp_path / "lib"))
+    assert fence.drop_in(folders) == ""
+    theirs = tmp_path / "etc/user.slice.d/overrides.conf"
+    theirs.parent.mkdir(parents=True)
+    theirs.write_text("[Slice]\nDevicePolicy=closed\n")
+    assert fence.drop_in(folders) == ""
+    theirs.write_text("[Slice]\nDeviceAllow=char-1 rwm\nDevicePolicy=strict\n")
+    assert fence.drop_in(folders) == str(theirs)
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
+def test_a_home_that_cannot_be_written_is_seen_before_there_is_a_history(tmp_path: Path) -> None:  # N10
+    assert state.shut(str(tmp_path / "a/b")) == ""
+    tmp_path.chmod(0o555)
+    assert state.shut(str(tmp_path / "a/b")) == str(tmp_path)
+    assert state.shut(str(tmp_path)) == ""
+
+
+def test_a_slicer_that_another_user_can_exchange_is_not_roots(tmp_path: Path) -> None:  # W24, M4
+    theirs = tmp_path / "slicer"
+    theirs.touch(0o755)
+    assert environment.is_roots("/proc/version") == (os.stat("/").st_uid == 0)  # as in a user namespace
+    assert not environment.is_roots(str(tmp_path / "absent"))
+    os.chmod(tmp_path, 0o777)
+    assert not environment.is_roots(str(theirs))
+    link = tmp_path / "link"
+    link.symlink_to("/proc/version")
+    assert environment.is_roots(str(link)) == (os.stat("/").st_uid == 0)

@@ -364,7 +364,7 @@ def test_the_driver_is_asked_how_busy_real_gpus_are(fake_nvml: FakeNvml) -> None
 
     def asked() -> str:
         command = [sys.executable, "-c", code]
-        environ = {**os.environ, **fake_nvml.env, "PYTHONPATH": SRC}
+        environ = {**os.environ, **fake_nvml.env, "PYTHONPATH": os.pathsep.join([SRC, *sys.path])}
         done = subprocess.run(command, env=environ, check=True, capture_output=True, text=True)
         return done.stdout.strip()
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from slicer import gpu
 from slicer.backend.nested import NestedBackend
 from slicer.backend.plain import PlainBackend
 from slicer.backend.systemd import SystemdBackend
@@ -29,7 +28,7 @@ RULE = Property("DevicePolicy", "DevicePolicy", "s", "closed", "closed")
 @pytest.fixture
 def observer(monkeypatch: pytest.MonkeyPatch) -> GpuObserver:
     """A machine with three GPUs whose driver's files are there, and a kernel that filters devices."""
-    monkeypatch.setattr(gpu, "DRIVER_FILES", ("/proc/version",))
+    monkeypatch.setattr(fencing, "has_nvidia", lambda: True)
     monkeypatch.setattr(bpf, "can_filter_devices", lambda: True)
     monkeypatch.setattr(bpf, "filters_devices", lambda directory: True)
     made = GpuObserver(None)

@@ -94,6 +94,22 @@ def test_what_cannot_be_executed_is_told_apart(
     assert str(caught.value).isprintable()
 
 
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [
+        ("python3 x.py", "leave out the quotes"),
+        ("SEED=1", "env NAME=VALUE COMMAND"),
+        ("A=b/c d", "env NAME=VALUE COMMAND"),
+        ("./no such", "leave out the quotes"),
+        ("1=2", "in no directory of PATH"),
+    ],
+)
+def test_what_a_shell_would_have_understood_is_said(places: Path, name: str, hint: str) -> None:  # W33
+    with pytest.raises(CommandNotFound) as caught:
+        search(places, name)
+    assert hint in caught.value.hint
+
+
 def test_a_dangling_link_is_not_found(places: Path) -> None:
     with pytest.raises(SlicerError) as caught:
         search(places, "dangling")

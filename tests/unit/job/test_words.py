@@ -40,7 +40,7 @@ def test_others_read_who_holds_it_but_not_its_command_line() -> None:  # K7 S10
     busy = Busy("gpu", (holder, WHOLE), 2, (), "")
     told = words.describe_busy(busy, 130.0, in_public=True)
     assert told == (
-        "a GPU, held by aaaaaaaaaaaa (pid 4211, slicer-000000000000.scope, for 30s, about 30s left)"
+        "a GPU, held by aaaaaaaaaaaa (about 30s left, pid 4211, slicer-000000000000.scope, for 30s)"
         " and 1 other, 2 ahead of it"
     )
     assert "python --token SECRET" in words.describe_busy(busy, 130.0)  # at the owner's own terminal

@@ -13,17 +13,18 @@ from pathlib import Path
 
 import pytest
 
-from slicer.errors import StateError
-from slicer.kernel import cgroup
-from slicer.ledger import entries
+from slicer.errors import StateError, UsageError
+from slicer.kernel import cgroup, proc
+from slicer.ledger import entries, tickets
 from slicer.ledger.held_lease import HeldLease
 from slicer.ledger.ledger import Snapshot
 from slicer.model import Busy, Lease
 from slicer.record import replace
 from slicer.state import statefile
 from slicer.state.directory import Directory
-from tests.patience import DEADLINE_S
+from tests.patience import DEADLINE_S, until
 from tests.process.harness import SRC
+from tests.unit import made_up
 from tests.unit.ledger.box import LedgerBox
 from tests.unit.state.test_hostile_files import changed
 
@@ -107,6 +108,76 @@ def test_one_bad_file_costs_itself_only(
     for each in held:
         each.release()
     assert path.exists()
+
+
+UNREADABLE: list[Callable[[Path, Lease], None]] = [
+    told("EXPECT_S", "1e13"), told("UID", "54321"), told("JOB", "ba9876543210"), a_hard_link, zeros,
+    nothing_yet,
+]  # fmt: skip
+
+
+# D17
+@pytest.mark.parametrize("make", UNREADABLE)
+def test_a_lease_that_nobody_can_read_closes_all_gpus_while_it_is_held(
+    box: LedgerBox, make: Callable[[Path, Lease], None]
+) -> None:
+    path = box.path / "leases" / BAD
+    make(path, box.lease(BAD, gpus=("GPU-a",)))
+    with path.open("rb") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        busy = box.ask("aaaaaaaaaaaa", 1, 0, of=("GPU-a", "GPU-b"))
+        assert isinstance(busy, Busy)
+        assert [lease.job for lease in busy.holders] == [BAD]
+        box.take("bbbbbbbbbbbb").release()  # what wants no GPU goes on
+        (warning,) = box.warnings
+        assert warning.startswith(f"{path}: ")
+        assert "may hold any GPU" in warning
+        assert [lease.job for lease in box.ledger.orphans()] == [BAD]  # those who wait watch who has it open
+    box.take("aaaaaaaaaaaa", 1, 0, of=("GPU-a", "GPU-b")).release()
+
+
+# D17
+def test_an_unreadable_lease_of_the_dead_is_removed_unless_its_job_lives_on(box: LedgerBox) -> None:
+    path = box.path / "leases" / BAD
+    told("EXPECT_S", "1e13")(path, box.lease(BAD, gpus=("GPU-a",)))
+    job = subprocess.Popen(["sleep", "60"], env={"SLICER_LEASE": BAD, "PATH": os.environ["PATH"]})
+    try:
+        until(lambda: BAD.encode() in proc.environment(job.pid), "the job to have its environment")
+        assert isinstance(box.ask("aaaaaaaaaaaa", 1, 0, of=("GPU-a",)), Busy)
+    finally:
+        job.kill()
+        job.wait()
+    box.warnings.clear()
+    box.take("aaaaaaaaaaaa", 1, 0, of=("GPU-a",)).release()
+    assert box.left() == []
+    assert box.warnings == []
+
+
+# D17
+def test_an_unreadable_ticket_of_the_dead_is_removed(box: LedgerBox) -> None:
+    ticket = made_up.ticket(BAD, gpus=1, gpu_choice=("GPU-a",), uid=os.geteuid(), boot_id=proc.boot_id())
+    path = box.path / "tickets" / tickets.name_of(ticket)
+    path.write_bytes(changed(statefile.encode(ticket), "EXPECT_S", "1e13"))
+    assert box.ledger.snapshot() == Snapshot((), ())
+    assert box.left() == []
+    assert box.warnings == []
+
+
+# D17
+def test_what_nobody_could_read_back_is_not_granted(box: LedgerBox) -> None:
+    request = made_up.request(BAD, cpu_slots=1, cpu_limit=1)
+    with pytest.raises(UsageError, match="cannot be written down: EXPECT_S"):
+        box.ledger.acquire(request, box.lease(BAD, expect_s=1e13), box.observer())
+    with pytest.raises(UsageError, match="longer than 1 MiB"):
+        box.ledger.acquire(request, box.lease(BAD, name="x" * 1_200_000), box.observer())
+    held = box.take("aaaaaaaaaaaa")
+    with pytest.raises(UsageError, match="cannot be written down: EXPECT_S"):
+        box.queue("bbbbbbbbbbbb", expect_s=1e13)
+    with pytest.raises(UsageError, match="cannot be written down: NAME"):
+        held.update(name=7)
+    assert box.ledger.snapshot().leases == (replace(held.lease, name=""),)
+    held.release()
+    assert box.left() == []
 
 
 # S7

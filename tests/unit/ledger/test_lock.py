@@ -16,6 +16,7 @@ import pytest
 from slicer.errors import EX_TEMPFAIL, LedgerBusy, StateError
 from slicer.ledger import lock as ledger_lock
 from slicer.ledger.lock import LedgerLock
+from slicer.ledger.status import existing_ledger
 from tests.unit.ledger.box import LedgerBox
 
 pytest_plugins = ["tests.unit.ledger.box"]
@@ -80,9 +81,9 @@ Tell = Callable[[str], None]
 
 
 def entering(
-    box: LedgerBox, tell: Tell, mask: frozenset[int] | None = None, patience_s: float = 3600.0
+    box: LedgerBox, tell: Tell, mask: frozenset[int] | None = None, patience_s: float | None = 3600.0
 ) -> LedgerLock:
-    return LedgerLock(box.ledger._lock_fd, f"{box.path}/lock", mask, patience_s, tell)
+    return LedgerLock(box.ledger._lock_fd, f"{box.path}/lock", mask, patience_s, 0.5, tell)
 
 
 # D13
@@ -119,41 +120,95 @@ def test_whose_patience_is_over_is_told_so_where_nobody_can_see_the_holder(
     monkeypatch.undo()
 
 
+class Naps:
+    """Pauses that take no time. ``during`` is called in each one, with their number."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, during: Callable[[int], None]) -> None:
+        self.taken: list[float] = []
+        self._during = during
+        monkeypatch.setattr(ledger_lock.time, "monotonic", lambda: 1000.0 + sum(self.taken))
+        monkeypatch.setattr(ledger_lock.time, "sleep", self._nap)
+
+    def _nap(self, seconds: float) -> None:
+        self.taken.append(seconds)
+        self._during(len(self.taken))
+
+
+# D13, D18: a thousand that look every 20 ms leave the holder no CPU
+@pytest.mark.parametrize(("longest_s", "whose"), [(0.5, "locked"), (0.02, "existing_ledger")])
+def test_who_waits_for_long_looks_seldom_and_not_when_others_do(
+    box: LedgerBox, holder: Holder, monkeypatch: pytest.MonkeyPatch, longest_s: float, whose: str
+) -> None:
+    ledger = box.ledger
+    if whose == "existing_ledger":  # of slicer status
+        ledger = existing_ledger({"SLICER_STATE_DIR": str(box.path)}, pytest.fail) or box.ledger
+    ledger.patience_s = None
+    told: list[str] = []
+    ledger.tell = told.append
+    naps = Naps(monkeypatch, lambda number: holder.leave() if number == 200 else None)
+    with ledger.locked():
+        pass
+    assert naps.taken[0] < 0.001
+    assert all(later < 3 * sum(naps.taken[: number + 1]) for number, later in enumerate(naps.taken[1:], 1))
+    late = naps.taken[100:]
+    assert 0.5 * longest_s <= min(late) < max(late) <= 1.5 * longest_s
+    assert len(set(late)) > 10
+    if ledger is not box.ledger:
+        ledger.close()
+
+
 # D13
-def test_a_patience_that_is_not_over_waits_for_who_is_inside(
+def test_who_holds_the_lock_for_long_is_told_once(
     box: LedgerBox, holder: Holder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    naps: list[float] = []
-
-    def nap(seconds: float) -> None:
-        naps.append(seconds)
-        if len(naps) == 30:
-            holder.leave()
-
-    monkeypatch.setattr(ledger_lock.time, "sleep", nap)
-    with entering(box, pytest.fail):
-        pass
-    assert naps == sorted(naps)  # ever less often
-    assert naps[-1] < 0.1  # but nobody who leaves is noticed late
-
-
-# D13
-def test_a_long_wait_is_told_once(box: LedgerBox, holder: Holder, monkeypatch: pytest.MonkeyPatch) -> None:
     told: list[str] = []
-    naps: list[float] = []
-
-    def nap(seconds: float) -> None:
-        naps.append(seconds)
-        if len(naps) == 10:
-            holder.leave()
-
-    monkeypatch.setattr(ledger_lock, "_TELL_S", 0.0)
-    monkeypatch.setattr(ledger_lock.time, "sleep", nap)
+    naps = Naps(monkeypatch, lambda number: holder.leave() if number == 100 else None)
     with entering(box, told.append):
         pass
+    assert sum(naps.taken) > 6
     (said,) = told
-    assert f"pid {os.getpid()} has held the lock" in said
+    assert f"pid {os.getpid()} has held the lock for 3 s" in said
     assert "\n" not in said
+
+
+# D19
+@pytest.mark.parametrize("patience_s", [2.0, None])
+def test_nobody_is_blamed_where_many_hold_the_lock_in_turn(
+    box: LedgerBox, holder: Holder, monkeypatch: pytest.MonkeyPatch, patience_s: float | None
+) -> None:
+    def in_turn(number: int) -> None:
+        os.utime(f"{box.path}/lock", ns=(number, number))  # as each does that takes it
+        if number == 60:
+            holder.leave()
+
+    naps = Naps(monkeypatch, in_turn)
+    with entering(box, pytest.fail, patience_s=patience_s):
+        pass
+    assert 10 < sum(naps.taken) < 20
+
+
+# D19
+def test_who_does_not_wait_is_told_that_it_is_a_crowd(
+    box: LedgerBox, holder: Holder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def in_turn(number: int) -> None:
+        os.utime(f"{box.path}/lock", ns=(number, number))
+
+    naps = Naps(monkeypatch, in_turn)
+    with (
+        pytest.raises(LedgerBusy, match=r"others have taken the lock in turn for 2[01] s"),
+        entering(box, pytest.fail, patience_s=2.0),
+    ):
+        pytest.fail("it is inside")
+    assert 20 <= sum(naps.taken) < 21
+    holder.leave()
+
+
+# D19
+def test_who_takes_the_lock_is_seen_to(box: LedgerBox) -> None:
+    os.utime(box.ledger._lock_fd, ns=(0, 0))
+    box.ledger.snapshot()
+    assert os.fstat(box.ledger._lock_fd).st_mtime_ns
 
 
 # D13

@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 
+from slicer.job import plan
+from slicer.kernel import proc
 from slicer.ledger import nesting
+from slicer.ledger.ledger import Snapshot
 from slicer.ledger.nesting import OuterJobs
 from slicer.model import Lease, Profile
 from slicer.record import replace
 from tests.unit import made_up
+from tests.unit.ledger.box import LedgerBox
+
+pytest_plugins = ["tests.unit.ledger.box"]
 
 GPU_JOB = made_up.lease(
     "aaaaaaaaaaaa", pid=10, keeper=11, unit="slicer-aaaaaaaaaaaa.scope", gpus=("GPU-a",), since_s=5.0,
@@ -125,3 +133,16 @@ def test_what_is_held_twice_counts_once_for_gpus_and_adds_up_for_slots() -> None
     held = OuterJobs((GPU_JOB, replace(GPU_JOB, job="e", gpus=("GPU-a", "GPU-b")), CPU_JOB, PLAIN_JOB), False)
     assert held.gpus == ("GPU-a", "GPU-b")
     assert held.slots == {"cpu": 3}
+
+
+# D18: a thousand at once would each read the leases of all others
+def test_who_has_no_keeper_above_it_reads_no_lease(box: LedgerBox, monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[bool] = []
+    monkeypatch.setattr(box.ledger, "snapshot", lambda: read.append(True) or Snapshot((), ()))
+    monkeypatch.setattr(proc, "ancestors", lambda pid: frozenset({1, os.getpid()}))
+    plan.outer_jobs({}, box.ledger, in_scopes=False)
+    assert not read
+    monkeypatch.setattr(proc, "comm", lambda pid: "slicer-keeper")
+    plan.outer_jobs({}, box.ledger, in_scopes=False)
+    plan.outer_jobs({"SLICER_LEASE": "0123456789ab"}, box.ledger, in_scopes=True)
+    assert read == [True, True]

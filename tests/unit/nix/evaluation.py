@@ -39,8 +39,8 @@ def instantiate() -> str:
 @functools.cache
 def _nixpkgs_lib() -> Path | None:
     named = os.environ.get("NIXPKGS_LIB")
-    found = Path(named) if named else REPO.parent / "shared/nixpkgs-lib/lib"
-    return found.resolve() if (found / "default.nix").is_file() else None
+    places = (Path(named), Path(named, "lib")) if named else ()
+    return next((found.resolve() for found in places if (found / "default.nix").is_file()), None)
 
 
 def nixpkgs_lib() -> Path:

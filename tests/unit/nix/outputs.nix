@@ -17,7 +17,7 @@ let
 in
 {
   inherit (self) checks packages;
-  module = toString self.nixosModules.default;
+  module = map toString self.nixosModules.default.imports;
   overlay = self.overlays.default (pkgs (lib.head given)) { };
   # The machine of the test, without what only NixOS understands.
   slicer = test.nodes.machine.programs.slicer;

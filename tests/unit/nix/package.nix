@@ -11,6 +11,7 @@ import ../../../nix/package.nix {
       unions = lib.id;
     };
   };
+  util-linux = "util-linux";
   writableTmpDirAsHomeHook = "writableTmpDirAsHomeHook";
   python3Packages = names // {
     buildPythonApplication = lib.id;

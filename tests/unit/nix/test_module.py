@@ -172,6 +172,7 @@ def test_a_key_of_a_later_slicer_gets_through() -> None:  # K5
 
 POLICY: dict[str, Any] = {
     "half_life": "3d", "patience": "infinity", "fence": "on", "devices": ["/dev/nvidia-modeset"],
+    "allow_services": True,
     "default": {"max_gpus": 2, "max_hold": "24h"},
     "users": {
         "alice": {"max_gpus": "infinity", "max_vram": "infinity", "max_priority": "infinity", "weight": 2},
@@ -187,6 +188,7 @@ def test_the_broker_is_its_socket_and_a_policy_that_it_reads() -> None:  # K5, L
     assert made()["sockets"] == {}
     found = made(broker={"enable": True})
     assert found["sockets"] == {"slicer-broker": {"wantedBy": ["sockets.target"]}}
+    assert found["services"]["slicer-broker"] == {"stopIfChanged": False}  # N2: the socket stays
     assert (found["etc"], found["failed"]) == ([], [])  # no caps, and equal shares
     found = made(broker={"enable": True, "policy": POLICY})
     assert found["etc"] == ["slicer/policy.toml"]

@@ -16,6 +16,7 @@ import pytest
 from slicer.backend.install_units import apply, plan
 from slicer.version import __version__
 from tests.patience import DEADLINE_S
+from tests.process.test_nix_build import SITE, SITE_OF_NIX, hook, named
 from tests.systemd.test_nixos_script import CONFIGURATION
 from tests.unit.nix.evaluation import NIX, REPO, evaluate
 from tests.unit.nix.test_module import made
@@ -79,6 +80,17 @@ def test_the_package_is_what_pyproject_says(package: dict[str, Any]) -> None:  #
     assert needed | {PROJECT["project"]["readme"]} <= set(package["src"])
 
 
+def test_what_is_tried_without_nix_is_the_packages_own(package: dict[str, Any]) -> None:  # N1
+    """tests/process/test_nix_build.py reads the file without Nix."""
+    assert [path.removeprefix("../") for path in named("unions")] == package["src"]
+    assert [each.removeprefix("python3Packages.") for each in named("nativeCheckInputs")] == [
+        *package["nativeCheckInputs"]
+    ]
+    for name in ("enabledTestPaths", "disabledTestPaths", "disabledTests", "disabledTestMarks"):
+        assert named(name) == package[name], name
+    assert package["postInstall"].split() == hook("postInstall").replace(SITE_OF_NIX, SITE).split()
+
+
 def test_it_has_what_install_writes(package: dict[str, Any], built: Path, tmp_path: Path) -> None:  # K5
     done = shell(package["postInstall"], built, {"out": str(built), "PYTHONPATH": ":".join(sys.path)})
     assert done.returncode == 0, done
@@ -88,11 +100,13 @@ def test_it_has_what_install_writes(package: dict[str, Any], built: Path, tmp_pa
     assert Path("lib/systemd/system/gpu.slice") in files
     for path in files:
         assert (built / path).read_bytes() == (wanted / path).read_bytes(), path
-    for name in ("slicer-broker.socket", "slicer-broker-devices.service", "slicer-job-ended.target"):
+    for name in ("slicer-broker-devices.service", "slicer-job-ended.target"):
         installed = built / "lib/systemd/system" / name
         assert installed.read_bytes() == (REPO / "units/system" / name).read_bytes()
-    service = (built / "lib/systemd/system/slicer-broker.service").read_text()
-    assert f"\nExecStart={built}/bin/slicer-broker\n" in service
+    for name, line in (("service", "ExecStart="), ("socket", "ConditionFileIsExecutable=")):
+        text = (built / f"lib/systemd/system/slicer-broker.{name}").read_text()
+        assert f"\n{line}{built}/bin/slicer-broker\n" in text
+        assert "/usr/lib/slicer-systemd" not in text
     # Whoever does not ask for it gets no delegation.
     assert not list(built.glob("lib/systemd/system/user@*"))
 
@@ -100,7 +114,7 @@ def test_it_has_what_install_writes(package: dict[str, Any], built: Path, tmp_pa
 def test_nothing_of_its_python_reaches_the_jobs(package: dict[str, Any], built: Path) -> None:  # K5
     # The wrapper that nixpkgs would write exports PATH and PYTHONNOUSERSITE.
     assert package["dontWrapPythonPrograms"] is True
-    assert package["env"] == {"SLICER_BUILD_LAUNCHER": "no"}
+    assert package["env"] == {"SLICER_BUILD_LAUNCHER": "no", "SLICER_TEST_QUICK": "1"}
     hooks = 'buildPythonPath() { echo "path of $1"; }; patchPythonScript() { echo "patched $1"; }\n'
     python, scripts = "/nix/store/none-python3/bin/python3.13", [built / script for script in SCRIPTS]
     for script in scripts:
@@ -139,7 +153,7 @@ def test_slicer_checks_the_file_while_the_system_is_built(
 def test_the_flake_has_the_module_the_package_and_the_checks() -> None:  # K5
     found = evaluate("outputs.nix", given=SYSTEMS)
     package, test = str(NIX / "package.nix"), str(NIX / "vm-test.nix")
-    assert found["module"] == str(NIX / "module.nix")
+    assert found["module"] == [str(NIX / "module.nix")]
     assert found["overlay"] == {"slicer-systemd": package}
     assert found["packages"] == {system: {"default": package} for system in SYSTEMS}
     assert found["checks"] == {system: {"package": package, "nixos": test} for system in SYSTEMS}

@@ -10,8 +10,9 @@ from slicer.errors import ConfigError
 from slicer.model import Gpu, Host
 from slicer.record import replace
 from slicer.route import headroom
-from slicer.route.budget import Worksheet, together_bytes, worksheet
+from slicer.route.budget import Worksheet, peak_notes, together_bytes, worksheet
 from tests.unit.route.made_up import GIB, HOST, config
+from tests.unit.route.past import Past, route
 
 WHISPER = """
     [routes.r]
@@ -69,7 +70,24 @@ def test_too_little_memory_is_refused_with_the_sum() -> None:
     )
     assert made.left_bytes == -6 * GIB
     suggested = [each.suggested_bytes or 0 for each in made.shares]
-    assert 2 * suggested[0] + suggested[1] + 4 * GIB <= 40 * GIB
+    left = 40 * GIB - (2 * suggested[0] + suggested[1] + 4 * GIB)
+    assert 0 <= left < 0.3 * GIB  # N9: no more is given away than one decimal for each of three jobs
+
+
+def test_a_memory_is_proposed_from_what_past_jobs_used() -> None:  # C7, N9
+    past = Past()
+    for number in range(10):
+        past.gpu(600.0)
+        job = past.found[-1].job
+        assert job is not None
+        used = replace(job, memory_peak_bytes=(300 - number) * GIB // 100)
+        past.found[-1] = replace(past.found[-1], job=used)
+    whisper = route()
+    assert peak_notes(whisper, past.found[1:]) == []
+    (note,) = peak_notes(whisper, past.found)
+    assert note == (
+        'gpu: the most of 10 jobs that ended well was 3G of memory; with a fifth more: memory = "3.6G"'
+    )
 
 
 def test_routes_that_fit_one_by_one_may_not_fit_together() -> None:

@@ -151,7 +151,7 @@ def test_each_hint_comes_when_its_reason_is_there(
 @pytest.mark.parametrize(
     ("scene", "hint", "words"),
     [
-        (some_run_out, "gpu-out-of-memory", ("3 of 41 jobs", "the smallest measured 40m", "threshold is 1h")),
+        (some_run_out, "gpu-out-of-memory", ("3 of 41 inputs", "smallest measured 40m", "threshold is 1h")),
         (cpu_blocked, "cpu-blocked", ("6 inputs were blocked at the CPU and 1 ran", "at 6 of 6 refusals")),
         (just_above, "cpu-just-above", ("8 of 20 CPU inputs measured 1h to 1h5m", "40 jobs", "of 10.0G")),
         (probe_fails, "probe-errors", ("5 of 25 calls", "5 times: ffprobe: no such stream")),

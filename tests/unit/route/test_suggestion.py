@@ -7,6 +7,8 @@ from collections.abc import Callable
 import pytest
 
 from slicer.record import replace
+from slicer.route import scatter
+from slicer.route.scatter import ASCII
 from slicer.route.suggestion import Suggestion, suggest
 from tests.unit.route.past import HOUR, Past, part, probes, route
 
@@ -167,3 +169,28 @@ def test_numbers_that_are_none_do_not_count() -> None:  # C9
             past.gpu(metric, 9000)
 
     assert suggested(scene).config == suggested(clear).config
+
+
+def tried(times: int) -> Callable[[Past], None]:
+    """One input of 40 minutes ran out of GPU memory so often, and the CPU was busy each time."""
+
+    def scene(past: Past) -> None:
+        past.line(60)
+        for _ in range(times):
+            job = past.gpu(2400.0, exit_code=1, input="one.wav")
+            past.blocked(2400.0, after=job, input="one.wav")
+
+    return scene
+
+
+def test_an_input_that_is_tried_again_and_again_counts_once() -> None:  # C9, N5
+    once, often = suggested(tried(1)), suggested(tried(40))
+    assert once.threshold is not None
+    assert (often.threshold, often.notes, often.line) == (once.threshold, once.notes, once.line)
+
+
+def test_a_plot_has_the_jobs_that_ran_out_before_anybody_looked() -> None:  # C9, N5
+    found = suggested(tried(1))
+    assert [point.peak_mib for point in found.drawn if point.ran_out] == [found.limit_mib]
+    assert any(ASCII.ran_out in line for line in scatter.lines(found, 80, 16, ASCII)[:16])
+    assert f"{ASCII.ran_out} ran out of GPU memory" in "\n".join(scatter.lines(found, 80, 16, ASCII))

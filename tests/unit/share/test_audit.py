@@ -9,13 +9,12 @@ from slicer.share.audit import CONTEXT_MIB, MIB, Seen, Standing, is_beyond, judg
 G = 1024  # MiB
 
 
-def seen(used: int, charged: int, peak: int = 0, processes: int = 1, before: int | None = None) -> Seen:
+def seen(used: int, charged: int, processes: int = 1, before: int | None = None) -> Seen:
     """In MiB."""
-    earlier = charged if before is None else before
-    return Seen(used, earlier * MIB, charged * MIB, max(peak, charged, earlier) * MIB, processes)
+    return Seen(used, (charged if before is None else before) * MIB, charged * MIB, processes)
 
 
-# X7: contexts count, and memory in the driver's pools does not count twice
+# X7: contexts count, and nothing counts twice
 @pytest.mark.parametrize(
     ("look", "last", "expected"),
     [
@@ -23,18 +22,24 @@ def seen(used: int, charged: int, peak: int = 0, processes: int = 1, before: int
         (seen(500, 0), 0, 500),  # a context
         (seen(6 * G + 500, 6 * G), 0, 500),
         (seen(1000, 0, processes=2), 0, 1000),  # two contexts
-        (seen(6 * G + 500, 2 * G, peak=6 * G), 0, CONTEXT_MIB),  # freed into a pool: no more than a context
-        (seen(8 * G, 6 * G), 0, 2 * G),  # beyond all that was ever charged: it got past the library
+        (seen(8 * G, 6 * G), 0, 2 * G),  # it got past the library
         (seen(3 * G, 4 * G), 0, 0),  # charged since, not yet in NVML's figure
         (seen(4 * G + 500, 0, before=4 * G), 0, 500),  # freed meanwhile
         (seen(4 * G + 500, 4 * G, before=0), 0, 500),  # allocated meanwhile
-        (seen(5 * G, 5 * G), 600, 600),  # what was seen stays
-        (seen(200, 0), 600, 200),  # but not beyond what is in use at all
+        (seen(5 * G, 5 * G), 800, 700),  # what was seen wears off
+        (seen(200, 0), 600, 200),  # and is never more than what is in use at all
         (seen(0, 0, processes=0), 600, 0),
     ],
 )
 def test_what_is_used_unseen(look: Seen, last: int, expected: int) -> None:
     assert overhead(look, last * MIB) == expected * MIB
+
+
+def test_memory_that_was_once_unseen_does_not_count_for_ever() -> None:  # X7
+    last = 6 * G * MIB
+    for _ in range(60):
+        last = overhead(seen(6 * G + 500, 6 * G), last)
+    assert last == 500 * MIB
 
 
 # X7

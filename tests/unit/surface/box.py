@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 
 import slicer
 from tests.patience import DEADLINE_S
+from tests.shield import variables
 
 SRC = str(Path(slicer.__file__).parents[1])
 SERVER = str(Path(__file__).with_name("server.py"))
@@ -66,7 +67,7 @@ class Box:
             "CPU_RUN_SLOTS": "1",
             "SLICER_STATE_DIR": str(self.state), "XDG_STATE_HOME": str(root / "xdg-state"),
             "XDG_CONFIG_HOME": str(root / "config"), "XDG_CACHE_HOME": str(root / "cache"),
-            "SURFACE_JOURNAL": str(self._journal),
+            "SURFACE_JOURNAL": str(self._journal), **variables(root),
         }  # fmt: skip
         for directory in (root, self.work, root / "bin", root / "out"):
             directory.mkdir(exist_ok=True)

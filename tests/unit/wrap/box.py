@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from slicer.outcome import history
+from slicer.kernel import SYSROOT
 from slicer.wrap import dpkg, wrapping
 from slicer.wrap.model import NOBODY, Plan, Wrap
 from slicer.wrap.wrapping import Asked
@@ -41,7 +41,9 @@ class Box:
         self.slicer = root / "slicer"
         self.slicer.write_text(STAND_IN)
         self.slicer.chmod(0o755)
-        self.environ = {"HOME": str(root), "XDG_STATE_HOME": str(root / "state")}
+        state = root / "host" / "var" / "lib"  # where root's records are, too
+        self.records = state / "slicer" / "wraps"
+        self.environ = {"HOME": str(root), "XDG_STATE_HOME": str(state)}
         self.put("first")
 
     def put(self, said: str, path: Path | None = None) -> Path:
@@ -80,6 +82,6 @@ class Box:
 @pytest.fixture
 def box(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Box:
     monkeypatch.setattr(dpkg, "owner", lambda path: NOBODY)  # it takes its time
-    monkeypatch.setattr(history, "SYSTEM_DIRECTORY", str(tmp_path / "state" / "slicer"))
+    monkeypatch.setenv(SYSROOT, str(tmp_path / "host"))
     return Box(tmp_path)
 

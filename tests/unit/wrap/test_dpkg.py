@@ -66,7 +66,7 @@ def test_what_dpkg_refuses_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         dpkg.owner("/usr/bin/x")
     with pytest.raises(WrapError, match="dpkg-divert failed: the database is locked"):
         dpkg.undivert("/usr/bin/x")
-    stand_in(tmp_path, "dpkg-query", "exec sleep 1000")
+    stand_in(tmp_path, "dpkg-query", "kill -STOP $$")
     monkeypatch.setattr(dpkg, "_TIMEOUT_S", 0.01)
     with pytest.raises(WrapError, match="did not answer"):
         dpkg.owner("/usr/bin/x")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -90,11 +91,12 @@ def test_python_of_a_venv_stays_in_its_venv(box: Box) -> None:  # C5
 
 def test_a_running_program_can_be_wrapped_and_goes_on(box: Box) -> None:  # C5
     box.program.unlink()
-    subprocess.run(["cp", "/bin/sleep", box.program], check=True)
-    with subprocess.Popen([box.program, "1000"]) as process:
+    shutil.copy(shutil.which("bash") or "", box.program)
+    line = [box.program, "-c", "read line"]
+    with subprocess.Popen(line, stdin=subprocess.PIPE) as process:
         box.install()
         assert process.poll() is None
-        with subprocess.Popen([box.program, "1000"]) as through_shim:
+        with subprocess.Popen(line, stdin=subprocess.PIPE) as through_shim:
             until(lambda: os.readlink(f"/proc/{through_shim.pid}/exe") == str(box.real), "it runs")
             box.remove()
             assert through_shim.poll() is None
@@ -341,7 +343,7 @@ def test_only_one_changes_wraps_at_a_time(box: Box, monkeypatch: pytest.MonkeyPa
 @pytest.mark.parametrize("damage", ["torn", "other name", "elsewhere", "fifo", "link", "huge", "intent"])
 def test_a_record_that_slicer_did_not_write_is_passed_over(box: Box, damage: str) -> None:  # C5
     box.install()
-    (record,) = (box.root / "state/slicer/wraps").glob("*.wrap")
+    (record,) = box.records.glob("*.wrap")
     text = record.read_text()
     if damage == "other name":
         record.rename(record.with_name("0" * 24 + ".wrap"))
@@ -362,7 +364,7 @@ def test_a_record_that_slicer_did_not_write_is_passed_over(box: Box, damage: str
 @as_root
 def test_records_of_another_user_are_not_believed(box: Box) -> None:  # C5
     box.install()
-    folder = box.root / "state/slicer/wraps"
+    folder = box.records
     (record,) = folder.glob("*.wrap")
     os.chown(record, OTHER, OTHER)
     assert wrapping.statuses(box.environ, None) == ()

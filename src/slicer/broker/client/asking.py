@@ -16,7 +16,7 @@ from slicer.broker.client.connection import ANSWER_S, Connection, Lost
 from slicer.broker.client.failures import HINT, GoneError, failure_of
 from slicer.broker.protocol.messages import Acquire, Granted, Preview, Release, Waiting
 from slicer.broker.protocol.wire import ErrorReply
-from slicer.errors import BackendError, BrokerError, BusyError, SlicerError
+from slicer.errors import BackendError, BrokerError, BusyError, RequestCancelled, SlicerError
 from slicer.kernel.sleep import soonest, until_readable
 from slicer.record import replace
 
@@ -127,6 +127,8 @@ class Asking:
 
     def _refusal(self, error: ErrorReply) -> Exception:
         self._hang_up()
+        if error.name == "NoSuchJob":
+            return RequestCancelled()
         waited_s = time.monotonic() - self._began if self._call.wait else None
         return failure_of(error, waited_s)
 

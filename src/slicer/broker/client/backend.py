@@ -5,8 +5,6 @@ On the hot path of ``slicer run``: pystemd is not needed.
 
 from __future__ import annotations
 
-import os
-
 from slicer.backend import changes_of
 from slicer.backend.scopes import ScopeBackend
 from slicer.broker.client.calls import ask
@@ -65,11 +63,7 @@ class BrokerBackend(ScopeBackend):
 
     def start(self, spec: ScopeSpec, pid: int, meanwhile: Callable[[], None]) -> str:
         """Have the process put into the scope of its lease, and wait until it is in there."""
-        pidfd = os.pidfd_open(pid)
-        try:
-            self.started = self._start(start_of(spec), pidfd, meanwhile)
-        finally:
-            os.close(pidfd)
+        self.started = self._start(start_of(spec, pid), meanwhile)
         self.why_no_cap = self.started.driver_cap if spec.share_cap else None
         if spec.fence == "on" and not self.started.is_fenced:
             message = "no job without the device fence, and the broker has set none around this one"
@@ -77,13 +71,13 @@ class BrokerBackend(ScopeBackend):
         _check(spec.unit, pid, self.started)
         return self.started.cgroup
 
-    def _start(self, call: Start, pidfd: int, meanwhile: Callable[[], None]) -> StartedScope:
+    def _start(self, call: Start, meanwhile: Callable[[], None]) -> StartedScope:
         """Safe to repeat: a process that is in its scope already is found there."""
         for tries_left in reversed(range(_TRIES)):
             try:
                 if self._connection is None:
                     self._connection = Connection(self.path)
-                self._connection.send(call, fd=pidfd)
+                self._connection.send(call)
                 meanwhile()
                 reply = self._connection.receive(START_DEADLINE_S)
                 if reply is None:
@@ -119,13 +113,13 @@ class BrokerBackend(ScopeBackend):
             connection.close()
 
 
-def start_of(spec: ScopeSpec) -> Start:
+def start_of(spec: ScopeSpec, keeper: int) -> Start:
     """The scope in the broker's words."""
     return Start(
         job=job_of_unit(spec.unit),
         slice="gpu" if spec.slice.startswith("gpu") else "cpu",
         description=spec.description, limits=limits_of(spec.properties), share_cap=spec.share_cap,
-        fence=spec.fence, devices=spec.devices,
+        keeper=keeper, keeper_start=proc.start_time(keeper) or 0, fence=spec.fence, devices=spec.devices,
     )  # fmt: skip
 
 

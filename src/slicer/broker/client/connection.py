@@ -31,15 +31,20 @@ _GONE = (errno.EPIPE, errno.ECONNRESET, errno.ENOTCONN)
 class BrokerFailed(BrokerError):
     """The broker is there and does not answer as it should."""
 
-    def __init__(self, message: str, path: str) -> None:
-        super().__init__(message, where=path, hint=HINT)
+    def __init__(self, message: str, path: str, hint: str = HINT) -> None:
+        super().__init__(message, where=path, hint=hint)
 
 
 class NoBroker(BrokerFailed):
-    """The socket has just been there, and is gone."""
+    """The socket is not there, though a broker decides here; or it has just been there, and is gone."""
 
     def __init__(self, path: str) -> None:
-        super().__init__("the broker's socket is gone", path)
+        message, hint = "the broker's socket is gone", HINT
+        if path == SOCKET:
+            from slicer.backend.broker_left import why_absent
+
+            message, hint = why_absent() or (message, hint)
+        super().__init__(message, path, hint)
 
 
 class Lost(BrokerFailed):
@@ -58,13 +63,13 @@ class Connection:
         self._asked: type = type(None)
         self._used_s = 0.0
 
-    def ask(self, message: Any, fd: int | None = None, timeout_s: float = ANSWER_S) -> Any:
-        """Send a call, with a descriptor, and return its one reply.
+    def ask(self, message: Any, timeout_s: float = ANSWER_S) -> Any:
+        """Send a call, and return its one reply.
 
         Raises NoBroker, ErrorReply (see :mod:`slicer.broker.protocol.wire`), Lost and BrokerFailed.
         """
         end_s = time.monotonic() + timeout_s
-        self.send(message, fd=fd)
+        self.send(message)
         reply = self.receive(end_s - time.monotonic())
         if reply is None:
             self.close()
@@ -77,18 +82,18 @@ class Connection:
         """Readable when :meth:`receive` would not sleep; -1 where there is no connection."""
         return -1 if self._sock is None else self._sock.fileno()
 
-    def send(self, message: Any, *, more: bool = False, fd: int | None = None) -> None:
+    def send(self, message: Any, *, more: bool = False) -> None:
         """Send a call. Raises NoBroker and BrokerFailed."""
         frame = wire.encode_call(message, more)
         self._asked = type(message)
         self._heard = b""
         if self._sock is not None and time.monotonic() - self._used_s > _FRESH_S:
             self.close()
-        if self._sock is None or not self._sent(self._sock, frame, fd):
+        if self._sock is None or not self._sent(self._sock, frame):
             # A broker that left it unread has not acted on it.
             self.close()
             self._sock = self._connected()
-            if not self._sent(self._sock, frame, fd):
+            if not self._sent(self._sock, frame):
                 self._why_refused()
         self._used_s = time.monotonic()
 
@@ -178,18 +183,14 @@ class Connection:
             until_readable([], pause_s, self._mask)
             pause_s = min(2 * pause_s, 0.1)
 
-    def _sent(self, sock: _socket.socket, frame: bytes, fd: int | None) -> bool:
+    def _sent(self, sock: _socket.socket, frame: bytes) -> bool:
         """Send it whole. False where the other side has closed."""
         rest = memoryview(frame)
-        control: list[tuple[int, int, bytes]] = []
-        if fd is not None:
-            control = [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, fd.to_bytes(4, sys.byteorder))]
 
         def act() -> None:
-            nonlocal rest, control
+            nonlocal rest
             while rest:
-                rest = rest[sock.sendmsg([rest], control, _socket.MSG_NOSIGNAL) :]
-                control = []
+                rest = rest[sock.send(rest, _socket.MSG_NOSIGNAL) :]
 
         try:
             self._until(act)

@@ -23,7 +23,7 @@ def everybody(path: str) -> Everybody:
     """The leases and tickets of all users. Raises BrokerError."""
     found: Standing = ask(path, Status())
     seen = Snapshot(found.leases, found.tickets)
-    return Everybody(seen, found.held_back, found.users, found.groups, found.slot_limits)
+    return Everybody(seen, found.held_back, found.users, found.groups, found.slot_limits, found.left_out)
 
 
 def status_reader(environ: Mapping[str, str]) -> StatusReader:

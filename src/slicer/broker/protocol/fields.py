@@ -11,6 +11,7 @@ from slicer.record import replace
 from slicer.state.statefile import (
     COUNT_MAX,
     MIB_MAX,
+    PID_MAX,
     SECONDS_MAX,
     check_fields,
     is_digits,
@@ -102,6 +103,8 @@ _RULES: dict[str, Callable[[Any], bool]] = {
     "starts_in_s": _IS_SECONDS,
     "memory_peak_bytes": _between(0, MIB_MAX << 20),
     "ahead": _between(0, COUNT_MAX),
+    "keeper": _between(0, PID_MAX),
+    "keeper_start": _between(0, _INT_MAX),
     "of_job": lambda value: not value or is_job_id(value),
     "index": _between(0, COUNT_MAX),
     "uuid": is_gpu,

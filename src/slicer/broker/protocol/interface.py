@@ -50,7 +50,7 @@ def answer(question: GetInfo | GetInterfaceDescription) -> bytes:
     """The answer to a question of varlink's own, as a frame."""
     if not isinstance(question, GetInterfaceDescription):
         served = (messages.INTERFACE, SERVICE)
-        url = "https://pypi.org/project/slicer-systemd/"
+        url = "man:slicer-broker(8)"
         return encode_reply(Info("slicer", "slicer-broker", __version__, url, served))
     if question.interface == SERVICE:
         return encode_reply(Description(_SERVICE_TEXT))

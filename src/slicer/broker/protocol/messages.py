@@ -52,7 +52,7 @@ class Acquire:
     slot_limits: dict[str, int]  # of slots that the administrator's configuration does not name
     priority: int
     expect_s: float | None
-    ahead_of: str  # a waiting job of the caller's own: take the place just ahead of it; "" the last place
+    ahead_of: str  # a waiting job of the caller's own: take its place, it takes the next; "" the last place
     wait: bool
     max_wait_s: float | None
     runs_anyway: bool  # after max_wait_s; only for what wants no GPU
@@ -60,13 +60,14 @@ class Acquire:
 
 @record
 class Start:
-    """Put a keeper into the scope of a lease. The keeper's pidfd comes along by SCM_RIGHTS.
+    """Put a keeper into the scope of a lease: the process ``keeper``, which started at ``keeper_start``.
 
     A ticket whose :class:`Waiting` said ``may_start`` may have it before its lease: then nothing but the
     keeper belongs in there until :class:`Granted`. Not with RuntimeMaxSec, which counts from the scope's
     start, not with ``share_cap``, and not out of another job.
 
-    It must be alive, and its real, effective and saved uid that of the caller and of the lease. ``limits``
+    It must be alive, and its real, effective and saved uid that of the caller and of the lease. Its start is
+    field 22 of /proc/PID/stat; by that nobody else is taken for it who got its pid later. ``limits``
     are directives in the words of a profile, resolved: ("CPUQuota", "200%"). ``share_cap``: the driver is
     asked to cap the scope's GPU memory at the lease's vram_mib, where it can.
     """
@@ -76,6 +77,8 @@ class Start:
     description: str
     limits: tuple[tuple[str, str], ...]
     share_cap: bool
+    keeper: int  # its pid, as the broker sees it
+    keeper_start: int
     fence: str = ""  # "on": not without the device fence. Root's profile may say "auto" and "off", too
     devices: tuple[str, ...] = ()  # of NVIDIA's nodes that it may open besides; only root's counts
 
@@ -213,6 +216,7 @@ class Standing:
     users: tuple[UserStanding, ...]
     groups: tuple[GroupStanding, ...]  # that may hold only so much together
     slot_limits: dict[str, int]  # of the administrator
+    left_out: int = 0  # leases and tickets for which the reply has no room; each user's first ones are in it
 
 
 @record
@@ -279,7 +283,7 @@ ERRORS = (
     "Infeasible",  # this machine could never serve it
     "NotAllowed",  # the administrator's policy forbids it, now and later
     "RefusedLimit",  # a directive that may not be asked for, or systemd does not take
-    "BadProcess",  # the pidfd is not one that may be started
+    "BadProcess",  # the keeper is none that may be started
     "NoSuchJob",  # or not the caller's
     "JobExists",
     "Deadlock",

@@ -51,12 +51,14 @@ def taken(
     ``known_mib``: of a lease's job the memory that it holds, where that is known without the GPUs.
     """
     sizes = _sizes(devices)
-    found: dict[int, Taken] = {}
-    for lease in leases:
-        vram_mib = (known_mib or {}).get(lease.job) or _vram(lease.gpus, lease.vram_mib, sizes)
-        more = Taken(len(lease.gpus), vram_mib, lease.slots.get(CPU, 0))
-        found[lease.uid] = _sum(found.get(lease.uid, _NOTHING), more)
-    return found
+    found: dict[int, list[int]] = {}
+    for lease in leases:  # there may be thousands, for each decision
+        has = found.setdefault(lease.uid, [0, 0, 0])
+        has[2] += lease.slots.get(CPU, 0)
+        if lease.gpus:
+            has[0] += len(lease.gpus)
+            has[1] += (known_mib or {}).get(lease.job) or _vram(lease.gpus, lease.vram_mib, sizes)
+    return {uid: Taken(*has) for uid, has in found.items()}
 
 
 def taken_together(held: Mapping[int, Taken], gids: Mapping[int, Sequence[int]], gid: int) -> Taken:

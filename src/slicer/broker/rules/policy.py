@@ -55,6 +55,7 @@ class Policy:
     half_life_s: float = 7 * 86400.0  # of what was used: in that time it counts half
     patience_s: float = 86400.0  # who got no GPU for so long while waiting is served out of turn, once
     fence: Fence = "auto"  # "auto": where systemd and the kernel can; "on": no job without it; "off"
+    allow_services: bool = False  # system services of users may have jobs, outside of what confines them
     devices: tuple[str, ...] = ()  # NVIDIA's nodes that every job may open, beside its own GPUs
     where: dict[tuple[str, int, str], str] | None = None  # "policy.toml:7" by ("user", 1001, "max_gpus")
     together: dict[int, Together] | None = None

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     Kind = str  # "user" or "group"
 
 _TABLES = {"user": "users", "group": "groups"}
-TOP_KEYS = ("half_life", "patience", "fence", "devices", "default", *_TABLES.values())
+TOP_KEYS = ("half_life", "patience", "fence", "devices", "allow_services", "default", *_TABLES.values())
 _LEAST_HALF_LIFE_S = 60.0
 _MOST_WEIGHT = 1e6
 
@@ -158,6 +158,9 @@ def _settings(layer: Layer) -> dict[str, Any]:
         found["fence"] = fencing.fence(_entry(layer, data["fence"], "fence"), ())
     if "devices" in data:
         found["devices"] = fencing.devices(_entry(layer, data["devices"], "devices"))
+    if "allow_services" in data:
+        entry = _entry(layer, data["allow_services"], "allow_services")
+        found["allow_services"] = values.flag(entry, "allow_services")
     return found
 
 

@@ -12,7 +12,6 @@ from slicer.broker.server.book import RULES, Book
 from slicer.broker.server.connections import Connections
 from slicer.broker.server.deciding import Decider
 from slicer.broker.server.front import Front
-from slicer.broker.server.impatience import Impatience
 from slicer.broker.server.leftovers import Leftovers
 from slicer.broker.server.loop import Loop, now_s
 from slicer.broker.server.overtime import Overtime
@@ -64,8 +63,9 @@ class Broker:
         base = open_trusted(places.state)
         base.rules = RULES
         self._rulebook = Rulebook(
-            places.configuration, warn, lambda half: Accounts(half, directory=places.accounts, warn=warn)
-        )
+            places.configuration, base, warn,
+            lambda half: Accounts(half, directory=places.accounts, warn=warn),
+        )  # fmt: skip
         self._register = Register(
             Book(base, warn), self._loop, warn, self._unsettle, self._ended, self._rulebook.book,
             lambda waiter: self._front.left(waiter),
@@ -89,9 +89,7 @@ class Broker:
         self._leftovers = Leftovers(self._register, self._scopes, self._loop, log)
         scoping = Scoping(self._register, self._scopes, wishes, queueing, front, log)
         service = Service(self._register, self._decider, self._rulebook, queueing, scoping)
-        self._connections = Connections(
-            listener, self._loop, service.call, queueing.gone, impatience=Impatience()
-        )
+        self._connections = Connections(listener, self._loop, service.call, queueing.gone)
         faults.point("broker-loaded")
 
     def _unsettle(self) -> None:

@@ -41,7 +41,6 @@ class Bounds:
     connections_each: int = 1024  # of a user
     silence_s: float = 10.0
     output_each: int = 4 << 20  # bytes that a user does not read
-    descriptors_each: int = 8  # of a user, that are no pidfds and so stay open
     accepted_at_once: int = 32
     part_of_time: float = 0.5  # of one CPU, for one user's calls ...
     burst_s: float = 0.15  # ... beyond so much of it
@@ -59,8 +58,7 @@ class Account:
         self.output = 0
         self.debt_s = 0.0  # of CPU time
         self.paid_s = time.monotonic()
-        self.kept: list[int] = []  # descriptors that are no pidfds
-        self.held: list[Connection] = []  # they wait for the user's part of the broker's time
+        self.held: list[Connection | socket.socket] = []  # they wait for its part of the time
 
     def pay(self, part: float) -> float:
         """The debt that is left by now."""
@@ -71,13 +69,12 @@ class Account:
 
 
 class Call:
-    """A call that came. Its descriptors are the receiver's to close."""
+    """A call that came."""
 
-    def __init__(self, connection: Connection, message: Any, more: bool, fds: tuple[int, ...]) -> None:
+    def __init__(self, connection: Connection, message: Any, more: bool) -> None:
         self.connection = connection
         self.message = message
         self.more = more
-        self.fds = fds
 
 
 class Connection:
@@ -94,6 +91,7 @@ class Connection:
         self.more = False
         self.is_asking = False  # a call of it has no final reply yet
         self.is_open = True
+        self.waiter: Any = None  # the request that waits by it
         self.silence: Due | None = None
 
     def send(self, message: Any, continues: bool = False) -> None:

@@ -1,14 +1,12 @@
 """The broker's sockets: whole calls come out, replies go in, and nobody else can hold anything up.
 
 A caller may send half a message and sleep, send without an end, never read, connect ten thousand times, or
-pass descriptors that hang whoever closes them. Each of these costs itself:
+pass descriptors that hang whoever gives them up. Each of these costs itself:
 
 - One call at a time is read of a connection, and nothing while it is being answered.
 - Who says nothing, or half of something, or does not read its answer, is left after 10 s. Who waits may wait.
 - A user has so many connections, so much unread output, and a part of the broker's time.
-- A descriptor is taken only where :class:`.messages.Start` wants one. All others are discarded by the kernel,
-  in flight. What was taken and is no pidfd is kept open: a close asks the file system that it is on, and
-  that may be the caller's own program.
+- No descriptor is ever taken, nor given up here: who sends one is left, and :mod:`.closing` does the rest.
 """
 
 from __future__ import annotations
@@ -17,30 +15,20 @@ import errno
 import os
 import select
 import socket
-import struct
 import time
-from contextlib import nullcontext
 
 from slicer.broker.protocol import interface, wire
-from slicer.broker.protocol.messages import MOST_BYTES, Start
+from slicer.broker.protocol.messages import MOST_BYTES
+from slicer.broker.server.closing import Closer, refuse_descriptors
 from slicer.broker.server.connection import BOUNDS, Account, Bounds, Call, Connection
-from slicer.broker.server.peers import NoPeer, is_pidfd, peer_of, uid_of
+from slicer.broker.server.peers import NoPeer, peer_of, uid_of
 from slicer.broker.server.subordinate import Subordinates
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from contextlib import AbstractContextManager
-    from typing import Protocol
 
-    from slicer.broker.server.connection import Due
-
-    class Loop(Protocol):
-        """What calls back when a descriptor is ready, or a time has come."""
-
-        def watch(self, fd: int, act: Callable[[int], None], events: int = ...) -> None: ...
-        def forget(self, fd: int) -> None: ...
-        def after(self, seconds: float, act: Callable[[], None]) -> Due: ...
+    from slicer.broker.server.loop import Loop
 
 
 __all__ = ["Call", "Connection", "Connections"]
@@ -48,7 +36,6 @@ __all__ = ["Call", "Connection", "Connections"]
 _READ = select.EPOLLIN | select.EPOLLRDHUP
 _LISTEN_ONLY = select.EPOLLRDHUP  # = POLLRDHUP; whether it has gone; what it sends stays with the kernel
 _ENDS = select.EPOLLRDHUP | select.EPOLLHUP | select.EPOLLERR
-_ONE_DESCRIPTOR = socket.CMSG_LEN(4)
 _SHORT = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 _SHORTAGE_S = 1.0
 _ROOT = 0
@@ -60,16 +47,13 @@ class Connections:
     def __init__(
         self, listener: int, loop: Loop, on_call: Callable[[Call], None],
         on_gone: Callable[[Connection], None], bounds: Bounds = BOUNDS,
-        impatience: AbstractContextManager[None] | None = None,
     ) -> None:  # fmt: skip
-        """``listener``: a descriptor that listens on a Unix stream socket. It stays the caller's.
-
-        ``impatience``: within it, no system call waits for what somebody has sent.
-        """
-        self._impatience = impatience or nullcontext()
+        """``listener``: a descriptor that listens on a Unix stream socket. It stays the caller's."""
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM, 0, os.dup(listener))
         self._listener.setblocking(False)
+        refuse_descriptors(self._listener)
         self._loop = loop
+        self._closer = Closer(loop)
         self._on_call = on_call
         self._on_gone = on_gone
         self._bounds = bounds
@@ -84,8 +68,8 @@ class Connections:
 
     @property
     def must_stay(self) -> bool:
-        """Whether the process had better not exit: that would close what is kept open, and might hang."""
-        return any(account.kept for account in self._accounts.values())
+        """Whether connections that have ended are not closed yet."""
+        return self._closer.is_busy
 
     def close(self) -> None:
         """End all connections, and listen no longer."""
@@ -93,6 +77,7 @@ class Connections:
             self.drop(connection, is_told=False)
         self._loop.forget(self._listener.fileno())
         self._listener.close()
+        self._closer.end()
 
     # -- arriving and leaving --------------------------------------------------------------------------------
 
@@ -120,17 +105,26 @@ class Connections:
             self._loop.watch(self._listener.fileno(), self._accept)
 
     def _arrive(self, sock: socket.socket) -> None:
-        began_s = time.process_time()
+        """Let a newcomer in, or later, where its user has had its part of the time: others come first."""
         uid = uid_of(sock)
         account = self._accounts.setdefault(uid, Account(uid))
+        if not self._must_wait(account):
+            self._admit(account, sock)
+        elif len(account.held) < self._bounds.connections_each:
+            self._hold(account, sock)
+        else:
+            self._closer.close(sock, uid)
+
+    def _admit(self, account: Account, sock: socket.socket) -> None:
+        began_s, uid = time.process_time(), account.uid
         if objection := self._objection(account):
             _refuse(sock, objection)
-            self._close(sock)
+            self._closer.close(sock, uid)
         else:
             try:
                 self._let_in(Connection(self, sock, peer_of(sock), account))
             except (NoPeer, OSError):
-                self._close(sock)
+                self._closer.close(sock, uid)
         account.debt_s += time.process_time() - began_s
         self._forget_account(account)
 
@@ -170,7 +164,7 @@ class Connections:
             return
         connection.is_open = False
         self._loop.forget(connection.sock.fileno())
-        self._close(connection.sock)
+        self._closer.close(connection.sock, connection.peer.uid)
         os.close(connection.peer.pidfd)
         if connection.silence is not None:
             connection.silence.cancel()
@@ -185,7 +179,7 @@ class Connections:
 
     def _forget_account(self, account: Account) -> None:
         """A user who is gone costs nothing, unless it is remembered for something."""
-        if not account.connections and not account.kept and not account.pay(self._bounds.part_of_time):
+        if not account.connections and not account.held and not account.pay(self._bounds.part_of_time):
             self._accounts.pop(account.uid, None)
 
     # -- hearing ---------------------------------------------------------------------------------------------
@@ -220,19 +214,20 @@ class Connections:
             self.drop(connection)
 
     def _read(self, connection: Connection) -> None:
-        account = connection.account
-        if account.uid != _ROOT and (account.held or self._over_s(account) > 0):
-            self._hold(connection)
+        if self._must_wait(connection.account):
+            self._pause(connection)
         else:
             self._hear(connection)
 
     def _hear(self, connection: Connection) -> None:
         began_s = time.process_time()
         try:
-            with self._impatience:
-                found = connection.sock.recv(MOST_BYTES - len(connection.heard), socket.MSG_PEEK)
+            room = MOST_BYTES - len(connection.heard)
+            found, _, flags, _ = connection.sock.recvmsg(room, 0, socket.MSG_PEEK)
             end = found.find(b"\0")
-            if end < 0:
+            if flags & socket.MSG_CTRUNC:  # there are descriptors, for which no room was given
+                self._refuse_descriptors(connection)
+            elif end < 0:
                 self._take_part(connection, found)
             else:
                 self._take_call(connection, found[: end + 1])
@@ -249,17 +244,23 @@ class Connections:
             account.debt_s += seconds / len(self._callers)
         self._callers.clear()
 
+    def _must_wait(self, account: Account) -> bool:
+        """Whether the user has had its part of the time, or has others that wait for that reason."""
+        return account.uid != _ROOT and (bool(account.held) or self._over_s(account) > 0)
+
     def _over_s(self, account: Account) -> float:
         """By how much a user has had more than its part of the broker's time."""
         return account.pay(self._bounds.part_of_time) - self._bounds.burst_s
 
-    def _hold(self, connection: Connection) -> None:
+    def _pause(self, connection: Connection) -> None:
         """The user has had its part of the broker's time: its calls are read later, one by one."""
-        account = connection.account
         self._loop.watch(connection.sock.fileno(), lambda _: self._is_ready(connection, _ENDS), _LISTEN_ONLY)
         if connection.silence is not None:
             connection.silence.cancel()
-        account.held.append(connection)
+        self._hold(connection.account, connection)
+
+    def _hold(self, account: Account, one: Connection | socket.socket) -> None:
+        account.held.append(one)
         if len(account.held) == 1:
             self._resume_later(account)
 
@@ -268,39 +269,35 @@ class Connections:
         self._loop.after(wait_s, lambda: self._resume(account))
 
     def _resume(self, account: Account) -> None:
-        """Hear the first of a user's connections that were held."""
-        connection = account.held[0]
-        if connection.is_open:
-            self._listen(connection)
-            self._hear(connection)
+        """Hear the first of a user's connections that were held, or let it in."""
+        first = account.held[0]
+        if isinstance(first, socket.socket):
+            self._admit(account, first)
+        elif first.is_open:
+            self._listen(first)
+            self._hear(first)
         del account.held[0]
         if account.held:
             self._resume_later(account)
 
     def _take_part(self, connection: Connection, found: bytes) -> None:
-        """Take the beginning of a call. A descriptor that came with it is lost."""
-        self._discard(connection, len(found))
+        """Take the beginning of a call."""
+        connection.sock.recv(len(found))
         connection.heard += found
         if not found or len(connection.heard) >= MOST_BYTES:
             self.drop(connection)
 
     def _take_call(self, connection: Connection, rest: bytes) -> None:
+        connection.sock.recv(len(rest))
+        frame, connection.heard = connection.heard + rest, b""
         try:
-            call = wire.decode_call(connection.heard + rest)
+            call = wire.decode_call(frame)
         except wire.BadCall as bad:
-            self._discard(connection, len(rest))
-            connection.heard = b""
-            self._refuse_call(connection, bad)
-            return
-        fds: tuple[int, ...] = ()
-        if isinstance(call.message, Start) and len(connection.account.kept) < self._bounds.descriptors_each:
-            fds = self._take_descriptor(connection, len(rest))
+            self._refuse_call(connection, bad.reply, is_noise=bad.is_noise)
         else:
-            self._discard(connection, len(rest))
-        connection.heard = b""
-        self._take(connection, call, fds)
+            self._take(connection, call)
 
-    def _take(self, connection: Connection, call: wire.Call, fds: tuple[int, ...]) -> None:
+    def _take(self, connection: Connection, call: wire.Call) -> None:
         connection.is_asking = True
         connection.more = call.more
         if connection.silence is not None:
@@ -310,42 +307,19 @@ class Connections:
             connection.answer(interface.answer(call.message), False)
             return
         self._callers.add(connection.account)
-        self._on_call(Call(connection, call.message, call.more, fds))
+        self._on_call(Call(connection, call.message, call.more))
 
-    def _refuse_call(self, connection: Connection, bad: wire.BadCall) -> None:
+    def _refuse_call(self, connection: Connection, reply: bytes, *, is_noise: bool) -> None:
         """Say what was wrong. Who sends noise is not listened to any longer."""
         connection.is_asking = True
         connection.more = False
-        connection.answer(bad.reply, False)
-        if bad.is_noise:
+        connection.answer(reply, False)
+        if is_noise:
             self.drop(connection, is_told=False)
 
-    def _discard(self, connection: Connection, size: int) -> None:
-        """Take so many bytes off the socket, and what came along."""
-        with self._impatience:
-            connection.sock.recv(size)
-
-    def _close(self, sock: socket.socket) -> None:
-        with self._impatience:
-            sock.close()
-
-    def _take_descriptor(self, connection: Connection, size: int) -> tuple[int, ...]:
-        """Take the call of ``size`` bytes, and the pidfd that came along. Several are refused."""
-        with self._impatience:
-            _, control, flags, _ = connection.sock.recvmsg(size, _ONE_DESCRIPTOR, socket.MSG_CMSG_CLOEXEC)
-        fds = [
-            fd
-            for level, kind, data in control
-            if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS
-            for fd in struct.unpack(f"{len(data) // 4}i", data[: len(data) // 4 * 4])
-        ]
-        strange = [fd for fd in fds if not is_pidfd(fd)]
-        connection.account.kept += strange
-        if strange or flags & socket.MSG_CTRUNC or len(fds) != 1:
-            for fd in set(fds) - set(strange):
-                os.close(fd)
-            return ()
-        return tuple(fds)
+    def _refuse_descriptors(self, connection: Connection) -> None:
+        reply = wire.encode_error("NotAllowed", "no call brings descriptors along")
+        self._refuse_call(connection, reply, is_noise=True)
 
     # -- answering -------------------------------------------------------------------------------------------
 

@@ -6,8 +6,10 @@ stopped (Ctrl-Z) keeps its place, and others may pass it.
 
 from __future__ import annotations
 
+from slicer.broker.rules import nested
 from slicer.broker.rules.slots import shown_name
 from slicer.broker.server.decided import Decided
+from slicer.broker.server.stopped import Stopped
 from slicer.errors import GpuError
 from slicer.gpu.observer import GpuObserver
 from slicer.kernel import proc
@@ -38,6 +40,7 @@ class Decider:
         self._warn = warn
         self.observer = GpuObserver(None, rulebook.configuration.placement, trusts_environment=False)
         self.no_gpus: GpuError | None = None  # the driver's last failure
+        self._stopped = Stopped()
 
     def decide(
         self, extra: Ticket | None = None, *, is_fresh: bool = True, sees_gpus: bool = False
@@ -58,6 +61,8 @@ class Decider:
         queue = self._rulebook.ordered(tickets, shares, now_s, wishes)
         wants_gpus = any(ticket.gpus for ticket in queue)
         devices = self._devices(leases, is_fresh) if wants_gpus or sees_gpus else None
+        if any(ticket.inside for ticket in queue):
+            queue = nested.in_order(queue, devices, leases, self.observer.policy, now_s)
         able, stopped, grants = self._among_able(queue, devices, leases, now_s)
         foreign = any(is_used_by_others(device, self.observer.policy) for device in devices or ())
         must_look = bool(stopped) or (wants_gpus and (foreign or devices is None))
@@ -70,12 +75,11 @@ class Decider:
         """The tickets that can go, the jobs of those that are stopped, and the grants."""
         if devices is not None:
             self._rulebook.seen(self._register.holdings.values(), devices)
-        allowance, stopped = self._rulebook.allowance(), set[str]()
+        allowance, stopped = self._rulebook.allowance(), self._stopped.since(now_s)
         while True:
             able = tuple(ticket for ticket in queue if ticket.job not in stopped)
             verdict = decision.decide(able, devices, leases, self.observer.policy, now_s, allowance)
-            chosen = {*verdict.grants, *verdict.reserving}
-            idle = {t.job for t in able if t.job in chosen and proc.is_stopped(t.pid, t.pid_start)}
+            idle = self._stopped.among(able, {*verdict.grants, *verdict.reserving}, now_s)
             if not idle:
                 return able, tuple(stopped), verdict.grants
             stopped |= idle
@@ -111,9 +115,10 @@ class Decider:
     def deadlocked(self, ticket: Ticket, found: Decided) -> tuple[str, ...]:
         """The jobs for which a nested request would wait for ever."""
         waiting = [each.ticket for each in self._register.waiters.values()]
+        places = {each.job: place for place, each in enumerate(found.everybody)}
         return forecast.deadlocked(
             ticket, waiting, found.devices, found.leases, found.policy, proc.now_s(),
-            self._rulebook.allowance(),
+            self._rulebook.allowance(), lambda each: places.get(each.job, len(places)),
         )  # fmt: skip
 
 

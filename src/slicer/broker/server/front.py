@@ -120,28 +120,32 @@ class Front:
     # -- starting ----------------------------------------------------------------------------------------
 
     def start(self, call: Call, waiter: Waiter) -> None:
-        """Put the keeper that came along into the scope of a ticket. Raises Refusal, SlicerError."""
+        """Put the keeper into the scope of a ticket. Raises Refusal, SlicerError."""
         asked, job = call.message, waiter.ticket.job
         if not waiter.may_start or job in self._ending:
             raise Refusal("NotAllowed", f"the turn of {job} is not near", hint="wait for the lease")
         if self._has_limit(waiter):
             raise Refusal("NotAllowed", _COUNTS, hint="wait for the lease")
-        pidfd, pid = keepers.sent_along(call)
-        if waiter.early is not None:
-            self._tell_again(waiter.early, asked, waiter, pid, call.connection)
-            return
+        with keepers.opened(call) as pidfd:
+            if waiter.early is not None:
+                self._tell_again(waiter.early, asked, waiter, call.connection)
+            else:
+                self._start(asked, waiter, pidfd, call.connection)
+
+    def _start(self, asked: Start, waiter: Waiter, pidfd: int, connection: Connection) -> None:
+        pid = asked.keeper
         wish = self._wishes.of(asked, self._draft(waiter, asked))
         self._check(asked, waiter, pid, wish.words)
         if wish.has_fence and waiter.ticket.gpus and not self._wishes.knows_nodes():
             raise Refusal("NotAllowed", "the fence around its GPUs cannot be set later")
         spec = keepers.scope_of(asked, waiter.ticket.uid, wish.properties)
         record = EarlyScope(
-            job, waiter.ticket.uid, pid, self._scopes.cgroup_for(spec), asked.slice, asked.fence,
+            asked.job, waiter.ticket.uid, pid, self._scopes.cgroup_for(spec), asked.slice, asked.fence,
             asked.devices, int(wish.has_fence),
         )  # fmt: skip
         self._register.book.add_early(record)
         faults.point("broker-early-noted")
-        early = waiter.early = Early(record, call.connection)
+        early = waiter.early = Early(record, connection)
         early.told = _told(early, wish)
         self._scopes.start(spec, record.uid, pidfd, lambda answer: self._started(early, answer))
         faults.point("broker-early-asked")
@@ -164,10 +168,10 @@ class Front:
         keepers.check_free(self._register, asked.job, pid)
 
     def _tell_again(
-        self, early: Early, asked: Start, waiter: Waiter, pid: int, connection: Connection
+        self, early: Early, asked: Start, waiter: Waiter, connection: Connection
     ) -> None:
         """The caller's connection broke before it heard. Raises Refusal for another keeper."""
-        if early.record.keeper != pid:
+        if early.record.keeper != asked.keeper:
             raise Refusal("JobExists", f"{asked.job} has its scope already")
         if early.told is None:  # an earlier broker asked
             early.told = _told(early, self._wishes.of(asked, self._draft(waiter, asked)))

@@ -2,28 +2,41 @@
 
 from __future__ import annotations
 
+import os
+from contextlib import contextmanager
+
 from slicer.broker.rules import units
 from slicer.broker.server.peers import BadKeeper, check_keeper
 from slicer.broker.server.refusal import Refusal
+from slicer.broker.server.watch import open_process
 from slicer.kernel import cgroup
 from slicer.model import ScopeSpec, unit_name
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from slicer.broker.protocol.messages import Start
     from slicer.broker.server.connections import Call
     from slicer.broker.server.register import Register
     from slicer.model import Property
 
 
-def sent_along(call: Call) -> tuple[int, int]:
-    """The pidfd that came with a Start, and its pid. Raises Refusal unless it is wholly the caller's."""
-    if len(call.fds) != 1:
-        raise Refusal("BadProcess", "exactly one pidfd has to come along, the keeper's")
+@contextmanager
+def opened(call: Call) -> Iterator[int]:
+    """A pidfd of the keeper that a Start names. Raises Refusal unless it is wholly the caller's."""
+    asked = call.message
+    pidfd = open_process(asked.keeper, asked.keeper_start)
+    if pidfd is None:
+        message = f"there is no process {asked.keeper} that started at {asked.keeper_start}"
+        raise Refusal("BadProcess", message, hint="has it ended, or is it in a PID namespace (a container)?")
     try:
-        return call.fds[0], check_keeper(call.fds[0], call.connection.peer.uid)
+        check_keeper(pidfd, call.connection.peer.uid)
+        yield pidfd
     except BadKeeper as bad:
         raise Refusal("BadProcess", str(bad)) from bad
+    finally:
+        os.close(pidfd)
 
 
 def check_free(register: Register, job: str, pid: int) -> None:

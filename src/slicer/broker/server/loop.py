@@ -34,27 +34,36 @@ class Due:
         self.act = None
 
 
+class _Watch:
+    """A wish to hear of a descriptor. A later one with the same number is another wish."""
+
+    def __init__(self, act: Callable[[int], None]) -> None:
+        self.act = act
+
+
 class Loop:
     """Calls what was asked for when a descriptor is ready or a time has come."""
 
     def __init__(self) -> None:
         self._epoll = select.epoll()
-        self._acts: dict[int, Callable[[int], None]] = {}
+        self._watches: dict[int, _Watch] = {}
         self._due: list[tuple[float, int, Due]] = []
         self._count = 0
         self._room = _LEAST_ROOM
 
     def watch(self, fd: int, act: Callable[[int], None], events: int = READ) -> None:
         """Call ``act`` with the events whenever the descriptor has some. It replaces an earlier wish."""
-        if fd in self._acts:
+        known = self._watches.get(fd)
+        if known is not None:
             self._epoll.modify(fd, events)
+            known.act = act
         else:
             self._epoll.register(fd, events)
-        self._acts[fd] = act
+            self._watches[fd] = _Watch(act)
 
     def forget(self, fd: int) -> None:
         """To be called before the descriptor is closed. Safe to repeat."""
-        if self._acts.pop(fd, None) is not None:
+        if self._watches.pop(fd, None) is not None:
             self._epoll.unregister(fd)
 
     def after(self, seconds: float, act: Callable[[], None]) -> Due:
@@ -93,10 +102,11 @@ class Loop:
         waits_s = min(left_s, most_s) if left_s is not None and most_s is not None else left_s or most_s
         if left_s == 0.0:
             waits_s = 0.0
-        for fd, events in self._epoll.poll(waits_s, _MOST_EVENTS):
-            act = self._acts.get(fd)
-            if act is not None:  # else it was forgotten by one of those before it
-                act(events)
+        events = self._epoll.poll(waits_s, _MOST_EVENTS)
+        ready = [(fd, self._watches[fd], event) for fd, event in events if fd in self._watches]
+        for fd, watch, event in ready:
+            if self._watches.get(fd) is watch:  # else one of those before it closed the descriptor
+                watch.act(event)
         self._act_on_due()
 
     def _left_s(self) -> float | None:

@@ -23,7 +23,7 @@ class NoPeer(Exception):
 
 
 class BadKeeper(ValueError):
-    """A descriptor is no process that may be put into a scope."""
+    """A process may not be put into a scope."""
 
 
 @record
@@ -90,14 +90,6 @@ def _peer_pidfd(connection: _socket.socket, pid: int) -> int:
         raise NoPeer(f"process {pid} has ended") from None
 
 
-def is_pidfd(fd: int) -> bool:
-    """Whether a descriptor that somebody sent is a pidfd. Asks no file system, which might not answer."""
-    # A file's path begins with "/"; what a kernel object is called cannot be forged.
-    if not os.readlink(f"/proc/self/fd/{fd}").startswith(("anon_inode:[pidfd]", "pidfd:[")):
-        return False
-    return pid_of(fd) is not None
-
-
 def check_keeper(pidfd: int, uid: int) -> int:
     """The pid of a process that lives and is wholly that user's. Raises BadKeeper.
 
@@ -105,9 +97,7 @@ def check_keeper(pidfd: int, uid: int) -> int:
     the user's to move. It may still execute one afterwards, as it may in any scope of a user manager.
     """
     pid = pid_of(pidfd)
-    if pid is None:
-        raise BadKeeper("the descriptor that came along is no pidfd")
-    if pid <= 0:
+    if pid is None or pid <= 0:
         raise BadKeeper("the process has ended, or cannot be seen from here")
     try:
         status = read_text(f"/proc/{pid}/status")
@@ -121,5 +111,5 @@ def check_keeper(pidfd: int, uid: int) -> int:
     if uids != [str(uid)] * 4:
         raise BadKeeper("the process is not the user's own")
     if fields.get("Tgid", "").strip() != str(pid):
-        raise BadKeeper("the descriptor is of a thread, not of a process")
+        raise BadKeeper("it is a thread, not a process")
     return pid

@@ -7,10 +7,11 @@ requests that came in one turn of the loop are decided on together.
 from __future__ import annotations
 
 import os
+import time
 
 from slicer.broker.protocol import messages
 from slicer.broker.protocol.messages import MOST_BYTES
-from slicer.broker.rules import views
+from slicer.broker.rules import turns, views
 from slicer.broker.server import requests
 from slicer.broker.server.book import Claim
 from slicer.broker.server.deciding import Reasons
@@ -44,7 +45,7 @@ AGAIN_S = 1.0  # between looks where no event tells: foreign processes on GPUs, 
 _MOST_EACH = 1024  # leases of one user, and tickets: each is a few KiB of memory
 _MOST_TEXT_EACH = 1 << 20  # characters in all of these together
 _TELLS_S = 1.0  # between two rounds of news for those who wait
-_MOST_NEWS = 100  # in one round
+_TELLING_S = 0.01  # of CPU time for those who came, and for a round of news; what is left comes later
 _FINENESS_S = 10.0  # of an expected start: less of a change is no news
 
 
@@ -66,6 +67,7 @@ class Queueing:
         self._came: list[Waiter] = []  # since the last decision
         self._again: Due | None = None
         self._news: Due | None = None
+        self._had_news: set[str] = set()  # jobs of users who have others that are still to hear
         absent = list(register.waiters.values())
         self._waits_for_absent = bool(absent)
         if absent:
@@ -77,11 +79,12 @@ class Queueing:
 
     def gone(self, connection: Connection) -> None:
         """A connection that waited has ended. Its process may come back, for as long as it lives."""
-        for waiter in self._register.waiters.values():
-            if waiter.connection is connection:
-                waiter.connection = None
-                self._expect_back(waiter)
-                self.is_unsettled = True
+        waiter: Waiter | None = connection.waiter
+        if waiter is None or self._register.waiters.get(waiter.ticket.job) is not waiter:
+            return
+        if waiter.unbind(connection):
+            self._expect_back(waiter)
+            self.is_unsettled = True
 
     def _expect_back(self, waiter: Waiter) -> None:
         waiter.absence = self._loop.after(RETURNS_S, lambda: self._register.leave(waiter))
@@ -124,7 +127,8 @@ class Queueing:
 
     def _take_up(self, waiter: Waiter, call: Call) -> None:
         asked = call.message
-        waiter.asked, waiter.connection, waiter.told = asked, call.connection, None
+        waiter.asked, waiter.told = asked, None
+        waiter.bind(call.connection)
         waiter.waits = asked.wait and call.more
         self._register.watch_waiter(waiter, os.dup(call.connection.peer.pidfd))
         for due in (waiter.absence, waiter.patience):
@@ -144,10 +148,14 @@ class Queueing:
         inside = self._register.inside_of(caller.pid, caller.uid)
         ticket = requests.ticket_of(
             asked, caller, self.choice(asked, inside), inside, self._rulebook.slots,
-            self._rulebook.priority(asked, caller, inside), self._place(asked, own),
+            self._rulebook.priority(asked, caller), proc.now_s(),
         )  # fmt: skip
+        ticket, moved = turns.put_ahead(
+            ticket, asked.ahead_of, [each.ticket for each in own], self._rulebook.slots
+        )
         self._decider.check_feasible(ticket)
         self._rulebook.check(ticket, caller.gids, self._decider.devices_seen())
+        self._register.move(moved)
         waiter = Waiter(ticket, asked, connection)
         waiter.gids = caller.gids
         self._register.waiters[asked.job] = waiter
@@ -165,14 +173,6 @@ class Queueing:
         text = sum(_text_in(each.lease) for each in held) + sum(_text_in(each.ticket) for each in own)
         if text > _MOST_TEXT_EACH:
             raise Refusal("TooMany", "your jobs have too many names and words together", hint="shorten them")
-
-    def _place(self, asked: Acquire, own: list[Waiter]) -> float:
-        """When it counts as having arrived: now, or just before another request of the same user."""
-        now_s = proc.now_s()
-        if not asked.ahead_of:
-            return now_s
-        before = next((each.ticket.arrived_s for each in own if each.ticket.job == asked.ahead_of), None)
-        return now_s if before is None else max(0.0, before - 1e-6)
 
     def choice(self, asked: Acquire, inside: tuple[Lease, ...]) -> tuple[str, ...]:
         """The GPUs that its words mean, less those of its outer jobs. Raises UsageError, GpuError."""
@@ -206,7 +206,8 @@ class Queueing:
         left = [each for each in came if self._is_waiting(each)]
         if left and found.grants:
             found = self._decider.decide(is_fresh=False)  # they are told of what was just given out
-        self._answer_new(left, found)
+        self._came += self._answer_new(left, found)
+        self.is_unsettled = bool(self._came)
         if found.must_look:
             self.look_again()
         self._front.offer_soon(found)
@@ -217,8 +218,8 @@ class Queueing:
         for ticket in found.queue:
             gpus = found.grants.get(ticket.job)
             waiter = self._register.waiters.get(ticket.job)
-            if gpus is None or waiter is None:
-                continue
+            if gpus is None or waiter is None or waiter.connection is None:
+                continue  # it went while others were answered
             try:
                 self._grant(waiter, gpus, is_forced=False)
             except StateError as error:
@@ -227,8 +228,10 @@ class Queueing:
                 return
 
     def _grant(self, waiter: Waiter, gpus: tuple[str, ...], *, is_forced: bool) -> None:
-        ticket, asked = waiter.ticket, waiter.asked
+        ticket, asked, process, connection = waiter.ticket, waiter.asked, waiter.process, waiter.connection
         assert asked is not None
+        assert process is not None
+        assert connection is not None
         now_s = proc.now_s()
         lease = requests.draft_of(ticket, self._decider.observer.indices(gpus), gpus, now_s)
         lease = replace(lease, forced=int(is_forced))
@@ -240,9 +243,8 @@ class Queueing:
             waiter.gids, (), its_slice,
             *self._rulebook.measure(gpus, ticket.vram_mib, self._decider.devices_seen()),
         )  # fmt: skip
-        holding = self._register.add(lease, claim, os.dup(waiter.connection.peer.pidfd))
-        holding.early, waiter.early = early, None
-        connection = waiter.connection
+        holding = self._register.add(lease, claim, process)
+        holding.early, waiter.early, waiter.process = early, None, None
         self._register.leave(waiter)
         self._rulebook.granted(holding)
         self._overtime.expect(holding)
@@ -255,12 +257,21 @@ class Queueing:
         else:
             connection.send(holding.granted())
 
-    def _answer_new(self, came: list[Waiter], found: Decided) -> None:
-        """Tell those who came and were granted nothing why; who does not wait, or not for this, leaves."""
-        reasons = self.reasons(found)
-        for waiter in came:
-            if not self._is_waiting(waiter):
-                continue  # it went while others were answered
+    def _answer_new(self, came: list[Waiter], found: Decided) -> list[Waiter]:
+        """Tell those who came and were granted nothing why; who does not wait, or not for this, leaves.
+
+        Returns those for whom there was no time. Each user's first one comes before anybody's second.
+        """
+        reasons, end_s = self.reasons(found), time.process_time() + _TELLING_S
+        waiting = turns.interleaved(came, lambda each: each.ticket.uid)
+        for done, waiter in enumerate(waiting):
+            if done and time.process_time() > end_s:
+                return waiting[done:]
+            self._answer(waiter, found, reasons)
+        return []
+
+    def _answer(self, waiter: Waiter, found: Decided, reasons: Reasons) -> None:
+        if self._is_waiting(waiter):  # else it went while others were answered
             try:
                 if waiter.ticket.gpus and found.devices is None and self._decider.no_gpus is not None:
                     raise self._decider.no_gpus
@@ -314,17 +325,25 @@ class Queueing:
         return True
 
     def _tell_news(self) -> None:
-        """Tell those who wait what has changed, those in front first, and not too many at a time."""
+        """Tell those who wait what has changed. Of all users one request after the other, until time is up.
+
+        Then the next round goes on with each user's next one.
+        """
         self._news = None
         found = self._decider.decide(is_fresh=False)
-        reasons = self.reasons(found)
-        told = 0
-        for ticket in found.queue:
-            waiter = self._register.waiters.get(ticket.job)
-            told += waiter is not None and self._tell(waiter, reasons)
-            if told >= _MOST_NEWS:
+        reasons, end_s = self.reasons(found), time.process_time() + _TELLING_S
+        waiting = [self._register.waiters.get(ticket.job) for ticket in found.queue]
+        there = [each for each in waiting if each is not None]
+        told = {each.ticket.job for each in there} & self._had_news
+        left = [each for each in there if each.ticket.job not in told]
+        for done, waiter in enumerate(turns.interleaved(left, lambda each: each.ticket.uid)):
+            if done and time.process_time() > end_s:
                 self._news = self._loop.after(_TELLS_S, self._tell_news)
-                return
+                break
+            self._tell(waiter, reasons)
+            told.add(waiter.ticket.job)
+        unheard = {each.ticket.uid for each in left if each.ticket.job not in told}
+        self._had_news = {each.ticket.job for each in there if each.ticket.uid in unheard} & told
 
     def look_again(self) -> None:
         """Decide again in a second: no event will tell."""

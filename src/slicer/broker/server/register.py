@@ -1,13 +1,11 @@
 """Who holds and who waits: the book in memory, and what keeps each entry alive.
 
 A lease counts while its scope is populated; before its keeper was seen there, while the process lives that
-asked for it. Nothing else ends it: no closed connection, and no end of the broker. It also counts while a job
-does that was started out of its scope, because that may still use what the lease is for.
+asked for it. No closed connection ends it, and no end of the broker. It also counts while a job does that was
+started out of its scope, because that may still use what the lease is for.
 """
 
 from __future__ import annotations
-
-import os
 
 from slicer.broker.protocol.messages import Granted
 from slicer.broker.rules import views
@@ -17,11 +15,11 @@ from slicer.record import replace
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from typing import Any
+    from collections.abc import Callable, Iterable
 
     from slicer.broker.protocol.messages import Acquire, Finished, Waiting
     from slicer.broker.server.book import Book, Claim, EarlyScope
+    from slicer.broker.server.connection import Connection
     from slicer.broker.server.early import Early
     from slicer.broker.server.loop import Due, Loop
     from slicer.broker.server.watch import ScopeWatch
@@ -63,10 +61,10 @@ class Holding:
 class Waiter:
     """A ticket, and the connection that waits for it (None: it broke, and may come back)."""
 
-    def __init__(self, ticket: Ticket, asked: Acquire | None, connection: Any) -> None:
+    def __init__(self, ticket: Ticket, asked: Acquire | None, connection: Connection | None) -> None:
         self.ticket = ticket
         self.asked = asked  # None: from before a restart, and not yet asked again
-        self.connection = connection
+        self._connection = connection
         self.gids: tuple[int, ...] = ()
         self.is_written = False
         self.waits = True  # else it is told at once that it cannot have it
@@ -77,6 +75,24 @@ class Waiter:
         self.patience: Due | None = None
         self.absence: Due | None = None  # when its place is lost, while it is absent
         self.process: ProcessWatch | None = None
+
+    @property
+    def connection(self) -> Connection | None:
+        """Never one that is closed already, though :meth:`.Queueing.gone` may not have heard so yet."""
+        found = self._connection
+        return found if found is not None and found.is_open else None
+
+    def bind(self, connection: Connection) -> None:
+        """It waits by this connection from now on."""
+        self._connection = connection
+        connection.waiter = self
+
+    def unbind(self, connection: Connection) -> bool:
+        """Its connection has ended; False: it has another one by now."""
+        if self._connection is not connection:
+            return False
+        self._connection = None
+        return True
 
     def close(self) -> None:
         """Wait for nothing any more."""
@@ -152,23 +168,20 @@ class Register:
 
     # -- leases ------------------------------------------------------------------------------------------
 
-    def add(self, lease: Lease, claim: Claim, pidfd: int) -> Holding:
-        """A lease that is granted now, to the process of ``pidfd``, which is taken over.
+    def add(self, lease: Lease, claim: Claim, process: ProcessWatch) -> Holding:
+        """A lease that is granted now, to the ``process`` that asked. Its watch is taken over.
 
         If it is held already, its scope alone counts, and :meth:`start_watching` has to follow.
         """
-        try:
-            if lease.job in self._over:
-                self.finish()
-            self.book.add(lease, claim)
-        except BaseException:
-            os.close(pidfd)
-            raise
+        if lease.job in self._over:
+            self.finish()
+        self.book.add(lease, claim)
         holding = self.holdings[lease.job] = Holding(lease, claim)
         if claim.held:
-            os.close(pidfd)
+            process.close()
         else:
-            self._watch_process(holding, pidfd)
+            process.then(lambda: self._lost_process(holding))
+            holding.process = process
         return holding
 
     def rewrite(self, holding: Holding, lease: Lease) -> None:
@@ -289,6 +302,14 @@ class Register:
         if not waiter.is_written:
             self.book.add_ticket(waiter.ticket)
             waiter.is_written = True
+
+    def move(self, tickets: Iterable[Ticket]) -> None:
+        """Give requests that wait other places. Raises StateError."""
+        for ticket in tickets:
+            waiter = self.waiters[ticket.job]
+            if waiter.is_written:
+                self.book.add_ticket(ticket)
+            waiter.ticket = ticket
 
     def leave(self, waiter: Waiter) -> None:
         """It waits no more."""

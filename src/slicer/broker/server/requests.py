@@ -5,7 +5,7 @@ from __future__ import annotations
 from slicer.broker.protocol.messages import Acquire
 from slicer.broker.rules import slots as slot_rules
 from slicer.broker.server.refusal import Refusal
-from slicer.model import PRIORITY_MAX, Lease, Ticket
+from slicer.model import Lease, Ticket
 from slicer.record import record
 from slicer.state.statefile import are_slots
 
@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from slicer.broker.protocol.messages import Preview
-    from slicer.broker.rules.policy import Caps
 
 
 @record
@@ -33,7 +32,7 @@ def ticket_of(
     counted: Mapping[str, int], priority: int, arrived_s: float,
 ) -> Ticket:  # fmt: skip
     """The ticket of a request. ``choice``: the GPUs that its words mean; ``counted``: the administrator's
-    slots; ``inside``: the leases of its outer jobs; ``priority``: see :func:`priority_of`. Raises Refusal.
+    slots; ``inside``: the leases of its outer jobs; ``priority``: among those of all users. Raises Refusal.
     """
     shares = asked.gpus > 0 and asked.vram_mib is not None
     return Ticket(
@@ -65,19 +64,6 @@ def draft_of(ticket: Ticket, indices: tuple[int, ...], gpus: tuple[str, ...], no
         priority=ticket.priority, forced=0, since_s=now_s, expect_s=ticket.expect_s, profile=ticket.profile,
         gpu_indices=indices,
     )  # fmt: skip
-
-
-def priority_of(
-    asked: int, inside: tuple[Lease, ...], counted: Mapping[str, int], caps: Caps, usual: int | None
-) -> int:
-    """The priority of a request among those of all users. ``usual``: the most, as the policy says nothing.
-
-    Outer jobs keep what they have while this one waits. So if others could want that, it goes as far ahead as
-    its user may ask.
-    """
-    if any(lease.gpus or not counted.keys().isdisjoint(lease.slots) for lease in inside):
-        return PRIORITY_MAX if caps.max_priority is None else max(asked, caps.max_priority)
-    return asked if usual is None else min(asked, usual)
 
 
 def _slots(asked: Acquire, uid: int, counted: Mapping[str, int]) -> dict[str, dict[str, int]]:

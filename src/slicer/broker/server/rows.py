@@ -1,18 +1,23 @@
-"""Leases and tickets as Status tells them. A long queue is told often, so each is made into JSON once."""
+"""Leases and tickets as Status tells them. A long queue is told often, so each is made into JSON once.
+
+Nobody can make a status too long for others: of many long rows each user's first ones are told.
+"""
 
 from __future__ import annotations
 
 from slicer.broker.protocol import wire
+from slicer.broker.rules import turns
 from slicer.record import record
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection
+    from collections.abc import Callable, Collection, Sequence
     from typing import Any
 
     from slicer.broker.protocol.wire import Encoded
     from slicer.model import Lease, Ticket
 
+MOST_BYTES = 2 << 20  # of all rows together: half of what a user may leave unread
 _ROOM = 64  # rows of entries that are gone, before they are looked for
 
 
@@ -20,6 +25,27 @@ _ROOM = 64  # rows of entries that are gone, before they are looked for
 class _Row:
     entry: Lease | Ticket
     made: dict[str, Encoded]  # by who looks: "root", its "owner", "others"
+
+
+def length_of(row: str) -> int:
+    """How many bytes a row takes."""
+    return len(row) if row.isascii() else len(row.encode())
+
+
+def fitting(found: Sequence[tuple[int, int]], viewer: int, most: int = MOST_BYTES) -> list[bool]:
+    """Which rows, given by uid and length, there is room for: the viewer's own, then one of each user."""
+    own = [index for index, (uid, _) in enumerate(found) if uid == viewer]
+    others = [index for index, (uid, _) in enumerate(found) if uid != viewer]
+    is_told = [False] * len(found)
+    full: set[int] = set()  # users of whom one row was too long
+    for index in (*own, *turns.interleaved(others, lambda index: found[index][0])):
+        uid, size = found[index]
+        if size > most or uid in full:
+            full.add(uid)
+            continue
+        most -= size
+        is_told[index] = True
+    return is_told
 
 
 class Rows:

@@ -9,7 +9,6 @@ from slicer.broker.rules import allowance, order, resolve, shares, standing
 from slicer.broker.rules.allowance import Allowance, Balance, held_vram
 from slicer.broker.rules.policy import NO_POLICY
 from slicer.broker.rules.usage import Running, with_running
-from slicer.broker.server import requests
 from slicer.broker.server.accounts import Ended
 from slicer.broker.server.configuration import Configuration
 from slicer.broker.server.policy_file import PolicyFile
@@ -30,6 +29,7 @@ if TYPE_CHECKING:
     from slicer.broker.server.requests import Caller
     from slicer.model import Lease, Ticket
     from slicer.placement.capacity import Device
+    from slicer.state.directory import Directory
 
 
 _ASKS_S = 0.5  # how often a user may ask for its usage
@@ -40,13 +40,17 @@ class Rulebook:
     """What may be, who is next by it, and what was."""
 
     def __init__(
-        self, directory: str, warn: Callable[[str], None], accounts: Callable[[Callable[[], float]], Accounts]
-    ) -> None:
-        """``directory``: where the administrator's files are. ``accounts`` makes them, with the half-life."""
+        self, directory: str, kept: Directory, warn: Callable[[str], None],
+        accounts: Callable[[Callable[[], float]], Accounts],
+    ) -> None:  # fmt: skip
+        """``directory``: where the administrator's files are. ``kept``: as :class:`PolicyFile` has it.
+        ``accounts`` makes them, with the half-life.
+        """
         self.boot_id = proc.boot_id()
         self.configuration = Configuration(warn)
         self.trouble: SlicerError | None = None  # nothing good was ever read: then nothing is given out
         self._directory = directory
+        self._kept = kept
         self._warn = warn
         self._file: PolicyFile | None = None
         self._load()
@@ -81,7 +85,7 @@ class Rulebook:
         before, self.trouble = self.trouble, None
         try:
             self.configuration.load(self._directory)
-            self._file = PolicyFile(f"{self._directory}/policy.toml", warn=self._warn)
+            self._file = PolicyFile(f"{self._directory}/policy.toml", kept=self._kept, warn=self._warn)
         except SlicerError as error:
             self.trouble = error
             if before is None or str(before) != str(error):
@@ -109,11 +113,10 @@ class Rulebook:
         """What a user may have."""
         return resolve.caps_of(self.policy, uid, gids)
 
-    def priority(self, asked: Acquire, caller: Caller, inside: tuple[Lease, ...]) -> int:
+    def priority(self, asked: Acquire, caller: Caller) -> int:
         """How far ahead of others' requests this one goes."""
-        caps = self.caps(caller.uid, caller.gids)
         usual = self._usual_priority(caller, asked.profile)
-        return requests.priority_of(asked.priority, inside, self.slots, caps, usual)
+        return asked.priority if usual is None else min(asked.priority, usual)
 
     def _usual_priority(self, caller: Caller, profile: str) -> int | None:
         """The highest priority without the policy's leave; None: it says something, or this is root."""

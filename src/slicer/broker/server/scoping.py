@@ -6,8 +6,6 @@ what it did. Only once the keeper was seen in the scope does the scope alone hol
 
 from __future__ import annotations
 
-import os
-
 from slicer import faults
 from slicer.broker.protocol import messages
 from slicer.broker.server import keepers
@@ -47,14 +45,7 @@ class Scoping:
     # -- starting ----------------------------------------------------------------------------------------
 
     def start(self, call: Call) -> None:
-        """Put the keeper that came along into the scope of its lease."""
-        try:
-            self._start(call)
-        finally:
-            for fd in call.fds:
-                os.close(fd)
-
-    def _start(self, call: Call) -> None:
+        """Put the keeper into the scope of its lease, or of its ticket."""
         asked, connection = call.message, call.connection
         waiter = self._register.waiters.get(asked.job)
         if waiter is not None and waiter.ticket.uid == connection.peer.uid:
@@ -63,7 +54,11 @@ class Scoping:
         holding = self._own(asked.job, connection)
         if holding.claim.binding != "scope":
             raise Refusal("BadProcess", "this lease is bound to a process: it has no scope")
-        pidfd, pid = keepers.sent_along(call)
+        with keepers.opened(call) as pidfd:
+            self._start(asked, holding, pidfd, connection)
+
+    def _start(self, asked: Start, holding: Holding, pidfd: int, connection: Connection) -> None:
+        pid = asked.keeper
         if self._is_told_again(asked, holding, pid, connection):
             return
         keepers.check_free(self._register, asked.job, pid)

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+from itertools import compress
+
 from slicer.broker.protocol import messages
-from slicer.broker.rules import views
-from slicer.broker.server import requests
+from slicer.broker.rules import services, views
+from slicer.broker.server import policy_file, requests
 from slicer.broker.server.looking import Looking
 from slicer.broker.server.refusal import Refusal, refusal_of
-from slicer.broker.server.rows import Rows
+from slicer.broker.server.rows import Rows, fitting, length_of
 from slicer.broker.server.scoping import own
 from slicer.errors import SlicerError
 from slicer.kernel import cgroup, proc
+from slicer.model import Lease, Ticket
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from typing import Any
 
     from slicer.broker.server.connections import Call
     from slicer.broker.server.deciding import Decider
@@ -24,6 +28,7 @@ if TYPE_CHECKING:
     from slicer.broker.server.scoping import Scoping
 
 
+_ASK = "ask the administrator to set it; --backend plain stays in the service, beside all other leases"
 # What the administrator's files decide about: with bad ones it is not done.
 _GIVEN = (messages.Acquire, messages.Start, messages.Preview, messages.Set)
 
@@ -62,11 +67,24 @@ class Service:
         try:
             if trouble is not None and isinstance(call.message, _GIVEN):
                 raise Refusal("Broken", trouble.message, where=trouble.where, hint=trouble.hint)
+            self._check_place(call)
             self._serves[type(call.message)](call)
         except Refusal as refusal:
             call.connection.fail(refusal)
         except SlicerError as error:
             call.connection.fail(refusal_of(error))
+
+    def _check_place(self, call: Call) -> None:
+        """Refuse a scope to a system service: the job would leave its sandbox and limits. Raises Refusal."""
+        asked, peer = call.message, call.connection.peer
+        wants_scope = isinstance(asked, messages.Acquire) and asked.binding == "scope"
+        if not peer.uid or self._rulebook.policy.allow_services:
+            return
+        if not wants_scope and not isinstance(asked, messages.Start):
+            return
+        if unit := services.service_of(cgroup.of(peer.pid)):
+            message = f"{unit} is a system service, and a job would be outside of its sandbox and its limits"
+            raise Refusal("NotAllowed", message, where=f"{policy_file.PATH}: allow_services", hint=_ASK)
 
     def _release(self, call: Call) -> None:
         job, uid = call.message.job, call.connection.peer.uid
@@ -91,7 +109,7 @@ class Service:
         inside = self._register.inside_of(caller.pid, caller.uid)
         ticket = requests.ticket_of(
             asked, caller, self._queueing.choice(asked, inside), inside, self._rulebook.slots,
-            self._rulebook.priority(asked, caller, inside), proc.now_s(),
+            self._rulebook.priority(asked, caller), proc.now_s(),
         )  # fmt: skip
         self._decider.check_feasible(ticket)
         self._rulebook.check(ticket, caller.gids, self._decider.devices_seen())
@@ -117,13 +135,20 @@ class Service:
         users, groups = self._rulebook.standings(found, self._register.holdings.values())
         why = {ticket.job: self._rulebook.why(ticket, found) for ticket in found.everybody}
         leases_shown, tickets_shown = self._rows
+        rows: list[tuple[Lease | Ticket, Any]] = [
+            *zip(leases, leases_shown.of(leases, viewer), strict=True),
+            *zip(found.everybody, tickets_shown.of(found.everybody, viewer), strict=True),
+        ]
+        sizes = [(each.uid, length_of(row) + len(why.get(each.job, ""))) for each, row in rows]
+        told = list(compress(rows, fitting(sizes, viewer)))
         call.connection.send(
             messages.Standing(
-                leases=leases_shown.of(leases, viewer),
-                tickets=tickets_shown.of(found.everybody, viewer),
-                held_back={job: text for job, text in why.items() if text},
+                leases=tuple(row for each, row in told if isinstance(each, Lease)),
+                tickets=tuple(row for each, row in told if isinstance(each, Ticket)),
+                held_back={each.job: why[each.job] for each, _ in told if why.get(each.job)},
                 users=users,
                 groups=groups,
                 slot_limits=dict(self._rulebook.slots),
+                left_out=len(rows) - len(told),
             )
         )

@@ -5,6 +5,7 @@ The kernel tells of either end: cgroup.events has an event, a pidfd becomes read
 
 from __future__ import annotations
 
+import errno
 import os
 
 from slicer.broker.server import loop
@@ -28,6 +29,10 @@ class ProcessWatch:
         self.pidfd = pidfd
         self._ended = ended
         on.watch(pidfd, self._act)
+
+    def then(self, ended: Callable[[], None]) -> None:
+        """Call this instead."""
+        self._ended = ended
 
     def _act(self, _: int) -> None:
         self.close()
@@ -114,6 +119,10 @@ def open_process(pid: int, started: int) -> int | None:
     try:
         pidfd = os.pidfd_open(pid)
     except (ProcessLookupError, ValueError):
+        return None
+    except OSError as error:
+        if error.errno not in (errno.EINVAL, errno.ENOENT):  # a thread, or no pid at all
+            raise
         return None
     if proc.is_running(pid, started):  # after the open: so it is this one that is held
         return pidfd

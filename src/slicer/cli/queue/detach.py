@@ -68,7 +68,7 @@ def _backend(manager: Manager) -> SystemdBackend:
     except BackendError as error:
         hint = _OTHERWISE
         if manager == "user":
-            hint = f"as root: loginctl enable-linger {user_name(os.geteuid())}; or {_OTHERWISE}"
+            hint = f"loginctl enable-linger {user_name(os.geteuid())} (by root if refused); or {_OTHERWISE}"
         raise BackendError(error.message, where="--detach", hint=hint) from error
     return backend
 

@@ -10,11 +10,15 @@ from typing import Any
 
 import click
 
-from slicer.cli import complete
+from slicer.cli import complete, say
 from slicer.cli.queue import parameters
 from slicer.errors import UsageError
+from slicer.queue.file import jobs_file
+from slicer.queue.file.jobs_file import JobsFileError
+from slicer.queue.file.live_file import is_pipe
 from slicer.queue.options import Options
 from slicer.state.simulated import spec_of
+from slicer.text import counted
 
 _SUBCOMMANDS = ("suggest", "retry")  # modules of this package with a ``command``
 
@@ -130,6 +134,7 @@ Exit codes:
     "-j", "--jobs", "at_a_time", metavar="N", type=click.IntRange(1),
     help="At most N jobs at a time, whatever is free.",
 )  # fmt: skip
+@click.option("--trust-file", is_flag=True, help="As root: run FILE though other users may change it.")
 @click.option("--sim", metavar="N", type=int, help="Use N simulated GPUs; see `slicer simjob`.")
 @click.option("--sim-vram", metavar="SIZES", help="Their memory, as in 24G or 24G,24G,80G.  [default: 24G]")
 @click.option("--backend", type=click.Choice(["auto", "systemd", "plain"]), default="auto", hidden=True)
@@ -153,11 +158,25 @@ def command(
     """
     environ = _environment(sim, sim_vram)
     options = Options(jobs_file=file, **said)
+    _say_doubts(file)
     if detaches:
         from slicer.cli.queue.detach import detach
 
         return detach(options, environ, as_json=as_json, quiet=quiet)
     return _run(options, environ, as_json=as_json, quiet=quiet)
+
+
+def _say_doubts(file: str) -> None:
+    """Warn of what is most likely not meant; a file that cannot be used is an error of the queue's."""
+    if is_pipe(file):
+        return
+    try:
+        found = jobs_file.doubts(jobs_file.read(file), file)
+    except JobsFileError:
+        return
+    if found:
+        more = f" (and {counted(len(found) - 1, 'line')} more)" if found[1:] else ""
+        say.line(f"{found[0]}{more}")
 
 
 def _environment(sim: int | None, sizes: str | None) -> dict[str, str]:

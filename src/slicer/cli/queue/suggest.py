@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import stat
 import sys
+from typing import TYPE_CHECKING
 
 import click
 
@@ -12,8 +13,13 @@ from slicer.cli import say
 from slicer.cli.queue import parameters
 from slicer.errors import StateError, UsageError
 from slicer.queue.file import jobs_file, suggest
+from slicer.queue.file.jobs_file import JobsFileError
 from slicer.queue.state import folding
 from slicer.queue.state.journal import Journal
+from slicer.state.named_file import open_named
+
+if TYPE_CHECKING:
+    from slicer.state.directory import Directory
 
 
 @click.command(
@@ -37,7 +43,10 @@ def command(file: str, log_dir: str, tolerance: float, in_place: bool) -> None:
     """
     if not in_place:
         _check_output(file)
-    text = jobs_file.read(file, keep_newlines=True)
+        text = jobs_file.read(file, keep_newlines=True)
+    else:
+        folder, name, fd = _opened(file)
+        text = jobs_file.content(fd, file, is_live=True)
     keys = {entry.key for entry in jobs_file.parse(text, name=file)}
     records = Journal.peek(log_dir)
     if records is None:
@@ -49,7 +58,7 @@ def command(file: str, log_dir: str, tolerance: float, in_place: bool) -> None:
         sys.stdout.write(corrected)
         sys.stdout.flush()
     elif corrected != text:
-        _replace(file, corrected.encode())
+        _replace(folder, name, fd, corrected.encode())
     say.line(f"{len(declared)} of {len(keys)} declarations changed")
 
 
@@ -67,24 +76,43 @@ def _check_output(file: str) -> None:
         )
 
 
-def _replace(file: str, data: bytes) -> None:
-    """Put ``data`` in the file's place, whole or not at all. Raises StateError."""
-    path = os.path.realpath(file)
-    temporary = f"{path}.{os.urandom(4).hex()}.tmp"
+def _opened(file: str) -> tuple[Directory, str, int]:
+    """The file's directory, its name there, and the file, opened to be read. Raises JobsFileError.
+
+    Root changes no file that another user could exchange meanwhile.
+    """
     try:
-        before = os.stat(path)
-        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-        with open(os.open(temporary, flags, 0o600), "wb") as out:
-            try:
-                out.write(data)
-                out.flush()
-                if before.st_uid != os.geteuid() or before.st_gid != os.getegid():
-                    os.fchown(out.fileno(), before.st_uid, before.st_gid)
-                os.fchmod(out.fileno(), stat.S_IMODE(before.st_mode))
-                os.fsync(out.fileno())
-                os.rename(temporary, path)
-            except BaseException:
-                os.unlink(temporary)
-                raise
+        return open_named(file, os.O_RDONLY, is_checked=not os.geteuid())
     except OSError as error:
-        raise StateError(f"cannot be changed: {error.strerror}", where=file) from error
+        raise JobsFileError(f"cannot be read: {error.strerror}", name=file) from error
+    except StateError as error:
+        at = "" if error.where == file else f"{error.where} "
+        hint = "as its owner: sudo -u OWNER slicer queue suggest --in-place FILE"
+        raise JobsFileError(f"not changed: {at}{error.message}", name=file, hint=hint) from error
+
+
+def _replace(folder: Directory, name: str, read: int, data: bytes) -> None:
+    """Put ``data`` in the place of what was read, whole or not at all. Raises JobsFileError, StateError."""
+    try:
+        _write_beside(folder, name, read, data)
+    except OSError as error:
+        raise StateError(f"cannot be changed: {error.strerror}", where=f"{folder.path}/{name}") from error
+
+
+def _write_beside(folder: Directory, name: str, read: int, data: bytes) -> None:
+    before = os.fstat(read)
+    temporary = f"{name}.{os.urandom(4).hex()}.tmp"
+    with open(folder.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL), "wb") as out:
+        try:
+            out.write(data)
+            out.flush()
+            if before.st_uid != os.geteuid() or before.st_gid != os.getegid():
+                os.fchown(out.fileno(), before.st_uid, before.st_gid)
+            os.fchmod(out.fileno(), before.st_mode & 0o777)
+            os.fsync(out.fileno())
+            if not os.path.samestat(before, folder.lstat(name)):
+                raise JobsFileError("was replaced meanwhile", name=name, hint="try it again")
+            folder.rename(temporary, folder, name)
+        except BaseException:
+            folder.unlink(temporary)
+            raise

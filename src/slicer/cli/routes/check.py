@@ -12,7 +12,7 @@ from slicer.cli.routes import loading
 from slicer.columns import BAD, FAINT, GOOD, WARNING, Line
 from slicer.errors import EX_OK
 from slicer.quantity import format_mib, format_size
-from slicer.record import as_dict
+from slicer.record import as_dict, replace
 from slicer.route import budget, headroom
 from slicer.route.asking import FFPROBE
 from slicer.route.probing import programs
@@ -23,7 +23,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from typing import Any
 
+    from slicer.config.profiles import Config
     from slicer.config.routes import Route
+    from slicer.model import Gpu
     from slicer.route.budget import Share, Worksheet
 
 _EX_PROBLEM = 1
@@ -65,10 +67,7 @@ def command(outer_json: bool, name: str | None, as_json: bool) -> int:
     routes = loading.routes(config, name)
     parts = [part for each in routes.values() for part in each.destinations]
     gpus = loading.gpus() if any(part.mode == "gpu" for part in parts) else ()
-    found = [
-        (each, headroom.worksheet_here(config, each, gpus), missing_programs(each))
-        for each in routes.values()
-    ]
+    found = [(each, _sheet(config, each, gpus), missing_programs(each)) for each in routes.values()]
     needed = budget.together_bytes([sheet for _, sheet, _ in found])
     if as_json or outer_json:
         routes_json = [_json(sheet, missing) for _, sheet, missing in found]
@@ -83,6 +82,12 @@ def command(outer_json: bool, name: str | None, as_json: bool) -> int:
         told = f"all routes together: {format_size(needed)} of memory, and the machine has {format_size(has)}"
         output.show([Line(""), Line(told, WARNING)], cuts=False)
     return _EX_PROBLEM if any(sheet.problems or missing for _, sheet, missing in found) else EX_OK
+
+
+def _sheet(config: Config, route: Route, gpus: tuple[Gpu, ...] | None) -> Worksheet:
+    """The budget of a route, with what its past jobs say of their memory."""
+    made = headroom.worksheet_here(config, route, gpus)
+    return replace(made, notes=(*made.notes, *budget.peak_notes(route, loading.past(route.name, None))))
 
 
 def missing_programs(route: Route) -> tuple[str, ...]:

@@ -62,14 +62,14 @@ def _figure(route: str, found: Suggestion) -> Figure:
 
     axes = figure.add_subplot()
     for (ended, label), (colour, marker) in _MARKS.items():
-        points = [point for point in found.seen if _ended(point) == ended]
+        points = [point for point in found.drawn if _ended(point) == ended]
         if points:
             axes.scatter(
                 [point.metric for point in points], [point.peak_mib / 1024 for point in points],
                 s=18, c=colour, marker=marker, alpha=0.6 if ended == "well" else 1.0, linewidths=1,
                 label=f"{label} ({len(points)})",
             )  # fmt: skip
-    shown = (found.threshold, *(point.metric for point in found.seen))
+    shown = (found.threshold, *(point.metric for point in found.drawn))
     right = 1.05 * max((each for each in shown if each is not None), default=1.0)
     if found.line is not None:
         ends = [found.line.at(0) / 1024, found.line.at(right) / 1024]

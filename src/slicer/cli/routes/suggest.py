@@ -49,7 +49,7 @@ margin. Jobs that ran out of memory, or failed, were seen at less than they
 need: they can only raise the line. It proposes nothing from fewer than 10
 jobs, from inputs that are all alike, or where the metric tells nothing, and
 goes no further than to twice the largest input seen. A plot as .png, .svg or
-.html needs matplotlib (pip install 'slicer-systemd[plot]').
+.html needs matplotlib.
 
 \b
 Exit codes:

@@ -37,7 +37,7 @@ def _answers(facts: BrokerFacts) -> str:
 
 def _summary(facts: BrokerFacts) -> str:
     if not facts.has_socket:
-        return "off: each user has a ledger of their own"
+        return "of no use" if facts.absence else "off: each user has a ledger of their own"
     if facts.place_problem or facts.answer_error:
         return "of no use"
     return f"on: one ledger for all users, {counted(facts.leases, 'lease')}, {facts.waiting} waiting"
@@ -45,19 +45,21 @@ def _summary(facts: BrokerFacts) -> str:
 
 def _findings(facts: BrokerFacts, who: Who) -> Iterator[Finding]:
     journal = who.root("journalctl -u slicer-broker.service -n 20 --no-pager")
-    restart = who.root(f"systemctl restart {_SOCKET}")
+    # Not only started: its file may be gone while systemd has it as listening.
+    restart = *who.unmask(facts.masked), who.root(f"systemctl restart {_SOCKET}")
     if facts.place_problem:
-        yield finding("broker-place", visible(facts.place_problem), restart)
+        yield finding("broker-place", visible(facts.place_problem), *restart)
     elif facts.answer_error:
-        yield finding("broker-broken", visible(facts.answer_error), journal, restart)
-    if facts.is_enabled and not facts.has_socket:
-        start = who.root(f"systemctl start {_SOCKET}")
-        yield finding("broker-stopped", f"{_SOCKET} is enabled and not there", start)
+        yield finding("broker-broken", visible(facts.answer_error), journal, *restart)
+    if facts.absence:
+        enable = *who.unmask(facts.masked), who.root(f"systemctl enable --now {_SOCKET}")
+        yield finding("broker-stopped", visible(facts.absence), *(restart if facts.is_enabled else enable))
     if facts.policy == "broken":
         yield finding("policy-broken", visible(facts.policy_error), who.root(f"editor {_POLICY}"))
     for warning in facts.policy_warnings:
         yield finding("policy-unknown-name", visible(warning), who.root(f"editor {_POLICY}"))
     if facts.policy not in ("none", "broken") and not facts.is_enabled and not facts.has_socket:
-        yield finding("policy-without-broker", f"{_POLICY} is there", who.root("slicer install --broker"))
+        mend = who.install("--broker", "broker.enable = true")
+        yield finding("policy-without-broker", f"{_POLICY} is there", mend)
     if facts.variable and facts.has_socket:
         yield finding("broker-bypassed", f"SLICER_BROKER={visible(facts.variable)}", "unset SLICER_BROKER")

@@ -16,6 +16,9 @@ if TYPE_CHECKING:
 
 # Where sudo looks, unless sudoers says otherwise: Debian's, which others resemble.
 _USUAL_PATH = ("/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin")
+# By no name: there is no release, and the index gives a name to whoever registers it first.
+_THERE = "# in slicer's source directory:"
+_LOCAL = "/usr/local/bin"
 _NOT_FOR_JOBS = ("SLICER_LEASE", "SLICER_FAULTS", "GPU_LOCK_HELD")  # these are never to be passed on by hand
 
 
@@ -33,9 +36,14 @@ def environment(facts: EnvironmentFacts, who: Who) -> Verdict:
 
 def _packages(facts: EnvironmentFacts) -> Iterator[Finding]:
     if facts.clashing:
-        mend = f"{quote(facts.prefix)}/bin/python -m pip uninstall -y slicer"
-        again = f"{quote(facts.prefix)}/bin/python -m pip install --force-reinstall --no-deps slicer-systemd"
-        yield finding("package-overwritten", f"{facts.clashing} in {facts.prefix}", mend, again)
+        pip = f"{quote(facts.prefix)}/bin/python -m pip"
+        theirs = quote(facts.clashing.replace(" ", "=="))
+        yield finding(
+            "package-overwritten", f"{facts.clashing} in {facts.prefix}",
+            f"{pip} uninstall -y slicer-systemd",
+            f"{pip} install --force-reinstall --no-deps {theirs}",
+            _THERE, "pipx install .",
+        )  # fmt: skip
     for other in facts.namesakes:
         named = f" ({other.distribution})" if other.distribution else ""
         what = f"in {other.python} it is {other.package}{named}"
@@ -69,12 +77,22 @@ def _programs(facts: EnvironmentFacts, program: str, who: Who) -> Iterator[Findi
     if program and not is_of_nixos and program.rpartition("/")[0] not in searched:
         usually = "usually " if facts.secure_path is None else ""
         what = f"sudo {usually}looks in {':'.join(searched)}, and this is {program}"
-        mend = who.root(f"ln -s {quote(program)} /usr/local/bin/slicer")
-        yield finding("sudo-finds-no-slicer", what, mend)
+        yield finding("sudo-finds-no-slicer", what, *_for_root(facts, program, searched, who))
     dropped = [name for name, _ in facts.variables if name not in _NOT_FOR_JOBS]
     if dropped and who.uid:
         names = ",".join(dropped)
         yield finding("sudo-drops-variables", ", ".join(dropped), f"sudo --preserve-env={names} slicer …")
+
+
+def _for_root(
+    facts: EnvironmentFacts, program: str, searched: tuple[str, ...], who: Who
+) -> tuple[str, ...]:
+    """How root gets a slicer. A link to one that somebody else can write would make that user root."""
+    place = _LOCAL if _LOCAL in searched else searched[0]
+    if facts.is_roots:
+        return (who.root(f"ln -s {quote(program)} {place}/slicer"),)
+    install = f"PIPX_HOME=/opt/pipx PIPX_BIN_DIR={place} pipx install ."
+    return _THERE, who.root(install)
 
 
 def others(facts: OthersFacts, who: Who) -> Verdict:

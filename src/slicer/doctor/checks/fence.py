@@ -26,16 +26,20 @@ def fence(
             mend = "# have the host allow bpf(2) in here" if systemd.container else look
             yield finding("gpus-not-fenced", "systemd may load no BPF programs here", mend)
         elif who.manager == "user" and not has_broker:
-            mend = who.root("slicer install --broker")
+            mend = who.install("--broker", "broker.enable = true")
             yield finding("gpus-not-fenced", "your manager cannot do it, and there is no broker", mend)
-    if not facts.closed_shop:
+    if not facts.closed_shop and not facts.left_open:
         return
-    undo = who.root("slicer install --closed-shop --undo")
-    if facts.acts is False:
+    undo = who.install("--closed-shop --undo", "broker.closedShop = false")
+    if facts.left_open:
+        mend = who.install("--closed-shop --yes", "broker.closedShop = true")
+        what = f"{', '.join(facts.left_open)} can still open the GPUs"
+        yield finding("closed-shop-not-acting", what, mend, undo)
+    elif facts.acts is False:
         mends = who.root("systemctl daemon-reload"), who.root("systemd-run --wait --collect true")
         yield finding("closed-shop-not-acting", facts.closed_shop, *mends)
     elif not has_broker:
-        mend = who.root("slicer install --broker")
+        mend = who.install("--broker", "broker.enable = true")
         yield finding("closed-shop-without-broker", facts.closed_shop, mend, undo)
     else:
         yield finding("closed-shop", facts.closed_shop, undo)

@@ -87,8 +87,7 @@ def _unusable(devices: DeviceFacts, driver: DriverFacts, container: str, who: Wh
         return  # as it should be: in a job without a lease on one, in a closed shop
     if driver.reason == "no-pynvml":
         if devices.nvidia or devices.driver:  # else there is nothing to ask for
-            mend = who.root(driver.hint) if driver.hint.startswith("apt ") else driver.hint
-            yield finding("no-nvidia-ml-py", driver.message, mend)
+            yield finding("no-nvidia-ml-py", driver.message, *_binding(driver))
         return
     if not devices.nvidia and not devices.driver:
         if driver.reason == "no-library":
@@ -105,14 +104,19 @@ def _unusable(devices: DeviceFacts, driver: DriverFacts, container: str, who: Wh
         yield finding("driver-unusable", driver.message, mend)
 
 
+def _binding(driver: DriverFacts) -> tuple[str, ...]:
+    there = ("# in slicer's source directory, and install that package:",)
+    return *(there if driver.hint.startswith("debian/") else ()), driver.hint
+
+
 def _other_drivers(devices: DeviceFacts) -> tuple[str, ...]:
     return tuple(name for name in devices.driven_by if name not in ("nvidia", ""))
 
 
 def _details(driver: DriverFacts, who: Who) -> Iterator[Finding]:
     if library_is_old(driver.library):
-        mend = "python3 -m pip install --upgrade nvidia-ml-py"
-        yield finding("no-nvidia-ml-py", f"nvidia-ml-py is of version {driver.library}", mend)
+        what = f"nvidia-ml-py is of version {driver.library}"
+        yield finding("no-nvidia-ml-py", what, *_binding(driver))
     for gpu in driver.gpus:
         choose = f"nvidia-smi -i {gpu.index}"
         if gpu.is_mig:

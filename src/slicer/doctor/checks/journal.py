@@ -98,17 +98,14 @@ def _units(facts: UnitFacts, who: Who) -> Iterator[Finding]:
     own = facts.user if who.uid else ()
     files = (*facts.system, *own)
     if facts.masked:
-        names = " ".join(sorted({path.rpartition("/")[2] for path in facts.masked}))
-        flag = " --user" if all("/user/" in path for path in facts.masked) else ""
-        mend = f"systemctl{flag} unmask {names}"
-        yield finding("slice-masked", ", ".join(facts.masked), mend if flag else who.root(mend))
+        yield finding("slice-masked", ", ".join(facts.masked), *who.unmask(facts.masked))
     if not (_are_there(files) or facts.packaged):
-        mend = "slicer install --user" if who.uid else "slicer install"
-        mend = "# in the configuration: programs.slicer.enable = true" if facts.is_nixos else mend
+        is_own = who.uid and not who.is_nixos
+        mend = "slicer install --user" if is_own else who.install("", "enable = true")
         yield finding("units-missing", "none in /usr/local/lib/systemd, nor of a package's", mend)
-    for group, command in ((facts.system, who.root("slicer install")), (own, "slicer install --user")):
+    for group, command in ((facts.system, who.install("", "enable = true")), (own, "slicer install --user")):
         old = _with(group, "outdated")
-        lacking = _lacking(group, facts)
+        lacking = _lacking(group, is_packaged=bool(facts.packaged) and not who.is_nixos)
         if old or lacking:
             what = ", ".join([*old, *(f"{path} (missing)" for path in lacking)])
             yield finding("units-outdated", what, command)
@@ -124,12 +121,11 @@ def _units(facts: UnitFacts, who: Who) -> Iterator[Finding]:
         yield finding("older-leftovers", ", ".join(old_things), who.root("slicer install"))
 
 
-def _lacking(files: tuple[UnitFile, ...], facts: UnitFacts) -> list[str]:
+def _lacking(files: tuple[UnitFile, ...], *, is_packaged: bool) -> list[str]:
     """Files that are missing beside others; of a slice that a package brings, the configured limits."""
     missing = _with(files, "missing")
     if _are_there(files):
         return missing
-    is_packaged = facts.packaged and not facts.is_nixos
     return [path for path in missing if _LIMITS in path] if is_packaged else []
 
 

@@ -6,6 +6,7 @@ from slicer.backend.acting import acting
 from slicer.config.properties import controller
 from slicer.doctor.kinds import finding
 from slicer.doctor.model import Acting, Verdict
+from slicer.text import quote
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -161,11 +162,17 @@ def _weigh(disks: DiskFacts, who: Who) -> Iterator[str]:
         yield "# no disk with a scheduler is seen here; in a machine of its own, see its host"
 
 
+def _mended(facts: ConfigurationFacts) -> str:
+    if not facts.place:
+        return "# mend that line"
+    return f"ls -ld {quote(facts.place)}  # it is to be a file that you may read"
+
+
 def configuration(facts: ConfigurationFacts) -> Verdict:
     """Mistakes in the files, and profiles that this machine cannot serve."""
     shown = tuple(("file", path) for path in facts.files)
     if facts.error:
-        mend = f"# {facts.hint}" if facts.hint else "# mend that line"
+        mend = f"# {facts.hint}" if facts.hint else _mended(facts)
         broken = finding("configuration-broken", facts.error, mend)
         return Verdict("configuration", "cannot be used", shown, (broken,))
     read = f"{len(facts.files)} files" if len(facts.files) != 1 else "1 file"

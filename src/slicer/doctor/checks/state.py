@@ -104,15 +104,21 @@ def _memory(facts: StateFacts, session: SessionFacts | None, who: Who) -> Iterat
         yield finding("ledger-on-disk", what, mend)
     is_cleared = session is not None and session.removes_ipc and not session.lingers
     if who.uid and is_cleared and place.path.startswith("/dev/shm/") and not facts.error:
-        mend = who.root(f"loginctl enable-linger {who.user}")
+        mend = who.linger()
         yield finding("ledger-in-dev-shm", f"it is {place.path}", mend)
 
 
 def _history(facts: StateFacts, who: Who) -> Iterator[Finding]:
     place, directory = facts.history, facts.history_directory
     problem = _why_unusable(place, directory, who)
+    if facts.history_shut:
+        problem = f"{directory.path} cannot be made in {facts.history_shut}"
     if problem:
         mend = f"ls -ld {quote(directory.path)} {quote(place.path)}"
+        if directory.kind == "directory" and directory.uid != who.uid:  # root's, say, by `sudo -E`
+            mend = f"mv {quote(directory.path)} {quote(f'{directory.path}.of-{directory.uid}')}"
+        if facts.history_shut:
+            mend = f"ls -ld {quote(facts.history_shut)}"
         yield finding("history-unusable", problem, mend)
     if 0 <= place.free_bytes < _HISTORY_NEEDS_BYTES or 0 <= place.free_files < 4:
         what = f"{format_size(max(0, place.free_bytes))} are free where {place.path} is"
@@ -141,7 +147,7 @@ def _why_unusable(place: Place, directory: Place, who: Who) -> str:
     others = 0o002 if who.uid else _OTHERS_WRITE
     if directory.kind == "directory" and directory.mode & others:
         return f"others may write to {directory.path} ({directory.mode:04o})"
-    if directory.kind == "directory" and directory.uid not in (0, who.uid):
+    if directory.kind == "directory" and directory.uid != who.uid:
         return f"{directory.path} belongs to uid {directory.uid}"
     if directory.kind not in ("", "directory", "link"):
         return f"{directory.path} is not a directory"

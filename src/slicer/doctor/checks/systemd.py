@@ -64,7 +64,8 @@ def _manager(facts: SystemdFacts, who: Who) -> Iterator[Finding]:
     if "pystemd" in facts.unreachable:
         yield finding("no-pystemd", facts.unreachable, who.root("apt install python3-pystemd"))
     elif facts.unreachable:
-        mends = (who.root(f"loginctl enable-linger {who.user}"),)
+        # One that lingers already may have failed, or been stopped.
+        mends: tuple[str, ...] = (who.linger(), who.root(f"systemctl start user@{who.uid}.service"))
         if who.manager == "system":
             mends = (who.root("systemctl start dbus.socket"),)
         yield finding("manager-unreachable", facts.unreachable, *mends)
@@ -153,7 +154,7 @@ def _session(facts: SessionFacts, systemd: SystemdFacts | None, who: Who) -> Ite
     if who.is_brokered:
         pass  # the system's manager has the jobs
     elif not facts.lingers and facts.has_runtime:
-        mend = who.root(f"loginctl enable-linger {who.user}")
+        mend = who.linger()
         yield finding("no-linger", f"{who.user} does not linger", mend)
     elif systemd is not None and first <= systemd.number <= last:
         what = f"{who.user} lingers, but systemd {systemd.version} stops the user manager all the same"

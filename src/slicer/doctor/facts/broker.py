@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 import stat
 
+from slicer.backend import BROKER_ENABLED
+from slicer.backend.broker_left import why_absent
 from slicer.broker import DIRECTORY, SOCKET, SOCKET_VARIABLE
 from slicer.broker.client.connection import BrokerFailed, Connection, NoBroker
 from slicer.broker.protocol.messages import Status
 from slicer.broker.protocol.wire import ErrorReply
 from slicer.broker.server import policy_file
-from slicer.doctor.facts.files import lstat
+from slicer.doctor.facts.files import lstat, masks_in
 from slicer.errors import ConfigError
 from slicer.record import record
 
@@ -18,7 +20,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-_UNIT = "slicer-broker.socket"
+_UNIT, _SERVICE = "slicer-broker.socket", "slicer-broker.service"
+_MASKS = ("/etc/systemd/system", "/run/systemd/system")
 _UNITS = tuple(
     f"{folder}/{_UNIT}"
     for folder in (
@@ -26,19 +29,21 @@ _UNITS = tuple(
         "/usr/local/lib/systemd/system", "/usr/lib/systemd/system",
     )
 )  # fmt: skip
-_ENABLED = f"/etc/systemd/system/sockets.target.wants/{_UNIT}"
 
 
 @record
 class BrokerFacts:
     """``answer_error``: why it is of no use; "" where it answers, or no socket is there.
 
+    ``absence``: what is wrong where a broker decides and has no socket.
     ``policy``: "none", "read", "hidden" (from this user) or "broken", which ``policy_error`` explains.
     """
 
     is_installed: bool
     is_enabled: bool
     has_socket: bool
+    absence: str
+    masked: tuple[str, ...]  # units of its that are masked
     place_problem: str  # why the socket's place is not to be trusted
     answer_error: str
     leases: int
@@ -57,8 +62,10 @@ def gather(environ: Mapping[str, str]) -> BrokerFacts:
     policy, policy_error, warnings = _policy(policy_file.PATH)
     return BrokerFacts(
         is_installed=any(os.path.lexists(path) for path in _UNITS),
-        is_enabled=os.path.lexists(_ENABLED),
+        is_enabled=os.path.lexists(BROKER_ENABLED),
         has_socket=has_socket,
+        absence="" if has_socket else (why_absent() or ("", ""))[0],
+        masked=masks_in(f"{folder}/{unit}" for folder in _MASKS for unit in (_UNIT, _SERVICE)),
         place_problem=place_problem,
         answer_error=error,
         leases=leases,

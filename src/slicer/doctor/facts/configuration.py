@@ -38,6 +38,7 @@ class ConfigurationFacts:
     default_profile: str
     compat_gpu_lock: str
     files: tuple[str, ...]
+    place: str = ""  # what cannot be read as a file at all
 
 
 def gather(environ: Mapping[str, str]) -> ConfigurationFacts:
@@ -46,7 +47,9 @@ def gather(environ: Mapping[str, str]) -> ConfigurationFacts:
         config = profiles.load(environ, profiles.host(), remembers=False)
     except SlicerError as error:
         where = f"{error.where}: " if error.where else ""
-        return ConfigurationFacts(f"{where}{error.message}", error.hint, (), (), "", "", ())
+        is_no_file = os.path.exists(error.where) and not _is_readable(error.where)
+        place = error.where if is_no_file else ""
+        return ConfigurationFacts(f"{where}{error.message}", error.hint, (), (), "", "", (), place)
     built_in = len(profiles.builtin_profiles(config.host, config.slots[CPU]))
     return ConfigurationFacts(
         error="", hint="", warnings=config.warnings,
@@ -54,6 +57,10 @@ def gather(environ: Mapping[str, str]) -> ConfigurationFacts:
         default_profile=config.default_profile, compat_gpu_lock=config.compat_gpu_lock,
         files=tuple(os.path.abspath(layer.path) for layer in config.layers[built_in:]),
     )  # fmt: skip
+
+
+def _is_readable(path: str) -> bool:
+    return os.path.isfile(path) and os.access(path, os.R_OK)
 
 
 def _profile(config: Config, name: str) -> ProfileFacts:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 
-from slicer.doctor.facts.files import names_in, trusted_text
+from slicer.doctor.facts.files import lstat, names_in, trusted_text
 from slicer.record import record
 
 TYPE_CHECKING = False
@@ -38,6 +38,7 @@ class EnvironmentFacts:
 
     program: str  # this slicer's own executable; "" unknown (python -m slicer)
     on_path: tuple[str, ...]  # all executables called slicer on PATH, each file once, the first wins
+    is_roots: bool  # nobody but root can exchange this slicer, its Python or its modules
     prefix: str  # of the Python that runs this slicer
     clashing: str  # another distribution called slicer in this very environment; "" for none
     namesakes: tuple[Namesake, ...]
@@ -52,8 +53,13 @@ def gather(environ: Mapping[str, str], argv0: str, *, searches: bool = True) -> 
     path = environ.get("PATH", "") if searches else ""
     directories = tuple(each for each in path.split(":") if each.startswith("/"))
     program = os.path.abspath(argv0) if os.path.basename(argv0) == "slicer" else ""
+    on_path = tuple(_executables("slicer", directories))
+    named = program or next(iter(on_path), "")
+    is_no_link = bool(named) and os.path.realpath(named) == named  # a link may lie where others write
+    parts = (named, sys.executable, sys.prefix, sys.base_prefix, _PACKAGE)
     return EnvironmentFacts(
-        program=program, on_path=tuple(_executables("slicer", directories)), prefix=sys.prefix,
+        program=program, on_path=on_path, prefix=sys.prefix,
+        is_roots=is_no_link and all(map(is_roots, parts)),
         clashing=_clashing(_PACKAGE), namesakes=tuple(_namesakes(directories)),
         variables=tuple((name, environ[name]) for name in WATCHED if environ.get(name)),
         sudo=next(iter(_executables("sudo", directories)), ""),
@@ -71,6 +77,16 @@ def _executables(name: str, directories: tuple[str, ...]) -> Iterator[str]:
         if real not in seen and os.path.isfile(real) and os.access(real, os.X_OK):
             seen.add(real)
             yield path
+
+
+def is_roots(path: str) -> bool:
+    """Whether only root can write there, or put another thing in its place."""
+    real = os.path.realpath(path)
+    while (info := lstat(real)) is not None and info.st_uid == 0 and not info.st_mode & 0o022:
+        if real == "/":
+            return True
+        real = os.path.dirname(real)
+    return False
 
 
 def _clashing(package: str) -> str:

@@ -7,6 +7,10 @@ import stat
 
 from slicer.kernel.proc import read_text
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
 _READ = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
 _MOST_BYTES = 1 << 20
 
@@ -53,6 +57,11 @@ def lstat(path: str) -> os.stat_result | None:
         return os.lstat(path)
     except OSError:
         return None
+
+
+def masks_in(paths: Iterable[str]) -> tuple[str, ...]:
+    """Those of the units' files that systemctl masked."""
+    return tuple(path for path in paths if os.path.realpath(path) == os.devnull)
 
 
 def names_in(path: str) -> list[str]:

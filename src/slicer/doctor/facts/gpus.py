@@ -129,8 +129,8 @@ def gather_driver(uid: int) -> DriverFacts:
     try:
         details = driver.details()
         users = _users(driver, details, uid)
-        version, library = driver.version(), nvml.library_version()
-        return DriverFacts("", "", "", version, library, details, users, driver.why_no_limits())
+        hint, version, library = nvml.install_command(), driver.version(), nvml.library_version()
+        return DriverFacts("", "", hint, version, library, details, users, driver.why_no_limits())
     except GpuError as error:
         reason = error.reason if isinstance(error, NoGpu) else "error"
         return DriverFacts(reason, error.message, error.hint, "", nvml.library_version(), (), ())

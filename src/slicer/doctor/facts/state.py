@@ -57,6 +57,7 @@ class StateFacts:
     history_directory: Place
     history_problem: str  # "damaged", "newer", or ""
     cache: Place  # of the configuration; its path is "" where there is none
+    history_shut: str = ""  # the directory in which the history's cannot be made; "" for none
 
 
 def gather(environ: Mapping[str, str], uid: int, *, asks_for_lock: bool = True) -> StateFacts:
@@ -87,7 +88,7 @@ def gather(environ: Mapping[str, str], uid: int, *, asks_for_lock: bool = True) 
         public=tuple(place(each, mounted) for each in statedir.PUBLIC_DIRS),
         history=place(database, mounted), history_directory=place(os.path.dirname(database), mounted),
         history_problem=history_problem(database),
-        cache=place(files.cache_dir(environ), mounted),
+        cache=place(files.cache_dir(environ), mounted), history_shut=shut(os.path.dirname(database)),
     )  # fmt: skip
 
 
@@ -98,6 +99,15 @@ def place(path: str, mounted: tuple[Mount, ...]) -> Place:
     kind = "" if info is None else _kind(info.st_mode)
     uid, mode = (-1, -1) if info is None else (info.st_uid, stat.S_IMODE(info.st_mode))
     return Place(path, kind, uid, mode, on.kind if on else "", free_bytes, free_files)
+
+
+def shut(path: str) -> str:
+    """The nearest directory above a path that is missing, if the caller may not write there; else ""."""
+    if os.path.lexists(path):
+        return ""
+    while not os.path.lexists(path) and path not in ("", "/"):
+        path = os.path.dirname(path)
+    return "" if os.access(path or "/", os.W_OK) else path
 
 
 def _kind(mode: int) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 
 from slicer.backend import broker_units, install_units
+from slicer.doctor.facts.files import masks_in
 from slicer.errors import SlicerError
 from slicer.record import record
 
@@ -43,7 +44,6 @@ class UnitFacts:
     old_files: tuple[str, ...]  # that only older versions installed
     old_shared: tuple[str, ...]  # directories that older versions shared with a group
     old_group: bool  # the group that older versions made is to go
-    is_nixos: bool  # where modules install units
 
 
 def gather(environ: Mapping[str, str]) -> UnitFacts:
@@ -53,25 +53,27 @@ def gather(environ: Mapping[str, str]) -> UnitFacts:
     system = [UnitFile(action.destination, action.what, state) for action, state in states]
     delegation = next((each.state for each in system if _DELEGATION in each.path), "missing")
     old = install_units.outdated(settled)
+    config = os.environ.get("XDG_CONFIG_HOME") or os.path.expanduser("~/.config")
+    own = (f"{config}/systemd/user", f"/run/user/{os.getuid()}/systemd/user")
+    masks = masks_in([f"{directory}/{name}" for directory in own for name in _SLICES])
     elsewhere = [
         f"{directory.format(kind)}/{name}"
         for directory in (*_BEFORE, *_AFTER) for kind in ("system", "user") for name in _SLICES
     ]  # fmt: skip
     there = [path for path in elsewhere if os.path.lexists(path)]
-    masked = tuple(path for path in there if os.path.realpath(path) == os.devnull)
+    masks = (*masks, *masks_in(there))
     return UnitFacts(
         system=tuple(each for each in system if _DELEGATION not in each.path),
         user=tuple(
             UnitFile(action.destination, action.what, state)
             for action, state in install_units.states(_plan(environ, user=True))
         ),
-        packaged=tuple(path for path in there if path not in masked),
-        masked=masked,
+        packaged=tuple(path for path in there if path not in masks),
+        masked=masks,
         delegation=delegation,
         old_files=tuple(action.destination for action in old.files),
         old_shared=old.shared,
         old_group=bool(old.commands),
-        is_nixos=os.path.exists("/etc/NIXOS"),
     )
 
 

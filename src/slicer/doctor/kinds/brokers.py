@@ -27,13 +27,16 @@ FOUND = (
     Kind(
         id="broker-stopped",
         area="broker",
-        severity="warning",
-        title="the broker is installed and enabled, and its socket is stopped",
+        severity="problem",
+        title="the broker is stopped, or was switched off while jobs of it run",
         why=(
-            "Each user has a ledger of their own meanwhile, and jobs of different users do not exclude "
-            "each other."
+            "A job that wants GPUs or slots fails with exit code 75: private ledgers would give out again "
+            "what the broker's jobs hold."
         ),
-        cure="`systemctl start slicer-broker.socket`; or `systemctl disable` it, if it is meant to be off.",
+        cure=(
+            "`systemctl start slicer-broker.socket`. If it is meant to be off: `systemctl disable` it, and "
+            "wait until its jobs have ended."
+        ),
     ),
     Kind(
         id="broker-bypassed",
@@ -49,10 +52,13 @@ FOUND = (
         severity="problem",
         title="the administrator's policy has a mistake",
         why=(
-            "A broker that runs keeps the last good policy. One that starts has none, and refuses what "
-            "wants GPUs or slots."
+            "The last good policy stays in force until the next boot. After that what wants GPUs or slots is "
+            "refused."
         ),
-        cure="Mend /etc/slicer/policy.toml at the line that is named. It is read again by itself.",
+        cure=(
+            "Mend /etc/slicer/policy.toml at the line that is named; `slicer policy check` says whether it "
+            "is right. It is read again by itself."
+        ),
     ),
     Kind(
         id="policy-unknown-name",

@@ -41,7 +41,10 @@ FOUND = (
             "lingers. Root's run in the system manager, which is asked over D-Bus. Without it no job "
             "starts."
         ),
-        cure="`loginctl enable-linger USER` for a user, `systemctl start dbus.socket` for root.",
+        cure=(
+            "`loginctl enable-linger USER` (by root where that is refused), `systemctl start dbus.socket` "
+            "for root."
+        ),
     ),
     Kind(
         id="systemd-hangs",
@@ -179,7 +182,7 @@ FOUND = (
             "Your jobs run in your user manager, and systemd stops it when you are logged out "
             "everywhere: also when ssh breaks, and under tmux and nohup."
         ),
-        cure="`loginctl enable-linger USER`.",
+        cure="`loginctl enable-linger USER`, by root where that is refused.",
     ),
     Kind(
         id="linger-in-vain",

@@ -43,8 +43,8 @@ FOUND = (
         title="the Python module pynvml is missing or too old",
         why="slicer asks the driver for GPUs with it. It needs nvidia-ml-py 12.535 or later.",
         cure=(
-            "`python -m pip install nvidia-ml-py` in slicer's environment; `apt install python3-pynvml` "
-            "where slicer is a Debian package."
+            "`python -m pip install nvidia-ml-py` in slicer's environment. The Debian package has it, unless "
+            "it was built without `debian/rules pynvml`."
         ),
     ),
     Kind(
@@ -266,7 +266,10 @@ FOUND = (
             "/run/lock is not open to all users here. A job that outlives your session is then unknown"
             " to the next one, which grants its GPU again."
         ),
-        cure="`loginctl enable-linger USER`, or `RemoveIPC=no` in /etc/systemd/logind.conf.",
+        cure=(
+            "`loginctl enable-linger USER` (by root where that is refused), or `RemoveIPC=no` in "
+            "/etc/systemd/logind.conf."
+        ),
     ),
     Kind(
         id="ledger-name-taken",

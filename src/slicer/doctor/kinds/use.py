@@ -77,11 +77,11 @@ FOUND = (
         title="another distribution called slicer is in slicer's own environment",
         why=(
             "shap needs a library of that name. Both write site-packages/slicer, so one has "
-            "overwritten files of the other."
+            "overwritten files of the other, and taking one out breaks the other."
         ),
         cure=(
-            "`python -m pip uninstall -y slicer`, then reinstall slicer-systemd; best in an "
-            "environment of its own (pipx)."
+            "Take slicer out of that environment, put the other library back, and install slicer in an "
+            "environment of its own: `pipx install .` in its source directory."
         ),
     ),
     Kind(
@@ -101,7 +101,7 @@ FOUND = (
     Kind(
         id="several-slicers",
         area="environment",
-        severity="note",
+        severity="warning",
         title="there are several slicers on PATH",
         why=(
             "The first one counts, and root's PATH may have another. Versions that differ may refuse "
@@ -114,8 +114,15 @@ FOUND = (
         area="environment",
         severity="note",
         title="`sudo slicer` does not find this slicer",
-        why="sudo searches its secure_path, not yours.",
-        cure='`sudo "$(command -v slicer)" …`, or a link in /usr/local/bin.',
+        why=(
+            "sudo searches its secure_path, not yours. Do not let root run a slicer that you can write: "
+            "whatever changes it then becomes root."
+        ),
+        cure=(
+            "A slicer for root and all users: the Debian package, or, in slicer's source directory, "
+            "`sudo PIPX_HOME=/opt/pipx PIPX_BIN_DIR=/usr/local/bin pipx install .`. A link in /usr/local/bin "
+            "does where slicer is root's already."
+        ),
     ),
     Kind(
         id="sudo-drops-variables",

@@ -8,8 +8,8 @@
     [name=eval after=train cancel] python eval.py    # not started, or ended if it runs
     [ -f data.bin ] && python train.py               # a shell's own bracket: no attributes
 
-Brackets that hold nothing but attributes are attributes, whatever follows them. A mistake in them is an
-error, never a command.
+If everything in the brackets looks like ``word=value`` (or is ``cancel``), it is read as attributes, whatever
+follows; a typo there is an error, never run.
 """
 
 from __future__ import annotations
@@ -21,10 +21,11 @@ from collections.abc import Collection, Iterable, Iterator
 from itertools import islice
 from typing import NamedTuple
 
-from slicer.errors import UsageError
+from slicer.errors import StateError, UsageError
 from slicer.queue.file import attributes
 from slicer.queue.file.attributes import AttributeProblem
 from slicer.queue.model import Attributes, Entry
+from slicer.state.named_file import open_own
 
 try:
     # Python's own: hashlib loads OpenSSL first, which takes 2.5 ms.
@@ -33,12 +34,15 @@ except ImportError:  # a Python that has only OpenSSL's
     from hashlib import sha1
 
 _LINE = re.compile(r"([^\r\n]*)(?:\r\n|\r|\n|\Z)")  # as Python's text mode splits
+_SMALL = re.compile(r"\bvram=['\"]?(\d{1,3}(?:\.\d+)?)['\"]?(?=[\s\]])", re.IGNORECASE)
 _BLOCK = re.compile(rf"\[({attributes.INSIDE})\]\s*", re.DOTALL)
 _SHELL_OPENS = re.compile(r"\[\[?(?=\s)")
 _SHELL_GOES_ON = re.compile(r"[&|;)<>]|\d+[<>]")  # may follow a shell's closing bracket
 _PLAIN = re.compile(r"[A-Za-z]+")
 _COMPARED = 2000  # names at most that a misspelt one is compared with
+_LEAST_MIB = 256  # CUDA alone takes about as much; so a smaller number without a unit was meant as GiB
 _NONE = Attributes()
+_OWN = "another user could have root run anything: copy it to a directory of root's, or --trust-file"
 
 
 class JobsFileError(UsageError):
@@ -89,24 +93,35 @@ def load(path: str) -> tuple[Entry, ...]:
     return parse(read(path), name=path)
 
 
-def read(path: str, *, keep_newlines: bool = False, is_live: bool = False) -> str:
+def read(path: str, *, keep_newlines: bool = False, is_live: bool = False, is_own: bool = False) -> str:
     """The file's text, with "\\n" as the only line end unless ``keep_newlines``. Raises JobsFileError.
 
     A pipe is read to its end, which works once. ``is_live`` refuses pipes: the queue must go on meanwhile.
+    ``is_own``: root, who will run what stands there, reads no file that another user may change.
     """
+    flags = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC  # it may be a FIFO without a writer
     try:
-        # The file may have become a FIFO, whose writer may never come.
-        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
-        with open(fd, "rb") as file:
-            mode = os.fstat(fd).st_mode
-            if not stat.S_ISREG(mode) and (is_live or not stat.S_ISFIFO(mode)):
-                raise JobsFileError("is not a regular file", name=path)
-            os.set_blocking(fd, True)
-            data = file.read()
+        fd = open_own(path, flags) if is_own and not os.geteuid() else os.open(path, flags)
+        with open(fd, "rb"):
+            text = content(fd, path, is_live=is_live)
     except OSError as error:
         raise JobsFileError(f"cannot be read: {error.strerror}", name=path) from error
+    except StateError as error:
+        at = "" if error.where == path else f"{error.where} "
+        raise JobsFileError(f"root does not run it: {at}{error.message}", name=path, hint=_OWN) from error
+    return text if keep_newlines else _newlines_only(text)
+
+
+def content(fd: int, path: str, *, is_live: bool = False) -> str:
+    """The text of an open file, with its line ends as they are. Raises OSError, JobsFileError."""
+    mode = os.fstat(fd).st_mode
+    if not stat.S_ISREG(mode) and (is_live or not stat.S_ISFIFO(mode)):
+        raise JobsFileError("is not a regular file", name=path)
+    os.set_blocking(fd, True)
+    with open(fd, "rb", closefd=False) as file:
+        data = file.read()
     try:
-        text = data.decode()
+        return data.decode()
     except UnicodeDecodeError as error:
         before = _newlines_only(data[: error.start].decode().removeprefix("\ufeff"))
         line, column = before.count("\n") + 1, len(before) - before.rfind("\n")
@@ -114,7 +129,19 @@ def read(path: str, *, keep_newlines: bool = False, is_live: bool = False) -> st
         raise JobsFileError(
             f"byte {byte} is not UTF-8", line, column, name=path, hint="save the file as UTF-8"
         ) from error
-    return text if keep_newlines else _newlines_only(text)
+
+
+def doubts(text: str, name: str = "jobs file") -> list[str]:
+    """What is right in the text, and most likely not what was meant. Raises JobsFileError."""
+    if not _SMALL.search(text):
+        return []
+    found = []
+    for line in lines(text, name):
+        match = _SMALL.search(f"{line.inside or ''} ")
+        if match is not None and float(match[1]) < _LEAST_MIB:
+            said = f"vram={match[1]} is {match[1]} MiB: vram={match[1]}G, if GiB are meant"
+            found.append(f"{name}:{line.number}: {said}")
+    return found
 
 
 def parse(text: str, *, known: Collection[str] = (), name: str = "jobs file") -> tuple[Entry, ...]:
@@ -161,6 +188,10 @@ def lines(text: str, name: str = "jobs file") -> Iterator[Line]:
         if "\0" in stripped:
             column = line.index("\0") + 1
             raise JobsFileError("there is a NUL character", number, column, name=name, hint="remove it")
+        if line[-1] == "\\" and (len(line) - len(line.rstrip("\\"))) % 2:
+            hint = "write the command on one line, or into a script"
+            message = "a line that ends in a backslash does not go on in the next one"
+            raise JobsFileError(message, number, len(line), name=name, hint=hint)
         try:
             inside, command = _split(stripped)
         except AttributeProblem as problem:

@@ -42,13 +42,16 @@ class LiveFile:
     def __init__(
         self, path: str, text: str, known: Callable[[], Collection[str]],
         check: Callable[[tuple[Entry, ...]], None], poll_s: float | None,
+        *, is_own: bool = False,
     ) -> None:  # fmt: skip
         """``text``: the text of a pipe. ``known``: the names of earlier jobs. ``check`` raises JobsFileError
         for an entry whose profile is not there. ``poll_s``: how often to look without an event; None: never.
+        ``is_own``: as :func:`jobs_file.read` has it.
 
         Raises JobsFileError, also where the file is not there; StateError where it cannot be watched.
         """
         self.path = path
+        self._is_own = is_own
         self._poll_s = poll_s
         self._look_at: float | None = None
         self._seen: FileId | None = None  # the file as it was when it was last read
@@ -72,7 +75,7 @@ class LiveFile:
             return
         self._watch()
         self._seen = file_id(path)
-        self._take(jobs_file.read(path, is_live=True))
+        self._take(jobs_file.read(path, is_live=True, is_own=is_own))
         if poll_s is not None:
             self._look_at = time.monotonic() + poll_s
 
@@ -156,7 +159,7 @@ class LiveFile:
         before = self.entries, self.problem
         self._seen = file_id(self.path)
         try:
-            text = jobs_file.read(self.path, is_live=True)
+            text = jobs_file.read(self.path, is_live=True, is_own=self._is_own)
             self._is_cut = not is_whole and not text.endswith("\n")
             if self._is_cut:  # the last line may be half of one
                 text = text[: text.rfind("\n") + 1]

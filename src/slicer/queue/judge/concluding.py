@@ -42,21 +42,24 @@ class Conclusions:
         self._largest_mib = largest_mib
         self._events = events
 
-    def conclude(self, attempt: EndedAttempt, entry: Entry | None, *, is_ending: bool) -> bool:
+    def conclude(self, attempt: EndedAttempt, entry: Entry | None) -> bool:
         """Record what became of the attempt; whether the job is to run again.
 
-        ``entry``: the job's line, if it still has one. ``is_ending``: the queue had its jobs ended.
+        ``entry``: the job's line, if it still has one.
         """
         state = self._register.states[attempt.key]
         if state.job != attempt.job_id or state.status != "running":
             return False
         ended = attempt.ended
-        why = attempt.why or "it was stopped with the queue"
         if attempt.how == "lost":
             self._lose(state, attempt)
             return False
-        if ended is not None and not (ended.reason == "stopped" and is_ending and not state.cancelling):
-            return self._judge(state, attempt, ended, entry)
+        why = attempt.why if ended is None else judging.why_interrupted(ended)
+        # The queue may have been killed before it had written down that it cancels the job.
+        says_cancel = bool(why) and entry is not None and entry.attributes.cancel
+        is_cancelled = state.cancelling or says_cancel
+        if ended is not None and (is_cancelled or not why):
+            return self._judge(state, attempt, ended, entry, is_cancelled=is_cancelled)
         if ended is not None or attempt.how == "interrupted":
             self._register.do(folding.interrupted(state.key, state.job, why))
         else:
@@ -69,12 +72,15 @@ class Conclusions:
         self._register.do(folding.ended(state.key, state.job, "lost", **how))
         self._events.add("lost", state, **self._log_of(state))
 
-    def _judge(self, state: JobState, attempt: EndedAttempt, ended: CommandEnd, entry: Entry | None) -> bool:
+    def _judge(
+        self, state: JobState, attempt: EndedAttempt, ended: CommandEnd, entry: Entry | None,
+        *, is_cancelled: bool,
+    ) -> bool:  # fmt: skip
         peak_mib, retries = _peaks(attempt), self._retries(entry)
         judged = judging.judge(
             ended, declared_mib=state.vram_mib, peak_mib=peak_mib, looks=_looks(attempt),
             tolerance=self._options.tolerance, has_oom_text=self._has_oom_text(state, ended),
-            cancelling=state.cancelling, ooms=state.ooms, retries=retries,
+            cancelling=is_cancelled, ooms=state.ooms, retries=retries,
         )  # fmt: skip
         how = self._ending(attempt, judged, ended.reason)
         if not judged.again:

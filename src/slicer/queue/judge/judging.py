@@ -15,6 +15,11 @@ if TYPE_CHECKING:
 
 EXIT_CODE_MAX = 255
 
+_INTERRUPTIONS = {
+    "slicer queue": "it was stopped with the queue",
+    "shutdown": "the machine was shut down, or you logged out",
+}
+
 
 @record
 class Judged:
@@ -24,6 +29,11 @@ class Judged:
     verdict: Verdict
     exit_code: int
     again: bool
+
+
+def why_interrupted(ended: CommandEnd) -> str:
+    """Why the job is to run again: what ended the attempt ends queues, too. "": it does not count as that."""
+    return _INTERRUPTIONS.get(ended.ended_by, "") if ended.reason == "stopped" else ""
 
 
 def judge(

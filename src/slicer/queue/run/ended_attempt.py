@@ -14,7 +14,7 @@ from slicer.record import record
 
 if TYPE_CHECKING:
     from slicer.job.report import Report
-    from slicer.model import Outcome, Usage
+    from slicer.model import EndedBy, Outcome, Usage
     from slicer.queue.run.gpu_use import Use
     from slicer.queue.state.attempt import Attempt
 
@@ -26,6 +26,7 @@ class CommandEnd:
     reason: str
     exit_code: int
     signal: int | None
+    ended_by: EndedBy = ""
 
 
 @record
@@ -48,7 +49,7 @@ def reported(key: str, job_id: str, report: Report, usage: Usage, use: Use | Non
     if report.exec_errno and report.reason == "unknown":
         return EndedAttempt(key, job_id, "unbegun", why=os.strerror(report.exec_errno))
     found = exit_of(report)
-    ended = CommandEnd(report.reason, found.code, found.signal)
+    ended = CommandEnd(report.reason, found.code, found.signal, report.ended_by)
     return EndedAttempt(key, job_id, "ended", ended, report.wall_s, usage.memory_peak_bytes, use=use)
 
 
@@ -67,7 +68,7 @@ def recovered(
     """
     outcome = _outcome(job_id, found, warn)
     if outcome is not None:
-        ended = CommandEnd(outcome.reason, outcome.exit_code, outcome.signal)
+        ended = CommandEnd(outcome.reason, outcome.exit_code, outcome.signal, outcome.ended_by)
         return EndedAttempt(
             key, job_id, "ended", ended, outcome.wall_s, outcome.usage.memory_peak_bytes,
             outcome.vram_peak_mib, use,

@@ -139,7 +139,7 @@ class QueueKeeper(Keeper):
         if problem:
             self._log.say(problem)
         faults.point("keeper-noted-end")
-        self._tell(report, usage)
+        self._tell(replace(report, ended_by=outcome.ended_by), usage)
         os.close(self._up_write)
         faults.point("keeper-told")
         watch = None

@@ -14,6 +14,7 @@ import time
 from typing import TYPE_CHECKING
 
 from slicer import faults
+from slicer.errors import BackendError
 from slicer.job import ending
 from slicer.job.freezes import limit_at
 from slicer.job.job import GPUS_CHECKED, QUIT, STARTING, Started
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
     from slicer.job.report import Report
     from slicer.ledger.held_lease import HeldLease
     from slicer.ledger.ledger import Ledger
-    from slicer.model import Usage
+    from slicer.model import Lease, Usage
     from slicer.queue.run.starters import Starters
     from slicer.queue.state.log_dir import LogDir
     from slicer.share.order import ShareOrder
@@ -43,6 +44,11 @@ def signal_keeper(pidfd: int) -> None:
         signal.pidfd_send_signal(pidfd, STOP)
     except ProcessLookupError:
         pass  # it is ending by itself
+
+
+def is_unbound(lease: Lease) -> bool:
+    """Whether the job holds nothing that the ledger counts."""
+    return not lease.gpus and not lease.slots
 
 
 class QueueOuterHalf(OuterHalf):
@@ -75,6 +81,11 @@ class QueueOuterHalf(OuterHalf):
     def sharing(self) -> ShareOrder | None:
         """How it shares its GPUs."""
         return self._job.sharing
+
+    @property
+    def may_be_early(self) -> bool:
+        """Whether its scope may stand before its turn: it is in nobody's way, and no time limit runs."""
+        return is_unbound(self._held.lease) and self._job.profile.timeout_s is None
 
     @property
     def limit_at(self) -> float | None:
@@ -174,10 +185,13 @@ class QueueOuterHalf(OuterHalf):
     def clean_up(self) -> bool:
         """The keeper was killed: fork a child that ends what is left of the job and writes its outcome.
 
-        False if no process can be forked now.
+        False if no process can be forked now, or no descriptors are left.
         """
         last = self._read_report()
-        read_fd, write_fd = pipe()
+        try:
+            read_fd, write_fd = pipe()
+        except BackendError:
+            return False
         try:
             child = os.fork()
         except OSError:

@@ -11,6 +11,7 @@ from slicer.job.stop import note_cap
 from slicer.kernel.sleep import seconds_until, soonest
 from slicer.queue.run import ended_attempt
 from slicer.queue.run.adopted import Adopted
+from slicer.queue.run.outer_half import is_unbound
 from slicer.queue.run.scope_watch import ScopeWatch, thaw_to_end
 
 if TYPE_CHECKING:
@@ -219,8 +220,3 @@ class RunningJobs:
             self._backends.of_lease(lease).request_end(lease.job, lease.unit)
         except SlicerError as error:
             self._listener.warning(str(error))
-
-
-def is_unbound(lease: Lease) -> bool:
-    """Whether the job holds nothing that the ledger counts."""
-    return not lease.gpus and not lease.slots

@@ -14,6 +14,7 @@ import os
 import pickle
 import resource
 import select
+import signal
 import socket
 from collections.abc import Callable
 from typing import TYPE_CHECKING
@@ -120,6 +121,7 @@ class _Starter:
         """``serve``: what the starter does, with its end of the socket. Raises BackendError."""
         self._serve = serve
         self.asked: set[str] = set()  # jobs without an answer
+        self._answers: dict[str, StartedKeeper | SlicerError] = {}  # that nobody has taken yet
         self._begin()
 
     @property
@@ -146,7 +148,8 @@ class _Starter:
     def ask(self, job: Job, descriptors: tuple[int, ...]) -> None:
         """Raises BackendError."""
         if not self._pid:
-            self._renew()
+            self._socket.close()
+            self._begin()
         try:
             payload = os.memfd_create("slicer-job", os.MFD_CLOEXEC)  # however long its command is
         except OSError as error:
@@ -157,15 +160,20 @@ class _Starter:
         except OSError as error:
             if error.errno in _SHORTAGES:
                 raise _no_descriptors(error) from error
-            self._renew()
+            self._receive()  # the others that were asked of it have their answers now
             raise _gone() from None
         finally:
             os.close(payload)
         self.asked.add(job.id)
 
     def take(self) -> dict[str, StartedKeeper | SlicerError]:
-        """The answers that have come."""
-        found: dict[str, StartedKeeper | SlicerError] = {}
+        """The answers that have come. If the process was killed, all jobs asked of it have one."""
+        if self._pid:
+            self._receive()
+        found, self._answers = self._answers, {}
+        return found
+
+    def _receive(self) -> None:
         try:
             while True:
                 data, descriptors, _, _ = socket.recv_fds(self._socket, _LONGEST, 1, socket.MSG_CMSG_CLOEXEC)
@@ -175,26 +183,23 @@ class _Starter:
                 answer = replace(answer, pidfd=descriptors[0]) if descriptors else answer
                 if job in self.asked:
                     self.asked.remove(job)
-                    found[job] = answer
+                    self._answers[job] = answer
                 else:
                     _discard(answer)
         except BlockingIOError:
-            return found
+            return
         except ConnectionResetError:
             pass
-        found.update(dict.fromkeys(self.asked, _gone()))
-        self._renew()
-        return found
-
-    def _renew(self) -> None:
         self.close()
+        for job in self.asked:
+            self._answers[job] = _gone()
         self.asked.clear()
-        self._begin()
 
     def close(self) -> None:
-        """End the process, and wait for it."""
+        """End the process, and wait for it. Killed, it ends even if it is stopped. Safe to repeat."""
         self._socket.close()
         if self._pid:
+            os.kill(self._pid, signal.SIGKILL)
             os.waitpid(self._pid, 0)
             self._pid = 0
 

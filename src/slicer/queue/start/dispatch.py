@@ -13,13 +13,15 @@ from slicer.errors import (
     GpuError,
     InfeasibleError,
     RefusedError,
+    RequestCancelled,
     SlicerError,
     StateError,
+    TooManyError,
     UsageError,
 )
 from slicer.kernel.sleep import seconds_until
 from slicer.queue.start import plans
-from slicer.queue.start.pending import Pending
+from slicer.queue.start.pending import Pending, to_ask
 from slicer.queue.state import folding
 from slicer.record import replace
 
@@ -27,7 +29,7 @@ if TYPE_CHECKING:
     from slicer.gpu.observer import GpuObserver
     from slicer.job.plan import Plan
     from slicer.queue.events import Events
-    from slicer.queue.model import Attributes, Entry
+    from slicer.queue.model import Attributes, Entry, Status
     from slicer.queue.run.running import RunningJobs
     from slicer.queue.start.lease_requests import Granted, LeaseRequests
     from slicer.queue.start.pending import Kind
@@ -36,10 +38,9 @@ if TYPE_CHECKING:
     from slicer.queue.state.register import Register
 
 
-_MOST_KINDS = 32  # of jobs that are asked for at a time: each has a ticket
+_MOST_KINDS = 128  # of jobs with GPUs that are asked for at a time: each has a ticket
 _PAUSE_S = 1.0  # before trying again what failed for a reason that may pass; each time twice as long
 _PAUSE_MOST_S = 30.0
-_TRIES_IN_TURN = 3  # a job that cannot be started has its turn so often, then other jobs go before it
 
 
 class Dispatch:
@@ -115,21 +116,51 @@ class Dispatch:
     def _cancel(self, entry: Entry) -> None:
         state = self._register.states[entry.key]
         if state.status == "pending":
-            self.touched.add(entry.key)
-            self._register.do(folding.refused(entry.key, "cancelled", "its line says cancel", 0))
-            self._events.add("cancelled", state)
+            self._cancel_unstarted(entry, "its line says cancel")
         elif state.status == "running" and not state.cancelling:
             self._register.do(folding.cancelling(entry.key, state.job))
             self._running.stop(entry.key)
             self._events.add("cancelling", state)
 
+    def stop_lines(self, word: str, is_meant: bool) -> list[str]:
+        """The lines of that name or label that have not begun, by their labels; cancelled if ``is_meant``.
+
+        ``word`` may also be the id of a job that is being started.
+        """
+        starting = self._starting.key_of(word)
+        if starting is not None and is_meant:
+            self._starting.give_up(word)
+            self.put_back(starting)
+        if starting is not None:
+            word = self._plans.label(self._register.states[starting].no)
+            if not is_meant:
+                return [word]
+        labels = {key: self._plans.label(self._register.states[key].no) for key in self.pending}
+        found = {
+            key: label for key, label in labels.items()
+            if word in (label, self.pending.entries[key].attributes.name)
+        }  # fmt: skip
+        for key in found if is_meant else ():
+            self._cancel_unstarted(self.pending.entries[key], "slicer stop")
+        if is_meant:
+            self.pending.release()
+        return list(found.values()) or ([word] if starting is not None else [])
+
+    def _cancel_unstarted(self, entry: Entry, reason: str) -> None:
+        self._end_unstarted(entry.key, "cancelled", reason, 0)
+        self._events.add("cancelled", self._register.states[entry.key])
+
     # -- starting ----------------------------------------------------------------------------------------
 
     def check(self) -> None:
         """Make sure that there are GPUs if jobs want some. Raises NoGpu, GpuError, and what a plan may."""
-        for kind, entry in self.pending.heads(_MOST_KINDS):
+        for kind, entry in self._heads():
             if not self._gpu_observer.gpus and self._plan(kind, entry).need_gpus:
                 self._gpu_observer.open()
+
+    def _heads(self) -> list[tuple[Kind, Entry]]:
+        """The jobs that are asked for, in their order."""
+        return to_ask(self.pending.heads(), self._plans.gpu_needs, _MOST_KINDS)
 
     def start(self) -> None:
         """Have systemd start the scopes of all jobs that can be started; ask for leases for the others."""
@@ -156,7 +187,8 @@ class Dispatch:
     def _start_one(self) -> list[Kind] | None:
         """Start the first job that can be started and return None; if none can, the kinds that wait."""
         kinds: list[Kind] = []
-        for kind, entry in self.pending.heads(_MOST_KINDS):
+        is_full = False  # jobs that hold nothing keep to the file's order: what one waits for, all do
+        for kind, entry in self._heads():
             try:
                 plan = self._plan(kind, entry)
             except (UsageError, ConfigError) as error:
@@ -166,16 +198,25 @@ class Dispatch:
                 if not plan.wants_nothing:
                     continue
                 plan = replace(plan, broker="")  # nothing has to be granted
-            if not self._starting.may_add(plan):
+            if (plan.wants_nothing and is_full) or not self._starting.may_add(plan):
+                is_full = is_full or plan.wants_nothing
                 continue
             try:
                 granted = self._requests.ask(kind, entry, plan, self.pending.places, self._starting.gpus())
             except InfeasibleError as error:
                 self._refuse(entry, error)
                 return None
+            except RequestCancelled as error:
+                self._cancel_unstarted(entry, error.message)
+                self.pending.release()
+                return None
             except BrokerError as error:
                 self._wait_for_better(error)
                 return None  # others can do without it
+            except TooManyError as error:  # what waits already may go on
+                if not kinds:
+                    self._wait_for_better(error)
+                return kinds
             except (UsageError, GpuError, StateError) as error:
                 self._wait_for_better(error)
                 return kinds
@@ -228,25 +269,25 @@ class Dispatch:
             self._refuse(entry, error, code=error.exit_code)
             return
         self.put_back(key)
-        self._wait_for_better(error)
-        self._pass_by(key)
+        if isinstance(error, BrokerError):
+            self._wait_for_better(error)
+        else:
+            self._tell(str(error))
+        self.command_never_started(key)
 
     def command_never_started(self, key: str) -> None:
-        """The job's scope stood, but its command never started: as if the job could not be started."""
-        self.pause()
-        self._pass_by(key)
-
-    def _pass_by(self, key: str) -> None:
-        """After some failures others go before this job: perhaps it alone cannot be started."""
+        """Try the job again after a pause. Others go before it, unless they cannot be started either."""
         self._tries[key] = self._tries.get(key, 0) + 1
-        if self._tries[key] >= _TRIES_IN_TURN and key in self.pending:
+        if key in self.pending:
             self.pending.postpone(key)
-            self._postponed[key] = time.monotonic() + 2 * _pause_s(self._tries[key])
+            self._postponed[key] = time.monotonic() + _pause_s(self._tries[key])
+        if any(other != key and other in self.pending for other in self._tries):
+            self.pause()
 
     def _refuse(self, entry: Entry, error: SlicerError, code: int = 1) -> None:
         reason = plans.reason_of(error)
         self._refused[entry.key] = entry.attributes
-        self._end_unstarted(entry.key, reason, code)
+        self._end_unstarted(entry.key, "infeasible", reason, code)
         self._events.add("infeasible", self._register.states[entry.key], reason=reason)
         self.pending.release()
 
@@ -254,33 +295,39 @@ class Dispatch:
         """Refuse the jobs that wait for what will never be, so that nobody waits for them."""
         for key, why in self.pending.never.copy().items():
             self._in_vain.add(key)
-            self._end_unstarted(key, why, 1)
+            self._end_unstarted(key, "infeasible", why, 1)
             if self._told_in_vain.get(key) != why:
                 self._told_in_vain[key] = why
                 self._events.add("unrunnable", self._register.states[key], why=why)
 
-    def _end_unstarted(self, key: str, reason: str, code: int) -> None:
+    def _end_unstarted(self, key: str, status: Status, reason: str, code: int) -> None:
         self.pending.take(key)
         self.touched.add(key)
-        self._register.do(folding.refused(key, "infeasible", reason, code))
+        self._register.do(folding.refused(key, status, reason, code))
 
     def _wait_for_better(self, error: SlicerError) -> None:
         """Tell of the error once, and try again after a pause."""
         is_broker = isinstance(error, BrokerError)
         rest = "; until then only jobs start that need neither GPU nor slot" if is_broker else ""
-        text = f"{error}{rest}"
-        if text != self.trouble:
-            self.trouble = text
-            self._events.warning(text)
+        self._tell(f"{error}{rest}")
         if is_broker:
             self._requests.keep(())
             self._no_broker_before = self._later()
         else:
             self.pause()
 
+    def _tell(self, trouble: str) -> None:
+        if trouble != self.trouble:
+            self.trouble = trouble
+            self._events.warning(trouble)
+
     def pause(self) -> None:
-        """Start nothing for a moment, and for longer each time until something can be started."""
-        self._not_before = self._later()
+        """Start nothing for a moment, and for longer each time until something can be started.
+
+        However many jobs failed at the same moment, it is one pause.
+        """
+        if self._not_before is None or time.monotonic() >= self._not_before:
+            self._not_before = self._later()
 
     def _later(self) -> float:
         self._failures += 1

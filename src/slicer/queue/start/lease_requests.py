@@ -12,7 +12,7 @@ import os
 from collections.abc import Collection, Iterable, Mapping
 from typing import TYPE_CHECKING
 
-from slicer.errors import InfeasibleError, UsageError
+from slicer.errors import InfeasibleError, RequestCancelled, UsageError
 from slicer.job import granting
 from slicer.job.job import tell_wait
 from slicer.job.plan import job_of, may_be_fenced, needs_of, requester_of, spec_of
@@ -100,7 +100,7 @@ class LeaseRequests:
         """The lease, if it can be had now; otherwise the job gets a ticket.
 
         ``in_use``: the GPUs of this queue's own jobs. Raises InfeasibleError if it can never be had, and
-        UsageError for GPUs that are not there.
+        UsageError for GPUs that are not there. RequestCancelled if somebody took it out of the queue.
         """
         choice = self._choice(plan, in_use)
         request = self._requests.get(kind)
@@ -114,7 +114,11 @@ class LeaseRequests:
         if not (request.is_due or request.waiting.is_unsettled):
             return None
         request.is_due = False
-        held = request.waiting.look()
+        try:
+            held = request.waiting.look()
+        except RequestCancelled:
+            self._withdraw(kind)
+            raise
         if held is None:
             return None
         del self._requests[kind]

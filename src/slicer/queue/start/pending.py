@@ -7,13 +7,14 @@ the first of them is asked for. A file of 100,000 lines has a handful of kinds.
 from __future__ import annotations
 
 import heapq
+import math
 from bisect import bisect_left
 from itertools import islice
 from typing import NamedTuple
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from slicer.queue.model import Entry, JobState
 
@@ -39,6 +40,33 @@ def kind_of(entry: Entry, state: JobState | None) -> Kind:
     return Kind(said.profile, said.priority, said.gpus, vram_mib, said.slots, said.share)
 
 
+def to_ask(
+    heads: list[tuple[Kind, Entry]], needs: Callable[[Kind], tuple[int, int | None]], most: int
+) -> list[tuple[Kind, Entry]]:
+    """The jobs to ask for, of the first ones of each kind, in their order.
+
+    ``needs`` tells how many GPUs a kind wants, and how much memory of each (None: all). A job that waits has
+    a ticket. So of the kinds with GPUs only the first ``most`` are asked for, and of each form that the rest
+    have the smallest: where that one does not fit, none of its form does.
+    """
+    if len(heads) <= most:
+        return heads
+    chosen: set[Kind] = set()
+    smallest: dict[tuple[object, ...], tuple[float, Kind]] = {}
+    count = 0
+    for kind, _ in heads:
+        gpus, vram_mib = needs(kind)
+        if gpus and count >= most:
+            size, form = math.inf if vram_mib is None else vram_mib, (kind.profile, gpus, kind.slots)
+            if form not in smallest or size < smallest[form][0]:
+                smallest[form] = size, kind
+            continue
+        count += bool(gpus)
+        chosen.add(kind)
+    chosen.update(kind for _, kind in smallest.values())
+    return [head for head in heads if head[0] in chosen]
+
+
 class Pending:
     """The jobs that are still to be started. ``entries`` by their keys, in the file's order."""
 
@@ -49,6 +77,8 @@ class Pending:
         self._queues: dict[Kind, list[tuple[Place, str]]] = {}  # heaps; some jobs have left since
         self._kinds: dict[str, Kind] = {}  # of the jobs that could start now
         self._held_back: dict[str, Entry] = {}  # jobs that wait for others of the file
+        self._named: dict[str, list[str]] = {}  # the keys of the file's jobs by their names
+        self._followed: set[str] = set()  # the names that are, or were, waited for
         self._postponed: set[str] = set()  # jobs that let others go first, for a while
         self.never: dict[str, str] = {}  # jobs that wait for what will never be, and why
         self._line: list[str] = []  # all jobs of the file, in the order in which they are to start
@@ -63,11 +93,14 @@ class Pending:
             self.entries[entry.key] = entry
             self._line.append(entry.key)
             self.places[entry.key] = (-(entry.attributes.priority or 0), position)
+            if entry.attributes.name:
+                self._named.setdefault(entry.attributes.name, []).append(entry.key)
             state = self._states.get(entry.key)
             if entry.attributes.cancel or (state is not None and state.status != "pending"):
                 continue
             if entry.attributes.after:
                 self._held_back[entry.key] = entry
+                self._followed.update(entry.attributes.after)
             else:
                 self.put(entry)
         self.release()
@@ -114,8 +147,8 @@ class Pending:
             self._postponed.remove(key)
             self.put(self.entries[key])
 
-    def heads(self, most: int) -> list[tuple[Kind, Entry]]:
-        """The first job of each kind, in their order; ``most`` of them."""
+    def heads(self, most: int | None = None) -> list[tuple[Kind, Entry]]:
+        """The first job of each kind, in their order; ``most`` of them, or all."""
         tops = []
         for kind in list(self._queues):
             queue = self._queues[kind]
@@ -125,7 +158,7 @@ class Pending:
                 tops.append((queue[0], kind))
             else:
                 del self._queues[kind]
-        first = heapq.nsmallest(most, tops) if len(tops) > most else sorted(tops)
+        first = sorted(tops) if most is None else heapq.nsmallest(most, tops)
         return [(kind, self.entries[key]) for (_, key), kind in first]
 
     def first(self, most: int) -> list[Entry]:
@@ -140,11 +173,16 @@ class Pending:
 
     # -- after= ------------------------------------------------------------------------------------------
 
-    def release(self) -> None:
-        """Find the jobs whose predecessors have all ended well, and those that wait in vain."""
+    def release(self, ended: Iterable[str] | None = None) -> None:
+        """Find the jobs whose predecessors have all ended well, and those that wait in vain.
+
+        ``ended``: the keys of the jobs that have ended since the last call; None: more may have changed.
+        """
         if not self._held_back:
             return
-        named = self._named()
+        if ended is not None and not any(self._states[key].name in self._followed for key in ended):
+            return
+        named = self._keys_of_followed()
         self.never = {}
         has_changed = True
         while has_changed:
@@ -166,18 +204,15 @@ class Pending:
         entry = self._held_back.get(key)
         return "after " + ", ".join(entry.attributes.after) if entry is not None else ""
 
-    def _named(self) -> dict[str, list[str]]:
+    def _keys_of_followed(self) -> dict[str, list[str]]:
         """The keys of the jobs of each name that somebody waits for."""
         wanted = {name for entry in self._held_back.values() for name in entry.attributes.after}
-        found: dict[str, list[str]] = {name: [] for name in wanted}
-        for entry in self.entries.values():
-            if entry.attributes.name in wanted:
-                found[entry.attributes.name].append(entry.key)
-        here = {name for name, keys in found.items() if keys}  # of others, jobs of earlier runs count
-        for state in self._states.values():
-            if state.name in wanted and state.name not in here:
-                found[state.name].append(state.key)
-        return found
+        found = {name: self._named[name] for name in wanted if name in self._named}
+        others: dict[str, list[str]] = {name: [] for name in wanted - found.keys()}
+        for state in self._states.values() if others else ():  # jobs of earlier runs
+            if state.name in others:
+                others[state.name].append(state.key)
+        return found | others
 
     def _verdict(self, name: str, keys: list[str]) -> str | None:
         """Why the jobs of that name cannot all end well; "" if they have, None if they still may."""

@@ -10,7 +10,7 @@ from slicer.backend import has_systemd
 from slicer.config import profiles
 from slicer.config.build import unknown_slot
 from slicer.config.profiles import Overrides
-from slicer.errors import SlicerError, UsageError
+from slicer.errors import ConfigError, SlicerError, UsageError
 from slicer.job.plan import Invocation, Plan, check_limits, outer_jobs, with_sharing
 from slicer.ledger.nesting import OuterJobs
 from slicer.queue.file.jobs_file import JobsFileError
@@ -97,7 +97,7 @@ class Plans:
             profile = replace(profile, env={**profile.env, **dict(said.env)})
         invocation = Invocation(
             command=(_SHELL, "-c", entry.command), profile=profile.name, overrides=Overrides(),
-            expect_s=None, name=said.name or f"{os.path.basename(self._path)}#{no}", wait=True,
+            expect_s=None, name=said.name or self.label(no), wait=True,
             backend=self._options.backend, exec=False, journal=False, outcome_path="", queue=self._path,
         )  # fmt: skip
         plan = Plan(
@@ -107,6 +107,21 @@ class Plans:
         )  # fmt: skip
         check_limits(plan)
         return with_sharing(plan, self._directory)
+
+    def label(self, no: int) -> str:
+        """What a job without a name is called."""
+        return f"{os.path.basename(self._path)}#{no}"
+
+    def gpu_needs(self, kind: Kind) -> tuple[int, int | None]:
+        """How many GPUs jobs of the kind want, and how much memory of each, in MiB (None: all).
+
+        None are wanted where the kind fits no profile: :meth:`plan` says why.
+        """
+        try:
+            profile = self._profile(kind, None)
+        except (UsageError, ConfigError):
+            return 0, None
+        return profile.gpus, profile.vram_mib
 
     def _profile(self, kind: Kind, timeout_s: float | None) -> Profile:
         known = self._profiles.get((kind, timeout_s))

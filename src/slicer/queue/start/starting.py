@@ -12,8 +12,7 @@ from slicer import faults
 from slicer.errors import SlicerError
 from slicer.kernel import proc
 from slicer.queue.run import ended_attempt
-from slicer.queue.run.outer_half import QueueOuterHalf
-from slicer.queue.run.running import is_unbound
+from slicer.queue.run.outer_half import QueueOuterHalf, is_unbound
 from slicer.queue.state import folding
 from slicer.record import replace
 
@@ -71,28 +70,36 @@ class StartingJobs:
     # -- whether one more may be started -----------------------------------------------------------------
 
     def may_add(self, plan: Plan) -> bool:
-        """Whether the job's scope may be started now. A job that holds nothing may be a little early."""
-        needs_nothing = not plan.need_gpus and not plan.need_slots
-        if needs_nothing and self._ahead() >= _MOST_AHEAD:
-            return False
+        """Whether the job's scope may be started now. A job that holds nothing may be a little early.
+
+        A time limit counts from the scope's start. So a job with one is never early, and goes behind those
+        that are.
+        """
         if len(self._jobs) >= _MOST_STARTING or self._lacks_descriptors():
             return False
-        return needs_nothing or self._is_below_limit()
+        if not plan.wants_nothing:
+            return self._is_below_limit()
+        if plan.profile.timeout_s is None:
+            return self._ahead() < _MOST_AHEAD
+        return not self._ahead() and self._has_place()
 
     def _ahead(self) -> int:
         """How many scopes are started early: their jobs hold nothing, and so are in nobody's way."""
-        return sum(is_unbound(job.held.lease) for job in self._jobs.values())
+        return sum(job.may_be_early for job in self._jobs.values())
 
     def _is_below_limit(self) -> bool:
         count = len(self._jobs) - self._ahead() + len(self._running)
         return self._at_a_time is None or count < self._at_a_time
 
-    def _has_turn(self, job: QueueOuterHalf) -> bool:
-        """Whether the command may start. A job that holds something had its turn when it got its lease."""
-        if not is_unbound(job.held.lease):
-            return True
-        is_below = self._most_unbound is None or self._running.unbound() < self._most_unbound
+    def _has_place(self) -> bool:
+        """Whether one more job that holds nothing may run."""
+        due = sum(is_unbound(job.held.lease) for job in self._jobs.values()) - self._ahead()
+        is_below = self._most_unbound is None or due + self._running.unbound() < self._most_unbound
         return is_below and self._is_below_limit()
+
+    def _has_turn(self, job: QueueOuterHalf) -> bool:
+        """Whether the command may start. The others had their turn when their scopes were asked for."""
+        return not job.may_be_early or self._has_place()
 
     def _lacks_descriptors(self) -> bool:
         """Whether too few descriptors are left for one more job. A single job can always be started."""
@@ -181,6 +188,15 @@ class StartingJobs:
             self._running.add(job)
             started.append(job.key)
         return started, failed
+
+    def key_of(self, job_id: str) -> str | None:
+        """The key of the job with this id, if it is being started."""
+        job = self._jobs.get(job_id)
+        return job.key if job is not None else None
+
+    def give_up(self, job_id: str) -> None:
+        """Do not start the job, and give its lease back."""
+        self._give_up(self._jobs[job_id])
 
     def abandon(self) -> list[str]:
         """Give up all jobs; the keys of these jobs."""

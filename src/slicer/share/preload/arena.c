@@ -1,19 +1,20 @@
 /* This process's rows in the arena, and the arena's lock. */
+#include <errno.h>
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 
-#include "arena_file.h"
+#include "file.h"
 #include "gate.h"
 
 enum {
     REST_MS = 1000, /* without the lock, after it could not be had */
-    FORK_WAIT_S = 5
+    PATIENCE_MS = 3000
 };
 
-static pthread_mutex_t local = PTHREAD_MUTEX_INITIALIZER; /* an open file's lock does not keep threads apart */
+struct file arena_file = FILE_OF("the arena", PATIENCE_MS, struct arena);
 static _Atomic(struct arena *) mapped;
 static struct arena_job no_job; /* where there is none: nobody gives it a turn */
 static struct arena_process no_process;
@@ -27,8 +28,6 @@ struct arena_job *arena_job(void) { return atomic_load_explicit(&own_job, memory
 unsigned arena_job_row(void) { return (unsigned)(arena_job() - mapped->jobs); }
 struct arena_process *arena_process(void) { return atomic_load_explicit(&own_process, memory_order_acquire); }
 
-/* -- rows ---------------------------------------------------------------------------------------------------------- */
-
 void arena_reap(uint64_t gpus)
 {
     struct arena *arena = mapped;
@@ -40,7 +39,7 @@ void arena_reap(uint64_t gpus)
             continue;
         if (job >= 0 && gpus && !(atomic_load(&arena->jobs[job].gpus) & gpus))
             continue;
-        if (!arena_file_is_taken(i))
+        if (!file_is_taken(&arena_file, i))
             atomic_store(&row->job, 0);
     }
 }
@@ -84,6 +83,7 @@ static struct arena_job *take_job_row(const struct job_file *file)
     atomic_store(&row->mode, settings()->mode);
     atomic_store(&row->quantum_us, settings()->quantum_us);
     atomic_store(&row->drain_us, settings()->drain_us);
+    atomic_store(&row->overtake_us, settings()->overtake_us);
     atomic_store(&row->since_ns, now_ns());
     atomic_store(&row->turn, epoch * TURN_EPOCH | TURN_NONE);
     atomic_store(&row->used, 1);
@@ -97,7 +97,7 @@ static bool take_rows(const struct job_file *file)
     arena_reap(0);
     turns_settle(arena, now_ns(), &none);
     unsigned i = 0;
-    while (i < ARENA_PROCESSES && (atomic_load(&arena->processes[i].job) != 0 || !arena_file_take(i)))
+    while (i < ARENA_PROCESSES && (atomic_load(&arena->processes[i].job) != 0 || !file_take(&arena_file, i)))
         i++;
     struct arena_job *job_row = i < ARENA_PROCESSES ? take_job_row(file) : NULL;
     if (!job_row)
@@ -105,6 +105,7 @@ static bool take_rows(const struct job_file *file)
     struct arena_process *row = &arena->processes[i];
     memset(row, 0, sizeof *row);
     atomic_store(&row->pid, getpid());
+    atomic_store(&row->awake_ns, now_ns());
     if (i >= atomic_load(&arena->processes_used))
         atomic_store(&arena->processes_used, i + 1);
     atomic_store(&row->job, (uint32_t)(job_row - arena->jobs) + 1);
@@ -112,8 +113,6 @@ static bool take_rows(const struct job_file *file)
     atomic_store(&own_job, job_row);
     return true;
 }
-
-/* -- patience ------------------------------------------------------------------------------------------------------ */
 
 static void rest(void)
 {
@@ -127,34 +126,82 @@ static bool is_resting(void)
     return until && now_ns() < until;
 }
 
-/* -- attached ------------------------------------------------------------------------------------------------------ */
-
 static void drop(void)
 {
-    arena_file_close();
+    file_close(&arena_file);
     atomic_store(&own_job, &no_job);
     atomic_store(&own_process, &no_process);
 }
 
-/* What is wrong; NULL: nothing. */
-static const char *attach(const struct job_file *file, bool *is_busy)
+static const char *arena_path(void)
+{
+    static char path[PATH_MAX];
+    const char *file = job_path(), *slash = file ? strrchr(file, '/') : NULL;
+    if (slash && !path[0] && snprintf(path, sizeof path, "%.*s/" ARENA_NAME, (int)(slash - file), file) >= PATH_MAX)
+        path[0] = '\0';
+    return path;
+}
+
+/* Shorter, and without the word that is written last: whoever made it did not come to the end. Under its lock. */
+static bool make(void)
+{
+    struct stat status;
+    uint64_t magic = 0;
+    if (fstat(arena_file.descriptor, &status) != 0 || status.st_size >= (off_t)sizeof(struct arena) ||
+        pread(arena_file.descriptor, &magic, sizeof magic, 0) < 0 || magic)
+        return true;
+    if (fchmod(arena_file.descriptor, 0600) != 0 || (fallocate(arena_file.descriptor, 0, 0, sizeof(struct arena)) != 0 &&
+        (errno == ENOSPC || ftruncate(arena_file.descriptor, sizeof(struct arena)) != 0)))
+        return file_fail(&arena_file, "cannot be made", errno);
+    return true;
+}
+
+static bool is_right(struct arena *arena)
+{
+    fault("arena-made");
+    if (atomic_load(&arena->magic) == 0) {
+        memset(arena, 0, sizeof *arena);
+        arena->version = ARENA_VERSION;
+        arena->size = sizeof *arena;
+        arena->gpu_rows = ARENA_GPUS;
+        arena->job_rows = ARENA_JOBS;
+        arena->process_rows = ARENA_PROCESSES;
+        atomic_store(&arena->magic, ARENA_MAGIC);
+    }
+    return atomic_load(&arena->magic) == ARENA_MAGIC && arena->version == ARENA_VERSION &&
+           arena->size == sizeof *arena && atomic_load(&arena->processes_used) <= ARENA_PROCESSES;
+}
+
+/* Another file than before gets another mapping. The old one stays: threads may be looking at it. Under its lock. */
+static bool map(dev_t device, ino_t inode)
+{
+    bool is_mapped = arena_file.mapping && arena_file.device == device && arena_file.inode == inode;
+    if (!make() || !file_is_right(&arena_file) || (!is_mapped && !file_map(&arena_file)))
+        return false;
+    if (!is_right(arena_file.mapping)) {
+        arena_file.mapping = NULL;
+        return file_fail(&arena_file, "is not right", 0);
+    }
+    atomic_store(&mapped, (struct arena *)arena_file.mapping);
+    return true;
+}
+
+static bool attach(const struct job_file *file)
 {
     struct arena_process *before = arena_process();
+    dev_t device = arena_file.device;
+    ino_t inode = arena_file.inode;
     drop();
-    if (!arena_file_open())
-        return "its file cannot be opened";
-    if (!arena_file_lock(is_busy))
-        return "its file cannot be locked";
+    if (!file_open(&arena_file, arena_path(), O_CREAT))
+        return false;
+    if (!file_lock(&arena_file))
+        return false;
+    fault("arena-locked");
     if (before != &no_process && atomic_load(&before->pid) == getpid())
         atomic_store(&before->job, 0); /* the row that was lost: its byte stays locked while the old mapping is there */
-    const char *wrong = NULL;
-    struct arena *arena = arena_file_map();
-    if (!arena)
-        wrong = "its file is not right";
-    else if (atomic_store(&mapped, arena), !take_rows(file))
-        wrong = "too many jobs, processes or GPUs share";
-    arena_file_unlock();
-    return wrong;
+    bool is_attached = map(device, inode) && (take_rows(file) || file_fail(&arena_file, "is full", 0));
+    file_unlock(&arena_file);
+    return is_attached;
 }
 
 /* MPS runs the work of all its clients at once: a turn would stop what MPS is for. */
@@ -169,28 +216,8 @@ static bool is_beside_mps(void)
            (status.st_uid == 0 || status.st_uid == geteuid()) && !S_ISREG(status.st_mode);
 }
 
-/* The other bytes of the open file say who is alive. A child that is forked in the midst of this would inherit a
- * descriptor or a mapping that it knows nothing of, and keep them locked. So forks wait. */
-static bool is_fork_waited_for;
-
-/* Not for ever: a signal's handler may fork, in the very thread that has the lock. */
-static void before_fork(void)
-{
-    struct timespec until;
-    clock_gettime(CLOCK_REALTIME, &until);
-    until.tv_sec += FORK_WAIT_S;
-    is_fork_waited_for = pthread_mutex_timedlock(&local, &until) == 0;
-}
-
-static void in_parent(void)
-{
-    if (is_fork_waited_for)
-        pthread_mutex_unlock(&local);
-}
-
 static enum attached attach_first(void)
 {
-    static bool is_prepared;
     const struct job_file *file = job();
     if (!file || !(file->wants & WANTS_LOCK))
         return WITHOUT;
@@ -198,22 +225,16 @@ static enum attached attach_first(void)
         trouble(TROUBLE_MPS, "the GPU lock is off, because MPS is in use here");
         return WITHOUT;
     }
-    if (!is_prepared)
-        pthread_atfork(before_fork, in_parent, gate_after_fork);
-    is_prepared = true;
-    bool is_busy = false;
-    const char *wrong = contexts_can_be_synced() ? attach(file, &is_busy) : "the driver lacks what it needs";
-    if (!wrong && !helper_start())
-        wrong = "no thread can be made for it";
-    if (!wrong)
-        return ATTACHED;
+    bool is_attached = contexts_can_be_synced() ? attach(file) : file_fail(&arena_file, "needs functions of the driver", 0);
+    if (is_attached && (helper_start() || file_fail(&arena_file, "needs a thread", 0)))
+        return atexit(capture_begin), ATTACHED; /* after CUDA's own, which it registered before: so it runs before that */
     drop();
-    if (is_busy) {
+    if (arena_file.is_stuck) {
         rest();
         return NOT_YET;
     }
-    char line[200];
-    snprintf(line, sizeof line, "the GPU lock is off in this process: %s (" ARENA_NAME ")", wrong);
+    char line[240];
+    snprintf(line, sizeof line, "the GPU lock is off in this process: %s (" ARENA_NAME ")", arena_file.why);
     trouble(TROUBLE_NO_ARENA, line);
     return WITHOUT;
 }
@@ -223,11 +244,11 @@ enum attached arena_attach(void)
     enum attached known = atomic_load_explicit(&attached, memory_order_acquire);
     if (known != NOT_YET || is_resting())
         return known;
-    pthread_mutex_lock(&local);
+    pthread_mutex_lock(&arena_file.threads);
     known = atomic_load(&attached);
     if (known == NOT_YET && !is_resting())
         atomic_store(&attached, known = attach_first());
-    pthread_mutex_unlock(&local);
+    pthread_mutex_unlock(&arena_file.threads);
     return known;
 }
 
@@ -244,15 +265,17 @@ bool arena_lock(struct rings *rings)
     memset(rings, 0, sizeof *rings);
     if (is_resting())
         return false;
-    pthread_mutex_lock(&local);
+    pthread_mutex_lock(&arena_file.threads);
     if (is_resting()) { /* another thread has waited in vain meanwhile */
-        pthread_mutex_unlock(&local);
+        pthread_mutex_unlock(&arena_file.threads);
         return false;
     }
-    bool is_busy, is_open = arena_file_is_open() || (has_rows() && arena_file_open_again());
-    if (((is_open && has_rows()) || !attach(job(), &is_busy)) && arena_file_lock(&is_busy))
+    bool is_there = has_rows() && file_has_name(&arena_file);
+    if ((is_there || attach(job())) && file_lock(&arena_file)) {
+        fault("arena-locked");
         return true;
-    pthread_mutex_unlock(&local);
+    }
+    pthread_mutex_unlock(&arena_file.threads);
     rest();
     return false;
 }
@@ -261,8 +284,8 @@ uint64_t arena_unlock(struct rings *rings)
 {
     struct arena *arena = mapped;
     uint64_t again = turns_settle(arena, now_ns(), rings);
-    arena_file_unlock();
-    pthread_mutex_unlock(&local);
+    file_unlock(&arena_file);
+    pthread_mutex_unlock(&arena_file.threads);
     for (unsigned i = 0; i < ARENA_PROCESSES; i++) {
         if (rings->bell[i / 64] >> i % 64 & 1)
             futex_wake(&arena->processes[i].bell);
@@ -270,14 +293,4 @@ uint64_t arena_unlock(struct rings *rings)
             futex_wake(&arena->processes[i].call);
     }
     return again;
-}
-
-void arena_after_fork(void)
-{
-    mutex_after_fork(&local);
-    arena_file_after_fork();
-    drop();
-    atomic_store(&mapped, NULL);
-    atomic_store(&attached, NOT_YET);
-    atomic_store(&rest_until_ns, 0);
 }

@@ -1,15 +1,8 @@
-/* The arena: who has the turn on which GPU, for all sharing jobs of one ledger.
- *
- * A file beside the job files, "arena-1", mapped by every process of every sharing job that uses CUDA, and read by
- * `slicer status` (src/slicer/share/arena.py has the same layout; a test compares them). The library makes it. All
- * numbers are in the machine's own order; times are CLOCK_MONOTONIC in nanoseconds.
- *
- * Who is alive is the kernel's to say. A process owns one row of `processes`, and holds an open-file-description lock
- * for writing on the byte of the file with the row's number. A row whose byte is not locked is free, whatever it says.
- * A row of `jobs` counts as long as a living process names it, and is free else. The byte ARENA_LOCK_BYTE is locked for
- * writing while anything is changed, except where a field says otherwise. A killed process leaves no lock behind.
- *
- * Nothing in the file is trusted: every index read from it is checked, and no wait depends on it alone. */
+/* The arena: who has the turn on which GPU, for all sharing jobs of one ledger. A file beside the job files, which the library
+ * makes. The same layout is in src/slicer/share/arena.py; a test compares them. All numbers are in the machine's own
+ * order; times are CLOCK_MONOTONIC in nanoseconds. It changes under the lock on LOCK_BYTE, except where a field says
+ * otherwise. A row of `processes` is free if its byte is not locked, whatever it says; one of `jobs`, if no living process
+ * names it. Nothing in it is trusted: every index read from it is checked, and no wait depends on it alone. */
 #ifndef SLICER_SHARE_ARENA_H
 #define SLICER_SHARE_ARENA_H
 
@@ -19,11 +12,11 @@
 
 #include "job_file.h"
 
-#define ARENA_NAME "arena-1" /* another layout gets another name */
+#define ARENA_NAME "arena-2" /* another layout gets another name */
 #define ARENA_MAGIC UINT64_C(0x616e657261736c73)
-#define ARENA_VERSION 1
+#define ARENA_VERSION 2
 
-enum { ARENA_GPUS = 64, ARENA_JOBS = 128, ARENA_PROCESSES = 512, ARENA_LOCK_BYTE = 1 << 20 };
+enum { ARENA_GPUS = 64, ARENA_JOBS = 128, ARENA_PROCESSES = 512 };
 
 /* What a job does: the lowest bits of arena_job.turn. */
 enum {
@@ -36,9 +29,6 @@ enum {
     TURN_EPOCH = 8     /* the number of the turn, counted up with each one, times this */
 };
 
-/* How much work a job may have in flight: any, about a quarter of a quantum, about a window (of the settings). */
-enum window { WINDOW_NONE, WINDOW_LONG, WINDOW_SHORT };
-
 enum waited { WAITED_NOT, WAITED_BY_LOWER, WAITED_BY_EQUAL, WAITED_BY_HIGHER };
 
 /* 128 bytes. */
@@ -48,7 +38,7 @@ struct arena_job {
     _Atomic int32_t priority;   /*  20 */
     _Atomic uint64_t gpus;      /*  24 bit N: row N of arena.gpus is one of the job's */
     _Atomic uint32_t mode;      /*  32 enum mode of share.h */
-    _Atomic uint32_t quantum_us; /* 36 of its settings */
+    _Atomic uint32_t quantum_us; /* 36 of its settings; 0: it takes no turns with jobs of its own priority */
     _Atomic uint32_t drain_us;  /*  40 of its settings */
     _Atomic uint32_t waited;    /*  44 enum waited: who waits for what it has */
     _Atomic uint64_t ticket;    /*  48 its place among the waiting of its priority */
@@ -56,13 +46,13 @@ struct arena_job {
     _Atomic uint32_t turn;      /*  64 the state, TURN_WINDOWED, and the number of the turn */
     _Atomic uint32_t overtaken; /*  68 how many of its turns others ended before its work was done */
     _Atomic uint32_t overtaken_told; /* 72 of these, noted in the job's file */
-    _Atomic uint32_t last_us;   /*  76 how long its last turn was, if it gave it back early, with nothing to do; else 0 */
+    uint32_t reserved0;
     _Atomic uint64_t turns;     /*  80 how many it had */
     _Atomic uint64_t counted_ns; /* 88 up to when the current turn is counted in the job's file; 0: no process has joined
                                       it yet. Changed without the lock */
     _Atomic uint64_t had_ns;    /*  96 when the current turn began, or the last one */
-    _Atomic uint32_t window;    /* 104 enum window */
-    uint32_t reserved0;
+    uint32_t reserved1;
+    _Atomic uint32_t overtake_us; /* 108 so long a higher priority waits for the end of its work */
     _Atomic uint64_t reserved[2];
 };
 
@@ -71,13 +61,13 @@ struct arena_process {
     _Atomic uint32_t job;      /*  0 its row in arena.jobs, plus one; 0: free */
     _Atomic int32_t pid;       /*  4 as the process sees it */
     _Atomic uint32_t bell;     /*  8 a futex that its helper thread sleeps on: counted up when something is asked of it */
-    _Atomic uint32_t heard;    /* 12 what `bell` was when the helper looked last; written without the lock */
+    uint32_t reserved0;
     _Atomic uint32_t call;     /* 16 a futex that its waiting threads sleep on: counted up when they should look again */
     _Atomic uint32_t wanting;  /* 20 how many of its threads wait */
     _Atomic uint32_t joined;   /* 24 the number of the turn that it puts work into; 0: none, or its work is done */
-    _Atomic uint32_t reserved0;
-    _Atomic uint64_t launched; /* 32 how much work it started; written without the lock, at each yield */
-    _Atomic uint64_t rung_ns;  /* 40 no later than `bell` was rung without being heard since */
+    _Atomic uint32_t generation; /* 28 0: it has the turn as it was given; N: it caught up with one of generation N-1 */
+    _Atomic uint64_t joined_ns; /* 32 since when it puts work into that turn */
+    _Atomic uint64_t awake_ns; /* 40 when its helper thread looked last; written without the lock */
     _Atomic uint64_t reserved[2];
 };
 
@@ -99,8 +89,33 @@ struct arena {
 _Static_assert(sizeof(struct arena_job) == 128 && offsetof(struct arena_job, turn) == 64, "as in arena.py");
 _Static_assert(offsetof(struct arena_job, gpus) == 24 && offsetof(struct arena_job, ticket) == 48, "as in arena.py");
 _Static_assert(offsetof(struct arena_job, turns) == 80 && offsetof(struct arena_job, had_ns) == 96, "as in arena.py");
-_Static_assert(sizeof(struct arena_process) == 64 && offsetof(struct arena_process, launched) == 32, "as in arena.py");
+_Static_assert(sizeof(struct arena_process) == 64 && offsetof(struct arena_process, joined_ns) == 32, "as in arena.py");
 _Static_assert(offsetof(struct arena, gpus) == 64 && offsetof(struct arena, jobs) == 3136, "as in arena.py");
 _Static_assert(offsetof(struct arena, processes) == 19520 && sizeof(struct arena) == 52288, "as in arena.py");
+
+/* -- whose turn it is (turns.c): touches nothing but the arena in memory: no file, no clock, no driver ---------------- */
+
+/* Processes to be woken, by their rows: bits. */
+struct rings {
+    uint64_t bell[ARENA_PROCESSES / 64];
+    uint64_t call[ARENA_PROCESSES / 64];
+};
+
+static inline unsigned turn_state(uint32_t turn) { return turn & TURN_STATE; }
+static inline uint32_t turn_epoch(uint32_t turn) { return turn / TURN_EPOCH; }
+
+/* The row of the job that a process's row names; -1: none. */
+int turns_job_of(const struct arena_process *process);
+
+/* The job wants a turn. It has none now, and does not wait yet. */
+void turns_request(struct arena *arena, struct arena_job *job, uint64_t now);
+
+/* The job gives the turn back as soon as its work is done. It has it now. */
+void turns_ask_back(struct arena *arena, unsigned job, uint64_t now, struct rings *rings);
+
+/* End what is over, ask back what others wait for, and give out what is free. Says how many nanoseconds later it should
+ * be looked at again at the latest, while somebody waits. To be called under the arena's lock, after every change. */
+uint64_t turns_settle(struct arena *arena, uint64_t now, struct rings *rings);
+
 
 #endif

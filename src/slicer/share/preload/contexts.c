@@ -2,53 +2,35 @@
 #include "cap.h"
 #include "gate.h"
 
-#include <errno.h>
 #include <string.h>
 
 enum { CONTEXTS = 64, EVENT_WITHOUT_TIME = 2 };
 
 struct context {
     _Atomic(void *) handle; /* NULL: free */
-    _Atomic int device;     /* its ordinal */
-    _Atomic uint64_t launched;
     /* These are for one thread at a time, and go with the context. */
     _Atomic(void *) events[2];
     _Atomic uint32_t recorded; /* how often one of them was; which one by turns */
 };
 
 static struct context contexts[CONTEXTS];
-static _Atomic unsigned several; /* how many there are now */
 static pthread_mutex_t changing = PTHREAD_MUTEX_INITIALIZER, syncing = PTHREAD_MUTEX_INITIALIZER;
-static _Atomic(void *) synced; /* the context that is being synchronised at this moment, and may not go */
-static _Atomic uint32_t is_stopped, calls; /* no more calls of the driver; how many there are in progress */
+static _Atomic(void *) synced; /* the context that is being synchronised at this moment */
+static _Atomic uint64_t synced_since_ns;
 
-typedef int get_context(void **), set_context(void *), no_argument(void);
-typedef int create_event(void **, unsigned), record_event(void *, void *), query_event(void *);
-typedef int from_green(void **, void *);
+/* Calls a function of the driver's, looked up once. */
+static int ask(_Atomic(void *) *known, const char *symbol, long first, long second)
+{
+    return (int)call(driver_once(known, symbol), (long[ARGUMENTS]){first, second});
+}
 
-/* A function of the driver's, looked up once. ISO C has no cast from an object's pointer to a function's. */
-#define DRIVER(type, name, symbol) \
-    static type *name(void) \
-    { \
-        static _Atomic(void *) known; \
-        union { void *pointer; type *function; } u = {.pointer = driver_once(&known, symbol)}; \
-        return u.function; \
-    }
-DRIVER(get_context, current_of_driver, "cuCtxGetCurrent")
-DRIVER(set_context, push_of_driver, "cuCtxPushCurrent_v2")
-DRIVER(get_context, pop_of_driver, "cuCtxPopCurrent_v2")
-DRIVER(no_argument, sync_of_driver, "cuCtxSynchronize")
-DRIVER(create_event, event_create_of_driver, "cuEventCreate")
-DRIVER(record_event, event_record_of_driver, "cuEventRecord")
-DRIVER(query_event, event_query_of_driver, "cuEventQuery")
-DRIVER(from_green, from_green_of_driver, "cuCtxFromGreenCtx")
+static _Atomic(void *) current, push, pop, sync_all, event_create, event_record, event_query;
 
 bool contexts_can_be_synced(void)
 {
-    return current_of_driver() && push_of_driver() && pop_of_driver() && sync_of_driver();
+    return driver_once(&current, "cuCtxGetCurrent") && driver_once(&push, "cuCtxPushCurrent_v2") &&
+           driver_once(&pop, "cuCtxPopCurrent_v2") && driver_once(&sync_all, "cuCtxSynchronize");
 }
-
-/* -- noted --------------------------------------------------------------------------------------------------------- */
 
 static struct context *find(const void *handle)
 {
@@ -60,23 +42,15 @@ static struct context *find(const void *handle)
 
 static struct context *add(void *handle, int device)
 {
-    uint64_t launched = seats_launched();
     if (job_gpu(device) < 0)
         trouble(TROUBLE_OTHER_GPU, "this program puts work on a GPU that is not its job's");
     pthread_mutex_lock(&changing);
     struct context *context = find(handle);
-    bool is_new = !context;
-    if (is_new && (context = find(NULL)) != NULL) {
-        atomic_store(&context->device, device);
+    if (!context && (context = find(NULL)) != NULL) {
         atomic_store(&context->events[0], NULL);
         atomic_store(&context->events[1], NULL);
         atomic_store(&context->recorded, 0);
-        atomic_store(&context->launched, launched); /* as if it had kept up: only what it lacks from now on counts */
         atomic_store_explicit(&context->handle, handle, memory_order_release);
-        if (atomic_fetch_add(&several, 1) == 1) /* the first one did not count while it was alone */
-            for (int i = 0; i < CONTEXTS; i++)
-                if (&contexts[i] != context && atomic_load(&contexts[i].handle))
-                    atomic_store(&contexts[i].launched, launched);
     }
     pthread_mutex_unlock(&changing);
     if (!context)
@@ -87,8 +61,8 @@ static struct context *add(void *handle, int device)
 void *context_of_thread(void)
 {
     void *handle = NULL;
-    get_context *current = current_of_driver();
-    return current && current(&handle) == CUDA_SUCCESS ? handle : NULL;
+    bool is_known = driver_once(&current, "cuCtxGetCurrent") != NULL;
+    return is_known && ask(&current, "cuCtxGetCurrent", (long)&handle, 0) == CUDA_SUCCESS ? handle : NULL;
 }
 
 struct context *context_note(void)
@@ -98,87 +72,38 @@ struct context *context_note(void)
     return context || !handle ? context : add(handle, ordinal_current());
 }
 
-void context_launched(struct context *context)
+bool contexts_wait_elsewhere(const struct context *context, uint64_t ns)
 {
-    if (context && atomic_load_explicit(&several, memory_order_relaxed) > 1)
-        atomic_fetch_add_explicit(&context->launched, 1, memory_order_relaxed);
-}
-
-bool context_counts(const struct context *context, uint64_t *here, uint64_t *most)
-{
-    *here = *most = seats_launched();
-    if (atomic_load(&several) < 2)
-        return false;
-    *most = 0;
-    for (int i = 0; i < CONTEXTS; i++)
-        if (atomic_load(&contexts[i].handle) && atomic_load(&contexts[i].launched) > *most)
-            *most = atomic_load(&contexts[i].launched);
-    *here = context ? atomic_load(&context->launched) : *most;
-    return true;
-}
-
-/* -- synchronised -------------------------------------------------------------------------------------------------- */
-
-/* Between these, the driver is called. False: the program is at its end. */
-static bool begin_calls(void)
-{
-    atomic_fetch_add(&calls, 1);
-    if (!atomic_load(&is_stopped))
-        return true;
-    atomic_fetch_sub(&calls, 1);
-    return false;
-}
-
-static void end_calls(void)
-{
-    atomic_fetch_sub(&calls, 1);
-}
-
-void contexts_stop(void)
-{
-    atomic_store(&is_stopped, 1);
-    for (uint64_t start = now_ns(); atomic_load(&calls) && now_ns() - start < NS_A_SECOND;)
-        sleep_ns(100 * NS_A_US);
+    const void *handle = atomic_load(&synced);
+    uint64_t since = atomic_load(&synced_since_ns), now = now_ns();
+    return context && handle && handle != atomic_load(&context->handle) && now > since && now - since > ns;
 }
 
 /* Any error counts as done: a context that is broken does no more work. */
 static void sync_one(void *handle)
 {
     void *popped;
-    if (push_of_driver()(handle) != CUDA_SUCCESS)
-        return;
-    sync_of_driver()();
-    pop_of_driver()(&popped);
-}
-
-/* The context's handle, kept from going until `synced` is NULL again; NULL: there is none in this row. */
-static void *hold(struct context *context)
-{
-    pthread_mutex_lock(&changing);
-    void *handle = atomic_load(&context->handle);
+    atomic_store(&synced_since_ns, now_ns());
     atomic_store(&synced, handle);
-    pthread_mutex_unlock(&changing);
-    return handle;
+    if (ask(&push, "cuCtxPushCurrent_v2", (long)handle, 0) == CUDA_SUCCESS) {
+        ask(&sync_all, "cuCtxSynchronize", 0, 0);
+        ask(&pop, "cuCtxPopCurrent_v2", (long)&popped, 0);
+    }
+    atomic_store(&synced, NULL);
 }
 
 bool contexts_sync(void)
 {
-    if (!begin_calls())
+    if (!capture_hold())
         return false;
-    if (!capture_hold()) {
-        end_calls();
-        return false;
-    }
     pthread_mutex_lock(&syncing);
     for (int i = 0; i < CONTEXTS; i++) {
-        void *handle = hold(&contexts[i]);
+        void *handle = atomic_load(&contexts[i].handle);
         if (handle)
             sync_one(handle);
-        atomic_store(&synced, NULL);
     }
     pthread_mutex_unlock(&syncing);
     capture_release();
-    end_calls();
     return true;
 }
 
@@ -186,57 +111,40 @@ bool contexts_sync(void)
 static void wait_for(void *event, uint64_t about_ns, uint64_t most_ns)
 {
     uint64_t start = now_ns();
-    while (event_query_of_driver()(event) == CUDA_ERROR_NOT_READY && now_ns() - start < most_ns)
+    while (ask(&event_query, "cuEventQuery", (long)event, 0) == CUDA_ERROR_NOT_READY && now_ns() - start < most_ns)
         sleep_ns(about_ns / 20);
 }
 
 bool context_pace(struct context *context, uintptr_t stream, uint64_t about_ns, uint64_t most_ns)
 {
-    if (!event_create_of_driver() || !event_record_of_driver() || !event_query_of_driver() || !begin_calls())
+    if (!driver_once(&event_create, "cuEventCreate") || !driver_once(&event_record, "cuEventRecord") ||
+        !driver_once(&event_query, "cuEventQuery") || !capture_hold())
         return false;
-    bool may = capture_hold(), is_paced = false;
+    bool is_paced = false;
     uint32_t number = atomic_load(&context->recorded);
     void *last = number ? atomic_load(&context->events[(number - 1) % 2]) : NULL;
     void *next = atomic_load(&context->events[number % 2]);
-    if (may && last)
+    if (last)
         wait_for(last, about_ns, most_ns);
-    if (may && !next && event_create_of_driver()(&next, EVENT_WITHOUT_TIME) == CUDA_SUCCESS)
+    if (!next && ask(&event_create, "cuEventCreate", (long)&next, EVENT_WITHOUT_TIME) == CUDA_SUCCESS)
         atomic_store(&context->events[number % 2], next);
-    if (may && next && event_record_of_driver()(next, (void *)stream) == CUDA_SUCCESS) {
+    if (next && ask(&event_record, "cuEventRecord", (long)next, (long)stream) == CUDA_SUCCESS) {
         atomic_store(&context->recorded, number + 1);
         is_paced = true;
     }
-    if (may)
-        capture_release();
-    end_calls();
+    capture_release();
     return is_paced;
 }
 
-/* -- gone ---------------------------------------------------------------------------------------------------------- */
-
-static void forget(struct context *context)
-{
-    uint64_t start = now_ns();
-    pthread_mutex_lock(&changing);
-    void *handle = atomic_exchange(&context->handle, NULL);
-    if (handle)
-        atomic_fetch_sub(&several, 1);
-    pthread_mutex_unlock(&changing);
-    while (handle && atomic_load(&synced) == handle && now_ns() - start < settings()->drain_us * UINT64_C(1000))
-        sleep_ns(50 * NS_A_US);
-}
-
-/* Destroying waits for the context's work itself, or ends it. If it fails, the next work notes the context again. */
+/* Destroying waits for the context's work itself, or ends it. Nothing is synchronised meanwhile. */
 static long destroy(void *real, long *a, const void *handle)
 {
-    int before = errno;
-    struct context *context = handle ? find(handle) : NULL;
-    if (context)
-        forget(context);
-    errno = before;
+    capture_begin();
     long result = call(real, a);
-    if (handle && (int)result == CUDA_SUCCESS)
-        capture_forget(handle);
+    struct context *context = handle && (int)result == CUDA_SUCCESS ? find(handle) : NULL;
+    if (context)
+        atomic_store(&context->handle, NULL);
+    capture_end();
     return result;
 }
 
@@ -244,50 +152,47 @@ long on_context_gone(void *real, long *a)
 {
     long result = destroy(real, a, (const void *)a[0]);
     if ((int)result == CUDA_SUCCESS)
-        memory_context_gone((uint64_t)a[0]);
+        memory_gone((uint64_t)a[0]);
     return result;
 }
 
 long on_green_context_gone(void *real, long *a)
 {
     void *handle = NULL;
-    if (!from_green_of_driver() || from_green_of_driver()(&handle, (void *)a[0]) != CUDA_SUCCESS)
+    void *of_green = driver("cuCtxFromGreenCtx");
+    if (!of_green || (int)call(of_green, (long[ARGUMENTS]){(long)&handle, a[0]}) != CUDA_SUCCESS)
         handle = NULL;
     return destroy(real, a, handle);
 }
 
-/* cuDevicePrimaryCtxRelease, …Reset. A release is the end only where it is the last one of several. */
-long on_primary_context_gone(void *real, long *a)
+static bool primary_is_active(long device)
 {
-    int before = errno, device = (int)a[0];
-    void *gone[CONTEXTS] = {NULL};
-    uint64_t primary = memory_primary_context(device);
-    for (int i = 0; i < CONTEXTS; i++)
-        if (atomic_load(&contexts[i].handle) && atomic_load(&contexts[i].device) == device) {
-            gone[i] = atomic_load(&contexts[i].handle);
-            forget(&contexts[i]);
-        }
-    errno = before;
-    long result = call(real, a);
-    before = errno;
-    bool is_active = memory_primary_is_active(device);
-    for (int i = 0; i < CONTEXTS; i++)
-        if (gone[i] && is_active)
-            add(gone[i], device);
-        else if (gone[i])
-            capture_forget(gone[i]);
-    memory_primary_context_gone(device, primary);
-    errno = before;
-    return result;
+    unsigned flags;
+    int active = 0;
+    void *ask = driver("cuDevicePrimaryCtxGetState");
+    return ask && (int)call(ask, (long[ARGUMENTS]){device, (long)&flags, (long)&active}) == CUDA_SUCCESS && active;
 }
 
-void contexts_after_fork(void)
+/* A device's primary context; NULL: nobody has it. Only that it is retained tells its handle. */
+static void *primary_of(long device)
 {
-    mutex_after_fork(&changing);
-    mutex_after_fork(&syncing);
-    memset(contexts, 0, sizeof contexts);
-    atomic_store(&several, 0);
-    atomic_store(&calls, 0);
-    atomic_store(&is_stopped, 0);
-    atomic_store(&synced, NULL);
+    void *handle = NULL, *retain = driver("cuDevicePrimaryCtxRetain"), *release = driver("cuDevicePrimaryCtxRelease_v2");
+    if (!retain || !release || !primary_is_active(device) ||
+        (int)call(retain, (long[ARGUMENTS]){(long)&handle, device}) != CUDA_SUCCESS)
+        return NULL;
+    call(release, (long[ARGUMENTS]){device});
+    return handle;
+}
+
+/* cuDevicePrimaryCtxRelease, …Reset. A release is the end only where it is the last one of several: else the next work
+ * notes the context again. */
+long on_primary_context_gone(void *real, long *a)
+{
+    void *handle = primary_of(a[0]);
+    long result = destroy(real, a, handle);
+    if (handle && !primary_is_active(a[0])) {
+        memory_gone((uintptr_t)handle);
+        pools_gone(job_gpu((int)a[0]));
+    }
+    return result;
 }

@@ -1,40 +1,32 @@
 /* The gate: where the program's work waits for its job's turn. */
+#include "cap.h"
 #include "gate.h"
 
-#include <errno.h>
-#include <stdlib.h>
 #include <string.h>
 
-enum { NO_STREAM = -1, IN_CONFIG = -2, CONFIG_STREAM = 32, MOST_IN_WINDOW = 512, MOST_WINDOWS = 8 };
+#define ENDED (UINT64_C(1) << 32)
+enum { NO_STREAM = -1, IN_CONFIG = -2, CONFIG_STREAM = 32, PER_THREAD_STREAM = 2, MOST_IN_WINDOW = 512, MOST_WINDOWS = 8 };
+enum { LARGE_COPY = 1 << 20, MEMORY_TYPE = 2 /* CUpointer_attribute */ };
 
-static __thread struct self self __attribute__((tls_model("initial-exec")));
 static _Atomic uint32_t syncing;
 static pthread_mutex_t in_window = PTHREAD_MUTEX_INITIALIZER;
-static _Atomic uint64_t synced_ns, synced_launched, closed_ns;
+static _Atomic uint64_t closed_ns;
+static _Atomic uint64_t calls; /* that start work: the lower half counts those in progress, the upper half those that ended */
 static enum { UNKNOWN, ON, OFF } _Atomic gate;
 /* What each call needs, known from when the gate is on. */
 static _Atomic(struct job_file *) counted_in;
 static _Atomic uint32_t gives_back; /* the mode is one that gives the turn back by itself */
 
-struct self *gate_self(void)
-{
-    return &self;
-}
-
-bool gate_is_on(void)
+static bool gate_is_on(void)
 {
     return atomic_load_explicit(&gate, memory_order_acquire) == ON;
 }
 
-/* -- open and closed ----------------------------------------------------------------------------------------------- */
-
 unsigned gate_syncing(void) { return atomic_load(&syncing); }
 
-uint64_t gate_synced_ns(uint64_t *launched)
-{
-    *launched = atomic_load(&synced_launched);
-    return atomic_load(&synced_ns);
-}
+void gate_enter(void) { atomic_fetch_add(&calls, 1); }
+uint32_t gate_started(void) { return (uint32_t)(atomic_load(&calls) >> 32); }
+bool gate_is_empty(void) { return (uint32_t)atomic_load(&calls) == 0; }
 
 void gate_close(void)
 {
@@ -54,62 +46,30 @@ void gate_open(void)
     futex_wake(&arena_process()->call);
 }
 
-/* -- at the start, at a fork, at the end --------------------------------------------------------------------------- */
-
-void gate_after_fork(void)
-{
-    mutex_after_fork(&in_window);
-    seats_after_fork();
-    memset(&self, 0, sizeof self);
-    atomic_store(&closed_ns, 0);
-    atomic_store(&syncing, 0);
-    atomic_store(&gate, UNKNOWN);
-    atomic_store(&counted_in, NULL);
-    arena_after_fork();
-    turn_after_fork();
-    contexts_after_fork();
-    capture_after_fork();
-    helper_after_fork();
-}
-
-static void prepare(void)
-{
-    seats_prepare();
-    atexit(contexts_stop); /* after CUDA's own, which it registered before: so it runs before that */
-}
-
 /* At the program's end. The turn is not given back: work may be in flight until the process is gone. */
 __attribute__((destructor)) static void count_at_end(void)
 {
-    if (gate_is_on())
-        turn_count();
+    if (gate_is_on() && !atomic_load(&share_is_off))
+        turn_tell();
 }
 
 static bool start(void)
 {
-    static pthread_once_t once = PTHREAD_ONCE_INIT;
-    int before = errno, cancel;
-    pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel);
-    pthread_once(&once, prepare);
     enum attached is = arena_attach();
     if (is == ATTACHED) {
         atomic_store(&counted_in, job());
-        atomic_store(&gives_back, settings()->mode != MODE_YIELD);
+        atomic_store(&gives_back, mode_gives_back());
     }
     if (is != NOT_YET)
         atomic_store(&gate, is == ATTACHED ? ON : OFF);
-    pthread_setcancelstate(cancel, NULL);
-    errno = before;
     return is == ATTACHED;
 }
 
-static inline bool is_watched(const struct self *me)
+static inline bool is_watched(void)
 {
     int known = atomic_load_explicit(&gate, memory_order_acquire);
-    return !me->depth && known != OFF && (known == ON || start());
+    return known != OFF && (known == ON || start());
 }
-
-/* -- work ---------------------------------------------------------------------------------------------------------- */
 
 static uintptr_t stream_of(const long *a, int place)
 {
@@ -118,7 +78,7 @@ static uintptr_t stream_of(const long *a, int place)
         stream = (uintptr_t)a[place];
     else if (place == IN_CONFIG && a[0])
         memcpy(&stream, (const char *)a[0] + CONFIG_STREAM, sizeof stream);
-    return stream;
+    return stream || !share_hook->is_per_thread ? stream : PER_THREAD_STREAM;
 }
 
 /* Each one at once, so that a process that is killed has counted all. */
@@ -136,89 +96,46 @@ static inline void count_work(bool is_in)
  * a half has is learnt from how long the last one took. */
 static void keep_window(struct context *context, uintptr_t stream)
 {
-    static _Atomic uint32_t started, learnt[2] = {1, 1}; /* grow */
+    static _Atomic uint32_t started, every = 1; /* grows */
     static uint64_t last_ns; /* guarded by in_window */
-    bool is_long = atomic_load_explicit(&arena_job()->window, memory_order_relaxed) == WINDOW_LONG;
-    _Atomic uint32_t *every = &learnt[is_long];
-    if (atomic_fetch_add(&started, 1) + 1 < atomic_load(every) || pthread_mutex_trylock(&in_window) != 0)
+    if (atomic_fetch_add(&started, 1) + 1 < atomic_load(&every) || pthread_mutex_trylock(&in_window) != 0)
         return;
     uint64_t window = (uint64_t)settings()->window_us * NS_A_US;
-    uint64_t eighth = (uint64_t)settings()->quantum_us * NS_A_US / 8;
-    window = is_long && window < eighth ? eighth : window;
     if (context_pace(context, stream, window / 2, window * MOST_WINDOWS)) {
-        uint64_t now = now_ns(), took = now - last_ns + 1, half = atomic_load(every), fits = half * (window / 2) / took;
+        uint64_t now = now_ns(), took = now - last_ns + 1, half = atomic_load(&every), fits = half * (window / 2) / took;
         half = fits < half * 2 ? fits : half * 2;
         half = half < MOST_IN_WINDOW / 2 ? half : MOST_IN_WINDOW / 2;
-        atomic_store(every, half > 1 ? (uint32_t)half : 1);
+        atomic_store(&every, half > 1 ? (uint32_t)half : 1);
         atomic_store(&started, 0);
         last_ns = now;
     }
     pthread_mutex_unlock(&in_window);
 }
 
-/* A moment at which the modes that give the turn back by themselves do so. */
-static void release_point(void)
+static bool enter(const struct context *context)
 {
-    static _Atomic uint32_t skipped;
-    if (atomic_load(&skipped) < settings()->skip_syncs) {
-        atomic_fetch_add(&skipped, 1);
-        contexts_sync();
-    } else
-        turn_leave();
-}
-
-static void after_work(struct context *context, const long *a, int place)
-{
-    static _Atomic uint32_t started;
-    const struct settings *asked = settings();
-    if (asked->mode == MODE_YIELD) {
-        if (turn_is_windowed() && context && place != NO_STREAM)
-            keep_window(context, stream_of(a, place));
-    } else if (asked->mode == MODE_EACH)
-        release_point();
-    else if (asked->mode == MODE_TIME) {
-        if (now_ns() - turn_joined_ns() >= (uint64_t)asked->hold_us * NS_A_US)
-            release_point();
-    } else if (atomic_fetch_add(&started, 1) + 1 >= asked->launches) {
-        atomic_store(&started, 0);
-        release_point();
-    }
-}
-
-/* In: counted in the seat, with a part in the turn. */
-static inline bool enter(struct self *me, struct context *context)
-{
-    atomic_fetch_add(&me->seat->busy, 1); /* before the look at the turn: who ends it looks at this after */
+    gate_enter(); /* before the look at the turn: who ends it looks at this after */
     if (turn_is_ours())
         return true;
-    atomic_fetch_sub(&me->seat->busy, 1);
-    return turn_wait(&me->seat->busy, context);
+    atomic_fetch_sub(&calls, 1);
+    return turn_wait(context);
 }
 
 static inline long work(void *real, long *a, int place)
 {
-    struct self *me = &self;
-    if (!is_watched(me))
+    if (!is_watched())
         return call(real, a);
-    if (!me->seat)
-        seat_take();
-    me->depth = 1;
-    struct seat *seat = me->seat;
     bool is_captured = capture_is_open() && place != NO_STREAM && capture_is_on(stream_of(a, place));
     struct context *context = is_captured ? NULL : context_note();
-    bool is_in = !is_captured && enter(me, context);
-    atomic_fetch_add_explicit(&seat->launched, 1, memory_order_relaxed);
-    if (is_in)
-        context_launched(context);
+    bool is_in = !is_captured && enter(context);
     long result = call(real, a);
     if ((int)result == CUDA_SUCCESS)
         count_work(is_in);
-    if (is_in) {
-        atomic_fetch_sub_explicit(&seat->busy, 1, memory_order_release);
-        if (atomic_load_explicit(&gives_back, memory_order_relaxed) || turn_is_windowed())
-            after_work(context, a, place);
-    }
-    me->depth = 0;
+    atomic_fetch_add_explicit(&calls, ENDED - is_in, memory_order_release);
+    if (is_in && atomic_load_explicit(&gives_back, memory_order_relaxed))
+        mode_after_work();
+    else if (is_in && turn_is_windowed() && context && place != NO_STREAM)
+        keep_window(context, stream_of(a, place));
     return result;
 }
 
@@ -230,23 +147,38 @@ long on_work_5(void *real, long *a) { return work(real, a, 5); }
 long on_work_8(void *real, long *a) { return work(real, a, 8); }
 long on_work_config(void *real, long *a) { return work(real, a, IN_CONFIG); }
 
+/* Of a MiB and more, from or to pageable memory of the host: the driver takes that through small buffers of its own, and
+ * the GPU computes on meanwhile. It passes, as it would hold the turn with an idle GPU. */
+static long copy(void *real, long *a, int place, long host)
+{
+    static _Atomic(void *) known;
+    unsigned type = 0;
+    void *ask = a[2] >= LARGE_COPY && is_watched() ? driver_once(&known, "cuPointerGetAttribute") : NULL;
+    if (!ask || (int)call(ask, (long[ARGUMENTS]){(long)&type, MEMORY_TYPE, host}) == CUDA_SUCCESS)
+        return work(real, a, place);
+    count_work(false);
+    return call(real, a);
+}
+
+long on_copy_in(void *real, long *a) { return copy(real, a, NO_STREAM, a[1]); }
+long on_copy_in_async(void *real, long *a) { return copy(real, a, 3, a[1]); }
+long on_copy_out(void *real, long *a) { return copy(real, a, NO_STREAM, a[0]); }
+long on_copy_out_async(void *real, long *a) { return copy(real, a, 3, a[0]); }
+
 long on_sync(void *real, long *a)
 {
-    struct self *me = &self;
-    if (me->depth || !gate_is_on())
-        return call(real, a);
-    me->depth = 1;
+    if (!gate_is_on()) {
+        long result = call(real, a);
+        pools_synced();
+        return result;
+    }
     atomic_fetch_add(&syncing, 1);
     long result = call(real, a);
-    if (atomic_load_explicit(&arena_job()->waited, memory_order_relaxed)) {
-        atomic_store(&synced_launched, seats_launched());
-        atomic_store(&synced_ns, now_ns());
-    }
+    pools_synced();
     atomic_fetch_sub(&syncing, 1);
     if (atomic_load_explicit(&gives_back, memory_order_relaxed) && atomic_load(&arena_process()->joined))
-        release_point();
+        mode_at_sync();
     else if (atomic_load_explicit(&arena_job()->waited, memory_order_relaxed))
         helper_ring();
-    me->depth = 0;
     return result;
 }

@@ -1,27 +1,8 @@
-/* The job's file: what slicer says about a job to the library in its processes, and what these say back.
+/* The job's file: what slicer says about a job to the library in its processes, and what these say back. The same layout is in
+ * src/slicer/share/layout.py; a test compares them. All numbers are in the machine's own order. cap.md tells the rest.
  *
- * Slicer makes it before the command starts, in its state directory, and removes it after the end. Only
- * processes of one user open it. It is mapped by all of them, by slicer too (src/slicer/share/layout.py has the
- * same layout; a test compares them). All numbers are in the machine's own order.
- *
- * A process of the job that uses CUDA owns one row of `processes`, and holds an open-file-description lock on the
- * byte of the file with the row's number. So a row whose byte is not locked is free, whatever it says: its process
- * is dead, or there was none. The byte LOCK_BYTE is locked for writing while rows are taken, and while memory is
- * charged. A killed process leaves no lock.
- *
- * The environment of the job names it. The library remembers both variables when it is loaded:
- *
- *   SLICER_SHARE_FILE  the file's absolute path
- *   SLICER_SHARE       what was asked for: "lock", "cap" or "both". It tells what to do where the file cannot be used
- *                      (it is gone, because the job has ended, or it is not as it should be): with "lock" the program
- *                      runs without it, after one warning; with all else, and without the variable, cuInit fails,
- *                      because a cap that cannot be applied is an error.
- *
- * The file is refused unless it is a plain file of the process's effective user, with one name, mode 0600, and of
- * exactly this size. Its maker allocates its blocks (posix_fallocate): a mapped page for which a full disk has no
- * room kills who touches it. So does a page that was cut off. Only the user can do that; a process that comes to
- * charge memory notices it in time, and goes on with a copy of its own.
- */
+ * The environment names it: SLICER_SHARE_FILE is its absolute path, SLICER_SHARE what was asked for. The second tells what
+ * to do where the file cannot be used: with "lock" the program runs without; else cuInit fails. */
 #ifndef SLICER_SHARE_JOB_FILE_H
 #define SLICER_SHARE_JOB_FILE_H
 

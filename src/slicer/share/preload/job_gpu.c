@@ -1,7 +1,6 @@
 /* Which of the job's GPUs is meant: by UUID, because every process numbers the GPUs that it sees by itself. */
 #include "cap.h"
 
-#include <errno.h>
 #include <stdio.h>
 #include <string.h>
 #include <strings.h>
@@ -54,14 +53,12 @@ int job_gpu(int ordinal)
     const struct job_file *file = job_said();
     if (file == NULL)
         return -1;
-    int saved = errno;
     int gpu = -1;
     bool told = ask(file, "cuDeviceGetUuid", ordinal, &gpu);
     if (gpu < 0)
         told = ask(file, "cuDeviceGetUuid_v2", ordinal, &gpu) || told;
     if (told && ordinal < ORDINALS)
         atomic_store_explicit(&known[ordinal], (int8_t)(gpu < 0 ? OTHER : FIRST + gpu), memory_order_relaxed);
-    errno = saved;
     return gpu;
 }
 
@@ -77,10 +74,4 @@ int ordinal_current(void)
 int job_gpu_current(void)
 {
     return job_gpu(ordinal_current());
-}
-
-void job_gpu_after_fork(void)
-{
-    for (int ordinal = 0; ordinal < ORDINALS; ordinal++)
-        atomic_store(&known[ordinal], UNKNOWN);
 }

@@ -144,6 +144,8 @@ EARLY lookup *slicer_share_dlsym(void *handle, const char *symbol, void **found)
     return NULL;
 }
 
+enum { PER_THREAD_DEFAULT_STREAM = 2 }; /* of its flags */
+
 /* cuGetProcAddress(symbol, **function, version, flags), _v2 with one more: the handler is the same. */
 long on_get_proc_address(void *real, long *a)
 {
@@ -152,7 +154,7 @@ long on_get_proc_address(void *real, long *a)
     long result = call(real, a);
     if ((int)result != CUDA_SUCCESS || !symbol || !function || !*function)
         return result;
-    const struct hook *hook = hook_of(symbol);
+    const struct hook *hook = hook_of_asked(symbol, (a[3] & PER_THREAD_DEFAULT_STREAM) != 0);
     if (hook && !is_ours(*function))
         *function = wrapper_of(hook, *function);
     return result;

@@ -5,8 +5,8 @@
  * real function. So no prototypes are needed, and no version of the CUDA headers. */
 #include <stdatomic.h>
 
+#include "names.h"
 #include "share.h"
-#include "wrapper.h"
 
 enum { SLOTS = 1024 }; /* about 100 hooked functions, each in up to 6 variants */
 
@@ -16,12 +16,13 @@ struct slot {
 };
 
 static struct slot slots[SLOTS];
+__thread const struct hook *share_hook __attribute__((tls_model("initial-exec")));
 
 static long enter(unsigned number, long *a)
 {
     const struct slot *slot = &slots[number];
     const struct hook *hook = atomic_load_explicit(&slot->hook, memory_order_acquire);
-    return hook->handle(atomic_load_explicit(&slot->real, memory_order_relaxed), a);
+    return handled(hook, atomic_load_explicit(&slot->real, memory_order_relaxed), a);
 }
 
 #define SIXTEEN(X, p) \
@@ -32,7 +33,7 @@ static long enter(unsigned number, long *a)
     SIXTEEN(X, p##4) SIXTEEN(X, p##5) SIXTEEN(X, p##6) SIXTEEN(X, p##7) \
     SIXTEEN(X, p##8) SIXTEEN(X, p##9) SIXTEEN(X, p##a) SIXTEEN(X, p##b) \
     SIXTEEN(X, p##c) SIXTEEN(X, p##d) SIXTEEN(X, p##e) SIXTEEN(X, p##f)
-#define ALL(X) ROWS(X, 0x0) ROWS(X, 0x1) ROWS(X, 0x2) ROWS(X, 0x3)
+#define EACH_SLOT(X) ROWS(X, 0x0) ROWS(X, 0x1) ROWS(X, 0x2) ROWS(X, 0x3)
 
 #define WRAPPER(n) \
     static long wrapper_##n(WRAPPER_PARAMETERS) \
@@ -40,10 +41,10 @@ static long enter(unsigned number, long *a)
         long a[ARGUMENTS] = {WRAPPER_ARGUMENTS}; \
         return enter(n, a); \
     }
-ALL(WRAPPER)
+EACH_SLOT(WRAPPER)
 
 #define NAME(n) wrapper_##n,
-static wrapper *const wrappers[SLOTS] = {ALL(NAME)};
+static wrapper *const wrappers[SLOTS] = {EACH_SLOT(NAME)};
 
 static void *address(unsigned number)
 {
@@ -76,3 +77,51 @@ long call(void *real, long *a)
     union { void *pointer; wrapper *function; } u = {.pointer = real};
     return u.function(a[0], a[1], a[2], a[3], a[4], a[5], a[6], a[7], a[8], a[9], a[10], a[11]);
 }
+
+/* The names that programs linked with the driver (-lcuda, -lnvidia-ml) bind to this library, as it is preloaded. */
+
+enum {
+    ABSENT_CUDA = 302, /* CUDA_ERROR_SHARED_OBJECT_SYMBOL_NOT_FOUND */
+    ABSENT_NVML = 12   /* NVML_ERROR_LIBRARY_NOT_FOUND */
+};
+
+struct export {
+    const char *name;
+    _Atomic(const struct hook *) hook;
+    _Atomic(void *) real; /* looked up at the first call */
+};
+
+static struct export exports[] = {
+#define ONE_ROW(symbol) {.name = #symbol},
+#define ROW(base, handler, variants) variants(ONE_ROW, base)
+    HOOKS(ROW)
+#undef ONE_ROW
+};
+
+static long enter_export(struct export *export, long *a)
+{
+    void *real = atomic_load_explicit(&export->real, memory_order_acquire);
+    if (!real) {
+        real = driver(export->name);
+        if (!real)
+            return export->name[0] == 'n' ? ABSENT_NVML : ABSENT_CUDA;
+        atomic_store_explicit(&export->hook, hook_of(export->name), memory_order_relaxed);
+        atomic_store_explicit(&export->real, real, memory_order_release);
+    }
+    return handled(atomic_load_explicit(&export->hook, memory_order_relaxed), real, a);
+}
+
+enum number {
+#define ONE_ROW(symbol) NUMBER_##symbol,
+    HOOKS(ROW)
+#undef ONE_ROW
+};
+
+#define ONE_ROW(symbol) \
+    EXPORTED long symbol(WRAPPER_PARAMETERS); \
+    long symbol(WRAPPER_PARAMETERS) \
+    { \
+        long a[ARGUMENTS] = {WRAPPER_ARGUMENTS}; \
+        return enter_export(&exports[NUMBER_##symbol], a); \
+    }
+HOOKS(ROW)

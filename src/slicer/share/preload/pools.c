@@ -1,9 +1,8 @@
-/* What pools of stream-ordered allocation are charged.
+/* Stream-ordered memory: cuMemAllocAsync, cuMemAllocFromPoolAsync, and the pools that it comes from.
  *
- * A pool keeps memory that was freed, up to its release threshold, and serves later allocations from it. That is in use
- * as far as the card goes. So a pool is charged what lives in it, or what it will keep if that is more: an allocation
- * from what it keeps costs nothing, and a free that it keeps gives nothing back. Before an allocation is refused, the
- * pools of the process are trimmed, as the driver does it when a card is full. */
+ * A pool keeps what is freed until the next sync, and after that up to its release threshold. On the card that is in use.
+ * So a pool is charged what the driver says that it has reserved: before an allocation what that will add to it, after it
+ * what the driver made of it, and again after each sync. Single allocations are not remembered. */
 #include "cap.h"
 
 #include <pthread.h>
@@ -11,206 +10,238 @@
 
 enum {
     POOLS = 64,
-    THRESHOLD = 4, RESERVED = 5 /* CUmemPool_attribute */
+    RESERVED = 5, USED = 7, /* CUmemPool_attribute: …_MEM_CURRENT */
+    STREAM_LEGACY = 1, STREAM_PER_THREAD = 2
 };
 
 struct pool {
-    uint64_t handle; /* 0: it was destroyed, or there was none */
-    uint64_t live;
-    uint64_t charged; /* never less than live */
+    uint64_t handle; /* 0: there is none */
+    uint64_t charged;
     int gpu;
 };
 
-static pthread_mutex_t guard = PTHREAD_MUTEX_INITIALIZER; /* never held while memory is asked for */
+static pthread_mutex_t guard = PTHREAD_MUTEX_INITIALIZER;
 static struct pool pools[POOLS];
+static _Atomic bool is_loose; /* a pool may have reserved more than is used */
 
-/* A thread that is cancelled in a function of the driver's must not leave with the guard. */
-static int cancel_state;
-
-static void hold(void)
-{
-    int state;
-    pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &state);
-    pthread_mutex_lock(&guard);
-    cancel_state = state;
-}
-
-static void leave(void)
-{
-    int state = cancel_state;
-    pthread_mutex_unlock(&guard);
-    pthread_setcancelstate(state, NULL);
-}
-
-static bool attribute(uint64_t handle, int name, uint64_t *value)
+static uint64_t attribute(const struct pool *pool, long name)
 {
     static _Atomic(void *) known;
+    uint64_t value = 0;
     void *real = driver_once(&known, "cuMemPoolGetAttribute");
-    long a[ARGUMENTS] = {(long)handle, name, (long)value};
-    return real != NULL && (int)call(real, a) == CUDA_SUCCESS;
+    if (real != NULL)
+        call(real, (long[ARGUMENTS]){(long)pool->handle, name, (long)&value});
+    return value;
 }
 
-/* Charge the pool what it holds and will keep. What does not fit under the cap any more is left to the supervisor. */
-static void settle(struct pool *pool)
+/* False: it has reserved more than there is room for under the cap. If that is `certain`, it is charged all the same. */
+static bool settle(struct pool *pool, bool certain)
 {
-    uint64_t reserved = 0, threshold = 0;
-    uint64_t target = pool->live;
-    if (pool->handle != 0 && attribute(pool->handle, RESERVED, &reserved) &&
-        attribute(pool->handle, THRESHOLD, &threshold)) {
-        uint64_t kept = reserved < threshold ? reserved : threshold;
-        target = kept > target ? kept : target;
-    }
-    if (target < pool->charged)
-        quota_credit(pool->gpu, pool->charged - target);
-    else if (target > pool->charged && quota_charge(pool->gpu, target - pool->charged) != CHARGED)
-        return;
-    pool->charged = target;
+    uint64_t limit, reserved = job_limit(pool->gpu, &limit) ? attribute(pool, RESERVED) : 0;
+    if (reserved > pool->charged) {
+        bool fits = quota_charge(pool->gpu, reserved - pool->charged) == CHARGED;
+        if (!fits && certain)
+            quota_overdraw(pool->gpu, reserved - pool->charged);
+        if (!fits && !certain)
+            return false;
+    } else
+        quota_credit(pool->gpu, pool->charged - reserved);
+    pool->charged = reserved;
+    return true;
 }
 
+/* As the driver does it when a card is full: give back what pools hold and do not use. True: it was something. */
 static bool trim(int gpu)
 {
     void *real = driver("cuMemPoolTrimTo");
     bool is_less = false;
     for (struct pool *pool = pools; pool < pools + POOLS; pool++) {
         uint64_t before = pool->charged;
-        if (pool->gpu != gpu || before == pool->live)
+        if (pool->gpu != gpu || before == 0 || real == NULL)
             continue;
-        long a[ARGUMENTS] = {(long)pool->handle, 0};
-        if (pool->handle != 0 && real != NULL)
-            call(real, a);
-        settle(pool);
+        call(real, (long[ARGUMENTS]){(long)pool->handle, 0});
+        settle(pool, true);
         is_less = is_less || pool->charged < before;
     }
     return is_less;
 }
 
+/* A new one if it is not known; NULL: there are too many. */
+static struct pool *find(uint64_t handle, int gpu)
+{
+    struct pool *unused = NULL;
+    for (struct pool *pool = pools; pool < pools + POOLS; pool++) {
+        if (pool->handle == handle)
+            return pool;
+        if (pool->handle == 0)
+            unused = pool;
+    }
+    if (unused != NULL)
+        *unused = (struct pool){.handle = handle, .gpu = gpu};
+    return unused;
+}
+
+/* Charge what the pool has to reserve for it. */
+static enum verdict grow(struct pool *pool, uint64_t bytes)
+{
+    uint64_t used = attribute(pool, USED), kept = pool->charged > used ? pool->charged - used : 0;
+    uint64_t more = bytes > kept ? bytes - kept : 0;
+    enum verdict verdict = more == 0 ? CHARGED : quota_charge(pool->gpu, more);
+    if (verdict == REFUSED && trim(pool->gpu))
+        return grow(pool, bytes); /* once more: each time they have less */
+    if (verdict == CHARGED)
+        pool->charged += more;
+    return verdict;
+}
+
 bool pools_trim(int gpu)
 {
-    hold();
+    pthread_mutex_lock(&guard);
     bool is_less = trim(gpu);
-    leave();
+    pthread_mutex_unlock(&guard);
     return is_less;
 }
 
-static int place_of(uint64_t handle)
+void pools_synced(void)
 {
-    for (int place = 0; place < POOLS; place++)
-        if (pools[place].handle == handle)
-            return place;
-    return NO_POOL;
-}
-
-/* Its place, and a new one if it has none; NO_POOL: all are taken. */
-static int enter(uint64_t handle, int gpu)
-{
-    int place = place_of(handle);
-    for (int next = 0; place == NO_POOL && next < POOLS; next++)
-        if (pools[next].handle == 0 && pools[next].live == 0) {
-            pools[next] = (struct pool){.handle = handle, .gpu = gpu};
-            place = next;
-        }
-    return place;
-}
-
-/* Charge what the pool does not keep already. `*grown`: how much that was. */
-static enum verdict grow(struct pool *pool, uint64_t bytes, uint64_t *grown)
-{
-    enum verdict verdict = CHARGED;
-    for (int tries = 0; tries < 2; tries++) {
-        uint64_t kept = pool->charged - pool->live;
-        *grown = bytes > kept ? bytes - kept : 0;
-        verdict = *grown == 0 ? CHARGED : quota_charge(pool->gpu, *grown);
-        if (verdict != REFUSED || !trim(pool->gpu))
-            break;
-    }
-    if (verdict == CHARGED) {
-        pool->live += bytes;
-        pool->charged += *grown;
-    } else if (verdict == REFUSED) {
-        quota_count_refused();
-    }
-    return verdict;
-}
-
-static void shrink(struct pool *pool, uint64_t bytes)
-{
-    pool->live -= bytes < pool->live ? bytes : pool->live;
-    if (pool->charged != pool->live)
-        settle(pool);
-}
-
-void pools_freed(const struct held *what)
-{
-    if (what->pool < 0 || what->pool >= POOLS)
+    if (!atomic_load_explicit(&is_loose, memory_order_relaxed))
         return;
-    hold();
-    shrink(&pools[what->pool], what->bytes);
-    leave();
-}
-
-/* The place of an allocation that is charged now, or why it is not. */
-enum verdict pools_charge(uint64_t handle, int gpu, uint64_t bytes, int *place, uint64_t *grown)
-{
-    enum verdict verdict = NOT_COUNTED;
-    hold();
-    *place = enter(handle, gpu);
-    if (*place != NO_POOL)
-        verdict = grow(&pools[*place], bytes, grown);
-    leave();
-    return verdict;
-}
-
-void pools_settle(int place)
-{
-    hold();
-    settle(&pools[place]);
-    leave();
-}
-
-int pools_find(uint64_t handle, int *gpu)
-{
-    hold();
-    int place = handle == 0 ? NO_POOL : place_of(handle);
-    if (place != NO_POOL)
-        *gpu = pools[place].gpu;
-    leave();
-    return place;
-}
-
-void pools_made(uint64_t handle, int gpu)
-{
-    hold();
-    enter(handle, gpu);
-    leave();
-}
-
-void pools_rename(int place, uint64_t handle)
-{
-    hold();
-    pools[place].handle = handle;
-    leave();
+    pthread_mutex_lock(&guard);
+    bool is_still = false;
+    for (struct pool *pool = pools; pool < pools + POOLS; pool++)
+        if (pool->charged != 0) {
+            settle(pool, true);
+            is_still = is_still || pool->charged != 0;
+        }
+    atomic_store(&is_loose, is_still);
+    pthread_mutex_unlock(&guard);
 }
 
 void pools_gone(int gpu)
 {
-    struct held what;
-    size_t from = 0;
-    if (gpu < 0)
-        return;
-    hold();
-    while (held_take_linked(KIND_ADDRESS, POOLED | (unsigned)gpu, &from, &what))
-        if (what.pool == NO_POOL)
-            quota_credit(gpu, what.bytes);
+    pthread_mutex_lock(&guard);
     for (struct pool *pool = pools; pool < pools + POOLS; pool++)
         if (pool->gpu == gpu) {
             quota_credit(gpu, pool->charged);
             *pool = (struct pool){.handle = 0};
         }
-    leave();
+    pthread_mutex_unlock(&guard);
 }
 
-void pools_after_fork(void)
+/* If the driver reserves more for it than fits, it goes back into the pool. */
+static long alloc_charged(void *real, long *a, struct pool *pool, long stream)
 {
-    mutex_after_fork(&guard);
-    memset(pools, 0, sizeof pools);
+    fault("memory-charged");
+    long result = call(real, a);
+    atomic_store(&is_loose, true);
+    if ((int)result != CUDA_SUCCESS || settle(pool, false) || (trim(pool->gpu) && settle(pool, false))) {
+        if ((int)result != CUDA_SUCCESS)
+            settle(pool, true);
+        else
+            quota_count(ALLOCATIONS);
+        return result;
+    }
+    uint64_t address;
+    memcpy(&address, (void *)a[0], sizeof address);
+    void *free_async = driver("cuMemFreeAsync");
+    if (free_async != NULL)
+        call(free_async, (long[ARGUMENTS]){(long)address, stream});
+    settle(pool, true);
+    quota_count(REFUSALS);
+    return CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+static long alloc(void *real, long *a, uint64_t handle, int gpu, long stream)
+{
+    uint64_t limit;
+    if (gpu < 0)
+        return elsewhere_call(real, a);
+    if (!job_limit(gpu, &limit) || a[1] == 0)
+        return call(real, a);
+    pthread_mutex_lock(&guard);
+    struct pool *pool = find(handle, gpu);
+    enum verdict verdict = pool == NULL ? NOT_COUNTED : grow(pool, (uint64_t)a[1]);
+    long result = verdict == CHARGED ? alloc_charged(real, a, pool, stream) : CUDA_ERROR_OUT_OF_MEMORY;
+    pthread_mutex_unlock(&guard);
+    if (verdict == NOT_COUNTED)
+        return uncounted_call(real, a);
+    if (verdict == REFUSED)
+        quota_count(REFUSALS);
+    return result;
+}
+
+/* In a capture nothing is allocated: the graph does it, when it is launched. */
+static bool is_capturing(long stream)
+{
+    static _Atomic(void *) known;
+    int status = 0;
+    if (stream == 0 && share_hook->is_per_thread)
+        stream = STREAM_PER_THREAD;
+    if (stream == 0 || stream == STREAM_LEGACY)
+        return false; /* it cannot be captured */
+    void *ask = driver_once(&known, "cuStreamIsCapturing");
+    return ask != NULL && (int)call(ask, (long[ARGUMENTS]){stream, (long)&status}) == CUDA_SUCCESS && status != 0;
+}
+
+/* cuMemAllocAsync(*address, bytes, stream) */
+long on_alloc_async(void *real, long *a)
+{
+    static _Atomic(void *) known;
+    void *handle = NULL;
+    if (!is_capped())
+        return call(real, a);
+    int ordinal = ordinal_current();
+    void *get_pool = driver_once(&known, "cuDeviceGetMemPool");
+    if (is_capturing(a[2]) || ordinal < 0 || get_pool == NULL ||
+        (int)call(get_pool, (long[ARGUMENTS]){(long)&handle, ordinal}) != CUDA_SUCCESS)
+        return uncounted_call(real, a); /* without a context it fails */
+    return alloc(real, a, (uintptr_t)handle, job_gpu(ordinal), a[2]);
+}
+
+/* cuMemAllocFromPoolAsync(*address, bytes, pool, stream) */
+long on_alloc_from_pool(void *real, long *a)
+{
+    if (!is_capped() || a[2] == 0)
+        return call(real, a);
+    if (is_capturing(a[3]))
+        return uncounted_call(real, a);
+    pthread_mutex_lock(&guard);
+    const struct pool *pool = find((uint64_t)a[2], job_gpu_current()); /* one that is not known is its GPU's default */
+    int gpu = pool != NULL ? pool->gpu : -1;
+    pthread_mutex_unlock(&guard);
+    return gpu == GPU_IS_HOST ? call(real, a) : alloc(real, a, (uint64_t)a[2], gpu, a[3]);
+}
+
+/* cuMemPoolCreate(*pool, *properties) */
+long on_pool_create(void *real, long *a)
+{
+    uint64_t handle;
+    long result = call(real, a);
+    if ((int)result != CUDA_SUCCESS || !is_capped())
+        return result;
+    memcpy(&handle, (void *)a[0], sizeof handle);
+    int gpu = gpu_of_properties((const void *)a[1]);
+    pthread_mutex_lock(&guard);
+    find(handle, gpu);
+    pthread_mutex_unlock(&guard);
+    return result;
+}
+
+/* cuMemPoolDestroy(pool). What lives in it stays until it is freed; but nobody says then how much that is. */
+long on_pool_destroy(void *real, long *a)
+{
+    if (!is_capped() || a[0] == 0)
+        return call(real, a);
+    pthread_mutex_lock(&guard); /* the handle may be another pool's at once */
+    struct pool *pool = find((uint64_t)a[0], job_gpu_current());
+    uint64_t used = pool != NULL && pool->charged != 0 ? attribute(pool, USED) : 0;
+    long result = call(real, a);
+    if (pool != NULL && (int)result == CUDA_SUCCESS) {
+        quota_credit(pool->gpu, pool->charged);
+        *pool = (struct pool){.handle = 0};
+    }
+    pthread_mutex_unlock(&guard);
+    if (used != 0 && (int)result == CUDA_SUCCESS)
+        say_not_counted();
+    return result;
 }

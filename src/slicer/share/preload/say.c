@@ -1,5 +1,6 @@
 /* What the library has to say to the program's user: little, once, and on stderr only. */
 #include <errno.h>
+#include <poll.h>
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
@@ -8,10 +9,15 @@
 
 #include "share.h"
 
-/* One write. A reader that is gone costs the program nothing: no SIGPIPE. */
-void say(const char *text)
+/* One write, and none that would wait: the program must not hang on a reader that does not read. A reader that is gone
+ * costs the program nothing: no SIGPIPE. */
+bool say(const char *text)
 {
     int before = errno;
+    struct pollfd out = {.fd = STDERR_FILENO, .events = POLLOUT};
+    bool is_ready = poll(&out, 1, 0) == 1 && (out.revents & POLLOUT);
+    if (!is_ready)
+        return false;
     char line[512];
     int length = snprintf(line, sizeof line, "slicer: %.500s\n", text);
     sigset_t pipe, old, pending;
@@ -24,6 +30,7 @@ void say(const char *text)
         sigtimedwait(&pipe, NULL, &(struct timespec){0, 0});
     pthread_sigmask(SIG_SETMASK, &old, NULL);
     errno = before;
+    return true;
 }
 
 void trouble(uint32_t bit, const char *text)
@@ -33,7 +40,7 @@ void trouble(uint32_t bit, const char *text)
     struct job_file *file = job();
     if (file)
         atomic_fetch_or_explicit(&file->troubles, bit, memory_order_relaxed);
-    if (!(atomic_fetch_or(&said, bit) & bit))
-        say(text);
+    if (!(atomic_fetch_or(&said, bit) & bit) && !say(text))
+        atomic_fetch_and(&said, ~bit); /* perhaps the next time */
     errno = before;
 }

@@ -1,11 +1,17 @@
 /* How the lock behaves, from the environment. The older names hold where ours are not set. */
+#include <limits.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 
 #include "share.h"
 
-enum { MOST_LAUNCHES = 1000000, MOST_MS = 3600000, US = 1000 };
+enum {
+    MOST_LAUNCHES = 1000000,
+    MOST_MS = 3600000,
+    US = 1000,
+    WINDOWS = 10, /* so many a higher priority waits for the end of a turn's work, and of no less than a millisecond */
+};
 
 static struct settings chosen;
 
@@ -54,9 +60,11 @@ static void read_settings(void)
     chosen.launches = launches;
     chosen.hold_us = ms * US;
     number_of("SLICER_SHARE_SKIP_SYNCS", "CUDA_OVERRIDE_SYNC_LOCK_SKIPS", MOST_LAUNCHES, &chosen.skip_syncs);
-    time_of("SLICER_SHARE_QUANTUM_MS", 30, &chosen.quantum_us);
+    time_of("SLICER_SHARE_QUANTUM_MS", 0, &chosen.quantum_us);
     time_of("SLICER_SHARE_WINDOW_MS", 1, &chosen.window_us);
     time_of("SLICER_SHARE_DRAIN_MS", 2000, &chosen.drain_us);
+    unsigned window_us = chosen.window_us > US ? chosen.window_us : US;
+    chosen.overtake_us = window_us < UINT_MAX / WINDOWS ? WINDOWS * window_us : UINT_MAX;
 }
 
 const struct settings *settings(void)

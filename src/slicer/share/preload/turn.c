@@ -1,20 +1,18 @@
 /* The job's turn, as one of its processes takes part in it. */
 #include "gate.h"
 
-#include <errno.h>
 #include <string.h>
 
 enum {
-    PROBE_MS = 10,   /* how often the first thread that waits looks who is dead */
-    LOOK_MS = 100,   /* how often the others look */
-    BEHIND = 1024    /* launches: as many as a stream queues */
+    PROBE_MS = 10,   /* how often a thread that waits looks who is dead */
+    LOOK_US = 200,   /* and how often it looks while its job yields */
+    MOST_DOUBLINGS = 10
 };
 
 /* What arena_job.turn says in the turn that this process has a part in; 0: in none. */
 static _Atomic uint32_t expected;
-static _Atomic uint64_t joined_ns;
 static _Atomic uint32_t waiting; /* threads */
-static _Atomic uint32_t looking; /* does one of these look often? */
+static _Atomic uint32_t rounds;  /* how often the end of this turn was waited for in vain, because more was started */
 static pthread_mutex_t leaving = PTHREAD_MUTEX_INITIALIZER;
 
 bool turn_is_ours(void)
@@ -30,10 +28,10 @@ bool turn_is_windowed(void)
 
 uint64_t turn_joined_ns(void)
 {
-    return atomic_load(&joined_ns);
+    return atomic_load(&arena_process()->joined_ns);
 }
 
-void turn_count(void)
+static void count_time(void)
 {
     struct arena_job *row = arena_job();
     struct job_file *file = job();
@@ -46,13 +44,14 @@ void turn_count(void)
         atomic_fetch_add(&file->counters.held_ns, now - from);
 }
 
-/* Others ended turns of this job, and could not write that into its file. */
+/* Others ended turns of this job, and could not write that into its file. Without the arena's lock: what it says may
+ * have to wait. One of the job's processes tells each of them. */
 static void tell_overtaken(void)
 {
     struct arena_job *row = arena_job();
-    uint32_t all = atomic_load(&row->overtaken), told = atomic_exchange(&row->overtaken_told, all);
     struct job_file *file = job();
-    if (all == told || !file)
+    uint32_t told = atomic_load(&row->overtaken_told), all = atomic_load(&row->overtaken);
+    if (all == told || !file || !atomic_compare_exchange_strong(&row->overtaken_told, &told, all))
         return;
     atomic_fetch_add(&file->counters.undrained, all - told);
     trouble(TROUBLE_UNDRAINED, "the turn on the GPU went to another job before the work of this one was done");
@@ -60,13 +59,16 @@ static void tell_overtaken(void)
 
 void turn_tell(void)
 {
-    struct rings rings;
-    const struct arena_job *row = arena_job();
-    turn_count();
-    if (atomic_load(&row->overtaken) == atomic_load(&row->overtaken_told) || !arena_lock(&rings))
-        return;
+    count_time();
     tell_overtaken();
-    arena_unlock(&rings);
+}
+
+void turn_move(void)
+{
+    struct rings rings;
+    trouble(TROUBLE_NO_ARENA, "the file of the turns (" ARENA_NAME ") was removed: for a moment work ran without turns");
+    if (arena_lock(&rings)) /* that opens the new one */
+        arena_unlock(&rings);
 }
 
 /* Take part in the turn that the job has. Under the arena's lock. */
@@ -85,30 +87,47 @@ static void join(void)
     }
     if (atomic_load(&process->joined) != turn_epoch(turn)) {
         atomic_store(&process->joined, turn_epoch(turn));
-        atomic_store(&joined_ns, now_ns());
+        atomic_store(&process->generation, 0);
+        atomic_store(&process->joined_ns, now_ns());
     }
 }
 
-/* The job gives its turn back, and waits for work that may itself wait for work of another process or GPU of the job,
- * as the ranks of a collective operation do. So one that is a little behind the furthest may catch up. */
+static uint64_t patience(uint32_t doublings)
+{
+    return (uint64_t)NS_A_MS << (doublings < MOST_DOUBLINGS ? doublings : MOST_DOUBLINGS);
+}
+
+/* The job gives its turn back, and waits for work that may itself wait for work which another of its processes, or a thread
+ * on another GPU, has not started yet, as the ranks of a collective operation do. So a process whose own work is done may
+ * start one more piece while another's has not been done for a while; then its own must be done again. Kernels that only
+ * take long do not make two of them go on for ever: what was started to catch up is waited for twice as long. */
 static bool may_catch_up(const struct context *context)
 {
+    static _Atomic uint64_t last_ns;
     struct arena_job *row = arena_job();
-    uint64_t here, most, began = atomic_load(&row->since_ns), now = now_ns();
+    uint32_t epoch = turn_epoch(atomic_load(&row->turn));
+    uint64_t began = atomic_load(&row->since_ns), now = now_ns();
     if (capture_is_open())
         return true; /* what captures must go on to its end: nothing can be synchronised before */
-    bool is_several = context_counts(context, &here, &most);
-    atomic_store(&arena_process()->launched, most);
+    if (atomic_load(&arena_process()->joined) == epoch) {
+        bool may = contexts_wait_elsewhere(context, patience(atomic_load(&rounds))) &&
+                   now - atomic_load(&last_ns) > LOOK_US * (uint64_t)NS_A_US;
+        if (may)
+            atomic_store(&last_ns, now);
+        return may;
+    }
     for (unsigned i = 0; i < ARENA_PROCESSES && i < atomic_load(&arena_mapped()->processes_used); i++) {
         const struct arena_process *other = &arena_mapped()->processes[i];
-        if (other == arena_process() || turns_job_of(other) != (int)arena_job_row())
-            continue;
-        is_several |= atomic_load(&other->joined) == turn_epoch(atomic_load(&row->turn));
-        if (atomic_load(&other->launched) > most)
-            most = atomic_load(&other->launched);
+        uint64_t since = atomic_load(&other->joined_ns);
+        since = since > began ? since : began;
+        if (turns_job_of(other) == (int)arena_job_row() && atomic_load(&other->joined) == epoch && now > since &&
+            now - since > patience(atomic_load(&other->generation))) {
+            join();
+            atomic_store(&arena_process()->generation, atomic_load(&other->generation) + 1);
+            return true;
+        }
     }
-    bool has_waited = now > began && now - began > (uint64_t)settings()->window_us * NS_A_US;
-    return is_several && has_waited && most > here && most - here <= BEHIND;
+    return false;
 }
 
 /* Is the calling thread in? Under the arena's lock. */
@@ -117,7 +136,6 @@ static bool admit(const struct context *context, bool reap, struct rings *rings)
     struct arena_job *row = arena_job();
     if (reap)
         arena_reap(atomic_load(&row->gpus));
-    tell_overtaken();
     atomic_store(&arena_process()->wanting, atomic_load(&waiting) + 1); /* and the calling one */
     if (turn_state(atomic_load(&row->turn)) == TURN_NONE)
         turns_request(arena_mapped(), row, now_ns());
@@ -149,19 +167,7 @@ static void count_wait(uint64_t waited)
         ;
 }
 
-/* Sleep until something has changed, or it is time to look. One thread of the process looks often, for all. */
-static void sleep_until_called(struct arena_process *process, uint32_t seen, uint64_t at_most, bool is_yielding)
-{
-    uint32_t nobody = 0;
-    bool is_first = atomic_compare_exchange_strong(&looking, &nobody, 1);
-    uint64_t time = is_yielding ? NS_A_MS : (uint64_t)(is_first ? PROBE_MS : LOOK_MS) * NS_A_MS;
-    fault("gate-waiting");
-    futex_wait(&process->call, seen, at_most < time ? at_most : time);
-    if (is_first)
-        atomic_store(&looking, 0);
-}
-
-static bool wait_in_line(_Atomic uint32_t *busy, const struct context *context)
+bool turn_wait(const struct context *context)
 {
     struct rings rings;
     uint64_t began = 0;
@@ -172,34 +178,28 @@ static bool wait_in_line(_Atomic uint32_t *busy, const struct context *context)
         is_in = admit(context, began != 0, &rings);
         struct arena_process *process = arena_process();
         if (is_in)
-            atomic_fetch_add(busy, 1);
+            gate_enter();
         else
             atomic_fetch_add(&waiting, 1);
         atomic_store(&process->wanting, atomic_load(&waiting));
         uint32_t seen = atomic_load(&process->call);
         bool is_yielding = turn_state(atomic_load(&arena_job()->turn)) != TURN_WAITING;
         uint64_t again = arena_unlock(&rings);
+        tell_overtaken();
         if (is_in)
             break;
         began = began ? began : now_ns();
-        sleep_until_called(process, seen, again > NS_A_MS / 10 ? again : NS_A_MS / 10, is_yielding);
+        uint64_t most = is_yielding ? LOOK_US * (uint64_t)NS_A_US : PROBE_MS * (uint64_t)NS_A_MS;
+        again = again > NS_A_MS / 10 ? again : NS_A_MS / 10;
+        fault("gate-waiting");
+        futex_wait(&process->call, seen, again < most ? again : most);
     }
     if (!is_in && began)
         atomic_fetch_sub(&waiting, 1);
     if (began)
         count_wait(now_ns() - began);
-    return is_in;
-}
-
-bool turn_wait(_Atomic uint32_t *busy, const struct context *context)
-{
-    int before = errno, cancel;
-    pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel);
-    bool is_in = wait_in_line(busy, context);
-    pthread_setcancelstate(cancel, NULL);
     if (is_in)
         fault("gate-took");
-    errno = before;
     return is_in;
 }
 
@@ -207,12 +207,11 @@ bool turn_wait(_Atomic uint32_t *busy, const struct context *context)
 static void part(struct rings *rings)
 {
     struct arena_job *row = arena_job();
-    turn_count();
-    tell_overtaken();
+    count_time();
     atomic_store(&arena_process()->joined, 0);
     /* In the modes that give the turn back by themselves, one process of the job must not go on while another waits for
      * a turn of another job to end. */
-    if (settings()->mode != MODE_YIELD && atomic_load(&row->waited) && turn_state(atomic_load(&row->turn)) == TURN_HAS)
+    if (mode_gives_back() && atomic_load(&row->waited) && turn_state(atomic_load(&row->turn)) == TURN_HAS)
         turns_ask_back(arena_mapped(), arena_job_row(), now_ns(), rings);
 }
 
@@ -221,42 +220,30 @@ static bool leave_once(bool *is_over)
 {
     struct rings rings;
     atomic_store(&expected, 0);
-    seats_wait_until_empty();
-    uint64_t here, most, before = seats_launched();
-    context_counts(NULL, &here, &most);
-    atomic_store(&arena_process()->launched, most);
+    for (int tries = 0; !gate_is_empty(); tries++)
+        sleep_ns(tries < 100 ? 5 * NS_A_US : tries < 1000 ? 50 * NS_A_US : NS_A_MS);
+    uint32_t before = gate_started();
     *is_over = !contexts_sync() || !arena_lock(&rings);
     if (*is_over)
         return false;
     fault("gate-drained");
-    *is_over = seats_are_empty() && seats_launched() == before && !atomic_load(&expected);
+    *is_over = gate_is_empty() && gate_started() == before && !atomic_load(&expected);
     if (*is_over)
         part(&rings);
     arena_unlock(&rings);
+    tell_overtaken();
     return *is_over;
 }
 
 bool turn_leave(void)
 {
-    int before = errno, cancel;
     bool has_left = false, is_over = false;
-    pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel);
     pthread_mutex_lock(&leaving);
     gate_close();
     fault("gate-yielding");
-    while (!is_over)
+    for (atomic_store(&rounds, 0); !is_over; atomic_fetch_add(&rounds, 1))
         has_left = leave_once(&is_over);
     gate_open();
     pthread_mutex_unlock(&leaving);
-    pthread_setcancelstate(cancel, NULL);
-    errno = before;
     return has_left;
-}
-
-void turn_after_fork(void)
-{
-    mutex_after_fork(&leaving);
-    atomic_store(&expected, 0);
-    atomic_store(&waiting, 0);
-    atomic_store(&looking, 0);
 }

@@ -1,18 +1,15 @@
-/* Whose turn it is. Strict priority, then first come, first served. A job that waits keeps later ones from its GPUs,
- * even where it waits for only one of them: so nobody waits for ever for two GPUs that are never free at once. */
-#include "turns.h"
-
-#include <limits.h>
+/* Whose turn it is. Strict priority, then first come, first served. Jobs of one priority have the turn together, unless
+ * one of them asks for turns. A job that waits keeps later ones from its GPUs, even where it waits for only one of them:
+ * so nobody waits for ever for two GPUs that are never free at once. */
+#include "arena.h"
 
 #include "share.h"
 
 enum {
     NS_A_US = 1000,
     A_LITTLE_NS = 1000 * 1000 * 1000,
-    PING_NS = 100 * 1000 * 1000,   /* how often a holder's helper thread is asked whether it still answers */
-    ANSWER_NS = 1000 * 1000 * 1000, /* how long it may take to answer, where the limit of the drain is shorter */
+    ASLEEP_NS = 1000 * 1000 * 1000, /* so long a helper thread sleeps at the most, where the limit of the drain is shorter */
     TAKE_NS = 500 * 1000 * 1000,   /* how long a job may take to use a turn that it got. A frozen one never does */
-    LEAST_QUANTUM = 8,             /* a turn is shortened to no less than this part of a quantum */
     LEAST_QUANTUM_US = 1000
 };
 
@@ -65,38 +62,34 @@ static bool has_turn(const struct arena_job *job)
     return state == TURN_HAS || state == TURN_YIELDS;
 }
 
-static bool overlap(const struct arena_job *one, const struct arena_job *other)
+static bool wants_turns(const struct arena_job *job)
 {
-    return (LOAD(one->gpus) & LOAD(other->gpus)) != 0;
+    return LOAD(job->quantum_us) != 0 || LOAD(job->mode) != MODE_YIELD;
 }
 
-void turns_ring(struct arena *arena, unsigned process, uint64_t now, struct rings *rings)
+/* May they not have the turn at the same time? */
+static bool exclude(const struct arena_job *one, const struct arena_job *other)
 {
-    struct arena_process *row = &arena->processes[process];
-    if (LOAD(row->bell) == LOAD(row->heard))
-        STORE(row->rung_ns, now);
-    atomic_fetch_add(&row->bell, 1);
-    rings->bell[process / 64] |= UINT64_C(1) << process % 64;
+    return (LOAD(one->gpus) & LOAD(other->gpus)) != 0 &&
+           (LOAD(one->priority) != LOAD(other->priority) || wants_turns(one) || wants_turns(other));
 }
 
-void turns_call(struct arena *arena, unsigned process, struct rings *rings)
-{
-    atomic_fetch_add(&arena->processes[process].call, 1);
-    rings->call[process / 64] |= UINT64_C(1) << process % 64;
-}
-
-static void ring_job(struct arena *arena, unsigned job, uint64_t now, struct rings *rings)
+static void ring_job(struct arena *arena, unsigned job, struct rings *rings)
 {
     for (unsigned i = 0; i < rows(arena); i++)
-        if (turns_job_of(&arena->processes[i]) == (int)job)
-            turns_ring(arena, i, now, rings);
+        if (turns_job_of(&arena->processes[i]) == (int)job) {
+            atomic_fetch_add(&arena->processes[i].bell, 1);
+            rings->bell[i / 64] |= UINT64_C(1) << i % 64;
+        }
 }
 
 static void call_job(struct arena *arena, unsigned job, struct rings *rings)
 {
     for (unsigned i = 0; i < rows(arena); i++)
-        if (turns_job_of(&arena->processes[i]) == (int)job && LOAD(arena->processes[i].wanting))
-            turns_call(arena, i, rings);
+        if (turns_job_of(&arena->processes[i]) == (int)job && LOAD(arena->processes[i].wanting)) {
+            atomic_fetch_add(&arena->processes[i].call, 1);
+            rings->call[i / 64] |= UINT64_C(1) << i % 64;
+        }
 }
 
 static void count(struct arena *arena, uint64_t now, struct tally *tallies)
@@ -114,9 +107,7 @@ static void count(struct arena *arena, uint64_t now, struct tally *tallies)
             continue;
         tally->joined++;
         uint64_t patience = (uint64_t)LOAD(job->drain_us) * NS_A_US;
-        if (LOAD(row->bell) != LOAD(row->heard) &&
-            since(LOAD(row->rung_ns), now) > (patience > ANSWER_NS ? patience : ANSWER_NS))
-            tally->deaf++;
+        tally->deaf += since(LOAD(row->awake_ns), now) > (patience > ASLEEP_NS ? patience : ASLEEP_NS);
     }
     for (unsigned i = 0; i < ARENA_JOBS; i++)
         if (!tallies[i].processes && LOAD(arena->jobs[i].used)) {
@@ -134,7 +125,7 @@ void turns_request(struct arena *arena, struct arena_job *job, uint64_t now)
 void turns_ask_back(struct arena *arena, unsigned job, uint64_t now, struct rings *rings)
 {
     set_state(&arena->jobs[job], TURN_YIELDS, now);
-    ring_job(arena, job, now, rings);
+    ring_job(arena, job, rings);
 }
 
 /* What is left of a job's wish when its turn is over. */
@@ -143,8 +134,6 @@ static void end(struct arena *arena, unsigned number, const struct tally *tally,
     struct arena_job *job = &arena->jobs[number];
     uint64_t had = since(LOAD(job->had_ns), now);
     bool was_used = LOAD(job->counted_ns) != 0;
-    bool was_early = turn_state(LOAD(job->turn)) == TURN_HAS;
-    STORE(job->last_us, was_used && was_early && had / NS_A_US < UINT_MAX ? (uint32_t)(had / NS_A_US) : 0);
     if (tally->wanting && was_used)
         turns_request(arena, job, now);
     else if (tally->wanting && had < TAKE_NS)
@@ -152,6 +141,30 @@ static void end(struct arena *arena, unsigned number, const struct tally *tally,
     else
         set_state(job, TURN_NONE, now); /* its threads, if any wait, do not answer: they ask anew when they can */
     call_job(arena, number, rings);
+}
+
+/* The strongest that waits for the job's end: the first of the highest priority. */
+static const struct arena_job *strongest_waiter(const struct arena *arena, const struct arena_job *job)
+{
+    const struct arena_job *best = NULL;
+    for (unsigned i = 0; i < ARENA_JOBS; i++) {
+        const struct arena_job *other = &arena->jobs[i];
+        if (other == job || state_of(other) != TURN_WAITING || !exclude(job, other))
+            continue;
+        if (!best || LOAD(other->priority) > LOAD(best->priority) ||
+            (LOAD(other->priority) == LOAD(best->priority) && LOAD(other->ticket) < LOAD(best->ticket)))
+            best = other;
+    }
+    return best;
+}
+
+/* How long work may take to be done after its turn. For a higher priority a job whose process is throttled, compiles or
+ * pages in is waited for only a little, and then its work goes on beside the other's. */
+static uint64_t limit_ns(const struct arena_job *job, const struct arena_job *waiter)
+{
+    uint64_t drain = LOAD(job->drain_us), overtake = LOAD(job->overtake_us);
+    bool is_higher = waiter && LOAD(waiter->priority) > LOAD(job->priority);
+    return (is_higher && overtake < drain ? overtake : drain) * NS_A_US;
 }
 
 static void end_what_is_over(struct arena *arena, const struct tally *tallies, uint64_t now, struct rings *rings)
@@ -162,48 +175,22 @@ static void end_what_is_over(struct arena *arena, const struct tally *tallies, u
         if (!has_turn(job))
             continue;
         bool yields = state_of(job) == TURN_YIELDS;
-        bool too_long = yields && since(LOAD(job->since_ns), now) > (uint64_t)LOAD(job->drain_us) * NS_A_US;
-        if (tally->joined && (too_long || tally->deaf)) {
-            atomic_fetch_add(&job->overtaken, 1);
+        uint64_t took = yields ? since(LOAD(job->since_ns), now) : 0;
+        bool is_undrained = tally->deaf || took > (uint64_t)LOAD(job->drain_us) * NS_A_US;
+        if (tally->joined && (is_undrained || took > limit_ns(job, strongest_waiter(arena, job)))) {
+            if (is_undrained)
+                atomic_fetch_add(&job->overtaken, 1);
             end(arena, i, tally, now, rings);
         } else if (!tally->joined && (yields || !tally->wanting))
             end(arena, i, tally, now, rings);
     }
 }
 
-/* The strongest that waits for one of the job's GPUs: the first of the highest priority. */
-static const struct arena_job *strongest_waiter(const struct arena *arena, const struct arena_job *job)
-{
-    const struct arena_job *best = NULL;
-    for (unsigned i = 0; i < ARENA_JOBS; i++) {
-        const struct arena_job *other = &arena->jobs[i];
-        if (other == job || state_of(other) != TURN_WAITING || !overlap(job, other))
-            continue;
-        if (!best || LOAD(other->priority) > LOAD(best->priority) ||
-            (LOAD(other->priority) == LOAD(best->priority) && LOAD(other->ticket) < LOAD(best->ticket)))
-            best = other;
-    }
-    return best;
-}
-
-/* How long a turn is. A waiter that gave its own last turn back early, because it had nothing to do for a moment, is
- * not made to wait for a whole quantum: else short gaps in its work would cost it most of its share. */
+/* The one who asks for turns between equals says how long they are. */
 static uint64_t quantum_ns(const struct arena_job *job, const struct arena_job *waiter)
 {
-    uint64_t quantum = LOAD(job->quantum_us), last = LOAD(waiter->last_us);
-    if (last && last < quantum)
-        quantum = last > quantum / LEAST_QUANTUM ? last : quantum / LEAST_QUANTUM;
-    return (quantum > LEAST_QUANTUM_US ? quantum : LEAST_QUANTUM_US) * NS_A_US;
-}
-
-static void ping(struct arena *arena, unsigned job, uint64_t now, struct rings *rings)
-{
-    for (unsigned i = 0; i < rows(arena); i++) {
-        const struct arena_process *row = &arena->processes[i];
-        if (turns_job_of(row) == (int)job && LOAD(row->bell) == LOAD(row->heard) &&
-            since(LOAD(row->rung_ns), now) > PING_NS)
-            turns_ring(arena, i, now, rings);
-    }
+    uint64_t quantum = LOAD(job->quantum_us) ? LOAD(job->quantum_us) : LOAD(waiter->quantum_us);
+    return (quantum ? quantum : LEAST_QUANTUM_US) * NS_A_US;
 }
 
 static uint32_t by_whom(const struct arena_job *job, const struct arena_job *waiter)
@@ -220,7 +207,11 @@ static uint64_t ask(struct arena *arena, unsigned number, uint64_t now, struct r
     uint32_t waited = waiter ? by_whom(job, waiter) : (uint32_t)WAITED_NOT;
     bool is_news = waited > LOAD(job->waited);
     atomic_store(&job->waited, waited);
-    if (!waiter || state_of(job) != TURN_HAS)
+    if (state_of(job) == TURN_YIELDS) {
+        uint64_t limit = limit_ns(job, waiter), took = since(LOAD(job->since_ns), now);
+        return took < limit ? limit - took + 1 : 1;
+    }
+    if (!waiter)
         return MOST_NS;
     uint64_t had = since(LOAD(job->had_ns), now), whole = MOST_NS;
     if (!LOAD(job->counted_ns))
@@ -232,8 +223,7 @@ static uint64_t ask(struct arena *arena, unsigned number, uint64_t now, struct r
         return 0;
     }
     if (is_news)
-        ring_job(arena, number, now, rings);
-    ping(arena, number, now, rings);
+        ring_job(arena, number, rings);
     return whole - had;
 }
 
@@ -251,12 +241,19 @@ static void grant(struct arena *arena, unsigned number, uint64_t now, struct rin
     call_job(arena, number, rings);
 }
 
+/* Is there a job with the turn, or in line before this one, that this one may not be beside? */
+static bool is_kept_from(const struct arena *arena, unsigned number, const uint64_t *seen)
+{
+    for (unsigned i = 0; i < ARENA_JOBS; i++)
+        if (i != number && (has_turn(&arena->jobs[i]) || seen[i / 64] >> i % 64 & 1) &&
+            exclude(&arena->jobs[number], &arena->jobs[i]))
+            return true;
+    return false;
+}
+
 static void grant_what_is_free(struct arena *arena, uint64_t now, struct rings *rings)
 {
-    uint64_t taken = 0, seen[ARENA_JOBS / 64] = {0};
-    for (unsigned i = 0; i < ARENA_JOBS; i++)
-        if (has_turn(&arena->jobs[i]))
-            taken |= LOAD(arena->jobs[i].gpus);
+    uint64_t seen[ARENA_JOBS / 64] = {0};
     for (;;) {
         int best = -1;
         for (int i = 0; i < ARENA_JOBS; i++) {
@@ -269,38 +266,32 @@ static void grant_what_is_free(struct arena *arena, uint64_t now, struct rings *
         }
         if (best < 0)
             return;
-        seen[best / 64] |= UINT64_C(1) << best % 64;
-        if (!(LOAD(arena->jobs[best].gpus) & taken))
+        if (!is_kept_from(arena, (unsigned)best, seen))
             grant(arena, (unsigned)best, now, rings);
-        taken |= LOAD(arena->jobs[best].gpus);
+        seen[best / 64] |= UINT64_C(1) << best % 64;
     }
 }
 
-/* A job keeps little work in flight while one of higher priority is there, wanting or not, and while one of its own
- * priority waits; and not much while one of its own is there: so that a turn does not end long after it was asked back. */
-static uint32_t window_of(const struct arena *arena, const struct arena_job *job)
+/* A job keeps little work in flight while one of higher priority is there, wanting or not, and while one of its own that
+ * it takes turns with waits: so that a turn does not end long after it was asked back. */
+static bool is_windowed(const struct arena *arena, const struct arena_job *job)
 {
-    uint32_t window = WINDOW_NONE;
     for (unsigned i = 0; i < ARENA_JOBS; i++) {
         const struct arena_job *other = &arena->jobs[i];
-        if (other == job || !LOAD(other->used) || !overlap(job, other) || by_whom(job, other) == WAITED_BY_LOWER)
+        if (other == job || !LOAD(other->used) || !exclude(job, other) || by_whom(job, other) == WAITED_BY_LOWER)
             continue;
         if (by_whom(job, other) == WAITED_BY_HIGHER || state_of(other) == TURN_WAITING)
-            return WINDOW_SHORT;
-        window = WINDOW_LONG;
+            return true;
     }
-    return window;
+    return false;
 }
 
 static void set_windows(struct arena *arena)
 {
     for (unsigned i = 0; i < ARENA_JOBS; i++) {
         struct arena_job *job = &arena->jobs[i];
-        if (!LOAD(job->used))
-            continue;
-        uint32_t turn = LOAD(job->turn), window = window_of(arena, job);
-        STORE(job->window, window);
-        if ((window != WINDOW_NONE) != ((turn & TURN_WINDOWED) != 0))
+        uint32_t turn = LOAD(job->turn);
+        if (LOAD(job->used) && is_windowed(arena, job) != ((turn & TURN_WINDOWED) != 0))
             atomic_store(&job->turn, turn ^ TURN_WINDOWED);
     }
 }

@@ -6,7 +6,11 @@
 
 #include <string.h>
 
-enum { LOCATION_DEVICE = 1, LOCATION_TYPE = 8, LOCATION_ID = 12 }; /* of CUmemAllocationProp: their places, in bytes */
+/* How CUmemAllocationProp and CUmemPoolProps begin, and some of the numbers in there. */
+struct properties {
+    int type, handle_types, location, id;
+};
+enum { TYPE_MANAGED = 2, ON_DEVICE = 1, ON_HOST = 2, ON_HOST_NUMA = 3, ON_HOST_NUMA_CURRENT = 4 };
 
 static _Atomic uint64_t last_block;
 
@@ -40,26 +44,34 @@ static bool put_handle(struct held what)
 static void remember_handle(struct held what)
 {
     if (put_handle(what)) {
-        quota_count_allocation();
+        quota_count(ALLOCATIONS);
         return;
     }
     quota_credit(what.gpu, what.bytes);
     say_not_counted();
 }
 
-/* cuMemCreate(*handle, size, *prop, flags). Memory of the host is not the card's. */
+/* Locations of the host are told by their names: all others, those of later drivers too, are on a GPU. Managed memory
+ * counts where it is made, wherever it comes to lie. */
+int gpu_of_properties(const void *properties)
+{
+    struct properties given;
+    memcpy(&given, properties, sizeof given);
+    if (given.location == ON_DEVICE)
+        return job_gpu(given.id);
+    if (given.type != TYPE_MANAGED && given.location >= ON_HOST && given.location <= ON_HOST_NUMA_CURRENT)
+        return GPU_IS_HOST;
+    return job_gpu_current();
+}
+
+/* cuMemCreate(*handle, size, *prop, flags) */
 long on_mem_create(void *real, long *a)
 {
-    int type = 0;
-    int ordinal = -1;
     if (!is_capped() || a[2] == 0)
         return call(real, a);
-    memcpy(&type, (char *)a[2] + LOCATION_TYPE, sizeof type);
-    memcpy(&ordinal, (char *)a[2] + LOCATION_ID, sizeof ordinal);
-    if (type != LOCATION_DEVICE)
-        return call(real, a);
-    struct held what = {.kind = KIND_HANDLE, .bytes = (uint64_t)a[1], .gpu = job_gpu(ordinal), .pool = NO_POOL};
-    return charged_call(real, a, what, remember_handle);
+    struct held what = {.kind = KIND_HANDLE, .bytes = (uint64_t)a[1]};
+    what.gpu = gpu_of_properties((const void *)a[2]);
+    return what.gpu == GPU_IS_HOST ? call(real, a) : charged_call(real, a, what, remember_handle);
 }
 
 /* Something that gives one more reference to a handle: cuMemRetainAllocationHandle(*handle, address),
@@ -79,20 +91,10 @@ long on_mem_retain(void *real, long *a)
 long on_mem_release(void *real, long *a)
 {
     struct held what;
-    struct held old;
     bool is_known = is_capped() && held_add(KIND_HANDLE, (uint64_t)a[0], -1, &what);
     long result = call(real, a);
-    if (!is_known)
-        return result;
-    if ((int)result == CUDA_SUCCESS) {
-        if (what.count == 0)
-            leave_block(what.link);
-    } else if (what.count != 0) {
-        held_add(KIND_HANDLE, what.key, 1, &what);
-    } else {
-        what.count = 1;
-        held_put(what, &old);
-    }
+    if (is_known && what.count == 0)
+        leave_block(what.link);
     return result;
 }
 
@@ -101,7 +103,7 @@ static void put_mapping(uint64_t address, uint64_t bytes, uint64_t handle)
     struct held block = {.kind = KIND_NONE};
     struct held old;
     struct held made = {.kind = KIND_MAPPING, .key = address, .bytes = bytes, .gpu = -1};
-    if (held_get(KIND_HANDLE, handle, &made) && held_add(KIND_BLOCK, made.link, 1, &block))
+    if (held_add(KIND_HANDLE, handle, 0, &made) && held_add(KIND_BLOCK, made.link, 1, &block))
         made = (struct held){.kind = KIND_MAPPING, .key = address, .bytes = bytes, .link = block.key, .gpu = block.gpu};
     if (!held_put(made, &old))
         leave_block(made.link); /* then it is credited with its handle */

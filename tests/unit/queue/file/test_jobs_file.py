@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slicer.queue.file.jobs_file import JobsFileError, load, parse, read
+from slicer.queue.file.jobs_file import JobsFileError, doubts, load, parse, read
 from slicer.queue.model import Attributes, Entry
 
 
@@ -182,6 +182,8 @@ def test_a_bracket_that_is_shell_is_a_command(line: str) -> None:
         ("[[vram=8G]] x", 2, "one bracket too many", "[vram=18G] COMMAND"),
         ("[-f x] && y", 2, "unknown attribute '-f'", "a blank after its ["),
         ("[vram=8G] a\0b", 12, "a NUL character", "remove it"),
+        ("[vram=8G] train \\", 17, "ends in a backslash", "on one line"),  # W33
+        ("a \\\\\\", 5, "ends in a backslash", "on one line"),
     ],
 )  # fmt: skip
 def test_a_mistake_in_the_brackets_is_an_error_with_its_place_and_no_command(
@@ -328,3 +330,16 @@ def test_any_text_is_either_jobs_or_an_error_with_a_place_in_it(text: str) -> No
             assert 1 <= column <= len(lines[line - 1]) + 1
         case entries:
             assert all(entry.command and entry.command == entry.command.strip() for entry in entries)
+
+
+def test_a_backslash_that_escapes_something_else_is_the_commands() -> None:  # W33
+    assert [entry.command for entry in parse("a \\\\\nb\\ \n# c \\\n")] == ["a \\\\", "b\\"]
+
+
+def test_so_little_memory_that_gib_must_have_been_meant_is_doubted() -> None:  # W33, E1
+    text = "a\n[vram=18] b\n[vram=18000] c\n[vram=255M] d\n[ vram=8 gpus=2] e\n# [vram=8] f\n"
+    assert doubts(text, "jobs.txt") == [
+        "jobs.txt:2: vram=18 is 18 MiB: vram=18G, if GiB are meant",
+        "jobs.txt:5: vram=8 is 8 MiB: vram=8G, if GiB are meant",
+    ]
+    assert parse(text)[1].attributes.vram_mib == 18

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -120,8 +121,9 @@ def files(draw: st.DrawFn, most: int = 6) -> str:
         text = (
             text[:at] + draw(st.sampled_from(["", "]", "[", " ", "=", "8", "x", "\n", "'"])) + text[at + 1 :]
         )
-    # Those two are told apart on purpose: a byte order mark is no part of a command, and a NUL is refused.
-    return text.lstrip("\ufeff").replace("\0", "")
+    # These are told apart on purpose: a byte order mark is no part of a command, and what is refused is a
+    # NUL, and a backslash at a line's end, which gpusched takes for part of a command that is cut there.
+    return re.sub(r"\\+(?=[\r\n]|\Z)", "", text.lstrip("\ufeff").replace("\0", ""))
 
 
 @pytest.fixture(scope="module")

@@ -27,7 +27,8 @@ def test_a_pause_that_ends_between_two_looks_is_noticed(monkeypatch: pytest.Monk
     gpu_observer: Any = SimpleNamespace(expire=lambda: asked.append(1))
     requests: Any = SimpleNamespace(keep=lambda kinds: None)
     nobody: Any = None
-    queue = Dispatch(register, nobody, requests, nobody, nobody, gpu_observer, nobody)
+    plans: Any = SimpleNamespace(gpu_needs=None)
+    queue = Dispatch(register, plans, requests, nobody, nobody, gpu_observer, nobody)
     assert queue.left_s() is None
     queue.pause()
     now[0] += 0.999
@@ -61,7 +62,7 @@ class Refusing:
         self.told: list[str] = []
         register = any_(states=self.states, problem="", see=self.see, do=self.do)
         self.broker_error: SlicerError | None = None
-        plans_ = any_(plan=self.plan)
+        plans_ = any_(plan=self.plan, gpu_needs=lambda _: (0, None))
         requests = any_(keep=lambda kinds: None, ask=self.ask)
         starting = any_(
             gpus=frozenset, may_add=lambda _: True, add=self.add, start_commands=lambda: ((), ())
@@ -109,10 +110,10 @@ def test_while_nothing_can_be_started_pauses_grow_and_nothing_is_given_up(
     queue = Refusing(monkeypatch, "a\nb\nc\n")
     queue.error = dict.fromkeys("abc", BackendError("cannot fork"))
     queue.dispatch.start()
-    assert queue.begun == ["a"]
+    assert queue.begun == ["a", "b"]
     for _ in range(40):
         queue.let_pass()
-    assert len(queue.begun) <= 41
+    assert len(queue.begun) <= 42
     assert queue.now > 100 + 30 * 20
     assert {state.status for state in queue.states.values()} == {"pending"}
     assert queue.told == [queue.dispatch.trouble] == ["cannot fork"]
@@ -129,14 +130,27 @@ def test_a_job_that_cannot_be_started_lets_the_others_pass(monkeypatch: pytest.M
     queue = Refusing(monkeypatch, "a\nb\nc\n")
     queue.error = {"a": BackendError("something odd")}
     queue.dispatch.start()
-    while len(queue.dispatch.pending) > 1:
+    assert queue.begun == ["a", "b", "c"]
+    for _ in range(3):
         queue.let_pass()
-    assert queue.begun[:3] == ["a", "a", "a"]
-    assert queue.begun[3:5] == ["b", "c"]
+    assert queue.begun[3:] == ["a", "a", "a"]
     queue.error.clear()
     queue.let_pass()
     assert queue.begun[-1] == "a"
     assert queue.dispatch.left_s() is None
+
+
+# Q20: the starter of many jobs is killed: that is one failure, and the others have a pause of a second
+def test_jobs_that_fail_at_the_same_moment_cause_one_pause(monkeypatch: pytest.MonkeyPatch) -> None:
+    queue = Refusing(monkeypatch, "".join(f"{n}\n" for n in range(30)))
+    queue.dispatch.start()
+    assert len(queue.begun) == 30
+    for key in queue.states:
+        queue.dispatch.put_back(key)
+        queue.dispatch.command_never_started(key)
+    queue.let_pass()
+    assert queue.now == 101
+    assert len(queue.begun) == 60
 
 
 # Q1: what systemd says of the job itself is final

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from slicer.queue.file import jobs_file
 from slicer.queue.model import Entry, JobState
-from slicer.queue.start.pending import Pending, kind_of
+from slicer.queue.start.pending import Kind, Pending, kind_of, to_ask
 
 
 def parsed(*lines: str) -> tuple[Entry, ...]:
@@ -45,6 +47,21 @@ def test_only_the_first_of_each_kind_is_asked_for() -> None:  # E4
     assert heads(pending) == ["a", "c"]
     pending.take(next(iter(pending.entries)))
     assert heads(pending) == ["b", "c"]
+
+
+def test_many_kinds_keep_nothing_that_fits_from_starting() -> None:  # Q19
+    lines = [f"[vram={99 - size}G] {size}" for size in range(80)]
+    pairs = "[gpus=2 vram=50G] two", "[gpus=2 vram=40G] pair"
+    lines[70:70] = [*pairs, "[gpus=0] none", "[slots=cpu gpus=0] slot"]
+    pending = Pending(parsed(*lines), {})
+
+    def needs(kind: Kind) -> tuple[int, int | None]:
+        return (1 if kind.gpus is None else kind.gpus), kind.vram_mib
+
+    assert [entry.command for _, entry in to_ask(pending.heads(), needs, 3)] == [
+        "0", "1", "2", "pair", "none", "slot", "79",
+    ]  # fmt: skip
+    assert to_ask(pending.heads(), needs, 100) == pending.heads()
 
 
 def test_jobs_that_want_other_slots_are_of_other_kinds() -> None:  # issue: named slots
@@ -203,3 +220,22 @@ def test_what_is_shown_first_is_what_a_new_look_would_show(  # E4
             pending.append(parsed(*text)[-1:])
     waiting = sorted(pending, key=pending.places.__getitem__)
     assert [entry.key for entry in pending.first(most)] == waiting[:most]
+
+
+class _NotWalked(dict[str, Entry]):
+    def values(self) -> Any:
+        raise AssertionError("all lines are walked")
+
+
+def test_the_end_of_a_job_that_others_follow_walks_no_other_lines() -> None:  # Q21
+    entries = parsed("[name=a] a", "[name=b] b", "[after=a] c", "d")
+    states = {entry.key: state_of(entry) for entry in entries}
+    pending = Pending(entries, states)
+    pending.entries = _NotWalked(pending.entries)
+    a, b, c, _ = entries
+    states[b.key].status = "ok"
+    pending.release([b.key])
+    assert pending.waits_for(c.key) == "after a"
+    states[a.key].status = "ok"
+    pending.release([a.key])
+    assert pending.waits_for(c.key) == ""

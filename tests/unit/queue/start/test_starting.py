@@ -26,7 +26,7 @@ def test_a_job_that_cannot_be_started_is_abandoned_once(step: str, error: Slicer
     def fail() -> None:
         raise error
 
-    job: Any = SimpleNamespace(key="k#0", job_id="a1", is_unbound=False)
+    job: Any = SimpleNamespace(key="k#0", job_id="a1")
     job.is_ready, job.start_command = lambda: True, lambda: None
     job.abandon = lambda: done.append("abandoned")
     setattr(job, step, fail)
@@ -39,3 +39,36 @@ def test_a_job_that_cannot_be_started_is_abandoned_once(step: str, error: Slicer
     assert starting.start_commands() == ([], [("k#0", error)])
     assert done == ["abandoned", "unbegun", "forgot a1"]
     assert starting._jobs == {}
+
+
+class _Running(list[None]):
+    def __init__(self, count: int) -> None:
+        super().__init__([None] * count)
+
+    def unbound(self) -> int:
+        return len(self)
+
+
+# Q15: a time limit counts from the scope's start, so only the scopes of jobs without one may be early
+@pytest.mark.parametrize(
+    ("timeout_s", "running", "early", "may"),
+    [
+        (None, 2, 0, True),
+        (None, 2, 7, True),
+        (None, 2, 8, False),
+        (5.0, 2, 0, False),
+        (5.0, 1, 0, True),
+        (5.0, 1, 1, False),  # it goes behind those that are ready
+    ],
+)
+def test_a_scope_with_a_time_limit_is_started_when_it_is_the_jobs_turn(
+    timeout_s: float | None, running: int, early: int, may: bool
+) -> None:
+    held = SimpleNamespace(lease=SimpleNamespace(gpus=(), slots={}))
+    starting: Any = StartingJobs.__new__(StartingJobs)
+    starting._jobs = {str(n): SimpleNamespace(held=held, may_be_early=True) for n in range(early)}
+    starting._running = _Running(running)
+    starting._lacks_descriptors = lambda: False
+    starting._at_a_time, starting._most_unbound = None, 2
+    plan: Any = SimpleNamespace(wants_nothing=True, profile=SimpleNamespace(timeout_s=timeout_s))
+    assert starting.may_add(plan) is may

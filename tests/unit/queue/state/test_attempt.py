@@ -31,6 +31,30 @@ LINE = json.dumps(outcome_json(OUTCOME)).encode() + b"\n"
 HEAD = b"4711 123456\n"
 
 
+MIB = st.integers(0, 2**40)
+SECONDS = st.floats(0, 2**40)
+
+
+# D17
+@given(
+    st.fixed_dictionaries(
+        {
+            "name": st.text() | st.just("\udcff"), "command": st.lists(st.text(), max_size=3).map(tuple),
+            "vram_mib": st.none() | MIB, "vram_peak_mib": st.lists(MIB, max_size=3).map(tuple),
+            "slots": st.dictionaries(st.sampled_from(["cpu", "a-b"]), st.integers(1, 2**20)),
+            "uid": st.integers(0, 2**32 - 2), "exit_code": st.integers(0, 255),
+            "signal": st.none() | st.integers(1, 64), "waited_s": SECONDS, "wall_s": SECONDS,
+            "paused_s": st.none() | SECONDS,
+        }
+    )
+)  # fmt: skip
+def test_whatever_a_job_may_be_its_outcome_is_read_back(drawn: dict[str, Any]) -> None:
+    line = json.dumps(outcome_json(replace(OUTCOME, **drawn))).encode()
+    found = attempt.decode(HEAD + line + b"\n", JOB, is_alive=False).outcome
+    assert found is not None
+    assert outcome_json(found) == json.loads(line)
+
+
 @pytest.fixture
 def directory(tmp_path: Path) -> Iterator[int]:
     fd = os.open(tmp_path, os.O_RDONLY | os.O_DIRECTORY)

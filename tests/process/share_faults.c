@@ -4,8 +4,6 @@
  *                                          ACT is kill, stop, or wait=PATH: until there is such a file
  *   SLICER_SHARE_FAULTS_TOKEN=PATH         only in the one process that removes this file
  */
-typedef int no_empty_file;
-#ifdef SLICER_SHARE_FAULTS
 #include "share.h"
 
 #include <errno.h>
@@ -69,4 +67,3 @@ void fault(const char *point)
     }
     errno = saved;
 }
-#endif

@@ -1,0 +1,74 @@
+"""A broker that does not listen: whether it decides here all the same, and what to do."""
+
+from __future__ import annotations
+
+import os
+
+from slicer.backend import BROKER, BROKER_ENABLED
+from slicer.kernel import cgroup, proc
+from slicer.model import Lease
+from slicer.state import statefile
+from slicer.state.statefile import TornFile
+from slicer.text import counted
+
+_SOCKET = "slicer-broker.socket"
+_FOLDER = f"{BROKER.rpartition('/')[0]}/leases"  # root's, and for all to read
+_CONDITION = "ConditionFileIsExecutable="  # in the socket's unit: its program
+_NAMED = 3  # so many jobs are named
+
+
+def is_switched_on() -> bool:
+    """Whether the socket is enabled and its program there. Without the program, its units decide nothing."""
+    try:
+        with open(BROKER_ENABLED, encoding="utf-8") as unit:
+            conditions = [line.strip() for line in unit if line.startswith(_CONDITION)]
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    return all(os.access(line.removeprefix(_CONDITION), os.X_OK) for line in conditions)
+
+
+def why_absent() -> tuple[str, str] | None:
+    """What is wrong and what to do, where the socket is not there; None: there is no broker."""
+    if is_switched_on():
+        message = "the broker is switched on, and its socket is not there"
+        hint = f"systemctl start {_SOCKET}; or, to go on without a broker, systemctl disable {_SOCKET}"
+        return message, hint
+    left = leases_left()
+    if not left:
+        return None
+    named = ", ".join(lease.unit or f"pid {lease.pid}" for lease in left[:_NAMED])
+    more = f" and {len(left) - _NAMED} more" if len(left) > _NAMED else ""
+    message = f"the broker was switched off, and {counted(len(left), 'job')} of it still run: {named}{more}"
+    if len(left) == 1:
+        message = f"the broker was switched off, and a job of it still runs: {named}"
+    return message, f"wait until they have ended, or switch it on: systemctl enable --now {_SOCKET}"
+
+
+def leases_left() -> list[Lease]:
+    """The leases of a broker that is not there which still count. No private ledger knows of them."""
+    found = []
+    boot = proc.boot_id()
+    for name in _names():
+        try:
+            with open(f"{_FOLDER}/{name}", "rb") as file:
+                lease = statefile.decode(Lease, file.read())
+        except (FileNotFoundError, TornFile):
+            continue  # it has just ended; or an older broker wrote it, as nobody knows it any more
+        if lease.boot_id == boot and _counts(lease):
+            found.append(lease)
+    return found
+
+
+def _names() -> list[str]:
+    try:
+        return sorted(filter(statefile.is_job_id, os.listdir(_FOLDER)))
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+
+
+def _counts(lease: Lease) -> bool:
+    """While its scope is populated; without one, and before its keeper is there, while its process lives."""
+    if lease.cgroup and cgroup.lives(lease.cgroup):
+        return True
+    is_awaited = not lease.cgroup or proc.start_time(lease.keeper) is not None
+    return is_awaited and proc.start_time(lease.pid) in (lease.pid_start, 0)  # 0: hidden, and so it lives

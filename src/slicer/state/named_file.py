@@ -1,0 +1,70 @@
+"""A file that somebody names by a path: where it is, and whether anybody else may change it.
+
+Whoever may write to a directory of the path can put another file or a link there at any moment. So the path
+is walked once, by descriptors, and what is done to the file is done in the directory that was found.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+
+from slicer.errors import StateError
+from slicer.record import replace
+from slicer.state.directory import LEDGER, Directory, find
+
+_STREAMS = ("/dev/fd/", "/dev/std", "/proc/")  # files that are open already
+RULES = replace(
+    LEDGER, may_be_roots=True, is_sticky_safe=True, is_probed=False, is_closed=False,
+    hint="name another one", writable_hint="", foreign="belongs to uid {uid}",
+)  # fmt: skip
+
+
+def names_open_file(path: str) -> bool:
+    """Whether the path is one of the process's own descriptors, as in /dev/stdin."""
+    return path.startswith(_STREAMS)
+
+
+def open_named(path: str, flags: int, *, is_checked: bool) -> tuple[Directory, str, int]:
+    """The directory of an existing file, its name there, and the file. Raises OSError, StateError.
+
+    ``is_checked``: only a file that nobody but its reader and root can change or exchange.
+    """
+    folder, name = find(path, RULES, is_checked=is_checked)
+    try:
+        fd = folder.open(name, flags)
+    except BaseException:
+        folder.close()
+        raise
+    try:
+        if is_checked:
+            _check_own(os.fstat(fd), path)
+    except BaseException:
+        os.close(fd)
+        folder.close()
+        raise
+    return folder, name, fd
+
+
+def open_own(path: str, flags: int) -> int:
+    """A file that nobody but its reader and root can change or exchange. Raises OSError, StateError."""
+    if not names_open_file(path):
+        folder, _, fd = open_named(path, flags, is_checked=True)
+        folder.close()
+        return fd
+    fd = os.open(path, flags | os.O_CLOEXEC)
+    try:
+        if not stat.S_ISFIFO(os.fstat(fd).st_mode):  # a pipe came from whoever started us
+            _check_own(os.fstat(fd), path)
+    except BaseException:
+        os.close(fd)
+        raise
+    return fd
+
+
+def _check_own(info: os.stat_result, path: str) -> None:
+    if info.st_uid not in (0, os.geteuid()):
+        raise StateError(RULES.foreign.format(uid=info.st_uid), where=path)
+    if info.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        others = "everybody" if info.st_mode & stat.S_IWOTH else f"its group (gid {info.st_gid})"
+        raise StateError(RULES.writable.format(others=others), where=path)

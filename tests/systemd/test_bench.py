@@ -1,0 +1,42 @@
+"""Each section of `make bench` runs to its end, with next to nothing to do. Its figures mean nothing here."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+# Peers that are not installed are left out, as on any machine.
+TINY = """
+import json, shutil, sys
+from bench import broker, chain, decision, handoff, inside, packing, queue, report, sharing
+shutil.rmtree("/tmp/bench", ignore_errors=True)
+chain.START_DEADLINE_S = chain.HANDOFF_DEADLINE_S = 30.0  # of a peer that is not here
+inside.ROUNDS = handoff.ROUNDS = handoff.PASSES = 1
+inside.WARM_UP = handoff.WARM_UP = 0
+handoff.WAITERS, handoff.DEPTHS = 2, {1: 1, 2: 1}
+decision.TICKETS, decision.measure.__defaults__ = 20, (2,)
+packing.JOBS, packing.SEEDS = 120, range(1, 2)
+queue.SCOPE_JOBS = queue.PLAIN_JOBS = queue.FEW_JOBS = 4
+queue.SCOPE_ROUNDS = queue.PLAIN_ROUNDS = 1
+queue.APPENDS = queue.LONG_APPENDS = 2
+queue.LINES, queue.KINDS, queue.EVENTS = 200, 10, 5
+sharing.LOADS = sharing.TURNS = sharing.ROUNDS = 2
+sharing.CALLS = dict.fromkeys(sharing.CALLS, 10)
+broker.ROUNDS, broker.WARM_UP, broker.HANDOFF_ROUNDS, broker.WAITERS = 2, 0, 1, 2
+broker.MANY, broker.SERVED, broker.ASKED, broker.COLD = 4, 3, 2, 2
+inside.main([sys.argv[1]])
+"""
+
+
+@pytest.mark.systemd
+@pytest.mark.parametrize(
+    "section", ["launch", "handoff", "decision", "queue", "packing", "sharing", "broker"]
+)
+def test_a_section_runs_to_its_end(section: str) -> None:  # Q23
+    command = [sys.executable, "-c", TINY, section]
+    done = subprocess.run(command, capture_output=True, text=True, cwd="/src", timeout=250)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)[section]

@@ -1,0 +1,61 @@
+"""A terminal of 80 columns: what matters is on it. W29"""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from pathlib import Path
+
+import pytest
+
+from slicer.cli import say
+from slicer.kernel.proc import now_s
+from slicer.model import Busy
+from slicer.outcome.history import append
+from slicer.record import replace
+from tests.unit import made_up
+from tests.unit.cli.test_status import on_terminal
+from tests.unit.outcome.outcomes import OUTCOME
+from tests.unit.program import Cli
+
+pytest_plugins = ["tests.unit.program"]
+
+
+def plain(sent: str) -> str:
+    return re.sub(r"\x1b\[[0-9;]*m", "", sent)
+
+
+def test_the_jobs_of_a_queue_are_told_apart_in_the_history(cli: Cli) -> None:
+    for number, rate in enumerate(("0.1", "0.01", "0.001")):
+        command = ("python", "train.py", "--data", "/data/imagenet", "--lr", rate, "--epochs", "90")
+        changes = {"job": f"{number:012x}", "name": f"jobs.txt#{number}", "command": command}
+        started = {"started_at": time.time() - 60 + number, "waited_s": 3.0}
+        append(replace(OUTCOME, **started, **changes), str(cli.history))
+    head, *rows = plain(on_terminal(cli, "history")).splitlines()
+    assert head.split()[:4] == ["STARTED", "JOB", "ENDED", "WALL"]
+    assert max(map(len, rows)) <= 80
+    commands = [row.partition("#")[2][3:] for row in rows]
+    assert len(set(commands)) == len(commands) == 3, rows
+    assert all("1 --epochs" in command for command in commands), rows  # where they differ
+    assert "WAITED" in plain(on_terminal(cli, "history", columns=160))
+
+
+def test_who_waits_sees_when_it_is_to_end(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(os, "get_terminal_size", lambda fd: os.terminal_size((80, 24)))
+    monkeypatch.setattr(say, "_has_foreground", lambda: True)
+    monkeypatch.setattr(os, "isatty", lambda fd: True)
+    command = "python train.py --config experiments/long/name.yaml --lr 0.1"
+    holder = made_up.lease(name="", command=command, since_s=now_s() - 60, expect_s=1260.5, uid=54321)
+    say.Messages(0).still_waiting(Busy("cpu", (holder,), 2, (), "", slot="license-matlab"))
+    assert "about 20m left" in capfd.readouterr().err
+    say.erase()
+
+
+@pytest.mark.parametrize("line", [("--broker", "--dry-run"), ("--dry-run",), ()])
+def test_what_an_installation_means_is_not_cut(cli: Cli, tmp_path: Path, line: tuple[str, ...]) -> None:
+    root = tmp_path / ("a" * 60)
+    root.mkdir()
+    assert "…" not in plain(on_terminal(cli, "install", *line, "--root", str(root)))

@@ -1,0 +1,41 @@
+"""The benchmark keeps up with what it measures. tests/systemd/test_bench.py runs what needs a machine."""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+
+import pytest
+
+pytest.importorskip("bench.decision", reason="a package is tested without its benchmark")
+bench = importlib.import_module("bench")
+
+
+def modules() -> list[str]:
+    # The programs are for frameworks that are not here.
+    found = pkgutil.walk_packages(bench.__path__, "bench.")
+    return [module.name for module in found if not module.name.startswith("bench.gpu.programs")]
+
+
+@pytest.mark.parametrize("name", [name for name in modules() if not name.endswith("__main__")])
+def test_each_module_can_be_imported(name: str) -> None:  # Q23
+    importlib.import_module(name)
+
+
+def test_the_decision_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:  # Q23
+    decision = importlib.import_module("bench.decision")
+    monkeypatch.setattr(decision, "TICKETS", 40)
+    found = decision.measure(rounds=2)
+    assert any(mix["granted"] for mix in found.values())
+    assert decision.tables(found).count("\n") > len(found)
+    assert decision.beside().keys() == {"explain", "forecast"}
+
+
+def test_days_are_packed(monkeypatch: pytest.MonkeyPatch) -> None:  # Q23
+    pytest.importorskip("gpusched")
+    packing = importlib.import_module("bench.packing")
+    monkeypatch.setattr(packing, "JOBS", 120)
+    monkeypatch.setattr(packing, "SEEDS", range(1, 2))
+    found = packing.measure()
+    assert found.keys() >= set(packing.LOADS)
+    assert packing.OURS in packing.tables(found)
