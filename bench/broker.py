@@ -20,7 +20,7 @@ from bench import broker_user, chain
 from bench.tools import QUIET, SCOPE, SLICER, ProcessEach, flock
 
 USERS = ("alice", "bob", "carol")
-CONFIG = Path("/etc/slicer/conf.d/bench.toml")
+CONFIG = Path("/etc/slicer/config.toml")
 SETTINGS = "[slots]\ncpu = 4096\nbench = 1\n"
 ROUNDS, WARM_UP = 40, 3
 PAUSE_S = 0.1

@@ -362,9 +362,10 @@ def test_a_killed_command_is_told_apart_from_one_that_exits_with_its_code(box: B
 
 
 def test_nobody_is_left_when_the_outer_half_is_killed_while_it_ends_leftovers(box: Box) -> None:
-    script = 'trap "" TERM; sleep 60 & exit 0'
+    begun = box.root / "begun"
+    script = f'trap "" TERM; sleep 60 & touch {begun}; exit 0'
     process = box.start("-q", "-p", "heavy", "--set", "TimeoutStopSec=500ms", "--", "sh", "-c", script)
-    until(lambda: box.leases() and box.leases()[0].keeper, "it runs")
+    until(begun.exists, "it has begun")
     kill(process.pid)
     until(lambda: gone(process.pid), "the outer half is dead")
     until(lambda: not box.processes(), "all is gone")

@@ -84,7 +84,7 @@ systemctl unmask gpu.slice cpu.slice
 systemctl --runtime unmask gpu.slice cpu.slice slicer-broker.socket
 systemctl --global unmask gpu.slice
 slicer install --remove --force
-rm -rf /etc/slicer/policy.toml {UNITS}/*/{SHUT} ~/.cache/slicer /home/alice/.config/systemd /home/alice/.local
+rm -rf /etc/slicer {UNITS}/*/{SHUT} ~/.cache/slicer /home/alice/.config/systemd /home/alice/.local
 systemctl daemon-reload
 loginctl enable-linger alice
 """
