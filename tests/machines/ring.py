@@ -45,7 +45,7 @@ class Limits:
 
 
 LIMITS = {
-    "namespace": Limits(test_s=360, silence_s=400, total_s=1500),
+    "namespace": Limits(test_s=360, silence_s=400, total_s=2400),
     # Emulated: 10 to 20 times slower than the host.
     "qemu": Limits(test_s=720, silence_s=800, total_s=2400),
 }
