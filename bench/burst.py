@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+import sys
 import tempfile
 import time
 from pathlib import Path
@@ -36,13 +37,15 @@ def measure(jobs: int = JOBS) -> dict[str, Any]:
         processes = [subprocess.Popen(command, env=env, **QUIET) for _ in range(jobs)]  # type: ignore[call-overload]
         started_s = time.monotonic() - begin
         status: list[float] = []
+        python: list[float] = []  # how long anything takes that needs the CPU then
         try:
             while any([process.poll() is None for process in processes]):
                 if time.monotonic() - begin > LIMIT_S:
                     break
-                looked = time.monotonic()
-                subprocess.run(["slicer", "status"], env=env, check=True, **QUIET)  # type: ignore[call-overload]
-                status.append(time.monotonic() - looked)
+                for argv, times in ((["slicer", "status"], status), ([sys.executable, "-c", "pass"], python)):
+                    looked = time.monotonic()
+                    subprocess.run(argv, env=env, check=True, **QUIET)  # type: ignore[call-overload]
+                    times.append(time.monotonic() - looked)
                 time.sleep(LOOK_S)
             took_s = time.monotonic() - begin
             codes = [process.poll() for process in processes]
@@ -53,18 +56,21 @@ def measure(jobs: int = JOBS) -> dict[str, Any]:
         ran = len(done.read_text())
     failed = sum(code != 0 for code in codes)
     return {
-        "jobs": jobs, "started": started_s, "took": took_s, "ran": ran, "failed": failed, "status": status
+        "jobs": jobs, "started": started_s, "took": took_s, "ran": ran, "failed": failed, "status": status,
+        "python": python,
     }  # fmt: skip
 
 
 def tables(found: dict[str, Any]) -> str:
     """The table as Markdown."""
     status = found["status"]
-    times, slowest = figures([found["started"], found["took"]]), figures([max(status)])
+    times = figures([found["started"], found["took"]])
+    slowest = figures([max(status), max(found["python"])])
     is_served = found["ran"] == found["jobs"] and not found["failed"]
     return table(
         f"### A burst of {found['jobs']} jobs",
-        ["", "s to start them", "s until all were done", "ran", "failed", "longest `slicer status`, s"],
+        ["", "s to start them", "s until all were done", "ran", "failed", "longest `slicer status`, s",
+         "longest `python -c pass`, s"],
         [["slicer run --backend plain", *times, found["ran"], found["failed"], *slowest]],
         [
             bar(

@@ -25,6 +25,13 @@ _MIB = 1 << 20
 _DEBIAN = "/usr/lib/slicer-systemd/"  # where the Debian package has this module
 _UNKNOWN_MINOR = -1  # WSL has no /dev/nvidiaN
 
+_LIBRARY = "libnvidia-ml.so.1"
+_NO_LIBRARY: tuple[NoGpuReason, str, str] = (
+    "no-library",
+    f"there is no NVIDIA driver here ({_LIBRARY} cannot be loaded)",
+    "install the driver; in a container, start it with the NVIDIA runtime; on NixOS, put"
+    " /run/opengl-driver/lib into LD_LIBRARY_PATH",
+)
 _PROCESS_LISTS = ("Compute", "Graphics", "MPSCompute")
 _LIST_VERSIONS = ("_v3", "_v2")  # driver 510 brought _v3; pynvml's own unversioned names insist on the newest
 _COMPUTE_MODES = ("default", "exclusive-thread", "prohibited", "exclusive-process")  # by NVML's numbers
@@ -61,6 +68,16 @@ def _see_the_card() -> None:
         return  # the library is not in this process
 
 
+def _has_library() -> bool:
+    import _ctypes  # ctypes itself takes ten times as long
+
+    try:
+        _ctypes.dlopen(_LIBRARY, os.RTLD_NOW)  # stays open, for pynvml
+    except OSError:
+        return False
+    return True
+
+
 class Nvml:
     """The physical GPUs that NVML shows to this process; implements :class:`slicer.gpu.Gpus`.
 
@@ -71,6 +88,9 @@ class Nvml:
 
     def __init__(self) -> None:
         """Initialise NVML. Raises NoGpu or GpuError (see :func:`slicer.gpu.open_gpus`)."""
+        if not _has_library():  # asked first: pynvml takes a third of what `slicer status` takes
+            reason, message, hint = _NO_LIBRARY
+            raise NoGpu(reason, message, hint=hint)
         try:
             import pynvml
         except ImportError as error:
@@ -383,12 +403,7 @@ def _no_permission() -> NoGpu:
 
 def _init_error(nvml: Any, error: Any) -> GpuError:
     known: dict[int, tuple[NoGpuReason, str, str]] = {
-        nvml.NVML_ERROR_LIBRARY_NOT_FOUND: (
-            "no-library",
-            "there is no NVIDIA driver here (libnvidia-ml.so.1 cannot be loaded)",
-            "install the driver; in a container, start it with the NVIDIA runtime; on NixOS, put"
-            " /run/opengl-driver/lib into LD_LIBRARY_PATH",
-        ),
+        nvml.NVML_ERROR_LIBRARY_NOT_FOUND: _NO_LIBRARY,
         nvml.NVML_ERROR_DRIVER_NOT_LOADED: (
             "no-driver",
             "the NVIDIA driver is installed but not loaded",

@@ -217,8 +217,8 @@ def test_no_driver_library_is_told(tmp_path: Path) -> None:  # X10
     assert (said["reason"], bool(said["hint"])) == ("no-library", True)
 
 
-def test_a_missing_pynvml_is_told() -> None:  # X10
-    said = probe({}, "import sys; sys.modules['pynvml'] = None\n")
+def test_a_missing_pynvml_is_told(fake_nvml: FakeNvml) -> None:  # X10
+    said = probe(fake_nvml.env, "import sys; sys.modules['pynvml'] = None\n")
     assert said["reason"] == "no-pynvml"
     assert "nvidia-ml-py" in said["hint"]
 

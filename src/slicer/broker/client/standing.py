@@ -5,8 +5,6 @@ from __future__ import annotations
 import os
 
 from slicer.backend import broker_socket
-from slicer.broker.client.calls import ask
-from slicer.broker.protocol.messages import Status
 from slicer.ledger.ledger import Snapshot
 from slicer.ledger.status import Everybody, StatusReader, joined
 
@@ -21,6 +19,10 @@ if TYPE_CHECKING:
 
 def everybody(path: str) -> Everybody:
     """The leases and tickets of all users. Raises BrokerError."""
+    # Not where there is no broker: they take as long to import as all the rest of this file.
+    from slicer.broker.client.calls import ask
+    from slicer.broker.protocol.messages import Status
+
     found: Standing = ask(path, Status())
     seen = Snapshot(found.leases, found.tickets)
     return Everybody(seen, found.held_back, found.users, found.groups, found.slot_limits, found.left_out)
