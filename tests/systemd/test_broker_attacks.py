@@ -20,6 +20,7 @@ from typing import Any
 
 import pytest
 
+from slicer.broker import SOCKET
 from slicer.broker.client.connection import Connection
 from slicer.broker.protocol import messages, wire
 from slicer.kernel import cgroup
@@ -255,6 +256,27 @@ def test_ten_thousand_connections_keep_nobody_waiting(victim: Running, bob: User
             assert is_served(bob.uid)
         assert mallory.hear() > 5_000
         assert is_served(bob.uid)
+
+
+def test_a_few_connections_are_ahead_of_anothers(victim: Running, bob: User) -> None:  # L1, S9, S16
+    """Each has hung up before the broker comes to it, and is accepted before those that come later."""
+
+    def act() -> int:
+        for number in range(10_000):
+            with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as caller:
+                caller.setblocking(False)
+                try:
+                    caller.connect(SOCKET)
+                except BlockingIOError:
+                    return number
+        return 10_000
+
+    os.kill(main_pid(), signal.SIGSTOP)
+    try:
+        assert by(MALLORY, act) <= 65
+    finally:
+        os.kill(main_pid(), signal.SIGCONT)
+    assert is_served(bob.uid)
 
 
 def _is_refused(caller: socket.socket) -> bool:
