@@ -46,4 +46,4 @@ def test_after_what_mends_it_io_weights_are_heeded() -> None:  # X10, D11
     said = examined()
     assert "io-weight-not-heeded" not in {each["id"] for each in said["findings"]}
     assert all("IOWeight" in each["enforced"] for each in said["profiles"] if each["profile"] != "gpu")
-    assert said["well"]
+    assert said["well"], said["findings"]

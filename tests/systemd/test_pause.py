@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -71,7 +72,15 @@ def watched(counting: Counting) -> None:
     """Wait until the outer half follows the scope: it begins after a second."""
     events = f"/sys/fs/cgroup{counting.lease.cgroup}/cgroup.events"
     fds = Path(f"/proc/{counting.job.pid}/fd")
-    until(lambda: any(os.readlink(fd) == events for fd in fds.iterdir() if fd.is_symlink()), "it follows")
+
+    def follows() -> bool:
+        for fd in fds.iterdir():
+            with suppress(FileNotFoundError):  # closed meanwhile
+                if os.readlink(fd) == events:
+                    return True
+        return False
+
+    until(follows, "it follows")
 
 
 def told(job: str) -> list[tuple[str, str]]:
