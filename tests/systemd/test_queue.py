@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import time
@@ -206,6 +207,22 @@ def test_a_time_limit_does_not_count_while_the_job_waits_for_its_turn(queues: Qu
     queue = queues.start("-j", "1")
     assert queue.end(60).code == 0
     assert queues.exit_codes() == dict.fromkeys(range(1, 11), 0)
+
+
+def test_a_job_whose_scope_stands_before_its_turn_is_shown_to_wait(slicer: Slicer, queues: Queues) -> None:
+    # Q15, H1
+    gate = slicer.gate()
+    queues.write(*(f"[profile=light] : < {gate}" for _ in range(3)))
+    queue = queues.start("-j", "1")
+
+    def shown() -> list[bool]:
+        told = json.loads(slicer.command("status", "--json").stdout)
+        return [each["begun"] for each in told["jobs"]]
+
+    until(lambda: sorted(shown()) == [False, False, True], "the scopes of all three stand, and one job runs")
+    assert slicer.command("status").stdout.count("has not begun") == 2
+    gate.open()
+    assert queue.end().code == 0
 
 
 def test_a_timeout_of_an_adopted_job_is_told_as_one(slicer: Slicer, queues: Queues) -> None:  # E7, E10

@@ -114,6 +114,7 @@ def _job(lease: Lease, status: Status) -> dict[str, Any]:
         "cpu_slots": lease.slots.get(CPU, 0),
         "slots": lease.slots,
         "forced": bool(lease.forced),
+        "begun": lease.job not in status.not_begun,
         "halted": halt.how if halt else None,
         "halted_for": round(status.now_s - halt.since_s, 1) if halt and halt.since_s is not None else None,
         "sharing": _sharing(status.shared(lease.job)),

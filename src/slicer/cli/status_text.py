@@ -97,12 +97,18 @@ def _jobs(status: Status) -> Section:
     head, *found = output.table(columns, rows)
     entries = tuple(
         (
-            _marked(row, lease, status), *_halt_line(lease, status), *_sharing_line(lease, status),
+            _marked(row, lease, status), *_turn_line(lease, status), *_halt_line(lease, status),
+            *_sharing_line(lease, status),
             _below(f"{_unit(lease)}: {lease.command}" if lease.command else _unit(lease)),
         )
         for row, lease in zip(found, status.leases, strict=True)
     )
     return Section((head,), entries, "jobs")
+
+
+def _turn_line(lease: Lease, status: Status) -> list[Line]:
+    waits = lease.job in status.not_begun
+    return [Line("  has not begun: its queue runs others first")] if waits else []
 
 
 _HALTED_BY = {

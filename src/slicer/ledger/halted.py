@@ -1,4 +1,4 @@
-"""Jobs that hold a lease and do nothing: they are paused (slicer pause), frozen or stopped (Ctrl-Z)."""
+"""Jobs that have a lease and do nothing: paused (slicer pause), frozen, stopped (Ctrl-Z), or not begun."""
 
 from __future__ import annotations
 
@@ -60,3 +60,14 @@ def _is_stopped(lease: Lease) -> bool:
     # The keeper's child is the command; without a keeper (--exec, a program's own lease) the holder is.
     pids = proc.children(lease.keeper) if lease.keeper else [lease.pid]
     return bool(pids) and all(proc.is_stopped(pid) for pid in pids)
+
+
+def awaits_turn(lease: Lease) -> bool:
+    """Whether the scope stands and the command has not begun: its queue runs others first.
+
+    That is so of jobs that hold nothing, and so are in nobody's way. A queue's keeper has no child before the
+    command begins; later it has what the command leaves behind, too.
+    """
+    if lease.gpus or lease.slots or not lease.keeper or lease.pid != lease.keeper:
+        return False
+    return not proc.children(lease.keeper) and proc.start_time(lease.keeper) is not None

@@ -8,7 +8,7 @@ from slicer.config import profiles
 from slicer.errors import GpuError, SlicerError, StateError
 from slicer.gpu.observer import GpuObserver
 from slicer.kernel.proc import now_s
-from slicer.ledger.halted import Halted, halted
+from slicer.ledger.halted import Halted, awaits_turn, halted
 from slicer.ledger.ledger import Ledger, Snapshot
 from slicer.ledger.lock import EAGER_PAUSE_S
 from slicer.model import CPU
@@ -113,7 +113,8 @@ class Status:
     slot_limits: dict[str, int] | None  # how many there are; None: the configuration cannot be read
     plain_lock: PlainLockState | None  # None: not configured
     now_s: float  # the ledger's clock
-    halted: tuple[Halted, ...] = ()  # the jobs that do nothing
+    halted: tuple[Halted, ...] = ()  # the jobs that stand still
+    not_begun: tuple[str, ...] = ()  # the jobs whose scopes stand before it is their turn in a queue
     sharing: tuple[SharingNow, ...] = ()  # the jobs that share GPUs, with --share
     users: tuple[UserStanding, ...] | None = None  # None: only this user's jobs are known
     groups: tuple[GroupStanding, ...] = ()  # that may hold only so much together
@@ -216,6 +217,7 @@ class StatusReader:
             plain_lock=_plain_lock(config),
             now_s=at_s,
             halted=still,
+            not_begun=tuple(lease.job for lease in leases if awaits_turn(lease)),
             sharing=standing(self.directory, [lease.job for lease in leases]),
             users=others.users if others else None,
             groups=others.groups if others else (),
