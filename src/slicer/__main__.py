@@ -1,4 +1,4 @@
-"""The entry point. ``slicer run``, ``hold`` and ``route`` go the fast way, everything else through click.
+"""The entry point. ``slicer run``, ``hold`` and ``route`` go the fast way, most others through click.
 
 None waits for Python to tear itself down, which takes 3 ms, and 6 with click. Python may run without ``site``
 (``-S``), which takes milliseconds, more with each package: the fast way looks elsewhere than beside slicer
@@ -38,9 +38,12 @@ def main() -> None:
 
         os._exit(fast(arguments[1:]))  # nothing is buffered
     gc.disable()
-    if _LateSite in sys.meta_path:
-        _LateSite.look()
-    from slicer.cli.app import main as other
+    if arguments in (["status"], ["status", "--json"]) and "_SLICER_COMPLETE" not in os.environ:
+        from slicer.cli.status_shown import main as other  # click would take as long as all the rest
+    else:
+        if _LateSite in sys.meta_path:
+            _LateSite.look()
+        from slicer.cli.app import main as other
 
     gc.freeze()  # modules are no garbage, and need not be looked through again and again
     gc.enable()

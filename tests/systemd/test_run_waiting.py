@@ -116,6 +116,25 @@ def test_waiting_does_not_count_against_the_time_limit(slicer: Slicer) -> None:
     assert [job.end().code for job in (holder, first, second)] == [0, 0, 0]
 
 
+# A2: killed while its scope is being started, ahead of the lease, it is not started once more with the lease
+def test_the_keeper_killed_while_its_scope_starts(slicer: Slicer) -> None:
+    state, gate = slicer.path("state"), slicer.gate()
+    env = {"SLICER_STATE_DIR": str(state)}
+    holder = slicer.hold(gate, "-p", "heavy", env=env)
+    faults = {**env, "SLICER_FAULTS": f"{state}:outer-forked"}
+    first = slicer.start("-p", "heavy", "--", "touch", "ran", env=faults)
+    until(lambda: processes.state(first.pid) == "T", "it has forked its keeper, and stopped")
+    (keeper,) = processes.children(first.pid)
+    os.kill(keeper, signal.SIGKILL)
+    state.with_suffix(".go").touch()
+    os.kill(first.pid, signal.SIGCONT)
+    assert first.end().code == 125
+    assert "the keeper was ended before the command could start" in first.stderr
+    gate.open()
+    assert holder.end().code == 0
+    assert not slicer.path("ran").exists()
+
+
 # A2: killed while the lease is on its way to it, nothing of it stays
 def test_the_keeper_killed_ahead_of_the_lease(slicer: Slicer) -> None:
     gate = slicer.gate()

@@ -8,7 +8,7 @@ import sys
 
 import click
 
-from slicer.cli import say
+from slicer.cli import output, say
 from slicer.cli.lazy import LazyGroup
 from slicer.errors import EX_OK, EX_SLICER, SlicerError, UsageError
 from slicer.text import visible
@@ -120,10 +120,7 @@ def app(ctx: click.Context) -> None:
 
 def main(arguments: list[str]) -> int:
     """Run one command line (without the program's name); returns the exit code and never raises."""
-    for stream in (sys.stdout, sys.stderr):
-        reconfigure = getattr(stream, "reconfigure", None)
-        if reconfigure is not None:
-            reconfigure(errors="backslashreplace")
+    output.escape_unprintable()
     as_json = "--json" in _own(arguments)
     return guarded(lambda: _dispatch(arguments), as_json=as_json)
 

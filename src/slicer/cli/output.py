@@ -29,6 +29,14 @@ class Column:
     spare: int = 0
 
 
+def escape_unprintable() -> None:
+    """From now on print as an escape what the locale's encoding lacks."""
+    for stream in (sys.stdout, sys.stderr):
+        reconfigure = getattr(stream, "reconfigure", None)
+        if reconfigure is not None:
+            reconfigure(errors="backslashreplace")
+
+
 def glyphs(stream: TextIO | None = None) -> Glyphs:
     """The characters that the stream (stdout) has."""
     return UNICODE if is_utf8(stream) else ASCII

@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 import math
-import os
 
 import click
 
-from slicer.broker.client.standing import read
-from slicer.cli import output, say
-from slicer.cli.status_json import status_json
-from slicer.cli.status_text import lines
+from slicer.cli.status_shown import show
 
 _LONGEST_S = 3600.0
 
@@ -55,9 +51,5 @@ def command(as_json: bool, watches: bool, interval_s: float | None) -> int:
         from slicer.cli.watch import run
 
         return run(as_json=as_json, interval_s=2.0 if interval_s is None else interval_s)
-    status = read(os.environ, say.line)
-    if as_json:
-        output.show_json(status_json(status))
-    else:
-        output.show(lines(status))
+    show(as_json=as_json)
     return 0

@@ -15,7 +15,7 @@ import os
 import time
 
 from slicer import faults
-from slicer.errors import BackendError
+from slicer.errors import BackendError, RefusedError
 from slicer.job.job import ORDER_END, QUIT, RECORDED, STARTING, Started, tell_start
 from slicer.kernel import proc
 from slicer.kernel.signals import STOP, signal, timed_wait
@@ -67,6 +67,13 @@ def pipe() -> tuple[int, int]:
 def cannot_fork(error: OSError) -> BackendError:
     """What to raise where fork(2) fails."""
     return BackendError(f"cannot fork: {error.strerror}", hint="see ulimit -u and TasksMax")
+
+
+def _keeper_was_ended() -> RefusedError:
+    """Somebody ended the job, as he may at any time: it is not to be tried again."""
+    return RefusedError(
+        "the keeper was ended before the command could start", hint="by systemctl stop, or for memory"
+    )
 
 
 class OuterHalf:
@@ -128,8 +135,11 @@ class OuterHalf:
                 from slicer.job.fencing import LateFence
 
                 self._late_fence = LateFence(self._backend)
-        except BaseException:
+        except BaseException as error:
+            was_ended = self._is_keeper_dead()
             self.abandon()
+            if was_ended and isinstance(error, (BackendError, BrokenPipeError)):
+                raise _keeper_was_ended() from error
             raise
         return {"cgroup": self._cgroup, "keeper": self._keeper}
 
@@ -163,6 +173,9 @@ class OuterHalf:
     def watch(self) -> int:
         """A descriptor, to be closed by the caller, that becomes readable when the keeper dies."""
         return os.pidfd_open(self._keeper)
+
+    def _is_keeper_dead(self) -> bool:
+        return os.waitid(os.P_PID, self._keeper, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
 
     def abandon(self) -> None:
         """There will be no job: let the keeper leave, if there is one."""
@@ -250,9 +263,7 @@ class OuterHalf:
         try:
             os.write(self._down_write, encode(started) + encode(self._held.lease) + ORDER_END)
         except BrokenPipeError as error:
-            raise BackendError(
-                "the keeper was ended before the command could start", hint="by systemctl stop, or for memory"
-            ) from error
+            raise _keeper_was_ended() from error
 
     def _journal_start(self, waited_s: float) -> None:
         tell_start(self._job, self._held.lease, waited_s, is_own=self._held.fd >= 0)
@@ -304,7 +315,7 @@ class OuterHalf:
                 self._listener.notice(
                     f"{reported[0].leftovers} processes of other users outlive the command: waiting for them"
                 )
-            if os.waitid(os.P_PID, self._keeper, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None:
+            if self._is_keeper_dead():
                 return self._read_report()
 
     def _next_signal(self) -> Any:

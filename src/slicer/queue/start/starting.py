@@ -87,19 +87,15 @@ class StartingJobs:
         """How many scopes are started early: their jobs hold nothing, and so are in nobody's way."""
         return sum(job.may_be_early for job in self._jobs.values())
 
-    def _is_below_limit(self) -> bool:
-        count = len(self._jobs) - self._ahead() + len(self._running)
+    def _is_below_limit(self, earlier: int = 0) -> bool:
+        count = len(self._jobs) - self._ahead() + len(self._running) + earlier
         return self._at_a_time is None or count < self._at_a_time
 
-    def _has_place(self) -> bool:
-        """Whether one more job that holds nothing may run."""
-        due = sum(is_unbound(job.held.lease) for job in self._jobs.values()) - self._ahead()
+    def _has_place(self, earlier: int = 0) -> bool:
+        """Whether one more job that holds nothing may run, beside ``earlier`` ones that are about to."""
+        due = sum(is_unbound(job.held.lease) for job in self._jobs.values()) - self._ahead() + earlier
         is_below = self._most_unbound is None or due + self._running.unbound() < self._most_unbound
-        return is_below and self._is_below_limit()
-
-    def _has_turn(self, job: QueueOuterHalf) -> bool:
-        """Whether the command may start. The others had their turn when their scopes were asked for."""
-        return not job.may_be_early or self._has_place()
+        return is_below and self._is_below_limit(earlier)
 
     def _lacks_descriptors(self) -> bool:
         """Whether too few descriptors are left for one more job. A single job can always be started."""
@@ -173,9 +169,13 @@ class StartingJobs:
         """
         started: list[str] = []
         failed: list[tuple[str, SlicerError]] = []
+        earlier = 0  # early jobs whose scopes do not stand yet: later ones leave them their places
         for job_id, job in list(self._jobs.items()):
             try:
-                if not job.is_ready() or not self._has_turn(job):
+                if not job.is_ready():
+                    earlier += job.may_be_early
+                    continue
+                if job.may_be_early and not self._has_place(earlier):
                     continue
                 faults.point("queue-letting-go")
                 job.start_command()

@@ -26,7 +26,7 @@ def test_a_job_that_cannot_be_started_is_abandoned_once(step: str, error: Slicer
     def fail() -> None:
         raise error
 
-    job: Any = SimpleNamespace(key="k#0", job_id="a1")
+    job: Any = SimpleNamespace(key="k#0", job_id="a1", may_be_early=False)
     job.is_ready, job.start_command = lambda: True, lambda: None
     job.abandon = lambda: done.append("abandoned")
     setattr(job, step, fail)
@@ -35,7 +35,6 @@ def test_a_job_that_cannot_be_started_is_abandoned_once(step: str, error: Slicer
     starting._register = SimpleNamespace(
         do=lambda record: done.append(record["event"]), forget=lambda job_id: done.append(f"forgot {job_id}")
     )
-    starting._has_turn = lambda job: True
     assert starting.start_commands() == ([], [("k#0", error)])
     assert done == ["abandoned", "unbegun", "forgot a1"]
     assert starting._jobs == {}
