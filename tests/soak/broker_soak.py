@@ -3,7 +3,8 @@
     python -m tests.soak.broker_soak --seconds 60 --seed 1
 
 It boots a namespace machine for that. The jobs are those of :mod:`tests.soak.soak`, and so is what must be
-true: their commands hold a witness of all they were given. A fourth user hangs up at bad moments, and a fifth
+true: their commands hold a witness of all they were given. A hundred jobs come at once, users log out, their
+managers are restarted: of the last two no job may hear. A fourth user hangs up at bad moments, and a fifth
 only wants a no-op done, whose worst time is told.
 """
 
@@ -11,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import pwd
 import random
 import signal
 import subprocess
@@ -31,11 +33,12 @@ UUIDS = tuple(f"SIM-{index:08d}-0000-0000-0000-000000000000" for index in range(
 WITNESS = Path(__file__).with_name("witness.py")
 RUN = Path("/run/slicer-broker")
 SERVICE = "slicer-broker.service"
+BURST = 100  # jobs at once
 STALL_S = 60.0
 DRAIN_S = 180.0
 ACTIONS = {
-    "kill broker": 6, "restart broker": 1, "reload systemd": 1, "kill waiter": 4, "kill outer": 4,
-    "kill keeper": 3, "stop waiter": 3, "term": 2,
+    "kill broker": 6, "restart broker": 1, "reload systemd": 1, "restart manager": 1, "log out": 1,
+    "burst": 1, "kill waiter": 4, "kill outer": 4, "kill keeper": 3, "stop waiter": 3, "term": 2,
 }  # fmt: skip
 OPTIONS = frozenset({"--cpu-slots", "--vram", "--slot", "--priority", "--max-wait"})
 
@@ -138,6 +141,14 @@ class BrokerSoak:
         self._done[kind] += 1
         if kind == "reload systemd":
             subprocess.run(("systemctl", "daemon-reload"), check=True)
+        elif kind == "burst":
+            for _ in range(BURST):
+                self._start()
+        elif kind == "restart manager":
+            uid = pwd.getpwnam(self._dice.choice(USERS)).pw_uid
+            subprocess.run(("systemctl", "restart", f"user@{uid}.service"), check=True)
+        elif kind == "log out":
+            subprocess.run(("loginctl", "terminate-user", self._dice.choice(USERS)), check=True)
         elif kind == "restart broker":
             subprocess.run(("systemctl", "restart", SERVICE), check=True)
         elif kind == "kill broker":
@@ -257,6 +268,8 @@ def _scopes() -> list[str]:
 def _prepare() -> None:
     for name in ("carol", "dave", "erin"):
         subprocess.run(("useradd", "--create-home", name), check=True)
+    for name in USERS:
+        subprocess.run(("loginctl", "enable-linger", name), check=True)
     slots = "".join(f'"{name}" = {limit}\n' for name, limit in SLOTS.items())
     Path("/etc/slicer").mkdir(exist_ok=True)
     Path("/etc/slicer/config.toml").write_text(f"[slots]\ncpu = {CPU_SLOTS}\n{slots}")
