@@ -141,6 +141,10 @@ class RefusedError(BackendError):
     """systemd refused this very job. It would do so at any other time too, so asking again is of no use."""
 
 
+class KeeperEnded(BackendError):
+    """Somebody ended the job's keeper before the command could start: systemctl stop, or the kernel."""
+
+
 class BusyError(SlicerError):
     """Others hold what was asked for, and the caller does not wait (any longer). Exit code 75.
 

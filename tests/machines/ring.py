@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 import os
 import threading
-import time
 import traceback
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from time import monotonic  # not what a test in the first thread sets time.monotonic to
 from typing import Any
 
 from tests.machines import recipe
@@ -77,12 +77,12 @@ class Ring:
     def run(self) -> None:
         """Boot the machine, run the tests, end it. Never raises: `reports` tells what went wrong."""
         over: MachineError
-        self._marks_s.append(time.monotonic())
+        self._marks_s.append(monotonic())
         try:
             if self._aborted is None:
                 self._machine = self.target.machine()
                 with self._machine as machine:
-                    self._marks_s.append(time.monotonic())
+                    self._marks_s.append(monotonic())
                     over = MachineError(f"pytest in the {self.target} {self._test(machine)}")
             else:
                 over = MachineError(self._aborted)
@@ -93,7 +93,7 @@ class Ring:
         except Exception as error:  # a bug in here is every waiting test's failure, not a thread's silent end
             where = traceback.extract_tb(error.__traceback__)[-1]
             over = MachineError(f"the {self.target} failed: {error!r} at {where.filename}:{where.lineno}")
-        self._marks_s.append(time.monotonic())
+        self._marks_s.append(monotonic())
         with self._changed:
             self._over = over
             self._changed.notify_all()
@@ -140,10 +140,10 @@ class Ring:
         if self._aborted is not None:  # while it booted
             raise MachineError(self._aborted)
         limits = LIMITS[self.target.kind]
-        heard = [time.monotonic()]
+        heard = [monotonic()]
 
         def hear(chunk: bytes) -> None:
-            heard[0] = time.monotonic()
+            heard[0] = monotonic()
             self._parser.feed(chunk)
 
         done = threading.Event()
@@ -177,7 +177,7 @@ class Ring:
 
     def _watch(self, done: threading.Event, heard: list[float], silence_s: float) -> None:
         while not done.wait(1.0):
-            if time.monotonic() - heard[0] > silence_s:
+            if monotonic() - heard[0] > silence_s:
                 self.abort(f"silent for {silence_s:g} s")
                 return
 

@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from queue import Empty, SimpleQueue
+from time import monotonic
 from typing import Any
 
 from tests.machines.host import MachineError
@@ -36,10 +37,10 @@ class Call:
 
         Raises MachineError when the machine is gone.
         """
-        deadline = time.monotonic() + timeout_s
+        deadline = monotonic() + timeout_s
         while True:
             try:
-                left_s = min(deadline - time.monotonic(), threading.TIMEOUT_MAX)
+                left_s = min(deadline - monotonic(), threading.TIMEOUT_MAX)
                 message = self._messages.get(timeout=max(0.0, left_s))
             except Empty:
                 return None
@@ -110,8 +111,8 @@ class Wire:
 
 
 def _connect(path: Path, alive: Callable[[], bool]) -> socket.socket:
-    deadline = time.monotonic() + CONNECT_DEADLINE_S
-    while alive() and time.monotonic() < deadline:
+    deadline = monotonic() + CONNECT_DEADLINE_S
+    while alive() and monotonic() < deadline:
         connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
             connection.connect(str(path))

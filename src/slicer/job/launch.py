@@ -5,7 +5,15 @@ from __future__ import annotations
 import os
 
 from slicer import faults
-from slicer.errors import BackendError, BrokerError, BusyError, RefusedError, SlicerError, UsageError
+from slicer.errors import (
+    BackendError,
+    BrokerError,
+    BusyError,
+    KeeperEnded,
+    RefusedError,
+    SlicerError,
+    UsageError,
+)
 from slicer.gpu import has_nvidia
 from slicer.gpu.observer import GpuObserver
 from slicer.job import granting, scope
@@ -187,7 +195,7 @@ def _acquire(
             return -1
         try:
             known = runner.start_scope(waiting.descriptors, waiting.private)
-        except RefusedError:
+        except (RefusedError, KeeperEnded):
             raise
         except BackendError:
             runner.rest()

@@ -15,7 +15,7 @@ import os
 import time
 
 from slicer import faults
-from slicer.errors import BackendError, RefusedError
+from slicer.errors import BackendError, KeeperEnded
 from slicer.job.job import ORDER_END, QUIT, RECORDED, STARTING, Started, tell_start
 from slicer.kernel import proc
 from slicer.kernel.signals import STOP, signal, timed_wait
@@ -69,9 +69,8 @@ def cannot_fork(error: OSError) -> BackendError:
     return BackendError(f"cannot fork: {error.strerror}", hint="see ulimit -u and TasksMax")
 
 
-def _keeper_was_ended() -> RefusedError:
-    """Somebody ended the job, as he may at any time: it is not to be tried again."""
-    return RefusedError(
+def _keeper_was_ended() -> KeeperEnded:
+    return KeeperEnded(
         "the keeper was ended before the command could start", hint="by systemctl stop, or for memory"
     )
 

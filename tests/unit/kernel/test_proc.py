@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -177,7 +178,8 @@ def test_an_empty_environment_is_not_waited_for(monkeypatch: pytest.MonkeyPatch)
         process.stdin.flush()
         process.stdout.read(1)  # it has executed
         with monkeypatch.context() as patched:
-            patched.setattr("time.sleep", lambda _: pytest.fail("it waits"))
+            clock = SimpleNamespace(monotonic=time.monotonic, sleep=lambda _: pytest.fail("it waits"))
+            patched.setattr(proc, "time", clock)
             assert proc.environment(process.pid) == b""
         process.stdin.close()
 

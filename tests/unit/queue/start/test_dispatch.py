@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from types import SimpleNamespace
 from typing import Any
 
@@ -10,6 +10,7 @@ import pytest
 
 from slicer.backend import systemd
 from slicer.errors import BackendError, BrokerError, RefusedError, SlicerError
+from slicer.kernel import sleep
 from slicer.queue.file import jobs_file
 from slicer.queue.model import Entry, JobState
 from slicer.queue.start import dispatch
@@ -19,9 +20,15 @@ from slicer.queue.state.journal import Record
 from slicer.record import record
 
 
+def set_clock(monkeypatch: pytest.MonkeyPatch, now: Callable[[], float]) -> None:
+    """The queue's own: other threads of this process tell the time, too."""
+    for place in (dispatch, sleep):
+        monkeypatch.setattr(place, "time", SimpleNamespace(monotonic=now))
+
+
 def test_a_pause_that_ends_between_two_looks_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:  # E13
     now = [100.0]
-    monkeypatch.setattr(dispatch.time, "monotonic", lambda: now[0])
+    set_clock(monkeypatch, lambda: now[0])
     asked: list[int] = []
     register: Any = SimpleNamespace(states={}, problem="")
     gpu_observer: Any = SimpleNamespace(expire=lambda: asked.append(1))
@@ -56,7 +63,7 @@ class Refusing:
         self.now = 100.0
         self.begun: list[str] = []
         self.error: dict[str, SlicerError] = {}
-        monkeypatch.setattr(dispatch.time, "monotonic", lambda: self.now)
+        set_clock(monkeypatch, lambda: self.now)
         any_: Any = SimpleNamespace
         self.states: dict[str, JobState] = {}
         self.told: list[str] = []
