@@ -27,6 +27,7 @@ let
       slices = withoutEmpty said.slices;
       profiles = lib.mapAttrs (_: withoutEmpty) said.profiles;
       routes = lib.mapAttrs (_: withoutEmptyTo) said.routes;
+      serve = lib.mapAttrs (_: withoutEmpty) said.serve;
     }
   );
   written = toml.generate "slicer-config.toml" settings;
@@ -34,6 +35,24 @@ let
   # The same of the broker's policy. What is said of a user or group may be nothing but its name.
   saidOfAll = lib.filterAttrsRecursive (_: value: value != null) cfg.broker.policy;
   policy = withoutEmpty (saidOfAll // { groups = lib.mapAttrs (_: withoutEmpty) saidOfAll.groups; });
+
+  serve = import ./serve.nix {
+    inherit lib;
+    inherit (cfg) package;
+  };
+  servers = cfg.settings.serve;
+  # Those that share an address with one, after it.
+  groupOf =
+    name:
+    let
+      addresses = serve.listenOf servers.${name};
+      isBeside = other: other != name && lib.intersectLists addresses (serve.listenOf servers.${other}) != [ ];
+    in
+    map (each: lib.nameValuePair each servers.${each}) (
+      [ name ] ++ lib.filter isBeside (lib.attrNames servers)
+    );
+  served = lib.filter (name: servers ? ${name}) cfg.serve;
+  serveUnits = map (name: serve.units (groupOf name)) served;
 
   # As `slicer install --closed-shop` writes it: every character device but NVIDIA's, whose major number is 195.
   closed = {
@@ -192,6 +211,16 @@ in
       };
     };
 
+    serve = mkOption {
+      type = types.listOf types.str;
+      default = [ ];
+      example = [ "ollama" ];
+      description = ''
+        Which servers of `settings.serve` systemd starts, each at its first request. One that shares an address with another is
+        served with that.
+      '';
+    };
+
     userDelegation = mkOption {
       type = types.bool;
       default = false;
@@ -208,6 +237,16 @@ in
       {
         assertion = default_profile == null || lib.elem default_profile known;
         message = noProfile "programs.slicer.settings.default_profile" default_profile;
+      }
+      {
+        assertion = lib.all (name: servers ? ${name}) cfg.serve;
+        message =
+          "programs.slicer.serve: there is no server \"${lib.concatStringsSep "\", \"" (lib.subtractLists (lib.attrNames servers) cfg.serve)}\""
+          + " in programs.slicer.settings.serve.";
+      }
+      {
+        assertion = lib.allUnique (lib.concatMap (name: map (each: each.name) (groupOf name)) served);
+        message = "programs.slicer.serve: of several servers at one address name one, whose unit serves all of them.";
       }
       {
         assertion = cfg.broker.closedShop -> cfg.broker.enable;
@@ -245,11 +284,12 @@ in
       };
 
     # The broker's units are files of the package, too, and sleep until this.
-    systemd.sockets = mkIf cfg.broker.enable {
-      slicer-broker.wantedBy = [ "sockets.target" ];
-    };
+    systemd.sockets = lib.mkMerge (
+      [ (mkIf cfg.broker.enable { slicer-broker.wantedBy = [ "sockets.target" ]; }) ]
+      ++ map (each: each.sockets) serveUnits
+    );
 
-    systemd.services = lib.mkMerge [
+    systemd.services = lib.mkMerge (map (each: each.services) serveUnits ++ [
       # A switch stops what it restarts, and the socket with it: users would find no broker meanwhile.
       (mkIf cfg.broker.enable { slicer-broker.stopIfChanged = false; })
       (mkIf cfg.userDelegation {
@@ -258,7 +298,7 @@ in
       # Programs that run what users have ordered, outside of their sessions.
       (mkIf cfg.broker.closedShop (lib.genAttrs orderlies (_: { serviceConfig = closed; })))
       { inherit slicer-catalog; }
-    ];
+    ]);
 
     # journalctl looks for explanations in systemd's own package and here. The name is not that of a file that
     # `slicer install` looks after.

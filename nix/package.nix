@@ -37,6 +37,7 @@ python3Packages.buildPythonApplication {
 
   # nixpkgs' nvidia-ml-py finds the driver's library in /run/opengl-driver by itself.
   dependencies = [
+    python3Packages.aiohttp # for `slicer serve`
     python3Packages.click
     python3Packages.nvidia-ml-py
     python3Packages.psutil

@@ -200,6 +200,52 @@ let
     );
   };
 
+  # A server of `slicer serve`.
+  server = {
+    kind =
+      key (values.choice [ "ollama" "openai" "llamacpp" "comfyui" "raw" ]) "ollama"
+        "Which requests need a GPU, and what its errors look like; `openai` is vLLM, SGLang, TGI, and `raw` any HTTP server.";
+    description = key values.text "chat for the lab" "For people.";
+    listen = key values.words [ "127.0.0.1:11434" ] ''
+      Where clients ask: addresses with a port, or `unix:` and the path of a socket. Unless told, the usual port of its kind.
+    '';
+    public = key values.flag true "Whether it may listen at other addresses than loopback's.";
+    hosts = key values.words [ "gpu.example.org" ] "Names that a request's Host may have, besides localhost and addresses.";
+    command = key values.command [ "ollama" "serve" ] ''
+      Starts the server; `''${PORT}` in a word is the port that slicer chose. Left out: it runs already, at `upstream`.
+    '';
+    env = mkOption {
+      type = types.attrsOf values.text;
+      default = { };
+      example = {
+        OLLAMA_KEEP_ALIVE = "-1";
+      };
+      description = "Environment variables for the command. Every user can read them: no secrets here.";
+    };
+    upstream = key values.text "http://127.0.0.1:11435" "Where the server listens; with a command, unless told, at a free port.";
+    profile = key values.text "gpu" "The profile of its job, or of the lease.";
+    gpus = key (values.count 1 null) 1 "How many GPUs a lease takes; what the profile says, unless told.";
+    vram = key values.gpuMemory "20G" "Memory on each of them; what the profile says, unless told.";
+    models = key values.words [ "coder" ] "Of several servers at one address, it takes requests with these in the JSON field `model`.";
+    path = key values.text "/coder" "Of several, it takes requests whose path begins with this.";
+    ready_path = key values.text "/health" "What answers a GET once the server is ready; that of its kind, unless told.";
+    ready_timeout = key values.someTime "10m" "How long it may take until it is ready.";
+    idle = key values.someTime "5m" "From the end of the last request until the GPU is given back.";
+    min_hold = key values.finiteWait "30s" "How long it keeps its GPU although another server at the same address waits for it.";
+    max_wait = key values.wait "10m" "How long a request waits for the lease; 0 is not at all.";
+    give_way = key values.flag false "Whether an idle one gives its GPU back at once when another job waits for one.";
+    release_timeout = key values.someTime "30s" "How long its end, or the unloading of its models, may take.";
+    drain = key values.finiteWait "30s" "How long requests may go on once {command}`slicer serve` is to end.";
+    on_offload =
+      key (values.choice [ "warn" "fail" ]) "fail"
+        "Of Ollama: what follows when a model lies partly in the machine's memory.";
+    load_first = key values.flag false "Of Ollama: whether slicer loads a model itself, before the request that wants it.";
+    routes_gpu = key values.words [ "POST /extra" ] "More requests that need a GPU.";
+    routes_free = key values.words [ "POST /tokenize" ] "More requests that need none.";
+    routes_allow = key values.words [ "/free" ] "Administrative paths that are forwarded all the same.";
+    ignore_websockets = key values.flag true "Whether an open websocket is no request.";
+  };
+
   needs = {
     description = key values.text "nightly training" "What {command}`slicer profiles` says of it.";
     inherits = key values.text "gpu" ''
@@ -326,6 +372,10 @@ in
         Routes, for {command}`slicer route NAME`: whether a job goes to the GPU or the CPU, by what its input
         measures.
       '' route;
+      serve = tablesOf ''
+        Servers, for {command}`slicer serve NAME`: each gets a GPU only while somebody asks it. `programs.slicer.serve`
+        has systemd start them.
+      '' server;
     };
   };
 

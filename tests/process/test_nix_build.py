@@ -16,6 +16,7 @@ import sysconfig
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
 
 from tests.machines import checkout, host
 from tests.machines.host import REPO
@@ -85,8 +86,8 @@ def packages(names: list[str]) -> dict[str, importlib.metadata.Distribution]:
         if name in found:
             continue
         found[name] = importlib.metadata.distribution(name)
-        needed = [need for need in found[name].requires or () if ";" not in need]
-        names += [re.split(r"[^A-Za-z0-9._-]", need)[0] for need in needed]
+        needed = map(Requirement, found[name].requires or ())
+        names += [need.name for need in needed if not need.marker or need.marker.evaluate({"extra": ""})]
     return found
 
 

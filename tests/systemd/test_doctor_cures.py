@@ -59,7 +59,7 @@ UNTRIED = {
     "it takes a GPU, or NVIDIA's driver": {
         "driver-hangs", "driver-unusable", "no-nvidia-ml-py", "no-uvm-node", "node-missing", "node-forbidden",
         "persistence-off", "mps-beside-share", "mig-on", "exclusive-compute", "compute-prohibited",
-        "dmem-not-enabled", "gpus-not-fenced", "foreign-process",
+        "dmem-not-enabled", "gpus-not-fenced", "foreign-process", "server-outside",
     },
     "it takes another machine, kernel or container": {
         "no-systemd", "no-cgroup2", "io-controller-missing", "io-weight-not-heeded", "oomd-absent",

@@ -29,6 +29,7 @@ ENVIRON = {
     "PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "HOME": "/root", "LANG": "C.UTF-8",
     "DEBIAN_FRONTEND": "noninteractive",
 }  # fmt: skip
+SERVER = '[serve.model]\nkind = "raw"\nlisten = ["127.0.0.1:8123"]\ncommand = ["sleep", "1000"]\n'
 BUILD_SDIST = "import setuptools.build_meta as backend, sys; print(backend.build_sdist(sys.argv[1]))"
 SHOWN = ("/usr", "/etc", "/var", "/run", "/opt", "/srv", "/root", "/home")
 # What dpkg and the managers write about any package.
@@ -241,12 +242,20 @@ def test_a_job_outlives_the_packages_removal(
 
 @dataclass(frozen=True)
 class Shop:
-    """A machine where all is switched on: the broker, a closed shop, a job of root's and one that waits."""
+    """A machine where all is switched on: the broker, a closed shop, a server of slicer serve, and two jobs.
+
+    One is root's, the other one waits.
+    """
 
     holder: subprocess.Popen[bytes]
     waiter: subprocess.Popen[bytes]  # bob's
     gate: Path
     ran: Path  # there once bob's command has run
+
+    @staticmethod
+    def asks() -> bool:
+        """Whether clients of the server are heard."""
+        return run("systemctl", "is-active", "slicer-serve-model.socket", code=None).strip() == "active"
 
     @staticmethod
     def is_closed() -> bool:
@@ -261,7 +270,7 @@ class Shop:
 @pytest.fixture
 def shop(installed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Shop]:
     config, gate = Path("/etc/slicer/config.toml"), tmp_path / "gate"
-    config.write_text("[slots]\ncpu = 1\n")
+    config.write_text(f"[slots]\ncpu = 1\n{SERVER}")
     os.mkfifo(gate)
     public = Path(tempfile.mkdtemp(prefix="shop-", dir="/tmp"))
     public.chmod(0o1777)
@@ -274,6 +283,7 @@ def shop(installed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> It
     try:
         run("/usr/bin/slicer", "install", "--broker")
         run("/usr/bin/slicer", "install", "--closed-shop", "--yes")
+        run("/usr/bin/slicer", "install", "--serve", "model")
         waits = f": > {gate}; read line < {gate}"
         started.append(subprocess.Popen([*slicer, "sh", "-c", waits], env=ENVIRON))
         gate.read_bytes()
@@ -298,7 +308,7 @@ def shop(installed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> It
 def test_an_upgrade_leaves_the_shop_closed_and_each_job_its_turn(installed: Path, shop: Shop) -> None:  # L1
     run("dpkg", "--install", installed)
     until(shop.is_served, "both are known still")
-    assert (shop.is_closed(), shop.ran.exists()) == (True, False)
+    assert (shop.is_closed(), shop.asks(), shop.ran.exists()) == (True, True, False)
     shop.gate.write_text("go on\n")
     assert (shop.holder.wait(DEADLINE_S), shop.waiter.wait(DEADLINE_S)) == (0, 0)
     assert shop.ran.exists()
@@ -309,6 +319,7 @@ def test_its_removal_opens_the_shop_and_switches_the_broker_off(shop: Shop) -> N
     told = run("dpkg", "--remove", NAME)
     assert "50-slicer-closed-shop.conf" in told
     assert not shop.is_closed()
+    assert not shop.asks()
     assert not Path("/run/slicer-broker/socket").exists()
     places = ("/usr/local/lib/systemd", "/etc/systemd/system/sockets.target.wants")
     assert [path for place in places for path in Path(place).rglob("*slicer*")] == []

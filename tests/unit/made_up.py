@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from slicer.config.serve import Server
 from slicer.model import CPU, Lease, Outcome, Profile, Request, Ticket, Usage
 from slicer.record import replace
 
@@ -29,6 +30,13 @@ _OUTCOME = Outcome(
     vram_peak_mib=(), cpu_slots=0, slots={}, forced=0, uid=1000, reason="exited", exit_code=0, signal=None,
     started_at=1_700_000_000.0, waited_s=0.5, wall_s=12.0, usage=Usage(), leftovers=0, enforced=(),
     not_enforced=(),
+)  # fmt: skip
+_SERVER = Server(
+    name="ollama", description="", kind="ollama", listen=("127.0.0.1:11434",), public=False, hosts=(),
+    upstream="", command=(), env={}, profile="gpu", gpus=None, vram_mib=None, models=(), path="",
+    ready_path="", ready_timeout_s=120.0, idle_s=300.0, min_hold_s=30.0, max_wait_s=600.0, give_way=True,
+    release_timeout_s=30.0, drain_s=30.0, on_offload="warn", load_first=True, routes_gpu=(), routes_free=(),
+    routes_allow=(), ignore_websockets=False, sources={},
 )  # fmt: skip
 
 
@@ -65,6 +73,11 @@ def request(job: str = "111111111111", **fields: Any) -> Request:
     """A request of that job."""
     made = ticket(job, **fields)
     return Request(*(getattr(made, name) for name in Request.__annotations__))
+
+
+def server(name: str = "ollama", **fields: Any) -> Server:
+    """A server of ``slicer serve``."""
+    return replace(_SERVER, name=name, **fields)
 
 
 def outcome(**fields: Any) -> Outcome:

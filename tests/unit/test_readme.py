@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from slicer.cli import app, runoptions
-from slicer.config import routes
+from slicer.config import routes, serve
 from tests.patience import DEADLINE_S, until
 from tests.unit.config.machine import Machine
 from tests.unit.program import Cli
@@ -80,6 +80,13 @@ def test_the_configuration_is_valid_and_its_profiles_do_what_they_say(tmp_path: 
     assert (train.slots, train.gpus, train.vram_mib, train.slice) == ({}, 1, 20 << 10, "gpu")
     assert found.profile("heavy").slots == {"cpu": 1}
     assert set(tomllib.loads(block("configuration.md", "toml"))["profiles"]) == {"heavy", "train"}
+
+
+@pytest.mark.parametrize("text", PAGES["serve.md"].split("```toml\n")[1:])
+def test_the_servers_in_the_docs_can_be_read(text: str, tmp_path: Path) -> None:  # B6
+    machine = Machine(tmp_path)
+    machine.system(text.partition("```")[0])
+    assert serve.load(machine.load())
 
 
 @pytest.mark.parametrize("text", PAGES["routes.md"].split("```toml\n")[1:])

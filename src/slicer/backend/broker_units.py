@@ -41,7 +41,7 @@ def with_program(action: Action, program: str) -> Action:
     """
     if os.path.basename(action.destination) not in (SERVICE, SOCKET) or program == PROGRAM:
         return action
-    if not _is_plain(program):
+    if not (os.path.isabs(program) and is_plain(program)):
         hint = "install slicer in a directory with a plain name, such as /opt/slicer"
         raise SlicerError("a unit cannot name this program", where=program, hint=hint)
     with open(action.source, "rb") as file:
@@ -52,8 +52,9 @@ def with_program(action: Action, program: str) -> Action:
     return Action(action.source, action.destination, action.what, content)
 
 
-def _is_plain(program: str) -> bool:
-    return os.path.isabs(program) and _PLAIN.issuperset(program)
+def is_plain(word: str) -> bool:
+    """Whether systemd reads the word in a unit as it stands there."""
+    return bool(word) and _PLAIN.issuperset(word)
 
 
 def program_of(root: str) -> str:
@@ -63,7 +64,7 @@ def program_of(root: str) -> str:
         return ""
     lines = text.decode("utf-8", "replace").splitlines()
     found = [line.partition("=")[2] for line in lines if line.startswith("ExecStart=")]
-    return found[0] if len(found) == 1 and _is_plain(found[0]) else PROGRAM
+    return found[0] if len(found) == 1 and found[0].startswith("/") and is_plain(found[0]) else PROGRAM
 
 
 def is_installed(root: str) -> bool:

@@ -152,7 +152,7 @@ def plan(
     if user and user_delegation:
         message = "delegation to user managers is a setting of the system, not of one user"
         raise SlicerError(message, hint="leave out either --user or --user-delegation")
-    base = _data_home(os.environ if environ is None else environ) if user else "/" + prefix.strip("/")
+    base = data_home(os.environ if environ is None else environ) if user else "/" + prefix.strip("/")
     top = os.path.join(root, base.strip("/"))
     actions: list[Action] = []
     unwanted: list[Action] = []
@@ -374,7 +374,8 @@ def _remove_empty(actions: tuple[Action, ...]) -> None:
                 os.rmdir(directory)
 
 
-def _data_home(environ: Mapping[str, str]) -> str:
+def data_home(environ: Mapping[str, str]) -> str:
+    """Where a user's own data lies: $XDG_DATA_HOME."""
     home = environ.get("XDG_DATA_HOME", "")
     if home.startswith("/"):
         return home

@@ -31,6 +31,7 @@ _COMMANDS = {
     "hold": "hold_help",
     "route": "route_help",
     "queue": "queue.run",
+    "serve": "serve",
     "status": "status",
     "stop": "stop",
     "pause": "pause",
@@ -62,6 +63,7 @@ _ELSEWHERE = {
     "attach": "slicer status --watch follows what runs; a queue's output is in slicer_logs",
     "wait": "slicer run and slicer queue return once their jobs have ended",
     "restart": "slicer queue retry FILE makes the failed jobs of a queue pending again",
+    "proxy": "slicer serve gives a server a GPU only while it is asked",
     "background": "slicer queue FILE --detach goes on in the background",
 }
 
@@ -74,6 +76,7 @@ Examples:
   slicer run --vram 8G -- python infer.py   shares one with jobs that fit
   slicer hold --gpus 1                      a shell that has a GPU
   slicer route whisper -- whisper a.mp4     on the GPU or CPU, by its input
+  slicer serve ollama                       a server that has a GPU when asked
   slicer status                             who holds what, and what is free
   slicer stop train                         end the job named train
   slicer pause train                        stop it for now; resume goes on

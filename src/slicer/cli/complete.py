@@ -163,6 +163,17 @@ def routes(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[
     return []
 
 
+def servers(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """The names of the servers, and what they say of themselves."""
+    from slicer.config.profiles import host, load
+    from slicer.config.serve import load as load_servers
+
+    with suppress(SlicerError):
+        found = load_servers(load(os.environ, host()))
+        return [CompletionItem(name, help=found[name].description) for name in harmless(found, incomplete)]
+    return []
+
+
 def wraps(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
     """The last names of wrapped programs; files, where a path is meant."""
     from slicer.wrap.records import read

@@ -21,7 +21,7 @@ from slicer.backend.install_units import (
     unmade_settings,
 )
 from slicer.backend.older_units import Outdated
-from slicer.cli import install_broker, install_closed, output, say
+from slicer.cli import complete, install_broker, install_closed, install_serve, output, say
 from slicer.columns import Line
 from slicer.config import files
 from slicer.errors import EX_OK, EX_SLICER, UsageError
@@ -50,6 +50,8 @@ Examples:
   sudo slicer install --broker        one ledger for all users, enforced
   sudo slicer install --closed-shop   no GPU without a lease; asks first
   slicer install --user               for you alone, without root
+  slicer install --user --serve ollama
+                                      [serve.ollama], at its first request
   sudo slicer install --remove        take it all away again
 
 \b
@@ -70,6 +72,11 @@ removed.""",
 @click.option(
     "--closed-shop", is_flag=True, help="No GPU without a lease: login sessions cannot open them. Asks first."
 )
+@click.option(
+    "--serve", "server", metavar="NAME", shell_complete=complete.servers,
+    help="Only [serve.NAME]: a socket, and the service that its first request starts.",
+)  # fmt: skip
+@click.option("--as", "run_as", metavar="USER", help="With --serve: the user that it all belongs to.")
 @click.option("--undo", is_flag=True, help="With --closed-shop: take it back.")
 @click.option("--yes", is_flag=True, help="With --closed-shop: do not ask.")
 @click.option(
@@ -84,6 +91,8 @@ def command(
     user_delegation: bool,
     broker: bool,
     closed_shop: bool,
+    server: str | None,
+    run_as: str | None,
     undo: bool,
     yes: bool,
     root: str,
@@ -96,13 +105,19 @@ def command(
 
     They go below /usr/local, and systemd is told. A file that somebody edited is left alone. Changes that
     stay are made with `systemctl edit gpu.slice`, or in the configuration before another `slicer install`.
-    With --broker --remove only the broker goes.
+    With --broker --remove only the broker goes, with --serve NAME --remove only that server.
     """
     if user and prefix is not None:
         raise UsageError("--user installs below your home directory", hint="leave out --prefix")
     if user and broker:
         raise UsageError("the broker is for all users of the machine", hint="leave out --user")
     where = PREFIX if prefix is None else prefix
+    place = install_serve.Place(root, where, user)
+    if server is not None or run_as is not None:
+        is_alone = not any((broker, closed_shop, user_delegation, undo, yes))
+        return install_serve.act(
+            place, server, run_as, is_alone=is_alone, removing=removing, force=force, dry_run=dry_run
+        )
     if (undo or yes) and not closed_shop:
         raise UsageError("goes with --closed-shop", where="--undo" if undo else "--yes")
     if closed_shop and (user or removing):
@@ -118,6 +133,7 @@ def command(
         settled = plan(root, user=user, user_delegation=not user, prefix=where, limits={}, broker=brokers)
         settled = settled if user else going(settled, root, only_broker=broker)
         settled = settled if user or broker else install_closed.with_closed(settled, root, where)
+        settled = settled if broker else install_serve.with_servers(settled, place, removing=True)
     else:
         has_broker = broker or (not user and install_broker.is_there(root))
         settled, warnings = configured(
@@ -125,6 +141,7 @@ def command(
             broker=install_broker.program(root) if has_broker else "",
         )  # fmt: skip
         settled = settled if user else install_closed.with_closed(settled, root, where)
+        settled = install_serve.with_servers(settled, place)
         for warning in warnings:
             say.line(warning)
     if dry_run:

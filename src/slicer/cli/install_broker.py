@@ -24,14 +24,15 @@ _HOMES = ("/home/", "/root/", "/run/user/")  # which the broker's unit does not 
 _WAY_OUT = "install slicer for all users, below /usr or /opt: docs/install.md"
 
 
-def program(root: str) -> str:
+def program(root: str, name: str = _NAME) -> str:
     """The broker that belongs to this slicer, by its path below ``root``. Raises SlicerError.
 
     It runs as root. So nobody else may be able to exchange it, its interpreter or its modules, and none of
-    them may lie in a home directory, which is hidden from it.
+    them may lie in a home directory, which is hidden from it. ``name``: another program of slicer's that a
+    unit of the system starts.
     """
     package = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-    found = _found(package)
+    found = _found(package, name)
     if os.path.realpath(root) != "/":
         top = os.path.realpath(root)
         return found.removeprefix(top) if found.startswith(f"{top}/") else found
@@ -45,22 +46,22 @@ def program(root: str) -> str:
     return found
 
 
-def _found(package: str) -> str:
+def _found(package: str, name: str) -> str:
     beside = (os.path.dirname(os.path.abspath(sys.argv[0])), os.path.dirname(sys.executable))
     for folder in (*beside, os.path.dirname(package)):
-        path = os.path.join(folder, _NAME)
+        path = os.path.join(folder, name)
         if os.path.isfile(path) and os.access(path, os.X_OK):
             return path
-    if found := shutil.which(_NAME):
+    if found := shutil.which(name):
         return os.path.abspath(found)
     where = os.path.dirname(sys.executable)
-    raise SlicerError(f"{_NAME} is not beside this slicer", where=where, hint="install slicer again")
+    raise SlicerError(f"{name} is not beside this slicer", where=where, hint="install slicer again")
 
 
 def _refuse_homes(found: str, paths: Iterable[str]) -> None:
     for path in paths:
         if os.path.realpath(path).startswith(_HOMES):
-            message = f"the broker cannot run from a home directory ({path})"
+            message = f"a service of the system cannot run from a home directory ({path})"
             raise SlicerError(message, where=found, hint=_WAY_OUT)
 
 

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from slicer.cli.status_text import Section
     from slicer.doctor.model import Report
     from slicer.ledger.status import Status
+    from slicer.serve.model import Standing
 
 _DEADLINE_S = 5.0
 _MOST_ENTRIES = 5  # of a section
@@ -24,22 +25,24 @@ def show() -> None:
     from slicer.cli.status_text import joined, sections
 
     status: Status | None = None
+    servers: tuple[Standing, ...] = ()
     if found["status"].facts is not None:
-        status, warnings = found["status"].facts
+        status, servers, warnings = found["status"].facts
         for warning in warnings:
             say.line(warning)
     else:
         say.line(f"the state is not known: {found['status'].failed or 'no answer in time'}")
-    parts = [compact(section) for section in sections(status)] if status is not None else []
+    parts = [compact(section) for section in sections(status, servers)] if status is not None else []
     warnings = warned(found["doctor"].facts)
     output.show(joined([*parts, *filter(None, [warnings]), calls(status, warnings)]))
 
 
-def _status() -> tuple[Status, list[str]]:
+def _status() -> tuple[Status, tuple[Standing, ...], list[str]]:
     from slicer.broker.client.standing import read
+    from slicer.serve import standings
 
     warnings: list[str] = []
-    return read(os.environ, warnings.append), warnings
+    return read(os.environ, warnings.append), standings.read(os.environ, warnings.append), warnings
 
 
 def _glance() -> Report:

@@ -30,7 +30,9 @@ processes outside slicer, FREE what one more job can count on. A job marked
 "over" uses more than it declared; one marked "forced" waited too long and
 runs without what it holds being free; one "stopped" (Ctrl-Z) or "frozen" does
 nothing and holds on to what it has. STARTS is worked out from estimates.
-In --watch, q or Ctrl-C leaves. The form of --json is in docs/json.md.""",
+A server of `slicer serve` is listed with its state; IDLE is the time since
+its last request. In --watch, q or Ctrl-C leaves.
+The form of --json is in docs/json.md.""",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document; with --watch one a line.")
 @click.option("-w", "--watch", "watches", is_flag=True, help="Stay, and show each change as it comes.")

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import time
+
 from slicer.cli import say
+from slicer.cli.status_servers import server_json
 from slicer.cli.status_why import never_text, reason
 from slicer.kernel.users import user_name
 from slicer.model import CPU
@@ -14,10 +17,11 @@ if TYPE_CHECKING:
 
     from slicer.ledger.status import ForeignProcess, GpuState, Status
     from slicer.model import Gpu, Lease, Ticket, UserStanding
+    from slicer.serve.model import Standing
     from slicer.share.standing import SharingNow
 
 
-def status_json(status: Status) -> dict[str, Any]:
+def status_json(status: Status, servers: tuple[Standing, ...] = ()) -> dict[str, Any]:
     """The state of things for scripts."""
     held = {uuid for lease in status.leases for uuid in lease.gpus}
     lock = status.plain_lock
@@ -26,6 +30,7 @@ def status_json(status: Status) -> dict[str, Any]:
         "state": {"directory": status.directory or None},
         "jobs": [_job(lease, status) for lease in status.leases],
         "waiting": [_ticket(ticket, status) for ticket in status.tickets],
+        "servers": [server_json(each, time.time()) for each in servers],
         "gpus": {
             "total": len(status.gpus),
             "free": [_gpu(state.gpu) for state in status.gpus if state.gpu.uuid not in held],
@@ -50,7 +55,9 @@ _TURNING = ("charged_mib", "turn", "turn_for", "ahead", "turns", "held_s", "wait
 
 def without_clocks(document: dict[str, Any]) -> dict[str, Any]:
     """The document without what changes by itself as time goes by."""
-    clocks = {"held_for", "halted_for", "expected_remaining", "waited", "starts_in"}
+    clocks = {
+        "held_for", "halted_for", "expected_remaining", "waited", "starts_in", "state_for", "idle_for",
+    }  # fmt: skip
 
     def rest(item: dict[str, Any]) -> dict[str, Any]:
         kept = {name: value for name, value in item.items() if name not in clocks}
@@ -66,7 +73,7 @@ def without_clocks(document: dict[str, Any]) -> dict[str, Any]:
         return {**job, "sharing": kept}
 
     document = {**document, "jobs": [still(job) for job in document["jobs"]]}
-    changed = {folder: [rest(item) for item in document[folder]] for folder in ("jobs", "waiting")}
+    changed = {folder: [rest(item) for item in document[folder]] for folder in ("jobs", "waiting", "servers")}
     return {**document, **changed}
 
 

@@ -7,19 +7,21 @@ import sys
 
 from slicer.broker.client.standing import read
 from slicer.cli import output, say
+from slicer.serve import standings
 
 
 def show(*, as_json: bool) -> None:
-    """Print who holds what, who waits and why, and what is free. Raises SlicerError."""
+    """Print who holds what, who waits and why, what is free, and the servers. Raises SlicerError."""
     status = read(os.environ, say.line)
+    servers = standings.read(os.environ, say.line)
     if as_json:
         from slicer.cli.status_json import status_json
 
-        output.show_json(status_json(status))
+        output.show_json(status_json(status, servers))
     else:
         from slicer.cli.status_text import lines
 
-        output.show(lines(status))
+        output.show(lines(status, servers))
 
 
 def main(arguments: list[str]) -> int:

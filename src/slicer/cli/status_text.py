@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from slicer.cli import output
+import time
+
+from slicer.cli import output, status_servers
 from slicer.cli.output import Column
 from slicer.cli.status_why import indices, reason
 from slicer.columns import FAINT, HEADING, WARNING, Line, aligned, clip
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
 
     from slicer.ledger.status import ForeignProcess, GpuState, SlotState, Status
     from slicer.model import GroupStanding, Lease, Ticket, UserStanding
+    from slicer.serve.model import Standing
 
 _BAR = 10  # cells
 _GPU_NAME = 14  # characters of it on a terminal
@@ -50,9 +53,9 @@ class _Row:
     style: str = ""
 
 
-def lines(status: Status) -> list[Line]:
+def lines(status: Status, servers: tuple[Standing, ...] = ()) -> list[Line]:
     """The whole status."""
-    return joined([section.lines for section in sections(status)])
+    return joined([section.lines for section in sections(status, servers)])
 
 
 def joined(parts: list[list[Line]]) -> list[Line]:
@@ -63,11 +66,13 @@ def joined(parts: list[list[Line]]) -> list[Line]:
     return shown
 
 
-def sections(status: Status) -> list[Section]:
-    """The parts of the status: jobs, waiting requests, the machine."""
+def sections(status: Status, servers: tuple[Standing, ...] = ()) -> list[Section]:
+    """The parts of the status: jobs, waiting requests, servers of ``slicer serve``, the machine."""
     found = [_jobs(status) if status.leases else Section((Line("No job runs."),))]
     if status.tickets:
         found.append(_waiting(status))
+    if servers:
+        found.append(Section(*status_servers.rows(servers, time.time()), "servers"))
     if len(status.slots) > 1:
         found.append(_slots(status))
     found.append(_machine(status))

@@ -29,6 +29,7 @@ from slicer.kernel.sleep import until_readable
 from slicer.ledger.watch import LedgerWatch
 from slicer.quantity import format_duration
 from slicer.record import replace
+from slicer.serve import standings
 from slicer.text import visible
 
 TYPE_CHECKING = False
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from slicer.ledger.status import Status, StatusReader
+    from slicer.serve.model import Standing
     from slicer.state.statedir import StateDir
 
 _SOONEST_S = 0.1  # between two looks, however much happens
@@ -166,7 +168,7 @@ def _write_changes(reader: StatusReader, changes: ChangeWaiter) -> None:
     last = None
     while True:
         changes.begin()
-        document = status_json(reader.read(warn))
+        document = status_json(reader.read(warn), standings.read(os.environ, warn))
         if last != (last := without_clocks(document)):
             output.show_json(document, compact=True)
         if changes.problem:
@@ -227,6 +229,7 @@ class _LiveView:
         self._changes = changes
         self._interval_s = interval_s
         self._status: Status | None = None
+        self._servers: tuple[Standing, ...] = ()
         self._looked_at = ""
         self._notes: list[str] = []
         self._screen = _Screen()
@@ -267,6 +270,7 @@ class _LiveView:
         self._changes.begin()
         try:
             self._status = self._reader.read(notes.append)
+            self._servers = standings.read(os.environ, notes.append)
         except SlicerError as error:
             if self._status is None:
                 raise
@@ -283,7 +287,8 @@ class _LiveView:
         notes = [*self._notes, *([self._changes.problem] if self._changes.problem else [])]
         below = [Line(visible(note), WARNING) for note in notes]
         room = height - 2 - len(below)
-        return [Line(title, FAINT), Line(""), *fit(sections(self._status), max(1, room)), *below]
+        shown = fit(sections(self._status, self._servers), max(1, room))
+        return [Line(title, FAINT), Line(""), *shown, *below]
 
 
 def _keys() -> bytes:

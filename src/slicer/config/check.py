@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from slicer.config.files import Layer
 
-TOP_KEYS = (*TOP_SETTINGS, *TABLES, "slices", "profiles", "routes")
+TOP_KEYS = (*TOP_SETTINGS, *TABLES, "slices", "profiles", "routes", "serve")
 OWN_KEYS = (
     "description", "inherits", "slice", "gpus", "gpu", "vram", "margin", "cpu_slots", "slots", "priority",
     "max_wait", "then", "threads", "timeout", "pause_stops_clock", "linger", "env", *SHARE_KEYS,
@@ -30,6 +30,13 @@ ROUTE_KEYS = (
 )  # fmt: skip
 DESTINATION_KEYS = (
     "args", "prepend", "replace", "profile", "max_jobs", "vram", "memory", "on_busy", "exit_code",
+)  # fmt: skip
+# Of [serve.NAME].
+SERVE_KEYS = (
+    "description", "kind", "listen", "public", "hosts", "upstream", "command", "env", "profile", "gpus",
+    "vram", "models", "path", "ready_path", "ready_timeout", "idle", "min_hold", "max_wait", "give_way",
+    "release_timeout", "drain", "on_offload", "load_first", "routes_gpu", "routes_free", "routes_allow",
+    "ignore_websockets",
 )  # fmt: skip
 TO_KEYS = ("mode", "up_to", *DESTINATION_KEYS)
 _LONGEST_NAME = 31  # of a route or a destination; with a dash between them they name a slot
@@ -62,6 +69,12 @@ def check_keys(layer: Layer) -> None:
     routes = as_table(layer.data.get("routes", {}), layer, "routes")
     for name, table in routes.items():
         _check_route(name, table, layer)
+    servers = as_table(layer.data.get("serve", {}), layer, "serve")
+    for name, table in servers.items():
+        _check_name(name, "server", layer.where("serve", name))
+        known_keys(as_table(table, layer, "serve", name), SERVE_KEYS, layer, ("serve", name))
+        for variable, value in as_table(table.get("env", {}), layer, "serve", name, "env").items():
+            _check_variable(variable, value, layer.where("serve", name, "env", variable))
 
 
 def _check_route(name: str, value: object, layer: Layer) -> None:

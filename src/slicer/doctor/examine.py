@@ -92,7 +92,8 @@ def _gpus(taken: Taken, look: Look, who: Who) -> Verdict:
         shown = (*shown, *check_fence.described(fence, systemd))
         found = (*found, *check_fence.fence(fence, taken["devices"], systemd, taken["broker"], who))
     container = systemd.container if systemd else ""
-    return check_gpus.gpus(taken["devices"], look.facts, container, who, (shown, found))
+    served = taken["configuration"].served if taken["configuration"] is not None else ()
+    return check_gpus.gpus(taken["devices"], look.facts, container, who, (shown, found), served)
 
 
 def _sharing(taken: Taken, look: Look, who: Who) -> tuple[tuple[tuple[str, str], ...], tuple[Finding, ...]]:

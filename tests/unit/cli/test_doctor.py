@@ -187,6 +187,20 @@ def test_what_the_driver_says_of_each_gpu(cli: Cli, fake_nvml: FakeNvml) -> None
     assert gpus["summary"] == "2 GPUs (H100 80GB HBM3), driver 575.57.08"
 
 
+def test_a_model_server_outside_of_slicer_is_said_with_the_way_in(cli: Cli, fake_nvml: FakeNvml) -> None:
+    """B6. Known by its command, which anybody may choose: so only root's and one's own count."""
+    with subprocess.Popen(["/usr/bin/ollama", "1000"], executable="/bin/sleep") as server:
+        try:
+            fake_nvml.write(TWO_GPUS)
+            fake_nvml.add(f"process 1 {server.pid} 6144 compute")
+            ids = found(examined(cli, **fake_nvml.env))
+        finally:
+            server.kill()
+    assert ids["server-outside"]["what"] == f"Ollama: pid {server.pid}, 6.0G of GPU 1"
+    assert ids["server-outside"]["mend"][-1] == "slicer serve ollama --check"
+    assert "foreign-process" not in ids
+
+
 def test_gpus_that_are_well_are_one_line(cli: Cli, fake_nvml: FakeNvml) -> None:
     fake_nvml.write(TWO_GPUS)
     said = examined(cli, **fake_nvml.env)

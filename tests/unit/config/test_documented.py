@@ -8,16 +8,23 @@ from pathlib import Path
 
 import pytest
 
-from slicer.config import profiles, slices
+from slicer.config import profiles, serve, slices
 from slicer.config.build import SLICE_KEYS, TABLES, TOP_SETTINGS
 from slicer.config.check import DESTINATION_KEYS, OWN_KEYS, ROUTE_KEYS, TO_KEYS, TOP_KEYS
 from slicer.config.properties import KEYS, find_key
 
 SOURCE = Path(__file__).parents[3] / "docs" / "man" / "slicer.toml.5.rst"
 UNITS = Path(__file__).parents[3] / "units" / "system"
+# As a file has them: what they become has its unit in its name.
+SERVE_KEYS = [
+    name.removesuffix("_s").removesuffix("_mib")
+    for name in serve.Server.__annotations__
+    if name not in ("name", "sources")
+]
 TOP, PROFILE, SLICE = "TOP LEVEL", "[profiles.NAME]", "[slices.gpu] and [slices.cpu]"
 ROUTE, TO = "[routes.NAME]", "[routes.NAME.to.DESTINATION]"
 DESTINATION = "[routes.NAME.gpu] and [routes.NAME.cpu]"
+SERVER = "[serve.NAME]"
 
 
 def _documented() -> dict[tuple[str, str], str]:
@@ -44,11 +51,12 @@ def test_every_key_is_documented_and_no_other() -> None:
     known += [(ROUTE, key) for key in ROUTE_KEYS]
     known += [(DESTINATION, key) for key in DESTINATION_KEYS if (ROUTE, key) not in known]
     known += [(TO, key) for key in TO_KEYS if key not in DESTINATION_KEYS]
+    known += [(SERVER, key) for key in SERVE_KEYS]
     assert sorted(DOCUMENTED) == sorted(known)
 
 
 def test_there_is_no_table_that_has_no_keys_here() -> None:
-    assert set(TOP_KEYS) == {*TOP_SETTINGS, *TABLES, "slices", "profiles", "routes"}
+    assert set(TOP_KEYS) == {*TOP_SETTINGS, *TABLES, "slices", "profiles", "routes", "serve"}
 
 
 @pytest.mark.parametrize("key", KEYS)
@@ -63,9 +71,13 @@ def load(path: Path, text: str) -> profiles.Config:
 
 
 ROUTES = [place for place in DOCUMENTED if place[0] in (ROUTE, DESTINATION, TO)]
+SERVERS = [place for place in DOCUMENTED if place[0] == SERVER]
 
 
-@pytest.mark.parametrize(("table", "key"), [place for place in DOCUMENTED if place not in ROUTES])
+OTHERS = [place for place in DOCUMENTED if place not in (*ROUTES, *SERVERS)]
+
+
+@pytest.mark.parametrize(("table", "key"), OTHERS)
 def test_its_example_is_what_a_file_may_say(table: str, key: str, tmp_path: Path) -> None:
     example = EXAMPLES[table, key]
     assert example, f"{key} has no example"
@@ -107,6 +119,23 @@ def test_an_example_for_a_route_is_what_a_file_may_say(table: str, key: str, tmp
         text = f'[routes.some]\nprobe = "lines"\n[routes.some.to.small]\n{said}\n'
         text += "" if key == "mode" else 'mode = "cpu"\n'
     assert load(tmp_path / "slicer.toml", text).layers
+
+
+@pytest.mark.parametrize("key", [key for _, key in SERVERS])
+def test_an_example_for_a_server_is_what_a_file_may_say(key: str, tmp_path: Path) -> None:
+    example = EXAMPLES[SERVER, key]
+    assert example, f"{key} has no example"
+    assert example[1].partition(" = ")[0] == key
+    beside = {"kind": 'kind = "ollama"', "upstream": 'upstream = "http://127.0.0.1:11435"'}
+    beside.pop(key, None)
+    text = "\n".join(["[serve.some]", *beside.values(), example[1].replace("\\", "")])
+    assert serve.load(load(tmp_path / "slicer.toml", text + "\n[profiles.llm]\ngpus = 1\n"))
+
+
+def test_the_defaults_of_servers_are_those_that_it_says() -> None:
+    for key, value in serve.DEFAULTS.items():
+        shown = str(value).lower() if isinstance(value, bool) else f'"{value}"'
+        assert f"(default: {shown})" in DOCUMENTED[SERVER, key]
 
 
 def test_the_defaults_are_those_that_it_says() -> None:

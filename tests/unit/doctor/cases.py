@@ -58,6 +58,9 @@ from tests.unit.doctor.made_up import (
     place,
 )  # fmt: skip
 
+OLLAMA = GpuUser(
+    0, 4711, "llama-server", 6144, False, ("/usr/lib/ollama/llama-server", "--port", "1"), "ollama.service"
+)
 _PIP = "/opt/slicer/bin/python -m pip install nvidia-ml-py"
 _SHUT = "/usr/local/lib/systemd/system/user.slice.d/50-slicer-closed-shop.conf"
 _DEB = "debian/rules pynvml && dpkg-buildpackage -b -us -uc"
@@ -274,6 +277,10 @@ CASES: dict[str, tuple[Case, ...]] = {
     "foreign-process": (
         on_driver(users=(GpuUser(0, 4711, "python", 1024, False),)),
         on_driver(users=(GpuUser(0, 0, "", None, False),)),
+    ),
+    "server-outside": (
+        on_driver(users=(OLLAMA,)),
+        on_driver(users=(GpuUser(1, 9, "python3", None, False, ("python3", "/srv/ComfyUI/main.py")),)),
     ),
     "amd-not-handled": (on_devices(amd=2),),
     "share-without-vram": (on_sharing(ProfileFacts("infer", (), "", "cap")),),

@@ -23,6 +23,7 @@ _SECTIONS = {
     "settings.": "programs.slicer.settings",
     "settings.profiles.<name>.": "programs.slicer.settings.profiles.<name>",
     "settings.slices.gpu.": "programs.slicer.settings.slices.<name>",
+    "settings.serve.<name>.": "programs.slicer.settings.serve.<name>",
     "settings.routes.<name>.": "programs.slicer.settings.routes.<name>",
     "settings.routes.<name>.gpu.": "programs.slicer.settings.routes.<name>.gpu, and .cpu",
     "settings.routes.<name>.to.<name>.": "programs.slicer.settings.routes.<name>.to.<name>",

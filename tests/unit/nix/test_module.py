@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from slicer.backend import closed_shop, slice_limits
+from slicer.backend import closed_shop, serve_units, slice_limits
 from slicer.backend.install_units import plan
 from slicer.broker.rules import policy_text
 from slicer.broker.rules.policy import NO_CAP, Caps, Together
-from slicer.config import check, routes, slices
+from slicer.config import check, routes, serve, slices
 from slicer.config.build import TABLES, TOP_SETTINGS
 from slicer.config.files import Layer
 from slicer.config.profiles import Config, builtin_profiles, load
@@ -20,6 +20,7 @@ from slicer.config.properties import KEYS, find_key, parse_property
 from slicer.config.route_slots import MODES
 from slicer.model import SLICES, Host
 from slicer.quantity import INFINITY
+from tests.unit.config.test_documented import SERVE_KEYS
 from tests.unit.nix import evaluation
 from tests.unit.nix.evaluation import Refused, evaluate
 from tests.unit.nix.toml import written
@@ -93,7 +94,8 @@ def test_every_key_of_a_configuration_is_an_option_and_nothing_else_is() -> None
     ways = {*(f"{mode}.{key}" for mode in MODES for key in check.DESTINATION_KEYS)}
     ways |= {f"to.<name>.{key}" for key in check.TO_KEYS}
     route |= {f"routes.<name>.{key}" for key in ways}
-    assert below == {*check.TOP_KEYS, *tables, *slices, *profile, *route}
+    server = {f"serve.<name>.{key}" for key in SERVE_KEYS}
+    assert below == {*check.TOP_KEYS, *tables, *slices, *profile, *route, *server}
     assert {*TOP_SETTINGS} < below
 
 
@@ -142,7 +144,13 @@ WHOLE: dict[str, Any] = {
         },
         "pages": {"probe": "count", "to": {"few": {"mode": "cpu", "up_to": 10}, "many": {"mode": "gpu"}}},
     },
-}
+    "serve": {
+        "ollama": {
+            "kind": "ollama", "command": ["ollama", "serve"], "env": {"OLLAMA_KEEP_ALIVE": "-1"},
+            "profile": "train", "give_way": False,
+        },
+    },
+}  # fmt: skip
 
 
 def test_the_file_says_what_the_options_say_and_slicer_reads_it(tmp_path: Path) -> None:  # K5
@@ -158,6 +166,8 @@ def test_the_file_says_what_the_options_say_and_slicer_reads_it(tmp_path: Path) 
     found_routes = routes.load(config).values()
     destinations = {route.name: [each.name for each in route.destinations] for route in found_routes}
     assert destinations == {"pages": ["few", "many"], "whisper": ["gpu", "cpu"]}
+    (server,) = serve.load(config).values()
+    assert (server.command, server.profile, server.give_way) == (("ollama", "serve"), "train", False)
 
 
 def test_what_is_not_said_is_not_in_the_file() -> None:  # K5
@@ -239,6 +249,72 @@ def test_a_closed_shop_is_what_install_makes_of_it() -> None:  # X1
     assert triggers[0] != triggers[1]
 
 
+CHAT: dict[str, Any] = {
+    "kind": "openai", "listen": ["127.0.0.1:8000", "[::1]:8000", "unix:/run/chat.sock"],
+    "upstream": "http://127.0.0.1:8001", "drain": "5m", "release_timeout": 60,
+}  # fmt: skip
+SERVERS: dict[str, dict[str, Any]] = {
+    "chat": CHAT,
+    "code": {**CHAT, "upstream": "http://10.0.0.7:80"},
+    "ollama": {"kind": "ollama", "command": ["/bin/ollama", "serve"]},
+    "outside": {"kind": "raw", "listen": ["10.0.0.7:80"], "public": True, "command": ["podman", "run", "x"]},
+}
+
+
+@pytest.mark.parametrize("name", ["chat", "ollama", "outside"])
+def test_a_server_has_the_units_that_install_would_write(name: str, tmp_path: Path) -> None:  # B6, S9
+    found = made({"serve": SERVERS}, serve=[name])
+    assert found["failed"] == []
+    config = read(tmp_path, found["settings"])
+    server = serve.find(config, name)
+    beside = (serve.find(config, "code"),) if name == "chat" else ()
+    units = serve_units.Units(name, (server, *beside), "/nix/store/none-slicer/bin/slicer", is_user=False)
+    socket = found["sockets"].pop(f"slicer-serve-{name}")
+    assert found["sockets"] == {}
+    shown = {"ListenStream": socket["listenStreams"], **socket["socketConfig"]}
+    assert said(shown) == lines(serve_units.socket_text(units), "Socket")
+    service = found["services"][f"slicer-serve-{name}"]
+    wanted = lines(serve_units.service_text(units), "Service")
+    wanted.pop("ExecStopPost")  # a store path does not go while a unit names it
+    shown = said(service["serviceConfig"])
+    for each in (shown, wanted):
+        each.pop("TimeoutStopSec")
+    assert shown == wanted
+
+
+def said(config: dict[str, Any]) -> dict[str, list[str]]:
+    """Settings of a unit as its lines have them."""
+    flags = {True: "yes", False: "no"}
+    return {
+        key: [flags.get(each, str(each)) if isinstance(each, bool) else str(each) for each in found]
+        for key, value in config.items()
+        if (found := value if isinstance(value, list) else [value])
+    }
+
+
+def lines(text: str, section: str) -> dict[str, list[str]]:
+    found: dict[str, list[str]] = {}
+    for line in text.partition(f"[{section}]\n")[2].partition("\n[")[0].splitlines():
+        key, equals, value = line.partition("=")
+        if equals and not line.startswith("#"):
+            found.setdefault(key, []).append(value)
+    return found
+
+
+def test_a_stop_of_a_server_may_take_what_the_configuration_allows() -> None:  # B6
+    found = made({"serve": SERVERS}, serve=["ollama", "chat"])["services"]
+    assert found["slicer-serve-ollama"]["serviceConfig"]["TimeoutStopSec"] == "30s 30s 20s"
+    # systemd adds these up, and a number is of seconds.
+    assert found["slicer-serve-chat"]["serviceConfig"]["TimeoutStopSec"] == "5m 60 5m 60 20s"
+
+
+def test_a_server_that_there_is_not_is_refused() -> None:  # B6
+    (message,) = made({"serve": SERVERS}, serve=["olama"])["failed"]
+    assert 'there is no server "olama" in' in message
+    (message,) = made({"serve": SERVERS}, serve=["chat", "code"])["failed"]
+    assert "of several servers at one address name one" in message
+
+
 WRONG: list[tuple[dict[str, Any], str, str]] = [
     ({"slots": {"cpu": "four"}}, "slots.cpu", "whole number, 1 or more"),
     ({"slots": {"license-matlab": "two"}}, "slots.license-matlab", "whole number, 1 or more"),
@@ -250,6 +326,8 @@ WRONG: list[tuple[dict[str, Any], str, str]] = [
     ({"profiles": {"x": {"timeout": "soon"}}}, "profiles.x.timeout", "a duration such as"),
     ({"profiles": {"x": {"slice": "gpu.slice"}}}, "profiles.x.slice", 'one of "cpu", "gpu"'),
     ({"profiles": {"x": {"env": {"A": True}}}}, "profiles.x.env.A", "false to take an inherited"),
+    ({"serve": {"x": {"kind": "olama"}}}, "serve.x.kind", 'one of "ollama", "openai"'),
+    ({"serve": {"x": {"command": "ollama serve"}}}, "serve.x.command", "list of texts such as"),
     ({"routes": {"x": {"exit_code": 0}}}, "routes.x.exit_code", "whole number from 1 to 255"),
     ({"routes": {"x": {"cpu": {"args": "-v"}}}}, "routes.x.cpu.args", "list of texts"),
     ({"profiles": {"x": {"later": None}}}, "profiles.x.later", "TOML value"),

@@ -32,7 +32,8 @@ def names(requirements: list[str]) -> list[str]:
     return [requirement.partition(">")[0] for requirement in requirements]
 
 
-DEPENDENCIES = names(PROJECT["project"]["dependencies"])
+EXTRA = PROJECT["project"]["optional-dependencies"]
+DEPENDENCIES = names([*PROJECT["project"]["dependencies"], *EXTRA["serve"]])
 BUILD = names(PROJECT["build-system"]["requires"])
 # Without what only the launcher executes, which Nix does without.
 SCRIPTS = ["bin/slicer", "bin/slicer-broker"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from slicer.doctor.checks import servers
 from slicer.doctor.kinds import finding
 from slicer.doctor.model import Verdict
 from slicer.quantity import format_mib
@@ -31,9 +32,12 @@ _AS_ROOT = ("no-driver", "no-devices", "error")
 
 def gpus(
     devices: DeviceFacts, driver: DriverFacts | None, container: str, who: Who,
-    sharing: tuple[tuple[Fact, ...], tuple[Finding, ...]] = ((), ()),
+    sharing: tuple[tuple[Fact, ...], tuple[Finding, ...]] = ((), ()), served: tuple[str, ...] = (),
 ) -> Verdict:  # fmt: skip
-    """``driver``: None where it did not answer in time. ``sharing``: facts and findings about ``--share``."""
+    """``driver``: None where it did not answer in time. ``sharing``: facts and findings about ``--share``.
+
+    ``served``: the kinds of servers that run by themselves, and that `slicer serve` stands in front of.
+    """
     found: list[Finding] = []
     if driver is None:
         command = who.root("dmesg | grep -i xid")
@@ -44,8 +48,9 @@ def gpus(
         found += _details(driver, who)
     found += _devices(devices, who)
     found += _persistence(devices, driver, who)
-    if driver is not None and driver.users:
-        found.append(_foreign(driver.users))
+    if driver is not None:
+        found += servers.outside(driver.users, served, who)
+        found += _foreign(tuple(user for user in driver.users if servers.known(user) is None))
     shown = (*_facts(devices, driver), *sharing[0])
     return Verdict("gpus", _summary(devices, driver), shown, (*found, *sharing[1]))
 
@@ -164,10 +169,12 @@ def _persistence(devices: DeviceFacts, driver: DriverFacts | None, who: Who) -> 
         yield finding("persistence-off", f"GPU {named}", mend)
 
 
-def _foreign(users: tuple[GpuUser, ...]) -> Finding:
+def _foreign(users: tuple[GpuUser, ...]) -> Iterator[Finding]:
+    if not users:
+        return
     shown = "; ".join(map(_user, users[:4])) + (f"; {len(users) - 4} more" if len(users) > 4 else "")
     pids = [str(user.pid) for user in users if user.pid]
-    return finding("foreign-process", shown, f"ps -fp {','.join(pids)}" if pids else "nvidia-smi")
+    yield finding("foreign-process", shown, f"ps -fp {','.join(pids)}" if pids else "nvidia-smi")
 
 
 def _user(user: GpuUser) -> str:

@@ -7,6 +7,7 @@ import stat
 
 from slicer.doctor.facts.files import kernel_text, lstat, names_in
 from slicer.errors import GpuError, NoGpu
+from slicer.kernel import proc
 from slicer.kernel.users import group_name
 from slicer.record import record
 
@@ -18,6 +19,7 @@ _NVIDIA = "0x10de"
 _AMD = "0x1002"
 _DISPLAY_CLASS = "0x03"
 _NODES = ("/dev/nvidiactl", "/dev/nvidia-uvm")
+_FIRST_USER = 1000  # SYS_UID_MAX of login.defs is below it
 _SEEN_BY_KERNEL = "/proc/driver/nvidia/gpus"
 
 
@@ -53,6 +55,8 @@ class GpuUser:
     name: str
     used_mib: int | None
     is_slicers: bool  # it is a job of another ledger
+    command: tuple[str, ...] = ()  # of root's, this user's and the system's own processes
+    unit: str = ""  # the system's service that it belongs to
 
 
 @record
@@ -149,8 +153,25 @@ def _users(driver: Nvml, details: tuple[GpuDetails, ...], uid: int) -> tuple[Gpu
         if is_marked or (in_scope and _is_below_manager(process.cgroup, uid)):
             continue
         pid = process.pid if process.started else 0
-        found.append(GpuUser(index.get(process.gpu_uuid, -1), pid, process.name, process.used_mib, in_scope))
+        command = proc.command_line(pid) if pid and _is_believed(pid, uid) else ()
+        unit = _unit(process.cgroup) if command else ""
+        place = index.get(process.gpu_uuid, -1)
+        found.append(GpuUser(place, pid, process.name, process.used_mib, in_scope, command, unit))
     return tuple(found)
+
+
+def _is_believed(pid: int, uid: int) -> bool:
+    """Whether a process is this user's, root's, or of an account of the system's, such as Ollama's."""
+    owner = _owner(pid)
+    return owner == uid or 0 <= owner < _FIRST_USER
+
+
+def _unit(cgroup: str) -> str:
+    """The system's service that a cgroup is of; "": none."""
+    parts = cgroup.split("/")
+    if "user.slice" in parts:
+        return ""
+    return next((part for part in parts if part.endswith(".service")), "")
 
 
 def _is_below_manager(cgroup: str, uid: int) -> bool:

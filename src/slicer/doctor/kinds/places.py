@@ -148,6 +148,21 @@ FOUND = (
         cure="Start it with `slicer run --gpus 1`, or end it.",
     ),
     Kind(
+        id="server-outside",
+        area="gpus",
+        severity="warning",
+        title="a model server holds a GPU outside of slicer",
+        why=(
+            "It keeps its models on the GPU while nobody asks it, and knows of no job. Jobs that want the "
+            "whole GPU wait until it ends."
+        ),
+        cure=(
+            "`slicer serve` gives it a GPU only while somebody asks. Describe it as `[serve.NAME]` in a "
+            "configuration file (docs/serve.md), stop it, then `slicer serve NAME --check` and "
+            "`slicer install --serve NAME`."
+        ),
+    ),
+    Kind(
         id="amd-not-handled",
         area="gpus",
         severity="note",

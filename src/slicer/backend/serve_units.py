@@ -1,0 +1,317 @@
+"""The units of ``slicer install --serve NAME``: a socket, and the service that it starts.
+
+What the service may not do is of two kinds. Limits of its cgroup (devices, addresses, memory) hold for the
+proxy alone, as a job has a scope of its own. What a process inherits (mounts, capabilities, system calls)
+holds for a server that the proxy starts, too. So there only what such a server can do without is closed.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+
+from slicer.backend.broker_units import is_plain
+from slicer.backend.unit_files import Action, read
+from slicer.errors import SlicerError
+from slicer.record import record
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from slicer.config.serve import Server
+
+PREFIX = "slicer-serve-"
+_UNIX = "unix:"
+_BESIDE_S = 20  # of TimeoutStopSec=, beyond what the configuration allows
+
+# Their containers need namespaces and set-user-ID helpers.
+_CONTAINERS = frozenset(("apptainer", "bwrap", "enroot", "flatpak", "podman", "singularity"))
+
+# A started server inherits these. It can do without in the system's manager and in a user's.
+_INHERITED = """\
+NoNewPrivileges=yes
+RestrictNamespaces=yes
+RestrictRealtime=yes
+RestrictSUIDSGID=yes
+LockPersonality=yes
+KeyringMode=private
+RestrictAddressFamilies=AF_UNIX AF_INET AF_INET6 AF_NETLINK
+SystemCallArchitectures=native
+SystemCallFilter=@system-service
+SystemCallErrorNumber=EPERM
+"""
+# In the system's manager. (In a user's they would put all users but one out of sight.)
+_INHERITED_OF_SYSTEM = """\
+CapabilityBoundingSet=CAP_CHOWN CAP_DAC_OVERRIDE CAP_FOWNER CAP_IPC_LOCK CAP_KILL CAP_SETGID CAP_SETUID
+CapabilityBoundingSet=CAP_SYS_NICE CAP_SYS_PTRACE
+ProtectSystem=full
+ProtectClock=yes
+ProtectHostname=yes
+ProtectKernelLogs=yes
+ProtectKernelModules=yes
+ProtectKernelTunables=yes
+"""
+# Where nothing is started.
+_ALONE = """\
+UMask=0077
+MemoryDenyWriteExecute=yes
+SystemCallFilter=~@privileged @resources
+"""
+_ALONE_OF_SYSTEM = """\
+CapabilityBoundingSet=
+ProtectSystem=full
+ProtectHome=read-only
+PrivateTmp=yes
+ProtectClock=yes
+ProtectHostname=yes
+ProtectKernelLogs=yes
+ProtectKernelModules=yes
+ProtectKernelTunables=yes
+"""
+# Of the proxy's own cgroup.
+_OWN_OF_SYSTEM = """\
+DevicePolicy=closed
+DeviceAllow=char-nvidia* rw
+"""
+
+
+@record
+class Units:
+    """The two units of the servers that share an address."""
+
+    name: str  # of the first of them, which the units are named after
+    servers: tuple[Server, ...]
+    program: str  # the slicer to start, by its path
+    is_user: bool  # for the caller's own manager
+    run_as: str = ""  # the user that it all belongs to; "": the manager's own
+
+    @property
+    def socket(self) -> str:
+        """The name of the socket's unit."""
+        return socket_of(self.name)
+
+    @property
+    def service(self) -> str:
+        """The name of the service's unit."""
+        return service_of(self.name)
+
+
+def socket_of(name: str) -> str:
+    return f"{PREFIX}{name}.socket"
+
+
+def service_of(name: str) -> str:
+    return f"{PREFIX}{name}.service"
+
+
+def actions(units: Units, folder: str) -> tuple[Action, Action]:
+    """The two files in ``folder``. Raises SlicerError for what no unit can say."""
+    for word in (units.program, *(each.name for each in units.servers)):
+        if not is_plain(word):
+            hint = "install slicer in a directory with a plain name, such as /opt/slicer"
+            raise SlicerError("a unit cannot name this", where=word, hint=hint)
+    return (
+        Action("", f"{folder}/{units.socket}", f"where {units.name} is asked", socket_text(units).encode()),
+        Action("", f"{folder}/{units.service}", f"slicer serve {units.name}", service_text(units).encode()),
+    )
+
+
+def there(folder: str) -> tuple[str, ...]:
+    """The names of the servers whose units lie in ``folder``, in alphabetical order."""
+    try:
+        found = os.listdir(folder)
+    except OSError:
+        return ()
+    ours = [name for name in found if name.startswith(PREFIX) and name.endswith((".socket", ".service"))]
+    return tuple(sorted({name[len(PREFIX) :].rpartition(".")[0] for name in ours}))
+
+
+def run_as_of(folder: str, name: str) -> str:
+    """The user that an installed service runs as; "": the manager's own."""
+    return _said(f"{folder}/{service_of(name)}", "User=")
+
+
+def program_of(folder: str, name: str) -> str:
+    """The slicer that an installed service starts; "": it is not known."""
+    return _said(f"{folder}/{service_of(name)}", "ExecStart=").partition(" ")[0]
+
+
+def _said(path: str, key: str) -> str:
+    text = (read(path) or b"").decode("utf-8", "replace")
+    found = [line.removeprefix(key) for line in text.splitlines() if line.startswith(key)]
+    return found[-1] if found else ""
+
+
+def enable(units: Units, *, is_changed: bool) -> tuple[tuple[str, ...], ...]:
+    """What systemd is told once the files are there. A service that runs is of the older version."""
+    systemctl = _systemctl(is_user=units.is_user)
+    if not is_changed:
+        return ((*systemctl, "enable", "--now", units.socket),)
+    return (
+        # systemd starts no socket while its service runs.
+        (*systemctl, "stop", units.socket, units.service),
+        (*systemctl, "enable", "--now", units.socket),
+    )
+
+
+def disable(name: str, *, is_user: bool) -> tuple[tuple[str, ...], ...]:
+    """What systemd is told before the files go. The service gives its GPU back."""
+    systemctl = _systemctl(is_user=is_user)
+    return (
+        (*systemctl, "disable", "--now", socket_of(name)),
+        (*systemctl, "stop", service_of(name)),
+    )
+
+
+def _systemctl(*, is_user: bool) -> tuple[str, ...]:
+    return ("systemctl", "--user") if is_user else ("systemctl",)
+
+
+# -- the socket ---------------------------------------------------------------------------------------------
+
+
+def socket_text(units: Units) -> str:
+    """The unit of the socket. Raises SlicerError for an address that systemd cannot listen at."""
+    listened = dict.fromkeys(address for server in units.servers for address in server.listen)
+    streams = [_stream(address) for address in listened]
+    options = []
+    if any(address.startswith(_UNIX) for address in listened):
+        options += ["# Nobody else may ask.", "SocketMode=0600", "DirectoryMode=0755"]
+        options += [f"SocketUser={units.run_as}"] if units.run_as else []
+    if any(stream.startswith("[") for stream in streams):
+        options.append("BindIPv6Only=ipv6-only")
+    if any(not address.startswith(_UNIX) and not _is_anywhere(address) for address in listened):
+        options += ["# The address may come later than this.", "FreeBind=yes"]
+    return "\n".join([
+        *_head(units),
+        "[Unit]",
+        f"Description=Where {_names(units)} is asked",
+        "Documentation=man:slicer-serve(1)",
+        "# Without its program it would leave each request without an answer.",
+        f"ConditionFileIsExecutable={units.program}",
+        "",
+        "[Socket]",
+        *(f"ListenStream={stream}" for stream in streams),
+        f"FileDescriptorName={units.name}",
+        *options,
+        "# Stopped, it is not there, and a client is told so at once.",
+        "RemoveOnStop=yes",
+        "Backlog=1024",
+        "# However often the service fails, the next request starts it.",
+        "TriggerLimitIntervalSec=0",
+        "",
+        "[Install]",
+        "WantedBy=sockets.target",
+        "",
+    ])  # fmt: skip
+
+
+def _stream(address: str) -> str:
+    """An address of the configuration in systemd's words."""
+    if address.startswith(_UNIX):
+        path = address.removeprefix(_UNIX)
+        if not is_plain(path):
+            raise SlicerError("a unit cannot name this path", where=address, hint="give it a plain name")
+        return path
+    host, _, port = address.rpartition(":")
+    host = host.removeprefix("[").removesuffix("]")
+    if host == "localhost":
+        host = "127.0.0.1"
+    try:
+        found = ipaddress.ip_address(host)
+    except ValueError:
+        hint = "write it as a number, such as 127.0.0.1:11434"
+        raise SlicerError("systemd listens at no name", where=address, hint=hint) from None
+    return f"[{found}]:{port}" if found.version == 6 else f"{found}:{port}"
+
+
+def _is_anywhere(address: str) -> bool:
+    """Whether the machine has the address at all times: it is loopback's, or all of them."""
+    host = address.rpartition(":")[0].removeprefix("[").removesuffix("]")
+    return host == "localhost" or _ip(host).is_loopback or _ip(host).is_unspecified
+
+
+def _ip(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address:
+    return ipaddress.ip_address(host)
+
+
+# -- the service --------------------------------------------------------------------------------------------
+
+
+def service_text(units: Units) -> str:
+    """The unit of the service."""
+    stop_s = max(each.drain_s + each.release_timeout_s for each in units.servers) + _BESIDE_S
+    names = " ".join(each.name for each in units.servers)
+    return "\n".join([
+        *_head(units),
+        "[Unit]",
+        f"Description=slicer serve {names}: a GPU while somebody asks",
+        "Documentation=man:slicer-serve(1)",
+        *([] if units.is_user else ["After=slicer-broker.socket nvidia-persistenced.service"]),
+        "# However often it fails, it is tried again. What was wrong may be mended by then.",
+        "StartLimitIntervalSec=0",
+        "",
+        "[Service]",
+        "Type=exec",
+        f"ExecStart={units.program} serve {names}",
+        *([f"User={units.run_as}"] if units.run_as else []),
+        "# Its program is gone, and not for the moment of an upgrade: slicer was taken away.",
+        _left_behind(units),
+        "# It leaves by itself when all its servers are stopped. The next request starts it.",
+        "Restart=on-failure",
+        "RestartSec=10s",
+        "# SIGTERM: no more requests. Those that go on may end, and the GPUs are given back.",
+        "KillMode=mixed",
+        f"TimeoutStopSec={int(stop_s)}s",
+        "MemoryMax=512M",
+        "TasksMax=512",
+        "",
+        *_sandbox(units),
+        "",
+    ])  # fmt: skip
+
+
+def _left_behind(units: Units) -> str:
+    """What keeps systemd from trying for ever to start a program that is not there."""
+    stop = " ".join((*_systemctl(is_user=units.is_user), "--no-block", "stop", units.socket, units.service))
+    script = f"p={units.program}; test -x $$p || {{ sleep 3; test -x $$p || {stop}; }}"
+    return f"ExecStopPost={'' if units.is_user else '+'}/bin/sh -c '{script}'"
+
+
+def _sandbox(units: Units) -> list[str]:
+    is_alone = not any(each.command for each in units.servers)
+    containers = [os.path.basename(each.command[0]) for each in units.servers if each.command]
+    containers = [name for name in containers if name in _CONTAINERS]
+    own = [] if units.is_user else _OWN_OF_SYSTEM.splitlines()
+    if not units.is_user and all(_is_local(each) for each in units.servers):
+        own += ["IPAddressDeny=any", "IPAddressAllow=localhost"]
+    shown = ["# Of the proxy alone, as a job has a scope of its own:", *own] if own else []
+    if containers:
+        return [*shown, f"# The rest is open: {containers[0]} needs namespaces, and inherits what is closed."]
+    if is_alone:
+        closed = _INHERITED + _ALONE + ("" if units.is_user else _ALONE_OF_SYSTEM)
+        return [*shown, "# It starts nothing:", *closed.splitlines()]
+    closed = _INHERITED + ("" if units.is_user else _INHERITED_OF_SYSTEM)
+    return [*shown, "# A server that it starts inherits these:", *closed.splitlines()]
+
+
+def _is_local(server: Server) -> bool:
+    """Whether it is asked from this machine alone, and forwards to nobody else."""
+    host = server.upstream.partition("://")[2].partition("/")[0].rpartition(":")[0].strip("[]")
+    try:
+        is_near = not server.upstream or host == "localhost" or _ip(host).is_loopback
+    except ValueError:
+        return False
+    return is_near and not server.public
+
+
+def _head(units: Units) -> list[str]:
+    scope = "--user " if units.is_user else ""
+    return [
+        f"# Written by `slicer install {scope}--serve {units.name}` from the configuration. Run it again",
+        f"# when that has changed. Do not change this file: `systemctl {scope}edit {units.service}`.",
+        "",
+    ]
+
+
+def _names(units: Units) -> str:
+    return ", ".join(each.name for each in units.servers)

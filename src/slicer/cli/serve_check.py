@@ -1,0 +1,206 @@
+"""``slicer serve --check``: what a server would do, where each value is from, what is wrong. Pure."""
+
+from __future__ import annotations
+
+from slicer.cli import output
+from slicer.columns import BAD, GOOD, WARNING, Line
+from slicer.quantity import format_duration, format_mib
+from slicer.text import command_text, counted, quote
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from slicer.cli.serve_look import Address, Look
+    from slicer.config.serve import Server
+
+_ANY = "*"
+
+
+def problems_of(seen: Look) -> tuple[str, ...]:
+    """What keeps it from serving, in the order in which one would mend it."""
+    return tuple(_problems(seen))
+
+
+def _problems(seen: Look) -> Iterator[str]:
+    server = seen.server
+    if seen.aiohttp:
+        yield seen.aiohttp
+    for each in seen.addresses:
+        if each.is_public and not server.public:
+            yield f"{each.text} can be reached from other machines: add public = true if that is meant"
+        if each.error and not seen.proxy_pid and not _is_own_socket(each, seen):
+            yield _taken(each, server)
+    if seen.command:
+        yield f"command: {seen.command}"
+    if seen.profile:
+        yield f"profile: {seen.profile}"
+    elif seen.gpus == 0:
+        yield f"profile {server.profile} wants no GPU: name one that does, or add gpus = 1 or vram"
+    if not server.command and not server.upstream:
+        yield "neither command nor upstream: nothing would answer behind slicer"
+    if _is_own(server):
+        yield f"upstream {server.upstream} is where slicer itself would listen"
+
+
+def _is_own_socket(each: Address, seen: Look) -> bool:
+    """Whether systemd listens there in its place, as far as that can be seen."""
+    return bool(seen.socket) and (not each.pid or each.name == "systemd")
+
+
+def _taken(each: Address, server: Server) -> str:
+    if not each.pid:
+        return f"{each.text}: {each.error}"
+    taken = f"{each.text} is taken by pid {each.pid} ({each.name})"
+    if server.command and each.name and each.name in server.command[0]:
+        return f"{taken}, which slicer would start itself: stop and disable it"
+    if not server.command:
+        return f"{taken}: move that server to the address of upstream, as slicer listens in its place"
+    return f"{taken}: stop it, or choose another address with listen"
+
+
+def _is_own(server: Server) -> bool:
+    """Whether it would ask itself."""
+    _, _, place = server.upstream.partition("://")
+    return bool(place) and place.rstrip("/") in server.listen
+
+
+def warnings_of(seen: Look) -> tuple[str, ...]:
+    """What will surprise somebody, though it serves."""
+    return tuple(_warnings(seen))
+
+
+def _warnings(seen: Look) -> Iterator[str]:
+    server = seen.server
+    if seen.proxy_pid:
+        yield f"it is served already, by pid {seen.proxy_pid}; what is said here holds after that has left"
+    for each in seen.addresses:
+        if each.is_public and server.public:
+            yield (
+                f"{each.text}: everybody who reaches it may use the GPU; slicer asks for no password "
+                "(docs/serve.md shows a reverse proxy in front of it)"
+            )
+    if seen.upstream and server.upstream:
+        yield f"nobody answers at {server.upstream} now ({seen.upstream})"
+    ambiguous = [each.name for each in seen.beside if not _is_told_apart(server, each)]
+    if ambiguous:
+        yield (
+            f"{', '.join(ambiguous)} at the same address cannot be told from it: "
+            "give each models = […] or a path"
+        )
+
+
+def _is_told_apart(one: Server, other: Server) -> bool:
+    """Whether requests for two servers at one address differ. One of them may be that of all others."""
+    return bool(one.models or one.path or other.models or other.path)
+
+
+def lines(seen: Look) -> list[Line]:
+    """All of it for people."""
+    problems, warnings = problems_of(seen), warnings_of(seen)
+    told = counted(len(problems), "problem") if problems else "nothing is in its way"
+    made = [Line(f"{seen.server.name}: {told}", BAD if problems else GOOD)]
+    made += [Line(f"  {line.text}", line.style) for line in output.rows(_rows(seen))]
+    made += [Line(f"  problem: {text}", BAD) for text in problems]
+    return made + [Line(f"  warning: {text}", WARNING) for text in warnings]
+
+
+def _rows(seen: Look) -> list[tuple[str, str]]:
+    server = seen.server
+    rows = [
+        ("kind", _sourced(server, "kind", server.kind)),
+        ("listens at", _sourced(server, "listen", ", ".join(server.listen))),
+        *_host_rows(server),
+        *([("", f"by {seen.socket}, whose first request starts it")] if seen.socket else []),
+        *_upstream_rows(server),
+        ("takes", _takes(seen)),
+        ("waits for it", _sourced(server, "max_wait", _wait(server))),
+        *_ready_rows(server),
+        ("gives back", _sourced(server, "idle", f"{format_duration(server.idle_s)} after the last request")),
+    ]
+    if server.give_way:
+        rows.append(("", _sourced(server, "give_way", "at once while it is idle and others wait for a GPU")))
+    if seen.beside:
+        names = ", ".join(each.name for each in seen.beside)
+        kept = f"{format_duration(server.min_hold_s)} after it got it, when {names} is asked for"
+        rows.append(("", _sourced(server, "min_hold", kept)))
+    rows += _release_rows(server)
+    return [*rows, *_chosen_rows(server), *_route_rows(server)]
+
+
+def _sourced(server: Server, key: str, value: str) -> str:
+    return f"{value} ({server.sources.get(key, 'default')})"
+
+
+def _host_rows(server: Server) -> list[tuple[str, str]]:
+    hosts = ", ".join(server.hosts)
+    return [("answers to", _sourced(server, "hosts", f"its addresses, and {hosts}"))] if hosts else []
+
+
+def _upstream_rows(server: Server) -> list[tuple[str, str]]:
+    upstream = server.upstream or "a free port of 127.0.0.1"
+    if not server.command:
+        return [
+            ("starts", "nothing: it runs already"),
+            ("forwards to", _sourced(server, "upstream", upstream)),
+        ]
+    rows = [
+        ("starts", _sourced(server, "command", command_text(server.command, limit=1000))),
+        ("as", f"job serve:{server.name}"),
+    ]
+    if server.env:
+        said = " ".join(f"{name}={quote(value)}" for name, value in server.env.items())
+        rows.append(("with", _sourced(server, "env", said)))
+    return [*rows, ("forwards to", _sourced(server, "upstream", upstream))]
+
+
+def _takes(seen: Look) -> str:
+    server = seen.server
+    told = f"{seen.lease or 'nothing that is known'}; profile {_sourced(server, 'profile', server.profile)}"
+    if server.gpus is not None:
+        told += f", gpus = {_sourced(server, 'gpus', str(server.gpus))}"
+    if server.vram_mib is not None:
+        told += f", vram = {_sourced(server, 'vram', format_mib(server.vram_mib))}"
+    return told
+
+
+def _wait(server: Server) -> str:
+    return f"{format_duration(server.max_wait_s)} at most" if server.max_wait_s else "not at all: 503 at once"
+
+
+def _ready_rows(server: Server) -> list[tuple[str, str]]:
+    how = f"GET {server.ready_path} answers" if server.ready_path else "its port can be connected to"
+    within = _sourced(server, "ready_timeout", f"within {format_duration(server.ready_timeout_s)}")
+    return [("is ready when", f"{_sourced(server, 'ready_path', how)}, {within}")]
+
+
+def _release_rows(server: Server) -> list[tuple[str, str]]:
+    within = format_duration(server.release_timeout_s)
+    if server.command:
+        how = f"stops it, and kills it after {within}"
+    else:
+        how = f"unloads its models, and keeps the lease until their memory is back; stuck after {within}"
+    rows = [("how", _sourced(server, "release_timeout", how))]
+    if server.kind == "ollama":
+        does = "is said" if server.on_offload == "warn" else "is refused"
+        told = f"a model that does not fit and lies partly in the machine's memory {does}"
+        rows.append(("offload", _sourced(server, "on_offload", told)))
+    return rows
+
+
+def _chosen_rows(server: Server) -> list[tuple[str, str]]:
+    rows = []
+    if server.models:
+        rows.append(("for models", _sourced(server, "models", ", ".join(server.models))))
+    if server.path:
+        rows.append(("for paths", _sourced(server, "path", f"{server.path}{_ANY}")))
+    return rows
+
+
+def _route_rows(server: Server) -> list[tuple[str, str]]:
+    said = (
+        ("takes a GPU", "routes_gpu", server.routes_gpu),
+        ("takes none", "routes_free", server.routes_free),
+        ("forwards also", "routes_allow", server.routes_allow),
+    )
+    return [(what, _sourced(server, key, ", ".join(routes))) for what, key, routes in said if routes]

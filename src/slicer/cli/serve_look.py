@@ -1,0 +1,283 @@
+"""``slicer serve --check``: looks at what a server needs. Starts nothing and keeps nothing."""
+
+from __future__ import annotations
+
+import errno
+import os
+import socket
+import stat
+
+from slicer.backend import serve_units
+from slicer.backend.install_units import data_home
+from slicer.config.profiles import Overrides
+from slicer.errors import SlicerError, UsageError
+from slicer.kernel import on_host, proc
+from slicer.record import record
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from slicer.cli.dryrun import Forecast
+    from slicer.config.profiles import Config
+    from slicer.config.serve import Server
+
+UNIX = "unix:"
+_UNITS = ("/usr/local/lib/systemd/system", "/etc/systemd/system")
+_OLDEST_AIOHTTP = (3, 9)
+_LONGEST_PATH = 107  # bytes of a unix socket's
+_CONNECT_S = 2.0
+
+
+class NoAiohttp(SlicerError):
+    """The HTTP library is not there, or too old."""
+
+    kind = "no-aiohttp"
+
+    def __init__(self, why: str) -> None:
+        hint = "pip install aiohttp where slicer is installed (Debian: apt install python3-aiohttp)"
+        super().__init__(f"slicer serve needs aiohttp 3.9 or later ({why})", hint=hint)
+
+
+@record
+class Address:
+    """One address of ``listen``, and why nobody can listen there now."""
+
+    text: str
+    is_public: bool  # others can reach it than this machine
+    error: str = ""  # in the kernel's words; "" where it is free
+    pid: int = 0  # of whoever listens there; 0: nobody, or it cannot be seen
+    name: str = ""  # of that process
+
+
+@record
+class Look:
+    """What was seen for one server. An empty text: there is nothing wrong with it."""
+
+    server: Server
+    beside: tuple[Server, ...]  # other servers of the configuration at one of its addresses
+    addresses: tuple[Address, ...]
+    aiohttp: str  # why it cannot be used
+    command: str  # what is wrong with it
+    lease: str  # what it would take, and whether that is free
+    gpus: int | None  # that a lease has; None: the profile is wrong
+    profile: str  # what is wrong with it, or why it can never have what it wants
+    upstream: str  # why one that runs already does not answer
+    proxy_pid: int  # of the `slicer serve` that serves it now; 0: none
+    socket: str = ""  # the unit of systemd's that is asked in its place
+
+
+def aiohttp_version() -> str:
+    """Which aiohttp there is. Raises NoAiohttp."""
+    from importlib import metadata
+
+    try:
+        found = metadata.version("aiohttp")
+    except metadata.PackageNotFoundError:
+        raise NoAiohttp("it is not installed") from None
+    numbers = tuple(int(part) for part in found.split(".")[:2] if part.isdigit())
+    if numbers < _OLDEST_AIOHTTP:
+        raise NoAiohttp(f"this is {found:.20}")
+    return found
+
+
+def look(server: Server, everyone: Iterable[Server], config: Config, environ: Mapping[str, str]) -> Look:
+    """Look at all that the server needs. Raises nothing of what is wrong with it: that is in the answer."""
+    serving = proxy_of(server.name, environ)
+    others = beside(server, everyone)
+    lease, gpus, profile, command = _lease(server, config, environ)
+    return Look(
+        server=server,
+        beside=others,
+        addresses=tuple(_address(text) for text in server.listen),
+        aiohttp=_aiohttp(),
+        command=command,
+        lease=lease,
+        gpus=gpus,
+        profile=profile,
+        upstream="" if server.command else _unreachable(server.upstream),
+        proxy_pid=serving,
+        socket=_socket_of((server, *others), environ),
+    )
+
+
+def _socket_of(servers: Iterable[Server], environ: Mapping[str, str]) -> str:
+    """The installed socket of one of these servers, which share an address."""
+    folders = (*map(on_host, _UNITS), f"{data_home(environ)}/systemd/user")
+    units = (serve_units.socket_of(each.name) for each in servers)
+    found = (unit for unit in units for folder in folders if os.path.exists(f"{folder}/{unit}"))
+    return next(found, "")
+
+
+def beside(server: Server, everyone: Iterable[Server]) -> tuple[Server, ...]:
+    """The other servers that listen at one of its addresses. Pure."""
+    own = set(server.listen)
+    return tuple(each for each in everyone if each.name != server.name and own.intersection(each.listen))
+
+
+def _aiohttp() -> str:
+    """Why it cannot be used."""
+    try:
+        aiohttp_version()
+    except NoAiohttp as error:
+        return str(error)
+    return ""
+
+
+def proxy_of(name: str, environ: Mapping[str, str]) -> int:
+    """The process that serves it now, by its standing; 0: none."""
+    from slicer.serve import standings
+
+    return next((each.pid for each in standings.read(environ, lambda _: None) if each.name == name), 0)
+
+
+# -- addresses ----------------------------------------------------------------------------------------------
+
+
+def split(address: str) -> tuple[str, int]:
+    """Host and port of "HOST:PORT" or "[HOST]:PORT". Pure. Raises ValueError."""
+    host, colon, port = address.rpartition(":")
+    if not colon or not port.isascii() or not port.isdigit():
+        raise ValueError(address)
+    return host.removeprefix("[").removesuffix("]"), int(port)
+
+
+def is_public(address: str) -> bool:
+    """Whether others than this machine can reach it. Pure."""
+    if address.startswith(UNIX):
+        return False
+    host, _ = split(address)
+    return not (host in ("localhost", "::1") or host.startswith("127."))
+
+
+def _address(text: str) -> Address:
+    if text.startswith(UNIX):
+        return _unix_address(text)
+    host, port = split(text)
+    error = ""
+    try:
+        found = socket.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        family, kind, protocol, _, where = found[0]
+        with socket.socket(family, kind, protocol) as tried:
+            tried.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            tried.bind(where)
+            tried.listen(1)
+    except OSError as failed:
+        error = failed.strerror or str(failed)
+        if failed.errno == errno.EADDRINUSE:
+            pid = listener(port)
+            return Address(text, is_public(text), error, pid, proc.comm(pid) if pid else "")
+    return Address(text, is_public(text), error)
+
+
+def _unix_address(text: str) -> Address:
+    path = text.removeprefix(UNIX)
+    if len(os.fsencode(path)) > _LONGEST_PATH:
+        return Address(text, False, f"the path is longer than {_LONGEST_PATH} bytes")
+    folder = os.path.dirname(path)
+    if not os.access(folder, os.W_OK | os.X_OK):
+        return Address(text, False, f"{folder} is not there, or you may not write to it")
+    try:
+        info = os.lstat(path)
+    except OSError:
+        return Address(text, False)
+    if not stat.S_ISSOCK(info.st_mode):
+        return Address(text, False, "there is a file of another kind")
+    try:
+        with socket.socket(socket.AF_UNIX) as tried:
+            tried.settimeout(_CONNECT_S)
+            tried.connect(path)
+    except OSError as failed:
+        is_left = failed.errno == errno.ECONNREFUSED  # by one that was killed: it is replaced
+        return Address(text, False, "" if is_left else failed.strerror or str(failed))
+    return Address(text, False, os.strerror(errno.EADDRINUSE))
+
+
+def listener(port: int) -> int:
+    """The process that listens at a TCP port, of those that we may look at; 0: none is seen."""
+    inodes = {inode for family in ("tcp", "tcp6") for inode in _listening(f"/proc/net/{family}", port)}
+    for pid in proc.pids() if inodes else ():
+        try:
+            names = os.listdir(f"/proc/{pid}/fd")
+        except OSError:
+            continue  # gone, or another user's
+        for name in names:
+            try:
+                if os.readlink(f"/proc/{pid}/fd/{name}") in inodes:
+                    return pid
+            except OSError:
+                continue  # closed meanwhile
+    return 0
+
+
+def _listening(path: str, port: int) -> list[str]:
+    """The sockets of one of /proc/net's tables that listen at the port, as links in /proc/PID/fd."""
+    found = []
+    try:
+        lines = proc.read_text(path).splitlines()[1:]
+    except OSError:
+        return []  # without IPv6
+    for line in lines:
+        words = line.split()  # sl local_address rem_address st … inode
+        if words[3] == "0A" and int(words[1].rpartition(":")[2], 16) == port:
+            found.append(f"socket:[{words[9]}]")
+    return found
+
+
+def _unreachable(url: str) -> str:
+    """Why nobody answers at the URL's host and port; "": somebody does."""
+    _, _, rest = url.partition("://")
+    place = rest.partition("/")[0]
+    try:
+        with socket.create_connection(split(place if ":" in place else f"{place}:80"), _CONNECT_S):
+            return ""
+    except (OSError, ValueError) as failed:
+        return getattr(failed, "strerror", None) or str(failed)
+
+
+# -- the lease ----------------------------------------------------------------------------------------------
+
+
+def overrides_of(server: Server) -> Overrides:
+    """What the server says over its profile, as the options of ``slicer run`` say it. Pure."""
+    vram = None if server.vram_mib is None else f"{server.vram_mib}M"
+    return Overrides(gpus=server.gpus, vram=vram)
+
+
+def _lease(server: Server, config: Config, environ: Mapping[str, str]) -> tuple[str, int | None, str, str]:
+    """What a lease would be, its GPUs, what is wrong with the profile, and what with the command."""
+    from slicer.errors import CannotExecute, CommandNotFound
+
+    try:
+        profile = config.profile(server.profile, overrides_of(server))
+    except SlicerError as error:
+        return "", None, str(error), ""
+    try:
+        found = _forecast(server, environ)
+        is_never = found.is_free is False and found.busy is None
+        return found.text, profile.gpus, found.text if is_never else "", ""
+    except (CannotExecute, CommandNotFound) as error:
+        return "", profile.gpus, "", str(error)
+    except UsageError as error:
+        return "", profile.gpus, str(error), ""
+    except SlicerError as error:
+        return f"not known: {error}", profile.gpus, "", ""
+
+
+def _forecast(server: Server, environ: Mapping[str, str]) -> Forecast:
+    """What the ledger would say now. Raises SlicerError."""
+    from slicer.cli.dryrun import forecast_of
+    from slicer.job.plan import Invocation, choose_backend, plan_of
+    from slicer.ledger.status import existing_ledger
+
+    invocation = Invocation(
+        command=server.command or ("true",), profile=server.profile, overrides=overrides_of(server),
+        name=f"serve:{server.name}", expect_s=None, wait=True, backend="auto", exec=False, journal=False,
+        outcome_path="",
+    )  # fmt: skip
+    ledger = existing_ledger(environ, lambda _: None)
+    plan = plan_of(invocation, {**environ, **server.env}, ledger)
+    backend = choose_backend(plan)
+    backend.connect()
+    backend.close()
+    return forecast_of(plan, backend, ledger)

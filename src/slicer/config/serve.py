@@ -1,0 +1,298 @@
+"""Servers of the configuration, ``[serve.NAME]``: each gets a GPU only while somebody asks it."""
+
+from __future__ import annotations
+
+from slicer.config import route_values, values
+from slicer.errors import ConfigError, UsageError
+from slicer.record import record
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from typing import Literal
+
+    from slicer.config.files import Layer
+    from slicer.config.routes import AnyConfig
+    from slicer.config.values import Entry
+
+    Kind = Literal["ollama", "openai", "llamacpp", "comfyui", "raw"]
+    OnOffload = Literal["warn", "fail"]
+
+
+@record
+class Server:
+    """One ``[serve.NAME]``, with every default decided. Times in seconds.
+
+    With a ``command`` slicer starts the server, as a job named ``serve:NAME``, and stops it when it is idle.
+    Without one the server runs already, and slicer unloads its models when it is idle.
+    """
+
+    name: str
+    description: str
+    kind: Kind
+    listen: tuple[str, ...]  # "127.0.0.1:11434", "[::1]:11434", "unix:/run/user/1000/ollama.sock"
+    public: bool  # addresses besides loopback are meant
+    hosts: tuple[str, ...]  # names that the Host header may have, besides loopback's and addresses
+    upstream: str  # "http://127.0.0.1:11435"; "" with a command: a free port is chosen
+    command: tuple[str, ...]  # ${PORT} in a word becomes the upstream's port; () where it runs already
+    env: dict[str, str]  # for the command; ${PORT} likewise
+    profile: str  # of its job; and what says how much a lease takes where the server runs already
+    gpus: int | None  # None: what the profile says
+    vram_mib: int | None  # of each GPU; None: what the profile says
+    models: tuple[str, ...]  # of several servers at one address: those asked for by the JSON field "model"
+    path: str  # of several at one address: those asked for by a path that begins with this; "" is any
+    ready_path: str  # "" is: the port can be connected to
+    ready_timeout_s: float
+    idle_s: float  # from the end of the last request to the release
+    min_hold_s: float  # so long it is kept although a server at the same address is asked for
+    max_wait_s: float  # for the lease; 0: answered with 503 at once
+    give_way: bool  # while it is idle and somebody waits for a GPU, it is released at once
+    release_timeout_s: float  # for the unload and for the memory to come back; then the job is killed
+    drain_s: float  # how long requests may go on after SIGTERM
+    on_offload: OnOffload  # a model that lies partly in the machine's memory: say it, or refuse the request
+    load_first: bool  # slicer loads a model itself, so that a client that hangs up early does not stop it
+    routes_gpu: tuple[str, ...]  # "POST /extra": more that need the GPU, beyond those of the kind
+    routes_free: tuple[str, ...]  # more that need none
+    routes_allow: tuple[str, ...]  # administrative paths that are forwarded, which else are not
+    ignore_websockets: bool  # an open websocket is no request
+    sources: dict[str, str]  # where each key is from
+
+
+DEFAULTS: dict[str, object] = {
+    "description": "",
+    "public": False,
+    "profile": "gpu",
+    "ready_timeout": "120s",
+    "idle": "5m",
+    "min_hold": "30s",
+    "max_wait": "10m",
+    "give_way": True,
+    "release_timeout": "30s",
+    "drain": "30s",
+    "on_offload": "warn",
+    "load_first": True,
+    "ignore_websockets": False,
+}
+
+KINDS: tuple[Kind, ...] = ("ollama", "openai", "llamacpp", "comfyui", "raw")
+_LISTEN = {
+    "ollama": "127.0.0.1:11434", "openai": "127.0.0.1:8000", "llamacpp": "127.0.0.1:8080",
+    "comfyui": "127.0.0.1:8188",
+}  # fmt: skip
+_HEARS_ITS_PORT = ("ollama", "llamacpp")  # from a variable that slicer sets
+_ON_OFFLOAD: tuple[OnOffload, ...] = ("warn", "fail")
+_PORT = "${PORT}"
+_LISTEN_HINT = 'write ["127.0.0.1:8080"], ["[::1]:8080"] or ["unix:/run/user/1000/model.sock"]'
+
+
+def names(layers: Iterable[Layer]) -> tuple[str, ...]:
+    """The names of all servers, in alphabetical order."""
+    return tuple(sorted({name for layer in layers for name in layer.data.get("serve", {})}))
+
+
+def load(config: AnyConfig) -> dict[str, Server]:
+    """All servers by name, in alphabetical order. Raises ConfigError."""
+    return {name: _server(name, config.layers) for name in names(config.layers)}
+
+
+def find(config: AnyConfig, name: str) -> Server:
+    """The server of that name. Raises UsageError where there is none, ConfigError for what a file says."""
+    known = names(config.layers)
+    if name in known:
+        return _server(name, config.layers)
+    if not known:
+        hint = "a configuration file describes servers as [serve.NAME], see slicer.toml(5)"
+        raise UsageError(f"unknown server {name!r:.60}: there are none", hint=hint)
+    from slicer.config.property_names import known_names
+
+    raise UsageError(f"unknown server {name!r:.60}", hint=known_names(name, known))
+
+
+class _Said:
+    """What the files say of one server, key by key; the last file counts. Notes where each value is from."""
+
+    def __init__(self, name: str, layers: Iterable[Layer]) -> None:
+        self.sources: dict[str, str] = {}
+        self.where = ""  # the table, in the last file that has it
+        self._entries: dict[str, Entry] = {}
+        for layer in layers:
+            table = layer.data.get("serve", {}).get(name)
+            if table is not None:
+                self.where = layer.where("serve", name)
+                for key, value in table.items():
+                    self._entries[key] = value, layer.where("serve", name, key), ConfigError
+
+    def get(self, key: str) -> Entry | None:
+        entry = self._entries.get(key)
+        self.sources[key] = entry[1] if entry else "default"
+        return entry
+
+    def settled(self, key: str) -> Entry:
+        """What a file says, else the default."""
+        return self.get(key) or (DEFAULTS[key], "default", ConfigError)
+
+    def text(self, key: str) -> str:
+        entry = self.get(key)
+        return values.text(entry, key) if entry else ""
+
+    def texts(self, key: str, example: str) -> tuple[str, ...]:
+        entry = self.get(key)
+        return route_values.texts(entry, key, example) if entry else ()
+
+    def flag(self, key: str) -> bool:
+        return values.flag(self.settled(key), key)
+
+    def seconds(self, key: str) -> float:
+        """Raises ConfigError, also for "infinity"."""
+        entry = self.settled(key)
+        found = values.seconds(entry, key)
+        if found is None:
+            raise values.refuse(entry, key, "must come to an end", 'write a duration such as "5m" or "30d"')
+        return found
+
+
+def _server(name: str, layers: Iterable[Layer]) -> Server:
+    said = _Said(name, layers)
+    kind_entry = said.get("kind")
+    if kind_entry is None:
+        hint = 'add kind = "ollama", "openai", "llamacpp", "comfyui" or "raw"'
+        raise ConfigError(f"serve.{name} has no kind", where=said.where, hint=hint)
+    kind = route_values.choice(kind_entry, "kind", KINDS)
+    gpus, vram = said.get("gpus"), said.get("vram")
+    server = Server(
+        name=name,
+        description=values.text(said.settled("description"), "description"),
+        kind=kind,
+        listen=_listen(said, kind),
+        public=said.flag("public"),
+        hosts=said.texts("hosts", '["gpu.example.org"]'),
+        upstream=_upstream(said),
+        command=said.texts("command", '["ollama", "serve"]'),
+        env=_env(said),
+        profile=values.text(said.settled("profile"), "profile"),
+        gpus=values.count(gpus, "gpus", lowest=1) if gpus else None,
+        vram_mib=values.mib(vram, "vram") if vram else None,
+        models=said.texts("models", '["qwen3:8b"]'),
+        path=_path(said, "path"),
+        ready_path=_path(said, "ready_path"),
+        ready_timeout_s=said.seconds("ready_timeout"),
+        idle_s=said.seconds("idle"),
+        min_hold_s=said.seconds("min_hold"),
+        max_wait_s=said.seconds("max_wait"),
+        give_way=said.flag("give_way"),
+        release_timeout_s=said.seconds("release_timeout"),
+        drain_s=said.seconds("drain"),
+        on_offload=route_values.choice(said.settled("on_offload"), "on_offload", _ON_OFFLOAD),
+        load_first=said.flag("load_first"),
+        routes_gpu=_routes(said, "routes_gpu"),
+        routes_free=_routes(said, "routes_free"),
+        routes_allow=_routes(said, "routes_allow"),
+        ignore_websockets=said.flag("ignore_websockets"),
+        sources=said.sources,
+    )
+    _check(server, said.where)
+    return server
+
+
+def _listen(said: _Said, kind: Kind) -> tuple[str, ...]:
+    entry = said.get("listen")
+    if entry is None:
+        return (_LISTEN[kind],) if kind in _LISTEN else ()
+    found = route_values.texts(entry, "listen", '["127.0.0.1:8080"]')
+    for each in found:
+        if not (each.startswith("unix:/") or _host_of(each)):
+            raise values.refuse(entry, "listen", f"{each!r:.60} is no address", _LISTEN_HINT)
+    if len(set(found)) < len(found):
+        raise values.refuse(entry, "listen", "an address is there twice")
+    return found
+
+
+def _host_of(address: str) -> str:
+    """The host of "127.0.0.1:80", "[::1]:80" or "localhost:80"; "" for what is none of these."""
+    host, _, port = address.rpartition(":")
+    if not (port.isascii() and port.isdigit() and 0 < int(port) < 65536):
+        return ""
+    is_v6 = host.startswith("[") and host.endswith("]")
+    bare = host[1:-1] if is_v6 else host
+    if bare == "localhost" and not is_v6:
+        return bare
+    import ipaddress
+
+    try:
+        version = ipaddress.ip_address(bare).version
+    except ValueError:
+        return ""
+    return bare if is_v6 == (version == 6) else ""
+
+
+def is_public(address: str) -> bool:
+    """Whether others than this machine can reach an address of ``listen``."""
+    if address.startswith("unix:"):
+        return False
+    import ipaddress
+
+    host = _host_of(address)
+    return host != "localhost" and not ipaddress.ip_address(host).is_loopback
+
+
+def _upstream(said: _Said) -> str:
+    entry = said.get("upstream")
+    if entry is None:
+        return ""
+    found = values.text(entry, "upstream").rstrip("/")
+    host, _, port = found.removeprefix("http://").rpartition(":")
+    is_url = found.startswith("http://") and host and not set("/@?# ") & set(host)
+    if not (is_url and port.isascii() and port.isdigit() and 0 < int(port) < 65536):
+        raise values.refuse(entry, "upstream", f"{found!r:.60} is no base URL", 'write "http://127.0.0.1:11435"')
+    return found
+
+
+def _env(said: _Said) -> dict[str, str]:
+    """Variables. Their names and values are checked where the file's keys are."""
+    entry = said.get("env")
+    found: dict[str, str | int] = dict(entry[0]) if entry else {}
+    return {name: str(value) for name, value in found.items() if value is not False}
+
+
+def _path(said: _Said, key: str) -> str:
+    entry = said.get(key)
+    found = values.text(entry, key) if entry else ""
+    if entry and found and not found.startswith("/"):
+        raise values.refuse(entry, key, f"{found!r:.60} is no path", 'write "/health"')
+    return found
+
+
+def _routes(said: _Said, key: str) -> tuple[str, ...]:
+    entry = said.get(key)
+    found = route_values.texts(entry, key, '["POST /extra"]') if entry else ()
+    for each in found:
+        method, _, path = each.rpartition(" ")
+        if entry and not (path.startswith("/") and (method == "" or (method.isascii() and method.isupper()))):
+            hint = 'write "POST /extra", or "/extra" for every method; a * at the end stands for any rest'
+            raise values.refuse(entry, key, f"{each!r:.60} is no route", hint)
+    return found
+
+
+def _check(server: Server, where: str) -> None:
+    """Raise ConfigError for keys that do not go together."""
+    named = f"serve.{server.name}"
+    if not server.listen:
+        raise ConfigError(f"{named} listens nowhere", where=where, hint='add listen = ["127.0.0.1:8080"]')
+    if not server.command and not server.upstream:
+        hint = 'add command = ["…"], or upstream = "http://127.0.0.1:11435" where it runs already'
+        raise ConfigError(f"{named} has neither a command nor an upstream", where=where, hint=hint)
+    said = (*server.command, *server.env.values())
+    hears = server.kind in _HEARS_ITS_PORT or any(_PORT in each for each in said)
+    if not (server.upstream or hears):
+        hint = 'add "--port", "${PORT}" or the like; where the port is fixed, upstream = "http://127.0.0.1:8001"'
+        message = "command: the server does not learn at which port to listen"
+        raise ConfigError(message, where=server.sources["command"], hint=hint)
+    for address in server.listen:
+        if is_public(address) and not server.public:
+            hint = "whoever reaches it may use the server: add public = true if that is meant"
+            message = f"listen: {address} can be reached from other machines"
+            raise ConfigError(message, where=server.sources["listen"], hint=hint)
+        if server.upstream.removeprefix("http://") == address:
+            message = f"upstream: {address} is where slicer itself listens"
+            hint = "let the server listen elsewhere"
+            raise ConfigError(message, where=server.sources["upstream"], hint=hint)

@@ -1,0 +1,141 @@
+"""What slicer itself asks of a server: whether it is ready, what it has loaded, to load it or unload it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from urllib.parse import urlsplit
+
+import aiohttp
+
+from slicer.record import record
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from slicer.config.serve import Kind
+
+_ANSWER_S = 10.0  # of calls that do no work
+_MOST_BYTES = 1 << 24
+_LONGEST_LINE = 1 << 16  # bytes of a header
+
+# What calls raise where nothing listens any more. All else may be a server that is alive, and has its GPU.
+Gone = aiohttp.ClientConnectorError
+
+
+def make_session() -> aiohttp.ClientSession:
+    """What asks upstreams. A connection of its own for each request, so that closing it ends the request."""
+    return aiohttp.ClientSession(
+        connector=aiohttp.TCPConnector(limit=0, force_close=True),
+        timeout=aiohttp.ClientTimeout(total=None),
+        auto_decompress=False,
+        cookie_jar=aiohttp.DummyCookieJar(),
+        trust_env=False,
+        skip_auto_headers=("User-Agent", "Accept", "Accept-Encoding", "Content-Type"),
+        max_line_size=_LONGEST_LINE,
+        max_field_size=_LONGEST_LINE,
+    )
+
+
+@record
+class Loaded:
+    """A model that a server has in memory. Sizes in bytes."""
+
+    name: str
+    size: int
+    size_vram: int  # less than size: the rest is computed by the CPU
+
+
+class Upstream:
+    """A server of a kind, by its base URL ("http://127.0.0.1:11435").
+
+    Every call raises aiohttp.ClientError where the server cannot be reached (Gone) or is cut, TimeoutError,
+    and ValueError for an answer that makes no sense.
+    """
+
+    def __init__(self, kind: Kind, base: str) -> None:
+        self.kind = kind
+        self.base = base
+        self._session = make_session()
+
+    async def close(self) -> None:
+        await self._session.close()
+
+    async def is_ready(self, path: str) -> bool:
+        """Whether it answers 200 there; without a path, whether it can be connected to. Raises nothing."""
+        try:
+            if path:
+                status, _ = await self._call("GET", path, None, _ANSWER_S)
+                return status == 200
+            parts = urlsplit(self.base)
+            async with asyncio.timeout(_ANSWER_S):
+                _, writer = await asyncio.open_connection(parts.hostname, parts.port)
+        except (aiohttp.ClientError, OSError, TimeoutError, ValueError):
+            return False
+        writer.close()
+        return True
+
+    async def loaded(self) -> tuple[Loaded, ...]:
+        """The models in memory, as Ollama says; () of other kinds. One that is being loaded is missing."""
+        if self.kind != "ollama":
+            return ()
+        said = await self._answer("GET", "/api/ps")
+        try:
+            return tuple(
+                Loaded(str(each["model"]), int(each.get("size", 0)), int(each.get("size_vram", 0)))
+                for each in said["models"] or ()
+            )
+        except (KeyError, TypeError, AttributeError) as error:
+            raise ValueError(f"GET /api/ps was answered with {said!r:.200}") from error
+
+    async def load(self, model: str, *, embeds: bool) -> str:
+        """Load a model, however long it takes; what the server says against it, or ""."""
+        path = "/api/embed" if embeds else "/api/generate"
+        status, text = await self._call("POST", path, {"model": model}, None)
+        return "" if status == 200 else _error_of(text) or f"status {status}"
+
+    async def unload(self, model: str) -> None:
+        """Ask for a model to be unloaded, which takes a while; its memory comes back later than that."""
+        asked = {"model": model, "keep_alive": 0}
+        status, _ = await self._call("POST", "/api/generate", asked, _ANSWER_S)
+        if status != 200:  # one that only makes embeddings
+            await self._call("POST", "/api/embed", asked, _ANSWER_S)
+
+    async def is_busy(self) -> bool:
+        """Whether it works on something that no request waits for: ComfyUI's queue."""
+        if self.kind != "comfyui":
+            return False
+        said = await self._answer("GET", "/queue")
+        return bool(said.get("queue_running") or said.get("queue_pending"))
+
+    async def _answer(self, method: str, path: str) -> dict[str, Any]:
+        status, text = await self._call(method, path, None, _ANSWER_S)
+        found = json.loads(text) if status == 200 else None
+        if not isinstance(found, dict):
+            raise ValueError(f"{method} {path} was answered with {status}: {text[:200]!r}")
+        return found
+
+    async def _call(
+        self, method: str, path: str, body: dict[str, Any] | None, timeout_s: float | None
+    ) -> tuple[int, bytes]:
+        data = None if body is None else json.dumps({**body, "stream": False}).encode()
+        headers = {"Content-Type": "application/json"} if data else {}
+        url, text = self.base.rstrip("/") + path, bytearray()
+        async with (
+            asyncio.timeout(timeout_s),
+            self._session.request(method, url, data=data, headers=headers, allow_redirects=False) as answer,
+        ):
+            async for chunk in answer.content.iter_any():
+                text += chunk
+                if len(text) > _MOST_BYTES:
+                    raise ValueError(f"{method} {path} was answered with more than {_MOST_BYTES} bytes")
+            return answer.status, bytes(text)
+
+
+def _error_of(text: bytes) -> str:
+    try:
+        found = json.loads(text)
+    except ValueError:
+        return ""
+    return str(found.get("error", "")) if isinstance(found, dict) else ""

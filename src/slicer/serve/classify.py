@@ -1,0 +1,219 @@
+"""Whether a request needs the GPU, by its method, its path and its body; and which server it is for. Pure."""
+
+from __future__ import annotations
+
+import json
+import posixpath
+import re
+from string import punctuation
+from urllib.parse import quote, unquote, urlsplit
+
+from slicer.record import record, replace
+from slicer.serve.kinds import KINDS
+from slicer.serve.model import Asked
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from typing import Any
+
+    from slicer.config.serve import Server
+    from slicer.serve.model import Need
+
+_READING = ("GET", "HEAD", "OPTIONS")
+_EMBEDS = ("/api/embed", "/api/embeddings", "/v1/embeddings")
+_ZERO = re.compile(r"[+-]?([0.]*0[0.]*(h|m|s|ms|us|µs|ns)?)+")  # of Go's durations
+_FORM_MODEL = re.compile(rb'name="?model"?\r\n(?:[^\r\n]+\r\n)*\r\n([^\r\n]{1,500})\r\n')
+_PEEKED = 1 << 20
+_PEEKED_TO_CHOOSE = 1 << 25  # openai's client writes the model behind messages and their images
+
+
+@record
+class Request:
+    """A request, as far as it can be told before its body is read."""
+
+    method: str
+    path: str  # decoded once, without a query, a double slash, a dot or a slash at the end
+    is_websocket: bool
+    is_compressed: bool  # the body is
+
+    @property
+    def route(self) -> str:
+        return f"{self.method} {self.path}"
+
+
+def origin_form(target: str) -> str:
+    """The path and query of a request line, as they are forwarded; "" where there is no such thing.
+
+    A client that takes slicer for an HTTP proxy writes the whole URL. Bytes beyond ASCII become
+    percent-encoded.
+    """
+    if not target.startswith("/"):
+        parts = urlsplit(target)
+        if parts.scheme not in ("http", "https"):
+            return ""
+        target = target[target.index("//") + 2 :]
+        target = target[len(parts.netloc) :]
+        target = target if target.startswith("/") else f"/{target}"
+    return quote(target.partition("#")[0].encode("utf-8", "surrogateescape"), safe=punctuation)
+
+
+def request(method: str, target: str, headers: Mapping[str, str]) -> Request:
+    """``target``: in the form of :func:`origin_form`. Names of ``headers`` are found in any case."""
+    path = posixpath.normpath("/" + unquote(target.partition("?")[0]).lstrip("/"))
+    is_websocket = method == "GET" and headers.get("Upgrade", "").lower() == "websocket"
+    is_compressed = headers.get("Content-Encoding", "identity") != "identity"
+    return Request(method.upper(), path, is_websocket, is_compressed)
+
+
+def bytes_to_peek(servers: Sequence[Server], asked: Request) -> int:
+    """How much of the body is to be read before it is decided; 0: nothing of it."""
+    if asked.method in _READING or asked.is_compressed:
+        return 0
+    working = [each for each in servers if _need(each, asked) == "gpu"]
+    if working and len(servers) > 1 and any(each.models for each in servers):
+        return _PEEKED_TO_CHOOSE
+    return _PEEKED if any(each.kind == "ollama" for each in working) else 0
+
+
+@record
+class Body:
+    """What was peeked of a body."""
+
+    fields: dict[str, Any]  # of its JSON, or of what could be read of that; their names are folded
+    is_broken: bool  # it is whole, and no JSON
+
+    @property
+    def model(self) -> str:
+        found = self.fields.get("model") or self.fields.get("name")
+        return found if isinstance(found, str) else ""
+
+
+NO_BODY = Body({}, is_broken=False)
+
+
+def read_body(peeked: bytes, *, is_whole: bool) -> Body:
+    """Of a body that is longer than what was peeked, the fields at its beginning count."""
+    if peeked.startswith(b"--"):
+        found = _FORM_MODEL.search(peeked)
+        return Body({"model": found[1].decode(errors="replace")}, is_broken=False) if found else NO_BODY
+    text = peeked.decode(errors="replace").lstrip(" \t\r\n")
+    if not is_whole:
+        return Body(_first_fields(text), is_broken=False)
+    try:
+        # Go takes the first value, and field names in any case: a body must mean the same here and there.
+        found, _ = json.JSONDecoder(object_pairs_hook=_folded).raw_decode(text)
+    except (ValueError, RecursionError):
+        return Body({}, is_broken=True)
+    return Body(found, is_broken=False) if isinstance(found, dict) else Body({}, is_broken=True)
+
+
+def classify(server: Server, asked: Request, body: Body) -> Asked:
+    """What the request asks for. A body that is cut off or compressed is taken for work."""
+    need = _need(server, asked)
+    if need == "gpu" and server.kind == "ollama":
+        need = _ollama_need(asked.route, body)
+    elif need == "free" and server.kind == "ollama" and _own_path(server, asked.path) == "/api/ps":
+        need = "loaded"
+    return Asked(need, body.model, _own_path(server, asked.path) in _EMBEDS)
+
+
+def is_queued(server: Server, asked: Request) -> bool:
+    """Whether the work begins with the answer, and does not end with it."""
+    return _fits(_own(server, asked), KINDS[server.kind].queued)
+
+
+def choose(servers: Sequence[Server], asked: Request, body: Body) -> Server:
+    """One of those at one address: by the model, else by the longest path that fits, else the first."""
+    for server in servers:
+        if body.model and any(_same(body.model, each) for each in server.models):
+            return server
+    fitting = [each for each in servers if each.path and _is_below(asked.path, each.path)]
+    return max(fitting, key=lambda each: len(each.path), default=servers[0])
+
+
+def _same(model: str, listed: str) -> bool:
+    """Ollama's clients may leave ":latest" out."""
+    return model.removesuffix(":latest") == listed.removesuffix(":latest")
+
+
+def _is_below(path: str, prefix: str) -> bool:
+    return path == prefix or path.startswith(prefix.rstrip("/") + "/")
+
+
+def _own_path(server: Server, path: str) -> str:
+    """Without what the server was chosen by: its kind's own paths lie below."""
+    if server.path and _is_below(path, server.path):
+        return "/" + path[len(server.path.rstrip("/")) :].lstrip("/")
+    return path
+
+
+def _own(server: Server, asked: Request) -> Request:
+    return replace(asked, path=_own_path(server, asked.path))
+
+
+def _need(server: Server, asked: Request) -> Need:
+    """By method and path alone."""
+    known, own = KINDS[server.kind], _own(server, asked)
+    need: Need
+    if own.method != "OPTIONS" and _fits(own, known.forbidden) and not _fits(own, server.routes_allow):
+        return "forbidden"
+    if own.is_websocket and (server.ignore_websockets or not known.is_websocket_work):
+        return "free"
+    for routes, need in (
+        (server.routes_free, "free"), (server.routes_gpu, "gpu"), (known.free, "free"), (known.gpu, "gpu"),
+    ):  # fmt: skip
+        if _fits(own, routes):
+            return need
+    return "free" if own.method in _READING and not own.is_websocket else "gpu"
+
+
+def _fits(asked: Request, routes: Sequence[str]) -> bool:
+    for each in routes:
+        text = asked.path if each.startswith("/") else asked.route
+        if text == each or (each.endswith("*") and text.startswith(each[:-1])):
+            return True
+    return False
+
+
+def _ollama_need(route: str, body: Body) -> Need:
+    """A call without work loads or unloads a model: `ollama run` and `ollama stop` send these."""
+    if body.is_broken or body.model.endswith((":cloud", "-cloud")):
+        return "free"  # it is refused; a model of ollama.com is computed there
+    fields = body.fields
+    if route not in ("POST /api/generate", "POST /api/chat") or not fields:
+        return "gpu"
+    if any(fields.get(each) for each in ("prompt", "messages", "images")):
+        return "gpu"
+    return "loaded" if _is_zero(fields.get("keep_alive")) else "load"
+
+
+def _is_zero(keep_alive: object) -> bool:
+    if isinstance(keep_alive, str):
+        return _ZERO.fullmatch(keep_alive) is not None
+    return isinstance(keep_alive, int | float) and not isinstance(keep_alive, bool) and keep_alive == 0
+
+
+def _folded(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    return {name.casefold(): value for name, value in pairs}
+
+
+def _first_fields(text: str) -> dict[str, Any]:
+    """The fields of an object whose end is missing, up to the first that is not whole."""
+    decoder, fields, at = json.JSONDecoder(object_pairs_hook=_folded), {}, 1
+    try:
+        while text.startswith("{"):
+            name, at = decoder.raw_decode(text, _behind(text, at, ","))
+            value, at = decoder.raw_decode(text, _behind(text, at, ":"))
+            if text[_behind(text, at, "") :]:  # else more of a number may come
+                fields[str(name).casefold()] = value
+    except (ValueError, RecursionError):
+        pass  # here it is cut off
+    return fields
+
+
+def _behind(text: str, at: int, mark: str) -> int:
+    """The place of what comes next, behind spaces and a mark."""
+    while at < len(text) and text[at] in (" ", "\t", "\r", "\n", mark):
+        at += 1
+    return at

@@ -1,0 +1,93 @@
+"""What slicer knows of each kind of server: its paths, where it listens, how its errors look. Pure.
+
+From the sources of Ollama 0.33, llama.cpp's server, vLLM, SGLang, LM Studio and ComfyUI, as of August 2026.
+"""
+
+from __future__ import annotations
+
+from slicer.record import record
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Literal
+
+    from slicer.config.serve import Kind
+
+    Shape = Literal["ollama", "openai", "text"]
+
+
+@record
+class Known:
+    """What is known of a kind of server.
+
+    Routes are "METHOD /path", or "/path" for every method; "*" at the end stands for any rest. What no route
+    names needs the GPU, but for GET, HEAD and OPTIONS.
+    """
+
+    ready_path: str  # answers 200 once it can work; "" is: it can be connected to
+    port_variables: tuple[tuple[str, str], ...]  # that tell it its address; ${PORT} stands for the port
+    gpu: tuple[str, ...]  # need the GPU, whatever the method says
+    free: tuple[str, ...]  # need none, whatever the method says
+    forbidden: tuple[str, ...]  # administrative: they give memory back, or take it, behind slicer's back
+    queued: tuple[str, ...]  # are answered at once, and worked on afterwards (see asking.is_busy)
+    is_websocket_work: bool  # whether an open websocket counts as a request
+    shape: Shape  # of errors, where the path does not tell
+
+
+KINDS: dict[Kind, Known] = {
+    "ollama": Known(
+        ready_path="/api/version",
+        port_variables=(("OLLAMA_HOST", "127.0.0.1:${PORT}"),),
+        gpu=(),
+        free=(
+            "POST /api/show", "POST /api/copy", "POST /api/me", "POST /api/signout", "POST /api/pull",
+            "POST /api/push", "POST /api/create", "POST /api/blobs/*", "DELETE /api/delete",
+            "DELETE /api/user/keys/*", "POST /api/experimental/*",
+        ),
+        forbidden=(),
+        queued=(),
+        is_websocket_work=False,
+        shape="ollama",
+    ),
+    "openai": Known(
+        ready_path="/health",
+        port_variables=(),
+        gpu=(),
+        free=(),
+        forbidden=(
+            "/sleep", "/wake_up", "/collective_rpc", "/reset_prefix_cache", "/unload", "/models/load",
+            "/models/unload", "/api/v1/models/load", "/api/v1/models/unload", "/release_memory_occupation",
+            "/resume_memory_occupation",
+        ),
+        queued=(),
+        is_websocket_work=True,  # /v1/realtime
+        shape="openai",
+    ),
+    "llamacpp": Known(
+        ready_path="/health",
+        port_variables=(("LLAMA_ARG_PORT", "${PORT}"), ("LLAMA_ARG_HOST", "127.0.0.1")),
+        gpu=(),
+        free=(),
+        forbidden=("/models/load", "/models/unload"),
+        queued=(),
+        is_websocket_work=False,
+        shape="openai",
+    ),
+    "comfyui": Known(
+        ready_path="/system_stats",
+        port_variables=(),
+        gpu=("GET /",),  # its page starts it; what a page that stays open asks for does not
+        free=(
+            "POST /queue", "POST /api/queue", "POST /interrupt", "POST /api/interrupt", "POST /history",
+            "POST /api/history",
+        ),
+        forbidden=("/free", "/api/free"),
+        queued=("POST /prompt", "POST /api/prompt"),
+        is_websocket_work=False,  # it is open for as long as its page is
+        shape="text",
+    ),
+    "raw": Known(
+        ready_path="", port_variables=(), gpu=(), free=(), forbidden=(), queued=(),
+        is_websocket_work=True, shape="text",
+    ),
+}  # fmt: skip

@@ -1,0 +1,182 @@
+"""The life of one server, from the first request to the memory that is free again: what happens next. Pure.
+
+:func:`step` takes what has happened and says what is to be done. The owner of a server feeds this with all
+that happens, in its order, and does what it says. So nothing is acquired or started twice, and no request
+reaches a server that is about to go.
+"""
+
+from __future__ import annotations
+
+from slicer.record import record, replace
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Literal
+
+    from slicer.serve.model import State
+
+    Event = Literal[
+        "came",  # a request that needs the GPU
+        "gave_up",  # the client of a request that was not forwarded yet has gone
+        "began",  # a call of slicer's own, such as the load of a model: it counts as one that is forwarded
+        "done",  # a request that was forwarded has ended
+        "granted",  # the lease is held; what slicer starts is being started
+        "refused",  # others hold the GPU, and it was not to be waited for; or there can be no lease
+        "ready",  # the server answers
+        "failed",  # it did not become ready
+        "ended",  # its job has ended by itself
+        "free",  # released: the memory has come back, and so has the lease
+        "stuck",  # release_timeout is over, and the memory is in use
+        "crowded",  # another job waits for the GPU that this one has
+        "uncrowded",
+        "rivalled",  # so does a server at the same address
+        "unrivalled",
+        "time",  # nothing but the time that has passed
+        "close",  # slicer serve is to end
+    ]
+    Action = Literal[
+        "acquire",  # ask for the lease, and start the server once it is held
+        "withdraw",  # take the request for the lease back
+        "admit",  # forward the requests that wait
+        "refuse",  # answer those that wait that the server is busy, or why it failed
+        "release",  # unload, or end the job, until that succeeds; "stuck" may be heard, and "free" is
+    ]
+
+_LONGEST_PAUSE_S = 60.0  # between attempts to start what fails to
+
+
+@record
+class Bounds:
+    """What a server's settings say of its life, in seconds."""
+
+    idle_s: float
+    min_hold_s: float
+    drain_s: float
+    give_way: bool
+
+
+@record
+class Life:
+    """What is known of a server. Times in seconds on one clock that only goes forward."""
+
+    state: State = "stopped"
+    since_s: float = 0.0  # in this state
+    held_since_s: float = 0.0  # the lease
+    waiting: int = 0  # requests that are not forwarded yet
+    running: int = 0  # requests that are
+    idle_since_s: float = 0.0  # the end of the last request
+    failures: int = 0  # to start, one after another
+    not_before_s: float = 0.0  # when it may be started again
+    is_crowded: bool = False
+    is_rivalled: bool = False
+    is_closing: bool = False
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether it holds what it has for nobody."""
+        return self.state == "ready" and not self.running
+
+
+def step(life: Life, event: Event, now_s: float, bounds: Bounds) -> tuple[Life, tuple[Action, ...]]:
+    """What becomes of the server by this event, and what is to be done, in this order."""
+    life, actions = _happened(life, event, now_s)
+    life, more = _settled(life, now_s, bounds)
+    return life, (*actions, *more)
+
+
+def due_s(life: Life, bounds: Bounds) -> float | None:
+    """When :func:`step` is to hear of the time again; None: not before something else happens."""
+    if life.state == "draining" and life.is_closing:
+        return life.since_s + bounds.drain_s
+    if life.state != "ready":
+        return None
+    ends = [life.idle_since_s + bounds.idle_s] if life.is_idle else []
+    ends += [life.held_since_s + bounds.min_hold_s] if life.is_rivalled else []
+    return min(ends, default=None)
+
+
+def _happened(life: Life, event: Event, now_s: float) -> tuple[Life, tuple[Action, ...]]:
+    """What the event says by itself."""
+    match event:
+        case "came" if life.state == "ready":
+            return replace(life, running=life.running + 1), ("admit",)
+        case "came":
+            return replace(life, waiting=life.waiting + 1), ()
+        case "gave_up":
+            return replace(life, waiting=max(0, life.waiting - 1)), ()
+        case "began":
+            return replace(life, running=life.running + 1), ()
+        case "done":
+            return replace(life, running=max(0, life.running - 1), idle_since_s=now_s), ()
+        case "crowded" | "uncrowded":
+            return replace(life, is_crowded=event == "crowded"), ()
+        case "rivalled" | "unrivalled":
+            return replace(life, is_rivalled=event == "rivalled"), ()
+        case "close":
+            return replace(life, is_closing=True), ()
+        case _:  # the time, or how the lease and the server are
+            return _moved(life, event, now_s)
+
+
+def _moved(life: Life, event: Event, now_s: float) -> tuple[Life, tuple[Action, ...]]:
+    """What news of the lease and of the server mean. Of what was given up meanwhile they mean nothing."""
+    match life.state, event:
+        case "waiting", "granted":
+            life = replace(life, held_since_s=now_s, is_crowded=False, is_rivalled=False)
+            return _into(life, "starting", now_s), ()
+        case "waiting", "refused":
+            return replace(_into(life, "stopped", now_s), waiting=0), ("refuse",)
+        case "starting", "ready":
+            # Requests of the time before may not have heard yet that their server has gone.
+            running = life.running + life.waiting
+            life = replace(life, running=running, waiting=0, failures=0, idle_since_s=now_s)
+            return _into(life, "ready", now_s), ("admit",)
+        case "starting", "failed" | "ended":
+            failures = life.failures + 1
+            pause_s = 0.0 if failures == 1 else min(2.0**failures, _LONGEST_PAUSE_S)
+            life = replace(life, waiting=0, failures=failures, not_before_s=now_s + pause_s)
+            return _into(life, "releasing", now_s), ("refuse", "release")
+        case "ready" | "draining", "ended":
+            # Requests that were forwarded hear of it by the cut. The memory has to come back all the same.
+            return _into(life, "releasing", now_s), ("release",)
+        case "releasing" | "stuck", "free":
+            return _into(life, "stopped", now_s), ()
+        case "releasing", "stuck":
+            return _into(life, "stuck", now_s), ()
+        case _:
+            return life, ()
+
+
+def _settled(life: Life, now_s: float, bounds: Bounds) -> tuple[Life, tuple[Action, ...]]:
+    """What follows from how things stand."""
+    must_refuse = life.is_closing or (life.state == "stopped" and now_s < life.not_before_s)
+    if must_refuse and life.waiting:
+        life, more = _settled(replace(life, waiting=0), now_s, bounds)
+        return life, ("refuse", *more)
+    if life.state == "stopped" and life.waiting:
+        return _into(life, "waiting", now_s), ("acquire",)
+    if life.state == "waiting" and not life.waiting:
+        return _into(life, "stopped", now_s), ("withdraw",)
+    if life.state == "starting" and life.is_closing:
+        return _into(life, "releasing", now_s), ("release",)
+    if life.state == "ready" and _is_to_go(life, now_s, bounds):
+        life = _into(life, "draining", now_s)
+    is_cut = life.state == "draining" and life.is_closing and now_s >= life.since_s + bounds.drain_s
+    if life.state == "draining" and (not life.running or is_cut):
+        return _into(life, "releasing", now_s), ("release",)
+    return life, ()
+
+
+def _is_to_go(life: Life, now_s: float, bounds: Bounds) -> bool:
+    """Whether a server that is ready is to be released once its requests have ended."""
+    if life.is_closing:
+        return True
+    if life.is_rivalled and (life.is_idle or now_s >= life.held_since_s + bounds.min_hold_s):
+        return True
+    if not life.is_idle:
+        return False
+    return (bounds.give_way and life.is_crowded) or now_s >= life.idle_since_s + bounds.idle_s
+
+
+def _into(life: Life, state: State, now_s: float) -> Life:
+    return replace(life, state=state, since_s=now_s)

@@ -1,0 +1,133 @@
+"""The sockets of a proxy: those that systemd hands over, or its own."""
+
+from __future__ import annotations
+
+import errno
+import ipaddress
+import os
+import socket
+import stat
+from contextlib import suppress
+
+from slicer.errors import UsageError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+_UNIX = "unix:"
+_FIRST_FD = 3  # sd_listen_fds(3)
+BACKLOG = 1024  # connections that have not been looked at yet
+
+
+def open_all(addresses: Iterable[str], environ: Mapping[str, str]) -> dict[str, socket.socket]:
+    """A listening socket for each address. Raises UsageError for one that is taken or cannot be had."""
+    given = {_address_of(each): each for each in handed(environ)}
+    found: dict[str, socket.socket] = {}
+    try:
+        for address in addresses:
+            known = _canonical(address)
+            found[address] = given.pop(known) if known in given else _open(address)
+    except BaseException:
+        for each in found.values():
+            each.close()
+        raise
+    finally:
+        for each in given.values():
+            each.close()
+    return found
+
+
+def remove(sockets: Mapping[str, socket.socket], environ: Mapping[str, str]) -> None:
+    """Remove the files of our own unix sockets. Those of systemd's stay."""
+    if environ.get("LISTEN_PID") != str(os.getpid()):
+        for address in sockets:
+            if address.startswith(_UNIX):
+                with suppress(FileNotFoundError):
+                    os.unlink(address[len(_UNIX) :])
+
+
+def handed(environ: Mapping[str, str]) -> list[socket.socket]:
+    """The sockets that systemd has passed on to this very process."""
+    if environ.get("LISTEN_PID") != str(os.getpid()):
+        return []
+    count = int(environ.get("LISTEN_FDS", "0"))
+    found = [socket.socket(fileno=_FIRST_FD + number) for number in range(count)]
+    for each in found:
+        each.setblocking(False)
+        each.set_inheritable(False)
+    return found
+
+
+def split(address: str) -> tuple[str, int]:
+    """Host and port of "127.0.0.1:11434" or "[::1]:11434". Raises ValueError."""
+    host, _, port = address.rpartition(":")
+    return host.removeprefix("[").removesuffix("]"), int(port)
+
+
+def _open(address: str) -> socket.socket:
+    try:
+        made = _unix(address[len(_UNIX) :]) if address.startswith(_UNIX) else _tcp(*split(address))
+    except OSError as error:
+        is_taken = error.errno == errno.EADDRINUSE
+        hint = "what listens there has to move: its clients keep this address" if is_taken else ""
+        raise UsageError(f"cannot listen: {error.strerror or error}", where=address, hint=hint) from error
+    made.listen(BACKLOG)
+    made.setblocking(False)
+    return made
+
+
+def _tcp(host: str, port: int) -> socket.socket:
+    family, _, _, _, where = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+    made = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if family == socket.AF_INET6:
+            made.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)  # 0.0.0.0 is an address of its own
+        made.bind(where)
+    except BaseException:
+        made.close()
+        raise
+    return made
+
+
+def _unix(path: str) -> socket.socket:
+    made = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    before = os.umask(0o177)
+    try:
+        if _is_abandoned(path):
+            os.unlink(path)
+        made.bind(path)
+    except BaseException:
+        made.close()
+        raise
+    finally:
+        os.umask(before)
+    return made
+
+
+def _is_abandoned(path: str) -> bool:
+    """Whether it is a socket of our own on which nobody listens: that of a proxy that was killed."""
+    try:
+        found = os.lstat(path)
+    except FileNotFoundError:
+        return False
+    if not stat.S_ISSOCK(found.st_mode) or found.st_uid != os.geteuid():
+        return False
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        probe.setblocking(False)
+        return probe.connect_ex(path) == errno.ECONNREFUSED
+
+
+def _canonical(address: str) -> str:
+    if address.startswith(_UNIX):
+        return address
+    host, port = split(address)
+    with suppress(ValueError):
+        host = str(ipaddress.ip_address("127.0.0.1" if host == "localhost" else host))
+    return f"{host}:{port}"
+
+
+def _address_of(sock: socket.socket) -> str:
+    name = sock.getsockname()
+    return f"{_UNIX}{name}" if sock.family == socket.AF_UNIX else f"{name[0]}:{name[1]}"

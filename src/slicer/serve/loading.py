@@ -1,0 +1,115 @@
+"""The models of a server that is ready: slicer loads them itself, and looks whether they fit on the GPU."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from contextlib import suppress
+
+import aiohttp
+
+from slicer.serve.model import Unavailable
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from slicer.config.serve import Server
+    from slicer.serve.asking import Loaded, Upstream
+    from slicer.serve.life import Event
+    from slicer.serve.model import Asked
+
+_KNOWN_FOR_S = 2.0  # that a model is loaded: a request that follows at once asks nobody
+
+
+class Loading:
+    """The models of one run of a server. A load counts as a request of its own, whoever has asked for it."""
+
+    def __init__(
+        self, settings: Server, upstream: Upstream, report: Callable[[str], None],
+        tell: Callable[[Event], None],
+    ) -> None:  # fmt: skip
+        self.upstream = upstream
+        self._settings = settings
+        self._report = report
+        self._tell = tell
+        self._known_until_s: dict[str, float] = {}
+        self._loads: dict[str, asyncio.Task[Unavailable | None]] = {}
+        self._wanted: dict[str, int] = {}  # requests that wait for a load
+        self._said: set[str] = set()
+
+    async def loaded(self, asked: Asked) -> None:
+        """Return when the model of the request is loaded, or cannot be: then the request itself will tell.
+
+        Raises Unavailable for one that does not fit on the GPU, where that is to be refused.
+        """
+        model = full_name(asked.model)
+        if self._settings.kind != "ollama" or not self._settings.load_first:
+            return
+        if time.monotonic() < self._known_until_s.get(model, 0.0):
+            return
+        load = self._loads.get(model)
+        if load is None:
+            load = self._loads[model] = asyncio.ensure_future(self._load(asked, model))
+            load.add_done_callback(lambda _: self._loads.pop(model, None))
+        self._wanted[model] = self._wanted.get(model, 0) + 1
+        try:
+            await asyncio.wait([load])
+        finally:
+            self._wanted[model] -= 1
+            if not self._wanted[model] and not load.done():
+                # Nobody waits for it any more. It may end, for those who come again, but not hang for ever.
+                loop = asyncio.get_running_loop()
+                loop.call_later(self._settings.ready_timeout_s, self._give_up, model, load)
+        if load.cancelled():
+            raise Unavailable("stopping", f"{self._settings.name} is being stopped")
+        error = load.result()
+        if error is not None:
+            raise error
+
+    def _give_up(self, model: str, load: asyncio.Task[Unavailable | None]) -> None:
+        if not self._wanted.get(model):
+            load.cancel()
+
+    async def _load(self, asked: Asked, model: str) -> Unavailable | None:
+        self._tell("began")
+        try:
+            # Of an error the request itself will hear.
+            with suppress(aiohttp.ClientError, TimeoutError, ValueError):
+                found = await self._find(model)
+                if found is None and not await self.upstream.load(asked.model, embeds=asked.embeds):
+                    found = await self._find(model)
+                if found is not None:
+                    return self._judged(found, model)
+            return None
+        finally:
+            self._tell("done")
+
+    async def _find(self, model: str) -> Loaded | None:
+        loaded = await self.upstream.loaded()
+        return next((each for each in loaded if full_name(each.name) == model), None)
+
+    def _judged(self, found: Loaded, model: str) -> Unavailable | None:
+        if found.size_vram < found.size:
+            part = round(100 * (1 - found.size_vram / found.size))
+            text = f"{part} % of {found.name} lies in the machine's memory: the GPU's is too small for it"
+            if self._settings.on_offload == "fail":
+                return Unavailable("offloaded", text)
+            if text not in self._said:
+                self._said.add(text)
+                self._report(f"{self._settings.name}: {text}")
+        self._known_until_s[model] = time.monotonic() + _KNOWN_FOR_S
+        return None
+
+    async def close(self) -> None:
+        """Give up the loads that go on, and the connections."""
+        loads = list(self._loads.values())
+        for load in loads:
+            load.cancel()
+        await asyncio.gather(*loads, return_exceptions=True)
+        await self.upstream.close()
+
+
+def full_name(model: str) -> str:
+    """The name of a model with its tag, as /api/ps has it."""
+    return model if ":" in model.rpartition("/")[2] else f"{model}:latest"

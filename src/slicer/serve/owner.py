@@ -1,0 +1,295 @@
+"""The owner of one server: it hears of all that happens, in its order, and does what :mod:`.life` says."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import os
+import time
+from contextlib import asynccontextmanager
+
+from slicer.errors import SlicerError
+from slicer.quantity import format_duration
+from slicer.serve import life, looking
+from slicer.serve.asking import Upstream
+from slicer.serve.life import Bounds, Life
+from slicer.serve.loading import Loading
+from slicer.serve.model import Standing, Unavailable
+from slicer.serve.running import RunningServer
+from slicer.serve.spare import Spare
+from slicer.serve.started import StartedServer, until_ready
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
+    from typing import Any
+
+    from slicer.config.serve import Server
+    from slicer.serve.life import Action, Event
+    from slicer.serve.model import Asked
+
+_AGAIN_S = 10.0  # after the memory did not come back
+_STUCK_AFTER_S = 15.0  # beyond release_timeout, after which the job is killed
+_LONGEST_TROUBLE = 2000  # characters
+
+
+class Owner:
+    """A server of the configuration, as :class:`slicer.serve.model.Server` has it."""
+
+    def __init__(
+        self, settings: Server, log: str, environ: Mapping[str, str], report: Callable[[str], None]
+    ) -> None:
+        """``log``: the path of what its job writes. ``report`` is told of what the user should know."""
+        self.settings = settings
+        self.life = Life()
+        self.listeners: list[Callable[[], None]] = []  # called whenever something has changed
+        self.log = log
+        self._environ = environ
+        self._report = report
+        self._bounds = Bounds(
+            settings.idle_s, settings.min_hold_s, settings.drain_s, give_way=settings.give_way
+        )
+        self._wall_s = time.time()  # of the last change of state
+        self._waiters: set[asyncio.Future[None]] = set()
+        self._trouble = ""
+        self._refusal: Unavailable | None = None  # for those that wait
+        self._served = 0
+        self._form: StartedServer | RunningServer | None = None
+        self._start_task: asyncio.Task[None] | None = None
+        self._loading: Loading | None = None  # of the server while it is ready
+        self._spare = Spare(settings, log, environ, report)
+        self._holder: asyncio.Task[tuple[str, float | None]] | None = None
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._timer: asyncio.TimerHandle | None = None
+        # A lease that one task takes must not look like an outer job's to the next one.
+        self._context = contextvars.copy_context()
+
+    # -- what the HTTP side asks -----------------------------------------------------------------------------
+
+    @asynccontextmanager
+    async def use(self, asked: Asked) -> AsyncIterator[str]:
+        """See :class:`slicer.serve.model.Server`."""
+        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiters.add(turn)
+        self.tell("came")
+        try:
+            await self._admitted(turn)
+        except BaseException:
+            if turn in self._waiters:
+                self._waiters.discard(turn)
+                self.tell("gave_up")
+            elif turn.done() and not turn.cancelled() and turn.exception() is None:
+                self.tell("done")  # admitted in the moment in which its client went
+            raise
+        try:
+            loading = self._loading
+            if loading is None:  # it has died in this moment
+                raise Unavailable("failed", self._trouble or f"{self.settings.name} has ended")
+            if asked.model:
+                await loading.loaded(asked)
+            if self._form is not None:
+                self._form.check_listener()
+            yield loading.upstream.base
+        finally:
+            self._served += 1
+            self.tell("done")
+
+    async def _admitted(self, turn: asyncio.Future[None]) -> None:
+        """Raises Unavailable once max_wait is over without the lease, and what is said to all that wait."""
+        # Without max_wait the ledger answers at once. Only a release of its own may have to come first.
+        await asyncio.wait([turn], timeout=self.settings.max_wait_s or self.settings.release_timeout_s)
+        if not turn.done() and self.life.state not in ("starting", "ready"):
+            raise await self._busy()
+        await turn
+
+    @asynccontextmanager
+    async def beside(self, asked: Asked) -> AsyncIterator[str | None]:
+        """See :class:`slicer.serve.model.Server`."""
+        if not self.settings.command:
+            yield self.settings.upstream
+        elif self.settings.kind == "ollama" and asked.need == "free":
+            async with self._spare.use() as base:
+                yield base
+        else:
+            if self._form is not None and self._loading is not None:
+                self._form.check_listener()
+            yield self._loading.upstream.base if self._loading is not None else None
+
+    def standing(self) -> Standing:
+        """See :class:`slicer.serve.model.Server`."""
+        idle_for_s = time.monotonic() - self.life.idle_since_s
+        return Standing(
+            name=self.settings.name, kind=self.settings.kind, listen=self.settings.listen,
+            state=self.life.state, since_s=self._wall_s, requests=self.life.waiting + self.life.running,
+            served=self._served, idle_since_s=time.time() - idle_for_s if self.life.is_idle else None,
+            job=self.job, trouble=self._trouble[:_LONGEST_TROUBLE], pid=os.getpid(),
+        )  # fmt: skip
+
+    @property
+    def job(self) -> str:
+        """The id of the job, or of the lease, that it holds; "" for none."""
+        return self._form.job if self._form is not None else ""
+
+    @property
+    def is_used(self) -> bool:
+        """Whether it holds or does anything."""
+        return self.life.state != "stopped" or self._spare.is_running
+
+    async def close(self) -> None:
+        """Let requests end for as long as ``drain`` says, and return once all is given back.
+
+        What does not come back is said, and left: it is in use by no lease then, which the ledger sees.
+        """
+        moved = asyncio.Event()
+        self.listeners.append(moved.set)
+        self.tell("close")
+        while self.life.state not in ("stopped", "stuck"):
+            moved.clear()
+            await moved.wait()
+        await self._spare.close()
+        for task in self._tasks if self.life.state == "stuck" else ():
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    # -- what happens ----------------------------------------------------------------------------------------
+
+    def tell(self, event: Event) -> None:
+        """Something has happened."""
+        before = self.life
+        self.life, actions = life.step(self.life, event, time.monotonic(), self._bounds)
+        if self.life.state != before.state:
+            self._wall_s = time.time()
+        for action in actions:
+            self._act(action)
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        due_s = life.due_s(self.life, self._bounds)
+        if due_s is not None:
+            after_s = max(0.0, due_s - time.monotonic())
+            self._timer = asyncio.get_running_loop().call_later(after_s, self.tell, "time")
+        self._changed()
+
+    def _changed(self) -> None:
+        for listener in self.listeners:
+            listener()
+
+    def _act(self, action: Action) -> None:
+        match action:
+            case "acquire":
+                self._start_task = self._do(self._start(self._start_task))
+            case "withdraw" if self._start_task is not None:
+                self._start_task.cancel()
+            case "admit":
+                self._answer(None)
+            case "refuse":
+                stopping = Unavailable("stopping", f"{self.settings.name} is being stopped")
+                self._answer(stopping if self.life.is_closing else self._refusal or stopping)
+            case "release":
+                self._do(self._release())
+
+    def _answer(self, error: Unavailable | None) -> None:
+        """Let all that wait go on, or tell them why they cannot."""
+        for turn in self._waiters:
+            if not turn.done():
+                turn.set_result(None) if error is None else turn.set_exception(error)
+        self._waiters.clear()
+
+    async def _start(self, before: asyncio.Task[None] | None) -> None:
+        """Take the lease, and have the server started."""
+        if before is not None:
+            await asyncio.wait([before])  # it may still be leaving the line
+        form: StartedServer | RunningServer
+        if self.settings.command:
+            form = StartedServer(self.settings, self.log, self._environ, without_gpu=False)
+        else:
+            form = RunningServer(self.settings, self._environ)
+        try:
+            await form.start()
+        except asyncio.CancelledError:
+            await self._end(form)  # its turn may have come in this moment
+            raise
+        except Unavailable as error:
+            self._refusal = await self._busy() if error.problem == "busy" else error
+            self._note_trouble("" if error.problem == "busy" else str(error))
+            self.tell("refused")
+            return
+        self._form = form
+        self.tell("granted")
+        self._do(self._run(form))
+
+    async def _run(self, form: StartedServer | RunningServer) -> None:
+        """From the lease to the end of the server."""
+        upstream = Upstream(self.settings.kind, form.base)
+        try:
+            await until_ready(self.settings, form, upstream)
+        except Unavailable as error:
+            await upstream.close()
+            if self.life.state == "starting":
+                self._refusal = error
+                self._note_trouble(str(error))
+                self.tell("failed")
+            return
+        if self.life.state != "starting":  # slicer serve is to end
+            await upstream.close()
+            return
+        self._note_trouble("")
+        self._loading = Loading(self.settings, upstream, self._report, self.tell)
+        self.tell("ready")
+        await form.ended()
+        if self._form is form and self.life.state in ("ready", "draining"):
+            self._note_trouble(str(form.failure()))
+            self.tell("ended")
+
+    async def _release(self) -> None:
+        """End the server, or have it unload. What does not come back is tried again and again."""
+        form, loading = self._form, self._loading
+        self._loading = None
+        if loading is not None:
+            await loading.close()
+        if form is not None:
+            await self._end(form)
+        if self.life.state == "stuck":
+            self._note_trouble("")
+        self._form = None
+        self.tell("free")
+
+    async def _end(self, form: StartedServer | RunningServer) -> None:
+        while True:
+            try:
+                await asyncio.wait_for(form.stop(), self.settings.release_timeout_s + _STUCK_AFTER_S)
+                return
+            except (Unavailable, TimeoutError) as error:
+                self._note_trouble(str(error) or f"{self.settings.name} does not end")
+                self.tell("stuck")
+            await asyncio.sleep(_AGAIN_S)
+
+    async def _busy(self) -> Unavailable:
+        """The answer that others have the GPU, or that it is not given back."""
+        if self.life.state == "stuck":
+            return Unavailable("busy", f"{self.settings.name} cannot be used yet: {self._trouble}")
+        if self._holder is None or self._holder.done():  # one look for all that ask in this moment
+            self._holder = self._do(self._look_for_holder())
+        holder, left_s = await asyncio.shield(self._holder)
+        about = "" if left_s is None else f", for about {format_duration(left_s)} more"
+        has_it = f": {holder} has it{about}" if holder else ""
+        return Unavailable("busy", f"the GPU is busy{has_it}", holder=holder, retry_after_s=left_s)
+
+    async def _look_for_holder(self) -> tuple[str, float | None]:
+        try:
+            return looking.first_holder(await looking.status(self._environ))
+        except SlicerError as error:
+            self._report(f"{self.settings.name}: {error}")
+            return "", None
+
+    def _note_trouble(self, text: str) -> None:
+        if text and text != self._trouble:
+            self._report(f"{self.settings.name}: {text}")
+        self._trouble = text
+        self._changed()
+
+    def _do(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
+        task = asyncio.get_running_loop().create_task(work, context=self._context.copy())
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task

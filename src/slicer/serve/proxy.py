@@ -1,0 +1,327 @@
+"""The HTTP side: each request is forwarded byte for byte, once its server may be used.
+
+What is sent is what was received: bodies and compressed content untouched, at once, with no limit of size or
+time. A client that goes ends its request upstream; an upstream that is cut cuts its client.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import socket
+import struct
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+
+import aiohttp
+from aiohttp import web
+from yarl import URL
+
+from slicer.serve import classify, refusing, websockets
+from slicer.serve.asking import Upstream, make_session
+from slicer.serve.model import Unavailable
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable, Sequence
+
+    from multidict import CIMultiDictProxy
+
+    from slicer.config import serve
+    from slicer.serve.classify import Body, Request
+    from slicer.serve.model import Asked, Server
+    from slicer.serve.refusing import Answer
+
+_HOP_BY_HOP = frozenset((
+    "connection", "keep-alive", "proxy-authenticate", "proxy-authorization", "proxy-connection", "te",
+    "trailer", "transfer-encoding", "upgrade", "expect", "host",
+))  # fmt: skip
+_LOCAL_NAMES = ("localhost", "localhost.localdomain")
+_LONGEST_LINE = 1 << 16  # bytes of a header
+_QUEUE_LOOK_S = 1.0
+_READ_AHEAD = 64 << 20  # bytes, of all requests at an address that wait
+_RESET = struct.pack("ii", 1, 0)  # SO_LINGER: a close that the peer sees as an error
+
+
+class Front:
+    """All servers at one address."""
+
+    def __init__(self, servers: Sequence[Server], report: Callable[[str], None]) -> None:
+        """``report`` is told of what only slicer's own user can mend. To be used within one event loop."""
+        self._settings = [each.settings for each in servers]
+        self._by_name = {each.settings.name: each for each in servers}
+        self._report = report
+        self._refused_hosts: set[str] = set()
+        self._queued: set[asyncio.Task[None]] = set()
+        self._session: aiohttp.ClientSession | None = None
+        self._room = _Room(_READ_AHEAD)
+        self.connections = 0  # requests in whatever state; a proxy without any may leave
+
+    def runner(self) -> web.ServerRunner:
+        """What serves it, once it is set up and has sites. Its handlers are cancelled when clients go."""
+        return web.ServerRunner(
+            web.Server(
+                self.handle, handler_cancellation=True, access_log=None, auto_decompress=False,
+                max_line_size=_LONGEST_LINE, max_field_size=_LONGEST_LINE,
+            )
+        )  # fmt: skip
+
+    async def close(self) -> None:
+        """Give up what is still watched and connected."""
+        for task in self._queued:
+            task.cancel()
+        await asyncio.gather(*self._queued, return_exceptions=True)
+        if self._session is not None:
+            await self._session.close()
+
+    # -- one request -----------------------------------------------------------------------------------------
+
+    async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
+        """Answer it, or have it answered."""
+        self.connections += 1
+        try:
+            return await self._handle(request)
+        finally:
+            self.connections -= 1
+
+    async def _handle(self, request: web.BaseRequest) -> web.StreamResponse:
+        first = self._settings[0]
+        target = classify.origin_form(request.raw_path)
+        asked = classify.request(request.method, target, request.headers)
+        if not target:
+            return _sent(refusing.refusal(first.kind, asked.path, 400, f"{request.method} is not forwarded"))
+        if not _is_meant(request, first.hosts):
+            return _sent(self._foreign_host(request, first, asked))
+        async with _Incoming(request, target, self._room) as incoming:
+            return await self._decide(incoming, asked)
+
+    async def _decide(self, incoming: _Incoming, asked: Request) -> web.StreamResponse:
+        first = self._settings[0]
+        try:
+            body = await incoming.peek(classify.bytes_to_peek(self._settings, asked))
+        except web.RequestPayloadError as error:
+            return _sent(refusing.refusal(first.kind, asked.path, 400, f"the body cannot be read: {error}"))
+        if len(self._settings) > 1 and asked.route == "GET /v1/models":
+            return _sent(refusing.model_list(each for server in self._settings for each in server.models))
+        settings = classify.choose(self._settings, asked, body)
+        try:
+            return await self._answer(incoming, self._by_name[settings.name], asked, body)
+        except Unavailable as error:
+            return _sent(refusing.unavailable(settings.kind, asked.path, error))
+
+    async def _answer(
+        self, incoming: _Incoming, server: Server, asked: Request, body: Body
+    ) -> web.StreamResponse:
+        settings = server.settings
+        meant = classify.classify(settings, asked, body)
+        if meant.need == "forbidden":
+            text = f"{asked.path} is administrative: routes_allow of [serve.{settings.name}] lets it through"
+            return _sent(refusing.refusal(settings.kind, asked.path, 403, text))
+        if meant.need in ("gpu", "load"):
+            return await self._with_gpu(incoming, server, asked, meant)
+        async with server.beside(meant) as base:
+            if base is not None:
+                return await self._forward(incoming, base, asked)
+        answer = refusing.without_server(settings, asked.route, meant)
+        if answer is None:
+            raise Unavailable("stopping", f"{settings.name} does not run: a request for its work starts it")
+        return _sent(answer)
+
+    async def _with_gpu(
+        self, incoming: _Incoming, server: Server, asked: Request, meant: Asked
+    ) -> web.StreamResponse:
+        async with AsyncExitStack() as use:
+            async with incoming.read_ahead():
+                base = await use.enter_async_context(server.use(meant))
+            response = await self._forward(incoming, base, asked)
+            if classify.is_queued(server.settings, asked) and response.status == 200:
+                task = asyncio.ensure_future(_until_done(use.pop_all(), server.settings, base))
+                self._queued.add(task)
+                task.add_done_callback(self._queued.discard)
+            return response
+
+    async def _forward(self, incoming: _Incoming, base: str, asked: Request) -> web.StreamResponse:
+        if self._session is None:
+            self._session = make_session()
+        request, url = incoming.request, URL(base.rstrip("/") + incoming.target, encoded=True)
+        headers = _forwarded(request, url)
+        if asked.is_websocket:
+            return await websockets.relay(self._session, request, url, headers)
+        try:
+            upstream = await self._session.request(
+                request.method, url, headers=headers, data=incoming.body(), allow_redirects=False
+            )
+        except (aiohttp.ClientError, OSError) as error:
+            raise Unavailable("failed", f"the server does not answer: {error}") from error
+        try:
+            return await _pass_on(request, upstream)
+        finally:
+            upstream.close()
+
+    def _foreign_host(self, request: web.BaseRequest, first: serve.Server, asked: Request) -> Answer:
+        host = f"{request.headers.get('Host', '')!r:.80}"
+        text = f"not for the host {host}: add it to hosts of [serve.{first.name}] if it is meant"
+        if host not in self._refused_hosts and len(self._refused_hosts) < 10:
+            self._refused_hosts.add(host)
+            self._report(f"{first.name}: refused a request {text}")
+        return refusing.refusal(first.kind, asked.path, 403, text)
+
+
+class _Room:
+    """How many bytes may be taken in before they are wanted."""
+
+    def __init__(self, left: int) -> None:
+        self.left = left
+
+
+class _Incoming:
+    """A request of a client, whose body is read when it is wanted."""
+
+    def __init__(self, request: web.BaseRequest, target: str, room: _Room) -> None:
+        self.request = request
+        self.target = target
+        self._room = room
+        self._ahead = 0  # bytes of that room which this one has
+        self._peeked = bytearray()
+        self._is_awaited = request.headers.get("Expect", "").lower() == "100-continue"
+
+    async def __aenter__(self) -> _Incoming:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self._room.left += self._ahead
+
+    async def peek(self, most: int) -> Body:
+        """Read the beginning, up to a bound; all of it where it is shorter."""
+        if not most or not self.request.body_exists:
+            return classify.NO_BODY if not most else classify.read_body(b"", is_whole=True)
+        self._invite()
+        while len(self._peeked) < most:
+            chunk = await self.request.content.readany()
+            if not chunk:
+                break
+            self._peeked += chunk
+        return classify.read_body(bytes(self._peeked), is_whole=self.request.content.at_eof())
+
+    def body(self) -> AsyncIterator[bytes | bytearray] | None:
+        """All of it, as it comes; to be called once."""
+        return self._chunks() if self.request.body_exists else None
+
+    async def _chunks(self) -> AsyncIterator[bytes | bytearray]:
+        self._invite()
+        if self._peeked:
+            peeked, self._peeked = self._peeked, bytearray()
+            yield peeked
+        async for chunk in self.request.content.iter_any():
+            yield chunk
+
+    def _invite(self) -> None:
+        if self._is_awaited and self.request.transport is not None and self.request.version >= (1, 1):
+            self.request.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+        self._is_awaited = False
+
+    @asynccontextmanager
+    async def read_ahead(self) -> AsyncIterator[None]:
+        """Take the body in meanwhile: that the client has gone is heard behind it."""
+        reading = asyncio.ensure_future(self._read_ahead())
+        try:
+            yield
+        finally:
+            reading.cancel()
+            await asyncio.gather(reading, return_exceptions=True)
+
+    async def _read_ahead(self) -> None:
+        if self.request.body_exists:
+            self._invite()
+        while self._room.left > 0 and (chunk := await self.request.content.readany()):
+            self._peeked += chunk
+            self._ahead += len(chunk)
+            self._room.left -= len(chunk)
+
+
+async def _pass_on(request: web.BaseRequest, upstream: aiohttp.ClientResponse) -> web.StreamResponse:
+    response = web.StreamResponse(status=upstream.status, reason=upstream.reason)
+    for name, value in _end_to_end(upstream.headers):
+        response.headers.add(name, value)
+    response.headers.setdefault("Server", "slicer")
+    await response.prepare(request)
+    try:
+        async for chunk in upstream.content.iter_any():
+            await response.write(chunk)
+        await response.write_eof()
+    except aiohttp.ClientError:
+        _cut(request, response)  # a clean end would look like a whole answer
+    return response
+
+
+def _cut(request: web.BaseRequest, response: web.StreamResponse) -> None:
+    """Close the connection behind what is sent, so that the client misses the rest."""
+    if request.transport is None:
+        return
+    is_of_known_length = request.version >= (1, 1) or "Content-Length" in response.headers
+    if not is_of_known_length:
+        peer: socket.socket = request.transport.get_extra_info("socket")
+        peer.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
+    request.transport.close()
+
+
+async def _until_done(use: AsyncExitStack, settings: serve.Server, base: str) -> None:
+    """Keep a request open until the server has done what it queued."""
+    async with use:
+        upstream = Upstream(settings.kind, base)
+        try:
+            while await _is_busy(upstream):
+                await asyncio.sleep(_QUEUE_LOOK_S)
+        finally:
+            await upstream.close()
+
+
+async def _is_busy(upstream: Upstream) -> bool:
+    try:
+        return await upstream.is_busy()
+    except TimeoutError:
+        return True  # too busy to say so
+    except (aiohttp.ClientError, ValueError):
+        return False  # it has ended
+
+
+def _sent(answer: Answer) -> web.Response:
+    return web.Response(status=answer.status, headers=answer.headers, body=answer.body)
+
+
+def _forwarded(request: web.BaseRequest, url: URL) -> list[tuple[str, str]]:
+    headers = _end_to_end(request.headers)
+    is_local = _is_address(url.host or "", only_loopback=True) or url.host in _LOCAL_NAMES
+    # What listens on loopback checks it (Ollama does). Whom the client meant was checked here.
+    return [*headers, ("Host", f"localhost:{url.port}" if is_local else url.authority)]
+
+
+def _end_to_end(headers: CIMultiDictProxy[str]) -> list[tuple[str, str]]:
+    named = {each.strip().lower() for text in headers.getall("Connection", ()) for each in text.split(",")}
+    return [
+        (name, value)
+        for name, value in headers.items()
+        if name.lower() not in _HOP_BY_HOP and name.lower() not in named and _is_utf8(value)
+    ]
+
+
+def _is_utf8(value: str) -> bool:
+    """Whether aiohttp can send it."""
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _is_meant(request: web.BaseRequest, hosts: Sequence[str]) -> bool:
+    """Whether the Host is one that a page of somebody else's cannot make its own (DNS rebinding)."""
+    host = request.headers.get("Host", "").lower()
+    name = host[1:].partition("]")[0] if host.startswith("[") else host.partition(":")[0]
+    return not host or name in (*_LOCAL_NAMES, *(each.lower() for each in hosts)) or _is_address(name)
+
+
+def _is_address(name: str, *, only_loopback: bool = False) -> bool:
+    with suppress(ValueError):
+        address = ipaddress.ip_address(name)
+        return address.is_loopback or not only_loopback
+    return False

@@ -1,0 +1,88 @@
+"""How a proxy says that it cannot help: in the words and the shape of the API that was asked. Pure."""
+
+from __future__ import annotations
+
+import json
+
+from slicer.record import record
+from slicer.serve.kinds import KINDS
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from slicer.config.serve import Kind, Server
+    from slicer.serve.model import Asked, Unavailable
+
+_LONGEST_RETRY_S = 120  # openai's client obeys no longer one
+_SHORTEST_RETRY_S = 1
+_UNKNOWN_RETRY_S = 10
+_STATUS = {"busy": 503, "stopping": 503, "offloaded": 503, "failed": 502}
+_ANTHROPIC_TYPES = {400: "invalid_request_error", 403: "permission_error", 503: "overloaded_error"}
+
+
+@record
+class Answer:
+    """One that slicer gives itself."""
+
+    status: int
+    headers: dict[str, str]
+    body: bytes
+
+
+def unavailable(kind: Kind, path: str, error: Unavailable) -> Answer:
+    """To a request that cannot be forwarded now."""
+    headers = {}
+    if error.holder:
+        headers["X-Slicer-Holder"] = error.holder.encode("ascii", "backslashreplace").decode()
+    wait_s = _UNKNOWN_RETRY_S if error.retry_after_s is None else error.retry_after_s
+    if _STATUS[error.problem] == 503:
+        headers["Retry-After"] = str(round(min(max(wait_s, _SHORTEST_RETRY_S), _LONGEST_RETRY_S)))
+    if _STATUS[error.problem] != 503 or wait_s > _LONGEST_RETRY_S:
+        headers["x-should-retry"] = "false"  # to openai's client, which else comes again at once
+    return refusal(kind, path, _STATUS[error.problem], str(error), headers)
+
+
+def refusal(kind: Kind, path: str, status: int, text: str, headers: dict[str, str] | None = None) -> Answer:
+    """An error as clients of that API expect it."""
+    text = f"slicer: {text}"
+    found: object
+    if "/v1/messages" in path:  # Anthropic's
+        type_ = _ANTHROPIC_TYPES.get(status, "api_error")
+        found = {"type": "error", "error": {"type": type_, "message": text}}
+    elif "/v1/" in path or KINDS[kind].shape == "openai":
+        type_ = "server_error" if status >= 500 else "invalid_request_error"
+        found = {"error": {"message": text, "type": type_, "param": None, "code": str(status)}}
+    elif KINDS[kind].shape == "ollama":
+        found = {"error": text}
+    else:
+        content_type = "text/plain; charset=utf-8"
+        return Answer(status, {**(headers or {}), "Content-Type": content_type}, f"{text}\n".encode())
+    return Answer(status, {**(headers or {}), "Content-Type": "application/json"}, json.dumps(found).encode())
+
+
+def without_server(server: Server, route: str, asked: Asked) -> Answer | None:
+    """What slicer answers for a server that does not run; None where it cannot tell.
+
+    Monitors, and pages that wait for a server, ask such things. They must neither start it nor give it up.
+    """
+    route = route.replace("HEAD ", "GET ", 1)
+    if asked.need == "loaded" and route.startswith("POST "):
+        empty: object = {"role": "assistant", "content": ""} if route == "POST /api/chat" else ""
+        name = "message" if empty else "response"
+        return _json({"model": asked.model, name: empty, "done": True, "done_reason": "unload"})
+    if asked.need == "loaded":
+        return _json({"models": []})
+    if route in ("GET /health", "GET /v1/health") and server.kind in ("openai", "llamacpp"):
+        return _json({"status": "ok"})
+    return model_list(server.models) if route == "GET /v1/models" and server.models else None
+
+
+def model_list(models: Iterable[str]) -> Answer:
+    """What the configuration says of models, as OpenAI's API lists them."""
+    listed = [{"id": each, "object": "model", "created": 0, "owned_by": "slicer"} for each in models]
+    return _json({"object": "list", "data": listed})
+
+
+def _json(found: object) -> Answer:
+    return Answer(200, {"Content-Type": "application/json"}, json.dumps(found).encode())

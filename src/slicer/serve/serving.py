@@ -1,0 +1,143 @@
+"""``slicer serve`` from its start to its end: the sockets, the servers behind them, signals."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+
+from aiohttp import web
+
+from slicer.errors import StateError
+from slicer.serve import listening, looking
+from slicer.serve.model import Unavailable
+from slicer.serve.owner import Owner
+from slicer.serve.proxy import Front
+from slicer.serve.running import unload
+from slicer.serve.standings import Board
+from slicer.serve.started import end_jobs, job_names, trim_log
+from slicer.serve.waiting import Line
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from slicer.config.serve import Server
+
+_LEAVES_AFTER_S = 30.0  # without a server in use and a connection, where systemd's socket can start it again
+_BETWEEN_NOTES_S = 0.2
+_BETWEEN_TRIMS_S = 60.0
+_LISTEN_VARIABLES = ("LISTEN_PID", "LISTEN_FDS", "LISTEN_FDNAMES")
+
+
+async def run(servers: Sequence[Server], environ: Mapping[str, str], report: Callable[[str], None]) -> int:
+    """Serve until SIGTERM or SIGINT; started by systemd's socket, also until it is idle. The exit code.
+
+    Raises UsageError for an address that is taken, StateError where another one runs a server of these or the
+    job that an earlier one has left cannot be ended.
+    """
+    inner = {name: value for name, value in environ.items() if name not in _LISTEN_VARIABLES}
+    board = Board(inner)
+    try:
+        for each in servers:
+            board.claim(each.name)
+        await _clear(servers, inner, report)
+        owners = [Owner(each, f"{board.logs}/{each.name}.log", inner, report) for each in servers]
+        await _serve(owners, environ, inner, board, report)
+    finally:
+        board.close()
+    return 0
+
+
+async def _clear(
+    servers: Sequence[Server], environ: Mapping[str, str], report: Callable[[str], None]
+) -> None:
+    """End what an earlier proxy has left that was killed. Raises StateError."""
+    names = [name for each in servers for name in job_names(each)]
+    left = looking.own_jobs(await looking.status(environ), names, os.geteuid())
+    if left:
+        report(f"ending what an earlier slicer serve has left: {' '.join(left)}")
+        try:
+            await end_jobs(environ, *left)
+        except Unavailable as error:
+            raise StateError(str(error)) from error
+    for each in servers:
+        if not each.command:
+            try:
+                await asyncio.wait_for(unload(each), each.release_timeout_s)
+            except TimeoutError:
+                report(f"{each.name}: models are still loaded at {each.upstream}, which no lease stands for")
+
+
+async def _serve(
+    owners: Sequence[Owner], environ: Mapping[str, str], inner: Mapping[str, str], board: Board,
+    report: Callable[[str], None],
+) -> None:  # fmt: skip
+    is_by_socket = environ.get("LISTEN_PID") == str(os.getpid())
+    addresses = tuple(dict.fromkeys(address for each in owners for address in each.settings.listen))
+    sockets = listening.open_all(addresses, environ)
+    fronts = {
+        address: Front([each for each in owners if address in each.settings.listen], report)
+        for address in addresses
+    }
+    runners = {address: front.runner() for address, front in fronts.items()}
+    beside = [asyncio.ensure_future(Line(owners, inner, report).watch())]
+    beside += [asyncio.ensure_future(_note(owner, board, report)) for owner in owners]
+    beside += [asyncio.ensure_future(_trim(owners))]
+    try:
+        for address, runner in runners.items():
+            await runner.setup()
+            await web.SockSite(runner, sockets[address], backlog=listening.BACKLOG).start()
+        await _until_the_end(owners, list(fronts.values()), leaves=is_by_socket)
+        for runner in runners.values():
+            for site in list(runner.sites):
+                await site.stop()
+        await asyncio.gather(*(owner.close() for owner in owners))
+    finally:
+        for runner in runners.values():
+            await runner.cleanup()
+        listening.remove(sockets, environ)
+        for front in fronts.values():
+            await front.close()
+        for task in beside:
+            task.cancel()
+        await asyncio.gather(*beside, return_exceptions=True)
+
+
+async def _note(owner: Owner, board: Board, report: Callable[[str], None]) -> None:
+    """Write down how the server stands, whenever that changes."""
+    changed = asyncio.Event()
+    owner.listeners.append(changed.set)
+    while True:
+        changed.clear()
+        try:
+            board.write(owner.standing())
+        except OSError as error:
+            report(f"{owner.settings.name}: slicer status does not show how it stands: {error}")
+        await asyncio.sleep(_BETWEEN_NOTES_S)
+        await changed.wait()
+
+
+async def _trim(owners: Sequence[Owner]) -> None:
+    """Keep the logs of the servers from filling the memory in which they lie."""
+    while True:
+        await asyncio.sleep(_BETWEEN_TRIMS_S)
+        for owner in owners:
+            trim_log(owner.log)
+
+
+async def _until_the_end(owners: Sequence[Owner], fronts: Sequence[Front], *, leaves: bool) -> None:
+    """Return at a signal, or, where it may leave, once it has been idle for long enough."""
+    loop = asyncio.get_running_loop()
+    ended = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, ended.set)
+    idle_since_s: float | None = None
+    while not ended.is_set():
+        try:
+            await asyncio.wait_for(ended.wait(), _LEAVES_AFTER_S / 10 if leaves else None)
+        except TimeoutError:
+            is_used = any(each.connections for each in fronts) or any(each.is_used for each in owners)
+            idle_since_s = None if is_used else loop.time() if idle_since_s is None else idle_since_s
+            if idle_since_s is not None and loop.time() - idle_since_s >= _LEAVES_AFTER_S:
+                return

@@ -1,0 +1,109 @@
+"""Whether other jobs wait for what the servers hold: an idle one gives way, one that has a rival in time.
+
+The ledger's tickets are watched. What a change means is asked of ``slicer status``, and only while a server
+holds something. Of the broker's tickets no user sees the folder: there it is asked now and then.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from contextlib import suppress
+
+from slicer.backend import BROKER, broker_socket
+from slicer.errors import SlicerError
+from slicer.kernel.inotify import CREATE, DELETE, MOVED_FROM, MOVED_TO, Inotify
+from slicer.ledger.tickets import wants_gpus
+from slicer.serve import looking
+from slicer.serve.looking import NO_PRESSURE
+from slicer.serve.started import job_names
+from slicer.state import statedir
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from slicer.serve.owner import Owner
+
+_BETWEEN_LOOKS_S = 0.5
+_BROKER_LOOK_S = 5.0
+_CHANGES = CREATE | DELETE | MOVED_FROM | MOVED_TO
+_BROKER_TICKETS = os.path.join(os.path.dirname(BROKER), "tickets")
+
+
+class Line:
+    """The jobs that wait, as far as they matter to the servers of one proxy."""
+
+    def __init__(
+        self, owners: Sequence[Owner], environ: Mapping[str, str], report: Callable[[str], None]
+    ) -> None:
+        self._owners = owners
+        self._environ = environ
+        self._report = report
+        self._wake = asyncio.Event()
+        self._held: tuple[str, ...] = ()
+        for owner in owners:
+            owner.listeners.append(self._hear)
+
+    def _hear(self) -> None:
+        """Something has changed about an owner. It matters where another job is held than before."""
+        held = tuple(each.job for each in self._owners)
+        if held != self._held:
+            self._held = held
+            self._wake.set()
+
+    async def watch(self) -> None:
+        """Tell the owners, for ever, whether others wait for what they hold."""
+        while True:
+            try:
+                await self._watch()
+            except (SlicerError, OSError) as error:
+                self._report(f"whether other jobs wait cannot be seen just now: {error}")
+            await asyncio.sleep(_BROKER_LOOK_S)
+
+    async def _watch(self) -> None:
+        state = statedir.locate(self._environ, os.geteuid())
+        inotify = Inotify(state.path)
+        loop = asyncio.get_running_loop()
+        try:
+            inotify.add(state.tickets.handle, _CHANGES)
+            has_broker = bool(broker_socket(self._environ))
+            is_seen = os.access(_BROKER_TICKETS, os.R_OK | os.X_OK)
+            if has_broker and is_seen:
+                inotify.add(_BROKER_TICKETS, _CHANGES)
+            loop.add_reader(inotify.fd, self._take, inotify)
+            while True:
+                if any(self._held):
+                    await self._look(has_broker or any(map(wants_gpus, state.tickets.names())))
+                    await asyncio.sleep(_BETWEEN_LOOKS_S)
+                asks_again = any(self._held) and has_broker and not is_seen
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(self._wake.wait(), _BROKER_LOOK_S if asks_again else None)
+                self._wake.clear()
+        finally:
+            loop.remove_reader(inotify.fd)
+            inotify.close()
+            state.close()
+
+    def _take(self, inotify: Inotify) -> None:
+        inotify.take()
+        self._wake.set()
+
+    async def _look(self, is_waited: bool) -> None:
+        """Tell each owner how things stand for it. Raises StateError."""
+        held = [each for each in self._owners if each.job]
+        document = await looking.status(self._environ) if is_waited else None
+        for owner in held:
+            found = NO_PRESSURE
+            if document is not None and owner.job:
+                names = [job_names(each.settings)[0] for each in self._owners if is_rival(each, owner)]
+                found = looking.pressure(document, owner.job, names, os.geteuid())
+            if owner.life.is_crowded != found.is_crowded:
+                owner.tell("crowded" if found.is_crowded else "uncrowded")
+            if owner.life.is_rivalled != found.is_rivalled:
+                owner.tell("rivalled" if found.is_rivalled else "unrivalled")
+
+
+def is_rival(one: Owner, other: Owner) -> bool:
+    """Whether both are servers at one address."""
+    return one is not other and not set(one.settings.listen).isdisjoint(other.settings.listen)

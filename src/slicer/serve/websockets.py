@@ -1,0 +1,72 @@
+"""Websockets: message by message, both ways, of whatever size."""
+
+from __future__ import annotations
+
+import asyncio
+
+import aiohttp
+from aiohttp import web
+
+from slicer.serve.model import Unavailable
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from yarl import URL
+
+    Socket = web.WebSocketResponse | aiohttp.ClientWebSocketResponse
+
+_OWN = ("sec-websocket-key", "sec-websocket-version", "sec-websocket-extensions", "sec-websocket-protocol")
+
+
+async def relay(
+    session: aiohttp.ClientSession, request: web.BaseRequest, url: URL, headers: list[tuple[str, str]]
+) -> web.StreamResponse:
+    """Connect a client with a server until one of them has enough. Raises Unavailable without a server."""
+    wanted = ",".join(request.headers.getall("Sec-WebSocket-Protocol", ()))
+    protocols = [each.strip() for each in wanted.split(",") if each.strip()]
+    try:  # the server first: it chooses the protocol
+        upstream = await session.ws_connect(
+            url, protocols=protocols, max_msg_size=0, autoping=False,
+            headers=[each for each in headers if each[0].lower() not in _OWN],
+        )  # fmt: skip
+    except aiohttp.WSServerHandshakeError as error:
+        return web.Response(status=error.status, text=error.message)
+    except (aiohttp.ClientError, OSError) as error:
+        raise Unavailable("failed", f"the server does not answer: {error}") from error
+    client = web.WebSocketResponse(
+        protocols=[upstream.protocol] if upstream.protocol else [], max_msg_size=0, autoping=False
+    )
+    try:
+        await client.prepare(request)
+        ways = [asyncio.ensure_future(_copy(*way)) for way in ((client, upstream), (upstream, client))]
+        try:
+            await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for way in ways:
+                way.cancel()
+            await asyncio.gather(*ways, return_exceptions=True)
+    finally:
+        await upstream.close()
+        await client.close()
+    return client
+
+
+async def _copy(source: Socket, sink: Socket) -> None:
+    """Pass on what comes, to the end, and then how it ended."""
+    while True:
+        message = await source.receive()
+        match message.type:
+            case aiohttp.WSMsgType.TEXT:
+                await sink.send_str(message.data)
+            case aiohttp.WSMsgType.BINARY:
+                await sink.send_bytes(message.data)
+            case aiohttp.WSMsgType.PING:
+                await sink.ping(message.data)
+            case aiohttp.WSMsgType.PONG:
+                await sink.pong(message.data)
+            case aiohttp.WSMsgType.CLOSE:
+                await sink.close(code=message.data or 1000, message=(message.extra or "").encode())
+                return
+            case _:  # it was cut
+                await sink.close(code=aiohttp.WSCloseCode.GOING_AWAY)
+                return

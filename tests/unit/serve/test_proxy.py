@@ -1,0 +1,550 @@
+"""What a client gets through the proxy, byte for byte, and what its server hears of it."""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import json
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from slicer.serve.model import Unavailable
+from tests.unit import made_up
+from tests.unit.serve.front import (
+    FakeOwner,
+    Peer,
+    Proxy,
+    Upstream,
+    get,
+    parted,
+    post,
+    proxy,
+    saying,
+    until,
+)  # fmt: skip
+
+pytest.importorskip("aiohttp")
+
+OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nContent-Type: text/plain\r\n\r\nok"
+WORK = b'{"model": "m", "prompt": "hello"}'
+
+
+def run(story: Callable[[], Awaitable[None]]) -> None:
+    """Play a story to its end, which must leave no task behind."""
+
+    async def whole() -> None:
+        async with asyncio.timeout(60):
+            await story()
+
+    asyncio.run(whole(), debug=False)
+
+
+def owner_of(upstream: Upstream) -> FakeOwner:
+    return FakeOwner(made_up.server(), upstream.base)
+
+
+async def asked_through(
+    answer: bytes, request: bytes, kind: str = "ollama"
+) -> tuple[bytes, Upstream, FakeOwner]:
+    async with Upstream(saying(answer)) as upstream:
+        owner = FakeOwner(made_up.server(kind=kind, command=("x",)), upstream.base)
+        async with proxy(owner) as through:
+            return await through.ask(request), upstream, owner
+
+
+# -- answers -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("answer", "status", "body"),
+    [
+        (OK, 200, b"ok"),
+        (b"HTTP/1.1 204 No Content\r\n\r\n", 204, b""),
+        (b'HTTP/1.1 304 Not Modified\r\nETag: "a"\r\n\r\n', 304, b""),
+        (b"HTTP/1.1 404 Nothing Here\r\nContent-Length: 4\r\n\r\nnone", 404, b"none"),
+        (b"HTTP/1.1 302 Found\r\nLocation: http://elsewhere/\r\nContent-Length: 0\r\n\r\n", 302, b""),
+        (b"HTTP/1.0 200 OK\r\n\r\nuntil the end", 200, b"d\r\nuntil the end\r\n0\r\n\r\n"),
+        (b"HTTP/1.1 103 Early Hints\r\n\r\n" + OK, 200, b"ok"),
+    ],
+    ids=["200", "204", "304", "404", "302", "until-closed", "103"],
+)
+def test_answers_pass_as_they_are(answer: bytes, status: int, body: bytes) -> None:  # B6
+    async def story() -> None:
+        said, _, _ = await asked_through(answer, get("/api/tags"))
+        assert parted(said)[0::2] == (status, body)
+
+    run(story)
+
+
+def test_compressed_content_and_repeated_headers_pass_untouched() -> None:  # B6
+    packed = gzip.compress(b"text" * 100)
+    head = (
+        f"HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\nContent-Length: {len(packed)}\r\n"
+        "Set-Cookie: a=1\r\nSet-Cookie: b=2\r\nConnection: X-Hop\r\nX-Hop: 1\r\nKeep-Alive: timeout=5\r\n\r\n"
+    )
+
+    async def story() -> None:
+        said, _, _ = await asked_through(head.encode() + packed, get("/api/tags"))
+        _, headers, body = parted(said)
+        assert body == packed
+        assert headers["content-encoding"] == "gzip"
+        assert said.count(b"Set-Cookie: ") == 2
+        assert "x-hop" not in headers
+        assert "keep-alive" not in headers
+
+    run(story)
+
+
+def test_head_keeps_the_length_and_has_no_body() -> None:  # B6
+    async def story() -> None:
+        answer = b"HTTP/1.1 200 OK\r\nContent-Length: 17\r\n\r\n"
+        said, upstream, _ = await asked_through(answer, get("/", method="HEAD"))
+        status, headers, body = parted(said)
+        assert (status, headers["content-length"], body) == (200, "17", b"")
+        assert upstream.heads[0].startswith(b"HEAD / HTTP/1.1\r\n")
+
+    run(story)
+
+
+def test_a_client_of_http_1_0_gets_no_chunks() -> None:  # B6
+    async def story() -> None:
+        answer = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\none\r\n3\r\ntwo\r\n0\r\n\r\n"
+        said, _, _ = await asked_through(answer, get("/api/tags", version="1.0"))
+        assert parted(said)[2] == b"onetwo"
+
+    run(story)
+
+
+def test_each_piece_comes_at_once() -> None:  # B6
+    """The server sends the next piece only when the client has the last one."""
+    seen = asyncio.Event()
+
+    async def streams(_: bytes, peer: Peer) -> None:
+        peer[1].write(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")
+        for piece in (b"{}\n", b"{1}\n", b""):
+            await seen.wait()
+            seen.clear()
+            peer[1].write(b"%x\r\n%s\r\n" % (len(piece), piece))
+
+    async def story() -> None:
+        async with Upstream(streams) as upstream, proxy(owner_of(upstream)) as through:
+            reader, writer = await through.connect()
+            writer.write(post("/api/generate", WORK))
+            assert b"200 OK" in await reader.readuntil(b"\r\n\r\n")  # the head, before any of the body
+            for piece in (b"3\r\n{}\n\r\n", b"4\r\n{1}\n\r\n", b"0\r\n\r\n"):
+                seen.set()
+                assert await reader.readexactly(len(piece)) == piece
+            writer.close()
+
+    run(story)
+
+
+@pytest.mark.parametrize("version", ["1.0", "1.1"])
+@pytest.mark.parametrize(
+    "head", [b"Transfer-Encoding: chunked\r\n\r\n4\r\nhalf\r\n", b"Content-Length: 8\r\n\r\nhalf"]
+)
+def test_a_server_that_dies_cuts_its_client(head: bytes, version: str) -> None:  # B6
+    async def story() -> None:
+        async with (
+            Upstream(saying(b"HTTP/1.1 200 OK\r\n" + head)) as upstream,
+            proxy(owner_of(upstream)) as through,
+        ):
+            reader, writer = await through.connect()
+            writer.write(get("/api/tags", version=version))
+            try:
+                said = await reader.read()
+            except ConnectionResetError:
+                assert version == "1.0"  # without a length nothing else can tell it
+                return
+            finally:
+                writer.close()
+            _, headers, body = parted(said)
+            assert b"half" in body  # what came before is not lost
+            assert not body.endswith(b"0\r\n\r\n")
+            assert int(headers.get("content-length", "8")) == 8
+            assert version == "1.1" or "content-length" in headers
+
+    run(story)
+
+
+# -- requests ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("target", "forwarded"),
+    [
+        ("/api/tags?a=%20b&c", "/api/tags?a=%20b&c"),
+        ("/a%2Fb/%C3%A9/..%2e/x;y=1?q=%3F", "/a%2Fb/%C3%A9/..%2e/x;y=1?q=%3F"),
+        ("//double//slash/", "//double//slash/"),
+        ("http://somewhere/api/tags?x=1", "/api/tags?x=1"),
+        ("http://somewhere", "/"),
+    ],
+)
+def test_paths_pass_as_they_were_written(target: str, forwarded: str) -> None:  # B6
+    async def story() -> None:
+        _, upstream, _ = await asked_through(OK, get(target))
+        assert upstream.heads[0].split(b" ")[1].decode() == forwarded
+
+    run(story)
+
+
+def test_headers_pass_but_for_those_of_the_connection() -> None:  # B6
+    async def story() -> None:
+        sent = (
+            "X-Own: 1", "Accept: text/x", "Authorization: Bearer k", "TE: trailers", "Proxy-Authorization: x",
+            "Keep-Alive: 3", "Upgrade: h2c", "Cookie: a=b", "Origin: http://localhost:3000",
+        )  # fmt: skip
+        asked = get("/api/tags", *sent).replace(b"close", b"close, X-Gone\r\nX-Gone: 1")
+        _, upstream, _ = await asked_through(OK, asked)
+        for kept in (sent[0], sent[1], sent[2], sent[7], sent[8]):
+            assert upstream.header(kept.split(":")[0]) == kept.split(": ")[1]
+        for dropped in (
+            "TE", "Proxy-Authorization", "Keep-Alive", "Upgrade", "X-Gone", "User-Agent", "Accept-Encoding",
+        ):  # fmt: skip
+            assert upstream.header(dropped) == ""
+        assert upstream.header("Host") == f"localhost:{upstream.base.rpartition(':')[2]}"
+
+    run(story)
+
+
+@pytest.mark.parametrize("path", ["/api/generate", "/api/blobs/sha256:00"])
+@pytest.mark.parametrize("coding", ["length", "chunked"])
+def test_bodies_pass_byte_for_byte(path: str, coding: str) -> None:  # B6
+    body = bytes(range(256)) * 4000  # as much as is peeked at, nearly
+    got = bytearray()
+
+    async def reads(head: bytes, peer: Peer) -> None:
+        if coding == "length":
+            got.extend(await peer[0].readexactly(len(body)))
+        else:
+            while size := int(await peer[0].readline(), 16):
+                got.extend((await peer[0].readexactly(size + 2))[:-2])
+        await saying(OK)(head, peer)
+
+    async def story() -> None:
+        async with Upstream(reads) as upstream, proxy(owner_of(upstream)) as through:
+            if coding == "length":
+                said = await through.ask(post(path, body))
+                assert upstream.header("Content-Length") == str(len(body))
+            else:
+                starts = range(0, len(body), 1000)
+                pieces = b"".join(b"%x\r\n%s\r\n" % (1000, body[at : at + 1000]) for at in starts)
+                head = get(path, "Transfer-Encoding: chunked", method="POST")
+                said = await through.ask(head + pieces + b"0\r\n\r\n")
+                assert upstream.header("Transfer-Encoding") == "chunked"
+            assert parted(said)[0] == 200
+            assert got == body
+            assert upstream.header("Content-Type") == ""
+
+    run(story)
+
+
+def test_a_compressed_body_is_not_unpacked() -> None:  # B6
+    packed = gzip.compress(WORK)
+    got = bytearray()
+
+    async def reads(head: bytes, peer: Peer) -> None:
+        got.extend(await peer[0].readexactly(len(packed)))
+        await saying(OK)(head, peer)
+
+    async def story() -> None:
+        async with Upstream(reads) as upstream:
+            owner = FakeOwner(made_up.server(), upstream.base)
+            async with proxy(owner) as through:
+                await through.ask(post("/api/generate", packed, "Content-Encoding: gzip"))
+            assert got == packed
+            assert [each.need for each in owner.used] == ["gpu"]  # it cannot be looked into
+
+    run(story)
+
+
+def test_a_client_that_waits_for_100_continue_is_told_to_go_on() -> None:  # B6
+    async def reads(head: bytes, peer: Peer) -> None:
+        assert await peer[0].readexactly(len(WORK)) == WORK
+        await saying(OK)(head, peer)
+
+    async def story() -> None:
+        async with Upstream(reads) as upstream, proxy(owner_of(upstream)) as through:
+            for path in ("/api/generate", "/api/blobs/sha256:00"):
+                whole = post(path, WORK, "Expect: 100-continue")
+                reader, writer = await through.connect()
+                writer.write(whole[: -len(WORK)])
+                assert await reader.readuntil(b"\r\n\r\n") == b"HTTP/1.1 100 Continue\r\n\r\n"
+                writer.write(WORK)
+                assert b" 200 OK" in await reader.readline()
+                assert upstream.header("Expect") == ""
+                writer.close()
+
+    run(story)
+
+
+def test_a_huge_upload_waits_for_its_server() -> None:  # B6
+    """A few buffers of it are in memory here: the client is not read from while the server does not read."""
+    go_on = asyncio.Event()
+    size = 256 << 20
+
+    async def reads(head: bytes, peer: Peer) -> None:
+        await go_on.wait()
+        left = size
+        while left:
+            left -= len(await peer[0].read(min(left, 1 << 20)))
+        await saying(OK)(head, peer)
+
+    async def story() -> None:
+        async with Upstream(reads) as upstream, proxy(owner_of(upstream)) as through:
+            reader, writer = await through.connect()
+            writer.write(get("/api/blobs/sha256:00", f"Content-Length: {size}", method="POST"))
+            piece, sent = bytes(1 << 20), 0
+            while sent < size:
+                writer.write(piece)
+                sent += len(piece)
+                try:
+                    async with asyncio.timeout(None if go_on.is_set() else 1.0):
+                        await writer.drain()
+                except TimeoutError:
+                    assert sent < 64 << 20  # as it would be if all of it were taken in
+                    go_on.set()
+                    await writer.drain()
+            assert go_on.is_set()
+            assert b" 200 OK" in await reader.readline()
+            writer.close()
+
+    run(story)
+
+
+# -- whose the GPU is ----------------------------------------------------------------------------------------
+
+
+def test_a_client_that_goes_leaves_the_line() -> None:  # B6
+    async def story() -> None:
+        owner = FakeOwner(made_up.server(), "http://127.0.0.1:9")
+        owner.granted.clear()
+        async with proxy(owner) as through:
+            for body in (WORK, b'{"prompt":"' + b"x" * (20 << 20)):  # the second is not read to its end
+                _, writer = await through.connect()
+                writer.write(post("/api/generate", body))
+                await until(lambda: owner.waiting == 1, "it waits")
+                writer.transport.abort()
+                await until(lambda: owner.waiting == 0, "it has left")
+
+    run(story)
+
+
+@pytest.mark.parametrize("when", ["before the first byte", "in the middle"])
+def test_a_client_that_goes_ends_its_request_at_the_server(when: str) -> None:  # B6
+    async def streams(_: bytes, peer: Peer) -> None:
+        await peer[0].readexactly(len(WORK))
+        if when == "in the middle":
+            peer[1].write(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n1\r\nx\r\n")
+        assert await peer[0].read(1) == b""  # until it is closed
+        raise ConnectionResetError
+
+    async def story() -> None:
+        async with Upstream(streams) as upstream:
+            owner = FakeOwner(made_up.server(), upstream.base)
+            async with proxy(owner) as through:
+                _, writer = await through.connect()
+                writer.write(post("/api/generate", WORK))
+                await until(lambda: owner.open == 1, "it is forwarded")
+                await until(lambda: upstream.heads, "the server has it")
+                writer.close()
+                await until(lambda: upstream.left == 1, "the server hears of it")
+                await until(lambda: owner.open == 0, "the request has ended")
+
+    run(story)
+
+
+def test_a_request_counts_until_its_last_byte() -> None:  # B6
+    end = asyncio.Event()
+
+    async def streams(_: bytes, peer: Peer) -> None:
+        peer[1].write(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\no")
+        await end.wait()
+        peer[1].write(b"k")
+
+    async def story() -> None:
+        async with Upstream(streams) as upstream:
+            owner = FakeOwner(made_up.server(), upstream.base)
+            async with proxy(owner) as through:
+                asked = asyncio.ensure_future(through.ask(post("/api/generate", WORK)))
+                await until(lambda: upstream.heads and owner.open == 1, "it is forwarded")
+                assert through.front.connections == 1
+                end.set()
+                assert (await asked).endswith(b"ok")
+                assert (owner.open, through.front.connections) == (0, 0)
+
+    run(story)
+
+
+def test_what_needs_no_gpu_takes_none() -> None:  # B6
+    async def story() -> None:
+        for request in (
+            get("/api/tags"), get("/api/generate", method="OPTIONS"), post("/api/show", b'{"model": "m"}'),
+            post("/api/generate", b"no JSON"),
+        ):  # fmt: skip
+            said, _, owner = await asked_through(OK, request)
+            assert parted(said)[0] == 200
+            assert not owner.used
+
+    run(story)
+
+
+def test_what_is_of_models_goes_to_the_server_that_has_them() -> None:  # B6
+    unload = post("/api/generate", b'{"model": "m", "keep_alive": 0}')
+
+    async def story() -> None:
+        async with Upstream(saying(OK)) as with_gpu, Upstream(saying(OK)) as without:
+            owner = FakeOwner(made_up.server(command=("x",)), with_gpu.base)
+            owner.free_base = without.base
+            async with proxy(owner) as through:
+                for request in (get("/api/ps"), unload, get("/api/tags")):
+                    await through.ask(request)
+                assert (len(with_gpu.heads), len(without.heads)) == (2, 1)
+                owner.granted.clear()  # now none is loaded
+                assert json.loads(parted(await through.ask(get("/api/ps")))[2]) == {"models": []}
+                assert json.loads(parted(await through.ask(unload))[2])["done_reason"] == "unload"
+                assert (len(with_gpu.heads), len(without.heads)) == (2, 1)
+            assert not owner.used
+
+    run(story)
+
+
+@pytest.mark.parametrize(
+    ("kind", "path"), [("openai", "/health"), ("llamacpp", "/health"), ("openai", "/v1/models")]
+)
+def test_slicer_answers_for_a_server_that_does_not_run(kind: str, path: str) -> None:  # B6
+    async def story() -> None:
+        owner = FakeOwner(made_up.server(kind=kind, command=("x",), models=("big",)), None)
+        async with proxy(owner) as through:
+            assert parted(await through.ask(get(path)))[0] == 200
+            status, headers, _ = parted(await through.ask(get("/metrics")))
+            assert (status, headers["retry-after"]) == (503, "10")
+        assert not owner.used
+
+    run(story)
+
+
+def test_comfyui_is_used_until_its_queue_is_empty() -> None:  # B6
+    queue = {"queue_running": [1], "queue_pending": [2]}
+
+    async def answers(head: bytes, peer: Peer) -> None:
+        text = json.dumps(queue).encode() if head.startswith(b"GET /queue ") else b"{}"
+        await saying(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%s" % (len(text), text))(head, peer)
+
+    async def story() -> None:
+        async with Upstream(answers) as upstream:
+            owner = FakeOwner(made_up.server(kind="comfyui"), upstream.base)
+            async with proxy(owner) as through:
+                assert parted(await through.ask(post("/prompt", b"{}")))[0] == 200
+                await until(lambda: any(b"/queue" in each for each in upstream.heads), "the queue is asked")
+                assert owner.open == 1
+                queue.update(queue_running=[], queue_pending=[])
+                await until(lambda: owner.open == 0, "the work is done")
+
+    run(story)
+
+
+# -- refusals ------------------------------------------------------------------------------------------------
+
+
+def test_a_busy_gpu_is_told_in_the_words_of_the_api() -> None:  # B6
+    async def story() -> None:
+        owner = FakeOwner(made_up.server(), "http://127.0.0.1:9")
+        owner.problem = Unavailable("busy", "train has the GPU", holder="träin", retry_after_s=900.0)
+        async with proxy(owner) as through:
+            status, headers, body = parted(await through.ask(post("/api/chat", WORK)))
+            assert (status, headers["retry-after"], headers["x-should-retry"]) == (503, "120", "false")
+            assert headers["x-slicer-holder"] == "tr\\xe4in"
+            assert json.loads(body) == {"error": "slicer: train has the GPU"}
+            _, _, body = parted(await through.ask(post("/v1/chat/completions", WORK)))
+            assert json.loads(body)["error"]["message"] == "slicer: train has the GPU"
+            _, _, body = parted(await through.ask(post("/v1/messages", WORK)))
+            assert json.loads(body)["error"]["type"] == "overloaded_error"
+
+    run(story)
+
+
+def test_a_server_that_does_not_answer_is_a_bad_gateway() -> None:  # B6
+    async def story() -> None:
+        said, _, owner = await asked_through(b"", post("/api/generate", WORK))
+        assert parted(said)[0] == 502
+        assert b"the server does not answer" in said
+        assert owner.open == 0
+
+    run(story)
+
+
+async def _host(through: Proxy, host: str) -> int:
+    asked = get("/api/tags").replace(b"Host: localhost", f"Host: {host}".encode())
+    return parted(await through.ask(asked))[0]
+
+
+def test_a_foreign_host_is_refused() -> None:  # B6
+    async def story() -> None:
+        async with Upstream(saying(OK)) as upstream:
+            owner = FakeOwner(made_up.server(hosts=("GPU.example.org",)), upstream.base)
+            async with proxy(owner) as through:
+                for host in (
+                    "localhost:11434", "127.0.0.1:1", "[::1]:2", "192.168.1.9", "gpu.example.ORG:443",
+                ):  # fmt: skip
+                    assert await _host(through, host) == 200
+                for host in (
+                    "evil.example", "localhost.evil.example:11434", "127.0.0.1.evil.example", "[evil]",
+                ):  # fmt: skip
+                    assert await _host(through, host) == 403
+                assert await _host(through, "evil.example") == 403
+                assert len(through.reports) == 4  # each is told once
+            assert len(upstream.heads) == 5
+
+    run(story)
+
+
+@pytest.mark.parametrize("path", ["/sleep", "/sleep/", "//sleep", "/%73leep?level=1", "/./x/../sleep"])
+def test_administrative_paths_are_not_forwarded(path: str) -> None:  # B6
+    async def story() -> None:
+        said, upstream, _ = await asked_through(OK, get(path, method="POST"), kind="openai")
+        assert parted(said)[0] == 403
+        assert not upstream.heads
+
+    run(story)
+
+
+def test_what_is_no_request_is_answered_and_harms_nobody() -> None:  # B6
+    async def story() -> None:
+        async with Upstream(saying(OK)) as upstream, proxy(owner_of(upstream)) as through:
+            for nonsense in (
+                b"CONNECT other:443 HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n",
+                get("*", method="OPTIONS"), b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03\r\n\r\n",
+                get("/api/chat", "Transfer-Encoding: chunked", method="POST") + b"zz\r\n",
+            ):  # fmt: skip
+                assert parted(await through.ask(nonsense))[0] == 400
+            assert not upstream.heads
+            assert parted(await through.ask(get("/api/tags")))[0] == 200
+
+    run(story)
+
+
+# -- several servers at one address --------------------------------------------------------------------------
+
+
+def test_the_model_chooses_the_server() -> None:  # B6
+    async def story() -> None:
+        async with Upstream(saying(OK)) as first, Upstream(saying(OK)) as second:
+            owners = [
+                FakeOwner(made_up.server("a", kind="openai", models=("small",)), first.base),
+                FakeOwner(
+                    made_up.server("b", kind="openai", models=("big", "big:q4"), path="/b"), second.base
+                ),
+            ]
+            async with proxy(*owners) as through:
+                image = "x" * (2 << 20)
+                behind = json.dumps({"messages": [image], "model": "big:q4"}).encode()
+                for body in (b'{"model": "big"}', behind, b"{}"):
+                    await through.ask(post("/v1/chat/completions", body))
+                await through.ask(post("/b/v1/chat/completions", b"{}"))
+                listed = json.loads(parted(await through.ask(get("/v1/models")))[2])
+            assert [len(owner.used) for owner in owners] == [1, 3]
+            assert [each["id"] for each in listed["data"]] == ["small", "big", "big:q4"]
+
+    run(story)
