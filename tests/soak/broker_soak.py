@@ -148,7 +148,9 @@ class BrokerSoak:
             uid = pwd.getpwnam(self._dice.choice(USERS)).pw_uid
             subprocess.run(("systemctl", "restart", f"user@{uid}.service"), check=True)
         elif kind == "log out":
-            subprocess.run(("loginctl", "terminate-user", self._dice.choice(USERS)), check=True)
+            user = self._dice.choice(USERS)
+            _log_in(user)
+            subprocess.run(("loginctl", "terminate-user", user), check=True)
         elif kind == "restart broker":
             subprocess.run(("systemctl", "restart", SERVICE), check=True)
         elif kind == "kill broker":
@@ -244,6 +246,12 @@ class BrokerSoak:
 
 def _identity(user: str) -> tuple[str, ...]:
     return "setpriv", f"--reuid={user}", f"--regid={user}", "--init-groups", "env", f"HOME=/home/{user}"
+
+
+def _log_in(user: str) -> None:
+    """Open a session of the user, with a manager."""
+    session = ("systemd-run", "--quiet", "--collect", "--service-type=exec", "--property=PAMName=login")
+    subprocess.run((*session, f"--uid={user}", "sleep", "infinity"), check=True)
 
 
 def _for_all(path: Path) -> None:
