@@ -5,15 +5,15 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from urllib.request import urlopen
 
 import pytest
 
 from slicer.backend import serve_units
-from tests.patience import until
+from tests.patience import DEADLINE_S, until
 from tests.systemd.helpers import processes, systemctl
 
 pytest_plugins = ["tests.systemd.helpers.fixtures"]
@@ -50,9 +50,9 @@ def installed() -> Iterator[None]:
 
 
 def ask(path: str, body: object = None) -> bytes:
-    data = () if body is None else ("-d", json.dumps(body))
-    command = ["curl", "-sSf", f"http://127.0.0.1:8131{path}", *data]
-    return subprocess.run(command, stdout=subprocess.PIPE, check=True).stdout
+    data = None if body is None else json.dumps(body).encode()
+    with urlopen(f"http://127.0.0.1:8131{path}", data, DEADLINE_S) as answer:
+        return bytes(answer.read())
 
 
 def generate() -> bytes:

@@ -25,7 +25,7 @@ CONFIG = """\
 [serve.started]
 kind = "raw"
 listen = ["127.0.0.1:8123"]
-command = ["sleep", "1000"]
+command = ["python3", "-m", "http.server", "${PORT}"]
 profile = "heavy"
 
 [serve.runs]
