@@ -289,7 +289,7 @@ def _check(server: Server, where: str) -> None:
         raise ConfigError(message, where=server.sources["command"], hint=hint)
     for address in server.listen:
         if is_public(address) and not server.public:
-            hint = "whoever reaches it may use the server: add public = true if that is meant"
+            hint = "everybody who reaches it may use the server: add public = true if that is meant"
             message = f"listen: {address} can be reached from other machines"
             raise ConfigError(message, where=server.sources["listen"], hint=hint)
         if server.upstream.removeprefix("http://") == address:

@@ -253,11 +253,12 @@ CHAT: dict[str, Any] = {
     "kind": "openai", "listen": ["127.0.0.1:8000", "[::1]:8000", "unix:/run/chat.sock"],
     "upstream": "http://127.0.0.1:8001", "drain": "5m", "release_timeout": 60,
 }  # fmt: skip
+PODMAN = ["podman", "run", "-p", "${PORT}:80", "x"]
 SERVERS: dict[str, dict[str, Any]] = {
     "chat": CHAT,
     "code": {**CHAT, "upstream": "http://10.0.0.7:80"},
     "ollama": {"kind": "ollama", "command": ["/bin/ollama", "serve"]},
-    "outside": {"kind": "raw", "listen": ["10.0.0.7:80"], "public": True, "command": ["podman", "run", "x"]},
+    "outside": {"kind": "raw", "listen": ["10.0.0.7:80"], "public": True, "command": PODMAN},
 }
 
 
