@@ -37,7 +37,7 @@ def serve(box: Box) -> Iterator[ServeBox]:
 def test_the_gpu_is_held_only_while_it_is_asked_for(serve: ServeBox) -> None:  # B6
     serve.server("ollama", idle="500ms")
     serve.start()
-    assert serve.standing("ollama")["state"] == "stopped"
+    serve.reaches("ollama", "stopped")
     assert serve.jobs() == []
     status, text = serve.answer(BODY)
     assert status == 200
@@ -56,7 +56,7 @@ def test_however_many_ask_it_is_started_once(serve: ServeBox) -> None:  # B6
     assert [client.end()[0] for client in clients] == [0] * 20
     assert serve.starts("ollama") == 1
     assert len(serve.events("ollama", "load")) == 1
-    assert serve.standing("ollama")["served"] == 20
+    until(lambda: serve.standing("ollama")["served"] == 20, "all are counted")
 
 
 def test_what_needs_no_gpu_takes_none_and_keeps_none(serve: ServeBox) -> None:  # B6
@@ -126,7 +126,7 @@ def test_the_line_is_left_when_the_last_client_goes(serve: ServeBox) -> None:  #
     assert len(serve.waiting()) == 1
     clients[1].process.kill()
     until(lambda: not serve.waiting(), "it waits no more")
-    assert serve.standing("ollama")["state"] == "stopped"
+    serve.reaches("ollama", "stopped")
 
 
 def test_an_idle_server_gives_way_and_a_busy_one_does_not(serve: ServeBox) -> None:  # B6
@@ -136,10 +136,10 @@ def test_an_idle_server_gives_way_and_a_busy_one_does_not(serve: ServeBox) -> No
     stream.hears()
     job = serve.box.start("--gpus", "1", "--", "true")
     until(serve.waiting, "a job waits")
-    assert serve.standing("ollama")["state"] == "ready"
+    serve.reaches("ollama", "ready")
     stream.process.kill()
     assert job.wait() == 0  # idle is five minutes
-    assert serve.standing("ollama")["state"] == "stopped"
+    serve.reaches("ollama", "stopped")
 
 
 def test_servers_at_one_address_change_places(serve: ServeBox) -> None:  # B6
@@ -159,7 +159,7 @@ def test_the_next_proxy_ends_what_a_killed_one_has_left(serve: ServeBox) -> None
     serve.server("ollama")
     first = serve.start()
     assert serve.answer(BODY)[0] == 200
-    left = serve.standing("ollama")["job"]
+    left = serve.reaches("ollama", "ready")["job"]
     kill(first.pid, signal.SIGKILL)
     first.wait()
     assert [each["job"] for each in serve.status()["jobs"] if each["gpus"]] == [left]
@@ -168,7 +168,7 @@ def test_the_next_proxy_ends_what_a_killed_one_has_left(serve: ServeBox) -> None
     assert f"ending what an earlier slicer serve has left: {left}" in serve.said
     assert serve.jobs() == []
     assert serve.answer(BODY)[0] == 200
-    assert serve.standing("ollama")["job"] != left
+    assert serve.reaches("ollama", "ready")["job"] != left
 
 
 def test_a_proxy_that_is_killed_while_it_waits_leaves_no_place_in_line(serve: ServeBox) -> None:  # B6, K2
