@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -47,6 +48,8 @@ def test_the_gpu_is_held_only_while_it_is_asked_for(serve: ServeBox) -> None:  #
     assert serve.jobs() == []
     assert serve.used_mib() == 0
     assert [each.name for each in serve.box.outcomes()] == ["serve:ollama"]
+    assert re.search(r"ollama: ready after \S+, job [0-9a-f]{12}\n", serve.said)
+    assert "ollama: has given back what it held\n" in serve.said
 
 
 def test_however_many_ask_it_is_started_once(serve: ServeBox) -> None:  # B6

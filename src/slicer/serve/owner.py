@@ -159,6 +159,7 @@ class Owner:
         self.life, actions = life.step(self.life, event, time.monotonic(), self._bounds)
         if self.life.state != before.state:
             self._wall_s = time.time()
+            self._report_move(before)
         for action in actions:
             self._act(action)
         if self._timer is not None:
@@ -169,6 +170,13 @@ class Owner:
             after_s = max(0.0, due_s - time.monotonic())
             self._timer = asyncio.get_running_loop().call_later(after_s, self.tell, "time")
         self._changed()
+
+    def _report_move(self, before: Life) -> None:
+        if self.life.state == "ready" and before.state == "starting":
+            took = format_duration(self.life.since_s - before.since_s)
+            self._report(f"{self.settings.name}: ready after {took}, job {self.job}")
+        elif self.life.state == "stopped" and before.state in ("releasing", "stuck"):
+            self._report(f"{self.settings.name}: has given back what it held")
 
     def _changed(self) -> None:
         for listener in self.listeners:
