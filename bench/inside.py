@@ -70,6 +70,13 @@ def packing() -> dict[str, Any]:
     return days.measure()
 
 
+def serve() -> dict[str, Any]:
+    """The proxy before a server."""
+    from bench import serve as proxy  # it imports aiohttp
+
+    return proxy.measure()
+
+
 SECTIONS: dict[str, Callable[[], dict[str, Any]]] = {
     "launch": launch,
     "handoff": handoff.measure,
@@ -78,6 +85,7 @@ SECTIONS: dict[str, Callable[[], dict[str, Any]]] = {
     "burst": burst.measure,
     "packing": packing,
     "sharing": sharing.measure,
+    "serve": serve,
     "broker": broker.measure,  # the last one: until it is done, slicer goes through the broker
 }
 

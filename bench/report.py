@@ -47,6 +47,10 @@ def tables(found: dict[str, Any]) -> str:
         parts.append(packing.tables(found["packing"]))
     if "sharing" in found:
         parts.append(sharing.tables(found["sharing"]))
+    if "serve" in found:
+        from bench import serve  # it imports aiohttp
+
+        parts.append(serve.tables(found["serve"]))
     if "broker" in found:
         parts.append(broker_tables.tables(found["broker"]))
     return "\n\n".join(parts)
