@@ -56,41 +56,41 @@ class _Bench:
         self._served = {name: _free_port() for name in (*names, "cold")}
 
     async def measure(self) -> dict[str, Any]:
-        self._config.write_text("".join(map(self._table, self._served)))
-        options = {"one": ("1", 0.0)} | {name: (str(TOKENS), pace_s) for name, pace_s in PACES.values()}
-        servers = [
-            self._fake(self._direct[name], "--tokens", tokens, "--token-time", str(pace_s))
-            for name, (tokens, pace_s) in options.items()
+        paces = {"one": ("1", 0.0)} | {name: (str(TOKENS), pace_s) for name, pace_s in PACES.values()}
+        tables = [
+            self._table(name, str(self._direct[name]), "--tokens", tokens, "--token-time", str(pace_s))
+            for name, (tokens, pace_s) in paces.items()
         ]
+        self._config.write_text("".join((*tables, self._table("cold", "${PORT}"))))
         proxy = subprocess.Popen(["slicer", "serve"], env={**self._env, "SLICER_SIM": "4x24G"}, **QUIET)  # type: ignore[call-overload]
         try:
             async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(LIMIT_S)) as self._session:
-                for port in (*self._direct.values(), *self._served.values()):
+                for port in self._served.values():
                     await _until_listening(port)
                 found: dict[str, Any] = {"memory": {"nothing served yet": _memory(proxy.pid)}}
+                for name in self._direct:
+                    await self._first_ms(self._served[name])
                 found |= {"latency": await self._latency(), "streams": await self._streams()}
                 found |= {"cold": await self._cold()}
                 found["memory"]["idle again"] = _memory(proxy.pid)
                 return found
         finally:
-            for process in (proxy, *servers):
-                process.terminate()
-                process.wait(LIMIT_S)
+            proxy.terminate()
+            proxy.wait(LIMIT_S)
 
-    def _table(self, name: str) -> str:
+    def _table(self, name: str, port: str, *options: str) -> str:
         said: dict[str, object] = {"kind": "openai", "listen": [f"127.0.0.1:{self._served[name]}"]}
+        said |= {"command": [*self._command(port), *options], "idle": "1ms" if name == "cold" else "10m"}
         if name in self._direct:
-            said |= {"upstream": f"http://127.0.0.1:{self._direct[name]}", "idle": "10m"}
-        else:
-            said |= {"command": self._command("${PORT}"), "idle": "1ms"}
+            said["upstream"] = f"http://127.0.0.1:{port}"  # where the server listens
         lines = (f"{key} = {json.dumps(value)}\n" for key, value in said.items())
         return f"[serve.{name}]\nvram = \"1G\"\ngive_way = false\n{''.join(lines)}"
 
     def _command(self, port: str) -> list[str]:
         return [sys.executable, "-m", "tests.fake_server", "--kind", "openai", "--port", port]
 
-    def _fake(self, port: int, *options: str) -> subprocess.Popen[bytes]:
-        return subprocess.Popen([*self._command(str(port)), *options], env=self._env, **QUIET)  # type: ignore[call-overload,no-any-return]
+    def _fake(self, port: int) -> subprocess.Popen[bytes]:
+        return subprocess.Popen(self._command(str(port)), env=self._env, **QUIET)  # type: ignore[call-overload,no-any-return]
 
     @asynccontextmanager
     async def _ask(self, port: int) -> AsyncIterator[aiohttp.ClientResponse]:

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 import pytest
 
 from slicer.kernel import listeners
-from tests.patience import until
+from tests.patience import DEADLINE_S, until
 from tests.process.harness import SLICER, Box, kill, unprivileged
 from tests.process.serve_box import BODY, ServeBox, connects, free_port
 
@@ -253,6 +253,20 @@ def test_a_stream_that_does_not_end_is_cut_after_drain(serve: ServeBox) -> None:
     assert serve.jobs() == []
 
 
+def test_a_second_signal_cuts_off_what_is_waited_for(serve: ServeBox) -> None:  # B6
+    serve.server("ollama", *LONG, drain="1h")
+    proxy = serve.start()
+    client = serve.ask(BODY)
+    client.hears()
+    proxy.send_signal(signal.SIGINT)
+    told = "ollama: lets 1 request end, for 1h at most; Ctrl-C cuts them off"
+    until(lambda: told in serve.said, "it says so")
+    proxy.send_signal(signal.SIGINT)
+    assert proxy.wait(DEADLINE_S) == 0
+    assert client.end()[0] == 18
+    assert serve.jobs() == []
+
+
 def test_two_proxies_do_not_run_one_server(serve: ServeBox) -> None:  # B6
     serve.server("ollama")
     serve.start()
@@ -326,7 +340,12 @@ def test_what_is_asked_is_told_to_no_other_user(serve: ServeBox) -> None:  # B6,
     until(lambda: not serve.jobs(), "it is ended")
 
 
-def test_of_processes_of_ones_own_none_is_a_stranger() -> None:  # B6
+@pytest.mark.parametrize("has_sock_diag", [True, False])
+def test_of_processes_of_ones_own_none_is_a_stranger(
+    monkeypatch: pytest.MonkeyPatch, *, has_sock_diag: bool
+) -> None:  # B6
+    if not has_sock_diag:
+        monkeypatch.setattr(listeners, "_SOCK_DIAG", 1 << 10)  # no protocol of netlink's
     with socket.create_server(("127.0.0.1", 0)) as listening:
         port = listening.getsockname()[1]
         assert listeners.uids(port) == {os.geteuid()}

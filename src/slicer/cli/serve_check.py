@@ -5,6 +5,7 @@ from __future__ import annotations
 from slicer.cli import output
 from slicer.columns import BAD, GOOD, WARNING, Line
 from slicer.quantity import format_duration, format_mib
+from slicer.serve.kinds import KINDS
 from slicer.text import command_text, counted, quote
 
 TYPE_CHECKING = False
@@ -169,7 +170,8 @@ def _wait(server: Server) -> str:
 
 
 def _ready_rows(server: Server) -> list[tuple[str, str]]:
-    how = f"GET {server.ready_path} answers" if server.ready_path else "its port can be connected to"
+    path = server.ready_path or KINDS[server.kind].ready_path
+    how = f"GET {path} answers" if path else "its port can be connected to"
     within = _sourced(server, "ready_timeout", f"within {format_duration(server.ready_timeout_s)}")
     return [("is ready when", f"{_sourced(server, 'ready_path', how)}, {within}")]
 

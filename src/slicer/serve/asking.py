@@ -12,9 +12,11 @@ from slicer.record import record
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any
+    from typing import Any, TypeVar
 
     from slicer.config.serve import Kind
+
+    T = TypeVar("T", dict[str, Any], list[Any])
 
 _ANSWER_S = 10.0  # of calls that do no work
 _MOST_BYTES = 1 << 24
@@ -80,7 +82,7 @@ class Upstream:
         """The models in memory, as Ollama says; () of other kinds. One that is being loaded is missing."""
         if self.kind != "ollama":
             return ()
-        said = await self._answer("GET", "/api/ps")
+        said = await self._answer("GET", "/api/ps", dict)
         try:
             return tuple(
                 Loaded(str(each["model"]), int(each.get("size", 0)), int(each.get("size_vram", 0)))
@@ -103,16 +105,19 @@ class Upstream:
             await self._call("POST", "/api/embed", asked, _ANSWER_S)
 
     async def is_busy(self) -> bool:
-        """Whether it works on something that no request waits for: ComfyUI's queue."""
+        """Whether it works on something that no request waits for: ComfyUI's queue, llama.cpp's slots."""
+        if self.kind == "llamacpp":
+            slots = await self._answer("GET", "/slots", list)
+            return any(isinstance(each, dict) and each.get("is_processing") for each in slots)
         if self.kind != "comfyui":
             return False
-        said = await self._answer("GET", "/queue")
+        said = await self._answer("GET", "/queue", dict)
         return bool(said.get("queue_running") or said.get("queue_pending"))
 
-    async def _answer(self, method: str, path: str) -> dict[str, Any]:
+    async def _answer(self, method: str, path: str, form: type[T]) -> T:
         status, text = await self._call(method, path, None, _ANSWER_S)
         found = json.loads(text) if status == 200 else None
-        if not isinstance(found, dict):
+        if not isinstance(found, form):
             raise ValueError(f"{method} {path} was answered with {status}: {text[:200]!r}")
         return found
 

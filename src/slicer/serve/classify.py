@@ -118,9 +118,10 @@ def classify(server: Server, asked: Request, body: Body) -> Asked:
     return Asked(need, body.model, _own_path(server, asked.path) in _EMBEDS)
 
 
-def is_queued(server: Server, asked: Request) -> bool:
-    """Whether the work begins with the answer, and does not end with it."""
-    return _fits(_own(server, asked), KINDS[server.kind].queued)
+def is_queued(server: Server, asked: Request, headers: Mapping[str, str]) -> bool:
+    """Whether the server may go on with the work when the request is over. Headers as in :func:`request`."""
+    known = KINDS[server.kind]
+    return _fits(_own(server, asked), known.queued) and (not known.queued_by or known.queued_by in headers)
 
 
 def choose(servers: Sequence[Server], asked: Request, body: Body) -> Server:

@@ -29,7 +29,8 @@ class Known:
     gpu: tuple[str, ...]  # need the GPU, whatever the method says
     free: tuple[str, ...]  # need none, whatever the method says
     forbidden: tuple[str, ...]  # administrative: they give memory back, or take it, behind slicer's back
-    queued: tuple[str, ...]  # are answered at once, and worked on afterwards (see asking.is_busy)
+    queued: tuple[str, ...]  # may be worked on after their answers (see asking.is_busy)
+    queued_by: str  # the header without which they are not; "" is: they always are
     is_websocket_work: bool  # whether an open websocket counts as a request
     shape: Shape  # of errors, where the path does not tell
 
@@ -46,6 +47,7 @@ KINDS: dict[Kind, Known] = {
         ),
         forbidden=(),
         queued=(),
+        queued_by="",
         is_websocket_work=False,
         shape="ollama",
     ),
@@ -60,16 +62,18 @@ KINDS: dict[Kind, Known] = {
             "/resume_memory_occupation",
         ),
         queued=(),
+        queued_by="",
         is_websocket_work=True,  # /v1/realtime
         shape="openai",
     ),
     "llamacpp": Known(
         ready_path="/health",
         port_variables=(("LLAMA_ARG_PORT", "${PORT}"), ("LLAMA_ARG_HOST", "127.0.0.1")),
-        gpu=(),
-        free=(),
+        gpu=("GET /", "GET /v1/stream"),  # its page starts it, and shows again what a client has left
+        free=("POST /v1/streams/lookup", "POST /v1/chat/completions/control", "DELETE /v1/stream"),
         forbidden=("/models/load", "/models/unload"),
-        queued=(),
+        queued=("POST /v1/chat/completions",),  # its page can leave, and come back to what was said meanwhile
+        queued_by="X-Conversation-Id",
         is_websocket_work=False,
         shape="openai",
     ),
@@ -83,11 +87,12 @@ KINDS: dict[Kind, Known] = {
         ),
         forbidden=("/free", "/api/free"),
         queued=("POST /prompt", "POST /api/prompt"),
+        queued_by="",
         is_websocket_work=False,  # it is open for as long as its page is
         shape="text",
     ),
     "raw": Known(
         ready_path="", port_variables=(), gpu=(), free=(), forbidden=(), queued=(),
-        is_websocket_work=True, shape="text",
+        queued_by="", is_websocket_work=True, shape="text",
     ),
 }  # fmt: skip

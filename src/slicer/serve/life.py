@@ -32,7 +32,7 @@ if TYPE_CHECKING:
         "rivalled",  # so does a server at the same address
         "unrivalled",
         "time",  # nothing but the time that has passed
-        "close",  # slicer serve is to end
+        "close",  # slicer serve is to end; heard once more: at once
     ]
     Action = Literal[
         "acquire",  # ask for the lease, and start the server once it is held
@@ -70,6 +70,7 @@ class Life:
     is_crowded: bool = False
     is_rivalled: bool = False
     is_closing: bool = False
+    is_hurried: bool = False  # no request is waited for
 
     @property
     def is_idle(self) -> bool:
@@ -113,7 +114,7 @@ def _happened(life: Life, event: Event, now_s: float) -> tuple[Life, tuple[Actio
         case "rivalled" | "unrivalled":
             return replace(life, is_rivalled=event == "rivalled"), ()
         case "close":
-            return replace(life, is_closing=True), ()
+            return replace(life, is_closing=True, is_hurried=life.is_closing), ()
         case _:  # the time, or how the lease and the server are
             return _moved(life, event, now_s)
 
@@ -161,7 +162,8 @@ def _settled(life: Life, now_s: float, bounds: Bounds) -> tuple[Life, tuple[Acti
         return _into(life, "releasing", now_s), ("release",)
     if life.state == "ready" and _is_to_go(life, now_s, bounds):
         life = _into(life, "draining", now_s)
-    is_cut = life.state == "draining" and life.is_closing and now_s >= life.since_s + bounds.drain_s
+    is_late = life.is_hurried or now_s >= life.since_s + bounds.drain_s
+    is_cut = life.state == "draining" and life.is_closing and is_late
     if life.state == "draining" and (not life.running or is_cut):
         return _into(life, "releasing", now_s), ("release",)
     return life, ()

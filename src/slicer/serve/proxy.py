@@ -132,12 +132,13 @@ class Front:
         async with AsyncExitStack() as use:
             async with incoming.read_ahead():
                 base = await use.enter_async_context(server.use(meant))
-            response = await self._forward(incoming, base, asked)
-            if classify.is_queued(server.settings, asked) and response.status == 200:
-                task = asyncio.ensure_future(_until_done(use.pop_all(), server.settings, base))
-                self._queued.add(task)
-                task.add_done_callback(self._queued.discard)
-            return response
+            try:
+                return await self._forward(incoming, base, asked)
+            finally:
+                if classify.is_queued(server.settings, asked, incoming.request.headers):
+                    task = asyncio.ensure_future(_until_done(use.pop_all(), server.settings, base))
+                    self._queued.add(task)
+                    task.add_done_callback(self._queued.discard)
 
     async def _forward(self, incoming: _Incoming, base: str, asked: Request) -> web.StreamResponse:
         if self._session is None:
@@ -265,7 +266,7 @@ def _cut(request: web.BaseRequest, response: web.StreamResponse) -> None:
 
 
 async def _until_done(use: AsyncExitStack, settings: serve.Server, base: str) -> None:
-    """Keep a request open until the server has done what it queued."""
+    """Keep a request open until the server has done all that it goes on with."""
     async with use:
         upstream = Upstream(settings.kind, base)
         try:

@@ -9,6 +9,7 @@ import signal
 from aiohttp import web
 
 from slicer.errors import StateError
+from slicer.quantity import format_duration
 from slicer.serve import listening, looking
 from slicer.serve.model import Unavailable
 from slicer.serve.owner import Owner
@@ -17,6 +18,7 @@ from slicer.serve.running import unload
 from slicer.serve.standings import Board
 from slicer.serve.started import end_jobs, job_names, trim_log
 from slicer.serve.waiting import Line
+from slicer.text import counted
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -89,6 +91,7 @@ async def _serve(
             await runner.setup()
             await web.SockSite(runner, sockets[address], backlog=listening.BACKLOG).start()
         await _until_the_end(owners, list(fronts.values()), leaves=is_by_socket)
+        _hurry_at_signals(owners, report)
         for runner in runners.values():
             for site in list(runner.sites):
                 await site.stop()
@@ -124,6 +127,22 @@ async def _trim(owners: Sequence[Owner]) -> None:
         await asyncio.sleep(_BETWEEN_TRIMS_S)
         for owner in owners:
             trim_log(owner.log)
+
+
+def _hurry_at_signals(owners: Sequence[Owner], report: Callable[[str], None]) -> None:
+    """Say what is waited for, and that a second signal cuts it off."""
+
+    def hurry() -> None:
+        for owner in owners:
+            owner.tell("close")
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, hurry)
+    for owner in owners:
+        if owner.life.running:
+            within = format_duration(owner.settings.drain_s)
+            requests = counted(owner.life.running, "request")
+            report(f"{owner.settings.name}: lets {requests} end, for {within} at most; Ctrl-C cuts them off")
 
 
 async def _until_the_end(owners: Sequence[Owner], fronts: Sequence[Front], *, leaves: bool) -> None:

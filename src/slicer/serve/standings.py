@@ -95,10 +95,13 @@ def _read(folder: Directory, name: str, warn: Callable[[str], None]) -> Standing
         return None
     try:
         if try_lock(fd, shared=True):
-            return None  # its proxy was killed, or has just begun
+            return None  # its proxy was killed
         for _ in range(_READS):
+            data = os.pread(fd, MOST_BYTES + 1, 0)
+            if not data:
+                return None  # its proxy has just begun
             try:
-                standing = decode(Standing, os.pread(fd, MOST_BYTES + 1, 0))
+                standing = decode(Standing, data)
                 return replace(standing, job="" if standing.job == _NO_JOB else standing.job)
             except TornFile as error:
                 problem = error

@@ -41,7 +41,7 @@ _LONGEST_LOG = 8 << 20
 _KEPT_LOG = 64 << 10
 _APPENDING = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
 _PORT = "${PORT}"
-_READY_LOOK_S = 0.25
+_READY_LOOKS_S = (0.01, 0.25)  # between two looks, first and at most
 _HIDDEN_GPUS = {
     "CUDA_VISIBLE_DEVICES": "-1", "HIP_VISIBLE_DEVICES": "-1", "ROCR_VISIBLE_DEVICES": "-1",
     "GGML_VK_VISIBLE_DEVICES": "-1",
@@ -166,6 +166,7 @@ async def until_ready(settings: Server, form: Form, upstream: Upstream) -> None:
     """Return when it answers. Raises Unavailable where it ends before, or takes too long."""
     path = settings.ready_path or KINDS[settings.kind].ready_path
     end_s = time.monotonic() + settings.ready_timeout_s
+    pause_s, most_s = _READY_LOOKS_S
     while True:
         form.check_listener()
         if await upstream.is_ready(path):
@@ -175,7 +176,8 @@ async def until_ready(settings: Server, form: Form, upstream: Upstream) -> None:
         if time.monotonic() > end_s:
             text = f"{settings.name} was not ready after {format_duration(settings.ready_timeout_s)}"
             raise Unavailable("failed", text)
-        await asyncio.sleep(_READY_LOOK_S)
+        await asyncio.sleep(pause_s)
+        pause_s = min(2 * pause_s, most_s)
 
 
 def job_names(settings: Server) -> tuple[str, str]:

@@ -86,6 +86,8 @@ def test_what_ollama_needs_for_a_request(expected: str, route: str, body: object
         ("openai", "GET /unload", "forbidden"), ("openai", "OPTIONS /sleep", "free"),
         ("llamacpp", "POST /completion", "gpu"), ("llamacpp", "GET /props", "free"),
         ("llamacpp", "POST /models/unload", "forbidden"), ("llamacpp", "GET /models", "free"),
+        ("llamacpp", "GET /", "gpu"), ("llamacpp", "GET /v1/stream?conv_id=1", "gpu"),
+        ("llamacpp", "POST /v1/streams/lookup", "free"), ("llamacpp", "DELETE /v1/stream?conv_id=1", "free"),
         ("comfyui", "GET /", "gpu"), ("comfyui", "GET /queue", "free"), ("comfyui", "POST /prompt", "gpu"),
         ("comfyui", "POST /upload/image", "gpu"), ("comfyui", "POST /interrupt", "free"),
         ("comfyui", "WS /ws?clientId=1", "free"), ("comfyui", "POST /api/free", "forbidden"),

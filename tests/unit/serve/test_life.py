@@ -68,6 +68,9 @@ STORIES = {
         "time 20 releasing release",
         "free 21 stopped", "came 22 stopped refuse",
     ],
+    "the end is told once more": [
+        *READY, "close 10 draining", "close 11 releasing release", "free 12 stopped",
+    ],
     "the end while it waits": ["came 0 waiting acquire", "close 1 stopped refuse withdraw"],
     "the end while it starts": [*READY[:2], "close 6 releasing refuse release", "free 7 stopped"],
     "late news mean nothing": ["granted 1 stopped", "ready 2 stopped", "ended 3 stopped", "free 4 stopped"],

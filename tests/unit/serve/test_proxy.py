@@ -445,6 +445,37 @@ def test_comfyui_is_used_until_its_queue_is_empty() -> None:  # B6
     run(story)
 
 
+@pytest.mark.parametrize("goes_on", [True, False])
+def test_llamacpp_is_used_for_as_long_as_it_goes_on_without_its_client(*, goes_on: bool) -> None:  # B6
+    slots = [{"is_processing": False}, {"is_processing": True}]
+
+    async def answers(head: bytes, peer: Peer) -> None:
+        if head.startswith(b"GET /slots "):
+            text = json.dumps(slots).encode()
+            await saying(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%s" % (len(text), text))(head, peer)
+        else:  # the beginning of an answer
+            await saying(b"HTTP/1.1 200 OK\r\nContent-Length: 99\r\n\r\ndata:")(head, peer)
+            await asyncio.sleep(60.0)
+
+    async def story() -> None:
+        async with Upstream(answers) as upstream:
+            owner = FakeOwner(made_up.server(kind="llamacpp"), upstream.base)
+            async with proxy(owner) as through:
+                headers = ("x-conversation-id: 1",) if goes_on else ()
+                reader, writer = await through.connect()
+                writer.write(post("/v1/chat/completions", WORK, *headers))
+                await reader.readuntil(b"data:")
+                writer.close()
+                if goes_on:
+                    await until(lambda: any(b"/slots" in each for each in upstream.heads), "they are asked")
+                    assert owner.open == 1
+                    slots[1]["is_processing"] = False
+                await until(lambda: owner.open == 0, "the work is done")
+                assert any(b"/slots" in each for each in upstream.heads) is goes_on
+
+    run(story)
+
+
 # -- refusals ------------------------------------------------------------------------------------------------
 
 
