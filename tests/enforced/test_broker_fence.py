@@ -52,6 +52,7 @@ def run(slicer: Slicer, who: User, *arguments: str, config: str = "", **env: str
     path = slicer.directory / "users.toml"
     path.write_text(config)
     path.chmod(0o644)
+    ask(SOCKET, Status(), DEADLINE_S)  # as the fixture: it may have left meanwhile
     return slicer.run(*arguments, via=who.bare, env={"SLICER_CONFIG": str(path), **env})
 
 
@@ -142,6 +143,7 @@ def test_in_a_closed_shop_only_a_lease_opens_a_gpu(
         options = ("--quiet", "--scope", "--slice=user.slice", f"--uid={uid}", "--collect")
         given = [f"--setenv={name}={value}" for name, value in env.items()]
         line = ["systemd-run", *options, *given, "sh", "-c", command]
+        ask(SOCKET, Status(), DEADLINE_S)  # as the fixture: it may have left meanwhile
         done = subprocess.run(line, capture_output=True, text=True, check=False)
         return done.stdout + done.stderr
 

@@ -240,6 +240,8 @@ class Soak:
             return f"served more than once: {told}"
         # An interrupted witness says so as every Python does; killed then, it says half of it.
         is_cut = "interrupt" in job.done_to_it and any(kind.startswith("kill") for kind in job.done_to_it)
+        # Python that is interrupted before it can run anything calls that fatal.
+        is_cut |= "interrupt" in job.done_to_it and said.startswith("Fatal Python error: init_")
         if "Traceback" in said and "KeyboardInterrupt" not in said and not is_cut:
             return f"an error nobody caught: {told}"
         if run.starts and not run.ends and not set(harmed) - {"kill outer", "kill waiter"}:

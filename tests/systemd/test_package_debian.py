@@ -29,7 +29,12 @@ ENVIRON = {
     "PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "HOME": "/root", "LANG": "C.UTF-8",
     "DEBIAN_FRONTEND": "noninteractive",
 }  # fmt: skip
-SERVER = '[serve.model]\nkind = "raw"\nlisten = ["127.0.0.1:8123"]\ncommand = ["sleep", "1000"]\n'
+SERVER = """\
+[serve.model]
+kind = "raw"
+listen = ["127.0.0.1:8123"]
+command = ["python3", "-m", "http.server", "${PORT}"]
+"""
 BUILD_SDIST = "import setuptools.build_meta as backend, sys; print(backend.build_sdist(sys.argv[1]))"
 SHOWN = ("/usr", "/etc", "/var", "/run", "/opt", "/srv", "/root", "/home")
 # What dpkg and the managers write about any package.

@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import pty
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -189,7 +190,8 @@ def test_what_the_driver_says_of_each_gpu(cli: Cli, fake_nvml: FakeNvml) -> None
 
 def test_a_model_server_outside_of_slicer_is_said_with_the_way_in(cli: Cli, fake_nvml: FakeNvml) -> None:
     """B6. Known by its command, which anybody may choose: so only root's and one's own count."""
-    with subprocess.Popen(["/usr/bin/ollama", "1000"], executable="/bin/sleep") as server:
+    sleep = shutil.which("sleep")
+    with subprocess.Popen(["/usr/bin/ollama", "1000"], executable=sleep) as server:
         try:
             fake_nvml.write(TWO_GPUS)
             fake_nvml.add(f"process 1 {server.pid} 6144 compute")

@@ -68,7 +68,7 @@ with socket.socket(fileno=os.dup(3)) as first:
     port = first.getsockname()[1]
 environ = {"LISTEN_PID": str(os.getpid()), "LISTEN_FDS": "2"}
 assert listening.handed({**environ, "LISTEN_PID": "1"}) == []
-found = listening.open_all([f"127.0.0.1:{port}", "unix:" + sys.argv[1], "localhost:0"], environ)
+found = listening.open_all([f"127.0.0.1:{port}", "unix:" + sys.argv[1], "127.0.0.1:0"], environ)
 print([each.fileno() for each in found.values()][:2], os.get_inheritable(3))
 listening.remove(found, environ)
 """
