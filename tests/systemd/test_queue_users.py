@@ -115,6 +115,7 @@ def test_what_ends_with_the_users_manager_runs_again(
     queues.write(f"[vram=1G] echo started >> {ran}; : < {gate}")
     queue = queues.start(*SIM)
     queue.told("started", 1)
+    until(lambda: ran.exists() and ran.read_text(), "the job runs")
     if not alive:
         queue.crash()
     systemctl.output("systemctl", "stop", f"user@{alice.uid}.service")
