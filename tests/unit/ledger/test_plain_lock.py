@@ -248,8 +248,9 @@ def test_who_is_stopped_at_the_terminal_does_not_get_the_lock(start: Start, path
     held = script(start, path)
     waiting = taker(start, path, "ever")
     until(lambda: waits(waiting), "it waits")
+    group = [waiting.pid, *children(waiting.pid)]
     os.killpg(waiting.pid, signal.SIGTSTP)
-    until(lambda: state_of(waiting.pid) == "T", "it is stopped")
+    until(lambda: all(state_of(pid) == "T" for pid in group), "it and its child are stopped")
     finish(held)
     assert script_gets_it(path)
     os.killpg(waiting.pid, signal.SIGCONT)
