@@ -167,6 +167,9 @@ class Soak:
     # -- doing things to them -------------------------------------------------------------------------------
 
     def _act(self, action: Action) -> None:
+        if action.kind == "shut down":
+            self._shut_down()
+            return
         wants_waiter = action.kind == "kill waiter"
         fitting = [job for job in self._alive.values() if self._runs(job) is not wants_waiter]
         if action.kind in ("term", "interrupt", "stop"):
@@ -187,6 +190,15 @@ class Soak:
         self._done[action.kind] += 1
         for pid in victims:
             self._signal(pid, signo, action.stop_s)
+
+    def _shut_down(self) -> None:
+        """Ask every process to end at the same time, as systemd does at a shutdown and at a logout."""
+        self._done["shut down"] += 1
+        # A job whose outer half was killed is over; its command may run still.
+        for job in [*self._alive.values(), *(job for job in self._over if self._runs(job))]:
+            job.done_to_it.append("shut down")
+        for pid in self._box.processes():
+            self._signal(pid, signal.SIGTERM, 0)
 
     def _runs(self, job: Job) -> bool:
         run = self._log.run(job.spec.name)
