@@ -146,6 +146,11 @@ def to_its_end(messages: say.Messages, act: Callable[[], Outcome]) -> int:
 
 
 def _interrupt(signo: int, frame: FrameType | None) -> None:
+    # A second exception would come out of the handling of the first. (Python warns of a handler that is taken
+    # away from a signal that it has yet to handle.)
+    for each in INTERRUPTS:
+        if signal.getsignal(each) is _interrupt:
+            signal.signal(each, lambda signo, _: _die_of(signo))
     raise _Interrupted(signo)
 
 

@@ -69,7 +69,11 @@ class LedgerFiles:
         return (self._lock_fd, *self.directory.descriptors())
 
     def after_fork(self) -> None:
-        """In a child: open the lock file anew, or it would share its parent's flock. Raises StateError."""
+        """In a child: open the lock file anew, or it would share its parent's flock. Raises StateError.
+
+        Signals that the child blocks stay blocked: the parent's handlers, which end its wait, are not for it.
+        """
+        self.mask = None
         os.close(self._lock_fd)
         self._lock_fd = self.directory.base.open_lock()
 

@@ -48,6 +48,7 @@ class _Interrupts:
         self._before = signal.pthread_sigmask(signal.SIG_BLOCK, ())
         self.mask = block_interrupts()  # while asleep, and of the program
         self._deadly = []
+        self._is_raised = False
         for signo in INTERRUPTS:
             if signal.getsignal(signo) == signal.SIG_DFL:
                 try:
@@ -58,7 +59,9 @@ class _Interrupts:
         return self
 
     def _raise(self, signo: int, frame: FrameType | None) -> None:
-        raise _Interrupted(signo)
+        if not self._is_raised:  # a second exception would come out of the handling of the first
+            self._is_raised = True
+            raise _Interrupted(signo)
 
     def __exit__(self, kind: object, failure: BaseException | None, trace: object) -> None:
         for signo in self._deadly:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import signal
+import subprocess
+import sys
 
 import pytest
 
@@ -41,3 +43,22 @@ def test_a_signal_while_a_failure_is_told_ends_slicer_quietly(
     assert run.reported("run", options, act) == 130
     assert died_of == [signal.SIGINT]
     assert "Traceback" not in capfd.readouterr().err
+
+
+_BOTH = """
+import os, signal
+from slicer.cli import run, say
+from slicer.kernel.signals import block_interrupts, unblock_interrupts
+block_interrupts()
+for signo in (signal.SIGINT, signal.SIGTERM):
+    os.kill(os.getpid(), signo)
+options = {"help": False, "verbosity": 0}
+run.reported("run", options, lambda: run.to_its_end(say.Messages(0), unblock_interrupts))
+"""
+
+
+def test_two_signals_at_once_end_slicer_quietly() -> None:
+    """A9: found by the soak's shutdown, after a Ctrl-C, as a traceback and exit code 1."""
+    done = subprocess.run((sys.executable, "-c", _BOTH), capture_output=True, text=True, check=False)
+    assert done.returncode in (-signal.SIGINT, -signal.SIGTERM)
+    assert "Traceback" not in done.stderr

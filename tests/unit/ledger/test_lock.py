@@ -274,3 +274,22 @@ def test_inside_no_signal_comes_through(box: LedgerBox) -> None:
         decide()
     assert is_through
     box.ledger.snapshot()
+
+
+# A9: found by the soak as a keeper's traceback
+@pytest.mark.usefixtures("interruptible")
+def test_a_child_is_not_interrupted_in_its_parents_place(
+    box: LedgerBox, holder: Holder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ledger_lock, "_TELL_S", 0.0)
+    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR1])
+    box.ledger.mask = frozenset()  # the parent's, who waits
+
+    def leave(said: str) -> None:
+        signal.raise_signal(signal.SIGUSR1)
+        holder.leave()
+
+    box.ledger.after_fork()
+    box.ledger.tell = leave
+    box.ledger.snapshot()
+    signal.sigtimedwait([signal.SIGUSR1], 0)
