@@ -16,7 +16,7 @@ python3Packages.buildPythonApplication {
   src = lib.fileset.toSource {
     root = ../.;
     fileset = lib.fileset.unions [
-      ../bench/README.md # which docs/ links to
+      ../bench
       ../CONTRIBUTING.md
       ../LICENSE
       ../README.md

@@ -14,7 +14,7 @@ import sys
 import time
 from typing import Any
 
-from bench.gpu.driver_api import (
+from bench.gpu.cuda import (
     DEVICE,
     HOST,
     HOST_NUMA,
@@ -24,48 +24,13 @@ from bench.gpu.driver_api import (
     LaunchConfig,
     Location,
     Program,
-)  # fmt: skip
-from slicer.experiment.cuda import CudaError
-from slicer.experiment.ptx import COMPUTE, HEADERS, MEMORY
+)
+from bench.gpu.ptx import COMPUTE, MEET, MEMORY
 
 MIB = 1 << 20
 WORDS = 1 << 20
 MOST_CHUNKS = 4096
 FAKE_MEETINGS = 900
-SPINS = 1 << 28  # before a kernel that waits for another gives up: some seconds
-
-# meet(ns, meeting, parties, address): counts up the word of the meeting, and ends once all parties have
-# done so. (The first argument is for the tests' driver, which has no memory that kernels write to.)
-MEET = "meet_flags"
-_MEET = f"""
-.address_size 64
-.visible .entry {MEET}(
-    .param .u64 arg_ns, .param .u64 arg_meeting, .param .u64 arg_parties, .param .u64 arg_address
-)
-{{
-    .reg .pred %p<3>;
-    .reg .b32 %r<5>;
-    .reg .b64 %rd<6>;
-    ld.param.u64 %rd1, [arg_meeting];
-    ld.param.u64 %rd2, [arg_parties];
-    ld.param.u64 %rd3, [arg_address];
-    cvta.to.global.u64 %rd4, %rd3;
-    shl.b64 %rd5, %rd1, 2;
-    add.u64 %rd4, %rd4, %rd5;
-    cvt.u32.u64 %r1, %rd2;
-    atom.global.add.u32 %r2, [%rd4], 1;
-    mov.u32 %r3, 0;
-$meet_next:
-    ld.volatile.global.u32 %r2, [%rd4];
-    setp.ge.u32 %p1, %r2, %r1;
-    @%p1 bra $meet_end;
-    add.u32 %r3, %r3, 1;
-    setp.lt.u32 %p2, %r3, {SPINS};
-    @%p2 bra $meet_next;
-$meet_end:
-    ret;
-}}
-"""
 
 
 def say(**data: Any) -> None:
@@ -351,20 +316,10 @@ def rank(number: str, parties: str, handle: str, extra: str = "0") -> None:
         shared = IpcHandle()
         shared.reserved[:] = bytes.fromhex(handle)
         p.call("cuIpcOpenMemHandle_v2", ctypes.byref(words), shared, 1)
-    module, found = ctypes.c_void_p(), ctypes.c_void_p()
-    for header in HEADERS:
-        code = p.code("cuModuleLoadData", ctypes.byref(module), f"{header}\n{_MEET}".encode() + b"\0")
-        if code == 0:
-            break
-    else:
-        raise CudaError(f"the kernel cannot be compiled ({code})")
-    p.call("cuModuleGetFunction", ctypes.byref(found), module, MEET.encode())
     for meeting in range(int(number)):
         for _ in range(int(extra)):
             step()
-        values = [ctypes.c_uint64(value) for value in (1000, meeting, int(parties), words.value)]
-        pointers = (ctypes.c_void_p * 4)(*(ctypes.addressof(value) for value in values))
-        p.call("cuLaunchKernel", found, 1, 1, 1, 1, 1, 1, 0, p.stream, ctypes.addressof(pointers), 0)
+        p.context.launch(MEET, 1, 1, p.stream, (1000, meeting, int(parties), words.value))()
         if meeting % 8 == 7:
             p.sync()
     p.sync()

@@ -1,4 +1,4 @@
-"""A latency job against a batch job: alone, unmanaged, each mode, priority. As ``slicer bench sharing``."""
+"""A latency job against a batch job: alone, unmanaged, each mode, priority. As ``bench.sharing``."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from typing import Any
 
 from bench.gpu.check import Failed, Finding, check, verdict
 from bench.gpu.place import PROGRAMS, Place
-from slicer.experiment import measures, planning
-from slicer.experiment.measures import Row
-from slicer.experiment.model import Parameters
-from slicer.experiment.running import Experiment
-from slicer.experiment.verdict import judge
+from bench.sharing import measures, planning
+from bench.sharing.measures import Row
+from bench.sharing.model import Parameters
+from bench.sharing.running import Experiment
+from bench.sharing.verdict import judge
 from slicer.record import as_dict, replace
 
 # What a request may have to wait for beyond its own work: the others' window in flight, and a kernel that

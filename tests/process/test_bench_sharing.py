@@ -1,4 +1,4 @@
-"""``slicer bench sharing`` and ``python -m bench.gpu`` over a fake driver: the whole way, but no figures."""
+"""``python -m bench.sharing`` and ``python -m bench.gpu`` over a fake driver: all of it but figures."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from slicer.share.program import library_path
 from tests.fake_cuda import FakeCuda
 from tests.fake_nvml import FakeNvml
 from tests.patience import DEADLINE_S, until
-from tests.process.harness import SLICER, SRC, Box
+from tests.process.harness import SRC, Box
 
 pytest_plugins = ["tests.fake_nvml", "tests.fake_cuda"]
 
@@ -38,9 +38,10 @@ def bench(box: Box, gpus: FakeNvml, fake_cuda_library: Path, tmp_path: Path) -> 
 
 
 def start(box: Box, *options: str) -> subprocess.Popen[bytes]:
-    command = [*box.prefix, *SLICER, "bench", "sharing", *SHORT, *options]
+    command = [*box.prefix, sys.executable, "-m", "bench.sharing", *SHORT, *options]
+    environ = {**box.env, "PYTHONPATH": f"{SRC}:{ROOT}"}
     process = subprocess.Popen(
-        command, env=box.env, cwd=box.root, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        command, env=environ, cwd=box.root, stdout=subprocess.PIPE, stderr=subprocess.PIPE
     )
     box.adopt(process)
     return process

@@ -1,4 +1,4 @@
-"""The jobs of the experiment with PyTorch: ``KIND LOAD``, which speak as slicer.experiment.client does.
+"""The jobs of the experiment with PyTorch: ``KIND LOAD``, which speak as bench.sharing.client does.
 
 latency: ResNet-50, batch 1, with its input copied to the GPU and its answer back. batch: training steps of
 it.

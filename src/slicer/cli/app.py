@@ -43,7 +43,6 @@ _COMMANDS = {
     "wrap": "wrap",
     "profiles": "profiles",
     "routes": "routes.command",
-    "bench": "bench.command",
     "doctor": "doctor",
     "install": "install",
     "completion": "completion",

@@ -52,8 +52,6 @@ WRONG = (
     ("profiles", "show", "hevy"),
     ("profiles", "show", "hevy", "--json"),
     ("simjob",),
-    ("bench", "sharing", "--modes", "yeild"),
-    ("bench", "sharing", "--duration", "2h", "--json"),
     ("queue",),
     ("queue", "none.txt", "--backend", "plain", "--sim", "2", "--json"),
     ("queue", "none.txt", "--sim-vram", "24G"),

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from bench.sharing.model import ALONE, ALONE_LOCKED, UNMANAGED, Scenario
 from slicer.errors import UsageError
-from slicer.experiment.model import ALONE, ALONE_LOCKED, UNMANAGED, Scenario
 from slicer.quantity import QuantityError, parse_duration
 
 TYPE_CHECKING = False
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from typing import Any
 
-    from slicer.experiment.model import Calibration, Parameters
+    from bench.sharing.model import Calibration, Parameters
 
 DEFAULT_MODES = ("yield", "priority", "launches=10", "time=5ms", "each", "skip=20")
 PRIORITY = "priority"

@@ -1,4 +1,4 @@
-"""``slicer bench sharing``: table, JSON, files, and what it refuses before anything is started."""
+"""``python -m bench.sharing``: table, JSON, files, and what it refuses before anything is started."""
 
 from __future__ import annotations
 
@@ -9,16 +9,12 @@ from xml.etree import ElementTree
 
 import pytest
 
-from slicer.cli.bench import report
-from slicer.experiment import measures, planning
-from slicer.experiment.model import ALONE, ALONE_LOCKED, UNMANAGED, Environment, Run
-from slicer.experiment.verdict import judge
+from bench.sharing import command, measures, planning, report
+from bench.sharing.model import ALONE, ALONE_LOCKED, UNMANAGED, Environment, Run
+from bench.sharing.verdict import judge
 from slicer.record import replace
+from tests.unit.bench.made_up import CALIBRATION, ENVIRONMENT, PARAMETERS, run, runs, sharing
 from tests.unit.cli.test_hostile import EVIL, harmless
-from tests.unit.experiment.made_up import CALIBRATION, ENVIRONMENT, PARAMETERS, run, runs, sharing
-from tests.unit.program import Cli
-
-pytest_plugins = ["tests.unit.program"]
 
 ROOT = Path(__file__).parents[3]
 RUNS = [
@@ -107,7 +103,7 @@ def test_json_has_the_fields_that_are_documented() -> None:  # D4
     row = data["scenarios"][4]
     seen = {**data, "": data, "scenarios": row, "latency": latency, "batch": row["batch"]}
     assert {name: " ".join(seen[name]) for name in KEYS} == KEYS
-    documented = (ROOT / "docs" / "json.md").read_text()
+    documented = (ROOT / "bench" / "README.md").read_text()
     assert all(f"`{word}" in documented for words in KEYS.values() for word in words.split())
     assert data["schema"] == "slicer.bench.sharing"
     assert latency["p99_of_each_ms"] == [1.2, 1.25, 1.1]
@@ -142,14 +138,17 @@ def test_a_folder_gets_table_json_plot_and_every_sample(tmp_path: Path) -> None:
     ],
 )
 def test_what_cannot_be_measured_is_said_before_anything_is_started(
-    cli: Cli, options: str, said: str
+    capfd: pytest.CaptureFixture[str], options: str, said: str
 ) -> None:  # D4, K9
-    done = cli.run("bench", "sharing", *options.split(), code=None)
-    assert done.returncode in (2, 125)
-    assert said in done.stderr
-    assert len(done.stderr.splitlines()) == 1
+    assert command.main(options.split()) in (2, 125)
+    error = capfd.readouterr().err
+    assert said in error
+    assert len(error.splitlines()) == 1
 
 
-def test_simulated_gpus_are_refused(cli: Cli) -> None:  # D4
-    done = cli.run("bench", "sharing", env={"SLICER_SIM": "1"}, code=2)
-    assert "simulated GPUs run no kernels" in done.stderr
+def test_simulated_gpus_are_refused(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:  # D4
+    monkeypatch.setenv("SLICER_SIM", "1")
+    assert command.main([]) == 2
+    assert "simulated GPUs run no kernels" in capfd.readouterr().err

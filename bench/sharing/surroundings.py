@@ -5,14 +5,14 @@ from __future__ import annotations
 import time
 from contextlib import closing
 
+from bench.sharing.model import Environment
 from slicer.errors import GpuError
-from slicer.experiment.model import Environment
 from slicer.gpu import open_gpus
 from slicer.version import __version__
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from slicer.experiment.model import Calibration
+    from bench.sharing.model import Calibration
 
 _VERSION = "/sys/module/nvidia/version"
 

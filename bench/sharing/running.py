@@ -10,9 +10,9 @@ import sys
 import tempfile
 import time
 
+from bench.sharing import planning
+from bench.sharing.model import BatchRun, Calibration, LatencyRun, Run, Sharing
 from slicer.errors import EX_TEMPFAIL, SlicerError
-from slicer.experiment import planning
-from slicer.experiment.model import BatchRun, Calibration, LatencyRun, Run, Sharing
 from slicer.record import record, replace
 from slicer.text import one_line
 
@@ -21,9 +21,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from typing import Any
 
-    from slicer.experiment.model import Parameters, Scenario
+    from bench.sharing.model import Parameters, Scenario
 
-_CLIENT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "__main__.py")
+_CLIENT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "client.py")
 _READ_BYTES = 1 << 16
 _KEPT_BYTES = 1 << 14  # of what a job says on stderr
 _MOST_BYTES = 64 << 20  # of what it answers
@@ -153,7 +153,7 @@ def _holder(text: str) -> str:
 
 
 def _own_client(kind: str, load: str) -> tuple[str, ...]:
-    return sys.executable, "-I", _CLIENT, kind, load
+    return sys.executable, "-P", _CLIENT, kind, load
 
 
 class Experiment:
@@ -163,7 +163,9 @@ class Experiment:
         self, parameters: Parameters, program: Sequence[str], environ: Mapping[str, str],
         client: Callable[[str, str], tuple[str, ...]] | None = None,
     ) -> None:  # fmt: skip
-        """``program``: how slicer is started. ``client``: the command of a job of that kind and load.
+        """``program``: how slicer is started. ``environ``: of all jobs; its PYTHONPATH has slicer and bench.
+
+        ``client``: the command of a job of that kind and load.
 
         :attr:`gpu` is the one that jobs get; set it to the calibration's.
         """

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from slicer.experiment.model import ALONE, ALONE_LOCKED, UNMANAGED
+from bench.sharing.model import ALONE, ALONE_LOCKED, UNMANAGED
 from slicer.record import record
 
 TYPE_CHECKING = False
@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from typing import Literal
 
-    from slicer.experiment.measures import Batch, Latency, Row
+    from bench.sharing.measures import Batch, Latency, Row
 
     Kind = Literal["helps", "costs", "as-good", "worse", "unknown"]
 

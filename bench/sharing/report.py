@@ -1,4 +1,4 @@
-"""What ``slicer bench sharing`` found: a table, JSON, and files."""
+"""What was found: a table, JSON, and files."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from typing import Any
 
-    from slicer.experiment.measures import Row
-    from slicer.experiment.model import Calibration, Environment, Parameters, Run
-    from slicer.experiment.verdict import Verdict
+    from bench.sharing.measures import Row
+    from bench.sharing.model import Calibration, Environment, Parameters, Run
+    from bench.sharing.verdict import Verdict
 
 SCHEMA = "slicer.bench.sharing"
 _FAKE = "FAKE DRIVER: these figures are of no GPU."
@@ -133,7 +133,7 @@ def word(trouble: str) -> str:
 
 
 def as_json(found: Found) -> dict[str, Any]:
-    """The document. docs/json.md describes it."""
+    """The document. bench/README.md describes it."""
     fake = found.environment.is_fake
     return {
         "schema": SCHEMA,
@@ -217,7 +217,7 @@ def write_folder(path: str, found: Found) -> None:
 
 def write_plot(path: str, found: Found) -> None:
     """Draw the plot. Raises SlicerError."""
-    from slicer.cli.bench import plot
+    from bench.sharing import plot
 
     title = visible(_heading(found)[0])
     picture = plot.picture(found.runs, found.rows, title, path, _FAKE if found.environment.is_fake else "")

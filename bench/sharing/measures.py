@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from statistics import median
 
-from slicer.experiment.model import ALONE, ALONE_LOCKED, UNMANAGED
+from bench.sharing.model import ALONE, ALONE_LOCKED, UNMANAGED
 from slicer.record import record, replace
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from slicer.experiment.model import Calibration, LatencyRun, Parameters, Run, Scenario
+    from bench.sharing.model import Calibration, LatencyRun, Parameters, Run, Scenario
 
 
 @record

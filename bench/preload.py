@@ -20,7 +20,7 @@ from typing import Any
 from bench.markdown import bar, figures, p99, table
 from bench.tools import fake_gpus
 
-SCRATCH = Path("/tmp/bench/sharing")
+SCRATCH = Path("/tmp/bench/preload")
 LOADS = 300
 STARTED = {"`true`": ["/bin/true"], "`python -c pass`": [sys.executable, "-c", "pass"]}
 LOAD_BAR_MS = 1.0

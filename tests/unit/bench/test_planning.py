@@ -7,11 +7,12 @@ from collections import Counter
 
 import pytest
 
+from bench.gpu import ptx
+from bench.sharing import planning
+from bench.sharing.model import ALONE, ALONE_LOCKED, UNMANAGED
 from slicer.errors import UsageError
-from slicer.experiment import planning, ptx
-from slicer.experiment.model import ALONE, ALONE_LOCKED, UNMANAGED
 from slicer.record import replace
-from tests.unit.experiment.made_up import CALIBRATION, GPU, PARAMETERS
+from tests.unit.bench.made_up import CALIBRATION, GPU, PARAMETERS
 
 
 def test_all_modes_are_compared_with_both_baselines() -> None:  # D2, D4
@@ -91,4 +92,4 @@ def test_the_kernels_declare_what_they_use() -> None:  # D4
             assert all(int(number) < declared[prefix] for prefix, number in used)
             labels = set(re.findall(r"^(\$\w+):", entry, re.M))
             assert labels == set(re.findall(r"bra(?:\.uni)? (\$\w+);", entry)), "each label is jumped to"
-        assert [text.count(f".entry {name}(") for name in (ptx.COMPUTE, ptx.MEMORY)] == [1, 1]
+        assert [text.count(f".entry {name}(") for name in (ptx.COMPUTE, ptx.MEMORY, ptx.MEET)] == [1, 1, 1]

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from slicer.experiment import measures, planning
-from slicer.experiment.model import ALONE, UNMANAGED, Run
-from slicer.experiment.verdict import judge
+from bench.sharing import measures, planning
+from bench.sharing.model import ALONE, UNMANAGED, Run
+from bench.sharing.verdict import judge
 from slicer.record import replace
-from tests.unit.experiment.made_up import CALIBRATION, PARAMETERS, run, runs, sharing
+from tests.unit.bench.made_up import CALIBRATION, PARAMETERS, run, runs, sharing
 
 ALONES = [run(ALONE, 1.0), run(ALONE, done=4000)]
 OFF = runs(UNMANAGED, 3.0, 3.1, 2.9, done=3000)

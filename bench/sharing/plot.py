@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from bench.sharing.measures import cumulative
+from bench.sharing.model import ALONE_LOCKED
 from slicer.cli import drawing
-from slicer.experiment.measures import cumulative
-from slicer.experiment.model import ALONE_LOCKED
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -12,8 +12,8 @@ if TYPE_CHECKING:
 
     from matplotlib.axes import Axes
 
-    from slicer.experiment.measures import Row
-    from slicer.experiment.model import Run
+    from bench.sharing.measures import Row
+    from bench.sharing.model import Run
 
 _SIZE_INCHES = (11, 5)
 _COLOURS = ("#999999", "#c03028", "#203040", "#2a7f62", "#4878a8", "#c08020", "#8a5aa8", "#5a9bd4", "#7a6a50")

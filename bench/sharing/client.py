@@ -13,9 +13,9 @@ import os
 import sys
 import time
 
+from bench.gpu import ptx
+from bench.gpu.cuda import Program
 from slicer.errors import SlicerError
-from slicer.experiment import ptx
-from slicer.experiment.cuda import Context, Driver
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -58,14 +58,11 @@ def _told() -> dict[str, int]:
     return told
 
 
-class Gpu:
+class Gpu(Program):
     """The device, and what all jobs have on it."""
 
     def __init__(self, load: dict[str, Any]) -> None:
-        self.driver = Driver()
-        self.context = Context(self.driver)
-        self.stream = self.context.stream()
-        self.sync = self.context.again("cuStreamSynchronize", self.stream)
+        super().__init__()
         self._blocks = self.context.sm_count() * _BLOCKS_PER_SM
         self._bytes = load["buffer_bytes"]
         self._from = self.context.allocate(self._bytes)
@@ -224,3 +221,7 @@ def batch(load: dict[str, Any]) -> None:
         launched += 1
     gpu.sync()
     _say({"event": "result", "done": done, "seconds": (until - since) / 1e9})
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,7 +1,7 @@
 """The kernels, as text that the driver compiles for its GPU. Pure.
 
-Both do a fixed amount of work. A kernel that watched a clock would end in time although others had the GPU
-meanwhile, and would show no difference.
+The first two do a fixed amount of work. A kernel that watched a clock would end in time although others had
+the GPU meanwhile, and would show no difference.
 
 The text asks for as little as it can: the first header is for all GPUs from Maxwell on, the second for
 drivers that no longer take the first (CUDA 13 knows nothing before Turing).
@@ -13,6 +13,11 @@ HEADERS = (".version 6.0\n.target sm_50", ".version 6.3\n.target sm_75")
 
 COMPUTE = "spin_compute"  # (iterations, out): so many rounds of 16 dependent multiply-adds in each thread
 MEMORY = "spin_memory"  # (iterations, from, to, words): so many times to[i] = from[i] + 1, for all words
+
+# (ns, meeting, parties, address): counts up the word of the meeting, and ends once all parties have done so.
+# The first is for the tests' driver, which has no memory that kernels write to.
+MEET = "meet_flags"
+_SPINS = 1 << 28  # before a kernel that waits for another gives up: some seconds
 
 _ROUND = "    fma.rn.f32 %f1, %f1, %f2, %f3;\n" * 16
 
@@ -89,6 +94,33 @@ $memory_next:
     add.u64 %rd10, %rd10, 1;
     bra $memory_round;
 $memory_end:
+    ret;
+}}
+
+.visible .entry {MEET}(
+    .param .u64 arg_ns, .param .u64 arg_meeting, .param .u64 arg_parties, .param .u64 arg_address
+)
+{{
+    .reg .pred %p<3>;
+    .reg .b32 %r<5>;
+    .reg .b64 %rd<6>;
+    ld.param.u64 %rd1, [arg_meeting];
+    ld.param.u64 %rd2, [arg_parties];
+    ld.param.u64 %rd3, [arg_address];
+    cvta.to.global.u64 %rd4, %rd3;
+    shl.b64 %rd5, %rd1, 2;
+    add.u64 %rd4, %rd4, %rd5;
+    cvt.u32.u64 %r1, %rd2;
+    atom.global.add.u32 %r2, [%rd4], 1;
+    mov.u32 %r3, 0;
+$meet_next:
+    ld.volatile.global.u32 %r2, [%rd4];
+    setp.ge.u32 %p1, %r2, %r1;
+    @%p1 bra $meet_end;
+    add.u32 %r3, %r3, 1;
+    setp.lt.u32 %p2, %r3, {_SPINS};
+    @%p2 bra $meet_next;
+$meet_end:
     ret;
 }}
 """

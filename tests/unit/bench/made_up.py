@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from slicer.experiment.model import BatchRun, Calibration, Environment, LatencyRun, Parameters, Run, Sharing
-from slicer.experiment.planning import DEFAULT_MODES
+from bench.sharing.model import BatchRun, Calibration, Environment, LatencyRun, Parameters, Run, Sharing
+from bench.sharing.planning import DEFAULT_MODES
 
 PARAMETERS = Parameters(
     gpu="", duration_s=2.0, warmup_s=0.3, repeats=3, batch_jobs=1, kernel_us=500, kernel="compute", depth=32,

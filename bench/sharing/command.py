@@ -1,4 +1,4 @@
-"""``slicer bench sharing``: a latency job and batch jobs on one GPU, with the lock and without."""
+"""The command line: a latency job and batch jobs on one GPU, with the lock and without."""
 
 from __future__ import annotations
 
@@ -6,16 +6,17 @@ import os
 import sys
 import time
 from contextlib import closing
+from pathlib import Path
 
 import click
 
+from bench.sharing import measures, planning, report, verdict
+from bench.sharing.model import Parameters
+from bench.sharing.running import Experiment
+from bench.sharing.surroundings import environment
 from slicer.cli import output, say
-from slicer.cli.bench import report
+from slicer.cli.app import guarded
 from slicer.errors import EX_OK, SlicerError, UsageError
-from slicer.experiment import measures, planning, verdict
-from slicer.experiment.model import Parameters
-from slicer.experiment.running import Experiment
-from slicer.experiment.surroundings import environment
 from slicer.kernel.signals import INTERRUPTS, signal
 from slicer.quantity import QuantityError, format_estimate, parse_duration, parse_mib
 from slicer.text import counted
@@ -25,11 +26,23 @@ if TYPE_CHECKING:
     from types import FrameType
     from typing import Any
 
-    from slicer.experiment.model import Calibration, Environment, Run, Scenario
+    from bench.sharing.model import Calibration, Environment, Run, Scenario
 
 _EX_INCOMPLETE = 1
 _PLOTS = (".png", ".svg")
 _LONGEST_S = 3600.0
+_ROOT = Path(__file__).resolve().parents[2]
+_PATH = (str(_ROOT / "src"), str(_ROOT))
+_PROGRAM = (sys.executable, "-P", "-m", "slicer")
+
+
+def main(arguments: list[str]) -> int:
+    """Run one command line (without the program's name); returns the exit code."""
+    output.escape_unprintable()
+    return guarded(
+        lambda: command.main(arguments, prog_name="python -m bench.sharing", standalone_mode=False),
+        as_json="--json" in arguments,
+    )
 
 
 # -- the command line -------------------------------------------------------------------------------------
@@ -64,15 +77,14 @@ def _plot(ctx: click.Context, param: click.Parameter, path: str | None) -> str |
 
 
 @click.command(
-    "sharing",
-    short_help="Compare ways to share a GPU: latency and throughput.",
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
     epilog="""\
 \b
 Examples:
-  slicer bench sharing                         about two minutes
-  slicer bench sharing --output out            table, JSON, plot, all samples
-  slicer bench sharing --modes yield,priority  only these, and the baselines
-  slicer bench sharing --batch-jobs 3          against three batch jobs
+  python -m bench.sharing                         about two minutes
+  python -m bench.sharing --output out            table, JSON, plot, all samples
+  python -m bench.sharing --modes yield,priority  only these, and the baselines
+  python -m bench.sharing --batch-jobs 3          against three batch jobs
 
 \b
 The latency job serves a request each period: a copy to the GPU, some short
@@ -95,7 +107,7 @@ and /UNMGD are P99 over that of the job alone, and unmanaged. SERVED is how
 many requests it came to in time, if not all. WORK is kernels a second of all
 batch jobs, ALONE its share of what they do alone, LEFT of what the latency
 job leaves them. Each is the median of the repetitions, MAX the longest.
-The form of --json is in docs/json.md, the meaning in docs/sharing.md.
+The form of --json is in bench/README.md, the meaning in docs/sharing.md.
 
 \b
 Exit codes:
@@ -199,12 +211,9 @@ def _check(parameters: Parameters) -> None:
         raise UsageError("a run has not one request", where="--period", hint="it is longer than --duration")
 
 
-def _program() -> tuple[str, ...]:
-    """How this slicer was started."""
-    script = os.path.abspath(sys.argv[0])
-    if os.path.basename(script) != "__main__.py" and os.access(script, os.X_OK):
-        return (script,)
-    return sys.executable, "-P", "-m", "slicer"
+def _environ() -> dict[str, str]:
+    """What jobs are started with: in it Python finds this checkout's slicer and this program."""
+    return {**os.environ, "PYTHONPATH": ":".join(filter(None, (*_PATH, os.environ.get("PYTHONPATH"))))}
 
 
 # -- measuring --------------------------------------------------------------------------------------------
@@ -227,7 +236,7 @@ class _Measured:
             if signal.getsignal(signo) != signal.SIG_IGN:  # nohup
                 signal.signal(signo, _interrupt)
         try:
-            with closing(Experiment(self._parameters, _program(), os.environ)) as experiment:
+            with closing(Experiment(self._parameters, _PROGRAM, _environ())) as experiment:
                 self._measure(experiment)
         except _Interrupted as interrupted:
             say.erase()  # and the terminal's ^C

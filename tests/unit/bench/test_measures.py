@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slicer.experiment import measures
-from slicer.experiment.measures import percentile
-from slicer.experiment.model import ALONE, ALONE_LOCKED, UNMANAGED, Run, Scenario
+from bench.sharing import measures
+from bench.sharing.measures import percentile
+from bench.sharing.model import ALONE, ALONE_LOCKED, UNMANAGED, Run, Scenario
 from slicer.record import replace
-from tests.unit.experiment.made_up import CALIBRATION, PARAMETERS, run, runs, sharing
+from tests.unit.bench.made_up import CALIBRATION, PARAMETERS, run, runs, sharing
 
 BOTH = Scenario("yield", latency=True, batch=True, share="lock", mode="yield")
 OFF = Scenario(UNMANAGED, latency=True, batch=True, share="off")
