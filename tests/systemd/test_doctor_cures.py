@@ -74,7 +74,7 @@ UNTRIED = {
     },
     "it changes what the machine's other tests stand on": {
         "ledger-unusable", "ledger-open", "no-journald", "journal-volatile", "journal-closed",
-        "older-leftovers", "closed-shop-without-broker",
+        "closed-shop-without-broker",
     },
     "tests of wraps mend them": {"wrap-replaced", "wrap-broken", "wrap-unfinished"},
 }  # fmt: skip

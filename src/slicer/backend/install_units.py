@@ -11,9 +11,8 @@ import os
 import shutil
 import subprocess
 
-from slicer.backend import broker_units, closed_shop, has_systemd, older_units, slice_limits
+from slicer.backend import broker_units, closed_shop, has_systemd, slice_limits
 from slicer.backend.closed_shop_look import has_unit
-from slicer.backend.older_units import Outdated
 from slicer.backend.unit_files import (
     Action,
     Done,
@@ -91,16 +90,13 @@ class Plan:
     """What an installation consists of. ``live``: it is for the running system, whose managers are told.
 
     ``unwanted``: files that may be left of an earlier configuration, or that a distribution's package brings
-    by now, to be taken away. ``retired``: files that only older versions installed, likewise. ``shared``:
-    directories that they shared with a group, to be root's alone. ``user``: it is for the caller's own user
-    manager. ``stops``: commands to be run before the files are taken away. ``settings``: the directory of the
-    administrator's configuration, which is to be there; "": it is left alone.
+    by now, to be taken away. ``user``: it is for the caller's own user manager. ``stops``: commands to be run
+    before the files are taken away. ``settings``: the directory of the administrator's configuration, which
+    is to be there; "": it is left alone.
     """
 
     actions: tuple[Action, ...]
     unwanted: tuple[Action, ...]
-    retired: tuple[Action, ...]
-    shared: tuple[str, ...]
     commands: tuple[tuple[str, ...], ...]
     live: bool
     user: bool
@@ -121,13 +117,11 @@ class Ran:
 class Report:
     """What was done. ``commands`` of a plan that is not live are what its target has to run itself.
 
-    ``closed``: directories that an older version shared with a group, and that are root's alone now.
     ``made``: directories that are new.
     """
 
     files: tuple[Done, ...]
     commands: tuple[Ran, ...]
-    closed: tuple[str, ...] = ()
     made: tuple[str, ...] = ()
 
 
@@ -174,13 +168,10 @@ def plan(
         (actions if each.content else unwanted).append(each)
     live = os.path.realpath(root) == "/" and (user or base in _SEARCHED)
     if user:
-        return Plan(tuple(actions), tuple(unwanted), (), (), _USER_COMMANDS, live, user)
-    retired, shared = older_units.retired(top), older_units.shared(root)
+        return Plan(tuple(actions), tuple(unwanted), _USER_COMMANDS, live, user)
     commands = (*_SYSTEM_COMMANDS, *(broker_units.ENABLE if broker else ()))
     settings = os.path.join(root, SYSTEM_DIR[1:]) if base == PREFIX else ""  # a package has its own way
-    return Plan(
-        tuple(actions), tuple(unwanted), retired, shared, commands, live, user, settings=settings
-    )  # fmt: skip
+    return Plan(tuple(actions), tuple(unwanted), commands, live, user, settings=settings)
 
 
 def going(made: Plan, root: str, *, only_broker: bool = False) -> Plan:
@@ -199,7 +190,7 @@ def going(made: Plan, root: str, *, only_broker: bool = False) -> Plan:
 
     actions, unwanted = chosen(made.actions), chosen(made.unwanted)
     if only_broker:
-        made = replace(made, retired=(), shared=(), settings="")
+        made = replace(made, settings="")
     commands = _SYSTEM_COMMANDS[-1:] if only_broker else _SYSTEM_COMMANDS
     return replace(made, actions=actions, unwanted=unwanted, commands=commands, stops=stops)
 
@@ -263,7 +254,7 @@ def closed_plan(root: str = "/", *, prefix: str = PREFIX, only_there: bool = Fal
     if only_there:
         made = tuple(action for action in made if os.path.lexists(action.destination))
     live = os.path.realpath(root) == "/" and base in _SEARCHED
-    return Plan(made, (), (), (), closed_shop.COMMANDS if made else (), live, user=False)
+    return Plan(made, (), closed_shop.COMMANDS if made else (), live, user=False)
 
 
 def states(plan: Plan) -> tuple[tuple[Action, State], ...]:
@@ -280,33 +271,21 @@ def states(plan: Plan) -> tuple[tuple[Action, State], ...]:
 def apply(plan: Plan, *, force: bool = False, run: Runner | None = None) -> Report:
     """Install the files, then tell systemd if the plan is live. Safe to repeat.
 
-    A file that somebody edited stays as it is unless ``force``. Each file is replaced in one step. The files
-    and directories of older versions are taken back. Raises SlicerError when a file cannot be written; those
-    written before stay, and on NixOS, where modules do all this.
+    A file that somebody edited stays as it is unless ``force``. Each file is replaced in one step.
+    Raises SlicerError when a file cannot be written; those written before stay, and on NixOS, where modules
+    do all this.
     """
-    if plan.live and plan.shared and os.path.exists(_NIXOS):
+    if plan.live and plan.settings and os.path.exists(_NIXOS):
         hint = "set programs.slicer.enable = true (and userDelegation) in the configuration: docs/nixos.md"
         raise SlicerError("NixOS looks for units only where its modules put them", hint=hint)
     files = tuple(install(action, force=force) for action in plan.actions)
     made = _make_settings(unmade_settings(plan))
-    report = _finish(plan, (*files, *_clear(plan.unwanted, force)), force, run)
-    return replace(report, made=made)
+    files += _clear(plan.unwanted, force)
+    return Report(files, _tell_systemd(plan, files, run), made)
 
 
-def outdated(plan: Plan, *, force: bool = False) -> Outdated:
-    """What only older versions installed, as far as it is there and is to go. Touches nothing."""
-    return older_units.outdated(plan.retired, plan.shared, live=plan.live, force=force)
-
-
-def _finish(plan: Plan, files: tuple[Done, ...], force: bool, run: Runner | None) -> Report:
-    """Tell systemd, then take away what only older versions had: files, a group, and its directories."""
-    commands = _commands(plan.commands, plan.live, run) + _reach_running_slices(plan, files, run or _run)
-    old = outdated(plan, force=force)
-    gone = _clear(plan.retired, force)
-    commands += _commands(old.commands, plan.live, run)
-    # Last, because members of the group may have put things there that make it fail.
-    closed = tuple(path for path in plan.shared if plan.live and older_units.close(path))
-    return Report((*files, *gone), commands, closed)
+def _tell_systemd(plan: Plan, files: tuple[Done, ...], run: Runner | None) -> tuple[Ran, ...]:
+    return _commands(plan.commands, plan.live, run) + _reach_running_slices(plan, files, run or _run)
 
 
 def remove(plan: Plan, *, force: bool = False, run: Runner | None = None) -> Report:
@@ -316,12 +295,12 @@ def remove(plan: Plan, *, force: bool = False, run: Runner | None = None) -> Rep
     Raises SlicerError when a file cannot be removed.
     """
     stopped = _commands(plan.stops, plan.live, run)
-    files = tuple(uninstall(action, force=force) for action in plan.actions)
-    report = _finish(plan, (*files, *_clear(plan.unwanted, force)), force, run)
+    files = tuple(uninstall(action, force=force) for action in plan.actions) + _clear(plan.unwanted, force)
+    commands = stopped + _tell_systemd(plan, files, run)
     _remove_empty(plan.actions)
     with contextlib.suppress(OSError):  # it is not empty, or not there
         os.rmdir(plan.settings)
-    return Report(report.files, stopped + report.commands, report.closed)
+    return Report(files, commands)
 
 
 def _reach_running_slices(plan: Plan, files: tuple[Done, ...], run: Runner) -> tuple[Ran, ...]:

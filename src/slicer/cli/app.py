@@ -48,8 +48,6 @@ _COMMANDS = {
     "completion": "completion",
     "simjob": "simjob",
 }
-# Earlier names of commands, which scripts may still use.
-_ALIASES = {"install-units": "install"}
 
 # What other programs have as a command, and how the same is done here.
 _ELSEWHERE = {
@@ -102,7 +100,6 @@ Environment:
 @click.group(
     cls=LazyGroup,
     modules=_COMMANDS,
-    aliases=_ALIASES,
     epilog=_EPILOG,
     invoke_without_command=True,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},

@@ -14,13 +14,11 @@ from slicer.backend.install_units import (
     apply,
     configured,
     going,
-    outdated,
     plan,
     remove,
     states,
     unmade_settings,
 )
-from slicer.backend.older_units import Outdated
 from slicer.cli import complete, install_broker, install_closed, install_serve, output, say
 from slicer.columns import Line
 from slicer.config import files
@@ -35,7 +33,6 @@ if TYPE_CHECKING:
     from slicer.backend.unit_files import State
 
 _DIRECTORY = click.Path(file_okay=False)
-_SHARED = "an older version shared it with a group"
 _SETTINGS = "for config.toml and policy.toml"
 
 
@@ -59,8 +56,7 @@ Examples:
 and cpu.slice as a whole, their limits of [slices.gpu] and [slices.cpu] in
 /etc/slicer/config.toml (of ~/.config/slicer/config.toml with --user),
 explanations for journalctl -x, completion for the shell, and these manual
-pages. What an older version shared with a group is closed, and the group
-removed.""",
+pages.""",
 )
 @click.option("--user", is_flag=True, help="For you alone: your user manager, your shells.")
 @click.option(
@@ -145,8 +141,7 @@ def command(
         for warning in warnings:
             say.line(warning)
     if dry_run:
-        old = outdated(settled, force=force)
-        output.show(_intended(settled, old, removing=removing, force=force), cuts=False)
+        output.show(_intended(settled, removing=removing, force=force), cuts=False)
         return EX_OK
     report = remove(settled, force=force) if removing else apply(settled, force=force)
     output.show(_done(report), cuts=False)
@@ -170,19 +165,17 @@ def command(
     return EX_OK
 
 
-def _intended(settled: Plan, old: Outdated, *, removing: bool, force: bool) -> list[Line]:
+def _intended(settled: Plan, *, removing: bool, force: bool) -> list[Line]:
     rows = []
     for action, state in states(settled):
         going = removing or action in settled.unwanted
         rows.append((_intention(state, going=going, force=force), action.destination, action.what))
-    rows += [("would remove", action.destination, action.what) for action in old.files]
     if not removing and (settings := unmade_settings(settled)):
         rows.append(("would create", settings, _SETTINGS))
     shown = output.rows(_folded(rows))
     when = "would run" if settled.live else "to be run on the target:"
-    commands = (*(settled.stops if removing else ()), *settled.commands, *old.commands)
-    shown += [Line(f"{when}  {command_text(ran)}") for ran in commands]
-    return [*shown, *(Line(f"would close  {path}  {_SHARED}") for path in old.shared)]
+    commands = (*(settled.stops if removing else ()), *settled.commands)
+    return [*shown, *(Line(f"{when}  {command_text(ran)}") for ran in commands)]
 
 
 def _folded(rows: Sequence[tuple[str, str, str]]) -> list[tuple[str, str, str]]:
@@ -244,5 +237,4 @@ def _done(report: Report) -> list[Line]:
     rows = [(done.status, done.action.destination, done.action.what) for done in report.files]
     rows += [("created", path, _SETTINGS) for path in report.made]
     shown = output.rows(_folded(rows))
-    shown += [Line(f"closed  {path}  {_SHARED}") for path in report.closed]
     return [*shown, *(Line(install_closed.ran_line(ran)) for ran in report.commands)]

@@ -241,7 +241,7 @@ def _going(place: Place, names: tuple[str, ...]) -> Plan:
 
 
 def _of(place: Place, actions: list[Action], commands: list[tuple[str, ...]]) -> Plan:
-    return Plan(tuple(actions), (), (), (), tuple(commands), place.is_live, place.is_user)
+    return Plan(tuple(actions), (), tuple(commands), place.is_live, place.is_user)
 
 
 # -- what is said -------------------------------------------------------------------------------------------

@@ -15,23 +15,18 @@ if TYPE_CHECKING:
 class LazyGroup(click.Group):
     """A group whose commands are imported when they are asked for.
 
-    ``modules``: a command's name and its module in ``slicer.cli``, in the order of the help. ``aliases``:
-    earlier names of commands.
+    ``modules``: a command's name and its module in ``slicer.cli``, in the order of the help.
     """
 
-    def __init__(
-        self, *arguments: Any, modules: Mapping[str, str], aliases: Mapping[str, str] | None = None,
-        **more: Any,
-    ) -> None:  # fmt: skip
+    def __init__(self, *arguments: Any, modules: Mapping[str, str], **more: Any) -> None:
         super().__init__(*arguments, **more)
         self._modules = modules
-        self._aliases = aliases or {}
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(self._modules)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        module = self._modules.get(self._aliases.get(cmd_name, cmd_name))
+        module = self._modules.get(cmd_name)
         if module is None:
             return None
         found: click.Command = importlib.import_module(f"slicer.cli.{module}").command

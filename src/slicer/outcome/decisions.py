@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from slicer.errors import StateError
 from slicer.outcome import history
-from slicer.outcome import history_schema as schema
 from slicer.record import record
 
 TYPE_CHECKING = False
@@ -126,7 +125,7 @@ def read(path: str, *, route: str | None = None, since: float | None = None) -> 
 
     # Most columns of most rows are the same; a caller that tries for ever has left many rows.
     parse = lru_cache(4096)(_parsed)
-    return [_decision(row, path, parse) for row in history.select(path, _statement, (route, since))]
+    return [_decision(row, path, parse) for row in history.select(path, _SELECT, (route, since))]
 
 
 def ran_out_at(row: DecisionRow, vram_mib: int | None, path: str) -> float | None:
@@ -136,12 +135,8 @@ def ran_out_at(row: DecisionRow, vram_mib: int | None, path: str) -> float | Non
     """
     columns = ("input", "route", "command", "metrics")
     values = (*(_sql_value(name, getattr(row, name)) for name in columns), vram_mib)
-    found = history.select(path, lambda version: _RAN_OUT if _statement(version) else "", values)
+    found = history.select(path, _RAN_OUT, values)
     return found[0][0] if found else None
-
-
-def _statement(version: int) -> str:
-    return _SELECT if version >= schema.DECISIONS_SINCE else ""
 
 
 def _sql_value(name: str, value: Any) -> history.Sql:

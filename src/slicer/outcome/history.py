@@ -99,7 +99,7 @@ def append(outcome: Outcome, path: str, *, busy_timeout_s: float = BUSY_TIMEOUT_
 
     Returns None, or one line for the user when a damaged database was set aside for a new one. Raises
     StateError when the row could not be kept: the path is a symlink or another user's, the directory is
-    not writable, the disk is full, the database is a newer slicer's, or another program kept it locked
+    not writable, the disk is full, the database is of another version, or another program kept it locked
     for ``busy_timeout_s`` seconds. The caller warns and goes on: history stops no job.
     """
     row = _row(outcome)
@@ -111,7 +111,7 @@ def append(outcome: Outcome, path: str, *, busy_timeout_s: float = BUSY_TIMEOUT_
 
 
 def write(path: str, act: Callable[[Connection], None], *, busy_timeout_s: float) -> str | None:
-    """Do ``act`` with the database, which is made or brought up to date before. For this folder only.
+    """Do ``act`` with the database, which is made where it is missing. For this folder only.
 
     Returns and raises as :func:`append`. ``act`` is done again with the new database where the old one turns
     out to be damaged.
@@ -149,7 +149,7 @@ def read(
     epoch of the job's start. Raises StateError when the database is damaged or cannot be read.
     """
     values = (name, job, since, -1 if limit is None else limit)
-    return [_outcome(row) for row in select(path, schema.select_outcomes, values)]
+    return [_outcome(row) for row in select(path, schema.SELECT, values)]
 
 
 # -- rows ---------------------------------------------------------------------------------------------
@@ -288,31 +288,34 @@ def _await_turn(path: str) -> int:
 def _write(path: str, act: Callable[[Connection], None], busy_timeout_s: float) -> None:
     def write(connection: Connection) -> None:
         connection.execute("PRAGMA synchronous=OFF")
-        version = schema.bring_up(connection)
-        if version != schema.SCHEMA_VERSION:
-            raise StateError(
-                f"the history has schema {version}, this slicer writes {schema.SCHEMA_VERSION}",
-                where=path,
-                hint="a newer slicer made it: upgrade this one",
-            )
+        if not _has_rows(connection, path):
+            schema.make(connection)
         act(connection)
 
     _connected(path, path, write, timeout=busy_timeout_s)
 
 
-def select(path: str, statement: Callable[[int], str], values: tuple[Sql, ...]) -> list[tuple[Any, ...]]:
+def _has_rows(connection: Connection, path: str) -> bool:
+    """Whether the tables are there. Raises StateError for those of another version."""
+    version = schema.version_of(connection)
+    if version not in (0, schema.SCHEMA_VERSION):
+        is_newer = version > schema.SCHEMA_VERSION
+        hint = "a newer slicer made it: upgrade this one" if is_newer else "move it away: a new one is made"
+        message = f"the history has schema {version}, this slicer knows {schema.SCHEMA_VERSION}"
+        raise StateError(message, where=path, hint=hint)
+    return version != 0
+
+
+def select(path: str, statement: str, values: tuple[Sql, ...]) -> list[tuple[Any, ...]]:
     """The rows that a statement finds; none where there is no database yet. For this folder only.
 
-    ``statement`` makes it for the version of the schema that the file has; "" if that holds none of these
-    rows. Raises StateError.
+    Raises StateError.
     """
     if not os.path.lexists(path):
         return []
 
     def found(connection: Connection) -> list[tuple[Any, ...]]:
-        version = schema.version_of(connection)
-        text = statement(version) if version else ""
-        return connection.execute(text, values).fetchall() if text else []
+        return connection.execute(statement, values).fetchall() if _has_rows(connection, path) else []
 
     # Writable where it may be, since a reader has to roll back what a killed writer left.
     mode = "rw" if os.access(path, os.W_OK) and os.access(os.path.dirname(path) or ".", os.W_OK) else "ro"

@@ -1,7 +1,7 @@
-"""The two tables of the history: their columns, and how they came to be what they are.
+"""The two tables of the history and their columns.
 
-slicer writes only its own version of the schema. Its first write brings an older file up to that version; a
-newer file is left alone. This module is on the hot path of ``slicer run``.
+slicer reads and writes only its own version of the schema; a file of another version is left alone. This
+module is on the hot path of ``slicer run``.
 """
 
 from __future__ import annotations
@@ -22,20 +22,6 @@ LISTS = ("command", "gpus", "enforced", "not_enforced", "changed", "changed_outs
 NUMBERS = "vram_peak_mib"
 COUNTS = "slots"
 SHARING = "sharing"
-# What each version added to the one before, and what stands for it in a file that was not written to since.
-_SLOTS_BEFORE_4 = "CASE cpu_slots WHEN 0 THEN '{}' ELSE '{\"cpu\": ' || cpu_slots || '}' END"
-_ADDED = {
-    "vram_mib": (2, "INTEGER", "NULL"),
-    "vram_peak_mib": (2, "TEXT NOT NULL DEFAULT '[]'", "'[]'"),
-    "forced": (2, "INTEGER NOT NULL DEFAULT 0", "0"),
-    "paused_s": (3, "REAL", "NULL"),
-    "ended_by": (3, "TEXT NOT NULL DEFAULT ''", "''"),
-    "changed": (3, "TEXT NOT NULL DEFAULT '[]'", "'[]'"),
-    "changed_outside": (3, "TEXT NOT NULL DEFAULT '[]'", "'[]'"),
-    "slots": (4, "TEXT NOT NULL DEFAULT '{}'", _SLOTS_BEFORE_4),
-    "sharing": (5, "TEXT", "NULL"),
-}
-DECISIONS_SINCE = 4  # the version that brought the table of decisions
 COLUMNS = OUTCOME + USAGE
 _SCHEMA = """\
 CREATE TABLE outcomes (
@@ -102,8 +88,8 @@ CREATE TABLE decisions (
     at_least TEXT NOT NULL  -- JSON array of 0 and 1, in the order of kinds: the metric is more than that
 )"""
 INSERT = f"INSERT OR IGNORE INTO outcomes ({', '.join(COLUMNS)}) VALUES ({', '.join('?' * len(COLUMNS))})"
-SELECT = """\
-SELECT {columns} FROM outcomes
+SELECT = f"""\
+SELECT {', '.join(COLUMNS)} FROM outcomes
 WHERE (?1 IS NULL OR name GLOB ?1)
     AND (?2 IS NULL OR substr(job, 1, length(?2)) = ?2)
     AND (?3 IS NULL OR started_at >= ?3)
@@ -116,38 +102,11 @@ def version_of(connection: _sqlite3.Connection) -> int:
     return version
 
 
-def bring_up(connection: _sqlite3.Connection) -> int:
-    """Make the tables, or add what an older file lacks; returns the version that is there now.
-
-    All rows stay. An older slicer leaves the file alone from then on.
-    """
-    version = version_of(connection)
-    if version < SCHEMA_VERSION:
-        connection.execute("BEGIN IMMEDIATE")
-        version = version_of(connection)  # another job may have been faster
-        if version == 0:
-            connection.execute(_SCHEMA)
-        elif version < SCHEMA_VERSION:
-            for column, (since, kind, _) in _ADDED.items():
-                if since > version:
-                    connection.execute(f"ALTER TABLE outcomes ADD COLUMN {column} {kind}")
-            if version < 4:
-                connection.execute(f"UPDATE outcomes SET slots = {_SLOTS_BEFORE_4}")
-        if version < DECISIONS_SINCE:
-            connection.execute(_DECISIONS)
-        if version < SCHEMA_VERSION:
-            version = SCHEMA_VERSION
-            connection.execute(f"PRAGMA user_version={version}")
-        connection.execute("COMMIT")
-    return version
-
-
-def select_outcomes(version: int) -> str:
-    """SELECT for a file of that version."""
-    return SELECT.format(columns=columns(version))
-
-
-def columns(version: int) -> str:
-    """COLUMNS for a SELECT from a file of that version: reading migrates nothing."""
-    stand_ins = {column: value for column, (since, _, value) in _ADDED.items() if since > version}
-    return ", ".join(stand_ins.get(column, column) for column in COLUMNS)
+def make(connection: _sqlite3.Connection) -> None:
+    """Make the tables in a file that has none."""
+    connection.execute("BEGIN IMMEDIATE")
+    if version_of(connection) == 0:  # no other job was faster
+        connection.execute(_SCHEMA)
+        connection.execute(_DECISIONS)
+        connection.execute(f"PRAGMA user_version={SCHEMA_VERSION}")
+    connection.execute("COMMIT")

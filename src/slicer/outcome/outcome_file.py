@@ -44,13 +44,11 @@ def sharing_json(sharing: Sharing) -> dict[str, Any]:
 
 
 def sharing_from(data: Any) -> Sharing | None:
-    """What :func:`sharing_json` wrote, or an older slicer. Raises ValueError, TypeError, KeyError."""
+    """What :func:`sharing_json` wrote. Raises ValueError, TypeError, KeyError."""
     if data is None:
         return None
-    said = {**data, **{name: int(data.get(name, False)) for name in _FLAGS}}
-    # What a field with a default is for may not have been known to an older slicer.
-    known = {name: kind for name, kind in _SHARING.items() if name in said or not hasattr(Sharing, name)}
-    values = {name: json_reader(kind)(said[name]) for name, kind in known.items()}
+    said = {**data, **{name: int(data[name]) for name in _FLAGS}}
+    values = {name: json_reader(kind)(said[name]) for name, kind in _SHARING.items()}
     check_fields(values)
     return Sharing(**values)
 

@@ -70,9 +70,6 @@ def locate(environ: Mapping[str, str], uid: int) -> StateDir:
     base, notes = _base(environ, uid)
     opened = [base]
     try:
-        if base.path == SYSTEM_DIR and os.fstat(base.fd).st_mode & stat.S_IWGRP:
-            hint = "slicer install closes it; no group is needed any more"
-            raise StateError("an older slicer shares it with a group", where=SYSTEM_DIR, hint=hint)
         base.check(_BASE)
         if sim:
             opened.append(base.own_folder(sim))
@@ -83,7 +80,7 @@ def locate(environ: Mapping[str, str], uid: int) -> StateDir:
         if made.base.read("version", len(_VERSION_LINE) + 1) != _VERSION_LINE:
             from slicer.state import version  # this happens once a boot
 
-            version.claim(made.base, (made.leases, made.tickets, made.bells), VERSION)
+            version.claim(made.base, VERSION)
         return made
     except BaseException:
         for each in opened:

@@ -7,7 +7,7 @@ import os
 import re
 import shutil
 import stat
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -20,17 +20,14 @@ from slicer.backend.install_units import (
     apply,
     configured,
     going,
-    outdated,
     plan,
     remove,
     states,
 )
-from slicer.backend.older_units import Outdated
 from slicer.config.slices import Limit
 from slicer.errors import SlicerError
 from slicer.outcome import journal
 from slicer.record import replace
-from tests import older_units
 
 PACKAGE = Path(install_units.__file__).parents[1]
 UNITS = PACKAGE / "_units"
@@ -113,7 +110,6 @@ def test_a_live_root_tells_systemd(tmp_path: Path) -> None:  # K5
     told = [("journalctl", "--update-catalog"), ("systemctl", "daemon-reload")]
 
     live = replace(plan(str(tmp_path)), live=True)
-    assert live.shared == (f"{tmp_path}/run/slicer", f"{tmp_path}/var/lib/slicer")
     assert plan("/").live
     assert not plan(str(tmp_path)).live
     apply(live, run=note)
@@ -132,7 +128,7 @@ def test_a_slice_that_runs_is_reached_when_its_file_changes(tmp_path: Path) -> N
         is_active = command[-2:] != ("--quiet", "cpu.slice")
         return Ran(command, 0 if is_active else 1, "")
 
-    live = replace(plan(str(tmp_path)), live=True, shared=())
+    live = replace(plan(str(tmp_path)), live=True)
     assert [told.command[0] for told in apply(live, run=note).commands] == [
         "journalctl", "systemctl", "systemd-run",
     ]  # fmt: skip
@@ -513,56 +509,6 @@ def test_a_place_that_is_read_only_is_an_error_that_says_what_to_do(
         apply(plan(str(tmp_path)))
     expected = said or ("immutable" if os.geteuid() == 0 else "run it as root")
     assert expected in caught.value.hint
-
-
-# -- over an older version, which had a group ---------------------------------------------------------
-
-
-@pytest.fixture
-def retired(tmp_path: Path) -> tuple[Path, Path]:
-    return older_units.install(tmp_path / "usr/local/lib")
-
-
-@pytest.mark.parametrize("act", [apply, remove])
-def test_what_made_the_group_goes(
-    tmp_path: Path, retired: tuple[Path, Path], act: Callable[[Plan], Report]
-) -> None:  # S1
-    made = plan(str(tmp_path))
-    intended = outdated(made)
-    assert [Path(each.destination) for each in intended.files] == list(retired)
-    assert (intended.commands, intended.shared) == ((("groupdel", "slicer"),), ())
-    assert all(path.exists() for path in retired)
-    report = act(made)
-    assert [done.status for done in report.files[-2:]] == ["removed"] * 2
-    assert report.commands[-1] == Ran(("groupdel", "slicer"), None, "to be run on the target")
-    assert not [path for path in retired if path.exists()]
-    assert outdated(made) == Outdated((), (), ())
-    assert ("groupdel", "slicer") not in [ran.command for ran in act(made).commands]
-
-
-@pytest.mark.parametrize("act", [apply, remove])
-def test_the_group_stays_while_an_edited_file_may_name_it(
-    tmp_path: Path, retired: tuple[Path, Path], act: Callable[..., Report]
-) -> None:
-    made = plan(str(tmp_path))
-    sysusers, tmpfiles = retired
-    sysusers.write_text(sysusers.read_text() + "m alice slicer\n")
-    report = act(made)
-    assert [done.status for done in report.files[-2:]] == ["edited", "removed"]
-    assert (sysusers.exists(), tmpfiles.exists()) == (True, False)
-    assert "groupdel" not in [ran.command[0] for ran in report.commands]
-    forced = act(made, force=True)
-    assert forced.commands[-1].command == ("groupdel", "slicer")
-    assert not sysusers.exists()
-
-
-def test_a_user_has_nothing_of_the_systems_to_take_away(
-    tmp_path: Path, retired: tuple[Path, Path]
-) -> None:  # K5
-    made = plan(str(tmp_path), user=True, environ={"HOME": "/home/alice"})
-    assert outdated(made) == Outdated((), (), ())
-    apply(made)
-    assert all(path.exists() for path in retired)
 
 
 # -- what is said of the files -----------------------------------------------------------------------

@@ -11,7 +11,6 @@ import pytest
 from slicer.cli import install_broker
 from slicer.errors import SlicerError
 from slicer.wrap import planning
-from tests import older_units
 from tests.unit.program import Cli
 
 pytest_plugins = ["tests.unit.program"]
@@ -42,26 +41,6 @@ def test_install_edit_and_remove(cli: Cli) -> None:  # K5
     assert [found for found in cli.root.rglob("*") if found.is_file()] == [path]
     assert f"removed  {path}" in cli.run("install", "--remove", "--force", *root).stdout
     assert not [found for found in cli.root.rglob("*") if found.is_file()]
-
-
-def test_what_an_older_version_had_goes_and_is_told(cli: Cli) -> None:  # S1
-    root = ("--root", str(cli.root))
-    path, _ = older_units.install(cli.root / "usr/local/lib")
-    for removing in ((), ("--remove",)):
-        out = cli.run("install", *removing, "--dry-run", *root).stdout
-        assert [line for line in out.splitlines() if line.startswith("would remove") and str(path) in line]
-        assert "to be run on the target:  groupdel slicer" in out
-        assert path.exists()
-    out = cli.run("install", *root).stdout
-    assert f"removed  {path} " in out
-    assert "not run: groupdel slicer (to be run on the target)" in out
-    assert not path.exists()
-    assert "groupdel" not in cli.run("install", *root).stdout
-
-
-def test_the_earlier_name_still_works_and_help_no_longer_names_it(cli: Cli) -> None:  # W12
-    assert "would install" in cli.run("install-units", "--dry-run", "--root", str(cli.root)).stdout
-    assert "install-units" not in cli.run("--help").stdout
 
 
 def test_removal_takes_the_drop_in_too(cli: Cli) -> None:  # K5

@@ -366,7 +366,6 @@ CASES: dict[str, tuple[Case, ...]] = {
         on_units(masked=("/etc/systemd/system/gpu.slice",)),
         on_units(masked=("/etc/systemd/user/gpu.slice",)),
     ),
-    "older-leftovers": (on_units(old_shared=("/run/slicer",)), on_units(old_group=True)),
     "gpus-not-fenced": (on_fence(broker=False), on_fence(who=ROOT, filters=False)),
     "closed-shop": (on_fence(closed_shop=_SHUT), on_fence(closed_shop=_SHUT, acts=True, reason="fenced")),
     "closed-shop-without-broker": (on_fence(who=ROOT, closed_shop=_SHUT, acts=True, broker=False),),

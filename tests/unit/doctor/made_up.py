@@ -85,7 +85,7 @@ UNITS = UnitFacts(
         UnitFile("/usr/local/lib/systemd/catalog/slicer.catalog", "catalog", "current"),
     ),
     user=(UnitFile("/home/alice/.local/share/systemd/user/gpu.slice", "slice", "missing"),),
-    packaged=(), masked=(), delegation="current", old_files=(), old_shared=(), old_group=False,
+    packaged=(), masked=(), delegation="current",
 )  # fmt: skip
 ENVIRONMENT = EnvironmentFacts(
     program="/usr/local/bin/slicer", on_path=("/usr/local/bin/slicer",), is_roots=True, prefix="/opt/slicer",

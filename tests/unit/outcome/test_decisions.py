@@ -84,15 +84,6 @@ def test_numbers_that_json_has_no_word_for_are_kept(path: str) -> None:
     assert decisions.read(path)[0].row == odd
 
 
-def test_an_older_slicers_history_has_none_and_gets_them(path: str) -> None:  # C6, X3
-    history.append(OUTCOME, path)
-    sql(path, "DROP TABLE decisions")
-    sql(path, "PRAGMA user_version=3")
-    before = Path(path).read_bytes()
-    assert decisions.read(path) == []
-    assert Path(path).read_bytes() == before
-
-
 def test_a_damaged_history_is_set_aside_and_said(path: str) -> None:  # X3
     os.makedirs(os.path.dirname(path), 0o700)
     Path(path).write_bytes(b"not a database" * 1000)
@@ -110,6 +101,8 @@ def test_a_newer_slicers_history_is_not_written(path: str) -> None:
     before = Path(path).read_bytes()
     with pytest.raises(StateError, match="newer slicer"):
         decisions.append(ROW, path)
+    with pytest.raises(StateError, match="newer slicer"):
+        decisions.read(path)
     assert Path(path).read_bytes() == before
 
 

@@ -181,166 +181,6 @@ def test_a_writer_killed_in_the_middle_is_rolled_back(path: str) -> None:  # X3
     assert sql(path, "PRAGMA integrity_check") == [("ok",)]
 
 
-# -- a file of an older slicer --------------------------------------------------------------------------
-
-# As slicer 1's own `.schema` prints it.
-VERSION_1 = """
-CREATE TABLE outcomes (
-    id INTEGER PRIMARY KEY, job TEXT NOT NULL UNIQUE, name TEXT NOT NULL, command TEXT NOT NULL,
-    profile TEXT NOT NULL, backend TEXT NOT NULL, manager TEXT NOT NULL, unit TEXT NOT NULL,
-    slice TEXT NOT NULL, gpus TEXT NOT NULL, cpu_slots INTEGER NOT NULL, uid INTEGER NOT NULL,
-    reason TEXT NOT NULL, exit_code INTEGER NOT NULL, signal INTEGER, started_at REAL NOT NULL,
-    waited_s REAL NOT NULL, wall_s REAL NOT NULL, leftovers INTEGER NOT NULL, enforced TEXT NOT NULL,
-    not_enforced TEXT NOT NULL, cpu_s REAL, cpu_user_s REAL, cpu_system_s REAL, throttled_s REAL,
-    memory_peak_bytes INTEGER, io_read_bytes INTEGER, io_write_bytes INTEGER, oom_kills INTEGER,
-    pressure_cpu_s REAL, pressure_memory_s REAL, pressure_io_s REAL
-);
-INSERT INTO outcomes VALUES (
-    1, '0123456789ab', 'train', '["python3", "train.py", "--epochs=3"]', 'gpu', 'systemd', 'system',
-    'slicer-0123456789ab.scope', 'gpu.slice', '["GPU-a", "GPU-b"]', 0, 0, 'oom-kill', 137, 9,
-    1700000000.5, 0.25, 12.5, 2, '["CPUQuota", "MemoryMax"]', '["IOWeight"]', 1.5, NULL, NULL, NULL,
-    1099511627776, 0, NULL, 1, NULL, NULL, NULL
-);
-PRAGMA user_version=1;
-"""
-# What slicer 2 made of it.
-VERSION_2 = f"""{VERSION_1}
-ALTER TABLE outcomes ADD COLUMN vram_mib INTEGER;
-ALTER TABLE outcomes ADD COLUMN vram_peak_mib TEXT NOT NULL DEFAULT '[]';
-ALTER TABLE outcomes ADD COLUMN forced INTEGER NOT NULL DEFAULT 0;
-PRAGMA user_version=2;
-"""
-# What slicer 3 made of that, and of a job with CPU slots.
-VERSION_3 = f"""{VERSION_2}
-ALTER TABLE outcomes ADD COLUMN paused_s REAL;
-ALTER TABLE outcomes ADD COLUMN ended_by TEXT NOT NULL DEFAULT '';
-ALTER TABLE outcomes ADD COLUMN changed TEXT NOT NULL DEFAULT '[]';
-ALTER TABLE outcomes ADD COLUMN changed_outside TEXT NOT NULL DEFAULT '[]';
-PRAGMA user_version=3;
-"""
-# What slicer 4 made of that.
-VERSION_4 = f"""{VERSION_3}
-ALTER TABLE outcomes ADD COLUMN slots TEXT NOT NULL DEFAULT '{{}}';
-CREATE TABLE decisions (
-    id INTEGER PRIMARY KEY, route TEXT NOT NULL, decided_at REAL NOT NULL, kinds TEXT NOT NULL,
-    metrics TEXT NOT NULL, bounds TEXT NOT NULL, destination TEXT NOT NULL, mode TEXT NOT NULL,
-    result TEXT NOT NULL, job TEXT NOT NULL, after_job TEXT NOT NULL, waited_s REAL NOT NULL,
-    input TEXT NOT NULL, command TEXT NOT NULL, reason TEXT NOT NULL, at_least TEXT NOT NULL
-);
-PRAGMA user_version=4;
-"""
-# Nobody kept these then.
-OLD = replace(
-    OUTCOME, vram_mib=None, vram_peak_mib=(), forced=0, paused_s=None, ended_by="", changed=(),
-    changed_outside=(), sharing=None,
-)  # fmt: skip
-
-
-@pytest.fixture(params=[VERSION_1, VERSION_2, VERSION_3, VERSION_4], ids=["1", "2", "3", "4"])
-def old_path(path: str, request: pytest.FixtureRequest) -> str:
-    os.makedirs(os.path.dirname(path), 0o700)
-    with closing(sqlite3.connect(path)) as connection, connection:
-        connection.executescript(request.param)
-    os.chmod(path, 0o640)
-    return path
-
-
-def test_an_older_slicers_history_is_read_as_it_is(old_path: str) -> None:  # X3
-    before = Path(old_path).read_bytes()
-    os.chmod(old_path, 0o440)
-    assert history.read(old_path) == [OLD]
-    assert Path(old_path).read_bytes() == before
-
-
-def test_the_cpu_slots_of_an_older_slicers_history_are_slots(old_path: str) -> None:  # issue: named slots
-    with closing(sqlite3.connect(old_path)) as connection, connection:
-        connection.execute("UPDATE outcomes SET cpu_slots = 2")
-        if connection.execute("PRAGMA user_version").fetchone() >= (4,):  # which kept them itself
-            connection.execute("UPDATE outcomes SET slots = '{\"cpu\": 2}'")
-    for _ in range(2):
-        old = history.read(old_path)[-1]
-        assert (old.cpu_slots, old.slots) == (2, {"cpu": 2})
-        assert history.append(OTHER, old_path) is None  # which brings it up to this version
-    assert sql(old_path, "SELECT slots FROM outcomes ORDER BY id")[0] == ('{"cpu": 2}',)
-
-
-def test_an_older_slicers_history_goes_on(old_path: str) -> None:  # X3
-    assert history.append(OTHER, old_path) is None
-    assert history.read(old_path) == [OTHER, OLD]
-    assert sql(old_path, "PRAGMA user_version") == [(history_schema.SCHEMA_VERSION,)]
-    assert corrupt_files(old_path) == []
-
-
-def test_an_upgraded_history_is_what_a_new_one_is(old_path: str, tmp_path: Path) -> None:
-    """Column for column: same names, types, defaults, but for their order."""
-    history.append(OTHER, old_path)
-    new_path = str(tmp_path / "new" / "history.db")
-    history.append(OTHER, new_path)
-    for table in ("outcomes", "decisions"):
-        columns = 'name, type, "notnull", dflt_value, pk'
-        info = f"SELECT {columns} FROM pragma_table_info('{table}') ORDER BY name"
-        assert sql(old_path, info) == sql(new_path, info) != []
-
-
-def test_many_writers_upgrade_an_older_slicers_history_once(old_path: str) -> None:  # X3
-    command = [sys.executable, "-c", WRITER, SRC, HERE, old_path]
-    writers = [subprocess.Popen([*command, str(me)], stdout=subprocess.DEVNULL) for me in range(8)]
-    assert [writer.wait() for writer in writers] == [0] * 8
-    found = history.read(old_path, limit=None)
-    assert len(found) == 1 + 8 * 25
-    assert found[-1] == OLD
-    assert {outcome.vram_peak_mib for outcome in found[:-1]} == {OUTCOME.vram_peak_mib}
-
-
-def test_two_that_upgrade_it_at_the_same_time_agree(old_path: str) -> None:  # X3
-    code = """
-        import sys
-        sys.path[:0] = sys.argv[1:3]
-        from outcomes import OUTCOME
-        from slicer.outcome import history, history_schema
-        from slicer.record import replace
-        def version_of(connection, real=history_schema.version_of):
-            version = real(connection)
-            print("sees version", version, flush=True)
-            return version
-        history_schema.version_of = version_of
-        history.append(replace(OUTCOME, job=sys.argv[4]), sys.argv[3], busy_timeout_s=60)
-    """
-    command = [sys.executable, "-c", textwrap.dedent(code), SRC, HERE, old_path]
-    with closing(sqlite3.connect(old_path, isolation_level=None)) as door:
-        door.execute("BEGIN IMMEDIATE")
-        both = [subprocess.Popen([*command, job * 12], stdout=subprocess.PIPE) for job in "cd"]
-        for process in both:
-            assert process.stdout is not None
-            assert process.stdout.readline() in {b"sees version %d\n" % version for version in (1, 2, 3, 4)}
-        door.execute("COMMIT")
-    for process in both:
-        process.communicate()
-    assert [process.returncode for process in both] == [0, 0]
-    assert {outcome.job for outcome in history.read(old_path)} == {OLD.job, "c" * 12, "d" * 12}
-
-
-def test_an_upgrade_killed_in_the_middle_is_begun_anew(old_path: str) -> None:  # X3
-    code = """
-        import os, signal, sys
-        sys.path[:0] = sys.argv[1:3]
-        from outcomes import OTHER
-        from slicer.outcome import history, history_schema
-        def version_of(connection, real=history_schema.version_of):
-            if connection.in_transaction:
-                connection.execute("ALTER TABLE outcomes ADD COLUMN sharing TEXT")
-                os.kill(os.getpid(), signal.SIGKILL)
-            return real(connection)
-        history_schema.version_of = version_of
-        history.append(OTHER, sys.argv[3])
-    """
-    command = [sys.executable, "-c", textwrap.dedent(code), SRC, HERE, old_path]
-    assert subprocess.run(command, check=False).returncode == -signal.SIGKILL
-    assert history.read(old_path) == [OLD]
-    assert history.append(OTHER, old_path) is None
-    assert history.read(old_path) == [OTHER, OLD]
-
-
 # -- damage -------------------------------------------------------------------------------------------
 
 
@@ -403,13 +243,15 @@ def test_reading_a_damaged_database_says_so_and_moves_nothing(path: str) -> None
 # -- what is refused ----------------------------------------------------------------------------------
 
 
-def test_a_newer_slicers_history_is_not_written(path: str) -> None:
+@pytest.mark.parametrize(("by", "advice"), [(1, "upgrade"), (-1, "move it away")])
+def test_a_history_of_another_version_is_left_alone(path: str, by: int, advice: str) -> None:
     history.append(OUTCOME, path)
-    newer = history_schema.SCHEMA_VERSION + 1
-    sql(path, f"PRAGMA user_version={newer}")
+    other = history_schema.SCHEMA_VERSION + by
+    sql(path, f"PRAGMA user_version={other}")
     before = Path(path).read_bytes()
-    with pytest.raises(StateError, match=rf"schema {newer}.*upgrade"):
-        history.append(OUTCOME, path)
+    for use in (lambda: history.append(OUTCOME, path), lambda: history.read(path)):
+        with pytest.raises(StateError, match=rf"schema {other}.*{advice}"):
+            use()
     assert Path(path).read_bytes() == before
 
 

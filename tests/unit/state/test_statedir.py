@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import errno
-import fcntl
 import os
 import stat
 import subprocess
@@ -14,13 +12,12 @@ from pathlib import Path
 import pytest
 
 from slicer.errors import EX_SLICER, StateError
-from slicer.kernel import cgroup
 from slicer.ledger.ledger import Ledger
 from slicer.state import statedir
 from slicer.state.directory import Directory
 from slicer.state.statedir import StateDir
-from tests.patience import DEADLINE_S, until
-from tests.process.harness import SRC, sleeps_in_flock
+from tests.patience import DEADLINE_S
+from tests.process.harness import SRC
 
 ROOT_ONLY = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
 
@@ -185,17 +182,6 @@ def test_what_was_opened_is_used_whatever_the_path_leads_to_now(tmp_path: Path) 
     assert "said" in os.listdir(tmp_path / "moved")
 
 
-# S1
-@ROOT_ONLY
-def test_what_an_older_slicer_shared_is_not_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(statedir, "SYSTEM_DIR", str(tmp_path / "system"))
-    (tmp_path / "system").mkdir()
-    (tmp_path / "system").chmod(0o2770)
-    with pytest.raises(StateError, match="an older slicer shares it with a group") as caught:
-        statedir.locate({}, 0)
-    assert "install" in caught.value.hint
-
-
 def test_a_refusal_leaves_nothing_open(tmp_path: Path) -> None:
     locate(tmp_path / "state").close()
     (tmp_path / "state" / "bells").chmod(0o777)
@@ -274,15 +260,6 @@ def takers(path: Path, number: int = 1) -> list[subprocess.Popen[str]]:
     return [subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True) for _ in range(number)]
 
 
-def old_entry(path: Path, folder: str, text: str = "SLICER_LEASE=1\nJOB=0123456789ab\n") -> Path:
-    """A state directory without a version, as slicer made it before there were any, and a lease in it."""
-    for name in ("", "leases", "tickets"):
-        (path / name).mkdir(mode=0o700, exist_ok=True)
-    entry = path / folder / "0123456789ab"
-    entry.write_text(text)
-    return entry
-
-
 @pytest.mark.usefixtures("umask")
 def test_a_new_directory_says_its_version_whatever_the_umask(tmp_path: Path) -> None:
     locate(tmp_path / "state")
@@ -300,19 +277,28 @@ def test_many_may_make_it_at_once(tmp_path: Path) -> None:
         out, err = process.communicate(timeout=DEADLINE_S)
         assert (process.returncode, out, err) == (0, "ready\n", "")
     assert (tmp_path / "state" / "version").read_text() == "5\n"
-    assert sorted(os.listdir(tmp_path / "state")) == ["bells", "leases", "lock", "tickets", "version"]
+    assert sorted(os.listdir(tmp_path / "state")) == ["bells", "leases", "tickets", "version"]
 
 
 def test_a_newer_version_is_refused_and_left_alone(tmp_path: Path) -> None:
     locate(tmp_path / "state")
     (tmp_path / "state" / "version").write_text("6\n")
-    lease = old_entry(tmp_path / "state", "leases")
+    lease = tmp_path / "state" / "leases" / "0123456789ab"
+    lease.touch()
     refused = refusal(tmp_path / "state")
     assert refused.message == "made by a newer slicer: version 6, this one knows 5"
     assert refused.where == f"{tmp_path}/state/version"
     assert "update this slicer" in refused.hint
     assert lease.exists()
     assert (tmp_path / "state" / "version").read_text() == "6\n"
+
+
+def test_an_older_version_is_refused_with_the_way_out(tmp_path: Path) -> None:
+    locate(tmp_path / "state")
+    (tmp_path / "state" / "version").write_text("4\n")
+    refused = refusal(tmp_path / "state")
+    assert refused.message == "made by an older slicer: version 4, this one knows 5"
+    assert "let its jobs end, then remove the directory" in refused.hint
 
 
 @pytest.mark.parametrize("text", ["two\n", "-1\n", "2.0\n", "\x00\xff", "9" * 100])
@@ -329,95 +315,6 @@ def test_a_version_that_was_cut_short_is_written_again(tmp_path: Path) -> None: 
     (tmp_path / "state" / "version").write_text("")  # its maker was killed
     locate(tmp_path / "state")
     assert (tmp_path / "state" / "version").read_text() == "5\n"
-
-
-@pytest.mark.parametrize("version", ["", "1\n", "2\n"])
-@pytest.mark.parametrize("folder", ["leases", "tickets"])
-def test_an_older_slicers_leftovers_are_taken_over(tmp_path: Path, folder: str, version: str) -> None:
-    entry = old_entry(tmp_path / "state", folder)
-    if version:
-        (tmp_path / "state" / "version").write_text(version)
-    locate(tmp_path / "state")
-    assert not entry.exists()
-    assert (tmp_path / "state" / "version").read_text() == "5\n"
-
-
-@pytest.mark.parametrize("folder", ["leases", "tickets"])
-def test_an_older_slicer_whose_jobs_run_is_respected(tmp_path: Path, folder: str) -> None:  # K2
-    entry = old_entry(tmp_path / "state", folder)
-    with entry.open() as owner:
-        fcntl.flock(owner, fcntl.LOCK_EX)
-        refused = refusal(tmp_path / "state")
-        assert refused.message == "used by an older slicer whose jobs still run"
-        assert refused.where == str(entry)
-        assert entry.exists()
-        assert not (tmp_path / "state" / "version").exists()
-    locate(tmp_path / "state")
-    assert not entry.exists()
-
-
-def test_an_older_slicers_job_counts_without_its_lock_too(tmp_path: Path) -> None:  # K2
-    entry = old_entry(tmp_path / "state", "leases")
-    environ = {**os.environ, "SLICER_LEASE": "ba9876543210,0123456789ab"}
-    with subprocess.Popen(["cat"], stdin=subprocess.PIPE, env=environ):
-        assert refusal(tmp_path / "state").where == str(entry)
-    locate(tmp_path / "state")
-    assert not entry.exists()
-
-
-def test_an_older_slicers_scope_counts_while_it_is_populated(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:  # K2
-    monkeypatch.setattr(cgroup, "_ROOTS", (str(tmp_path),))
-    (tmp_path / "x.scope").mkdir()
-    (tmp_path / "x.scope" / "cgroup.events").write_text("populated 1\nfrozen 0\n")
-    entry = old_entry(tmp_path / "state", "leases", "SLICER_LEASE=1\nCGROUP=/x.scope\nEND=\n")
-    assert refusal(tmp_path / "state").where == str(entry)
-    (tmp_path / "x.scope" / "cgroup.events").write_text("populated 0\nfrozen 0\n")
-    locate(tmp_path / "state")
-    assert not entry.exists()
-
-
-# D14
-def test_an_older_slicers_scope_that_cannot_be_looked_at_counts(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def out_of_descriptors(name: str) -> bool:
-        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
-
-    entry = old_entry(tmp_path / "state", "leases", "SLICER_LEASE=1\nCGROUP=/x.scope\nEND=\n")
-    monkeypatch.setattr(cgroup, "lives", out_of_descriptors)
-    assert refusal(tmp_path / "state").where == str(entry)
-    assert entry.exists()
-
-
-def test_the_take_over_waits_for_who_is_inside(tmp_path: Path) -> None:
-    """A slicer in its critical section may be about to write a lease."""
-    old_entry(tmp_path / "state", "leases").unlink()
-    with (tmp_path / "state" / "lock").open("w") as owner:
-        fcntl.flock(owner, fcntl.LOCK_EX)
-        (process,) = takers(tmp_path / "state")
-        until(lambda: sleeps_in_flock(process.pid), "it waits for the ledger's lock")
-        assert not (tmp_path / "state" / "version").exists()
-        entry = old_entry(tmp_path / "state", "leases")
-        with entry.open() as lease:
-            fcntl.flock(lease, fcntl.LOCK_EX)
-            fcntl.flock(owner, fcntl.LOCK_UN)
-            _, err = process.communicate(timeout=DEADLINE_S)
-    assert "used by an older slicer whose jobs still run" in err
-    assert entry.exists()
-
-
-def test_foreign_things_are_neither_followed_nor_in_the_way(tmp_path: Path) -> None:
-    old_entry(tmp_path / "state", "leases")
-    (tmp_path / "precious").write_text("precious")
-    (tmp_path / "state" / "leases" / "link").symlink_to(tmp_path / "precious")
-    (tmp_path / "state" / "tickets" / "directory").mkdir()
-    os.mkfifo(tmp_path / "state" / "tickets" / "fifo")
-    locate(tmp_path / "state")
-    assert (tmp_path / "precious").read_text() == "precious"
-    assert os.listdir(tmp_path / "state" / "leases") == []
-    assert os.listdir(tmp_path / "state" / "tickets") == ["directory"]
 
 
 # ---- the lock file ----

@@ -232,7 +232,7 @@ def _connected(path: str) -> sqlite3.Connection:
             )
         elif version != schema.SCHEMA_VERSION:
             message = f"has schema {version}, this slicer writes {schema.SCHEMA_VERSION}"
-            raise StateError(message, where=path, hint="a newer slicer made it: upgrade this one")
+            raise StateError(message, where=path, hint="upgrade this slicer, or move it away")
     except BaseException:
         connection.close()
         raise

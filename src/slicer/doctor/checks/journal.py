@@ -62,7 +62,7 @@ def _journal(facts: JournalFacts, units: UnitFacts | None, who: Who) -> Iterator
 
 
 def units(facts: UnitFacts, systemd: SystemdFacts | None, who: Who) -> Verdict:
-    """The slices, the catalog, and what older versions left behind."""
+    """The slices, and the catalog."""
     files = (*facts.system, *(facts.user if who.uid else ()))
     shown = tuple((file.path, file.state) for file in files if _is_telling(file))
     rest = [file.state for file in files if not _is_telling(file)]
@@ -116,9 +116,6 @@ def _units(facts: UnitFacts, who: Who) -> Iterator[Finding]:
             ", ".join(edited),
             f"# compare: systemd-delta; {who.root('slicer install --force')}",
         )
-    old_things = [*facts.old_files, *facts.old_shared, *(["group slicer"] if facts.old_group else [])]
-    if old_things:
-        yield finding("older-leftovers", ", ".join(old_things), who.root("slicer install"))
 
 
 def _lacking(files: tuple[UnitFile, ...], *, is_packaged: bool) -> list[str]:

@@ -21,7 +21,6 @@ _LEDGER_NEEDS_FILES = 64
 _HISTORY_NEEDS_BYTES = 16 << 20
 _OTHERS_WRITE = 0o022
 _FOR_ALL = 0o1002  # sticky, and anybody may write
-_SYSTEM = "/run/slicer"
 
 
 def state(facts: StateFacts, session: SessionFacts | None, who: Who) -> Verdict:
@@ -58,8 +57,7 @@ def _ledger(facts: StateFacts, who: Who) -> Iterator[Finding]:
         what = f"{place.path} belongs to uid {place.uid}, not to you"
         yield finding("ledger-unusable", what, "unset SLICER_STATE_DIR")
     elif place.kind and place.mode & _OTHERS_WRITE:
-        is_old = place.path == _SYSTEM and place.mode & 0o020
-        mend = "slicer install" if is_old else f"chmod go-rwx {quote(place.path)}"
+        mend = f"chmod go-rwx {quote(place.path)}"
         yield finding("ledger-open", f"{place.path} has mode {place.mode:04o}", mend)
     if facts.version.isdigit() and len(facts.version) < 9 and int(facts.version) > facts.newest:
         what = f"{place.path} is of version {facts.version}; this slicer knows {facts.newest}"

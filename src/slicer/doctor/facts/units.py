@@ -41,9 +41,6 @@ class UnitFacts:
     packaged: tuple[str, ...]
     masked: tuple[str, ...]
     delegation: str  # the drop-in for user managers: missing, current, outdated or edited
-    old_files: tuple[str, ...]  # that only older versions installed
-    old_shared: tuple[str, ...]  # directories that older versions shared with a group
-    old_group: bool  # the group that older versions made is to go
 
 
 def gather(environ: Mapping[str, str]) -> UnitFacts:
@@ -52,7 +49,6 @@ def gather(environ: Mapping[str, str]) -> UnitFacts:
     states = install_units.states(settled)
     system = [UnitFile(action.destination, action.what, state) for action, state in states]
     delegation = next((each.state for each in system if _DELEGATION in each.path), "missing")
-    old = install_units.outdated(settled)
     config = os.environ.get("XDG_CONFIG_HOME") or os.path.expanduser("~/.config")
     own = (f"{config}/systemd/user", f"/run/user/{os.getuid()}/systemd/user")
     masks = masks_in([f"{directory}/{name}" for directory in own for name in _SLICES])
@@ -71,9 +67,6 @@ def gather(environ: Mapping[str, str]) -> UnitFacts:
         packaged=tuple(path for path in there if path not in masks),
         masked=masks,
         delegation=delegation,
-        old_files=tuple(action.destination for action in old.files),
-        old_shared=old.shared,
-        old_group=bool(old.commands),
     )
 
 

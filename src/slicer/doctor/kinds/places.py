@@ -232,7 +232,7 @@ FOUND = (
         severity="problem",
         title="others may write to the ledger",
         why="What another user may change is not believed, so slicer refuses to work with it.",
-        cure="`chmod go-rwx DIRECTORY`; for /run/slicer of an older version `slicer install`.",
+        cure="`chmod go-rwx DIRECTORY`.",
     ),
     Kind(
         id="ledger-newer",

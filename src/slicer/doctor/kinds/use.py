@@ -41,17 +41,6 @@ FOUND = (
         why="systemd refuses every job in it.",
         cure="`systemctl unmask gpu.slice cpu.slice`.",
     ),
-    Kind(
-        id="older-leftovers",
-        area="units",
-        severity="warning",
-        title="an older version's group and shared directories are still there",
-        why=(
-            "Members of that group could change what root's slicer reads, so it refuses these "
-            "directories."
-        ),
-        cure="`slicer install` as root takes them back.",
-    ),
     # -- configuration ---------------------------------------------------------------------------------------
     Kind(
         id="configuration-broken",

@@ -20,7 +20,7 @@ import os
 import stat
 
 from slicer.kernel import proc
-from slicer.model import CPU, Outcome, Usage
+from slicer.model import Outcome, Usage
 from slicer.outcome.outcome_file import outcome_json, sharing_from
 from slicer.record import record
 from slicer.state.directory import try_lock
@@ -177,13 +177,9 @@ def _outcome(line: bytes, job: str) -> tuple[Outcome, bool] | None:
         data = json.loads(line)
         usage = {name: json_reader(kind)(data["usage"].get(name)) for name, kind in _USAGE.items()}
         said = {**data, "unit": "" if data["unit"] is None else data["unit"], "forced": int(data["forced"])}
-        if "slots" not in said:  # an older keeper's
-            said["slots"] = {CPU: said["cpu_slots"]} if said["cpu_slots"] else {}
-        # What a field with a default is for was not known to an older keeper.
-        known = {name: kind for name, kind in _OUTCOME.items() if name in said or not hasattr(Outcome, name)}
-        values = {name: json_reader(kind)(said[name]) for name, kind in known.items()}
+        values = {name: json_reader(kind)(said[name]) for name, kind in _OUTCOME.items()}
         check_fields(values)
-        sharing = sharing_from(data.get("sharing"))
+        sharing = sharing_from(data["sharing"])
     except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError):
         return None
     if values["job"] != job:

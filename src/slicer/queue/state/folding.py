@@ -112,7 +112,7 @@ def apply(states: dict[str, JobState], record: Record) -> bool:
         return False
     try:
         values = {name: _READERS[name](record[name]) for name in rule.fields}
-        may_lack = STATE_DEFAULTS if event == "state" else _ADDED
+        may_lack = STATE_DEFAULTS if event == "state" else ()
         values |= {name: _READERS[name](record[name]) for name in may_lack if name in record}
     except (TypeError, ValueError, KeyError):
         return False
@@ -184,8 +184,7 @@ class _Rule(NamedTuple):
     makes_job: bool = False  # if there is none with its key
 
 
-_ADDED = ("looks",)  # fields that earlier versions did not write
-_HOW = tuple(name for name in Ending.__annotations__ if name not in ("at", *_ADDED))
+_HOW = tuple(name for name in Ending.__annotations__ if name != "at")
 _BEGUN = ("job", "boot_id", "attempts", "log", "gpus", "gpu_indices", "vram_mib", "started_at")
 _AGAIN: _Values = {"status": "pending", "cancelling": False}
 _RULES = {

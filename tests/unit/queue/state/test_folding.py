@@ -56,13 +56,6 @@ def test_an_end_is_known_with_all_its_figures() -> None:
     assert (found.verdict, found.memory_peak_bytes) == ("within", 1 << 30)
 
 
-def test_a_journal_of_before_looks_were_counted_is_read_all_the_same() -> None:  # Q7, E7
-    before = {name: value for name, value in as_read(folding.ended(KEY, "a1", "ok", **HOW)).items()}
-    del before["looks"]
-    found = state(SEEN, begun(), before)
-    assert (found.status, found.vram_peak_mib, found.looks) == ("ok", (7000, 6000), 0)
-
-
 def test_a_job_that_is_to_run_again_is_as_one_that_never_ended() -> None:  # W6
     failed = (SEEN, begun(), folding.ended(KEY, "a1", "oom", **HOW))
     found = state(*failed, folding.reconsidered(KEY))
