@@ -184,7 +184,7 @@ def test_a_diversion_that_somebody_took_back_is_set_again(slicer: Path, tmp_path
     wrap(slicer, "install", program)
     run("dpkg-divert", "--local", "--no-rename", "--remove", program)
     assert "diversion-gone" in wrap(slicer, "check", code=1)
-    assert "wrap-unfinished" in run("slicer", "doctor", code=None)
+    assert "wrap-changed" in run("slicer", "doctor", code=None)
     wrap(slicer, "check", "--fix")
     assert len(diversions()) == 1
     wrap(slicer, "remove", program)

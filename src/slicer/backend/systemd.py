@@ -189,18 +189,6 @@ class SystemdBackend(ScopeBackend):
             raise BackendError(f"systemd did not say its {name}: {message_of(error)}") from error
         return bytes(value).decode("utf-8", "replace")
 
-    def failed_units(self, patterns: tuple[str, ...]) -> tuple[str, ...]:
-        """The names of failed units that match one of the patterns. Raises BackendError."""
-        self.connect()
-        arguments: list[tuple[int, Any]] = []
-        for words in (("failed",), patterns):
-            arguments += [(ord("a"), b"s"), *((ord("s"), word.encode()) for word in words), (-1, None)]
-        try:
-            reply = self._bus.call_method(DESTINATION, PATH, MANAGER, b"ListUnitsByPatterns", arguments)
-        except Exception as error:
-            raise BackendError(f"systemd did not list its units: {message_of(error)}") from error
-        return tuple(bytes(unit[0]).decode("utf-8", "replace") for unit in reply.body)
-
     def start_service(
         self, unit: str, description: str, argv: tuple[str, ...], properties: tuple[tuple[str, str, Any], ...]
     ) -> None:

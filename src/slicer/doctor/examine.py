@@ -40,21 +40,19 @@ def examine(environ: Mapping[str, str], uid: int) -> Report:
     """Look at everything. Takes :data:`DEADLINE_S` seconds at most, and changes nothing."""
     is_sudoer, is_nixos = shutil.which("sudo") is not None, os.path.exists("/etc/NIXOS")
     who = who_is(uid, environ, is_sudoer=is_sudoer, is_nixos=is_nixos)
-    # Nothing in it can hang, and it is what tells why no process can be had for the others.
-    of_kernel = looks.look(lambda: kernel.gather(who.uid))
-    return _report(who, {"kernel": of_kernel, **looks.take(_duties(environ, who), DEADLINE_S)})
+    return _report(who, looks.take(_duties(environ, who), DEADLINE_S))
 
 
 def _duties(environ: Mapping[str, str], who: Who) -> dict[str, Callable[[], object]]:
     """The looks by their names."""
-    simulated = environ.get("SLICER_SIM", "")
     return {
         "driver": lambda: gpus.gather_driver(who.uid),  # it takes longest
         "systemd": lambda: systemd_facts.gather(who.uid, who.manager),
+        "kernel": kernel.gather,
         "session": lambda: session.gather(who.uid),
         "disks": disks.gather,
         "configuration": lambda: configuration.gather(environ),
-        "devices": lambda: gpus.gather_devices(simulated),
+        "devices": gpus.gather_devices,
         "fence": lambda: fence_facts.gather(who.uid),
         "sharing": lambda: sharing_facts.gather(environ),
         "state": lambda: state.gather(environ, who.uid),
@@ -63,7 +61,7 @@ def _duties(environ: Mapping[str, str], who: Who) -> dict[str, Callable[[], obje
         "units": lambda: units.gather(environ),
         "environment": lambda: environment_facts.gather(environ, sys.argv[0]),
         "wraps": lambda: wrap_facts.gather(environ),
-        "others": lambda: others.gather(environ, who.uid),
+        "others": lambda: others.gather(environ),
     }
 
 
@@ -73,10 +71,10 @@ def _report(who: Who, looked: Mapping[str, Look]) -> Report:
     more: dict[Area, Callable[[], Verdict]] = {
         "gpus": lambda: _gpus(taken, looked["driver"], who),
         "broker": lambda: check_broker.broker(taken["broker"], who),
-        "journal": lambda: check_journal.journal(taken["journal"], taken["units"], systemd, who),
+        "journal": lambda: check_journal.journal(taken["journal"], systemd, who),
         "units": lambda: check_journal.units(taken["units"], systemd, who),
         "wraps": lambda: check_wraps.wraps(taken["wraps"]),
-        "others": lambda: check_environment.others(taken["others"], who),
+        "others": lambda: check_environment.others(taken["others"]),
     }
     return report(who, taken, more, {"gpus": ("devices",)})
 

@@ -30,7 +30,7 @@ def glance(environ: Mapping[str, str], uid: int) -> Report:
     who = who_is(uid, environ, is_sudoer=False)
     duties: dict[str, Callable[[], object]] = {
         "systemd": lambda: systemd_facts.gather(who.uid, who.manager, asks=False),
-        "kernel": lambda: kernel.gather(who.uid),
+        "kernel": kernel.gather,
         "session": lambda: session.gather(who.uid),
         "disks": disks.gather,
         "configuration": lambda: configuration.gather(environ),
@@ -57,9 +57,9 @@ def report(
         "kernel": lambda: check_systemd.kernel(taken["kernel"], who),
         "session": lambda: check_systemd.session(session, systemd, who),
         "limits": lambda: check_limits.limits(acts, systemd, taken["disks"], who),
-        "state": lambda: check_state.state(taken["state"], session, who),
+        "state": lambda: check_state.state(taken["state"], who),
         "configuration": lambda: check_limits.configuration(taken["configuration"]),
-        "environment": lambda: check_environment.environment(taken["environment"], who),
+        "environment": lambda: check_environment.environment(taken["environment"]),
         **more,
     }
     needed: dict[Area, tuple[str, ...]] = {"limits": _FOR_LIMITS, **needs}

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from slicer.doctor.kinds import KINDS
+from slicer.doctor.kinds import kinds
 from slicer.doctor.model import AREAS
 from tests.fake_nvml import TWO_GPUS, FakeNvml
 from tests.patience import DEADLINE_S
@@ -49,7 +49,7 @@ def test_the_document_has_its_form(cli: Cli) -> None:  # X10
     assert [area["area"] for area in said["areas"]] == list(AREAS)
     for each in said["findings"]:
         assert set(each) == FINDING
-        assert each["id"] in KINDS
+        assert each["id"] in kinds()
     assert {profile["profile"] for profile in said["profiles"]} <= {"light", "heavy", "gpu"}
 
 
@@ -88,51 +88,9 @@ def test_a_fifo_in_place_of_a_file_is_not_waited_for(cli: Cli) -> None:
     assert "look-hangs" not in ids
 
 
-def test_a_link_in_the_ledger_is_not_followed(cli: Cli) -> None:
-    cli.state.mkdir(mode=0o700)
-    secret = cli.root / "secret"
-    secret.write_text("99\n")
-    (cli.state / "version").symlink_to(secret)
-    assert "ledger-newer" not in found(examined(cli))
-
-
-def test_a_newer_ledger_is_a_problem(cli: Cli) -> None:
-    cli.state.mkdir(mode=0o700)
-    (cli.state / "version").write_text("99\n")
-    assert "ledger-newer" in found(examined(cli))
-
-
 def test_variables_that_were_left_on_are_told(cli: Cli) -> None:
-    said = examined(cli, SLICER_SIM="2x24G", GPU_LOCK_HELD="1", SLICER_SKIP_GPU_LOCK="1")
-    assert {"simulation-on", "gpu-lock-claimed", "gpu-lock-skipped"} <= set(found(said))
-
-
-def test_the_name_clash_with_shap_is_found(cli: Cli, tmp_path: Path) -> None:  # X10
-    """A Python on PATH in which `import slicer` is the library that shap needs."""
-    site = tmp_path / "conda" / "lib" / "python3.11" / "site-packages"
-    (site / "slicer").mkdir(parents=True)
-    (site / "slicer-0.0.8.dist-info").mkdir()
-    python = tmp_path / "conda" / "bin" / "python3"
-    python.parent.mkdir()
-    python.write_text("#!/bin/sh\necho started >&2; exit 1\n")
-    python.chmod(0o755)
-    said = examined(cli, PATH=f"{python.parent}:{os.environ['PATH']}")
-    what = found(said)["import-is-another"]["what"]
-    assert what == f"in {python} it is {site}/slicer (slicer 0.0.8)"
-
-
-def test_a_virtual_environment_does_not_see_its_base(cli: Cli, tmp_path: Path) -> None:  # X10
-    base, venv = tmp_path / "base", tmp_path / "venv"
-    for prefix in (base, venv):
-        (prefix / "bin").mkdir(parents=True)
-    (base / "lib" / "python3.11" / "site-packages" / "slicer").mkdir(parents=True)
-    (base / "bin" / "python3.11").write_text("")
-    (base / "bin" / "python3.11").chmod(0o755)
-    (venv / "bin" / "python3").symlink_to(base / "bin" / "python3.11")
-    (venv / "pyvenv.cfg").write_text("")
-    assert "import-is-another" not in found(examined(cli, PATH=f"{venv}/bin"))
-    (venv / "pyvenv.cfg").unlink()
-    assert "import-is-another" in found(examined(cli, PATH=f"{venv}/bin"))
+    said = examined(cli, GPU_LOCK_HELD="1", SLICER_SKIP_GPU_LOCK="1")
+    assert {"gpu-lock-claimed", "gpu-lock-skipped"} <= set(found(said))
 
 
 def test_the_terminal_is_told_nothing_by_a_name(cli: Cli) -> None:
@@ -167,7 +125,6 @@ def test_where_no_process_can_be_forked_it_says_so(cli: Cli) -> None:  # X10
         env=cli.environ, capture_output=True, text=True, timeout=DEADLINE_S, check=False, cwd="/",
     )  # fmt: skip
     ids = found(json.loads(done.stdout))
-    assert "few-processes" in ids
     assert "no process for it" in ids["look-failed"]["what"]
 
 
@@ -183,7 +140,6 @@ def test_what_the_driver_says_of_each_gpu(cli: Cli, fake_nvml: FakeNvml) -> None
     assert "-i 1 -c DEFAULT" in ids["exclusive-compute"]["mend"][0]
     assert "GPU 1" in ids["display-on-gpu"]["what"]
     assert f"pid {os.getpid()} " in ids["foreign-process"]["what"]
-    assert ids["persistence-off"]["what"] == "GPU 1"
     (gpus,) = (area for area in said["areas"] if area["area"] == "gpus")
     assert gpus["summary"] == "2 GPUs (H100 80GB HBM3), driver 575.57.08"
 
@@ -243,7 +199,6 @@ def test_without_arguments_it_shows_the_state_warnings_and_three_calls(cli: Cli)
 def test_without_arguments_simulated_gpus_are_told(cli: Cli) -> None:
     out = cli.run(env={"SLICER_SIM": "2x24G"}).stdout
     assert "GPUs: 2 of 2 free" in out
-    assert "SLICER_SIM is set" in out
     assert "slicer run --gpus 1" in out
 
 

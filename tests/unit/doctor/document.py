@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from slicer.doctor.kinds import KINDS
+from slicer.doctor.kinds import kinds
 from slicer.doctor.model import AREAS
 
 PATH = Path(__file__).resolve().parents[3] / "docs" / "doctor.md"
-BEGIN = "<!-- The rest is made by `python -m tests.unit.doctor` from src/slicer/doctor/kinds. -->\n"
+BEGIN = "<!-- The rest is made by `python -m tests.unit.doctor` from src/slicer/doctor/kinds.toml. -->\n"
 TITLES = {
     "systemd": "systemd", "kernel": "The kernel, and limits of the shell", "session": "Sessions",
     "limits": "Limits", "gpus": "GPUs", "state": "The ledger and the history", "broker": "The broker",
@@ -23,7 +23,7 @@ def made() -> str:
     parts = [BEGIN]
     for area in AREAS:
         parts.append(f"\n## {TITLES[area]}\n")
-        for kind in KINDS.values():
+        for kind in kinds().values():
             if kind.area == area:
                 parts.append(f"\n### {kind.id}\n\n**{kind.severity}**: {kind.title}\n\n{kind.why}\n")
                 parts.append(f"\n*What helps:* {kind.cure}\n")

@@ -27,18 +27,15 @@ ON_NIXOS = Who(1000, "alice", "user", True, is_nixos=True)
 OF_THE_BROKER = Who(1000, "alice", "system", True)
 
 SYSTEMD = SystemdFacts(
-    boots=True, unreachable="", hint="", version="257.13-1", state="running", failed=(), container="",
+    boots=True, unreachable="", hint="", version="257.13-1", state="running", container="",
     is_wsl=False, cgroups="v2", at="/user.slice/user-1000.slice/user@1000.service", is_there=True,
     controllers=("cpu", "cpuset", "io", "memory", "pids"), on_v1=(),
 )  # fmt: skip
 KERNEL = KernelFacts(
-    release="6.12", memory_peak=True, cgroup_kill=True, psi=True, dmem=True, pidfd=True, pidfd_error="",
-    hidepid="", open_files=1024, open_files_hard=-1, processes=16384, own_processes=100, tasks_max=None,
-    tasks=100, inotify_error="", inotify_instances="128",
+    release="6.12", memory_peak=True, cgroup_kill=True, psi=True, dmem=True, pidfd_error="",
+    inotify_error="", inotify_instances="128",
 )  # fmt: skip
-SESSION = SessionFacts(
-    lingers=True, has_runtime=True, is_in_session=True, kills_processes=False, removes_ipc=True
-)
+SESSION = SessionFacts(lingers=True, has_runtime=True, kills_processes=False)
 SHARING = SharingFacts("/opt/slicer/libslicer-share.so", "", "", True, True)
 DISKS = DiskFacts((Disk("sda", "8:0", "bfq", ("none", "bfq")),), True, True, False)
 CONFIGURATION = ConfigurationFacts(
@@ -53,12 +50,12 @@ GPU = GpuDetails(
     is_persistent=True, has_display=False, is_mig=False,
 )  # fmt: skip
 DEVICES = DeviceFacts(
-    simulated="", nvidia=("0000:01:00.0",), driven_by=("nvidia",), amd=0, driver="550.54", persistenced=True,
+    nvidia=("0000:01:00.0",), driven_by=("nvidia",), amd=0, driver="550.54",
     nodes=tuple(Node(f"/dev/nvidia{end}", True, True) for end in ("ctl", "-uvm", "0")),
 )  # fmt: skip
 DRIVER = DriverFacts("", "", "", "550.54", "12.550.52", (GPU,), ())
 NO_DRIVER = DriverFacts("no-library", "there is no NVIDIA driver here", "install", "", "12.550.52", (), ())
-NO_DEVICES = DeviceFacts("", (), (), 0, "", (), False)
+NO_DEVICES = DeviceFacts((), (), 0, "", ())
 
 
 def place(path: str, kind: str = "directory", uid: int = 1000, mode: int = 0o700, on: str = "tmpfs") -> Place:
@@ -66,19 +63,18 @@ def place(path: str, kind: str = "directory", uid: int = 1000, mode: int = 0o700
 
 
 STATE = StateFacts(
-    ledger=place("/run/lock/slicer-1000"), error="", hint="", is_chosen=False, squatted="", version="3",
-    newest=3, lock_holder=0,
+    ledger=place("/run/lock/slicer-1000"), error="", hint="", is_chosen=False, squatted="",
+    lock_holder=0,
     public=(place("/run/lock", uid=0, mode=0o1777), place("/dev/shm", uid=0, mode=0o1777)),
     history=place("/home/alice/.local/state/slicer/history.db", "file", mode=0o640, on="ext4"),
-    history_directory=place("/home/alice/.local/state/slicer", on="ext4"), history_problem="",
-    cache=place("/home/alice/.cache/slicer"),
+    history_directory=place("/home/alice/.local/state/slicer", on="ext4"),
 )  # fmt: skip
-FENCE = FenceFacts("", None, False)
+FENCE = FenceFacts("", None)
 BROKER = BrokerFacts(
     is_installed=True, is_enabled=True, has_socket=True, absence="", masked=(), place_problem="",
     answer_error="", leases=2, waiting=1, policy="read", policy_error="", policy_warnings=(), variable="",
 )  # fmt: skip
-JOURNAL = JournalFacts("", "", True, True, True, None, "current")
+JOURNAL = JournalFacts("", "", True, True, True)
 UNITS = UnitFacts(
     system=(
         UnitFile("/usr/local/lib/systemd/system/gpu.slice", "slice", "current"),
@@ -88,8 +84,8 @@ UNITS = UnitFacts(
     packaged=(), masked=(), delegation="current",
 )  # fmt: skip
 ENVIRONMENT = EnvironmentFacts(
-    program="/usr/local/bin/slicer", on_path=("/usr/local/bin/slicer",), is_roots=True, prefix="/opt/slicer",
-    clashing="", namesakes=(), variables=(), sudo="/usr/bin/sudo", secure_path=None, is_under_sudo=False,
+    program="/usr/local/bin/slicer", on_path=("/usr/local/bin/slicer",), prefix="/opt/slicer",
+    variables=(), is_under_sudo=False,
 )  # fmt: skip
 WRAP = Wrap(
     path="/usr/local/bin/whisper", real="/usr/local/bin/whisper-real", route="whisper",
@@ -97,4 +93,4 @@ WRAP = Wrap(
     since_s=3.0,
 )  # fmt: skip
 WRAPS = WrapFacts((Status(WRAP, ()),), ())
-OTHERS = OthersFacts("", (), "", "", "", 0, "")
+OTHERS = OthersFacts(False, "", "", 0, "")

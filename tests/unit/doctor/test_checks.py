@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from slicer.doctor.kinds import KINDS
+from slicer.doctor.kinds import kinds
 from slicer.doctor.model import AREAS, SEVERITIES, Who
 from tests.machines.host import REPO
 from tests.systemd.test_doctor_cures import ALICES, ROOTS, UNTRIED
@@ -22,7 +22,7 @@ HOME = re.compile(r"""(?<![\w.])(?:~/|/home/|\$\{?HOME|\$\(|\.local/bin)""")
 
 
 def test_every_kind_of_finding_has_a_case() -> None:  # X10
-    assert set(CASES) == set(KINDS)
+    assert set(CASES) == set(kinds())
 
 
 @pytest.mark.parametrize(("id", "case"), [(id, case) for id, cases in CASES.items() for case in cases])
@@ -63,7 +63,7 @@ def test_each_cure_that_is_a_command_is_tried_or_it_is_said_why_not() -> None:  
     found = [each for cases in CASES.values() for case in cases for each in case().findings]
     commands = {each.kind.id for each in found if any(map(changes_something, each.mend))}
     assert commands - tried - set(untried) == set()
-    assert set(untried) <= set(KINDS)
+    assert set(untried) <= set(kinds())
     assert not tried & set(untried)
 
 
@@ -76,7 +76,7 @@ def all_that_is_told() -> list[str]:
     """The lines of the doctor's cures, of the pages, and of the modules, which have the messages."""
     found = [each for cases in CASES.values() for case in cases for each in case().findings]
     cures = [line for each in found for line in each.mend]
-    cures += [line for kind in KINDS.values() for line in (*kind.cure.split("`"), kind.why)]
+    cures += [line for kind in kinds().values() for line in (*kind.cure.split("`"), kind.why)]
     for place in ("README.md", "docs/**/*.md", "man/*", "src/slicer/**/*.py"):
         cures += [line for page in REPO.glob(place) for line in page.read_text().splitlines()]
     return cures
@@ -93,9 +93,9 @@ def test_nothing_is_installed_by_a_name_that_nobody_has_published() -> None:  # 
     assert [line for line in all_that_is_told() if UNPUBLISHED.search(line)] == []
 
 
-@pytest.mark.parametrize("kind", KINDS.values(), ids=lambda kind: kind.id)
+@pytest.mark.parametrize("kind", kinds().values(), ids=lambda kind: kind.id)
 def test_a_kind_says_why_it_matters_and_what_helps(kind: object) -> None:
-    kind = KINDS[kind.id]  # type: ignore[attr-defined]
+    kind = kinds()[kind.id]  # type: ignore[attr-defined]
     assert kind.area in AREAS
     assert kind.severity in SEVERITIES
     assert kind.why.endswith(".")

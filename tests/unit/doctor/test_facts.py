@@ -9,9 +9,8 @@ import pytest
 
 from slicer.backend import closed_shop
 from slicer.doctor import taken
-from slicer.doctor.facts import environment, fence, files, gpus, mounts, sharing, state
+from slicer.doctor.facts import fence, files, gpus, mounts, sharing, state
 from slicer.kernel import cgroup
-from slicer.outcome import history_schema
 
 MOUNTINFO = """\
 22 27 0:21 / /proc rw,relatime - proc proc rw,hidepid=2
@@ -80,37 +79,6 @@ def test_a_link_is_followed_only_where_it_may_be(tmp_path: Path) -> None:
     link.symlink_to("file")
     assert files.trusted_bytes(str(link)) == b"x"
     assert files.trusted_bytes(str(link), follows=False) is None
-
-
-@pytest.mark.parametrize(
-    ("line", "path"),
-    [
-        ('Defaults\tsecure_path="/usr/bin:/bin"', ("/usr/bin", "/bin")),
-        ("Defaults secure_path = /sbin:/bin", ("/sbin", "/bin")),
-        ("Defaults env_reset", None),
-    ],
-)
-def test_where_sudo_looks_is_read_from_its_files(
-    tmp_path: Path, line: str, path: tuple[str, ...] | None
-) -> None:
-    (tmp_path / "sudoers.d").mkdir()
-    (tmp_path / "sudoers").write_text(f"# Defaults secure_path=/x\n{line}\nroot ALL=(ALL) ALL\n")
-    (tmp_path / "sudoers.d" / "old.bak").write_text(
-        'Defaults secure_path="/y"\n'
-    )  # sudo skips names with dots
-    assert environment.secure_path(environment.sudo_defaults(str(tmp_path))) == path
-
-
-def test_a_history_is_judged_by_its_header(tmp_path: Path) -> None:
-    path = tmp_path / "history.db"
-    assert state.history_problem(str(path)) == ""
-    path.write_bytes(b"no database" * 20)
-    assert state.history_problem(str(path)) == "damaged"
-    header = bytearray(b"SQLite format 3\0".ljust(100, b"\0"))
-    for version, said in ((history_schema.SCHEMA_VERSION, ""), (history_schema.SCHEMA_VERSION + 1, "newer")):
-        header[60:64] = version.to_bytes(4, "big")
-        path.write_bytes(header)
-        assert state.history_problem(str(path)) == said
 
 
 @pytest.mark.parametrize(
@@ -183,15 +151,3 @@ def test_a_home_that_cannot_be_written_is_seen_before_there_is_a_history(tmp_pat
     tmp_path.chmod(0o555)
     assert state.shut(str(tmp_path / "a/b")) == str(tmp_path)
     assert state.shut(str(tmp_path)) == ""
-
-
-def test_a_slicer_that_another_user_can_exchange_is_not_roots(tmp_path: Path) -> None:  # W24, M4
-    theirs = tmp_path / "slicer"
-    theirs.touch(0o755)
-    assert environment.is_roots("/proc/version") == (os.stat("/").st_uid == 0)  # as in a user namespace
-    assert not environment.is_roots(str(tmp_path / "absent"))
-    os.chmod(tmp_path, 0o777)
-    assert not environment.is_roots(str(theirs))
-    link = tmp_path / "link"
-    link.symlink_to("/proc/version")
-    assert environment.is_roots(str(link)) == (os.stat("/").st_uid == 0)

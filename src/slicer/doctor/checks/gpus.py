@@ -47,7 +47,6 @@ def gpus(
     else:
         found += _details(driver, who)
     found += _devices(devices, who)
-    found += _persistence(devices, driver, who)
     if driver is not None:
         found += servers.outside(driver.users, served, who)
         found += _foreign(tuple(user for user in driver.users if servers.known(user) is None))
@@ -72,7 +71,7 @@ def _facts(devices: DeviceFacts, driver: DriverFacts | None) -> tuple[tuple[str,
         shown += [("driver", driver.version or driver.message), ("nvidia-ml-py", driver.library or "none")]
         shown += [(f"GPU {gpu.index}", _described(gpu)) for gpu in driver.gpus]
     shown += [(node.path, _access(node.exists, node.is_usable)) for node in devices.nodes]
-    return (*shown, ("nvidia-persistenced", "runs" if devices.persistenced else "does not run"))
+    return tuple(shown)
 
 
 def _described(gpu: GpuDetails) -> str:
@@ -126,14 +125,9 @@ def _details(driver: DriverFacts, who: Who) -> Iterator[Finding]:
         choose = f"nvidia-smi -i {gpu.index}"
         if gpu.is_mig:
             yield finding("mig-on", f"GPU {gpu.index} ({gpu.name})", who.root(f"{choose} -mig 0"))
-        if gpu.compute_mode in ("exclusive-process", "exclusive-thread"):
-            yield finding(
-                "exclusive-compute", f"GPU {gpu.index} ({gpu.name})", who.root(f"{choose} -c DEFAULT")
-            )
-        if gpu.compute_mode == "prohibited":
-            yield finding(
-                "compute-prohibited", f"GPU {gpu.index} ({gpu.name})", who.root(f"{choose} -c DEFAULT")
-            )
+        if gpu.compute_mode in ("exclusive-process", "exclusive-thread", "prohibited"):
+            what = f"GPU {gpu.index} ({gpu.name}): {gpu.compute_mode}"
+            yield finding("exclusive-compute", what, who.root(f"{choose} -c DEFAULT"))
         if gpu.has_display:
             yield finding(
                 "display-on-gpu", f"GPU {gpu.index} ({gpu.name})",
@@ -159,14 +153,6 @@ def _devices(devices: DeviceFacts, who: Who) -> Iterator[Finding]:
     if devices.amd:
         mend = f"# [slots] amd-gpu = {devices.amd} in a configuration file; slicer run --slot amd-gpu"
         yield finding("amd-not-handled", counted(devices.amd, "AMD GPU"), mend)
-
-
-def _persistence(devices: DeviceFacts, driver: DriverFacts | None, who: Who) -> Iterator[Finding]:
-    idle = [gpu for gpu in driver.gpus if gpu.is_persistent is False] if driver is not None else []
-    if idle and not devices.persistenced:
-        named = ", ".join(str(gpu.index) for gpu in idle)
-        mend = who.root("systemctl enable --now nvidia-persistenced")
-        yield finding("persistence-off", f"GPU {named}", mend)
 
 
 def _foreign(users: tuple[GpuUser, ...]) -> Iterator[Finding]:

@@ -14,21 +14,17 @@ if TYPE_CHECKING:
     from slicer.doctor.facts.units import UnitFacts, UnitFile
     from slicer.doctor.model import Finding, Who
 
-_SMALL_BURST = 1000
 _LIMITS = ".slice.d/"  # drop-ins with what the configuration says of slices
 _OF_SYSTEMD = "/systemd/"
-_CATALOG = ".catalog"
 
 
-def journal(facts: JournalFacts, units: UnitFacts | None, systemd: SystemdFacts | None, who: Who) -> Verdict:
+def journal(facts: JournalFacts, systemd: SystemdFacts | None, who: Who) -> Verdict:
     """Whether events get there, stay there, and can be read."""
     kept = "kept over reboots" if facts.is_persistent else "lost at a reboot"
     shown = (
         ("socket", facts.socket_error or "listens"), ("Storage=", facts.storage or "default"),
         ("entries", kept),
         ("you may read it", "yes" if facts.may_read else "your own" if facts.may_read_own else "no"),
-        ("RateLimitBurst=", "default" if facts.burst is None else str(facts.burst)),
-        ("slicer in the catalog", {"current": "yes", "missing": "no", "none": "not known"}[facts.catalog]),
     )  # fmt: skip
     if systemd is not None and not systemd.boots:
         return Verdict("journal", "none, without systemd", shown, ())
@@ -36,29 +32,19 @@ def journal(facts: JournalFacts, units: UnitFacts | None, systemd: SystemdFacts 
         mend = who.root("systemctl start systemd-journald.socket systemd-journald")
         what = f"/run/systemd/journal/socket: {facts.socket_error}"
         return Verdict("journal", "does not listen", shown, (finding("no-journald", what, mend),))
-    return Verdict("journal", f"listens; entries are {kept}", shown, tuple(_journal(facts, units, who)))
+    return Verdict("journal", f"listens; entries are {kept}", shown, tuple(_journal(facts, who)))
 
 
-def _journal(facts: JournalFacts, units: UnitFacts | None, who: Who) -> Iterator[Finding]:
+def _journal(facts: JournalFacts, who: Who) -> Iterator[Finding]:
     persist = who.root("mkdir -p /var/log/journal && journalctl --flush")
-    if facts.storage == "none":
-        yield finding("journal-off", "Storage=none in journald.conf", "# set Storage=auto in journald.conf")
-        return
-    if not facts.is_persistent:
-        mend = "# set Storage=persistent in journald.conf" if facts.storage == "volatile" else persist
-        yield finding("journal-volatile", "/var/log/journal is not there or not in use", mend)
+    if facts.storage in ("none", "volatile"):
+        mend = "# set Storage=persistent in journald.conf"
+        yield finding("journal-volatile", f"Storage={facts.storage} in journald.conf", mend)
+    elif not facts.is_persistent:
+        yield finding("journal-volatile", "/var/log/journal is not there or not in use", persist)
     if not facts.may_read_own:
         mend = who.root(f"usermod -aG systemd-journal {who.user}")
         yield finding("journal-closed", f"{who.user} is not in the group systemd-journal", mend)
-    if facts.burst is not None and 0 < facts.burst < _SMALL_BURST:
-        mend = "# set RateLimitBurst=10000 in journald.conf"
-        yield finding("journal-rate-limited", f"RateLimitBurst={facts.burst}", mend)
-    is_installed = units is not None and any(
-        file.path.endswith(_CATALOG) and file.state == "current" for file in units.system
-    )
-    if is_installed and facts.catalog == "missing":
-        mend = who.root("journalctl --update-catalog")
-        yield finding("catalog-not-read", "the database was made before the catalog", mend)
 
 
 def units(facts: UnitFacts, systemd: SystemdFacts | None, who: Who) -> Verdict:
@@ -109,13 +95,6 @@ def _units(facts: UnitFacts, who: Who) -> Iterator[Finding]:
         if old or lacking:
             what = ", ".join([*old, *(f"{path} (missing)" for path in lacking)])
             yield finding("units-outdated", what, command)
-    edited = _with(files, "edited")
-    if edited:
-        yield finding(
-            "units-edited",
-            ", ".join(edited),
-            f"# compare: systemd-delta; {who.root('slicer install --force')}",
-        )
 
 
 def _lacking(files: tuple[UnitFile, ...], *, is_packaged: bool) -> list[str]:

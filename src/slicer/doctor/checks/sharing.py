@@ -25,10 +25,6 @@ def sharing(
 ) -> Iterator[Finding]:
     """The findings about it. ``driver``: None where it did not answer in time."""
     sharers = [profile for profile in profiles if profile.share]
-    for profile in sharers:
-        if not profile.has_vram:
-            mend = f"# in [profiles.{profile.name}]: vram = \"8G\""
-            yield finding("share-without-vram", f"profile {profile.name}: share = \"{profile.share}\"", mend)
     if not sharers and not facts.was_used:
         return
     if facts.library_error:

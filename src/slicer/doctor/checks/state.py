@@ -11,7 +11,6 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from slicer.doctor.facts.session import SessionFacts
     from slicer.doctor.facts.state import Place, StateFacts
     from slicer.doctor.model import Finding, Who
 
@@ -23,17 +22,14 @@ _OTHERS_WRITE = 0o022
 _FOR_ALL = 0o1002  # sticky, and anybody may write
 
 
-def state(facts: StateFacts, session: SessionFacts | None, who: Who) -> Verdict:
+def state(facts: StateFacts, who: Who) -> Verdict:
     """The ledger's directory and the history's."""
     shown = (
-        ("ledger", _described(facts.ledger)), ("version of the ledger", facts.version or "none yet"),
+        ("ledger", _described(facts.ledger)),
         *((f"{place.path} for users' ledgers", _described(place)) for place in facts.public),
-        ("history", _described(facts.history)), ("cache", _described(facts.cache)),
+        ("history", _described(facts.history)),
     )  # fmt: skip
-    found = (
-        *_ledger(facts, who), *_room(facts), *_memory(facts, session, who), *_history(facts, who),
-        *_cache(facts.cache, who),
-    )  # fmt: skip
+    found = (*_ledger(facts, who), *_room(facts), *_history(facts, who))
     summary = f"ledger in {facts.ledger.path}, history in {facts.history_directory.path}"
     return Verdict("state", summary, shown, tuple(found))
 
@@ -59,9 +55,6 @@ def _ledger(facts: StateFacts, who: Who) -> Iterator[Finding]:
     elif place.kind and place.mode & _OTHERS_WRITE:
         mend = f"chmod go-rwx {quote(place.path)}"
         yield finding("ledger-open", f"{place.path} has mode {place.mode:04o}", mend)
-    if facts.version.isdigit() and len(facts.version) < 9 and int(facts.version) > facts.newest:
-        what = f"{place.path} is of version {facts.version}; this slicer knows {facts.newest}"
-        yield finding("ledger-newer", what, "which -a slicer")
     if facts.lock_holder:
         what = f"pid {facts.lock_holder} is stopped and holds {place.path}/lock"
         yield finding("ledger-stuck", what, f"kill -CONT {facts.lock_holder}")
@@ -84,26 +77,17 @@ def _is_for_all(place: Place) -> bool:
 
 def _room(facts: StateFacts) -> Iterator[Finding]:
     place = facts.ledger
+    what = ""
     if 0 <= place.free_bytes < _LEDGER_NEEDS_BYTES:
         what = f"{format_size(place.free_bytes)} are free where {place.path} is"
     elif 0 <= place.free_files < _LEDGER_NEEDS_FILES:
         what = f"{place.free_files} files can still be made where {place.path} is"
-    else:
-        return
-    above = place.path.rpartition("/")[0]
-    yield finding("ledger-full", what, f"du -x -d1 {quote(above)}")
-
-
-def _memory(facts: StateFacts, session: SessionFacts | None, who: Who) -> Iterator[Finding]:
-    place = facts.ledger
+    if what:
+        yield finding("ledger-full", what, f"du -x -d1 {quote(place.path.rpartition('/')[0])}")
     if place.file_system not in _IN_MEMORY:
         what = f"{place.path} is on {place.file_system}"
         mend = "unset SLICER_STATE_DIR" if facts.is_chosen else "# mount a tmpfs there"
         yield finding("ledger-on-disk", what, mend)
-    is_cleared = session is not None and session.removes_ipc and not session.lingers
-    if who.uid and is_cleared and place.path.startswith("/dev/shm/") and not facts.error:
-        mend = who.linger()
-        yield finding("ledger-in-dev-shm", f"it is {place.path}", mend)
 
 
 def _history(facts: StateFacts, who: Who) -> Iterator[Finding]:
@@ -120,19 +104,7 @@ def _history(facts: StateFacts, who: Who) -> Iterator[Finding]:
         yield finding("history-unusable", problem, mend)
     if 0 <= place.free_bytes < _HISTORY_NEEDS_BYTES or 0 <= place.free_files < 4:
         what = f"{format_size(max(0, place.free_bytes))} are free where {place.path} is"
-        yield finding("history-full", what, f"df -h {quote(_existing(place, directory))}")
-    if facts.history_problem == "damaged":
-        yield finding("history-damaged", f"{place.path} is no SQLite database")
-    if facts.history_problem == "newer":
-        yield finding("history-newer", place.path, "which -a slicer")
-
-
-def _cache(place: Place, who: Who) -> Iterator[Finding]:
-    if place.kind == "directory" and place.uid == who.uid and not place.mode & _OTHERS_WRITE:
-        return
-    if place.kind:
-        what = f"{place.path} is a {place.kind} of uid {place.uid} with mode {place.mode:04o}"
-        yield finding("cache-unused", what, f"rm -r {quote(place.path)}")
+        yield finding("history-unusable", what, f"df -h {quote(_existing(place, directory))}")
 
 
 def _existing(place: Place, directory: Place) -> str:

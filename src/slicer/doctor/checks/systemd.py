@@ -16,9 +16,6 @@ if TYPE_CHECKING:
 
 _TESTED = 252
 _STOPS_LINGERING = ((255, 0), (256, 2))  # systemd#43361: from, to
-_FEW_FILES = 256
-_FEW_LEFT = 64  # processes
-_MOST_TASKS = 0.9  # of TasksMax
 
 
 def systemd(facts: SystemdFacts, who: Who) -> Verdict:
@@ -71,63 +68,27 @@ def _manager(facts: SystemdFacts, who: Who) -> Iterator[Finding]:
         yield finding("manager-unreachable", facts.unreachable, *mends)
     if facts.version and facts.number[0] < _TESTED:
         yield finding("systemd-old", f"systemd is of version {facts.version}", "# upgrade the distribution")
-    if facts.failed:
-        flag = " --user" if who.manager == "user" else ""
-        names = " ".join(facts.failed)
-        yield finding("units-failed", f"failed: {names}", f"systemctl{flag} reset-failed {names}")
 
 
 def kernel(facts: KernelFacts, who: Who) -> Verdict:
-    """What the kernel lacks, and which limits are near."""
+    """What the kernel has of what slicer uses."""
     features = (
-        ("pidfd", facts.pidfd), ("memory.peak", facts.memory_peak), ("cgroup.kill", facts.cgroup_kill),
-        ("PSI", facts.psi), ("dmem", facts.dmem),
+        ("pidfd", not facts.pidfd_error), ("memory.peak", facts.memory_peak),
+        ("cgroup.kill", facts.cgroup_kill), ("PSI", facts.psi), ("dmem", facts.dmem),
     )  # fmt: skip
     there = " ".join(name for name, has in features if has) or "nothing of what slicer uses"
     shown = (
         ("release", facts.release),
         *((name, "not known" if has is None else "yes" if has else "no") for name, has in features),
-        ("open files (ulimit -n)", _limit(facts.open_files)),
-        ("processes (ulimit -u)", f"{facts.own_processes} of {_limit(facts.processes)}"),
-        ("tasks of your slice", f"{facts.tasks} of {facts.tasks_max or 'no limit that is seen'}"),
         ("inotify instances", facts.inotify_instances or "unknown"),
     )
-    found = (*_features(facts, who), *_resources(facts, who))
-    return Verdict("kernel", f"Linux {facts.release}: {there}", shown, found)
+    return Verdict("kernel", f"Linux {facts.release}: {there}", shown, tuple(_kernel(facts, who)))
 
 
-def _limit(value: int) -> str:
-    return "no limit" if value < 0 else str(value)
-
-
-def _features(facts: KernelFacts, who: Who) -> Iterator[Finding]:
-    if not facts.pidfd:
-        yield finding(
-            "no-pidfd", f"pidfd_open(2) fails: {facts.pidfd_error}", "# upgrade the container runtime"
-        )
-    if facts.memory_peak is False:
-        yield finding("no-memory-peak", f"Linux {facts.release} has no memory.peak", "# upgrade the kernel")
-    if facts.cgroup_kill is False:
-        yield finding("no-cgroup-kill", f"Linux {facts.release} has no cgroup.kill", "# upgrade the kernel")
-    if not facts.psi:
-        yield finding("no-psi", "/proc/pressure is not there", "# add to the kernel command line: psi=1")
-    if facts.hidepid and who.uid:
-        yield finding("proc-hidden", f"/proc is mounted with hidepid={facts.hidepid}")
-
-
-def _resources(facts: KernelFacts, who: Who) -> Iterator[Finding]:
-    if 0 <= facts.open_files < _FEW_FILES:
-        room = facts.open_files_hard < 0 or facts.open_files_hard > facts.open_files
-        most = 4096 if facts.open_files_hard < 0 else min(4096, facts.open_files_hard)
-        mend = f"ulimit -n {most}" if room else who.root(f"prlimit --pid $$ --nofile={4096}")
-        yield finding("few-open-files", f"a process may open {facts.open_files} files", mend)
-    if who.uid and 0 <= facts.processes < facts.own_processes + _FEW_LEFT:
-        what = f"{facts.own_processes} of {facts.processes} processes are in use (ulimit -u)"
-        yield finding("few-processes", what, f"ulimit -u {facts.own_processes + 16384}")
-    if facts.tasks_max and facts.tasks > _MOST_TASKS * facts.tasks_max:
-        what = f"{facts.tasks} of {facts.tasks_max} tasks are in use in user-{who.uid}.slice"
-        mend = who.root(f"systemctl set-property user-{who.uid}.slice TasksMax=infinity")
-        yield finding("tasks-max-near", what, mend)
+def _kernel(facts: KernelFacts, who: Who) -> Iterator[Finding]:
+    if facts.pidfd_error:
+        what = f"pidfd_open(2) fails: {facts.pidfd_error}"
+        yield finding("no-pidfd", what, "# upgrade the container runtime")
     if facts.inotify_error:
         what = f"{facts.inotify_error} (fs.inotify.max_user_instances is {facts.inotify_instances})"
         yield finding("inotify-exhausted", what, who.root("sysctl fs.inotify.max_user_instances=1024"))

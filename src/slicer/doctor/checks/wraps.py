@@ -14,20 +14,8 @@ if TYPE_CHECKING:
     from slicer.doctor.model import Finding
     from slicer.wrap.model import ProblemId
 
-_KINDS: dict[ProblemId, str] = {
-    "program-gone": "wrap-broken",
-    "slicer-gone": "wrap-broken",
-    "no-route": "wrap-broken",
-    "shim-gone": "wrap-broken",
-    "gone": "wrap-unfinished",
-    "leaving": "wrap-unfinished",
-    "outdated": "wrap-unfinished",
-    "diversion-gone": "wrap-unfinished",
-    "replaced": "wrap-replaced",
-    "unwrapped": "wrap-replaced",
-    "unfinished": "wrap-replaced",
-    "unclear": "wrap-replaced",
-}
+# Calls fail; with all else that is wrong they may go past the route.
+_BROKEN: tuple[ProblemId, ...] = ("program-gone", "slicer-gone", "no-route", "shim-gone")
 
 
 def wraps(facts: WrapFacts) -> Verdict:
@@ -41,6 +29,7 @@ def _findings(facts: WrapFacts) -> Iterator[Finding]:
     for status in facts.wraps:
         for problem in status.problems:
             mend = tuple(visible(line) for line in problem.mend)
-            yield finding(_KINDS[problem.id], visible(problem.message), *mend)
+            kind = "wrap-broken" if problem.id in _BROKEN else "wrap-changed"
+            yield finding(kind, visible(problem.message), *mend)
     for told in facts.passed_over:
         yield finding("wrap-record-unusable", visible(told))

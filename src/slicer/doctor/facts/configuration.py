@@ -24,7 +24,6 @@ class ProfileFacts:
     directives: tuple[str, ...]
     error: str
     share: str = ""  # "lock", "cap" or "both"; "": its jobs share no GPU by --share
-    has_vram: bool = False  # its jobs ask for a part of a GPU's memory
 
 
 @record
@@ -72,4 +71,4 @@ def _profile(config: Config, name: str) -> ProfileFacts:
     except SlicerError as error:
         return ProfileFacts(name, (), str(error))
     share = "" if made.share == "off" else made.share
-    return ProfileFacts(name, tuple(made.properties), "", share, made.vram_mib is not None)
+    return ProfileFacts(name, tuple(made.properties), "", share)

@@ -28,7 +28,6 @@ class FenceFacts:
 
     closed_shop: str  # the path of its drop-in; "" for none
     acts: bool | None
-    is_inside: bool  # we ourselves run in a job
     left_open: tuple[str, ...] = ()  # of a closed shop: units that it should close as well, and does not
 
 
@@ -40,14 +39,13 @@ def gather(uid: int) -> FenceFacts:
     if not found and any(closed.values()):
         left_open = [closed_shop.SLICE]
     own = cgroup.of("self")
-    is_inside = "/slicer-" in own
     acts: bool | None = None
     if found and uid == 0:
         slice_ = cgroup.path_of(f"/{closed_shop.SLICE}")
         acts = filters_devices(slice_) if os.path.isdir(slice_) else None  # it is there while somebody is
-    elif found and not is_inside and own.startswith(f"/{closed_shop.SLICE}/"):
+    elif found and "/slicer-" not in own and own.startswith(f"/{closed_shop.SLICE}/"):
         acts = _is_shut()
-    return FenceFacts(found, acts, is_inside, tuple(left_open))
+    return FenceFacts(found, acts, tuple(left_open))
 
 
 def drop_in(folders: tuple[str, ...], unit: str = closed_shop.SLICE) -> str:

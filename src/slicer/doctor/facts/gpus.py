@@ -37,13 +37,11 @@ class Node:
 class DeviceFacts:
     """What can be seen without asking the driver."""
 
-    simulated: str  # SLICER_SIM
     nvidia: tuple[str, ...]  # PCI addresses of NVIDIA's display devices
     driven_by: tuple[str, ...]  # the kernel drivers bound to these ("nvidia", "nouveau", "vfio-pci")
     amd: int  # how many display devices are AMD's
     driver: str  # the version of the loaded kernel module; "" where none is
     nodes: tuple[Node, ...]  # that CUDA needs
-    persistenced: bool  # nvidia-persistenced runs
 
 
 @record
@@ -73,7 +71,7 @@ class DriverFacts:
     why_no_limits: str = ""  # why the driver cannot hold a cgroup to a part of a GPU's memory; "": it can
 
 
-def gather_devices(simulated: str) -> DeviceFacts:
+def gather_devices() -> DeviceFacts:
     """Looks into /sys and /dev."""
     nvidia, drivers, amd = [], set(), 0
     for address in names_in("/sys/bus/pci/devices"):
@@ -89,8 +87,8 @@ def gather_devices(simulated: str) -> DeviceFacts:
     minors = [_minor(address) for address in names_in(_SEEN_BY_KERNEL)]
     wanted = (*_NODES, *(f"/dev/nvidia{minor}" for minor in minors if minor)) if driver else ()
     return DeviceFacts(
-        simulated=simulated, nvidia=tuple(nvidia), driven_by=tuple(sorted(drivers)), amd=amd, driver=driver,
-        nodes=tuple(map(_node, wanted)), persistenced=os.path.exists("/run/nvidia-persistenced/socket"),
+        nvidia=tuple(nvidia), driven_by=tuple(sorted(drivers)), amd=amd, driver=driver,
+        nodes=tuple(map(_node, wanted)),
     )  # fmt: skip
 
 

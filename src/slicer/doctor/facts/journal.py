@@ -5,14 +5,12 @@ from __future__ import annotations
 import os
 import socket
 
-from slicer.doctor.facts.files import names_in, setting, trusted_bytes
-from slicer.outcome.journal import KINDS, SOCKET
+from slicer.doctor.facts.files import names_in, setting
+from slicer.outcome.journal import SOCKET
 from slicer.record import record
 
 _PERSISTENT = "/var/log/journal"
 _VOLATILE = "/run/log/journal"
-_CATALOG = "/var/lib/systemd/catalog/database"
-_MOST_CATALOG_BYTES = 64 << 20
 
 
 @record
@@ -24,8 +22,6 @@ class JournalFacts:
     is_persistent: bool  # entries outlive a reboot
     may_read: bool  # this user sees the entries of the system, and so those of root's jobs
     may_read_own: bool  # and those of the user's own
-    burst: int | None  # RateLimitBurst=; None: the default
-    catalog: str  # "current", "missing" (slicer's explanations are not in it), "none" (it cannot be read)
 
 
 def gather(uid: int) -> JournalFacts:
@@ -33,15 +29,12 @@ def gather(uid: int) -> JournalFacts:
     is_persistent = bool(_files(_PERSISTENT))
     directory = _PERSISTENT if is_persistent else _VOLATILE
     files = _files(directory)
-    burst = setting("journald.conf", "RateLimitBurst")
     return JournalFacts(
         socket_error=_socket_error(),
         storage=setting("journald.conf", "Storage").lower(),
         is_persistent=is_persistent,
         may_read=_may_read(files, "system.journal"),
         may_read_own=_may_read(files, f"user-{uid}.journal") or _may_read(files, "system.journal"),
-        burst=int(burst) if burst.isdigit() else None,
-        catalog=_catalog(),
     )
 
 
@@ -64,11 +57,3 @@ def _socket_error() -> str:
         except OSError as error:
             return error.strerror or str(error)
     return ""
-
-
-def _catalog() -> str:
-    data = trusted_bytes(_CATALOG, _MOST_CATALOG_BYTES)
-    if data is None:
-        return "none"
-    ids = (bytes.fromhex(kind.message_id) for kind in KINDS.values())
-    return "current" if all(each in data for each in ids) else "missing"

@@ -15,9 +15,7 @@ class SessionFacts:
 
     lingers: bool
     has_runtime: bool  # /run/user/UID: logged in, or lingering
-    is_in_session: bool  # this process belongs to a login session
     kills_processes: bool  # logind ends what a session leaves behind (KillUserProcesses) of this user
-    removes_ipc: bool  # logind clears /dev/shm of the user at the last logout (RemoveIPC)
 
 
 def gather(uid: int) -> SessionFacts:
@@ -29,7 +27,5 @@ def gather(uid: int) -> SessionFacts:
     return SessionFacts(
         lingers=os.path.exists(f"/var/lib/systemd/linger/{user}"),
         has_runtime=os.path.isdir(f"/run/user/{uid}"),
-        is_in_session="XDG_SESSION_ID" in os.environ,
         kills_processes=kills and user not in spared and (not only or user in only),
-        removes_ipc=setting("logind.conf", "RemoveIPC").lower() not in ("no", "false", "0", "off"),
     )

@@ -5,13 +5,12 @@ from __future__ import annotations
 import os
 import stat
 
-from slicer.config import files
-from slicer.doctor.facts.files import lstat, trusted_bytes
+from slicer.doctor.facts.files import lstat
 from slicer.doctor.facts.mounts import holding, mounts
 from slicer.errors import SlicerError
 from slicer.kernel.open_files import flock_holder
 from slicer.kernel.proc import is_stopped
-from slicer.outcome import history, history_schema
+from slicer.outcome import history
 from slicer.record import record
 from slicer.state import statedir
 from slicer.state.directory import open_trusted
@@ -22,9 +21,6 @@ if TYPE_CHECKING:
 
     from slicer.doctor.facts.mounts import Mount
 
-_SQLITE = b"SQLite format 3\0"
-_VERSION_AT = 60  # of the user's version number in an SQLite file: four bytes, the most significant first
-_HEADER_BYTES = 100
 
 
 @record
@@ -49,14 +45,10 @@ class StateFacts:
     hint: str
     is_chosen: bool  # by SLICER_STATE_DIR
     squatted: str  # the usual name, which somebody else has taken; "" for none
-    version: str  # that the ledger says it is of; "" new, or none
-    newest: int  # that this slicer knows
     lock_holder: int  # the process that holds the ledger's lock and is stopped; 0: none
     public: tuple[Place, ...]  # where users' ledgers could be
     history: Place
     history_directory: Place
-    history_problem: str  # "damaged", "newer", or ""
-    cache: Place  # of the configuration; its path is "" where there is none
     history_shut: str = ""  # the directory in which the history's cannot be made; "" for none
 
 
@@ -75,20 +67,16 @@ def gather(environ: Mapping[str, str], uid: int, *, asks_for_lock: bool = True) 
         error, hint = f"{wrong.where}: {wrong.message}", wrong.hint
     ledger = place(path, mounted)
     is_ours = ledger.kind == "directory" and ledger.uid == uid  # else what is in it is somebody's word
-    version = trusted_bytes(f"{path}/version", 64, follows=False) if is_ours else None
     database = history.default_path(environ)
     usual = os.path.join(os.path.dirname(path), f"slicer-{uid}")
     is_chosen = bool(environ.get("SLICER_STATE_DIR"))
     return StateFacts(
         ledger=ledger, error=error, hint=hint, is_chosen=is_chosen,
         squatted=usual if uid and not is_chosen and path.startswith(f"{usual}.") else "",
-        version=(version or b"").decode("ascii", "replace").strip(),
-        newest=statedir.VERSION,
         lock_holder=_stopped_holder(f"{path}/lock") if asks_for_lock and is_ours else 0,
         public=tuple(place(each, mounted) for each in statedir.PUBLIC_DIRS),
         history=place(database, mounted), history_directory=place(os.path.dirname(database), mounted),
-        history_problem=history_problem(database),
-        cache=place(files.cache_dir(environ), mounted), history_shut=shut(os.path.dirname(database)),
+        history_shut=shut(os.path.dirname(database)),
     )  # fmt: skip
 
 
@@ -140,14 +128,3 @@ def _stopped_holder(path: str) -> int:
     except OSError:
         return 0
     return holder if holder and is_stopped(holder) else 0
-
-
-def history_problem(path: str) -> str:
-    """What is wrong with a database, by its header alone: "damaged", "newer", or ""."""
-    header = trusted_bytes(path, _HEADER_BYTES, follows=False)
-    if not header:
-        return ""
-    if not header.startswith(_SQLITE) or len(header) < _HEADER_BYTES:
-        return "damaged"
-    version = int.from_bytes(header[_VERSION_AT : _VERSION_AT + 4], "big")
-    return "newer" if version > history_schema.SCHEMA_VERSION else ""

@@ -18,8 +18,6 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from slicer.model import Manager
 
-_FAILED_UNITS = ("slicer-*", "gpu.slice", "cpu.slice")
-
 
 @record
 class SystemdFacts:
@@ -30,7 +28,6 @@ class SystemdFacts:
     hint: str
     version: str  # as systemd says it, "257.13-1~deb13u1"; "" unknown
     state: str  # "running", "degraded", …; "" unknown
-    failed: tuple[str, ...]  # slicer's units that systemd counts as failed
     container: str  # "docker", "lxc", …; "" for none
     is_wsl: bool
     cgroups: str  # "v2", "hybrid", "v1" or "none"
@@ -52,19 +49,17 @@ def gather(uid: int, manager: Manager, *, asks: bool = True) -> SystemdFacts:
     at = f"/user.slice/user-{uid}.slice/user@{uid}.service" if manager == "user" else ""
     boots = has_systemd()
     unreachable, hint, version, state = "", "", "", ""
-    failed: tuple[str, ...] = ()
     if boots and not asks:
         path = f"/run/user/{uid}/bus" if manager == "user" else "/run/dbus/system_bus_socket"
         unreachable = "" if os.path.exists(path) else f"{path} is not there"
     elif boots:
         try:
-            version, state, failed, at = _ask(manager)
-            failed = () if uid and manager == "system" else failed  # of the broker, they are everybody's
+            version, state, at = _ask(manager)
         except BackendError as error:
             unreachable, hint = error.message, error.hint
             version = _system_version() if manager == "user" else ""
     return SystemdFacts(
-        boots=boots, unreachable=unreachable, hint=hint, version=version, state=state, failed=failed,
+        boots=boots, unreachable=unreachable, hint=hint, version=version, state=state,
         container=_container(), is_wsl="microsoft" in kernel_text("/proc/sys/kernel/osrelease").lower(),
         cgroups=_cgroups(), at=at, is_there=os.path.isdir(cgroup.path_of(at)),
         controllers=tuple(sorted(cgroup.controllers(cgroup.path_of(at)))), on_v1=_on_v1(),
@@ -72,12 +67,13 @@ def gather(uid: int, manager: Manager, *, asks: bool = True) -> SystemdFacts:
     )  # fmt: skip
 
 
-def _ask(manager: Manager) -> tuple[str, str, tuple[str, ...], str]:
+def _ask(manager: Manager) -> tuple[str, str, str]:
     backend = SystemdBackend(manager)
     backend.connect()
     try:
-        version, state = (backend.manager_property(name) for name in ("Version", "SystemState"))
-        return version, state, backend.failed_units(_FAILED_UNITS), backend.manager_property("ControlGroup")
+        names = ("Version", "SystemState", "ControlGroup")
+        version, state, at = (backend.manager_property(name) for name in names)
+        return version, state, at
     finally:
         backend.close()
 

@@ -1,0 +1,23 @@
+"""Everything that the doctor can find: the table in kinds.toml, which docs/doctor.md is made of, too."""
+
+from __future__ import annotations
+
+import os
+import tomllib
+from functools import cache
+
+from slicer.doctor.model import Finding, Kind
+
+_TABLE = os.path.join(os.path.dirname(__file__), "kinds.toml")
+
+
+@cache
+def kinds() -> dict[str, Kind]:
+    """All kinds by their ids, in the order of their areas."""
+    with open(_TABLE, "rb") as file:
+        return {id: Kind(id, **said) for id, said in tomllib.load(file).items()}
+
+
+def finding(id: str, what: str, *mend: str) -> Finding:
+    """A case of the kind with that id."""
+    return Finding(kinds()[id], what, mend)
