@@ -209,7 +209,7 @@ def _passed(value: object) -> object:
     return ctypes.c_uint64(value) if isinstance(value, int) else value
 
 
-# -- what only the checks call ----------------------------------------------------------------------------
+# -- programs ---------------------------------------------------------------------------------------------
 
 
 class Location(ctypes.Structure):
@@ -242,16 +242,14 @@ class LaunchConfig(ctypes.Structure):
 
 
 class Program:
-    """A context, and the functions that only these programs need."""
+    """A context with a stream, and calls that the checks try."""
 
     def __init__(self) -> None:
         self.driver = Driver()
         self.context = Context(self.driver)
         self.call = self.driver.call
         self.stream = self.context.stream()
-
-    def sync(self) -> None:
-        self.call("cuStreamSynchronize", self.stream)
+        self.sync = self.context.again("cuStreamSynchronize", self.stream)
 
     def code(self, name: str, *arguments: object) -> int:
         """The CUresult of a call; -1 where the driver has no such function."""

@@ -122,7 +122,6 @@ def shell(request: pytest.FixtureRequest, cli: Cli) -> Iterator[Shell]:
         ("run --gpus 1 zztop data\t", "<run> <--gpus> <1> <zztop> <data file.csv>"),
         ("run --outcome dat\ttrue", "<run> <--outcome> <data file.csv> <true>"),
         ("hold --gpus 1 zztop data\t", "<hold> <--gpus> <1> <zztop> <data file.csv>"),
-        ("install --root som\tx", "<install> <--root> <some/x>"),
         ("profiles sh\the\t", "<profiles> <show> <heavy>"),
     ],
 )

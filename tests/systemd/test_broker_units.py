@@ -108,7 +108,7 @@ def test_the_end_of_a_scope_wakes_it(installed: str) -> None:  # L2
 
 def test_without_its_program_it_is_switched_off_and_keeps_no_job_waiting(installed: str) -> None:  # W23
     """As after `pipx uninstall` without `slicer install --remove` before it."""
-    program = Path(broker_units.program_of("/"))
+    program = Path(broker_units.program_of())
     gone = program.with_name("moved-away")
     job = ("slicer", "run", "-q", "--profile", "heavy", "--", "true")
     systemctl.output("systemctl", "restart", LISTENS)
@@ -133,7 +133,7 @@ def test_without_its_program_it_is_switched_off_and_keeps_no_job_waiting(install
 
 
 def test_the_moment_of_an_upgrade_does_not_switch_it_off(installed: str) -> None:  # L1
-    program = Path(broker_units.program_of("/"))
+    program = Path(broker_units.program_of())
     gone = program.with_name("moved-away")
     systemctl.output("systemctl", "start", LISTENS)
     systemctl.output("systemctl", "stop", SERVICE)

@@ -23,8 +23,10 @@ class Environment:
     root: Path
     programs: Path
 
-    def run(self, program: str, *arguments: str, path: str | None = None) -> subprocess.CompletedProcess[str]:
-        environ = {"PATH": path or str(self.programs), "HOME": str(self.root), "LANG": "C.UTF-8"}
+    def run(
+        self, program: str, *arguments: str, path: str | None = None, **more: str
+    ) -> subprocess.CompletedProcess[str]:
+        environ = {"PATH": path or str(self.programs), "HOME": str(self.root), "LANG": "C.UTF-8", **more}
         command = [str(self.root / "bin" / program), *arguments]
         return subprocess.run(command, env=environ, capture_output=True, text=True, check=False)
 
@@ -65,7 +67,7 @@ def works(installed: Environment, tmp_path: Path) -> None:
     assert job.returncode == 0, job
     assert "cpu.slice/slicer-" in job.stdout
     assert "done: exit 0" in job.stderr
-    files = installed.run("slicer", "install", "--root", str(tmp_path))
+    files = installed.run("slicer", "install", SLICER_SYSROOT=str(tmp_path))
     assert files.returncode == 0, files
     assert (tmp_path / "usr/local/lib/systemd/system/gpu.slice").is_file()
     assert (tmp_path / "usr/local/lib/systemd/catalog/slicer.catalog").is_file()

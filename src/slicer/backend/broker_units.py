@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 
 from slicer.backend import BROKER_ENABLED
-from slicer.backend.unit_files import Action, read
+from slicer.backend.unit_files import SYSTEM_UNITS, Action, read
 from slicer.errors import SlicerError
+from slicer.kernel import on_host
 
 SOCKET = "slicer-broker.socket"
 SERVICE = "slicer-broker.service"
@@ -57,9 +58,9 @@ def is_plain(word: str) -> bool:
     return bool(word) and _PLAIN.issuperset(word)
 
 
-def program_of(root: str) -> str:
+def program_of() -> str:
     """The program that the unit of `slicer install` starts; "" where there is no such unit."""
-    text = read(os.path.join(root, f"usr/local/{_FOLDER}/{SERVICE}"))
+    text = read(on_host(f"{SYSTEM_UNITS}/{SERVICE}"))
     if text is None:
         return ""
     lines = text.decode("utf-8", "replace").splitlines()
@@ -67,7 +68,6 @@ def program_of(root: str) -> str:
     return found[0] if len(found) == 1 and found[0].startswith("/") and is_plain(found[0]) else PROGRAM
 
 
-def is_installed(root: str) -> bool:
-    """Whether the broker was installed or enabled below ``root``, be it by slicer or by a package."""
-    places = (BROKER_ENABLED[1:], f"usr/local/{_FOLDER}/{SOCKET}")
-    return any(os.path.lexists(os.path.join(root, place)) for place in places)
+def is_installed() -> bool:
+    """Whether the broker was installed or enabled, be it by slicer or by a package."""
+    return any(os.path.lexists(on_host(path)) for path in (BROKER_ENABLED, f"{SYSTEM_UNITS}/{SOCKET}"))

@@ -1,4 +1,4 @@
-"""The closed shop: login sessions cannot open NVIDIA's GPUs, so that the only way to them is a lease. Pure.
+"""The closed shop: login sessions cannot open NVIDIA's GPUs, so that the only way to them is a lease.
 
 It is a drop-in for user.slice, and for the services by which users run things outside of it. systemd knows
 only lists of what is allowed. So it allows each driver's major number but NVIDIA's. The names of drivers
@@ -9,9 +9,8 @@ Not closed are other services, containers among them: who may start those is the
 
 from __future__ import annotations
 
-import os
-
-from slicer.backend.unit_files import Action
+from slicer.backend.unit_files import SYSTEM_UNITS, Action
+from slicer.kernel import on_host
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -54,14 +53,10 @@ def drop_in(unit: str) -> bytes:
     return _TEXT.format(unit=unit, section=section, lines=lines).encode()
 
 
-def actions(root: str, prefix: str, units: Iterable[str]) -> tuple[Action, ...]:
+def actions(units: Iterable[str]) -> tuple[Action, ...]:
     """The files for these units."""
     what = "closed shop: no GPUs in {} without a lease"
     return tuple(
-        Action("", path_of(root, prefix, unit), what.format(unit), drop_in(unit)) for unit in units
+        Action("", on_host(f"{SYSTEM_UNITS}/{unit}.d/{NAME}"), what.format(unit), drop_in(unit))
+        for unit in units
     )
-
-
-def path_of(root: str, prefix: str, unit: str) -> str:
-    """Where the drop-in of a unit lies."""
-    return os.path.join(root, prefix.strip("/"), "lib/systemd/system", f"{unit}.d", NAME)

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import os
 
-from slicer.kernel import cgroup
+from slicer.kernel import cgroup, on_host
 from slicer.kernel.proc import read_text
 from slicer.kernel.users import user_name
 from slicer.record import record
 
 _UNITS = (
-    "etc/systemd/system", "run/systemd/system", "usr/local/lib/systemd/system", "usr/lib/systemd/system",
-    "lib/systemd/system",
+    "/etc/systemd/system", "/run/systemd/system", "/usr/local/lib/systemd/system", "/usr/lib/systemd/system",
+    "/lib/systemd/system",
 )  # fmt: skip
-_DISPLAY_MANAGER = "etc/systemd/system/display-manager.service"
-_SESSIONS = "run/systemd/sessions"
+_DISPLAY_MANAGER = "/etc/systemd/system/display-manager.service"
+_SESSIONS = "/run/systemd/sessions"
 _GRAPHICAL = ("x11", "wayland", "mir")
 
 
@@ -37,22 +37,22 @@ class Opener:
     user: str
 
 
-def has_unit(root: str, unit: str) -> bool:
-    """Whether systemd knows a unit of that name below ``root``, by its file."""
-    return any(os.path.exists(os.path.join(root, folder, unit)) for folder in _UNITS)
+def has_unit(unit: str) -> bool:
+    """Whether systemd knows a unit of that name, by its file."""
+    return any(os.path.exists(on_host(f"{folder}/{unit}")) for folder in _UNITS)
 
 
-def display_manager(root: str) -> str:
-    """The display manager that is switched on below ``root`` ("gdm.service"); "": there is none."""
+def display_manager() -> str:
+    """The display manager that is switched on ("gdm.service"); "": there is none."""
     try:
-        return os.path.basename(os.readlink(os.path.join(root, _DISPLAY_MANAGER)))
+        return os.path.basename(os.readlink(on_host(_DISPLAY_MANAGER)))
     except OSError:
         return ""
 
 
-def sessions(root: str = "/") -> tuple[Session, ...]:
+def sessions() -> tuple[Session, ...]:
     """The graphical sessions that logind knows."""
-    folder = os.path.join(root, _SESSIONS)
+    folder = on_host(_SESSIONS)
     found = []
     for name in _names(folder):
         path = os.path.join(folder, name)

@@ -29,6 +29,7 @@ from slicer.config import slices
 from slicer.config.files import SYSTEM_DIR
 from slicer.config.profiles import host
 from slicer.errors import SlicerError
+from slicer.kernel import on_host
 from slicer.model import SLICES
 from slicer.record import record, replace
 
@@ -42,10 +43,9 @@ if TYPE_CHECKING:
 
     Runner = Callable[[tuple[str, ...]], "Ran"]
 
-PREFIX = "/usr/local"
+_PREFIX = "/usr/local"
 _PACKAGED = "/usr"  # the prefix of distributions' packages
 _NIXOS = "/etc/NIXOS"
-_SEARCHED = (PREFIX, _PACKAGED)  # where a running system looks by itself
 _SOURCES = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
 # Source below src/slicer/, destination below the prefix, what it is.
@@ -64,7 +64,7 @@ _SHELLS = (
     ("_completions/slicer.fish", _FISH, "completion for fish"),
 )
 # fish looks below /usr/local only where XDG_DATA_DIRS says so, which is not so over ssh.
-_FISH_OF_ADMIN = "etc/fish/completions/slicer.fish"
+_FISH_OF_ADMIN = "/etc/fish/completions/slicer.fish"
 _ZSH_OF_DEBIAN = "share/zsh/vendor-completions/_slicer"
 _DELEGATION = (
     "_units/system/user@.service.d/50-slicer-delegate.conf",
@@ -87,7 +87,7 @@ _USER_COMMANDS = (("systemctl", "--user", "daemon-reload"),)
 
 @record
 class Plan:
-    """What an installation consists of. ``live``: it is for the running system, whose managers are told.
+    """What an installation consists of.
 
     ``unwanted``: files that may be left of an earlier configuration, or that a distribution's package brings
     by now, to be taken away. ``user``: it is for the caller's own user manager. ``stops``: commands to be run
@@ -98,7 +98,6 @@ class Plan:
     actions: tuple[Action, ...]
     unwanted: tuple[Action, ...]
     commands: tuple[tuple[str, ...], ...]
-    live: bool
     user: bool
     stops: tuple[tuple[str, ...], ...] = ()
     settings: str = ""
@@ -115,10 +114,7 @@ class Ran:
 
 @record
 class Report:
-    """What was done. ``commands`` of a plan that is not live are what its target has to run itself.
-
-    ``made``: directories that are new.
-    """
+    """What was done. ``made``: directories that are new."""
 
     files: tuple[Done, ...]
     commands: tuple[Ran, ...]
@@ -126,60 +122,49 @@ class Report:
 
 
 def plan(
-    root: str = "/",
     *,
     user: bool = False,
     user_delegation: bool = False,
-    prefix: str = PREFIX,
     environ: Mapping[str, str] | None = None,
     limits: Limits | None = None,
     broker: str = "",
 ) -> Plan:
-    """What to install under ``root`` (a DESTDIR; "/" is the running system). Touches nothing.
+    """What to install on this machine. Touches nothing.
 
     ``user`` is for the caller's own user manager alone, below $XDG_DATA_HOME. ``user_delegation`` adds the
-    drop-in that lets all user managers set IOWeight and AllowedCPUs. ``prefix`` is ``/usr`` for a
-    distribution's package. ``limits`` of the slices become drop-ins (see :func:`configured`); None leaves
-    those that are there as they are. ``broker`` is the program of the broker, whose units are to be installed
-    too; "": they are left out. Raises SlicerError when user and user_delegation are both asked for.
+    drop-in that lets all user managers set IOWeight and AllowedCPUs. ``limits`` of the slices become drop-ins
+    (see :func:`configured`); None leaves those that are there as they are. ``broker`` is the program of the
+    broker, whose units are to be installed too; "": they are left out. Raises SlicerError when user and
+    user_delegation are both asked for.
     """
     if user and user_delegation:
         message = "delegation to user managers is a setting of the system, not of one user"
         raise SlicerError(message, hint="leave out either --user or --user-delegation")
-    base = data_home(os.environ if environ is None else environ) if user else "/" + prefix.strip("/")
-    top = os.path.join(root, base.strip("/"))
+    top = data_home(os.environ if environ is None else environ) if user else on_host(_PREFIX)
     actions: list[Action] = []
     unwanted: list[Action] = []
     table = _table(user=user, user_delegation=user_delegation)
-    for source, destination, what in (*table, *(broker_units.table() if broker else ())):
-        path = os.path.join(top, destination)
-        if base == PREFIX and destination == _FISH:
-            path = os.path.join(root, _FISH_OF_ADMIN)
+    for source, place, what in (*table, *(broker_units.table() if broker else ())):
+        path = on_host(_FISH_OF_ADMIN) if place == _FISH else os.path.join(top, place)
         action = Action(os.path.join(_SOURCES, source), path, what)
-        is_packaged = base == PREFIX and any(
-            _is_packaged(action, os.path.join(root, _PACKAGED[1:], place))
-            for place in ((_ZSH, _ZSH_OF_DEBIAN) if destination == _ZSH else (destination,))
-        )
-        if is_packaged:
+        if not user and _is_packaged(action, place):
             unwanted.append(action)
         else:
             actions.append(broker_units.with_program(action, broker) if broker else action)
     for each in [] if limits is None else _limits(limits, top, user=user):
         (actions if each.content else unwanted).append(each)
-    live = os.path.realpath(root) == "/" and (user or base in _SEARCHED)
     if user:
-        return Plan(tuple(actions), tuple(unwanted), _USER_COMMANDS, live, user)
+        return Plan(tuple(actions), tuple(unwanted), _USER_COMMANDS, user)
     commands = (*_SYSTEM_COMMANDS, *(broker_units.ENABLE if broker else ()))
-    settings = os.path.join(root, SYSTEM_DIR[1:]) if base == PREFIX else ""  # a package has its own way
-    return Plan(tuple(actions), tuple(unwanted), commands, live, user, settings=settings)
+    return Plan(tuple(actions), tuple(unwanted), commands, user, settings=on_host(SYSTEM_DIR))
 
 
-def going(made: Plan, root: str, *, only_broker: bool = False) -> Plan:
+def going(made: Plan, *, only_broker: bool = False) -> Plan:
     """What to take away of a plan with ``broker``: all of it, or the broker alone. Touches nothing.
 
     The broker is stopped before its files go, if it is there.
     """
-    stops = broker_units.DISABLE if broker_units.is_installed(root) else ()
+    stops = broker_units.DISABLE if broker_units.is_installed() else ()
     names = {os.path.basename(name) for _, name, _ in broker_units.table()}
 
     def chosen(actions: tuple[Action, ...]) -> tuple[Action, ...]:
@@ -214,22 +199,28 @@ def _man_pages(folder: str) -> tuple[tuple[str, str, str], ...]:
 
 
 def configured(
-    root: str = "/", *, environ: Mapping[str, str], user: bool = False, **options: Any
+    *, environ: Mapping[str, str], user: bool = False, **options: Any
 ) -> tuple[Plan, tuple[str, ...]]:
     """:func:`plan` with what the configuration says of the slices, and warnings for the user.
 
     Raises ConfigError.
     """
-    found = slices.read(environ, host(), user=user, root=root)
-    return plan(root, user=user, environ=environ, limits=found.limits, **options), found.warnings
+    found = slices.read(environ, host(), user=user)
+    return plan(user=user, environ=environ, limits=found.limits, **options), found.warnings
 
 
-def _is_packaged(action: Action, packaged: str) -> bool:
+def _is_packaged(action: Action, place: str) -> bool:
     """Whether a package installed the same file. A second one would hide that, and miss its updates."""
-    found = read(packaged)
-    if found is None:
-        return os.path.lexists(f"{packaged}.gz")  # a manual page
-    return is_ours(found) or found == read(action.source)
+    for each in (_ZSH, _ZSH_OF_DEBIAN) if place == _ZSH else (place,):
+        packaged = on_host(f"{_PACKAGED}/{each}")
+        found = read(packaged)
+        if found is None:
+            is_same = os.path.lexists(f"{packaged}.gz")  # a manual page
+        else:
+            is_same = is_ours(found) or found == read(action.source)
+        if is_same:
+            return True
+    return False
 
 
 def _limits(limits: Limits, top: str, *, user: bool) -> list[Action]:
@@ -246,15 +237,20 @@ def _limits(limits: Limits, top: str, *, user: bool) -> list[Action]:
     ]
 
 
-def closed_plan(root: str = "/", *, prefix: str = PREFIX, only_there: bool = False) -> Plan:
-    """What makes a closed shop below ``root``. ``only_there``: of its files those that are there by now."""
-    base = "/" + prefix.strip("/")
-    orderlies = (unit for unit in closed_shop.ORDERLIES if only_there or has_unit(root, unit))
-    made = closed_shop.actions(root, base, (closed_shop.SLICE, *orderlies))
+def closed_plan(*, only_there: bool = False) -> Plan:
+    """What makes a closed shop. ``only_there``: of its files those that are there by now."""
+    orderlies = (unit for unit in closed_shop.ORDERLIES if only_there or has_unit(unit))
+    made = closed_shop.actions((closed_shop.SLICE, *orderlies))
     if only_there:
         made = tuple(action for action in made if os.path.lexists(action.destination))
-    live = os.path.realpath(root) == "/" and base in _SEARCHED
-    return Plan(made, (), closed_shop.COMMANDS if made else (), live, user=False)
+    return Plan(made, (), closed_shop.COMMANDS if made else (), user=False)
+
+
+def refuse_nixos(setting: str) -> None:
+    """Raise SlicerError on NixOS, where modules do all this: with ``setting`` of the configuration."""
+    if os.path.exists(on_host(_NIXOS)):
+        hint = f"set programs.slicer.{setting} in the configuration: docs/nixos.md"
+        raise SlicerError("NixOS looks for units only where its modules put them", hint=hint)
 
 
 def states(plan: Plan) -> tuple[tuple[Action, State], ...]:
@@ -269,15 +265,13 @@ def states(plan: Plan) -> tuple[tuple[Action, State], ...]:
 
 
 def apply(plan: Plan, *, force: bool = False, run: Runner | None = None) -> Report:
-    """Install the files, then tell systemd if the plan is live. Safe to repeat.
+    """Install the files, then tell systemd. Safe to repeat.
 
     A file that somebody edited stays as it is unless ``force``. Each file is replaced in one step.
-    Raises SlicerError when a file cannot be written; those written before stay, and on NixOS, where modules
-    do all this.
+    Raises SlicerError when a file cannot be written; those written before stay, and on NixOS.
     """
-    if plan.live and plan.settings and os.path.exists(_NIXOS):
-        hint = "set programs.slicer.enable = true (and userDelegation) in the configuration: docs/nixos.md"
-        raise SlicerError("NixOS looks for units only where its modules put them", hint=hint)
+    if plan.settings:
+        refuse_nixos("enable = true (and userDelegation)")
     files = tuple(install(action, force=force) for action in plan.actions)
     made = _make_settings(unmade_settings(plan))
     files += _clear(plan.unwanted, force)
@@ -285,7 +279,8 @@ def apply(plan: Plan, *, force: bool = False, run: Runner | None = None) -> Repo
 
 
 def _tell_systemd(plan: Plan, files: tuple[Done, ...], run: Runner | None) -> tuple[Ran, ...]:
-    return _commands(plan.commands, plan.live, run) + _reach_running_slices(plan, files, run or _run)
+    run = run or _run
+    return tuple(map(run, plan.commands)) + _reach_running_slices(plan, files, run)
 
 
 def remove(plan: Plan, *, force: bool = False, run: Runner | None = None) -> Report:
@@ -294,7 +289,7 @@ def remove(plan: Plan, *, force: bool = False, run: Runner | None = None) -> Rep
     A plan with ``user_delegation`` covers everything that may be there. The ledger and the history stay.
     Raises SlicerError when a file cannot be removed.
     """
-    stopped = _commands(plan.stops, plan.live, run)
+    stopped = tuple(map(run or _run, plan.stops))
     files = tuple(uninstall(action, force=force) for action in plan.actions) + _clear(plan.unwanted, force)
     commands = stopped + _tell_systemd(plan, files, run)
     _remove_empty(plan.actions)
@@ -312,7 +307,7 @@ def _reach_running_slices(plan: Plan, files: tuple[Done, ...], run: Runner) -> t
     folder = "systemd/user/" if plan.user else "systemd/system/"
     changed = [done.action.destination for done in files if done.status in _CHANGED]
     ran = []
-    for name in SLICES if plan.live else ():
+    for name in SLICES:
         unit = f"{name}.slice"
         if not any(f"{folder}{unit}" in path for path in changed):
             continue
@@ -364,14 +359,8 @@ def data_home(environ: Mapping[str, str]) -> str:
 # -- commands -----------------------------------------------------------------------------------------
 
 
-def _commands(commands: tuple[tuple[str, ...], ...], live: bool, run: Runner | None) -> tuple[Ran, ...]:
-    if not live:
-        return tuple(Ran(command, None, "to be run on the target") for command in commands)
-    return tuple((run or _run)(command) for command in commands)
-
-
 def _run(command: tuple[str, ...]) -> Ran:
-    if command[0].startswith("system") and not has_systemd():
+    if not has_systemd():  # in a chroot, say
         return Ran(command, None, "systemd is not running")
     program = shutil.which(command[0])
     if program is None:

@@ -22,6 +22,9 @@ if TYPE_CHECKING:
     State = Literal["missing", "current", "outdated", "edited"]
     Status = Literal["created", "unchanged", "updated", "overwritten", "edited", "removed", "absent"]
 
+# Where the system manager looks for what the administrator installed.
+SYSTEM_UNITS = "/usr/local/lib/systemd/system"
+
 _STAMP = b"Installed by slicer; unchanged as long as its checksum is "
 _COMMENTS = (b"# ", b'.\\" ')  # of unit files and shells, and of man pages
 
@@ -121,7 +124,7 @@ def failed(what: str, action: Action, error: OSError) -> SlicerError:
 
 def _way_out(error: OSError) -> str:
     if error.errno == errno.EROFS:
-        return "nothing can be written there: choose another place with --prefix, --root or --user"
+        return "nothing can be written there: slicer install --user installs for you alone"
     if isinstance(error, PermissionError):
         if os.geteuid() == 0:
             return "root may not either: is it immutable (lsattr), or of another file server?"

@@ -6,11 +6,11 @@ import os
 import shutil
 import sys
 
-from slicer.backend import broker_units
 from slicer.backend.broker_left import leases_left
 from slicer.backend.install_units import closed_plan
 from slicer.columns import Line
 from slicer.errors import SlicerError
+from slicer.kernel import is_elsewhere
 from slicer.text import counted
 from slicer.wrap import look, planning
 from slicer.wrap.model import WrapError, WrapRefused
@@ -24,8 +24,8 @@ _HOMES = ("/home/", "/root/", "/run/user/")  # which the broker's unit does not 
 _WAY_OUT = "install slicer for all users, below /usr or /opt: docs/install.md"
 
 
-def program(root: str, name: str = _NAME) -> str:
-    """The broker that belongs to this slicer, by its path below ``root``. Raises SlicerError.
+def program(name: str = _NAME) -> str:
+    """The broker that belongs to this slicer, by its path. Raises SlicerError.
 
     It runs as root. So nobody else may be able to exchange it, its interpreter or its modules, and none of
     them may lie in a home directory, which is hidden from it. ``name``: another program of slicer's that a
@@ -33,9 +33,8 @@ def program(root: str, name: str = _NAME) -> str:
     """
     package = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
     found = _found(package, name)
-    if os.path.realpath(root) != "/":
-        top = os.path.realpath(root)
-        return found.removeprefix(top) if found.startswith(f"{top}/") else found
+    if is_elsewhere():
+        return found  # which nobody starts there
     tool = look.tool(found)
     try:
         _, way = look.open_folder(os.path.realpath(package), lists=False)
@@ -74,18 +73,13 @@ def next_lines() -> list[Line]:
     ]
 
 
-def gone_lines(root: str, prefix: str, *, only_broker: bool) -> list[Line]:
+def gone_lines(*, only_broker: bool) -> list[Line]:
     """What an administrator should know after it was taken away. ``only_broker``: and nothing else was."""
     lines = []
-    count = len(leases_left()) if os.path.realpath(root) == "/" else 0
+    count = len(leases_left())
     if count:
         left = f"still running: {counted(count, 'job')} of the broker"
         lines.append(Line(f"{left}. What wants GPUs or slots fails until they have ended"))
-    if only_broker and closed_plan(root, prefix=prefix, only_there=True).actions:
+    if only_broker and closed_plan(only_there=True).actions:
         lines.append(Line("the closed shop stays: users get no GPU now; slicer install --closed-shop --undo"))
     return lines
-
-
-def is_there(root: str) -> bool:
-    """Whether the broker is installed or enabled, so that another installation brings it up to date."""
-    return broker_units.is_installed(root)

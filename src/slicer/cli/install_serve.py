@@ -8,19 +8,18 @@ import sys
 
 from slicer.backend import broker_units, serve_units
 from slicer.backend.broker_units import is_plain
-from slicer.backend.install_units import Plan, Report, apply, data_home, remove, states
+from slicer.backend.install_units import Plan, apply, data_home, refuse_nixos, remove
 from slicer.backend.serve_units import Units
-from slicer.backend.unit_files import Action, state
-from slicer.cli import install_broker, output, say
-from slicer.cli.install_closed import ran_line
+from slicer.backend.unit_files import SYSTEM_UNITS, Action, state
+from slicer.cli import install_broker, install_words, output, say
 from slicer.cli.serve_look import beside
 from slicer.columns import Line
 from slicer.config import files, profiles
 from slicer.config import serve as configured
-from slicer.errors import EX_OK, EX_SLICER, SlicerError, UsageError
-from slicer.kernel import on_host
+from slicer.errors import EX_OK, SlicerError, UsageError
+from slicer.kernel import is_elsewhere, on_host
 from slicer.record import record, replace
-from slicer.text import command_text, quote
+from slicer.text import quote
 from slicer.wrap import look
 from slicer.wrap.model import WrapRefused
 
@@ -28,28 +27,17 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from slicer.config.serve import Server
 
-_NIXOS = "etc/NIXOS"
-_FOLDERS = {True: "systemd/user", False: "lib/systemd/system"}
-
 
 @record
 class Place:
-    """Where units go, and whose they are."""
+    """Whose units they are, and where these go."""
 
-    root: str
-    prefix: str
     is_user: bool
 
     @property
     def folder(self) -> str:
         """The folder of the units."""
-        base = data_home(os.environ) if self.is_user else self.prefix
-        return os.path.join(self.root, base.strip("/"), _FOLDERS[self.is_user])
-
-    @property
-    def is_live(self) -> bool:
-        """Whether the manager of this system looks there."""
-        return os.path.realpath(self.root) == "/"
+        return f"{data_home(os.environ)}/systemd/user" if self.is_user else on_host(SYSTEM_UNITS)
 
     @property
     def reload(self) -> tuple[str, ...]:
@@ -73,19 +61,18 @@ def act(
 
 def _install(place: Place, name: str, run_as: str | None, *, force: bool, dry_run: bool) -> int:
     """Install the units of a server, and of those that share an address with it."""
-    _refuse_nixos(place)
+    if not place.is_user:
+        refuse_nixos("serve")
     chosen = serve_units.run_as_of(place.folder, name) if run_as is None else run_as
     units = _units(place, name, chosen)
     _refuse_twice(place, units)
     settled = _plan(place, (units,))
     if dry_run:
-        rows = [(_intended(action), action.destination, action.what) for action in settled.actions]
-        return _show_plan(settled, rows, settled.commands)
+        output.show(install_words.intended(settled, removing=False, force=force), cuts=False)
+        return EX_OK
     report = apply(settled, force=force)
-    code = _told(settled, report)
-    if settled.live and code == EX_OK:
-        output.show([Line(""), *map(Line, _next(units))], cuts=False)
-    return code
+    is_done = not any(ran.exit_code for ran in report.commands)
+    return install_words.tell(report, _next(units) if is_done else (), removing=False, user=place.is_user)
 
 
 def _take_away(place: Place, name: str, *, force: bool, dry_run: bool) -> int:
@@ -96,10 +83,9 @@ def _take_away(place: Place, name: str, *, force: bool, dry_run: bool) -> int:
         raise UsageError(f"no server of that name is installed: {name!r:.60}", where="--serve", hint=hint)
     settled = _going(place, (name,))
     if dry_run:
-        rows = [("would remove", action.destination, action.what) for action, _ in states(settled)]
-        return _show_plan(settled, rows, (*settled.stops, *settled.commands))
-    report = remove(settled, force=force)
-    return _told(settled, report)
+        output.show(install_words.intended(settled, removing=True, force=force), cuts=False)
+        return EX_OK
+    return install_words.tell(remove(settled, force=force), (), removing=True, user=place.is_user)
 
 
 def with_servers(settled: Plan, place: Place, *, removing: bool = False) -> Plan:
@@ -122,7 +108,7 @@ def with_servers(settled: Plan, place: Place, *, removing: bool = False) -> Plan
 def _is_of_another(place: Place, name: str) -> bool:
     """Whether the service starts a slicer that is there, and is not this one."""
     program = serve_units.program_of(place.folder, name)
-    if not place.is_live or program == _own_path() or not os.access(program, os.X_OK):
+    if is_elsewhere() or program == _own_path() or not os.access(program, os.X_OK):
         return False
     say.line(f"{serve_units.service_of(name)} is of another slicer ({program}), and stays")
     return True
@@ -142,32 +128,20 @@ def _again(place: Place, names: tuple[str, ...]) -> tuple[Units, ...]:
 
 def _units(place: Place, name: str, run_as: str) -> Units:
     """Raises UsageError where the configuration has no such server, ConfigError, SlicerError."""
-    config = _config(place)
+    config = profiles.load(os.environ, profiles.host())
+    for warning in config.warnings:
+        say.line(warning)
     server = configured.find(config, name)
     _refuse_unseen(place, server)
     group = (server, *beside(server, configured.load(config).values()))
     if run_as:
-        _check_user(place, run_as)
+        _check_user(run_as)
     return Units(server.name, group, _program(place), place.is_user, run_as)
-
-
-def _config(place: Place) -> profiles.Config:
-    """The configuration as the service will read it, as far as that is known here. Raises ConfigError."""
-    if place.is_live:
-        config = profiles.load(os.environ, profiles.host())
-    else:
-        folder = os.path.join(place.root, files.SYSTEM_DIR[1:])
-        environ = {"HOME": os.path.join(place.root, "nonexistent")}
-        config = profiles.load(environ, profiles.host(), system_dir=folder, remembers=False)
-    for warning in config.warnings:
-        say.line(warning)
-    return config
 
 
 def _refuse_unseen(place: Place, server: Server) -> None:
     """The service reads other files than this command may: not that of SLICER_CONFIG, and no user's."""
-    folder = on_host(files.SYSTEM_DIR) if place.is_live else f"{place.root}{files.SYSTEM_DIR}"
-    seen = [f"{folder}/"]
+    seen = [f"{on_host(files.SYSTEM_DIR)}/"]
     seen += [files.user_file(os.environ)] if place.is_user else []
     source = server.sources.get("kind", "")
     if not any(path and source.startswith(path) for path in seen):
@@ -179,7 +153,7 @@ def _refuse_unseen(place: Place, server: Server) -> None:
 def _program(place: Place) -> str:
     """This slicer, as a unit may start it. Raises SlicerError."""
     if not place.is_user:
-        return install_broker.program(place.root, "slicer")
+        return install_broker.program("slicer")
     if path := _own_path():
         return path
     raise SlicerError("it is not known by which path this slicer is called", hint="call it by its path")
@@ -193,21 +167,13 @@ def _own_path() -> str:
         return ""
 
 
-def _check_user(place: Place, run_as: str) -> None:
+def _check_user(run_as: str) -> None:
     if not is_plain(run_as):
         raise UsageError("a unit cannot name this user", where="--as", hint="give its plain name")
-    if not place.is_live:
-        return  # the target has users of its own
     try:
         pwd.getpwnam(run_as)
     except KeyError:
         raise UsageError(f"no such user: {run_as:.60}", where="--as", hint="see getent passwd") from None
-
-
-def _refuse_nixos(place: Place) -> None:
-    if not place.is_user and os.path.exists(os.path.join(place.root, _NIXOS)):
-        hint = "set programs.slicer.serve in the configuration: docs/nixos.md"
-        raise SlicerError("NixOS looks for units only where its modules put them", hint=hint)
 
 
 def _refuse_twice(place: Place, units: Units) -> None:
@@ -241,47 +207,21 @@ def _going(place: Place, names: tuple[str, ...]) -> Plan:
 
 
 def _of(place: Place, actions: list[Action], commands: list[tuple[str, ...]]) -> Plan:
-    return Plan(tuple(actions), (), tuple(commands), place.is_live, place.is_user)
+    return Plan(tuple(actions), (), tuple(commands), place.is_user)
 
 
 # -- what is said -------------------------------------------------------------------------------------------
 
 
-def _intended(action: Action) -> str:
-    verbs = {"missing": "would install", "current": "unchanged", "outdated": "would update"}
-    return verbs.get(state(action), "edited, stays")
-
-
-def _show_plan(
-    settled: Plan, rows: list[tuple[str, str, str]], commands: tuple[tuple[str, ...], ...]
-) -> int:
-    when = "would run" if settled.live else "to be run on the target:"
-    shown = [*output.rows(rows), *(Line(f"{when}  {command_text(each)}") for each in commands)]
-    output.show(shown, cuts=False)
-    return EX_OK
-
-
-def _told(settled: Plan, report: Report) -> int:
-    rows = [(each.status, each.action.destination, each.action.what) for each in report.files]
-    output.show([*output.rows(rows), *(Line(ran_line(each)) for each in report.commands)], cuts=False)
-    edited = [each.action.destination for each in report.files if each.status == "edited"]
-    if edited:
-        say.line(f"edited by somebody and left alone: {', '.join(edited)} (--force does it)")
-    if any(each.exit_code for each in report.commands):
-        say.line("not all commands succeeded" + ("" if settled.user else " (run it as root, or with --user)"))
-        return EX_SLICER
-    return EX_OK
-
-
-def _next(units: Units) -> list[str]:
+def _next(units: Units) -> list[Line]:
     where = ", ".join(dict.fromkeys(address for each in units.servers for address in each.listen))
     scope = "--user " if units.is_user else ""
     lines = [
         f"{units.name}: asked at {where}; the first request starts it, and it leaves when it is idle",
         f"see: slicer status; journalctl {scope}-u {units.service}; slicer serve {units.name} --check",
     ]
-    if units.run_as not in ("", "root") and broker_units.is_installed("/"):
+    if units.run_as not in ("", "root") and broker_units.is_installed():
         lines.append("the broker gives a service of a user's jobs only with allow_services = true")
     if units.is_user:
         lines.append("your last logout ends it, unless you linger: loginctl enable-linger")
-    return lines
+    return [*map(Line, lines)]

@@ -6,12 +6,10 @@ them where systemd does.
 
 from __future__ import annotations
 
-import os
-
 from slicer import quantity
 from slicer.config import build
 from slicer.config.check import check_keys
-from slicer.config.files import SYSTEM_DIR, read_files
+from slicer.config.files import read_files
 from slicer.config.properties import find
 from slicer.errors import ConfigError
 from slicer.kernel.proc import read_text
@@ -50,19 +48,17 @@ class Read:
     warnings: tuple[str, ...]
 
 
-def read(environ: Mapping[str, str], host: Host, *, user: bool = False, root: str = "/") -> Read:
+def read(environ: Mapping[str, str], host: Host, *, user: bool = False) -> Read:
     """What a configuration says of the slices of the system manager, or of the caller's own (``user``).
 
-    The system manager follows ``/etc/slicer`` below ``root`` alone, a user's the files of that user alone.
+    The system manager follows ``/etc/slicer`` alone, a user's the files of that user alone.
     Raises ConfigError.
     """
-    system_dir = "" if root == "/" else os.path.join(root, SYSTEM_DIR.lstrip("/"))
-    files = read_files(environ, system_dir, only=("user", "explicit") if user else ("system",))
+    files = read_files(environ, only=("user", "explicit") if user else ("system",))
     for layer in files.layers:
         check_keys(layer)
-    above = "" if user else root.rstrip("/")
-    there = Host(_cpus(elsewhere=bool(above)), host.memory_bytes)
-    return Read(settled(files.layers, there, above), files.warnings if user else ())
+    there = Host(_cpus(), host.memory_bytes)
+    return Read(settled(files.layers, there), files.warnings if user else ())
 
 
 def check(layers: Iterable[Layer], host: Host) -> None:
@@ -70,24 +66,19 @@ def check(layers: Iterable[Layer], host: Host) -> None:
     settled(layers, Host(_ANY_CPUS, host.memory_bytes))
 
 
-def _cpus(*, elsewhere: bool) -> tuple[int, ...]:
+def _cpus() -> tuple[int, ...]:
     """The CPUs that a file may name which stays: also those that are off, or not for this process.
 
     The kernel refuses a whole list that names one more.
     """
-    if elsewhere:
-        return _ANY_CPUS
     try:
         return quantity.parse_cpus(read_text(_POSSIBLE_CPUS))
     except FileNotFoundError:  # no /sys in a chroot
         return _ANY_CPUS
 
 
-def settled(layers: Iterable[Layer], host: Host, above: str = "") -> Limits:
-    """The limits that these files come to; later files win key by key. Raises ConfigError.
-
-    ``above`` is left out of the paths of the sources.
-    """
+def settled(layers: Iterable[Layer], host: Host) -> Limits:
+    """The limits that these files come to; later files win key by key. Raises ConfigError."""
     entries: dict[tuple[SliceName, str], Entry] = {}
     for layer in layers:
         for name in SLICES:
@@ -100,7 +91,7 @@ def settled(layers: Iterable[Layer], host: Host, above: str = "") -> Limits:
             if (name, key) in entries:
                 entry = entries[name, key]
                 made = build.property_of(key, entry, host)
-                limits.append(Limit(made.name, _unit_file_text(made), entry[1].removeprefix(above)))
+                limits.append(Limit(made.name, _unit_file_text(made), entry[1]))
         if limits:
             found[name] = tuple(limits)
     return found

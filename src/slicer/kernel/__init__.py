@@ -13,3 +13,8 @@ def on_host(path: str) -> str:
     Tests set it, so that no driver, configuration or history of the machine reaches them.
     """
     return os.environ.get(SYSROOT, "") + path
+
+
+def is_elsewhere() -> bool:
+    """Whether :func:`on_host` leads to another place than this machine's root."""
+    return SYSROOT in os.environ

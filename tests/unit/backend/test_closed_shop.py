@@ -11,6 +11,14 @@ import pytest
 
 from slicer.backend import closed_shop, closed_shop_look
 from slicer.backend.install_units import apply, closed_plan, remove
+from slicer.kernel import SYSROOT
+
+
+@pytest.fixture
+def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Below it lies what belongs to the machine."""
+    monkeypatch.setenv(SYSROOT, str(tmp_path))
+    return tmp_path
 
 
 def test_every_driver_but_nvidias_is_allowed_also_one_that_is_loaded_later() -> None:  # L4
@@ -21,37 +29,37 @@ def test_every_driver_but_nvidias_is_allowed_also_one_that_is_loaded_later() -> 
     assert "[Service]" in closed_shop.drop_in("cron.service").decode()
 
 
-def test_cron_is_closed_where_it_is_and_all_is_taken_back(tmp_path: Path) -> None:  # L4
-    unit = tmp_path / "usr/lib/systemd/system/cron.service"
+def test_cron_is_closed_where_it_is_and_all_is_taken_back(machine: Path) -> None:  # L4
+    unit = machine / "usr/lib/systemd/system/cron.service"
     unit.parent.mkdir(parents=True)
     unit.touch()
-    root, folder = str(tmp_path), tmp_path / "usr/local/lib/systemd/system"
-    report = apply(closed_plan(root))
+    folder = machine / "usr/local/lib/systemd/system"
+    report = apply(closed_plan())
     assert [done.status for done in report.files] == ["created", "created"]
-    assert [ran.exit_code for ran in report.commands] == [None, None]  # it is not this machine's
+    assert [ran.exit_code for ran in report.commands] == [None, None]  # without systemd
     assert sorted(path.name for path in folder.iterdir()) == ["cron.service.d", "user.slice.d"]
     unit.unlink()
-    remove(closed_plan(root, only_there=True))
+    remove(closed_plan(only_there=True))
     assert not [path for path in folder.rglob("*") if path.is_file()]
-    assert closed_plan(root, only_there=True).actions == ()
+    assert closed_plan(only_there=True).actions == ()
 
 
-def test_graphical_sessions_are_found_and_no_fifo_is_waited_for(tmp_path: Path) -> None:  # L4
-    folder = tmp_path / "run/systemd/sessions"
+def test_graphical_sessions_are_found_and_no_fifo_is_waited_for(machine: Path) -> None:  # L4
+    folder = machine / "run/systemd/sessions"
     folder.mkdir(parents=True)
     (folder / "1").write_text("UID=0\nUSER=alice\nTYPE=tty\nCLASS=user\n")
     (folder / "2").write_text("UID=0\nUSER=alice\nTYPE=x11\nCLASS=user\n")
     (folder / "c1").write_text("UID=0\nUSER=gdm\nTYPE=wayland\nCLASS=greeter\n")
     os.mkfifo(folder / "2.ref")  # logind's own
-    found = closed_shop_look.sessions(str(tmp_path))
+    found = closed_shop_look.sessions()
     assert [(each.id, each.user, each.kind, each.is_greeter) for each in found] == [
         ("2", "alice", "x11", False), ("c1", "gdm", "wayland", True),
     ]  # fmt: skip
-    assert closed_shop_look.display_manager(str(tmp_path)) == ""
-    link = tmp_path / "etc/systemd/system/display-manager.service"
+    assert closed_shop_look.display_manager() == ""
+    link = machine / "etc/systemd/system/display-manager.service"
     link.parent.mkdir(parents=True)
     link.symlink_to("/usr/lib/systemd/system/gdm.service")
-    assert closed_shop_look.display_manager(str(tmp_path)) == "gdm.service"
+    assert closed_shop_look.display_manager() == "gdm.service"
 
 
 @pytest.mark.parametrize(
@@ -63,9 +71,9 @@ def test_graphical_sessions_are_found_and_no_fifo_is_waited_for(tmp_path: Path) 
         (("--closed-shop",), "add --yes"),
     ],
 )
-def test_it_is_not_closed_by_mistake(tmp_path: Path, options: tuple[str, ...], said: str) -> None:  # L4
-    line = [sys.executable, "-m", "slicer", "install", "--root", str(tmp_path), *options]
+def test_it_is_not_closed_by_mistake(machine: Path, options: tuple[str, ...], said: str) -> None:  # L4
+    line = [sys.executable, "-m", "slicer", "install", *options]
     done = subprocess.run(line, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
     assert done.returncode == 2, done
     assert said in done.stderr
-    assert not list(tmp_path.iterdir())
+    assert not list(machine.iterdir())

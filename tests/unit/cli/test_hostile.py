@@ -76,7 +76,7 @@ def test_a_running_and_a_waiting_job_do_not_talk_to_the_terminal(cli: Cli) -> No
         (("hold", "--" + EVIL), 2),
         (("profiles", "show", EVIL), 2), (("queue", EVIL), 2), (("queue", "suggest", EVIL), 2),
         (("queue", "--gpus", EVIL, "--sim", "1", "jobs.txt"), None),
-        (("install", "--dry-run", "--root", "/" + EVIL), 0), (("simjob", "--" + EVIL), 2),
+        (("simjob", "--" + EVIL), 2),
     ],
 )  # fmt: skip
 def test_no_error_repeats_what_a_terminal_would_obey(

@@ -32,8 +32,8 @@ models = ["code"]
 
 @pytest.fixture
 def image(cli: Cli) -> Path:
-    """The root of another system, whose configuration has three servers, two of them at one address."""
-    root = cli.root / "image"
+    """What belongs to the machine: its configuration has three servers, two of them at one address."""
+    root = cli.root / "host"
     (root / "etc/slicer").mkdir(parents=True)
     (root / "etc/slicer/config.toml").write_text(CONFIG)
     program = cli.root / "bin/slicer"
@@ -48,58 +48,54 @@ def names(image: Path) -> list[str]:
 
 
 def test_a_server_comes_and_goes_alone(cli: Cli, image: Path) -> None:  # B6, K5
-    root = ("--root", str(image))
     socket = f"{image}/{UNITS}/slicer-serve-ollama.socket"
-    out = cli.run("install", "--serve", "ollama", "--dry-run", *root).stdout
+    out = cli.run("install", "--serve", "ollama", "--dry-run").stdout
     assert f"would install  {socket} " in out
-    assert "to be run on the target:  systemctl enable --now slicer-serve-ollama.socket" in out
+    assert "would run  systemctl enable --now slicer-serve-ollama.socket" in out
     assert names(image) == []
-    assert f"created  {socket} " in cli.run("install", "--serve", "ollama", *root).stdout
+    assert f"created  {socket} " in cli.run("install", "--serve", "ollama").stdout
     assert names(image) == ["slicer-serve-ollama.service", "slicer-serve-ollama.socket"]
     assert not (image / UNITS / "gpu.slice").exists()
-    out = cli.run("install", "--serve", "ollama", *root).stdout
+    out = cli.run("install", "--serve", "ollama").stdout
     assert f"unchanged  {socket} " in out
     assert "systemctl stop" not in out
-    out = cli.run("install", "--remove", "--serve", "ollama", *root).stdout
+    out = cli.run("install", "--remove", "--serve", "ollama").stdout
     assert f"removed  {socket} " in out
     assert "systemctl disable --now slicer-serve-ollama.socket" in out
     assert names(image) == []
 
 
 def test_another_installation_brings_it_up_to_date_and_removal_takes_it_away(cli: Cli, image: Path) -> None:
-    root = ("--root", str(image))  # K5
-    cli.run("install", "--serve", "ollama", "--as", "nobody", *root)
+    cli.run("install", "--serve", "ollama", "--as", "nobody")
     config = image / "etc/slicer/config.toml"
     config.write_text(CONFIG.replace('kind = "ollama"\n', 'kind = "ollama"\nlisten = ["127.0.0.1:9999"]\n'))
-    assert f"updated    {image}/{UNITS}/slicer-serve-ollama.socket " in cli.run("install", *root).stdout
+    assert f"updated    {image}/{UNITS}/slicer-serve-ollama.socket " in cli.run("install").stdout
     assert "ListenStream=127.0.0.1:9999\n" in (image / UNITS / "slicer-serve-ollama.socket").read_text()
     assert "User=nobody\n" in (image / UNITS / "slicer-serve-ollama.service").read_text()
     config.write_text("")
-    said = cli.run("install", *root).stderr
+    said = cli.run("install").stderr
     assert "slicer-serve-ollama.service stays as it is: unknown server 'ollama'" in said
     assert "slicer install --remove --serve ollama" in said
-    cli.run("install", "--remove", *root)
+    cli.run("install", "--remove")
     assert names(image) == []
 
 
 def test_servers_at_one_address_are_one_service(cli: Cli, image: Path) -> None:  # B6
-    root = ("--root", str(image))
-    cli.run("install", "--serve", "chat", *root)
+    cli.run("install", "--serve", "chat")
     assert " serve chat code\n" in (image / UNITS / "slicer-serve-chat.service").read_text()
-    said = cli.run("install", "--serve", "code", *root, code=2).stderr
+    said = cli.run("install", "--serve", "code", code=2).stderr
     assert "chat listens at the same address, and its unit serves code too" in said
     assert names(image) == ["slicer-serve-chat.service", "slicer-serve-chat.socket"]
 
 
 def test_what_somebody_edited_stays(cli: Cli, image: Path) -> None:  # K5
-    root = ("--root", str(image))
-    cli.run("install", "--serve", "ollama", *root)
+    cli.run("install", "--serve", "ollama")
     service = image / UNITS / "slicer-serve-ollama.service"
     service.write_text(service.read_text() + "# mine\n")
     for removing in ((), ("--remove",)):
-        assert "edited by somebody" in cli.run("install", *removing, "--serve", "ollama", *root).stderr
+        assert "edited by somebody" in cli.run("install", *removing, "--serve", "ollama").stderr
     assert names(image) == ["slicer-serve-ollama.service"]
-    cli.run("install", "--remove", "--force", "--serve", "ollama", *root)
+    cli.run("install", "--remove", "--force", "--serve", "ollama")
     assert names(image) == []
 
 
@@ -134,6 +130,6 @@ def test_a_server_that_the_service_would_not_find_is_refused(cli: Cli, image: Pa
     ("--remove", "--serve", "ollama"),
 ])  # fmt: skip
 def test_what_cannot_be_is_said_in_one_line(cli: Cli, image: Path, words: tuple[str, ...]) -> None:  # B6
-    done = cli.run("install", *words, "--root", str(image), code=2)
+    done = cli.run("install", *words, code=2)
     assert done.stderr.count("\n") == 1, done.stderr
     assert names(image) == []

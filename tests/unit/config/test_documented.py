@@ -89,7 +89,7 @@ def test_its_example_is_what_a_file_may_say(table: str, key: str, tmp_path: Path
     if table == PROFILE:
         config.profile("small")
     if table == SLICE:
-        (limit,) = slices.settled(config.layers, config.host, "")["gpu"]
+        (limit,) = slices.settled(config.layers, config.host)["gpu"]
         assert limit.name == find_key(key).name
 
 

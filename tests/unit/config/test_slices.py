@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
-from slicer import quantity
+from slicer.config import slices
 from slicer.config.slices import read
 from slicer.errors import ConfigError
+from slicer.kernel import SYSROOT
 from tests.unit.config.machine import Machine
 
 _MEANT = "in [slices.gpu] (did you mean memory_max?)"
 
 
+@pytest.fixture(autouse=True)
+def possible(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The machine's own files are below its root, and it has eight CPUs."""
+    monkeypatch.setenv(SYSROOT, str(machine.etc.parent.parent))
+    monkeypatch.setattr(slices, "_POSSIBLE_CPUS", str(machine.write(machine.home / "possible", "0-7\n")))
+
+
 def limits(machine: Machine, *, user: bool = False) -> dict[str, dict[str, str]]:
-    root = str(machine.etc.parent.parent)
-    found = read(machine.environ, machine.host, user=user, root=root).limits
+    found = read(machine.environ, machine.host, user=user).limits
     return {name: {limit.name: limit.value for limit in each} for name, each in found.items()}
 
 
@@ -69,14 +74,13 @@ def test_a_mistake_is_told_with_its_line_by_every_command(machine: Machine, text
         assert str(caught.value).startswith(f"{path}{said}")
 
 
-def test_later_files_win_key_by_key_and_the_source_leaves_out_the_root(machine: Machine) -> None:
+def test_later_files_win_key_by_key(machine: Machine) -> None:
     machine.system("[slices.gpu]\nmemory_max = '1G'\ntasks_max = 1\n")
     machine.write(machine.etc / "conf.d" / "10-a.toml", "[slices]\ngpu = { memory_max = '2G' }\n")
-    root = str(machine.etc.parent.parent)
-    found = read(machine.environ, machine.host, root=root).limits["gpu"]
+    found = read(machine.environ, machine.host).limits["gpu"]
     assert [(limit.value, limit.source) for limit in found] == [
-        ("2G", "/etc/slicer/conf.d/10-a.toml:2"),
-        ("1", "/etc/slicer/config.toml:3"),
+        ("2G", f"{machine.etc}/conf.d/10-a.toml:2"),
+        ("1", f"{machine.etc}/config.toml:3"),
     ]
 
 
@@ -98,9 +102,7 @@ def test_what_the_user_wrote_never_gets_into_the_unit_file_as_it_is(machine: Mac
     assert limits(machine) == {"gpu": {"AllowedCPUs": "0-1", "MemoryMax": "1G"}}
 
 
-def test_the_running_system_gets_no_cpu_that_it_cannot_have(machine: Machine, tmp_path: Path) -> None:
-    """The kernel refuses a whole list for one of them; in another root they may be there."""
-    machine.write(machine.user, f"[slices.gpu]\nallowed_cpus = '0,{quantity.MAX_CPU}'\n")
-    machine.system(f"[slices.gpu]\nallowed_cpus = '0,{quantity.MAX_CPU}'\n")
-    assert limits(machine) == {"gpu": {"AllowedCPUs": f"0,{quantity.MAX_CPU}"}}
-    assert limits(machine, user=True) == {"gpu": {"AllowedCPUs": "0"}}
+def test_a_slice_gets_no_cpu_that_the_machine_cannot_have(machine: Machine) -> None:
+    """The kernel refuses a whole list for one of them."""
+    machine.system("[slices.gpu]\nallowed_cpus = '0,7,8'\n")
+    assert limits(machine) == {"gpu": {"AllowedCPUs": "0,7"}}

@@ -35,7 +35,7 @@ def gather(uid: int) -> FenceFacts:
     """Looks at files, and at cgroups; opens the driver's control device."""
     closed = {unit: drop_in(_FOLDERS, unit) for unit in (closed_shop.SLICE, *closed_shop.ORDERLIES)}
     found = closed.pop(closed_shop.SLICE)
-    left_open = [unit for unit, path in closed.items() if not path and has_unit("/", unit)] if found else []
+    left_open = [unit for unit, path in closed.items() if not path and has_unit(unit)] if found else []
     if not found and any(closed.values()):
         left_open = [closed_shop.SLICE]
     own = cgroup.of("self")

@@ -45,7 +45,7 @@ class UnitFacts:
 
 def gather(environ: Mapping[str, str]) -> UnitFacts:
     """Reads the files, and the configuration, which says what limits slices are to have."""
-    settled = _plan(environ, user_delegation=True, broker=broker_units.program_of("/"))
+    settled = _plan(environ, user_delegation=True, broker=broker_units.program_of())
     states = install_units.states(settled)
     system = [UnitFile(action.destination, action.what, state) for action, state in states]
     delegation = next((each.state for each in system if _DELEGATION in each.path), "missing")
