@@ -8,6 +8,12 @@ from functools import cache
 
 from slicer.doctor.model import Finding, Kind
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from slicer.doctor.model import Area
+
 _TABLE = os.path.join(os.path.dirname(__file__), "kinds.toml")
 
 
@@ -15,7 +21,8 @@ _TABLE = os.path.join(os.path.dirname(__file__), "kinds.toml")
 def kinds() -> dict[str, Kind]:
     """All kinds by their ids, in the order of their areas."""
     with open(_TABLE, "rb") as file:
-        return {id: Kind(id, **said) for id, said in tomllib.load(file).items()}
+        areas: dict[Area, dict[str, dict[str, Any]]] = tomllib.load(file)  # type: ignore[assignment]
+    return {id: Kind(id, area, **said) for area, table in areas.items() for id, said in table.items()}
 
 
 def finding(id: str, what: str, *mend: str) -> Finding:

@@ -27,7 +27,7 @@ ON_NIXOS = Who(1000, "alice", "user", True, is_nixos=True)
 OF_THE_BROKER = Who(1000, "alice", "system", True)
 
 SYSTEMD = SystemdFacts(
-    boots=True, unreachable="", hint="", version="257.13-1", state="running", container="",
+    boots=True, unreachable="", version="257.13-1", state="running", container="",
     is_wsl=False, cgroups="v2", at="/user.slice/user-1000.slice/user@1000.service", is_there=True,
     controllers=("cpu", "cpuset", "io", "memory", "pids"), on_v1=(),
 )  # fmt: skip
@@ -39,7 +39,7 @@ SESSION = SessionFacts(lingers=True, has_runtime=True, kills_processes=False)
 SHARING = SharingFacts("/opt/slicer/libslicer-share.so", "", "", True, True)
 DISKS = DiskFacts((Disk("sda", "8:0", "bfq", ("none", "bfq")),), True, True, False)
 CONFIGURATION = ConfigurationFacts(
-    error="", hint="", warnings=(), default_profile="light", compat_gpu_lock="", files=(),
+    error="", hint="", warnings=(), default_profile="light", files=(),
     profiles=(
         ProfileFacts("light", ("CPUWeight", "IOWeight", "MemoryMax"), ""),
         ProfileFacts("gpu", ("MemoryMax",), ""),

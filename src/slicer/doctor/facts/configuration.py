@@ -35,7 +35,6 @@ class ConfigurationFacts:
     warnings: tuple[str, ...]
     profiles: tuple[ProfileFacts, ...]
     default_profile: str
-    compat_gpu_lock: str
     files: tuple[str, ...]
     place: str = ""  # what cannot be read as a file at all
     served: tuple[str, ...] = ()  # the kinds of servers of `slicer serve` that run by themselves
@@ -50,13 +49,13 @@ def gather(environ: Mapping[str, str]) -> ConfigurationFacts:
         where = f"{error.where}: " if error.where else ""
         is_no_file = os.path.exists(error.where) and not _is_readable(error.where)
         place = error.where if is_no_file else ""
-        return ConfigurationFacts(f"{where}{error.message}", error.hint, (), (), "", "", (), place)
+        return ConfigurationFacts(f"{where}{error.message}", error.hint, (), (), "", (), place)
     served = tuple(each.kind for each in servers.values() if not each.command)
     built_in = len(profiles.builtin_profiles(config.host, config.slots[CPU]))
     return ConfigurationFacts(
         error="", hint="", warnings=config.warnings,
         profiles=tuple(_profile(config, name) for name in config.names()),
-        default_profile=config.default_profile, compat_gpu_lock=config.compat_gpu_lock,
+        default_profile=config.default_profile,
         files=tuple(os.path.abspath(layer.path) for layer in config.layers[built_in:]), served=served,
     )  # fmt: skip
 

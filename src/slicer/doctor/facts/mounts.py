@@ -16,7 +16,6 @@ class Mount:
 
     point: str
     kind: str  # "tmpfs", "ext4", …
-    options: tuple[str, ...]  # of the mount and of the file system
 
 
 def mounts(path: str = "/proc/self/mountinfo") -> tuple[Mount, ...]:
@@ -35,8 +34,7 @@ def parse(text: str) -> tuple[Mount, ...]:
         before, _, after = line.partition(" - ")
         fields, last = before.split(" "), after.split(" ")
         if len(fields) > 5 and len(last) > 2:
-            options = (*fields[5].split(","), *last[2].split(","))
-            found.append(Mount(_unescaped(fields[4]), last[0], options))
+            found.append(Mount(_unescaped(fields[4]), last[0]))
     return tuple(found)
 
 

@@ -25,7 +25,6 @@ class SystemdFacts:
 
     boots: bool  # systemd runs here
     unreachable: str
-    hint: str
     version: str  # as systemd says it, "257.13-1~deb13u1"; "" unknown
     state: str  # "running", "degraded", …; "" unknown
     container: str  # "docker", "lxc", …; "" for none
@@ -48,7 +47,7 @@ def gather(uid: int, manager: Manager, *, asks: bool = True) -> SystemdFacts:
     """``asks``: asks the manager over D-Bus, which may hang. Else it only looks whether there is a socket."""
     at = f"/user.slice/user-{uid}.slice/user@{uid}.service" if manager == "user" else ""
     boots = has_systemd()
-    unreachable, hint, version, state = "", "", "", ""
+    unreachable, version, state = "", "", ""
     if boots and not asks:
         path = f"/run/user/{uid}/bus" if manager == "user" else "/run/dbus/system_bus_socket"
         unreachable = "" if os.path.exists(path) else f"{path} is not there"
@@ -56,10 +55,10 @@ def gather(uid: int, manager: Manager, *, asks: bool = True) -> SystemdFacts:
         try:
             version, state, at = _ask(manager)
         except BackendError as error:
-            unreachable, hint = error.message, error.hint
+            unreachable = error.message
             version = _system_version() if manager == "user" else ""
     return SystemdFacts(
-        boots=boots, unreachable=unreachable, hint=hint, version=version, state=state,
+        boots=boots, unreachable=unreachable, version=version, state=state,
         container=_container(), is_wsl="microsoft" in kernel_text("/proc/sys/kernel/osrelease").lower(),
         cgroups=_cgroups(), at=at, is_there=os.path.isdir(cgroup.path_of(at)),
         controllers=tuple(sorted(cgroup.controllers(cgroup.path_of(at)))), on_v1=_on_v1(),
