@@ -10,7 +10,8 @@ SYSROOT = "SLICER_SYSROOT"
 def on_host(path: str) -> str:
     """Where a file is that says how this machine is set up: below $SLICER_SYSROOT, if that is set.
 
-    Tests set it, so that no driver, configuration or history of the machine reaches them.
+    Tests set it, so that no driver, configuration or history of the machine reaches them, and what they
+    install does not reach the machine.
     """
     return os.environ.get(SYSROOT, "") + path
 
