@@ -21,6 +21,9 @@ if TYPE_CHECKING:
     from slicer.state.statedir import StateDir
 
 
+_BEHIND_FENCE = "slicer itself runs behind a fence: only the GPUs that this opens can be seen"
+
+
 class GpuObserver:
     """The GPUs: which there are (``gpus``, ``notes``, once opened), and what was last seen on them."""
 
@@ -58,12 +61,16 @@ class GpuObserver:
         self._is_wanted = True
         if self._driver is not None:
             return
+        from slicer.gpu import is_fenced
+
         self.gpus = self.notes = ()
         self._attributed = None
         driver = self._opened()
         try:
             self.gpus = driver.list()
             self.notes = driver.notes()
+            if self._attributed is None and is_fenced():
+                self.notes += (_BEHIND_FENCE,)
         except BaseException:
             driver.close()
             raise
@@ -71,8 +78,14 @@ class GpuObserver:
 
     def _opened(self) -> Gpus:
         from slicer.errors import NoGpu
-        from slicer.gpu import open_gpus
+        from slicer.gpu import is_fenced, open_gpus
 
+        if self._otherwise is not None and is_fenced():
+            try:
+                self._attributed = self._otherwise()
+                return self._attributed
+            except GpuError:
+                pass  # then what the fence opens is all that can be seen
         try:
             return open_gpus()
         except NoGpu as error:

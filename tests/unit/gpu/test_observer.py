@@ -226,3 +226,21 @@ def test_who_can_do_without_gpus_tries_to_open_them_once(driver: Driver) -> None
     driver.fails = False
     assert not watch.try_open()
     assert driver.opened == 0
+
+
+def test_root_behind_a_fence_asks_the_broker_and_else_says_what_it_sees(
+    driver: Driver, monkeypatch: pytest.MonkeyPatch
+) -> None:  # X1, L4
+    monkeypatch.setattr(gpu, "is_fenced", lambda: True)
+    theirs = Driver()
+    watch = GpuObserver(None, otherwise=lambda: theirs)  # type: ignore[arg-type,return-value]
+    watch.open()
+    assert (driver.opened, watch.notes) == (0, theirs.notes())
+    watch.close()
+
+    def nobody() -> Any:
+        raise GpuError("there is no broker to ask")
+
+    watch = GpuObserver(None, otherwise=nobody)
+    watch.open()
+    assert (driver.opened, "behind a fence" in watch.notes[-1]) == (1, True)
