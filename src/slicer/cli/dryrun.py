@@ -130,8 +130,6 @@ def _overview(
 ) -> list[tuple[str, str]]:
     profile, invocation = plan.profile, plan.invocation
     limit = "none" if profile.timeout_s is None else format_duration(profile.timeout_s)
-    if scope.keeps_time(profile):
-        limit += ", a pause not counted"
     ended = f"ended, SIGKILL after {format_duration(scope.stop_timeout_s(profile))}"
     leftovers = "waited for" if profile.linger else ended
     default = f"default: {plan.config.sources['default_profile']}"

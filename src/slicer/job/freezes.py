@@ -112,7 +112,7 @@ def limit_at(job: Job, began: float) -> float | None:
 
     In the system manager the administrator may have said less than the profile.
     """
-    limit_s = None if job.profile.pause_stops_clock else job.profile.timeout_s
+    limit_s = job.profile.timeout_s
     if job.spec.manager == "system":
         limit_s = time_limit_of(job.spec.unit) or limit_s
     return None if limit_s is None else began + limit_s
