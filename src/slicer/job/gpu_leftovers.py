@@ -144,4 +144,3 @@ def _report_foreign_arrivals(watch: GpuWatch, snapshot: GpuSnapshot) -> None:
     leases = tuple(known.values())
     for process in foreign_arrivals(snapshot, lease, leases, os.sysconf("SC_CLK_TCK")):
         watch.say(f"left on {watch.name_of(process.gpu_uuid)}: {describe(process)}, not in this job's scope")
-    watch.share_foreign(snapshot, leases)

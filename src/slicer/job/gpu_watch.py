@@ -48,7 +48,7 @@ class GpuWatch:
         self.held = held
         self.ledger = ledger
         self._warn = warn
-        self.observer = GpuObserver(ledger.directory, only=held.lease.gpus, otherwise=_through_the_broker)
+        self.observer = GpuObserver(only=held.lease.gpus, otherwise=_through_the_broker)
         self._due = time.monotonic() + FIRST_SAMPLE_S
         self.has_failed = False  # then looking again makes no sense
         self._leases: tuple[Lease, ...] = (held.lease,)
@@ -82,7 +82,6 @@ class GpuWatch:
             if used is not None:
                 self._note(used)
                 self._note_sharing(used, snapshot)
-            self.share_foreign(snapshot, self._leases)
         except SlicerError as error:
             self.fail(error)
 
@@ -177,20 +176,6 @@ class GpuWatch:
             self.job, "over-limit", lease=self.held.lease, message=text, over_gpu=uuid,
             declared_mib=declared_mib, used_mib=used_mib,
         )  # fmt: skip
-
-    def share_foreign(self, snapshot: GpuSnapshot, leases: tuple[Lease, ...]) -> None:
-        """Let others know how much foreign processes use, by ``leases`` as last read. Raises StateError.
-
-        The ledger's lock is taken only where there is something to write.
-        """
-        peaks = self.observer.foreign_peaks
-        if not peaks.is_stale(snapshot, leases):
-            return
-        with self.ledger.locked():
-            self._leases = self.ledger.leases()
-            warning = peaks.update(snapshot, self._leases)
-        if warning:
-            self.say(warning)
 
 
 ESCAPED = (

@@ -120,10 +120,9 @@ def _run_planned(
     if backend.notice:
         listener.notice(backend.notice)
     spec = spec_of(job_id, plan, backend)
-    gpu_observer = GpuObserver(ledger.directory, plan.config.policy)
+    gpu_observer = GpuObserver(plan.config.policy)
     requester = requester_of(job_id, plan, backend, spec)
     wanted = granting.prepare(plan.broker, requester, needs_of(plan), gpu_observer)
-    gpu_observer.warn = listener.warning
     for note in gpu_observer.notes:
         listener.notice(note)
     _say_no_gpu(plan, ledger.directory, listener)

@@ -67,10 +67,7 @@ class Queue:
         mask = frozenset(signal.pthread_sigmask(signal.SIG_BLOCK, ()))
         self._starters = Starters(self._backends, self._ledger, mask)
         plans = self._plans = Plans(options, environ, self._ledger, broker)
-        self._gpu_observer = GpuObserver(
-            self._ledger.directory, plans.policy, reuses=True, otherwise=open_gpus
-        )
-        self._gpu_observer.warn = self._events.warning
+        self._gpu_observer = GpuObserver(plans.policy, reuses=True, otherwise=open_gpus)
         self.register = Register(options.log_dir, fresh=options.fresh)
         self._file = LiveFile(
             options.jobs_file, text, self.register.known_names, plans.check, options.poll_s, is_own=is_own
