@@ -14,6 +14,7 @@ import time
 from slicer import faults
 from slicer.backend import time_limit_of
 from slicer.job.job_control import JobControl
+from slicer.job.leftovers import living, wait_for_any
 from slicer.job.report import Report, final_reason
 from slicer.kernel import cgroup, proc
 from slicer.kernel.signals import INTERRUPTS, SI_KERNEL, STOP, signal, timed_wait
@@ -133,7 +134,6 @@ class Command:
                 self._send(self._pid, info.si_signo)
         self._job_control.tell_outer(signal.SIGCHLD)  # it may wake the next in the queue now
         faults.point("keeper-spawned")
-        load_leftovers()
         while self._status is None:
             self._take_signal(self._due_s())
             self._meet_deadlines()
@@ -376,24 +376,14 @@ class Command:
                 if change is not None and change.si_pid == self._pid:
                     self._job_control.command_changed(change.si_code)
                 continue
-            status = self._wait(change.si_pid)
+            _, status, used = os.wait4(change.si_pid, 0)
             if change.si_pid == self._pid:
                 self._status = status
+                self._cpu = (used.ru_utime, used.ru_stime, used.ru_maxrss)
                 self._ended = time.monotonic()
-
-    def _wait(self, pid: int) -> int:
-        """Take a child that has ended; its status."""
-        if self._directory:  # the cgroup knows what it used; wait4 loads an extension module, 0.3 ms
-            return os.waitpid(pid, 0)[1]
-        _, status, used = os.wait4(pid, 0)
-        if pid == self._pid:
-            self._cpu = (used.ru_utime, used.ru_stime, used.ru_maxrss)
-        return status
 
     def _end_leftovers(self) -> int:
         """Wait for (linger) or end what the command left behind; how many processes were ended."""
-        from slicer.job.leftovers import living
-
         asked: set[tuple[int, int]] = set()
         while left := living(self._others):
             if not self._task.linger or self._reason is not None:
@@ -412,8 +402,6 @@ class Command:
 
     def _wait_for_any(self, pids: list[int]) -> None:
         """Wait until one of the processes ends, a signal comes, or something is due."""
-        from slicer.job.leftovers import wait_for_any
-
         arrived = wait_for_any(pids, _WAKING | {self._task.stop_signal}, self._due_s())
         if signal.SIGCHLD in arrived:
             self._reap()
@@ -436,13 +424,6 @@ class Command:
         return Usage(
             cpu_s=user_s + system_s, cpu_user_s=user_s, cpu_system_s=system_s, memory_peak_bytes=peak or None
         )
-
-
-def load_leftovers() -> None:
-    """Load what the end needs before the command runs: hours later, another version may be installed."""
-    from slicer.job import leftovers
-
-    del leftovers
 
 
 def _pending() -> Iterator[signal.struct_siginfo]:

@@ -51,7 +51,7 @@ class Keeper:
 
     def run(self, descriptors: tuple[int, ...]) -> None:
         """From the fork to the end of the scope; ``descriptors`` hold the ticket or the lease."""
-        from slicer.job.command import Task, load_leftovers
+        from slicer.job.command import Task
         from slicer.job.scope import stop_signal, stop_timeout_s
         from slicer.state.statefile import END, decode
 
@@ -60,7 +60,6 @@ class Keeper:
         with open("/proc/self/comm", "wb", buffering=0) as comm:
             comm.write(KEEPER.encode())
         proc.retitle(f"slicer: {job.spec.description}")  # beside the command, whose words ours would repeat
-        load_leftovers()
         if self._backend.name == "systemd":
             proc.adopt_orphans()  # those that leave the scope, too
         faults.point("keeper-forked")
