@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from slicer.queue.model import JobState
     from slicer.queue.run.backends import Backends
     from slicer.queue.run.ended_attempt import EndedAttempt
-    from slicer.queue.run.gpu_use import Monitor
+    from slicer.queue.run.gpu_use import QueueMonitor
     from slicer.queue.run.outer_half import QueueOuterHalf
     from slicer.queue.state.register import Register
 
@@ -33,8 +33,9 @@ class RunningJobs:
     """All running jobs, by their ids: those of this queue, and those adopted from one that died."""
 
     def __init__(
-        self, ledger: Ledger, backends: Backends, register: Register, monitor: Monitor, listener: Listener
-    ) -> None:
+        self, ledger: Ledger, backends: Backends, register: Register, monitor: QueueMonitor,
+        listener: Listener,
+    ) -> None:  # fmt: skip
         self._ledger = ledger
         self._backends = backends
         self._register = register
