@@ -211,7 +211,7 @@ class Queue:
             self.register.left_s(), self._display.left_s(),
             None if self._signals else self._dispatch.left_s(),
         ]  # fmt: skip
-        self._ready = until_readable(descriptors, soonest(*limits), None)
+        self._ready = until_readable(descriptors, soonest(*limits), None, urgent=self._running.urgent())
         self._requests.woken(self._ready)
 
     def _job_count(self) -> int:
