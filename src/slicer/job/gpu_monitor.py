@@ -99,6 +99,7 @@ class Monitor:
         self._leases: tuple[Lease, ...] = ()
         self._keys: frozenset[ProcessKey] = frozenset()
         self._utilisation: dict[str, int | None] = {}
+        self.look_count = 0
         self.problem: SlicerError | None = None
 
     def follow(self, held: HeldLease, *, shares: bool = False) -> None:
@@ -128,6 +129,7 @@ class Monitor:
         """Look at the GPUs once. Returns which jobs have outgrown their declarations since the last look."""
         now = time.monotonic()
         self._next = now + self._poll_s
+        self.look_count += 1
         for use in self._uses.values():
             use.looks_due = [at for at in use.looks_due if at > now]
         found: list[Exceeded | Escaped] = []

@@ -95,7 +95,11 @@ def _run(
     ledger = open_ledger(environ, listener)
     ledger.mask = mask
     ledger.patience_s = None if invocation.wait else leasing.AT_ONCE_S
-    plan = plan_of(invocation, environ, ledger)
+    try:
+        plan = plan_of(invocation, environ, ledger)
+    except BaseException:
+        ledger.close()  # to say why may need its descriptors, if there are hardly any
+        raise
     _warn(plan, listener)
     try:
         return _run_planned(job_id, plan, ledger, listener, mask, before_start)

@@ -85,21 +85,11 @@ class Freezer:
         if self.due_s() == 0.0:
             self._thaw_at = None
             self._note("resume")
-            if not cgroup.thaw(self._directory):
-                _have_thawed(self._directory)
-
-
-def _have_thawed(directory: str) -> None:
-    """Thaw a scope of ours in the system manager, whose cgroup only root may write to."""
-    from slicer.broker.client.control import control_of
-
-    control = control_of("system")
-    try:
-        control.thaw(os.path.basename(directory), directory)
-    except SlicerError:
-        pass  # it has ended, or ends without a word when its stop timeout is over
-    finally:
-        control.close()
+            if not cgroup.thaw(self._directory):  # of the system manager, where only root may write
+                try:
+                    pause.thaw(self.lease)
+                except SlicerError:
+                    pass  # it has ended, or ends without a word when its stop timeout is over
 
 
 def limit_at(job: Job, began: float) -> float | None:

@@ -20,7 +20,6 @@ from slicer.queue.model import GpuRow
 if TYPE_CHECKING:
     from slicer.gpu.observer import GpuObserver
     from slicer.gpu.snapshot import GpuSnapshot
-    from slicer.job.gpu_monitor import Escaped, Exceeded
     from slicer.ledger.held_lease import HeldLease
     from slicer.ledger.ledger import Ledger
 
@@ -35,7 +34,6 @@ class QueueMonitor(Monitor):
     ) -> None:
         super().__init__(observer, ledger, poll_s, tolerance=tolerance, measures_utilisation=True)
         self._idle_mib = idle_threshold_mib
-        self.look_count = 0
 
     # -- which jobs --------------------------------------------------------------------------------------
 
@@ -68,11 +66,6 @@ class QueueMonitor(Monitor):
         """As :meth:`Monitor.left_s`; soon, while GPU memory is to be freed."""
         has_ended = any(use.ended_at is not None for use in self._uses.values())
         return soonest(super().left_s(), _AFTER_END_S if has_ended else None)
-
-    def look(self) -> list[Exceeded | Escaped]:
-        """As :meth:`Monitor.look`."""
-        self.look_count += 1
-        return super().look()
 
     def settled(self, say: Callable[[str], None]) -> set[str]:
         """The ended jobs whose GPUs may be used again, each once: their memory is free, or took too long."""
