@@ -290,9 +290,6 @@ let
       `OMP_NUM_THREADS` and its kin. `"auto"`: one for each CPU that the limits leave.
     '';
     timeout = key values.time "12h" "A job is ended after this long.";
-    pause_stops_clock =
-      key values.flag true
-        "Whether `timeout` stands still while a job is paused (`slicer pause`).";
     linger =
       key values.flag true
         "Whether to wait for processes that outlive the command instead of ending them.";

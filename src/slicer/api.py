@@ -256,7 +256,7 @@ def obtain(
         manager = manager_of(os.geteuid())
         who = Requester(job, arguments.name, command, "plain", manager, "", outer.leases)
         broker = broker_socket(environ)
-        wanted = granting.prepare(broker, who, needs, GpuObserver(ledger.directory, config.policy))
+        wanted = granting.prepare(broker, who, needs, GpuObserver(config.policy))
         ledger.patience_s = leasing.patience_s(needs)
         try:
             return _take(wanted, outer, ledger, cancel, broker)

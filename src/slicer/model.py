@@ -123,7 +123,6 @@ class Profile:
     then: Then | None  # after max_wait_s; None: "fail" where GPUs are wanted, else "run"
     threads: int  # the cap for OMP_NUM_THREADS and its kin
     timeout_s: float | None  # wall time, None: unlimited
-    pause_stops_clock: bool  # the time limit stands still while the job is paused
     linger: bool  # wait for leftovers instead of ending them
     env: dict[str, str]
     properties: dict[str, Property]

@@ -165,3 +165,13 @@ def test_in_a_closed_shop_only_a_lease_opens_a_gpu(
     assert within().strip() == EVERYTHING
     assert in_session(look).strip() == EVERYTHING
     assert "50-slicer-closed" not in systemctl.output("systemctl", "cat", "user.slice", check=False)
+
+
+@pytest.mark.usefixtures("nodes")
+def test_roots_job_inside_of_a_fenced_one_can_have_any_gpu(
+    public_slicer: Slicer, broker: Broker, eight: FakeNvml, look: str
+) -> None:  # X1, L2: its slicer asks the broker, which nobody fences
+    env = {**eight.env, "FAKE_NVML_NODES": "1"}
+    inner = f"slicer run -q --gpu 3 -- sh -c '{look}'"
+    done = run(public_slicer, user("root"), "-q", "--", "sh", "-c", inner, **env)
+    assert (done.code, done.stdout) == (0, "open: 4 ctl\n"), done

@@ -94,17 +94,19 @@ def test_a_queues_jobs_have_it_too(slicer: Slicer, eight: FakeNvml, look: str) -
     assert sorted(text.splitlines()[0] for text in found) == ["open:", "open: 7 ctl"], found
 
 
-def test_a_job_inside_of_a_fenced_job_can_have_any_gpu(
+def test_a_job_inside_of_a_fenced_job_sees_what_the_fence_opens(
     slicer: Slicer, eight: FakeNvml, look: str
-) -> None:  # X1, K7: root's slicer in there sees all GPUs, through a helper outside of the fence
+) -> None:  # X1, K7: without a broker nobody outside of the fence can be asked
     env = {**eight.env, "FAKE_NVML_NODES": "1"}
-    for around, expected in (((), "open: 4 ctl"), (("--gpu", "0"), "open: 4 7 ctl")):
-        choice = "--gpus 2 --gpu 0,3" if around else "--gpu 3"
-        inner = f"slicer run -q {choice} -- sh -c '{look}'"
-        done = slicer.run("-q", *around, "--", "sh", "-c", f"{look}; {inner}; {look}", env=env)
-        own = "open: 7 ctl" if around else "open:"
-        assert done.stdout.splitlines() == [own, expected, own], (around, done)
-    assert "behind the fence" not in systemctl.output("systemctl", "list-units")
+    inner = f"slicer run --gpus 1 -- sh -c '{look}'"
+    done = slicer.run("-q", "--", "sh", "-c", inner, env=env)
+    assert done.code == 125, done
+    assert "fenced off from this process" in done.stderr
+    done = slicer.run("-q", "--gpu", "0", "--", "sh", "-c", inner, env=env)
+    assert done.stdout == "open: 7 ctl\n", done
+    more = slicer.run("-q", "--gpu", "0", "--", "slicer", "run", "--gpus", "2", "--", "true", env=env)
+    assert more.code == 75, more  # the one that it sees is the outer job's
+    assert "only the GPUs that this opens can be seen" in more.stderr
 
 
 def test_where_there_can_be_none_it_is_said_and_not_claimed(

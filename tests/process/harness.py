@@ -228,10 +228,9 @@ class Box:
         until(lambda: not self.processes(), f"no process is left; {self.describe()}", 5.0)
         if self.state.exists():
             assert self.snapshot() == Snapshot((), ())
-            # "foreign" stays as long as processes of no lease are on a GPU.
-            # The arena of the turns stays, too: one a ledger.
-            left = [name for name in self.state_files() if name not in ("foreign", "share/arena-2")]
-            assert left in ([], ["lock", "version"])
+            # The arena of the turns stays: one a ledger.
+            left = [name for name in self.state_files() if name != "share/arena-2"]
+            assert left in ([], ["version"], ["lock", "version"])
 
     def close(self) -> None:
         """End whatever is still there."""

@@ -246,7 +246,7 @@ class QueueBox:
         """Nothing runs, nothing is held, nothing lies about (files of killed owners go with a look)."""
         until(lambda: not self.box.processes(), f"no process is left; {self.box.describe()}", 5.0)
         assert self.snapshot() == Snapshot((), ())
-        kept = ("lock", "version", "foreign")
+        kept = ("lock", "version")
         assert [name for name in self.box.state_files() if Path(name).name not in kept] == []
         if (self.logs / "attempts").exists():
             assert os.listdir(self.logs / "attempts") == []

@@ -28,7 +28,7 @@ job, path = sys.argv[1:]
 ledger = Ledger(statedir.locate(os.environ, os.geteuid()), lambda text: None)
 needs = Needs(0, (), None, 0, {"cpu": 1}, {"cpu": 1}, 0, None, True, None, "fail", "")
 who = Requester(job, "", "client", "plain", "system", "", ())
-wanted = leasing.drafted(who, needs, GpuObserver(None))
+wanted = leasing.drafted(who, needs, GpuObserver())
 hooks = Hooks(lambda busy: print("waits", flush=True), None, CancelToken())
 asking.obtain(path, wanted, ledger, hooks, "process")
 print("has it", flush=True)

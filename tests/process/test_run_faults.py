@@ -433,7 +433,6 @@ def test_nothing_is_armed_by_accident(box: Box) -> None:
 
 def test_every_point_is_one_of_these() -> None:
     others = {"outer-told-keeper", "outer-reaped-keeper", "ledger-rung"}
-    others |= {"foreign-created", "foreign-written"}  # test_run_vram.py
     others |= {"wrap-draft"}  # tests/unit/wrap
     others |= {"share-made"}  # test_run_share.py
     others |= {*test_control.POINTS}

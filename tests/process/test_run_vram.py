@@ -16,7 +16,6 @@ from typing import Any
 import pytest
 
 from slicer import gpu
-from slicer.gpu.foreign_peaks import parse_peaks
 from slicer.model import Lease
 from tests.fake_nvml import USE, FakeNvml
 from tests.patience import until
@@ -25,8 +24,6 @@ from tests.process.harness import (
     Box,
     Gate,
     kill_9,
-    sleeps_in_flock,
-    state_of,
     text,
 )
 from tests.process.hot_path import imported
@@ -268,63 +265,10 @@ def test_a_job_that_is_over_at_once_has_no_known_peak(box: Box, gpus: FakeNvml) 
 def test_a_job_without_gpus_pays_nothing_for_them(box: Box) -> None:
     found = imported(box, "--backend", "plain", "-p", "heavy", "--", "true")
     for_gpus = {
-        "slicer.gpu.snapshot", "slicer.gpu.attribution", "slicer.gpu.foreign_peaks", "slicer.gpu.nvml",
-        "slicer.job.gpu_watch", "slicer.job.gpu_leftovers", "pynvml",
+        "slicer.gpu.snapshot", "slicer.gpu.attribution", "slicer.gpu.nvml", "slicer.job.gpu_watch",
+        "slicer.job.gpu_leftovers", "pynvml",
     }  # fmt: skip
     assert found.isdisjoint(for_gpus)
-
-
-# -- foreign processes ------------------------------------------------------------------------------------
-
-
-def peaks_in(box: Box) -> dict[tuple[int, str], int]:
-    """What the state directory knows of foreign processes."""
-    try:
-        data = (box.state / "foreign").read_bytes()
-    except FileNotFoundError:
-        return {}
-    return {(pid, gpu): mib for (pid, _, gpu), mib in parse_peaks(data).items()}
-
-
-# E3
-def test_what_a_foreign_process_used_at_most_is_held_for_it(
-    box: Box, gpus: FakeNvml, gate: Gate, strangers: Any
-) -> None:
-    job = Running(box, "--vram", "1G", script=f"read x <{gate.path}")
-    stranger = strangers(0, 60_000)
-    until(lambda: peaks_in(box) == {(stranger.pid, GPU_A): 60_000}, f"it is known: {peaks_in(box)}")
-    gpus.remove(f"live 0 {stranger.pid} 60000 compute")
-    gpus.add(f"live 0 {stranger.pid} 10 compute", f"process 1 {os.getpid()} 81000 compute")
-    refused = box.run("--vram", "30G", "--no-wait", "--", "true")  # 81559 - 1024 - 1.1 * 60000 are left
-    assert refused.returncode == 75, refused
-    assert box.run("--vram", "10G", "--no-wait", "--", "true").returncode == 0
-    gpus.remove(f"process 1 {os.getpid()} 81000 compute")
-    stranger.end()
-    until(lambda: (stranger.pid, GPU_A) not in peaks_in(box), f"it is forgotten: {peaks_in(box)}")
-    gate.open()
-    job.end()
-    assert box.run("--vram", "70G", "--no-wait", "--", "true").returncode == 0
-    box.assert_clean()
-
-
-# A2: inside the ledger's critical section
-@pytest.mark.parametrize("point", ["foreign-created", "foreign-written"])
-def test_who_is_killed_while_writing_down_foreign_use_is_in_nobodys_way(
-    box: Box, strangers: Any, point: str
-) -> None:
-    stranger = strangers(0, 60_000)
-    script = ("--vram", "1G", "-q", "--", "true")
-    killed = box.start(*script, env={"SLICER_FAULTS": f"{box.state}:{point}"})
-    until(lambda: state_of(killed.pid) == "T", f"it stands still at {point}")
-    waiting = box.start(*script)
-    until(lambda: sleeps_in_flock(waiting.pid), "the next one waits for the lock")
-    kill_9(killed.pid)
-    assert waiting.wait() == 0
-    assert peaks_in(box) == {(stranger.pid, GPU_A): 60_000}
-    assert "foreign.new" not in box.state_files()
-    stranger.end()
-    assert box.run(*script).returncode == 0
-    box.assert_clean()
 
 
 # -- what is left on a GPU --------------------------------------------------------------------------------
@@ -345,7 +289,6 @@ def test_who_came_on_the_gpu_during_the_job_is_named_and_left_alone(
     assert job.process.returncode == 3
     assert stranger.process.poll() is None
     assert elsewhere.process.poll() is None
-    assert peaks_in(box)[stranger.pid, GPU_A] == 3277
     stranger.end()
 
 

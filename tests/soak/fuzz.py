@@ -22,7 +22,6 @@ from random import Random
 from typing import Any
 
 from slicer.broker.protocol import messages, wire
-from slicer.gpu.foreign_peaks import format_peaks, parse_peaks
 from slicer.gpu.sim.usage import Use
 from slicer.job.job import Started
 from slicer.job.report import Report
@@ -151,14 +150,6 @@ def check_ticket_name(data: bytes) -> bool:
     return True
 
 
-def check_peaks(data: bytes) -> bool:
-    found = parse_peaks(data)
-    for (pid, started, _), mib in found.items():
-        _expect(all(0 <= number < 10**19 for number in (pid, started, mib)), "a number cannot be")
-    _expect(parse_peaks(format_peaks(found)) == found, "it does not read back as written")
-    return bool(found)
-
-
 def check_call(data: bytes) -> bool:
     """What a caller of the broker says: root reads it."""
     try:
@@ -254,7 +245,6 @@ TARGETS: dict[str, Target] = {
         (_attempt_file(made_up.outcome(job=JOB, gpus=("GPU-a",), vram_peak_mib=(9000,), slots={"a-b": 2})),),
         check_attempt,
     ),
-    "peaks": Target((format_peaks({(4, 5000, "GPU-0"): 900, (5, 1, "GPU-1"): 0}),), check_peaks),
     "broker-call": Target(tuple(map(wire.encode_call, broker.CALLS)), check_call),
     **{
         f"broker-reply-{kind.__name__.lower()}": Target(

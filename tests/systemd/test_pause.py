@@ -16,9 +16,9 @@ from slicer.kernel import cgroup
 from slicer.outcome import history
 from slicer.record import replace
 from slicer.state import statefile
-from tests.patience import SLOWNESS, until
+from tests.patience import until
 from tests.systemd.helpers import systemctl
-from tests.systemd.helpers.jobs import SYSTEM_LEDGER, Done, Slicer, configured, leases
+from tests.systemd.helpers.jobs import SYSTEM_LEDGER, Done, Slicer, leases
 from tests.systemd.helpers.queues import Queues
 from tests.systemd.helpers.users import User
 
@@ -219,46 +219,6 @@ def test_a_time_limit_ends_a_job_that_is_paused(slicer: Slicer) -> None:  # X6, 
     outcome = slicer.outcome(job.lease.job)
     assert (outcome.reason, outcome.ended_by) == ("timeout", "")
     assert [kind for kind, _ in told(job.lease.job)] == ["paused"]  # nobody outside has thawed it
-
-
-# The emulated machine's kernel does not count how long a cgroup was frozen. Each of these takes long there.
-_COUNTS_BY_ITSELF = pytest.mark.enforced
-
-
-@pytest.mark.parametrize(
-    ("by", "outer"),
-    [
-        pytest.param("slicer pause", "lives", marks=_COUNTS_BY_ITSELF),
-        ("slicer pause", "killed"),
-        ("systemctl freeze", "lives"),
-        pytest.param("systemctl freeze", "killed", marks=_COUNTS_BY_ITSELF),
-    ],
-)
-def test_a_time_limit_can_stand_still_while_the_job_does(slicer: Slicer, outer: str, by: str) -> None:  # X6
-    limit_s = 3 if SLOWNESS == 1 else 15  # time to pause it in
-    config = f"[profiles.heavy]\npause_stops_clock = true\ntimeout = {limit_s}\n"
-    ((variable, path),) = configured(slicer.directory, config).items()
-    job = Counting(slicer, "--set", "TimeoutStopSec=1h", via=("env", f"{variable}={path}"))
-    watched(job)
-    if outer == "killed":
-        slicer.dirty = True
-        job.job.kill()
-        job.job.popen.wait()
-    freeze(slicer, job, by)
-    since_s = uptime()
-    until(lambda: uptime() > since_s + limit_s + 1, "its time would be over")
-    assert leases()[0].job == job.lease.job
-    slicer.command("resume", "x")
-    job.goes_on()
-    outcome = slicer.outcome(job.lease.job)  # as the limit ends it
-    assert outcome.reason == "timeout"
-    assert outcome.paused_s is None or outcome.paused_s >= limit_s + 1
-    assert outcome.wall_s >= limit_s + limit_s + 1
-    assert "RuntimeMaxSec (by the keeper)" in outcome.enforced
-
-
-def uptime() -> float:
-    return float(Path("/proc/uptime").read_text().split()[0])
 
 
 @pytest.mark.parametrize("signo", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])

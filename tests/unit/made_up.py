@@ -10,7 +10,7 @@ from slicer.record import replace
 
 _PROFILE = Profile(
     name="gpu", description="", slice="gpu", gpus=0, gpu_choice=(), vram_mib=None, margin_mib=0, slots={},
-    priority=0, max_wait_s=None, then=None, threads=4, timeout_s=None, pause_stops_clock=False, linger=False,
+    priority=0, max_wait_s=None, then=None, threads=4, timeout_s=None, linger=False,
     env={}, properties={}, sources={},
 )  # fmt: skip
 _LEASE = Lease(

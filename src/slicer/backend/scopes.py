@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 
+from slicer.backend.acting import acting, filters_devices, io_is_weighed, oomd_runs
 from slicer.kernel import cgroup, proc
 from slicer.state.statefile import is_job_scope
 
@@ -51,8 +52,6 @@ class ScopeBackend:
 
     def enforced(self, spec: ScopeSpec, cgroup_name: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
         """By the controllers that the scope's cgroup has, and by what needs more than a controller."""
-        from slicer.backend.acting import acting, filters_devices, io_is_weighed, oomd_runs
-
         names = tuple(dict.fromkeys((*(item.name for item in spec.properties), *self.added(spec))))
         directory = cgroup.path_of(cgroup_name)
         own = directory if cgroup_name.endswith(spec.unit) else ""  # else there is no scope yet

@@ -137,7 +137,6 @@ class SystemdBackend(ScopeBackend):
         try:
             job = self._start_transient(spec, pid, pidfd)
             meanwhile()
-            _load_acting()
             self._check_started(spec.unit, jobs.wait(job, START_DEADLINE_S))
             try:
                 return _verify(spec.unit, pid, pidfd)
@@ -263,7 +262,6 @@ class SystemdBackend(ScopeBackend):
 
     def preload(self) -> None:
         """Find out whether systemd can be reached, before the first job needs it."""
-        _load_acting()
         self.connect()
         self.close()
 
@@ -277,13 +275,6 @@ class SystemdBackend(ScopeBackend):
             self._ask_to_stop(unit)
         finally:
             self.close()
-
-
-def _load_acting() -> None:
-    """Load what :meth:`SystemdBackend.enforced` needs, while systemd is busy or once for a whole queue."""
-    from slicer.backend import acting
-
-    del acting
 
 
 def _job_of(reply: Any) -> _SystemdJob:

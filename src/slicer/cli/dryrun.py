@@ -112,8 +112,7 @@ def _preview(
     """What the ledger would answer, and the GPUs there are. Raises InfeasibleError, NoGpu, GpuError."""
     spec = scope.spec(plan.profile, backend.manager, _ID, plan.invocation.name, plan.invocation.command)
     asker = requester_of(_ID, plan, backend, spec)
-    directory = ledger.directory if ledger is not None else None
-    observer = GpuObserver(directory, plan.config.policy)
+    observer = GpuObserver(plan.config.policy)
     wanted = granting.prepare(plan.broker, asker, needs_of(plan), observer)
     try:
         found = granting.preview(plan.broker, wanted, ledger)
@@ -130,8 +129,6 @@ def _overview(
 ) -> list[tuple[str, str]]:
     profile, invocation = plan.profile, plan.invocation
     limit = "none" if profile.timeout_s is None else format_duration(profile.timeout_s)
-    if scope.keeps_time(profile):
-        limit += ", a pause not counted"
     ended = f"ended, SIGKILL after {format_duration(scope.stop_timeout_s(profile))}"
     leftovers = "waited for" if profile.linger else ended
     default = f"default: {plan.config.sources['default_profile']}"

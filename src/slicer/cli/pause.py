@@ -47,8 +47,8 @@ def command(jobs: tuple[str, ...], quiet: bool, as_json: bool) -> int:
     """Freeze all processes of a job. It keeps its GPUs, its slots and its memory until it goes on.
 
     JOB is a job's id (its first four characters or more will do), its name, or its unit, as `slicer status`
-    shows them. What runs on a GPU at that moment is finished there. The job's time limit goes on, unless its
-    profile says pause_stops_clock = true. Without systemd its processes get SIGSTOP.
+    shows them. What runs on a GPU at that moment is finished there. The job's time limit goes on. Without
+    systemd its processes get SIGSTOP.
     """
 
     def act(lease: Lease, ledger: Ledger) -> dict[str, Any]:

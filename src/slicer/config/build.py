@@ -152,7 +152,6 @@ def profile(
         then=values.then(then) if then else None,
         threads=_threads(taken, threads, host, properties),
         timeout_s=_timeout(taken, host),
-        pause_stops_clock=values.flag(taken.get("pause_stops_clock", False), "pause_stops_clock"),
         linger=values.flag(taken.get("linger", False), "linger"),
         env=env,
         properties=properties,

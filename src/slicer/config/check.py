@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 TOP_KEYS = (*TOP_SETTINGS, *TABLES, "slices", "profiles", "routes", "serve")
 OWN_KEYS = (
     "description", "inherits", "slice", "gpus", "gpu", "vram", "margin", "cpu_slots", "slots", "priority",
-    "max_wait", "then", "threads", "timeout", "pause_stops_clock", "linger", "env", *SHARE_KEYS,
+    "max_wait", "then", "threads", "timeout", "linger", "env", *SHARE_KEYS,
     *FENCE_KEYS,
 )  # fmt: skip
 # Of [routes.NAME]: its own keys, and the tables of its destinations, "gpu", "cpu" and "to.NAME".

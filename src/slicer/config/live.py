@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 # What a running scope has for good, and what to do instead.
 _FIXED = {
-    "RuntimeMaxSec": "with pause_stops_clock = true in its profile, slicer pause stops its clock",
+    "RuntimeMaxSec": "give it to the next run: slicer run --timeout=…",
     "TimeoutStopSec": "it counts from the job's start on",
     "KillSignal": "slicer stop sends it; any other signal: systemctl kill --signal=…",
     "KillMode": "slicer stop ends all its processes",

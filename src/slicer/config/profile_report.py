@@ -100,10 +100,6 @@ def settings(
         ("then", made.then or "", "then", made.then),
         ("threads", str(made.threads), "threads", True),
         ("timeout", _duration(made.timeout_s), "timeout_s", True),
-        (
-            "pause_stops_clock", "true" if made.pause_stops_clock else "false", "pause_stops_clock",
-            source["pause_stops_clock"] != "default",
-        ),
         ("linger", "true" if made.linger else "false", "linger", True),
         ("share", made.share, "share", source["share"] != "default"),
         ("share_mode", made.share_mode, "share_mode", source["share_mode"] != "default"),
@@ -146,7 +142,6 @@ _TAIL = """\
 #   priority = 10                           # -100 to 100: of those who wait, the highest is first
 #   max_wait = "2h"                         # then = "fail" or "run" says what follows
 #   timeout = "12h"
-#   pause_stops_clock = true                # the timeout stands still during slicer pause
 #   slots = { cpu = 1 }                     # of these and of others that [slots] names
 #   threads = 8                             # "auto": as many as CPUs that the limits leave
 #   env = { WANDB_MODE = "offline", TERM = false }   # false: not what the parent sets

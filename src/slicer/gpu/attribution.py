@@ -105,6 +105,17 @@ def is_foreign(process: ProcessOnGpu, lease: Lease | None) -> bool:
     return lease is None or process.gpu_uuid not in lease.gpus
 
 
+def foreign_peaks(
+    snapshot: GpuSnapshot, leases: Iterable[Lease], before: Mapping[ProcessKey, int]
+) -> dict[ProcessKey, int]:
+    """The most that each foreign process on the GPUs was seen to use, now or ``before``."""
+    return {
+        process.key: max(process.used_mib, before.get(process.key, 0))
+        for process, lease in attribute(snapshot, leases)
+        if process.used_mib is not None and is_foreign(process, lease)
+    }
+
+
 def devices(
     snapshot: GpuSnapshot, leases: Iterable[Lease], foreign_peaks: Mapping[ProcessKey, int]
 ) -> tuple[Device, ...]:

@@ -11,27 +11,27 @@ from slicer.placement.policy import Policy
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection
+    from collections.abc import Callable, Collection, Mapping
 
     from slicer.gpu import AttributedGpus, Gpus
-    from slicer.gpu.foreign_peaks import ForeignPeaks
-    from slicer.gpu.snapshot import GpuSnapshot
+    from slicer.gpu.snapshot import GpuSnapshot, ProcessKey
     from slicer.model import Gpu, GpuMemory, Lease
     from slicer.placement.capacity import Device
-    from slicer.state.statedir import StateDir
+
+
+_BEHIND_FENCE = "slicer itself runs behind a fence: only the GPUs that this opens can be seen"
 
 
 class GpuObserver:
     """The GPUs: which there are (``gpus``, ``notes``, once opened), and what was last seen on them."""
 
     def __init__(
-        self, directory: StateDir | None, policy: Policy | None = None, *,
-        only: Collection[str] = (), reuses: bool = False, trusts_environment: bool = True,
-        otherwise: Callable[[], AttributedGpus] | None = None,
+        self, policy: Policy | None = None, *, only: Collection[str] = (), reuses: bool = False,
+        trusts_environment: bool = True, otherwise: Callable[[], AttributedGpus] | None = None,
     ) -> None:  # fmt: skip
-        """``directory``: where foreign peaks are shared; None while there is no ledger.
+        """``policy``: by which the ledger decides on what is seen.
 
-        ``policy``: by which the ledger decides on what is seen. ``only``: the GPUs to look at (UUIDs); empty:
+        ``only``: the GPUs to look at (UUIDs); empty:
         all. ``reuses``: :meth:`look` takes no new snapshot until :meth:`expire`. ``trusts_environment``:
         a process may say by its environment whose job it is. Not where users do not trust each other.
         ``otherwise``: what opens the GPUs for a process that is fenced off from the driver.
@@ -40,8 +40,7 @@ class GpuObserver:
         self.gpus: tuple[Gpu, ...] = ()
         self.notes: tuple[str, ...] = ()
         self.snapshot: GpuSnapshot | None = None
-        self.warn: Callable[[str], None] | None = None  # told once of what goes wrong but stops nothing
-        self._directory = directory
+        self.foreign_peaks: Mapping[ProcessKey, int] = {}  # the most that foreign processes were seen to use
         self._only = only
         self._reuses = reuses
         self._trusts_environment = trusts_environment
@@ -49,7 +48,6 @@ class GpuObserver:
         self._is_fresh = False
         self._driver: Gpus | None = None
         self._attributed: AttributedGpus | None = None  # the driver, if it is one of these
-        self._peaks: ForeignPeaks | None = None
         self._is_wanted = True
         self._is_out_of_reach = False
 
@@ -58,12 +56,16 @@ class GpuObserver:
         self._is_wanted = True
         if self._driver is not None:
             return
+        from slicer.gpu import is_fenced
+
         self.gpus = self.notes = ()
         self._attributed = None
         driver = self._opened()
         try:
             self.gpus = driver.list()
             self.notes = driver.notes()
+            if self._attributed is None and is_fenced():
+                self.notes += (_BEHIND_FENCE,)
         except BaseException:
             driver.close()
             raise
@@ -71,8 +73,14 @@ class GpuObserver:
 
     def _opened(self) -> Gpus:
         from slicer.errors import NoGpu
-        from slicer.gpu import open_gpus
+        from slicer.gpu import is_fenced, open_gpus
 
+        if self._otherwise is not None and is_fenced():
+            try:
+                self._attributed = self._otherwise()
+                return self._attributed
+            except GpuError:
+                pass  # then what the fence opens is all that can be seen
         try:
             return open_gpus()
         except NoGpu as error:
@@ -128,33 +136,13 @@ class GpuObserver:
         self._is_fresh = False
 
     def devices(self, leases: tuple[Lease, ...]) -> tuple[Device, ...] | None:
-        """The GPUs of the last snapshot, their processes attributed to the leases; None without a snapshot.
-
-        Shares the foreign peaks on the way: call it under the ledger's lock.
-        """
+        """The GPUs of the last snapshot, their processes attributed to the leases; None without one."""
         if self.snapshot is None:
             return None
-        from slicer.gpu.attribution import devices
+        from slicer.gpu.attribution import devices, foreign_peaks
 
-        problem = self.foreign_peaks.update(self.snapshot, leases)
-        if problem and self.warn is not None:
-            self.warn(problem)
-            self.warn = None
-        return devices(self.snapshot, leases, self.foreign_peaks.mib)
-
-    @property
-    def foreign_peaks(self) -> ForeignPeaks:
-        """What foreign processes used at most."""
-        if self._peaks is None:
-            from slicer.gpu.foreign_peaks import ForeignPeaks
-
-            self._peaks = ForeignPeaks(self._directory.base if self._directory else None, self._only)
-        return self._peaks
-
-    def share_in(self, directory: StateDir | None) -> None:
-        """Share foreign peaks in this directory from now on, and forget those of another one."""
-        if directory is not self._directory or directory is None:
-            self._directory, self._peaks = directory, None
+        self.foreign_peaks = foreign_peaks(self.snapshot, leases, self.foreign_peaks)
+        return devices(self.snapshot, leases, self.foreign_peaks)
 
     @property
     def memory(self) -> tuple[GpuMemory, ...]:

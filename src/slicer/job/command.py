@@ -14,6 +14,7 @@ import time
 from slicer import faults
 from slicer.backend import time_limit_of
 from slicer.job.job_control import JobControl
+from slicer.job.leftovers import living, wait_for_any
 from slicer.job.report import Report, final_reason
 from slicer.kernel import cgroup, proc
 from slicer.kernel.signals import INTERRUPTS, SI_KERNEL, STOP, signal, timed_wait
@@ -26,11 +27,7 @@ if TYPE_CHECKING:
     from typing import Protocol
 
     from slicer.backend import Watchdog
-    from slicer.job.pause_clock import PauseClock
     from slicer.model import EndedBy, Manager, Reason
-
-    # Of whether the command is stopped, and of the signals to wait for.
-    MakeClock = Callable[[Callable[[], bool], frozenset[int]], PauseClock]
 
     class Output(Protocol):
         """Takes the command's output."""
@@ -61,9 +58,6 @@ _SAME_SIGNAL_S = 1.0
 _KILL_AGAIN_S = 0.1
 _BEFORE_SYSTEMD = 0.9  # of the time that systemd gives the scope to end
 
-# How often to look whether a job without a scope is still paused, near the end of its time.
-_PAUSED_LOOK_S = 1.0
-
 # A command that ends by one of these was most likely sent it by whom we saw sending it.
 _ENDING = frozenset({signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM})
 
@@ -76,14 +70,13 @@ class Task:
     command: tuple[str, ...]
     env: dict[str, str]
     scope: str  # the name of the scope ("slicer-x.scope"); "" without systemd
-    timeout_s: float | None  # kept by systemd; without it (or with keeps_time), here
+    timeout_s: float | None  # kept by systemd; without it, here
     stop_timeout_s: float
     linger: bool  # wait for leftovers instead of ending them
     outer: int  # pid of the outer half, which forwards signals; -1: nobody does
     inherited: tuple[int, ...]  # descriptors that the command inherits (the lease)
     mask: frozenset[int]  # the signal mask that the command gets
     stop_signal: int = signal.SIGTERM  # by which systemd stops the scope (KillSignal=)
-    keeps_time: bool = False  # the time limit is kept here, though there is a scope
     has_lost_caller: Callable[[], bool] | None = None  # to be asked at SIGIO: the job ends with its caller
     manager: Manager = "system"  # whose the scope is
 
@@ -92,23 +85,20 @@ class Command:
     """The command of one task.
 
     ``notify`` is called with what is worth telling before the end. ``others`` lists the job's processes, this
-    one left out. ``clock`` makes what counts pauses, for a time limit that stands still with them.
+    one left out.
     """
 
     def __init__(
         self, task: Task, notify: Callable[[Report, Usage], None],
         watchdog: Watchdog | None, others: Callable[[], list[int]], output: Output | None,
-        clock: MakeClock | None = None,
     ) -> None:  # fmt: skip
         self._task = task
         self._notify = notify
         self._watchdog = watchdog
         self._others = others
         self._output = output
-        self._make_clock = clock
-        self._clock: PauseClock | None = None
         self._ended_by: EndedBy = ""
-        self._keeps_time = not task.scope or task.keeps_time
+        self._keeps_time = not task.scope
         self._job_control = JobControl(task.outer)
         self._directory = cgroup.path_of(cgroup.of("self")) if task.scope else ""
         self._pid = 0
@@ -144,9 +134,6 @@ class Command:
                 self._send(self._pid, info.si_signo)
         self._job_control.tell_outer(signal.SIGCHLD)  # it may wake the next in the queue now
         faults.point("keeper-spawned")
-        load_leftovers()
-        if self._make_clock is not None:
-            self._clock = self._make_clock(lambda: proc.is_stopped(self._pid), _ALL_SIGNALS)
         while self._status is None:
             self._take_signal(self._due_s())
             self._meet_deadlines()
@@ -206,12 +193,7 @@ class Command:
     # -- signals that come ---------------------------------------------------------------------------------
 
     def _take_signal(self, timeout_s: float | None) -> None:
-        if self._clock is not None and self._clock.events is not None:
-            info, has_changed = self._clock.events.wait(timeout_s)
-            self._clock.woke(has_changed=has_changed)
-            if info is not None:
-                self._handle(info)
-        elif timeout_s is None:
+        if timeout_s is None:
             self._handle(signal.sigwaitinfo(_ALL_SIGNALS))
         elif (info := timed_wait(_ALL_SIGNALS, timeout_s)) is not None:
             self._handle(info)
@@ -281,9 +263,7 @@ class Command:
             at.append(self._check_at)
         limit_s = self._task.timeout_s
         if self._keeps_time and limit_s is not None and self._reason is None and not self._is_done:
-            at.append(self._began + limit_s + self._paused_s())
-            if self._clock is not None and self._clock.is_paused():
-                at[-1] = max(at[-1], time.monotonic() + _PAUSED_LOOK_S)
+            at.append(self._began + limit_s)
         return max(0.0, min(at) - time.monotonic()) if at else None
 
     def _meet_deadlines(self) -> None:
@@ -301,10 +281,8 @@ class Command:
                 self._kill()
 
     def _is_overdue(self, since: float) -> bool:
-        if self._task.timeout_s is None:
-            return False
-        run_s = time.monotonic() - since
-        return run_s >= self._task.timeout_s and run_s - self._paused_s() >= self._task.timeout_s
+        limit_s = self._task.timeout_s
+        return limit_s is not None and time.monotonic() - since >= limit_s
 
     def _has_scope_timed_out(self) -> bool:
         """Whether systemd stops the scope because its time is up; the administrator may have set that."""
@@ -312,10 +290,6 @@ class Command:
             return True
         limit_s = time_limit_of(self._task.scope)
         return limit_s is not None and time.monotonic() - self._scope_began >= limit_s
-
-    def _paused_s(self) -> float:
-        """How much of the time does not count against the time limit."""
-        return self._clock.paused_s() if self._clock is not None else 0.0
 
     @property
     def _is_done(self) -> bool:
@@ -402,24 +376,14 @@ class Command:
                 if change is not None and change.si_pid == self._pid:
                     self._job_control.command_changed(change.si_code)
                 continue
-            status = self._wait(change.si_pid)
+            _, status, used = os.wait4(change.si_pid, 0)
             if change.si_pid == self._pid:
                 self._status = status
+                self._cpu = (used.ru_utime, used.ru_stime, used.ru_maxrss)
                 self._ended = time.monotonic()
-
-    def _wait(self, pid: int) -> int:
-        """Take a child that has ended; its status."""
-        if self._directory:  # the cgroup knows what it used; wait4 loads an extension module, 0.3 ms
-            return os.waitpid(pid, 0)[1]
-        _, status, used = os.wait4(pid, 0)
-        if pid == self._pid:
-            self._cpu = (used.ru_utime, used.ru_stime, used.ru_maxrss)
-        return status
 
     def _end_leftovers(self) -> int:
         """Wait for (linger) or end what the command left behind; how many processes were ended."""
-        from slicer.job.leftovers import living
-
         asked: set[tuple[int, int]] = set()
         while left := living(self._others):
             if not self._task.linger or self._reason is not None:
@@ -438,8 +402,6 @@ class Command:
 
     def _wait_for_any(self, pids: list[int]) -> None:
         """Wait until one of the processes ends, a signal comes, or something is due."""
-        from slicer.job.leftovers import wait_for_any
-
         arrived = wait_for_any(pids, _WAKING | {self._task.stop_signal}, self._due_s())
         if signal.SIGCHLD in arrived:
             self._reap()
@@ -462,13 +424,6 @@ class Command:
         return Usage(
             cpu_s=user_s + system_s, cpu_user_s=user_s, cpu_system_s=system_s, memory_peak_bytes=peak or None
         )
-
-
-def load_leftovers() -> None:
-    """Load what the end needs before the command runs: hours later, another version may be installed."""
-    from slicer.job import leftovers
-
-    del leftovers
 
 
 def _pending() -> Iterator[signal.struct_siginfo]:

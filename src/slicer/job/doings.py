@@ -14,7 +14,6 @@ from slicer.config.profiles import host
 from slicer.config.properties import find, parse_property
 from slicer.errors import SlicerError, StateError
 from slicer.job.report import Doings
-from slicer.job.scope import keeps_time
 from slicer.kernel import cgroup
 from slicer.kernel.proc import now_s, read_text
 from slicer.ledger import control_log
@@ -25,8 +24,6 @@ if TYPE_CHECKING:
     from slicer.job.report import Report
     from slicer.ledger.held_lease import HeldLease
     from slicer.model import EndedBy, Manager
-
-_KEPT_HERE = "RuntimeMaxSec (by the keeper)"
 
 
 def doings(job: Job, started: Started, held: HeldLease, report: Report, *, was_watched: bool) -> Doings:
@@ -41,7 +38,6 @@ def doings(job: Job, started: Started, held: HeldLease, report: Report, *, was_w
     final = {name: text for name, text in final.items() if not _same(text, given.get(name, normal(name, "")))}
     names = [name for name in final if name not in given]
     acting = acting_here(names, started.cgroup, job.spec.manager) if started.cgroup else frozenset(names)
-    kept_here = (_KEPT_HERE,) if keeps_time(job.profile) else ()
     return Doings(
         paused_s=_paused_s(acts, started, was_watched=was_watched),
         ended_by=_ended_by(report, acts),
@@ -49,7 +45,7 @@ def doings(job: Job, started: Started, held: HeldLease, report: Report, *, was_w
         changed_outside=tuple(
             f"{name}={text}" for name, text in final.items() if by_slicer.get(name) != text
         ),
-        enforced=(*(name for name in names if name in acting), *kept_here),
+        enforced=tuple(name for name in names if name in acting),
         not_enforced=tuple(name for name in names if name not in acting),
     )  # fmt: skip
 

@@ -13,7 +13,6 @@ from slicer.errors import SlicerError
 from slicer.job import words
 from slicer.job.job import tell
 from slicer.job.report import Doings, exit_of
-from slicer.job.scope import keeps_time
 from slicer.kernel import cgroup, proc
 from slicer.model import CPU, Lease, Outcome
 from slicer.outcome import history
@@ -87,7 +86,7 @@ def _doings(job: Job, started: Started, held: HeldLease, report: Report, *, was_
     if held.fd < 0:  # it ran inside another job, whose scope it is
         return Doings(None, report.ended_by)
     changes = changes_of(held.lease.unit, job.spec.manager)
-    if keeps_time(job.profile) or held.was_controlled or os.path.isdir(changes):
+    if held.was_controlled or os.path.isdir(changes):
         from slicer.job.doings import doings
 
         return doings(job, started, held, report, was_watched=was_watched)

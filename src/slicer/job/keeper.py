@@ -23,7 +23,7 @@ from slicer.record import replace
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from slicer.backend import Backend
-    from slicer.job.command import MakeClock, Output, Task
+    from slicer.job.command import Output, Task
     from slicer.job.job import Job
     from slicer.job.report import Report
     from slicer.ledger.ledger import Ledger
@@ -51,7 +51,7 @@ class Keeper:
 
     def run(self, descriptors: tuple[int, ...]) -> None:
         """From the fork to the end of the scope; ``descriptors`` hold the ticket or the lease."""
-        from slicer.job.command import Task, load_leftovers
+        from slicer.job.command import Task
         from slicer.job.scope import stop_signal, stop_timeout_s
         from slicer.state.statefile import END, decode
 
@@ -60,7 +60,6 @@ class Keeper:
         with open("/proc/self/comm", "wb", buffering=0) as comm:
             comm.write(KEEPER.encode())
         proc.retitle(f"slicer: {job.spec.description}")  # beside the command, whose words ours would repeat
-        load_leftovers()
         if self._backend.name == "systemd":
             proc.adopt_orphans()  # those that leave the scope, too
         faults.point("keeper-forked")
@@ -82,7 +81,7 @@ class Keeper:
             scope=job.spec.unit if self._backend.name == "systemd" else "", timeout_s=profile.timeout_s,
             stop_timeout_s=stop_timeout_s(profile), linger=profile.linger, outer=self._forwarder,
             inherited=descriptors, mask=self._mask, stop_signal=stop_signal(profile) or signal.SIGTERM,
-            keeps_time=profile.pause_stops_clock, manager=job.spec.manager,
+            manager=job.spec.manager,
             has_lost_caller=self._has_lost_caller if job.ends_with_caller else None,
         )  # fmt: skip
         report, usage = self._run(task, started)
@@ -152,19 +151,8 @@ class Keeper:
 
         output = self._output()
         members = self._backend.members(started.cgroup, output.pid if output else 0)
-        command = Command(task, self._tell, self._watchdog, members, output, self._pause_clock(started))
+        command = Command(task, self._tell, self._watchdog, members, output)
         return command.run(started.began, self._early)
-
-    def _pause_clock(self, started: Started) -> MakeClock | None:
-        """What makes the clock of a time limit that stands still while the job is paused."""
-        from slicer.job.scope import keeps_time
-
-        if not keeps_time(self._job.profile) or self._held.fd < 0:
-            return None
-        from slicer.job.pause_clock import clock_for
-
-        state, job_id = self._ledger.directory, self._job.id
-        return lambda is_stopped, signals: clock_for(started.cgroup, state, job_id, is_stopped, signals)
 
     def _output(self) -> Output | None:
         """Where the command's output goes, if not where ours does."""

@@ -95,7 +95,11 @@ def _run(
     ledger = open_ledger(environ, listener)
     ledger.mask = mask
     ledger.patience_s = None if invocation.wait else leasing.AT_ONCE_S
-    plan = plan_of(invocation, environ, ledger)
+    try:
+        plan = plan_of(invocation, environ, ledger)
+    except BaseException:
+        ledger.close()  # to say why may need its descriptors, if there are hardly any
+        raise
     _warn(plan, listener)
     try:
         return _run_planned(job_id, plan, ledger, listener, mask, before_start)
@@ -120,10 +124,9 @@ def _run_planned(
     if backend.notice:
         listener.notice(backend.notice)
     spec = spec_of(job_id, plan, backend)
-    gpu_observer = GpuObserver(ledger.directory, plan.config.policy)
+    gpu_observer = GpuObserver(plan.config.policy)
     requester = requester_of(job_id, plan, backend, spec)
     wanted = granting.prepare(plan.broker, requester, needs_of(plan), gpu_observer)
-    gpu_observer.warn = listener.warning
     for note in gpu_observer.notes:
         listener.notice(note)
     _say_no_gpu(plan, ledger.directory, listener)

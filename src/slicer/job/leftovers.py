@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import errno
 import os
-import select
 
-from slicer.kernel.proc import LONGEST_POLL_S, start_time
-from slicer.kernel.signals import signal
+from slicer.kernel.proc import start_time
+from slicer.kernel.signal_fd import signal_fd
+from slicer.kernel.signals import timed_wait
+from slicer.kernel.sleep import soonest, until_readable
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -34,55 +35,25 @@ def living(look: Callable[[], list[int]]) -> list[tuple[int, int]]:
 def wait_for_any(pids: list[int], signals: frozenset[int], wait_s: float | None) -> set[int]:
     """Wait until one of the processes ends, one of the signals comes, or the time is up (None: for ever).
 
-    Returns the signals that came. They are blocked before and after.
+    Returns the signals that came. They are blocked.
     """
-    poll = select.poll()
-    with _SignalPipe(signals) as pipe:
-        poll.register(pipe.fd, select.POLLIN)
-        pidfds = []
-        try:
-            for pid in pids:
-                pidfds.append(os.pidfd_open(pid))
-                poll.register(pidfds[-1], select.POLLIN)
-        except ProcessLookupError:
-            wait_s = 0.0  # one is gone already
-        except OSError as error:
-            if error.errno not in (errno.EMFILE, errno.ENFILE):
-                raise
-            # There are more processes than descriptors: watch those that there is room for.
-            wait_s = _CROWDED_S if wait_s is None else min(_CROWDED_S, wait_s)
-        try:
-            poll.poll(None if wait_s is None else min(wait_s, LONGEST_POLL_S) * 1000)
-        finally:
-            for fd in pidfds:
-                os.close(fd)
-        return pipe.take()
-
-
-class _SignalPipe:
-    """Makes signals readable, so that poll(2) waits for them too."""
-
-    def __init__(self, signals: frozenset[int]) -> None:
-        self._signals = signals
-
-    def __enter__(self) -> _SignalPipe:
-        self.fd, self._write_fd = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
-        for signo in self._signals:
-            signal.signal(signo, lambda signo, frame: None)
-        signal.set_wakeup_fd(self._write_fd)
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, self._signals)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        signal.pthread_sigmask(signal.SIG_BLOCK, self._signals)
-        signal.set_wakeup_fd(-1)
-        os.close(self.fd)
-        os.close(self._write_fd)
-
-    def take(self) -> set[int]:
-        """Block the signals; those that came until then."""
-        signal.pthread_sigmask(signal.SIG_BLOCK, self._signals)
-        try:
-            return set(os.read(self.fd, 4096))
-        except BlockingIOError:
-            return set()
+    fds = [signal_fd(signals)]
+    try:
+        for pid in pids:
+            fds.append(os.pidfd_open(pid))
+    except ProcessLookupError:
+        wait_s = 0.0  # one is gone already
+    except OSError as error:
+        if error.errno not in (errno.EMFILE, errno.ENFILE):
+            raise
+        # There are more processes than descriptors: watch those that there is room for.
+        wait_s = soonest(_CROWDED_S, wait_s)
+    try:
+        until_readable(fds, wait_s, None)
+    finally:
+        for fd in fds:
+            os.close(fd)
+    arrived = set()
+    while (info := timed_wait(signals, 0.0)) is not None:
+        arrived.add(info.si_signo)
+    return arrived

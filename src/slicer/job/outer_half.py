@@ -15,7 +15,7 @@ import os
 import time
 
 from slicer import faults
-from slicer.errors import BackendError, KeeperEnded
+from slicer.errors import BackendError, KeeperEnded, SlicerError
 from slicer.job.job import ORDER_END, QUIT, RECORDED, STARTING, Started, tell_start
 from slicer.kernel import proc
 from slicer.kernel.signals import STOP, signal, timed_wait
@@ -27,10 +27,10 @@ if TYPE_CHECKING:
 
     from slicer.backend import Backend
     from slicer.job.fencing import LateFence
-    from slicer.job.freezes import FreezeWatch
     from slicer.job.gpu_watch import GpuWatch
     from slicer.job.job import Job, Listener
     from slicer.job.report import Report
+    from slicer.job.scope_watch import SignalWait
     from slicer.ledger.ledger import Ledger
     from slicer.model import Outcome, Usage
 
@@ -94,7 +94,7 @@ class OuterHalf:
         self._received = b""  # as they came from the keeper
         self._kills_before: int | None = None  # in the slice, where the kernel kills scopes as a whole
         self._watch: GpuWatch | None = None  # of the GPUs that are the job's own
-        self._freezes: FreezeWatch | None = None  # once the job has run for a while
+        self._signals: SignalWait | None = None  # once the job has run for a while
         self._is_settled = False  # it has
         self._late_fence: LateFence | None = None  # of a scope that stands before the lease
 
@@ -336,8 +336,8 @@ class OuterHalf:
         return min((left_s for left_s in due if left_s is not None), default=None)
 
     def _sleep(self, limit_s: float | None) -> Any:
-        if self._freezes is not None:
-            return self._freezes.wait(limit_s)
+        if self._signals is not None:
+            return self._signals.wait(limit_s)
         return signal.sigwaitinfo(_BLOCKED) if limit_s is None else timed_wait(_BLOCKED, limit_s)
 
     def _settle(self) -> None:
@@ -350,24 +350,25 @@ class OuterHalf:
             from slicer.backend import empty_scopes
 
             empty_scopes.stop_beside(self._cgroup, self._backend.manager)
-        from slicer.job.freezes import FreezeWatch, freezer_of
-        from slicer.kernel import cgroup
+        from slicer.job.scope_watch import ScopeWatch, SignalWait, limit_at
 
-        directory = cgroup.path_of(self._cgroup)
-        freezer = freezer_of(self._job, self._held.lease, directory, self._ledger.directory, self._began)
+        scopes = ScopeWatch(self._ledger.directory, self._listener.warning)
+        scopes.follow(self._held.lease, limit_at(self._job, self._began))
         try:
-            self._freezes = FreezeWatch(freezer, directory, _BLOCKED)
+            self._signals = SignalWait(scopes, _BLOCKED)
         except OSError:
-            pass  # it has just ended, or no descriptor is left
+            pass  # no descriptor is left
 
     def _thaw_to_end(self, signo: int) -> None:
         """A job that is frozen would neither see a signal nor Ctrl-C."""
         if signo in _ENDING and self._backend.name == "systemd":
-            from slicer.job.freezes import thaw_to_end
+            from slicer.job.pause import thaw_to_end
 
-            said = thaw_to_end(self._job, self._cgroup, self._ledger.directory)
-            if said:
-                self._listener.notice(said)
+            try:
+                if thaw_to_end(self._held.lease, self._ledger):
+                    self._listener.notice("the job was paused; it goes on, to end")
+            except SlicerError as error:
+                self._listener.notice(str(error))
 
     def _end_over_cap(self) -> None:
         """End the job, which got past its cap."""

@@ -10,7 +10,7 @@ import os
 import time
 
 from slicer import faults
-from slicer.errors import BackendError, SlicerError
+from slicer.errors import BackendError, SlicerError, StateError
 from slicer.job.find import check_scope, directory_of, members
 from slicer.kernel import cgroup, proc
 from slicer.kernel.signals import signal
@@ -140,6 +140,27 @@ def thaw(lease: Lease) -> None:
             f"job {lease.job} is still frozen, by what is around its scope",
             where=lease.unit, hint=f"systemctl thaw {os.path.basename(os.path.dirname(lease.cgroup))}?",
         )  # fmt: skip
+
+
+def thaw_to_end(lease: Lease, ledger: Ledger) -> bool:
+    """Thaw a job that was just told to end: frozen, neither it nor its keeper hears anything.
+
+    Returns whether it was frozen. Raises SlicerError if it still is.
+    """
+    if not is_frozen(lease):
+        return False
+    try:
+        if ledger.directory.leases.has(lease.job):  # the lock is not waited for, whoever holds it
+            control_log.add(ledger.directory, lease.job, "resume")
+    except StateError:
+        pass  # then its end reads as somebody else's thaw
+    try:
+        thaw(lease)
+    except SlicerError as error:
+        if is_frozen(lease):
+            message = f"job {lease.job} is frozen, and does not see that it is to end: {error}"
+            raise SlicerError(message) from error
+    return True
 
 
 # -- without a scope ----------------------------------------------------------------------------------------

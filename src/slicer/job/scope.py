@@ -65,16 +65,11 @@ def _properties(profile: Profile) -> tuple[Property, ...]:
         chosen.append(
             Property("TimeoutStopSec", "TimeoutStopUSec", "t", stop_us, f"{DEFAULT_STOP_TIMEOUT_S:g}s")
         )
-    if profile.timeout_s is not None and not profile.pause_stops_clock:
+    if profile.timeout_s is not None:
         # systemd keeps the time, so that the limit holds even when slicer is dead.
         runtime_us = int(profile.timeout_s * 1e6)
         chosen.append(Property("RuntimeMaxSec", "RuntimeMaxUSec", "t", runtime_us, f"{profile.timeout_s:g}s"))
     return tuple(chosen)
-
-
-def keeps_time(profile: Profile) -> bool:
-    """Whether slicer's keeper keeps the time limit of a scope, because systemd cannot have it stand still."""
-    return profile.timeout_s is not None and profile.pause_stops_clock
 
 
 def visible_gpus(gpus: tuple[str, ...]) -> dict[str, str]:

@@ -8,6 +8,10 @@ import time
 from slicer.kernel.proc import LONGEST_POLL_S
 from slicer.kernel.signals import signal
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
 
 def soonest(*limits_s: float | None) -> float | None:
     """The least of these numbers of seconds; None (for ever) without any."""
@@ -15,16 +19,20 @@ def soonest(*limits_s: float | None) -> float | None:
 
 
 def until_readable(
-    descriptors: list[int], timeout_s: float | None, mask: frozenset[int] | None
-) -> frozenset[int]:
+    descriptors: list[int], timeout_s: float | None, mask: frozenset[int] | None, *,
+    urgent: Iterable[int] = (),
+) -> frozenset[int]:  # fmt: skip
     """Sleep until one of the descriptors is readable, or for ``timeout_s`` seconds (None: for ever).
 
-    Returns those that are readable. Nobody is woken later than after a day. ``mask`` is the signal mask while
-    asleep (None: as it is); a signal that it lets through is taken before or during the sleep.
+    ``urgent``: more of them, with events that are not read but exceptional (POLLPRI), as of cgroup.events.
+    Returns those that have something. Nobody is woken later than after a day. ``mask`` is the signal mask
+    while asleep (None: as it is); a signal that it lets through is taken before or during the sleep.
     """
     poll = select.poll()
     for fd in descriptors:
         poll.register(fd, select.POLLIN)
+    for fd in urgent:
+        poll.register(fd, select.POLLPRI)
     timeout_ms = None if timeout_s is None else min(timeout_s, LONGEST_POLL_S) * 1000
     if mask is None:
         return frozenset(fd for fd, _ in poll.poll(timeout_ms))

@@ -63,32 +63,18 @@ def read(directory: StateDir, job: str) -> tuple[Act, ...]:
     return decode(directory.base.read(control_name(job), _MAX_BYTES))
 
 
-def add(directory: StateDir, job: str, kind: Kind, text: str = "", *, is_new: bool = True) -> None:
-    """Add a line. Raises StateError. ``is_new`` False: only if there is a file.
+def add(directory: StateDir, job: str, kind: Kind, text: str = "") -> None:
+    """Add a line. Raises StateError.
 
-    Call it with ``is_new`` only while the lease is certain to be there. Nobody would remove the file.
+    Call it only while the lease is certain to be there. Nobody would remove the file.
     """
-    _write(directory, job, encode(Act(now_s(), kind, os.geteuid(), text)), is_new=is_new)
-
-
-def add_span(directory: StateDir, job: str, since_s: float, until_s: float) -> None:
-    """Add a pause that was only seen when it was over. Raises StateError."""
-    acts = Act(since_s, "frozen", os.geteuid(), ""), Act(until_s, "thawed", os.geteuid(), "")
-    _write(directory, job, b"".join(map(encode, acts)), is_new=True)
-
-
-def _write(directory: StateDir, job: str, lines: bytes, *, is_new: bool) -> None:
     name = control_name(job)
-    flags = os.O_WRONLY | os.O_APPEND | (os.O_CREAT if is_new else 0)
     try:
-        fd = directory.base.open_file(name, flags)
+        fd = directory.base.open_file(name, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
         try:
-            os.write(fd, lines)
+            os.write(fd, encode(Act(now_s(), kind, os.geteuid(), text)))
         finally:
             os.close(fd)
-    except FileNotFoundError as error:
-        if is_new:
-            raise failed(f"{directory.path}/{name}", error) from error
     except OSError as error:
         raise failed(f"{directory.path}/{name}", error, what="cannot be written") from error
 
@@ -153,13 +139,10 @@ def open_pause(acts: Iterable[Act]) -> Pause | None:
     return last if last is not None and last.until_s is None else None
 
 
-def paused_s(acts: Iterable[Act], at_s: float, since_s: float = 0.0) -> float:
-    """How many seconds of the time from ``since_s`` to ``at_s`` the job stood still."""
-    total_s = 0.0
-    for pause in pauses(acts):
-        until_s = at_s if pause.until_s is None else min(pause.until_s, at_s)
-        total_s += max(0.0, until_s - max(pause.since_s, since_s))
-    return total_s
+def paused_s(acts: Iterable[Act], at_s: float) -> float:
+    """How many seconds the job stood still until ``at_s``."""
+    ends = ((pause, at_s if pause.until_s is None else min(pause.until_s, at_s)) for pause in pauses(acts))
+    return sum(max(0.0, until_s - pause.since_s) for pause, until_s in ends)
 
 
 def last_set(acts: Iterable[Act]) -> dict[str, str]:

@@ -70,11 +70,6 @@ class HeldLease:
             faults.point("ledger-updating")
             self._files.write(self._writer, self.lease)
 
-    def note_peaks(self, peaks_mib: tuple[int, ...]) -> None:
-        """Record the most memory that the job used of each GPU, if that is new. Raises StateError."""
-        if self.fd >= 0 and self.lease.vram_peak_mib != peaks_mib:
-            self.update(vram_peak_mib=peaks_mib)
-
     @property
     def was_controlled(self) -> bool:
         """Whether something is noted in the job's control log. Raises OSError."""

@@ -183,13 +183,13 @@ class StatusReader:
         """
         self._environ = environ
         self._ask_others = ask_others
-        self._observer = GpuObserver(None, otherwise=gpus_otherwise)
+        self._observer = GpuObserver(otherwise=gpus_otherwise)
         self._ledger: Ledger | None = None
         self._warn: Warn = lambda _: None
 
     def read(self, warn: Warn) -> Status:
         """As :func:`read`. Each call repeats what it has to say."""
-        self._warn = self._observer.warn = warn
+        self._warn = warn
         config = _config(self._environ, warn)
         policy = config.policy if config else Policy()
         no_gpus = self._look_at_gpus()  # the driver is slow: before the ledger's lock
@@ -210,7 +210,7 @@ class StatusReader:
             waits=waits(found.tickets, devices, leases, policy, at_s, held_back),
             gpus=states(
                 self._observer.gpus, devices, self._observer.snapshot, leases, policy,
-                self._observer.foreign_peaks.mib,
+                self._observer.foreign_peaks,
             ),
             no_gpus=no_gpus,
             slot_limits=limits,
@@ -259,7 +259,6 @@ class StatusReader:
             except StateError:
                 self._close_ledger()  # its directory was removed: there may be a new one
         self._ledger = existing_ledger(self._environ, lambda text: self._warn(text))
-        self._observer.share_in(self.directory)
         if self._ledger is None:
             seen = others.snapshot if others else Snapshot((), ())
             return seen, self._observer.devices(seen.leases)

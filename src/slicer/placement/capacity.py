@@ -196,10 +196,7 @@ class Capacity:
             able = [gpu for gpu in _eligible(request, self._gpus) if not gpu.lacks(need)]
             tightest = sorted((gpu.free_mib or 0, gpu.index) for gpu in able)[:wanted]
         else:
-            from _bisect import bisect_left  # bisect itself is one more module to load
-
-            first = bisect_left(self._free, (need,))
-            tightest = self._free[first : first + wanted]
+            tightest = [each for each in self._free if each[0] >= need][:wanted]
         if len(tightest) < wanted:
             return None
         return tuple(self._by_index[index].uuid for index in sorted(index for _, index in tightest))

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from slicer.queue.events import Renderer
     from slicer.queue.model import BoardState, Row
     from slicer.queue.options import Options
-    from slicer.queue.run.gpu_use import Monitor
+    from slicer.queue.run.gpu_use import QueueMonitor
     from slicer.queue.start.dispatch import Dispatch
     from slicer.queue.start.lease_requests import LeaseRequests
     from slicer.queue.start.pending import Kind, Pending
@@ -36,7 +36,7 @@ class Display:
     """Draws the board when something has changed, but not more often than people can follow."""
 
     def __init__(
-        self, register: Register, monitor: Monitor, requests: LeaseRequests, dispatch: Dispatch,
+        self, register: Register, monitor: QueueMonitor, requests: LeaseRequests, dispatch: Dispatch,
         options: Options, renderer: Renderer,
     ) -> None:  # fmt: skip
         self._register = register

@@ -10,7 +10,7 @@ from slicer.queue.show import rows
 
 if TYPE_CHECKING:
     from slicer.queue.model import Board, EventKind, JobState
-    from slicer.queue.run.gpu_use import Monitor
+    from slicer.queue.run.gpu_use import QueueMonitor
 
 
 class Renderer(Protocol):
@@ -45,7 +45,7 @@ class Events:
         self._has_stalled = False
         self._was_waiting = False
         self.has_drained = False
-        self.monitor: Monitor | None = None  # set later: some events come before there is one
+        self.monitor: QueueMonitor | None = None  # set later: some events come before there is one
 
     def __bool__(self) -> bool:
         """Whether something is kept."""

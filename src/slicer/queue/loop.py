@@ -18,6 +18,7 @@ from slicer import faults
 from slicer.broker.client.gpus import open_gpus
 from slicer.gpu.observer import GpuObserver
 from slicer.job import launch
+from slicer.job.gpu_monitor import Escaped, Exceeded
 from slicer.job.gpu_watch import ESCAPED
 from slicer.kernel.signal_pipe import SignalPipe
 from slicer.kernel.signals import INTERRUPTS, block_interrupts
@@ -32,7 +33,7 @@ from slicer.queue.judge.concluding import Conclusions
 from slicer.queue.line_socket import LineSocket
 from slicer.queue.model import Event
 from slicer.queue.run.backends import Backends
-from slicer.queue.run.gpu_use import Escaped, Exceeded, Monitor
+from slicer.queue.run.gpu_use import QueueMonitor
 from slicer.queue.run.running import RunningJobs
 from slicer.queue.run.starters import Starters
 from slicer.queue.show import rows
@@ -67,10 +68,7 @@ class Queue:
         mask = frozenset(signal.pthread_sigmask(signal.SIG_BLOCK, ()))
         self._starters = Starters(self._backends, self._ledger, mask)
         plans = self._plans = Plans(options, environ, self._ledger, broker)
-        self._gpu_observer = GpuObserver(
-            self._ledger.directory, plans.policy, reuses=True, otherwise=open_gpus
-        )
-        self._gpu_observer.warn = self._events.warning
+        self._gpu_observer = GpuObserver(plans.policy, reuses=True, otherwise=open_gpus)
         self.register = Register(options.log_dir, fresh=options.fresh)
         self._file = LiveFile(
             options.jobs_file, text, self.register.known_names, plans.check, options.poll_s, is_own=is_own
@@ -79,7 +77,7 @@ class Queue:
             raise JobsFileError(
                 "there are no jobs in it", name=options.jobs_file, hint="--watch waits for some"
             )
-        self._monitor = Monitor(
+        self._monitor = QueueMonitor(
             self._gpu_observer, self._ledger, options.poll_s, plans.policy.idle_threshold_mib,
             options.tolerance,
         )  # fmt: skip
@@ -213,7 +211,7 @@ class Queue:
             self.register.left_s(), self._display.left_s(),
             None if self._signals else self._dispatch.left_s(),
         ]  # fmt: skip
-        self._ready = until_readable(descriptors, soonest(*limits), None)
+        self._ready = until_readable(descriptors, soonest(*limits), None, urgent=self._running.urgent())
         self._requests.woken(self._ready)
 
     def _job_count(self) -> int:
@@ -314,8 +312,9 @@ class Queue:
         before = self._monitor.problem
         for found in self._monitor.look():
             self._tell_of_use(found)
-        if self._monitor.problem and self._monitor.problem != before:
-            self._events.warning(f"what jobs use on their GPUs cannot be seen: {self._monitor.problem}")
+        problem = self._monitor.problem
+        if problem is not None and str(problem) != str(before):
+            self._events.warning(f"what jobs use on their GPUs cannot be seen: {problem}")
         if self._options.verbose:
             self._tell_usage()
         self._display.is_stale = True

@@ -109,7 +109,7 @@ GIVEN_BACK = says(wire.encode_reply(Done()))
 def prepared(ledger: Ledger, **changes: object) -> leasing.PreparedRequest:
     unit = f"slicer-{JOB}.scope"
     who = Requester(JOB, "", "/usr/bin/python3 secret.py", "systemd", "system", unit, (), "gpu")
-    return leasing.drafted(who, replace(NEEDS, **changes), GpuObserver(None))
+    return leasing.drafted(who, replace(NEEDS, **changes), GpuObserver())
 
 
 @pytest.fixture

@@ -81,7 +81,7 @@ def test_who_is_fenced_off_sees_through_the_broker_and_others_do_not(
     monkeypatch.setattr(gpu, "open_gpus", shut)
     with server(tmp_path / "socket") as broker:
         broker.answer = lambda call: call.connection.send(SEEN)
-        observer = GpuObserver(None, only=(GPU,), otherwise=lambda: BrokerGpus(broker.path))
+        observer = GpuObserver(only=(GPU,), otherwise=lambda: BrokerGpus(broker.path))
         snapshot = observer.observe()
         assert [(each.index, each.name) for each in observer.gpus] == [(0, "H100")]
         mine = replace(LEASE, pid=os.getpid(), cgroup="", unit="")

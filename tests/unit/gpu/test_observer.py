@@ -65,7 +65,7 @@ class Child:
 
 def observer(gpus: MadeUpGpus, only: tuple[str, ...] = ()) -> GpuObserver:
     """One that has opened these GPUs."""
-    made = GpuObserver(None, only=only)
+    made = GpuObserver(only=only)
     made._driver = gpus  # type: ignore[assignment]
     return made
 
@@ -114,6 +114,22 @@ def test_a_process_that_ended_is_its_jobs_until_the_driver_frees_its_memory(chil
         (after,) = watch.observe().processes
         assert after == before
     assert owner(after, loose("bbb", G0)) == "bbb"
+
+
+def test_a_foreign_process_counts_for_the_most_it_was_seen_to_use(child: Child) -> None:  # E3
+    gpus = MadeUpGpus()
+    watch = observer(gpus)
+
+    def foreign_mib(*used_mib: int) -> int:
+        gpus.listed = [[GpuProcess(G0, child.pid, each) for each in used_mib]]
+        watch.observe()
+        found = watch.devices((A,))
+        assert found is not None
+        return found[0].foreign_mib
+
+    assert [foreign_mib(900), foreign_mib(100), foreign_mib(1000), foreign_mib(7)] == [900, 900, 1000, 1000]
+    assert foreign_mib() == 0
+    assert foreign_mib(7) == 7  # it had left the GPU
 
 
 def test_a_process_that_proc_does_not_show_is_foreign() -> None:  # E13: we are in a pid namespace
@@ -175,7 +191,7 @@ def driver(monkeypatch: pytest.MonkeyPatch) -> Driver:
 
 
 def test_the_driver_is_opened_once_and_given_back(driver: Driver) -> None:
-    watch = GpuObserver(None)
+    watch = GpuObserver()
     watch.look()
     assert (driver.opened, driver.looks, watch.memory, watch.devices(())) == (0, 0, (), None)
     watch.open()
@@ -190,7 +206,7 @@ def test_the_driver_is_opened_once_and_given_back(driver: Driver) -> None:
 
 
 def test_one_look_serves_a_round_of_requests(driver: Driver) -> None:
-    watch = GpuObserver(None, reuses=True)
+    watch = GpuObserver(reuses=True)
     watch.look()  # not open yet: no look that could be used again
     watch.open()
     for _ in range(3):
@@ -204,7 +220,7 @@ def test_one_look_serves_a_round_of_requests(driver: Driver) -> None:
 
 @pytest.mark.parametrize("is_wanted", [False, True])
 def test_a_driver_that_fails_concerns_those_who_want_gpus(driver: Driver, is_wanted: bool) -> None:
-    watch = GpuObserver(None)
+    watch = GpuObserver()
     assert watch.try_open()
     assert not watch.try_open()
     if is_wanted:
@@ -221,8 +237,26 @@ def test_a_driver_that_fails_concerns_those_who_want_gpus(driver: Driver, is_wan
 
 def test_who_can_do_without_gpus_tries_to_open_them_once(driver: Driver) -> None:
     driver.fails = True
-    watch = GpuObserver(None)
+    watch = GpuObserver()
     assert not watch.try_open()
     driver.fails = False
     assert not watch.try_open()
     assert driver.opened == 0
+
+
+def test_root_behind_a_fence_asks_the_broker_and_else_says_what_it_sees(
+    driver: Driver, monkeypatch: pytest.MonkeyPatch
+) -> None:  # X1, L4
+    monkeypatch.setattr(gpu, "is_fenced", lambda: True)
+    theirs = Driver()
+    watch = GpuObserver(otherwise=lambda: theirs)  # type: ignore[arg-type,return-value]
+    watch.open()
+    assert (driver.opened, watch.notes) == (0, theirs.notes())
+    watch.close()
+
+    def nobody() -> Any:
+        raise GpuError("there is no broker to ask")
+
+    watch = GpuObserver(otherwise=nobody)
+    watch.open()
+    assert (driver.opened, "behind a fence" in watch.notes[-1]) == (1, True)

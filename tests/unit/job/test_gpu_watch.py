@@ -11,7 +11,7 @@ import pytest
 
 from slicer import gpu
 from slicer.errors import GpuError, NoGpu
-from slicer.job import gpu_leftovers, gpu_watch
+from slicer.job import gpu_leftovers, gpu_monitor, gpu_watch
 from slicer.job.gpu_watch import GpuWatch
 from slicer.ledger.held_lease import HeldLease
 from slicer.ledger.ledger import Ledger
@@ -77,7 +77,7 @@ class Made:
         self.held.update = noted  # type: ignore[method-assign]
         job: Any = type("Job", (), {"name": "train", "id": held.job, "sharing": None})
         self.watch = GpuWatch(job, self.held, self.ledger, self.said.append)
-        self.watch.leases = lambda: (self.held.lease,)  # type: ignore[method-assign]
+        self.watch.monitor.leases = lambda: (self.held.lease,)  # type: ignore[method-assign]
 
     def use(self, *processes: tuple[int, str, int | None]) -> None:
         """The processes that the driver lists, (pid, GPU, MiB), and a look at them."""
@@ -119,11 +119,11 @@ def test_the_driver_is_loaded_at_the_first_look_and_asked_for_the_jobs_gpus_only
     assert not driver.is_open
     left_s = made.watch.left_s()
     assert left_s is not None
-    assert 0 < left_s <= gpu_watch.FIRST_SAMPLE_S
+    assert 0 < left_s <= gpu_monitor.FIRST_LOOKS_S[0]
     made.watch.sample()
     left_s = made.watch.left_s()
     assert left_s is not None
-    assert gpu_watch.FIRST_SAMPLE_S < left_s <= gpu_watch.SAMPLE_S
+    assert 0 < left_s <= gpu_watch.SAMPLE_S
     assert driver.is_open
     assert set(driver.asked) == {(G0, G1)}
 

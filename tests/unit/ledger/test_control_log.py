@@ -51,9 +51,7 @@ def test_pauses(said: list[tuple[float, str]], found: tuple[Pause, ...]) -> None
 def test_only_the_time_that_counts_is_added_up() -> None:  # X6
     seen = acts((1, "pause"), (3, "resumed"), (10, "frozen"))
     assert paused_s(seen, 12) == 2 + 2
-    assert paused_s(seen, 12, since_s=2) == 1 + 2
     assert paused_s(seen, 2) == 1
-    assert paused_s(seen, 12, since_s=11) == 1
 
 
 def test_what_slicer_set_last_counts() -> None:  # X6

@@ -27,4 +27,4 @@ def test_only_a_job_inside_one_that_holds_something_goes_ahead_of_all(
     """A stream of jobs inside a job that holds nothing would starve everybody else."""
     around = tuple(made_up.lease("0123456789ab", **{"cpu_slots": 0, **fields}) for fields in held)
     who = Requester("ba9876543210", "", "true", "plain", "user", "", around)
-    assert leasing.prepare(who, NEEDS, GpuObserver(None)).ticket.priority == priority
+    assert leasing.prepare(who, NEEDS, GpuObserver()).ticket.priority == priority

@@ -38,7 +38,7 @@ class Decider:
         self._register = register
         self._rulebook = rulebook
         self._warn = warn
-        self.observer = GpuObserver(None, rulebook.configuration.placement, trusts_environment=False)
+        self.observer = GpuObserver(rulebook.configuration.placement, trusts_environment=False)
         self.no_gpus: GpuError | None = None  # the driver's last failure
         self._stopped = Stopped()
 

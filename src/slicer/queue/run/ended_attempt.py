@@ -13,9 +13,9 @@ from slicer.outcome import history
 from slicer.record import record
 
 if TYPE_CHECKING:
+    from slicer.job.gpu_monitor import Use
     from slicer.job.report import Report
     from slicer.model import EndedBy, Outcome, Usage
-    from slicer.queue.run.gpu_use import Use
     from slicer.queue.state.attempt import Attempt
 
 

@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING
 from slicer import faults
 from slicer.errors import BackendError
 from slicer.job import ending
-from slicer.job.freezes import limit_at
 from slicer.job.job import GPUS_CHECKED, QUIT, STARTING, Started
 from slicer.job.outer_half import OuterHalf, pipe
+from slicer.job.scope_watch import limit_at
 from slicer.kernel import proc
 from slicer.kernel.open_files import close_all_but
 from slicer.kernel.signals import STOP

@@ -7,12 +7,13 @@ from collections.abc import Callable, Collection, Iterator
 from typing import TYPE_CHECKING
 
 from slicer.errors import SlicerError
+from slicer.job.pause import thaw_to_end
+from slicer.job.scope_watch import ScopeWatch
 from slicer.job.stop import note_cap
 from slicer.kernel.sleep import seconds_until, soonest
 from slicer.queue.run import ended_attempt
 from slicer.queue.run.adopted import Adopted
 from slicer.queue.run.outer_half import is_unbound
-from slicer.queue.run.scope_watch import ScopeWatch, thaw_to_end
 
 if TYPE_CHECKING:
     from slicer.job.job import Listener
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from slicer.queue.model import JobState
     from slicer.queue.run.backends import Backends
     from slicer.queue.run.ended_attempt import EndedAttempt
-    from slicer.queue.run.gpu_use import Monitor
+    from slicer.queue.run.gpu_use import QueueMonitor
     from slicer.queue.run.outer_half import QueueOuterHalf
     from slicer.queue.state.register import Register
 
@@ -33,8 +34,9 @@ class RunningJobs:
     """All running jobs, by their ids: those of this queue, and those adopted from one that died."""
 
     def __init__(
-        self, ledger: Ledger, backends: Backends, register: Register, monitor: Monitor, listener: Listener
-    ) -> None:
+        self, ledger: Ledger, backends: Backends, register: Register, monitor: QueueMonitor,
+        listener: Listener,
+    ) -> None:  # fmt: skip
         self._ledger = ledger
         self._backends = backends
         self._register = register
@@ -43,7 +45,7 @@ class RunningJobs:
         self._running: dict[str, QueueOuterHalf] = {}
         self._ended: dict[str, QueueOuterHalf] = {}  # their commands have ended, their keepers have not
         self._adopted: dict[str, Adopted] = {}
-        self._scopes = ScopeWatch(ledger, listener.warning)
+        self._scopes = ScopeWatch(ledger.directory, listener.warning)
         self._orphans_at = 0.0  # monotonic
         self._clean_up_at: dict[str, float] = {}  # monotonic: of jobs whose keepers were killed
 
@@ -95,9 +97,12 @@ class RunningJobs:
         for job in self._running.values():
             if job.job_id not in self._clean_up_at:  # or its end is known
                 found += [job.pidfd] if job.keeper_was_killed else [job.pidfd, job.reports]
-        found += self._scopes.descriptors()
         found += [job.pidfd for job in self._ended.values()]
         return found + [adopted.pidfd for adopted in self._adopted.values() if adopted.pidfd >= 0]
+
+    def urgent(self) -> list[int]:
+        """The same, of descriptors that are not read but have exceptional events."""
+        return self._scopes.descriptors()
 
     def left_s(self) -> float | None:
         """After how many seconds to :meth:`take_ended` without an event; None: not at all."""
@@ -107,7 +112,7 @@ class RunningJobs:
 
     def take_ended(self, ready: Collection[int]) -> list[EndedAttempt]:
         """Take up what happened; the attempts that are over. ``ready``: the descriptors that are readable."""
-        self._scopes.take()
+        self._scopes.take(ready)
         found = [*self._take_running(ready)]
         self._take_keepers()
         return [*found, *self._take_adopted(ready)]
@@ -203,19 +208,25 @@ class RunningJobs:
     def _stop(self, is_meant: Callable[[QueueOuterHalf | Adopted], bool]) -> None:
         for job in filter(is_meant, self._running.values()):
             job.stop()
-            thaw_to_end(job.held.lease, self._ledger, self._listener.warning)
+            self._thaw_to_end(job.held.lease)
         for adopted in filter(is_meant, self._adopted.values()):
             if not adopted.stop():
                 self._end_orphan(adopted)
             elif adopted.held is not None:
-                thaw_to_end(adopted.held.lease, self._ledger, self._listener.warning)
+                self._thaw_to_end(adopted.held.lease)
+
+    def _thaw_to_end(self, lease: Lease) -> None:
+        try:
+            thaw_to_end(lease, self._ledger)
+        except SlicerError as error:
+            self._listener.warning(str(error))
 
     def _end_orphan(self, adopted: Adopted) -> None:
         """Have the backend end a job whose keeper was killed."""
         if adopted.held is None:
             return
         lease = adopted.held.lease
-        thaw_to_end(lease, self._ledger, self._listener.warning)
+        self._thaw_to_end(lease)
         try:
             self._backends.of_lease(lease).request_end(lease.job, lease.unit)
         except SlicerError as error:

@@ -11,9 +11,9 @@ from slicer.queue.model import Row, Status
 from slicer.text import a_slot, counted
 
 if TYPE_CHECKING:
+    from slicer.job.gpu_monitor import Use
     from slicer.model import Busy
     from slicer.queue.model import JobState
-    from slicer.queue.run.gpu_use import Use
 
 PENDING_SHOWN = 50
 _ENOUGH_S = 10.0  # no guess before the jobs that ended well have run for this long in all

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from slicer.queue.model import JobState
     from slicer.queue.run.backends import Backends
     from slicer.queue.run.ended_attempt import EndedAttempt
-    from slicer.queue.run.gpu_use import Monitor
+    from slicer.queue.run.gpu_use import QueueMonitor
     from slicer.queue.run.running import RunningJobs
     from slicer.queue.run.starters import Starters
     from slicer.queue.start.lease_requests import Granted
@@ -42,8 +42,9 @@ class StartingJobs:
     """
 
     def __init__(
-        self, ledger: Ledger, backends: Backends, starters: Starters, register: Register, monitor: Monitor,
-        running: RunningJobs, listener: Listener, *, at_a_time: int | None, most_unbound: int | None,
+        self, ledger: Ledger, backends: Backends, starters: Starters, register: Register,
+        monitor: QueueMonitor, running: RunningJobs, listener: Listener, *, at_a_time: int | None,
+        most_unbound: int | None,
     ) -> None:  # fmt: skip
         self._ledger = ledger
         self._backends = backends

@@ -1,0 +1,179 @@
+"""Sees the scopes of running jobs freeze and thaw, whoever does it, and writes that down.
+
+Whoever looks after a job does this, as it is outside of the scope and goes on. The outer half sets it up only
+when its job has run for a while, because most jobs are over before anybody could pause them.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import time
+
+from slicer.backend import time_limit_of
+from slicer.errors import SlicerError, StateError
+from slicer.job import pause
+from slicer.kernel import cgroup
+from slicer.kernel.proc import now_s
+from slicer.kernel.signal_fd import signal_fd
+from slicer.kernel.signals import timed_wait
+from slicer.kernel.sleep import soonest, until_readable
+from slicer.ledger import control_log
+from slicer.quantity import format_duration
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection
+    from typing import Any
+
+    from slicer.job.job import Job
+    from slicer.model import Lease
+    from slicer.state.statedir import StateDir
+
+# systemd counts a time limit from a moment after we do.
+_LATER_S = 0.25
+_EVENTS_BYTES = 4096
+
+
+class Freezer:
+    """What is noted of one job's pauses, and when it must be thawed.
+
+    ``limit_at``: when systemd tells it to end (monotonic; None: never).
+    """
+
+    def __init__(self, lease: Lease, state: StateDir, limit_at: float | None) -> None:
+        self.lease = lease
+        self._directory = cgroup.path_of(lease.cgroup)
+        self._state = state
+        self._is_frozen = False
+        self._thaw_at = None if limit_at is None else limit_at + _LATER_S
+
+    def take(self, *, is_frozen: bool) -> None:
+        """The scope is frozen, or not. Notes a change, and tells the journal if it was not slicer's."""
+        if is_frozen == self._is_frozen or (not is_frozen and cgroup.is_to_freeze(self._directory)):
+            return
+        self._is_frozen = is_frozen
+        try:
+            acts = control_log.read(self._state, self.lease.job)
+        except StateError:
+            acts = ()
+        is_open = control_log.open_pause(acts)
+        if is_frozen and is_open is None:
+            self._note("frozen")
+            pause.tell_seen(self.lease, "paused", "frozen from outside (systemctl freeze)")
+        elif not is_frozen and is_open is not None:
+            self._note("thawed")
+            if acts[-1].kind not in ("resume", "stop"):  # else it was slicer
+                lasted = format_duration(round(max(0.0, now_s() - is_open.since_s), 1))
+                text = f"goes on after {lasted}, thawed from outside (systemctl thaw)"
+                pause.tell_seen(self.lease, "resumed", text)
+
+    def _note(self, kind: control_log.Kind) -> None:
+        try:
+            control_log.add(self._state, self.lease.job, kind)
+        except StateError:
+            pass  # the cgroup says it, too
+
+    def due_s(self) -> float | None:
+        """After how many seconds to :meth:`meet_deadline`; None: never."""
+        if not self._is_frozen or self._thaw_at is None:
+            return None
+        return max(0.0, self._thaw_at - time.monotonic())
+
+    def meet_deadline(self) -> None:
+        """Thaw a job whose time is up. systemd has told it to end, but does not thaw it."""
+        if self.due_s() == 0.0:
+            self._thaw_at = None
+            self._note("resume")
+            if not cgroup.thaw(self._directory):  # of the system manager, where only root may write
+                try:
+                    pause.thaw(self.lease)
+                except SlicerError:
+                    pass  # it has ended, or ends without a word when its stop timeout is over
+
+
+def limit_at(job: Job, began: float) -> float | None:
+    """When systemd tells the job to end (monotonic); None: never. ``began`` as in Started.
+
+    In the system manager the administrator may have said less than the profile.
+    """
+    limit_s = job.profile.timeout_s
+    if job.spec.manager == "system":
+        limit_s = time_limit_of(job.spec.unit) or limit_s
+    return None if limit_s is None else began + limit_s
+
+
+class ScopeWatch:
+    """The scopes of running jobs. ``warn`` is told once if they cannot be watched.
+
+    A change of ``cgroup.events`` is a POLLPRI. (inotify would do, but takes the kernel 15 ms to close.)
+    """
+
+    def __init__(self, state: StateDir, warn: Callable[[str], None]) -> None:
+        self._state = state
+        self._warn = warn
+        self._is_broken = False
+        self._freezers: dict[int, Freezer] = {}  # by the descriptors of their scopes' events
+
+    def follow(self, lease: Lease, limit_at: float | None) -> None:
+        """The job runs. ``limit_at``: when systemd ends it (monotonic), None: never, or not known."""
+        if not lease.cgroup or self._is_broken:
+            return
+        try:
+            fd = os.open(f"{cgroup.path_of(lease.cgroup)}/cgroup.events", os.O_RDONLY | os.O_CLOEXEC)
+        except OSError as error:
+            if error.errno not in (errno.ENOENT, errno.ENODEV):  # else it has just ended
+                self._is_broken = True
+                self._warn(f"whether jobs are paused cannot be seen: {error.strerror}")
+            return
+        self._freezers[fd] = Freezer(lease, self._state, limit_at)
+        self._look(fd)
+
+    def descriptors(self) -> list[int]:
+        """Urgent (POLLPRI) when a scope changes."""
+        return list(self._freezers)
+
+    def left_s(self) -> float | None:
+        """After how many seconds to :meth:`take` without an event; None: not at all."""
+        return soonest(*(freezer.due_s() for freezer in self._freezers.values()))
+
+    def take(self, ready: Collection[int]) -> None:
+        """Take up what has happened, and thaw jobs whose time is up. ``ready``: descriptors with an event."""
+        for fd in self._freezers.keys() & set(ready):
+            self._look(fd)
+        for freezer in self._freezers.values():
+            freezer.meet_deadline()
+
+    def _look(self, fd: int) -> None:
+        """Without a read every poll would return at once."""
+        try:
+            events = os.pread(fd, _EVENTS_BYTES, 0)
+        except OSError:  # the cgroup is gone
+            self._close(fd)
+        else:
+            self._freezers[fd].take(is_frozen=b"frozen 1" in events)
+
+    def forget(self, job: str) -> None:
+        """The job has ended."""
+        for fd in [fd for fd, freezer in self._freezers.items() if freezer.lease.job == job]:
+            self._close(fd)
+
+    def _close(self, fd: int) -> None:
+        del self._freezers[fd]
+        os.close(fd)
+
+
+class SignalWait:
+    """Waits for blocked signals, and follows scopes meanwhile. Raises OSError."""
+
+    def __init__(self, scopes: ScopeWatch, signals: frozenset[int]) -> None:
+        self._scopes = scopes
+        self._signals = signals
+        self._fd = signal_fd(signals)
+
+    def wait(self, timeout_s: float | None) -> Any:
+        """The signal that came; None if the time (None: for ever) is over, or something was to be done."""
+        limit_s = soonest(timeout_s, self._scopes.left_s())
+        ready = until_readable([self._fd], limit_s, None, urgent=self._scopes.descriptors())
+        self._scopes.take(ready)
+        return timed_wait(self._signals, 0.0)
