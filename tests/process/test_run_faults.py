@@ -29,7 +29,7 @@ from tests.process.harness import (
     sleeps_in_poll,
     state_of,
 )
-from tests.systemd import test_broker_faults, test_broker_front
+from tests.systemd import test_broker_faults
 
 # Runs under a lock of its own, as an outside witness.
 JOB = (
@@ -438,7 +438,6 @@ def test_every_point_is_one_of_these() -> None:
     others |= {*test_control.POINTS}
     others |= {point for point in test_route_oom.POINTS if point.startswith("route-")}
     others |= {*test_broker.POINTS, *test_broker_client.POINTS, *test_broker_faults.POINTS}
-    others |= {*test_broker_front.BEFORE, *test_broker_front.AFTER}
     others |= {"broker-account-row"}  # test_broker_policy.py
     others |= {*test_queue_crash.QUEUE, *test_queue_crash.STARTER, *test_queue_crash.KEEPER}
     tested = {

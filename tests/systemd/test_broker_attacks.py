@@ -14,7 +14,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, nullcontext
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -24,8 +24,6 @@ from slicer.broker import SOCKET
 from slicer.broker.client.connection import Connection
 from slicer.broker.protocol import messages, wire
 from slicer.kernel import cgroup
-from slicer.kernel.proc import start_time
-from slicer.record import replace
 from tests.broker_client import replies
 from tests.patience import DEADLINE_S, until
 from tests.systemd.helpers import systemctl
@@ -559,50 +557,24 @@ def test_a_process_takes_nothing_along_to_another_lease(alice: User, bob: User) 
     until(lambda: by(bob.uid, lambda: type(ask(acquire())).__name__) == "Granted", "it is free again")
 
 
-def test_a_scope_before_the_lease_is_for_whose_turn_is_near_and_good_for_nothing(
-    victim: Running, bob: User
-) -> None:  # L1, X1, S9
-    """A ticket further back, another user's, a second keeper, one that is in another job, or goes to one."""
-    jobs = [new_job() for _ in range(3)]
-    kept = []
+def test_a_ticket_has_no_scope(victim: Running, bob: User) -> None:  # L1, X1
+    """A scope comes after its lease: not for one who waits, nor for somebody else in that name."""
+    job = new_job()
 
-    def waits(job: str, *, is_near: bool) -> None:
+    def waits() -> None:
         kept.append(Connection())
-        kept[-1].send(acquire(job, wait=True), more=True)
-        while (reply := kept[-1].receive(DEADLINE_S)) and is_near and not reply.message.may_start:
-            pass
+        kept[0].send(acquire(job, wait=True), more=True)
+        assert kept[0].receive(DEADLINE_S)
 
-    def tried(call: messages.Start, keeper: int, uid: int = bob.uid) -> str:
-        named = replace(call, keeper=keeper, keeper_start=start_time(keeper) or 0)
-        return str(by(uid, lambda: (lambda answer: answer if isinstance(answer, str) else "")(ask(named))))
+    def tried(uid: int, keeper: int) -> object:
+        return by(uid, lambda: ask(start(job, keeper)))
 
-    with ExitStack() as stack:
-        for job in jobs:
-            stack.enter_context(Puppet(bob.uid, lambda job=job: waits(job, is_near=job != jobs[2])))
-        first, second, third = (stack.enter_context(Puppet(bob.uid, lambda: None)).pid for _ in range(3))
-        assert tried(start(jobs[2]), first) == "NotAllowed"
-        assert tried(start(jobs[0]), os.getpid(), MALLORY) == "NoSuchJob"
-        assert tried(start(jobs[0]), os.getpid()) == "BadProcess"
-        for call in (start(jobs[0], share_cap=True), start(jobs[0], limits=(("RuntimeMaxSec", "1h"),))):
-            assert tried(call, first) == "NotAllowed"
-        assert tried(start(jobs[0]), first) == ""
-        assert cgroup.of(first) == f"/_cpu.slice/cpu-{bob.uid}.slice/slicer-{jobs[0]}.scope"
+    kept: list[Connection] = []
+    with Puppet(bob.uid, waits), Puppet(bob.uid, lambda: None) as keeper:
+        before = cgroup.of(keeper.pid)
+        assert [tried(uid, keeper.pid) for uid in (bob.uid, MALLORY)] == ["NoSuchJob"] * 2
+        assert cgroup.of(keeper.pid) == before
         assert os.listdir(STATE / "leases") == [victim.job]
-        assert tried(start(jobs[0]), second) == "JobExists"
-        assert tried(start(jobs[1]), first) == "BadProcess"
-        other = acquire(slots={"own": 1}, slot_limits={"own": 1}, binding="scope")
-        client = stack.enter_context(Puppet(bob.uid, lambda: type(ask(other)).__name__))
-        assert client.said == "Granted"
-        assert tried(start(other.job), first) == "BadProcess"
-        assert tried(start(other.job), third) == ""
-        assert tried(start(jobs[1]), third) == "NotAllowed"
-        os.kill(first, signal.SIGKILL)
-        until(lambda: tried(start(jobs[0]), second) == "", "another takes its place")
-        assert by(bob.uid, lambda: type(ask(messages.Release(jobs[0]))).__name__) == "Done"
-        unit = f"slicer-{jobs[0]}.scope"
-        until(lambda: systemctl.show(unit, "ActiveState") == {"ActiveState": "inactive"}, "it is stopped")
-        assert os.listdir(STATE / "leases") != []
-    until(lambda: os.listdir(STATE / "leases") == [victim.job], "only the victim's is left")
 
 
 @pytest.mark.core

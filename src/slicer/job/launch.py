@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from slicer.job.job import Job, Listener, RunListener
     from slicer.job.plan import Invocation, Plan
     from slicer.kernel.terminal import Settings
-    from slicer.ledger.leasing import AtFront
+    from slicer.ledger.waiting import Waiting
     from slicer.model import Busy, Lease, Outcome
     from slicer.state.statedir import StateDir
 
@@ -189,7 +189,7 @@ def _acquire(
         tell_wait(job, wanted, busy)
         runner.rest()
 
-    def reaches_front(waiting: AtFront) -> int:
+    def reaches_front(waiting: Waiting) -> int:
         """Have the scope started with nothing but the keeper in it: then a pipe's word starts the command.
 
         If that fails for now (D-Bus is being restarted), it is done with the lease.

@@ -66,31 +66,6 @@ def create(folder: Directory, name: str, data: bytes) -> tuple[int, int]:
     return fd, writer
 
 
-def create_unnamed(folder: Directory) -> tuple[int, int]:
-    """As :func:`create`, but the file is empty, and has no name yet. Raises StateError."""
-    try:
-        writer = os.open(folder.handle, os.O_WRONLY | os.O_TMPFILE | os.O_CLOEXEC, 0o600)
-        try:
-            fd = os.open(f"/proc/self/fd/{writer}", os.O_RDONLY | os.O_CLOEXEC)
-        except BaseException:
-            os.close(writer)
-            raise
-    except OSError as error:
-        raise StateError(f"no file can be made there: {error.strerror}", where=folder.path) from error
-    try_lock(fd)
-    return fd, writer
-
-
-def give_name(folder: Directory, name: str, writer: int, data: bytes) -> None:
-    """Write a file that has no name yet, and give it one. Raises StateError."""
-    try:
-        write_all(writer, data)
-        faults.point("ledger-written")
-        os.link(f"/proc/self/fd/{writer}", name, dst_dir_fd=folder.fd, follow_symlinks=True)
-    except OSError as error:
-        raise StateError(f"cannot be created: {error.strerror}", where=f"{folder.path}/{name}") from error
-
-
 def open_writer(folder: Directory, name: str) -> int:
     """A descriptor to write an existing file. Raises StateError."""
     try:

@@ -15,25 +15,11 @@ from slicer.record import record, replace
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from typing import Any, Protocol
+    from typing import Protocol
 
     from slicer.gpu.observer import GpuObserver
     from slicer.ledger.waiting import Waiting
     from slicer.model import BackendName, Manager, Then
-
-    class AtFront(Protocol):
-        """A request that waits, and has nobody ahead of it."""
-
-        @property
-        def descriptors(self) -> tuple[int, ...]:
-            """Those that hold the ticket and later the lease, also in a process that inherits them."""
-
-        @property
-        def private(self) -> tuple[int, ...]:
-            """Those that nobody else may inherit."""
-
-        def tell_lease(self, known: dict[str, Any]) -> None:
-            """Set fields of the lease to come that are known already."""
 
     class Interruptible(Protocol):
         """A wait."""
@@ -118,13 +104,14 @@ class Hooks:
     """What the caller does during a wait.
 
     ``waits`` is called once, when the request has to wait. ``reaches_front`` is called once, when nobody is
-    ahead of it any more, and may prepare what needs no lease. It returns a descriptor, which is closed in the
-    end; the descriptor becomes readable if what was prepared is lost (-1: nothing was prepared).
-    ``still_waits`` is called before each sleep. It returns the seconds until its next call (None: never).
+    ahead of it any more in the private ledger, and may prepare what needs no lease. It returns a descriptor,
+    which is closed in the end; the descriptor becomes readable if what was prepared is lost (-1: nothing was
+    prepared). ``still_waits`` is called before each sleep. It returns the seconds until its next call (None:
+    never).
     """
 
     waits: Callable[[Busy], None]
-    reaches_front: Callable[[AtFront], int] | None
+    reaches_front: Callable[[Waiting], int] | None
     cancel: CancelToken
     still_waits: Callable[[Busy], float | None] | None = None
 

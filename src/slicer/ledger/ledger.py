@@ -173,26 +173,13 @@ class Ledger(LedgerFiles):
         created = entries.create(self.directory.leases, lease.job, statefile.encode(lease))
         return HeldLease(self, lease, *created)
 
-    def make_unnamed(self) -> tuple[int, int]:
-        """The file of a lease to come: flocked, and not in the ledger yet. Raises StateError.
-
-        Returns what :func:`slicer.ledger.entries.create` does. A process may inherit it before the grant.
-        """
-        return entries.create_unnamed(self.directory.leases)
-
-    def note_granted(self, lease: Lease, files: tuple[int, int] | None = None) -> HeldLease:
+    def note_granted(self, lease: Lease) -> HeldLease:
         """Write down a lease that the broker has granted, for what reads this ledger. Raises StateError.
 
-        Nothing is decided: with a broker, this ledger only keeps its user's books. ``files``: what
-        :meth:`make_unnamed` has made for it.
+        Nothing is decided: with a broker, this ledger only keeps its user's books.
         """
-        folder, data = self.directory.leases, statefile.encode(lease)
         with self.locked():
-            if files is None:
-                created = entries.create(folder, lease.job, data)
-            else:
-                created = files
-                entries.give_name(folder, lease.job, files[1], data)
+            created = entries.create(self.directory.leases, lease.job, statefile.encode(lease))
         held = HeldLease(self, lease, *created)
         held.postponed.append(self.sweep)
         return held

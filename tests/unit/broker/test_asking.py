@@ -18,7 +18,6 @@ from slicer.broker.client.failures import failure_of
 from slicer.broker.protocol import wire
 from slicer.broker.protocol.messages import ERRORS, Acquire, Done, Granted, Release, Waiting
 from slicer.errors import (
-    BackendError,
     BrokerError,
     BusyError,
     InfeasibleError,
@@ -93,8 +92,8 @@ def hangs_up_after(*frames: bytes) -> Step:
     return step
 
 
-def waiting(why: str = "", *, may_start: bool = False) -> bytes:
-    return wire.encode_reply(Waiting(JOB, BUSY, None, why, may_start), continues=True)
+def waiting(why: str = "") -> bytes:
+    return wire.encode_reply(Waiting(JOB, BUSY, None, why), continues=True)
 
 
 def granted(ledger: Ledger, **known: object) -> bytes:
@@ -168,68 +167,6 @@ def test_once_the_scope_has_it_a_lease_is_not_given_back(tmp_path: Path, ledger:
         held.update(cgroup=f"/gpu.slice/gpu-0.slice/slicer-{JOB}.scope")
         held.release()
         assert [type(call) for call in broker.calls] == [Acquire]
-
-
-@pytest.mark.parametrize("is_known", [True, False])
-def test_a_keeper_that_stands_ready_holds_the_lease_from_the_grant_on(
-    tmp_path: Path, ledger: Ledger, is_known: bool
-) -> None:  # L1
-    """``is_known``: to the broker at the grant. Else that came first, and the scope was started with it."""
-    scope = f"/gpu.slice/gpu-0.slice/slicer-{JOB}.scope"
-    inherited: list[int] = []
-    is_ready = threading.Event()
-
-    def step(connection: socket.socket) -> None:
-        connection.sendall(waiting(may_start=True))
-        assert is_ready.wait(30.0)
-        connection.sendall(granted(ledger, cgroup=scope if is_known else ""))
-
-    def front(request: leasing.AtFront) -> int:
-        inherited.extend(request.descriptors)
-        assert set(request.private).isdisjoint(inherited)
-        request.tell_lease({"cgroup": scope, "keeper": 7})
-        assert not ledger.snapshot().leases  # nothing is written down before the grant
-        is_ready.set()
-        return -1
-
-    with serve(tmp_path, step, GIVEN_BACK) as broker:
-        hooks = replace(HOOKS, reaches_front=front)
-        held = asking.obtain(str(tmp_path / "socket"), prepared(ledger), ledger, hooks, "scope")
-        (lease,) = ledger.snapshot().leases
-        assert (lease.cgroup, lease.keeper, list(held.descriptors)) == (scope, 7, inherited)
-        held.release()
-        assert [type(call) for call in broker.calls] == ([Acquire] if is_known else [Acquire, Release])
-    assert not ledger.snapshot().leases
-
-
-def test_a_scope_that_cannot_stand_yet_is_left_for_later(tmp_path: Path, ledger: Ledger) -> None:  # L1
-    is_ready = threading.Event()
-
-    def step(connection: socket.socket) -> None:
-        connection.sendall(waiting(may_start=True))
-        assert is_ready.wait(30.0)
-        connection.sendall(waiting(may_start=True) + granted(ledger))
-
-    def front(_: leasing.AtFront) -> int:
-        assert not is_ready.is_set()  # once
-        is_ready.set()
-        raise NotAllowedError("wait for the lease")
-
-    with serve(tmp_path, step, GIVEN_BACK):
-        hooks = replace(HOOKS, reaches_front=front)
-        held = asking.obtain(str(tmp_path / "socket"), prepared(ledger), ledger, hooks, "scope")
-        assert (held.lease.cgroup, held.lease.keeper) == ("", 0)
-        held.release()
-
-
-def test_a_scope_that_is_lost_ends_the_wait(tmp_path: Path, ledger: Ledger) -> None:  # L1
-    reader, writer = os.pipe()
-    os.close(writer)  # readable at once, as the pidfd of a keeper that has ended
-    with serve(tmp_path, says(waiting(may_start=True)), GIVEN_BACK) as broker:
-        hooks = replace(HOOKS, reaches_front=lambda _: reader)
-        with pytest.raises(BackendError, match="stopped while the job waited"):
-            asking.obtain(str(tmp_path / "socket"), prepared(ledger), ledger, hooks, "scope")
-        assert broker.calls[1:] == [Release(JOB)]
 
 
 def test_a_broken_connection_costs_nothing_while_it_waits(tmp_path: Path, ledger: Ledger) -> None:  # L1

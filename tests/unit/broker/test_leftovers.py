@@ -15,7 +15,7 @@ from slicer.broker.server.loop import Loop
 from slicer.kernel import cgroup
 from tests.patience import until
 
-EMPTY, LIVE, HELD, WAITING, OTHER = (f"{n:012x}" for n in range(5))
+EMPTY, LIVE, HELD, OTHER = (f"{n:012x}" for n in range(4))
 
 
 @pytest.fixture
@@ -41,13 +41,12 @@ def test_an_empty_scope_without_a_lease_is_stopped(  # L1
     scope(tmp_path, f"gpu.slice/gpu-1001.slice/slicer-{EMPTY}.scope", 0)
     scope(tmp_path, f"gpu.slice/gpu-1001.slice/slicer-{LIVE}.scope", 1)
     scope(tmp_path, f"_cpu.slice/cpu-0.slice/slicer-{HELD}.scope", 0)
-    scope(tmp_path, f"gpu.slice/gpu-0.slice/slicer-{WAITING}.scope", 0)
     scope(tmp_path, f"gpu.slice/slicer-{OTHER}.scope", 0)  # of root's own ledger, from before
     scope(tmp_path, "gpu.slice/gpu-0.slice/other.scope", 0)
     stopped: list[str] = []
     looks: list[int] = []
     scopes: Any = SimpleNamespace(above="", stop=lambda unit, done: stopped.append(unit))
-    register: Any = SimpleNamespace(holdings={HELD: None}, waiters={WAITING: None})
+    register: Any = SimpleNamespace(holdings={HELD: None})
     log: list[str] = []
     left = Leftovers(register, scopes, loop, log.append)
     loop.turn(0.0)

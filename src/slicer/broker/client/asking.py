@@ -16,14 +16,13 @@ from slicer.broker.client.connection import ANSWER_S, Connection, Lost
 from slicer.broker.client.failures import HINT, GoneError, failure_of
 from slicer.broker.protocol.messages import Acquire, Granted, Preview, Release, Waiting
 from slicer.broker.protocol.wire import ErrorReply
-from slicer.errors import BackendError, BrokerError, BusyError, RequestCancelled, SlicerError
+from slicer.errors import BackendError, BrokerError, BusyError, RequestCancelled
 from slicer.kernel.sleep import soonest, until_readable
 from slicer.record import replace
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
-    from typing import Any
 
     from slicer.broker.protocol.messages import Binding, Previewed
     from slicer.ledger.held_lease import HeldLease
@@ -73,9 +72,6 @@ class Asking:
         self._call = acquire_of(prepared, binding, ahead_of)
         self._ledger = ledger
         self._connection: Connection | None = None
-        self._may_start = False  # its turn is near: its scope may stand before its lease
-        self._files: tuple[int, int] | None = None  # of the lease to come, once a keeper has it
-        self._guard = -1  # readable once that keeper has ended
         self._bell = -1  # another thread wants us to look
         self._began = time.monotonic()
         self._lost_at: float | None = None  # monotonic: since when nobody hears us
@@ -115,7 +111,6 @@ class Asking:
                     return self._granted(reply.message)
                 assert isinstance(reply.message, Waiting)
                 said = reply.message
-                self._may_start = said.may_start
                 self.busy = replace(said.busy, why=said.why or said.busy.why)
         except Lost:
             self._lose()
@@ -190,17 +185,13 @@ class Asking:
     def watched(self) -> tuple[list[int], float | None]:
         """The descriptors and the seconds after which to look: one is readable, or the time is over."""
         descriptors = [self._bell] if self._bell >= 0 else []
-        if self._guard >= 0:
-            descriptors.append(self._guard)
         if self._connection is not None:
             descriptors.append(self._connection.fileno())
         due = soonest(self._answer_by, self._again_at)
         return descriptors, None if due is None else max(0.0, due - time.monotonic())
 
     def woken(self, ready: Collection[int]) -> None:
-        """Raises BackendError where the scope that stood already is lost."""
-        if self._guard >= 0 and self._guard in ready:
-            raise BackendError("its scope was stopped while the job waited", where=self._draft.unit)
+        """Nothing: :meth:`look` reads what has come."""
 
     def interrupt(self) -> None:
         """Make a :meth:`wait` in another thread look again."""
@@ -223,44 +214,11 @@ class Asking:
             held = self.look()
             if held is not None:
                 return held
-            if self._may_start and hooks.reaches_front is not None:
-                hooks = self._prepare(hooks)
-                continue
             descriptors, limit_s = self.watched()
             told_s = None if hooks.still_waits is None else hooks.still_waits(self.why())
             if not hooks.cancel.is_cancelled:
-                ready = until_readable(descriptors, soonest(limit_s, told_s), self._ledger.mask)
-                self.woken(ready)
+                until_readable(descriptors, soonest(limit_s, told_s), self._ledger.mask)
         raise BusyError(self.why(), waited_s=time.monotonic() - self._began)
-
-    # -- the scope before the lease ----------------------------------------------------------------------
-
-    def _prepare(self, hooks: Hooks) -> Hooks:
-        """Have the scope started, once. If that fails, it is tried again with the lease, and told."""
-        assert hooks.reaches_front is not None
-        try:
-            self._guard = hooks.reaches_front(self)
-        except SlicerError:
-            pass  # nothing is prepared
-        return replace(hooks, reaches_front=None)
-
-    @property
-    def descriptors(self) -> tuple[int, ...]:
-        """The one that will hold the lease in our own books. Raises StateError."""
-        if self._files is None:
-            self._files = self._ledger.make_unnamed()
-        return self._files[:1]
-
-    @property
-    def private(self) -> tuple[int, ...]:
-        """The descriptors that nobody else may inherit."""
-        connection = -1 if self._connection is None else self._connection.fileno()
-        writer = -1 if self._files is None else self._files[1]
-        return tuple(fd for fd in (self._bell, connection, writer) if fd >= 0)
-
-    def tell_lease(self, known: dict[str, Any]) -> None:
-        """Set fields of the lease to come that are known already."""
-        self._draft = replace(self._draft, **known)
 
     def leave(self) -> None:
         """Leave the queue, or give back what was granted meanwhile. Safe to repeat."""
@@ -272,11 +230,9 @@ class Asking:
     def close(self) -> None:
         """Give up the descriptors. Safe to repeat."""
         self._hang_up()
-        for fd in (self._bell, self._guard, *(self._files or ())):
-            if fd >= 0:
-                os.close(fd)
-        self._bell = self._guard = -1
-        self._files = None
+        if self._bell >= 0:
+            os.close(self._bell)
+            self._bell = -1
 
     # -- the lease ---------------------------------------------------------------------------------------
 
@@ -290,15 +246,13 @@ class Asking:
             slots=theirs.slots, priority=theirs.priority, forced=theirs.forced, since_s=theirs.since_s,
         )  # fmt: skip
         try:
-            held = self._ledger.note_granted(lease, self._files)
-            self._files = None
+            held = self._ledger.note_granted(lease)
         except BaseException:
             self._hang_up()
             give_back(path, job, self._ledger.warn)
             raise
         held.postponed.append(self.close)
-        if not lease.cgroup or lease.cgroup != theirs.cgroup:  # else it counts by the scope already
-            held.gives_back = lambda: give_back(path, job, self._ledger.warn)
+        held.gives_back = lambda: give_back(path, job, self._ledger.warn)
         return held
 
     def hand_over(self) -> Connection | None:

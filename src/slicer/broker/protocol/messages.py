@@ -62,10 +62,6 @@ class Acquire:
 class Start:
     """Put a keeper into the scope of a lease: the process ``keeper``, which started at ``keeper_start``.
 
-    A ticket whose :class:`Waiting` said ``may_start`` may have it before its lease: then nothing but the
-    keeper belongs in there until :class:`Granted`. Not with RuntimeMaxSec, which counts from the scope's
-    start, not with ``share_cap``, and not out of another job.
-
     It must be alive, and its real, effective and saved uid that of the caller and of the lease. Its start is
     field 22 of /proc/PID/stat; by that nobody else is taken for it who got its pid later. ``limits``
     are directives in the words of a profile, resolved: ("CPUQuota", "200%"). ``share_cap``: the driver is
@@ -175,12 +171,11 @@ class Waiting:
     busy: Busy  # the leases in it have no commands but the caller's own
     starts_in_s: float | None  # expected; None: it depends on a job that gave no estimate
     why: str  # a cap or a share of the administrator's policy, in words; "" where that is not the reason
-    may_start: bool = False  # its turn is near: Start is possible already, and stays so
 
 
 @record
 class Granted:
-    """``lease`` has its keeper and its cgroup only where its scope stands already."""
+    """The lease, still without a keeper and a cgroup."""
 
     lease: Lease
     waited_s: float

@@ -1,4 +1,4 @@
-"""Whose turn is near, and one user after the other. Pure."""
+"""One user after the other, and one request in the place of another. Pure."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     T = TypeVar("T")
 
 
-_DEPTH = 2
 _MOST_MOVED = 64
 
 
@@ -55,20 +54,3 @@ def put_ahead(
 def _kinds(ticket: Ticket, counted: Container[str]) -> set[str]:
     """What others could want, too."""
     return {name for name in ticket.slots if name in counted} | ({"gpus"} if ticket.gpus else set())
-
-
-def nearest(queue: Iterable[Ticket], is_over_cap: Callable[[Ticket], bool]) -> list[Ticket]:
-    """The requests that could be the next to be served, out of a queue in order.
-
-    These are the first two of each kind: of those that want GPUs, and of those that want slots of the same
-    names. (Two, because of short jobs the next one ends before the scope of the one behind it stands.) Who is
-    over a cap is passed over, but may be served when a job of the same user ends. So the first of each user
-    that is over a cap are among them, too.
-    """
-    found: dict[object, list[Ticket]] = {}
-    for ticket in queue:
-        kind = "gpus" if ticket.gpus else tuple(sorted(ticket.slots))
-        of_kind = found.setdefault((kind, ticket.uid if is_over_cap(ticket) else None), [])
-        if len(of_kind) < _DEPTH:
-            of_kind.append(ticket)
-    return [ticket for of_kind in found.values() for ticket in of_kind]

@@ -8,8 +8,6 @@ order of writes is such that the broker may be killed between any two:
 - The lease names its keeper, unit and cgroup before systemd is asked for the scope. So whoever is in a scope
   of ours is known.
 - A ticket goes after its lease has come.
-- A scope that is started before its lease is written down before systemd is asked, too. That stays until the
-  lease ends, or, where none came, until systemd has stopped the scope.
 """
 
 from __future__ import annotations
@@ -30,11 +28,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from typing import TypeVar
 
-    _Record = TypeVar("_Record", Lease, Ticket, "Claim", "EarlyScope", Finished)
+    _Record = TypeVar("_Record", Lease, Ticket, "Claim", Finished)
 
 _MAX_BYTES = 1 << 16
 _END = ".end"  # of a job's name in the claims' folder: what its client said of its end
-_EARLY = ".early"  # likewise: its scope was started before it had its lease
 _NO_HINT = "only root writes here: see what did, then systemctl restart slicer-broker.service"
 RULES = replace(
     LEDGER, is_closed=False, hint=_NO_HINT, writable_hint=_NO_HINT, file_hint=_NO_HINT,
@@ -60,26 +57,11 @@ class Claim:
 
 
 @record
-class EarlyScope:
-    """A scope that was started for a ticket, before its lease."""
-
-    job: str
-    uid: int
-    keeper: int
-    cgroup: str
-    slice: str  # "gpu" or "cpu"
-    fence: str  # as in Start
-    devices: tuple[str, ...]  # likewise
-    has_fence: int  # 1: it is fenced off from all GPUs, until it has some
-
-
-@record
 class Found:
     """What is in the files."""
 
     leases: tuple[tuple[Lease, Claim, Finished | None], ...]
     tickets: tuple[Ticket, ...]
-    early: tuple[EarlyScope, ...]  # some of them neither have a ticket nor a lease any more
 
 
 class Book:
@@ -122,18 +104,7 @@ class Book:
         self._remove(self._leases, job)
         faults.point("broker-lease-unlinked")
         self._remove(self._claims, job + _END)
-        self.drop_early(job)
         self._remove(self._claims, job)
-
-    # -- scopes before their leases ----------------------------------------------------------------------
-
-    def add_early(self, early: EarlyScope) -> None:
-        """Write down a scope that systemd is about to be asked for."""
-        self._put(self._claims, early.job + _EARLY, early)
-
-    def drop_early(self, job: str) -> None:
-        """Take it off. It need not be there."""
-        self._remove(self._claims, job + _EARLY)
 
     # -- tickets -----------------------------------------------------------------------------------------
 
@@ -159,13 +130,8 @@ class Book:
             told = self._read(self._claims, lease.job + _END, Finished)
             leases.append((replace(lease, command=claim.command), claim, told))
         known = {lease.job for lease, _, _ in leases}
-        early = []
         for name in self._names(self._claims):
-            if name.endswith(_EARLY):
-                found = self._read(self._claims, name, EarlyScope)
-                if found is not None and found.job + _EARLY == name:
-                    early.append(found)
-            elif name.removesuffix(_END) not in known:
+            if name.removesuffix(_END) not in known:
                 self._remove(self._claims, name)
         tickets = []
         for ticket in self._read_all(self._tickets, Ticket):
@@ -173,7 +139,7 @@ class Book:
                 self._remove(self._tickets, ticket.job)
             else:
                 tickets.append(ticket)
-        return Found(tuple(leases), tuple(tickets), tuple(early))
+        return Found(tuple(leases), tuple(tickets))
 
     def _read_all(self, folder: Directory, kind: type[_Record]) -> Iterator[_Record]:
         for name in self._names(folder):
@@ -216,9 +182,8 @@ class Book:
         return is_plain
 
     def _put(
-        self, folder: Directory, name: str, what: Lease | Ticket | Claim | EarlyScope | Finished,
-        mode: int = 0o600,
-    ) -> None:  # fmt: skip
+        self, folder: Directory, name: str, what: Lease | Ticket | Claim | Finished, mode: int = 0o600
+    ) -> None:
         try:
             fd = folder.replace(name, statefile.encode(what), mode=mode)
         except OSError as error:

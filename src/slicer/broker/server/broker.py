@@ -11,7 +11,6 @@ from slicer.broker.server.accounts import Accounts
 from slicer.broker.server.book import RULES, Book
 from slicer.broker.server.connections import Connections
 from slicer.broker.server.deciding import Decider
-from slicer.broker.server.front import Front
 from slicer.broker.server.leftovers import Leftovers
 from slicer.broker.server.loop import Loop, now_s
 from slicer.broker.server.overtime import Overtime
@@ -67,9 +66,8 @@ class Broker:
             lambda half: Accounts(half, directory=places.accounts, warn=warn),
         )  # fmt: skip
         self._register = Register(
-            Book(base, warn), self._loop, warn, self._unsettle, self._ended, self._rulebook.book,
-            lambda waiter: self._front.left(waiter),
-        )  # fmt: skip
+            Book(base, warn), self._loop, warn, self._unsettle, self._ended, self._rulebook.book
+        )
         self._decider = Decider(self._register, self._rulebook, warn)
         self._scopes = Scopes(self._loop, base.own_folder("slices"))
         self._queueing: Queueing | None = None
@@ -79,15 +77,12 @@ class Broker:
             self._rulebook.groups(holding.lease.uid, holding.claim.gids)
             self._rulebook.granted(holding)
         wishes = Wishes(self._register, self._rulebook, self._decider, host())
-        self._front = front = Front(
-            self._register, self._scopes, wishes, self._rulebook, self._loop, log
-        )
-        self._overtime = Overtime(self._register, self._rulebook, front, self._loop, log)
+        self._overtime = Overtime(self._register, self._rulebook, self._loop, log)
         self._queueing = queueing = Queueing(
-            self._register, self._decider, self._rulebook, front, self._overtime, self._loop, log
+            self._register, self._decider, self._rulebook, self._overtime, self._loop, log
         )
         self._leftovers = Leftovers(self._register, self._scopes, self._loop, log)
-        scoping = Scoping(self._register, self._scopes, wishes, queueing, front, log)
+        scoping = Scoping(self._register, self._scopes, wishes, queueing, log)
         service = Service(self._register, self._decider, self._rulebook, queueing, scoping)
         self._connections = Connections(listener, self._loop, service.call, queueing.gone)
         faults.point("broker-loaded")
@@ -149,9 +144,7 @@ class Broker:
         """Whether somebody waits, or something is not done."""
         register = self._register
         is_starting = any(each.is_starting for each in register.holdings.values())
-        is_busy = (
-            is_starting or self._connections.must_stay or self._overtime.is_expected() or self._front.is_busy
-        )
+        is_busy = is_starting or self._connections.must_stay or self._overtime.is_expected()
         return bool(len(self._connections) or register.waiters or is_busy)
 
     def close(self) -> None:

@@ -9,7 +9,6 @@ from slicer.broker.rules import units
 from slicer.broker.server.peers import BadKeeper, check_keeper
 from slicer.broker.server.refusal import Refusal
 from slicer.broker.server.watch import open_process
-from slicer.kernel import cgroup
 from slicer.model import ScopeSpec, unit_name
 
 TYPE_CHECKING = False
@@ -40,19 +39,13 @@ def opened(call: Call) -> Iterator[int]:
 
 
 def check_free(register: Register, job: str, pid: int) -> None:
-    """Refuse a keeper that is, or will soon be, in the scope of another job that may still get GPUs.
+    """Refuse a keeper that is on its way into the scope of another job. Raises Refusal.
 
-    It could open them in there, and take them along when it is moved. Of a scope whose job has its lease the
-    register knows what came out of it. Raises Refusal.
+    It could open that job's GPUs in there, and take them along when it is moved. Once it has arrived, the
+    register knows that it came out of that scope.
     """
-    coming = {each.lease.job for each in register.holdings.values() if each.is_starting_with(pid)}
-    here = f"{cgroup.of(pid)}/"
-    for waiter in register.waiters.values():
-        early = waiter.early
-        if early is not None and (early.record.keeper == pid or here.startswith(f"{early.record.cgroup}/")):
-            coming.add(waiter.ticket.job)
-    if coming - {job}:
-        raise Refusal("BadProcess", "the process is in the scope of another job, or on its way there")
+    if any(each.is_starting_with(pid) and each.lease.job != job for each in register.holdings.values()):
+        raise Refusal("BadProcess", "the process is on its way into the scope of another job")
 
 
 def scope_of(asked: Start, uid: int, properties: tuple[Property, ...]) -> ScopeSpec:

@@ -57,7 +57,7 @@ class Leftovers:
 
     def _is_left(self, place: str) -> bool:
         job = job_of_unit(os.path.basename(place))
-        if not is_job_id(job) or job in self._register.holdings or job in self._register.waiters:
+        if not is_job_id(job) or job in self._register.holdings:
             return False
         try:
             return os.path.exists(cgroup.path_of(place)) and not cgroup.lives(place)

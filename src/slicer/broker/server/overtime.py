@@ -12,7 +12,6 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from slicer.broker.server.front import Front
     from slicer.broker.server.loop import Loop
     from slicer.broker.server.register import Holding, Register
     from slicer.broker.server.rulebook import Rulebook
@@ -24,11 +23,10 @@ class Overtime:
     """Ends who holds something for too long."""
 
     def __init__(
-        self, register: Register, rulebook: Rulebook, front: Front, on: Loop, log: Callable[[str], None]
+        self, register: Register, rulebook: Rulebook, on: Loop, log: Callable[[str], None]
     ) -> None:
         self._register = register
         self._rulebook = rulebook
-        self._front = front
         self._loop = on
         self._log = log
         for holding in register.holdings.values():
@@ -37,7 +35,7 @@ class Overtime:
     def expect(self, holding: Holding) -> None:
         """See to the end of a lease that was given."""
         end_s = self._rulebook.hold_until_s(holding)
-        if end_s is not None and (not holding.claim.held or holding.early is not None):
+        if end_s is not None and not holding.claim.held:
             holding.limit = self._loop.when(end_s, lambda: self._end(holding))
 
     def is_expected(self) -> bool:
@@ -46,12 +44,10 @@ class Overtime:
         return any(each.limit is not None and each.claim.binding == "process" for each in holdings)
 
     def _end(self, holding: Holding) -> None:
-        told = f"uid {holding.lease.uid}: {holding.lease.job} has held what it has for too long"
         if holding.claim.held or holding.is_starting:
-            if holding.early is not None:  # its scope stood when there was no such limit yet
-                self._log(f"<5>{told}")
-                self._front.end(holding)
-        elif holding.claim.binding == "scope":  # slicer's own process, whose command was never started
+            return  # systemd ends its scope
+        told = f"uid {holding.lease.uid}: {holding.lease.job} has held what it has for too long"
+        if holding.claim.binding == "scope":  # slicer's own process, whose command was never started
             self._log(f"<5>{told}")
             self._register.release(holding)
         else:

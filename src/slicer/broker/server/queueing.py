@@ -31,10 +31,9 @@ if TYPE_CHECKING:
     from slicer.broker.server.connections import Call, Connection
     from slicer.broker.server.decided import Decided
     from slicer.broker.server.deciding import Decider
-    from slicer.broker.server.front import Front
     from slicer.broker.server.loop import Due, Loop
     from slicer.broker.server.overtime import Overtime
-    from slicer.broker.server.register import Holding, Register
+    from slicer.broker.server.register import Register
     from slicer.broker.server.requests import Caller
     from slicer.broker.server.rulebook import Rulebook
     from slicer.model import Lease, Ticket
@@ -53,11 +52,10 @@ class Queueing:
     """The requests of all users. :meth:`settle` is to be called whenever :attr:`is_unsettled`."""
 
     def __init__(
-        self, register: Register, decider: Decider, rulebook: Rulebook, front: Front, overtime: Overtime,
-        on: Loop, log: Callable[[str], None],
+        self, register: Register, decider: Decider, rulebook: Rulebook, overtime: Overtime, on: Loop,
+        log: Callable[[str], None],
     ) -> None:  # fmt: skip
         self._register = register
-        self._front = front
         self._decider = decider
         self._rulebook = rulebook
         self._overtime = overtime
@@ -111,10 +109,9 @@ class Queueing:
         asked, caller = call.message, self.caller(call)
         known = self._register.holdings.get(asked.job)
         if known is not None:
-            has_scope = known.claim.held or known.is_starting
-            if not _is_same(known.lease, caller) or (has_scope and known.early is None):
+            if not _is_same(known.lease, caller) or known.claim.held or known.is_starting:
                 raise Refusal("JobExists", f"there is a job {asked.job} already")
-            self._tell_granted(call.connection, known)  # its connection broke before it heard
+            call.connection.send(known.granted())  # its connection broke before it heard
             return
         waiter = self._register.waiters.get(asked.job)
         if waiter is None:
@@ -210,7 +207,6 @@ class Queueing:
         self.is_unsettled = bool(self._came)
         if found.must_look:
             self.look_again()
-        self._front.offer_soon(found)
         if found.queue and self._news is None:
             self._news = self._loop.after(_TELLS_S, self._tell_news)
 
@@ -235,27 +231,18 @@ class Queueing:
         now_s = proc.now_s()
         lease = requests.draft_of(ticket, self._decider.observer.indices(gpus), gpus, now_s)
         lease = replace(lease, forced=int(is_forced))
-        early = self._front.standing(waiter)
-        lease = lease if early is None else early.named_in(lease)
-        is_held, its_slice = (0, "") if early is None else (int(not early.is_starting), early.record.slice)
         claim = Claim(
-            ticket.job, ticket.command, asked.binding, is_held, max(0.0, now_s - ticket.arrived_s),
-            waiter.gids, (), its_slice,
+            ticket.job, ticket.command, asked.binding, 0, max(0.0, now_s - ticket.arrived_s),
+            waiter.gids, (), "",
             *self._rulebook.measure(gpus, ticket.vram_mib, self._decider.devices_seen()),
         )  # fmt: skip
         holding = self._register.add(lease, claim, process)
-        holding.early, waiter.early, waiter.process = early, None, None
+        waiter.process = None  # taken over
         self._register.leave(waiter)
         self._rulebook.granted(holding)
         self._overtime.expect(holding)
         self._log(f"<6>uid {lease.uid}: {lease.job} has {_words(lease)} (pid {lease.pid})")
-        self._tell_granted(connection, holding)
-
-    def _tell_granted(self, connection: Connection, holding: Holding) -> None:
-        if holding.early is not None:
-            self._front.grant(holding, connection)
-        else:
-            connection.send(holding.granted())
+        connection.send(holding.granted())
 
     def _answer_new(self, came: list[Waiter], found: Decided) -> list[Waiter]:
         """Tell those who came and were granted nothing why; who does not wait, or not for this, leaves.
@@ -320,8 +307,9 @@ class Queueing:
         if waiter.told == (busy, starts_s, why):
             return False
         waiter.told = busy, starts_s, why
-        waiter.news = messages.Waiting(waiter.ticket.job, busy, starts_in_s, why, waiter.may_start)
-        waiter.connection.send(waiter.news, continues=True)
+        waiter.connection.send(
+            messages.Waiting(waiter.ticket.job, busy, starts_in_s, why), continues=True
+        )
         return True
 
     def _tell_news(self) -> None:

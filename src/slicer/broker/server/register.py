@@ -17,10 +17,9 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from slicer.broker.protocol.messages import Acquire, Finished, Waiting
-    from slicer.broker.server.book import Book, Claim, EarlyScope
+    from slicer.broker.protocol.messages import Acquire, Finished
+    from slicer.broker.server.book import Book, Claim
     from slicer.broker.server.connection import Connection
-    from slicer.broker.server.early import Early
     from slicer.broker.server.loop import Due, Loop
     from slicer.broker.server.watch import ScopeWatch
     from slicer.model import Busy, Lease, Ticket, Usage
@@ -37,7 +36,6 @@ class Holding:
         self.process: ProcessWatch | None = None
         self.scope: ScopeWatch | None = None
         self.is_starting = False  # systemd is at it
-        self.early: Early | None = None  # its scope was started before it was granted
         self.limit: Due | None = None  # when it ends by the policy, unless it has a scope, which systemd ends
 
     def is_starting_with(self, pid: int) -> bool:
@@ -69,9 +67,6 @@ class Waiter:
         self.is_written = False
         self.waits = True  # else it is told at once that it cannot have it
         self.told: tuple[Busy, int | None, str] | None = None  # the last Waiting, as far as it matters
-        self.news: Waiting | None = None  # the whole of it
-        self.may_start = False  # its scope, before it has its lease
-        self.early: Early | None = None  # that one
         self.patience: Due | None = None
         self.absence: Due | None = None  # when its place is lost, while it is absent
         self.process: ProcessWatch | None = None
@@ -109,10 +104,10 @@ class Register:
 
     def __init__(
         self, book: Book, on: Loop, warn: Callable[[str], None], changed: Callable[[], None],
-        ended: Callable[[Holding], None], book_ended: Callable[[], None], left: Callable[[Waiter], None],
+        ended: Callable[[Holding], None], book_ended: Callable[[], None],
     ) -> None:  # fmt: skip
         """``changed``: somebody's turn may have come. ``ended``: a lease is over; ``book_ended`` writes that
-        into the accounts. ``left``: a ticket is off the queue, and may have a scope.
+        into the accounts.
         """
         self.book = book
         self._loop = on
@@ -120,8 +115,6 @@ class Register:
         self._changed = changed
         self._ended = ended
         self._book_ended = book_ended
-        self._left = left
-        self.early_scopes: tuple[EarlyScope, ...] = ()  # that an earlier broker had started
         self._over: list[str] = []  # jobs whose leases are over, and still written down
         self.holdings: dict[str, Holding] = {}
         self.waiters: dict[str, Waiter] = {}
@@ -136,7 +129,6 @@ class Register:
         """Take over what an earlier broker wrote down. Raises StateError."""
         found = self.book.load()
         boot = proc.boot_id()
-        self.early_scopes = found.early
         for lease, claim, told in found.leases:
             holding = self.holdings[lease.job] = Holding(lease, claim)
             holding.told = told
@@ -169,19 +161,13 @@ class Register:
     # -- leases ------------------------------------------------------------------------------------------
 
     def add(self, lease: Lease, claim: Claim, process: ProcessWatch) -> Holding:
-        """A lease that is granted now, to the ``process`` that asked. Its watch is taken over.
-
-        If it is held already, its scope alone counts, and :meth:`start_watching` has to follow.
-        """
+        """A lease that is granted now, to the ``process`` that asked. Its watch is taken over."""
         if lease.job in self._over:
             self.finish()
         self.book.add(lease, claim)
         holding = self.holdings[lease.job] = Holding(lease, claim)
-        if claim.held:
-            process.close()
-        else:
-            process.then(lambda: self._lost_process(holding))
-            holding.process = process
+        process.then(lambda: self._lost_process(holding))
+        holding.process = process
         return holding
 
     def rewrite(self, holding: Holding, lease: Lease) -> None:
@@ -319,5 +305,4 @@ class Register:
             del self.waiters[job]
             if waiter.is_written:
                 self.book.drop_ticket(job)
-            self._left(waiter)
             self._changed()

@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
     from slicer.broker.protocol.messages import Start
     from slicer.broker.server.connections import Call, Connection
-    from slicer.broker.server.front import Front
     from slicer.broker.server.queueing import Queueing
     from slicer.broker.server.register import Holding, Register
     from slicer.broker.server.scopes import Scopes
@@ -31,26 +30,21 @@ class Scoping:
     """Starts scopes, and acts on them. Each answers its call when systemd has answered."""
 
     def __init__(
-        self, register: Register, scopes: Scopes, wishes: Wishes, queueing: Queueing, front: Front,
+        self, register: Register, scopes: Scopes, wishes: Wishes, queueing: Queueing,
         log: Callable[[str], None],
     ) -> None:  # fmt: skip
         self._register = register
         self._scopes = scopes
         self._wishes = wishes
         self._queueing = queueing
-        self._front = front
         self._log = log
         self._asking: dict[str, Connection] = {}  # who hears of a scope that is being started, by job
 
     # -- starting ----------------------------------------------------------------------------------------
 
     def start(self, call: Call) -> None:
-        """Put the keeper into the scope of its lease, or of its ticket."""
+        """Put the keeper into the scope of its lease."""
         asked, connection = call.message, call.connection
-        waiter = self._register.waiters.get(asked.job)
-        if waiter is not None and waiter.ticket.uid == connection.peer.uid:
-            self._front.start(call, waiter)
-            return
         holding = self._own(asked.job, connection)
         if holding.claim.binding != "scope":
             raise Refusal("BadProcess", "this lease is bound to a process: it has no scope")
@@ -84,9 +78,6 @@ class Scoping:
         Raises Refusal where another keeper has the scope.
         """
         is_same = holding.lease.keeper == pid
-        if holding.is_starting and is_same and holding.early is not None:
-            holding.early.connection = connection
-            return True
         if holding.is_starting and is_same:
             self._asking[holding.lease.job] = connection
             return True
@@ -124,7 +115,6 @@ class Scoping:
         cap = self._wishes.driver_cap(holding, wish)
         lease = holding.lease
         connection.send(messages.StartedScope(lease.unit, lease.cgroup, wish.words, wish.is_fenced, cap))
-        self._front.stands(holding)
         if not is_populated:
             self._register.look_again(holding)  # its keeper has ended meanwhile
 

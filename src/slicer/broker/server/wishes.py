@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from slicer.broker.protocol.messages import Set, Start
-    from slicer.broker.server.book import EarlyScope
     from slicer.broker.server.deciding import Decider
     from slicer.broker.server.register import Holding, Register
     from slicer.broker.server.rulebook import Rulebook
@@ -26,7 +25,6 @@ if TYPE_CHECKING:
 _CONTAINER = "/run/systemd/container"  # which container that is; systemd writes it
 # Nodes that root may open, to no effect, and that the broker's own device rules do not allow.
 _CLOSED = ("/dev/fuse", "/dev/net/tun", "/dev/loop-control", "/dev/uinput", "/dev/vhost-net")
-NO_CAP_ASKED = "it was not asked to"  # why the driver caps no scope
 _LEAST_S = 1.0  # of a time limit: 0 would be none
 
 
@@ -38,7 +36,6 @@ class Wish:
     words: tuple[str, ...]  # their directives
     is_fenced: bool
     has_cap: bool  # the driver is to keep the share of its GPUs
-    has_fence: bool = False  # systemd is told so; whether it can keep it is another question
 
 
 class Wishes:
@@ -56,10 +53,10 @@ class Wishes:
         wanted = limits.checked(asked.limits, self._host, is_roots=lease.uid == 0)
         wanted = limits.held_at_most(wanted, self._left_s(holding))
         has_own_rules = any(each.name in DIRECTIVES for each in wanted)  # only root's can
-        fenced = () if has_own_rules else self.fence(asked, holding)
+        fenced = () if has_own_rules else self._fence(asked, holding)
         found = (*wanted, *fenced)
         is_fenced = bool(fenced) and filters_devices()
-        return Wish(found, tuple(each.name for each in found), is_fenced, asked.share_cap, bool(fenced))
+        return Wish(found, tuple(each.name for each in found), is_fenced, asked.share_cap)
 
     def _left_s(self, holding: Holding) -> float | None:
         """How long the job may go on: it holds what it came out of, too. None: there is no limit."""
@@ -73,12 +70,7 @@ class Wishes:
         """What a user may change of a scope that stands. Raises RefusedError."""
         return limits.changes(asked.limits, self._host, is_roots=uid == 0)
 
-    def knows_nodes(self) -> bool:
-        """Whether a fence can be made around each of the GPUs."""
-        gpus = self._decider.observer.gpus
-        return fence.minors_of([gpu.uuid for gpu in gpus], gpus) is not None
-
-    def fence(self, asked: Start | EarlyScope, holding: Holding) -> tuple[Property, ...]:
+    def _fence(self, asked: Start, holding: Holding) -> tuple[Property, ...]:
         """The device fence of a job; () for none. Raises RefusedError where it must have one and cannot."""
         word, extra = self._fence_word(asked, holding)
         if word == "off" or (word == "auto" and not has_nvidia()):
@@ -93,7 +85,7 @@ class Wishes:
             return ()
         return fence.properties(minors, device_nodes.caps_of(minors), extra)
 
-    def _fence_word(self, asked: Start | EarlyScope, holding: Holding) -> tuple[str, tuple[str, ...]]:
+    def _fence_word(self, asked: Start, holding: Holding) -> tuple[str, tuple[str, ...]]:
         """Whether there is to be a fence, and what may be opened besides: the administrator's word.
 
         Root is the administrator: of its own jobs the profile's words count as they are.
@@ -123,7 +115,7 @@ class Wishes:
         """Have the driver hold the scope to its share of its GPUs. Returns why it does not; "": it does."""
         lease = holding.lease
         if not wish.has_cap:
-            return NO_CAP_ASKED
+            return "it was not asked to"
         if lease.vram_mib is None:
             return "the job has no share of a GPU"
         gpus = sorted(self._gpus(holding))
