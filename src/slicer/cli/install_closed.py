@@ -35,7 +35,7 @@ def close(root: str, prefix: str, *, yes: bool, force: bool, dry_run: bool) -> i
         if not click.confirm("Close it?", err=True):
             say.line("nothing was changed")
             return EX_SLICER
-    return _told(apply(settled, force=force), "undo: slicer install --closed-shop --undo")
+    return _told(apply(settled, force=force), "closed", "undo: slicer install --closed-shop --undo")
 
 
 def open_again(root: str, prefix: str, *, force: bool, dry_run: bool) -> int:
@@ -48,7 +48,7 @@ def open_again(root: str, prefix: str, *, force: bool, dry_run: bool) -> int:
         output.show(_intended(settled, "remove"), cuts=False)
         return EX_OK
     report = remove(settled, force=force)
-    return _told(report, "open: whoever may read and write /dev/nvidia* can use the GPUs")
+    return _told(report, "opened", "open: whoever may read and write /dev/nvidia* can use the GPUs")
 
 
 def with_closed(settled: Plan, root: str, prefix: str) -> Plan:
@@ -100,10 +100,15 @@ def _intended(settled: Plan, verb: str) -> list[Line]:
     return [*output.rows(rows), *(Line(f"{when}  {command_text(each)}") for each in settled.commands)]
 
 
-def _told(report: Report, last: str) -> int:
+def _told(report: Report, verb: str, last: str) -> int:
+    """Show what was done, and ``last`` if all of it was; the exit code. ``verb``: what was to be done."""
     rows = [(done.status, done.action.destination, done.action.what) for done in report.files]
-    output.show([*output.rows(rows), *(Line(ran_line(ran)) for ran in report.commands), Line(""), Line(last)])
-    return EX_SLICER if any(ran.exit_code for ran in report.commands) else EX_OK
+    shown = [*output.rows(rows), *(Line(ran_line(ran)) for ran in report.commands)]
+    edited = [visible(done.action.destination) for done in report.files if done.status == "edited"]
+    output.show(shown if edited else [*shown, Line(""), Line(last)])
+    if edited:
+        say.line(f"not {verb}: edited by somebody and left alone: {', '.join(edited)} (add --force)")
+    return EX_SLICER if edited or any(ran.exit_code for ran in report.commands) else EX_OK
 
 
 def ran_line(ran: Ran) -> str:
