@@ -334,6 +334,27 @@ def test_its_removal_opens_the_shop_and_switches_the_broker_off(shop: Shop) -> N
     assert not shop.ran.exists()
 
 
+def test_its_removal_tells_how_a_shop_is_opened_whose_file_was_edited(shop: Shop) -> None:  # W23
+    drop_in = Path("/usr/local/lib/systemd/system/user.slice.d/50-slicer-closed-shop.conf")
+    drop_in.write_text(drop_in.read_text() + "# and one line more\n")
+    told = removed()
+    try:
+        assert shop.is_closed()
+        assert "GPUs are still closed, by a file that somebody edited" in told
+        (command,) = [line for line in told.splitlines() if line.startswith("  rm -f ")]
+        run("sh", "-c", command)
+        run(*told.partition("and after that: ")[2].splitlines()[0].split())
+        assert not shop.is_closed()
+    finally:
+        drop_in.unlink(missing_ok=True)
+
+
+def removed() -> str:
+    """What the package's removal says to a person."""
+    command = ("dpkg", "--remove", NAME)
+    return subprocess.run(command, env=ENVIRON, capture_output=True, text=True, check=True).stderr
+
+
 def test_slicer_install_adds_nothing_to_the_package(installed: Path) -> None:
     done = run("/usr/bin/slicer", "install")
     assert "created" not in done, done

@@ -8,7 +8,7 @@ import sys
 import click
 
 from slicer.backend import broker_units, closed_shop, closed_shop_look
-from slicer.backend.install_units import Plan, apply, closed_plan, refuse_nixos, remove
+from slicer.backend.install_units import Plan, Report, apply, closed_plan, refuse_nixos, remove
 from slicer.cli import install_words, output, say
 from slicer.columns import Line
 from slicer.errors import EX_OK, EX_SLICER, UsageError
@@ -32,8 +32,7 @@ def close(*, yes: bool, force: bool, dry_run: bool) -> int:
         if not click.confirm("Close it?", err=True):
             say.line("nothing was changed")
             return EX_SLICER
-    after = [Line("undo: slicer install --closed-shop --undo")]
-    return install_words.tell(apply(settled, force=force), after, removing=False, user=False)
+    return _tell(apply(settled, force=force), "undo: slicer install --closed-shop --undo", removing=False)
 
 
 def open_again(*, force: bool, dry_run: bool) -> int:
@@ -45,8 +44,8 @@ def open_again(*, force: bool, dry_run: bool) -> int:
     if dry_run:
         output.show(install_words.intended(settled, removing=True, force=force), cuts=False)
         return EX_OK
-    after = [Line("open: whoever may read and write /dev/nvidia* can use the GPUs")]
-    return install_words.tell(remove(settled, force=force), after, removing=True, user=False)
+    last = "open: whoever may read and write /dev/nvidia* can use the GPUs"
+    return _tell(remove(settled, force=force), last, removing=True)
 
 
 def with_closed(settled: Plan) -> Plan:
@@ -90,3 +89,13 @@ def _locked_out() -> list[tuple[str, str]]:
         rows.append((counted(len(openers) - _MOST, "more program"), "that have a GPU open"))
     rows.append(("your own shells", "nvidia-smi, say; root can: systemd-run --pipe --wait nvidia-smi"))
     return [(visible(who), visible(why)) for who, why in rows]
+
+
+def _tell(report: Report, last: str, *, removing: bool) -> int:
+    """Say what was done, and ``last`` if nothing was left undone; returns the exit code."""
+    is_whole = all(done.status != "edited" for done in report.files)
+    code = install_words.tell(report, [Line(last)] if is_whole else [], removing=removing, user=False)
+    if is_whole:
+        return code
+    say.line("the shop may still be closed" if removing else "the shop may still be open")
+    return EX_SLICER

@@ -77,3 +77,23 @@ def test_it_is_not_closed_by_mistake(machine: Path, options: tuple[str, ...], sa
     assert done.returncode == 2, done
     assert said in done.stderr
     assert not list(machine.iterdir())
+
+
+def test_a_shop_that_an_edited_file_keeps_shut_is_not_called_open(machine: Path) -> None:  # W23
+    line = [sys.executable, "-m", "slicer", "install", "--closed-shop"]
+
+    def install(*options: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run([*line, *options], capture_output=True, text=True, check=False)
+
+    assert install("--yes").returncode == 0
+    (edited,) = machine.rglob("user.slice.d/*.conf")
+    edited.write_text(edited.read_text() + "# and one line more\n")
+    refused = install("--undo")
+    assert (refused.returncode, edited.exists()) == (125, True), refused
+    assert f"edited by somebody and left alone: {edited} (--force removes)" in refused.stderr
+    assert "the shop may still be closed" in refused.stderr
+    assert "open: whoever" not in refused.stdout
+    assert install("--yes").returncode == 125  # whatever it says by now, it is not what closes the shop
+    opened = install("--undo", "--force")
+    assert (opened.returncode, edited.exists()) == (0, False), opened
+    assert "open: whoever" in opened.stdout
