@@ -22,6 +22,8 @@ from slicer.state.statedir import StateDir
 from tests.patience import DEADLINE_S, until
 from tests.process.harness import SRC, sleeps_in_flock
 
+pytestmark = pytest.mark.both_pythons
+
 ROOT_ONLY = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
 
 
