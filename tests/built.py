@@ -1,4 +1,4 @@
-"""The fixture ``built``: what takes a compiler is made once for all worker processes of a test run.
+"""What takes long to make is made once for all processes of a test run; ``built`` is the fixture for it.
 
 PYTEST_DONT_REWRITE: other plugins import from here, and it asserts nothing.
 """
@@ -13,28 +13,33 @@ from pathlib import Path
 
 import pytest
 
+from tests.shield import SHARED
+
 Built = Callable[[str, Callable[[Path], object]], Path]
 
 
 @pytest.fixture(scope="session")
-def built(tmp_path_factory: pytest.TempPathFactory) -> Built:
-    """Makes something in a directory, unless a worker has made it, and returns the directory."""
-    root = tmp_path_factory.getbasetemp()
-    if "PYTEST_XDIST_WORKER" in os.environ:
-        root = root.parent
+def built() -> Built:
+    """As :func:`make_once`, for what takes a C compiler."""
 
-    def make_once(name: str, make: Callable[[Path], object]) -> Path:
+    def make(name: str, do_make: Callable[[Path], object]) -> Path:
         need_compiler()
-        directory = root / f"built-{name}"
-        with (root / f"lock-{name}").open("w") as file:
-            fcntl.flock(file, fcntl.LOCK_EX)
-            if not (directory / "done").exists():
-                directory.mkdir(exist_ok=True)
-                make(directory)
-                (directory / "done").touch()
-        return directory
+        return make_once(name, do_make)
 
-    return make_once
+    return make
+
+
+def make_once(name: str, make: Callable[[Path], object]) -> Path:
+    """A directory in which ``make`` has made something, unless another process has."""
+    root = Path(os.environ[SHARED])
+    directory = root / f"built-{name}"
+    with (root / f"lock-{name}").open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        if not (directory / "done").exists():
+            directory.mkdir(exist_ok=True)
+            make(directory)
+            (directory / "done").touch()
+    return directory
 
 
 def need_compiler() -> None:

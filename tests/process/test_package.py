@@ -43,9 +43,9 @@ def package(built: Built) -> Path:
 
 
 def make_package(root: Path) -> None:
+    (root / "wheel").symlink_to(checkout.wheel())
     checkout.copy(root / "checkout")
     build(root / "checkout", root / "sdist", "--sdist")
-    build(root / "checkout", root / "wheel", "--wheel")
     with tarfile.open(root / "sdist" / f"{NAME}.tar.gz") as archive:
         archive.extractall(root / "unpacked", filter="data")
     build(root / "unpacked" / NAME, root / "wheel-of-sdist", "--wheel")
