@@ -5,6 +5,8 @@ SUITE := trixie
 MACHINE := namespace
 # More arguments for pytest: make test ARGS='-k lease -x'; for the benchmark, what to measure: make bench ARGS=handoff
 ARGS :=
+# How many processes run this host's own tests, most of which wait for something. With 0, pytest itself does.
+WORKERS := 4
 # How long to soak, in seconds: make soak SOAK=60 ARGS='--seed 1'
 SOAK := 600
 FUZZ := 60
@@ -16,11 +18,14 @@ PRELOAD := src/slicer/share/preload
 C_LINT := -Werror -Wshadow -Wstrict-prototypes -Wold-style-definition -Wformat=2 -Wundef \
 	-Wpointer-arith -Wcast-qual -Wconversion -Wsign-conversion -Wvla -Wimplicit-fallthrough -fanalyzer
 
+# Compiled modules are kept, whatever this shell has set: else each worker compiles all tests anew.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: test lived-in check lib lint machine man run bench soak dist deb install clean
 
 test: $(VENV)/stamp lint
 	$(PY) -m tests.machines prepare
-	$(PY) -m pytest --both-pythons $(ARGS)
+	$(PY) -m pytest --both-pythons --workers $(WORKERS) $(ARGS)
 
 # This host's own rings, on this host as a user might have set it up: NVIDIA's nodes, /etc/slicer, a history, variables.
 # Needs root. With CI=true also the slow tests.
@@ -32,7 +37,7 @@ lived-in: $(LIBRARY)
 # For the hand, in less than a minute: what needs no machine and starts few processes, on all CPUs. Properties are tried
 # with fewer examples.
 check: lint
-	SLICER_TEST_QUICK=1 $(PY) -m pytest --quiet --numprocesses logical -m "not slow" tests/unit $(ARGS)
+	$(PY) -m pytest --quiet --numprocesses logical -m "not slow" tests/unit $(ARGS)
 
 lint: $(LIBRARY) build/lint/stamp
 	$(VENV)/bin/ruff check .

@@ -2,6 +2,8 @@
 
 import signal
 
+import pytest
+
 from tests.shield import raise_shield
 
 # What nohup(1) and a shell's "&" have ignored would be ignored by all that tests start, too.
@@ -11,4 +13,8 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 
 raise_shield()
 
-pytest_plugins = ["tests.machines.plugin"]
+# Assertions in the harness show their values, too.
+HARNESS = ("process", "soak", "systemd", "unit", "broker_box", "broker_client", "media", "patience")
+pytest.register_assert_rewrite(*(f"tests.{name}" for name in HARNESS))
+
+pytest_plugins = ["tests.machines.plugin", "tests.built"]

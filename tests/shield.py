@@ -1,7 +1,7 @@
 """Keeps from the tests what this host is set up with: driver, configuration, history, variables, user's bus.
 
 :func:`raise_shield` does it for pytest and all that it starts. A box that makes its own environment adds
-:func:`variables`. Nothing is done in a test machine, where only the tests set something up.
+:func:`variables`. Nothing is kept from them in a test machine, where only the tests set something up.
 """
 
 from __future__ import annotations
@@ -22,20 +22,25 @@ _DROPPED = (
     "COLUMNS", "LINES", "XDG_RUNTIME_DIR", "DBUS_", "NOTIFY_SOCKET", "INVOCATION_ID", "JOURNAL_STREAM",
 )  # fmt: skip
 _LIBRARIES = "LD_LIBRARY_PATH"
+# The variable that names a directory for what all processes of a test run share (tests/built.py).
+SHARED = "SLICER_TEST_SHARED"
 
 
 def raise_shield() -> None:
     """Change this process's environment. What it names is removed when the process ends."""
-    if "SLICER_TEST_MACHINE" in os.environ or "PYTEST_XDIST_WORKER" in os.environ:
+    if "PYTEST_XDIST_WORKER" in os.environ:
         return  # a worker has inherited it
+    place = Path(tempfile.mkdtemp(prefix="slicer-tests-"))
+    place.chmod(0o755)  # tests give up root
+    atexit.register(_remove, place, os.getpid())
+    os.environ.setdefault(SHARED, str(place))
+    if "SLICER_TEST_MACHINE" in os.environ:
+        return
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     os.environ.setdefault("SLICER_MACHINE_CACHE", str(cache / "slicer" / "machines"))
     for name in list(os.environ):
         if name.startswith(_DROPPED) and not name.startswith(_FOR_TESTS):
             del os.environ[name]
-    place = Path(tempfile.mkdtemp(prefix="slicer-tests-"))
-    place.chmod(0o755)  # tests give up root
-    atexit.register(_remove, place, os.getpid())
     for name in ("CONFIG", "STATE", "DATA", "CACHE"):
         os.environ[f"XDG_{name}_HOME"] = str(place / name.lower())
     libraries = place / "no-driver"

@@ -9,7 +9,6 @@ PYTEST_DONT_REWRITE: tests import names from here before pytest loads it as a pl
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,6 +16,7 @@ from typing import NamedTuple
 
 import pytest
 
+from tests.built import Built
 from tests.fake_nvml import TWO_GPUS
 
 HERE = Path(__file__).parent
@@ -129,12 +129,8 @@ class FakeCuda:
 
 
 @pytest.fixture(scope="session")
-def fake_cuda_library(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    if shutil.which(os.environ.get("CC", "cc")) is None:
-        if os.environ.get("CI"):
-            pytest.fail("no C compiler for the fake CUDA driver")
-        pytest.skip("no C compiler for the fake CUDA driver")
-    return build(tmp_path_factory.mktemp("cuda"))
+def fake_cuda_library(built: Built) -> Path:
+    return built("cuda", build)
 
 
 @pytest.fixture

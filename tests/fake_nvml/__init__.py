@@ -9,11 +9,12 @@ PYTEST_DONT_REWRITE: tests import names from here before pytest loads it as a pl
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 from pathlib import Path
 
 import pytest
+
+from tests.built import Built
 
 SOURCE = Path(__file__).with_name("fake_nvml.c")
 LIBRARY = "libnvidia-ml.so.1"
@@ -76,22 +77,14 @@ class FakeNvml:
         self.write("".join(f"{line}\n" for line in kept))
 
 
-def _built(tmp_path_factory: pytest.TempPathFactory, name: str, *, old_driver: bool) -> Path:
-    if shutil.which(os.environ.get("CC", "cc")) is None:
-        if os.environ.get("CI"):
-            pytest.fail("no C compiler for the fake NVML")
-        pytest.skip("no C compiler for the fake NVML")
-    return build(tmp_path_factory.mktemp(name), old_driver=old_driver)
+@pytest.fixture(scope="session")
+def fake_nvml_library(built: Built) -> Path:
+    return built("nvml", build)
 
 
 @pytest.fixture(scope="session")
-def fake_nvml_library(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return _built(tmp_path_factory, "nvml", old_driver=False)
-
-
-@pytest.fixture(scope="session")
-def old_nvml_library(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return _built(tmp_path_factory, "old-nvml", old_driver=True)
+def old_nvml_library(built: Built) -> Path:
+    return built("old-nvml", lambda to: build(to, old_driver=True))
 
 
 @pytest.fixture

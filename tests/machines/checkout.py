@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import atexit
+import os
 import shutil
 import subprocess
 import sys
 import tempfile
-import threading
 from pathlib import Path
 
+from tests.built import make_once
 from tests.machines.host import ENVIRON, REPO, check
+from tests.shield import SHARED
 
 # In the machine: a plain install of the only wheel in /wheel, so that start-up costs what a user's costs.
 INSTALL = [
@@ -28,20 +30,13 @@ _NOT_SOURCE = shutil.ignore_patterns(
 )  # fmt: skip
 
 
-_scratch: tempfile.TemporaryDirectory[str] | None = None  # with the wheel; it goes when this process ends
-_building = threading.Lock()
-
-
 def wheel() -> Path:
-    """A directory that holds this checkout's wheel and nothing else, for all machines of this process."""
-    global _scratch
-    with _building:
-        if _scratch is None:
-            made = tempfile.TemporaryDirectory(prefix="slicer-wheel-")
-            atexit.register(made.cleanup)
-            _build(Path(made.name))
-            _scratch = made
-        return Path(_scratch.name, "wheel")
+    """A directory that holds this checkout's wheel and nothing else, for all machines of a test run."""
+    if SHARED not in os.environ:
+        made = tempfile.TemporaryDirectory(prefix="slicer-wheel-")
+        atexit.register(made.cleanup)
+        os.environ[SHARED] = made.name
+    return make_once("wheel", _build) / "wheel"
 
 
 def _build(scratch: Path) -> None:

@@ -1,4 +1,4 @@
-"""The pytest side inside a machine: sends every report to the host as a record in standard output.
+"""The side of the pytest that a ring runs: sends every report to the host as a record in standard output.
 
 A record is a line `RECORD_START + JSON`; all else on standard output is what pytest and the tests print.
 """
@@ -30,6 +30,7 @@ class Reporter:
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         data = self._config.hook.pytest_report_to_serializable(config=self._config, report=report)
+        data.pop("node", None)  # the worker that ran it, which pytest-xdist adds
         self._write({"report": data})
 
     def pytest_runtest_logfinish(self, nodeid: str) -> None:

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import itertools
 import os
+import subprocess
+import threading
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import IO, Protocol
 
 from tests.machines.host import MachineError
 from tests.machines.recipe import USERS, Suite
 
 FIRST_UID = 1000
+PIPE_GRACE_S = 2.0
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 _numbers = itertools.count(1)
@@ -117,3 +121,35 @@ def run(
     command = Command(argv, env=env or {}, user=user, cwd=cwd, input=input)
     result = machine.execute(command, timeout_s=timeout_s)
     return result.checked() if check else result
+
+
+def communicate(
+    child: subprocess.Popen[bytes], data: bytes, on_output: Callable[[bytes], None] | None
+) -> tuple[str, str]:
+    """As Popen.communicate, but standard output may be handed on as it comes, and the child's end is enough.
+
+    (A process that the command left behind may hold its pipes open for ever.)
+    """
+    stdout, stderr = bytearray(), bytearray()
+    workers = [
+        threading.Thread(target=_pump, args=(child.stdout, on_output or stdout.extend), daemon=True),
+        threading.Thread(target=_pump, args=(child.stderr, stderr.extend), daemon=True),
+        threading.Thread(target=_feed, args=(child.stdin, data), daemon=True),
+    ]
+    for worker in workers:
+        worker.start()
+    child.wait()
+    for worker in workers:
+        worker.join(PIPE_GRACE_S)
+    return stdout.decode(errors="replace"), stderr.decode(errors="replace")
+
+
+def _pump(stream: IO[bytes], sink: Callable[[bytes], object]) -> None:
+    with stream:
+        while chunk := os.read(stream.fileno(), 65536):
+            sink(chunk)
+
+
+def _feed(stream: IO[bytes], data: bytes) -> None:
+    with suppress(BrokenPipeError), stream:
+        stream.write(data)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import select
 import subprocess
 import sys
@@ -11,9 +10,8 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from dataclasses import asdict
-from typing import IO
 
 from tests.machines import checkout, image
 from tests.machines.guard import Plan
@@ -27,13 +25,12 @@ from tests.machines.host import (
     need_tools,
     tail,
 )
-from tests.machines.machine import PATH, Command, Result
+from tests.machines.machine import PATH, Command, Result, communicate
 from tests.machines.recipe import Suite
 from tests.machines.tether import end_tethered
 
 BOOT_DEADLINE_S = 60.0
 END_DEADLINE_S = 20.0
-PIPE_GRACE_S = 2.0
 _SPACES = ("--mount", "--uts", "--ipc", "--net", "--pid", "--cgroup", "--root", "--wd=/")
 
 
@@ -139,7 +136,7 @@ class NamespaceMachine:
         timer = threading.Timer(timeout_s, self._time_out, (command, child, timed_out))
         timer.start()
         try:
-            stdout, stderr = _communicate(child, command.input, on_output)
+            stdout, stderr = communicate(child, command.input, on_output)
         except BaseException:
             self._kill(command, child)
             raise
@@ -181,35 +178,3 @@ class NamespaceMachine:
 
     def _end(self) -> None:
         end_tethered(self._guard, END_DEADLINE_S)
-
-
-def _communicate(
-    child: subprocess.Popen[bytes], data: bytes, on_output: Callable[[bytes], None] | None
-) -> tuple[str, str]:
-    """As Popen.communicate, but standard output may be handed on as it comes, and the child's end is enough.
-
-    (A process that the command left behind may hold its pipes open for ever.)
-    """
-    stdout, stderr = bytearray(), bytearray()
-    workers = [
-        threading.Thread(target=_pump, args=(child.stdout, on_output or stdout.extend), daemon=True),
-        threading.Thread(target=_pump, args=(child.stderr, stderr.extend), daemon=True),
-        threading.Thread(target=_feed, args=(child.stdin, data), daemon=True),
-    ]
-    for worker in workers:
-        worker.start()
-    child.wait()
-    for worker in workers:
-        worker.join(PIPE_GRACE_S)
-    return stdout.decode(errors="replace"), stderr.decode(errors="replace")
-
-
-def _pump(stream: IO[bytes], sink: Callable[[bytes], object]) -> None:
-    with stream:
-        while chunk := os.read(stream.fileno(), 65536):
-            sink(chunk)
-
-
-def _feed(stream: IO[bytes], data: bytes) -> None:
-    with suppress(BrokenPipeError), stream:
-        stream.write(data)

@@ -3,12 +3,13 @@
 `systemd` runs in the namespace machine, `enforced` in the QEMU machine, both on Debian 13; those marked
 `core` as well also on the other suites of $SLICER_TEST_SUITES (comma-separated; default trixie, with CI=true
 also bookworm). With both marks the QEMU machine, which is slow, is that of Debian 13 alone. With
---both-pythons, the tests in tests/unit and those marked `both_pythons` run once more, in a namespace machine
-that has another Python, but for those marked `one_python`. Inside a machine the marks mean nothing: the tests
-run.
+--both-pythons, the tests marked `both_pythons` run once more, in a namespace machine that has another Python;
+with CI=true so do all in tests/unit, but for those marked `one_python`. Inside a machine the marks mean
+nothing: the tests run.
 
-The namespace machines run side by side, the QEMU machines one after another, and this host's own tests beside
-them all: most tests wait for something, and an emulated machine needs one CPU for itself.
+The namespace machines, two for each suite, run side by side, the QEMU machines one after another, and this
+host's own tests beside them all, with --workers N in N processes: most tests wait for something, and an
+emulated machine needs one CPU for itself.
 """
 
 from __future__ import annotations
@@ -16,16 +17,14 @@ from __future__ import annotations
 import os
 import signal
 import sys
-import threading
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Generator, Iterator
 from dataclasses import dataclass
-from typing import Literal
 
 import pytest
 
 from tests.machines import inner, recipe
-from tests.machines.host import MachineError, Unavailable
-from tests.machines.ring import Ring, Target
+from tests.machines.ring import Target
+from tests.machines.rings import MachineItem, Rings
 from tests.machines.settings import DEFAULT_SUITE, ci, wanted_suites
 
 IN_MACHINE = "SLICER_TEST_MACHINE" in os.environ
@@ -35,24 +34,6 @@ PURE = "tests/unit/"
 
 _RINGS = pytest.StashKey["Rings"]()
 _SUITES = pytest.StashKey[list[str]]()
-
-
-class MachineItem(pytest.Item):
-    """A test that runs elsewhere: `inner_id` is its node id there."""
-
-    def __init__(self, *, original: pytest.Item, target: Target, **options: object) -> None:
-        super().__init__(**options)  # type: ignore[arg-type]
-        self.own_markers = list(original.own_markers)
-        self.inner_id = original.nodeid
-        self.target = target
-        self._reportinfo = original.reportinfo()
-
-    def reportinfo(self) -> tuple[os.PathLike[str] | str, int | None, str]:
-        path, line, _ = self._reportinfo
-        return path, line, self.name
-
-    def runtest(self) -> None:
-        raise NotImplementedError("pytest_runtest_protocol below does it")
 
 
 @dataclass(frozen=True)
@@ -67,7 +48,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--both-pythons",
         action="store_true",
-        help="run the pure tests, and those marked so, also on the other Python (3.13 or 3.11), in a machine",
+        help="run those marked so, with CI=true all pure tests, also on the other Python (3.13 or 3.11)",
+    )
+    parser.addoption(
+        "--workers", type=int, default=0, metavar="N", help="run this host's own tests in N processes"
     )
 
 
@@ -77,7 +61,7 @@ def pytest_configure(config: pytest.Config) -> None:
     except ValueError as error:
         raise pytest.UsageError(str(error)) from error
     config.pluginmanager.register(Skips())
-    if "SLICER_TEST_REPORTS" in os.environ:
+    if "SLICER_TEST_REPORTS" in os.environ and not hasattr(config, "workerinput"):
         config.pluginmanager.register(inner.Reporter(config))
 
 
@@ -127,7 +111,7 @@ def suffix(kind: str, suite: str, kinds: list[str]) -> str:
 def other_python(item: pytest.Item, marks: set[str]) -> list[Variant]:
     """Where it runs again. Whole jobs run on both Pythons anyway, in the machines of the two suites."""
     is_pure = item.nodeid.startswith(PURE) and "one_python" not in marks
-    is_repeated = is_pure or "both_pythons" in marks
+    is_repeated = "both_pythons" in marks or (is_pure and ci())
     if not item.config.getoption("both_pythons") or not is_repeated:
         return []
     here = f"{sys.version_info.major}.{sys.version_info.minor}"
@@ -166,7 +150,7 @@ def rank(item: pytest.Item) -> int:
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtestloop(session: pytest.Session) -> None:
     if not session.config.option.collectonly and not session.testsfailed:
-        rings = Rings(session.config, [item for item in session.items if isinstance(item, MachineItem)])
+        rings = Rings(session.config, session.items)
         session.config.stash[_RINGS] = rings
         rings.start()
 
@@ -204,70 +188,15 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_protocol(item: pytest.Item) -> bool | None:
-    if not isinstance(item, MachineItem):
+    rings = item.config.stash.get(_RINGS, None)
+    if rings is None or (ring := rings.ring(item)) is None:
         return None
     hook = item.ihook
     hook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
-    for report in item.config.stash[_RINGS].reports(item):
+    for report in rings.reports(item, ring):
         hook.pytest_runtest_logreport(report=report)
     hook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
     return True
-
-
-class Rings:
-    """The session's rings, side by side; but emulated machines one after another, the longest first."""
-
-    def __init__(self, config: pytest.Config, items: list[MachineItem]) -> None:
-        self._config = config
-        node_ids: dict[Target, list[str]] = {}
-        for item in items:
-            node_ids.setdefault(item.target, []).append(item.inner_id)
-        options = [f"--tb={config.option.tbstyle}", *["-v"] * max(0, config.option.verbose)]
-        options += ["--showlocals"] if config.option.showlocals else []
-        self._rings = {target: Ring(target, ids, options) for target, ids in node_ids.items()}
-        self._threads: list[threading.Thread] = []
-
-    def start(self) -> None:
-        emulated = [ring for target, ring in self._rings.items() if target.kind == "qemu"]
-        others = [[ring] for target, ring in self._rings.items() if target.kind != "qemu"]
-        for rings in [emulated, *others]:
-            self._threads.append(threading.Thread(target=run_all, args=(rings,), daemon=True))
-            self._threads[-1].start()
-
-    def reports(self, item: MachineItem) -> list[pytest.TestReport]:
-        """The item's reports, waited for; a missing machine skips it, or fails it in CI."""
-        try:
-            serialised = self._rings[item.target].reports(item.inner_id)
-        except Unavailable as reason:
-            return (
-                failure(item, f"{reason} (CI=true, so this is no skip)")
-                if ci()
-                else [skip(item, str(reason))]
-            )
-        except MachineError as error:
-            return failure(item, str(error))
-        return [self._adopt(item, data) for data in serialised]
-
-    def end(self) -> None:
-        for ring in self._rings.values():
-            ring.abort("the test session ended")
-        for thread in self._threads:
-            # One that builds an image goes on until this process ends, and the build ends with it.
-            thread.join(10.0)
-
-    def times(self) -> list[str]:
-        return [f"{target}: {ring.times()}" for target, ring in self._rings.items()]
-
-    def _adopt(self, item: MachineItem, data: dict[str, object]) -> pytest.TestReport:
-        report = self._config.hook.pytest_report_from_serializable(config=self._config, data=data)
-        assert isinstance(report, pytest.TestReport)
-        if isinstance(report.longrepr, list):  # a skip's (path, line, reason), which JSON made a list
-            path, line, reason = report.longrepr
-            report.longrepr = (path.replace("/src", str(self._config.rootpath), 1), line, reason)
-        report.nodeid = item.nodeid
-        report.location = item.location
-        report.user_properties.append(("machine", str(item.target)))
-        return report
 
 
 class Skips:
@@ -280,22 +209,3 @@ class Skips:
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         if report.skipped and isinstance(report.longrepr, tuple):
             report.longrepr = self._where.setdefault(report.longrepr[2], report.longrepr)  # type: ignore[assignment]
-
-
-def run_all(rings: list[Ring]) -> None:
-    for ring in rings:
-        ring.run()
-
-
-def failure(item: MachineItem, text: str) -> list[pytest.TestReport]:
-    keywords: Mapping[str, Literal[1]] = {item.name: 1}
-    return [
-        pytest.TestReport(item.nodeid, item.location, keywords, "failed", text, "call"),
-        pytest.TestReport(item.nodeid, item.location, keywords, "passed", None, "teardown"),
-    ]
-
-
-def skip(item: MachineItem, reason: str) -> pytest.TestReport:
-    path, line, _ = item.reportinfo()
-    longrepr = (str(path), line or 0, f"Skipped: {reason}")
-    return pytest.TestReport(item.nodeid, item.location, {item.name: 1}, "skipped", longrepr, "setup")

@@ -1,9 +1,10 @@
-"""A ring: one pytest run inside one machine, seen from the host test by test."""
+"""A ring: one pytest run in one machine, or in processes of this host, seen from the host test by test."""
 
 from __future__ import annotations
 
 import json
 import os
+import sys
 import threading
 import traceback
 from collections.abc import Callable, Sequence
@@ -18,6 +19,7 @@ from tests.machines.inner import RECORD_START, REPORT_FD
 from tests.machines.machine import Command, Machine
 from tests.machines.namespace import NamespaceMachine
 from tests.machines.qemu import QemuMachine
+from tests.machines.workers import Workers
 
 
 @dataclass(frozen=True)
@@ -28,10 +30,12 @@ class Target:
     suite: str
 
     def __str__(self) -> str:
-        return f"{self.suite} {self.kind} machine"
+        return "workers of this host" if self.kind == HOST else f"{self.suite} {self.kind} machine"
 
     def machine(self) -> Machine:
         suite = recipe.SUITES[self.suite]
+        if self.kind == HOST:
+            return Workers(suite)
         return QemuMachine(suite) if self.kind == "qemu" else NamespaceMachine(suite)
 
 
@@ -44,13 +48,13 @@ class Limits:
     total_s: float
 
 
+HOST = "host"
 LIMITS = {
+    HOST: Limits(test_s=360, silence_s=400, total_s=2400),
     "namespace": Limits(test_s=360, silence_s=400, total_s=2400),
     # Emulated: 10 to 20 times slower than the host.
     "qemu": Limits(test_s=720, silence_s=800, total_s=2400),
 }
-
-NODE_IDS = "/tmp/node-ids"
 
 # The checkout is read-only in there. Properties have had all their examples on this host.
 _INNER_ENV = {"HYPOTHESIS_STORAGE_DIRECTORY": "/tmp/hypothesis", "SLICER_TEST_QUICK": "1"}
@@ -58,15 +62,20 @@ _FORWARDED_ENV = ("CI", "PYTEST_ADDOPTS")
 
 
 class Ring:
-    """Runs `node_ids` in `target`: `run` does it, in any thread; `reports` waits for one test's results."""
+    """Runs `node_ids` in `target`: `run` does it, in any thread; `reports` waits for one test's results.
 
-    def __init__(self, target: Target, node_ids: Sequence[str], options: Sequence[str]) -> None:
+    With `workers`, that many processes do it side by side (pytest-xdist).
+    """
+
+    def __init__(
+        self, target: Target, node_ids: Sequence[str], options: Sequence[str], workers: int = 0
+    ) -> None:
         self.target = target
         self._node_ids = node_ids
-        self._options = options
+        self._options = [*options, f"--numprocesses={workers}", "--dist=worksteal"] if workers else options
         self._reports: dict[str, list[dict[str, Any]]] = {}
         self._finished: set[str] = set()
-        self._running = ""
+        self._running: list[str] = []
         self._over: MachineError | None = None
         self._changed = threading.Condition()
         self._machine: Machine | None = None
@@ -121,6 +130,10 @@ class Ring:
                 raise self._over
             raise MachineError(self._obituary(node_id))
 
+    def ends_itself(self) -> bool:
+        """Whether its tests are done, and what is left is for pytest to clean up on this host."""
+        return self.target.kind == HOST and len(self._finished) == len(self._node_ids)
+
     def abort(self, why: str) -> None:
         """End the machine and with it the run."""
         self._aborted = why
@@ -130,8 +143,8 @@ class Ring:
 
     def _obituary(self, node_id: str) -> str:
         """Why this test has no result; the whole story for the one that ran at the end, or if none did."""
-        if self._running not in ("", node_id):
-            return f"not run: {str(self._over).splitlines()[0]}, while {self._running} ran"
+        if self._running and node_id not in self._running:
+            return f"not run: {str(self._over).splitlines()[0]}, while {', '.join(self._running)} ran"
         text = tail(self._parser.text(), lines=120)
         return f"{self._over}\nThe last lines of its output:\n{text}" if text else str(self._over)
 
@@ -162,16 +175,20 @@ class Ring:
         )
 
     def _command(self, limits: Limits) -> Command:
-        pytest = ["/opt/slicer/bin/python", "-m", "pytest", "-p", "no:cacheprovider"]
+        is_here = self.target.kind == HOST
+        python = sys.executable if is_here else "/opt/slicer/bin/python"
+        pytest = [python, "-m", "pytest", "-p", "no:cacheprovider"]
         pytest += ["--continue-on-collection-errors"]
         # A test that hangs ends the run with the stacks of all threads.
         pytest += ["-o", f"faulthandler_timeout={limits.test_s}", "-o", "faulthandler_exit_on_timeout=true"]
         # Thousands of node ids are too many for a command line, and for the journal, which notes it.
-        script = f'cat >{NODE_IDS} && exec "$@" @{NODE_IDS} {REPORT_FD}>&1 2>&1 </dev/null'
+        # A worker reads the file anew. Should the shell be killed, the kernel kills pytest.
+        listed = 'f=$(mktemp) && trap "rm $f" EXIT && cat >$f'
+        script = f'{listed} && setpriv --pdeathsig KILL -- "$@" @$f {REPORT_FD}>&1 2>&1 </dev/null'
         forwarded = {name: os.environ[name] for name in _FORWARDED_ENV if name in os.environ}
         return Command(
             ["sh", "-c", script, "sh", *pytest, *self._options],
-            env={**forwarded, **_INNER_ENV, "SLICER_TEST_REPORTS": "1"},
+            env={**forwarded, **({} if is_here else _INNER_ENV), "SLICER_TEST_REPORTS": "1"},
             input="".join(f"{node_id}\n" for node_id in self._node_ids).encode(),
         )
 
@@ -184,9 +201,9 @@ class Ring:
     def _take(self, record: dict[str, Any]) -> None:
         with self._changed:
             if "started" in record:
-                self._running = record["started"]
+                self._running.append(record["started"])
             elif "finished" in record:
-                self._running = ""
+                self._running.remove(record["finished"])
                 self._finished.add(record["finished"])
                 self._changed.notify_all()
             else:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import select
-import shutil
 import signal
 import struct
 import subprocess
@@ -15,8 +14,6 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
-
-import pytest
 
 from tests.fake_cuda import Busy, FakeCuda
 from tests.fake_cuda import clients as cuda_clients
@@ -95,14 +92,6 @@ def build_library(directory: Path, pool: Path, *flags: str) -> Path:
     library = ["-shared", "-o", LIBRARY, str(pool), *sources, "-ldl", "-lpthread"]
     subprocess.run([*cc, *library], check=True, cwd=directory)
     return directory / LIBRARY
-
-
-def needs_compiler() -> None:
-    """Skip a test where there is no compiler; fail under CI."""
-    if shutil.which(os.environ.get("CC", "cc")) is None:
-        if os.environ.get("CI"):
-            pytest.fail("no C compiler for the preloaded library")
-        pytest.skip("no C compiler for the preloaded library")
 
 
 class Told(NamedTuple):

@@ -5,14 +5,13 @@ PYTEST_DONT_REWRITE: other plugins import from here, and it asserts nothing.
 
 from __future__ import annotations
 
-import fcntl
-import os
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
 
 import pytest
 
+from tests.built import Built
 from tests.fake_cuda import FakeCuda
 from tests.fake_cuda import build as build_driver
 from tests.fake_cuda.clients import build as build_clients
@@ -23,34 +22,10 @@ from tests.process.share_box import (
     ShareBox,
     build_library,
     build_pool,
-    needs_compiler,
     shipped_library,
 )
 
 pytest_plugins = ["tests.fake_nvml"]
-
-
-Built = Callable[[str, Callable[[Path], object]], Path]
-
-
-@pytest.fixture(scope="session")
-def built(tmp_path_factory: pytest.TempPathFactory) -> Built:
-    """Builds something in a directory, once for all processes of a test run, and returns the directory."""
-    root = tmp_path_factory.getbasetemp()
-    if "PYTEST_XDIST_WORKER" in os.environ:
-        root = root.parent
-
-    def build_once(name: str, make: Callable[[Path], object]) -> Path:
-        needs_compiler()
-        directory = root / f"built-{name}"
-        with (root / f"lock-{name}").open("w") as file:
-            fcntl.flock(file, fcntl.LOCK_EX)
-            if not (directory / "done").exists():
-                make(directory)
-                (directory / "done").touch()
-        return directory
-
-    return build_once
 
 
 Variant = Callable[..., Path]

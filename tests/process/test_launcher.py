@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from slicer.version import __version__
+from tests.built import Built
 from tests.machines.host import REPO
 
 # In the place of slicer-python: tells how it was started.
@@ -26,13 +27,15 @@ ENVIRON = {"a-b": "1", "BASH_FUNC_f%%": "() { :; }", "PYTHONPATH": "/nowhere", "
 
 
 @pytest.fixture(scope="module")
-def programs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def programs(built: Built) -> Path:
     """A directory with what a wheel has for bin/, but for the first lines that an installer writes."""
-    bin = tmp_path_factory.mktemp("programs")
-    command = [sys.executable, "-W", "ignore", "setup.py", "--quiet", "build", "--build-base", bin / "base"]
-    command += ["--executable", "python", "build_scripts", "--build-dir", bin / "bin"]
+    return built("programs", build_programs) / "bin"
+
+
+def build_programs(root: Path) -> None:
+    command = [sys.executable, "-W", "ignore", "setup.py", "--quiet", "build_scripts"]
+    command += ["--executable", "python", "--build-dir", root / "bin"]
     subprocess.run(command, cwd=REPO, check=True, capture_output=True)
-    return bin / "bin"
 
 
 @pytest.fixture

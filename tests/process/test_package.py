@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 
 from slicer.version import __version__
+from tests.built import Built
 from tests.machines import checkout
 from tests.machines.host import REPO
 
@@ -36,16 +37,18 @@ def build(source: Path, out: Path, *what: str) -> None:
 
 
 @pytest.fixture(scope="module")
-def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def package(built: Built) -> Path:
     """A directory with the checkout's files, its sdist, its wheel, and the sdist's wheel."""
-    root = tmp_path_factory.mktemp("package")
+    return built("package", make_package)
+
+
+def make_package(root: Path) -> None:
+    (root / "wheel").symlink_to(checkout.wheel())
     checkout.copy(root / "checkout")
     build(root / "checkout", root / "sdist", "--sdist")
-    build(root / "checkout", root / "wheel", "--wheel")
     with tarfile.open(root / "sdist" / f"{NAME}.tar.gz") as archive:
         archive.extractall(root / "unpacked", filter="data")
     build(root / "unpacked" / NAME, root / "wheel-of-sdist", "--wheel")
-    return root
 
 
 def files(wheel: Path) -> dict[str, bytes]:
@@ -61,12 +64,12 @@ def relative(root: Path) -> set[str]:
     }
 
 
-def metadata(built: Path) -> Message:
-    return email.message_from_bytes(files(built / "wheel")[f"{NAME}.dist-info/METADATA"])
+def metadata(package: Path) -> Message:
+    return email.message_from_bytes(files(package / "wheel")[f"{NAME}.dist-info/METADATA"])
 
 
-def test_the_wheel_holds_slicer_and_nothing_else(built: Path) -> None:
-    names = {name for name in files(built / "wheel") if ".dist-info/" not in name}
+def test_the_wheel_holds_slicer_and_nothing_else(package: Path) -> None:
+    names = {name for name in files(package / "wheel") if ".dist-info/" not in name}
     ours = {name for name in relative(REPO / "src" / "slicer") if not name.startswith("share/preload/")}
     modules = {f"slicer/{name}" for name in ours} | {LIBRARY}
     assert {name for name in names if name.startswith("slicer/")} == modules
@@ -75,21 +78,21 @@ def test_the_wheel_holds_slicer_and_nothing_else(built: Path) -> None:
     assert names - modules == scripts | man
 
 
-def test_the_sdists_wheel_is_the_checkouts(built: Path) -> None:
-    ours, theirs = files(built / "wheel"), files(built / "wheel-of-sdist")
+def test_the_sdists_wheel_is_the_checkouts(package: Path) -> None:
+    ours, theirs = files(package / "wheel"), files(package / "wheel-of-sdist")
     assert theirs.keys() == ours.keys()
     assert [name for name in ours if ours[name] != theirs[name]] == []
 
 
-def test_the_wheel_is_for_every_python_on_this_platform(built: Path) -> None:
-    wheel = email.message_from_bytes(files(built / "wheel")[f"{NAME}.dist-info/WHEEL"])
+def test_the_wheel_is_for_every_python_on_this_platform(package: Path) -> None:
+    wheel = email.message_from_bytes(files(package / "wheel")[f"{NAME}.dist-info/WHEEL"])
     assert (wheel["Tag"], wheel["Root-Is-Purelib"]) == (TAG, "false")
-    with zipfile.ZipFile(built / "wheel" / f"{NAME}-{TAG}.whl") as archive:
+    with zipfile.ZipFile(package / "wheel" / f"{NAME}-{TAG}.whl") as archive:
         assert archive.getinfo(LIBRARY).external_attr >> 16 & 0o777 == 0o644
 
 
-def test_without_a_compiler_it_says_what_helps(built: Path, tmp_path: Path) -> None:
-    source = built / "unpacked" / NAME
+def test_without_a_compiler_it_says_what_helps(package: Path, tmp_path: Path) -> None:
+    source = package / "unpacked" / NAME
     words = [sys.executable, "setup.py", "--quiet", "build_ext", "--force", "--build-lib", tmp_path / "lib"]
     words += ["--build-temp", tmp_path / "temp"]
     environ = {name: value for name, value in os.environ.items() if name != "CC"} | {"PATH": str(tmp_path)}
@@ -101,18 +104,18 @@ def test_without_a_compiler_it_says_what_helps(built: Path, tmp_path: Path) -> N
     assert list(tmp_path.rglob("*.so")) == []
 
 
-def test_the_sdist_is_the_checkout(built: Path) -> None:
+def test_the_sdist_is_the_checkout(package: Path) -> None:
     listed = subprocess.run(["git", "ls-files", "-z"], cwd=REPO, capture_output=True, text=True, check=False)
     if listed.returncode != 0:
         pytest.skip("not a git checkout")
     tracked = {name for name in listed.stdout.split("\0") if name and (REPO / name).is_file()}
-    found = relative(built / "unpacked" / NAME)
+    found = relative(package / "unpacked" / NAME)
     assert {name for name in tracked - found if name not in NOT_IN_THE_SDIST} == set()
     assert [name for name in found if name.endswith(".so") and not name.startswith("build/")] == []
 
 
-def test_the_metadata_is_what_an_index_shows(built: Path) -> None:
-    found = metadata(built)
+def test_the_metadata_is_what_an_index_shows(package: Path) -> None:
+    found = metadata(package)
     assert (found["Name"], found["Version"]) == ("slicer-systemd", __version__)
     assert found["Requires-Python"] == ">=3.11"
     assert "License :: OSI Approved :: MIT License" in (found.get_all("Classifier") or [])

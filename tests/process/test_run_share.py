@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from slicer.share import program
+from tests.built import Built
 from tests.fake_cuda import FakeCuda
 from tests.fake_cuda import clients as cuda_clients
 from tests.fake_nvml import USE, FakeNvml
@@ -24,9 +25,9 @@ GPU_A = "GPU-00000000-0000-0000-0000-000000000000"
 
 
 @pytest.fixture(scope="session")
-def client(tmp_path_factory: pytest.TempPathFactory, fake_cuda_library: Path) -> str:
+def client(built: Built, fake_cuda_library: Path) -> str:
     """A program that does with CUDA what its input says."""
-    return str(cuda_clients.build(tmp_path_factory.mktemp("clients"), fake_cuda_library) / "client")
+    return str(built("clients", lambda to: cuda_clients.build(to, fake_cuda_library)) / "client")
 
 
 @pytest.fixture

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.built import Built
 from tests.process.share_box import SOURCES
-from tests.process.share_fixtures import Built
 
 pytest_plugins = ["tests.process.share_fixtures"]
 

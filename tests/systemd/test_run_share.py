@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from slicer.outcome import history
+from tests.built import Built
 from tests.fake_cuda import FakeCuda
 from tests.fake_cuda import clients as cuda_clients
 from tests.fake_nvml import USE, FakeNvml
@@ -23,9 +24,9 @@ FILES = Path("/run/slicer/share")
 
 
 @pytest.fixture(scope="module")
-def client(tmp_path_factory: pytest.TempPathFactory, fake_cuda_library: Path) -> str:
+def client(built: Built, fake_cuda_library: Path) -> str:
     """A program that does with CUDA what its input says."""
-    return str(cuda_clients.build(tmp_path_factory.mktemp("clients"), fake_cuda_library) / "client")
+    return str(built("clients", lambda to: cuda_clients.build(to, fake_cuda_library)) / "client")
 
 
 @pytest.fixture

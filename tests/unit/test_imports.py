@@ -12,6 +12,8 @@ import slicer
 from tests.process.harness import Box
 from tests.process.hot_path import BANNED, PLAIN, imported, imported_with_cache, surplus
 
+pytestmark = pytest.mark.both_pythons
+
 SRC = str(Path(slicer.__file__).resolve().parents[1])
 CORE = (
     "errors", "record", "model", "quantity", "kernel.signals", "state.statefile", "config.profiles",

@@ -15,6 +15,8 @@ from tests.machines.machine import Command, Result
 from tests.machines.plugin import Skips, suffixed
 from tests.machines.recipe import SUITES
 from tests.machines.ring import RecordParser, Ring, Target
+from tests.machines.rings import shares
+from tests.process import harness
 
 
 def record(**content: object) -> bytes:
@@ -104,6 +106,24 @@ def test_a_test_after_a_crash_fails_and_names_the_culprit(ring: Callable[..., Ri
         ring(STARTED_A, -9).reports("b")
 
 
+def test_a_test_after_a_crash_of_several_workers_names_them_all(ring: Callable[..., Ring]) -> None:
+    with pytest.raises(MachineError, match="ended with -9, while a, c ran"):
+        ring(STARTED_A + record(started="c"), -9).reports("b")
+
+
+def test_machines_share_whole_files_and_about_the_same_work() -> None:
+    sizes = {"tests/systemd/test_a.py": 50, "tests/systemd/test_b.py": 40, "tests/systemd/test_c.py": 30}
+    node_ids = [f"{file}::test_{n}" for file, size in sizes.items() for n in range(size)]
+    first, second = shares(node_ids, 2)
+    assert first == node_ids[:50]
+    assert second == node_ids[50:]
+
+
+def test_a_second_machine_is_not_started_for_a_few_tests() -> None:
+    node_ids = ["tests/systemd/test_a.py::test_1", "tests/systemd/test_b.py::test_1"]
+    assert shares(node_ids, 2) == [node_ids]
+
+
 def test_a_test_that_pytest_left_out_fails_although_all_went_well(ring: Callable[..., Ring]) -> None:
     with pytest.raises(MachineError, match="ended with 0"):
         ring(FINISHED_A, 0).reports("b")
@@ -134,3 +154,7 @@ def test_a_reason_to_skip_is_told_once() -> None:  # W34
     for report in reports:
         skips.pytest_runtest_logreport(report)
     assert len({report.longrepr for report in reports}) == 2  # pytest has a line for each of these
+
+
+def test_an_assertion_of_the_harness_shows_its_values() -> None:  # W34
+    assert type(harness.__loader__).__name__ == "AssertionRewritingHook"

@@ -12,6 +12,8 @@ from slicer.model import Busy
 from slicer.placement.capacity import Policy
 from slicer.placement.decision import Infeasible
 
+pytestmark = pytest.mark.both_pythons
+
 
 @record.record
 class Point:

@@ -17,6 +17,8 @@ from slicer.broker.server.accounts import Accounts, Ended
 from slicer.model import Usage
 from tests.unit import made_up
 
+pytestmark = pytest.mark.both_pythons
+
 DAY_S = 86400.0
 
 

@@ -35,6 +35,8 @@ from slicer.record import replace
 from slicer.state import statedir
 from tests.patience import until
 
+pytestmark = pytest.mark.both_pythons
+
 JOB = "0123456789ab"
 GPU = "GPU-00000000-0000-0000-0000-000000000000"
 BUSY = Busy("gpu", (), 1, (), "")

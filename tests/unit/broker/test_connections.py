@@ -27,6 +27,8 @@ from tests.patience import DEADLINE_S, until
 from tests.unit.broker.callers import Server, heard, server
 from tests.unit.broker.messages import BUSY, CALLS, GPU, JOB, LEASE
 
+pytestmark = pytest.mark.both_pythons
+
 ACQUIRE, START, RELEASE = CALLS[0], CALLS[1], CALLS[2]
 SAY_RELEASE, SAY_START = wire.encode_call(RELEASE), wire.encode_call(START)
 DONE = wire.encode_reply(messages.Done())

@@ -9,6 +9,8 @@ import pytest
 
 from slicer.broker.server.loop import Loop
 
+pytestmark = pytest.mark.both_pythons
+
 
 @pytest.fixture
 def loop() -> Iterator[Loop]:

@@ -12,6 +12,8 @@ from slicer.broker.protocol.fields import MOST_ITEMS
 from slicer.record import replace
 from tests.unit.broker.messages import BUSY, CALLS, JOB, LEASE, OTHER, REPLIES
 
+pytestmark = pytest.mark.both_pythons
+
 ACQUIRE = CALLS[0]
 METHOD = "io.slicer.Broker."
 

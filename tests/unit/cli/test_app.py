@@ -15,6 +15,8 @@ from slicer.cli import app
 from tests.patience import DEADLINE_S
 from tests.unit.program import Cli
 
+pytestmark = pytest.mark.both_pythons
+
 pytest_plugins = ["tests.unit.program"]
 
 COMMANDS = (

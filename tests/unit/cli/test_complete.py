@@ -13,6 +13,8 @@ from slicer.cli import complete
 from tests.unit.cli.test_app import complete as offered
 from tests.unit.program import Cli
 
+pytestmark = pytest.mark.both_pythons
+
 pytest_plugins = ["tests.unit.program"]
 
 HOSTILE = (

@@ -14,6 +14,8 @@ from slicer.cli.app import app
 from tools.manpages.epilog import Item, examples
 from tools.manpages.tree import Command, all_commands
 
+pytestmark = pytest.mark.both_pythons
+
 COMMANDS = all_commands()
 BY_WORDS = {command.words: command for command in COMMANDS}
 GENERAL = Command("slicer", app)

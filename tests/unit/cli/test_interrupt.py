@@ -12,6 +12,8 @@ from slicer.cli import run, say
 from slicer.errors import BusyError, UsageError
 from slicer.model import Busy
 
+pytestmark = pytest.mark.both_pythons
+
 
 @pytest.mark.parametrize(
     ("failure", "teller"),

@@ -14,6 +14,8 @@ from slicer.cli import hold_help, route_help, run_help, runoptions
 from slicer.cli.run_help import parsed
 from slicer.errors import UsageError
 
+pytestmark = pytest.mark.both_pythons
+
 GOOD = [
     "",
     "--",

@@ -15,6 +15,8 @@ from tests.patience import DEADLINE_S, until
 from tests.process.harness import is_waited_for
 from tests.unit.program import Cli
 
+pytestmark = pytest.mark.both_pythons
+
 pytest_plugins = ["tests.unit.program", "tests.fake_nvml"]
 
 RUN = ("run", "--backend", "plain", "-q")

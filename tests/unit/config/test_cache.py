@@ -10,6 +10,8 @@ import pytest
 from slicer.errors import ConfigError
 from tests.unit.config.machine import Machine, as_root
 
+pytestmark = pytest.mark.both_pythons
+
 
 def settle(*paths: Path) -> None:
     """Age files, so that the cache believes that nothing changes them within this tick of the clock."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tomllib
 
+import pytest
 from hypothesis import HealthCheck, given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
@@ -12,6 +13,8 @@ from slicer.config.toml import key_lines
 from slicer.errors import SlicerError
 from tests.examples import examples
 from tests.unit.config.machine import Machine
+
+pytestmark = pytest.mark.both_pythons
 
 
 def test_line_of_every_key_is_found() -> None:

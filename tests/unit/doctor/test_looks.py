@@ -6,11 +6,15 @@ import os
 import signal
 import time
 
+import pytest
+
 from slicer.doctor import looks
 from slicer.doctor.looks import Look
 from slicer.errors import StateError
 from tests.patience import until
 from tests.unit.doctor.made_up import STATE
+
+pytestmark = pytest.mark.both_pythons
 
 
 def children() -> list[int]:

@@ -14,6 +14,8 @@ import pytest
 import slicer
 from tests.fake_nvml import LIBRARY, TWO_GPUS, FakeNvml
 
+pytestmark = pytest.mark.both_pythons
+
 pytest_plugins = ["tests.fake_nvml"]
 
 SRC = str(Path(slicer.__file__).parents[1])

@@ -27,6 +27,8 @@ from tests.fake_nvml import TWO_GPUS, FakeNvml
 from tests.patience import until
 from tests.process.harness import SRC
 
+pytestmark = pytest.mark.both_pythons
+
 pytest_plugins = ["tests.fake_nvml"]
 
 ROOT_ONLY = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")

@@ -12,6 +12,8 @@ import pytest
 from slicer.kernel import cgroup
 from slicer.model import Usage
 
+pytestmark = pytest.mark.both_pythons
+
 # Copied from a scope under Linux 6.12 (systemd 257).
 FULL = {
     "cgroup.controllers": "cpuset cpu io memory pids\n",

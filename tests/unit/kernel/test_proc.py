@@ -18,6 +18,8 @@ import pytest
 from slicer.kernel import proc
 from tests.patience import DEADLINE_S
 
+pytestmark = pytest.mark.both_pythons
+
 NOBODY = 2**22 + 1  # above the largest pid_max
 
 

@@ -22,6 +22,8 @@ from slicer.ledger.lock import LedgerLock
 from slicer.ledger.status import existing_ledger
 from tests.unit.ledger.box import LedgerBox
 
+pytestmark = pytest.mark.both_pythons
+
 pytest_plugins = ["tests.unit.ledger.box"]
 
 _HOLDER = """

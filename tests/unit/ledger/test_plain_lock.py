@@ -19,6 +19,8 @@ from slicer.ledger.plain_lock import PlainLock
 from tests.patience import until
 from tests.process.harness import SRC, children, gone, is_waited_for, sleeps_in_flock, state_of
 
+pytestmark = pytest.mark.both_pythons
+
 ROOT_ONLY = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
 LONG_S = 60.0  # longer than any wait that a test is in for
 

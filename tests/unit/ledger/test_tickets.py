@@ -18,6 +18,8 @@ from slicer.record import as_dict, replace
 from slicer.state.directory import Directory
 from tests.unit import made_up
 
+pytestmark = pytest.mark.both_pythons
+
 JOBS = st.text("0123456789abcdef", min_size=12, max_size=12)
 SLOT_NAMES = st.sampled_from(["cpu", "whisper-gpu", "0x", "a.b_c", "1of2", "x" * 30, "Z-s"])
 REQUESTS = st.builds(

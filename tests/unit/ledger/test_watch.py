@@ -20,6 +20,8 @@ from slicer.record import replace
 from slicer.state.statedir import StateDir, locate
 from tests.unit import made_up
 
+pytestmark = pytest.mark.both_pythons
+
 ORPHAN = made_up.lease("x", cgroup="/x.scope", unit="x.scope", cpu_slots=1)
 
 

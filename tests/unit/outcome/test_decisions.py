@@ -17,6 +17,8 @@ from slicer.outcome.decisions import DecisionRow, PastDecision, RoutedJob
 from slicer.record import replace
 from tests.unit.outcome.outcomes import OUTCOME
 
+pytestmark = pytest.mark.both_pythons
+
 SRC = str(Path(history.__file__).parents[2])
 ROW = DecisionRow(
     route="whisper", decided_at=1_700_000_000.25, kinds=("duration", "pixels"), metrics=(723.5, 8e6),

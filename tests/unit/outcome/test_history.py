@@ -25,6 +25,8 @@ from slicer.record import replace
 from tests.process.harness import unprivileged
 from tests.unit.outcome.outcomes import OTHER, OUTCOME
 
+pytestmark = pytest.mark.both_pythons
+
 SRC = str(Path(history.__file__).parents[2])
 HERE = str(Path(__file__).parent)  # where outcomes.py lies
 

@@ -16,6 +16,8 @@ import pytest
 from slicer.outcome import journal
 from tests.unit import made_up
 
+pytestmark = pytest.mark.both_pythons
+
 
 def parse(data: bytes) -> dict[str, bytes]:
     """What journald reads out of a native message (each field once, as slicer sends it)."""

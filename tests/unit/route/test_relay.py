@@ -17,6 +17,8 @@ from slicer.gpu.oom import HEAD_BYTES, TAIL_BYTES, Excerpt
 from slicer.route.relay import ENDING, Relay, Seen
 from tests.patience import until
 
+pytestmark = pytest.mark.both_pythons
+
 OOM = b"torch.OutOfMemoryError: CUDA out of memory."
 
 

@@ -14,6 +14,8 @@ pytest.importorskip("aiohttp")
 from slicer.serve import asking
 from slicer.serve.asking import Loaded
 
+pytestmark = pytest.mark.both_pythons
+
 
 def _json(text: bytes, status: bytes = b"200 OK") -> bytes:
     return b"HTTP/1.1 %s\r\nContent-Length: %d\r\n\r\n%s" % (status, len(text), text)

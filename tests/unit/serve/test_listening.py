@@ -14,6 +14,8 @@ import pytest
 from slicer.errors import UsageError
 from slicer.serve import listening
 
+pytestmark = pytest.mark.both_pythons
+
 
 def _opened(address: str) -> socket.socket:
     return listening.open_all([address], {})[address]

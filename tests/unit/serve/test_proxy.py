@@ -24,6 +24,8 @@ from tests.unit.serve.front import (
     until,
 )  # fmt: skip
 
+pytestmark = pytest.mark.both_pythons
+
 pytest.importorskip("aiohttp")
 
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nContent-Type: text/plain\r\n\r\nok"

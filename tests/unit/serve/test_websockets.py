@@ -14,6 +14,8 @@ from tests.unit.serve.front import FakeOwner, Proxy, proxy, until
 aiohttp = pytest.importorskip("aiohttp")
 from aiohttp import web  # noqa: E402
 
+pytestmark = pytest.mark.both_pythons
+
 BIG = bytes(range(256)) * (48 << 10)  # 12 MiB; aiohttp's own limit is 4
 
 

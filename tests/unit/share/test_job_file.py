@@ -17,6 +17,8 @@ from slicer.share.summary import sharing_of
 from slicer.state.statedir import StateDir, locate
 from tests.unit.share.test_environment import ORDER
 
+pytestmark = pytest.mark.both_pythons
+
 A, B = "a" * 12, "b" * 12
 GPU = "GPU-00000000-0000-0000-0000-000000000000"
 MIB = 1 << 20

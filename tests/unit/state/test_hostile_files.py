@@ -13,6 +13,8 @@ from slicer.state.statefile import TornFile
 from tests.soak import fuzz
 from tests.soak.fuzz import HOSTILE, LEASE, TARGETS, TICKET, UNIT
 
+pytestmark = pytest.mark.both_pythons
+
 READERS = pytest.mark.parametrize("reader", TARGETS)
 # ``check`` raises where a reader fails otherwise than it says, or accepts what cannot be.
 

@@ -19,6 +19,8 @@ from slicer.state.statedir import StateDir
 from tests.patience import DEADLINE_S
 from tests.process.harness import SRC
 
+pytestmark = pytest.mark.both_pythons
+
 ROOT_ONLY = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
 
 

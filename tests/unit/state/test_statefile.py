@@ -21,6 +21,8 @@ from slicer.state.statefile import TornFile
 from slicer.wrap.model import Wrap
 from tests.unit import made_up
 
+pytestmark = pytest.mark.both_pythons
+
 BOOT_ID = "0b6f6b0c-1111-2222-3333-444455556666"
 LEASE = Lease(
     job="0123456789ab", name="train", command="python3 train.py", pid=42, pid_start=4711, keeper=43,

@@ -16,6 +16,8 @@ from tests.unit.surface import golden
 from tests.unit.surface.box import made
 from tests.unit.surface.scenes import SCENES
 
+pytestmark = pytest.mark.both_pythons
+
 
 @pytest.mark.parametrize("name", SCENES)
 def test_the_surface_is_what_it_was(name: str) -> None:

@@ -17,6 +17,8 @@ from slicer.queue.run import starters
 from slicer.queue.run.outer_half import QueueOuterHalf
 from slicer.queue.run.starters import _Starter
 
+pytestmark = pytest.mark.both_pythons
+
 
 @pytest.fixture
 def no_forks(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,6 +19,8 @@ from slicer.queue.state import attempt
 from slicer.queue.state.attempt import Attempt
 from slicer.record import replace
 
+pytestmark = pytest.mark.both_pythons
+
 JOB = "0123456789ab"
 OUTCOME = Outcome(
     job=JOB, name="train", command=("/bin/sh", "-c", "true"), profile="gpu", backend="plain", manager="user",

@@ -16,6 +16,8 @@ from slicer.queue.state.journal import Journal, Record
 from slicer.queue.state.log_dir import RULES
 from slicer.state.directory import Directory, open_or_make
 
+pytestmark = pytest.mark.both_pythons
+
 HEADER = b'{"event":"journal","v":1}\n'
 ONE: Record = {"event": "one", "text": "grün \udcff \n"}  # an argument that is no UTF-8, too
 TWO: Record = {"event": "two", "n": [1, 2.5, None, True]}
