@@ -128,7 +128,7 @@ def test_a_users_cure_helps(clean: None, alice: User, case: str) -> None:  # N10
     broken = broken.format(alice=via, uid=alice.uid, home=alice.home)
 
     def shell(script: str) -> str:
-        """Line by line; as root what she would have root do (`su -c`), whose password is not known here."""
+        """Line by line; as root what she would have root do (`su - -c`), whose password is not known here."""
         *lines, last = script.split("\n")
         for line in lines:
             words = [*(alice.via if line.startswith(HER_OWN) else ()), "sh", "-c", line]

@@ -92,15 +92,17 @@ class Who:
         if not self.uid:
             return command
         quoted = command.replace("'", "'\\''")
-        if any(sign in command for sign in "|>&;"):
-            return f"sudo sh -c '{quoted}'" if self.is_sudoer else f"su -c '{quoted}'"
-        return f"sudo {command}" if self.is_sudoer else f"su -c '{quoted}'"
+        if not self.is_sudoer:
+            return f"su - -c '{quoted}'"  # without "-" root would look in the user's own PATH
+        return f"sudo sh -c '{quoted}'" if any(sign in command for sign in "|>&;") else f"sudo {command}"
 
     def install(self, options: str, setting: str) -> str:
         """What root does so that ``slicer install OPTIONS`` holds; the setting of NixOS that is the same."""
-        if self.is_nixos:
-            return f"# in the configuration: programs.slicer.{setting}"
-        return self.root(f"slicer install {options}".rstrip())
+        return self.configured(f"slicer install {options}".rstrip(), f"programs.slicer.{setting}")
+
+    def configured(self, command: str, setting: str) -> str:
+        """What root does for good: a command, or on NixOS, where nothing else lasts, a setting."""
+        return f"# in the configuration: {setting}" if self.is_nixos else self.root(command)
 
     def unmask(self, paths: tuple[str, ...]) -> tuple[str, ...]:
         """What takes these masks away: systemctl looks in one place at a time."""

@@ -12,9 +12,9 @@ from tests.machines.host import REPO
 from tests.systemd.test_doctor_cures import ALICES, ROOTS, UNTRIED
 from tests.unit.doctor.cases import CASES, HEALTHY, NO_UNITS, ON_NIXOS, Case, on_fence, on_units
 
-AS_ROOT = re.compile(r"\b(?:sudo|su -c|pkexec|run0)\b.*")
+AS_ROOT = re.compile(r"\b(?:sudo|su - -c|su -c|pkexec|run0)\b.*")
 LOOKS = re.compile(
-    r"#|(sudo |sudo sh -c .|su -c .)?"
+    r"#|(sudo |sudo sh -c .|su - -c .)?"
     r"(ls|ps|journalctl|which|df|du|dmesg|editor|cat|slicer (profiles|status|wrap check|history))\b"
 )
 UNPUBLISHED = re.compile(r"pipx? install .*slicer-systemd|pypi.org/project/slicer|reinstall slicer-systemd")
@@ -109,7 +109,7 @@ def test_commands_for_root_are_written_as_the_user_can_run_them() -> None:
     assert Who(0, "root", "system", True).root("echo a > b") == "echo a > b"
     assert alice.root("systemctl x") == "sudo systemctl x"
     assert alice.root("echo 'a' > b") == "sudo sh -c 'echo '\\''a'\\'' > b'"
-    assert alone.root("systemctl x") == "su -c 'systemctl x'"
+    assert alone.root("systemctl x") == "su - -c 'systemctl x'"  # W24: not in her own PATH
     # N10: each mask goes by the place that it lies in.
     masks = (
         "/etc/systemd/system/gpu.slice", "/etc/systemd/system/cpu.slice", "/run/systemd/system/gpu.slice",

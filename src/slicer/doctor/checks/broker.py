@@ -52,7 +52,9 @@ def _findings(facts: BrokerFacts, who: Who) -> Iterator[Finding]:
     elif facts.answer_error:
         yield finding("broker-broken", visible(facts.answer_error), journal, *restart)
     if facts.absence:
-        enable = *who.unmask(facts.masked), who.root(f"systemctl enable --now {_SOCKET}")
+        enable = *who.unmask(facts.masked), who.configured(
+            f"systemctl enable --now {_SOCKET}", "programs.slicer.broker.enable = true"
+        )
         yield finding("broker-stopped", visible(facts.absence), *(restart if facts.is_enabled else enable))
     if facts.policy == "broken":
         yield finding("policy-broken", visible(facts.policy_error), who.root(f"editor {_POLICY}"))

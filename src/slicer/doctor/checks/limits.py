@@ -112,7 +112,8 @@ def _limits(acts: tuple[Acting, ...], systemd: SystemdFacts, disks: DiskFacts, w
         yield finding("io-weight-not-heeded", _used(weights, users), *_weigh(disks, who))
     oomd = [name for name in users if name.startswith("ManagedOOM") and name not in lacking]
     if oomd:
-        yield finding("oomd-absent", _used(oomd, users), who.root("systemctl enable --now systemd-oomd"))
+        mend = who.configured("systemctl enable --now systemd-oomd", "systemd.oomd.enable = true")
+        yield finding("oomd-absent", _used(oomd, users), mend)
 
 
 def _used(names: list[str], users: dict[str, list[str]]) -> str:
@@ -136,7 +137,8 @@ def _missing(
             f"# add to {host} kernel command line: systemd.unified_cgroup_hierarchy=1 cgroup_no_v1=all",
         )  # fmt: skip
     elif is_delegable:
-        mends = who.root("slicer install --user-delegation"), "# then log out everywhere, and in again"
+        delegate = who.install("--user-delegation", "userDelegation = true")
+        mends = delegate, "# then log out everywhere, and in again"
     elif systemd.container:
         mends = (f"# on the host: delegate {needed} to the container's cgroup",)
     elif who.manager == "user":

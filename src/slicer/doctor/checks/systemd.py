@@ -59,7 +59,8 @@ def _manager(facts: SystemdFacts, who: Who) -> Iterator[Finding]:
         )
         return
     if "pystemd" in facts.unreachable:
-        yield finding("no-pystemd", facts.unreachable, who.root("apt install python3-pystemd"))
+        mend = who.configured("apt install python3-pystemd", "programs.slicer.enable = true")
+        yield finding("no-pystemd", facts.unreachable, mend)
     elif facts.unreachable:
         # One that lingers already may have failed, or been stopped.
         mends: tuple[str, ...] = (who.linger(), who.root(f"systemctl start user@{who.uid}.service"))
