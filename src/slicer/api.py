@@ -255,7 +255,8 @@ def obtain(
         command = command_text(tuple(sys.orig_argv))
         manager = manager_of(os.geteuid())
         who = Requester(job, arguments.name, command, "plain", manager, "", outer.leases)
-        broker = broker_socket(environ)
+        ledger.broker_now = lambda: broker_socket(environ)
+        broker = ledger.broker_now()
         wanted = granting.prepare(broker, who, needs, GpuObserver(config.policy))
         ledger.patience_s = leasing.patience_s(needs)
         try:

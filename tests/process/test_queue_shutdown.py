@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+import signal
+from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
@@ -16,6 +18,8 @@ from tests.machines.namespace import NamespaceMachine
 from tests.machines.recipe import SUITES
 from tests.machines.settings import ci
 from tests.patience import until
+from tests.process.harness import Box
+from tests.process.queue_box import QueueBox
 
 # Root's queue and alice's as services, and one of root's that is dead when the machine goes down.
 _QUEUES = r"""
@@ -65,6 +69,32 @@ def test_what_an_orderly_shutdown_ends_runs_again(machine: NamespaceMachine) -> 
     finally:
         for fd in logs.values():
             os.close(fd)
+
+
+# Whoever asks to end is a systemd that shuts down.
+_SHUTDOWN = """\
+from slicer.backend import shutdown
+from slicer.kernel import proc
+proc.is_systemd = lambda pid: True
+shutdown.is_shutting_down = lambda manager: True
+"""
+
+
+def test_so_does_a_job_without_a_scope(make_box: Callable[[int], Box], tmp_path: Path) -> None:  # Q17
+    queues = QueueBox(make_box(2))
+    (tmp_path / "sitecustomize.py").write_text(_SHUTDOWN)
+    queues.write("[profile=light] hold a 3")
+    queue = queues.start(env={"PYTHONPATH": f"{tmp_path}:{queues.box.env['PYTHONPATH']}"})
+    queues.started("a")
+    for pid in (queue.pid, queues.keeper("a"), int(queues.box.started("a"))):
+        os.kill(pid, signal.SIGTERM)
+    assert queue.wait() == 143
+    assert queues.statuses()["hold a 3"][0] == "pending"
+    queue = queues.start()
+    until(lambda: queues.starts()["a"] == 2, "it runs again")
+    queues.let("a")
+    assert queue.wait() == 3
+    queues.assert_clean()
 
 
 def state_in(logs: int) -> JobState:

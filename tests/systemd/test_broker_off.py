@@ -8,10 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.patience import until
+from tests.patience import DEADLINE_S, until
 from tests.systemd.helpers import systemctl
-from tests.systemd.helpers.broker import SERVICE, SOCKET, SOCKET_UNIT, Broker, holds
-from tests.systemd.helpers.jobs import Done, Slicer
+from tests.systemd.helpers.broker import SERVICE, SOCKET, SOCKET_UNIT, Broker, holds, queues
+from tests.systemd.helpers.jobs import Done, Slicer, tickets
+from tests.systemd.helpers.queues import Queues
 from tests.systemd.helpers.users import User
 
 pytest_plugins = ["tests.systemd.helpers.broker_fixtures", "tests.systemd.helpers.fixtures"]
@@ -67,3 +68,49 @@ def test_switched_off_it_stays_off_and_what_its_jobs_hold_is_theirs(  # W22
     assert systemctl.show(SOCKET_UNIT, "ActiveState") == {"ActiveState": "inactive"}
     assert not Path(SOCKET).exists()
     assert wants_a_slot(slicer, bob).code == 0  # a ledger of bob's own
+
+
+def test_switched_on_it_alone_gives_out_slots(slicer: Slicer, bob: User) -> None:  # L1
+    """Those who waited in private ledgers do not go on there."""
+    systemctl.output("systemctl", "disable", "--now", SOCKET_UNIT)
+    job, gate = holds(slicer, bob, "-p", "heavy")
+    ran, still = slicer.path("ran"), slicer.gate()
+    waiter = queues(slicer, bob, "-p", "heavy", script=f"touch {ran}")
+    files = Queues(slicer, bob.via)
+    files.write(f"[profile=light] : < {still}", f"[profile=heavy] touch {ran}")
+    queue = files.start()
+    queue.told("started", 1)
+    until(lambda: len(tickets(bob.ledger)) == 2, "its second job waits, too")
+    systemctl.output("slicer", "install", "--broker")
+    gate.open()
+    assert job.end().code == 0
+    ended = waiter.end()
+    assert (ended.code, "a broker was switched on in the meantime (run it again)" in ended.told) == (75, True)
+    until(lambda: "a broker was switched on: start the queue again" in queue.stdout, "the queue says it")
+    still.open()
+    assert queue.end().code == 75
+    assert (files.exit_codes(), ran.exists()) == ({1: 0}, False)
+    assert files.run().code == 0
+    assert ran.exists()
+
+
+def test_a_queue_does_not_wait_for_a_broker_that_was_switched_off(  # L1
+    slicer: Slicer, ann: User, bob: User
+) -> None:
+    job, gate = holds(slicer, ann, "-p", "heavy")
+    ran = slicer.path("ran")
+    waiter = queues(slicer, bob, "-p", "heavy", script=f"touch {ran}")
+    files = Queues(slicer, bob.via)
+    files.write(f"[profile=heavy] touch {ran}")
+    queue = files.start()
+    queue.told("waiting")
+    systemctl.output("systemctl", "disable", "--now", SOCKET_UNIT)
+    assert waiter.end(2 * DEADLINE_S).code == 75  # for half a minute it tries to be heard again
+    until(lambda: "was switched off, and a job of it still runs" in queue.stdout, "so does the queue")
+    gate.open()
+    assert job.end().code == 0
+    assert queue.end(2 * DEADLINE_S).code == 75
+    assert "the broker was switched off: start the queue again" in queue.stdout
+    assert (files.exit_codes(), ran.exists()) == ({}, False)
+    assert files.run().code == 0  # in a ledger of bob's own
+    assert ran.exists()

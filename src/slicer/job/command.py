@@ -234,13 +234,19 @@ class Command:
             self._senders[signo] = sender
 
     def _note_direct(self, info: signal.struct_siginfo) -> None:
-        """The command was sent the same as we. If it was systemd that stops the scope, say why."""
+        """The command was sent the same as we. If it was systemd that stops the job, say why."""
         now = time.monotonic()
         self._direct[info.si_signo] = now
         if info.si_code == SI_KERNEL:
             self._note_sender(info.si_signo, "terminal")  # Ctrl-C
             return
-        if not self._task.scope or not proc.is_systemd(info.si_pid):
+        if not proc.is_systemd(info.si_pid):
+            return
+        if not self._task.scope:
+            # It stops the session or the service that the job was started in.
+            manager: Manager = "system" if info.si_pid == 1 else "user"
+            if info.si_signo == self._task.stop_signal and _is_shutdown(manager):
+                self._reason, self._ended_by = "stopped", "shutdown"
             return
         self._note_sender(info.si_signo, "systemd")
         if info.si_signo != self._task.stop_signal:

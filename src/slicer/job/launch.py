@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 
 from slicer import faults
+from slicer.backend import broker_socket
 from slicer.errors import (
     BackendError,
     BrokerError,
@@ -55,13 +56,14 @@ if TYPE_CHECKING:
     from slicer.state.statedir import StateDir
 
 
-def open_ledger(environ: Mapping[str, str], listener: Listener) -> Ledger:
-    """This user's ledger. Raises StateError."""
+def open_ledger(environ: Mapping[str, str], listener: Listener, backend: str) -> Ledger:
+    """This user's ledger, for ``--backend backend``. Raises StateError."""
     directory = statedir.locate(environ, os.geteuid())
     for note in directory.notes:
         listener.warning(note)
     ledger = Ledger(directory, listener.warning)
     ledger.tell = listener.notice
+    ledger.broker_now = lambda: broker_socket(environ, backend)
     return ledger
 
 
@@ -92,7 +94,7 @@ def _run(
     job_id: str, invocation: Invocation, environ: Mapping[str, str], listener: RunListener,
     mask: frozenset[int], before_start: Callable[[Job, Lease, float], None] | None,
 ) -> Outcome:  # fmt: skip
-    ledger = open_ledger(environ, listener)
+    ledger = open_ledger(environ, listener, invocation.backend)
     ledger.mask = mask
     ledger.patience_s = None if invocation.wait else leasing.AT_ONCE_S
     try:

@@ -57,6 +57,7 @@ class LedgerFiles:
         self.patience_s: float | None = None  # how long one holder of the lock may keep us; None: for ever
         self.longest_pause_s = LONGEST_PAUSE_S
         self.tell: Callable[[str], None] = self.warn  # that somebody has held the lock for long
+        self.broker_now: Callable[[], str] = str  # the socket of the broker that decides by now; "": none
         self._lock_fd = directory.base.open_lock()
 
     def close(self) -> None:

@@ -14,7 +14,7 @@ from __future__ import annotations
 import os
 
 from slicer import faults
-from slicer.errors import DeadlockError, StateError
+from slicer.errors import BrokerError, DeadlockError, StateError
 from slicer.kernel.proc import now_s
 from slicer.ledger import entries, tickets
 from slicer.ledger.files import LedgerFiles
@@ -136,7 +136,12 @@ class Ledger(LedgerFiles):
     # -- under the lock ----------------------------------------------------------------------------------
 
     def decide_and_ring(self, request: AnyRequest, observer: GpuObserver) -> Decision:
-        """Decide for all, and ring the others that could go."""
+        """Decide for all, and ring the others that could go. Raises BrokerError if a broker does that by now.
+
+        Nobody would tell it what this ledger gave out.
+        """
+        if not _needs_nothing(request) and self.broker_now():
+            raise BrokerError("a broker was switched on in the meantime", hint="run it again")
         found = self.decide(request, observer)
         faults.point("ledger-judged")
         for job in found.verdict.grants:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from slicer import backend as backends
 from slicer import faults
 from slicer.broker.client.gpus import open_gpus
+from slicer.errors import EX_TEMPFAIL
 from slicer.gpu.observer import GpuObserver
 from slicer.job import launch
 from slicer.job.gpu_monitor import Escaped, Exceeded
@@ -64,7 +65,7 @@ class Queue:
         text = jobs_file.read(options.jobs_file, is_own=is_own)  # before anything is made in its directory
         broker = backends.broker_socket(environ, options.backend)
         self._backends = Backends(options.backend, broker)
-        self._ledger = launch.open_ledger(environ, self._events)
+        self._ledger = launch.open_ledger(environ, self._events, options.backend)
         mask = frozenset(signal.pthread_sigmask(signal.SIG_BLOCK, ()))
         self._starters = Starters(self._backends, self._ledger, mask)
         plans = self._plans = Plans(options, environ, self._ledger, broker)
@@ -97,7 +98,7 @@ class Queue:
         )
         self._dispatch = Dispatch(
             self.register, plans, self._requests, self._starting, self._running, self._gpu_observer,
-            self._events,
+            self._events, self._ledger.broker_now,
         )  # fmt: skip
         self._lines = LineSocket(self._ledger.directory.base, self._dispatch.stop_lines)
         self._display = Display(
@@ -105,6 +106,7 @@ class Queue:
         )
         self._ready: frozenset[int] = frozenset()  # the descriptors that woke us
         self._signals: list[int] = []  # those that ask the queue to leave
+        self._has_stopped = False  # to start jobs
         self._concluded: list[str] = []  # attempts whose ends are not yet on the disk
         self._told_mib: dict[str, int] = {}  # the peak last told of, by job id
 
@@ -187,6 +189,8 @@ class Queue:
         self._watch_gpus()
         if not self._signals:
             self._dispatch.start()
+        if self._dispatch.is_over and not self._has_stopped:
+            self._stop_starting()
         self._dispatch.give_up()
         is_saved = self.register.save()
         self._events.stalled(self.register.problem)
@@ -209,7 +213,7 @@ class Queue:
         limits = [
             ask_s, self._file.left_s(), self._running.left_s(), self._monitor.left_s(),
             self.register.left_s(), self._display.left_s(),
-            None if self._signals else self._dispatch.left_s(),
+            None if self._is_leaving else self._dispatch.left_s(),
         ]  # fmt: skip
         self._ready = until_readable(descriptors, soonest(*limits), None, urgent=self._running.urgent())
         self._requests.woken(self._ready)
@@ -221,17 +225,22 @@ class Queue:
     def _is_busy(self) -> bool:
         return len(self._starting) > 0 or not self._running.is_empty
 
+    @property
+    def _is_leaving(self) -> bool:
+        """Whether nothing more is started, though there may be more to do."""
+        return bool(self._signals) or self._dispatch.is_over
+
     def _is_over(self) -> bool:
         if self._is_busy():
             return False
-        if self._signals:
+        if self._is_leaving:
             return True  # even with a full disk: the next queue finds out from the attempts' files
         is_done = not self._options.watch and not self._dispatch.pending.can_start
         return is_done and not self._events and not self.register.problem
 
     def _finds_more(self) -> bool:
         """Whether there is more to do after all: in lines of which no event told."""
-        if self._signals:
+        if self._is_leaving:
             return False
         self._take_file(is_last=True)
         return bool(self._events or self._dispatch.pending.can_start)
@@ -241,6 +250,8 @@ class Queue:
         code = judging.exit_code_of(self.register.states[key] for key in keys)
         if self._signals and len(self._dispatch.pending):
             return 128 + self._signals[0]
+        if self._dispatch.is_over and len(self._dispatch.pending):
+            return EX_TEMPFAIL
         return code
 
     # -- what happened -------------------------------------------------------------------------------------
@@ -257,11 +268,15 @@ class Queue:
         """The first time nothing more is started; the second time the running jobs are ended."""
         self._signals.append(signo)
         if len(self._signals) == 1:
-            self._dispatch.abandon()
-            self._events.add("stopping", running=self._job_count())
+            self._stop_starting()
         elif len(self._signals) == 2:
             self._events.add("ending", running=self._job_count())
             self._running.stop_all()
+
+    def _stop_starting(self) -> None:
+        self._has_stopped = True
+        self._dispatch.abandon()
+        self._events.add("stopping", running=self._job_count())
 
     def _take_file(self, *, is_last: bool = False) -> None:
         problem, before = self._file.problem, self._file.entries
@@ -353,7 +368,7 @@ class Queue:
     def _tell_if_idle(self) -> None:
         """Tell it once when nothing is left to do, or nothing but to wait."""
         pending = self._dispatch.pending
-        is_idle = not self._signals and not self._is_busy()
+        is_idle = not self._is_leaving and not self._is_busy()
         self._events.drained(is_idle and not pending.can_start, watch=self._options.watch)
         is_waiting = is_idle and pending.can_start > 0 and self._requests.is_waiting
         self._events.nothing_can_start(self._display.why_waiting() if is_waiting else None)
@@ -363,6 +378,8 @@ class Queue:
     def _state_word(self) -> BoardState:
         if self._signals:
             return "ending" if len(self._signals) > 1 else "stopping"
+        if self._dispatch.is_over:
+            return "stopping"
         if self.register.problem:
             return "stalled"
         return "drained" if self._events.has_drained else "running"

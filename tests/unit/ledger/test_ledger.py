@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from slicer.errors import BusyError, InfeasibleError, StateError
+from slicer.errors import BrokerError, BusyError, InfeasibleError, StateError
 from slicer.kernel import proc
 from slicer.ledger.held_lease import HeldLease
 from slicer.ledger.ledger import Snapshot
@@ -374,3 +374,16 @@ def test_a_write_that_fails_is_said_and_leaves_nothing(
 
 def test_the_clock_of_the_ledger_counts_from_boot() -> None:
     assert proc.now_s() >= float(Path("/proc/uptime").read_text().split()[0]) - 1
+
+
+def test_nothing_is_given_out_beside_a_broker_that_was_switched_on(box: LedgerBox) -> None:  # L1, W22
+    held = box.take("aaaaaaaaaaaa")
+    waiting = box.wait("bbbbbbbbbbbb")
+    box.ledger.broker_now = lambda: "/run/slicer-broker/socket"
+    held.release()
+    with pytest.raises(BrokerError, match="a broker was switched on"), waiting:
+        box.try_again(waiting)
+    with pytest.raises(BrokerError):
+        box.ask("cccccccccccc")
+    assert box.left() == []
+    box.take("dddddddddddd", 0, 0).release()  # it holds nothing that a broker could give to others

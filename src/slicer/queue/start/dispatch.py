@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
 from slicer.errors import (
@@ -46,12 +46,13 @@ _PAUSE_MOST_S = 30.0
 class Dispatch:
     """``pending`` has the jobs still to be started, and ``touched`` the keys of all that this run dealt with.
 
-    ``trouble`` says why nothing could be asked for or started at the last try, "" if it could.
+    ``trouble`` says why nothing could be asked for or started at the last try, "" if it could. ``is_over``:
+    nothing is started any more, because others than at the begin decide who gets what.
     """
 
     def __init__(
         self, register: Register, plans: Plans, requests: LeaseRequests, starting: StartingJobs,
-        running: RunningJobs, gpu_observer: GpuObserver, events: Events,
+        running: RunningJobs, gpu_observer: GpuObserver, events: Events, broker_now: Callable[[], str],
     ) -> None:  # fmt: skip
         self._register = register
         self._plans = plans
@@ -60,6 +61,7 @@ class Dispatch:
         self._running = running
         self._gpu_observer = gpu_observer
         self._events = events
+        self._broker_now = broker_now
         self.pending = Pending((), register.states)
         self.touched: set[str] = set()
         self._tries: dict[str, int] = {}  # failed starts, by key
@@ -71,6 +73,7 @@ class Dispatch:
         self._in_vain: set[str] = set()  # jobs that wait for what will never be
         self._told_in_vain: dict[str, str] = {}  # the reason that was told of each
         self.trouble = ""
+        self.is_over = False
 
     # -- what is to do -----------------------------------------------------------------------------------
 
@@ -164,6 +167,8 @@ class Dispatch:
 
     def start(self) -> None:
         """Have systemd start the scopes of all jobs that can be started; ask for leases for the others."""
+        if self.is_over or self._is_broker_new():
+            return
         now = time.monotonic()
         if self._not_before is not None and now >= self._not_before:
             self._not_before = None
@@ -177,12 +182,30 @@ class Dispatch:
             return
         self._gpu_observer.expire()
         kinds: list[Kind] | None = None
-        while kinds is None and self._not_before is None:
+        while kinds is None and self._not_before is None and not self.is_over:
             kinds = self._start_one()
         is_trying = self._not_before is None and self._no_broker_before is None
         if is_trying and not any(key in self.pending for key in self._tries):
             self.trouble, self._failures = "", 0
         self._requests.keep(kinds or ())
+
+    def _is_broker_new(self) -> bool:
+        """Whether a broker was switched on since the queue began. Then nothing more is started."""
+        if self._plans.broker or not self._broker_now():
+            return False
+        self._end("a broker was switched on")
+        return True
+
+    def _is_broker_gone(self) -> bool:
+        """Whether the broker is off for good: not only stopped, and none of its jobs still runs. Likewise."""
+        if not self._plans.broker or self._broker_now():
+            return False
+        self._end("the broker was switched off")
+        return True
+
+    def _end(self, why: str) -> None:
+        self.is_over = True
+        self._tell(f"{why}: start the queue again")
 
     def _start_one(self) -> list[Kind] | None:
         """Start the first job that can be started and return None; if none can, the kinds that wait."""
@@ -308,6 +331,8 @@ class Dispatch:
     def _wait_for_better(self, error: SlicerError) -> None:
         """Tell of the error once, and try again after a pause."""
         is_broker = isinstance(error, BrokerError)
+        if is_broker and (self._is_broker_new() or self._is_broker_gone()):
+            return
         rest = "; until then only jobs start that need neither GPU nor slot" if is_broker else ""
         self._tell(f"{error}{rest}")
         if is_broker:

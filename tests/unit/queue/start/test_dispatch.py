@@ -34,8 +34,8 @@ def test_a_pause_that_ends_between_two_looks_is_noticed(monkeypatch: pytest.Monk
     gpu_observer: Any = SimpleNamespace(expire=lambda: asked.append(1))
     requests: Any = SimpleNamespace(keep=lambda kinds: None)
     nobody: Any = None
-    plans: Any = SimpleNamespace(gpu_needs=None)
-    queue = Dispatch(register, plans, requests, nobody, nobody, gpu_observer, nobody)
+    plans: Any = SimpleNamespace(gpu_needs=None, broker="")
+    queue = Dispatch(register, plans, requests, nobody, nobody, gpu_observer, nobody, str)
     assert queue.left_s() is None
     queue.pause()
     now[0] += 0.999
@@ -69,14 +69,17 @@ class Refusing:
         self.told: list[str] = []
         register = any_(states=self.states, problem="", see=self.see, do=self.do)
         self.broker_error: SlicerError | None = None
-        plans_ = any_(plan=self.plan, gpu_needs=lambda _: (0, None))
+        self.broker_now = "/socket"
+        self.plans = any_(plan=self.plan, gpu_needs=lambda _: (0, None), broker="/socket")
         requests = any_(keep=lambda kinds: None, ask=self.ask)
         starting = any_(
             gpus=frozenset, may_add=lambda _: True, add=self.add, start_commands=lambda: ((), ())
         )
         gpu_observer = any_(expire=lambda: None)
         events = any_(add=lambda kind, *_, **__: self.told.append(kind), warning=self.told.append)
-        self.dispatch = Dispatch(register, plans_, requests, starting, any_(), gpu_observer, events)
+        self.dispatch = Dispatch(
+            register, self.plans, requests, starting, any_(), gpu_observer, events, lambda: self.broker_now
+        )
         self.dispatch.load(jobs_file.parse(lines))
 
     def do(self, record: Record) -> None:
@@ -198,3 +201,22 @@ def test_what_wants_nothing_starts_while_the_broker_fails(monkeypatch: pytest.Mo
     assert queue.begun == ["b", "d", "a", "c"]
     assert queue.dispatch.trouble == ""
     assert queue.dispatch.left_s() is None
+
+
+# L1, W22: what a private ledger gave out beside a broker, the broker would give out again
+@pytest.mark.parametrize(
+    ("at_first", "by_now", "said"),
+    [("", "/socket", "a broker was switched on"), ("/socket", "", "the broker was switched off")],
+)
+def test_where_others_decide_by_now_nothing_more_is_started(
+    monkeypatch: pytest.MonkeyPatch, at_first: str, by_now: str, said: str
+) -> None:
+    queue = Refusing(monkeypatch, "a\nb\n")
+    queue.plans.broker = queue.broker_now = at_first
+    queue.broker_error = BrokerError("nobody hears us")
+    queue.broker_now = by_now
+    queue.dispatch.start()
+    queue.dispatch.start()
+    assert (queue.begun, queue.dispatch.is_over) == ([], True)
+    assert queue.told == [f"{said}: start the queue again"]
+    assert {state.status for state in queue.states.values()} == {"pending"}
