@@ -8,7 +8,7 @@ from typing import Any
 
 from slicer.errors import StateError
 from slicer.placement.capacity import Device
-from slicer.queue.run.gpu_use import Monitor
+from slicer.queue.run.gpu_use import Exceeded, Monitor
 from tests.unit import made_up
 
 GPU = "GPU-a"
@@ -32,5 +32,6 @@ def test_a_peak_that_cannot_be_written_down_is_the_monitors_problem() -> None:
     assert "No space left" in monitor.problem
     held.note_peaks = lambda peaks_mib: None
     (told,) = monitor.look()
+    assert isinstance(told, Exceeded)
     assert (told.job, told.used_mib, told.declared_mib) == (lease.job, 5000, 1000)
     assert monitor.problem == ""
