@@ -12,7 +12,7 @@ import pytest
 
 from tests.patience import DEADLINE_S
 
-pytestmark = pytest.mark.enforced
+pytestmark = [pytest.mark.enforced, pytest.mark.with_ci]
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ import pytest
 
 from tests.machines.recipe import SUITES
 
-pytestmark = [pytest.mark.enforced, pytest.mark.core]
+pytestmark = [pytest.mark.enforced, pytest.mark.core, pytest.mark.with_ci]
 
 CGROUPS = Path("/sys/fs/cgroup")
 

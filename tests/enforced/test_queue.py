@@ -12,7 +12,7 @@ from tests.systemd.helpers.jobs import Slicer, configured
 from tests.systemd.helpers.queues import Queues
 
 pytest_plugins = ["tests.systemd.helpers.fixtures"]
-pytestmark = pytest.mark.enforced
+pytestmark = [pytest.mark.enforced, pytest.mark.with_ci]
 
 PROFILES = """\
 [profiles.small]

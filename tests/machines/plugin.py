@@ -2,7 +2,8 @@
 
 `systemd` runs in the namespace machine, `enforced` in the QEMU machine, both on Debian 13; those marked
 `core` as well also on the other suites of $SLICER_TEST_SUITES (comma-separated; default trixie, with CI=true
-also bookworm). With both marks the QEMU machine, which is slow, is that of Debian 13 alone. With
+also bookworm). With both marks they run in the QEMU machine, which is slow, with CI=true only, and there on
+Debian 13 alone. What is marked `with_ci` is skipped without CI=true: it tells little that no other does. With
 --both-pythons, the tests marked `both_pythons` run once more, in a namespace machine that has another Python;
 with CI=true so do all in tests/unit, but for those marked `one_python`. Inside a machine the marks mean
 nothing: the tests run.
@@ -90,6 +91,7 @@ def place(collector: pytest.Collector, node: object) -> Iterator[object]:
 def variants(item: pytest.Item) -> list[Variant]:
     marks = {mark.name for mark in item.iter_markers()}
     kinds = [kind for mark, kind in KIND_BY_MARK.items() if mark in marks]
+    kinds = kinds if ci() else kinds[:1]
     if not kinds:
         return [Variant("", None), *other_python(item, marks)]
     suites = item.config.stash[_SUITES]
@@ -167,6 +169,12 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
         terminalreporter.section("machines")
         for line in times:
             terminalreporter.write_line(line)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    if item.get_closest_marker("with_ci") is not None and not ci():
+        pytest.skip("with CI=true only")
 
 
 @pytest.hookimpl(wrapper=True)

@@ -20,12 +20,8 @@ from packaging.requirements import Requirement
 
 from tests.machines import checkout, host
 from tests.machines.host import REPO
-from tests.machines.settings import ci
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(not ci(), reason="runs the pure tests once more, for minutes: with CI=true"),
-]
+pytestmark = [pytest.mark.slow, pytest.mark.with_ci]
 
 # What stdenv has in PATH, as far as a build or a test may want it.
 STDENV = """\

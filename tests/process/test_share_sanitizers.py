@@ -16,7 +16,7 @@ from tests.process.share_box import ShareBox, overlaps
 from tests.process.share_fixtures import Variant
 
 pytest_plugins = ["tests.process.share_fixtures"]
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.with_ci]
 
 SANITIZERS = {
     "asan": ["-fsanitize=address", "-fno-omit-frame-pointer"],

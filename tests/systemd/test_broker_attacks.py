@@ -560,16 +560,16 @@ def test_a_process_takes_nothing_along_to_another_lease(alice: User, bob: User) 
 def test_a_ticket_has_no_scope(victim: Running, bob: User) -> None:  # L1, X1
     """A scope comes after its lease: not for one who waits, nor for somebody else in that name."""
     job = new_job()
+    waiting: list[Connection] = []
 
     def waits() -> None:
-        kept.append(Connection())
-        kept[0].send(acquire(job, wait=True), more=True)
-        assert kept[0].receive(DEADLINE_S)
+        waiting.append(Connection())
+        waiting[0].send(acquire(job, wait=True), more=True)
+        assert waiting[0].receive(DEADLINE_S)
 
     def tried(uid: int, keeper: int) -> object:
         return by(uid, lambda: ask(start(job, keeper)))
 
-    kept: list[Connection] = []
     with Puppet(bob.uid, waits), Puppet(bob.uid, lambda: None) as keeper:
         before = cgroup.of(keeper.pid)
         assert [tried(uid, keeper.pid) for uid in (bob.uid, MALLORY)] == ["NoSuchJob"] * 2

@@ -148,6 +148,7 @@ def test_a_squatted_ledger_is_told_of_and_not_followed(alice: User) -> None:  # 
 
 def test_slicer_alone_shows_the_state_to_a_user_without_a_session() -> None:  # X10
     bob = user("bob")
+    shutil.rmtree(bob.ledger, ignore_errors=True)  # of a test before
     done = subprocess.run(
         [*bob.bare, "slicer"], capture_output=True, text=True, timeout=DEADLINE_S, check=False, cwd="/"
     )

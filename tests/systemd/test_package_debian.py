@@ -294,7 +294,8 @@ def shop(installed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> It
         gate.read_bytes()
         ran = public / "ran"
         started.append(subprocess.Popen([*as_bob, *slicer, "touch", ran], env=ENVIRON))
-        made = Shop(*started, gate, ran)
+        holder, waiter = started
+        made = Shop(holder, waiter, gate, ran)
         until(made.is_served, "both are known")
         assert made.is_closed()
         yield made

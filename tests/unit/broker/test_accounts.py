@@ -105,7 +105,7 @@ def test_use_decays_by_the_clock_and_a_clock_set_back_takes_nothing_off(
     accounts.book(ended())
     accounts.close()
     real = time.time
-    monkeypatch.setattr(module.time, "time", lambda: real() + jump_s)
+    monkeypatch.setattr(time, "time", lambda: real() + jump_s)
     past = opened(tmp_path, said).past()[1000]
     assert past.gpu_s * 2 ** -((now_s() - past.at_s) / (7 * DAY_S)) == pytest.approx(100.0 * left, rel=1e-2)
 

@@ -11,8 +11,8 @@ import pytest
 from slicer.broker.protocol import messages
 from slicer.broker.rules.turns import interleaved
 from slicer.broker.server import queueing
-from slicer.broker.server import stopped as module
 from slicer.broker.server.stopped import Stopped
+from slicer.kernel import proc
 from slicer.model import Lease, Ticket
 from slicer.placement.capacity import Policy
 from slicer.placement.forecast import start_times
@@ -28,7 +28,7 @@ def test_each_users_first_comes_before_anybodys_second() -> None:  # L1, S16
 
 def test_a_thousand_stopped_requests_take_few_rounds(monkeypatch: pytest.MonkeyPatch) -> None:  # L1, S16
     """A decision serves them one by one; so each of its rounds finds twice as many."""
-    monkeypatch.setattr(module.proc, "is_stopped", lambda pid, start: pid == 1)
+    monkeypatch.setattr(proc, "is_stopped", lambda pid, start: pid == 1)
     queue = [replace(TICKET, job=f"{index:012x}", uid=1000, pid=1) for index in range(1000)]
     bobs = replace(TICKET, job="b" * 12, uid=1001, pid=2)
     found, rounds = Stopped(), 0

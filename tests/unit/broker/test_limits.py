@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from slicer.broker.rules import allowed, limits
+from slicer.broker.rules.allowed import ALLOWED
 from slicer.config.properties import NAMES, find, parse_property
 from slicer.errors import RefusedError, UsageError
 from slicer.model import Host, Property
@@ -85,7 +86,7 @@ def test_whatever_else_is_refused_by_its_name(name: str, text: str, why: str) ->
 
 def test_a_new_property_of_slicers_is_refused_until_somebody_has_thought_about_it() -> None:  # K2
     refused = {name for name, _, _ in REFUSED}
-    assert set(NAMES) == set(limits.ALLOWED) | (refused & set(NAMES) - set(limits.ALLOWED))
+    assert set(NAMES) == set(ALLOWED) | (refused & set(NAMES) - set(ALLOWED))
 
 
 def test_root_may_ask_for_all_that_slicer_knows() -> None:  # K2
@@ -159,5 +160,5 @@ def test_what_would_be_refused_is_never_taken_for_plain(name: str, text: str, wh
 
 
 def test_every_allowed_limit_has_its_row() -> None:  # K2
-    assert all(find(name) is not None for name in limits.ALLOWED)
+    assert all(find(name) is not None for name in ALLOWED)
     assert Property("TimeoutStopSec", "TimeoutStopUSec", "t", 10_000_000, "10s") in limits.checked([], HOST)

@@ -15,6 +15,7 @@ from slicer.broker.server import scopes as module
 from slicer.broker.server.loop import Loop
 from slicer.broker.server.scopes import Scopes
 from slicer.errors import BackendError, RefusedError
+from slicer.kernel import cgroup, proc
 from slicer.model import ScopeSpec
 from slicer.quantity import INFINITY
 from slicer.state.directory import Directory
@@ -96,7 +97,7 @@ def place(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     found = [CGROUP]
     monkeypatch.setattr(module, "Manager", Manager)
     monkeypatch.setattr(module, "_cgroup_of_systemd", lambda: "")
-    monkeypatch.setattr(module.cgroup, "of", lambda _: found[0])
+    monkeypatch.setattr(cgroup, "of", lambda _: found[0])
     return found
 
 
@@ -173,8 +174,8 @@ def test_a_systemd_without_pidfds_kills_nobody_whom_it_moved_by_mistake(
     start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:  # L1
     start.start_answered(OLD)
-    monkeypatch.setattr(module.cgroup, "processes", lambda _: iter([os.getpid()]))
-    monkeypatch.setattr(module.proc, "uid_of", lambda _: 2)  # not the user with uid 1
+    monkeypatch.setattr(cgroup, "processes", lambda _: iter([os.getpid()]))
+    monkeypatch.setattr(proc, "uid_of", lambda _: 2)  # not the user with uid 1
     start.slices_are({}, {})
     start.end_keeper()  # and its pid went to somebody else
     start.start_answered(("done",))

@@ -58,10 +58,11 @@ def parse(arguments: list[str]) -> None:
         _, command = runoptions.parse(list(words[1:]), "route")
         assert command
         return
-    known, words = GENERAL, list(arguments)
-    while words and f"{known.words} {words[0]}" in BY_WORDS:
-        known = BY_WORDS[f"{known.words} {words.pop(0)}"]
-    known.command.make_context(known.words, words, click.Context(app))
+    known = GENERAL
+    left = list(arguments)
+    while left and f"{known.words} {left[0]}" in BY_WORDS:
+        known = BY_WORDS[f"{known.words} {left.pop(0)}"]
+    known.command.make_context(known.words, left, click.Context(app))
 
 
 @pytest.mark.parametrize("command", COMMANDS, ids=lambda command: command.words)

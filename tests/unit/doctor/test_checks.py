@@ -10,7 +10,8 @@ from slicer.doctor.kinds import kinds
 from slicer.doctor.model import AREAS, SEVERITIES, Who
 from tests.machines.host import REPO
 from tests.systemd.test_doctor_cures import ALICES, ROOTS, UNTRIED
-from tests.unit.doctor.cases import CASES, HEALTHY, NO_UNITS, ON_NIXOS, Case, on_fence, on_units
+from tests.unit.doctor.cases import CASES, HEALTHY, NO_UNITS, Case, on_fence, on_units
+from tests.unit.doctor.made_up import ON_NIXOS
 
 AS_ROOT = re.compile(r"\b(?:sudo|su - -c|su -c|pkexec|run0)\b.*")
 LOOKS = re.compile(

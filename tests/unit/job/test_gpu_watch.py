@@ -13,6 +13,7 @@ from slicer import gpu
 from slicer.errors import GpuError, NoGpu
 from slicer.job import gpu_leftovers, gpu_monitor, gpu_watch
 from slicer.job.gpu_watch import GpuWatch
+from slicer.kernel.signals import timed_wait
 from slicer.ledger.held_lease import HeldLease
 from slicer.ledger.ledger import Ledger
 from slicer.model import Gpu, GpuMemory, GpuProcess
@@ -255,7 +256,7 @@ def test_the_wait_for_memory_ends_as_soon_as_it_is_back(
 def test_ctrl_c_ends_the_wait_for_memory(
     made: Made, driver: Driver, monkeypatch: pytest.MonkeyPatch
 ) -> None:  # D14
-    wait = gpu_leftovers.timed_wait
+    wait = timed_wait
     pauses: list[float] = []
 
     def press(signals: frozenset[int], pause_s: float) -> Any:

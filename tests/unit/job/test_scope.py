@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from slicer.config.profiles import thread_env
+from slicer.config.properties import DEFAULT_STOP_TIMEOUT_S
 from slicer.job import scope
 from slicer.model import Profile, Property
 from slicer.record import replace
@@ -86,7 +87,7 @@ def test_the_users_own_stop_timeout_is_not_doubled() -> None:
     chosen = replace(PROFILE, properties={"TimeoutStopSec": STOP})
     assert names(chosen) == ["TimeoutStopSec"]
     assert scope.stop_timeout_s(chosen) == 3.0
-    assert scope.stop_timeout_s(PROFILE) == scope.DEFAULT_STOP_TIMEOUT_S
+    assert scope.stop_timeout_s(PROFILE) == DEFAULT_STOP_TIMEOUT_S
     forever = Property("TimeoutStopSec", "TimeoutStopUSec", "t", 2**64 - 1, "infinity")
     assert 86400 <= scope.stop_timeout_s(replace(PROFILE, properties={"TimeoutStopSec": forever})) < 2**31
 

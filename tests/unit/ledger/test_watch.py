@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import fcntl
 import os
@@ -13,7 +14,6 @@ from pathlib import Path
 import pytest
 
 from slicer.errors import StateError
-from slicer.kernel import inotify
 from slicer.ledger import watch
 from slicer.ledger.watch import LedgerWatch
 from slicer.record import replace
@@ -132,12 +132,10 @@ def test_exhausted_inotify_is_an_error_with_a_way_out(
 ) -> None:
     class Exhausted:
         def inotify_init1(self, flags: int) -> int:
-            import ctypes
-
             ctypes.set_errno(errno.EMFILE)
             return -1
 
-    monkeypatch.setattr(inotify.ctypes, "CDLL", lambda *args, **named: Exhausted())
+    monkeypatch.setattr(ctypes, "CDLL", lambda *args, **named: Exhausted())
     with pytest.raises(StateError, match="max_user_instances"), LedgerWatch(state_dir):
         pass
 

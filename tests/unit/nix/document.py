@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from tests.unit.nix.evaluation import REPO
+from tests.machines.host import REPO
 
 PATH = REPO / "docs/nixos.md"
 BEGIN = "<!-- options: written by `python -m tests.unit.nix` -->\n"

@@ -13,13 +13,14 @@ from slicer.backend.install_units import plan
 from slicer.broker.rules import policy_text
 from slicer.broker.rules.policy import NO_CAP, Caps, Together
 from slicer.config import check, routes, serve, slices
-from slicer.config.build import TABLES, TOP_SETTINGS
+from slicer.config.build import SLICE_KEYS, TABLES, TOP_SETTINGS
 from slicer.config.files import Layer
 from slicer.config.profiles import Config, builtin_profiles, load
 from slicer.config.properties import KEYS, find_key, parse_property
 from slicer.config.route_slots import MODES
 from slicer.model import SLICES, Host
 from slicer.quantity import INFINITY
+from tests.machines.host import REPO
 from tests.unit.config.test_documented import SERVE_KEYS
 from tests.unit.nix import evaluation
 from tests.unit.nix.evaluation import Refused, evaluate
@@ -28,7 +29,7 @@ from tests.unit.nix.toml import written
 pytestmark = pytest.mark.one_python
 
 MACHINE = Host(tuple(range(16)), 64 << 30)
-UNITS = evaluation.REPO / "units"
+UNITS = REPO / "units"
 SETTINGS = "programs.slicer.settings"
 
 
@@ -89,7 +90,7 @@ def test_every_key_of_a_configuration_is_an_option_and_nothing_else_is() -> None
     profile = {f"profiles.<name>.{key}" for key in (*check.OWN_KEYS, *KEYS)}
     tables = {f"{table}.{key}" for table, keys in TABLES.items() for key in keys}
     slices = {f"slices.{name}" for name in SLICES}
-    slices |= {f"slices.{name}.{key}" for name in SLICES for key in check.SLICE_KEYS}
+    slices |= {f"slices.{name}.{key}" for name in SLICES for key in SLICE_KEYS}
     route = {f"routes.<name>.{key}" for key in (*check.ROUTE_KEYS, *MODES, "to")}
     ways = {*(f"{mode}.{key}" for mode in MODES for key in check.DESTINATION_KEYS)}
     ways |= {f"to.<name>.{key}" for key in check.TO_KEYS}

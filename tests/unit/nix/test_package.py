@@ -16,10 +16,11 @@ import pytest
 from slicer.backend.install_units import plan
 from slicer.kernel import SYSROOT
 from slicer.version import __version__
+from tests.machines.host import REPO
 from tests.patience import DEADLINE_S
 from tests.process.test_nix_build import SITE, SITE_OF_NIX, hook, named
 from tests.systemd.test_nixos_script import CONFIGURATION
-from tests.unit.nix.evaluation import NIX, REPO, evaluate
+from tests.unit.nix.evaluation import NIX, evaluate
 from tests.unit.nix.test_module import made
 from tests.unit.nix.toml import written
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -28,7 +29,7 @@ def need(kind: str, route: str, body: object = None, **settings: object) -> str:
     return classify.classify(server, asked, NO_BODY).need
 
 
-OLLAMA = {
+OLLAMA: dict[str, list[Any]] = {
     "gpu": [
         ("POST /api/generate", WORK), ("POST /api/chat", {"model": "m", "messages": [{"role": "user"}]}),
         ("POST /api/embed", EMPTY), ("POST /api/embeddings", WORK), ("POST /v1/chat/completions", EMPTY),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from typing import Any
 
 import pytest
 
@@ -22,7 +23,7 @@ BIG = bytes(range(256)) * (48 << 10)  # 12 MiB; aiohttp's own limit is 4
 @asynccontextmanager
 async def between(
     handle: Callable[[web.Request], Awaitable[web.StreamResponse]], **settings: object
-) -> AsyncIterator[tuple[Proxy, FakeOwner, aiohttp.ClientSession]]:
+) -> AsyncIterator[tuple[Proxy, FakeOwner, Any]]:
     """A proxy before a server that answers so, and a client's session."""
     app = web.Application()
     app.router.add_get("/{rest:.*}", handle)

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from slicer.errors import StateError
-from slicer.queue.judge import oom
-from slicer.queue.judge.oom import HEAD_BYTES, TAIL_BYTES, tells_of_oom
+from slicer.gpu.oom import HEAD_BYTES, TAIL_BYTES
+from slicer.queue.judge.oom import tells_of_oom
 
 TORCH = b"torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity"
 
@@ -97,7 +97,7 @@ def test_beginning_and_end_of_a_log_of_a_gib_are_read_and_no_more(
         return pread(fd, size, offset)
 
     pread = os.pread
-    monkeypatch.setattr(oom.os, "pread", counted)
+    monkeypatch.setattr(os, "pread", counted)
     assert tells_of_oom(str(log))
     assert sum(sizes) <= HEAD_BYTES + TAIL_BYTES
 
@@ -121,7 +121,7 @@ def test_text_across_the_edge_of_the_two_parts_is_found(log: Path, more: int) ->
 def test_the_kernel_may_give_less_than_was_asked_for(log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     log.write_bytes(b"x" * 50 + TORCH)
     pread = os.pread
-    monkeypatch.setattr(oom.os, "pread", lambda fd, length, offset: pread(fd, min(length, 7), offset))
+    monkeypatch.setattr(os, "pread", lambda fd, length, offset: pread(fd, min(length, 7), offset))
     assert tells_of_oom(str(log))
 
 
@@ -146,7 +146,7 @@ def test_a_log_that_cannot_be_read_is_said(log: Path, monkeypatch: pytest.Monkey
     def broken(*_: object) -> bytes:
         raise OSError(5, "Input/output error")
 
-    monkeypatch.setattr(oom.os, "pread", broken)
+    monkeypatch.setattr(os, "pread", broken)
     with pytest.raises(StateError, match=r"job0001\.log: cannot be read: Input/output error"):
         tells_of_oom(str(log))
 

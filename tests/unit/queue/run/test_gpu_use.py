@@ -8,6 +8,7 @@ from typing import Any
 
 from slicer.errors import StateError
 from slicer.gpu.snapshot import GpuSnapshot
+from slicer.job.gpu_monitor import Exceeded
 from slicer.placement.capacity import Device
 from slicer.queue.run.gpu_use import QueueMonitor
 from tests.unit import made_up
@@ -33,5 +34,6 @@ def test_a_peak_that_cannot_be_written_down_is_the_monitors_problem() -> None:
     assert "No space left" in str(monitor.problem)
     held.update = lambda vram_peak_mib: None
     (told,) = monitor.look()
+    assert isinstance(told, Exceeded)
     assert (told.job, told.used_mib, told.declared_mib) == (lease.job, 5000, 1000)
     assert monitor.problem is None

@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 
 from slicer.errors import BackendError
-from slicer.queue.run import starters
 from slicer.queue.run.outer_half import QueueOuterHalf
 from slicer.queue.run.starters import _Starter
 
@@ -74,7 +73,7 @@ def test_descriptors_that_cannot_be_handed_on_now(
         raise OSError(code, os.strerror(code))
 
     pid = starter._pid
-    monkeypatch.setattr(starters.socket, "send_fds", send)
+    monkeypatch.setattr(socket, "send_fds", send)
     job: Any = SimpleNamespace(id="b")
     with pytest.raises(BackendError, match="cannot be handed on"):
         starter.ask(job, ())

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from slicer.queue.model import JobState
 from slicer.queue.state import folding
-from slicer.queue.state.folding import Record, fold, records
+from slicer.queue.state.folding import fold, records
+from slicer.queue.state.journal import Record
 
 KEY = "0123456789ab#0"
 HOW: dict[str, Any] = {

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from slicer.errors import StateError
-from slicer.queue.state import folding, journal
+from slicer.queue.state import folding
 from slicer.queue.state.journal import Journal, Record
 from slicer.queue.state.log_dir import RULES
 from slicer.state.directory import Directory, open_or_make
@@ -263,7 +263,7 @@ class Broken:
         def fail(*_: object, **__: object) -> None:
             raise OSError(code, os.strerror(code))
 
-        self._patch.setattr(journal.os, name, fail)
+        self._patch.setattr(os, name, fail)
 
     def writes_at_most(self, count: int, then: int = 0) -> None:
         """``count`` bytes a call; with ``then``, the second call fails with that errno."""
@@ -274,7 +274,7 @@ class Broken:
                 raise OSError(then, os.strerror(then))
             return real(fd, data[:count], offset)
 
-        self._patch.setattr(journal.os, "pwrite", pwrite)
+        self._patch.setattr(os, "pwrite", pwrite)
 
     def heal(self) -> None:
         self._patch.undo()
