@@ -267,7 +267,7 @@ def _floor(amount: int) -> int:
 
 def peak_notes(route: Route, past: Sequence[PastDecision]) -> list[str]:
     """The ``memory`` that past jobs of each destination speak for: the most that one used, and a fifth."""
-    from slicer.route.fit import ENOUGH_JOBS  # it imports statistics, and this module is on the hot path
+    from slicer.route.stats import ENOUGH_JOBS  # it imports statistics, and this module is on the hot path
 
     notes = []
     for each in route.destinations:
