@@ -161,7 +161,7 @@ class Slicer:
 
     def _ask(self, now_s: float) -> None:
         """A ticket for the first job of each kind, in the file's order."""
-        heads = self._pending.heads(MOST_KINDS)
+        heads = self._pending.heads()[:MOST_KINDS]
         known, self._asks = self._asks, {}
         places = self._pending.places
         for kind, entry in heads:

@@ -14,7 +14,7 @@ from slicer.config.routes import Route
 from slicer.errors import ProbeError
 from slicer.kernel import proc
 from slicer.route.asking import Setting, ask
-from slicer.route.model import Metric
+from slicer.route.deciding import Metric
 from slicer.route.probing import measure
 from tests.patience import until
 from tests.unit.route.made_up import route

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from slicer.job.plan import Invocation
-    from slicer.route.model import Decision
+    from slicer.route.deciding import Decision
     from slicer.route.planning import Attempt
     from slicer.route.running import Order
 

@@ -114,7 +114,9 @@ def _rounded(kind: ProbeKind, value: float) -> str:
         return quantity.format_size(int(value)).replace(".0", "")
     if kind == "pixels" and value >= 100_000:
         return f"{value / 1e6:.1f}MP".replace(".0MP", "MP")
-    return _exact(kind, value)
+    if kind == "pixels" or (abs(value) < 1e15 and value == int(value)):
+        return _exact(kind, value)
+    return f"{value:.4g}"
 
 
 def _exact(kind: ProbeKind, value: float) -> str:

@@ -386,6 +386,6 @@ def _check_profiles(config: Config) -> None:
             raise ConfigError(error.message, where=error.where, hint=error.hint) from None
     anywhere.profile()
     if any("routes" in layer.data for layer in anywhere.layers):
-        from slicer.config import route_check
+        from slicer.config import routes
 
-        route_check.check(anywhere)
+        routes.check(anywhere)

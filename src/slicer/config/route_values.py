@@ -102,7 +102,7 @@ def place(entry: Entry) -> int | str:
 
 
 def replacements(entry: Entry, label: str) -> tuple[tuple[str, str | None], ...]:
-    """Options and their new values; None takes an option away. See :mod:`slicer.route.arguments`."""
+    """Options and their new values; None takes an option away (:func:`slicer.route.planning.command_for`)."""
     table = entry[0]
     example = '{ "--model" = "large", "--verbose" = false }'
     if not isinstance(table, dict):

@@ -126,7 +126,7 @@ class Display:
             running=tuple(rows.row(each, self._monitor.use_of(each.job), now_s=now) for each in running),
             pending=tuple(self._pending_rows(pending)),
             done=tuple(map(rows.row, states.last())),
-            counts={**states.counts, "pending": len(pending)},  # a job without a line is not pending
+            counts={**states.counts(), "pending": len(pending)},  # a job without a line is not pending
             eta_s=rows.eta_s(
                 states.ok_wall_s, states.ok_count, [now - state.started_at for state in running],
                 len(pending), self._width,
@@ -157,7 +157,7 @@ class Display:
 
     def why_waiting(self) -> str:
         """What the first job that could start waits for."""
-        for kind, _ in self._dispatch.pending.heads(1):
+        for kind, _ in self._dispatch.pending.heads():
             return rows.why(self._requests.why(kind), self._monitor.indices(), proc.now_s())
         return ""
 

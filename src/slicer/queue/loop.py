@@ -289,19 +289,12 @@ class Queue:
             self._events.add("file-good")
         if self._file.entries is before:
             return
-        dispatch, more = self._dispatch, self._file.appended
-        if more is not None:
-            count = len(dispatch.pending)
-            dispatch.append(more)
-            added, removed = len(dispatch.pending) - count, 0
-        else:
-            old = set(dispatch.pending)
-            dispatch.load(self._file.entries)
-            new = set(dispatch.pending)
-            added, removed = len(new - old), len(old - new)
-            self._requests.forget(old - new)
-        if added or removed:
-            self._events.add("file-changed", added=added, removed=removed)
+        old = set(self._dispatch.pending)
+        self._dispatch.load(self._file.entries)
+        new = set(self._dispatch.pending)
+        self._requests.forget(old - new)
+        if old != new:
+            self._events.add("file-changed", added=len(new - old), removed=len(old - new))
 
     def _take_ended(self) -> None:
         ended = [*self._starting.take_killed(self._ready), *self._running.take_ended(self._ready)]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from slicer.quantity import INFINITY, format_size, short_mib
 from slicer.record import record, replace
-from slicer.route.packing import Load, Room, pack
 from slicer.text import counted
 
 TYPE_CHECKING = False
@@ -16,6 +15,7 @@ if TYPE_CHECKING:
     from slicer.outcome.decisions import PastDecision
 
 _MIB, _GIB = 2**20, 2**30
+_MOST = 10_000  # jobs of one destination that are looked at
 _RESERVE_PERCENT = 10  # of the machine's memory, for everything else, unless the route says how much
 
 
@@ -204,6 +204,81 @@ def _use(room: Room) -> GpuUse:
     return GpuUse(gpu.index, gpu.name, gpu.memory_mib, tuple(room.jobs.items()), room.left_mib)
 
 
+# -- jobs side by side on GPUs ------------------------------------------------------------------------------
+#
+# GPU memory is given out as the ledger does it: to one job after the other, on the GPUs with the least room
+# that have ``vram`` and the margin free; of that, ``vram`` is taken. Without ``vram`` a job takes whole idle
+# GPUs.
+
+
+@record
+class Load:
+    """The jobs of one destination."""
+
+    name: str
+    jobs: int | None  # None: as many as fit
+    gpus: int  # of each job
+    choice: tuple[str, ...]  # indices, or the beginnings of UUIDs; empty: any
+    vram_mib: int | None  # None: whole GPUs
+    margin_mib: int
+
+
+class Room:
+    """What is left of one GPU."""
+
+    def __init__(self, gpu: Gpu) -> None:
+        self.gpu = gpu
+        self.left_mib = gpu.memory_mib
+        self.jobs: dict[str, int] = {}
+        self.is_whole = False  # taken by one job
+
+    def suits(self, load: Load) -> bool:
+        """Whether the job could run here, if the GPU were idle."""
+        if load.choice and not any(_is_meant(word, self.gpu) for word in load.choice):
+            return False
+        return load.vram_mib is None or self.gpu.memory_mib >= load.vram_mib + load.margin_mib
+
+    def has_room(self, load: Load) -> bool:
+        """Whether one more of these jobs fits beside those that are here."""
+        if not self.suits(load) or self.is_whole:
+            return False
+        if load.vram_mib is None:
+            return not self.jobs
+        return self.left_mib >= load.vram_mib + load.margin_mib
+
+    def take(self, load: Load) -> None:
+        """Put one more here."""
+        self.jobs[load.name] = self.jobs.get(load.name, 0) + 1
+        self.is_whole = load.vram_mib is None
+        self.left_mib = 0 if load.vram_mib is None else self.left_mib - load.vram_mib
+
+
+def _is_meant(word: str, gpu: Gpu) -> bool:
+    return word == str(gpu.index) if word.isdigit() else gpu.uuid.startswith(word)
+
+
+def pack(loads: list[Load], rooms: list[Room]) -> dict[str, int]:
+    """Fill the rooms with all jobs; how many of each destination have a place.
+
+    Jobs that want whole GPUs come first, then those that want most. Those without a number come last.
+    """
+    placed = {}
+    for load in sorted(loads, key=_hardest_first):
+        placed[load.name] = 0
+        while placed[load.name] < (_MOST if load.jobs is None else load.jobs):
+            able = sorted((room for room in rooms if room.has_room(load)), key=lambda room: room.left_mib)
+            if len(able) < load.gpus:
+                break
+            for room in able[: load.gpus]:
+                room.take(load)
+            placed[load.name] += 1
+    return placed
+
+
+def _hardest_first(load: Load) -> tuple[bool, bool, int]:
+    return load.jobs is None, load.vram_mib is not None, -(load.vram_mib or 0)
+
+
 # -- memory ------------------------------------------------------------------------------------------------
 
 
@@ -267,7 +342,7 @@ def _floor(amount: int) -> int:
 
 def peak_notes(route: Route, past: Sequence[PastDecision]) -> list[str]:
     """The ``memory`` that past jobs of each destination speak for: the most that one used, and a fifth."""
-    from slicer.route.fit import ENOUGH_JOBS  # it imports statistics, and this module is on the hot path
+    from slicer.route.stats import ENOUGH_JOBS  # it imports statistics, and this module is on the hot path
 
     notes = []
     for each in route.destinations:

@@ -4,14 +4,32 @@ from __future__ import annotations
 
 from slicer.config import metrics as units
 from slicer.quantity import format_duration
-from slicer.record import replace
-from slicer.route.model import Decision
+from slicer.record import record, replace
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from slicer.config.routes import Destination, Route
+    from slicer.config.routes import Destination, ProbeKind, Route
     from slicer.errors import ProbeError
-    from slicer.route.model import Metric
+
+
+@record
+class Metric:
+    """What one probe measured, in its unit (see :class:`slicer.config.routes.Probe`)."""
+
+    kind: ProbeKind
+    value: float
+    at_least: bool = False  # counting ended once it was too much for every bound: there is more
+
+
+@record
+class Decision:
+    """Where a job goes. ``choices`` are all destinations that would take it, the first first."""
+
+    route: Route
+    input: str  # as the command line has it; "-" for standard input; "" if none was found
+    metrics: tuple[Metric, ...]  # () where the probe failed and the route says where to go then
+    choices: tuple[Destination, ...]  # () if the job is too large for all
+    why: str  # for people, without the route's name: "duration 12m ≤ 1h: gpu"
 
 
 def decide(route: Route, input: str, metrics: tuple[Metric, ...]) -> Decision:

@@ -8,9 +8,9 @@ import time
 from slicer.config import metrics as units
 from slicer.errors import ProbeError
 from slicer.route.asking import FFPROBE, Setting, ask
+from slicer.route.deciding import Metric
 from slicer.route.finding import STANDARD_INPUT, find_input
 from slicer.route.inside import environment
-from slicer.route.model import Metric
 from slicer.route.source import Source, kind_of
 from slicer.text import one_line
 

@@ -3,34 +3,37 @@
 from __future__ import annotations
 
 import json
+import math
 import string
 
-from slicer.route import metric_text
+from slicer import quantity
+from slicer.config import metrics
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from slicer.config.routes import Destination, Route
+    from slicer.config.routes import Destination, ProbeKind, Route
 
 _BARE = frozenset(string.ascii_letters + string.digits + "_-")
+_MEGA = 1_000_000
+_IEC: tuple[tuple[int, str], ...] = ((1 << 40, "T"), (1 << 30, "G"), (1 << 20, "M"), (1 << 10, "K"))
+# Somebody who writes a duration by hand takes one of these as the last digit.
+_STEPS_S = (86400, 43200, 21600, 3600, 1800, 600, 300, 60, 30, 10, 5, 1)
+_FINENESS = 20  # a step is at most the 20th part of the value
 
 
 def bound_lines(route: Route, destination: Destination, probe: int, value: float) -> tuple[str, ...]:
     """The lines that make ``value``, rounded down, a destination's bound for the probe of that number."""
-    texts = [
-        metric_text.exact(each.kind, bound)
-        for each, bound in zip(route.probes, destination.up_to, strict=True)
-    ]
-    texts[probe] = metric_text.threshold(route.probes[probe].kind, value)[0]
+    texts = [_exact(each.kind, bound) for each, bound in zip(route.probes, destination.up_to, strict=True)]
+    texts[probe] = rounded(route.probes[probe].kind, value)[0]
     written = texts[0] if len(texts) == 1 else f"[{', '.join(texts)}]"
     if is_two_way(route):
-        return table(route.name), f"threshold = {written}"
+        return _heading(route.name), f"threshold = {written}"
     return destination_table(route, destination), f"up_to = {written}"
 
 
 def destination_table(route: Route, destination: Destination) -> str:
-    """The heading of a destination's table."""
-    keys = (destination.name,) if is_two_way(route) else ("to", destination.name)
-    return table(route.name, *keys)
+    """The heading of a destination's table: ``[routes.whisper.gpu]``."""
+    return _heading(route.name, *(() if is_two_way(route) else ("to",)), destination.name)
 
 
 def is_two_way(route: Route) -> bool:
@@ -38,10 +41,56 @@ def is_two_way(route: Route) -> bool:
     return not any(source.startswith("to.") for source in route.sources)
 
 
-def table(route: str, *keys: str) -> str:
-    """The heading of a table: ``[routes.whisper.gpu]``."""
-    return f"[{'.'.join(['routes', *map(_key, (route, *keys))])}]"
+def _heading(*keys: str) -> str:
+    words = (key if key and _BARE.issuperset(key) else json.dumps(key) for key in keys)
+    return f"[{'.'.join(['routes', *words])}]"
 
 
-def _key(name: str) -> str:
-    return name if name and _BARE.issuperset(name) else json.dumps(name)
+def _exact(kind: ProbeKind, bound: float | None) -> str:
+    """A bound as TOML has it, of the same value; None: any."""
+    text = metrics.bound_text(kind, bound)
+    return json.dumps(text) if bound is None or kind in ("duration", "size", "pixels") else text
+
+
+def rounded(kind: ProbeKind, value: float) -> tuple[str, float]:
+    """A threshold as TOML has it, rounded down to a number that somebody would write, and its value.
+
+    At most a twentieth of ``value`` is lost, which must be positive and finite.
+    """
+    if kind == "duration":
+        us = _duration(value)
+        return json.dumps(quantity.duration_text(us)), us / 1e6
+    if kind == "size":
+        unit, letter = next((each for each in _IEC if value >= each[0]), (1, "B"))
+        amount = _floor(value / unit) if unit > 1 else math.floor(value)
+        return json.dumps(f"{_plain(amount)}{letter}"), float(math.floor(amount * unit))
+    if kind == "pixels":
+        amount = _floor(value / _MEGA)
+        return json.dumps(f"{_plain(amount)}MP"), amount * _MEGA
+    amount = _floor(value)
+    return _plain(amount), amount
+
+
+def _duration(value: float) -> int:
+    """The rounded duration, in microseconds."""
+    for step in _STEPS_S:
+        if value >= step * _FINENESS:
+            return math.floor(value / step) * step * 1_000_000
+    return math.floor(_floor(value) * 1_000_000)
+
+
+def _floor(value: float) -> float:
+    """The value with two digits, rounded down; more where the first digits are 10 to 19."""
+    if value <= 0:
+        return value
+    power = math.floor(math.log10(value)) - 1
+    if value < 2 * 10 ** (power + 1):
+        power -= 1
+    steps = math.floor(value / 10**power * (1 + 1e-12))  # 0.3 / 0.1 is a little less than 3
+    return float(steps * 10**power) if power >= 0 else float(steps / 10**-power)
+
+
+def _plain(value: float) -> str:
+    """A number without an exponent, which TOML and people read."""
+    text = f"{value:.9f}".rstrip("0").rstrip(".")
+    return text or "0"

@@ -15,9 +15,8 @@ from slicer.job.job import OWN_OUTPUT
 from slicer.kernel.signals import block_interrupts, block_only_interrupts, signal, unblock_interrupts
 from slicer.record import record, replace
 from slicer.route import planning
-from slicer.route.deciding import after_ran_out, cpu_choices, decide, on_error
+from slicer.route.deciding import Decision, after_ran_out, cpu_choices, decide, on_error
 from slicer.route.inside import environment
-from slicer.route.model import Decision
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     InputKey = tuple[object, ...]
 
+ENOUGH_JOBS = 10  # that ended well: of fewer nothing is told
 _NAMELESS = ("", "-")  # inputs that only their metrics tell apart
 _REFUSED = ("blocked", "too-large", "probe-error")
 

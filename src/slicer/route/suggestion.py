@@ -1,15 +1,20 @@
-"""The threshold that past jobs speak for: up to which metric they fit into a part of a GPU's memory. Pure."""
+"""The threshold that past jobs speak for: up to which metric they fit into a part of a GPU's memory. Pure.
+
+Two things decide. A straight line, which 95 of 100 jobs stay at or below, reaches the memory that a job may
+use at some metric. And jobs ran out of GPU memory: where they did, the threshold comes down.
+"""
 
 from __future__ import annotations
 
 import math
 import statistics
+from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 
+from slicer.config import metrics
 from slicer.quantity import format_mib
 from slicer.record import record, replace
-from slicer.route import fit, metric_text, route_config, stats
-from slicer.route.fit import Line, Point
+from slicer.route import route_config, stats
 from slicer.text import counted
 
 TYPE_CHECKING = False
@@ -23,8 +28,42 @@ if TYPE_CHECKING:
     Verdict = Literal["threshold", "flat", "too-few", "constant", "unrelated", "nothing-fits"]
 
 DEFAULT_MARGIN_PERCENT = 10
+_ENOUGH_VALUES = 3  # different metrics among the jobs that ended well
+_MOST_JOBS = 4000  # the newest count: programs change
+_SHARE = 0.95  # of the jobs are at or below the line
+_LEAST_CORRELATION = 0.3  # of the ranks; below it the metric does not tell the memory
+_LEAST_RISE = 0.05  # of the peaks' median, over all metrics seen; below it the line is flat
 _FURTHEST = 2.0  # times the largest metric that a job ended well with
-_BETTER = 0.2  # so much more correlation, and another metric is worth a word
+_OOM_WEIGHT = 20  # one job that runs out of memory weighs as much as so many that end well
+
+
+@record
+class Point:
+    """One input's last job on a GPU."""
+
+    metric: float
+    peak_mib: float  # on the GPU where it was largest; 0: not known
+    ended_well: bool
+    ran_out: bool  # of GPU memory; then it did not end well
+
+
+@record
+class Line:
+    """The memory that most jobs stay at or below, in MiB: ``base_mib + slope * metric``."""
+
+    base_mib: float
+    slope: float  # MiB for one unit of the metric, not negative
+    share: float  # of the jobs, at or below the line
+    jobs: int  # that ended well: all that it rests on
+    above: int  # of them, above the line
+    highest_above_mib: float  # the most that one was
+
+    def at(self, metric: float) -> float:
+        return self.base_mib + self.slope * metric
+
+    def reaches(self, mib: float) -> float:
+        """The metric at which the line reaches ``mib``. Its slope must not be 0."""
+        return (mib - self.base_mib) / self.slope
 
 
 @record
@@ -41,7 +80,7 @@ class Suggestion:
     current: float | None  # the bound that holds now; None: there is none
     vram_mib: int  # that one job may use
     margin_percent: int  # of it stay free
-    points: tuple[Point, ...]  # the jobs that ended, the newest MOST_JOBS
+    points: tuple[Point, ...]  # the jobs that ended, the newest _MOST_JOBS
     line: Line | None
     correlation: float | None  # of the ranks of metrics and peaks
     notes: tuple[str, ...]  # what else to know, a line each
@@ -50,11 +89,6 @@ class Suggestion:
     def limit_mib(self) -> float:
         """What a job may use at the threshold."""
         return self.vram_mib * (100 - self.margin_percent) / 100
-
-    @property
-    def seen(self) -> tuple[Point, ...]:
-        """The jobs whose memory is known."""
-        return tuple(point for point in self.points if point.peak_mib > 0)
 
     @property
     def drawn(self) -> tuple[Point, ...]:
@@ -74,25 +108,26 @@ def suggest(
     points = points_of(past, destination.name, probe)
     kind = route.probes[probe].kind
     limit = vram_mib * (100 - margin_percent) / 100
-    whole = fit.known(points)
-    correlation = fit.rank_correlation(whole) if len(whole) > 1 else None
     verdict, reason, line = _judged(points, kind, limit)
     threshold = None
     config: tuple[str, ...] = ()
     notes: list[str] = []
     if verdict == "threshold" and line is not None:
-        threshold, reason, notes = _threshold(points, line, kind, limit)
-        if threshold is None:
+        found, reason, notes = _threshold(points, line, kind, limit)
+        if found is None:
             verdict = "nothing-fits"
         else:
-            config = route_config.bound_lines(route, destination, probe, threshold)
-            threshold = metric_text.threshold(kind, threshold)[1]
-    if line is not None:
-        notes += _notes(points, line, kind)
-    notes += _better(route, destination, past, probe, correlation)
+            config = route_config.bound_lines(route, destination, probe, found)
+            threshold = route_config.rounded(kind, found)[1]
+    ran_out = [point.metric for point in points if point.ran_out]
+    if line is not None and ran_out:
+        smallest = metrics.text(kind, min(ran_out))
+        notes.append(f"{counted(len(ran_out), 'job')} ran out of GPU memory, the smallest at {smallest}")
+    whole = known(points)
     return Suggestion(
         destination.name, kind, probe, verdict, reason, threshold, config, destination.up_to[probe],
-        vram_mib, margin_percent, tuple(points), line, correlation, tuple(notes),
+        vram_mib, margin_percent, tuple(points), line,
+        rank_correlation(whole) if len(whole) > 1 else None, tuple(notes),
     )  # fmt: skip
 
 
@@ -102,7 +137,7 @@ def bounding_probe(destination: Destination) -> int:
 
 
 def points_of(past: Sequence[PastDecision], destination: str, probe: int) -> list[Point]:
-    """The jobs that a GPU destination ran and that ended: of each input the last, the newest MOST_JOBS.
+    """The jobs that a GPU destination ran and that ended: of each input the last, the newest _MOST_JOBS.
 
     Else one input that is tried again and again would weigh as much as many.
     """
@@ -119,23 +154,33 @@ def points_of(past: Sequence[PastDecision], destination: str, probe: int) -> lis
         key = (*stats.input_key(row), row.metrics)  # a file of that name may have been replaced
         points.pop(key, None)
         points[key] = Point(row.metrics[probe], max(job.vram_peak_mib, default=0), is_well, is_out)
-    return list(points.values())[-fit.MOST_JOBS :]
+    return list(points.values())[-_MOST_JOBS:]
+
+
+def known(points: Sequence[Point]) -> list[Point]:
+    """The jobs that a line rests on: they ended well and were seen to use memory."""
+    return [point for point in points if point.ended_well and point.peak_mib > 0]
+
+
+def span(kind: ProbeKind, low: float, high: float) -> str:
+    """Two metrics, as in ``1m to 1h``; one where both are the same."""
+    return " to ".join(dict.fromkeys((metrics.text(kind, low), metrics.text(kind, high))))
 
 
 def _judged(points: Sequence[Point], kind: ProbeKind, limit: float) -> tuple[Verdict, str, Line | None]:
     """Whether a line can be drawn, why not, and the line."""
-    whole = fit.known(points)
+    whole = known(points)
     values = {point.metric for point in whole}
-    if len(whole) < fit.ENOUGH_JOBS:
+    if len(whole) < stats.ENOUGH_JOBS:
         jobs = counted(len(whole), "GPU job")
-        return "too-few", f"{jobs} ended well with known GPU memory; {fit.ENOUGH_JOBS} are needed", None
+        return "too-few", f"{jobs} ended well with known GPU memory; {stats.ENOUGH_JOBS} are needed", None
     low, high = min(values), max(values)
-    if len(values) < fit.ENOUGH_VALUES:
-        seen = metric_text.span(kind, low, high)
+    if len(values) < _ENOUGH_VALUES:
+        seen = span(kind, low, high)
         return "constant", f"all {len(whole)} jobs measured {seen}: a line needs different inputs", None
-    line = fit.upper_line(points)
+    line = upper_line(whole)
     typical = statistics.median(point.peak_mib for point in whole)
-    if line.slope * (high - low) < fit.LEAST_RISE * typical:
+    if line.slope * (high - low) < _LEAST_RISE * typical:
         most = max(point.peak_mib for point in whole)
         seen = f"{format_mib(round(typical))} mostly, {format_mib(round(most))} at most"
         flat = f"the peaks do not grow with {kind}: {seen}"
@@ -143,69 +188,88 @@ def _judged(points: Sequence[Point], kind: ProbeKind, limit: float) -> tuple[Ver
             return "nothing-fits", f"{flat}, and {format_mib(int(limit))} is less", line
         if line.at(high) > limit:
             return "unrelated", f"{kind} does not tell which jobs fit: {flat}", line
-        return "flat", f"{flat}. Up to {metric_text.shown(kind, high)} memory sets no threshold", line
-    correlation = fit.rank_correlation(whole)
-    if correlation < fit.LEAST_CORRELATION:
+        return "flat", f"{flat}. Up to {metrics.text(kind, high)} memory sets no threshold", line
+    correlation = rank_correlation(whole)
+    if correlation < _LEAST_CORRELATION:
         return "unrelated", f"{kind} does not tell the memory (rank correlation {correlation:.2f})", line
     return "threshold", "", line
+
+
+def upper_line(whole: Sequence[Point]) -> Line:
+    """The line of :func:`known` points, of which there must be some with different metrics.
+
+    Its slope is Theil's, which few odd jobs do not turn: the median slope between each job of the lower half
+    of metrics and one of the upper. Then the line is raised until enough jobs are at or below it. It does not
+    fall: a larger input that takes less memory is not what a threshold is about.
+    """
+    ordered = sorted(whole, key=lambda point: point.metric)
+    half = len(ordered) // 2
+    slopes = [
+        (high.peak_mib - low.peak_mib) / (high.metric - low.metric)
+        for low, high in zip(ordered[:half], ordered[-half:], strict=True)
+        if high.metric > low.metric
+    ]
+    slope = max(0.0, statistics.median(slopes)) if slopes else 0.0
+    rests = sorted(point.peak_mib - slope * point.metric for point in ordered)
+    base = rests[math.ceil(_SHARE * len(rests)) - 1]
+    above = [rest - base for rest in rests if rest > base + 1]
+    return Line(base, slope, _SHARE, len(rests), len(above), max(above, default=0.0))
+
+
+def rank_correlation(points: Sequence[Point]) -> float:
+    """Spearman's: 1 if a larger metric always goes with a larger peak, 0 if nothing can be told from it."""
+    ours = _ranks([point.metric for point in points])
+    peaks = _ranks([point.peak_mib for point in points])
+    if len(set(ours)) < 2 or len(set(peaks)) < 2:
+        return 0.0
+    return statistics.correlation(ours, peaks)
+
+
+def _ranks(values: Sequence[float]) -> list[int]:
+    """Twice the place of each among all; equal ones share the mean of their places."""
+    order = sorted(values)
+    return [bisect_left(order, value) + bisect_right(order, value) for value in values]
 
 
 def _threshold(
     points: Sequence[Point], line: Line, kind: ProbeKind, limit: float
 ) -> tuple[float | None, str, list[str]]:
     """The largest metric that fits, why that, and what else there is to say."""
-    whole = fit.known(points)
+    whole = known(points)
     low, high = min(point.metric for point in whole), max(point.metric for point in whole)
     notes = []
     found = line.reaches(limit)
     reason = f"there {line.share:.0%} of jobs stay below {format_mib(int(limit))}"
     if found <= 0 or found < low:
         needed = format_mib(round(line.at(low)))
-        return None, f"the smallest jobs, of {metric_text.shown(kind, low)}, need {needed} already", []
+        return None, f"the smallest jobs, of {metrics.text(kind, low)}, need {needed} already", []
     if found > high * _FURTHEST:
         notes.append(
-            f"the line allows {metric_text.shown(kind, found)}, but nothing above"
-            f" {metric_text.shown(kind, high)} was seen: go up in steps"
+            f"the line allows {metrics.text(kind, found)}, but nothing above"
+            f" {metrics.text(kind, high)} was seen: go up in steps"
         )
         found = high * _FURTHEST
         reason = f"there {line.share:.0%} of jobs should need {format_mib(round(line.at(found)))}"
-    lowered = fit.without_ooms(points, found)
+    lowered = without_ooms(points, found)
     if not lowered:  # nothing measures less than 0
         return None, "jobs of any size ran out of GPU memory", notes
     if lowered < found:
-        notes.append(f"between this and {metric_text.shown(kind, found)} too many jobs ran out of GPU memory")
+        notes.append(f"between this and {metrics.text(kind, found)} too many jobs ran out of GPU memory")
         reason = "above it too many jobs ran out of GPU memory"
     return lowered, reason, notes
 
 
-def _notes(points: Sequence[Point], line: Line, kind: ProbeKind) -> list[str]:
-    notes = []
-    ran_out = [point.metric for point in points if point.ran_out]
-    if line.outliers:
-        are = "1 job is" if line.outliers == 1 else f"{line.outliers} jobs are"
-        notes.append(f"{are} far above all others, and not in the line")
-    if line.lower_bounds:
-        jobs = counted(line.lower_bounds, "job")
-        notes.append(f"{jobs} failed above the line: they count with what was seen, and may need more")
-    if ran_out:
-        smallest = metric_text.shown(kind, min(ran_out))
-        notes.append(f"{counted(len(ran_out), 'job')} ran out of GPU memory, the smallest at {smallest}")
-    return notes
+def without_ooms(points: Sequence[Point], most: float) -> float | None:
+    """``most``, or the smaller metric up to which the GPU serves best; None: no such.
 
-
-def _better(
-    route: Route, destination: Destination, past: Sequence[PastDecision], probe: int, ours: float | None
-) -> list[str]:
-    """A word on another probe of the route that tells more; ``ours`` is this one's correlation."""
-    for number, other in enumerate(route.probes):
-        if number == probe:
-            continue
-        whole = fit.known(points_of(past, destination.name, number))
-        if len(whole) >= fit.ENOUGH_JOBS:
-            theirs = fit.rank_correlation(whole)
-            if theirs > (ours or 0.0) + _BETTER:
-                return [
-                    f"{other.kind} tells more of the memory (rank correlation {theirs:.2f}"
-                    f" against {ours or 0.0:.2f}): --probe {number + 1}"
-                ]
-    return []
+    It serves best where most jobs end well, less _OOM_WEIGHT for each that runs out of memory.
+    """
+    ordered = sorted((point for point in points if point.metric <= most), key=lambda point: point.metric)
+    best: float | None = None
+    gain = most_gain = 0
+    for number, point in enumerate(ordered, start=1):
+        gain += point.ended_well - _OOM_WEIGHT * point.ran_out
+        is_last_of_its_metric = number == len(ordered) or ordered[number].metric > point.metric
+        if is_last_of_its_metric and gain >= most_gain:
+            best, most_gain = point.metric, gain
+    return most if not ordered or best == ordered[-1].metric else best

@@ -446,5 +446,5 @@ def test_every_field_of_the_json_is_documented(routes: Cli) -> None:  # X3
     lines = (("routes",), ("routes", "check"), ("routes", "stats"), ("routes", "suggest", "whisper"))
     found = {name for line in lines for name in fields(routes.json(*line))}
     text = (Path(__file__).parents[3] / "docs" / "json.md").read_text()
-    assert {"up_to", "suggested_bytes", "p95_s", "lower_bounds"} <= found
+    assert {"up_to", "suggested_bytes", "p95_s", "highest_above_mib"} <= found
     assert not {name for name in found if f"`{name}" not in text and f'"{name}"' not in text}

@@ -7,8 +7,7 @@ import pytest
 from slicer.config import routes
 from slicer.config.routes import Route
 from slicer.errors import ProbeError
-from slicer.route.deciding import decide, on_error
-from slicer.route.model import Metric
+from slicer.route.deciding import Metric, decide, on_error
 from tests.unit.route.made_up import config, route
 
 DURATION = "probe = 'duration'\nthreshold = '1h'"

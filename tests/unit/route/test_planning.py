@@ -11,8 +11,7 @@ from slicer.job.plan import Invocation
 from slicer.model import Outcome, Usage
 from slicer.record import replace
 from slicer.route import inside, planning
-from slicer.route.deciding import decide
-from slicer.route.model import Decision, Metric
+from slicer.route.deciding import Decision, Metric, decide
 from slicer.route.watch import Written
 from tests.unit.route.made_up import config
 

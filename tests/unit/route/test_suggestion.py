@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from slicer.record import replace
-from slicer.route import scatter
-from slicer.route.scatter import ASCII
-from slicer.route.suggestion import Suggestion, suggest
+from slicer.route import suggestion
+from slicer.route.suggestion import Point, Suggestion, suggest
+from tests.examples import examples
 from tests.unit.route.past import HOUR, Past, part, probes, route
 
 Scene = Callable[[Past], None]
@@ -146,7 +149,7 @@ def test_jobs_that_still_run_or_were_stopped_do_not_set_the_line() -> None:  # C
     assert found.line.jobs == 60
 
 
-def test_a_probe_that_tells_more_is_named() -> None:  # C9
+def test_each_of_two_probes_has_a_threshold_of_its_own() -> None:  # C9
     past = Past()
     past.line(60)
     parts = part(up_to=(2.0**30, None)), part("cpu", up_to=(None, None))
@@ -157,7 +160,6 @@ def test_a_probe_that_tells_more_is_named() -> None:  # C9
     ]
     found = suggest(two, two.destinations[0], rows, probe=0, vram_mib=8192)
     assert found.verdict == "unrelated"
-    assert any("duration tells more" in note and "--probe 2" in note for note in found.notes)
     found = suggest(two, two.destinations[0], rows, probe=1, vram_mib=10240)
     assert found.config == ("[routes.whisper]", 'threshold = ["1G", "1h"]')
 
@@ -192,5 +194,87 @@ def test_an_input_that_is_tried_again_and_again_counts_once() -> None:  # C9, N5
 def test_a_plot_has_the_jobs_that_ran_out_before_anybody_looked() -> None:  # C9, N5
     found = suggested(tried(1))
     assert [point.peak_mib for point in found.drawn if point.ran_out] == [found.limit_mib]
-    assert any(ASCII.ran_out in line for line in scatter.lines(found, 80, 16, ASCII)[:16])
-    assert f"{ASCII.ran_out} ran out of GPU memory" in "\n".join(scatter.lines(found, 80, 16, ASCII))
+
+
+# -- the line ----------------------------------------------------------------------------------------------
+
+
+def well(metric: float, peak: float) -> Point:
+    return Point(metric, peak, ended_well=True, ran_out=False)
+
+
+def cloud(jobs: int, spread: float = 100.0) -> list[Point]:
+    """Jobs of 2000 MiB and 2 MiB for each second, and up to ``spread`` more."""
+    chance = random.Random(7)
+    metrics = [chance.uniform(60, 3600) for _ in range(jobs)]
+    return [well(metric, 2000 + 2 * metric + chance.uniform(0, spread)) for metric in metrics]
+
+
+@pytest.mark.parametrize("jobs", [10, 40, 400])
+def test_most_jobs_stay_below_the_line_and_it_is_near_them(jobs: int) -> None:  # C9
+    points = cloud(jobs)
+    line = suggestion.upper_line(points)
+    assert sum(point.peak_mib <= line.at(point.metric) + 1 for point in points) >= line.share * jobs
+    assert line.at(1800) == pytest.approx(2000 + 2 * 1800 + 90, abs=60)
+    assert line.jobs == jobs
+
+
+@pytest.mark.parametrize("at", [61.0, 1800.0, 3599.0])
+@pytest.mark.parametrize("peak", [20_000.0, 900_000.0])
+def test_one_odd_job_does_not_turn_the_line(at: float, peak: float) -> None:  # C9
+    line = suggestion.upper_line([*cloud(39), well(at, peak)])
+    assert line.at(60) == pytest.approx(2120 + 90, abs=80)
+    assert line.at(3600) == pytest.approx(9200 + 90, abs=80)
+    assert line.highest_above_mib == pytest.approx(peak - line.at(at))
+
+
+def test_of_few_jobs_all_are_below_the_line() -> None:  # C9
+    assert suggestion.upper_line([*cloud(12), well(1800.0, 20_000.0)]).at(1800.0) == 20_000.0
+
+
+@pytest.mark.parametrize(
+    ("ooms", "most", "expected"),
+    [
+        ((), 100.0, 100.0),
+        ((50.0,), 100.0, 100.0),  # one may be bad luck
+        ((50.0, 60.0), 100.0, 100.0),  # 2 of 101 up to 99
+        ((90.0, 91.0, 92.0, 93.0, 94.0, 95.0, 96.0, 97.0, 98.0), 100.0, 89.0),
+        ((99.0, 99.0), 100.0, 98.0),  # few of all, but most of the largest
+        ((90.0, 91.0, 92.0, 93.0, 94.0, 95.0, 96.0, 97.0, 98.0), 80.0, 80.0),
+    ],
+)
+def test_a_threshold_stays_where_few_run_out_of_memory(
+    ooms: tuple[float, ...], most: float, expected: float
+) -> None:  # C9
+    points = [well(float(number), 1.0) for number in range(100)]
+    points += [Point(at, 1.0, ended_well=False, ran_out=True) for at in ooms]
+    assert suggestion.without_ooms(points, most) == expected
+
+
+def test_where_all_run_out_of_memory_there_is_no_threshold() -> None:  # C9
+    assert suggestion.without_ooms([Point(5.0, 1.0, ended_well=False, ran_out=True)] * 3, 10.0) is None
+
+
+@pytest.mark.parametrize(
+    ("pairs", "expected"),
+    [
+        ([(1, 1), (2, 4), (3, 9), (4, 16)], 1.0),
+        ([(1, 9), (2, 5), (3, 1)], -1.0),
+        ([(1, 5), (2, 5), (3, 5)], 0.0),
+        ([(1, 1), (1, 2), (2, 3), (2, 4)], 0.894),
+    ],
+)
+def test_ranks_tell_how_well_the_metric_tells_the_memory(
+    pairs: list[tuple[int, int]], expected: float
+) -> None:  # C9
+    points = [well(float(metric), float(peak)) for metric, peak in pairs]
+    assert suggestion.rank_correlation(points) == pytest.approx(expected, abs=0.001)
+
+
+@settings(database=None, deadline=None, max_examples=examples(100))  # the checkout may be read-only
+@given(st.lists(st.builds(well, st.floats(0, 1e12), st.floats(1, 1e6)), min_size=3, max_size=30))
+def test_no_jobs_make_it_fail(points: list[Point]) -> None:  # C9
+    line = suggestion.upper_line(points)
+    assert line.slope >= 0
+    below = sum(point.peak_mib <= line.at(point.metric) * (1 + 1e-6) + 1 for point in points)
+    assert below + line.above >= len(points)

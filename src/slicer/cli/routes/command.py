@@ -11,9 +11,9 @@ from slicer.cli.lazy import LazyGroup
 from slicer.cli.output import Column
 from slicer.cli.routes import loading
 from slicer.columns import Line
+from slicer.config import metrics
 from slicer.quantity import format_mib, format_size
 from slicer.record import as_dict
-from slicer.route import metric_text
 from slicer.route.deciding import destination_text
 
 TYPE_CHECKING = False
@@ -93,7 +93,7 @@ def _cells(route: Route, part: Destination, running: dict[str, int] | None) -> t
 def takes(route: Route, part: Destination) -> str:
     """Which inputs a destination takes: ``up to 1h``, ``up to 1h, 8.3MP``, ``any``."""
     bounds = [
-        "any" if bound is None else metric_text.shown(probe.kind, bound)
+        "any" if bound is None else metrics.text(probe.kind, bound)
         for probe, bound in zip(route.probes, part.up_to, strict=True)
     ]
     return f"up to {', '.join(bounds)}" if any(bound != "any" for bound in bounds) else "any"

@@ -6,18 +6,17 @@ import html
 import os
 
 from slicer.cli import drawing
+from slicer.config import metrics
 from slicer.errors import SlicerError
 from slicer.outcome.outcome_file import put
 from slicer.quantity import format_mib
-from slicer.route import metric_text
 from slicer.text import visible
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from slicer.route.fit import Point
-    from slicer.route.suggestion import Suggestion
+    from slicer.route.suggestion import Point, Suggestion
 
 _SIZE_INCHES = (9, 5.5)
 _LINE, _LIMIT, _FAINT = "#203040", "#c08020", "#999999"
@@ -26,6 +25,12 @@ _MARKS = {
     ("well", "ended well"): ("#4878a8", "o"),
     ("failed", "failed, and may need more"): (_FAINT, "^"),
     ("out of GPU memory", "ran out of GPU memory"): ("#c03028", "x"),
+}
+# Of the metric's axis: the largest unit that its end has at least one of.
+_UNITS = {
+    "duration": ((86400, "d"), (3600, "h"), (60, "min"), (1, "s")),
+    "size": ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")),
+    "pixels": ((1_000_000, "MP"),),
 }
 _STYLE = """\
 body { font: 15px/1.5 system-ui, sans-serif; max-width: 60em; margin: 2em auto; padding: 0 1em; color: #222 }
@@ -58,33 +63,30 @@ def write(route: str, found: Suggestion, path: str, facts: list[tuple[str, str]]
 def _figure(route: str, found: Suggestion) -> Figure:
     """The picture: jobs as dots, the line, what a job may use, the thresholds of now and of then."""
     figure = drawing.load()(figsize=_SIZE_INCHES, layout="constrained")
-    from matplotlib.ticker import MultipleLocator
-
     axes = figure.add_subplot()
+    shown = (found.threshold, *(point.metric for point in found.drawn))
+    right = 1.05 * max((each for each in shown if each is not None), default=1.0)
+    unit, letter = next((each for each in _UNITS.get(found.kind, ()) if right >= each[0]), (1, ""))
     for (ended, label), (colour, marker) in _MARKS.items():
         points = [point for point in found.drawn if _ended(point) == ended]
         if points:
             axes.scatter(
-                [point.metric for point in points], [point.peak_mib / 1024 for point in points],
+                [point.metric / unit for point in points], [point.peak_mib / 1024 for point in points],
                 s=18, c=colour, marker=marker, alpha=0.6 if ended == "well" else 1.0, linewidths=1,
                 label=f"{label} ({len(points)})",
             )  # fmt: skip
-    shown = (found.threshold, *(point.metric for point in found.drawn))
-    right = 1.05 * max((each for each in shown if each is not None), default=1.0)
     if found.line is not None:
         ends = [found.line.at(0) / 1024, found.line.at(right) / 1024]
-        axes.plot([0, right], ends, color=_LINE, label=f"{found.line.share:.0%} of jobs stay below")
+        axes.plot([0, right / unit], ends, color=_LINE, label=f"{found.line.share:.0%} of jobs stay below")
     label = f"{format_mib(int(found.limit_mib))} may be used"
     axes.axhline(found.limit_mib / 1024, color=_LIMIT, ls="--", label=label)
     for word, metric, colour in (("proposed", found.threshold, _LINE), ("now", found.current, _FAINT)):
         if metric is not None and metric <= right:
-            label = f"{word}: {metric_text.shown(found.kind, metric)}"
-            axes.axvline(metric, color=colour, ls=":", label=label)
-    axes.set_xlim(0, right)
+            label = f"{word}: {metrics.text(found.kind, metric)}"
+            axes.axvline(metric / unit, color=colour, ls=":", label=label)
+    axes.set_xlim(0, right / unit)
     axes.set_ylim(bottom=0)
-    axes.xaxis.set_major_locator(MultipleLocator(metric_text.tick(found.kind, right)))
-    axes.xaxis.set_major_formatter(lambda value, _: metric_text.shown(found.kind, value))
-    axes.set_xlabel(found.kind)
+    axes.set_xlabel(f"{found.kind} ({letter})" if letter else found.kind)
     axes.set_ylabel("peak GPU memory (GiB)")
     # A name may hold what matplotlib takes for a formula.
     axes.set_title(visible(f"slicer route {route}, {found.destination}"), parse_math=False)
@@ -108,7 +110,7 @@ def _page(route: str, found: Suggestion, svg: str, facts: list[tuple[str, str]])
     rows = "".join(f"<tr><th>{_escaped(word)}</th><td>{_escaped(text)}</td></tr>\n" for word, text in facts)
     config = "\n".join(map(_escaped, found.config))
     jobs = "".join(
-        f'<tr><td class="n">{_escaped(metric_text.shown(found.kind, point.metric))}</td>'
+        f'<tr><td class="n">{_escaped(metrics.text(found.kind, point.metric))}</td>'
         f'<td class="n">{format_mib(round(point.peak_mib) or None)}</td><td>{_ended(point)}</td></tr>\n'
         for point in sorted(found.points, key=lambda point: point.metric)
     )

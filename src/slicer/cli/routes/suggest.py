@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import shutil
-
 import click
 
 from slicer.cli import complete, output
 from slicer.cli.routes import loading
 from slicer.cli.since import since as began_since
 from slicer.columns import FAINT, GOOD, WARNING, Line
+from slicer.config import metrics
 from slicer.errors import EX_OK, SlicerError, UsageError
 from slicer.quantity import MIB_TEXT, QuantityError, format_mib, parse_mib
 from slicer.record import as_dict
-from slicer.route import fit, metric_text, scatter
+from slicer.route import suggestion
 from slicer.route.suggestion import DEFAULT_MARGIN_PERCENT, Suggestion, bounding_probe, suggest
 from slicer.text import counted
 
@@ -27,7 +26,6 @@ if TYPE_CHECKING:
     from slicer.outcome.decisions import PastDecision
 
 _EX_NOTHING = 1
-_PLOT_WIDTH, _PLOT_HEIGHT = 78, 16
 _FORMATS = (".png", ".svg", ".html")
 
 
@@ -43,13 +41,12 @@ Examples:
                                              a page with plot and figures
 
 \b
-It draws a line that 95 of 100 past jobs stay below (90, of fewer than 40
-jobs), and finds where that reaches the memory that a job may use, less the
-margin. Jobs that ran out of memory, or failed, were seen at less than they
-need: they can only raise the line. It proposes nothing from fewer than 10
-jobs, from inputs that are all alike, or where the metric tells nothing, and
-goes no further than to twice the largest input seen. A plot as .png, .svg or
-.html needs matplotlib.
+It draws a straight line that 95 of 100 past jobs stay at or below, and finds
+where that reaches the memory that a job may use, less the margin. Where too
+many jobs ran out of memory the proposal comes down. It proposes nothing from
+fewer than 10 jobs that ended well, from inputs that are all alike, or where
+the metric tells nothing, and goes no further than to twice the largest input
+seen. A plot needs matplotlib.
 
 \b
 Exit codes:
@@ -159,16 +156,11 @@ def suggestion_for(
 
 
 def lines(route: Route, found: Suggestion) -> list[Line]:
-    """A suggestion for people; at a terminal with a plot."""
+    """A suggestion for people."""
     (_, head), *rest = facts(found)
     style = WARNING if found.threshold is None else GOOD
     made = [Line(f"{route.name}, {found.destination}: {head}", style)]
     made += output.rows([(f"  {word}", text) for word, text in rest])
-    if output.is_terminal():
-        width = min(_PLOT_WIDTH, shutil.get_terminal_size().columns)
-        marks = scatter.UNICODE if output.may_draw() else scatter.ASCII
-        plot = scatter.lines(found, width, _PLOT_HEIGHT, marks)
-        made += [Line(""), *map(Line, plot)] if plot else []
     if found.config:
         made += [Line(""), *(Line(f"    {text}") for text in found.config)]
     return made
@@ -176,10 +168,10 @@ def lines(route: Route, found: Suggestion) -> list[Line]:
 
 def facts(found: Suggestion) -> list[tuple[str, str]]:
     """A word and a text for each thing to know, the proposal first."""
-    now = "no bound" if found.current is None else metric_text.shown(found.kind, found.current)
+    now = "no bound" if found.current is None else metrics.text(found.kind, found.current)
     proposed = "no proposal"
     if found.threshold is not None:
-        proposed = f"{found.kind} up to {metric_text.shown(found.kind, found.threshold)}"
+        proposed = f"{found.kind} up to {metrics.text(found.kind, found.threshold)}"
     usable = f"{format_mib(found.vram_mib)} for a job, less {found.margin_percent}%"
     told = [
         ("proposal", f"{proposed} (now {now}): {found.reason}"),
@@ -192,25 +184,25 @@ def facts(found: Suggestion) -> list[tuple[str, str]]:
 
 
 def _jobs(found: Suggestion) -> str:
-    whole = fit.known(found.points)
+    whole = suggestion.known(found.points)
     parts = [f"{counted(len(whole), 'job')} that ended well"]
     if whole:
         low, high = min(point.metric for point in whole), max(point.metric for point in whole)
-        parts[0] += f", of {metric_text.span(found.kind, low, high)}"
-    failed = len(found.seen) - len(whole)
-    if failed:
-        parts.append(f"{failed} that did not")
-    unseen = len(found.points) - len(found.seen)
+        parts[0] += f", of {suggestion.span(found.kind, low, high)}"
+    seen = sum(point.peak_mib > 0 for point in found.points)
+    if seen > len(whole):
+        parts.append(f"{seen - len(whole)} that did not")
+    unseen = len(found.points) - seen
     if unseen:
         parts.append(f"{unseen} whose memory nobody saw")
     return "; ".join(parts)
 
 
-def _line(found: Suggestion, line: fit.Line) -> str:
-    metrics = [point.metric for point in fit.known(found.points)]
+def _line(found: Suggestion, line: suggestion.Line) -> str:
+    seen = [point.metric for point in suggestion.known(found.points)]
     ends = [
-        f"{format_mib(max(0, round(line.at(metric))))} at {metric_text.shown(found.kind, metric)}"
-        for metric in (min(metrics), max(metrics))
+        f"{format_mib(max(0, round(line.at(metric))))} at {metrics.text(found.kind, metric)}"
+        for metric in (min(seen), max(seen))
     ]
     parts = [" to ".join(ends)]
     if line.above:

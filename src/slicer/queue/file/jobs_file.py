@@ -17,7 +17,7 @@ from __future__ import annotations
 import os
 import re
 import stat
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterator
 from itertools import islice
 from typing import NamedTuple
 
@@ -74,11 +74,8 @@ class Line(NamedTuple):
 class Keys:
     """Gives each command its key. The same command again gets another key."""
 
-    def __init__(self, before: Iterable[Entry] = ()) -> None:
-        """``before``: the entries that have their keys already."""
+    def __init__(self) -> None:
         self._seen: dict[str, int] = {}
-        for entry in before:
-            self._seen[entry.command] = self._seen.get(entry.command, 0) + 1
 
     def next(self, command: str) -> str:
         """The key of the next line with that command."""
@@ -156,23 +153,6 @@ def parse(text: str, *, known: Collection[str] = (), name: str = "jobs file") ->
         said = read_attributes(line, cache, name)
         entries.append(Entry(line.number, keys.next(line.command), line.command, said))
     _check_after(entries, known, text, name)
-    return tuple(entries)
-
-
-def parse_more(text: str, before: int, keys: Keys, cache: dict[str, Attributes]) -> tuple[Entry, ...] | None:
-    """The jobs of ``text``, appended to another text of ``before`` lines; None: parse the whole text.
-
-    ``keys`` and ``cache`` are kept from call to call. They are of no use once this has returned None.
-    """
-    entries = []
-    try:
-        for line in lines(text):
-            said = read_attributes(line, cache)
-            if said.after:  # the names are in the whole file
-                return None
-            entries.append(Entry(before + line.number, keys.next(line.command), line.command, said))
-    except JobsFileError:  # its place is known only in the whole file
-        return None
     return tuple(entries)
 
 

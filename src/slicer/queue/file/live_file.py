@@ -22,11 +22,11 @@ from slicer.kernel.file_id import file_id
 from slicer.kernel.inotify import Inotify
 from slicer.kernel.sleep import seconds_until
 from slicer.queue.file import jobs_file
-from slicer.queue.file.jobs_file import JobsFileError, Keys
+from slicer.queue.file.jobs_file import JobsFileError
 
 if TYPE_CHECKING:
     from slicer.kernel.file_id import FileId
-    from slicer.queue.model import Attributes, Entry
+    from slicer.queue.model import Entry
 
 # A writer that keeps the file open may be in the middle of a line. A pause this long ends the line.
 _PAUSE_S = 0.1
@@ -64,11 +64,7 @@ class LiveFile:
         self._due: float | None = None
         self._search_at: float | None = None
         self._text = ""
-        self._lines = 0  # of the text
-        self._keys: Keys | None = None
-        self._cache: dict[str, Attributes] = {}
         self.entries: tuple[Entry, ...] = ()
-        self.appended: tuple[Entry, ...] | None = None  # if the last change only added these at the end
         self.problem = ""
         if is_pipe(path):
             self._take(text)
@@ -173,32 +169,12 @@ class LiveFile:
         """Raises JobsFileError; then nothing has changed."""
         if text == self._text and self.entries:
             return
-        more = self._parse_more(text)
-        if more is not None:
-            self._check(more)
-            self._lines += text.count("\n", len(self._text))
-            self._text, self.entries, self.appended = text, self.entries + more, more
-            return
         entries = jobs_file.parse(text, known=self._known(), name=self.path)
         if not entries and self.entries and not text.strip():
             hint = "to take all lines out, leave a comment in it"
             raise JobsFileError("is empty", name=self.path, hint=hint)
         self._check(entries)
-        self._text, self.entries, self.appended = text, entries, None
-        self._lines = text.count("\n")
-        self._keys, self._cache = None, {}
-
-    def _parse_more(self, text: str) -> tuple[Entry, ...] | None:
-        """The new jobs if the text was only appended to, which is much quicker in a long file; else None."""
-        if not self.entries or not self._text.endswith("\n") or not text.startswith(self._text):
-            return None
-        if self._keys is None:
-            self._keys = Keys(self.entries)
-        tail = text[len(self._text) :]
-        more = jobs_file.parse_more(tail, self._lines, self._keys, self._cache)
-        if more is None:
-            self._keys = None
-        return more
+        self._text, self.entries = text, entries
 
 
 def is_pipe(path: str) -> bool:

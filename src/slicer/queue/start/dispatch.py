@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from slicer.errors import (
@@ -89,13 +89,9 @@ class Dispatch:
         self._in_vain.clear()
         self.pending = Pending(entries, self._register.states)
         self._postponed = {}
-        self._cancel_marked(entries)
-
-    def append(self, entries: tuple[Entry, ...]) -> None:
-        """The file has these jobs, too."""
-        self._register.see(entries)
-        self.pending.append(entries)
-        self._cancel_marked(entries)
+        for entry in entries:
+            if entry.attributes.cancel:
+                self._cancel(entry)
 
     def entry(self, key: str) -> Entry | None:
         """The job's line, if it still has one."""
@@ -110,11 +106,6 @@ class Dispatch:
             self._cancel(entry)
         elif key not in self.pending:
             self.pending.put(entry)
-
-    def _cancel_marked(self, entries: Iterable[Entry]) -> None:
-        for entry in entries:
-            if entry.attributes.cancel:
-                self._cancel(entry)
 
     def _cancel(self, entry: Entry) -> None:
         state = self._register.states[entry.key]

@@ -1,15 +1,14 @@
 """Which jobs are to be started next, by the file's entries and the jobs' states. Pure.
 
 The order is by priority, then by the place in the file. Jobs of one kind need the same of the ledger, so only
-the first of them is asked for. A file of 100,000 lines has a handful of kinds.
+the first of them is asked for. A long file has a handful of kinds.
 """
 
 from __future__ import annotations
 
 import heapq
 import math
-from bisect import bisect_left
-from itertools import islice
+from bisect import bisect_left, insort
 from typing import NamedTuple
 
 TYPE_CHECKING = False
@@ -71,31 +70,21 @@ class Pending:
     """The jobs that are still to be started. ``entries`` by their keys, in the file's order."""
 
     def __init__(self, entries: Iterable[Entry], states: Mapping[str, JobState]) -> None:
-        self.entries: dict[str, Entry] = {}
+        self.entries = {entry.key: entry for entry in entries}
         self._states = states
         self.places: dict[str, Place] = {}  # where each job of the file stands
-        self._queues: dict[Kind, list[tuple[Place, str]]] = {}  # heaps; some jobs have left since
-        self._kinds: dict[str, Kind] = {}  # of the jobs that could start now
+        self._queues: dict[Kind, list[tuple[Place, str]]] = {}  # the jobs that could start now, in order
+        self._kinds: dict[str, Kind] = {}  # of the same jobs
         self._held_back: dict[str, Entry] = {}  # jobs that wait for others of the file
         self._named: dict[str, list[str]] = {}  # the keys of the file's jobs by their names
-        self._followed: set[str] = set()  # the names that are, or were, waited for
+        self._followed: set[str] = set()  # the names that are waited for
         self._postponed: set[str] = set()  # jobs that let others go first, for a while
         self.never: dict[str, str] = {}  # jobs that wait for what will never be, and why
-        self._line: list[str] = []  # all jobs of the file, in the order in which they are to start
-        self._is_sorted = False
-        self._done = 0  # how many at its beginning are not pending
-        self.append(entries)
-
-    def append(self, entries: Iterable[Entry]) -> None:
-        """Add jobs behind all others."""
-        self._is_sorted = False
-        for position, entry in enumerate(entries, len(self.entries)):
-            self.entries[entry.key] = entry
-            self._line.append(entry.key)
+        for position, entry in enumerate(self.entries.values()):
             self.places[entry.key] = (-(entry.attributes.priority or 0), position)
             if entry.attributes.name:
                 self._named.setdefault(entry.attributes.name, []).append(entry.key)
-            state = self._states.get(entry.key)
+            state = states.get(entry.key)
             if entry.attributes.cancel or (state is not None and state.status != "pending"):
                 continue
             if entry.attributes.after:
@@ -122,23 +111,19 @@ class Pending:
 
     def put(self, entry: Entry) -> None:
         """The job may start (again)."""
-        kind = kind_of(entry, self._states.get(entry.key))
-        self._kinds[entry.key] = kind
-        heapq.heappush(self._queues.setdefault(kind, []), (self.places[entry.key], entry.key))
-        if self._is_sorted:
-            found = bisect_left(self._line, self.places[entry.key], key=self.places.__getitem__)
-            self._done = min(self._done, found)
+        kind = self._kinds[entry.key] = kind_of(entry, self._states.get(entry.key))
+        insort(self._queues.setdefault(kind, []), (self.places[entry.key], entry.key))
 
     def take(self, key: str) -> None:
         """The job is not to be started (any more)."""
-        self._kinds.pop(key, None)
+        self._unqueue(key)
         self._postponed.discard(key)
         self._held_back.pop(key, None)
         self.never.pop(key, None)
 
     def postpone(self, key: str) -> None:
         """The job is not to be asked for until :meth:`resume`."""
-        if self._kinds.pop(key, None) is not None:
+        if self._unqueue(key):
             self._postponed.add(key)
 
     def resume(self, key: str) -> None:
@@ -147,29 +132,26 @@ class Pending:
             self._postponed.remove(key)
             self.put(self.entries[key])
 
-    def heads(self, most: int | None = None) -> list[tuple[Kind, Entry]]:
-        """The first job of each kind, in their order; ``most`` of them, or all."""
-        tops = []
-        for kind in list(self._queues):
-            queue = self._queues[kind]
-            while queue and self._kinds.get(queue[0][1]) != kind:
-                heapq.heappop(queue)
-            if queue:
-                tops.append((queue[0], kind))
-            else:
-                del self._queues[kind]
-        first = sorted(tops) if most is None else heapq.nsmallest(most, tops)
-        return [(kind, self.entries[key]) for (_, key), kind in first]
+    def _unqueue(self, key: str) -> bool:
+        """Whether the job could have started now, which it cannot any more."""
+        kind = self._kinds.pop(key, None)
+        if kind is None:
+            return False
+        queue = self._queues[kind]
+        del queue[bisect_left(queue, (self.places[key], key))]
+        if not queue:
+            del self._queues[kind]
+        return True
+
+    def heads(self) -> list[tuple[Kind, Entry]]:
+        """The first job of each kind, in their order."""
+        tops = sorted((queue[0], kind) for kind, queue in self._queues.items())
+        return [(kind, self.entries[key]) for (_, key), kind in tops]
 
     def first(self, most: int) -> list[Entry]:
         """The first jobs, ``most`` of them, in the order in which they are to start."""
-        if not self._is_sorted:
-            self._line.sort(key=self.places.__getitem__)
-            self._is_sorted, self._done = True, 0
-        while self._done < len(self._line) and self._line[self._done] not in self:
-            self._done += 1
-        waiting = (self.entries[key] for key in islice(self._line, self._done, None) if key in self)
-        return list(islice(waiting, most))
+        keys = heapq.nsmallest(most, self, key=self.places.__getitem__)
+        return [self.entries[key] for key in keys]
 
     # -- after= ------------------------------------------------------------------------------------------
 

@@ -1,12 +1,8 @@
-"""The states of all jobs, and their counts. Pure.
-
-The counts are kept up to date, because counting 100,000 jobs for each board would be slow.
-"""
+"""The states of all jobs, and those that are asked for in each round. Pure."""
 
 from __future__ import annotations
 
 import heapq
-from bisect import insort
 from collections import Counter
 from typing import TYPE_CHECKING
 
@@ -23,16 +19,14 @@ if TYPE_CHECKING:
 class JobStates(dict[str, JobState]):
     """The states by the jobs' keys. Only :meth:`apply` may change them.
 
-    ``counts`` tells how many jobs there are of each status. ``running`` has the states of the running jobs.
-    ``ok_count`` jobs have ended well since this was made; they ran for ``ok_wall_s`` seconds in all.
+    ``running`` has the states of the running jobs. ``ok_count`` jobs have ended well since this was made,
+    and ran for ``ok_wall_s`` seconds in all.
     """
 
     def __init__(self, states: Mapping[str, JobState]) -> None:
         super().__init__(states)
-        self.counts: Counter[Status] = Counter()
         self.running: dict[str, JobState] = {}
         self._by_job: dict[str, JobState] = {}
-        self._last: list[JobState] | None = None  # in the order of their ends; None: not known yet
         self.ok_count = 0
         self.ok_wall_s = 0.0
         for state in self.values():
@@ -42,12 +36,14 @@ class JobStates(dict[str, JobState]):
         """The job whose current or last attempt has this id."""
         return self._by_job.get(job_id)
 
+    def counts(self) -> Counter[Status]:
+        """How many jobs there are of each status."""
+        return Counter(state.status for state in self.values())
+
     def last(self) -> list[JobState]:
         """The jobs that ended last, in the order of their ends; as many as the board shows."""
-        if self._last is None:
-            ended = (state for state in self.values() if state.is_final)
-            self._last = heapq.nlargest(DONE_SHOWN, ended, key=_end_of)[::-1]
-        return list(self._last)
+        ended = (state for state in self.values() if state.is_final)
+        return heapq.nlargest(DONE_SHOWN, ended, key=_end_of)[::-1]
 
     def apply(self, record: Record) -> None:
         """Change a job's state as the record says (:func:`folding.apply`)."""
@@ -64,21 +60,14 @@ class JobStates(dict[str, JobState]):
                 self.ok_wall_s += after.wall_s
 
     def _leave(self, state: JobState) -> None:
-        self.counts[state.status] -= 1
         self.running.pop(state.key, None)
         self._by_job.pop(state.job, None)
-        if state.is_final:
-            self._last = None  # seldom: a new name, or the job runs again
 
     def _enter(self, state: JobState) -> None:
-        self.counts[state.status] += 1
         if state.job:
             self._by_job[state.job] = state
         if state.status == "running":
             self.running[state.key] = state
-        elif state.is_final and self._last is not None:
-            insort(self._last, state, key=_end_of)
-            del self._last[:-DONE_SHOWN]
 
 
 def _end_of(state: JobState) -> tuple[float, str]:

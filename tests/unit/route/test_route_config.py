@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 
 from slicer.config import metrics
 from slicer.config.metrics import KINDS
-from slicer.route import metric_text
+from slicer.route import route_config
 from tests.examples import examples
+from tests.unit.route.past import part, probes, route
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
 def test_a_threshold_is_rounded_down_to_what_people_write(
     kind: ProbeKind, value: float, text: str
 ) -> None:  # C9
-    assert metric_text.threshold(kind, value)[0] == text
+    assert route_config.rounded(kind, value)[0] == text
 
 
 @settings(database=None, deadline=None, max_examples=examples(200))
@@ -46,7 +47,7 @@ def test_what_is_written_is_read_back_and_not_larger(kind: ProbeKind, value: flo
         value = min(value, metrics.LONGEST_S)
     if kind in ("size", "pixels"):
         value = float(int(value)) + 1.0
-    text, rounded = metric_text.threshold(kind, value)
+    text, rounded = route_config.rounded(kind, value)
     read = metrics.parse_bound(kind, tomllib.loads(f"x = {text}")["x"])
     assert read == pytest.approx(rounded, rel=1e-6)
     assert 0.94 * value <= rounded <= value * (1 + 1e-9)
@@ -54,15 +55,12 @@ def test_what_is_written_is_read_back_and_not_larger(kind: ProbeKind, value: flo
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("bound", [None, 1e6, 3600.0, 2.0**31])
-def test_an_exact_bound_is_read_back(kind: ProbeKind, bound: float | None) -> None:  # C9
-    text = metric_text.exact(kind, bound)
-    assert metrics.parse_bound(kind, tomllib.loads(f"x = {text}")["x"]) == bound
-
-
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("most", [0.5, 7.0, 3780.0, 1e9, 3e12])
-def test_an_axis_has_a_few_marks(kind: ProbeKind, most: float) -> None:  # C9
-    assert 1 <= most / metric_text.tick(kind, most) <= 9 or most < 1
+def test_the_bound_of_another_probe_is_written_as_it_is(kind: ProbeKind, bound: float | None) -> None:  # C9
+    of = route(part(up_to=(60.0, bound)), probes=probes("duration", kind))
+    _, line = route_config.bound_lines(of, of.destinations[0], 0, 120.0)
+    written = tomllib.loads(line)["threshold"]
+    assert written[0] == "2m"
+    assert metrics.parse_bound(kind, written[1]) == bound
 
 
 @pytest.mark.parametrize(
@@ -76,4 +74,4 @@ def test_an_axis_has_a_few_marks(kind: ProbeKind, most: float) -> None:  # C9
     ],
 )
 def test_metrics_are_shown_in_their_unit(kind: ProbeKind, value: float, text: str) -> None:  # C6
-    assert metric_text.shown(kind, value) == text
+    assert metrics.text(kind, value) == text
