@@ -22,7 +22,7 @@ from slicer.model import Lease, Outcome, Ticket
 from slicer.outcome import history
 from slicer.state import statefile
 from slicer.state.statedir import StateDir, locate
-from tests.patience import DEADLINE_S, until
+from tests.patience import LONGEST_S, until
 from tests.shield import variables
 
 SRC = str(Path(slicer.__file__).resolve().parents[1])
@@ -129,7 +129,7 @@ class Box:
         """Run ``slicer run ARGUMENTS`` to its end; output is text with undecodable bytes as surrogates."""
         process = self.start(*arguments, **options)
         try:
-            out, err = process.communicate(timeout=DEADLINE_S)
+            out, err = process.communicate(timeout=LONGEST_S)
         except subprocess.TimeoutExpired:
             pytest.fail(f"slicer run {arguments} did not end; {self.describe()}")
         return subprocess.CompletedProcess(arguments, process.returncode, text(out), text(err))

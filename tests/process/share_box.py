@@ -77,7 +77,7 @@ def shipped_library() -> Path | None:
 def build_pool(directory: Path) -> Path:
     """Compile the thousand wrappers, which take the compiler long and only pass on."""
     directory.mkdir(parents=True, exist_ok=True)
-    cc = [os.environ.get("CC", "cc"), *COMPILE, "-O2"]
+    cc = [os.environ.get("CC", "cc"), *COMPILE, "-O1"]
     subprocess.run([*cc, "-c", str(SOURCES / "pool.c")], check=True, cwd=directory)
     return directory / "pool.o"
 

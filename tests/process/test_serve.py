@@ -280,7 +280,7 @@ def test_two_proxies_do_not_run_one_server(serve: ServeBox) -> None:  # B6
 
 def test_a_running_server_is_unloaded_and_the_driver_asked(serve: ServeBox) -> None:  # B6
     process, port = serve.running("ollama", "--unload-time", "0.5")
-    serve.configure("ollama", kind="ollama", upstream=f"http://127.0.0.1:{port}", idle="200ms")
+    serve.configure("ollama", kind="ollama", upstream=f"http://127.0.0.1:{port}", idle="2s")
     serve.start()
     assert serve.answer(BODY)[0] == 200
     assert serve.jobs() == ["serve:ollama"]

@@ -24,7 +24,7 @@ import slicer
 from slicer.kernel import proc
 from slicer.model import Lease, Ticket
 from slicer.state import statefile
-from tests.patience import DEADLINE_S, Deadline, until
+from tests.patience import LONGEST_S, Deadline, until
 from tests.shield import variables
 
 SRC = str(Path(slicer.__file__).parents[1])
@@ -57,7 +57,7 @@ class Cli:
         """One command from start to end; ``code`` is the exit code that it must have (None: any)."""
         pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
         with self.popen(*arguments, env=env, **pipes, text=True, errors="surrogateescape") as process:
-            out, err = process.communicate(timeout=DEADLINE_S)
+            out, err = process.communicate(timeout=LONGEST_S)
         done = subprocess.CompletedProcess(arguments, process.returncode, out, err)
         assert code is None or done.returncode == code, done
         return done
@@ -126,7 +126,7 @@ class Cli:
             if process.poll() is None:
                 process.terminate()
         for process in self.started:
-            process.wait(timeout=DEADLINE_S)
+            process.wait(timeout=LONGEST_S)
         left = self.left()
         for pid in left:
             with contextlib.suppress(ProcessLookupError):
