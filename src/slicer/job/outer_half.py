@@ -346,10 +346,7 @@ class OuterHalf:
         self._held.do_postponed_slow()
         if self._backend.name != "systemd" or self._held.fd < 0:
             return
-        if not self._job.broker:  # which sweeps by itself
-            from slicer.backend import empty_scopes
-
-            empty_scopes.stop_beside(self._cgroup, self._backend.manager)
+        self.stop_empty_scopes()
         from slicer.job.scope_watch import ScopeWatch, SignalWait, limit_at
 
         scopes = ScopeWatch(self._ledger.directory, self._listener.warning)
@@ -358,6 +355,13 @@ class OuterHalf:
             self._signals = SignalWait(scopes, _BLOCKED)
         except OSError:
             pass  # no descriptor is left
+
+    def stop_empty_scopes(self) -> None:
+        """Stop the scopes beside the job's that nobody is in; the broker sweeps by itself."""
+        if self._backend.name == "systemd" and not self._job.broker:
+            from slicer.backend import empty_scopes
+
+            empty_scopes.stop_beside(self._cgroup, self._backend.manager)
 
     def _thaw_to_end(self, signo: int) -> None:
         """A job that is frozen would neither see a signal nor Ctrl-C."""

@@ -4,11 +4,20 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
+from slicer.backend import empty_scopes
 from slicer.backend.empty_scopes import empty_beside
+from slicer.job import killed_keeper
+from slicer.job.freezes import FreezeWatch
+from slicer.job.outer_half import OuterHalf
 from slicer.kernel import cgroup
+from slicer.model import Usage
+from slicer.queue.run import running
+from slicer.queue.run.running import RunningJobs
 
 EMPTY, LIVE, TOO = (f"{number:012x}" for number in range(3))
 
@@ -39,3 +48,77 @@ def test_old_scopes_that_nobody_is_in_are_found_beside_a_jobs(
     for number in range(80):
         scope(tmp_path / base, f"_cpu.slice/slicer-{number + 16:012x}.scope", 0)
     assert empty_beside(own, time.time() + 60) == (f"slicer-{EMPTY}.scope",)
+
+
+Swept = list[tuple[str, str]]
+
+
+@pytest.fixture
+def swept(monkeypatch: pytest.MonkeyPatch) -> Swept:
+    """The scopes beside which somebody looked, and their managers."""
+    found: Swept = []
+    monkeypatch.setattr(empty_scopes, "stop_beside", lambda scope, manager: found.append((scope, manager)))
+    return found
+
+
+def outer_half(backend: str = "systemd", broker: str = "") -> Any:
+    half: Any = OuterHalf.__new__(OuterHalf)
+    half._backend = SimpleNamespace(name=backend, manager="user")
+    half._job = SimpleNamespace(broker=broker)
+    half._cgroup = "/own"
+    return half
+
+
+# D22
+@pytest.mark.parametrize(
+    ("backend", "broker", "looks"),
+    [("systemd", "", [("/own", "user")]), ("systemd", "/socket", []), ("plain", "", [])],
+)
+def test_a_job_looks_once_it_has_run_for_a_while(
+    swept: Swept, monkeypatch: pytest.MonkeyPatch, backend: str, broker: str, looks: Swept
+) -> None:
+    half = outer_half(backend, broker)
+    half._held = SimpleNamespace(do_postponed_slow=lambda: None, fd=1, lease=None)
+    half._ledger, half._began = SimpleNamespace(directory=None), 0.0
+    monkeypatch.setattr("slicer.job.freezes.freezer_of", lambda *_: None)
+    monkeypatch.setattr(FreezeWatch, "__init__", lambda *_: None)
+    half._settle()
+    assert swept == looks
+
+
+# D22
+def test_a_queue_looks_when_a_job_ends_and_at_most_once_a_minute(
+    swept: Swept, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = [1000.0]
+    monkeypatch.setattr(running, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr(running.ended_attempt, "reported", lambda *_: None)
+    nothing = SimpleNamespace(forget=lambda _: None, has_ended=lambda _: None, use_of=lambda _: None)
+    jobs: Any = RunningJobs.__new__(RunningJobs)
+    jobs._running, jobs._ended, jobs._scopes, jobs._monitor = {}, {}, nothing, nothing
+    jobs._sweep_at = 0.0
+    for ends_s, looks in ((0, 1), (59, 1), (2, 2)):
+        now[0] += ends_s
+        half = outer_half()
+        half.job_id, half.key, half.keeper_was_killed = "0123456789ab", "key", True
+        half.said = (None, Usage())
+        jobs._running[half.job_id] = half
+        jobs._hear(half)
+        assert len(swept) == looks
+
+
+# D22
+@pytest.mark.parametrize(("broker", "ends"), [("", ["slicer-x.scope"]), ("/socket", [])])
+def test_the_scope_of_a_killed_keeper_is_ended_though_nobody_is_in_it(broker: str, ends: list[str]) -> None:
+    ended: list[str] = []
+    backend: Any = SimpleNamespace(
+        name="systemd", living=lambda *_: [], end=lambda _, unit, __: ended.append(unit)
+    )
+    profile = SimpleNamespace(linger=False, properties={}, timeout_s=None)
+    job: Any = SimpleNamespace(
+        id="0123456789ab", broker=broker, profile=profile, spec=SimpleNamespace(unit="slicer-x.scope")
+    )
+    held: Any = SimpleNamespace(is_shared=lambda: False)
+    started: Any = SimpleNamespace(cgroup="", began=0.0)
+    killed_keeper.report_without(job, backend, held, started, None, None, pytest.fail)
+    assert ended == ends

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from slicer.queue.state.register import Register
 
 _CLEAN_UP_AGAIN_S = 1.0  # where no process could be forked for it
+_SWEEP_S = 60.0  # between two looks for scopes that were left empty
 _ORPHANS_S = 0.25  # how often to look at jobs without a keeper: no event tells of their end
 
 
@@ -47,6 +48,7 @@ class RunningJobs:
         self._adopted: dict[str, Adopted] = {}
         self._scopes = ScopeWatch(ledger.directory, listener.warning)
         self._orphans_at = 0.0  # monotonic
+        self._sweep_at = 0.0  # monotonic
         self._clean_up_at: dict[str, float] = {}  # monotonic: of jobs whose keepers were killed
 
     def __len__(self) -> int:
@@ -135,6 +137,7 @@ class RunningJobs:
             self._ended[job_id] = self._running.pop(job_id)
             self._scopes.forget(job_id)
             self._monitor.has_ended(job_id)
+            self._sweep(job)
             return ended_attempt.reported(job.key, job_id, *job.said, self._monitor.use_of(job_id))
         if not job.is_gone():
             return None
@@ -149,6 +152,12 @@ class RunningJobs:
         self._monitor.forget(job_id)
         job.abandon()
         return ended_attempt.unbegun(job.key, job_id)
+
+    def _sweep(self, job: QueueOuterHalf) -> None:
+        """Stop empty scopes: those of killed keepers and starters. Nobody else would, who uses only queues."""
+        if time.monotonic() >= self._sweep_at:
+            self._sweep_at = time.monotonic() + _SWEEP_S
+            job.stop_empty_scopes()
 
     def _clean_up(self, job: QueueOuterHalf) -> None:
         """Have the duties of its killed keeper done; later, if no process can be forked now."""
