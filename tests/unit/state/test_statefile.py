@@ -10,12 +10,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from slicer.broker.protocol.messages import Finished
+from slicer.broker.server.book import Claim
 from slicer.errors import UsageError
 from slicer.gpu.sim.usage import Use
 from slicer.job.job import Started
 from slicer.job.report import Report
 from slicer.model import Lease, Ticket, Usage
 from slicer.record import replace
+from slicer.serve.model import Standing
 from slicer.state import statefile
 from slicer.state.statefile import TornFile
 from slicer.wrap.model import Wrap
@@ -77,6 +80,9 @@ def test_hostile_names_stay_what_they_are(name: str) -> None:
 KINDS: list[Any] = [
     LEASE, TICKET, Usage(cpu_s=1.0), Report(1, "exited"), Started("/gpu.slice", 1.0, 1.0, 1.0),
     Use(7, 8, 9, ("GPU-a",), (1,)), Wrap("/x", "/x-real", "r", "/slicer", "wrap", 1, 2, 3, "", "", 1.0),
+    Claim("0123456789ab", "true", "scope", 1, 1.0, (7,), ("aaaaaaaaaaaa",), "gpu", 1.0, 1024),
+    Finished("0123456789ab", "exited", 0, 1.0, 1.0, 1.0, 1024, (9000,)),
+    Standing("model", "raw", ("127.0.0.1:1",), "ready", 1.0, 1, 2, None, "0123456789ab", "", 7),
 ]  # fmt: skip
 ANYTHING: dict[str, st.SearchStrategy[Any]] = {
     "int": st.integers() | st.booleans(),

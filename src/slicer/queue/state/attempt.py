@@ -94,6 +94,8 @@ def end(fd: int, outcome: Outcome, *, is_final: bool = True) -> str:
     if not is_final:
         data[_PROVISIONAL] = True
     line = f"{json.dumps(data)}\n".encode()
+    if _outcome(line, outcome.job) is None:
+        return "how the job ended cannot be written: nobody could read it back"
     try:
         while line:
             line = line[os.write(fd, line) :]

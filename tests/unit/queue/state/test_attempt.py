@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from slicer.model import Outcome, Usage
+from slicer.model import Outcome, Sharing, Usage
 from slicer.outcome import history
 from slicer.outcome.outcome_file import outcome_json
 from slicer.queue.state import attempt
@@ -37,19 +37,42 @@ MIB = st.integers(0, 2**40)
 SECONDS = st.floats(0, 2**40)
 
 
+TEXTS = st.text(max_size=20) | st.just("\udcff")
+LISTS = st.lists(TEXTS, max_size=3).map(tuple)
+PEAKS = st.lists(MIB, max_size=3).map(tuple)
+FLAG = st.integers(0, 1)
+COUNT = st.integers(0, 2**20)
+BYTES = st.none() | st.integers(0, 2**62)
+DRAWN: dict[str, st.SearchStrategy[Any]] = {
+    "job": st.just(JOB), "name": TEXTS, "command": LISTS, "profile": TEXTS,
+    "backend": st.sampled_from(["systemd", "plain", "inner"]), "manager": st.sampled_from(["system", "user"]),
+    "unit": st.sampled_from(["", f"slicer-{JOB}.scope"]), "slice": TEXTS,
+    "gpus": st.lists(st.sampled_from(["GPU-1", "GPU-2"])).map(tuple), "vram_mib": st.none() | MIB,
+    "vram_peak_mib": PEAKS, "cpu_slots": st.just(0),
+    "slots": st.dictionaries(st.sampled_from(["cpu", "a-b"]), st.integers(1, 2**20)), "forced": FLAG,
+    "uid": st.integers(0, 2**32 - 2),
+    "reason": st.sampled_from(["exited", "signal", "oom-kill", "timeout", "stopped", "unknown"]),
+    "exit_code": st.integers(0, 255), "signal": st.none() | st.integers(1, 64), "started_at": SECONDS,
+    "waited_s": SECONDS, "wall_s": SECONDS,
+    "usage": st.builds(Usage, **dict.fromkeys(Usage.__annotations__, st.just(None))), "leftovers": COUNT,
+    "enforced": LISTS, "not_enforced": LISTS, "paused_s": st.none() | SECONDS,
+    "ended_by": st.sampled_from(["", "slicer stop", "slicer queue", "terminal", "systemd", "shutdown"]),
+    "changed": LISTS, "changed_outside": LISTS,
+    "sharing": st.none() | st.builds(
+        Sharing, wants=st.sampled_from(["lock", "cap", "both"]), mode=TEXTS, processes=COUNT, gated=COUNT,
+        passed=COUNT, turns=COUNT, held_s=SECONDS, waits=COUNT, waited_s=SECONDS, longest_wait_s=SECONDS,
+        undrained=COUNT, allocations=COUNT, refused=COUNT, uncounted=COUNT, peak_mib=PEAKS,
+        overhead_mib=PEAKS, got_past_cap=FLAG, driver_cap=FLAG, troubles=LISTS,
+    ),
+}  # fmt: skip
+
+
+def test_all_fields_of_an_outcome_are_drawn() -> None:
+    assert DRAWN.keys() == Outcome.__annotations__.keys()
+
+
 # D17
-@given(
-    st.fixed_dictionaries(
-        {
-            "name": st.text() | st.just("\udcff"), "command": st.lists(st.text(), max_size=3).map(tuple),
-            "vram_mib": st.none() | MIB, "vram_peak_mib": st.lists(MIB, max_size=3).map(tuple),
-            "slots": st.dictionaries(st.sampled_from(["cpu", "a-b"]), st.integers(1, 2**20)),
-            "uid": st.integers(0, 2**32 - 2), "exit_code": st.integers(0, 255),
-            "signal": st.none() | st.integers(1, 64), "waited_s": SECONDS, "wall_s": SECONDS,
-            "paused_s": st.none() | SECONDS,
-        }
-    )
-)  # fmt: skip
+@given(st.fixed_dictionaries(DRAWN))
 def test_whatever_a_job_may_be_its_outcome_is_read_back(drawn: dict[str, Any]) -> None:
     line = json.dumps(outcome_json(replace(OUTCOME, **drawn))).encode()
     found = attempt.decode(HEAD + line + b"\n", JOB, is_alive=False).outcome
@@ -95,6 +118,15 @@ def test_a_begin_can_be_taken_back(directory: int) -> None:
     assert attempt.read(directory, JOB) is None
     os.close(attempt.begin(directory, JOB))
     assert attempt.read(directory, JOB) is not None
+
+
+# D17
+def test_what_nobody_could_read_back_is_not_written(directory: int) -> None:
+    said = attempt.note(directory, JOB, replace(OUTCOME, wall_s=float("inf")))
+    assert said == "how the job ended cannot be written: nobody could read it back"
+    found = attempt.read(directory, JOB)
+    assert found is not None
+    assert found.outcome is None
 
 
 def test_an_end_can_be_noted_though_somebody_removed_the_file(directory: int) -> None:
