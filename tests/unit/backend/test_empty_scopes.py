@@ -12,11 +12,10 @@ import pytest
 from slicer.backend import empty_scopes
 from slicer.backend.empty_scopes import empty_beside
 from slicer.job import killed_keeper
-from slicer.job.freezes import FreezeWatch
 from slicer.job.outer_half import OuterHalf
 from slicer.kernel import cgroup
 from slicer.model import Usage
-from slicer.queue.run import running
+from slicer.queue.run import ended_attempt, running
 from slicer.queue.run.running import RunningJobs
 
 EMPTY, LIVE, TOO = (f"{number:012x}" for number in range(3))
@@ -78,10 +77,11 @@ def test_a_job_looks_once_it_has_run_for_a_while(
     swept: Swept, monkeypatch: pytest.MonkeyPatch, backend: str, broker: str, looks: Swept
 ) -> None:
     half = outer_half(backend, broker)
-    half._held = SimpleNamespace(do_postponed_slow=lambda: None, fd=1, lease=None)
+    half._held = SimpleNamespace(do_postponed_slow=lambda: None, fd=1, lease=SimpleNamespace(cgroup=""))
     half._ledger, half._began = SimpleNamespace(directory=None), 0.0
-    monkeypatch.setattr("slicer.job.freezes.freezer_of", lambda *_: None)
-    monkeypatch.setattr(FreezeWatch, "__init__", lambda *_: None)
+    half._listener = SimpleNamespace(warning=pytest.fail)
+    monkeypatch.setattr("slicer.job.scope_watch.limit_at", lambda *_: None)
+    monkeypatch.setattr("slicer.job.scope_watch.SignalWait", lambda *_: None)
     half._settle()
     assert swept == looks
 
@@ -92,7 +92,7 @@ def test_a_queue_looks_when_a_job_ends_and_at_most_once_a_minute(
 ) -> None:
     now = [1000.0]
     monkeypatch.setattr(running, "time", SimpleNamespace(monotonic=lambda: now[0]))
-    monkeypatch.setattr(running.ended_attempt, "reported", lambda *_: None)
+    monkeypatch.setattr(ended_attempt, "reported", lambda *_: None)
     nothing = SimpleNamespace(forget=lambda _: None, has_ended=lambda _: None, use_of=lambda _: None)
     jobs: Any = RunningJobs.__new__(RunningJobs)
     jobs._running, jobs._ended, jobs._scopes, jobs._monitor = {}, {}, nothing, nothing

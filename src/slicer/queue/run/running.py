@@ -154,7 +154,7 @@ class RunningJobs:
         return ended_attempt.unbegun(job.key, job_id)
 
     def _sweep(self, job: QueueOuterHalf) -> None:
-        """Stop empty scopes: those of killed keepers and starters. Where only queues run, nobody else does."""
+        """Stop empty scopes of killed keepers and starters. Where only queues run, nobody else does."""
         if time.monotonic() >= self._sweep_at:
             self._sweep_at = time.monotonic() + _SWEEP_S
             job.stop_empty_scopes()
