@@ -179,5 +179,8 @@ class Place:
 
     def why_not_slicer(self) -> str:
         """Why slicer run starts no job that shares a GPU here; "": it does."""
-        done = self.run(["true"], share="both", vram_mib=500, timeout_s=30)
+        try:
+            done = self.run(["true"], share="both", vram_mib=500, timeout_s=30)
+        except Failed as error:
+            return str(error)
         return "" if done.code == 0 else tail(done.err) or f"exit {done.code}"

@@ -19,7 +19,7 @@ from bench.gpu.place import PROGRAMS, Place, Running
 SERVICE: dict[str, Any] = {"priority": 10}
 TICKS = (500, 5)  # kernels of so many µs, and pauses of so many ms: without these no lower priority computes
 WINDOW_MS, OVERTAKE_MS = 1.0, 10.0
-RUN_S = 8.0
+RUN_S = 5.0
 
 
 def gaps(place: Place, beside: Callable[[], Running] | None, **options: Any) -> dict[str, float]:

@@ -36,6 +36,7 @@
  */
 #include <errno.h>
 #include <fcntl.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -227,6 +228,23 @@ static void note(const char *what)
     }
 }
 
+static void *idle(void *unused)
+{
+    for (;;)
+        pause();
+    return unused;
+}
+
+/* As driver 580 does it: such a thread has the caller's signal mask, and takes signals that the caller blocks later. */
+static void start_thread(void)
+{
+    static int started;
+    pthread_t thread;
+
+    if (!started++ && !pthread_create(&thread, NULL, idle, NULL))
+        pthread_detach(thread);
+}
+
 API nvmlInitWithFlags(unsigned flags)
 {
     int code = enter("nvmlInit", ANY);
@@ -236,6 +254,7 @@ API nvmlInitWithFlags(unsigned flags)
         return UNKNOWN;
     if (code == SUCCESS) {
         initialised++;
+        start_thread();
         note("nvmlInit");
     }
     return code;

@@ -335,9 +335,10 @@ def marked(pid: int, mark: str) -> bool:
     return f"{MARK}={mark}".encode() in proc.environment(pid).split(b"\0")
 
 
-# The numbers of poll, ppoll and flock, which differ between architectures.
+# The numbers of poll, ppoll, flock and read, which differ between architectures.
 _IS_X86 = os.uname().machine == "x86_64"
 _POLL, _LOCKING = (("7", "271"), ("73", "230", "35")) if _IS_X86 else (("73",), ("32", "115", "101"))
+_READ = "0" if _IS_X86 else "63"
 
 
 def state_dir(path: Path | str) -> StateDir:
@@ -368,6 +369,11 @@ def sleeps_in(pid: int) -> str:
 def sleeps_in_poll(pid: int) -> bool:
     """Whether the process sleeps in poll(2), which nothing but a waiting slicer does."""
     return sleeps_in(pid) in _POLL
+
+
+def sleeps_in_read(pid: int) -> bool:
+    """Whether the process sleeps in read(2)."""
+    return sleeps_in(pid) == _READ
 
 
 def sleeps_in_flock(pid: int) -> bool:

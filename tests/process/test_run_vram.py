@@ -23,7 +23,9 @@ from tests.process.harness import (
     SLICER,
     Box,
     Gate,
+    children,
     kill_9,
+    sleeps_in_read,
     text,
 )
 from tests.process.hot_path import imported
@@ -93,6 +95,22 @@ def strangers(gpus: FakeNvml) -> Iterator[Any]:
     for stranger in made:
         stranger.process.kill()
         stranger.end()
+
+
+# -- the driver's library ---------------------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("gpus")
+def test_an_end_that_comes_while_slicer_is_busy_is_not_missed(box: Box) -> None:  # A9
+    """The driver's library has a thread in slicer, which must not take the signal that tells of the end."""
+    faults = {"SLICER_FAULTS": f"{box.state}:outer-waiting~"}
+    process = box.start("-q", "--gpus", "1", "--", "sh", "-c", 'echo ran >>"$LOG"', env=faults)
+    until(box.lines, "the command has run")
+    (keeper,) = children(process.pid)
+    until(lambda: not children(keeper) and sleeps_in_read(keeper), "the keeper has told of the end")
+    box.state.with_suffix(".go").touch()
+    until(lambda: process.poll() is not None, "slicer has heard of the end")
+    assert process.returncode == 0
 
 
 # -- the peak ---------------------------------------------------------------------------------------------

@@ -6,6 +6,7 @@ import errno
 import os
 
 from slicer.errors import GpuError, NoGpu
+from slicer.kernel.signals import AllBlocked
 from slicer.model import Gpu, GpuMemory, GpuProcess
 from slicer.record import record, replace
 
@@ -105,7 +106,8 @@ class Nvml:
         self._uuids: dict[int, str] = {}
         _see_the_card()
         try:
-            pynvml.nvmlInit()
+            with AllBlocked():  # the driver's library starts threads, here and when it is first asked about a GPU
+                pynvml.nvmlInit()
         except pynvml.NVMLError as error:
             raise _init_error(pynvml, error) from error
         self._open = True
@@ -236,7 +238,8 @@ class Nvml:
         if not self._open:
             raise GpuError("NVML has been closed")
         try:
-            return int(self._nvml.nvmlDeviceGetCount())
+            with AllBlocked():
+                return int(self._nvml.nvmlDeviceGetCount())
         except self._nvml.NVMLError as error:
             if error.value == self._nvml.NVML_ERROR_NO_PERMISSION:
                 raise _no_permission() from error
@@ -251,9 +254,10 @@ class Nvml:
         denied = 0
         for index in range(self._count()):
             try:
-                handle, order = self._handle(index)
-                if not only or self._uuid(index, handle) in only:
-                    found.append((order, ask(index, handle)))
+                with AllBlocked():
+                    handle, order = self._handle(index)
+                    if not only or self._uuid(index, handle) in only:
+                        found.append((order, ask(index, handle)))
             except self._nvml.NVMLError as error:
                 if not self._concerns_one_gpu(error):
                     raise _gpu_error(error, f"GPU {index}") from error

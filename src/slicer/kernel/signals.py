@@ -86,6 +86,20 @@ class BlockedInterrupts:
                 signal.signal(signo, handler)
 
 
+class AllBlocked:
+    """Blocks all signals until the end of a ``with``, in this thread and in those that it starts meanwhile.
+
+    For libraries that start threads of their own. The kernel gives a signal that the first thread blocks to any
+    that does not. There one that slicer waits for is lost, and others end the program.
+    """
+
+    def __enter__(self) -> None:
+        self._mask = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+
+    def __exit__(self, *_: object) -> None:
+        signal.pthread_sigmask(signal.SIG_SETMASK, self._mask)
+
+
 def timed_wait(signals: frozenset[int], timeout_s: float) -> Any:
     """``signal.sigtimedwait``: the signal that came, or None when the time is over.
 

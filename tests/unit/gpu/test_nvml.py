@@ -290,6 +290,32 @@ def test_a_gpu_in_mig_mode_is_listed_whole_with_a_note(fake_nvml: FakeNvml) -> N
     assert "MIG" in note
 
 
+MASKS = """
+import os, signal
+def masks():
+    found = {}
+    for task in os.listdir("/proc/self/task"):
+        with open(f"/proc/self/task/{task}/status") as file:
+            mask = next(line.split()[1] for line in file if line.startswith("SigBlk:"))
+        found[int(task) == os.getpid()] = int(mask, 16)
+    return found
+import sys; sys.path.insert(0, sys.argv[1])
+from slicer.gpu.nvml import Nvml
+gpus = Nvml()
+gpus.list()
+every = sum(1 << each - 1 for each in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP})
+found = masks()
+assert found == {True: 0, False: every}, found
+"""
+
+
+def test_the_drivers_threads_take_no_signal_of_ours(fake_nvml: FakeNvml) -> None:  # B2
+    """A job's end was lost to one: slicer run waited for ever, and its lease was held (found on an H100)."""
+    with python(MASKS, fake_nvml.env) as process:
+        process.communicate(timeout=60)
+    assert process.returncode == 0
+
+
 @pytest.mark.parametrize("extra", ["", "error nvmlDeviceGetCount 999\n", "error nvmlDeviceGetUUID 999\n"])
 def test_every_init_has_its_shutdown(fake_nvml: FakeNvml, tmp_path: Path, extra: str) -> None:
     fake_nvml.write(f"{TWO_GPUS}log {tmp_path / 'log'}\n{extra}")
