@@ -3,6 +3,7 @@
 import signal
 
 import pytest
+from hypothesis import settings
 
 from tests.shield import raise_shield
 
@@ -12,6 +13,10 @@ signal.signal(signal.SIGQUIT, signal.SIG_DFL)
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 raise_shield()
+
+# No promise is about an example's time, and a busy host takes long.
+settings.register_profile("any-host", deadline=None)
+settings.load_profile("any-host")
 
 # Assertions in the harness show their values, too.
 HARNESS = ("process", "soak", "systemd", "unit", "broker_box", "broker_client", "media", "patience")

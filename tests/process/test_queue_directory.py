@@ -225,7 +225,7 @@ RECORDS = st.lists(
 
 
 # S6, S7: bad records cost their own jobs; a queue opens its directory, and works in it alone
-@settings(deadline=None, max_examples=50, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=50, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(RECORDS)
 def test_any_journal_is_read(directory: Path, records: list[bytes]) -> None:
     (directory / "journal.jsonl").unlink(missing_ok=True)

@@ -106,7 +106,7 @@ class Nvml:
         self._uuids: dict[int, str] = {}
         _see_the_card()
         try:
-            with AllBlocked():  # the driver's library starts threads, here and when it is first asked about a GPU
+            with AllBlocked():  # the driver's library starts threads, here or when it is asked first
                 pynvml.nvmlInit()
         except pynvml.NVMLError as error:
             raise _init_error(pynvml, error) from error

@@ -89,8 +89,8 @@ class BlockedInterrupts:
 class AllBlocked:
     """Blocks all signals until the end of a ``with``, in this thread and in those that it starts meanwhile.
 
-    For libraries that start threads of their own. The kernel gives a signal that the first thread blocks to any
-    that does not. There one that slicer waits for is lost, and others end the program.
+    For libraries that start threads of their own. A signal that the first thread blocks goes to any thread
+    that does not. There a signal that slicer waits for is lost, and others end the program.
     """
 
     def __enter__(self) -> None:

@@ -79,6 +79,14 @@ def test_a_call_in_pieces_is_a_call(broker: Server) -> None:
         assert caller.recv(65536) == DONE
 
 
+def test_what_comes_out_of_band_comes_like_the_rest(broker: Server) -> None:  # L1, S17
+    """Else it wakes the broker without end, and brings descriptors that nobody sees."""
+    with broker.caller() as caller:
+        for byte in SAY_RELEASE:
+            caller.send(bytes([byte]), socket.MSG_OOB)
+        assert caller.recv(65536) == DONE
+
+
 def test_noise_is_answered_once_and_hung_up_on(broker: Server) -> None:  # L1
     for noise in (b"GET / HTTP/1.1\r\n\r\n\0", b"\0", b"{}\0", b"\xff\0" + SAY_RELEASE):
         assert heard(broker.caller(noise)).count(b"\0") == 1

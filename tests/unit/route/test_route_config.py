@@ -40,7 +40,7 @@ def test_a_threshold_is_rounded_down_to_what_people_write(
     assert route_config.rounded(kind, value)[0] == text
 
 
-@settings(database=None, deadline=None, max_examples=examples(200))
+@settings(database=None, max_examples=examples(200))
 @given(st.sampled_from(KINDS), st.floats(1e-3, 9e14))
 def test_what_is_written_is_read_back_and_not_larger(kind: ProbeKind, value: float) -> None:  # C9
     if kind == "duration":

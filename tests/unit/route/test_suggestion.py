@@ -271,7 +271,7 @@ def test_ranks_tell_how_well_the_metric_tells_the_memory(
     assert suggestion.rank_correlation(points) == pytest.approx(expected, abs=0.001)
 
 
-@settings(database=None, deadline=None, max_examples=examples(100))  # the checkout may be read-only
+@settings(database=None, max_examples=examples(100))  # the checkout may be read-only
 @given(st.lists(st.builds(well, st.floats(0, 1e12), st.floats(1, 1e6)), min_size=3, max_size=30))
 def test_no_jobs_make_it_fail(points: list[Point]) -> None:  # C9
     line = suggestion.upper_line(points)

@@ -93,6 +93,8 @@ class Connections:
                 self._pause_accepting()
                 return
             sock.setblocking(False)
+            # Out of band, data would wake us without being there to read, and bring descriptors unseen.
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_OOBINLINE, 1)
             self._arrive(sock)
 
     def _pause_accepting(self) -> None:
