@@ -65,7 +65,8 @@ def test_every_command_that_readme_names_is_there() -> None:
 
 
 def test_the_warning_of_other_users_is_on_the_first_screen() -> None:
-    assert "another user can be given the same GPU" in " ".join(README.splitlines()[:40])
+    rows = [row for line in README.splitlines() for row in textwrap.wrap(line, 80) or [""]]
+    assert "another user can be given the same GPU" in " ".join(rows[:24])
 
 
 def test_readme_leads_to_every_page() -> None:
