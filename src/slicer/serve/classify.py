@@ -206,7 +206,7 @@ def _first_fields(text: str) -> dict[str, Any]:
         while text.startswith("{"):
             name, at = decoder.raw_decode(text, _behind(text, at, ","))
             value, at = decoder.raw_decode(text, _behind(text, at, ":"))
-            if text[_behind(text, at, "") :]:  # else more of a number may come
+            if _behind(text, at, "") < len(text):  # else more of a number may come
                 fields[str(name).casefold()] = value
     except (ValueError, RecursionError):
         pass  # here it is cut off

@@ -56,6 +56,7 @@ class Owner:
         self._served = 0
         self._form: StartedServer | RunningServer | None = None
         self._start_task: asyncio.Task[None] | None = None
+        self._starting = asyncio.Lock()
         self._loading: Loading | None = None  # of the server while it is ready
         self._spare = Spare(settings, log, environ, report)
         self._holder: asyncio.Task[tuple[str, float | None]] | None = None
@@ -185,7 +186,7 @@ class Owner:
     def _act(self, action: Action) -> None:
         match action:
             case "acquire":
-                self._start_task = self._do(self._start(self._start_task))
+                self._start_task = self._do(self._start())
             case "withdraw" if self._start_task is not None:
                 self._start_task.cancel()
             case "admit":
@@ -203,10 +204,12 @@ class Owner:
                 turn.set_result(None) if error is None else turn.set_exception(error)
         self._waiters.clear()
 
-    async def _start(self, before: asyncio.Task[None] | None) -> None:
+    async def _start(self) -> None:
         """Take the lease, and have the server started."""
-        if before is not None:
-            await asyncio.wait([before])  # it may still be leaving the line
+        async with self._starting:  # an earlier one may still be leaving the line
+            await self._begin()
+
+    async def _begin(self) -> None:
         form: StartedServer | RunningServer
         if self.settings.command:
             form = StartedServer(self.settings, self.log, self._environ, without_gpu=False)
@@ -267,7 +270,7 @@ class Owner:
             try:
                 await asyncio.wait_for(form.stop(), self.settings.release_timeout_s + _STUCK_AFTER_S)
                 return
-            except (Unavailable, TimeoutError) as error:
+            except (Unavailable, OSError) as error:  # a TimeoutError is one
                 self._note_trouble(str(error) or f"{self.settings.name} does not end")
                 self.tell("stuck")
             await asyncio.sleep(_AGAIN_S)

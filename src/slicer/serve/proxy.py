@@ -11,6 +11,7 @@ import ipaddress
 import socket
 import struct
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from urllib.parse import urlsplit
 
 import aiohttp
 from aiohttp import web
@@ -39,6 +40,7 @@ _LOCAL_NAMES = ("localhost", "localhost.localdomain")
 _LONGEST_LINE = 1 << 16  # bytes of a header
 _QUEUE_LOOK_S = 1.0
 _READ_AHEAD = 64 << 20  # bytes, of all requests at an address that wait
+_ALWAYS_PEEKED = 64 << 10  # bytes of each
 _RESET = struct.pack("ii", 1, 0)  # SO_LINGER: a close that the peer sees as an error
 
 
@@ -117,6 +119,8 @@ class Front:
             text = f"{asked.path} is administrative: routes_allow of [serve.{settings.name}] lets it through"
             return _sent(refusing.refusal(settings.kind, asked.path, 403, text))
         if meant.need in ("gpu", "load"):
+            if not _is_from_here(incoming.request, settings.hosts):
+                return _sent(self._foreign_page(incoming.request, settings, asked))
             return await self._with_gpu(incoming, server, asked, meant)
         async with server.beside(meant) as base:
             if base is not None:
@@ -167,6 +171,12 @@ class Front:
         return refusing.refusal(first.kind, asked.path, 403, text)
 
 
+    def _foreign_page(self, request: web.BaseRequest, settings: serve.Server, asked: Request) -> Answer:
+        origin = f"{request.headers.get('Origin', '')!r:.80}"
+        text = f"not for pages of {origin}: add the host to hosts of [serve.{settings.name}] if it is meant"
+        return refusing.refusal(settings.kind, asked.path, 403, text)
+
+
 class _Room:
     """How many bytes may be taken in before they are wanted."""
 
@@ -189,18 +199,18 @@ class _Incoming:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        self._room.left += self._ahead
+        self._give_back()
 
     async def peek(self, most: int) -> Body:
         """Read the beginning, up to a bound; all of it where it is shorter."""
         if not most or not self.request.body_exists:
             return classify.NO_BODY if not most else classify.read_body(b"", is_whole=True)
         self._invite()
-        while len(self._peeked) < most:
+        while len(self._peeked) < most and (self._room.left > 0 or len(self._peeked) < _ALWAYS_PEEKED):
             chunk = await self.request.content.readany()
             if not chunk:
                 break
-            self._peeked += chunk
+            self._take(chunk)
         return classify.read_body(bytes(self._peeked), is_whole=self.request.content.at_eof())
 
     def body(self) -> AsyncIterator[bytes | bytearray] | None:
@@ -212,6 +222,7 @@ class _Incoming:
         if self._peeked:
             peeked, self._peeked = self._peeked, bytearray()
             yield peeked
+            self._give_back()
         async for chunk in self.request.content.iter_any():
             yield chunk
 
@@ -234,9 +245,16 @@ class _Incoming:
         if self.request.body_exists:
             self._invite()
         while self._room.left > 0 and (chunk := await self.request.content.readany()):
-            self._peeked += chunk
-            self._ahead += len(chunk)
-            self._room.left -= len(chunk)
+            self._take(chunk)
+
+    def _take(self, chunk: bytes) -> None:
+        self._peeked += chunk
+        self._ahead += len(chunk)
+        self._room.left -= len(chunk)
+
+    def _give_back(self) -> None:
+        self._room.left += self._ahead
+        self._ahead = 0
 
 
 async def _pass_on(request: web.BaseRequest, upstream: aiohttp.ClientResponse) -> web.StreamResponse:
@@ -319,6 +337,20 @@ def _is_meant(request: web.BaseRequest, hosts: Sequence[str]) -> bool:
     host = request.headers.get("Host", "").lower()
     name = host[1:].partition("]")[0] if host.startswith("[") else host.partition(":")[0]
     return not host or name in (*_LOCAL_NAMES, *(each.lower() for each in hosts)) or _is_address(name)
+
+
+def _is_from_here(request: web.BaseRequest, hosts: Sequence[str]) -> bool:
+    """Whether no page of another site asks: a browser sends simple requests without a question before."""
+    origin = request.headers.get("Origin", "").lower()
+    if not origin.startswith(("http:", "https:")):
+        return origin in ("", *hosts) or "://" in origin  # an application's own page; "null" is anybody's
+    try:
+        name = urlsplit(origin).hostname or ""
+        own = urlsplit(f"//{request.headers.get('Host', '')}".lower()).hostname
+    except ValueError:
+        return False
+    local = (*_LOCAL_NAMES, own, *(each.lower() for each in hosts))
+    return name in local or _is_address(name, only_loopback=True)
 
 
 def _is_address(name: str, *, only_loopback: bool = False) -> bool:

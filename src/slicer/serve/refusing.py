@@ -6,6 +6,7 @@ import json
 
 from slicer.record import record
 from slicer.serve.kinds import KINDS
+from slicer.text import visible
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -34,7 +35,7 @@ def unavailable(kind: Kind, path: str, error: Unavailable) -> Answer:
     """To a request that cannot be forwarded now."""
     headers = {}
     if error.holder:
-        headers["X-Slicer-Holder"] = error.holder.encode("ascii", "backslashreplace").decode()
+        headers["X-Slicer-Holder"] = visible(error.holder).encode("ascii", "backslashreplace").decode()
     wait_s = _UNKNOWN_RETRY_S if error.retry_after_s is None else error.retry_after_s
     if _STATUS[error.problem] == 503:
         headers["Retry-After"] = str(round(min(max(wait_s, _SHORTEST_RETRY_S), _LONGEST_RETRY_S)))

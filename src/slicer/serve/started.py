@@ -81,6 +81,8 @@ class StartedServer:
                 os.close(log)
                 os.close(told)
             self.job = await _line_of(heard)
+        except OSError as error:
+            raise Unavailable("failed", f"{self.name} cannot be started: {error}") from error
         except asyncio.CancelledError:
             if self._process is not None:
                 with suppress(ProcessLookupError):

@@ -484,11 +484,11 @@ def test_llamacpp_is_used_for_as_long_as_it_goes_on_without_its_client(*, goes_o
 def test_a_busy_gpu_is_told_in_the_words_of_the_api() -> None:  # B6
     async def story() -> None:
         owner = FakeOwner(made_up.server(), "http://127.0.0.1:9")
-        owner.problem = Unavailable("busy", "train has the GPU", holder="träin", retry_after_s=900.0)
+        owner.problem = Unavailable("busy", "train has the GPU", holder="trä\nin", retry_after_s=900.0)
         async with proxy(owner) as through:
             status, headers, body = parted(await through.ask(post("/api/chat", WORK)))
             assert (status, headers["retry-after"], headers["x-should-retry"]) == (503, "120", "false")
-            assert headers["x-slicer-holder"] == "tr\\xe4in"
+            assert headers["x-slicer-holder"] == "tr\\xe4\\nin"
             assert json.loads(body) == {"error": "slicer: train has the GPU"}
             _, _, body = parted(await through.ask(post("/v1/chat/completions", WORK)))
             assert json.loads(body)["error"]["message"] == "slicer: train has the GPU"
@@ -539,6 +539,52 @@ def test_administrative_paths_are_not_forwarded(path: str) -> None:  # B6
         said, upstream, _ = await asked_through(OK, get(path, method="POST"), kind="openai")
         assert parted(said)[0] == 403
         assert not upstream.heads
+
+    run(story)
+
+
+@pytest.mark.parametrize(
+    ("origin", "status"),
+    [
+        ("http://evil.example", 403), ("https://127.0.0.1.evil.example", 403), ("null", 403),
+        ("http://[", 403), ("http://8.8.8.8", 403), ("http://friend.example:3000", 200),
+        ("http://localhost:3000", 200), ("http://[::1]:8080", 200), ("tauri://localhost", 200), ("http://box:8080", 200),
+    ],
+)  # fmt: skip
+def test_a_page_of_another_site_does_not_use_the_gpu(origin: str, status: int) -> None:  # B6
+    """A browser asks nobody before it sends text/plain."""
+
+    async def story() -> None:
+        async with Upstream(saying(OK)) as upstream:
+            owner = FakeOwner(made_up.server(kind="ollama", hosts=("friend.example", "box")), upstream.base)
+            async with proxy(owner) as through:
+                asked = post("/api/generate", b'{"model": "m", "prompt": "x"}', f"Origin: {origin}")
+                asked = asked.replace(b"Host: localhost", b"Host: box:11434")
+                assert parted(await through.ask(asked))[0] == status
+                assert len(owner.used) == (status == 200)
+
+    run(story)
+
+
+def test_bodies_that_are_looked_at_take_bounded_memory(monkeypatch: pytest.MonkeyPatch) -> None:  # B6
+    """The model is behind the images. Who has no room any more is judged by what came, and passes whole."""
+    monkeypatch.setattr("slicer.serve.proxy._READ_AHEAD", 1 << 20)
+    body = json.dumps({"messages": ["x" * (8 << 20)], "model": "big"}).encode()
+
+    async def answered(head: bytes, peer: Peer) -> None:
+        await peer[0].readexactly(len(body))
+        peer[1].write(OK)
+
+    async def story() -> None:
+        async with Upstream(answered) as first, Upstream(answered) as second:
+            owners = [
+                FakeOwner(made_up.server("a", kind="openai", models=("small",)), first.base),
+                FakeOwner(made_up.server("b", kind="openai", models=("big",)), second.base),
+            ]
+            async with proxy(*owners) as through:
+                assert parted(await through.ask(post("/v1/chat/completions", body)))[0] == 200
+                assert (len(first.heads), len(second.heads)) == (1, 0)
+                assert through.front._room.left == 1 << 20
 
     run(story)
 
