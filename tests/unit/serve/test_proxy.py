@@ -548,7 +548,8 @@ def test_administrative_paths_are_not_forwarded(path: str) -> None:  # B6
     [
         ("http://evil.example", 403), ("https://127.0.0.1.evil.example", 403), ("null", 403),
         ("http://[", 403), ("http://8.8.8.8", 403), ("http://friend.example:3000", 200),
-        ("http://localhost:3000", 200), ("http://[::1]:8080", 200), ("tauri://localhost", 200), ("http://box:8080", 200),
+        ("http://localhost:3000", 200), ("http://[::1]:8080", 200), ("tauri://localhost", 200),
+        ("http://box:8080", 200),
     ],
 )  # fmt: skip
 def test_a_page_of_another_site_does_not_use_the_gpu(origin: str, status: int) -> None:  # B6
