@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
 import pytest
 
 from slicer.cli import say
 from slicer.errors import SlicerError
+from slicer.job import launch
 from slicer.kernel.proc import now_s
 from slicer.kernel.signals import signal_name
 from slicer.model import Busy, Usage
@@ -108,6 +110,16 @@ def test_nobodys_name_adds_a_line_or_talks_to_the_terminal(capfd: LINES) -> None
     for line in capfd.readouterr().err.splitlines():
         assert line.startswith("slicer: ")
         assert "a slicer: done\\x1b[2J\\udcff\\u202e" in line
+
+
+@pytest.mark.parametrize(("verbosity", "said"), [(-1, ""), (0, "slicer: pid 1 has held the lock\n")])
+def test_with_q_nobody_hears_that_the_lock_is_held_for_long(
+    verbosity: int, said: str, tmp_path: Path, capfd: LINES
+) -> None:  # D19
+    ledger = launch.open_ledger({"SLICER_STATE_DIR": str(tmp_path)}, say.Messages(verbosity), "plain")
+    ledger.tell("pid 1 has held the lock")
+    ledger.close()
+    assert capfd.readouterr().err == said
 
 
 def test_every_signal_has_its_name() -> None:
