@@ -16,6 +16,7 @@ from slicer.model import Busy
 from slicer.outcome.history import append
 from slicer.record import replace
 from tests.unit import made_up
+from tests.unit.cli.test_routes import CONFIG, busy_day, configure, keep
 from tests.unit.cli.test_status import on_terminal
 from tests.unit.outcome.outcomes import OUTCOME
 from tests.unit.program import Cli
@@ -55,7 +56,18 @@ def test_who_waits_sees_when_it_is_to_end(
     say.erase()
 
 
-@pytest.mark.parametrize("line", [("--broker", "--dry-run"), ("--dry-run",), ()])
+def test_routes_show_first_where_their_jobs_go_and_how_many_did(cli: Cli) -> None:
+    configure(cli, CONFIG)
+    keep(cli, busy_day())
+    listed, counts = (plain(on_terminal(cli, "routes", *more)) for more in ((), ("stats",)))
+    assert max(map(len, [*listed.splitlines(), *counts.splitlines()[:2]])) <= 80
+    assert all(each in listed for each in ("gpu ", "cpu ", "up to 1h", "10.0G")), listed
+    assert counts.splitlines()[1].split()[:7] == ["whisper", "45", "44", "41", "1", "1", "2"], counts
+
+
+@pytest.mark.parametrize(
+    "line", [("--broker", "--dry-run"), ("--closed-shop", "--dry-run"), ("--dry-run",), ()]
+)
 def test_what_an_installation_means_is_not_cut(cli: Cli, tmp_path: Path, line: tuple[str, ...]) -> None:
     root = tmp_path / ("a" * 60)
     root.mkdir()

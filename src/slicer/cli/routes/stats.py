@@ -79,7 +79,7 @@ def command(outer_json: bool, name: str | None, since: str | None, as_json: bool
     elif name is not None:
         output.show([*details(found[0][0]), *hint_lines(found)], cuts=False)
     else:
-        output.show(table(each for each, _ in found), cuts=False)
+        output.show(table(each for each, _ in found))
         output.show(hint_lines(found), cuts=False)
 
 
