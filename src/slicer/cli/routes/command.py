@@ -55,7 +55,7 @@ def command(ctx: click.Context, as_json: bool) -> None:
     if as_json:
         output.show_json({"routes": [route_json(route, running) for route in routes]})
     elif routes:
-        output.show(table(routes, running), cuts=False)
+        output.show(table(routes, running))
     else:
         output.show([loading.NO_ROUTES])
 
