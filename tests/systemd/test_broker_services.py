@@ -7,7 +7,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.systemd.helpers.broker import Broker, leaving_nothing
+from slicer.broker.protocol import messages, wire
+from tests.broker_client import DEFAULTS
+from tests.systemd.helpers.broker import SOCKET, Broker, leaving_nothing
 from tests.systemd.helpers.jobs import Slicer
 from tests.systemd.helpers.users import User
 
@@ -45,3 +47,29 @@ def test_a_job_leads_out_of_no_services_sandbox(slicer: Slicer, broker: Broker, 
     broker.configure("[slots]\ncpu = 1\n", policy="allow_services = true\n")
     code, told = in_service(ann, *where)
     assert (code, f"/cpu-{ann.uid}.slice/slicer-" in told) == (0, True), told
+
+
+ORPHAN = """
+import os, socket, sys
+connection = socket.socket(socket.AF_UNIX)
+connection.connect(sys.argv[1])
+connector = os.getpid()
+if os.fork():
+    os._exit(0)
+while os.getppid() == connector:
+    pass
+connection.sendall(bytes.fromhex(sys.argv[2]))
+print(connection.recv(65536).decode())
+"""
+
+
+def test_a_child_does_not_ask_in_the_place_of_a_service_that_has_ended(
+    broker: Broker, ann: User
+) -> None:  # S20
+    wish = {**DEFAULTS, "job": "0123456789ab", "binding": "scope", "slots": {"cpu": 1}}
+    asked = wire.encode_call(messages.Acquire(**wish), more=True).hex()
+    shell = '/opt/slicer/bin/python -c "$1" "$2" "$3" | cat'  # cat waits for the child
+    code, told = in_service(ann, "sh", "-c", shell, "sh", ORPHAN, SOCKET, asked)
+    assert code == 0
+    assert told.strip() == "" or "has ended" in told, told  # hung up on, or refused
+    assert broker.leases() == broker.tickets() == []

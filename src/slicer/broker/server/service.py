@@ -82,9 +82,12 @@ class Service:
             return
         if not wants_scope and not isinstance(asked, messages.Start):
             return
-        if unit := services.service_of(cgroup.of(peer.pid)):
+        pids = (peer.pid, asked.keeper) if isinstance(asked, messages.Start) else (peer.pid,)
+        if unit := next(filter(None, map(services.service_of, map(cgroup.of, pids))), ""):
             message = f"{unit} is a system service, and a job would be outside of its sandbox and its limits"
             raise Refusal("NotAllowed", message, where=f"{policy_file.PATH}: allow_services", hint=_ASK)
+        if proc.has_ended(peer.pidfd):  # a child could ask in its place, and nobody would know from where
+            raise Refusal("NotAllowed", f"process {peer.pid}, which has connected, has ended")
 
     def _release(self, call: Call) -> None:
         job, uid = call.message.job, call.connection.peer.uid
