@@ -7,6 +7,7 @@ MACHINE := namespace
 ARGS :=
 # How many processes run this host's own tests, most of which wait for something. With 0, pytest itself does.
 WORKERS := 4
+NIX_BUILD := tests/process/test_nix_build.py
 # How long to soak, in seconds: make soak SOAK=60 ARGS='--seed 1'
 SOAK := 600
 FUZZ := 60
@@ -23,16 +24,18 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: test lived-in check lib lint machine man run bench soak dist deb install clean
 
+# With CI=true the check phase of Nix's package comes first: it is the unit tests once more, on all CPUs.
 test: $(VENV)/stamp lint
 	$(PY) -m tests.machines prepare
-	$(PY) -m pytest --both-pythons --workers $(WORKERS) $(ARGS)
+	$(if $(CI),$(PY) -m pytest --quiet $(NIX_BUILD))
+	$(PY) -m pytest --both-pythons --workers $(WORKERS) $(if $(CI),--ignore=$(NIX_BUILD)) $(ARGS)
 
 # This host's own rings, on this host as a user might have set it up: NVIDIA's nodes, /etc/slicer, a history, variables.
 # Needs root. With CI=true also the slow tests.
 lived-in: $(LIBRARY)
 	$(PY) -m tests.machines.lived_in $(PY) -m pytest --quiet -p no:cacheprovider --numprocesses logical \
 		-m "$(if $(CI),,not slow and )not systemd and not enforced" tests/unit tests/process \
-		--ignore=tests/process/test_nix_build.py $(ARGS)
+		--ignore=$(NIX_BUILD) $(ARGS)
 
 # For the hand, in less than a minute: what needs no machine and starts few processes, on all CPUs. Properties are tried
 # with fewer examples.

@@ -50,7 +50,7 @@ class Limits:
 
 HOST = "host"
 LIMITS = {
-    HOST: Limits(test_s=900, silence_s=940, total_s=2400),  # Nix's check phase is one test
+    HOST: Limits(test_s=360, silence_s=400, total_s=2400),
     "namespace": Limits(test_s=360, silence_s=400, total_s=2400),
     # Emulated: 10 to 20 times slower than the host.
     "qemu": Limits(test_s=720, silence_s=800, total_s=2400),
