@@ -106,7 +106,7 @@ def test_an_ordinary_users_limits_act(public_slicer: Slicer, someone: User) -> N
     assert ('"IOWeight"' in told.partition('"not_enforced"')[0]) == acting.io_is_weighed()
     hungry = (sys.executable, "-c", "held = bytearray(200 << 20)")
     done = run(slicer, someone, "--set=MemoryMax=64M", "--set=MemorySwapMax=0", "--", *hungry)
-    assert done.code == 137, done
+    assert done.code in (137, 143), done  # killed by the kernel, or by systemd for it
     assert "out of memory" in done.stderr
 
 

@@ -58,7 +58,8 @@ def test_every_line_of_the_lab_server_works(public_slicer: Slicer) -> None:
     assert (ETC.stat().st_mode & 0o777, ETC.stat().st_uid) == (0o755, 0)
     found = json.loads(systemctl.output("slicer", "doctor", "--json", check=False))["findings"]
     about = ("broker-", "policy-", "closed-")
-    assert {each["id"]: each for each in found if each["id"].startswith(about)}.keys() == {"closed-shop"}
+    odd = [each for each in found if each["id"].startswith(about) and each["id"] != "closed-shop"]
+    assert (odd, "closed-shop" in {each["id"] for each in found}) == ([], True)
     said = systemctl.output(*user("bob").bare, "slicer", "doctor", "--json", check=False)
     found = json.loads(said)["findings"]
     assert [each["id"] for each in found if each["area"] in ("systemd", "session")] == [], "cron will do"
