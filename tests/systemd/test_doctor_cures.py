@@ -100,14 +100,23 @@ def found(said: str, id: str) -> list[str] | None:
     return next((each["mend"] for each in json.loads(said)["findings"] if each["id"] == id), None)
 
 
+def ids(said: str) -> set[str]:
+    return {each["id"] for each in json.loads(said)["findings"]}
+
+
 def cured(id: str, broken: str, shell: Callable[[str], str]) -> None:
     """``shell`` runs a script as whom the doctor tells, after what root does first."""
-    mends = found(shell(f"{broken}\nslicer doctor --json"), id)
+    known = ids(shell(":\nslicer doctor --json"))
+    before = shell(f"{broken}\nslicer doctor --json")
+    mends = found(before, id)
     assert mends, "it is not found, or nothing mends it"
     # The next shell has what this one exported, for a variable to be unset.
     export = broken if broken.startswith("export ") else ":"
-    script = "\n".join([export, *mends, "slicer doctor --json"])
-    until(lambda: found(shell(script), id) is None, f"{id} is mended by {mends}")
+    shell("\n".join([export, *mends, "slicer doctor --json"]))
+    look = "\n".join([export, *(each for each in mends if each.startswith("unset ")), "slicer doctor --json"])
+    known = (known | ids(before)) - {id}
+    until(lambda: id not in ids(shell(look)), f"{id} is mended by {mends}")
+    assert ids(shell(look)) - known == set(), f"{mends} break something else"
 
 
 @pytest.mark.parametrize("case", ROOTS)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from slicer.broker import DIRECTORY
 from slicer.doctor.kinds import finding
 from slicer.doctor.model import Verdict
 from slicer.text import counted, visible
@@ -48,7 +49,9 @@ def _findings(facts: BrokerFacts, who: Who) -> Iterator[Finding]:
     # Not only started: its file may be gone while systemd has it as listening.
     restart = *who.unmask(facts.masked), who.root(f"systemctl restart {_SOCKET}")
     if facts.place_problem:
-        yield finding("broker-place", visible(facts.place_problem), *restart)
+        # Not by a restart alone: a directory that is there stays as it is.
+        made = who.root(f"install -d -m 0755 -o root -g root {DIRECTORY}")
+        yield finding("broker-place", visible(facts.place_problem), made, *restart)
     elif facts.answer_error:
         yield finding("broker-broken", visible(facts.answer_error), journal, *restart)
     if facts.absence:
