@@ -5,6 +5,8 @@ from __future__ import annotations
 import errno
 import os
 import sys
+from collections.abc import Callable
+from typing import Any
 
 import click
 
@@ -13,11 +15,6 @@ from slicer.cli.lazy import LazyGroup
 from slicer.errors import EX_OK, EX_SLICER, SlicerError, UsageError
 from slicer.text import visible
 from slicer.version import __version__
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from typing import Any
 
 _COMPLETE = "_SLICER_COMPLETE"
 

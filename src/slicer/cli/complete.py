@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import string
+from collections.abc import Iterable, Mapping
 from contextlib import closing, suppress
 
 import click
@@ -16,10 +17,6 @@ from click.shell_completion import CompletionItem, ShellComplete, split_arg_stri
 from slicer.cli.runoptions import parse
 from slicer.errors import EX_OK, EX_USAGE, SlicerError, UsageError
 from slicer.text import one_line
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
 
 SCRIPTS = {"bash": "slicer.bash", "zsh": "_slicer", "fish": "slicer.fish"}
 _DIRECTORY = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "_completions")

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-from slicer.doctor.model import worst
+from typing import Any
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
-
-    from slicer.doctor.model import Acting, Finding, Report, Verdict
+from slicer.doctor.model import Acting, Finding, Report, Verdict, worst
 
 
 def document(report: Report) -> dict[str, Any]:

@@ -7,12 +7,12 @@ import textwrap
 
 from slicer.cli import output
 from slicer.columns import BAD, FAINT, GOOD, HEADING, WARNING, Line, aligned
-from slicer.doctor.model import SEVERITIES, worst
+from slicer.doctor.model import SEVERITIES, Finding, Report, Verdict, worst
 from slicer.text import counted
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from slicer.doctor.model import Finding, Report, Severity, Verdict
+    from slicer.doctor.model import Severity
 
 _WIDEST = 100  # columns of running text
 _MARKS = {"problem": ("✗", "x"), "warning": ("!", "!"), "note": ("·", "-"), None: ("✓", "+")}

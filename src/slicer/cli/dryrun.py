@@ -9,11 +9,13 @@ from slicer.cli import output, say
 from slicer.cli.output import Column
 from slicer.columns import Line
 from slicer.config import profiles
-from slicer.config.profile_report import NEEDS, settings
+from slicer.config.profile_report import NEEDS, Setting, settings
 from slicer.errors import BrokerError, GpuError, InfeasibleError, NoGpu
 from slicer.gpu.observer import GpuObserver
 from slicer.job import granting, scope
 from slicer.job.plan import (
+    Invocation,
+    Plan,
     choose_backend,
     environment,
     idle_sharing,
@@ -27,8 +29,9 @@ from slicer.job.plan import (
 from slicer.job.words import describe_busy, describe_resources
 from slicer.kernel.proc import now_s
 from slicer.kernel.users import other_user
+from slicer.ledger.ledger import Ledger
 from slicer.ledger.status import existing_ledger
-from slicer.model import Busy
+from slicer.model import Busy, Gpu, ScopeSpec
 from slicer.quantity import format_duration
 from slicer.record import record
 from slicer.share.words import wants
@@ -37,10 +40,6 @@ from slicer.text import command_text
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from slicer.backend import Backend
-    from slicer.config.profile_report import Setting
-    from slicer.job.plan import Invocation, Plan
-    from slicer.ledger.ledger import Ledger
-    from slicer.model import Gpu, ScopeSpec
 
 _ID = "<id>"  # of a job that does not come to be
 

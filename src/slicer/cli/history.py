@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Sequence
+from typing import Any
 
 import click
 
@@ -13,19 +15,12 @@ from slicer.cli.since import since as began_since
 from slicer.columns import Line
 from slicer.errors import UsageError
 from slicer.kernel.signals import signal, signal_name
-from slicer.model import job_of_unit
+from slicer.model import Outcome, job_of_unit
 from slicer.outcome.history import default_path, read
 from slicer.outcome.outcome_file import outcome_json
 from slicer.quantity import format_duration, format_size
 from slicer.share.words import details as sharing_rows
 from slicer.text import command_text, slots_words
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from typing import Any
-
-    from slicer.model import Outcome
 
 _SHORT_ID = 8
 _COMMAND = 32  # columns of a terminal, before other figures have room

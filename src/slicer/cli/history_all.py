@@ -4,22 +4,17 @@ from __future__ import annotations
 
 import os
 import time
+from typing import Any
 
-from slicer.broker.accounts.reading import jobs
+from slicer.broker.accounts.reading import AccountRow, jobs
 from slicer.cli import output
 from slicer.cli.output import Column
+from slicer.columns import Line
 from slicer.kernel.users import group_name, user_name
 from slicer.model import job_of_unit
 from slicer.quantity import format_duration, format_size
 from slicer.record import as_dict
 from slicer.text import one_line, visible
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
-
-    from slicer.broker.accounts.reading import AccountRow
-    from slicer.columns import Line
 
 _SHORT_ID = 8
 _COMMAND = 32  # as in slicer.cli.history

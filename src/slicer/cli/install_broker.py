@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import sys
+from collections.abc import Iterable
 
 from slicer.backend.broker_left import leases_left
 from slicer.backend.install_units import closed_plan
@@ -14,10 +15,6 @@ from slicer.kernel import is_elsewhere
 from slicer.text import counted
 from slicer.wrap import look, planning
 from slicer.wrap.model import WrapError, WrapRefused
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterable
 
 _NAME = "slicer-broker"
 _HOMES = ("/home/", "/root/", "/run/user/")  # which the broker's unit does not let it see

@@ -16,16 +16,13 @@ from slicer.cli.serve_look import beside
 from slicer.columns import Line
 from slicer.config import files, profiles
 from slicer.config import serve as configured
+from slicer.config.serve import Server
 from slicer.errors import EX_OK, SlicerError, UsageError
 from slicer.kernel import is_elsewhere, on_host
 from slicer.record import record, replace
 from slicer.text import quote
 from slicer.wrap import look
 from slicer.wrap.model import WrapRefused
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from slicer.config.serve import Server
 
 
 @record

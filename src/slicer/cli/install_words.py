@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 
-from slicer.backend.install_units import states, unmade_settings
+from slicer.backend.install_units import Plan, Ran, Report, states, unmade_settings
 from slicer.cli import output, say
 from slicer.columns import Line
 from slicer.errors import EX_OK, EX_SLICER
@@ -12,9 +13,6 @@ from slicer.text import command_text, visible
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from slicer.backend.install_units import Plan, Ran, Report
     from slicer.backend.unit_files import State
 
 _SETTINGS = "for config.toml and policy.toml"

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 from slicer.broker.client import standing
 from slicer.cli import output, say
@@ -11,17 +13,11 @@ from slicer.job.find import NotYours, UnknownJob
 from slicer.kernel.users import user_name
 from slicer.ledger.ledger import Ledger, Snapshot
 from slicer.ledger.status import PATIENCE_S, existing_ledger
+from slicer.model import Lease, Ticket
 from slicer.state import statedir
 from slicer.text import quote
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from typing import Any, TypeVar
-
-    from slicer.model import Lease, Ticket
-
-    _Entry = TypeVar("_Entry", bound=Lease | Ticket)
+_Entry = TypeVar("_Entry", bound=Lease | Ticket)
 
 
 def for_each(

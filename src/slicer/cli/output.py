@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import json
 import locale
+import os
 import sys
 
-from slicer.columns import ASCII, GAP, HEADING, UNICODE, Glyphs, Line, aligned, cell_count, clip, fit
+from slicer.columns import ASCII, CODES, GAP, HEADING, UNICODE, Glyphs, Line, aligned, cell_count, clip, fit
 from slicer.record import record
 from slicer.text import visible
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
-    from typing import Any, Literal, TextIO
+    from typing import Any, TextIO
+
+_FIRST_COLOUR = 30
 
 
 @record
@@ -116,14 +119,25 @@ def show(lines: Iterable[Line], *, cuts: bool = True) -> None:
         for line in lines:
             print(visible(line.text))
         return
-    from rich.console import Console
-    from rich.text import Text
+    import shutil
 
-    console = Console(highlight=False)
+    width = shutil.get_terminal_size().columns if cuts else None
     for line in lines:
-        text = clip(encodable(visible(line.text)), console.width if cuts else None, glyphs())
-        overflow: Literal["crop", "ignore"] = "crop" if cuts else "ignore"
-        console.print(Text(text, style=line.style), no_wrap=True, overflow=overflow, crop=cuts)
+        print(fitted(line, width))
+
+
+def fitted(line: Line, width: int | None) -> str:
+    """The line as a terminal of ``width`` columns shows it."""
+    return styled(clip(encodable(visible(line.text)), width, glyphs()), line.style)
+
+
+def styled(text: str, style: str) -> str:
+    """The text in its style. NO_COLOR leaves only the colours out, and a terminal may know no style."""
+    code = CODES.get(style, 0)
+    has_style = os.environ.get("TERM") not in ("dumb", "unknown")
+    if not code or not has_style or (code >= _FIRST_COLOUR and os.environ.get("NO_COLOR")):
+        return text
+    return f"\x1b[{code}m{text}\x1b[0m"
 
 
 def show_json(data: dict[str, Any], *, compact: bool = False) -> None:

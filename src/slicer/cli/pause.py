@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import click
 
 from slicer.cli import complete
 from slicer.cli.named_jobs import for_each
 from slicer.job.find import find_running
 from slicer.job.pause import pause
+from slicer.ledger.ledger import Ledger
+from slicer.model import Lease
 from slicer.text import visible
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
-
-    from slicer.ledger.ledger import Ledger
-    from slicer.model import Lease
 
 _ALREADY = {
     "paused": "is paused already",

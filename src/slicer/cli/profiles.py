@@ -11,14 +11,11 @@ from slicer.cli import complete, output, say
 from slicer.cli.output import Column
 from slicer.columns import Line
 from slicer.config import files, profile_report, profiles
+from slicer.config.profile_report import Setting, Summary
+from slicer.config.profiles import Config
 from slicer.errors import SlicerError
 from slicer.record import as_dict
 from slicer.text import visible
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from slicer.config.profile_report import Setting, Summary
-    from slicer.config.profiles import Config
 
 
 class FileExists(SlicerError):

@@ -1,4 +1,4 @@
-"""``slicer route``: GPU or CPU, decided by the input. Imports neither click nor rich.
+"""``slicer route``: GPU or CPU, decided by the input. Imports no click.
 
 It is nearly as hot as ``slicer run``, for a binary may be wrapped with it. Such a binary that another one of
 its route starts is executed at once, and one that is only asked for its help. That way imports next to

@@ -2,29 +2,23 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from slicer.cli import output, say
 from slicer.cli.dryrun import Forecast, forecast_of
 from slicer.columns import Line
 from slicer.config.route_profiles import overrides_for
 from slicer.errors import CannotExecute, CommandNotFound
-from slicer.job.plan import choose_backend, plan_of
+from slicer.job.plan import Invocation, choose_backend, plan_of
 from slicer.ledger.status import existing_ledger
 from slicer.quantity import format_size
 from slicer.record import record
 from slicer.route import planning
-from slicer.route.deciding import destination_text
+from slicer.route.deciding import Decision, destination_text
 from slicer.route.inside import environment
-from slicer.route.running import measured
+from slicer.route.planning import Attempt
+from slicer.route.running import Order, measured
 from slicer.text import command_text
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
-
-    from slicer.job.plan import Invocation
-    from slicer.route.deciding import Decision
-    from slicer.route.planning import Attempt
-    from slicer.route.running import Order
 
 _COMMAND_CHARS = 100_000  # of a command that may be copied
 

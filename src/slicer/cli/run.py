@@ -1,4 +1,4 @@
-"""``slicer run``: the hot path. Imports neither click nor rich."""
+"""``slicer run``: the hot path. Imports no click."""
 
 from __future__ import annotations
 

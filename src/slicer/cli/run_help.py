@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import importlib
+from collections.abc import Callable
+from typing import Any
 
 import click
+from click.shell_completion import CompletionItem
 
 from slicer.cli import complete
 from slicer.cli.runoptions import Option, defaults_of, options_of
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from typing import Any
-
-    from click.shell_completion import CompletionItem
-
-    Complete = Callable[[click.Context, click.Parameter, str], list[CompletionItem]]
+Complete = Callable[[click.Context, click.Parameter, str], list[CompletionItem]]
 
 _HELP = """\
 Run a command in a transient systemd scope of its own.

@@ -12,12 +12,9 @@ from slicer.cli.serve_look import aiohttp_version, look
 from slicer.columns import Line
 from slicer.config import profiles
 from slicer.config import serve as configured
+from slicer.config.profiles import Config
+from slicer.config.serve import Server
 from slicer.errors import EX_OK, UsageError
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from slicer.config.profiles import Config
-    from slicer.config.serve import Server
 
 _EX_PROBLEM = 1
 NO_SERVERS = "no server is configured"

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from slicer.cli import output
+from slicer.cli.serve_look import Address, Look
 from slicer.columns import BAD, GOOD, WARNING, Line
+from slicer.config.serve import Server
 from slicer.quantity import format_duration, format_mib
 from slicer.serve.kinds import KINDS
 from slicer.text import command_text, counted, quote
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from slicer.cli.serve_look import Address, Look
-    from slicer.config.serve import Server
 
 _ANY = "*"
 

@@ -6,21 +6,16 @@ import errno
 import os
 import socket
 import stat
+from collections.abc import Iterable, Mapping
 
 from slicer.backend import serve_units
 from slicer.backend.install_units import data_home
-from slicer.config.profiles import Overrides
+from slicer.cli.dryrun import Forecast
+from slicer.config.profiles import Config, Overrides
+from slicer.config.serve import Server
 from slicer.errors import SlicerError, UsageError
 from slicer.kernel import on_host, proc
 from slicer.record import record
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-
-    from slicer.cli.dryrun import Forecast
-    from slicer.config.profiles import Config
-    from slicer.config.serve import Server
 
 UNIX = "unix:"
 _UNITS = ("/usr/local/lib/systemd/system", "/etc/systemd/system")

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from typing import Any
+
 import click
 
 from slicer.cli import complete, output, say
@@ -9,15 +12,9 @@ from slicer.cli.named_jobs import found_among, known_jobs
 from slicer.cli.output import Column
 from slicer.columns import Line
 from slicer.job import change
+from slicer.job.change import Setting
 from slicer.job.find import find_running
 from slicer.record import as_dict
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-    from typing import Any
-
-    from slicer.job.change import Setting
 
 _SOURCES = {
     "start": "profile or --set",

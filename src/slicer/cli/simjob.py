@@ -5,6 +5,9 @@ from __future__ import annotations
 import os
 import signal
 import time
+from collections.abc import Callable
+from types import FrameType
+from typing import TypeVar
 
 import click
 
@@ -15,19 +18,12 @@ from slicer.gpu.sim.job import LIBRARIES, MemoryPlan, Spike, demand_mib, next_st
 from slicer.gpu.sim.usage import NoRoom, UsageFolder, Use
 from slicer.kernel import proc
 from slicer.kernel.signals import INTERRUPTS
+from slicer.model import Gpu
 from slicer.quantity import INFINITY, QuantityError, format_size, parse_duration, parse_mib, parse_size
 from slicer.record import record, replace
 from slicer.state import simulated, statedir
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from types import FrameType
-    from typing import TypeVar
-
-    from slicer.model import Gpu
-
-    _T = TypeVar("_T")
+_T = TypeVar("_T")
 
 _LONGEST_SLEEP_S = 3600.0  # time.sleep cannot take "infinity"
 _SPIKE_S = 0.1

@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import click
 
 from slicer.cli import complete
 from slicer.cli.named_jobs import for_each
 from slicer.job.find import AmbiguousJob, find
 from slicer.job.stop import stop
-from slicer.model import Lease
+from slicer.ledger.ledger import Ledger
+from slicer.model import Lease, Ticket
 from slicer.queue.line_socket import stop_line
 from slicer.text import visible
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
-
-    from slicer.ledger.ledger import Ledger
-    from slicer.model import Ticket
 
 
 @click.command(

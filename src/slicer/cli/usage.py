@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Sequence
+from typing import Any
 
 import click
 
@@ -17,11 +19,6 @@ from slicer.errors import BrokerError, SlicerError, TooManyError
 from slicer.kernel.users import group_name, user_name
 from slicer.quantity import format_duration
 from slicer.record import as_dict
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from typing import Any
 
 _HOUR_S = 3600.0
 _AGAIN_S = 1.0

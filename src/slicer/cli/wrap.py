@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from typing import Any
 
 import click
 
@@ -12,21 +13,19 @@ from slicer.cli import complete, output, say
 from slicer.cli.output import Column
 from slicer.columns import BAD, FAINT, GOOD, Line
 from slicer.config import files, profiles, routes
+from slicer.config.profiles import Config
+from slicer.config.routes import Route
 from slicer.doctor.facts import session
 from slicer.errors import EX_OK, SlicerError, UsageError
 from slicer.kernel.users import user_name
 from slicer.route.probing import programs
 from slicer.text import quote, visible
 from slicer.wrap import look, wrapping
-from slicer.wrap.model import WrapRefused
+from slicer.wrap.model import Plan, Status, WrapRefused
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any
-
-    from slicer.config.profiles import Config
-    from slicer.config.routes import Route
-    from slicer.wrap.model import Plan, Status, Step
+    from slicer.wrap.model import Step
     from slicer.wrap.planning import Keep
 
 _EX_UNWELL = 1

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from slicer.cli import app, output, say, stop, watch
+from slicer.cli import app, output, say, stop
 from slicer.columns import Line
 from slicer.errors import SlicerError
 from slicer.model import Busy
@@ -150,4 +150,4 @@ def test_whatever_is_shown_passes_the_filter(capfd: pytest.CaptureFixture[str]) 
     """At the edge, so that no command can forget it."""
     output.show([Line(EVIL), Line("two\nlines")])
     assert harmless(capfd.readouterr().out)
-    assert harmless(watch._Screen()._styled(Line(EVIL), 200))
+    assert harmless(output.fitted(Line(EVIL), 200))

@@ -7,7 +7,6 @@ import os
 import sys
 import time
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
 from slicer import backend as backends
 from slicer.backend.systemd import SystemdBackend
@@ -22,6 +21,7 @@ from slicer.queue.loop import Queue
 from slicer.queue.options import Options
 from slicer.text import quote
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from slicer.model import Manager
 

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from typing import Any
 
 import click
 
 from slicer.errors import UsageError
 from slicer.quantity import QuantityError, parse_duration, parse_mib
 from slicer.queue.options import DEFAULT_LOG_DIR, Options
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from typing import Any
 
 _FRACTION_MOST = 10
 

@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, TextIO
+from collections.abc import Callable
+from typing import TextIO
 
 from slicer.cli.queue.sink import Sink
+from slicer.queue.events import Renderer
+from slicer.queue.model import Board, Event
 from slicer.queue.show import event_text
 from slicer.queue.show.summary import summary_lines
 from slicer.text import clock
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from slicer.queue.events import Renderer
-    from slicer.queue.model import Board, Event
-
-    Encode = Callable[[Event], str | None]  # an event as a line, or lines; None: it is not worth one
+Encode = Callable[[Event], str | None]  # an event as a line, or lines; None: it is not worth one
 
 _DUMB = ("", "dumb", "unknown")
 

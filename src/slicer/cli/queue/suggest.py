@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import stat
 import sys
-from typing import TYPE_CHECKING
 
 import click
 
@@ -16,10 +15,8 @@ from slicer.queue.file import jobs_file, suggest
 from slicer.queue.file.jobs_file import JobsFileError
 from slicer.queue.state import folding
 from slicer.queue.state.journal import Journal
+from slicer.state.directory import Directory
 from slicer.state.named_file import open_named
-
-if TYPE_CHECKING:
-    from slicer.state.directory import Directory
 
 
 @click.command(

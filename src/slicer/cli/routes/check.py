@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Iterable
+from typing import Any
 
 import click
 
@@ -10,23 +12,17 @@ from slicer.cli import complete, output
 from slicer.cli.output import Column
 from slicer.cli.routes import loading
 from slicer.columns import BAD, FAINT, GOOD, WARNING, Line
+from slicer.config.profiles import Config
+from slicer.config.routes import Route
 from slicer.errors import EX_OK
+from slicer.model import Gpu
 from slicer.quantity import format_mib, format_size
 from slicer.record import as_dict, replace
 from slicer.route import budget, headroom
 from slicer.route.asking import FFPROBE
+from slicer.route.budget import Share, Worksheet
 from slicer.route.probing import programs
 from slicer.text import counted
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-    from typing import Any
-
-    from slicer.config.profiles import Config
-    from slicer.config.routes import Route
-    from slicer.model import Gpu
-    from slicer.route.budget import Share, Worksheet
 
 _EX_PROBLEM = 1
 

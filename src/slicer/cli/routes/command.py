@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
+from typing import Any
 
 import click
 
@@ -12,16 +14,11 @@ from slicer.cli.output import Column
 from slicer.cli.routes import loading
 from slicer.columns import Line
 from slicer.config import metrics
+from slicer.config.routes import Destination, Route
 from slicer.quantity import format_mib, format_size
 from slicer.record import as_dict
 from slicer.route.deciding import destination_text
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-    from typing import Any
-
-    from slicer.config.routes import Destination, Route
 
 @click.group(
     "routes",

@@ -3,25 +3,20 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 
 from slicer.cli import say
 from slicer.columns import Line
 from slicer.config import profiles
 from slicer.config import routes as config_routes
+from slicer.config.profiles import Config
+from slicer.config.routes import Destination, Route
 from slicer.errors import GpuError, SlicerError
+from slicer.model import Gpu
 from slicer.outcome import decisions
+from slicer.outcome.decisions import PastDecision
 from slicer.outcome.history import default_path
 from slicer.placement.capacity import held_slots
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from slicer.config.profiles import Config
-    from slicer.config.routes import Destination, Route
-    from slicer.model import Gpu
-    from slicer.outcome.decisions import PastDecision
-
 
 NO_ROUTES = Line("No routes. A configuration file describes one as [routes.NAME], see slicer.toml(5).")
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable
+from typing import Any
 
 import click
 
@@ -12,6 +14,9 @@ from slicer.cli.routes import loading
 from slicer.cli.routes.suggest import suggestion_for
 from slicer.cli.since import since as began_since
 from slicer.columns import FAINT, WARNING, Line
+from slicer.config.profiles import Config
+from slicer.config.routes import Route
+from slicer.outcome.decisions import PastDecision
 from slicer.quantity import format_duration, format_mib, format_size
 from slicer.record import as_dict
 from slicer.route import hints as route_hints
@@ -20,16 +25,7 @@ from slicer.route.hints import Facts, Hint
 from slicer.route.stats import Count, DestinationStats, RouteStats, Spread
 from slicer.text import counted, one_line
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-    from typing import Any
-
-    from slicer.config.profiles import Config
-    from slicer.config.routes import Route
-    from slicer.outcome.decisions import PastDecision
-
-    Found = tuple[RouteStats, tuple[Hint, ...]]
+Found = tuple[RouteStats, tuple[Hint, ...]]
 
 
 @click.command(

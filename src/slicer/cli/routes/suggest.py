@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 import click
 
 from slicer.cli import complete, output
@@ -9,21 +12,15 @@ from slicer.cli.routes import loading
 from slicer.cli.since import since as began_since
 from slicer.columns import FAINT, GOOD, WARNING, Line
 from slicer.config import metrics
+from slicer.config.profiles import Config
+from slicer.config.routes import Destination, Route
 from slicer.errors import EX_OK, SlicerError, UsageError
+from slicer.outcome.decisions import PastDecision
 from slicer.quantity import MIB_TEXT, QuantityError, format_mib, parse_mib
 from slicer.record import as_dict
 from slicer.route import suggestion
 from slicer.route.suggestion import DEFAULT_MARGIN_PERCENT, Suggestion, bounding_probe, suggest
 from slicer.text import counted
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from typing import Any
-
-    from slicer.config.profiles import Config
-    from slicer.config.routes import Destination, Route
-    from slicer.outcome.decisions import PastDecision
 
 _EX_NOTHING = 1
 _FORMATS = (".png", ".svg", ".html")
