@@ -25,14 +25,14 @@ _BROKEN_PIPE = 141  # 128 + SIGPIPE
 # A command's name and its module in this package, in the order of the help.
 _COMMANDS = {
     "run": "run_help",
-    "hold": "hold_help",
-    "route": "route_help",
+    "hold": "run_help:hold",
+    "route": "run_help:route",
     "queue": "queue.run",
     "serve": "serve",
     "status": "status",
     "stop": "stop",
     "pause": "pause",
-    "resume": "resume",
+    "resume": "pause:resume_command",
     "set": "set",
     "history": "history",
     "usage": "usage",
@@ -42,7 +42,7 @@ _COMMANDS = {
     "routes": "routes.command",
     "doctor": "doctor",
     "install": "install",
-    "completion": "completion",
+    "completion": "complete",
     "simjob": "simjob",
 }
 

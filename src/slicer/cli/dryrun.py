@@ -6,7 +6,6 @@ import os
 from contextlib import suppress
 
 from slicer.cli import output, say
-from slicer.cli.output import Column
 from slicer.columns import Line
 from slicer.config import profiles
 from slicer.config.profile_report import NEEDS, Setting, settings
@@ -212,7 +211,7 @@ def _properties(plan: Plan, backend: Backend, spec: ScopeSpec, values: tuple[Set
         )
         for made in spec.properties
     ]
-    return output.table((Column("PROPERTY"), Column("VALUE", cap=40), Column("ACTS"), Column("FROM")), rows)
+    return output.table("PROPERTY | VALUE<40 | ACTS | FROM", rows)
 
 
 def _environment(plan: Plan, gpus: tuple[str, ...]) -> list[Line]:
@@ -235,4 +234,4 @@ def _environment(plan: Plan, gpus: tuple[str, ...]) -> list[Line]:
         else:
             source = "the lease" if gpus else f"slice {profile.slice}: {profile.sources['slice']}"
         rows.append((name, value or '""', source))
-    return output.table((Column("ENVIRONMENT"), Column("VALUE", cap=44), Column("FROM")), rows)
+    return output.table("ENVIRONMENT | VALUE<44 | FROM", rows)

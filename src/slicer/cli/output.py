@@ -32,6 +32,17 @@ class Column:
     spare: int = 0
 
 
+def columns(heads: str) -> list[Column]:
+    """The columns of "NAME<18 | CPU>!3": a cap follows <, a spare follows !, > is for the right side."""
+    found = []
+    for head in heads.split(" | "):
+        rest, _, spare = head.partition("!")
+        title, _, cap = rest.partition("<")
+        right = title.endswith(">")
+        found.append(Column(title.removesuffix(">"), right, int(cap) if cap else None, int(spare or 0)))
+    return found
+
+
 def escape_unprintable() -> None:
     """From now on print as an escape what the locale's encoding lacks."""
     for stream in (sys.stdout, sys.stderr):
@@ -41,25 +52,28 @@ def escape_unprintable() -> None:
 
 
 def glyphs(stream: TextIO | None = None) -> Glyphs:
-    """The characters that the stream (stdout) has."""
-    return UNICODE if is_utf8(stream) else ASCII
+    """The characters that the stream (stdout) and the locale have."""
+    encodings = ((stream or sys.stdout).encoding or "", locale.getencoding())
+    is_utf8 = all(encoding.lower().replace("-", "") == "utf8" for encoding in encodings)
+    return UNICODE if is_utf8 else ASCII
 
 
-def table(columns: Sequence[Column], cells: Iterable[Sequence[str]], *, least: int = 0) -> list[Line]:
-    """A heading and one line a row.
+def table(heads: str | Sequence[Column], cells: Iterable[Sequence[str]], *, least: int = 0) -> list[Line]:
+    """A heading and one line a row. ``heads`` may be text for :func:`columns`.
 
     ``least``: the columns of a terminal that the last cell, a command, wants. Others are spared for it.
     """
+    made = columns(heads) if isinstance(heads, str) else heads
     shown = [[visible(cell) for cell in row] for row in cells]
     if is_terminal():
         mark = glyphs()
         shown = [
-            [clip(cell, column.cap, mark) for cell, column in zip(row, columns, strict=True)] for row in shown
+            [clip(cell, column.cap, mark) for cell, column in zip(row, made, strict=True)] for row in shown
         ]
         if least:
-            columns, shown = _spared(columns, shown, least)
-    align = "".join("r" if column.right else "l" for column in columns)
-    head, *texts = aligned([[column.title for column in columns], *shown], align)
+            made, shown = _spared(made, shown, least)
+    align = "".join("r" if column.right else "l" for column in made)
+    head, *texts = aligned([[column.title for column in made], *shown], align)
     return [Line(head, HEADING), *map(Line, texts)]
 
 
@@ -88,26 +102,24 @@ def rows(cells: Iterable[Sequence[str]]) -> list[Line]:
     return list(map(Line, aligned(shown, "l" * len(shown[0])))) if shown else []
 
 
+def indented(lines: Iterable[Line]) -> list[Line]:
+    """The lines, two columns further to the right."""
+    return [Line(f"  {line.text}", line.style) for line in lines]
+
+
 def is_terminal() -> bool:
     """Whether a person looks at stdout."""
     return sys.stdout.isatty()
 
 
-def is_utf8(stream: TextIO | None = None) -> bool:
-    """Whether the stream (stdout) and the locale know more characters than ASCII has."""
-    encodings = ((stream or sys.stdout).encoding or "", locale.getencoding())
-    return all(encoding.lower().replace("-", "") == "utf8" for encoding in encodings)
-
-
 def may_draw() -> bool:
     """Whether lines and blocks are drawn: for a person, at a terminal that has them."""
-    return is_terminal() and is_utf8()
+    return is_terminal() and glyphs() is UNICODE
 
 
-def encodable(text: str) -> str:
-    """Text as stdout prints it: what its encoding lacks is escaped."""
-    encoding = sys.stdout.encoding or "ascii"
-    return text.encode(encoding, "backslashreplace").decode(encoding)
+def dotted(parts: Iterable[str]) -> str:
+    """The parts with dots between them, or dashes where nothing is drawn."""
+    return (UNICODE if may_draw() else ASCII).dot.join(parts)
 
 
 def show(lines: Iterable[Line], *, cuts: bool = True) -> None:
@@ -127,8 +139,10 @@ def show(lines: Iterable[Line], *, cuts: bool = True) -> None:
 
 
 def fitted(line: Line, width: int | None) -> str:
-    """The line as a terminal of ``width`` columns shows it."""
-    return styled(clip(encodable(visible(line.text)), width, glyphs()), line.style)
+    """The line as a terminal of ``width`` columns shows it. What stdout's encoding lacks is escaped."""
+    encoding = sys.stdout.encoding or "ascii"
+    text = visible(line.text).encode(encoding, "backslashreplace").decode(encoding)
+    return styled(clip(text, width, glyphs()), line.style)
 
 
 def styled(text: str, style: str) -> str:
@@ -138,6 +152,12 @@ def styled(text: str, style: str) -> str:
     if not code or not has_style or (code >= _FIRST_COLOUR and os.environ.get("NO_COLOR")):
         return text
     return f"\x1b[{code}m{text}\x1b[0m"
+
+
+def picked(item: object, names: str) -> dict[str, Any]:
+    """These attributes of it, in JSON's types."""
+    found = {name: getattr(item, name) for name in names.split()}
+    return {name: list(each) if isinstance(each, tuple) else each for name, each in found.items()}
 
 
 def show_json(data: dict[str, Any], *, compact: bool = False) -> None:

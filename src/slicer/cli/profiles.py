@@ -8,7 +8,6 @@ import os
 import click
 
 from slicer.cli import complete, output, say
-from slicer.cli.output import Column
 from slicer.columns import Line
 from slicer.config import files, profile_report, profiles
 from slicer.config.profile_report import Setting, Summary
@@ -65,10 +64,7 @@ def command(ctx: click.Context, as_json: bool) -> None:
             }
         )
         return
-    columns = (
-        Column("PROFILE", cap=20), Column("SLICE"), Column("GPUS", right=True), Column("SLOTS", right=True),
-        Column("INHERITS", cap=20), Column("DESCRIPTION"),
-    )  # fmt: skip
+    columns = "PROFILE<20 | SLICE | GPUS> | SLOTS> | INHERITS<20 | DESCRIPTION"
     cells = [
         (
             f"{row.name} *" if row.is_default else row.name, row.slice, str(row.gpus), _slots(row),
@@ -115,7 +111,7 @@ def _slots(row: Summary) -> str:
 
 
 def _settings(settings: tuple[Setting, ...]) -> list[Line]:
-    columns = (Column("SETTING"), Column("VALUE", cap=40), Column("FROM"))
+    columns = "SETTING | VALUE<40 | FROM"
     rows = [(setting.name, setting.value or '""', setting.source) for setting in settings]
     return output.table(columns, rows)
 

@@ -9,7 +9,6 @@ import click
 
 from slicer.cli import complete, output, say
 from slicer.cli.named_jobs import found_among, known_jobs
-from slicer.cli.output import Column
 from slicer.columns import Line
 from slicer.job import change
 from slicer.job.change import Setting
@@ -76,7 +75,7 @@ def _json(found: Iterable[Setting]) -> Iterable[dict[str, Any]]:
 
 
 def _table(found: Iterable[Setting]) -> list[Line]:
-    columns = (Column("PROPERTY"), Column("VALUE"), Column("ACTS"), Column("FROM"))
+    columns = "PROPERTY | VALUE | ACTS | FROM"
     rows = [
         (each.name, each.value or "-", "yes" if each.acts else "no", _SOURCES[each.source]) for each in found
     ]

@@ -10,7 +10,6 @@ import click
 
 from slicer import backend
 from slicer.cli import complete, output, say
-from slicer.cli.output import Column
 from slicer.columns import BAD, FAINT, GOOD, Line
 from slicer.config import files, profiles, routes
 from slicer.config.profiles import Config
@@ -255,10 +254,7 @@ def _list(*, as_json: bool) -> None:
     if not found:
         output.show([Line(_nothing())])
         return
-    columns = (
-        Column("PROGRAM"), Column("ROUTE", cap=20), Column("STATE"), Column("PACKAGE", cap=20),
-        Column("SLICER"),
-    )  # fmt: skip
+    columns = "PROGRAM | ROUTE<20 | STATE | PACKAGE<20 | SLICER"
     rows = [
         (each.wrap.path, each.wrap.route, each.state, each.wrap.package or "-", each.wrap.slicer)
         for each in found

@@ -9,7 +9,6 @@ from typing import Any
 import click
 
 from slicer.cli import complete, output
-from slicer.cli.output import Column
 from slicer.cli.routes import loading
 from slicer.columns import BAD, FAINT, GOOD, WARNING, Line
 from slicer.config.profiles import Config
@@ -113,11 +112,7 @@ def _indented(lines: Iterable[Line]) -> list[Line]:
 
 
 def _jobs(sheet: Worksheet) -> list[Line]:
-    columns = (
-        Column("TO", cap=24), Column("JOBS", right=True), Column("LIMITED BY"), Column("GPUS", right=True),
-        Column("VRAM", right=True), Column("MEMORYMAX", right=True), Column("ALL", right=True),
-        Column("SUGGESTED", right=True), Column("FROM"),
-    )  # fmt: skip
+    columns = "TO<24 | JOBS> | LIMITED BY | GPUS> | VRAM> | MEMORYMAX> | ALL> | SUGGESTED> | FROM"
     rows = []
     for each in sheet.shares:
         together = None if each.memory_bytes is None or each.jobs is None else each.memory_bytes * each.jobs
@@ -135,10 +130,7 @@ def _vram(share: Share) -> str:
 
 
 def _gpus(sheet: Worksheet) -> list[Line]:
-    columns = (
-        Column("GPU", right=True), Column("HAS", right=True), Column("JOBS"), Column("LEFT", right=True),
-        Column("NAME"),
-    )  # fmt: skip
+    columns = "GPU> | HAS> | JOBS | LEFT> | NAME"
     rows = [
         (
             str(each.index), format_mib(each.total_mib),
@@ -152,7 +144,7 @@ def _gpus(sheet: Worksheet) -> list[Line]:
 
 def _memory(sheet: Worksheet) -> list[Line]:
     """The sum, as on paper."""
-    columns = (Column("MEMORY", right=True), Column(""))
+    columns = "MEMORY> | "
     rows = [(format_size(sheet.machine_bytes), "this machine")]
     for each in sheet.shares:
         if each.is_declared and each.jobs and each.memory_bytes:

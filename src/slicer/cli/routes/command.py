@@ -10,7 +10,6 @@ import click
 
 from slicer.cli import output
 from slicer.cli.lazy import LazyGroup
-from slicer.cli.output import Column
 from slicer.cli.routes import loading
 from slicer.columns import Line
 from slicer.config import metrics
@@ -59,11 +58,7 @@ def command(ctx: click.Context, as_json: bool) -> None:
 
 def table(routes: Iterable[Route], running: dict[str, int] | None) -> list[Line]:
     """One line a destination. ``running`` counts jobs by slot; None: the ledger cannot be read."""
-    columns = (
-        Column("ROUTE", cap=24), Column("MEASURES", cap=24), Column("TO", cap=20), Column("TAKES"),
-        Column("RUN", right=True), Column("AT ONCE", right=True), Column("VRAM", right=True),
-        Column("MEMORY", right=True), Column("PROFILE", cap=20), Column("IF BUSY"),
-    )  # fmt: skip
+    columns = "ROUTE<24 | MEASURES<24 | TO<20 | TAKES | RUN> | AT ONCE> | VRAM> | MEMORY> | PROFILE<20 | IF BUSY"
     rows = []
     for route in routes:
         measures = ", ".join(probe.kind for probe in route.probes) or "nothing"
