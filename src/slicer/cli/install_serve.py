@@ -8,10 +8,11 @@ import sys
 
 from slicer.backend import broker_units, serve_units
 from slicer.backend.broker_units import is_plain
-from slicer.backend.install_units import Plan, apply, data_home, refuse_nixos, remove
+from slicer.backend.install_units import Plan, data_home, refuse_nixos
 from slicer.backend.serve_units import Units
 from slicer.backend.unit_files import SYSTEM_UNITS, Action, state
-from slicer.cli import install_broker, install_words, output, say
+from slicer.cli import install_broker, say
+from slicer.cli.install_words import Way, done, tell
 from slicer.cli.serve_look import beside
 from slicer.columns import Line
 from slicer.config import files, profiles
@@ -42,47 +43,40 @@ class Place:
         return ("systemctl", *(("--user",) if self.is_user else ()), "daemon-reload")
 
 
-def act(
-    place: Place, name: str | None, run_as: str | None, *, is_alone: bool, removing: bool, force: bool,
-    dry_run: bool,
-) -> int:  # fmt: skip
+def act(place: Place, name: str | None, run_as: str | None, way: Way, *, is_alone: bool) -> int:
     """Do what --serve and --as say. ``is_alone``: no other thing is to be installed. Raises SlicerError."""
-    if name is None or (run_as is not None and (place.is_user or removing)):
+    if name is None or (run_as is not None and (place.is_user or way.removing)):
         raise UsageError("says as whom a service of the system runs", where="--as", hint="with --serve NAME")
     if not is_alone:
         raise UsageError("is installed alone", where="--serve", hint="call slicer install twice")
-    if removing:
-        return _take_away(place, name, force=force, dry_run=dry_run)
-    return _install(place, name, run_as, force=force, dry_run=dry_run)
+    units = None if way.removing else _wanted(place, name, run_as)
+    report = done(_plan(place, (units,)) if units else _taken_away(place, name), way)
+    if report is None:
+        return EX_OK
+    is_told = units is not None and not any(ran.exit_code for ran in report.commands)
+    return tell(report, _next(units) if units and is_told else (), way, user=place.is_user)
 
 
-def _install(place: Place, name: str, run_as: str | None, *, force: bool, dry_run: bool) -> int:
-    """Install the units of a server, and of those that share an address with it."""
+def _wanted(place: Place, name: str, run_as: str | None) -> Units:
+    """The units of a server, and of those that share an address with it."""
     if not place.is_user:
         refuse_nixos("serve")
-    chosen = serve_units.run_as_of(place.folder, name) if run_as is None else run_as
-    units = _units(place, name, chosen)
-    _refuse_twice(place, units)
-    settled = _plan(place, (units,))
-    if dry_run:
-        output.show(install_words.intended(settled, removing=False, force=force), cuts=False)
-        return EX_OK
-    report = apply(settled, force=force)
-    is_done = not any(ran.exit_code for ran in report.commands)
-    return install_words.tell(report, _next(units) if is_done else (), removing=False, user=place.is_user)
+    units = _units(place, name, serve_units.run_as_of(place.folder, name) if run_as is None else run_as)
+    for each in units.servers:  # servers at one address have one socket
+        if each.name != units.name and each.name in serve_units.there(place.folder):
+            message = f"{each.name} listens at the same address, and its unit serves {units.name} too"
+            hint = f"slicer install {'--user ' if place.is_user else ''}--serve {quote(each.name)} renews it"
+            raise UsageError(message, where="--serve", hint=hint)
+    return units
 
 
-def _take_away(place: Place, name: str, *, force: bool, dry_run: bool) -> int:
-    """Stop a server's units and remove them."""
-    if name not in serve_units.there(place.folder):
-        known = ", ".join(serve_units.there(place.folder))
-        hint = f"installed: {known}" if known else "none is installed"
+def _taken_away(place: Place, name: str) -> Plan:
+    """A server's units are stopped and removed."""
+    there = serve_units.there(place.folder)
+    if name not in there:
+        hint = f"installed: {', '.join(there)}" if there else "none is installed"
         raise UsageError(f"no server of that name is installed: {name!r:.60}", where="--serve", hint=hint)
-    settled = _going(place, (name,))
-    if dry_run:
-        output.show(install_words.intended(settled, removing=True, force=force), cuts=False)
-        return EX_OK
-    return install_words.tell(remove(settled, force=force), (), removing=True, user=place.is_user)
+    return _going(place, (name,))
 
 
 def with_servers(settled: Plan, place: Place, *, removing: bool = False) -> Plan:
@@ -173,15 +167,6 @@ def _check_user(run_as: str) -> None:
         raise UsageError(f"no such user: {run_as:.60}", where="--as", hint="see getent passwd") from None
 
 
-def _refuse_twice(place: Place, units: Units) -> None:
-    """Servers at one address have one socket."""
-    for each in units.servers:
-        if each.name != units.name and each.name in serve_units.there(place.folder):
-            message = f"{each.name} listens at the same address, and its unit serves {units.name} too"
-            hint = f"slicer install {'--user ' if place.is_user else ''}--serve {quote(each.name)} renews it"
-            raise UsageError(message, where="--serve", hint=hint)
-
-
 def _plan(place: Place, all_units: tuple[Units, ...]) -> Plan:
     actions: list[Action] = []
     commands = [place.reload]
@@ -190,7 +175,7 @@ def _plan(place: Place, all_units: tuple[Units, ...]) -> Plan:
         actions += made
         is_changed = any(state(action) != "current" for action in made)
         commands += serve_units.enable(units, is_changed=is_changed)
-    return _of(place, actions, commands)
+    return Plan(tuple(actions), (), tuple(commands), place.is_user)
 
 
 def _going(place: Place, names: tuple[str, ...]) -> Plan:
@@ -200,14 +185,7 @@ def _going(place: Place, names: tuple[str, ...]) -> Plan:
         for unit in (serve_units.socket_of(name), serve_units.service_of(name)):
             actions.append(Action("", f"{place.folder}/{unit}", f"slicer serve {name}"))
         stops += serve_units.disable(name, is_user=place.is_user)
-    return replace(_of(place, [], [place.reload]), unwanted=tuple(actions), stops=tuple(stops))
-
-
-def _of(place: Place, actions: list[Action], commands: list[tuple[str, ...]]) -> Plan:
-    return Plan(tuple(actions), (), tuple(commands), place.is_user)
-
-
-# -- what is said -------------------------------------------------------------------------------------------
+    return Plan((), tuple(actions), (place.reload,), place.is_user, tuple(stops))
 
 
 def _next(units: Units) -> list[Line]:
@@ -221,4 +199,4 @@ def _next(units: Units) -> list[Line]:
         lines.append("the broker gives a service of a user's jobs only with allow_services = true")
     if units.is_user:
         lines.append("your last logout ends it, unless you linger: loginctl enable-linger")
-    return [*map(Line, lines)]
+    return list(map(Line, lines))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from slicer.cli import doctor_text, output, say
+from slicer.cli import doctor, output, say
 from slicer.columns import FAINT, HEADING, WARNING, Line
 from slicer.doctor import looks
 
@@ -75,8 +75,8 @@ def warned(report: Report | None) -> list[Line]:
     found = [each for each in report.findings if each.kind.severity != "note"]
     return [
         Line(
-            f"{doctor_text.mark(each.kind.severity)} {doctor_text.headline(each)}",
-            doctor_text.style(each.kind.severity),
+            f"{doctor.mark(each.kind.severity)} {doctor.headline(each)}",
+            doctor.style(each.kind.severity),
         )
         for each in found
     ]
