@@ -164,12 +164,9 @@ def _sharing(plan: Plan) -> str:
         by_driver = ", and the driver alone is to keep the cap" if order.limit_mib else ""
         return f"nothing is preloaded{by_driver}: {order.problem}"
     mode = f" ({order.mode})" if order.wants != "cap" else ""
-    asked = ", and the driver is asked to keep the cap, too" if _may_ask_driver(plan) else ""
+    may_ask = order.limit_mib and not why_not_driver(plan)
+    asked = ", and the driver is asked to keep the cap, too" if may_ask else ""
     return f"{wants(order.wants, order.limit_mib)}{mode}, by {order.library} in {plan.program}{asked}"
-
-
-def _may_ask_driver(plan: Plan) -> bool:
-    return plan.sharing is not None and bool(plan.sharing.limit_mib) and not why_not_driver(plan)
 
 
 def _is_wanted(setting: Setting) -> bool:

@@ -12,7 +12,6 @@ from slicer.job.find import find_running
 from slicer.job.pause import pause, resume
 from slicer.ledger.ledger import Ledger
 from slicer.model import Lease
-from slicer.text import visible
 
 _ALREADY = {
     "paused": "is paused already",
@@ -48,16 +47,14 @@ def command(jobs: tuple[str, ...], quiet: bool, as_json: bool) -> int:
     systemd its processes get SIGSTOP.
     """
 
-    def act(lease: Lease, ledger: Ledger) -> dict[str, Any]:
+    def act(lease: Lease, ledger: Ledger) -> tuple[str, dict[str, Any]]:
         before = pause(lease, ledger)
-        how = before.how if before else "paused"
-        if not quiet and not as_json:
-            name = lease.name or lease.command
-            said = f"{lease.job}  {name}: {_ALREADY[how]}" if before else f"paused {lease.job}  {name}"
-            print(visible(said))
-        return {"halted": how, "changed": before is None}
+        which = f"{lease.job}  {lease.name or lease.command}"
+        if before is None:
+            return f"paused {which}", {"halted": "paused", "changed": True}
+        return f"{which}: {_ALREADY[before.how]}", {"halted": before.how, "changed": False}
 
-    return for_each(jobs, find_running, act, as_json=as_json)
+    return for_each(jobs, find_running, act, quiet=quiet, as_json=as_json)
 
 
 @click.command(
@@ -84,12 +81,11 @@ def resume_command(jobs: tuple[str, ...], quiet: bool, as_json: bool) -> int:
     JOB is as in `slicer pause`. A job that was stopped by Ctrl-Z goes on in the background, as with bg.
     """
 
-    def act(lease: Lease, ledger: Ledger) -> dict[str, Any]:
+    def act(lease: Lease, ledger: Ledger) -> tuple[str, dict[str, Any]]:
         before = resume(lease, ledger)
-        if not quiet and not as_json:
-            name = lease.name or lease.command
-            said = f"resumed {lease.job}  {name}" if before else f"{lease.job}  {name}: was not paused"
-            print(visible(said))
-        return {"was_halted": before.how if before else None, "changed": before is not None}
+        which = f"{lease.job}  {lease.name or lease.command}"
+        if before is None:
+            return f"{which}: was not paused", {"was_halted": None, "changed": False}
+        return f"resumed {which}", {"was_halted": before.how, "changed": True}
 
-    return for_each(jobs, find_running, act, as_json=as_json)
+    return for_each(jobs, find_running, act, quiet=quiet, as_json=as_json)

@@ -57,14 +57,8 @@ def command(ctx: click.Context, as_json: bool) -> None:
     rows = profile_report.summaries(found)
     general = profile_report.general_settings(found)
     if as_json:
-        output.show_json(
-            {
-                "profiles": [as_dict(row) for row in rows],
-                "settings": [as_dict(setting) for setting in general],
-            }
-        )
+        output.show_json({"profiles": list(map(as_dict, rows)), "settings": list(map(as_dict, general))})
         return
-    columns = "PROFILE<20 | SLICE | GPUS> | SLOTS> | INHERITS<20 | DESCRIPTION"
     cells = [
         (
             f"{row.name} *" if row.is_default else row.name, row.slice, str(row.gpus), _slots(row),
@@ -72,9 +66,8 @@ def command(ctx: click.Context, as_json: bool) -> None:
         )
         for row in rows
     ]  # fmt: skip
-    output.show(
-        [*output.table(columns, cells), Line(""), Line("* without --profile"), Line(""), *_settings(general)]
-    )
+    lines = output.table("PROFILE<20 | SLICE | GPUS> | SLOTS> | INHERITS<20 | DESCRIPTION", cells)
+    output.show([*lines, Line(""), Line("* without --profile"), Line(""), *_settings(general)])
 
 
 @command.command(
@@ -96,7 +89,7 @@ def show(outer_json: bool, name: str | None, as_json: bool) -> None:
     settings = profile_report.settings(found, name)
     shown = name or found.default_profile
     if as_json or outer_json:
-        output.show_json({"profile": shown, "settings": [as_dict(setting) for setting in settings]})
+        output.show_json({"profile": shown, "settings": list(map(as_dict, settings))})
     else:
         about = {setting.name: setting.value for setting in settings}["description"]
         rest = tuple(setting for setting in settings if setting.name != "description")
@@ -111,9 +104,8 @@ def _slots(row: Summary) -> str:
 
 
 def _settings(settings: tuple[Setting, ...]) -> list[Line]:
-    columns = "SETTING | VALUE<40 | FROM"
     rows = [(setting.name, setting.value or '""', setting.source) for setting in settings]
-    return output.table(columns, rows)
+    return output.table("SETTING | VALUE<40 | FROM", rows)
 
 
 @command.command(

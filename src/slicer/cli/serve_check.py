@@ -12,8 +12,6 @@ from slicer.quantity import format_duration, format_mib
 from slicer.serve.kinds import KINDS
 from slicer.text import command_text, counted, quote
 
-_ANY = "*"
-
 
 def problems_of(seen: Look) -> tuple[str, ...]:
     """What keeps it from serving, in the order in which one would mend it."""
@@ -98,58 +96,59 @@ def lines(seen: Look) -> list[Line]:
     problems, warnings = problems_of(seen), warnings_of(seen)
     told = counted(len(problems), "problem") if problems else "nothing is in its way"
     made = [Line(f"{seen.server.name}: {told}", BAD if problems else GOOD)]
-    made += [Line(f"  {line.text}", line.style) for line in output.rows(_rows(seen))]
+    rows = [(word, _sourced(seen.server, key, text) if key else text) for word, key, text in _rows(seen)]
+    made += output.indented(output.rows(rows))
     made += [Line(f"  problem: {text}", BAD) for text in problems]
     return made + [Line(f"  warning: {text}", WARNING) for text in warnings]
 
 
-def _rows(seen: Look) -> list[tuple[str, str]]:
+def _rows(seen: Look) -> Iterator[tuple[str, str, str]]:
+    """A word, the key that says so ("" for none), and what the server does."""
     server = seen.server
-    rows = [
-        ("kind", _sourced(server, "kind", server.kind)),
-        ("listens at", _sourced(server, "listen", ", ".join(server.listen))),
-        *_host_rows(server),
-        *([("", f"by {seen.socket}, whose first request starts it")] if seen.socket else []),
-        *_upstream_rows(server),
-        ("takes", _takes(seen)),
-        ("waits for it", _sourced(server, "max_wait", _wait(server))),
-        *_ready_rows(server),
-        ("gives back", _sourced(server, "idle", f"{format_duration(server.idle_s)} after the last request")),
-    ]
+    yield "kind", "kind", server.kind
+    yield "listens at", "listen", ", ".join(server.listen)
+    if server.hosts:
+        yield "answers to", "hosts", f"its addresses, and {', '.join(server.hosts)}"
+    if seen.socket:
+        yield "", "", f"by {seen.socket}, whose first request starts it"
+    yield from _start_rows(server)
+    yield "takes", "", _takes(seen)
+    wait = f"{format_duration(server.max_wait_s)} at most" if server.max_wait_s else "not at all: 503 at once"
+    yield "waits for it", "max_wait", wait
+    path = server.ready_path or KINDS[server.kind].ready_path
+    how = _sourced(server, "ready_path", f"GET {path} answers" if path else "its port can be connected to")
+    yield "is ready when", "ready_timeout", f"{how}, within {format_duration(server.ready_timeout_s)}"
+    yield "gives back", "idle", f"{format_duration(server.idle_s)} after the last request"
     if server.give_way:
-        rows.append(("", _sourced(server, "give_way", "at once while it is idle and others wait for a GPU")))
+        yield "", "give_way", "at once while it is idle and others wait for a GPU"
     if seen.beside:
         names = ", ".join(each.name for each in seen.beside)
         kept = f"{format_duration(server.min_hold_s)} after it got it, when {names} is asked for"
-        rows.append(("", _sourced(server, "min_hold", kept)))
-    rows += _release_rows(server)
-    return [*rows, *_chosen_rows(server), *_route_rows(server)]
+        yield "", "min_hold", kept
+    yield from _release_rows(server)
+    if server.models:
+        yield "for models", "models", ", ".join(server.models)
+    if server.path:
+        yield "for paths", "path", f"{server.path}*"
+    words = {"routes_gpu": "takes a GPU", "routes_free": "takes none", "routes_allow": "forwards also"}
+    for key, word in words.items():
+        if routes := getattr(server, key):
+            yield word, key, ", ".join(routes)
 
 
 def _sourced(server: Server, key: str, value: str) -> str:
     return f"{value} ({server.sources.get(key, 'default')})"
 
 
-def _host_rows(server: Server) -> list[tuple[str, str]]:
-    hosts = ", ".join(server.hosts)
-    return [("answers to", _sourced(server, "hosts", f"its addresses, and {hosts}"))] if hosts else []
-
-
-def _upstream_rows(server: Server) -> list[tuple[str, str]]:
-    upstream = server.upstream or "a free port of 127.0.0.1"
-    if not server.command:
-        return [
-            ("starts", "nothing: it runs already"),
-            ("forwards to", _sourced(server, "upstream", upstream)),
-        ]
-    rows = [
-        ("starts", _sourced(server, "command", command_text(server.command, limit=1000))),
-        ("as", f"job serve:{server.name}"),
-    ]
-    if server.env:
-        said = " ".join(f"{name}={quote(value)}" for name, value in server.env.items())
-        rows.append(("with", _sourced(server, "env", said)))
-    return [*rows, ("forwards to", _sourced(server, "upstream", upstream))]
+def _start_rows(server: Server) -> Iterator[tuple[str, str, str]]:
+    if server.command:
+        yield "starts", "command", command_text(server.command, limit=1000)
+        yield "as", "", f"job serve:{server.name}"
+        if server.env:
+            yield "with", "env", " ".join(f"{name}={quote(value)}" for name, value in server.env.items())
+    else:
+        yield "starts", "", "nothing: it runs already"
+    yield "forwards to", "upstream", server.upstream or "a free port of 127.0.0.1"
 
 
 def _takes(seen: Look) -> str:
@@ -162,44 +161,16 @@ def _takes(seen: Look) -> str:
     return told
 
 
-def _wait(server: Server) -> str:
-    return f"{format_duration(server.max_wait_s)} at most" if server.max_wait_s else "not at all: 503 at once"
-
-
-def _ready_rows(server: Server) -> list[tuple[str, str]]:
-    path = server.ready_path or KINDS[server.kind].ready_path
-    how = f"GET {path} answers" if path else "its port can be connected to"
-    within = _sourced(server, "ready_timeout", f"within {format_duration(server.ready_timeout_s)}")
-    return [("is ready when", f"{_sourced(server, 'ready_path', how)}, {within}")]
-
-
-def _release_rows(server: Server) -> list[tuple[str, str]]:
+def _release_rows(server: Server) -> Iterator[tuple[str, str, str]]:
     within = format_duration(server.release_timeout_s)
+    how = f"unloads its models, and keeps the lease until their memory is back; stuck after {within}"
     if server.command:
         how = f"stops it, and kills it after {within}"
-    else:
-        how = f"unloads its models, and keeps the lease until their memory is back; stuck after {within}"
-    rows = [("how", _sourced(server, "release_timeout", how))]
+    yield "how", "release_timeout", how
     if server.kind == "ollama":
         does = "is said" if server.on_offload == "warn" else "is refused"
-        told = f"a model that does not fit and lies partly in the machine's memory {does}"
-        rows.append(("offload", _sourced(server, "on_offload", told)))
-    return rows
-
-
-def _chosen_rows(server: Server) -> list[tuple[str, str]]:
-    rows = []
-    if server.models:
-        rows.append(("for models", _sourced(server, "models", ", ".join(server.models))))
-    if server.path:
-        rows.append(("for paths", _sourced(server, "path", f"{server.path}{_ANY}")))
-    return rows
-
-
-def _route_rows(server: Server) -> list[tuple[str, str]]:
-    said = (
-        ("takes a GPU", "routes_gpu", server.routes_gpu),
-        ("takes none", "routes_free", server.routes_free),
-        ("forwards also", "routes_allow", server.routes_allow),
-    )
-    return [(what, _sourced(server, key, ", ".join(routes))) for what, key, routes in said if routes]
+        yield (
+            "offload",
+            "on_offload",
+            f"a model that does not fit and lies partly in the machine's memory {does}",
+        )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
 
 import click
 
@@ -63,20 +62,15 @@ def command(job: str, assignments: tuple[str, ...], quiet: bool, as_json: bool) 
     else:
         found = change.show(lease, ledger)
     if as_json:
-        output.show_json({"job": lease.job, "name": lease.name or None, "properties": list(_json(found))})
+        properties = [{**as_dict(each), "value": each.value or None} for each in found]
+        output.show_json({"job": lease.job, "name": lease.name or None, "properties": properties})
     elif not (quiet and assignments):
         output.show(_table(found) if found else [Line("Nothing was said of its limits.")])
     return 0
 
 
-def _json(found: Iterable[Setting]) -> Iterable[dict[str, Any]]:
-    for each in found:
-        yield {**as_dict(each), "value": each.value or None}
-
-
 def _table(found: Iterable[Setting]) -> list[Line]:
-    columns = "PROPERTY | VALUE | ACTS | FROM"
     rows = [
         (each.name, each.value or "-", "yes" if each.acts else "no", _SOURCES[each.source]) for each in found
     ]
-    return output.table(columns, rows)
+    return output.table("PROPERTY | VALUE | ACTS | FROM", rows)

@@ -12,7 +12,6 @@ import click
 from slicer.backend import broker_socket
 from slicer.broker.protocol.messages import Usage, UsageRow
 from slicer.cli import output, say
-from slicer.cli.output import Column
 from slicer.cli.since import since as began_since
 from slicer.columns import Line
 from slicer.errors import BrokerError, SlicerError, TooManyError
@@ -75,13 +74,11 @@ def find(after: float | None, by: str) -> Sequence[UsageRow]:
     is_root = os.geteuid() == 0
     if path:
         try:
-            rows = _asked(path, Usage(after, by))
+            return _asked(path, Usage(after, by))
         except BrokerError as error:
             if not is_root:
                 raise
             say.line(f"{error}; without jobs that run")
-        else:
-            return rows
     elif not is_root:
         hint = "slicer history has your own jobs; sudo slicer install --broker"
         raise SlicerError("nobody keeps accounts here: there is no broker", hint=hint)
@@ -103,11 +100,7 @@ def _asked(path: str, call: Usage) -> Sequence[UsageRow]:
 
 def table(rows: Sequence[UsageRow], by: str) -> list[Line]:
     """One line a user, group or profile; below them, if there are several, their sum."""
-    columns = (
-        Column(by.upper()), Column("JOBS", right=True), Column("RUNNING", right=True),
-        Column("GPU HOURS", right=True), Column("VRAM GiB HOURS", right=True),
-        Column("CPU HOURS", right=True), Column("WAITED", right=True),
-    )  # fmt: skip
+    heads = f"{by.upper()} | JOBS> | RUNNING> | GPU HOURS> | VRAM GiB HOURS> | CPU HOURS> | WAITED>"
     names = [_name(row.of, by) for row in rows]
     if len(rows) > 1:
         names, rows = [*names, "all"], [*rows, _sum(rows)]
@@ -122,7 +115,7 @@ def table(rows: Sequence[UsageRow], by: str) -> list[Line]:
         )
         for name, row, used in zip(names, rows, zip(*hours, strict=True), strict=True)
     ]  # fmt: skip
-    return output.table(columns, cells)
+    return output.table(heads, cells)
 
 
 def _sum(rows: Sequence[UsageRow]) -> UsageRow:
@@ -149,5 +142,4 @@ def row_json(row: UsageRow, by: str) -> dict[str, Any]:
     data = {name: round(value, 3) if isinstance(value, float) else value for name, value in data.items()}
     if by == "profile":
         return {"profile": row.of, **data}
-    number = {"user": "uid", "group": "gid"}[by]
-    return {by: _name(row.of, by), number: int(row.of), **data}
+    return {by: _name(row.of, by), "uid" if by == "user" else "gid": int(row.of), **data}

@@ -129,11 +129,10 @@ class ChangeWaiter:
             self._watch = None
 
     def close(self) -> None:
-        """Stop watching. Safe to repeat."""
+        """Stop watching."""
         self._forget()
         if self._others is not None:
             self._others.close()
-            self._others = None
 
 
 def _watch_of_others() -> Inotify | None:

@@ -104,10 +104,7 @@ def install(program: str, route: str, slicer_path: str | None, force: bool, dry_
     called = os.path.abspath(slicer_path) if slicer_path else look.own_path(sys.argv[0])
     asked = wrapping.Asked(program, route, called, programs(found), force)
     plan = wrapping.install(asked, os.environ, dry=dry_run)
-    if dry_run:
-        output.show(_intended(plan), cuts=False)
-    else:
-        output.show([Line(_installed(plan))], cuts=False)
+    output.show(map(Line, _intended(plan) if dry_run and plan.steps else [_installed(plan)]), cuts=False)
     notes = (*plan.notes, *_reach(config, route), *_unmeasured(found), *_services())
     for note in notes if plan.steps else ():
         say.line(f"note: {note}")
@@ -157,12 +154,10 @@ def _installed(plan: Plan) -> str:
     return f"wrapped {quote(wrap.path)} by the route {wrap.route}; the program is {quote(wrap.real)} now"
 
 
-def _intended(plan: Plan) -> list[Line]:
+def _intended(plan: Plan) -> list[str]:
     wrap = plan.wrap
     names = {"bin": quote(wrap.path), "real": quote(wrap.real), "diverted": quote(wrap.diverted)}
-    if not plan.steps:
-        return [Line(_installed(plan))]
-    return [Line(f"would {_DOING[step].format(**names)}") for step in plan.steps]
+    return [f"would {_DOING[step].format(**names)}" for step in plan.steps]
 
 
 # -- remove --------------------------------------------------------------------------------------------------
@@ -184,9 +179,7 @@ The program is renamed back: owner, mode, times and attributes are as they
 were. Where somebody has replaced the shim, --keep says which of the two
 programs stays.""",
 )
-@click.argument(
-    "program", metavar="[BIN]", type=click.Path(), required=False, shell_complete=complete.wraps
-)
+@click.argument("program", metavar="[BIN]", type=click.Path(), required=False, shell_complete=complete.wraps)
 @click.option("--all", "everything", is_flag=True, help="All that you have wrapped, in place of BIN.")
 @click.option(
     "--keep", type=click.Choice(["new", "real"]),
@@ -197,7 +190,8 @@ def remove(program: str | None, everything: bool, keep: Keep | None) -> int:
     if (program is None) != everything:
         raise UsageError("needs a program, or --all" if program is None else "is not for --all", where="BIN")
     codes = [EX_OK]
-    for each in _all() if program is None else (program,):
+    wraps = wrapping.statuses(os.environ, None) if program is None else ()
+    for each in (program,) if program is not None else [status.wrap.path for status in wraps]:
         try:
             _removed(wrapping.remove(each, os.environ, keep))
         except SlicerError as failure:  # the others are none the worse for it
@@ -207,21 +201,16 @@ def remove(program: str | None, everything: bool, keep: Keep | None) -> int:
     return max(codes)
 
 
-def _all() -> tuple[str, ...]:
-    return tuple(status.wrap.path for status in wrapping.statuses(os.environ, None))
-
-
 def _removed(plan: Plan) -> None:
-    wrap, steps = plan.wrap, plan.steps
-    if "restore" in steps:
-        told = f"unwrapped {quote(wrap.path)}"
-    elif "unlink" in steps:
-        told = f"removed the shim {quote(wrap.path)}"
-    elif "drop" in steps:
-        told = f"unwrapped {quote(wrap.path)}; {quote(wrap.real)} is removed"
-    else:
-        told = f"{quote(wrap.path)} was no shim any more; the wrap is forgotten"
-    output.show([Line(told)], cuts=False)
+    path = quote(plan.wrap.path)
+    told = {
+        "restore": f"unwrapped {path}",
+        "unlink": f"removed the shim {path}",
+        "drop": f"unwrapped {path}; {quote(plan.wrap.real)} is removed",
+    }
+    forgotten = f"{path} was no shim any more; the wrap is forgotten"
+    text = next((text for step, text in told.items() if step in plan.steps), forgotten)
+    output.show([Line(text)], cuts=False)
     for note in plan.notes:
         say.line(f"note: {note}")
 
@@ -254,12 +243,11 @@ def _list(*, as_json: bool) -> None:
     if not found:
         output.show([Line(_nothing())])
         return
-    columns = "PROGRAM | ROUTE<20 | STATE | PACKAGE<20 | SLICER"
     rows = [
         (each.wrap.path, each.wrap.route, each.state, each.wrap.package or "-", each.wrap.slicer)
         for each in found
     ]
-    output.show(output.table(columns, rows))
+    output.show(output.table("PROGRAM | ROUTE<20 | STATE | PACKAGE<20 | SLICER", rows))
     if any(each.problems for each in found):
         output.show([Line(""), Line("slicer wrap check says what is wrong, and what helps.", FAINT)])
 
@@ -306,10 +294,9 @@ def _nothing() -> str:
 
 
 def _mend(status: Status) -> None:
+    is_gone = any(problem.id == "slicer-gone" for problem in status.problems)
+    slicer = look.own_path(sys.argv[0]) if is_gone else status.wrap.slicer
     path = status.wrap.path
-    slicer = status.wrap.slicer
-    if any(problem.id == "slicer-gone" for problem in status.problems):
-        slicer = look.own_path(sys.argv[0])
     why = wrapping.mend(path, os.environ, slicer)
     say.line(f"{quote(path)} is not mended: {why}" if why else f"mended {quote(path)}")
 

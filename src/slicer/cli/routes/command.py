@@ -58,14 +58,14 @@ def command(ctx: click.Context, as_json: bool) -> None:
 
 def table(routes: Iterable[Route], running: dict[str, int] | None) -> list[Line]:
     """One line a destination. ``running`` counts jobs by slot; None: the ledger cannot be read."""
-    columns = "ROUTE<24 | MEASURES<24 | TO<20 | TAKES | RUN> | AT ONCE> | VRAM> | MEMORY> | PROFILE<20 | IF BUSY"
+    first, last = "ROUTE<24 | MEASURES<24 | TO<20 | TAKES", "VRAM> | MEMORY> | PROFILE<20 | IF BUSY"
     rows = []
     for route in routes:
         measures = ", ".join(probe.kind for probe in route.probes) or "nothing"
         for number, part in enumerate(route.destinations):
-            first = (route.name, measures) if number == 0 else ("", "")
-            rows.append((*first, *_cells(route, part, running)))
-    return output.table(columns, rows)
+            whose = (route.name, measures) if number == 0 else ("", "")
+            rows.append((*whose, *_cells(route, part, running)))
+    return output.table(f"{first} | RUN> | AT ONCE> | {last}", rows)
 
 
 def _cells(route: Route, part: Destination, running: dict[str, int] | None) -> tuple[str, ...]:

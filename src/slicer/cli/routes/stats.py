@@ -93,8 +93,7 @@ def _hints(config: Config, route: Route | None, past: list[PastDecision]) -> tup
 
 def table(found: Iterable[RouteStats]) -> list[Line]:
     """One line a route."""
-    titles = ("CALLS", "INPUTS", "GPU", "CPU", "FALLBACK", "BLOCKED", "TOO BIG", "ERRORS", "WAITED", "95%")
-    columns = (Column("ROUTE", cap=24), *(Column(title, right=True) for title in titles))
+    counts = "CALLS> | INPUTS> | GPU> | CPU> | FALLBACK> | BLOCKED> | TOO BIG> | ERRORS>"
     rows = [
         (
             each.route, str(each.calls.calls), str(each.calls.inputs),
@@ -103,7 +102,7 @@ def table(found: Iterable[RouteStats]) -> list[Line]:
         )
         for each in found
     ]  # fmt: skip
-    return output.table(columns, rows)
+    return output.table(f"ROUTE<24 | {counts} | WAITED> | 95%>", rows)
 
 
 def _calls(count: Count) -> str:
