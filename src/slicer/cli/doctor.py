@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 _EX_UNWELL = 1
 _WIDEST = 100  # columns of running text
 _MARKS = {"problem": ("✗", "x"), "warning": ("!", "!"), "note": ("·", "-"), None: ("✓", "+")}
-_STYLES = {"problem": BAD, "warning": WARNING, "note": "", None: GOOD}
+STYLES = {"problem": BAD, "warning": WARNING, "note": "", None: GOOD}
 _TITLES = {"gpus": "GPUs"}
 
 
@@ -90,11 +90,6 @@ def mark(severity: Severity | None) -> str:
     return drawn if output.may_draw() else plain
 
 
-def style(severity: Severity | None) -> str:
-    """And its colour."""
-    return _STYLES[severity]
-
-
 def headline(found: Finding) -> str:
     """A finding in one line, without its mark."""
     return f"{found.kind.title}: {found.what}"
@@ -107,7 +102,7 @@ def _areas(report: Report) -> list[Line]:
         for severity, verdict in zip(severities, report.verdicts, strict=True)
     ]
     texts = aligned(rows, "lll")
-    return [Line(text, style(severity)) for text, severity in zip(texts, severities, strict=True)]
+    return [Line(text, STYLES[severity]) for text, severity in zip(texts, severities, strict=True)]
 
 
 def _facts(verdict: Verdict) -> list[Line]:
@@ -123,7 +118,7 @@ def _finding(found: Finding, width: int, *, is_told_why: bool) -> list[Line]:
     head = textwrap.wrap(
         said, width, initial_indent=f"{mark(severity)} ", subsequent_indent="  ", break_on_hyphens=False
     )
-    shown = [Line(text, style(severity)) for text in head]
+    shown = [Line(text, STYLES[severity]) for text in head]
     if is_told_why:
         why = textwrap.wrap(found.kind.why, width, initial_indent="  ", subsequent_indent="  ")
         shown += [Line(text, FAINT) for text in why]

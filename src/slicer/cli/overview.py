@@ -17,6 +17,11 @@ if TYPE_CHECKING:
 
 _DEADLINE_S = 5.0
 _MOST_ENTRIES = 5  # of a section
+_CALLS = (
+    ("  slicer run -p heavy -- make -j8", "waits for a CPU slot"),
+    ("  slicer history -n 5", "how the last jobs ended"),
+    ("  slicer --help", "all commands"),
+)
 
 
 def show() -> None:
@@ -72,27 +77,22 @@ def warned(report: Report | None) -> list[Line]:
     """The doctor's problems and warnings, one a line. None: it did not answer."""
     if report is None:
         return [Line("! not all could be looked at: slicer doctor says what hangs", WARNING)]
-    found = [each for each in report.findings if each.kind.severity != "note"]
     return [
         Line(
-            f"{doctor.mark(each.kind.severity)} {doctor.headline(each)}",
-            doctor.style(each.kind.severity),
+            f"{doctor.mark(found.kind.severity)} {doctor.headline(found)}", doctor.STYLES[found.kind.severity]
         )
-        for each in found
+        for found in report.findings
+        if found.kind.severity != "note"
     ]
 
 
 def calls(status: Status | None, warnings: list[Line]) -> list[Line]:
     """Three command lines that make sense now."""
-    tries = [("slicer run -p heavy -- make -j8", "waits for a CPU slot")]
+    first, second, third = _CALLS
     if status is not None and status.gpus:
-        tries = [("slicer run --gpus 1 -- python train.py", "waits for a whole GPU")]
+        first = ("  slicer run --gpus 1 -- python train.py", "waits for a whole GPU")
     if status is not None and (status.leases or status.tickets):
-        tries.append(("slicer status --watch", "jobs as they come and go"))
-    else:
-        tries.append(("slicer history -n 5", "how the last jobs ended"))
+        second = ("  slicer status --watch", "jobs as they come and go")
     if warnings:
-        tries.append(("slicer doctor", "says how to mend the above"))
-    else:
-        tries.append(("slicer --help", "all commands"))
-    return [Line("Try", HEADING), *output.rows([(f"  {call}", what) for call, what in tries])]
+        third = ("  slicer doctor", "says how to mend the above")
+    return [Line("Try", HEADING), *output.rows((first, second, third))]

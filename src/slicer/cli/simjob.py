@@ -33,9 +33,6 @@ _TEXT_LINE = b"simjob: the quick brown fox jumps over the lazy dog 0123456789\n"
 _BINARY_LINE = b"simjob: \xff\xfe\x80\x00\xc3\x28 not UTF-8\n"
 
 
-# -- the command line -------------------------------------------------------------------------------------
-
-
 def _quantity(parse: Callable[[str], _T]) -> Callable[[click.Context, click.Parameter, str], _T]:
     """The callback of an option whose text ``parse`` reads; it may raise QuantityError."""
 
@@ -167,8 +164,11 @@ def command(**options: object) -> int:
     usage = UsageFolder(statedir.locate(os.environ, os.geteuid()).base, gpus)
     if not job.fork_away:
         return _run_job(job, Meter(usage, shown, job.utilisation))
-    if not _daemonize():
+    if os.fork():
         return 0
+    os.setsid()
+    if os.fork():
+        os._exit(0)
     os._exit(app.guarded(lambda: _run_job(job, Meter(usage, shown, job.utilisation))))
 
 
@@ -206,16 +206,6 @@ class Meter:
     def close(self) -> None:
         """Use nothing any more. Safe to repeat. Raises StateError."""
         self._usage.free(self.use)
-
-
-def _daemonize() -> bool:
-    """Fork a daemon. Returns True in the daemon, False in the caller."""
-    if os.fork():
-        return False
-    os.setsid()
-    if os.fork():
-        os._exit(0)
-    return True
 
 
 def _run_job(job: Options, meter: Meter) -> int:
@@ -283,20 +273,20 @@ def _sleep_until(moment: float) -> None:
 def _leak(job: Options, meter: Meter) -> None:
     """Fork a child that keeps the memory; returns once it has it."""
     reading, writing = os.pipe()
+
+    def hold() -> None:
+        meter.inherit()
+        os.close(writing)
+        try:
+            _sleep_until(time.monotonic() + job.leak_seconds)
+        finally:
+            meter.close()
+
     if not os.fork():
-        os._exit(app.guarded(lambda: _hold_leaked(job, meter, writing)))
+        os._exit(app.guarded(hold))
     os.close(writing)
     os.read(reading, 1)
     os.close(reading)
-
-
-def _hold_leaked(job: Options, meter: Meter, ready: int) -> None:
-    meter.inherit()
-    os.close(ready)
-    try:
-        _sleep_until(time.monotonic() + job.leak_seconds)
-    finally:
-        meter.close()
 
 
 def _is_first(marker: str) -> bool:
