@@ -62,10 +62,16 @@ def show(invocation: Invocation) -> None:
     plan = plan_of(invocation, os.environ, ledger)
     for warning in plan.config.warnings:
         say.line(warning)
+    backend = usable_backend(plan)
+    output.show(lines(plan, backend, forecast_of(plan, backend, ledger)))
+
+
+def usable_backend(plan: Plan) -> Backend:
+    """The backend that the job would have, which can be reached. Raises BackendError."""
     backend = choose_backend(plan)
     backend.connect()
     backend.close()
-    output.show(lines(plan, backend, forecast_of(plan, backend, ledger)))
+    return backend
 
 
 def lines(plan: Plan, backend: Backend, forecast: Forecast) -> list[Line]:
@@ -126,6 +132,7 @@ def _overview(
     plan: Plan, backend: Backend, spec: ScopeSpec, forecast: Forecast, values: tuple[Setting, ...]
 ) -> list[tuple[str, str]]:
     profile, invocation = plan.profile, plan.invocation
+    manager, unit = _place(plan, backend, spec)
     limit = "none" if profile.timeout_s is None else format_duration(profile.timeout_s)
     ended = f"ended, SIGKILL after {format_duration(scope.stop_timeout_s(profile))}"
     leftovers = "waited for" if profile.linger else ended
@@ -136,8 +143,8 @@ def _overview(
         ("program", plan.program),
         ("name", invocation.name or "none"),
         ("profile", f"{profile.name} ({chosen})"),
-        ("backend", _backend(plan, backend)),
-        ("unit", _unit(plan, backend, spec)),
+        ("backend", manager),
+        ("unit", unit),
         ("lease", forecast.text),
         *((each.name, f"{each.value} ({each.source})") for each in values if _is_wanted(each)),
         ("timeout", f"{limit} ({profile.sources['timeout_s']})"),
@@ -175,20 +182,17 @@ def _is_wanted(setting: Setting) -> bool:
     return setting.name in NEEDS and (setting.value != "0" or setting.name not in ("gpus", "cpu_slots"))
 
 
-def _backend(plan: Plan, backend: Backend) -> str:
-    if backend.name == "inner":
-        return "none of its own: inside a job that holds what it needs"
-    if backend.name == "plain":
-        return "plain: limits are best effort"
-    through = ", through the broker" if plan.broker else ""
-    return f"systemd, {'your own' if backend.manager == 'user' else 'the system'} manager{through}"
-
-
-def _unit(plan: Plan, backend: Backend, spec: ScopeSpec) -> str:
+def _place(plan: Plan, backend: Backend, spec: ScopeSpec) -> tuple[str, str]:
+    """The backend and the unit."""
     if backend.name == "inner":
         outer = plan.outer.leases[-1]
-        return f"{outer.unit or 'none'} (of the job around it, {outer.job})"
-    return "none" if backend.name == "plain" else f"{spec.unit} in {spec.slice}"
+        unit = f"{outer.unit or 'none'} (of the job around it, {outer.job})"
+        return "none of its own: inside a job that holds what it needs", unit
+    if backend.name == "plain":
+        return "plain: limits are best effort", "none"
+    through = ", through the broker" if plan.broker else ""
+    whose = "your own" if backend.manager == "user" else "the system"
+    return f"systemd, {whose} manager{through}", f"{spec.unit} in {spec.slice}"
 
 
 def _properties(plan: Plan, backend: Backend, spec: ScopeSpec, values: tuple[Setting, ...]) -> list[Line]:

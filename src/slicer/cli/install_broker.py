@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import shutil
 import sys
-from collections.abc import Iterable
 
 from slicer.backend.broker_left import leases_left
 from slicer.backend.install_units import closed_plan
@@ -38,7 +37,10 @@ def program(name: str = _NAME) -> str:
         planning.check_way((*tool.way, *way), 0, found)
     except (WrapError, WrapRefused) as error:
         raise SlicerError(f"not a program for root: {error.message}", where=found, hint=error.hint) from error
-    _refuse_homes(found, (*(path for path, _ in tool.names), package, sys.prefix, sys.base_prefix))
+    for path in (*(path for path, _ in tool.names), package, sys.prefix, sys.base_prefix):
+        if os.path.realpath(path).startswith(_HOMES):
+            message = f"a service of the system cannot run from a home directory ({path})"
+            raise SlicerError(message, where=found, hint=_WAY_OUT)
     return found
 
 
@@ -52,13 +54,6 @@ def _found(package: str, name: str) -> str:
         return os.path.abspath(found)
     where = os.path.dirname(sys.executable)
     raise SlicerError(f"{name} is not beside this slicer", where=where, hint="install slicer again")
-
-
-def _refuse_homes(found: str, paths: Iterable[str]) -> None:
-    for path in paths:
-        if os.path.realpath(path).startswith(_HOMES):
-            message = f"a service of the system cannot run from a home directory ({path})"
-            raise SlicerError(message, where=found, hint=_WAY_OUT)
 
 
 def next_lines() -> list[Line]:

@@ -125,8 +125,13 @@ def _units(place: Place, name: str, run_as: str) -> Units:
     server = configured.find(config, name)
     _refuse_unseen(place, server)
     group = (server, *beside(server, configured.load(config).values()))
-    if run_as:
-        _check_user(run_as)
+    if run_as and not is_plain(run_as):
+        raise UsageError("a unit cannot name this user", where="--as", hint="give its plain name")
+    try:
+        if run_as:
+            pwd.getpwnam(run_as)
+    except KeyError:
+        raise UsageError(f"no such user: {run_as:.60}", where="--as", hint="see getent passwd") from None
     return Units(server.name, group, _program(place), place.is_user, run_as)
 
 
@@ -156,15 +161,6 @@ def _own_path() -> str:
         return look.own_path(sys.argv[0])
     except WrapRefused:
         return ""
-
-
-def _check_user(run_as: str) -> None:
-    if not is_plain(run_as):
-        raise UsageError("a unit cannot name this user", where="--as", hint="give its plain name")
-    try:
-        pwd.getpwnam(run_as)
-    except KeyError:
-        raise UsageError(f"no such user: {run_as:.60}", where="--as", hint="see getent passwd") from None
 
 
 def _plan(place: Place, all_units: tuple[Units, ...]) -> Plan:

@@ -66,19 +66,19 @@ def command(names: tuple[str, ...], checks: bool) -> int:
     config = profiles.load(os.environ, profiles.host())
     for warning in config.warnings:
         say.line(warning)
-    servers = _chosen(config, names)
+    servers = tuple(configured.load(config).values())
+    if names:
+        servers = tuple(configured.find(config, name) for name in dict.fromkeys(names))
     if checks:
         return _check(config, servers)
     if not servers:
         raise UsageError(NO_SERVERS, hint=_HINT)
-    return _serve(servers)
+    aiohttp_version()
+    import asyncio
 
+    from slicer.serve.serving import run
 
-def _chosen(config: Config, names: tuple[str, ...]) -> tuple[Server, ...]:
-    """The servers of these names, each once; without names all. Raises UsageError, ConfigError."""
-    if not names:
-        return tuple(configured.load(config).values())
-    return tuple(configured.find(config, name) for name in dict.fromkeys(names))
+    return asyncio.run(run(servers, os.environ, say.line))
 
 
 def _check(config: Config, servers: tuple[Server, ...]) -> int:
@@ -89,13 +89,3 @@ def _check(config: Config, servers: tuple[Server, ...]) -> int:
     for number, each in enumerate(found):
         output.show([*([Line("")] if number else []), *lines(each)], cuts=False)
     return _EX_PROBLEM if any(map(problems_of, found)) else EX_OK
-
-
-def _serve(servers: tuple[Server, ...]) -> int:
-    """Serve until a signal. Raises NoAiohttp, and what serving raises."""
-    aiohttp_version()
-    import asyncio
-
-    from slicer.serve.serving import run
-
-    return asyncio.run(run(servers, os.environ, say.line))

@@ -25,7 +25,8 @@ def _problems(seen: Look) -> Iterator[str]:
     for each in seen.addresses:
         if each.is_public and not server.public:
             yield f"{each.text} can be reached from other machines: add public = true if that is meant"
-        if each.error and not seen.proxy_pid and not _is_own_socket(each, seen):
+        is_systemds = seen.socket and (not each.pid or each.name == "systemd")  # as far as that can be seen
+        if each.error and not seen.proxy_pid and not is_systemds:
             yield _taken(each, server)
     if seen.command:
         yield f"command: {seen.command}"
@@ -35,13 +36,8 @@ def _problems(seen: Look) -> Iterator[str]:
         yield f"profile {server.profile} wants no GPU: name one that does, or add gpus = 1 or vram"
     if not server.command and not server.upstream:
         yield "neither command nor upstream: nothing would answer behind slicer"
-    if _is_own(server):
+    if server.upstream.partition("://")[2].rstrip("/") in server.listen:
         yield f"upstream {server.upstream} is where slicer itself would listen"
-
-
-def _is_own_socket(each: Address, seen: Look) -> bool:
-    """Whether systemd listens there in its place, as far as that can be seen."""
-    return bool(seen.socket) and (not each.pid or each.name == "systemd")
 
 
 def _taken(each: Address, server: Server) -> str:
@@ -53,12 +49,6 @@ def _taken(each: Address, server: Server) -> str:
     if not server.command:
         return f"{taken}: move that server to the address of upstream, as slicer listens in its place"
     return f"{taken}: stop it, or choose another address with listen"
-
-
-def _is_own(server: Server) -> bool:
-    """Whether it would ask itself."""
-    _, _, place = server.upstream.partition("://")
-    return bool(place) and place.rstrip("/") in server.listen
 
 
 def warnings_of(seen: Look) -> tuple[str, ...]:
@@ -78,17 +68,14 @@ def _warnings(seen: Look) -> Iterator[str]:
             )
     if seen.upstream and server.upstream:
         yield f"nobody answers at {server.upstream} now ({seen.upstream})"
-    ambiguous = [each.name for each in seen.beside if not _is_told_apart(server, each)]
+    # Requests for two servers at one address have to differ. One of them may be that of all others.
+    is_open = not server.models and not server.path
+    ambiguous = [each.name for each in seen.beside if is_open and not each.models and not each.path]
     if ambiguous:
         yield (
             f"{', '.join(ambiguous)} at the same address cannot be told from it: "
             "give each models = […] or a path"
         )
-
-
-def _is_told_apart(one: Server, other: Server) -> bool:
-    """Whether requests for two servers at one address differ. One of them may be that of all others."""
-    return bool(one.models or one.path or other.models or other.path)
 
 
 def lines(seen: Look) -> list[Line]:

@@ -81,11 +81,16 @@ def look(server: Server, everyone: Iterable[Server], config: Config, environ: Ma
     serving = proxy_of(server.name, environ)
     others = beside(server, everyone)
     lease, gpus, profile, command = _lease(server, config, environ)
+    aiohttp = ""
+    try:
+        aiohttp_version()
+    except NoAiohttp as error:
+        aiohttp = str(error)
     return Look(
         server=server,
         beside=others,
         addresses=tuple(_address(text) for text in server.listen),
-        aiohttp=_aiohttp(),
+        aiohttp=aiohttp,
         command=command,
         lease=lease,
         gpus=gpus,
@@ -108,15 +113,6 @@ def beside(server: Server, everyone: Iterable[Server]) -> tuple[Server, ...]:
     """The other servers that listen at one of its addresses. Pure."""
     own = set(server.listen)
     return tuple(each for each in everyone if each.name != server.name and own.intersection(each.listen))
-
-
-def _aiohttp() -> str:
-    """Why it cannot be used."""
-    try:
-        aiohttp_version()
-    except NoAiohttp as error:
-        return str(error)
-    return ""
 
 
 def proxy_of(name: str, environ: Mapping[str, str]) -> int:
@@ -261,8 +257,8 @@ def _lease(server: Server, config: Config, environ: Mapping[str, str]) -> tuple[
 
 def _forecast(server: Server, environ: Mapping[str, str]) -> Forecast:
     """What the ledger would say now. Raises SlicerError."""
-    from slicer.cli.dryrun import forecast_of
-    from slicer.job.plan import Invocation, choose_backend, plan_of
+    from slicer.cli.dryrun import forecast_of, usable_backend
+    from slicer.job.plan import Invocation, plan_of
     from slicer.ledger.status import existing_ledger
 
     invocation = Invocation(
@@ -272,7 +268,4 @@ def _forecast(server: Server, environ: Mapping[str, str]) -> Forecast:
     )  # fmt: skip
     ledger = existing_ledger(environ, lambda _: None)
     plan = plan_of(invocation, {**environ, **server.env}, ledger)
-    backend = choose_backend(plan)
-    backend.connect()
-    backend.close()
-    return forecast_of(plan, backend, ledger)
+    return forecast_of(plan, usable_backend(plan), ledger)

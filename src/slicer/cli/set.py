@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 import click
 
 from slicer.cli import complete, output, say
 from slicer.cli.named_jobs import found_among, known_jobs
 from slicer.columns import Line
 from slicer.job import change
-from slicer.job.change import Setting
 from slicer.job.find import find_running
 from slicer.record import as_dict
 
@@ -65,12 +62,10 @@ def command(job: str, assignments: tuple[str, ...], quiet: bool, as_json: bool) 
         properties = [{**as_dict(each), "value": each.value or None} for each in found]
         output.show_json({"job": lease.job, "name": lease.name or None, "properties": properties})
     elif not (quiet and assignments):
-        output.show(_table(found) if found else [Line("Nothing was said of its limits.")])
+        rows = [
+            (each.name, each.value or "-", "yes" if each.acts else "no", _SOURCES[each.source])
+            for each in found
+        ]
+        table = output.table("PROPERTY | VALUE | ACTS | FROM", rows)
+        output.show(table if rows else [Line("Nothing was said of its limits.")])
     return 0
-
-
-def _table(found: Iterable[Setting]) -> list[Line]:
-    rows = [
-        (each.name, each.value or "-", "yes" if each.acts else "no", _SOURCES[each.source]) for each in found
-    ]
-    return output.table("PROPERTY | VALUE | ACTS | FROM", rows)

@@ -103,7 +103,8 @@ def table(rows: Sequence[UsageRow], by: str) -> list[Line]:
     heads = f"{by.upper()} | JOBS> | RUNNING> | GPU HOURS> | VRAM GiB HOURS> | CPU HOURS> | WAITED>"
     names = [_name(row.of, by) for row in rows]
     if len(rows) > 1:
-        names, rows = [*names, "all"], [*rows, _sum(rows)]
+        numbers = {name: sum(getattr(row, name) for row in rows) for name in as_dict(rows[0]) if name != "of"}
+        names, rows = [*names, "all"], [*rows, UsageRow("", **numbers)]
     hours = (
         _hours([row.gpu_s for row in rows]), _hours([row.vram_mib_s / 1024 for row in rows]),
         _hours([row.cpu_s for row in rows]),
@@ -116,11 +117,6 @@ def table(rows: Sequence[UsageRow], by: str) -> list[Line]:
         for name, row, used in zip(names, rows, zip(*hours, strict=True), strict=True)
     ]  # fmt: skip
     return output.table(heads, cells)
-
-
-def _sum(rows: Sequence[UsageRow]) -> UsageRow:
-    numbers = [name for name in as_dict(rows[0]) if name != "of"]
-    return UsageRow("", **{name: sum(getattr(row, name) for row in rows) for name in numbers})
 
 
 def _hours(seconds: Sequence[float]) -> list[str]:

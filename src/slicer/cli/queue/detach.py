@@ -7,6 +7,7 @@ import os
 import sys
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 
 from slicer import backend as backends
 from slicer.backend.systemd import SystemdBackend
@@ -44,12 +45,18 @@ def detach(options: Options, environ: Mapping[str, str], *, as_json: bool, quiet
     try:
         backend.start_service(unit, service.description(options.jobs_file), argv, service.properties(unit))
     except BackendError:
-        _take_back(path)
+        os.unlink(path)
+        with suppress(OSError):  # a running service uses it
+            os.rmdir(os.path.dirname(path))
         raise
     finally:
         backend.close()
     if as_json:
-        _print_json(unit, manager, f"{options.log_dir}/queue.log")
+        told = {
+            "v": 1, "event": "detached", "at": round(time.time(), 3), "job": None, "unit": unit,
+            "manager": manager, "log": os.path.abspath(f"{options.log_dir}/queue.log"),
+        }  # fmt: skip
+        print(json.dumps(told, separators=(",", ":")))
     elif not quiet:
         _print(unit, manager, options.log_dir)
     user = user_name(os.geteuid())
@@ -107,14 +114,6 @@ def _hand_over(unit: str, log_dir: str, environ: Mapping[str, str], manager: Man
     return path
 
 
-def _take_back(path: str) -> None:
-    os.unlink(path)
-    try:
-        os.rmdir(os.path.dirname(path))
-    except OSError:
-        return  # a running service uses it
-
-
 def _program() -> tuple[str, ...]:
     """How this slicer was started."""
     script = os.path.abspath(sys.argv[0])
@@ -127,14 +126,6 @@ def _umask() -> int:
     """Ours; os.umask could only tell by changing it."""
     with open("/proc/self/status", encoding="ascii", errors="replace") as status:
         return next(int(line.split()[1], 8) for line in status if line.startswith("Umask:"))
-
-
-def _print_json(unit: str, manager: Manager, log: str) -> None:
-    told = {
-        "v": 1, "event": "detached", "at": round(time.time(), 3), "job": None, "unit": unit,
-        "manager": manager, "log": os.path.abspath(log),
-    }  # fmt: skip
-    print(json.dumps(told, separators=(",", ":")))
 
 
 def _print(unit: str, manager: Manager, log_dir: str) -> None:

@@ -111,7 +111,6 @@ class Live:
         return f"{back}{_CLEARED * rows}\x1b[2K\x1b[{rows}A" if back else ""
 
 
-
 def _size(fd: int) -> tuple[int, int]:
     """Columns and lines; 80 and 24 for a terminal that does not know."""
     try:

@@ -24,18 +24,14 @@ def choose(*, as_json: bool, verbose: bool, stdout: TextIO, quiet: bool = False)
     ``quiet``: only lines about problems. ``verbose``: the growth of the jobs' memory, too.
     """
     if as_json:
-        return _Lines(stdout, _json(verbose))
+        from slicer.queue.show.event_json import encode
+
+        return _Lines(stdout, lambda event: encode(event) if verbose or event.kind != "usage" else None)
     if quiet or not stdout.isatty() or os.environ.get("TERM", "") in _DUMB:
         return _Lines(stdout, _text(verbose, quiet))
     from slicer.cli.queue.live import Live
 
     return Live(stdout, verbose=verbose)
-
-
-def _json(verbose: bool) -> Encode:
-    from slicer.queue.show.event_json import encode
-
-    return lambda event: encode(event) if verbose or event.kind != "usage" else None
 
 
 def _text(verbose: bool, quiet: bool) -> Encode:
