@@ -49,7 +49,6 @@ def sifted(items: Iterable[CompletionItem]) -> list[CompletionItem]:
 
 
 def script(shell: str) -> str:
-    """The completion script for a shell of SCRIPTS."""
     with open(os.path.join(_DIRECTORY, SCRIPTS[shell]), encoding="utf-8") as file:
         return file.read()
 

@@ -69,9 +69,6 @@ def command(as_json: bool, verbose: bool) -> int:
     return EX_OK if report.is_well else _EX_UNWELL
 
 
-# -- for people ---------------------------------------------------------------------------------------------
-
-
 def _lines(report: Report, *, verbose: bool = False) -> list[Line]:
     """The whole report. ``verbose``: with all facts, and the reasons of notes."""
     width = min(_WIDEST, shutil.get_terminal_size((_WIDEST, 24)).columns)
@@ -81,7 +78,10 @@ def _lines(report: Report, *, verbose: bool = False) -> list[Line]:
     for found in report.findings:
         shown += [Line(""), *_finding(found, width, is_told_why=verbose or found.kind.severity != "note")]
     more = [] if verbose else [Line("slicer doctor -v shows all that was looked at.", FAINT)]
-    return [*shown, Line(""), Line(_sum(report), HEADING), *more]
+    severities = [each.kind.severity for each in report.findings]
+    parts = [counted(severities.count(each), each) for each in SEVERITIES if each in severities]
+    told = f"{', '.join(parts)}." if parts else "Nothing to mend."
+    return [*shown, Line(""), Line(told, HEADING), *more]
 
 
 def mark(severity: Severity | None) -> str:
@@ -125,49 +125,37 @@ def _finding(found: Finding, width: int, *, is_told_why: bool) -> list[Line]:
     return [*shown, *(Line(f"    {command}") for command in found.mend)]
 
 
-def _sum(report: Report) -> str:
-    found = [each.kind.severity for each in report.findings]
-    parts = [counted(found.count(severity), severity) for severity in SEVERITIES if severity in found]
-    return f"{', '.join(parts)}." if parts else "Nothing to mend."
-
-
-# -- as docs/json.md describes it ---------------------------------------------------------------------------
-
-
 def _document(report: Report) -> dict[str, Any]:
     return {
         "well": report.is_well,
         **output.picked(report.who, "user uid manager"),
         "findings": [
-            _finding_data(each, verdict) for verdict in report.verdicts for each in verdict.findings
+            {
+                "id": found.kind.id,
+                "area": verdict.area,
+                **output.picked(found.kind, "severity title"),
+                "what": found.what,
+                "why": found.kind.why,
+                "mend": found.mend,
+            }
+            for verdict in report.verdicts
+            for found in verdict.findings
         ],
-        "areas": [_area_data(verdict) for verdict in report.verdicts],
+        "areas": [
+            {
+                "area": verdict.area,
+                "state": worst(verdict.findings) or "ok",
+                "summary": verdict.summary,
+                "facts": [{"name": name, "value": value} for name, value in verdict.facts],
+            }
+            for verdict in report.verdicts
+        ],
         "profiles": [
             {
                 "profile": acts.profile,
-                "enforced": list(acts.acting),
+                "enforced": acts.acting,
                 "not_enforced": [{"property": name, "why": why} for name, why in acts.idle],
             }
             for acts in report.profiles
         ],
-    }
-
-
-def _finding_data(found: Finding, verdict: Verdict) -> dict[str, Any]:
-    return {
-        "id": found.kind.id,
-        "area": verdict.area,
-        **output.picked(found.kind, "severity title"),
-        "what": found.what,
-        "why": found.kind.why,
-        "mend": list(found.mend),
-    }
-
-
-def _area_data(verdict: Verdict) -> dict[str, Any]:
-    return {
-        "area": verdict.area,
-        "state": worst(verdict.findings) or "ok",
-        "summary": verdict.summary,
-        "facts": [{"name": name, "value": value} for name, value in verdict.facts],
     }

@@ -12,19 +12,8 @@ from slicer.config.profile_report import NEEDS, Setting, settings
 from slicer.errors import BrokerError, GpuError, InfeasibleError, NoGpu
 from slicer.gpu.observer import GpuObserver
 from slicer.job import granting, scope
-from slicer.job.plan import (
-    Invocation,
-    Plan,
-    choose_backend,
-    environment,
-    idle_sharing,
-    may_be_fenced,
-    needs_of,
-    plan_of,
-    requester_of,
-    spec_of,
-    why_not_driver,
-)
+from slicer.job import plan as plans
+from slicer.job.plan import Invocation, Plan
 from slicer.job.words import describe_busy, describe_resources
 from slicer.kernel.proc import now_s
 from slicer.kernel.users import other_user
@@ -59,7 +48,7 @@ class Forecast:
 def show(invocation: Invocation) -> None:
     """Print the plan of a job. Raises what running it would raise before its lease."""
     ledger = existing_ledger(os.environ, say.line)
-    plan = plan_of(invocation, os.environ, ledger)
+    plan = plans.plan_of(invocation, os.environ, ledger)
     for warning in plan.config.warnings:
         say.line(warning)
     backend = usable_backend(plan)
@@ -68,15 +57,14 @@ def show(invocation: Invocation) -> None:
 
 def usable_backend(plan: Plan) -> Backend:
     """The backend that the job would have, which can be reached. Raises BackendError."""
-    backend = choose_backend(plan)
+    backend = plans.choose_backend(plan)
     backend.connect()
     backend.close()
     return backend
 
 
 def lines(plan: Plan, backend: Backend, forecast: Forecast) -> list[Line]:
-    """The plan for people."""
-    spec = spec_of(_ID, plan, backend)
+    spec = plans.spec_of(_ID, plan, backend)
     values = settings(plan.config, plan.invocation.profile, plan.invocation.overrides)
     return [
         *output.rows(_overview(plan, backend, spec, forecast, values)),
@@ -115,9 +103,9 @@ def _preview(
 ) -> tuple[tuple[str, ...] | Busy, tuple[Gpu, ...]]:
     """What the ledger would answer, and the GPUs there are. Raises InfeasibleError, NoGpu, GpuError."""
     spec = scope.spec(plan.profile, backend.manager, _ID, plan.invocation.name, plan.invocation.command)
-    asker = requester_of(_ID, plan, backend, spec)
+    asker = plans.requester_of(_ID, plan, backend, spec)
     observer = GpuObserver(plan.config.policy)
-    wanted = granting.prepare(plan.broker, asker, needs_of(plan), observer)
+    wanted = granting.prepare(plan.broker, asker, plans.needs_of(plan), observer)
     try:
         found = granting.preview(plan.broker, wanted, ledger)
         if plan.broker and found and not isinstance(found, Busy):
@@ -151,7 +139,7 @@ def _overview(
         ("leftovers", f"{leftovers} ({profile.sources['linger']})"),
         ("threads", f"{profile.threads} ({profile.sources['threads']})"),
     ]
-    if plan.broker or may_be_fenced(plan) or profile.fence == "off":
+    if plan.broker or plans.may_be_fenced(plan) or profile.fence == "off":
         from slicer.job import fencing
 
         rows.append(("fence", fencing.described(plan, backend)))
@@ -166,12 +154,12 @@ def _sharing(plan: Plan) -> str:
     """What is preloaded, and why or why not."""
     order = plan.sharing
     if order is None:
-        return f"nothing is preloaded: {idle_sharing(plan)}"
+        return f"nothing is preloaded: {plans.idle_sharing(plan)}"
     if not order.is_active:
         by_driver = ", and the driver alone is to keep the cap" if order.limit_mib else ""
         return f"nothing is preloaded{by_driver}: {order.problem}"
     mode = f" ({order.mode})" if order.wants != "cap" else ""
-    may_ask = order.limit_mib and not why_not_driver(plan)
+    may_ask = order.limit_mib and not plans.why_not_driver(plan)
     asked = ", and the driver is asked to keep the cap, too" if may_ask else ""
     return f"{wants(order.wants, order.limit_mib)}{mode}, by {order.library} in {plan.program}{asked}"
 
@@ -218,7 +206,7 @@ def _properties(plan: Plan, backend: Backend, spec: ScopeSpec, values: tuple[Set
 def _environment(plan: Plan, gpus: tuple[str, ...]) -> list[Line]:
     """The variables that the command finds other than slicer did, and why."""
     profile = plan.profile
-    made = environment(plan, gpus, _ID)
+    made = plans.environment(plan, gpus, _ID)
     threads = profiles.thread_env(profile.threads)
     rows = []
     for name, value in made.items():

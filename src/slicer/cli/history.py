@@ -191,7 +191,6 @@ def _waited(seconds: float) -> str:
 
 
 def details(outcome: Outcome) -> list[Line]:
-    """Every field of one outcome."""
     used = outcome.usage
     held = [f"GPU {uuid}" for uuid in outcome.gpus]
     held += slots_words(outcome.slots)
@@ -303,7 +302,6 @@ def row_table(found: list[AccountRow], now: float) -> list[Line]:
 
 
 def row_details(each: AccountRow) -> list[Line]:
-    """Every field of one job."""
     gpus = [f"GPU {uuid}" for uuid in each.gpus.split()]
     code = row_ended(each) if each.exit_code is None else f"{row_ended(each)}, exit code {each.exit_code}"
     return output.rows(
@@ -342,7 +340,6 @@ def row_ended(each: AccountRow) -> str:
 
 
 def row_json(each: AccountRow) -> dict[str, Any]:
-    """One job in JSON's types."""
     data = {name: value for name, value in as_dict(each).items() if name != "grant_key"}
     data = {name: round(value, 6) if isinstance(value, float) else value for name, value in data.items()}
     slots = dict(word.rsplit("=", 1) for word in each.slots.split())

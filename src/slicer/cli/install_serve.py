@@ -34,7 +34,6 @@ class Place:
 
     @property
     def folder(self) -> str:
-        """The folder of the units."""
         return f"{data_home(os.environ)}/systemd/user" if self.is_user else on_host(SYSTEM_UNITS)
 
     @property

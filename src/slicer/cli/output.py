@@ -8,7 +8,7 @@ import os
 import sys
 
 from slicer.columns import ASCII, CODES, GAP, HEADING, UNICODE, Glyphs, Line, aligned, cell_count, clip, fit
-from slicer.record import record
+from slicer.record import as_dict, record
 from slicer.text import visible
 
 TYPE_CHECKING = False
@@ -161,6 +161,6 @@ def picked(item: object, names: str) -> dict[str, Any]:
 
 
 def show_json(data: dict[str, Any], *, compact: bool = False) -> None:
-    """Print one JSON document; ``compact``: in one line, and at once."""
+    """Print one JSON document, in which records are objects. ``compact``: in one line, and at once."""
     indent = None if compact else 2
-    print(json.dumps({"version": 1, **data}, indent=indent), flush=compact)
+    print(json.dumps({"version": 1, **data}, indent=indent, default=as_dict), flush=compact)

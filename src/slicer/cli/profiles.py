@@ -13,7 +13,6 @@ from slicer.config import files, profile_report, profiles
 from slicer.config.profile_report import Setting, Summary
 from slicer.config.profiles import Config
 from slicer.errors import SlicerError
-from slicer.record import as_dict
 from slicer.text import visible
 
 
@@ -57,7 +56,7 @@ def command(ctx: click.Context, as_json: bool) -> None:
     rows = profile_report.summaries(found)
     general = profile_report.general_settings(found)
     if as_json:
-        output.show_json({"profiles": list(map(as_dict, rows)), "settings": list(map(as_dict, general))})
+        output.show_json({"profiles": rows, "settings": general})
         return
     cells = [
         (
@@ -89,7 +88,7 @@ def show(outer_json: bool, name: str | None, as_json: bool) -> None:
     settings = profile_report.settings(found, name)
     shown = name or found.default_profile
     if as_json or outer_json:
-        output.show_json({"profile": shown, "settings": list(map(as_dict, settings))})
+        output.show_json({"profile": shown, "settings": settings})
     else:
         about = {setting.name: setting.value for setting in settings}["description"]
         rest = tuple(setting for setting in settings if setting.name != "description")

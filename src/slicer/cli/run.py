@@ -71,7 +71,7 @@ def _told(options: dict[str, Any], act: Callable[[], int]) -> int:
     except BusyError as failure:
         if failure.waited_s is not None:
             say.Messages(options["verbosity"]).gave_up(failure.busy, failure.waited_s)
-        say.busy_json(failure.busy)
+        say.json_line(say.busy_dict(failure.busy))
         return failure.exit_code
     except SlicerError as failure:
         return say.error(failure)

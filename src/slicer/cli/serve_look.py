@@ -122,9 +122,6 @@ def proxy_of(name: str, environ: Mapping[str, str]) -> int:
     return next((each.pid for each in standings.read(environ, lambda _: None) if each.name == name), 0)
 
 
-# -- addresses ----------------------------------------------------------------------------------------------
-
-
 def split(address: str) -> tuple[str, int]:
     """Host and port of "HOST:PORT" or "[HOST]:PORT". Pure. Raises ValueError."""
     host, colon, port = address.rpartition(":")
@@ -224,9 +221,6 @@ def _unreachable(url: str) -> str:
             return ""
     except (OSError, ValueError) as failed:
         return getattr(failed, "strerror", None) or str(failed)
-
-
-# -- the lease ----------------------------------------------------------------------------------------------
 
 
 def overrides_of(server: Server) -> Overrides:

@@ -62,10 +62,8 @@ def command(job: str, assignments: tuple[str, ...], quiet: bool, as_json: bool) 
         properties = [{**as_dict(each), "value": each.value or None} for each in found]
         output.show_json({"job": lease.job, "name": lease.name or None, "properties": properties})
     elif not (quiet and assignments):
-        rows = [
-            (each.name, each.value or "-", "yes" if each.acts else "no", _SOURCES[each.source])
-            for each in found
-        ]
+        says = {True: "yes", False: "no"}
+        rows = [(one.name, one.value or "-", says[one.acts], _SOURCES[one.source]) for one in found]
         table = output.table("PROPERTY | VALUE | ACTS | FROM", rows)
         output.show(table if rows else [Line("Nothing was said of its limits.")])
     return 0

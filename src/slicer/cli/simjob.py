@@ -172,9 +172,6 @@ def command(**options: object) -> int:
     os._exit(app.guarded(lambda: _run_job(job, Meter(usage, shown, job.utilisation))))
 
 
-# -- acting -----------------------------------------------------------------------------------------------
-
-
 class Meter:
     """Records what this process uses of the simulated GPUs."""
 

@@ -46,32 +46,29 @@ def status_json(status: Status, servers: tuple[Standing, ...] = ()) -> dict[str,
     }
 
 
+_CLOCKS = (
+    "held_for", "halted_for", "expected_remaining", "waited", "starts_in", "state_for", "idle_for",
+)  # fmt: skip
 # What goes on many times a second while jobs take turns.
 _TURNING = ("charged_mib", "turn", "turn_for", "ahead", "turns", "held_s", "waits", "waited_s")
 
 
 def without_clocks(document: dict[str, Any]) -> dict[str, Any]:
     """The document without what changes by itself as time goes by."""
-    clocks = {
-        "held_for", "halted_for", "expected_remaining", "waited", "starts_in", "state_for", "idle_for",
-    }  # fmt: skip
 
-    def rest(item: dict[str, Any]) -> dict[str, Any]:
-        kept = {name: value for name, value in item.items() if name not in clocks}
-        if kept.get("why"):
-            # Its text says how much time is left.
-            kept["why"] = {name: value for name, value in kept["why"].items() if name != "text"}
+    def rest(item: dict[str, Any], dropped: tuple[str, ...]) -> dict[str, Any]:
+        return {name: value for name, value in item.items() if name not in dropped}
+
+    def still(item: dict[str, Any]) -> dict[str, Any]:
+        kept = rest(item, _CLOCKS)
+        # The text of a reason says how much time is left.
+        for name, dropped in (("why", ("text",)), ("sharing", _TURNING)):
+            if kept.get(name):
+                kept[name] = rest(kept[name], dropped)
         return kept
 
-    def still(job: dict[str, Any]) -> dict[str, Any]:
-        if job["sharing"] is None:
-            return job
-        kept = {name: value for name, value in job["sharing"].items() if name not in _TURNING}
-        return {**job, "sharing": kept}
-
-    document = {**document, "jobs": [still(job) for job in document["jobs"]]}
-    changed = {folder: [rest(item) for item in document[folder]] for folder in ("jobs", "waiting", "servers")}
-    return {**document, **changed}
+    folders = ("jobs", "waiting", "servers")
+    return {**document, **{folder: list(map(still, document[folder])) for folder in folders}}
 
 
 def server_json(server: Standing, now_s: float) -> dict[str, Any]:

@@ -42,12 +42,10 @@ class Section:
 
     @property
     def lines(self) -> list[Line]:
-        """All of it."""
         return [*self.head, *(line for entry in self.entries for line in entry)]
 
 
 def lines(status: Status, servers: tuple[Standing, ...] = ()) -> list[Line]:
-    """The whole status."""
     return joined([section.lines for section in sections(status, servers)])
 
 
@@ -258,7 +256,6 @@ def _groups(groups: tuple[GroupStanding, ...]) -> Section:
 
 
 def _plain(heads: str, rows: Iterable[tuple[str, ...]], what: str) -> Section:
-    """A section of one line each."""
     head, *found = output.table(heads, rows)
     return Section((head,), tuple((row,) for row in found), what)
 
@@ -331,7 +328,7 @@ def _gpus(status: Status) -> tuple[Line, tuple[tuple[Line, ...], ...]]:
         for name, state in zip(names, status.gpus, strict=True)
     ]
     groups = [
-        [_gpu_row(state, what), *_rows_on_gpu(state, status)]
+        list(_gpu_rows(state, what, status))
         for state, what in zip(status.gpus, aligned(titles, "lrl"), strict=True)
     ]
     cells = [cells for group in groups for cells, _ in group]
@@ -343,15 +340,12 @@ def _gpus(status: Status) -> tuple[Line, tuple[tuple[Line, ...], ...]]:
     return Line(title + f" {head.text}"[len(title) :], HEADING), entries
 
 
-def _gpu_row(state: GpuState, what: str) -> _Row:
+def _gpu_rows(state: GpuState, what: str, status: Status) -> Iterator[_Row]:
+    """The GPU, its holders, and what uses it without holding it."""
     device = state.device
     used_mib, reserved_mib = (device.used_mib, state.reserved_mib) if device else (None, None)
     figures = (format_mib(used_mib), format_mib(reserved_mib), format_mib(state.free_mib))
-    return (str(state.gpu.index), what, *figures, "", ""), ""
-
-
-def _rows_on_gpu(state: GpuState, status: Status) -> Iterator[_Row]:
-    """What is on the GPU: its holders, and what uses it without holding it."""
+    yield (str(state.gpu.index), what, *figures, "", ""), ""
     for lease in status.leases:
         if state.gpu.uuid in lease.gpus:
             yield _holder_row(lease, state, status)

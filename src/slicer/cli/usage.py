@@ -133,7 +133,6 @@ def _name(of: str, by: str) -> str:
 
 
 def row_json(row: UsageRow, by: str) -> dict[str, Any]:
-    """One row in JSON's types."""
     data = {name: value for name, value in as_dict(row).items() if name != "of"}
     data = {name: round(value, 3) if isinstance(value, float) else value for name, value in data.items()}
     if by == "profile":

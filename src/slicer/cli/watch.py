@@ -81,7 +81,6 @@ class ChangeWaiter:
         self._began_s = time.monotonic()
 
     def begin(self) -> None:
-        """A look begins."""
         self._began_s = time.monotonic()
 
     def wait(self, others: list[int]) -> frozenset[int]:
@@ -129,7 +128,6 @@ class ChangeWaiter:
             self._watch = None
 
     def close(self) -> None:
-        """Stop watching."""
         self._forget()
         if self._others is not None:
             self._others.close()

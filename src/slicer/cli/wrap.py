@@ -60,13 +60,9 @@ be wrapped, and what cannot.""",
 @click.pass_context
 def command(ctx: click.Context, as_json: bool) -> None:
     """Put a shim in place of a program, so that each call of it goes through a route."""
-    if ctx.invoked_subcommand is not None:
-        ctx.obj = as_json  # slicer wrap --json list
-        return
-    _list(as_json=as_json)
-
-
-# -- install -------------------------------------------------------------------------------------------------
+    if ctx.invoked_subcommand is None:
+        ctx.invoke(list_, as_json=as_json)
+    ctx.obj = as_json  # slicer wrap --json list
 
 
 @command.command(
@@ -160,9 +156,6 @@ def _intended(plan: Plan) -> list[str]:
     return [f"would {_DOING[step].format(**names)}" for step in plan.steps]
 
 
-# -- remove --------------------------------------------------------------------------------------------------
-
-
 @command.command(
     "remove",
     short_help="Put a wrapped program back.",
@@ -215,9 +208,6 @@ def _removed(plan: Plan) -> None:
         say.line(f"note: {note}")
 
 
-# -- list and check ------------------------------------------------------------------------------------------
-
-
 @command.command(
     "list",
     short_help="Show what is wrapped, and how it is.",
@@ -232,12 +222,8 @@ Examples:
 @click.pass_obj
 def list_(outer_json: bool, as_json: bool) -> None:
     """Show the programs that you have wrapped, their routes, and how they are."""
-    _list(as_json=as_json or outer_json)
-
-
-def _list(*, as_json: bool) -> None:
     found = _statuses()
-    if as_json:
+    if as_json or outer_json:
         output.show_json({"wraps": [_data(status) for status in found]})
         return
     if not found:

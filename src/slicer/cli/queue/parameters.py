@@ -17,14 +17,12 @@ jobs_file = click.argument("file", type=click.Path())
 
 
 def log_dir(about: str = "Of the queue that ran it.") -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """The option --log-dir."""
     return click.option(
         "--log-dir", metavar="DIR", default=DEFAULT_LOG_DIR, show_default=True, type=click.Path(), help=about
     )
 
 
 def tolerance(about: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """The option --tolerance."""
     return click.option(
         "--tolerance", metavar="FRAC", type=float, callback=fraction, default=Options.tolerance,
         show_default=True, help=about,
@@ -42,7 +40,6 @@ def mib(ctx: click.Context, param: click.Parameter, value: str | None) -> int | 
 
 
 def seconds(ctx: click.Context, param: click.Parameter, value: str) -> float:
-    """A duration, in seconds."""
     try:
         found = parse_duration(value) / 1e6
     except QuantityError as error:
@@ -72,5 +69,4 @@ def gpus(ctx: click.Context, param: click.Parameter, value: str | None) -> tuple
 
 
 def no_journal(log_dir: str) -> UsageError:
-    """The error where no queue ever ran."""
     return UsageError("there is no journal", where=log_dir, hint="run the queue first, or give --log-dir")

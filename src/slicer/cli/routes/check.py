@@ -150,9 +150,7 @@ def _memory(sheet: Worksheet) -> list[Line]:
 
 def _json(sheet: Worksheet, missing: tuple[str, ...]) -> dict[str, Any]:
     data = as_dict(sheet)
-    data["shares"] = [as_dict(each) for each in sheet.shares]
     data["gpus"] = [{**as_dict(each), "jobs": dict(each.jobs)} for each in sheet.gpus]
-    data["problems"], data["notes"] = list(sheet.problems), list(sheet.notes)
-    data["missing_programs"] = list(missing)
+    data["missing_programs"] = missing
     data["fits"] = not sheet.problems and not missing
     return data

@@ -94,7 +94,6 @@ def takes(route: Route, part: Destination) -> str:
 def route_json(route: Route, running: dict[str, int] | None) -> dict[str, Any]:
     """A route in JSON's types: the records' own fields, and how many jobs of a slot run."""
     data = as_dict(route)
-    data["probes"] = [as_dict(probe) for probe in route.probes]
     data["destinations"] = [
         {
             **as_dict(part),

@@ -92,7 +92,6 @@ def _hints(config: Config, route: Route | None, past: list[PastDecision]) -> tup
 
 
 def table(found: Iterable[RouteStats]) -> list[Line]:
-    """One line a route."""
     counts = "CALLS> | INPUTS> | GPU> | CPU> | FALLBACK> | BLOCKED> | TOO BIG> | ERRORS>"
     rows = [
         (

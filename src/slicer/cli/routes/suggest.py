@@ -153,7 +153,6 @@ def suggestion_for(
 
 
 def lines(route: Route, found: Suggestion) -> list[Line]:
-    """A suggestion for people."""
     (_, head), *rest = facts(found)
     style = WARNING if found.threshold is None else GOOD
     made = [Line(f"{route.name}, {found.destination}: {head}", style)]
@@ -213,9 +212,5 @@ def _json(found: Suggestion) -> dict[str, Any]:
     data = as_dict(found)
     data["probe"] = found.probe + 1
     data["limit_mib"] = round(found.limit_mib, 1)
-    data["config"], data["notes"] = list(found.config), list(found.notes)
-    data["line"] = None if found.line is None else as_dict(found.line)
     data["points"] = [{**as_dict(point), "peak_mib": point.peak_mib or None} for point in found.points]
     return data
-
-
