@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from slicer.cli import output, say
-from slicer.cli.since import since as began_since
+from slicer.cli.common import since as began_since
 from slicer.columns import Line
 from slicer.errors import UsageError
 from slicer.kernel.signals import signal, signal_name
@@ -194,6 +194,9 @@ def details(outcome: Outcome) -> list[Line]:
     used = outcome.usage
     held = [f"GPU {uuid}" for uuid in outcome.gpus]
     held += slots_words(outcome.slots)
+    paused = "-" if outcome.paused_s is None else "never"
+    if outcome.paused_s is not None and outcome.paused_s >= 0.001:
+        paused = f"for {format_duration(outcome.paused_s)} of it"
     code = f"{ended(outcome)}, exit code {outcome.exit_code}"
     if outcome.signal is not None and signal_name(outcome.signal) != ended(outcome):
         code += f", {signal_name(outcome.signal)}"
@@ -216,7 +219,7 @@ def details(outcome: Outcome) -> list[Line]:
             ("waited", format_duration(outcome.waited_s)),
             ("ended", code),
             ("wall time", format_duration(outcome.wall_s)),
-            ("paused", _paused(outcome.paused_s)),
+            ("paused", paused),
             (
                 "CPU time",
                 f"{_time(used.cpu_s)} (user {_time(used.cpu_user_s)}, system {_time(used.cpu_system_s)})",
@@ -252,12 +255,6 @@ _BY = {
 _AT_TERMINAL = {
     int(signal.SIGHUP): "it was closed", int(signal.SIGINT): "Ctrl-C", int(signal.SIGQUIT): "Ctrl-\\",
 }  # fmt: skip
-
-
-def _paused(seconds: float | None) -> str:
-    if seconds is None:
-        return "-"
-    return f"for {format_duration(seconds)} of it" if seconds >= 0.001 else "never"
 
 
 def _changed(outcome: Outcome) -> str:

@@ -10,10 +10,9 @@ import click
 from slicer.backend import broker_units, closed_shop, closed_shop_look
 from slicer.backend.install_units import Plan, closed_plan, refuse_nixos
 from slicer.cli import output, say
-from slicer.cli.install_words import Way, done, tell
+from slicer.cli.install_words import Way, done, tell, together
 from slicer.columns import Line
 from slicer.errors import EX_OK, EX_SLICER, UsageError
-from slicer.record import replace
 from slicer.text import counted, visible
 
 _MOST = 20  # sessions or programs to name
@@ -57,9 +56,7 @@ def _carried_out(settled: Plan, way: Way, last: str) -> int:
 
 def with_closed(settled: Plan) -> Plan:
     """A plan that brings a closed shop up to date too, or takes it away with the rest, if it is there."""
-    closed = closed_plan(only_there=True)
-    commands = (*settled.commands, *(each for each in closed.commands if each not in settled.commands))
-    return replace(settled, actions=(*settled.actions, *closed.actions), commands=commands)
+    return together(settled, closed_plan(only_there=True))
 
 
 def _consequences(settled: Plan) -> list[Line]:

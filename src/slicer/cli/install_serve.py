@@ -11,16 +11,16 @@ from slicer.backend.broker_units import is_plain
 from slicer.backend.install_units import Plan, data_home, refuse_nixos
 from slicer.backend.serve_units import Units
 from slicer.backend.unit_files import SYSTEM_UNITS, Action, state
-from slicer.cli import install_broker, say
-from slicer.cli.install_words import Way, done, tell
+from slicer.cli import common, install_broker, say
+from slicer.cli.install_words import Way, done, tell, together
 from slicer.cli.serve_look import beside
 from slicer.columns import Line
-from slicer.config import files, profiles
+from slicer.config import files
 from slicer.config import serve as configured
 from slicer.config.serve import Server
 from slicer.errors import EX_OK, SlicerError, UsageError
 from slicer.kernel import is_elsewhere, on_host
-from slicer.record import record, replace
+from slicer.record import record
 from slicer.text import quote
 from slicer.wrap import look
 from slicer.wrap.model import WrapRefused
@@ -85,14 +85,7 @@ def with_servers(settled: Plan, place: Place, *, removing: bool = False) -> Plan
         names = tuple(name for name in names if not _is_of_another(place, name))
     if not names:
         return settled
-    made = _going(place, names) if removing else _plan(place, _again(place, names))
-    return replace(
-        settled,
-        actions=(*settled.actions, *made.actions),
-        unwanted=(*settled.unwanted, *made.unwanted),
-        commands=(*settled.commands, *(each for each in made.commands if each not in settled.commands)),
-        stops=(*settled.stops, *made.stops),
-    )
+    return together(settled, _going(place, names) if removing else _plan(place, _again(place, names)))
 
 
 def _is_of_another(place: Place, name: str) -> bool:
@@ -118,9 +111,7 @@ def _again(place: Place, names: tuple[str, ...]) -> tuple[Units, ...]:
 
 def _units(place: Place, name: str, run_as: str) -> Units:
     """Raises UsageError where the configuration has no such server, ConfigError, SlicerError."""
-    config = profiles.load(os.environ, profiles.host())
-    for warning in config.warnings:
-        say.line(warning)
+    config = common.config()
     server = configured.find(config, name)
     _refuse_unseen(place, server)
     group = (server, *beside(server, configured.load(config).values()))

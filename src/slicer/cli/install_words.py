@@ -9,7 +9,7 @@ from slicer.backend.install_units import Plan, Report, apply, remove, states, un
 from slicer.cli import output, say
 from slicer.columns import Line
 from slicer.errors import EX_OK, EX_SLICER
-from slicer.record import record
+from slicer.record import record, replace
 from slicer.text import command_text, visible
 
 TYPE_CHECKING = False
@@ -26,6 +26,17 @@ class Way:
     removing: bool
     force: bool
     dry_run: bool
+
+
+def together(one: Plan, other: Plan) -> Plan:
+    """Both plans as one, in which no command is run twice."""
+    return replace(
+        one,
+        actions=(*one.actions, *other.actions),
+        unwanted=(*one.unwanted, *other.unwanted),
+        commands=(*one.commands, *(each for each in other.commands if each not in one.commands)),
+        stops=(*one.stops, *other.stops),
+    )
 
 
 def done(settled: Plan, way: Way) -> Report | None:

@@ -7,11 +7,10 @@ import os
 
 import click
 
-from slicer.cli import complete, output, say
+from slicer.cli import common, complete, output
 from slicer.columns import Line
 from slicer.config import files, profile_report, profiles
 from slicer.config.profile_report import Setting, Summary
-from slicer.config.profiles import Config
 from slicer.errors import SlicerError
 from slicer.text import visible
 
@@ -20,13 +19,6 @@ class FileExists(SlicerError):
     """There is a configuration file already, and nobody said that it may go."""
 
     kind = "file-exists"
-
-
-def _config() -> Config:
-    found = profiles.load(os.environ, profiles.host())
-    for warning in found.warnings:
-        say.line(warning)
-    return found
 
 
 @click.group(
@@ -52,7 +44,7 @@ def command(ctx: click.Context, as_json: bool) -> None:
     if ctx.invoked_subcommand is not None:
         ctx.obj = as_json  # slicer profiles --json show NAME
         return
-    found = _config()
+    found = common.config()
     rows = profile_report.summaries(found)
     general = profile_report.general_settings(found)
     if as_json:
@@ -84,7 +76,7 @@ Examples:
 @click.pass_obj
 def show(outer_json: bool, name: str | None, as_json: bool) -> None:
     """Show every value of a profile and where it comes from. Without NAME: of the default one."""
-    found = _config()
+    found = common.config()
     settings = profile_report.settings(found, name)
     shown = name or found.default_profile
     if as_json or outer_json:

@@ -7,10 +7,9 @@ from collections.abc import Iterator
 
 import click
 
-from slicer.cli import complete, output, say
+from slicer.cli import common, complete, output, say
 from slicer.cli.serve_look import Address, Look, aiohttp_version, look
 from slicer.columns import BAD, GOOD, WARNING, Line
-from slicer.config import profiles
 from slicer.config import serve as configured
 from slicer.config.profiles import Config
 from slicer.config.serve import Server
@@ -66,9 +65,7 @@ Exit codes:
 @click.option("--check", "checks", is_flag=True, help="Say what each would do, and what is wrong.")
 def command(names: tuple[str, ...], checks: bool) -> int:
     """Serve [serve.NAME] of the configuration, or all of them, in the foreground."""
-    config = profiles.load(os.environ, profiles.host())
-    for warning in config.warnings:
-        say.line(warning)
+    config = common.config()
     servers = tuple(configured.load(config).values())
     if names:
         servers = tuple(configured.find(config, name) for name in dict.fromkeys(names))

@@ -204,9 +204,7 @@ def _wants(ticket: Ticket, status: Status) -> str:
 
 
 def _starts(seconds: float | None) -> str:
-    if seconds is None:
-        return "-"
-    return f"~{format_estimate(seconds)}" if seconds >= 1 else "now"
+    return "-" if seconds is None else f"~{format_estimate(seconds)}" if seconds >= 1 else "now"
 
 
 # -- slicer serve -------------------------------------------------------------------------------------------

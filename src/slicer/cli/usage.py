@@ -12,7 +12,7 @@ import click
 from slicer.backend import broker_socket
 from slicer.broker.protocol.messages import Usage, UsageRow
 from slicer.cli import output, say
-from slicer.cli.since import since as began_since
+from slicer.cli.common import since as began_since
 from slicer.columns import Line
 from slicer.errors import BrokerError, SlicerError, TooManyError
 from slicer.kernel.users import group_name, user_name

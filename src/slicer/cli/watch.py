@@ -44,8 +44,12 @@ def run(*, as_json: bool, interval_s: float) -> int:
 
     Raises UsageError where there is no terminal to draw on, StateError where the ledger cannot be used.
     """
-    if not as_json:
-        _check_terminal()
+    hint = "slicer status shows one moment, --watch --json one line for each change"
+    if not as_json and not output.is_terminal():
+        raise UsageError("stdout is not a terminal", where="--watch", hint=hint)
+    term = os.environ.get("TERM", "")
+    if not as_json and term in ("dumb", "unknown", ""):
+        raise UsageError("this terminal cannot be drawn on", where=f"TERM={term}", hint=hint)
     reader = status_reader(os.environ)
     changes = ChangeWaiter(reader, interval_s)
     try:
@@ -56,16 +60,6 @@ def run(*, as_json: bool, interval_s: float) -> int:
     finally:
         changes.close()
         reader.close()
-
-
-def _check_terminal() -> None:
-    hint = "slicer status shows one moment, --watch --json one line for each change"
-    if not output.is_terminal():
-        raise UsageError("stdout is not a terminal", where="--watch", hint=hint)
-    if os.environ.get("TERM", "dumb") in ("dumb", "unknown", ""):
-        raise UsageError(
-            "this terminal cannot be drawn on", where=f"TERM={os.environ.get('TERM', '')}", hint=hint
-        )
 
 
 class ChangeWaiter:

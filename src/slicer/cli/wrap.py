@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from slicer import backend
-from slicer.cli import complete, output, say
+from slicer.cli import common, complete, output, say
 from slicer.columns import BAD, FAINT, GOOD, Line
 from slicer.config import files, profiles, routes
 from slicer.config.profiles import Config
@@ -93,9 +93,7 @@ moment BIN can be executed. A file of a Debian package is diverted
 @click.option("--dry-run", is_flag=True, help="Only print what would be done.")
 def install(program: str, route: str, slicer_path: str | None, force: bool, dry_run: bool) -> None:
     """Move BIN to BIN-real and put a shim in its place, which hands each call to a route."""
-    config = profiles.load(os.environ, profiles.host())
-    for warning in config.warnings:
-        say.line(warning)
+    config = common.config()
     found = routes.find(config, route)
     called = os.path.abspath(slicer_path) if slicer_path else look.own_path(sys.argv[0])
     asked = wrapping.Asked(program, route, called, programs(found), force)

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from slicer.cli import complete, output
+from slicer.cli import common, complete, output
 from slicer.cli.routes import loading
 from slicer.columns import BAD, FAINT, GOOD, WARNING, Line
 from slicer.config.profiles import Config
@@ -57,7 +57,7 @@ def command(outer_json: bool, name: str | None, as_json: bool) -> int:
 
     Whether the programs of its probes are there is checked, too.
     """
-    config = loading.config()
+    config = common.config()
     routes = loading.routes(config, name)
     parts = [part for each in routes.values() for part in each.destinations]
     gpus = loading.gpus() if any(part.mode == "gpu" for part in parts) else ()

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from slicer.cli import output
+from slicer.cli import common, output
 from slicer.cli.lazy import LazyGroup
 from slicer.cli.routes import loading
 from slicer.columns import Line
@@ -46,7 +46,7 @@ def command(ctx: click.Context, as_json: bool) -> None:
     if ctx.invoked_subcommand is not None:
         ctx.obj = as_json  # slicer routes --json stats
         return
-    routes = tuple(loading.routes(loading.config()).values())
+    routes = tuple(loading.routes(common.config()).values())
     running = loading.running_jobs(os.environ)
     if as_json:
         output.show_json({"routes": [route_json(route, running) for route in routes]})
@@ -63,23 +63,14 @@ def table(routes: Iterable[Route], running: dict[str, int] | None) -> list[Line]
     for route in routes:
         measures = ", ".join(probe.kind for probe in route.probes) or "nothing"
         for number, part in enumerate(route.destinations):
-            whose = (route.name, measures) if number == 0 else ("", "")
-            rows.append((*whose, *_cells(route, part, running)))
+            count = "-" if running is None or not part.slot else str(running.get(part.slot, 0))
+            rows.append((
+                "" if number else route.name, "" if number else measures, destination_text(part),
+                takes(route, part), count, "-" if part.max_jobs is None else str(part.max_jobs),
+                format_mib(part.vram_mib), format_size(part.memory_bytes), part.profile,
+                f"fail, exit {part.exit_code}" if part.on_busy == "fail" else part.on_busy,
+            ))  # fmt: skip
     return output.table(f"{first} | RUN> | AT ONCE> | {last}", rows)
-
-
-def _cells(route: Route, part: Destination, running: dict[str, int] | None) -> tuple[str, ...]:
-    count = "-" if running is None or not part.slot else str(running.get(part.slot, 0))
-    return (
-        destination_text(part),
-        takes(route, part),
-        count,
-        "-" if part.max_jobs is None else str(part.max_jobs),
-        format_mib(part.vram_mib),
-        format_size(part.memory_bytes),
-        part.profile,
-        f"fail, exit {part.exit_code}" if part.on_busy == "fail" else part.on_busy,
-    )
 
 
 def takes(route: Route, part: Destination) -> str:

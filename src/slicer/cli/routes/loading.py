@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 
 from slicer.cli import say
 from slicer.columns import Line
-from slicer.config import profiles
 from slicer.config import routes as config_routes
 from slicer.config.profiles import Config
 from slicer.config.routes import Destination, Route
@@ -19,14 +17,6 @@ from slicer.outcome.history import default_path
 from slicer.placement.capacity import held_slots
 
 NO_ROUTES = Line("No routes. A configuration file describes one as [routes.NAME], see slicer.toml(5).")
-
-
-def config() -> Config:
-    """The configuration; its warnings are said."""
-    found = profiles.load(os.environ, profiles.host())
-    for warning in found.warnings:
-        say.line(warning)
-    return found
 
 
 def routes(found: Config, name: str | None = None) -> dict[str, Route]:

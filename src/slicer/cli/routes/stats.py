@@ -8,11 +8,10 @@ from typing import Any
 
 import click
 
-from slicer.cli import complete, output
+from slicer.cli import common, complete, output
 from slicer.cli.output import Column
 from slicer.cli.routes import loading
 from slicer.cli.routes.suggest import suggestion_for
-from slicer.cli.since import since as began_since
 from slicer.columns import FAINT, WARNING, Line
 from slicer.config.profiles import Config
 from slicer.config.routes import Route
@@ -59,15 +58,16 @@ def command(outer_json: bool, name: str | None, since: str | None, as_json: bool
 
     With NAME: that route alone, by its destinations.
     """
-    after = began_since(since)
-    config = loading.config()
+    after = common.since(since)
+    config = common.config()
     past = loading.past(name, after)
     # What the configuration knows no more has its figures still.
     routes = loading.routes(config, name if name is not None and not past else None)
-    found = [
-        (stats.summary(each, rows, _order(routes.get(each))), _hints(config, routes.get(each), rows))
-        for each, rows in sorted(stats.by_route(past).items())
-    ]
+    found = []
+    for each, rows in sorted(stats.by_route(past).items()):
+        route = routes.get(each)
+        order = tuple(part.name for part in route.destinations) if route else ()
+        found.append((stats.summary(each, rows, order), _hints(config, route, rows)))
     if as_json or outer_json:
         output.show_json({"routes": [_json(*each, each[0].route in routes) for each in found]})
     elif not found:
@@ -77,10 +77,6 @@ def command(outer_json: bool, name: str | None, since: str | None, as_json: bool
     else:
         output.show(table(each for each, _ in found), cuts=False)
         output.show(hint_lines(found), cuts=False)
-
-
-def _order(route: Route | None) -> tuple[str, ...]:
-    return tuple(each.name for each in route.destinations) if route else ()
 
 
 def _hints(config: Config, route: Route | None, past: list[PastDecision]) -> tuple[Hint, ...]:

@@ -7,9 +7,8 @@ from typing import Any
 
 import click
 
-from slicer.cli import complete, output
+from slicer.cli import common, complete, output
 from slicer.cli.routes import loading
-from slicer.cli.since import since as began_since
 from slicer.columns import FAINT, GOOD, WARNING, Line
 from slicer.config import metrics
 from slicer.config.profiles import Config
@@ -71,12 +70,12 @@ def command(
     if plot is not None and not plot.lower().endswith(_FORMATS):
         ends = ", ".join(_FORMATS)
         raise UsageError(f"expected a name that ends in {ends}, not {plot!r:.60}", where="--plot")
-    config = loading.config()
+    config = common.config()
     route = loading.routes(config, name)[name]
     parts = _gpu_parts(route, to)
     if plot is not None and len(parts) > 1:
         raise UsageError("a plot shows one destination", hint=f"add --to {parts[0].name}")
-    past = loading.past(name, began_since(since))
+    past = loading.past(name, common.since(since))
     found = [_found(config, route, part, past, given_mib, margin_percent, number) for part in parts]
     if plot is not None:
         from slicer.cli.routes.plot import write
