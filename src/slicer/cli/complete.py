@@ -25,6 +25,7 @@ _DIRECTORY = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file
 _VARIABLE = "_SLICER_WORDS"
 
 _HARMLESS = frozenset(string.ascii_letters + string.digits + "._:@-")
+_Listed = Callable[[Config], tuple[Iterable[str], Callable[[str], str]]]  # names, and what is said of each
 _PLAIN = "plain"  # click's word for all but files, which the shell finds (and quotes) itself
 _COMMAND = "command"  # what follows is the job's command: the shell knows better than slicer how it goes on
 
@@ -119,9 +120,7 @@ def jobs(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[st
     return []
 
 
-def _named(
-    listed: Callable[[Config], tuple[Iterable[str], Callable[[str], str]]],
-) -> Callable[[click.Context, click.Parameter, str], list[CompletionItem]]:
+def _named(listed: _Listed) -> Callable[[click.Context, click.Parameter, str], list[CompletionItem]]:
     """A completion of the names that ``listed`` finds in the configuration, with its text about each."""
 
     def names(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
@@ -135,7 +134,7 @@ def _named(
     return names
 
 
-def _described(section: str) -> Callable[[Config], tuple[Iterable[str], Callable[[str], str]]]:
+def _described(section: str) -> _Listed:
     """The names in a section of the configuration, and what each says of itself."""
 
     def listed(config: Config) -> tuple[Iterable[str], Callable[[str], str]]:

@@ -11,7 +11,7 @@ import click
 
 from slicer.cli import output
 from slicer.columns import BAD, FAINT, GOOD, HEADING, WARNING, Line, aligned
-from slicer.doctor.model import SEVERITIES, Finding, Report, Verdict, worst
+from slicer.doctor.model import SEVERITIES, Finding, Report, worst
 from slicer.errors import EX_OK
 from slicer.text import counted
 
@@ -73,8 +73,11 @@ def _lines(report: Report, *, verbose: bool = False) -> list[Line]:
     """The whole report. ``verbose``: with all facts, and the reasons of notes."""
     width = min(_WIDEST, shutil.get_terminal_size((_WIDEST, 24)).columns)
     shown = _areas(report)
-    if verbose:
-        shown += [line for verdict in report.verdicts for line in _facts(verdict)]
+    for verdict in report.verdicts if verbose else ():
+        if verdict.facts:
+            rows = aligned([(f"  {name}", value) for name, value in verdict.facts], "ll")
+            title = _TITLES.get(verdict.area, verdict.area)
+            shown += [Line(""), Line(title, HEADING), *map(Line, rows)]
     for found in report.findings:
         shown += [Line(""), *_finding(found, width, is_told_why=verbose or found.kind.severity != "note")]
     more = [] if verbose else [Line("slicer doctor -v shows all that was looked at.", FAINT)]
@@ -103,13 +106,6 @@ def _areas(report: Report) -> list[Line]:
     ]
     texts = aligned(rows, "lll")
     return [Line(text, STYLES[severity]) for text, severity in zip(texts, severities, strict=True)]
-
-
-def _facts(verdict: Verdict) -> list[Line]:
-    if not verdict.facts:
-        return []
-    rows = aligned([(f"  {name}", value) for name, value in verdict.facts], "ll")
-    return [Line(""), Line(_TITLES.get(verdict.area, verdict.area), HEADING), *map(Line, rows)]
 
 
 def _finding(found: Finding, width: int, *, is_told_why: bool) -> list[Line]:

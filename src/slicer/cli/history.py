@@ -79,7 +79,11 @@ def command(
     have that name.
     """
     limits = {"limit": number + 1 if number else None, "name": name, "since": began_since(since)}
-    shown = _of_all(job, **limits) if all_users else _own(job, **limits)
+    if all_users:
+        shown = _of_all(job, **limits)
+    else:
+        path = default_path()
+        shown = _Shown("outcomes", path, find_outcomes(path, job, **limits), outcome_json, details, table)
     if job is not None and not shown.found:
         hint = "slicer status shows those that run"
         raise UnknownOutcome(f"no ended job {job!r}", where=shown.path, hint=hint)
@@ -106,11 +110,6 @@ class _Shown:
     data: Callable[[Any], dict[str, Any]]
     details: Callable[[Any], list[Line]]
     table: Callable[[list[Any], float], list[Line]]
-
-
-def _own(job: str | None, **limits: Any) -> _Shown:
-    path = default_path()
-    return _Shown("outcomes", path, find_outcomes(path, job, **limits), outcome_json, details, table)
 
 
 def _of_all(job: str | None, **limits: Any) -> _Shown:

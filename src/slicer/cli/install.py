@@ -93,11 +93,7 @@ def command(
 
 def _change(place: install_serve.Place, way: Way, *, user_delegation: bool, broker: bool) -> int:
     """Install or remove everything but a closed shop; returns the exit code."""
-    if way.removing:
-        settled = _going(place, only_broker=broker)
-    else:
-        settled = _coming(place, user_delegation=user_delegation, broker=broker)
-    report = done(settled, way)
+    report = done(_settled(place, way, user_delegation=user_delegation, broker=broker), way)
     if report is None:
         return EX_OK
     if way.removing:
@@ -107,31 +103,26 @@ def _change(place: install_serve.Place, way: Way, *, user_delegation: bool, brok
     return tell(report, after, way, user=place.is_user)
 
 
-def _coming(place: install_serve.Place, *, user_delegation: bool, broker: bool) -> Plan:
-    """What is to be there, and up to date. Says what is odd in the configuration."""
-    has_broker = broker or (not place.is_user and broker_units.is_installed())
-    settled, warnings = configured(
-        environ=os.environ, user=place.is_user, user_delegation=user_delegation,
-        broker=install_broker.program() if has_broker else "",
-    )  # fmt: skip
-    settled = settled if place.is_user else install_closed.with_closed(settled)
-    settled = install_serve.with_servers(settled, place)
+def _settled(place: install_serve.Place, way: Way, *, user_delegation: bool, broker: bool) -> Plan:
+    """What is to be there, or to go. Says what is odd in the configuration."""
+    user = place.is_user
+    warnings: tuple[str, ...] = ()
+    if way.removing:  # all that may ever have been installed, or a drop-in would be left behind
+        program = "" if user else broker_units.PROGRAM
+        settled = plan(user=user, user_delegation=not user, limits={}, broker=program)
+        settled = settled if user else going(settled, only_broker=broker)
+    else:
+        has_broker = broker or (not user and broker_units.is_installed())
+        program = install_broker.program() if has_broker else ""
+        settled, warnings = configured(
+            environ=os.environ, user=user, user_delegation=user_delegation, broker=program
+        )
+    if not (way.removing and broker):
+        settled = settled if user else install_closed.with_closed(settled)
+        settled = install_serve.with_servers(settled, place, removing=way.removing)
     for warning in warnings:
         say.line(warning)
     return settled
-
-
-def _going(place: install_serve.Place, *, only_broker: bool) -> Plan:
-    """All that may ever have been installed, or a drop-in would be left behind; or the broker alone."""
-    user = place.is_user
-    settled = plan(
-        user=user, user_delegation=not user, limits={}, broker="" if user else broker_units.PROGRAM
-    )
-    settled = settled if user else going(settled, only_broker=only_broker)
-    if only_broker:
-        return settled
-    settled = settled if user else install_closed.with_closed(settled)
-    return install_serve.with_servers(settled, place, removing=True)
 
 
 def _next(*, user: bool, user_delegation: bool, broker: bool) -> list[Line]:

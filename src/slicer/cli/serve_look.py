@@ -78,7 +78,9 @@ def aiohttp_version() -> str:
 
 def look(server: Server, everyone: Iterable[Server], config: Config, environ: Mapping[str, str]) -> Look:
     """Look at all that the server needs. Raises nothing of what is wrong with it: that is in the answer."""
-    serving = proxy_of(server.name, environ)
+    from slicer.serve import standings
+
+    standing = (each for each in standings.read(environ, lambda _: None) if each.name == server.name)
     others = beside(server, everyone)
     lease, gpus, profile, command = _lease(server, config, environ)
     aiohttp = ""
@@ -96,7 +98,7 @@ def look(server: Server, everyone: Iterable[Server], config: Config, environ: Ma
         gpus=gpus,
         profile=profile,
         upstream="" if server.command else _unreachable(server.upstream),
-        proxy_pid=serving,
+        proxy_pid=next((each.pid for each in standing), 0),
         socket=_socket_of((server, *others), environ),
     )
 
@@ -113,13 +115,6 @@ def beside(server: Server, everyone: Iterable[Server]) -> tuple[Server, ...]:
     """The other servers that listen at one of its addresses. Pure."""
     own = set(server.listen)
     return tuple(each for each in everyone if each.name != server.name and own.intersection(each.listen))
-
-
-def proxy_of(name: str, environ: Mapping[str, str]) -> int:
-    """The process that serves it now, by its standing; 0: none."""
-    from slicer.serve import standings
-
-    return next((each.pid for each in standings.read(environ, lambda _: None) if each.name == name), 0)
 
 
 def split(address: str) -> tuple[str, int]:

@@ -12,6 +12,7 @@ import termios
 import time
 import tty
 from collections.abc import Sequence
+from contextlib import closing
 
 from slicer import broker
 from slicer.backend import broker_socket
@@ -51,15 +52,11 @@ def run(*, as_json: bool, interval_s: float) -> int:
     if not as_json and term in ("dumb", "unknown", ""):
         raise UsageError("this terminal cannot be drawn on", where=f"TERM={term}", hint=hint)
     reader = status_reader(os.environ)
-    changes = ChangeWaiter(reader, interval_s)
-    try:
+    with closing(reader), closing(ChangeWaiter(reader, interval_s)) as changes:
         if as_json:
             _write_changes(reader, changes)
             return EX_OK
         return _LiveView(reader, changes, interval_s).run()
-    finally:
-        changes.close()
-        reader.close()
 
 
 class ChangeWaiter:
@@ -216,16 +213,13 @@ class _LiveView:
 
     def run(self) -> int:
         """Until q or Ctrl-C (0), or another signal that ends (128 + its number)."""
-        signals = SignalPipe((*_LEAVES, signal.SIGWINCH, signal.SIGTSTP))
-        try:
+        with closing(SignalPipe((*_LEAVES, signal.SIGWINCH, signal.SIGTSTP))) as signals:
             self._look()  # an error of this first look is printed on the page as it was
             try:
                 self._screen.take()
                 return self._show(signals)
             finally:
                 self._screen.give_back()
-        finally:
-            signals.close()
 
     def _show(self, signals: SignalPipe) -> int:
         screen = self._screen

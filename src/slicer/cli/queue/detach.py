@@ -58,7 +58,10 @@ def detach(options: Options, environ: Mapping[str, str], *, as_json: bool, quiet
         }  # fmt: skip
         print(json.dumps(told, separators=(",", ":")))
     elif not quiet:
-        _print(unit, manager, options.log_dir)
+        log, board = (quote(f"{options.log_dir}/{name}") for name in ("queue.log", "status.txt"))
+        print(f"detached as {unit}: tail -f {log}, watch cat {board}")
+        systemctl = "systemctl --user" if manager == "user" else "systemctl"
+        print(f"{systemctl} stop {unit}: starts nothing new and waits for what runs")
     user = user_name(os.geteuid())
     if manager == "user" and not os.path.exists(f"{_LINGER}/{user}"):
         say.line(f"your last logout would end it: loginctl enable-linger {user} keeps it running")
@@ -126,11 +129,3 @@ def _umask() -> int:
     """Ours; os.umask could only tell by changing it."""
     with open("/proc/self/status", encoding="ascii", errors="replace") as status:
         return next(int(line.split()[1], 8) for line in status if line.startswith("Umask:"))
-
-
-def _print(unit: str, manager: Manager, log_dir: str) -> None:
-    """Where to look, and how to stop it."""
-    looks = f"tail -f {quote(f'{log_dir}/queue.log')}, watch cat {quote(f'{log_dir}/status.txt')}"
-    systemctl = "systemctl --user" if manager == "user" else "systemctl"
-    print(f"detached as {unit}: {looks}")
-    print(f"{systemctl} stop {unit}: starts nothing new and waits for what runs")

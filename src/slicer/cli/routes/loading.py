@@ -8,7 +8,7 @@ from slicer.cli import say
 from slicer.columns import Line
 from slicer.config import routes as config_routes
 from slicer.config.profiles import Config
-from slicer.config.routes import Destination, Route
+from slicer.config.routes import Route
 from slicer.errors import GpuError, SlicerError
 from slicer.model import Gpu
 from slicer.outcome import decisions
@@ -44,20 +44,6 @@ def gpus() -> tuple[Gpu, ...] | None:
     except GpuError as error:
         say.line(f"GPUs: {error}")
         return None
-
-
-def vram_of(found: Config, destination: Destination) -> int | None:
-    """How much memory of a GPU one job may use, in MiB; None where nobody says it.
-
-    That is what the route or its profile declares, else all of the smallest GPU.
-    """
-    if destination.vram_mib is not None:
-        return destination.vram_mib
-    declared = found.profile(destination.profile).vram_mib
-    if declared is not None:
-        return declared
-    totals = [gpu.memory_mib for gpu in gpus() or () if gpu.memory_mib]
-    return min(totals, default=None)
 
 
 def running_jobs(environ: Mapping[str, str]) -> dict[str, int] | None:

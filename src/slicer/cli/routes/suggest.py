@@ -144,7 +144,11 @@ def suggestion_for(
 
     None where nobody says how much that is. Without ``probe`` it is the one that bounds the destination.
     """
-    usable_mib = loading.vram_of(config, part) if vram_mib is None else vram_mib
+    usable_mib = part.vram_mib if vram_mib is None else vram_mib
+    if usable_mib is None:
+        usable_mib = config.profile(part.profile).vram_mib
+    if usable_mib is None:
+        usable_mib = min((gpu.memory_mib for gpu in loading.gpus() or () if gpu.memory_mib), default=None)
     if usable_mib is None:
         return None
     number = bounding_probe(part) if probe is None else probe
