@@ -1,4 +1,4 @@
-"""What several commands need: the configuration, and the moment that ``--since`` means."""
+"""Shared by several commands: reading the configuration, and the value of ``--since``."""
 
 from __future__ import annotations
 

@@ -76,7 +76,7 @@ def answer(app: click.Command, instruction: str, environ: Mapping[str, str]) -> 
 
 
 def _found(app: click.Command, words: list[str]) -> list[CompletionItem]:
-    """What may stand in place of the last word, sifted. The first word is slicer's own name."""
+    """The sifted completions of the last word. The first word is slicer's own name."""
     before, incomplete = words[1:-1], words[-1]
     start = _command_start(before)
     if start:
@@ -92,7 +92,7 @@ def _found(app: click.Command, words: list[str]) -> list[CompletionItem]:
 
 
 def _command_start(before: list[str]) -> int:
-    """Where the command of a job begins among the arguments before the incomplete one, 0 for nowhere yet."""
+    """The index at which a job's command begins in these arguments, 0 if it has not begun."""
     if not before or before[0] not in ("run", "hold", "route"):
         return 0
     try:

@@ -34,7 +34,7 @@ _ID = "<id>"  # of a job that does not come to be
 
 @record
 class Forecast:
-    """What the ledger would say now, and the GPUs that the job would get.
+    """The ledger's answer at this moment, and the GPUs that the job would get.
 
     ``is_free`` is None where that is not known. ``busy`` says what the job would wait for.
     """
@@ -76,7 +76,7 @@ def lines(plan: Plan, backend: Backend, forecast: Forecast) -> list[Line]:
 
 
 def forecast_of(plan: Plan, backend: Backend, ledger: Ledger | None) -> Forecast:
-    """What the ledger would say now of the job. Takes nothing."""
+    """Ask the ledger for its answer at this moment. Takes nothing."""
     if plan.nested:
         return Forecast("nothing more than the job around it holds", ())
     vram_mib = plan.profile.vram_mib if plan.need_gpus else None
@@ -101,7 +101,7 @@ def forecast_of(plan: Plan, backend: Backend, ledger: Ledger | None) -> Forecast
 def _preview(
     plan: Plan, backend: Backend, ledger: Ledger | None
 ) -> tuple[tuple[str, ...] | Busy, tuple[Gpu, ...]]:
-    """What the ledger would answer, and the GPUs there are. Raises InfeasibleError, NoGpu, GpuError."""
+    """The ledger's answer and the machine's GPUs. Raises InfeasibleError, NoGpu, GpuError."""
     spec = scope.spec(plan.profile, backend.manager, _ID, plan.invocation.name, plan.invocation.command)
     asker = plans.requester_of(_ID, plan, backend, spec)
     observer = GpuObserver(plan.config.policy)
@@ -151,7 +151,7 @@ def _overview(
 
 
 def _sharing(plan: Plan) -> str:
-    """What is preloaded, and why or why not."""
+    """The preloaded library, or the reason why there is none."""
     order = plan.sharing
     if order is None:
         return f"nothing is preloaded: {plans.idle_sharing(plan)}"
@@ -184,7 +184,7 @@ def _place(plan: Plan, backend: Backend, spec: ScopeSpec) -> tuple[str, str]:
 
 
 def _properties(plan: Plan, backend: Backend, spec: ScopeSpec, values: tuple[Setting, ...]) -> list[Line]:
-    """What systemd is told. What acts is judged by the manager's own cgroup: the scope is not there yet."""
+    """The properties of the scope. There is none yet, so the manager's own cgroup tells which of them act."""
     uid = os.geteuid()
     top = f"/user.slice/user-{uid}.slice/user@{uid}.service" if backend.manager == "user" else ""
     acting, idle = backend.enforced(spec, top)

@@ -257,13 +257,13 @@ _AT_TERMINAL = {
 
 
 def _changed(outcome: Outcome) -> str:
-    """What was set while it ran, and by whom."""
+    """The properties that were changed while it ran, and the origin of each change."""
     changes = (("slicer set", outcome.changed), ("from outside", outcome.changed_outside))
     return "; ".join(f"{', '.join(names)} ({by})" for by, names in changes if names) or "nothing"
 
 
 def _vram(outcome: Outcome) -> str:
-    """What was declared for each GPU, and the most that was seen in use on each."""
+    """The memory declared for each GPU, and the peak on each."""
     if not outcome.gpus:
         return "-"
     declared = "not declared"
@@ -327,7 +327,7 @@ def _peak(each: AccountRow) -> str:
 
 
 def row_ended(each: AccountRow) -> str:
-    """How a job ended, in a word or two. Its client tells, so what it was killed together with is unknown."""
+    """How a job ended, in a word or two. Unknown if its client was killed with it."""
     if each.reason in ("oom-kill", "timeout", "stopped", "signal"):
         return each.reason
     if each.exit_code is None:

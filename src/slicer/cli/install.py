@@ -104,7 +104,7 @@ def _change(place: install_serve.Place, way: Way, *, user_delegation: bool, brok
 
 
 def _settled(place: install_serve.Place, way: Way, *, user_delegation: bool, broker: bool) -> Plan:
-    """What is to be there, or to go. Says what is odd in the configuration."""
+    """The plan of the files to install or to remove. Warnings about the configuration are said."""
     user = place.is_user
     warnings: tuple[str, ...] = ()
     if way.removing:  # all that may ever have been installed, or a drop-in would be left behind
@@ -126,7 +126,7 @@ def _settled(place: install_serve.Place, way: Way, *, user_delegation: bool, bro
 
 
 def _next(*, user: bool, user_delegation: bool, broker: bool) -> list[Line]:
-    """What is still to be done by hand."""
+    """The steps that remain to be done by hand."""
     if user:
         return [Line('next: new shells complete; zsh needs eval "$(slicer completion zsh)" in ~/.zshrc')]
     lines = ["next: whoever is logged in runs `systemctl --user daemon-reload` once, or logs in again"]
@@ -139,7 +139,7 @@ def _next(*, user: bool, user_delegation: bool, broker: bool) -> list[Line]:
 
 
 def _left(*, user: bool, only_broker: bool) -> list[Line]:
-    """What removal does not touch: it is the users' own, and nothing depends on it."""
+    """The users' own files, which removal leaves alone. Nothing depends on them."""
     if user:
         past, settings = os.path.dirname(history.default_path()), os.path.dirname(files.user_file(os.environ))
     else:

@@ -57,7 +57,7 @@ def _found(package: str, name: str) -> str:
 
 
 def next_lines() -> list[Line]:
-    """What an administrator does after it was installed."""
+    """The next steps of the administrator after the installation."""
     return [
         Line("broker: on; from now on all users' jobs go through it (slicer status shows them all)"),
         Line("jobs that run already are in their users' own ledgers, which it does not know"),
@@ -66,7 +66,7 @@ def next_lines() -> list[Line]:
 
 
 def gone_lines(*, only_broker: bool) -> list[Line]:
-    """What an administrator should know after it was taken away. ``only_broker``: and nothing else was."""
+    """Warnings for the administrator after its removal. ``only_broker``: nothing else was removed."""
     lines = []
     count = len(leases_left())
     if count:

@@ -28,7 +28,7 @@ from slicer.wrap.model import WrapRefused
 
 @record
 class Place:
-    """Whose units they are, and where these go."""
+    """The owner and the folder of the units."""
 
     is_user: bool
 
@@ -38,7 +38,6 @@ class Place:
 
     @property
     def reload(self) -> tuple[str, ...]:
-        """What tells the manager that files have changed."""
         return ("systemctl", *(("--user",) if self.is_user else ()), "daemon-reload")
 
 
@@ -146,7 +145,7 @@ def _program(place: Place) -> str:
 
 
 def _own_path() -> str:
-    """How this slicer is called; "": it is not known."""
+    """The path by which this slicer is called, "" if unknown."""
     try:
         return look.own_path(sys.argv[0])
     except WrapRefused:

@@ -1,4 +1,4 @@
-"""What ``slicer install`` says: what a dry run would do, and what was done."""
+"""Carries out a plan of ``slicer install``, or describes it, and reports the result."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _SETTINGS = "for config.toml and policy.toml"
 
 @record
 class Way:
-    """How something is installed, or taken away: over what somebody edited, too; or only said."""
+    """Install or remove, with edited files or without, or only describe it."""
 
     removing: bool
     force: bool
@@ -40,7 +40,7 @@ def together(one: Plan, other: Plan) -> Plan:
 
 
 def done(settled: Plan, way: Way) -> Report | None:
-    """Do what is planned. None: it is only said what would be done."""
+    """Carry out the plan. A dry run describes it, and returns None."""
     if way.dry_run:
         output.show(_intended(settled, way), cuts=False)
         return None
@@ -48,7 +48,7 @@ def done(settled: Plan, way: Way) -> Report | None:
 
 
 def _intended(settled: Plan, way: Way) -> list[Line]:
-    """What would become of each file, and the commands that would be run."""
+    """The fate of each file, and the commands that would be run."""
     rows = []
     for action, state in states(settled):
         going = way.removing or action in settled.unwanted

@@ -97,7 +97,7 @@ def found_among(
 
 
 def _ended(word: str) -> UnknownJob | None:
-    """What to say of a job that is in the history; None for one that is not."""
+    """The error for a job that has ended; None if the history does not have it."""
     from slicer.cli.history import find_outcomes
     from slicer.outcome.history import default_path
 

@@ -1,4 +1,4 @@
-"""How commands print: aligned lines, styled and cut to the terminal's width only where a person looks."""
+"""Printing: aligned lines, which only a terminal gets with style and cut to its width."""
 
 from __future__ import annotations
 

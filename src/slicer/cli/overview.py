@@ -57,7 +57,7 @@ def _glance() -> Report:
 
 
 def _load() -> None:
-    """What is needed afterwards, while others look."""
+    """Import the modules for the rest while others look."""
     from slicer.cli import status_text
     from slicer.doctor import model
     from slicer.ledger import status

@@ -1,4 +1,4 @@
-"""What is said on stderr while a job runs: lines for people, and one line of JSON for scripts."""
+"""Messages on stderr while a job runs: lines for people, and one line of JSON for scripts."""
 
 from __future__ import annotations
 
@@ -200,7 +200,7 @@ def json_line(data: dict[str, Any]) -> None:
 
 
 def busy_dict(busy: Busy) -> dict[str, Any]:
-    """What is busy, and who has it: the one line of JSON for ``--no-wait`` (B1)."""
+    """The busy resource and its holder: the one line of JSON for ``--no-wait`` (B1)."""
     from slicer.placement.decision import first_to_finish
 
     now = now_s()

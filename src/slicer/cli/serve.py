@@ -92,7 +92,7 @@ def _check(config: Config, servers: tuple[Server, ...]) -> int:
 
 
 def problems_of(seen: Look) -> tuple[str, ...]:
-    """What keeps it from serving, in the order in which one would mend it."""
+    """The obstacles to serving, in the order in which one would mend them."""
     return tuple(_problems(seen))
 
 
@@ -130,7 +130,7 @@ def _taken(each: Address, server: Server) -> str:
 
 
 def warnings_of(seen: Look) -> tuple[str, ...]:
-    """What will surprise somebody, though it serves."""
+    """Surprises for users of a server that works."""
     return tuple(_warnings(seen))
 
 
@@ -167,7 +167,7 @@ def lines(seen: Look) -> list[Line]:
 
 
 def _rows(seen: Look) -> Iterator[tuple[str, str, str]]:
-    """A word, the key that says so ("" for none), and what the server does."""
+    """A word, the key of the configuration ("" for none), and a description."""
     server = seen.server
     yield "kind", "kind", server.kind
     yield "listens at", "listen", ", ".join(server.listen)

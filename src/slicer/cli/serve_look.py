@@ -47,7 +47,7 @@ class Address:
 
 @record
 class Look:
-    """What was seen for one server. An empty text: there is nothing wrong with it."""
+    """The findings for one server. An empty text means that nothing is wrong."""
 
     server: Server
     beside: tuple[Server, ...]  # other servers of the configuration at one of its addresses
@@ -63,7 +63,7 @@ class Look:
 
 
 def aiohttp_version() -> str:
-    """Which aiohttp there is. Raises NoAiohttp."""
+    """The version of aiohttp. Raises NoAiohttp."""
     from importlib import metadata
 
     try:
@@ -219,13 +219,13 @@ def _unreachable(url: str) -> str:
 
 
 def overrides_of(server: Server) -> Overrides:
-    """What the server says over its profile, as the options of ``slicer run`` say it. Pure."""
+    """The server's overrides of its profile, as options of ``slicer run``. Pure."""
     vram = None if server.vram_mib is None else f"{server.vram_mib}M"
     return Overrides(gpus=server.gpus, vram=vram)
 
 
 def _lease(server: Server, config: Config, environ: Mapping[str, str]) -> tuple[str, int | None, str, str]:
-    """What a lease would be, its GPUs, what is wrong with the profile, and what with the command."""
+    """The lease, its number of GPUs, an error in the profile, and an error in the command."""
     from slicer.errors import CannotExecute, CommandNotFound
 
     try:
@@ -245,7 +245,7 @@ def _lease(server: Server, config: Config, environ: Mapping[str, str]) -> tuple[
 
 
 def _forecast(server: Server, environ: Mapping[str, str]) -> Forecast:
-    """What the ledger would say now. Raises SlicerError."""
+    """The ledger's answer at this moment. Raises SlicerError."""
     from slicer.cli.dryrun import forecast_of, usable_backend
     from slicer.job.plan import Invocation, plan_of
     from slicer.ledger.status import existing_ledger

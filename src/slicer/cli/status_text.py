@@ -102,7 +102,7 @@ _HALTED_BY = {
 
 
 def _below_job(lease: Lease, status: Status) -> Iterator[Line]:
-    """The lines below a job's own: what it waits for or who made it stand still, how it shares, its unit."""
+    """The lines below a job's own: why it stands still, how it shares its GPUs, its unit and command."""
     if lease.job in status.not_begun:
         yield Line("  has not begun: its queue runs others first")
     halt = status.halt(lease.job)
@@ -119,7 +119,7 @@ def _below_job(lease: Lease, status: Status) -> Iterator[Line]:
 
 
 def _marks(lease: Lease, status: Status, gpus: Iterable[GpuState]) -> list[str]:
-    """What is not as it should be with a job, on these GPUs."""
+    """Marks for everything unusual about a job on these GPUs."""
     halt = status.halt(lease.job)
     marks: list[str] = [halt.how] if halt else []
     marks += ["over"] if any(_is_over(lease, state) for state in gpus) else []
@@ -141,7 +141,7 @@ def _peak(lease: Lease, state: GpuState) -> int | None:
 
 
 def _below(text: str) -> Line:
-    """What is too long for a column."""
+    """A faint line for text that is too long for a column."""
     return Line(f"  {visible(text)}", FAINT)
 
 
@@ -211,7 +211,7 @@ def _starts(seconds: float | None) -> str:
 
 
 def servers_section(servers: tuple[Standing, ...], now_s: float) -> Section:
-    """What each server does, for how long, and what is wrong. ``now_s``: by the wall clock."""
+    """The state, times and trouble of each server. ``now_s`` is the wall clock's."""
     rows = [
         (
             each.name, each.state, _seconds(now_s - each.since_s), str(each.requests), str(each.served),
@@ -233,7 +233,7 @@ def servers_section(servers: tuple[Standing, ...], now_s: float) -> Section:
 
 
 def _users(users: tuple[UserStanding, ...]) -> Section:
-    """What each user holds of what it may hold, and what share of the GPUs it used of what is due to it."""
+    """Each user's holdings and caps, and the share of the GPUs that it used and that is due to it."""
     rows = [
         (
             user_name(each.uid),
@@ -248,7 +248,7 @@ def _users(users: tuple[UserStanding, ...]) -> Section:
 
 
 def _groups(groups: tuple[GroupStanding, ...]) -> Section:
-    """What the members of a group hold of what they may hold together."""
+    """The holdings and caps of a group's members together."""
     rows = [(visible(each.name), *_held_and_most(each)) for each in groups]
     return _plain("GROUP<16 | GPUS> | GPU MEMORY> | CPU SLOTS>", rows, "groups")
 

@@ -39,7 +39,7 @@ def reason(ticket: Ticket, status: Status) -> str:
 
 
 def _blocked(ticket: Ticket, busy: Busy, status: Status) -> list[str]:
-    """What would be in its way even if nobody else waited."""
+    """The obstacles that would remain if nobody else waited."""
     if busy.kind == "gpu" and ticket.gpus and not any(state.device for state in _pool(ticket, status)):
         return ["the GPUs cannot be looked at"]
     parts = []

@@ -66,7 +66,7 @@ def command(since: str | None, by: str | None, as_json: bool) -> None:
 
 
 def find(after: float | None, by: str) -> Sequence[UsageRow]:
-    """What was used since then (seconds since 1970): everybody's for root, else one's own.
+    """Usage since then (seconds since 1970): of everybody for root, else of oneself.
 
     Raises BrokerError, StateError.
     """

@@ -125,7 +125,7 @@ class ChangeWaiter:
 
 
 def _watch_of_others() -> Inotify | None:
-    """What tells of the leases of all users. Of tickets nothing tells, but the interval."""
+    """A watch on the leases of all users. Only the interval reveals new tickets."""
     found = Inotify(broker.DIRECTORY)
     changes = inotify.CREATE | inotify.MOVED_TO | inotify.DELETE
     if broker_socket(os.environ) and found.add(f"{broker.DIRECTORY}/leases", changes) is not None:
@@ -199,7 +199,7 @@ def _write(text: str) -> None:
 
 
 class _LiveView:
-    """What is drawn, and what the keys and signals do."""
+    """Draws the page, and obeys keys and signals."""
 
     def __init__(self, reader: StatusReader, changes: ChangeWaiter, interval_s: float) -> None:
         self._reader = reader
@@ -266,7 +266,7 @@ class _LiveView:
 
 
 def _keys() -> bytes:
-    """What was typed; nothing when the terminal is gone."""
+    """The typed bytes, none if the terminal is gone."""
     try:
         return os.read(0, 4096)
     except OSError:

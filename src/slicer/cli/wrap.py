@@ -105,7 +105,7 @@ def install(program: str, route: str, slicer_path: str | None, force: bool, dry_
 
 
 def _reach(config: Config, route: str) -> tuple[str, ...]:
-    """Who will not have the route: it may be in a file that other callers do not read."""
+    """Warn of callers that do not read the file with the route."""
     holding = [layer.path for layer in config.layers if route in routes.names((layer,))]
     if any(path.startswith(f"{files.SYSTEM_DIR}/") for path in holding):
         return ()
@@ -118,7 +118,7 @@ def _reach(config: Config, route: str) -> tuple[str, ...]:
 
 
 def _unmeasured(route: Route) -> tuple[str, ...]:
-    """What becomes of calls whose input the route cannot measure."""
+    """Warn that calls fail if the route cannot measure their input."""
     if not route.probes or route.on_probe_error != "fail":
         return ()
     calls = "calls whose input cannot be measured (several files, -, a URL) end with 125"
@@ -127,7 +127,7 @@ def _unmeasured(route: Route) -> tuple[str, ...]:
 
 
 def _services() -> tuple[str, ...]:
-    """What a service that calls the program needs, where nothing has been done for it yet."""
+    """Warn that services cannot get a scope, unless that has been arranged."""
     uid = os.geteuid()
     if not backend.has_systemd() or backend.broker_socket({}) or (uid and session.gather(uid).lingers):
         return ()
@@ -300,7 +300,7 @@ def _told(found: tuple[Status, ...]) -> list[Line]:
 
 
 def _statuses() -> tuple[Status, ...]:
-    """How all wraps are; said on stderr: what is not believed, and a configuration that cannot be read."""
+    """The state of all wraps. Untrusted records and a broken configuration are reported on stderr."""
     for warning in wrapping.warnings(os.environ):
         say.line(warning)
     known: tuple[str, ...] | None

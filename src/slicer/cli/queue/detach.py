@@ -118,7 +118,7 @@ def _hand_over(unit: str, log_dir: str, environ: Mapping[str, str], manager: Man
 
 
 def _program() -> tuple[str, ...]:
-    """How this slicer was started."""
+    """The command that started this slicer."""
     script = os.path.abspath(sys.argv[0])
     if os.path.basename(script) != "__main__.py" and os.access(script, os.X_OK):
         return (script,)

@@ -1,4 +1,4 @@
-"""How a queue is shown: as a board on a terminal, as lines of text, or as lines of JSON."""
+"""Shows a queue as a board on a terminal, as lines of text, or as lines of JSON."""
 
 from __future__ import annotations
 

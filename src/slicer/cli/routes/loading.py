@@ -1,4 +1,4 @@
-"""What the commands about routes read: the configuration, the ledger, the history, the GPUs."""
+"""Reads routes, the ledger, the history and the GPUs for the commands about routes."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def gpus() -> tuple[Gpu, ...] | None:
 
 
 def running_jobs(environ: Mapping[str, str]) -> dict[str, int] | None:
-    """How many of each slot are held now; None where the ledger cannot be read, which is said."""
+    """The number of held slots by name. None if the ledger cannot be read, which is said."""
     from slicer.ledger.status import existing_ledger
 
     try:

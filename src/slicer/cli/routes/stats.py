@@ -129,7 +129,7 @@ _FACTS = (
 
 
 def _facts(found: DestinationStats) -> tuple[str, ...]:
-    """What became of a destination's jobs, in the order of _FACTS."""
+    """A destination's figures, in the order of _FACTS."""
     return (
         *_both(found.started), _calls(found.fallback), *_both(found.blocked), str(found.ran_out or "-"),
         str(found.failed or "-"), *_spread(found.waited), *_spread(found.wall),
