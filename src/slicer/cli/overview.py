@@ -59,10 +59,9 @@ def _glance() -> Report:
 def _load() -> None:
     """Import the modules for the rest while others look."""
     from slicer.cli import status_text
-    from slicer.doctor import model
     from slicer.ledger import status
 
-    del status_text, model, status
+    del status_text, status
 
 
 def compact(section: Section) -> list[Line]:
@@ -78,11 +77,9 @@ def warned(report: Report | None) -> list[Line]:
     if report is None:
         return [Line("! not all could be looked at: slicer doctor says what hangs", WARNING)]
     return [
-        Line(
-            f"{doctor.mark(found.kind.severity)} {doctor.headline(found)}", doctor.STYLES[found.kind.severity]
-        )
-        for found in report.findings
-        if found.kind.severity != "note"
+        Line(f"{doctor.mark(one.kind.severity)} {doctor.headline(one)}", doctor.STYLES[one.kind.severity])
+        for one in report.findings
+        if one.kind.severity != "note"
     ]
 
 

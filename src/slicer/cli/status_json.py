@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 def status_json(status: Status, servers: tuple[Standing, ...] = ()) -> dict[str, Any]:
     """The state of things for scripts."""
     held = {uuid for lease in status.leases for uuid in lease.gpus}
-    lock, slots, now_s = status.plain_lock, status.slots, time.time()
+    lock, slots, users, now_s = status.plain_lock, status.slots, status.users, time.time()
     return {
         "state": {"directory": status.directory or None},
         "jobs": [_job(lease, status) for lease in status.leases],
@@ -39,10 +39,8 @@ def status_json(status: Status, servers: tuple[Standing, ...] = ()) -> dict[str,
         "cpu_slots": {"total": slots[CPU].total, "free": slots[CPU].free},
         "slots": {name: as_dict(slot) for name, slot in slots.items()},
         "plain_lock": {"path": lock.path, "pid": lock.pid or None} if lock else None,
-        "users": None
-        if status.users is None
-        else [{"user": user_name(each.uid), **as_dict(each)} for each in status.users],
-        "groups": None if status.users is None else [as_dict(each) for each in status.groups],
+        "users": None if users is None else [{"user": user_name(one.uid), **as_dict(one)} for one in users],
+        "groups": None if users is None else [as_dict(one) for one in status.groups],
     }
 
 

@@ -235,14 +235,8 @@ def servers_section(servers: tuple[Standing, ...], now_s: float) -> Section:
 def _users(users: tuple[UserStanding, ...]) -> Section:
     """Each user's holdings and caps, and the share of the GPUs that it used and that is due to it."""
     rows = [
-        (
-            user_name(each.uid),
-            *_held_and_most(each),
-            str(each.waiting),
-            f"{each.share:.2f}",
-            f"{each.due:.2f}",
-        )
-        for each in users
+        (user_name(one.uid), *_held_and_most(one), str(one.waiting), f"{one.share:.2f}", f"{one.due:.2f}")
+        for one in users
     ]
     return _plain("USER<16 | GPUS> | GPU MEMORY> | CPU SLOTS> | WAITING> | SHARE> | DUE>", rows, "users")
 
