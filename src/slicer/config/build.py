@@ -8,10 +8,10 @@ from __future__ import annotations
 from slicer import quantity
 from slicer.config import values
 from slicer.config.properties import KEYS, LISTS, find_key, parse_property
+from slicer.config.values import Said
 from slicer.errors import ConfigError, UsageError
 from slicer.model import CPU, SLICES, Host, Profile, Property
 from slicer.quantity import INFINITY, QuantityError
-from slicer.record import record
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from slicer.config.files import Layer
     from slicer.config.values import Entry
-    from slicer.model import SliceName
+    from slicer.model import SliceName, Then
 
 # The settings outside of profiles: those of the top level, and those of each table.
 TOP_SETTINGS = ("default_profile", "compat_gpu_lock")
@@ -30,6 +30,9 @@ TABLES = {
     "gpu": ("idle_threshold", "margin", "spike_buffer"),
     "waiting": ("reserve_after",),
 }
+# How a profile's jobs share GPUs and are kept from others', read by slicer.config.gpu_keys in this order.
+GPU_KEYS = ("share", "share_mode", "share_skip_syncs", "over_cap", "fence", "devices")
+_THENS: tuple[Then, ...] = ("run", "fail")
 # What can be said of a slice. A slice holds many jobs: time limits and signals are for each of them.
 SLICE_KEYS = (
     "cpu_weight", "cpu_quota", "allowed_cpus", "memory_high", "memory_max", "memory_swap_max", "tasks_max",
@@ -94,24 +97,6 @@ def _is_zero(entry: Entry | None) -> bool:
     return entry is not None and entry[0] in (0, "0") and entry[0] is not False
 
 
-@record
-class _Taken:
-    """The entries of a profile, and for each field of it the source of what was taken."""
-
-    entries: dict[str, Entry]
-    sources: dict[str, str]
-
-    def said(self, key: str, field: str = "") -> Entry | None:
-        """What was said of a key, None where nothing was."""
-        entry = self.entries.get(key)
-        self.sources[field or key] = entry[1] if entry else "default"
-        return entry
-
-    def get(self, key: str, default: object) -> Entry:
-        """The same, with a default."""
-        return self.said(key) or (default, "default", ConfigError)
-
-
 def profile(
     name: str, entries: dict[str, Entry], host: Host, threads: int | None, margin: tuple[int, str],
     slots: Collection[str],
@@ -121,7 +106,7 @@ def profile(
     ``margin`` is the default margin in MiB, with its source; ``slots`` are the names of all slots. Raises the
     entry's own kind of error for a value that is not what it should be.
     """
-    taken = _Taken(entries, {})
+    taken = Said(entries)
     properties: dict[str, Property] = {}
     for key in KEYS:
         if key in entries:
@@ -134,75 +119,44 @@ def profile(
             env[key[4:]] = str(value)
             taken.sources[key] = source
     vram_mib = _vram(taken)
-    choice = taken.said("gpu", "gpu_choice")
+    choice = taken.get("gpu", "gpu_choice")
     gpu_choice = values.gpu_list(choice) if choice else ()
     gpus = _gpus(taken, gpu_choice, vram_mib)
-    then = taken.said("then")
+    then = taken.get("then")
     return Profile(
         name=name,
-        description=values.text(taken.get("description", ""), "description"),
+        description=values.text(taken.settled("description", ""), "description"),
         slice=_slice(taken, gpus),
         gpus=gpus,
         gpu_choice=gpu_choice,
         vram_mib=vram_mib,
         margin_mib=_margin(taken, margin, vram_mib),
         slots=_slots(taken, slots),
-        priority=values.priority(taken.get("priority", 0)),
+        priority=values.priority(taken.settled("priority", 0)),
         max_wait_s=_max_wait(taken, then),
-        then=values.then(then) if then else None,
+        then=values.choice(then, "then", _THENS) if then else None,
         threads=_threads(taken, threads, host, properties),
         timeout_s=_timeout(taken, host),
-        linger=values.flag(taken.get("linger", False), "linger"),
+        linger=values.flag(taken.settled("linger", False), "linger"),
         env=env,
         properties=properties,
         sources=taken.sources,
-        **_sharing(taken, has_memory=bool(vram_mib)),
-        **_fencing(taken, properties),
+        **_gpu_fields(taken, properties, has_memory=bool(vram_mib)),
     )
 
 
-SHARE_KEYS = ("share", "share_mode", "share_skip_syncs", "over_cap")
-
-
-def _sharing(taken: _Taken, *, has_memory: bool) -> dict[str, Any]:
-    """The fields that say how GPUs are shared, as far as something is said of them."""
-    said = {key: entry for key in SHARE_KEYS if (entry := taken.said(key))}
+def _gpu_fields(taken: Said, given: Collection[str], *, has_memory: bool) -> dict[str, Any]:
+    """The fields that say how GPUs are shared and fenced, as far as something is said of them."""
+    said = {key: entry for key in GPU_KEYS if (entry := taken.get(key))}
     if not said:
         return {}
-    from slicer.config import sharing
+    from slicer.config import gpu_keys
 
-    found: dict[str, Any] = {}
-    if "share" in said:
-        found["share"] = sharing.share(said["share"], has_memory=has_memory)
-    if "share_mode" in said:
-        found["share_mode"] = sharing.mode(said["share_mode"], found.get("share", "off"))
-    if "share_skip_syncs" in said:
-        found["share_skip_syncs"] = sharing.skip_syncs(said["share_skip_syncs"])
-    if "over_cap" in said:
-        found["over_cap"] = sharing.over_cap(said["over_cap"])
-    return found
+    return gpu_keys.read(said, given, has_memory=has_memory)
 
 
-FENCE_KEYS = ("fence", "devices")
-
-
-def _fencing(taken: _Taken, properties: Collection[str]) -> dict[str, Any]:
-    """The fields that say what devices its jobs can open, as far as something is said of them."""
-    said = {key: entry for key in FENCE_KEYS if (entry := taken.said(key))}
-    if not said:
-        return {}
-    from slicer.config import fencing
-
-    found: dict[str, Any] = {}
-    if "fence" in said:
-        found["fence"] = fencing.fence(said["fence"], properties)
-    if "devices" in said:
-        found["devices"] = fencing.devices(said["devices"])
-    return found
-
-
-def _vram(taken: _Taken) -> int | None:
-    entry = taken.said("vram", "vram_mib")
+def _vram(taken: Said) -> int | None:
+    entry = taken.get("vram", "vram_mib")
     if not entry:
         return None
     found = values.mib(entry, "vram")
@@ -212,9 +166,9 @@ def _vram(taken: _Taken) -> int | None:
     return found
 
 
-def _gpus(taken: _Taken, choice: tuple[str, ...], vram_mib: int | None) -> int:
+def _gpus(taken: Said, choice: tuple[str, ...], vram_mib: int | None) -> int:
     """How many GPUs: as said, else all that are named, else one if memory is wanted."""
-    entry, sources = taken.said("gpus"), taken.sources
+    entry, sources = taken.get("gpus"), taken.sources
     if not entry:
         sources["gpus"] = sources["gpu_choice" if choice else "vram_mib"]
         return len(choice) or (1 if vram_mib else 0)
@@ -229,9 +183,9 @@ def _gpus(taken: _Taken, choice: tuple[str, ...], vram_mib: int | None) -> int:
     return gpus
 
 
-def _margin(taken: _Taken, setting: tuple[int, str], vram_mib: int | None) -> int:
+def _margin(taken: Said, setting: tuple[int, str], vram_mib: int | None) -> int:
     """In MiB; 0 for whole GPUs, which no other job shares."""
-    entry = taken.said("margin", "margin_mib")
+    entry = taken.get("margin", "margin_mib")
     if not entry:
         if not vram_mib:
             return 0
@@ -245,15 +199,15 @@ def _margin(taken: _Taken, setting: tuple[int, str], vram_mib: int | None) -> in
     return found if vram_mib else 0
 
 
-def _slots(taken: _Taken, known: Collection[str]) -> dict[str, int]:
+def _slots(taken: Said, known: Collection[str]) -> dict[str, int]:
     """The slots that it takes. ``known``: the names that there are."""
-    taken.said(f"slots.{CPU}")  # its source is wanted even where there is none
+    taken.get(f"slots.{CPU}")  # its source is wanted even where there is none
     found: dict[str, int] = {}
     for key, entry in taken.entries.items():
         if not key.startswith("slots."):
             continue
         name = key[len("slots.") :]
-        taken.said(key)
+        taken.get(key)
         if name not in known:
             message, hint = unknown_slot(name, known)
             raise values.refuse(entry, key, message, hint)
@@ -271,8 +225,8 @@ def unknown_slot(name: str, known: Collection[str]) -> tuple[str, str]:
     return f"there is no slot named {name!r:.80}", hint
 
 
-def _max_wait(taken: _Taken, then: Entry | None) -> float | None:
-    entry = taken.said("max_wait", "max_wait_s")
+def _max_wait(taken: Said, then: Entry | None) -> float | None:
+    entry = taken.get("max_wait", "max_wait_s")
     found = values.seconds(entry, "max_wait") if entry else None
     # A profile may have it in case --max-wait is added.
     if found is None and then and then[2] is UsageError:
@@ -281,8 +235,8 @@ def _max_wait(taken: _Taken, then: Entry | None) -> float | None:
     return found
 
 
-def _slice(taken: _Taken, gpus: int) -> SliceName:
-    value, source, error = taken.get("slice", "cpu")
+def _slice(taken: Said, gpus: int) -> SliceName:
+    value, source, error = taken.settled("slice", "cpu")
     for name in SLICES:
         if value == name and not source.startswith(("built-in", "default")):
             return name
@@ -295,8 +249,8 @@ def _slice(taken: _Taken, gpus: int) -> SliceName:
     return implied
 
 
-def _threads(taken: _Taken, forced: int | None, host: Host, properties: dict[str, Property]) -> int:
-    entry = taken.get("threads", "auto")
+def _threads(taken: Said, forced: int | None, host: Host, properties: dict[str, Property]) -> int:
+    entry = taken.settled("threads", "auto")
     if entry[0] != "auto":
         chosen = values.count(entry, "threads", lowest=1, also=' or "auto"')
     else:
@@ -324,8 +278,8 @@ def _auto_threads(host: Host, properties: dict[str, Property]) -> tuple[int, str
     return max(1, chosen), reason
 
 
-def _timeout(taken: _Taken, host: Host) -> float | None:
-    entry = taken.said("timeout", "timeout_s")
+def _timeout(taken: Said, host: Host) -> float | None:
+    entry = taken.get("timeout", "timeout_s")
     if not entry:
         return None
     value, source, error = entry

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from slicer.config import values
-from slicer.config.build import FENCE_KEYS, SHARE_KEYS, SLICE_KEYS, TABLES, TOP_SETTINGS
+from slicer.config.build import GPU_KEYS, SLICE_KEYS, TABLES, TOP_SETTINGS
 from slicer.config.properties import KEYS, find
 from slicer.config.route_slots import MODES
 from slicer.errors import ConfigError
@@ -20,25 +20,8 @@ if TYPE_CHECKING:
 TOP_KEYS = (*TOP_SETTINGS, *TABLES, "slices", "profiles", "routes", "serve")
 OWN_KEYS = (
     "description", "inherits", "slice", "gpus", "gpu", "vram", "margin", "cpu_slots", "slots", "priority",
-    "max_wait", "then", "threads", "timeout", "linger", "env", *SHARE_KEYS,
-    *FENCE_KEYS,
+    "max_wait", "then", "threads", "timeout", "linger", "env", *GPU_KEYS,
 )  # fmt: skip
-# Of [routes.NAME]: its own keys, and the tables of its destinations, "gpu", "cpu" and "to.NAME".
-ROUTE_KEYS = (
-    "description", "probe", "probe_command", "probe_timeout", "tokens_per_word", "input", "threshold",
-    "on_probe_error", "on_gpu_oom", "idempotent", "memory_reserve", "on_busy", "exit_code",
-)  # fmt: skip
-DESTINATION_KEYS = (
-    "args", "prepend", "replace", "profile", "max_jobs", "vram", "memory", "on_busy", "exit_code",
-)  # fmt: skip
-# Of [serve.NAME].
-SERVE_KEYS = (
-    "description", "kind", "listen", "public", "hosts", "upstream", "command", "env", "profile", "gpus",
-    "vram", "models", "path", "ready_path", "ready_timeout", "idle", "min_hold", "max_wait", "give_way",
-    "release_timeout", "drain", "on_offload", "load_first", "routes_gpu", "routes_free", "routes_allow",
-    "ignore_websockets",
-)  # fmt: skip
-TO_KEYS = ("mode", "up_to", *DESTINATION_KEYS)
 _LONGEST_NAME = 31  # of a route or a destination; with a dash between them they name a slot
 
 
@@ -62,22 +45,28 @@ def check_keys(layer: Layer) -> None:
             hint = "letters, digits, . _ + and - are allowed, the first not a -"
             raise ConfigError(f"{name!r:.60} cannot be a profile's name", where=where, hint=hint)
         known_keys(as_table(table, layer, "profiles", name), (*OWN_KEYS, *KEYS), layer, ("profiles", name))
-        for variable, value in as_table(table.get("env", {}), layer, "profiles", name, "env").items():
-            _check_variable(variable, value, layer.where("profiles", name, "env", variable))
+        _check_variables(table, layer, "profiles", name)
         slots = as_table(table.get("slots", {}), layer, "profiles", name, "slots")
         _check_slot_names(slots, layer, "profiles", name, "slots")
-    routes = as_table(layer.data.get("routes", {}), layer, "routes")
-    for name, table in routes.items():
+    for name, table in as_table(layer.data.get("routes", {}), layer, "routes").items():
         _check_route(name, table, layer)
-    servers = as_table(layer.data.get("serve", {}), layer, "serve")
-    for name, table in servers.items():
-        _check_name(name, "server", layer.where("serve", name))
-        known_keys(as_table(table, layer, "serve", name), SERVE_KEYS, layer, ("serve", name))
-        for variable, value in as_table(table.get("env", {}), layer, "serve", name, "env").items():
-            _check_variable(variable, value, layer.where("serve", name, "env", variable))
+    for name, table in as_table(layer.data.get("serve", {}), layer, "serve").items():
+        _check_server(name, table, layer)
+
+
+def _check_server(name: str, value: object, layer: Layer) -> None:
+    from slicer.config.serve import KEYS as SERVE_KEYS
+
+    _check_name(name, "server", layer.where("serve", name))
+    table = as_table(value, layer, "serve", name)
+    known_keys(table, SERVE_KEYS, layer, ("serve", name))
+    _check_variables(table, layer, "serve", name)
 
 
 def _check_route(name: str, value: object, layer: Layer) -> None:
+    from slicer.config.routes import DESTINATION_KEYS, TO_KEYS
+    from slicer.config.routes import KEYS as ROUTE_KEYS
+
     path = ("routes", name)
     _check_name(name, "route", layer.where(*path))
     table = as_table(value, layer, *path)
@@ -139,6 +128,11 @@ def known_keys(table: dict[str, Any], known: tuple[str, ...], layer: Layer, path
             place = f" in [{'.'.join(path)}]" if path else ""
             message = f"unknown key {key!r:.60}{place}"
             raise ConfigError(message, where=layer.where(*path, key), hint=hint)
+
+
+def _check_variables(table: dict[str, Any], layer: Layer, *path: str) -> None:
+    for variable, value in as_table(table.get("env", {}), layer, *path, "env").items():
+        _check_variable(variable, value, layer.where(*path, "env", variable))
 
 
 def _check_variable(name: str, value: object, where: str) -> None:

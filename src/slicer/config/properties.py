@@ -85,6 +85,7 @@ _TABLE = (
 DEFAULT_STOP_TIMEOUT_S = 10.0
 _ROW_BY_NAME = {row[0]: row for row in _TABLE}
 _ROW_BY_KEY = {row[1]: row for row in _TABLE}
+FENCE_DIRECTIVES = ("DeviceAllow", "DevicePolicy")  # what the device fence consists of
 NAMES = tuple(_ROW_BY_NAME)
 KEYS = tuple(_ROW_BY_KEY)
 

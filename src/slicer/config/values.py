@@ -14,16 +14,57 @@ from slicer.state.statefile import SLOT_CHARS, is_slot_name
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from typing import Any
-
-    from slicer.model import Then
+    from collections.abc import Callable, Mapping
+    from typing import Any, TypeVar
 
     Entry = tuple[Any, str, type[SlicerError]]
+    Row = tuple[Callable[[Entry, str], object], object]  # how a key is read, and its default (None: none)
+    Word = TypeVar("Word", bound=str)
 
 _MAX_COUNT = quantity.MAX_CPU + 1
-_THENS: tuple[Then, ...] = ("run", "fail")
 _LONGEST_GPU = 80  # a UUID has 40 characters
+_UNITS = ("_s", "_mib", "_bytes")  # at the end of a field's name, but not of its key
+
+
+class Said:
+    """What was said of a profile, route or server, key by key. Notes where each value is from."""
+
+    def __init__(self, entries: dict[str, Entry]) -> None:
+        self.entries = entries
+        self.sources: dict[str, str] = {}
+
+    def get(self, key: str, field: str = "") -> Entry | None:
+        """The entry of a key, None where nothing was said. ``field``: the name of its source, if another."""
+        entry = self.entries.get(key)
+        self.sources[field or key] = entry[1] if entry else "default"
+        return entry
+
+    def settled(self, key: str, default: object) -> Entry:
+        """The same, with a default as a file would write it."""
+        return self.get(key) or (default, "default", ConfigError)
+
+    def read(self, rows: Mapping[str, Row], path: str = "") -> dict[str, Any]:
+        """The fields that the rows name, each as its row reads it; a field's unit is not in its key.
+
+        ``path`` is that of a table in the table, such as "gpu.". What it leaves out may be said around it.
+        """
+        found: dict[str, Any] = {}
+        for field, (reads, default) in rows.items():
+            key = key_of(field)
+            entry = self.get(path + key)
+            if entry is None and path and key in self.entries:
+                entry = self.entries[key]
+                self.sources[path + key] = entry[1]
+            if entry is None and default is not None:
+                entry = (default, "default", ConfigError)
+            found[field] = None if entry is None else reads(entry, key)
+        return found
+
+
+def key_of(field: str) -> str:
+    """The key of a field, which has no unit in its name: "idle" of "idle_s"."""
+    unit = next((each for each in _UNITS if field.endswith(each)), "")
+    return field.removesuffix(unit)
 
 
 def refuse(entry: Entry, label: str, message: str, hint: str = "") -> SlicerError:
@@ -121,12 +162,13 @@ def fraction(entry: Entry, label: str) -> float:
     return _parsed(entry, label, quantity.parse_percent, written) / 10_000
 
 
-def then(entry: Entry) -> Then:
-    """What becomes of a job that has waited too long: "run" or "fail"."""
-    for word in _THENS:
+def choice(entry: Entry, label: str, words: tuple[Word, ...], hint: str = "") -> Word:
+    """One of some words."""
+    for word in words:
         if entry[0] == word:
             return word
-    raise refuse(entry, "then", f'expected "run" or "fail", not {entry[0]!r:.40}')
+    shown = ", ".join(f'"{word}"' for word in words[:-1]) + f' or "{words[-1]}"'
+    raise refuse(entry, label, f"expected {shown}, not {entry[0]!r:.40}", hint)
 
 
 def gpu_list(entry: Entry) -> tuple[str, ...]:
