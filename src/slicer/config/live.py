@@ -7,9 +7,15 @@ kills the unit (tried on 252 and 257).
 from __future__ import annotations
 
 from slicer import quantity
-from slicer.config.properties import NAMES, find, parse_property, split_assignment, unknown
+from slicer.config.properties import (
+    NAMES,
+    find,
+    parse_property,
+    property_with,
+    split_assignment,
+    unknown,
+)
 from slicer.errors import UsageError
-from slicer.model import Property
 from slicer.quantity import INFINITY
 
 TYPE_CHECKING = False
@@ -17,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from typing import Any
 
-    from slicer.model import Host, Value
+    from slicer.model import Host, Property, Value
 
 # What a running scope has for good, and what to do instead.
 _FIXED = {
@@ -80,13 +86,9 @@ def wanted(
 
 
 def _wanted(name: str, text: str, given: dict[str, str], host: Host, where: str) -> Property:
-    if text.strip():
-        return parse_property(name, text, host, where)
-    if name in given:
-        return parse_property(name, given[name], host, where)
-    template = find(name)
-    assert template is not None
-    return Property(name, template.dbus_name, template.signature, unset_value(name), "")
+    if text.strip() or name in given:
+        return parse_property(name, text if text.strip() else given[name], host, where)
+    return property_with(name, unset_value(name))
 
 
 def value_text(name: str, value: Any) -> str:
@@ -95,9 +97,8 @@ def value_text(name: str, value: Any) -> str:
     if info is None or value is None:
         return ""
     unset = _UNSET_BY_NAME.get(name, _UNSET.get(info.kind))
-    if info.signature == "ay":
-        cpus = quantity.mask_to_cpus(bytes(value))
-        return quantity.format_cpus(cpus)
+    if info.kind in ("cpus", "nodes"):
+        return quantity.format_cpus(quantity.mask_to_cpus(bytes(value)))
     if value == unset:
         return "infinity" if unset == INFINITY and info.kind in _LIMITS else ""
     return _TEXTS[info.kind](value) if info.kind in _TEXTS else str(value)

@@ -30,11 +30,6 @@ class PropertyInfo:
     controller: str
 
     @property
-    def signature(self) -> str:
-        """Of its value on D-Bus."""
-        return _signature(self.kind)
-
-    @property
     def is_list(self) -> bool:
         """Whether it may be given several times, each adding an entry."""
         return self.kind in LISTS
@@ -132,6 +127,16 @@ def controller(name: str) -> str:
     return info.controller if info else ""
 
 
+def property_with(name: str, value: Value, text: str = "") -> Property:
+    """A directive with a value that is known already."""
+    return Property(name, _dbus_name(name), _signature(_ROW_BY_NAME[name][2]), value, text)
+
+
+def time_limit(name: str, seconds: float) -> Property:
+    """A directive that is a time, to the microsecond."""
+    return property_with(name, int(seconds * 1e6), f"{seconds:.6f}".rstrip("0").rstrip(".") + "s")
+
+
 def parse_property(
     name: str, text: str, host: Host, where: str, *, error: type[SlicerError] = UsageError, label: str = ""
 ) -> Property:
@@ -150,7 +155,7 @@ def parse_property(
     written = text.strip()
     if info.kind == "tasks" and written.endswith("%"):
         return Property(name, "TasksMaxScale", "u", value, written)
-    return Property(name, _dbus_name(name), _signature(info.kind), value, written)
+    return property_with(name, value, written)
 
 
 def split_assignment(assignment: str, where: str) -> tuple[str, str]:

@@ -7,14 +7,12 @@ them where systemd does.
 from __future__ import annotations
 
 from slicer import quantity
-from slicer.config import build
+from slicer.config import build, live
 from slicer.config.check import check_keys
 from slicer.config.files import read_files
-from slicer.config.properties import find
 from slicer.errors import ConfigError
 from slicer.kernel.proc import read_text
 from slicer.model import SLICES, Host
-from slicer.quantity import INFINITY
 from slicer.record import record
 
 TYPE_CHECKING = False
@@ -99,15 +97,7 @@ def settled(layers: Iterable[Layer], host: Host) -> Limits:
 
 def _unit_file_text(made: Property) -> str:
     """A value as systemd.resource-control(5) spells it. Nothing of the user's own text is left in it."""
-    info, value, text = find(made.name), made.value, made.text
-    kind = info.kind if info else ""
-    if isinstance(value, bytes):
-        return quantity.format_cpus(quantity.mask_to_cpus(value))
-    assert isinstance(value, int)  # of the kinds that a slice can have
-    if kind == "quota":
-        return "" if value == INFINITY else quantity.percent_text(value // 100)  # empty: no quota
-    if kind == "cpu-weight" and not value:
-        return "idle"
-    if text.endswith("%"):  # of the machine that reads it
-        return quantity.percent_text(quantity.parse_percent(text))
-    return quantity.size_text(value) if kind.startswith("memory") or value == INFINITY else str(value)
+    if isinstance(made.value, int) and made.text.endswith("%") and made.name != "CPUQuota":
+        return quantity.percent_text(quantity.parse_percent(made.text))  # of the machine that reads it
+    shown = live.value_text(made.name, made.value)
+    return "" if made.name == "CPUQuota" and shown == "infinity" else shown  # empty: no quota

@@ -114,7 +114,7 @@ def check_limits(plan: Plan) -> None:
     if not are_plain(properties):
         from slicer.broker.rules import limits
 
-        limits.checked(limits.words(properties), plan.host)
+        limits.check(properties)
 
 
 def with_sharing(plan: Plan, directory: str = "") -> Plan:
