@@ -1,6 +1,6 @@
-"""How a profile is built of what the files and the command line say.
+"""How a profile is built: the built-in ones, and the values of one from what was said of it.
 
-What they say is gathered as *entries* (see :mod:`slicer.config.values`): one a key, the strongest wins.
+What was said is gathered as *entries* (see :mod:`slicer.config.values`) in :mod:`slicer.config.profiles`.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from slicer import quantity
 from slicer.config import values
 from slicer.config.properties import KEYS, LISTS, find_key, parse_property
 from slicer.config.values import Said
-from slicer.errors import ConfigError, UsageError
+from slicer.errors import UsageError
 from slicer.model import CPU, SLICES, Host, Profile, Property
 from slicer.quantity import INFINITY, QuantityError
 
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from collections.abc import Collection
     from typing import Any
 
-    from slicer.config.files import Layer
     from slicer.config.values import Entry
     from slicer.model import SliceName, Then
 
@@ -40,61 +39,46 @@ SLICE_KEYS = (
 )  # fmt: skip
 
 
-def merge_settings(settings: dict[str, Entry], layer: Layer) -> None:
-    """Lay the settings outside of profiles that a file has over those before it."""
-    for key in TOP_SETTINGS:
-        if key in layer.data:
-            settings[key] = (layer.data[key], layer.where(key), ConfigError)
-    for table in TABLES:
-        for key, value in layer.data.get(table, {}).items():
-            settings[f"{table}.{key}"] = (value, layer.where(table, key), ConfigError)
+def default_slots(machine: Host) -> int:
+    """How many heavy CPU jobs run at a time unless a file says otherwise: one for every three cores."""
+    return max(1, min(4, len(machine.cpus) // 3))
 
 
-def merge(entries: dict[str, Entry], table: dict[str, Any], layer: Layer, name: str) -> None:
-    """Lay one file's table of a profile over ``entries``; raises ConfigError if it gives one limit twice."""
-    if "timeout" in table and "runtime_max" in table:
-        raise ConfigError(
-            "timeout and runtime_max are the same limit",
-            where=layer.where("profiles", name, "runtime_max"),
-            hint="keep one of them",
-        )
-    if "cpu_slots" in table and CPU in table.get("slots", {}):
-        raise ConfigError(
-            "cpu_slots and slots.cpu are the same",
-            where=layer.where("profiles", name, "slots", CPU),
-            hint="keep one of them",
-        )
-    said: dict[str, Entry] = {}
-    for key, value in table.items():
-        if key in ("env", "slots"):
-            for each, text in value.items():
-                said[f"{key}.{each}"] = (text, layer.where("profiles", name, key, each), ConfigError)
-        else:
-            where = layer.where("profiles", name, key)
-            said[_OTHER_NAMES.get(key, key)] = (value, where, ConfigError)
-    lay(entries, said)
+def builtin_profiles(machine: Host, slots: int) -> dict[str, dict[str, Any]]:
+    """The built-in profiles as a configuration file would write them, scaled to the machine."""
+    return {
+        "light": {
+            "description": "interactive work and small jobs: no slot, gives way to others",
+            "slice": "cpu",
+            "cpu_weight": 50,
+            "io_weight": 50,
+            "memory_max": _share(machine, 50, 1),
+            "threads": "auto",
+        },
+        "heavy": {
+            "description": "a long CPU job: takes one CPU slot and its share of the machine",
+            "slice": "cpu",
+            "cpu_slots": 1,
+            "cpu_quota": f"{max(1, len(machine.cpus) * 100 // slots)}%",
+            "cpu_weight": 20,
+            "io_weight": 20,
+            "memory_high": _share(machine, 80, slots),
+            "memory_max": _share(machine, 90, slots),
+            "threads": "auto",
+        },
+        "gpu": {
+            "description": "a GPU job: takes one whole GPU",
+            "slice": "gpu",
+            "gpus": 1,
+            "memory_max": _share(machine, 90, 1),
+            "threads": "auto",
+        },
+    }
 
 
-# Keys that mean the same as others.
-_OTHER_NAMES = {"runtime_max": "timeout", "cpu_slots": f"slots.{CPU}"}
-
-
-def lay(entries: dict[str, Entry], said: dict[str, Entry]) -> None:
-    """Lay what one place says of a profile over what weaker places said.
-
-    The GPU keys belong together. ``gpu`` without ``gpus`` wants all the GPUs it names, ``vram`` over
-    ``gpus = 0`` wants one GPU, and ``gpus = 0`` takes ``gpu`` and ``vram`` back.
-    """
-    if "gpu" in said or ("vram" in said and _is_zero(entries.get("gpus"))):
-        entries.pop("gpus", None)
-    if _is_zero(said.get("gpus")):
-        entries.pop("gpu", None)
-        entries.pop("vram", None)
-    entries |= said
-
-
-def _is_zero(entry: Entry | None) -> bool:
-    return entry is not None and entry[0] in (0, "0") and entry[0] is not False
+def _share(machine: Host, percent: int, slots: int) -> str:
+    mebibytes = machine.memory_bytes * percent // (100 * slots) >> 20
+    return quantity.size_text(max(1, mebibytes) << 20)
 
 
 def profile(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from slicer.config import profiles
+from slicer.config import build, profiles
 from slicer.config.profiles import NO_OVERRIDES, Config, Overrides
 from slicer.model import CPU
 from slicer.quantity import duration_text, format_cpus, format_size, percent_text, size_text
@@ -175,7 +175,7 @@ _COMMENTS = {
 
 def default_config_text(host: Host) -> str:
     """A commented configuration file that says what the built-ins do on this machine."""
-    slots = profiles.default_slots(host)
+    slots = build.default_slots(host)
     machine = f"CPUs {format_cpus(host.cpus)}, {format_size(host.memory_bytes)} of memory"
     lines = [
         _HEAD.format(machine=machine),
@@ -192,7 +192,7 @@ def default_config_text(host: Host) -> str:
             lines += ["", f"#[{table_name}]"]
             table_of = table_name
         lines.append(_line(key, value, _COMMENTS[name]))
-    for name, table in profiles.builtin_profiles(host, slots).items():
+    for name, table in build.builtin_profiles(host, slots).items():
         lines += ["", f"#[profiles.{name}]"]
         lines += [_line(key, value, _COMMENTS.get(key, "")) for key, value in table.items()]
     return "\n".join(lines) + "\n" + _TAIL

@@ -13,9 +13,9 @@ from slicer.backend.install_units import plan
 from slicer.broker.rules import policy_text
 from slicer.broker.rules.policy import NO_CAP, Caps, Together
 from slicer.config import check, routes, serve, slices
-from slicer.config.build import SLICE_KEYS, TABLES, TOP_SETTINGS
+from slicer.config.build import SLICE_KEYS, TABLES, TOP_SETTINGS, builtin_profiles
 from slicer.config.files import Layer
-from slicer.config.profiles import Config, builtin_profiles, load
+from slicer.config.profiles import Config, load
 from slicer.config.properties import KEYS, find_key, parse_property
 from slicer.config.route_slots import MODES
 from slicer.model import SLICES, Host
