@@ -12,6 +12,7 @@ from slicer.config.properties import (
     find,
     parse_property,
     property_with,
+    row_of,
     split_assignment,
     unknown,
 )
@@ -55,9 +56,7 @@ _SCALED = {"TasksMaxScale": "TasksMax"}
 
 def unset_value(name: str) -> Value:
     """What systemd has for a property that nothing is said of. Raises KeyError for one that is fixed."""
-    info = find(name)
-    assert info is not None, name
-    return _UNSET_BY_NAME[name] if name in _UNSET_BY_NAME else _UNSET[info.kind]
+    return _UNSET_BY_NAME[name] if name in _UNSET_BY_NAME else _UNSET[row_of(name).kind]
 
 
 def check_name(name: str, where: str) -> None:
@@ -79,16 +78,14 @@ def wanted(
     for assignment in assignments:
         name, text = split_assignment(assignment, where)
         check_name(name, where)
-        info = find(name)
-        is_list = info is not None and info.is_list
-        texts[name] = f"{texts[name]}\n{text}" if is_list and texts.get(name) else text
-    return tuple(_wanted(name, text, given, host, where) for name, text in texts.items())
-
-
-def _wanted(name: str, text: str, given: dict[str, str], host: Host, where: str) -> Property:
-    if text.strip() or name in given:
-        return parse_property(name, text if text.strip() else given[name], host, where)
-    return property_with(name, unset_value(name))
+        texts[name] = f"{texts[name]}\n{text}" if row_of(name).is_list and texts.get(name) else text
+    said = {name: text if text.strip() else given.get(name, "") for name, text in texts.items()}
+    return tuple(
+        parse_property(name, text, host, where)
+        if text
+        else property_with(name, unset_value(name))
+        for name, text in said.items()
+    )
 
 
 def value_text(name: str, value: Any) -> str:

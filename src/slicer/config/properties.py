@@ -108,6 +108,11 @@ def find(name: str) -> PropertyInfo | None:
     return PropertyInfo(*row) if row else None
 
 
+def row_of(name: str) -> PropertyInfo:
+    """The row of a directive that is known to have one."""
+    return PropertyInfo(*_ROW_BY_NAME[name])
+
+
 def in_order(properties: Iterable[Property]) -> list[Property]:
     """The properties in the order in which systemd has to get them.
 
@@ -123,8 +128,7 @@ def find_key(key: str) -> PropertyInfo:
 
 def controller(name: str) -> str:
     """The cgroup controller that enforces a directive: "cpu", "cpuset", "io", ..., or "" for none."""
-    info = find(name)
-    return info.controller if info else ""
+    return _ROW_BY_NAME[name][3] if name in _ROW_BY_NAME else ""
 
 
 def property_with(name: str, value: Value, text: str = "") -> Property:

@@ -11,10 +11,10 @@ from slicer.config import live
 from slicer.config.properties import (
     DEFAULT_STOP_TIMEOUT_S,
     NAMES,
-    find,
     in_order,
     parse_property,
     property_with,
+    row_of,
     time_limit,
 )
 from slicer.errors import RefusedError, UsageError
@@ -133,9 +133,7 @@ def _check_name(name: str, is_roots: bool) -> None:
 
 def _property(name: str, text: str, host: Host, is_roots: bool) -> Property:
     _check_name(name, is_roots)
-    info = find(name)
-    assert info is not None, name  # it is one of those that are allowed
-    asked = "\n".join(_entries(text, _BETWEEN)) if info.is_list else text
+    asked = "\n".join(_entries(text, _BETWEEN)) if row_of(name).is_list else text
     try:
         made = parse_property(name, asked, host, _WHERE)
     except UsageError as error:
