@@ -126,7 +126,9 @@ def prepare(requester: Requester, needs: Needs, observer: GpuObserver) -> Prepar
         known = () if needs.gpus else _numbered(outer)
         if not known:
             observer.open()
-        chosen = _among(needs.gpu_words, known) if known else gpus_named(needs.gpu_words, observer.gpus)
+        words = needs.gpu_words
+        among = tuple(gpu.uuid for gpu in known if any(_means(word, gpu) for word in words))
+        chosen = among if known else gpus_named(words, observer.gpus)
         if not needs.gpus and (chosen or known) and not set(chosen) & set(held):
             raise UsageError(
                 "the job around holds none of these",
@@ -169,18 +171,17 @@ def _numbered(outer: tuple[Lease, ...]) -> tuple[Gpu, ...]:
 
     Behind a fence the driver's library counts anew, from those that it may open.
     """
-    holding = [lease for lease in outer if lease.gpus]
-    if any(len(lease.gpu_indices) != len(lease.gpus) for lease in holding):
+    found = _indices(outer)
+    if any(uuid not in found for lease in outer for uuid in lease.gpus):
         return ()
-    found = {
-        uuid: index for lease in holding for uuid, index in zip(lease.gpus, lease.gpu_indices, strict=True)
-    }
     return tuple(Gpu(index, uuid, "", 0, "", -1) for uuid, index in found.items())
 
 
-def _among(words: tuple[str, ...], gpus: tuple[Gpu, ...]) -> tuple[str, ...]:
-    """The UUIDs of those of the GPUs that a word means."""
-    return tuple(gpu.uuid for gpu in gpus if any(_means(word, gpu) for word in words))
+def _indices(leases: tuple[Lease, ...]) -> dict[str, int]:
+    """The indices of the leases' GPUs, as far as they are known."""
+    return {
+        uuid: index for lease in leases for uuid, index in zip(lease.gpus, lease.gpu_indices, strict=False)
+    }
 
 
 def _means(word: str, gpu: Gpu) -> bool:
@@ -310,10 +311,6 @@ def nested_lease(draft: Lease, outer: OuterJobs) -> Lease:
     """The lease of a job whose outer jobs hold all that it needs."""
     last = next((lease for lease in reversed(outer.leases) if lease.gpus), None)
     vram_mib = last.vram_mib if last else None
-    known = {
-        uuid: index
-        for lease in outer.leases
-        for uuid, index in zip(lease.gpus, lease.gpu_indices, strict=False)  # the indices may be unknown
-    }
+    known = _indices(outer.leases)
     indices = tuple(known[uuid] for uuid in outer.gpus) if known.keys() >= set(outer.gpus) else ()
     return replace(draft, gpus=outer.gpus, gpu_indices=indices, vram_mib=vram_mib, slots=outer.slots)

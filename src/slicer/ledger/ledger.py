@@ -87,10 +87,8 @@ class Ledger(LedgerFiles):
         """
         observer.look()
         with self.locked():
-            if _needs_nothing(request) and not self.has_to_look(request.job):
-                return self._grant(request, draft, (), observer)
-            answer = self.decide_and_ring(request, observer).answer(request)
-            return answer if isinstance(answer, Busy) else self._grant(request, draft, answer, observer)
+            found = self._grant_now(request, draft, observer)
+            return found.why_not(request) if isinstance(found, Decision) else found
 
     def acquire_or_queue(self, ticket: Ticket, draft: Lease, observer: GpuObserver) -> HeldLease | Queued:
         """As :meth:`acquire`, but take a ticket under the same lock if the request has to wait.
@@ -99,12 +97,10 @@ class Ledger(LedgerFiles):
         """
         observer.look()
         with self.locked():
-            if _needs_nothing(ticket) and not self.has_to_look(ticket.job):
-                return self._grant(ticket, draft, (), observer)
-            found = self.decide_and_ring(ticket, observer)
-            answer = found.answer(ticket)
-            if not isinstance(answer, Busy):
-                return self._grant(ticket, draft, answer, observer)
+            found = self._grant_now(ticket, draft, observer)
+            if isinstance(found, HeldLease):
+                return found
+            busy = found.why_not(ticket)
             if ticket.inside:
                 self._refuse_deadlock(ticket, found)
             name = tickets.name_of(ticket)
@@ -116,7 +112,7 @@ class Ledger(LedgerFiles):
                 for fd in files:
                     os.close(fd)
                 raise
-            return Queued(files, bell, answer)
+            return Queued(files, bell, busy)
 
     def preview(self, request: AnyRequest, observer: GpuObserver) -> tuple[str, ...] | Busy:
         """The GPUs that ``request`` would be granted now, or what stands in its way."""
@@ -170,6 +166,14 @@ class Ledger(LedgerFiles):
             if not dead and not idle:
                 return Decision(verdict, queue, leases, devices, observer.policy)
             stopped |= idle
+
+    def _grant_now(self, request: AnyRequest, draft: Lease, observer: GpuObserver) -> HeldLease | Decision:
+        """The lease, or the decision that there is none."""
+        if _needs_nothing(request) and not self.has_to_look(request.job):
+            return self._grant(request, draft, (), observer)
+        found = self.decide_and_ring(request, observer)
+        gpus = found.verdict.grants.get(request.job)
+        return found if gpus is None else self._grant(request, draft, gpus, observer)
 
     def _grant(
         self, request: AnyRequest, draft: Lease, gpus: tuple[str, ...], observer: GpuObserver

@@ -394,38 +394,27 @@ def waits(
 
     ``held_back``: those that the administrator's policy holds back, and why. The others pass them.
     """
-    if held_back:
-        free = tuple(ticket for ticket in tickets if ticket.job not in held_back)
-        known = waits(free, devices, leases, policy, at_s)
-        for ticket in tickets:
-            if ticket.job in held_back:
-                never = decision.infeasible(ticket, devices)
-                known[ticket.job] = Wait(None, never, False, None, held_back[ticket.job])
-        return known
-    verdict = decision.decide(tickets, devices, leases, policy, at_s)
-    starts = forecast.start_times(tickets, devices, leases, policy, at_s)
+    held = held_back or {}
+    able = tuple(ticket for ticket in tickets if ticket.job not in held)
+    verdict = decision.decide(able, devices, leases, policy, at_s)
+    starts = forecast.start_times(able, devices, leases, policy, at_s)
     found: dict[str, Wait] = {}
-    reserving = set(verdict.reserving)
     reserved = 0  # the place of the last one so far with a reservation, counted from 1
     reasons: dict[tuple[object, ...], Busy] = {}  # thousands that wait ask for a handful of things
-    for ahead, ticket in enumerate(tickets):
+    for ahead, ticket in enumerate(able):
         never = decision.infeasible(ticket, devices)
+        is_reserving = ticket.job in verdict.reserving
         busy = None
         if never is None and ticket.job not in verdict.grants:
-            asked = _asked(ticket), reserved
+            asked = capacity.shape_of(ticket), reserved
             if asked not in reasons:
-                before = (*tickets[:reserved], ticket)
+                before = (*able[:reserved], ticket)
                 reasons[asked] = decision.explain(ticket, before, devices, leases, policy, at_s)
             busy = replace(reasons[asked], ahead=ahead)
-        is_reserving = ticket.job in reserving and never is None
-        found[ticket.job] = Wait(busy, never, is_reserving, starts[ticket.job])
-        if ticket.job in reserving:
-            reserved = ahead + 1
+        found[ticket.job] = Wait(busy, never, is_reserving and never is None, starts[ticket.job])
+        reserved = ahead + 1 if is_reserving else reserved
+    for ticket in tickets:
+        if ticket.job in held:
+            never = decision.infeasible(ticket, devices)
+            found[ticket.job] = Wait(None, never, False, None, held[ticket.job])
     return found
-
-
-def _asked(ticket: Ticket) -> tuple[object, ...]:
-    return (
-        ticket.gpus, ticket.gpu_choice, ticket.vram_mib, ticket.margin_mib,
-        *sorted(ticket.slots.items()), *sorted(ticket.slot_limits.items()),
-    )  # fmt: skip
