@@ -102,7 +102,8 @@ def profile(
         if key.startswith("env.") and value is not False:
             env[key[4:]] = str(value)
             taken.sources[key] = source
-    vram_mib = _vram(taken)
+    vram = taken.get("vram", "vram_mib")
+    vram_mib = values.vram(vram, "whole GPUs") if vram else None
     choice = taken.get("gpu", "gpu_choice")
     gpu_choice = values.gpu_list(choice) if choice else ()
     gpus = _gpus(taken, gpu_choice, vram_mib)
@@ -139,17 +140,6 @@ def _gpu_fields(taken: Said, given: Collection[str], *, has_memory: bool) -> dic
     return gpu_keys.read(said, given, has_memory=has_memory)
 
 
-def _vram(taken: Said) -> int | None:
-    entry = taken.get("vram", "vram_mib")
-    if not entry:
-        return None
-    found = values.mib(entry, "vram")
-    if not found:
-        hint = "leave it out for whole GPUs"
-        raise values.refuse(entry, "vram", "a job cannot share a GPU without any of its memory", hint)
-    return found
-
-
 def _gpus(taken: Said, choice: tuple[str, ...], vram_mib: int | None) -> int:
     """How many GPUs: as said, else all that are named, else one if memory is wanted."""
     entry, sources = taken.get("gpus"), taken.sources
@@ -176,11 +166,11 @@ def _margin(taken: Said, setting: tuple[int, str], vram_mib: int | None) -> int:
         found, taken.sources["margin_mib"] = setting
         return found
     found = values.mib(entry, "margin")
-    # A profile may have one in case --vram is added.
-    if not vram_mib and entry[2] is UsageError:
-        message = "is room beside the GPU memory that a job wants, and this one wants none"
-        raise values.refuse(entry, "margin", message, "add --vram")
-    return found if vram_mib else 0
+    if vram_mib:
+        return found
+    message = "is room beside the GPU memory that a job wants, and this one wants none"
+    values.check_beside(entry, "margin", message, "add --vram")
+    return 0
 
 
 def _slots(taken: Said, known: Collection[str]) -> dict[str, int]:
@@ -212,10 +202,9 @@ def unknown_slot(name: str, known: Collection[str]) -> tuple[str, str]:
 def _max_wait(taken: Said, then: Entry | None) -> float | None:
     entry = taken.get("max_wait", "max_wait_s")
     found = values.seconds(entry, "max_wait") if entry else None
-    # A profile may have it in case --max-wait is added.
-    if found is None and then and then[2] is UsageError:
+    if found is None and then:
         message = "is for a job that has waited too long, and this one waits for ever"
-        raise values.refuse(then, "then", message, "add --max-wait")
+        values.check_beside(then, "then", message, "add --max-wait")
     return found
 
 

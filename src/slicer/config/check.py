@@ -27,56 +27,63 @@ _LONGEST_NAME = 31  # of a route or a destination; with a dash between them they
 
 def check_keys(layer: Layer) -> None:
     """Raise ConfigError for a key that means nothing, or a table that is none."""
-    known_keys(layer.data, TOP_KEYS, layer, ())
+    data = layer.data
+    known_keys(data, TOP_KEYS, layer, ())
     for name, known in TABLES.items():
-        table = as_table(layer.data.get(name, {}), layer, name)
-        if name == "slots":
-            _check_slot_names(table, layer, name)
-        else:
-            known_keys(table, known, layer, (name,))
-    slices = as_table(layer.data.get("slices", {}), layer, "slices")
-    known_keys(slices, SLICES, layer, ("slices",))
-    for name, table in slices.items():
-        known_keys(as_table(table, layer, "slices", name), SLICE_KEYS, layer, ("slices", name))
-    profiles = as_table(layer.data.get("profiles", {}), layer, "profiles")
-    for name, table in profiles.items():
-        where = layer.where("profiles", name)
+        if name != "slots":
+            _below(data, known, layer, name)
+    _check_slot_names(data, layer)
+    slices = _below(data, SLICES, layer, "slices")
+    for name in slices:
+        _below(slices, SLICE_KEYS, layer, "slices", name)
+    profiles = _below(data, None, layer, "profiles")
+    for name in profiles:
         if not re.fullmatch(r"[\w.+][\w.+-]*", name, re.ASCII):
             hint = "letters, digits, . _ + and - are allowed, the first not a -"
+            where = layer.where("profiles", name)
             raise ConfigError(f"{name!r:.60} cannot be a profile's name", where=where, hint=hint)
-        known_keys(as_table(table, layer, "profiles", name), (*OWN_KEYS, *KEYS), layer, ("profiles", name))
+        table = _below(profiles, (*OWN_KEYS, *KEYS), layer, "profiles", name)
         _check_variables(table, layer, "profiles", name)
-        slots = as_table(table.get("slots", {}), layer, "profiles", name, "slots")
-        _check_slot_names(slots, layer, "profiles", name, "slots")
-    for name, table in as_table(layer.data.get("routes", {}), layer, "routes").items():
-        _check_route(name, table, layer)
-    for name, table in as_table(layer.data.get("serve", {}), layer, "serve").items():
-        _check_server(name, table, layer)
+        _check_slot_names(table, layer, "profiles", name)
+    routes = _below(data, None, layer, "routes")
+    for name in routes:
+        _check_route(name, routes, layer)
+    servers = _below(data, None, layer, "serve")
+    for name in servers:
+        _check_server(name, servers, layer)
 
 
-def _check_server(name: str, value: object, layer: Layer) -> None:
+def _below(
+    around: dict[str, Any], known: tuple[str, ...] | None, layer: Layer, *path: str
+) -> dict[str, Any]:
+    """The table at ``path``, in the one around it, with known keys only (None: any)."""
+    table = as_table(around.get(path[-1], {}), layer, *path)
+    if known is not None:
+        known_keys(table, known, layer, path)
+    return table
+
+
+def _check_server(name: str, servers: dict[str, Any], layer: Layer) -> None:
     from slicer.config.serve import KEYS as SERVE_KEYS
 
     _check_name(name, "server", layer.where("serve", name))
-    table = as_table(value, layer, "serve", name)
-    known_keys(table, SERVE_KEYS, layer, ("serve", name))
+    table = _below(servers, SERVE_KEYS, layer, "serve", name)
     _check_variables(table, layer, "serve", name)
 
 
-def _check_route(name: str, value: object, layer: Layer) -> None:
+def _check_route(name: str, routes: dict[str, Any], layer: Layer) -> None:
     from slicer.config.routes import DESTINATION_KEYS, TO_KEYS
     from slicer.config.routes import KEYS as ROUTE_KEYS
 
     path = ("routes", name)
     _check_name(name, "route", layer.where(*path))
-    table = as_table(value, layer, *path)
-    known_keys(table, (*ROUTE_KEYS, *MODES, "to"), layer, path)
+    table = _below(routes, (*ROUTE_KEYS, *MODES, "to"), layer, *path)
     for mode in MODES:
-        known_keys(as_table(table.get(mode, {}), layer, *path, mode), DESTINATION_KEYS, layer, (*path, mode))
-    for destination, each in as_table(table.get("to", {}), layer, *path, "to").items():
-        below = (*path, "to", destination)
-        _check_name(destination, "destination", layer.where(*below))
-        known_keys(as_table(each, layer, *below), TO_KEYS, layer, below)
+        _below(table, DESTINATION_KEYS, layer, *path, mode)
+    several = _below(table, None, layer, *path, "to")
+    for destination in several:
+        _check_name(destination, "destination", layer.where(*path, "to", destination))
+        _below(several, TO_KEYS, layer, *path, "to", destination)
 
 
 def _check_name(name: str, what: str, where: str) -> None:
@@ -94,8 +101,9 @@ _NO_SLOTS = {
 }
 
 
-def _check_slot_names(table: dict[str, Any], layer: Layer, *path: str) -> None:
-    for name, count in table.items():
+def _check_slot_names(around: dict[str, Any], layer: Layer, *around_path: str) -> None:
+    path = (*around_path, "slots")
+    for name, count in _below(around, None, layer, *path).items():
         where = layer.where(*path, name)
         values.slot_name((name, where, ConfigError), ".".join(path))
         if name.lower() in _NO_SLOTS and name != CPU:
@@ -131,7 +139,7 @@ def known_keys(table: dict[str, Any], known: tuple[str, ...], layer: Layer, path
 
 
 def _check_variables(table: dict[str, Any], layer: Layer, *path: str) -> None:
-    for variable, value in as_table(table.get("env", {}), layer, *path, "env").items():
+    for variable, value in _below(table, None, layer, *path, "env").items():
         _check_variable(variable, value, layer.where(*path, "env", variable))
 
 

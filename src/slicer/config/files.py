@@ -81,27 +81,22 @@ def read_files(
                 _check(path, opened[-1][2], (system_dir or SYSTEM_DIR) if kind == "system" else "")
         if not opened:
             return Files((), tuple(warnings), False, ())
-        return _read_opened(environ, opened, tuple(warnings))
+        from slicer.config import cache
+
+        ids = tuple(
+            (path, st.st_dev, st.st_ino, st.st_size, st.st_mtime_ns, st.st_ctime_ns)
+            for path, _, st in opened
+        )
+        cached = cache.load(cache_dir(environ), ids)
+        if cached is not None:
+            return Files(tuple(Layer(*each) for each in cached), tuple(warnings), False, ids)
+        from slicer.config.toml import parse
+
+        layers = tuple(Layer(path, *parse(_read(path, fd), printable(path))) for path, fd, _ in opened)
+        return Files(layers, tuple(warnings), True, ids)
     finally:
         for _, fd, _ in opened:
             os.close(fd)
-
-
-def _read_opened(
-    environ: Mapping[str, str], opened: list[tuple[str, int, os.stat_result]], warnings: tuple[str, ...]
-) -> Files:
-    from slicer.config import cache
-
-    ids = tuple(
-        (path, st.st_dev, st.st_ino, st.st_size, st.st_mtime_ns, st.st_ctime_ns) for path, _, st in opened
-    )
-    cached = cache.load(cache_dir(environ), ids)
-    if cached is not None:
-        return Files(tuple(Layer(*each) for each in cached), warnings, False, ids)
-    from slicer.config.toml import parse
-
-    layers = tuple(Layer(path, *parse(_read(path, fd), printable(path))) for path, fd, _ in opened)
-    return Files(layers, warnings, True, ids)
 
 
 def read_system_file(path: str) -> bytes | None:

@@ -7,8 +7,7 @@ from __future__ import annotations
 
 from slicer import quantity
 from slicer.config.properties import FENCE_DIRECTIVES
-from slicer.config.values import choice, refuse
-from slicer.errors import UsageError
+from slicer.config.values import check_beside, choice, refuse
 from slicer.quantity import INFINITY, QuantityError
 
 TYPE_CHECKING = False
@@ -58,10 +57,9 @@ def read(said: dict[str, Entry], given: Collection[str], *, has_memory: bool) ->
 
 def _share(entry: Entry, *, has_memory: bool) -> Share:
     found = choice(entry, "share", _SHARES, _meant(entry[0], _SHARES))
-    # A profile may have it in case --vram is added.
-    if found != "off" and not has_memory and entry[2] is UsageError:
+    if found != "off" and not has_memory:
         message = "sharing is for a part of a GPU, and this job takes none: whole GPUs are shared with nobody"
-        raise refuse(entry, "share", message, "add --vram")
+        check_beside(entry, "share", message, "add --vram")
     return found
 
 
@@ -82,10 +80,9 @@ def _mode(entry: Entry, wanted: Share) -> str:
     value = entry[0]
     if not isinstance(value, str):
         raise refuse(entry, "share_mode", f"expected a text such as \"launches=10\", not {value!r:.40}")
-    # A profile may have it in case --share is added.
-    if wanted not in ("lock", "both") and entry[2] is UsageError:
+    if wanted not in ("lock", "both"):
         message = "is how a lock is shared, and this job has none"
-        raise refuse(entry, "share_mode", message, "add --share lock")
+        check_beside(entry, "share_mode", message, "add --share lock")
     name, equals, argument = value.strip().partition("=")
     if name == "launches":
         return f"launches={_launches(entry, argument if equals else str(_DEFAULT_LAUNCHES))}"

@@ -75,11 +75,9 @@ def _size(text: str) -> float:
     return float(value)
 
 
-def _pixels(text: str) -> float:
-    return float(quantity.parse_pixels(text))
-
-
-_PARSERS: dict[str, Callable[[str], float]] = {"duration": _duration, "pixels": _pixels, "size": _size}
+_PARSERS: dict[str, Callable[[str], float]] = {
+    "duration": _duration, "pixels": quantity.parse_pixels, "size": _size,
+}  # fmt: skip
 
 
 def _other_kind(kind: ProbeKind, text: str) -> str:

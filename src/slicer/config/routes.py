@@ -206,14 +206,6 @@ def _mode_and_bound(path: tuple[str, ...], said: _Said) -> tuple[Mode, Entry | N
     return route_values.choice(entry, "mode", MODES), said.get(f"{prefix}up_to"), "up_to"
 
 
-def _vram(entry: Entry, key: str) -> int:
-    found = values.mib(entry, key)
-    if not found:
-        hint = "leave it out for what the profile says"
-        raise values.refuse(entry, key, "a job cannot share a GPU without any of its memory", hint)
-    return found
-
-
 def _memory_reader(host: Host) -> Callable[[Entry, str], int]:
     """What reads an amount of this machine's memory."""
 
@@ -250,7 +242,7 @@ _DESTINATION_ROWS: dict[str, Row] = {
     "prepend": (list_like('["--device", "cuda"]'), []),
     "replace": (route_values.replacements, {}),
     "max_jobs": (max_jobs, None),
-    "vram_mib": (_vram, None),
+    "vram_mib": (lambda entry, _: values.vram(entry, "what the profile says"), None),
     "on_busy": (one_of(_ON_BUSY), "fail"),
     "exit_code": (_exit_code, 75),
 }

@@ -7,7 +7,7 @@ file, UsageError for an option or a variable).
 from __future__ import annotations
 
 from slicer import quantity
-from slicer.errors import ConfigError, SlicerError
+from slicer.errors import ConfigError, SlicerError, UsageError
 from slicer.model import PRIORITY_MAX
 from slicer.quantity import INFINITY, QuantityError
 from slicer.state.statefile import SLOT_CHARS, is_slot_name
@@ -142,6 +142,21 @@ def _digits(entry: Entry, label: str, what: str) -> str:
 def mib(entry: Entry, label: str) -> int:
     """A size such as "8G" in MiB, rounded up."""
     return _parsed(entry, label, quantity.parse_mib, _text(entry, label, quantity.MIB_TEXT))
+
+
+def vram(entry: Entry, instead: str) -> int:
+    """The memory that a job takes of a GPU, in MiB. ``instead``: what it has without it."""
+    found = mib(entry, "vram")
+    if not found:
+        message = "a job cannot share a GPU without any of its memory"
+        raise refuse(entry, "vram", message, f"leave it out for {instead}")
+    return found
+
+
+def check_beside(entry: Entry, label: str, message: str, hint: str) -> None:
+    """Refuse an option that does nothing. A profile may have it in case another one is added."""
+    if entry[2] is UsageError:
+        raise refuse(entry, label, message, hint)
 
 
 def seconds(entry: Entry, label: str) -> float | None:
