@@ -1,6 +1,6 @@
-"""How a profile is built: the built-in ones, and the values of one from what was said of it.
+"""The built-in profiles, and the step from a profile's entries to its values.
 
-What was said is gathered as *entries* (see :mod:`slicer.config.values`) in :mod:`slicer.config.profiles`.
+:mod:`slicer.config.profiles` gathers the entries (see :mod:`slicer.config.values`).
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ SLICE_KEYS = (
 
 
 def default_slots(machine: Host) -> int:
-    """How many heavy CPU jobs run at a time unless a file says otherwise: one for every three cores."""
+    """The number of heavy CPU jobs at a time, unless a file sets it: one for every three cores."""
     return max(1, min(4, len(machine.cpus) // 3))
 
 
@@ -131,7 +131,7 @@ def profile(
 
 
 def _gpu_fields(taken: Said, given: Collection[str], *, has_memory: bool) -> dict[str, Any]:
-    """The fields that say how GPUs are shared and fenced, as far as something is said of them."""
+    """The fields for sharing and fencing GPUs that the profile sets."""
     said = {key: entry for key in GPU_KEYS if (entry := taken.get(key))}
     if not said:
         return {}
@@ -141,7 +141,7 @@ def _gpu_fields(taken: Said, given: Collection[str], *, has_memory: bool) -> dic
 
 
 def _gpus(taken: Said, choice: tuple[str, ...], vram_mib: int | None) -> int:
-    """How many GPUs: as said, else all that are named, else one if memory is wanted."""
+    """The number of GPUs: the one given, else all that are named, else one if memory is wanted."""
     entry, sources = taken.get("gpus"), taken.sources
     if not entry:
         sources["gpus"] = sources["gpu_choice" if choice else "vram_mib"]

@@ -1,4 +1,4 @@
-"""Which keys a configuration file may have. Imported only where a file has changed."""
+"""The keys that a configuration file may have. Imported only where a file has changed."""
 
 from __future__ import annotations
 

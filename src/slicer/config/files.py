@@ -123,7 +123,7 @@ def store(environ: Mapping[str, str], files: Files) -> None:
 
 
 def user_file(environ: Mapping[str, str]) -> str:
-    """Where the user's own configuration file is looked for; "" if there is no home directory."""
+    """The path of the user's own configuration file; "" if there is no home directory."""
     base, _ = _base(environ, "XDG_CONFIG_HOME", ".config")
     return f"{base}/slicer/config.toml" if base else ""
 

@@ -1,4 +1,4 @@
-"""The keys of a profile that say how its jobs share GPUs, and what devices they can open.
+"""The keys of a profile for sharing GPUs and for the device fence.
 
 Imported only where one of them is said. Each reader raises the entry's error.
 """
@@ -36,7 +36,7 @@ _EXAMPLE = '["/dev/nvidia-modeset"]'
 
 
 def read(said: dict[str, Entry], given: Collection[str], *, has_memory: bool) -> dict[str, Any]:
-    """The fields of a profile for those of the keys that are ``said``.
+    """Read the keys in ``said`` into fields of a profile.
 
     ``given``: the directives that the profile sets. ``has_memory``: the job takes a part of a GPU.
     """
@@ -76,7 +76,7 @@ def _meant(value: object, words: tuple[str, ...]) -> str:
 
 
 def _mode(entry: Entry, wanted: Share) -> str:
-    """When a turn ends, in its one spelling: "yield", "launches=10", "time=5ms" or "each"."""
+    """The end of a turn, in its one spelling: "yield", "launches=10", "time=5ms" or "each"."""
     value = entry[0]
     if not isinstance(value, str):
         raise refuse(entry, "share_mode", f"expected a text such as \"launches=10\", not {value!r:.40}")
@@ -120,7 +120,7 @@ def _turn_ms(entry: Entry, text: str) -> int:
 
 
 def _skip_syncs(entry: Entry) -> int:
-    """Over how many synchronisations a turn is kept."""
+    """The number of synchronisations over which a turn is kept."""
     value = entry[0]
     what = f"a whole number from 0 to {_MOST_SYNCS}"
     if isinstance(value, bool) or not isinstance(value, int):

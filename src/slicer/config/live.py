@@ -1,4 +1,4 @@
-"""Which properties of a running scope can be changed, and how its values are written. Pure.
+"""The properties of a running scope that can be changed, and the spelling of their values. Pure.
 
 systemd takes the properties of cgroups for a running unit. It refuses those by which it watches, stops and
 kills the unit (tried on 252 and 257).
@@ -55,7 +55,7 @@ _SCALED = {"TasksMaxScale": "TasksMax"}
 
 
 def unset_value(name: str) -> Value:
-    """What systemd has for a property that nothing is said of. Raises KeyError for one that is fixed."""
+    """The value that systemd gives a property by itself. Raises KeyError for one that is fixed."""
     return _UNSET_BY_NAME[name] if name in _UNSET_BY_NAME else _UNSET[row_of(name).kind]
 
 

@@ -1,4 +1,4 @@
-"""What the probes of routes measure: the unit of each, how a bound of it is written, and how it is shown.
+"""The metrics that probes of routes measure: their units, and how bounds and values are written.
 
 Pure. A metric is a float in its unit: ``duration`` seconds, ``size`` bytes, ``pixels`` pixels of one frame,
 ``megapixel_seconds`` the duration times millions of those. ``lines``, ``tokens``, ``count`` and ``command``

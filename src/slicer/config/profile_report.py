@@ -1,4 +1,4 @@
-"""What ``slicer profiles`` shows, as data, and the file that ``slicer profiles init`` writes."""
+"""The data that ``slicer profiles`` shows, and the file that ``slicer profiles init`` writes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from slicer.model import Host
 
-# What a profile wants of the ledger, spelled as in a file.
+# The needs of a profile that concern the ledger, spelled as in a file.
 NEEDS = (
     "gpus", "gpu", "vram", "margin", "cpu_slots", "priority", "max_wait", "then", "share", "share_mode",
     "share_skip_syncs", "over_cap",

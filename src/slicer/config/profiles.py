@@ -80,7 +80,7 @@ def host() -> Host:
 
 @record
 class Overrides:
-    """What the command line of ``slicer run`` says over the profile; None: nothing.
+    """Options of ``slicer run`` that override the profile; None: not given.
 
     ``timeout`` and ``max_wait`` are durations, ``vram`` and ``margin`` sizes as the user wrote them, ``gpu``
     is a list of GPUs, ``assignments`` the ``NAME=VALUE`` of each ``--set``, ``slots`` the ``NAME=N`` (or
@@ -107,7 +107,7 @@ NO_OVERRIDES = Overrides()
 
 
 def without_limits(profile: Profile, overrides: Overrides) -> Profile:
-    """What ``slicer hold`` takes of a profile: its needs, and a time limit only from the command line."""
+    """The profile as ``slicer hold`` uses it: its needs, and a time limit only from the command line."""
     timeout_s = profile.timeout_s if overrides.timeout is not None else None
     return replace(profile, timeout_s=timeout_s, env={}, properties={}, share="off")
 
@@ -161,7 +161,7 @@ class Config:
         return tuple(self._said(name))
 
     def _said(self, name: str) -> dict[str, dict[str, Entry]]:
-        """What built-in and files say of a profile and of those that it inherits from, nearest first."""
+        """The entries of a profile and of each that it inherits from, nearest first."""
         found: dict[str, dict[str, Entry]] = {}
         while True:
             entries: dict[str, Entry] = {}
@@ -198,7 +198,7 @@ _SAME = (("timeout", "runtime_max", "the same limit"), ("cpu_slots", f"slots.{CP
 
 
 def _said_in(layer: Layer, name: str) -> dict[str, Entry]:
-    """What one file says of a profile. Raises ConfigError if it gives one limit twice."""
+    """The entries of a profile in one file. Raises ConfigError if it gives one limit twice."""
     table = layer.data.get("profiles", {}).get(name, {})
     said: dict[str, Entry] = {}
     for key, value in table.items():
@@ -214,7 +214,7 @@ def _said_in(layer: Layer, name: str) -> dict[str, Entry]:
 
 
 def _lay(entries: dict[str, Entry], said: dict[str, Entry]) -> None:
-    """Lay what one place says of a profile over what weaker places said.
+    """Lay the entries of one place over those of weaker places.
 
     The GPU keys belong together. ``gpu`` without ``gpus`` wants all the GPUs it names, ``vram`` over
     ``gpus = 0`` wants one GPU, and ``gpus = 0`` takes ``gpu`` and ``vram`` back.
@@ -333,7 +333,7 @@ def _config(
 
 
 def _slots(settings: dict[str, Entry], layers: tuple[Layer, ...]) -> dict[str, int]:
-    """How many slots there are of each name; ``settings`` learns of those that only routes name."""
+    """The number of slots of each name; those that only routes name are added to ``settings``."""
     found = {
         key[len("slots.") :]: values.count(entry, key, lowest=1)
         for key, entry in settings.items()

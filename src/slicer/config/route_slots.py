@@ -40,7 +40,7 @@ def slot_name(route: str, destination: str) -> str:
 
 
 def max_jobs(entry: Entry, key: str = "max_jobs") -> int:
-    """How many jobs of a destination run at a time."""
+    """The number of jobs of a destination that run at a time."""
     return values.count(entry, key, lowest=1)
 
 

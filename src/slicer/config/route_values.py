@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from slicer.model import Host, Profile
 
     class AnyConfig(Protocol):
-        """What is needed of :class:`slicer.config.profiles.Config`."""
+        """The part of :class:`slicer.config.profiles.Config` that is needed here."""
 
         @property
         def host(self) -> Host: ...
@@ -53,12 +53,12 @@ def check_known(layers: Iterable[Layer], table: str, name: str, what: str) -> No
 
 
 def one_of(words: tuple[Word, ...]) -> Callable[[Entry, str], Word]:
-    """What reads one of these words."""
+    """A reader of one of these words."""
     return lambda entry, label: choice(entry, label, words)
 
 
 def list_like(example: str) -> Callable[[Entry, str], tuple[str, ...]]:
-    """What reads a list of texts, such as the example."""
+    """A reader of a list of texts. The example shows users such a list."""
     return lambda entry, label: texts(entry, label, example)
 
 
@@ -128,7 +128,7 @@ def factor(entry: Entry, label: str) -> float:
 
 
 def place(entry: Entry, label: str) -> int | str:
-    """Which argument is the input: an index, an option, a glob, or "stdin"."""
+    """The place of the input among the arguments: an index, an option, a glob, or "stdin"."""
     found = entry[0]
     if isinstance(found, int) and not isinstance(found, bool) and found and abs(found) < 2**31:
         return found

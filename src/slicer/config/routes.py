@@ -33,10 +33,7 @@ _PROFILES = {"gpu": "gpu", "cpu": "heavy"}  # the defaults
 
 @record
 class Probe:
-    """How one metric of the input is measured.
-
-    Its unit: as :mod:`slicer.config.metrics` has it.
-    """
+    """The measurement of one metric of the input. :mod:`slicer.config.metrics` has its unit."""
 
     kind: ProbeKind
     command: tuple[str, ...]  # of "command", with "{}" where the input goes; () for the built-in ones
@@ -101,13 +98,13 @@ def find(config: AnyConfig, name: str) -> Route:
 
 
 def source(route: Route, destination: Destination, key: str = "") -> str:
-    """Where a key of a destination is from; without ``key``, where its table begins."""
+    """The place where a key of a destination is set; without ``key``, the start of its table."""
     path = destination.name if f"{destination.name}.profile" in route.sources else f"to.{destination.name}"
     return route.sources[f"{path}.{key}" if key else path]
 
 
 class _Said(Said):
-    """What the files say of one route, key by key; the last word counts."""
+    """The entries of one route, and its destinations. Later files win."""
 
     def __init__(self, name: str, layers: Iterable[Layer]) -> None:
         super().__init__({})
@@ -207,7 +204,7 @@ def _mode_and_bound(path: tuple[str, ...], said: _Said) -> tuple[Mode, Entry | N
 
 
 def _memory_reader(host: Host) -> Callable[[Entry, str], int]:
-    """What reads an amount of this machine's memory."""
+    """A reader of an amount of this machine's memory."""
 
     def read(entry: Entry, key: str) -> int:
         found = build.property_of("memory_max", entry, host, key).value
@@ -255,7 +252,7 @@ TO_KEYS = ("mode", "up_to", *DESTINATION_KEYS)
 
 
 def _check_modes(route: Route) -> None:
-    """What is to happen to a job must be possible."""
+    """Raise ConfigError for a mode that no destination has."""
     there = {each.mode for each in route.destinations}
     for key, mode in (("on_probe_error", route.on_probe_error), ("on_gpu_oom", route.on_gpu_oom)):
         if mode != "fail" and mode not in there:

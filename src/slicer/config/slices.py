@@ -17,7 +17,7 @@ from slicer.record import record
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Mapping
 
     from slicer.config.files import Layer
     from slicer.config.values import Entry
@@ -47,7 +47,7 @@ class Read:
 
 
 def read(environ: Mapping[str, str], host: Host, *, user: bool = False) -> Read:
-    """What a configuration says of the slices of the system manager, or of the caller's own (``user``).
+    """Read the limits of the system manager's slices, or of the caller's own (``user``).
 
     The system manager follows ``/etc/slicer`` alone, a user's the files of that user alone.
     Raises ConfigError.
@@ -59,7 +59,7 @@ def read(environ: Mapping[str, str], host: Host, *, user: bool = False) -> Read:
     return Read(settled(files.layers, there), files.warnings if user else ())
 
 
-def check(layers: Iterable[Layer], host: Host) -> None:
+def check(layers: tuple[Layer, ...], host: Host) -> None:
     """Raise ConfigError for a value that no machine could have."""
     settled(layers, Host(_ANY_CPUS, host.memory_bytes))
 
@@ -75,24 +75,23 @@ def _cpus() -> tuple[int, ...]:
         return _ANY_CPUS
 
 
-def settled(layers: Iterable[Layer], host: Host) -> Limits:
+def settled(layers: tuple[Layer, ...], host: Host) -> Limits:
     """The limits that these files come to; later files win key by key. Raises ConfigError."""
-    entries: dict[tuple[SliceName, str], Entry] = {}
-    for layer in layers:
-        for name in SLICES:
-            for key, value in layer.data.get("slices", {}).get(name, {}).items():
-                entries[name, key] = (value, layer.where("slices", name, key), ConfigError)
     found: dict[SliceName, tuple[Limit, ...]] = {}
     for name in SLICES:
-        limits = []
-        for key in build.SLICE_KEYS:
-            if (name, key) in entries:
-                entry = entries[name, key]
-                made = build.property_of(key, entry, host)
-                limits.append(Limit(made.name, _unit_file_text(made), entry[1]))
+        said: dict[str, Entry] = {}
+        for layer in layers:
+            for key, value in layer.data.get("slices", {}).get(name, {}).items():
+                said[key] = (value, layer.where("slices", name, key), ConfigError)
+        limits = tuple(_limit(key, said[key], host) for key in build.SLICE_KEYS if key in said)
         if limits:
-            found[name] = tuple(limits)
+            found[name] = limits
     return found
+
+
+def _limit(key: str, entry: Entry, host: Host) -> Limit:
+    made = build.property_of(key, entry, host)
+    return Limit(made.name, _unit_file_text(made), entry[1])
 
 
 def _unit_file_text(made: Property) -> str:

@@ -27,14 +27,14 @@ _UNITS = ("_s", "_mib", "_bytes")  # at the end of a field's name, but not of it
 
 
 class Said:
-    """What was said of a profile, route or server, key by key. Notes where each value is from."""
+    """The entries of a profile, route or server, by key. Notes the source of each value that is read."""
 
     def __init__(self, entries: dict[str, Entry]) -> None:
         self.entries = entries
         self.sources: dict[str, str] = {}
 
     def get(self, key: str, field: str = "") -> Entry | None:
-        """The entry of a key, None where nothing was said. ``field``: the name of its source, if another."""
+        """The entry of a key, or None. ``field``: the key of its source, if that is another."""
         entry = self.entries.get(key)
         self.sources[field or key] = entry[1] if entry else "default"
         return entry
@@ -44,9 +44,9 @@ class Said:
         return self.get(key) or (default, "default", ConfigError)
 
     def read(self, rows: Mapping[str, Row], path: str = "") -> dict[str, Any]:
-        """The fields that the rows name, each as its row reads it; a field's unit is not in its key.
+        """Read each row's field. A field's unit is not part of its key.
 
-        ``path`` is that of a table in the table, such as "gpu.". What it leaves out may be said around it.
+        ``path`` is the prefix of a table within, such as "gpu.". The table around it fills its gaps.
         """
         found: dict[str, Any] = {}
         for field, (reads, default) in rows.items():

@@ -32,7 +32,7 @@ AT_ONCE_S = 2.0  # how long --no-wait and --max-wait 0 wait for the ledger's loc
 
 @record
 class Needs:
-    """What the job still lacks, and how long to wait for it."""
+    """The resources that the job still lacks, and the limits of its wait."""
 
     gpus: int
     gpu_words: tuple[str, ...]  # indices, UUIDs or their beginnings; empty: any
@@ -101,7 +101,7 @@ class CancelToken:
 
 @record
 class Hooks:
-    """What the caller does during a wait.
+    """Callbacks of the caller during a wait.
 
     ``waits`` is called once, when the request has to wait. ``reaches_front`` is called once, when nobody is
     ahead of it any more in the private ledger, and may prepare what needs no lease. It returns a descriptor,
@@ -235,7 +235,7 @@ def with_plain_lock(
 
 
 def _until_s(prepared: PreparedRequest) -> float | None:
-    """How long to wait, on the ledger's clock; None: for ever."""
+    """The end of the wait, on the ledger's clock; None: never."""
     limit_s = prepared.needs.max_wait_s
     return None if limit_s is None else prepared.ticket.arrived_s + limit_s
 
@@ -301,7 +301,7 @@ def preview(prepared: PreparedRequest, ledger: Ledger | None) -> tuple[str, ...]
 
 
 def patience_s(needs: Needs) -> float | None:
-    """How long to wait for the ledger's lock, in seconds; None: for ever. Not the wait for a lease."""
+    """The seconds to wait for the ledger's lock (not for a lease); None: for ever."""
     if not needs.wait:
         return AT_ONCE_S
     return None if needs.max_wait_s is None else max(AT_ONCE_S, needs.max_wait_s)

@@ -49,7 +49,7 @@ class Decision:
     policy: Policy
 
     def why_not(self, request: AnyRequest) -> Busy:
-        """What stands in the way of a request that was not granted."""
+        """The reason why a request was not granted."""
         from slicer.placement import decision
 
         return decision.explain(request, self.queue, self.devices, self.leases, self.policy, now_s())
@@ -62,7 +62,7 @@ class Decision:
 
 @record
 class Queued:
-    """What was made for a request that has to wait: its ticket and its bell. The receiver closes them."""
+    """The ticket and the bell of a request that has to wait. The receiver closes them."""
 
     files: tuple[int, int]  # the ticket, as slicer.ledger.entries.create gives it
     bell: int
@@ -148,7 +148,7 @@ class Ledger(LedgerFiles):
 
     def decide(self, request: AnyRequest, observer: GpuObserver) -> Decision:
         """The decision as of now, without idle and dead tickets. Raises InfeasibleError for ``request``."""
-        from slicer.placement import decision  # not for who only books what a broker has decided
+        from slicer.placement import decision  # imported here: a client of the broker never decides
 
         leases = self.leases()
         devices = _feasible_devices(request, leases, observer)

@@ -73,7 +73,7 @@ class Wait:
 
 @record
 class Everybody:
-    """What the broker knows of all users of this machine."""
+    """The broker's knowledge of all users of this machine."""
 
     snapshot: Snapshot  # its tickets in the order in which they are served
     held_back: dict[str, str]  # by the ticket's job, as in Wait
@@ -289,9 +289,9 @@ class StatusReader:
 
 
 def joined(own: Snapshot, all_users: Snapshot) -> Snapshot:
-    """What is in the user's own books, and what else the broker knows. Pure.
+    """Add the broker's other jobs to those in the user's own books. Pure.
 
-    Of a job of one's own the books know more: its peaks, its keeper. Places in the queue are the broker's.
+    The books know more of the user's jobs: their peaks and keepers. The broker decides places in the queue.
     """
     known = {lease.job for lease in own.leases}
     waiting = {ticket.job for ticket in all_users.tickets}
@@ -376,7 +376,7 @@ def waits(
     tickets: tuple[Ticket, ...], devices: tuple[Device, ...] | None, leases: tuple[Lease, ...],
     policy: Policy, at_s: float, held_back: Mapping[str, str] | None = None,
 ) -> dict[str, Wait]:  # fmt: skip
-    """Why each ticket waits, and when it is expected to go.
+    """Explain why each ticket waits, and estimate its start.
 
     ``held_back``: those that the administrator's policy holds back, and why. The others pass them.
     """
