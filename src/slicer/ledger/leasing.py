@@ -294,10 +294,15 @@ def preview(prepared: PreparedRequest, ledger: Ledger | None) -> tuple[str, ...]
 
     ``ledger`` None: there is no ledger yet. Raises InfeasibleError, GpuError.
     """
-    prepared.observer.look()
-    if ledger is not None:
-        return ledger.preview(prepared.ticket, prepared.observer)
-    return decide_alone(prepared.ticket, prepared.observer).answer(prepared.ticket)
+    ticket, observer = prepared.ticket, prepared.observer
+    observer.look()
+    if ledger is None:
+        found = decide_alone(ticket, observer)
+    else:
+        with ledger.locked():
+            found = ledger.decide(ticket, observer)
+    gpus = found.verdict.grants.get(ticket.job)
+    return found.why_not(ticket) if gpus is None else gpus
 
 
 def patience_s(needs: Needs) -> float | None:

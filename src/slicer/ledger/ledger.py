@@ -54,11 +54,6 @@ class Decision:
 
         return decision.explain(request, self.queue, self.devices, self.leases, self.policy, now_s())
 
-    def answer(self, request: AnyRequest) -> tuple[str, ...] | Busy:
-        """The GPUs that the request was granted, or what stands in its way."""
-        gpus = self.verdict.grants.get(request.job)
-        return self.why_not(request) if gpus is None else gpus
-
 
 @record
 class Queued:
@@ -113,11 +108,6 @@ class Ledger(LedgerFiles):
                     os.close(fd)
                 raise
             return Queued(files, bell, busy)
-
-    def preview(self, request: AnyRequest, observer: GpuObserver) -> tuple[str, ...] | Busy:
-        """The GPUs that ``request`` would be granted now, or what stands in its way."""
-        with self.locked():
-            return self.decide(request, observer).answer(request)
 
     def withdraw(self, ticket: Ticket) -> bool:
         """Take another process's request out of the queue, and ring it; False if it does not wait."""
