@@ -29,10 +29,10 @@ def check_keys(layer: Layer) -> None:
     """Raise ConfigError for a key that means nothing, or a table that is none."""
     data = layer.data
     known_keys(data, TOP_KEYS, layer, ())
+    _check_slot_names(data, layer)
     for name, known in TABLES.items():
         if name != "slots":
             _below(data, known, layer, name)
-    _check_slot_names(data, layer)
     slices = _below(data, SLICES, layer, "slices")
     for name in slices:
         _below(slices, SLICE_KEYS, layer, "slices", name)
