@@ -9,7 +9,7 @@ from slicer.kernel import proc
 from slicer.ledger.held_lease import HeldLease
 from slicer.ledger.ledger import Ledger, decide_alone
 from slicer.ledger.nesting import OuterJobs
-from slicer.model import CPU, PRIORITY_MAX, Busy, Gpu, Lease, Ticket
+from slicer.model import CPU, PRIORITY_MAX, Busy, Gpu, Lease, Ticket, lease_from
 from slicer.record import record, replace
 
 TYPE_CHECKING = False
@@ -147,21 +147,20 @@ def drafted(
     pid = os.getpid()
     # Outer jobs keep what they have while this one waits. Behind a reservation it could wait for ever.
     is_urgent = any(lease.gpus or lease.slots for lease in outer)
-    draft = Lease(
-        job=requester.job, name=requester.name, command=requester.command, pid=pid,
-        pid_start=proc.start_time(pid) or 0, keeper=0, boot_id=proc.boot_id(), uid=os.geteuid(),
-        backend=requester.backend, manager=requester.manager, unit=requester.unit, cgroup="", gpus=(),
-        vram_mib=None, vram_peak_mib=(), slots={}, priority=needs.priority, forced=0,
-        since_s=proc.now_s(), expect_s=needs.expect_s, profile=requester.profile,
-    )  # fmt: skip
+    since_s = proc.now_s()
     ticket = Ticket(
-        job=draft.job, name=draft.name, command=draft.command, pid=pid, pid_start=draft.pid_start,
-        boot_id=draft.boot_id, uid=draft.uid, inside=tuple(lease.job for lease in outer),
-        priority=PRIORITY_MAX if is_urgent else needs.priority, arrived_s=round(draft.since_s, 6),
+        job=requester.job, name=requester.name, command=requester.command, pid=pid,
+        pid_start=proc.start_time(pid) or 0, boot_id=proc.boot_id(), uid=os.geteuid(),
+        inside=tuple(lease.job for lease in outer),
+        priority=PRIORITY_MAX if is_urgent else needs.priority, arrived_s=round(since_s, 6),
         gpus=needs.gpus, gpu_choice=chosen, vram_mib=needs.vram_mib if needs.gpus else None,
         margin_mib=needs.margin_mib if needs.gpus and needs.vram_mib is not None else 0,
         slots=needs.slots, slot_limits={name: needs.slot_limits[name] for name in needs.slots},
         expect_s=needs.expect_s, profile=requester.profile,
+    )  # fmt: skip
+    draft = lease_from(
+        ticket, (), since_s, backend=requester.backend, manager=requester.manager, unit=requester.unit,
+        vram_mib=None, slots={}, priority=needs.priority,
     )  # fmt: skip
     return PreparedRequest(needs, ticket, draft, observer)
 
