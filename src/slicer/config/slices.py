@@ -38,16 +38,10 @@ class Limit:
     source: str
 
 
-@record
-class Read:
-    """The limits of each slice that has some, and warnings for the user."""
-
-    limits: Limits
-    warnings: tuple[str, ...]
-
-
-def read(environ: Mapping[str, str], host: Host, *, user: bool = False) -> Read:
-    """Read the limits of the system manager's slices, or of the caller's own (``user``).
+def read(
+    environ: Mapping[str, str], host: Host, *, user: bool = False
+) -> tuple[Limits, tuple[str, ...]]:
+    """The limits of the system manager's slices, or of the caller's own (``user``), and warnings.
 
     The system manager follows ``/etc/slicer`` alone, a user's the files of that user alone.
     Raises ConfigError.
@@ -56,7 +50,7 @@ def read(environ: Mapping[str, str], host: Host, *, user: bool = False) -> Read:
     for layer in files.layers:
         check_keys(layer)
     there = Host(_cpus(), host.memory_bytes)
-    return Read(settled(files.layers, there), files.warnings if user else ())
+    return settled(files.layers, there), files.warnings if user else ()
 
 
 def check(layers: tuple[Layer, ...], host: Host) -> None:
