@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from slicer.config.cache import FileId
+    from slicer.config.values import Entry
 
 SYSTEM_DIR = "/etc/slicer"
 MAX_BYTES = 2**20
@@ -44,6 +45,13 @@ class Layer:
             if line:
                 return f"{printable(self.path)}:{line}"
         return printable(self.path)
+
+    def entries(self, *path: str) -> dict[str, Entry]:
+        """The entries of the table at that path, by key (see :mod:`slicer.config.values`)."""
+        table = self.data
+        for key in path:
+            table = table.get(key, {})
+        return {key: (value, self.where(*path, key), ConfigError) for key, value in table.items()}
 
 
 @record

@@ -199,14 +199,11 @@ _SAME = (("timeout", "runtime_max", "the same limit"), ("cpu_slots", f"slots.{CP
 
 def _said_in(layer: Layer, name: str) -> dict[str, Entry]:
     """The entries of a profile in one file. Raises ConfigError if it gives one limit twice."""
-    table = layer.data.get("profiles", {}).get(name, {})
-    said: dict[str, Entry] = {}
-    for key, value in table.items():
-        if key in ("env", "slots"):
-            for each, text in value.items():
-                said[f"{key}.{each}"] = (text, layer.where("profiles", name, key, each), ConfigError)
-        else:
-            said[key] = (value, layer.where("profiles", name, key), ConfigError)
+    said = layer.entries("profiles", name)
+    for table in ("env", "slots"):
+        if said.pop(table, None):
+            below = layer.entries("profiles", name, table)
+            said |= {f"{table}.{key}": entry for key, entry in below.items()}
     for one, other, what in _SAME:
         if one in said and other in said:
             raise ConfigError(f"{one} and {other} are {what}", where=said[other][1], hint="keep one of them")
@@ -301,11 +298,9 @@ def _config(
         name: (value, "built-in", ConfigError) for name, value in {**own, **POLICY_SETTINGS}.items()
     }
     for layer in layers:
-        said = {key: layer.where(key) for key in build.TOP_SETTINGS if key in layer.data}
-        settings |= {key: (layer.data[key], where, ConfigError) for key, where in said.items()}
+        settings |= {key: entry for key, entry in layer.entries().items() if key in build.TOP_SETTINGS}
         for table in build.TABLES:
-            for key, value in layer.data.get(table, {}).items():
-                settings[f"{table}.{key}"] = (value, layer.where(table, key), ConfigError)
+            settings |= {f"{table}.{key}": entry for key, entry in layer.entries(table).items()}
     for variable, name in (("CPU_RUN_SLOTS", "slots.cpu"), ("GPU_LOCK_PATH", "compat_gpu_lock")):
         if environ.get(variable):
             settings[name] = (environ[variable], variable, UsageError)

@@ -114,13 +114,11 @@ class _Said(Said):
             if table is None:
                 continue
             self.where = layer.where("routes", name)
-            own = {key: value for key, value in table.items() if key not in (*MODES, "to")}
-            for path, below in [((), own), *tables(table)]:
-                if path:
-                    self.tables[path] = layer.where("routes", name, *path)
-                for key, value in below.items():
-                    where = layer.where("routes", name, *path, key)
-                    self.entries[".".join((*path, key))] = value, where, ConfigError
+            self.entries |= layer.entries("routes", name)
+            for path, _ in tables(table):
+                self.tables[path] = layer.where("routes", name, *path)
+                below = layer.entries("routes", name, *path)
+                self.entries |= {".".join((*path, key)): entry for key, entry in below.items()}
 
 
 def _route(name: str, layers: Iterable[Layer], host: Host) -> Route:

@@ -85,11 +85,9 @@ def find(config: AnyConfig, name: str) -> Server:
 def _server(name: str, layers: Iterable[Layer]) -> Server:
     said, where = Said({}), ""
     for layer in layers:
-        table = layer.data.get("serve", {}).get(name)
-        if table is not None:
+        if name in layer.data.get("serve", {}):
             where = layer.where("serve", name)
-            for key, value in table.items():
-                said.entries[key] = value, layer.where("serve", name, key), ConfigError
+            said.entries |= layer.entries("serve", name)
     kind = said.entries.get("kind")
     if kind is None:
         hint = 'add kind = "ollama", "openai", "llamacpp", "comfyui" or "raw"'

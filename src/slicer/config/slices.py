@@ -10,7 +10,6 @@ from slicer import quantity
 from slicer.config import build, live
 from slicer.config.check import check_keys
 from slicer.config.files import read_files
-from slicer.errors import ConfigError
 from slicer.kernel.proc import read_text
 from slicer.model import SLICES, Host
 from slicer.record import record
@@ -75,8 +74,7 @@ def settled(layers: tuple[Layer, ...], host: Host) -> Limits:
     for name in SLICES:
         said: dict[str, Entry] = {}
         for layer in layers:
-            for key, value in layer.data.get("slices", {}).get(name, {}).items():
-                said[key] = (value, layer.where("slices", name, key), ConfigError)
+            said |= layer.entries("slices", name)
         limits = tuple(_limit(key, said[key], host) for key in build.SLICE_KEYS if key in said)
         if limits:
             found[name] = limits
