@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from slicer import quantity
 from slicer.config.properties import FENCE_DIRECTIVES
-from slicer.config.values import check_beside, choice, refuse
+from slicer.config.values import check_beside, choice, parsed, refuse
 from slicer.quantity import INFINITY, QuantityError
 
 TYPE_CHECKING = False
@@ -98,10 +98,8 @@ def _mode(entry: Entry, wanted: Share) -> str:
 
 def _launches(entry: Entry, text: str) -> int:
     what = f"a number of launches from 1 to {_MOST_LAUNCHES}, as in launches=10"
-    try:
-        return quantity.parse_count(text.strip(), lowest=1, highest=_MOST_LAUNCHES, what=what)
-    except QuantityError as bad:
-        raise refuse(entry, "share_mode", str(bad)) from None
+    limits = {"lowest": 1, "highest": _MOST_LAUNCHES}
+    return parsed(entry, "share_mode", quantity.parse_count, text.strip(), **limits, what=what)
 
 
 def _turn_ms(entry: Entry, text: str) -> int:

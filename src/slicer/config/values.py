@@ -85,7 +85,8 @@ def _text(entry: Entry, label: str, expected: str) -> str:
     return value
 
 
-def _parsed(entry: Entry, label: str, parse: Callable[..., int], written: str, **limits: Any) -> int:
+def parsed(entry: Entry, label: str, parse: Callable[..., int], written: str, **limits: Any) -> int:
+    """The number that a parser makes of a text."""
     try:
         return parse(written, **limits)
     except QuantityError as bad:
@@ -112,7 +113,7 @@ def count(entry: Entry, label: str, *, lowest: int, also: str = "") -> int:
     """A whole number from ``lowest`` to as many as a machine can have CPUs."""
     what = f"a whole number such as {max(lowest, 2)}{also}"
     written = _digits(entry, label, what)
-    return _parsed(entry, label, quantity.parse_count, written, lowest=lowest, highest=_MAX_COUNT, what=what)
+    return parsed(entry, label, quantity.parse_count, written, lowest=lowest, highest=_MAX_COUNT, what=what)
 
 
 def slot_name(entry: Entry, label: str) -> str:
@@ -128,7 +129,7 @@ def priority(entry: Entry, label: str = "priority") -> int:
     """A whole number from -100 to 100."""
     what = f"a whole number from -{PRIORITY_MAX} to {PRIORITY_MAX}"
     written, limits = _digits(entry, label, what), {"lowest": -PRIORITY_MAX, "highest": PRIORITY_MAX}
-    return _parsed(entry, label, quantity.parse_integer, written, **limits, what=what)
+    return parsed(entry, label, quantity.parse_integer, written, **limits, what=what)
 
 
 def _digits(entry: Entry, label: str, what: str) -> str:
@@ -141,7 +142,7 @@ def _digits(entry: Entry, label: str, what: str) -> str:
 
 def mib(entry: Entry, label: str) -> int:
     """A size such as "8G" in MiB, rounded up."""
-    return _parsed(entry, label, quantity.parse_mib, _text(entry, label, quantity.MIB_TEXT))
+    return parsed(entry, label, quantity.parse_mib, _text(entry, label, quantity.MIB_TEXT))
 
 
 def vram(entry: Entry, instead: str) -> int:
@@ -167,14 +168,14 @@ def seconds(entry: Entry, label: str) -> float | None:
     elif isinstance(value, int) and not isinstance(value, bool):
         value = str(value)
     written = _text((value, *entry[1:]), label, 'seconds, or a duration such as "15m" or "infinity"')
-    found = _parsed(entry, label, quantity.parse_duration, written)
+    found = parsed(entry, label, quantity.parse_duration, written)
     return None if found == INFINITY else found / 1e6
 
 
 def fraction(entry: Entry, label: str) -> float:
     """A percentage such as "10%", as 0.1."""
     written = _text(entry, label, 'a percentage in quotes such as "10%"')
-    return _parsed(entry, label, quantity.parse_percent, written) / 10_000
+    return parsed(entry, label, quantity.parse_percent, written) / 10_000
 
 
 def choice(entry: Entry, label: str, words: tuple[Word, ...], hint: str = "") -> Word:
