@@ -252,8 +252,7 @@ def _forecast(server: Server, environ: Mapping[str, str]) -> Forecast:
 
     invocation = Invocation(
         command=server.command or ("true",), profile=server.profile, overrides=overrides_of(server),
-        name=f"serve:{server.name}", expect_s=None, wait=True, backend="auto", exec=False, journal=False,
-        outcome_path="",
+        name=f"serve:{server.name}",
     )  # fmt: skip
     ledger = existing_ledger(environ, lambda _: None)
     plan = plan_of(invocation, {**environ, **server.env}, ledger)
