@@ -42,7 +42,6 @@ python3Packages.buildPythonApplication {
     python3Packages.nvidia-ml-py
     python3Packages.psutil
     python3Packages.pystemd
-    python3Packages.rich
   ];
 
   # Units, catalog, completions and manual pages, without the drop-in that delegates to users.

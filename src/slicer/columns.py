@@ -13,12 +13,13 @@ from slicer.record import record
 GAP = "  "
 _COMMAND = 200  # columns of a command where the width is unlimited
 
-# Styles, in rich's words.
+# Styles.
 HEADING = "bold"
 FAINT = "dim"
 GOOD = "green"
 WARNING = "yellow"
 BAD = "red"
+CODES = {HEADING: 1, FAINT: 2, BAD: 31, GOOD: 32, WARNING: 33}  # what a terminal is sent for each
 
 
 @record

@@ -10,7 +10,7 @@ from slicer.record import record
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Literal
+    from typing import Any, Literal
 
     Manager = Literal["system", "user"]
     BackendName = Literal["systemd", "plain", "inner"]  # inner: nested in another job's scope
@@ -204,6 +204,22 @@ class Ticket:
     slot_limits: dict[str, int]
     expect_s: float | None
     profile: str = ""  # as in Lease
+
+
+_OF_TICKET = (
+    "job", "name", "command", "pid", "pid_start", "boot_id", "uid", "vram_mib", "slots", "priority",
+    "expect_s", "profile",
+)  # fmt: skip
+
+
+def lease_from(ticket: Ticket, gpus: tuple[str, ...], since_s: float, **changes: Any) -> Lease:
+    """The lease that a ticket becomes, before its scope is up."""
+    fields = {
+        **{name: getattr(ticket, name) for name in _OF_TICKET}, "keeper": 0, "backend": "systemd",
+        "manager": "system", "unit": "", "cgroup": "", "gpus": gpus, "vram_peak_mib": (), "forced": 0,
+        "since_s": since_s,
+    }  # fmt: skip
+    return Lease(**{**fields, **changes})
 
 
 @record

@@ -20,7 +20,7 @@ class Place(Protocol):
 # Each of these costs a good part of what a whole run may take over systemd-run.
 BANNED = {
     "asyncio", "click", "collections", "contextlib", "ctypes", "dataclasses", "enum", "functools", "inspect",
-    "json", "logging", "lxml", "pathlib", "psutil", "pynvml", "pystemd", "random", "re", "rich", "shutil",
+    "json", "logging", "lxml", "pathlib", "psutil", "pynvml", "pystemd", "random", "re", "shutil",
     "signal", "socket", "sqlite3", "subprocess", "tempfile", "threading", "tomllib", "traceback", "typing",
     "uuid",
 }  # fmt: skip

@@ -23,7 +23,6 @@ CORE = (
 # Reached through their protocols, or not at all.
 OUTSIDE = (
     "click",
-    "rich",
     "pystemd",
     "psutil",
     "pynvml",
@@ -59,7 +58,7 @@ def test_the_core_together_imports_no_class_machinery() -> None:
 
 # What only some queues need comes when they do: a queue of a few jobs is over in the time of its imports.
 RARE = {
-    "dataclasses", "difflib", "hashlib", "inspect", "psutil", "rich", "subprocess", "slicer.cli.queue.live",
+    "dataclasses", "difflib", "hashlib", "inspect", "psutil", "subprocess", "slicer.cli.queue.live",
     "slicer.cli.queue.detach", "slicer.queue.detach.service", "slicer.queue.show.event_json",
     "slicer.config.property_names",
 }  # fmt: skip

@@ -205,8 +205,8 @@ def configured(
 
     Raises ConfigError.
     """
-    found = slices.read(environ, host(), user=user)
-    return plan(user=user, environ=environ, limits=found.limits, **options), found.warnings
+    limits, warnings = slices.read(environ, host(), user=user)
+    return plan(user=user, environ=environ, limits=limits, **options), warnings
 
 
 def _is_packaged(action: Action, place: str) -> bool:

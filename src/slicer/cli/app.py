@@ -5,6 +5,8 @@ from __future__ import annotations
 import errno
 import os
 import sys
+from collections.abc import Callable
+from typing import Any
 
 import click
 
@@ -14,13 +16,6 @@ from slicer.errors import EX_OK, EX_SLICER, SlicerError, UsageError
 from slicer.text import visible
 from slicer.version import __version__
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from typing import Any
-
-_COMPLETE = "_SLICER_COMPLETE"
-
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EIO)
 _INTERRUPTED = 130  # 128 + SIGINT, as a shell has it
 _BROKEN_PIPE = 141  # 128 + SIGPIPE
@@ -28,14 +23,14 @@ _BROKEN_PIPE = 141  # 128 + SIGPIPE
 # A command's name and its module in this package, in the order of the help.
 _COMMANDS = {
     "run": "run_help",
-    "hold": "hold_help",
-    "route": "route_help",
+    "hold": "run_help:hold",
+    "route": "run_help:route",
     "queue": "queue.run",
     "serve": "serve",
     "status": "status",
     "stop": "stop",
     "pause": "pause",
-    "resume": "resume",
+    "resume": "pause:resume_command",
     "set": "set",
     "history": "history",
     "usage": "usage",
@@ -45,7 +40,7 @@ _COMMANDS = {
     "routes": "routes.command",
     "doctor": "doctor",
     "install": "install",
-    "completion": "completion",
+    "completion": "complete",
     "simjob": "simjob",
 }
 
@@ -120,14 +115,13 @@ def app(ctx: click.Context) -> None:
 def main(arguments: list[str]) -> int:
     """Run one command line (without the program's name); returns the exit code and never raises."""
     output.escape_unprintable()
-    as_json = "--json" in _own(arguments)
-    return guarded(lambda: _dispatch(arguments), as_json=as_json)
+    own = arguments[: arguments.index("--")] if "--" in arguments else arguments
+    return guarded(lambda: _dispatch(arguments), as_json="--json" in own)
 
 
 def _dispatch(arguments: list[str]) -> Any:
     """Run one command line, or complete it; its result, or whatever it raises."""
-    instruction = os.environ.get(_COMPLETE)
-    if instruction:
+    if instruction := os.environ.get("_SLICER_COMPLETE"):
         from slicer.cli import complete
 
         return complete.answer(app, instruction, os.environ)
@@ -153,25 +147,15 @@ def guarded(action: Callable[[], Any], *, as_json: bool = False) -> int:
     return code if isinstance(code, int) else EX_OK
 
 
-def _own(arguments: list[str]) -> list[str]:
-    """The arguments before "--"."""
-    return arguments[: arguments.index("--")] if "--" in arguments else arguments
-
-
 def report(failure: Exception, *, as_json: bool = False) -> int:
     """Say on stderr what failed, as one line of text or of JSON; returns the exit code."""
     if os.environ.get("SLICER_DEBUG") == "1":
-        _trace(failure)
+        import traceback
+
+        for line in "".join(traceback.format_exception(failure)).splitlines():
+            print(visible(line), file=sys.stderr)
     told = failure if isinstance(failure, SlicerError) else _translated(failure)
     return say.error_json(told) if as_json else say.error(told)
-
-
-def _trace(failure: Exception) -> None:
-    """Print the whole traceback."""
-    import traceback
-
-    for line in "".join(traceback.format_exception(failure)).splitlines():
-        print(visible(line), file=sys.stderr)
 
 
 def _translated(failure: Exception) -> SlicerError:

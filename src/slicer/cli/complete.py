@@ -6,26 +6,26 @@ the names of jobs, profiles and programs. So only words that mean nothing to a s
 
 from __future__ import annotations
 
+import importlib
 import os
 import string
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import closing, suppress
 
 import click
 from click.shell_completion import CompletionItem, ShellComplete, split_arg_string
 
 from slicer.cli.runoptions import parse
+from slicer.config.profiles import Config
 from slicer.errors import EX_OK, EX_USAGE, SlicerError, UsageError
 from slicer.text import one_line
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
 
 SCRIPTS = {"bash": "slicer.bash", "zsh": "_slicer", "fish": "slicer.fish"}
 _DIRECTORY = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "_completions")
 _VARIABLE = "_SLICER_WORDS"
 
 _HARMLESS = frozenset(string.ascii_letters + string.digits + "._:@-")
+_Listed = Callable[[Config], tuple[Iterable[str], Callable[[str], str]]]  # names, and what is said of each
 _PLAIN = "plain"  # click's word for all but files, which the shell finds (and quotes) itself
 _COMMAND = "command"  # what follows is the job's command: the shell knows better than slicer how it goes on
 
@@ -50,7 +50,6 @@ def sifted(items: Iterable[CompletionItem]) -> list[CompletionItem]:
 
 
 def script(shell: str) -> str:
-    """The completion script for a shell of SCRIPTS."""
     with open(os.path.join(_DIRECTORY, SCRIPTS[shell]), encoding="utf-8") as file:
         return file.read()
 
@@ -77,7 +76,7 @@ def answer(app: click.Command, instruction: str, environ: Mapping[str, str]) -> 
 
 
 def _found(app: click.Command, words: list[str]) -> list[CompletionItem]:
-    """What may stand in place of the last word, sifted. The first word is slicer's own name."""
+    """The sifted completions of the last word. The first word is slicer's own name."""
     before, incomplete = words[1:-1], words[-1]
     start = _command_start(before)
     if start:
@@ -85,18 +84,15 @@ def _found(app: click.Command, words: list[str]) -> list[CompletionItem]:
     found = sifted(ShellComplete(app, {}, "slicer", "").get_completions(before, incomplete))
     option, equals, _ = incomplete.partition("=")
     if equals and option.startswith("--"):  # click leaves it out of its answer; shells want whole words
-        return [_attached(item, f"{option}=") for item in found]
+        return [
+            CompletionItem(f"{option}={item.value}", help=item.help) if item.type == _PLAIN else item
+            for item in found
+        ]
     return found
 
 
-def _attached(item: CompletionItem, option: str) -> CompletionItem:
-    if item.type != _PLAIN:
-        return item
-    return CompletionItem(option + item.value, help=item.help)
-
-
 def _command_start(before: list[str]) -> int:
-    """Where the command of a job begins among the arguments before the incomplete one, 0 for nowhere yet."""
+    """The index at which a job's command begins in these arguments, 0 if it has not begun."""
     if not before or before[0] not in ("run", "hold", "route"):
         return 0
     try:
@@ -124,54 +120,34 @@ def jobs(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[st
     return []
 
 
-def live_properties(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
-    """The properties of a running job that can be changed, each with its "="."""
-    from slicer.config.live import CHANGEABLE
+def _named(listed: _Listed) -> Callable[[click.Context, click.Parameter, str], list[CompletionItem]]:
+    """A completion of the names that ``listed`` finds in the configuration, with its text about each."""
 
-    return [f"{name}=" for name in CHANGEABLE if name.startswith(incomplete)]
+    def names(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+        from slicer.config.profiles import host, load
 
+        with suppress(SlicerError):
+            found, about = listed(load(os.environ, host()))
+            return [CompletionItem(name, help=about(name)) for name in harmless(found, incomplete)]
+        return []
 
-def profiles(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """The names of the profiles, and what they say of themselves."""
-    from slicer.config.profiles import host, load
-
-    with suppress(SlicerError):
-        config = load(os.environ, host())
-        names = harmless(config.names(), incomplete)
-        return [CompletionItem(name, help=config.profile(name).description) for name in names]
-    return []
+    return names
 
 
-def slots(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """The names of the slots, and how many there are."""
-    from slicer.config.profiles import host, load
+def _described(section: str) -> _Listed:
+    """The names in a section of the configuration, and what each says of itself."""
 
-    with suppress(SlicerError):
-        limits = load(os.environ, host()).slots
-        return [CompletionItem(name, help=f"of {limits[name]}") for name in harmless(limits, incomplete)]
-    return []
+    def listed(config: Config) -> tuple[Iterable[str], Callable[[str], str]]:
+        found = importlib.import_module(f"slicer.config.{section}").load(config)
+        return found, lambda name: str(found[name].description)
 
-
-def routes(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """The names of the routes, and what they say of themselves."""
-    from slicer.config.profiles import host, load
-    from slicer.config.routes import load as load_routes
-
-    with suppress(SlicerError):
-        found = load_routes(load(os.environ, host()))
-        return [CompletionItem(name, help=found[name].description) for name in harmless(found, incomplete)]
-    return []
+    return listed
 
 
-def servers(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """The names of the servers, and what they say of themselves."""
-    from slicer.config.profiles import host, load
-    from slicer.config.serve import load as load_servers
-
-    with suppress(SlicerError):
-        found = load_servers(load(os.environ, host()))
-        return [CompletionItem(name, help=found[name].description) for name in harmless(found, incomplete)]
-    return []
+profiles = _named(lambda config: (config.names(), lambda name: config.profile(name).description))
+slots = _named(lambda config: (config.slots, lambda name: f"of {config.slots[name]}"))
+routes = _named(_described("routes"))
+servers = _named(_described("serve"))
 
 
 def wraps(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
@@ -186,11 +162,18 @@ def wraps(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[C
     return []
 
 
-def properties(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+def properties(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
     """The names of systemd's properties that a job may have, up to the "="."""
     from slicer.config.properties import NAMES
 
-    return [CompletionItem(f"{name}=") for name in NAMES if name.startswith(incomplete)]
+    return [f"{name}=" for name in NAMES if name.startswith(incomplete)]
+
+
+def live_properties(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
+    """Those of a running job that can be changed."""
+    from slicer.config.live import CHANGEABLE
+
+    return [f"{name}=" for name in CHANGEABLE if name.startswith(incomplete)]
 
 
 def share_modes(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
@@ -235,3 +218,28 @@ def _files(directory: str) -> list[str]:
         return os.listdir(directory)
     except (FileNotFoundError, NotADirectoryError, PermissionError):
         return []  # PATH may name what is not there, or not for us
+
+
+@click.command(
+    "completion",
+    short_help="Print the completion script for bash, zsh or fish.",
+    epilog="""\
+\b
+Examples:
+  eval "$(slicer completion bash)"           in ~/.bashrc
+  eval "$(slicer completion zsh)"            in ~/.zshrc, after compinit
+  slicer completion fish | source            in ~/.config/fish/config.fish
+
+\b
+`slicer install` puts all three where each shell looks by itself, and
+`slicer install --user` does so for bash and fish.""",
+)
+@click.argument("shell", type=click.Choice(tuple(SCRIPTS)), metavar="bash|zsh|fish")
+def command(shell: str) -> int:
+    """Print the script by which a shell completes slicer's command line.
+
+    Completed are commands, options, profiles, GPUs, properties, and the names, ids and units of jobs. Words
+    of a job's own command are completed as they would be without slicer.
+    """
+    click.echo(script(shell), nl=False)
+    return EX_OK

@@ -3,13 +3,27 @@
 from __future__ import annotations
 
 import os
+import shutil
+import textwrap
+from typing import Any
 
 import click
 
 from slicer.cli import output
+from slicer.columns import BAD, FAINT, GOOD, HEADING, WARNING, Line, aligned
+from slicer.doctor.model import SEVERITIES, Finding, Report, worst
 from slicer.errors import EX_OK
+from slicer.text import counted
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from slicer.doctor.model import Severity
 
 _EX_UNWELL = 1
+_WIDEST = 100  # columns of running text
+_MARKS = {"problem": ("✗", "x"), "warning": ("!", "!"), "note": ("·", "-"), None: ("✓", "+")}
+STYLES = {"problem": BAD, "warning": WARNING, "note": "", None: GOOD}
+_TITLES = {"gpus": "GPUs"}
 
 
 @click.command(
@@ -49,11 +63,95 @@ def command(as_json: bool, verbose: bool) -> int:
 
     report = examine(os.environ, os.geteuid())
     if as_json:
-        from slicer.cli.doctor_json import document
-
-        output.show_json(document(report))
+        output.show_json(_document(report))
     else:
-        from slicer.cli.doctor_text import lines
-
-        output.show(lines(report, verbose=verbose), cuts=False)
+        output.show(_lines(report, verbose=verbose), cuts=False)
     return EX_OK if report.is_well else _EX_UNWELL
+
+
+def _lines(report: Report, *, verbose: bool = False) -> list[Line]:
+    """The whole report. ``verbose``: with all facts, and the reasons of notes."""
+    width = min(_WIDEST, shutil.get_terminal_size((_WIDEST, 24)).columns)
+    shown = _areas(report)
+    for verdict in report.verdicts if verbose else ():
+        if verdict.facts:
+            rows = aligned([(f"  {name}", value) for name, value in verdict.facts], "ll")
+            title = _TITLES.get(verdict.area, verdict.area)
+            shown += [Line(""), Line(title, HEADING), *map(Line, rows)]
+    for found in report.findings:
+        shown += [Line(""), *_finding(found, width, is_told_why=verbose or found.kind.severity != "note")]
+    more = [] if verbose else [Line("slicer doctor -v shows all that was looked at.", FAINT)]
+    severities = [each.kind.severity for each in report.findings]
+    parts = [counted(severities.count(each), each) for each in SEVERITIES if each in severities]
+    told = f"{', '.join(parts)}." if parts else "Nothing to mend."
+    return [*shown, Line(""), Line(told, HEADING), *more]
+
+
+def mark(severity: Severity | None) -> str:
+    """The sign of a severity; None: all is well."""
+    drawn, plain = _MARKS[severity]
+    return drawn if output.may_draw() else plain
+
+
+def headline(found: Finding) -> str:
+    """A finding in one line, without its mark."""
+    return f"{found.kind.title}: {found.what}"
+
+
+def _areas(report: Report) -> list[Line]:
+    severities = [worst(verdict.findings) for verdict in report.verdicts]
+    rows = [
+        (mark(severity), _TITLES.get(verdict.area, verdict.area), verdict.summary)
+        for severity, verdict in zip(severities, report.verdicts, strict=True)
+    ]
+    texts = aligned(rows, "lll")
+    return [Line(text, STYLES[severity]) for text, severity in zip(texts, severities, strict=True)]
+
+
+def _finding(found: Finding, width: int, *, is_told_why: bool) -> list[Line]:
+    severity = found.kind.severity
+    said = f"{headline(found)} [{found.kind.id}]"
+    head = textwrap.wrap(
+        said, width, initial_indent=f"{mark(severity)} ", subsequent_indent="  ", break_on_hyphens=False
+    )
+    shown = [Line(text, STYLES[severity]) for text in head]
+    if is_told_why:
+        why = textwrap.wrap(found.kind.why, width, initial_indent="  ", subsequent_indent="  ")
+        shown += [Line(text, FAINT) for text in why]
+    return [*shown, *(Line(f"    {command}") for command in found.mend)]
+
+
+def _document(report: Report) -> dict[str, Any]:
+    return {
+        "well": report.is_well,
+        **output.picked(report.who, "user uid manager"),
+        "findings": [
+            {
+                "id": found.kind.id,
+                "area": verdict.area,
+                **output.picked(found.kind, "severity title"),
+                "what": found.what,
+                "why": found.kind.why,
+                "mend": found.mend,
+            }
+            for verdict in report.verdicts
+            for found in verdict.findings
+        ],
+        "areas": [
+            {
+                "area": verdict.area,
+                "state": worst(verdict.findings) or "ok",
+                "summary": verdict.summary,
+                "facts": [{"name": name, "value": value} for name, value in verdict.facts],
+            }
+            for verdict in report.verdicts
+        ],
+        "profiles": [
+            {
+                "profile": acts.profile,
+                "enforced": acts.acting,
+                "not_enforced": [{"property": name, "why": why} for name, why in acts.idle],
+            }
+            for acts in report.profiles
+        ],
+    }

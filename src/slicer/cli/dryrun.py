@@ -6,29 +6,20 @@ import os
 from contextlib import suppress
 
 from slicer.cli import output, say
-from slicer.cli.output import Column
 from slicer.columns import Line
 from slicer.config import profiles
-from slicer.config.profile_report import NEEDS, settings
+from slicer.config.profile_report import NEEDS, Setting, settings
 from slicer.errors import BrokerError, GpuError, InfeasibleError, NoGpu
 from slicer.gpu.observer import GpuObserver
 from slicer.job import granting, scope
-from slicer.job.plan import (
-    choose_backend,
-    environment,
-    idle_sharing,
-    may_be_fenced,
-    needs_of,
-    plan_of,
-    requester_of,
-    spec_of,
-    why_not_driver,
-)
+from slicer.job import plan as plans
+from slicer.job.plan import Invocation, Plan
 from slicer.job.words import describe_busy, describe_resources
 from slicer.kernel.proc import now_s
 from slicer.kernel.users import other_user
+from slicer.ledger.ledger import Ledger
 from slicer.ledger.status import existing_ledger
-from slicer.model import Busy
+from slicer.model import Busy, Gpu, ScopeSpec
 from slicer.quantity import format_duration
 from slicer.record import record
 from slicer.share.words import wants
@@ -37,17 +28,13 @@ from slicer.text import command_text
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from slicer.backend import Backend
-    from slicer.config.profile_report import Setting
-    from slicer.job.plan import Invocation, Plan
-    from slicer.ledger.ledger import Ledger
-    from slicer.model import Gpu, ScopeSpec
 
 _ID = "<id>"  # of a job that does not come to be
 
 
 @record
 class Forecast:
-    """What the ledger would say now, and the GPUs that the job would get.
+    """The ledger's answer at this moment, and the GPUs that the job would get.
 
     ``is_free`` is None where that is not known. ``busy`` says what the job would wait for.
     """
@@ -61,18 +48,23 @@ class Forecast:
 def show(invocation: Invocation) -> None:
     """Print the plan of a job. Raises what running it would raise before its lease."""
     ledger = existing_ledger(os.environ, say.line)
-    plan = plan_of(invocation, os.environ, ledger)
+    plan = plans.plan_of(invocation, os.environ, ledger)
     for warning in plan.config.warnings:
         say.line(warning)
-    backend = choose_backend(plan)
-    backend.connect()
-    backend.close()
+    backend = usable_backend(plan)
     output.show(lines(plan, backend, forecast_of(plan, backend, ledger)))
 
 
+def usable_backend(plan: Plan) -> Backend:
+    """The backend that the job would have, which can be reached. Raises BackendError."""
+    backend = plans.choose_backend(plan)
+    backend.connect()
+    backend.close()
+    return backend
+
+
 def lines(plan: Plan, backend: Backend, forecast: Forecast) -> list[Line]:
-    """The plan for people."""
-    spec = spec_of(_ID, plan, backend)
+    spec = plans.spec_of(_ID, plan, backend)
     values = settings(plan.config, plan.invocation.profile, plan.invocation.overrides)
     return [
         *output.rows(_overview(plan, backend, spec, forecast, values)),
@@ -84,7 +76,7 @@ def lines(plan: Plan, backend: Backend, forecast: Forecast) -> list[Line]:
 
 
 def forecast_of(plan: Plan, backend: Backend, ledger: Ledger | None) -> Forecast:
-    """What the ledger would say now of the job. Takes nothing."""
+    """Ask the ledger for its answer at this moment. Takes nothing."""
     if plan.nested:
         return Forecast("nothing more than the job around it holds", ())
     vram_mib = plan.profile.vram_mib if plan.need_gpus else None
@@ -109,11 +101,11 @@ def forecast_of(plan: Plan, backend: Backend, ledger: Ledger | None) -> Forecast
 def _preview(
     plan: Plan, backend: Backend, ledger: Ledger | None
 ) -> tuple[tuple[str, ...] | Busy, tuple[Gpu, ...]]:
-    """What the ledger would answer, and the GPUs there are. Raises InfeasibleError, NoGpu, GpuError."""
+    """The ledger's answer and the machine's GPUs. Raises InfeasibleError, NoGpu, GpuError."""
     spec = scope.spec(plan.profile, backend.manager, _ID, plan.invocation.name, plan.invocation.command)
-    asker = requester_of(_ID, plan, backend, spec)
+    asker = plans.requester_of(_ID, plan, backend, spec)
     observer = GpuObserver(plan.config.policy)
-    wanted = granting.prepare(plan.broker, asker, needs_of(plan), observer)
+    wanted = granting.prepare(plan.broker, asker, plans.needs_of(plan), observer)
     try:
         found = granting.preview(plan.broker, wanted, ledger)
         if plan.broker and found and not isinstance(found, Busy):
@@ -128,6 +120,7 @@ def _overview(
     plan: Plan, backend: Backend, spec: ScopeSpec, forecast: Forecast, values: tuple[Setting, ...]
 ) -> list[tuple[str, str]]:
     profile, invocation = plan.profile, plan.invocation
+    manager, unit = _place(plan, backend, spec)
     limit = "none" if profile.timeout_s is None else format_duration(profile.timeout_s)
     ended = f"ended, SIGKILL after {format_duration(scope.stop_timeout_s(profile))}"
     leftovers = "waited for" if profile.linger else ended
@@ -138,15 +131,15 @@ def _overview(
         ("program", plan.program),
         ("name", invocation.name or "none"),
         ("profile", f"{profile.name} ({chosen})"),
-        ("backend", _backend(plan, backend)),
-        ("unit", _unit(plan, backend, spec)),
+        ("backend", manager),
+        ("unit", unit),
         ("lease", forecast.text),
         *((each.name, f"{each.value} ({each.source})") for each in values if _is_wanted(each)),
         ("timeout", f"{limit} ({profile.sources['timeout_s']})"),
         ("leftovers", f"{leftovers} ({profile.sources['linger']})"),
         ("threads", f"{profile.threads} ({profile.sources['threads']})"),
     ]
-    if plan.broker or may_be_fenced(plan) or profile.fence == "off":
+    if plan.broker or plans.may_be_fenced(plan) or profile.fence == "off":
         from slicer.job import fencing
 
         rows.append(("fence", fencing.described(plan, backend)))
@@ -158,20 +151,17 @@ def _overview(
 
 
 def _sharing(plan: Plan) -> str:
-    """What is preloaded, and why or why not."""
+    """The preloaded library, or the reason why there is none."""
     order = plan.sharing
     if order is None:
-        return f"nothing is preloaded: {idle_sharing(plan)}"
+        return f"nothing is preloaded: {plans.idle_sharing(plan)}"
     if not order.is_active:
         by_driver = ", and the driver alone is to keep the cap" if order.limit_mib else ""
         return f"nothing is preloaded{by_driver}: {order.problem}"
     mode = f" ({order.mode})" if order.wants != "cap" else ""
-    asked = ", and the driver is asked to keep the cap, too" if _may_ask_driver(plan) else ""
+    may_ask = order.limit_mib and not plans.why_not_driver(plan)
+    asked = ", and the driver is asked to keep the cap, too" if may_ask else ""
     return f"{wants(order.wants, order.limit_mib)}{mode}, by {order.library} in {plan.program}{asked}"
-
-
-def _may_ask_driver(plan: Plan) -> bool:
-    return plan.sharing is not None and bool(plan.sharing.limit_mib) and not why_not_driver(plan)
 
 
 def _is_wanted(setting: Setting) -> bool:
@@ -180,24 +170,21 @@ def _is_wanted(setting: Setting) -> bool:
     return setting.name in NEEDS and (setting.value != "0" or setting.name not in ("gpus", "cpu_slots"))
 
 
-def _backend(plan: Plan, backend: Backend) -> str:
-    if backend.name == "inner":
-        return "none of its own: inside a job that holds what it needs"
-    if backend.name == "plain":
-        return "plain: limits are best effort"
-    through = ", through the broker" if plan.broker else ""
-    return f"systemd, {'your own' if backend.manager == 'user' else 'the system'} manager{through}"
-
-
-def _unit(plan: Plan, backend: Backend, spec: ScopeSpec) -> str:
+def _place(plan: Plan, backend: Backend, spec: ScopeSpec) -> tuple[str, str]:
+    """The backend and the unit."""
     if backend.name == "inner":
         outer = plan.outer.leases[-1]
-        return f"{outer.unit or 'none'} (of the job around it, {outer.job})"
-    return "none" if backend.name == "plain" else f"{spec.unit} in {spec.slice}"
+        unit = f"{outer.unit or 'none'} (of the job around it, {outer.job})"
+        return "none of its own: inside a job that holds what it needs", unit
+    if backend.name == "plain":
+        return "plain: limits are best effort", "none"
+    through = ", through the broker" if plan.broker else ""
+    whose = "your own" if backend.manager == "user" else "the system"
+    return f"systemd, {whose} manager{through}", f"{spec.unit} in {spec.slice}"
 
 
 def _properties(plan: Plan, backend: Backend, spec: ScopeSpec, values: tuple[Setting, ...]) -> list[Line]:
-    """What systemd is told. What acts is judged by the manager's own cgroup: the scope is not there yet."""
+    """The properties of the scope. There is none yet, so the manager's own cgroup tells which of them act."""
     uid = os.geteuid()
     top = f"/user.slice/user-{uid}.slice/user@{uid}.service" if backend.manager == "user" else ""
     acting, idle = backend.enforced(spec, top)
@@ -213,13 +200,13 @@ def _properties(plan: Plan, backend: Backend, spec: ScopeSpec, values: tuple[Set
         )
         for made in spec.properties
     ]
-    return output.table((Column("PROPERTY"), Column("VALUE", cap=40), Column("ACTS"), Column("FROM")), rows)
+    return output.table("PROPERTY | VALUE<40 | ACTS | FROM", rows)
 
 
 def _environment(plan: Plan, gpus: tuple[str, ...]) -> list[Line]:
     """The variables that the command finds other than slicer did, and why."""
     profile = plan.profile
-    made = environment(plan, gpus, _ID)
+    made = plans.environment(plan, gpus, _ID)
     threads = profiles.thread_env(profile.threads)
     rows = []
     for name, value in made.items():
@@ -236,4 +223,4 @@ def _environment(plan: Plan, gpus: tuple[str, ...]) -> list[Line]:
         else:
             source = "the lease" if gpus else f"slice {profile.slice}: {profile.sources['slice']}"
         rows.append((name, value or '""', source))
-    return output.table((Column("ENVIRONMENT"), Column("VALUE", cap=44), Column("FROM")), rows)
+    return output.table("ENVIRONMENT | VALUE<44 | FROM", rows)

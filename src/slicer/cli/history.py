@@ -4,31 +4,33 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Callable
+from typing import Any
 
 import click
 
 from slicer.cli import output, say
-from slicer.cli.output import Column
-from slicer.cli.since import since as began_since
+from slicer.cli.common import since as began_since
 from slicer.columns import Line
 from slicer.errors import UsageError
 from slicer.kernel.signals import signal, signal_name
-from slicer.model import job_of_unit
+from slicer.kernel.users import group_name, user_name
+from slicer.model import Outcome, job_of_unit
 from slicer.outcome.history import default_path, read
 from slicer.outcome.outcome_file import outcome_json
 from slicer.quantity import format_duration, format_size
+from slicer.record import as_dict, record
 from slicer.share.words import details as sharing_rows
-from slicer.text import command_text, slots_words
+from slicer.text import command_text, one_line, slots_words, visible
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from typing import Any
-
-    from slicer.model import Outcome
+    from slicer.broker.accounts.reading import AccountRow
 
 _SHORT_ID = 8
+_MOST_COMMAND = 160
 _COMMAND = 32  # columns of a terminal, before other figures have room
+_TAIL = "CPU>!3 | MEMORY>!2 | VRAM>!1 | WAITED>!4 | NAME: COMMAND"
 _FULL_DATE_S = 300 * 86400
 
 
@@ -77,58 +79,49 @@ def command(
     have that name.
     """
     limits = {"limit": number + 1 if number else None, "name": name, "since": began_since(since)}
-    is_narrowed = bool(since or name or job)
     if all_users:
-        _show_all_users(job, number, is_narrowed, as_json, limits)
-        return
-    path = default_path()
-    outcomes = find_outcomes(path, job, **limits)
-    _check_found(job, outcomes, path)
-    has_more = 0 < number < len(outcomes)
-    outcomes = outcomes[: number or None]
-    outcomes.reverse()  # the newest where the eye is: above the prompt
-    if as_json:
-        output.show_json({"outcomes": [outcome_json(each) for each in outcomes], "has_more": has_more})
-    elif job is not None and len(outcomes) == 1:
-        output.show(details(outcomes[0]), cuts=False)
+        shown = _of_all(job, **limits)
     else:
-        output.show(table(outcomes, time.time()) if outcomes else [Line("No jobs yet.")])
-        _say_more(number, is_narrowed and has_more)
+        path = default_path()
+        shown = _Shown("outcomes", path, find_outcomes(path, job, **limits), outcome_json, details, table)
+    if job is not None and not shown.found:
+        hint = "slicer status shows those that run"
+        raise UnknownOutcome(f"no ended job {job!r}", where=shown.path, hint=hint)
+    has_more = 0 < number < len(shown.found)
+    found = shown.found[: number or None]
+    found.reverse()  # the newest where the eye is: above the prompt
+    if as_json:
+        output.show_json({shown.word: [shown.data(each) for each in found], "has_more": has_more})
+    elif job is not None and len(found) == 1:
+        output.show(shown.details(found[0]), cuts=all_users)
+    else:
+        output.show(shown.table(found, time.time()) if found else [Line("No jobs yet.")])
+        if has_more and (since or name or job):  # else nobody expects more
+            say.line(f"only the last {number} of them: -n 0 shows all")
 
 
-def _show_all_users(
-    job: str | None, number: int, is_narrowed: bool, as_json: bool, limits: dict[str, Any]
-) -> None:
-    from slicer.broker.accounts.reading import PATH
-    from slicer.cli import history_all
+@record
+class _Shown:
+    """The jobs that are asked for, the newest first, and how they are shown."""
+
+    word: str  # for them in JSON
+    path: str
+    found: list[Any]
+    data: Callable[[Any], dict[str, Any]]
+    details: Callable[[Any], list[Line]]
+    table: Callable[[list[Any], float], list[Line]]
+
+
+def _of_all(job: str | None, **limits: Any) -> _Shown:
+    """The jobs of everybody, as the broker has booked them."""
+    from slicer.broker.accounts import reading
 
     if os.geteuid():
         hint = "slicer usage shows what your own jobs used"
         raise UsageError("only root may see the jobs of all users", where="--all-users", hint=hint)
-    found = history_all.find(PATH, job, **limits)
-    _check_found(job, found, PATH)
-    has_more = 0 < number < len(found)
-    found = found[: number or None]
-    found.reverse()
-    if as_json:
-        output.show_json({"jobs": [history_all.row_json(each) for each in found], "has_more": has_more})
-    elif job is not None and len(found) == 1:
-        output.show(history_all.details(found[0]))
-    else:
-        output.show(history_all.table(found, time.time()) if found else [Line("No jobs yet.")])
-        _say_more(number, is_narrowed and has_more)
-
-
-def _check_found(job: str | None, found: Sequence[object], path: str) -> None:
-    if job is not None and not found:
-        hint = "slicer status shows those that run"
-        raise UnknownOutcome(f"no ended job {job!r}", where=path, hint=hint)
-
-
-def _say_more(number: int, is_wanted: bool) -> None:
-    """Who asked for nothing in particular expects no more."""
-    if is_wanted:
-        say.line(f"only the last {number} of them: -n 0 shows all")
+    path = reading.PATH
+    found = _find(lambda **more: reading.jobs(path, **more), job, limits)
+    return _Shown("jobs", path, found, row_json, row_details, row_table)
 
 
 def find_outcomes(path: str, job: str | None, **limits: Any) -> list[Outcome]:
@@ -136,28 +129,23 @@ def find_outcomes(path: str, job: str | None, **limits: Any) -> list[Outcome]:
 
     ``limits`` are arguments of :func:`slicer.outcome.history.read`.
     """
+    return _find(lambda **more: read(path, **more), job, limits)
+
+
+def _find(read: Callable[..., list[Any]], job: str | None, limits: dict[str, Any]) -> list[Any]:
     if job is None:
-        return read(path, **limits)
+        return read(**limits)
     word = job_of_unit(job)
-    exact = [outcome for outcome in read(path, job=word, **limits) if outcome.job == word]
-    if exact:
-        return exact
-    named = [] if limits.get("name") else read(path, **{**limits, "name": _literal(job)})
-    return named or read(path, job=word, **limits)
-
-
-def _literal(name: str) -> str:
-    """A pattern that matches this name alone."""
-    return "".join(f"[{c}]" if c in "*?[" else c for c in name)
+    by_id = read(job=word, **limits)
+    exact = [each for each in by_id if each.job == word]
+    if exact or limits.get("name"):
+        return exact or by_id
+    literal = "".join(f"[{c}]" if c in "*?[" else c for c in job)  # a pattern that matches it alone
+    return read(**{**limits, "name": literal}) or by_id
 
 
 def table(outcomes: list[Outcome], now: float) -> list[Line]:
     """One line a job. ``now`` is in seconds since the epoch."""
-    columns = (
-        Column("STARTED"), Column("JOB"), Column("ENDED"), Column("WALL", right=True),
-        Column("CPU", right=True, spare=3), Column("MEMORY", right=True, spare=2),
-        Column("VRAM", right=True, spare=1), Column("WAITED", right=True, spare=4), Column("NAME: COMMAND"),
-    )  # fmt: skip
     rows = [
         (
             _when(outcome.started_at, now),
@@ -167,17 +155,12 @@ def table(outcomes: list[Outcome], now: float) -> list[Line]:
             _time(outcome.usage.cpu_s),
             format_size(outcome.usage.memory_peak_bytes),
             format_size(max(outcome.vram_peak_mib) << 20) if outcome.vram_peak_mib else "-",
-            format_duration(outcome.waited_s) if outcome.waited_s >= 0.1 else "-",
-            _what(outcome),
+            _waited(outcome.waited_s),
+            f"{outcome.name}: " * bool(outcome.name) + command_text(outcome.command),
         )
         for outcome in outcomes
     ]
-    return output.table(columns, rows, least=_COMMAND)
-
-
-def _what(outcome: Outcome) -> str:
-    command = command_text(outcome.command)
-    return f"{outcome.name}: {command}" if outcome.name else command
+    return output.table(f"STARTED | JOB | ENDED | WALL> | {_TAIL}", rows, least=_COMMAND)
 
 
 def ended(outcome: Outcome) -> str:
@@ -194,15 +177,25 @@ def _when(started_at: float, now: float) -> str:
     return time.strftime(form, time.localtime(started_at))
 
 
+def _precisely(at: float) -> str:
+    return time.strftime("%Y-%m-%d %H:%M:%S %z", time.localtime(at))
+
+
 def _time(seconds: float | None) -> str:
     return "-" if seconds is None else format_duration(seconds)
 
 
+def _waited(seconds: float) -> str:
+    return format_duration(seconds) if seconds >= 0.1 else "-"
+
+
 def details(outcome: Outcome) -> list[Line]:
-    """Every field of one outcome."""
     used = outcome.usage
     held = [f"GPU {uuid}" for uuid in outcome.gpus]
     held += slots_words(outcome.slots)
+    paused = "-" if outcome.paused_s is None else "never"
+    if outcome.paused_s is not None and outcome.paused_s >= 0.001:
+        paused = f"for {format_duration(outcome.paused_s)} of it"
     code = f"{ended(outcome)}, exit code {outcome.exit_code}"
     if outcome.signal is not None and signal_name(outcome.signal) != ended(outcome):
         code += f", {signal_name(outcome.signal)}"
@@ -216,16 +209,16 @@ def details(outcome: Outcome) -> list[Line]:
             ("name", outcome.name or "-"),
             ("command", command_text(outcome.command, limit=100_000)),
             ("profile", outcome.profile),
-            ("user", _user(outcome.uid)),
+            ("user", f"{user_name(outcome.uid)} ({outcome.uid})"),
             ("unit", f"{outcome.unit} in {outcome.slice}" if outcome.unit else "none"),
             ("backend", f"{outcome.backend}, {outcome.manager} manager" if outcome.unit else outcome.backend),
             ("held", (", ".join(held) or "nothing") + (" (not free: forced)" if outcome.forced else "")),
             ("GPU memory", _vram(outcome)),
-            ("started", time.strftime("%Y-%m-%d %H:%M:%S %z", time.localtime(outcome.started_at))),
+            ("started", _precisely(outcome.started_at)),
             ("waited", format_duration(outcome.waited_s)),
             ("ended", code),
             ("wall time", format_duration(outcome.wall_s)),
-            ("paused", _paused(outcome)),
+            ("paused", paused),
             (
                 "CPU time",
                 f"{_time(used.cpu_s)} (user {_time(used.cpu_user_s)}, system {_time(used.cpu_system_s)})",
@@ -263,30 +256,14 @@ _AT_TERMINAL = {
 }  # fmt: skip
 
 
-def _paused(outcome: Outcome) -> str:
-    if outcome.paused_s is None:
-        return "-"
-    return f"for {format_duration(outcome.paused_s)} of it" if outcome.paused_s >= 0.001 else "never"
-
-
 def _changed(outcome: Outcome) -> str:
-    """What was set while it ran, and by whom."""
-    parts = []
-    if outcome.changed:
-        parts.append(f"{', '.join(outcome.changed)} (slicer set)")
-    if outcome.changed_outside:
-        parts.append(f"{', '.join(outcome.changed_outside)} (from outside)")
-    return "; ".join(parts) or "nothing"
-
-
-def _user(uid: int) -> str:
-    from slicer.kernel.users import user_name
-
-    return f"{user_name(uid)} ({uid})"
+    """The properties that were changed while it ran, and the origin of each change."""
+    changes = (("slicer set", outcome.changed), ("from outside", outcome.changed_outside))
+    return "; ".join(f"{', '.join(names)} ({by})" for by, names in changes if names) or "nothing"
 
 
 def _vram(outcome: Outcome) -> str:
-    """What was declared for each GPU, and the most that was seen in use on each."""
+    """The memory declared for each GPU, and the peak on each."""
     if not outcome.gpus:
         return "-"
     declared = "not declared"
@@ -301,3 +278,75 @@ def _stalled(outcome: Outcome) -> str:
     used = outcome.usage
     waits = (("CPU", used.pressure_cpu_s), ("memory", used.pressure_memory_s), ("IO", used.pressure_io_s))
     return ", ".join(f"{_time(seconds)} for {what}" for what, seconds in waits)
+
+
+# -- of all users, for root ---------------------------------------------------------------------------------
+
+
+def row_table(found: list[AccountRow], now: float) -> list[Line]:
+    """One line a job. ``now`` is in seconds since the epoch."""
+    cells = [
+        (
+            _when(each.granted_at, now), user_name(each.uid), each.job[:_SHORT_ID], row_ended(each),
+            format_duration(each.held_s), str(len(each.gpus.split())) if each.gpus else "-",
+            _time(each.cpu_s), format_size(each.memory_peak_bytes), _peak(each), _waited(each.waited_s),
+            _row_what(each),
+        )
+        for each in found
+    ]  # fmt: skip
+    return output.table(f"STARTED | USER | JOB | ENDED | HELD> | GPUS> | {_TAIL}", cells, least=_COMMAND)
+
+
+def row_details(each: AccountRow) -> list[Line]:
+    gpus = [f"GPU {uuid}" for uuid in each.gpus.split()]
+    code = row_ended(each) if each.exit_code is None else f"{row_ended(each)}, exit code {each.exit_code}"
+    return output.rows(
+        [
+            ("job", each.job),
+            ("name", each.name or "-"),
+            ("command", visible(each.command) or "-"),
+            ("profile", each.profile or "-"),
+            ("user", f"{user_name(each.uid)} ({each.uid})"),
+            ("booked for", f"{group_name(each.gid)} ({each.gid})"),
+            ("held", ", ".join([*gpus, *each.slots.split()]) or "nothing"),
+            ("as GPUs", f"{each.gpu_rate:.2f}"),
+            ("GPU memory", f"{format_size(each.vram_mib << 20)} held" if each.vram_mib else "-"),
+            ("GPU peak", _peak(each)),
+            ("granted", _precisely(each.granted_at)),
+            ("waited", format_duration(each.waited_s)),
+            ("ended", code),
+            ("held for", format_duration(each.held_s)),
+            ("CPU time", _time(each.cpu_s)),
+            ("memory peak", format_size(each.memory_peak_bytes)),
+        ]
+    )
+
+
+def _peak(each: AccountRow) -> str:
+    return "-" if each.vram_peak_mib is None else format_size(each.vram_peak_mib << 20)
+
+
+def row_ended(each: AccountRow) -> str:
+    """How a job ended, in a word or two. Unknown if its client was killed with it."""
+    if each.reason in ("oom-kill", "timeout", "stopped", "signal"):
+        return each.reason
+    if each.exit_code is None:
+        return "unknown"
+    return "ok" if each.exit_code == 0 else f"exit {each.exit_code}"
+
+
+def row_json(each: AccountRow) -> dict[str, Any]:
+    data = {name: value for name, value in as_dict(each).items() if name != "grant_key"}
+    data = {name: round(value, 6) if isinstance(value, float) else value for name, value in data.items()}
+    slots = dict(word.rsplit("=", 1) for word in each.slots.split())
+    return {
+        **data, "user": user_name(each.uid), "group": group_name(each.gid), "gpus": each.gpus.split(),
+        "slots": {name: int(count) for name, count in slots.items()},
+    }  # fmt: skip
+
+
+def _row_what(each: AccountRow) -> str:
+    command = one_line(each.command, _MOST_COMMAND)
+    if each.name == os.path.basename(each.command.partition(" ")[0]):
+        return command  # it has got no name of its own
+    return f"{each.name}: {command}" if each.name and command else each.name or command or "-"

@@ -1,4 +1,4 @@
-"""``slicer hold``: a lease around a command or a shell, without a scope. Imports neither click nor rich."""
+"""``slicer hold``: a lease around a command or a shell, without a scope. Imports no click."""
 
 from __future__ import annotations
 

@@ -7,23 +7,9 @@ import os
 import click
 
 from slicer.backend import broker_units
-from slicer.backend.install_units import (
-    Plan,
-    apply,
-    configured,
-    going,
-    plan,
-    remove,
-)
-from slicer.cli import (
-    complete,
-    install_broker,
-    install_closed,
-    install_serve,
-    install_words,
-    output,
-    say,
-)
+from slicer.backend.install_units import Plan, configured, going, plan
+from slicer.cli import complete, install_broker, install_closed, install_serve, output, say
+from slicer.cli.install_words import Way, done, tell
 from slicer.columns import Line
 from slicer.config import files
 from slicer.errors import EX_OK, UsageError
@@ -74,30 +60,19 @@ pages.""",
 @click.option("--force", is_flag=True, help="Overwrite, or remove, files that somebody edited as well.")
 @click.option("--dry-run", is_flag=True, help="Only print what would be done.")
 def command(
-    user: bool,
-    user_delegation: bool,
-    broker: bool,
-    closed_shop: bool,
-    server: str | None,
-    run_as: str | None,
-    undo: bool,
-    yes: bool,
-    removing: bool,
-    force: bool,
-    dry_run: bool,
-) -> int:
+    user: bool, user_delegation: bool, broker: bool, closed_shop: bool, server: str | None,
+    run_as: str | None, undo: bool, yes: bool, removing: bool, force: bool, dry_run: bool,
+) -> int:  # fmt: skip
     """Install slicer's systemd units, completion for shells and manual pages. Safe to repeat.
 
     They go below /usr/local, and systemd is told. A file that somebody edited is left alone. Changes that
     stay are made with `systemctl edit gpu.slice`, or in the configuration before another `slicer install`.
     With --broker --remove only the broker goes, with --serve NAME --remove only that server.
     """
-    place = install_serve.Place(user)
+    place, way = install_serve.Place(user), Way(removing, force, dry_run)
     if server is not None or run_as is not None:
         is_alone = not any((broker, closed_shop, user_delegation, undo, yes))
-        return install_serve.act(
-            place, server, run_as, is_alone=is_alone, removing=removing, force=force, dry_run=dry_run
-        )
+        return install_serve.act(place, server, run_as, way, is_alone=is_alone)
     if user and broker:
         raise UsageError("the broker is for all users of the machine", hint="leave out --user")
     if (undo or yes) and not closed_shop:
@@ -106,69 +81,54 @@ def command(
         hint = "--undo takes it back" if removing else "leave out --user"
         raise UsageError("a closed shop is for all users of the machine", where="--closed-shop", hint=hint)
     if undo:
-        return install_closed.open_again(force=force, dry_run=dry_run)
+        return install_closed.open_again(Way(True, force, dry_run))
     if closed_shop and not broker:
-        return install_closed.close(yes=yes, force=force, dry_run=dry_run)
-    code = _change(
-        place, user_delegation=user_delegation, broker=broker, removing=removing, force=force, dry_run=dry_run
-    )
+        return install_closed.close(way, yes=yes)
+    code = _change(place, way, user_delegation=user_delegation, broker=broker)
     if closed_shop and code == EX_OK:
         output.show([Line("")])
-        return install_closed.close(yes=yes, force=force, dry_run=dry_run)
+        return install_closed.close(way, yes=yes)
     return code
 
 
-def _change(
-    place: install_serve.Place, *, user_delegation: bool, broker: bool, removing: bool, force: bool,
-    dry_run: bool,
-) -> int:  # fmt: skip
+def _change(place: install_serve.Place, way: Way, *, user_delegation: bool, broker: bool) -> int:
     """Install or remove everything but a closed shop; returns the exit code."""
-    if removing:
-        settled = _going(place, only_broker=broker)
-    else:
-        settled = _coming(place, user_delegation=user_delegation, broker=broker)
-    if dry_run:
-        output.show(install_words.intended(settled, removing=removing, force=force), cuts=False)
+    report = done(_settled(place, way, user_delegation=user_delegation, broker=broker), way)
+    if report is None:
         return EX_OK
-    report = remove(settled, force=force) if removing else apply(settled, force=force)
-    if removing:
+    if way.removing:
         after = _left(user=place.is_user, only_broker=broker)
     else:
         after = _next(user=place.is_user, user_delegation=user_delegation, broker=broker)
-    return install_words.tell(report, after, removing=removing, user=place.is_user)
+    return tell(report, after, way, user=place.is_user)
 
 
-def _coming(place: install_serve.Place, *, user_delegation: bool, broker: bool) -> Plan:
-    """What is to be there, and up to date. Says what is odd in the configuration."""
-    has_broker = broker or (not place.is_user and broker_units.is_installed())
-    settled, warnings = configured(
-        environ=os.environ, user=place.is_user, user_delegation=user_delegation,
-        broker=install_broker.program() if has_broker else "",
-    )  # fmt: skip
-    settled = settled if place.is_user else install_closed.with_closed(settled)
-    settled = install_serve.with_servers(settled, place)
+def _settled(place: install_serve.Place, way: Way, *, user_delegation: bool, broker: bool) -> Plan:
+    """The plan of the files to install or to remove. Warnings about the configuration are said."""
+    user = place.is_user
+    warnings: tuple[str, ...] = ()
+    if way.removing:  # all that may ever have been installed, or a drop-in would be left behind
+        program = "" if user else broker_units.PROGRAM
+        settled = plan(user=user, user_delegation=not user, limits={}, broker=program)
+        settled = settled if user else going(settled, only_broker=broker)
+    else:
+        has_broker = broker or (not user and broker_units.is_installed())
+        program = install_broker.program() if has_broker else ""
+        settled, warnings = configured(
+            environ=os.environ, user=user, user_delegation=user_delegation, broker=program
+        )
+    if not (way.removing and broker):
+        settled = settled if user else install_closed.with_closed(settled)
+        settled = install_serve.with_servers(settled, place, removing=way.removing)
     for warning in warnings:
         say.line(warning)
     return settled
 
 
-def _going(place: install_serve.Place, *, only_broker: bool) -> Plan:
-    """All that may ever have been installed, or a drop-in would be left behind; or the broker alone."""
-    user = place.is_user
-    settled = plan(
-        user=user, user_delegation=not user, limits={}, broker="" if user else broker_units.PROGRAM
-    )
-    settled = settled if user else going(settled, only_broker=only_broker)
-    if only_broker:
-        return settled
-    settled = settled if user else install_closed.with_closed(settled)
-    return install_serve.with_servers(settled, place, removing=True)
-
-
 def _next(*, user: bool, user_delegation: bool, broker: bool) -> list[Line]:
-    """What is still to be done by hand."""
+    """The steps that remain to be done by hand."""
     if user:
-        return [Line("next: new shells complete; zsh needs eval \"$(slicer completion zsh)\" in ~/.zshrc")]
+        return [Line('next: new shells complete; zsh needs eval "$(slicer completion zsh)" in ~/.zshrc')]
     lines = ["next: whoever is logged in runs `systemctl --user daemon-reload` once, or logs in again"]
     if user_delegation:
         lines.append(
@@ -179,7 +139,7 @@ def _next(*, user: bool, user_delegation: bool, broker: bool) -> list[Line]:
 
 
 def _left(*, user: bool, only_broker: bool) -> list[Line]:
-    """What removal does not touch: it is the users' own, and nothing depends on it."""
+    """The users' own files, which removal leaves alone. Nothing depends on them."""
     if user:
         past, settings = os.path.dirname(history.default_path()), os.path.dirname(files.user_file(os.environ))
     else:

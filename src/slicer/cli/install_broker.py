@@ -15,10 +15,6 @@ from slicer.text import counted
 from slicer.wrap import look, planning
 from slicer.wrap.model import WrapError, WrapRefused
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
 _NAME = "slicer-broker"
 _HOMES = ("/home/", "/root/", "/run/user/")  # which the broker's unit does not let it see
 _WAY_OUT = "install slicer for all users, below /usr or /opt: docs/install.md"
@@ -41,7 +37,10 @@ def program(name: str = _NAME) -> str:
         planning.check_way((*tool.way, *way), 0, found)
     except (WrapError, WrapRefused) as error:
         raise SlicerError(f"not a program for root: {error.message}", where=found, hint=error.hint) from error
-    _refuse_homes(found, (*(path for path, _ in tool.names), package, sys.prefix, sys.base_prefix))
+    for path in (*(path for path, _ in tool.names), package, sys.prefix, sys.base_prefix):
+        if os.path.realpath(path).startswith(_HOMES):
+            message = f"a service of the system cannot run from a home directory ({path})"
+            raise SlicerError(message, where=found, hint=_WAY_OUT)
     return found
 
 
@@ -57,15 +56,8 @@ def _found(package: str, name: str) -> str:
     raise SlicerError(f"{name} is not beside this slicer", where=where, hint="install slicer again")
 
 
-def _refuse_homes(found: str, paths: Iterable[str]) -> None:
-    for path in paths:
-        if os.path.realpath(path).startswith(_HOMES):
-            message = f"a service of the system cannot run from a home directory ({path})"
-            raise SlicerError(message, where=found, hint=_WAY_OUT)
-
-
 def next_lines() -> list[Line]:
-    """What an administrator does after it was installed."""
+    """The next steps of the administrator after the installation."""
     return [
         Line("broker: on; from now on all users' jobs go through it (slicer status shows them all)"),
         Line("jobs that run already are in their users' own ledgers, which it does not know"),
@@ -74,7 +66,7 @@ def next_lines() -> list[Line]:
 
 
 def gone_lines(*, only_broker: bool) -> list[Line]:
-    """What an administrator should know after it was taken away. ``only_broker``: and nothing else was."""
+    """Warnings for the administrator after its removal. ``only_broker``: nothing else was removed."""
     lines = []
     count = len(leases_left())
     if count:

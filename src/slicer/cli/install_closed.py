@@ -8,55 +8,59 @@ import sys
 import click
 
 from slicer.backend import broker_units, closed_shop, closed_shop_look
-from slicer.backend.install_units import Plan, Report, apply, closed_plan, refuse_nixos, remove
-from slicer.cli import install_words, output, say
+from slicer.backend.install_units import Plan, closed_plan, refuse_nixos
+from slicer.cli import output, say
+from slicer.cli.install_words import Way, done, tell, together
 from slicer.columns import Line
 from slicer.errors import EX_OK, EX_SLICER, UsageError
-from slicer.record import replace
 from slicer.text import counted, visible
 
 _MOST = 20  # sessions or programs to name
 
 
-def close(*, yes: bool, force: bool, dry_run: bool) -> int:
+def close(way: Way, *, yes: bool) -> int:
     """Make a closed shop. Says first whom it locks out, and asks. Raises SlicerError."""
     refuse_nixos("broker.closedShop = true")
     settled = closed_plan()
-    output.show(consequences(settled), cuts=False)
-    if dry_run:
-        output.show([Line(""), *install_words.intended(settled, removing=False, force=force)], cuts=False)
-        return EX_OK
-    if not yes:
+    output.show([*_consequences(settled), *([Line("")] if way.dry_run else [])], cuts=False)
+    if not yes and not way.dry_run:
         if not sys.stdin.isatty():
             raise UsageError("nobody is there to be asked", where="--closed-shop", hint="add --yes")
         if not click.confirm("Close it?", err=True):
             say.line("nothing was changed")
             return EX_SLICER
-    return _tell(apply(settled, force=force), "undo: slicer install --closed-shop --undo", removing=False)
+    return _carried_out(settled, way, "undo: slicer install --closed-shop --undo")
 
 
-def open_again(*, force: bool, dry_run: bool) -> int:
+def open_again(way: Way) -> int:
     """Take the closed shop back. Raises SlicerError."""
     settled = closed_plan(only_there=True)
     if not settled.actions:
         output.show([Line("there is no closed shop here")])
         return EX_OK
-    if dry_run:
-        output.show(install_words.intended(settled, removing=True, force=force), cuts=False)
+    return _carried_out(settled, way, "open: whoever may read and write /dev/nvidia* can use the GPUs")
+
+
+def _carried_out(settled: Plan, way: Way, last: str) -> int:
+    """Do it, and say what was done, and ``last`` if nothing was left undone; returns the exit code."""
+    report = done(settled, way)
+    if report is None:
         return EX_OK
-    last = "open: whoever may read and write /dev/nvidia* can use the GPUs"
-    return _tell(remove(settled, force=force), last, removing=True)
+    is_whole = all(each.status != "edited" for each in report.files)
+    code = tell(report, [Line(last)] if is_whole else [], way, user=False)
+    if is_whole:
+        return code
+    say.line(f"the shop may still be {'closed' if way.removing else 'open'}")
+    return EX_SLICER
 
 
 def with_closed(settled: Plan) -> Plan:
     """A plan that brings a closed shop up to date too, or takes it away with the rest, if it is there."""
-    closed = closed_plan(only_there=True)
-    commands = (*settled.commands, *(each for each in closed.commands if each not in settled.commands))
-    return replace(settled, actions=(*settled.actions, *closed.actions), commands=commands)
+    return together(settled, closed_plan(only_there=True))
 
 
-def consequences(settled: Plan) -> list[Line]:
-    """What a closed shop means for this machine."""
+def _consequences(settled: Plan) -> list[Line]:
+    """The consequences of a closed shop on this machine."""
     units = [os.path.basename(os.path.dirname(action.destination))[:-2] for action in settled.actions]
     rest = [unit for unit in units if unit != closed_shop.SLICE]
     what = f"login sessions and users' own services ({closed_shop.SLICE})"
@@ -89,13 +93,3 @@ def _locked_out() -> list[tuple[str, str]]:
         rows.append((counted(len(openers) - _MOST, "more program"), "that have a GPU open"))
     rows.append(("your own shells", "nvidia-smi, say; root can: systemd-run --pipe --wait nvidia-smi"))
     return [(visible(who), visible(why)) for who, why in rows]
-
-
-def _tell(report: Report, last: str, *, removing: bool) -> int:
-    """Say what was done, and ``last`` if nothing was left undone; returns the exit code."""
-    is_whole = all(done.status != "edited" for done in report.files)
-    code = install_words.tell(report, [Line(last)] if is_whole else [], removing=removing, user=False)
-    if is_whole:
-        return code
-    say.line("the shop may still be closed" if removing else "the shop may still be open")
-    return EX_SLICER

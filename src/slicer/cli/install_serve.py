@@ -8,84 +8,73 @@ import sys
 
 from slicer.backend import broker_units, serve_units
 from slicer.backend.broker_units import is_plain
-from slicer.backend.install_units import Plan, apply, data_home, refuse_nixos, remove
+from slicer.backend.install_units import Plan, data_home, refuse_nixos
 from slicer.backend.serve_units import Units
 from slicer.backend.unit_files import SYSTEM_UNITS, Action, state
-from slicer.cli import install_broker, install_words, output, say
+from slicer.cli import common, install_broker, say
+from slicer.cli.install_words import Way, done, tell, together
 from slicer.cli.serve_look import beside
 from slicer.columns import Line
-from slicer.config import files, profiles
+from slicer.config import files
 from slicer.config import serve as configured
+from slicer.config.serve import Server
 from slicer.errors import EX_OK, SlicerError, UsageError
 from slicer.kernel import is_elsewhere, on_host
-from slicer.record import record, replace
+from slicer.record import record
 from slicer.text import quote
 from slicer.wrap import look
 from slicer.wrap.model import WrapRefused
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from slicer.config.serve import Server
-
 
 @record
 class Place:
-    """Whose units they are, and where these go."""
+    """The owner and the folder of the units."""
 
     is_user: bool
 
     @property
     def folder(self) -> str:
-        """The folder of the units."""
         return f"{data_home(os.environ)}/systemd/user" if self.is_user else on_host(SYSTEM_UNITS)
 
     @property
     def reload(self) -> tuple[str, ...]:
-        """What tells the manager that files have changed."""
         return ("systemctl", *(("--user",) if self.is_user else ()), "daemon-reload")
 
 
-def act(
-    place: Place, name: str | None, run_as: str | None, *, is_alone: bool, removing: bool, force: bool,
-    dry_run: bool,
-) -> int:  # fmt: skip
+def act(place: Place, name: str | None, run_as: str | None, way: Way, *, is_alone: bool) -> int:
     """Do what --serve and --as say. ``is_alone``: no other thing is to be installed. Raises SlicerError."""
-    if name is None or (run_as is not None and (place.is_user or removing)):
+    if name is None or (run_as is not None and (place.is_user or way.removing)):
         raise UsageError("says as whom a service of the system runs", where="--as", hint="with --serve NAME")
     if not is_alone:
         raise UsageError("is installed alone", where="--serve", hint="call slicer install twice")
-    if removing:
-        return _take_away(place, name, force=force, dry_run=dry_run)
-    return _install(place, name, run_as, force=force, dry_run=dry_run)
+    units = None if way.removing else _wanted(place, name, run_as)
+    report = done(_plan(place, (units,)) if units else _taken_away(place, name), way)
+    if report is None:
+        return EX_OK
+    is_told = units is not None and not any(ran.exit_code for ran in report.commands)
+    return tell(report, _next(units) if units and is_told else (), way, user=place.is_user)
 
 
-def _install(place: Place, name: str, run_as: str | None, *, force: bool, dry_run: bool) -> int:
-    """Install the units of a server, and of those that share an address with it."""
+def _wanted(place: Place, name: str, run_as: str | None) -> Units:
+    """The units of a server, and of those that share an address with it."""
     if not place.is_user:
         refuse_nixos("serve")
-    chosen = serve_units.run_as_of(place.folder, name) if run_as is None else run_as
-    units = _units(place, name, chosen)
-    _refuse_twice(place, units)
-    settled = _plan(place, (units,))
-    if dry_run:
-        output.show(install_words.intended(settled, removing=False, force=force), cuts=False)
-        return EX_OK
-    report = apply(settled, force=force)
-    is_done = not any(ran.exit_code for ran in report.commands)
-    return install_words.tell(report, _next(units) if is_done else (), removing=False, user=place.is_user)
+    units = _units(place, name, serve_units.run_as_of(place.folder, name) if run_as is None else run_as)
+    for each in units.servers:  # servers at one address have one socket
+        if each.name != units.name and each.name in serve_units.there(place.folder):
+            message = f"{each.name} listens at the same address, and its unit serves {units.name} too"
+            hint = f"slicer install {'--user ' if place.is_user else ''}--serve {quote(each.name)} renews it"
+            raise UsageError(message, where="--serve", hint=hint)
+    return units
 
 
-def _take_away(place: Place, name: str, *, force: bool, dry_run: bool) -> int:
-    """Stop a server's units and remove them."""
-    if name not in serve_units.there(place.folder):
-        known = ", ".join(serve_units.there(place.folder))
-        hint = f"installed: {known}" if known else "none is installed"
+def _taken_away(place: Place, name: str) -> Plan:
+    """A server's units are stopped and removed."""
+    there = serve_units.there(place.folder)
+    if name not in there:
+        hint = f"installed: {', '.join(there)}" if there else "none is installed"
         raise UsageError(f"no server of that name is installed: {name!r:.60}", where="--serve", hint=hint)
-    settled = _going(place, (name,))
-    if dry_run:
-        output.show(install_words.intended(settled, removing=True, force=force), cuts=False)
-        return EX_OK
-    return install_words.tell(remove(settled, force=force), (), removing=True, user=place.is_user)
+    return _going(place, (name,))
 
 
 def with_servers(settled: Plan, place: Place, *, removing: bool = False) -> Plan:
@@ -95,14 +84,7 @@ def with_servers(settled: Plan, place: Place, *, removing: bool = False) -> Plan
         names = tuple(name for name in names if not _is_of_another(place, name))
     if not names:
         return settled
-    made = _going(place, names) if removing else _plan(place, _again(place, names))
-    return replace(
-        settled,
-        actions=(*settled.actions, *made.actions),
-        unwanted=(*settled.unwanted, *made.unwanted),
-        commands=(*settled.commands, *(each for each in made.commands if each not in settled.commands)),
-        stops=(*settled.stops, *made.stops),
-    )
+    return together(settled, _going(place, names) if removing else _plan(place, _again(place, names)))
 
 
 def _is_of_another(place: Place, name: str) -> bool:
@@ -128,14 +110,17 @@ def _again(place: Place, names: tuple[str, ...]) -> tuple[Units, ...]:
 
 def _units(place: Place, name: str, run_as: str) -> Units:
     """Raises UsageError where the configuration has no such server, ConfigError, SlicerError."""
-    config = profiles.load(os.environ, profiles.host())
-    for warning in config.warnings:
-        say.line(warning)
+    config = common.config()
     server = configured.find(config, name)
     _refuse_unseen(place, server)
     group = (server, *beside(server, configured.load(config).values()))
-    if run_as:
-        _check_user(run_as)
+    if run_as and not is_plain(run_as):
+        raise UsageError("a unit cannot name this user", where="--as", hint="give its plain name")
+    try:
+        if run_as:
+            pwd.getpwnam(run_as)
+    except KeyError:
+        raise UsageError(f"no such user: {run_as:.60}", where="--as", hint="see getent passwd") from None
     return Units(server.name, group, _program(place), place.is_user, run_as)
 
 
@@ -160,29 +145,11 @@ def _program(place: Place) -> str:
 
 
 def _own_path() -> str:
-    """How this slicer is called; "": it is not known."""
+    """The path by which this slicer is called, "" if unknown."""
     try:
         return look.own_path(sys.argv[0])
     except WrapRefused:
         return ""
-
-
-def _check_user(run_as: str) -> None:
-    if not is_plain(run_as):
-        raise UsageError("a unit cannot name this user", where="--as", hint="give its plain name")
-    try:
-        pwd.getpwnam(run_as)
-    except KeyError:
-        raise UsageError(f"no such user: {run_as:.60}", where="--as", hint="see getent passwd") from None
-
-
-def _refuse_twice(place: Place, units: Units) -> None:
-    """Servers at one address have one socket."""
-    for each in units.servers:
-        if each.name != units.name and each.name in serve_units.there(place.folder):
-            message = f"{each.name} listens at the same address, and its unit serves {units.name} too"
-            hint = f"slicer install {'--user ' if place.is_user else ''}--serve {quote(each.name)} renews it"
-            raise UsageError(message, where="--serve", hint=hint)
 
 
 def _plan(place: Place, all_units: tuple[Units, ...]) -> Plan:
@@ -193,7 +160,7 @@ def _plan(place: Place, all_units: tuple[Units, ...]) -> Plan:
         actions += made
         is_changed = any(state(action) != "current" for action in made)
         commands += serve_units.enable(units, is_changed=is_changed)
-    return _of(place, actions, commands)
+    return Plan(tuple(actions), (), tuple(commands), place.is_user)
 
 
 def _going(place: Place, names: tuple[str, ...]) -> Plan:
@@ -203,14 +170,7 @@ def _going(place: Place, names: tuple[str, ...]) -> Plan:
         for unit in (serve_units.socket_of(name), serve_units.service_of(name)):
             actions.append(Action("", f"{place.folder}/{unit}", f"slicer serve {name}"))
         stops += serve_units.disable(name, is_user=place.is_user)
-    return replace(_of(place, [], [place.reload]), unwanted=tuple(actions), stops=tuple(stops))
-
-
-def _of(place: Place, actions: list[Action], commands: list[tuple[str, ...]]) -> Plan:
-    return Plan(tuple(actions), (), tuple(commands), place.is_user)
-
-
-# -- what is said -------------------------------------------------------------------------------------------
+    return Plan((), tuple(actions), (place.reload,), place.is_user, tuple(stops))
 
 
 def _next(units: Units) -> list[Line]:
@@ -224,4 +184,4 @@ def _next(units: Units) -> list[Line]:
         lines.append("the broker gives a service of a user's jobs only with allow_services = true")
     if units.is_user:
         lines.append("your last logout ends it, unless you linger: loginctl enable-linger")
-    return [*map(Line, lines)]
+    return list(map(Line, lines))

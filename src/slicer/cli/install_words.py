@@ -1,34 +1,61 @@
-"""What ``slicer install`` says: what a dry run would do, and what was done."""
+"""Carries out a plan of ``slicer install``, or describes it, and reports the result."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator, Sequence
 
-from slicer.backend.install_units import states, unmade_settings
+from slicer.backend.install_units import Plan, Report, apply, remove, states, unmade_settings
 from slicer.cli import output, say
 from slicer.columns import Line
 from slicer.errors import EX_OK, EX_SLICER
+from slicer.record import record, replace
 from slicer.text import command_text, visible
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from slicer.backend.install_units import Plan, Ran, Report
     from slicer.backend.unit_files import State
 
 _SETTINGS = "for config.toml and policy.toml"
 
 
-def intended(settled: Plan, *, removing: bool, force: bool) -> list[Line]:
-    """What would become of each file, and the commands that would be run."""
+@record
+class Way:
+    """Install or remove, with edited files or without, or only describe it."""
+
+    removing: bool
+    force: bool
+    dry_run: bool
+
+
+def together(one: Plan, other: Plan) -> Plan:
+    """Both plans as one, in which no command is run twice."""
+    return replace(
+        one,
+        actions=(*one.actions, *other.actions),
+        unwanted=(*one.unwanted, *other.unwanted),
+        commands=(*one.commands, *(each for each in other.commands if each not in one.commands)),
+        stops=(*one.stops, *other.stops),
+    )
+
+
+def done(settled: Plan, way: Way) -> Report | None:
+    """Carry out the plan. A dry run describes it, and returns None."""
+    if way.dry_run:
+        output.show(_intended(settled, way), cuts=False)
+        return None
+    return remove(settled, force=way.force) if way.removing else apply(settled, force=way.force)
+
+
+def _intended(settled: Plan, way: Way) -> list[Line]:
+    """The fate of each file, and the commands that would be run."""
     rows = []
     for action, state in states(settled):
-        going = removing or action in settled.unwanted
-        rows.append((_intention(state, going=going, force=force), action.destination, action.what))
-    if not removing and (settings := unmade_settings(settled)):
+        going = way.removing or action in settled.unwanted
+        rows.append((_intention(state, going=going, force=way.force), action.destination, action.what))
+    if not way.removing and (settings := unmade_settings(settled)):
         rows.append(("would create", settings, _SETTINGS))
-    commands = (*(settled.stops if removing else ()), *settled.commands)
+    commands = (*(settled.stops if way.removing else ()), *settled.commands)
     return [*output.rows(_folded(rows)), *(Line(f"would run  {command_text(each)}") for each in commands)]
 
 
@@ -57,15 +84,15 @@ def _folded(rows: Sequence[tuple[str, str, str]]) -> list[tuple[str, str, str]]:
     return list(found.values())
 
 
-def tell(report: Report, after: Sequence[Line], *, removing: bool, user: bool) -> int:
+def tell(report: Report, after: Sequence[Line], way: Way, *, user: bool) -> int:
     """Say what was done, what comes next, and what was not done; returns the exit code."""
     rows = [(done.status, done.action.destination, done.action.what) for done in report.files]
     rows += [("created", path, _SETTINGS) for path in report.made]
-    shown = [*output.rows(_folded(rows)), *(Line(_ran(ran)) for ran in report.commands)]
+    shown = [*output.rows(_folded(rows)), *map(Line, _ran(report))]
     output.show([*shown, *([Line("")] if after else []), *after], cuts=False)
     edited = [done.action.destination for done in report.files if done.status == "edited"]
     if edited:
-        verb = "removes" if removing else "overwrites"
+        verb = "removes" if way.removing else "overwrites"
         say.line(f"edited by somebody and left alone: {', '.join(edited)} (--force {verb})")
     if any(ran.exit_code for ran in report.commands):
         say.line("not all commands succeeded" + ("" if user else " (run it as root, or with --user)"))
@@ -73,9 +100,8 @@ def tell(report: Report, after: Sequence[Line], *, removing: bool, user: bool) -
     return EX_OK
 
 
-def _ran(ran: Ran) -> str:
-    said = visible(ran.output.replace("\n", "; "))
-    why = f" ({said})" if said else ""
-    if ran.exit_code is None:
-        return f"not run: {command_text(ran.command)}{why}"
-    return f"{'failed' if ran.exit_code else 'ran'}: {command_text(ran.command)}{why}"
+def _ran(report: Report) -> Iterator[str]:
+    for ran in report.commands:
+        word = "not run" if ran.exit_code is None else "failed" if ran.exit_code else "ran"
+        said = visible(ran.output.replace("\n", "; "))
+        yield f"{word}: {command_text(ran.command)}{f' ({said})' if said else ''}"

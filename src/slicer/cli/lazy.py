@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import importlib
+from collections.abc import Mapping
+from typing import Any
 
 import click
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from typing import Any
 
 
 class LazyGroup(click.Group):
     """A group whose commands are imported when they are asked for.
 
-    ``modules``: a command's name and its module in ``slicer.cli``, in the order of the help.
+    ``modules``: a command's name and its module in ``slicer.cli``, in the order of the help. The module has
+    it as ``command``, or as what stands behind a colon.
     """
 
     def __init__(self, *arguments: Any, modules: Mapping[str, str], **more: Any) -> None:
@@ -26,8 +24,8 @@ class LazyGroup(click.Group):
         return list(self._modules)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        module = self._modules.get(cmd_name)
-        if module is None:
+        if cmd_name not in self._modules:
             return None
-        found: click.Command = importlib.import_module(f"slicer.cli.{module}").command
+        module, _, name = self._modules[cmd_name].partition(":")
+        found: click.Command = getattr(importlib.import_module(f"slicer.cli.{module}"), name or "command")
         return found

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 from slicer.broker.client import standing
 from slicer.cli import output, say
@@ -11,53 +13,54 @@ from slicer.job.find import NotYours, UnknownJob
 from slicer.kernel.users import user_name
 from slicer.ledger.ledger import Ledger, Snapshot
 from slicer.ledger.status import PATIENCE_S, existing_ledger
+from slicer.model import Lease, Ticket
 from slicer.state import statedir
-from slicer.text import quote
+from slicer.text import quote, visible
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from typing import Any, TypeVar
-
-    from slicer.model import Lease, Ticket
-
-    _Entry = TypeVar("_Entry", bound=Lease | Ticket)
+_Entry = TypeVar("_Entry", bound=Lease | Ticket)
 
 
 def for_each(
     words: tuple[str, ...], find: Callable[[str, Snapshot], _Entry],
-    act: Callable[[_Entry, Ledger], dict[str, Any]], *, as_json: bool,
-    otherwise: Callable[[str, Ledger], dict[str, Any] | None] = lambda *_: None,
+    act: Callable[[_Entry, Ledger], tuple[str, dict[str, Any]]], *, quiet: bool, as_json: bool,
+    otherwise: Callable[[str, Ledger], tuple[str, dict[str, Any]] | None] = lambda *_: None,
 ) -> int:  # fmt: skip
     """Act on each job once; the exit code: the highest of all.
 
-    What fails is said on stderr. With ``as_json`` what the acts return is printed as one document.
-    ``otherwise`` is for a word that no job has in the ledger; None: it means nothing there either.
+    What fails is said on stderr. What the acts return is printed: the text of each, or all data as one
+    document. ``otherwise`` is for a word that no job has in the ledger; None: it means nothing there either.
     """
     complain = say.error_json if as_json else say.error
     ledger, mine, others = known_jobs()
     meant: dict[str, _Entry] = {}
     codes, done = [EX_OK], []
+
+    def note(text: str, data: dict[str, Any]) -> None:
+        done.append(data)
+        if not quiet and not as_json:
+            print(visible(text))
+
     for word in words:
         try:
             entry = found_among(word, mine, others, find)
-        except SlicerError as failure:  # the others are none the worse for it
-            is_unknown = isinstance(failure, UnknownJob)
-            try:
-                known = otherwise(word, ledger) if is_unknown and ledger is not None else None
-            except SlicerError as other:
-                failure, known, is_unknown = other, None, False
-            if known is not None:
-                done.append(known)
-            else:
-                told = _ended(word) if is_unknown else None
-                codes.append(complain(told or failure))
-        else:
             meant[entry.job] = entry
+        except SlicerError as failure:  # the others are none the worse for it
+            try:
+                known = None
+                if isinstance(failure, UnknownJob):
+                    known = otherwise(word, ledger) if ledger is not None else None
+                    if known is None:
+                        failure = _ended(word) or failure
+                if known is None:
+                    raise failure
+                note(*known)
+            except SlicerError as other:
+                codes.append(complain(other))
     for entry in meant.values():
         assert ledger is not None  # something was found in it
         try:
-            done.append({"job": entry.job, "name": entry.name or None, **act(entry, ledger)})
+            text, data = act(entry, ledger)
+            note(text, {"job": entry.job, "name": entry.name or None, **data})
         except SlicerError as failure:
             codes.append(complain(failure))
     if as_json and done:
@@ -94,7 +97,7 @@ def found_among(
 
 
 def _ended(word: str) -> UnknownJob | None:
-    """What to say of a job that is in the history; None for one that is not."""
+    """The error for a job that has ended; None if the history does not have it."""
     from slicer.cli.history import find_outcomes
     from slicer.outcome.history import default_path
 

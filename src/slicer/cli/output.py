@@ -1,19 +1,22 @@
-"""How commands print: aligned lines, styled and cut to the terminal's width only where a person looks."""
+"""Printing: aligned lines, which only a terminal gets with style and cut to its width."""
 
 from __future__ import annotations
 
 import json
 import locale
+import os
 import sys
 
-from slicer.columns import ASCII, GAP, HEADING, UNICODE, Glyphs, Line, aligned, cell_count, clip, fit
-from slicer.record import record
+from slicer.columns import ASCII, CODES, GAP, HEADING, UNICODE, Glyphs, Line, aligned, cell_count, clip, fit
+from slicer.record import as_dict, record
 from slicer.text import visible
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
-    from typing import Any, Literal, TextIO
+    from typing import Any, TextIO
+
+_FIRST_COLOUR = 30
 
 
 @record
@@ -29,6 +32,17 @@ class Column:
     spare: int = 0
 
 
+def columns(heads: str) -> list[Column]:
+    """The columns of "NAME<18 | CPU>!3": a cap follows <, a spare follows !, > is for the right side."""
+    found = []
+    for head in heads.split(" | "):
+        rest, _, spare = head.partition("!")
+        title, _, cap = rest.partition("<")
+        right = title.endswith(">")
+        found.append(Column(title.removesuffix(">"), right, int(cap) if cap else None, int(spare or 0)))
+    return found
+
+
 def escape_unprintable() -> None:
     """From now on print as an escape what the locale's encoding lacks."""
     for stream in (sys.stdout, sys.stderr):
@@ -38,25 +52,28 @@ def escape_unprintable() -> None:
 
 
 def glyphs(stream: TextIO | None = None) -> Glyphs:
-    """The characters that the stream (stdout) has."""
-    return UNICODE if is_utf8(stream) else ASCII
+    """The characters that the stream (stdout) and the locale have."""
+    encodings = ((stream or sys.stdout).encoding or "", locale.getencoding())
+    is_utf8 = all(encoding.lower().replace("-", "") == "utf8" for encoding in encodings)
+    return UNICODE if is_utf8 else ASCII
 
 
-def table(columns: Sequence[Column], cells: Iterable[Sequence[str]], *, least: int = 0) -> list[Line]:
-    """A heading and one line a row.
+def table(heads: str | Sequence[Column], cells: Iterable[Sequence[str]], *, least: int = 0) -> list[Line]:
+    """A heading and one line a row. ``heads`` may be text for :func:`columns`.
 
     ``least``: the columns of a terminal that the last cell, a command, wants. Others are spared for it.
     """
+    made = columns(heads) if isinstance(heads, str) else heads
     shown = [[visible(cell) for cell in row] for row in cells]
     if is_terminal():
         mark = glyphs()
         shown = [
-            [clip(cell, column.cap, mark) for cell, column in zip(row, columns, strict=True)] for row in shown
+            [clip(cell, column.cap, mark) for cell, column in zip(row, made, strict=True)] for row in shown
         ]
         if least:
-            columns, shown = _spared(columns, shown, least)
-    align = "".join("r" if column.right else "l" for column in columns)
-    head, *texts = aligned([[column.title for column in columns], *shown], align)
+            made, shown = _spared(made, shown, least)
+    align = "".join("r" if column.right else "l" for column in made)
+    head, *texts = aligned([[column.title for column in made], *shown], align)
     return [Line(head, HEADING), *map(Line, texts)]
 
 
@@ -85,26 +102,24 @@ def rows(cells: Iterable[Sequence[str]]) -> list[Line]:
     return list(map(Line, aligned(shown, "l" * len(shown[0])))) if shown else []
 
 
+def indented(lines: Iterable[Line]) -> list[Line]:
+    """The lines, two columns further to the right."""
+    return [Line(f"  {line.text}", line.style) for line in lines]
+
+
 def is_terminal() -> bool:
     """Whether a person looks at stdout."""
     return sys.stdout.isatty()
 
 
-def is_utf8(stream: TextIO | None = None) -> bool:
-    """Whether the stream (stdout) and the locale know more characters than ASCII has."""
-    encodings = ((stream or sys.stdout).encoding or "", locale.getencoding())
-    return all(encoding.lower().replace("-", "") == "utf8" for encoding in encodings)
-
-
 def may_draw() -> bool:
     """Whether lines and blocks are drawn: for a person, at a terminal that has them."""
-    return is_terminal() and is_utf8()
+    return is_terminal() and glyphs() is UNICODE
 
 
-def encodable(text: str) -> str:
-    """Text as stdout prints it: what its encoding lacks is escaped."""
-    encoding = sys.stdout.encoding or "ascii"
-    return text.encode(encoding, "backslashreplace").decode(encoding)
+def dotted(parts: Iterable[str]) -> str:
+    """The parts with dots between them, or dashes where nothing is drawn."""
+    return (UNICODE if may_draw() else ASCII).dot.join(parts)
 
 
 def show(lines: Iterable[Line], *, cuts: bool = True) -> None:
@@ -116,17 +131,36 @@ def show(lines: Iterable[Line], *, cuts: bool = True) -> None:
         for line in lines:
             print(visible(line.text))
         return
-    from rich.console import Console
-    from rich.text import Text
+    import shutil
 
-    console = Console(highlight=False)
+    width = shutil.get_terminal_size().columns if cuts else None
     for line in lines:
-        text = clip(encodable(visible(line.text)), console.width if cuts else None, glyphs())
-        overflow: Literal["crop", "ignore"] = "crop" if cuts else "ignore"
-        console.print(Text(text, style=line.style), no_wrap=True, overflow=overflow, crop=cuts)
+        print(fitted(line, width))
+
+
+def fitted(line: Line, width: int | None) -> str:
+    """The line as a terminal of ``width`` columns shows it. What stdout's encoding lacks is escaped."""
+    encoding = sys.stdout.encoding or "ascii"
+    text = visible(line.text).encode(encoding, "backslashreplace").decode(encoding)
+    return styled(clip(text, width, glyphs()), line.style)
+
+
+def styled(text: str, style: str) -> str:
+    """The text in its style. NO_COLOR leaves only the colours out, and a terminal may know no style."""
+    code = CODES.get(style, 0)
+    has_style = os.environ.get("TERM") not in ("dumb", "unknown")
+    if not code or not has_style or (code >= _FIRST_COLOUR and os.environ.get("NO_COLOR")):
+        return text
+    return f"\x1b[{code}m{text}\x1b[0m"
+
+
+def picked(item: object, names: str) -> dict[str, Any]:
+    """These attributes of it, in JSON's types."""
+    found = {name: getattr(item, name) for name in names.split()}
+    return {name: list(each) if isinstance(each, tuple) else each for name, each in found.items()}
 
 
 def show_json(data: dict[str, Any], *, compact: bool = False) -> None:
-    """Print one JSON document; ``compact``: in one line, and at once."""
+    """Print one JSON document, in which records are objects. ``compact``: in one line, and at once."""
     indent = None if compact else 2
-    print(json.dumps({"version": 1, **data}, indent=indent), flush=compact)
+    print(json.dumps({"version": 1, **data}, indent=indent, default=as_dict), flush=compact)

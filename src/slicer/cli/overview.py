@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from slicer.cli import doctor_text, output, say
+from slicer.cli import doctor, output, say
 from slicer.columns import FAINT, HEADING, WARNING, Line
 from slicer.doctor import looks
 
@@ -17,6 +17,11 @@ if TYPE_CHECKING:
 
 _DEADLINE_S = 5.0
 _MOST_ENTRIES = 5  # of a section
+_CALLS = (
+    ("  slicer run -p heavy -- make -j8", "waits for a CPU slot"),
+    ("  slicer history -n 5", "how the last jobs ended"),
+    ("  slicer --help", "all commands"),
+)
 
 
 def show() -> None:
@@ -52,12 +57,11 @@ def _glance() -> Report:
 
 
 def _load() -> None:
-    """What is needed afterwards, while others look."""
+    """Import the modules for the rest while others look."""
     from slicer.cli import status_text
-    from slicer.doctor import model
     from slicer.ledger import status
 
-    del status_text, model, status
+    del status_text, status
 
 
 def compact(section: Section) -> list[Line]:
@@ -72,27 +76,20 @@ def warned(report: Report | None) -> list[Line]:
     """The doctor's problems and warnings, one a line. None: it did not answer."""
     if report is None:
         return [Line("! not all could be looked at: slicer doctor says what hangs", WARNING)]
-    found = [each for each in report.findings if each.kind.severity != "note"]
     return [
-        Line(
-            f"{doctor_text.mark(each.kind.severity)} {doctor_text.headline(each)}",
-            doctor_text.style(each.kind.severity),
-        )
-        for each in found
+        Line(f"{doctor.mark(one.kind.severity)} {doctor.headline(one)}", doctor.STYLES[one.kind.severity])
+        for one in report.findings
+        if one.kind.severity != "note"
     ]
 
 
 def calls(status: Status | None, warnings: list[Line]) -> list[Line]:
     """Three command lines that make sense now."""
-    tries = [("slicer run -p heavy -- make -j8", "waits for a CPU slot")]
+    first, second, third = _CALLS
     if status is not None and status.gpus:
-        tries = [("slicer run --gpus 1 -- python train.py", "waits for a whole GPU")]
+        first = ("  slicer run --gpus 1 -- python train.py", "waits for a whole GPU")
     if status is not None and (status.leases or status.tickets):
-        tries.append(("slicer status --watch", "jobs as they come and go"))
-    else:
-        tries.append(("slicer history -n 5", "how the last jobs ended"))
+        second = ("  slicer status --watch", "jobs as they come and go")
     if warnings:
-        tries.append(("slicer doctor", "says how to mend the above"))
-    else:
-        tries.append(("slicer --help", "all commands"))
-    return [Line("Try", HEADING), *output.rows([(f"  {call}", what) for call, what in tries])]
+        third = ("  slicer doctor", "says how to mend the above")
+    return [Line("Try", HEADING), *output.rows((first, second, third))]

@@ -1,21 +1,17 @@
-"""``slicer pause``: jobs stand still and keep what they hold."""
+"""``slicer pause`` and ``slicer resume``: jobs stand still and keep what they hold, or go on."""
 
 from __future__ import annotations
+
+from typing import Any
 
 import click
 
 from slicer.cli import complete
 from slicer.cli.named_jobs import for_each
 from slicer.job.find import find_running
-from slicer.job.pause import pause
-from slicer.text import visible
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
-
-    from slicer.ledger.ledger import Ledger
-    from slicer.model import Lease
+from slicer.job.pause import pause, resume
+from slicer.ledger.ledger import Ledger
+from slicer.model import Lease
 
 _ALREADY = {
     "paused": "is paused already",
@@ -51,13 +47,45 @@ def command(jobs: tuple[str, ...], quiet: bool, as_json: bool) -> int:
     systemd its processes get SIGSTOP.
     """
 
-    def act(lease: Lease, ledger: Ledger) -> dict[str, Any]:
+    def act(lease: Lease, ledger: Ledger) -> tuple[str, dict[str, Any]]:
         before = pause(lease, ledger)
-        how = before.how if before else "paused"
-        if not quiet and not as_json:
-            name = lease.name or lease.command
-            said = f"{lease.job}  {name}: {_ALREADY[how]}" if before else f"paused {lease.job}  {name}"
-            print(visible(said))
-        return {"halted": how, "changed": before is None}
+        which = f"{lease.job}  {lease.name or lease.command}"
+        if before is None:
+            return f"paused {which}", {"halted": "paused", "changed": True}
+        return f"{which}: {_ALREADY[before.how]}", {"halted": before.how, "changed": False}
 
-    return for_each(jobs, find_running, act, as_json=as_json)
+    return for_each(jobs, find_running, act, quiet=quiet, as_json=as_json)
+
+
+@click.command(
+    "resume",
+    short_help="Let paused jobs go on.",
+    epilog="""\
+\b
+Examples:
+  slicer resume train           it goes on where it stood still
+  slicer resume 3f2a 7d0d       two, by the beginnings of their ids
+
+\b
+Exit codes:
+    0  all of them run
+    2  no such job, several could be meant, or it waits; all others go on
+  125  a job is still frozen, by what is around it, or systemd refused""",
+)
+@click.argument("jobs", metavar="JOB...", nargs=-1, required=True, shell_complete=complete.jobs)
+@click.option("-q", "--quiet", is_flag=True, help="Print errors only.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
+def resume_command(jobs: tuple[str, ...], quiet: bool, as_json: bool) -> int:
+    """Let jobs go on, whoever made them stand still: slicer pause, systemctl freeze or Ctrl-Z.
+
+    JOB is as in `slicer pause`. A job that was stopped by Ctrl-Z goes on in the background, as with bg.
+    """
+
+    def act(lease: Lease, ledger: Ledger) -> tuple[str, dict[str, Any]]:
+        before = resume(lease, ledger)
+        which = f"{lease.job}  {lease.name or lease.command}"
+        if before is None:
+            return f"{which}: was not paused", {"was_halted": None, "changed": False}
+        return f"resumed {which}", {"was_halted": before.how, "changed": True}
+
+    return for_each(jobs, find_running, act, quiet=quiet, as_json=as_json)

@@ -47,7 +47,13 @@ def check(file: str) -> int:
     in force until the next boot.
     """
     try:
-        _, warnings = policy_file.meaning(_content(file), file, Names())
+        with open(file, "rb") as opened:
+            content = opened.read(MAX_BYTES)
+    except OSError as error:
+        say.line(str(ConfigError(f"cannot be read: {error.strerror}", where=file)))
+        return _EX_PROBLEM
+    try:
+        _, warnings = policy_file.meaning(content, file, Names())
     except ConfigError as error:
         say.line(str(error))
         return _EX_PROBLEM
@@ -55,11 +61,3 @@ def check(file: str) -> int:
         say.line(each)
     output.show([Line(f"{file}: right")])
     return EX_OK
-
-
-def _content(file: str) -> bytes:
-    try:
-        with open(file, "rb") as opened:
-            return opened.read(MAX_BYTES)
-    except OSError as error:
-        raise ConfigError(f"cannot be read: {error.strerror}", where=file) from error

@@ -7,31 +7,18 @@ import os
 
 import click
 
-from slicer.cli import complete, output, say
-from slicer.cli.output import Column
+from slicer.cli import common, complete, output
 from slicer.columns import Line
 from slicer.config import files, profile_report, profiles
+from slicer.config.profile_report import Setting, Summary
 from slicer.errors import SlicerError
-from slicer.record import as_dict
 from slicer.text import visible
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from slicer.config.profile_report import Setting, Summary
-    from slicer.config.profiles import Config
 
 
 class FileExists(SlicerError):
     """There is a configuration file already, and nobody said that it may go."""
 
     kind = "file-exists"
-
-
-def _config() -> Config:
-    found = profiles.load(os.environ, profiles.host())
-    for warning in found.warnings:
-        say.line(warning)
-    return found
 
 
 @click.group(
@@ -57,21 +44,12 @@ def command(ctx: click.Context, as_json: bool) -> None:
     if ctx.invoked_subcommand is not None:
         ctx.obj = as_json  # slicer profiles --json show NAME
         return
-    found = _config()
+    found = common.config()
     rows = profile_report.summaries(found)
     general = profile_report.general_settings(found)
     if as_json:
-        output.show_json(
-            {
-                "profiles": [as_dict(row) for row in rows],
-                "settings": [as_dict(setting) for setting in general],
-            }
-        )
+        output.show_json({"profiles": rows, "settings": general})
         return
-    columns = (
-        Column("PROFILE", cap=20), Column("SLICE"), Column("GPUS", right=True), Column("SLOTS", right=True),
-        Column("INHERITS", cap=20), Column("DESCRIPTION"),
-    )  # fmt: skip
     cells = [
         (
             f"{row.name} *" if row.is_default else row.name, row.slice, str(row.gpus), _slots(row),
@@ -79,9 +57,8 @@ def command(ctx: click.Context, as_json: bool) -> None:
         )
         for row in rows
     ]  # fmt: skip
-    output.show(
-        [*output.table(columns, cells), Line(""), Line("* without --profile"), Line(""), *_settings(general)]
-    )
+    lines = output.table("PROFILE<20 | SLICE | GPUS> | SLOTS> | INHERITS<20 | DESCRIPTION", cells)
+    output.show([*lines, Line(""), Line("* without --profile"), Line(""), *_settings(general)])
 
 
 @command.command(
@@ -99,11 +76,11 @@ Examples:
 @click.pass_obj
 def show(outer_json: bool, name: str | None, as_json: bool) -> None:
     """Show every value of a profile and where it comes from. Without NAME: of the default one."""
-    found = _config()
+    found = common.config()
     settings = profile_report.settings(found, name)
     shown = name or found.default_profile
     if as_json or outer_json:
-        output.show_json({"profile": shown, "settings": [as_dict(setting) for setting in settings]})
+        output.show_json({"profile": shown, "settings": settings})
     else:
         about = {setting.name: setting.value for setting in settings}["description"]
         rest = tuple(setting for setting in settings if setting.name != "description")
@@ -118,9 +95,8 @@ def _slots(row: Summary) -> str:
 
 
 def _settings(settings: tuple[Setting, ...]) -> list[Line]:
-    columns = (Column("SETTING"), Column("VALUE", cap=40), Column("FROM"))
     rows = [(setting.name, setting.value or '""', setting.source) for setting in settings]
-    return output.table(columns, rows)
+    return output.table("SETTING | VALUE<40 | FROM", rows)
 
 
 @command.command(

@@ -1,4 +1,4 @@
-"""``slicer route``: GPU or CPU, decided by the input. Imports neither click nor rich.
+"""``slicer route``: GPU or CPU, decided by the input. Imports no click.
 
 It is nearly as hot as ``slicer run``, for a binary may be wrapped with it. Such a binary that another one of
 its route starts is executed at once, and one that is only asked for its help. That way imports next to
@@ -37,7 +37,10 @@ def perform(options: dict[str, Any], words: tuple[str, ...]) -> int:
         if words:
             options, command = runoptions.parse(list(words[1:]), "route", options)
         if options["help"]:
-            return _help()
+            from slicer.cli.app import main
+
+            unblock_interrupts()
+            return main(["route", "--help"])
         if not words:
             raise UsageError("no route given", hint=_USAGE)
         if not command:
@@ -50,13 +53,6 @@ def perform(options: dict[str, Any], words: tuple[str, ...]) -> int:
     from slicer.cli import route_job
 
     return route_job.perform(options, words[0], command)
-
-
-def _help() -> int:
-    from slicer.cli.app import main
-
-    unblock_interrupts()
-    return main(["route", "--help"])
 
 
 def _error(failure: SlicerError, *, as_json: bool = False) -> int:

@@ -2,29 +2,23 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from slicer.cli import output, say
-from slicer.cli.dryrun import Forecast, forecast_of
+from slicer.cli.dryrun import Forecast, forecast_of, usable_backend
 from slicer.columns import Line
 from slicer.config.route_profiles import overrides_for
 from slicer.errors import CannotExecute, CommandNotFound
-from slicer.job.plan import choose_backend, plan_of
+from slicer.job.plan import Invocation, plan_of
 from slicer.ledger.status import existing_ledger
 from slicer.quantity import format_size
 from slicer.record import record
 from slicer.route import planning
-from slicer.route.deciding import destination_text
+from slicer.route.deciding import Decision, destination_text
 from slicer.route.inside import environment
-from slicer.route.running import measured
+from slicer.route.planning import Attempt
+from slicer.route.running import Order, measured
 from slicer.text import command_text
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
-
-    from slicer.job.plan import Invocation
-    from slicer.route.deciding import Decision
-    from slicer.route.planning import Attempt
-    from slicer.route.running import Order
 
 _COMMAND_CHARS = 100_000  # of a command that may be copied
 
@@ -41,18 +35,16 @@ class _Tried:
 def show(order: Order, *, as_json: bool) -> None:
     """Print the decision. Raises what the job would raise before its lease."""
     decision = measured(order)
-    tries = [_tried(order, decision, each) for each in planning.attempts(decision, order.on_busy)]
+    tries = []
+    for each in planning.attempts(decision, order.on_busy):
+        said = overrides_for(order.config, each.destination)
+        invocation = planning.invocation(order.asked, decision, each, said)
+        tries.append(_Tried(each, invocation.command, _now(order, invocation)))
     later = planning.fallback(decision, order.on_busy, tries[0].attempt.destination)
     if as_json:
         output.show_json(_data(decision, tries, later))
     else:
         output.show([Line(f"{order.route.name}: {decision.why}"), *output.rows(_rows(order, tries, later))])
-
-
-def _tried(order: Order, decision: Decision, attempt: Attempt) -> _Tried:
-    said = overrides_for(order.config, attempt.destination)
-    invocation = planning.invocation(order.asked, decision, attempt, said)
-    return _Tried(attempt, invocation.command, _now(order, invocation))
 
 
 def _now(order: Order, invocation: Invocation) -> Forecast:
@@ -61,13 +53,7 @@ def _now(order: Order, invocation: Invocation) -> Forecast:
         plan = plan_of(invocation, environment(order.environ, order.route), ledger)
     except (CommandNotFound, CannotExecute) as missing:  # the decision is worth knowing before
         return Forecast(f"not known: {missing}", (), is_free=None)
-    backend = choose_backend(plan)
-    backend.connect()
-    backend.close()
-    return forecast_of(plan, backend, ledger)
-
-
-# -- for people --------------------------------------------------------------------------------------------
+    return forecast_of(plan, usable_backend(plan), ledger)
 
 
 def _rows(order: Order, tries: list[_Tried], later: tuple[Attempt, ...]) -> list[tuple[str, str]]:
@@ -99,9 +85,6 @@ def _when_busy(tries: list[_Tried], number: int) -> str:
     return f"fails with exit code {tries[0].attempt.destination.exit_code}"
 
 
-# -- for programs ------------------------------------------------------------------------------------------
-
-
 def _data(decision: Decision, tries: list[_Tried], later: tuple[Attempt, ...]) -> dict[str, Any]:
     """As docs/json.md has it."""
     first = tries[0].attempt.destination
@@ -123,11 +106,8 @@ def _attempt_data(tried: _Tried) -> dict[str, Any]:
         "destination": to.name,
         "mode": to.mode,
         "command": list(tried.command),
-        "profile": to.profile,
+        **output.picked(to, "profile slot max_jobs vram_mib memory_bytes"),
         "slot": to.slot or None,
-        "max_jobs": to.max_jobs,
-        "vram_mib": to.vram_mib,
-        "memory_bytes": to.memory_bytes,
         "waits": tried.attempt.waits,
         "exit_code": to.exit_code,
         "free": tried.now.is_free,

@@ -1,4 +1,4 @@
-"""``slicer run``: the hot path. Imports neither click nor rich."""
+"""``slicer run``: the hot path. Imports no click."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def _told(options: dict[str, Any], act: Callable[[], int]) -> int:
     except BusyError as failure:
         if failure.waited_s is not None:
             say.Messages(options["verbosity"]).gave_up(failure.busy, failure.waited_s)
-        say.busy_json(failure.busy)
+        say.json_line(say.busy_dict(failure.busy))
         return failure.exit_code
     except SlicerError as failure:
         return say.error(failure)
@@ -93,10 +93,11 @@ def fields(options: dict[str, Any], command: tuple[str, ...]) -> dict[str, Any]:
     if options["max_wait"] is not None and not options["wait"]:
         hint = "leave one of them out"
         raise UsageError("--no-wait does not wait at all", where="--max-wait", hint=hint)
+    said = {name: options[name] for name in Overrides.__annotations__ if name in options}
     return {
         "command": command,
         "profile": options["profile"],
-        "overrides": _overrides(options),
+        "overrides": Overrides(assignments=options["set"], slots=options["slot"], **said),
         "name": options["name"],
         "expect_s": _seconds(options["expect"], "--expect"),
         "wait": options["wait"],
@@ -106,11 +107,6 @@ def fields(options: dict[str, Any], command: tuple[str, ...]) -> dict[str, Any]:
         "outcome_path": options["outcome"],
         "hints": options["verbosity"] >= 0,
     }
-
-
-def _overrides(options: dict[str, Any]) -> Overrides:
-    said = {name: options[name] for name in Overrides.__annotations__ if name in options}
-    return Overrides(assignments=options["set"], slots=options["slot"], **said)
 
 
 def _run(options: dict[str, Any], command: tuple[str, ...]) -> int:
@@ -142,7 +138,10 @@ def to_its_end(messages: say.Messages, act: Callable[[], Outcome]) -> int:
         messages.interrupted()
         raise
     messages.finished(outcome)
-    return _exit_code(outcome)
+    # A shell ends its loop on Ctrl-C only when it sees its child die of it.
+    if outcome.reason == "signal" and outcome.signal == signal.SIGINT:
+        return _die_of(signal.SIGINT)
+    return outcome.exit_code
 
 
 def _interrupt(signo: int, frame: FrameType | None) -> None:
@@ -152,13 +151,6 @@ def _interrupt(signo: int, frame: FrameType | None) -> None:
         if signal.getsignal(each) is _interrupt:
             signal.signal(each, lambda signo, _: _die_of(signo))
     raise _Interrupted(signo)
-
-
-def _exit_code(outcome: Outcome) -> int:
-    # A shell ends its loop on Ctrl-C only when it sees its child die of it.
-    if outcome.reason == "signal" and outcome.signal == signal.SIGINT:
-        return _die_of(signal.SIGINT)
-    return outcome.exit_code
 
 
 def _die_of(signo: int) -> int:

@@ -1,22 +1,21 @@
-"""``slicer run`` as click sees it, for ``--help`` and completion: made from the table of its fast parser."""
+"""``slicer run``, ``hold`` and ``route`` as click sees them, for ``--help`` and completion.
+
+They are made from the table of their fast parser.
+"""
 
 from __future__ import annotations
 
 import importlib
+from collections.abc import Callable
+from typing import Any
 
 import click
+from click.shell_completion import CompletionItem
 
 from slicer.cli import complete
 from slicer.cli.runoptions import Option, defaults_of, options_of
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from typing import Any
-
-    from click.shell_completion import CompletionItem
-
-    Complete = Callable[[click.Context, click.Parameter, str], list[CompletionItem]]
+Complete = Callable[[click.Context, click.Parameter, str], list[CompletionItem]]
 
 _HELP = """\
 Run a command in a transient systemd scope of its own.
@@ -77,6 +76,61 @@ Environment:
                           a turn's end may take (2000)
   CPU_RUN_SLOTS=N         heavy CPU jobs at a time
   CPU_RUN_THREADS=N       threads a job
+"""
+
+_HOLD = """\
+Hold a lease while a command or a shell runs.
+
+What `slicer run` does, without a scope: the lease on GPUs and slots is the same, others wait for it just
+as long, but no limit is put on the command and its environment gets only what the lease says about GPUs. Of
+a profile its needs are taken, not its limits. Without COMMAND your shell ($SHELL) is started; leaving it
+gives everything back.
+"""
+
+_HOLD_EPILOG = """\
+\b
+Examples:
+  slicer hold --gpus 1
+      A shell that has a GPU to itself until you leave it.
+  slicer hold --vram 8G --expect 30m --name notebook -- jupyter lab
+      A share of one GPU; others see who holds it, and for how long.
+  slicer hold --cpu-slots 1 --max-wait 10m -- ./build.sh
+      A CPU slot; after ten minutes of waiting it is built without.
+
+\b
+Exit codes: as of slicer run; see slicer run --help.
+"""
+
+_ROUTE = """\
+Run a command on the GPU or on the CPU, as its input decides.
+
+NAME is a [routes.NAME] of the configuration. What the route's probe measures of the command's input is
+compared with its threshold; so the job gets a destination, with the arguments, the profile and the limit on
+jobs at a time that belong to it. One line on stderr says why. If the destination is busy the job is blocked:
+it does not wait, unless the route says so.
+
+Options stand before or after NAME. COMMAND is executed at once, without a decision, inside a job of the same
+route, and if all that follows it is --help, -h, --version or -V.
+"""
+
+_ROUTE_EPILOG = """\
+\b
+Examples:
+  slicer route whisper -- whisper talk.mp4
+      The route's decision, in one line, and the job.
+  slicer route whisper --explain -- whisper talk.mp4
+      The decision alone, and whether its destination is free now.
+  slicer route whisper --on-busy wait --max-wait 1h -- whisper talk.mp4
+      By hand: waits where the route says to fail.
+  slicer route whisper -- whisper talk.mp4 || handle $?
+      75 (or the route's exit_code) when blocked, with one line of JSON on
+      stderr about the holder.
+
+\b
+Exit codes: as of slicer run (see slicer run --help), and
+    2  the job is too large for all destinations, or there is no such route
+   75  blocked; exit_code in the route chooses another
+  125  the input could not be found or measured
 """
 
 _COMPLETIONS = {
@@ -144,3 +198,10 @@ def fast_command(
 command = fast_command(
     "run", _HELP, "Run a command in a scope, with its lease.", _EPILOG, "COMMAND [ARGUMENT]..."
 )
+hold = fast_command(
+    "hold", _HOLD, "Hold a lease while a command or a shell runs.", _HOLD_EPILOG, "[COMMAND [ARGUMENT]...]"
+)
+route = fast_command(
+    "route", _ROUTE, "Run a command on the GPU or the CPU, by its input.", _ROUTE_EPILOG,
+    "NAME [--] COMMAND [ARGUMENT]...", options_metavar="[OPTIONS]", completes=complete.route_line,
+)  # fmt: skip

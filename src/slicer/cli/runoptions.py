@@ -122,7 +122,7 @@ def options_of(program: str) -> tuple[Option, ...]:
 
 
 def defaults_of(program: str) -> dict[str, Any]:
-    """What each field is, if the command line says nothing. All have those of ``slicer run``."""
+    """The default of each field. All commands have the fields of ``slicer run``."""
     return {option.field: option.default for option in (*OPTIONS, *options_of(program))}
 
 

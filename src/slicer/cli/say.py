@@ -1,4 +1,4 @@
-"""What is said on stderr while a job runs: lines for people, and one line of JSON for scripts."""
+"""Messages on stderr while a job runs: lines for people, and one line of JSON for scripts."""
 
 from __future__ import annotations
 
@@ -68,15 +68,8 @@ def error(failure: SlicerError) -> int:
 
 def error_json(failure: SlicerError) -> int:
     """The same as one line of JSON; ``where`` and ``hint`` are null when there is nothing to say."""
-    import json
-
-    data = {
-        "error": failure.kind,
-        "message": failure.message,
-        "where": failure.where or None,
-        "hint": failure.hint or None,
-    }
-    _write(json.dumps(data) + "\n")
+    where, hint = failure.where or None, failure.hint or None
+    json_line({"error": failure.kind, "message": failure.message, "where": where, "hint": hint})
     return failure.exit_code
 
 
@@ -200,20 +193,14 @@ def _outsider_dict(pid: int) -> dict[str, Any]:
     }
 
 
-def busy_json(busy: Busy) -> None:
-    """The one line of JSON for ``--no-wait`` (B1)."""
-    json_line(busy_dict(busy))
-
-
 def json_line(data: dict[str, Any]) -> None:
-    """One line of JSON on stderr."""
     import json
 
     _write(json.dumps(data) + "\n")
 
 
 def busy_dict(busy: Busy) -> dict[str, Any]:
-    """What is busy, and who has it."""
+    """The busy resource and its holder: the one line of JSON for ``--no-wait`` (B1)."""
     from slicer.placement.decision import first_to_finish
 
     now = now_s()

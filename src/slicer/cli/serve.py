@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 
 import click
 
-from slicer.cli import complete, output, say
-from slicer.cli.serve_check import lines, problems_of
-from slicer.cli.serve_look import aiohttp_version, look
-from slicer.columns import Line
-from slicer.config import profiles
+from slicer.cli import common, complete, output, say
+from slicer.cli.serve_look import Address, Look, aiohttp_version, look
+from slicer.columns import BAD, GOOD, WARNING, Line
 from slicer.config import serve as configured
+from slicer.config.profiles import Config
+from slicer.config.serve import Server
 from slicer.errors import EX_OK, UsageError
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from slicer.config.profiles import Config
-    from slicer.config.serve import Server
+from slicer.quantity import format_duration, format_mib
+from slicer.serve.kinds import KINDS
+from slicer.text import command_text, counted, quote
 
 _EX_PROBLEM = 1
 NO_SERVERS = "no server is configured"
@@ -66,22 +65,20 @@ Exit codes:
 @click.option("--check", "checks", is_flag=True, help="Say what each would do, and what is wrong.")
 def command(names: tuple[str, ...], checks: bool) -> int:
     """Serve [serve.NAME] of the configuration, or all of them, in the foreground."""
-    config = profiles.load(os.environ, profiles.host())
-    for warning in config.warnings:
-        say.line(warning)
-    servers = _chosen(config, names)
+    config = common.config()
+    servers = tuple(configured.load(config).values())
+    if names:
+        servers = tuple(configured.find(config, name) for name in dict.fromkeys(names))
     if checks:
         return _check(config, servers)
     if not servers:
         raise UsageError(NO_SERVERS, hint=_HINT)
-    return _serve(servers)
+    aiohttp_version()
+    import asyncio
 
+    from slicer.serve.serving import run
 
-def _chosen(config: Config, names: tuple[str, ...]) -> tuple[Server, ...]:
-    """The servers of these names, each once; without names all. Raises UsageError, ConfigError."""
-    if not names:
-        return tuple(configured.load(config).values())
-    return tuple(configured.find(config, name) for name in dict.fromkeys(names))
+    return asyncio.run(run(servers, os.environ, say.line))
 
 
 def _check(config: Config, servers: tuple[Server, ...]) -> int:
@@ -94,11 +91,146 @@ def _check(config: Config, servers: tuple[Server, ...]) -> int:
     return _EX_PROBLEM if any(map(problems_of, found)) else EX_OK
 
 
-def _serve(servers: tuple[Server, ...]) -> int:
-    """Serve until a signal. Raises NoAiohttp, and what serving raises."""
-    aiohttp_version()
-    import asyncio
+def problems_of(seen: Look) -> tuple[str, ...]:
+    """The obstacles to serving, in the order in which one would mend them."""
+    return tuple(_problems(seen))
 
-    from slicer.serve.serving import run
 
-    return asyncio.run(run(servers, os.environ, say.line))
+def _problems(seen: Look) -> Iterator[str]:
+    server = seen.server
+    if seen.aiohttp:
+        yield seen.aiohttp
+    for each in seen.addresses:
+        if each.is_public and not server.public:
+            yield f"{each.text} can be reached from other machines: add public = true if that is meant"
+        is_systemds = seen.socket and (not each.pid or each.name == "systemd")  # as far as that can be seen
+        if each.error and not seen.proxy_pid and not is_systemds:
+            yield _taken(each, server)
+    if seen.command:
+        yield f"command: {seen.command}"
+    if seen.profile:
+        yield f"profile: {seen.profile}"
+    elif seen.gpus == 0:
+        yield f"profile {server.profile} wants no GPU: name one that does, or add gpus = 1 or vram"
+    if not server.command and not server.upstream:
+        yield "neither command nor upstream: nothing would answer behind slicer"
+    if server.upstream.partition("://")[2].rstrip("/") in server.listen:
+        yield f"upstream {server.upstream} is where slicer itself would listen"
+
+
+def _taken(each: Address, server: Server) -> str:
+    if not each.pid:
+        return f"{each.text}: {each.error}"
+    taken = f"{each.text} is taken by pid {each.pid} ({each.name})"
+    if server.command and each.name and each.name in server.command[0]:
+        return f"{taken}, which slicer would start itself: stop and disable it"
+    if not server.command:
+        return f"{taken}: move that server to the address of upstream, as slicer listens in its place"
+    return f"{taken}: stop it, or choose another address with listen"
+
+
+def warnings_of(seen: Look) -> tuple[str, ...]:
+    """Surprises for users of a server that works."""
+    return tuple(_warnings(seen))
+
+
+def _warnings(seen: Look) -> Iterator[str]:
+    server = seen.server
+    if seen.proxy_pid:
+        yield f"it is served already, by pid {seen.proxy_pid}; what is said here holds after that has left"
+    for each in seen.addresses:
+        if each.is_public and server.public:
+            yield (
+                f"{each.text}: everybody who reaches it may use the GPU; slicer asks for no password "
+                "(docs/serve.md shows a reverse proxy in front of it)"
+            )
+    if seen.upstream and server.upstream:
+        yield f"nobody answers at {server.upstream} now ({seen.upstream})"
+    # Requests for two servers at one address have to differ. One of them may be that of all others.
+    is_open = not server.models and not server.path
+    ambiguous = [each.name for each in seen.beside if is_open and not each.models and not each.path]
+    if ambiguous:
+        yield (
+            f"{', '.join(ambiguous)} at the same address cannot be told from it: "
+            "give each models = […] or a path"
+        )
+
+
+def lines(seen: Look) -> list[Line]:
+    problems, warnings = problems_of(seen), warnings_of(seen)
+    told = counted(len(problems), "problem") if problems else "nothing is in its way"
+    made = [Line(f"{seen.server.name}: {told}", BAD if problems else GOOD)]
+    rows = [(word, _sourced(seen.server, key, text) if key else text) for word, key, text in _rows(seen)]
+    made += output.indented(output.rows(rows))
+    made += [Line(f"  problem: {text}", BAD) for text in problems]
+    return made + [Line(f"  warning: {text}", WARNING) for text in warnings]
+
+
+def _rows(seen: Look) -> Iterator[tuple[str, str, str]]:
+    """A word, the key of the configuration ("" for none), and a description."""
+    server = seen.server
+    yield "kind", "kind", server.kind
+    yield "listens at", "listen", ", ".join(server.listen)
+    if server.hosts:
+        yield "answers to", "hosts", f"its addresses, and {', '.join(server.hosts)}"
+    if seen.socket:
+        yield "", "", f"by {seen.socket}, whose first request starts it"
+    yield from _start_rows(server)
+    yield "takes", "", _takes(seen)
+    wait = f"{format_duration(server.max_wait_s)} at most" if server.max_wait_s else "not at all: 503 at once"
+    yield "waits for it", "max_wait", wait
+    path = server.ready_path or KINDS[server.kind].ready_path
+    how = _sourced(server, "ready_path", f"GET {path} answers" if path else "its port can be connected to")
+    yield "is ready when", "ready_timeout", f"{how}, within {format_duration(server.ready_timeout_s)}"
+    yield "gives back", "idle", f"{format_duration(server.idle_s)} after the last request"
+    if server.give_way:
+        yield "", "give_way", "at once while it is idle and others wait for a GPU"
+    if seen.beside:
+        names = ", ".join(each.name for each in seen.beside)
+        kept = f"{format_duration(server.min_hold_s)} after it got it, when {names} is asked for"
+        yield "", "min_hold", kept
+    yield from _release_rows(server)
+    if server.models:
+        yield "for models", "models", ", ".join(server.models)
+    if server.path:
+        yield "for paths", "path", f"{server.path}*"
+    words = {"routes_gpu": "takes a GPU", "routes_free": "takes none", "routes_allow": "forwards also"}
+    for key, word in words.items():
+        if routes := getattr(server, key):
+            yield word, key, ", ".join(routes)
+
+
+def _sourced(server: Server, key: str, value: str) -> str:
+    return f"{value} ({server.sources.get(key, 'default')})"
+
+
+def _start_rows(server: Server) -> Iterator[tuple[str, str, str]]:
+    if server.command:
+        yield "starts", "command", command_text(server.command, limit=1000)
+        yield "as", "", f"job serve:{server.name}"
+        if server.env:
+            yield "with", "env", " ".join(f"{name}={quote(value)}" for name, value in server.env.items())
+    else:
+        yield "starts", "", "nothing: it runs already"
+    yield "forwards to", "upstream", server.upstream or "a free port of 127.0.0.1"
+
+
+def _takes(seen: Look) -> str:
+    server = seen.server
+    told = f"{seen.lease or 'nothing that is known'}; profile {_sourced(server, 'profile', server.profile)}"
+    if server.gpus is not None:
+        told += f", gpus = {_sourced(server, 'gpus', str(server.gpus))}"
+    if server.vram_mib is not None:
+        told += f", vram = {_sourced(server, 'vram', format_mib(server.vram_mib))}"
+    return told
+
+
+def _release_rows(server: Server) -> Iterator[tuple[str, str, str]]:
+    within = format_duration(server.release_timeout_s)
+    how = f"unloads its models, and keeps the lease until their memory is back; stuck after {within}"
+    if server.command:
+        how = f"stops it, and kills it after {within}"
+    yield "how", "release_timeout", how
+    if server.kind == "ollama":
+        lies = "a model that does not fit and lies partly in the machine's memory"
+        yield "offload", "on_offload", f"{lies} is {'said' if server.on_offload == 'warn' else 'refused'}"

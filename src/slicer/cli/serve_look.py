@@ -6,21 +6,16 @@ import errno
 import os
 import socket
 import stat
+from collections.abc import Iterable, Mapping
 
 from slicer.backend import serve_units
 from slicer.backend.install_units import data_home
-from slicer.config.profiles import Overrides
+from slicer.cli.dryrun import Forecast
+from slicer.config.profiles import Config, Overrides
+from slicer.config.serve import Server
 from slicer.errors import SlicerError, UsageError
 from slicer.kernel import on_host, proc
 from slicer.record import record
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-
-    from slicer.cli.dryrun import Forecast
-    from slicer.config.profiles import Config
-    from slicer.config.serve import Server
 
 UNIX = "unix:"
 _UNITS = ("/usr/local/lib/systemd/system", "/etc/systemd/system")
@@ -52,7 +47,7 @@ class Address:
 
 @record
 class Look:
-    """What was seen for one server. An empty text: there is nothing wrong with it."""
+    """The findings for one server. An empty text means that nothing is wrong."""
 
     server: Server
     beside: tuple[Server, ...]  # other servers of the configuration at one of its addresses
@@ -68,7 +63,7 @@ class Look:
 
 
 def aiohttp_version() -> str:
-    """Which aiohttp there is. Raises NoAiohttp."""
+    """The version of aiohttp. Raises NoAiohttp."""
     from importlib import metadata
 
     try:
@@ -83,20 +78,27 @@ def aiohttp_version() -> str:
 
 def look(server: Server, everyone: Iterable[Server], config: Config, environ: Mapping[str, str]) -> Look:
     """Look at all that the server needs. Raises nothing of what is wrong with it: that is in the answer."""
-    serving = proxy_of(server.name, environ)
+    from slicer.serve import standings
+
+    standing = (each for each in standings.read(environ, lambda _: None) if each.name == server.name)
     others = beside(server, everyone)
     lease, gpus, profile, command = _lease(server, config, environ)
+    aiohttp = ""
+    try:
+        aiohttp_version()
+    except NoAiohttp as error:
+        aiohttp = str(error)
     return Look(
         server=server,
         beside=others,
         addresses=tuple(_address(text) for text in server.listen),
-        aiohttp=_aiohttp(),
+        aiohttp=aiohttp,
         command=command,
         lease=lease,
         gpus=gpus,
         profile=profile,
         upstream="" if server.command else _unreachable(server.upstream),
-        proxy_pid=serving,
+        proxy_pid=next((each.pid for each in standing), 0),
         socket=_socket_of((server, *others), environ),
     )
 
@@ -113,25 +115,6 @@ def beside(server: Server, everyone: Iterable[Server]) -> tuple[Server, ...]:
     """The other servers that listen at one of its addresses. Pure."""
     own = set(server.listen)
     return tuple(each for each in everyone if each.name != server.name and own.intersection(each.listen))
-
-
-def _aiohttp() -> str:
-    """Why it cannot be used."""
-    try:
-        aiohttp_version()
-    except NoAiohttp as error:
-        return str(error)
-    return ""
-
-
-def proxy_of(name: str, environ: Mapping[str, str]) -> int:
-    """The process that serves it now, by its standing; 0: none."""
-    from slicer.serve import standings
-
-    return next((each.pid for each in standings.read(environ, lambda _: None) if each.name == name), 0)
-
-
-# -- addresses ----------------------------------------------------------------------------------------------
 
 
 def split(address: str) -> tuple[str, int]:
@@ -235,17 +218,14 @@ def _unreachable(url: str) -> str:
         return getattr(failed, "strerror", None) or str(failed)
 
 
-# -- the lease ----------------------------------------------------------------------------------------------
-
-
 def overrides_of(server: Server) -> Overrides:
-    """What the server says over its profile, as the options of ``slicer run`` say it. Pure."""
+    """The server's overrides of its profile, as options of ``slicer run``. Pure."""
     vram = None if server.vram_mib is None else f"{server.vram_mib}M"
     return Overrides(gpus=server.gpus, vram=vram)
 
 
 def _lease(server: Server, config: Config, environ: Mapping[str, str]) -> tuple[str, int | None, str, str]:
-    """What a lease would be, its GPUs, what is wrong with the profile, and what with the command."""
+    """The lease, its number of GPUs, an error in the profile, and an error in the command."""
     from slicer.errors import CannotExecute, CommandNotFound
 
     try:
@@ -265,19 +245,15 @@ def _lease(server: Server, config: Config, environ: Mapping[str, str]) -> tuple[
 
 
 def _forecast(server: Server, environ: Mapping[str, str]) -> Forecast:
-    """What the ledger would say now. Raises SlicerError."""
-    from slicer.cli.dryrun import forecast_of
-    from slicer.job.plan import Invocation, choose_backend, plan_of
+    """The ledger's answer at this moment. Raises SlicerError."""
+    from slicer.cli.dryrun import forecast_of, usable_backend
+    from slicer.job.plan import Invocation, plan_of
     from slicer.ledger.status import existing_ledger
 
     invocation = Invocation(
         command=server.command or ("true",), profile=server.profile, overrides=overrides_of(server),
-        name=f"serve:{server.name}", expect_s=None, wait=True, backend="auto", exec=False, journal=False,
-        outcome_path="",
+        name=f"serve:{server.name}",
     )  # fmt: skip
     ledger = existing_ledger(environ, lambda _: None)
     plan = plan_of(invocation, {**environ, **server.env}, ledger)
-    backend = choose_backend(plan)
-    backend.connect()
-    backend.close()
-    return forecast_of(plan, backend, ledger)
+    return forecast_of(plan, usable_backend(plan), ledger)

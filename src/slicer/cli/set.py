@@ -6,18 +6,10 @@ import click
 
 from slicer.cli import complete, output, say
 from slicer.cli.named_jobs import found_among, known_jobs
-from slicer.cli.output import Column
 from slicer.columns import Line
 from slicer.job import change
 from slicer.job.find import find_running
 from slicer.record import as_dict
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-    from typing import Any
-
-    from slicer.job.change import Setting
 
 _SOURCES = {
     "start": "profile or --set",
@@ -67,20 +59,11 @@ def command(job: str, assignments: tuple[str, ...], quiet: bool, as_json: bool) 
     else:
         found = change.show(lease, ledger)
     if as_json:
-        output.show_json({"job": lease.job, "name": lease.name or None, "properties": list(_json(found))})
+        properties = [{**as_dict(each), "value": each.value or None} for each in found]
+        output.show_json({"job": lease.job, "name": lease.name or None, "properties": properties})
     elif not (quiet and assignments):
-        output.show(_table(found) if found else [Line("Nothing was said of its limits.")])
+        says = {True: "yes", False: "no"}
+        rows = [(one.name, one.value or "-", says[one.acts], _SOURCES[one.source]) for one in found]
+        table = output.table("PROPERTY | VALUE | ACTS | FROM", rows)
+        output.show(table if rows else [Line("Nothing was said of its limits.")])
     return 0
-
-
-def _json(found: Iterable[Setting]) -> Iterable[dict[str, Any]]:
-    for each in found:
-        yield {**as_dict(each), "value": each.value or None}
-
-
-def _table(found: Iterable[Setting]) -> list[Line]:
-    columns = (Column("PROPERTY"), Column("VALUE"), Column("ACTS"), Column("FROM"))
-    rows = [
-        (each.name, each.value or "-", "yes" if each.acts else "no", _SOURCES[each.source]) for each in found
-    ]
-    return output.table(columns, rows)

@@ -5,6 +5,9 @@ from __future__ import annotations
 import os
 import signal
 import time
+from collections.abc import Callable
+from types import FrameType
+from typing import TypeVar
 
 import click
 
@@ -15,19 +18,12 @@ from slicer.gpu.sim.job import LIBRARIES, MemoryPlan, Spike, demand_mib, next_st
 from slicer.gpu.sim.usage import NoRoom, UsageFolder, Use
 from slicer.kernel import proc
 from slicer.kernel.signals import INTERRUPTS
+from slicer.model import Gpu
 from slicer.quantity import INFINITY, QuantityError, format_size, parse_duration, parse_mib, parse_size
 from slicer.record import record, replace
 from slicer.state import simulated, statedir
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from types import FrameType
-    from typing import TypeVar
-
-    from slicer.model import Gpu
-
-    _T = TypeVar("_T")
+_T = TypeVar("_T")
 
 _LONGEST_SLEEP_S = 3600.0  # time.sleep cannot take "infinity"
 _SPIKE_S = 0.1
@@ -35,9 +31,6 @@ _FORCED_OOM_MIB = 2560  # what --oom claims to have asked for
 _CHUNK_BYTES = 1 << 16
 _TEXT_LINE = b"simjob: the quick brown fox jumps over the lazy dog 0123456789\n"
 _BINARY_LINE = b"simjob: \xff\xfe\x80\x00\xc3\x28 not UTF-8\n"
-
-
-# -- the command line -------------------------------------------------------------------------------------
 
 
 def _quantity(parse: Callable[[str], _T]) -> Callable[[click.Context, click.Parameter, str], _T]:
@@ -171,12 +164,12 @@ def command(**options: object) -> int:
     usage = UsageFolder(statedir.locate(os.environ, os.geteuid()).base, gpus)
     if not job.fork_away:
         return _run_job(job, Meter(usage, shown, job.utilisation))
-    if not _daemonize():
+    if os.fork():
         return 0
+    os.setsid()
+    if os.fork():
+        os._exit(0)
     os._exit(app.guarded(lambda: _run_job(job, Meter(usage, shown, job.utilisation))))
-
-
-# -- acting -----------------------------------------------------------------------------------------------
 
 
 class Meter:
@@ -210,16 +203,6 @@ class Meter:
     def close(self) -> None:
         """Use nothing any more. Safe to repeat. Raises StateError."""
         self._usage.free(self.use)
-
-
-def _daemonize() -> bool:
-    """Fork a daemon. Returns True in the daemon, False in the caller."""
-    if os.fork():
-        return False
-    os.setsid()
-    if os.fork():
-        os._exit(0)
-    return True
 
 
 def _run_job(job: Options, meter: Meter) -> int:
@@ -287,20 +270,20 @@ def _sleep_until(moment: float) -> None:
 def _leak(job: Options, meter: Meter) -> None:
     """Fork a child that keeps the memory; returns once it has it."""
     reading, writing = os.pipe()
+
+    def hold() -> None:
+        meter.inherit()
+        os.close(writing)
+        try:
+            _sleep_until(time.monotonic() + job.leak_seconds)
+        finally:
+            meter.close()
+
     if not os.fork():
-        os._exit(app.guarded(lambda: _hold_leaked(job, meter, writing)))
+        os._exit(app.guarded(hold))
     os.close(writing)
     os.read(reading, 1)
     os.close(reading)
-
-
-def _hold_leaked(job: Options, meter: Meter, ready: int) -> None:
-    meter.inherit()
-    os.close(ready)
-    try:
-        _sleep_until(time.monotonic() + job.leak_seconds)
-    finally:
-        meter.close()
 
 
 def _is_first(marker: str) -> bool:

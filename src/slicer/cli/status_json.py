@@ -5,18 +5,18 @@ from __future__ import annotations
 import time
 
 from slicer.cli import say
-from slicer.cli.status_servers import server_json
+from slicer.cli.output import picked
 from slicer.cli.status_why import never_text, reason
 from slicer.kernel.users import user_name
-from slicer.model import CPU
+from slicer.model import CPU, Busy
 from slicer.record import as_dict
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from slicer.ledger.status import ForeignProcess, GpuState, Status
-    from slicer.model import Gpu, Lease, Ticket, UserStanding
+    from slicer.ledger.status import GpuState, Status
+    from slicer.model import Gpu, Lease, Ticket
     from slicer.serve.model import Standing
     from slicer.share.standing import SharingNow
 
@@ -24,13 +24,12 @@ if TYPE_CHECKING:
 def status_json(status: Status, servers: tuple[Standing, ...] = ()) -> dict[str, Any]:
     """The state of things for scripts."""
     held = {uuid for lease in status.leases for uuid in lease.gpus}
-    lock = status.plain_lock
-    slots = status.slots
+    lock, slots, users, now_s = status.plain_lock, status.slots, status.users, time.time()
     return {
         "state": {"directory": status.directory or None},
         "jobs": [_job(lease, status) for lease in status.leases],
         "waiting": [_ticket(ticket, status) for ticket in status.tickets],
-        "servers": [server_json(each, time.time()) for each in servers],
+        "servers": [server_json(each, now_s) for each in servers],
         "gpus": {
             "total": len(status.gpus),
             "free": [_gpu(state.gpu) for state in status.gpus if state.gpu.uuid not in held],
@@ -40,45 +39,52 @@ def status_json(status: Status, servers: tuple[Standing, ...] = ()) -> dict[str,
         "cpu_slots": {"total": slots[CPU].total, "free": slots[CPU].free},
         "slots": {name: as_dict(slot) for name, slot in slots.items()},
         "plain_lock": {"path": lock.path, "pid": lock.pid or None} if lock else None,
-        "users": None if status.users is None else [_user(each) for each in status.users],
-        "groups": None if status.users is None else [as_dict(each) for each in status.groups],
+        "users": None if users is None else [{"user": user_name(one.uid), **as_dict(one)} for one in users],
+        "groups": None if users is None else [as_dict(one) for one in status.groups],
     }
 
 
-def _user(each: UserStanding) -> dict[str, Any]:
-    return {"user": user_name(each.uid), **as_dict(each)}
-
-
+_CLOCKS = (
+    "held_for", "halted_for", "expected_remaining", "waited", "starts_in", "state_for", "idle_for",
+)  # fmt: skip
 # What goes on many times a second while jobs take turns.
 _TURNING = ("charged_mib", "turn", "turn_for", "ahead", "turns", "held_s", "waits", "waited_s")
 
 
 def without_clocks(document: dict[str, Any]) -> dict[str, Any]:
     """The document without what changes by itself as time goes by."""
-    clocks = {
-        "held_for", "halted_for", "expected_remaining", "waited", "starts_in", "state_for", "idle_for",
-    }  # fmt: skip
 
-    def rest(item: dict[str, Any]) -> dict[str, Any]:
-        kept = {name: value for name, value in item.items() if name not in clocks}
-        if kept.get("why"):
-            # Its text says how much time is left.
-            kept["why"] = {name: value for name, value in kept["why"].items() if name != "text"}
+    def rest(item: dict[str, Any], dropped: tuple[str, ...]) -> dict[str, Any]:
+        return {name: value for name, value in item.items() if name not in dropped}
+
+    def still(item: dict[str, Any]) -> dict[str, Any]:
+        kept = rest(item, _CLOCKS)
+        # The text of a reason says how much time is left.
+        for name, dropped in (("why", ("text",)), ("sharing", _TURNING)):
+            if kept.get(name):
+                kept[name] = rest(kept[name], dropped)
         return kept
 
-    def still(job: dict[str, Any]) -> dict[str, Any]:
-        if job["sharing"] is None:
-            return job
-        kept = {name: value for name, value in job["sharing"].items() if name not in _TURNING}
-        return {**job, "sharing": kept}
+    folders = ("jobs", "waiting", "servers")
+    return {**document, **{folder: list(map(still, document[folder])) for folder in folders}}
 
-    document = {**document, "jobs": [still(job) for job in document["jobs"]]}
-    changed = {folder: [rest(item) for item in document[folder]] for folder in ("jobs", "waiting", "servers")}
-    return {**document, **changed}
+
+def server_json(server: Standing, now_s: float) -> dict[str, Any]:
+    idle_s = server.idle_since_s
+    return {
+        "server": server.name,
+        **picked(server, "kind listen state"),
+        "state_for": max(0.0, round(now_s - server.since_s, 1)),
+        **picked(server, "requests served"),
+        "idle_for": None if idle_s is None else max(0.0, round(now_s - idle_s, 1)),
+        "job": server.job or None,
+        "trouble": server.trouble or None,
+        "pid": server.pid,
+    }
 
 
 def _gpu(gpu: Gpu) -> dict[str, Any]:
-    return {"index": gpu.index, "uuid": gpu.uuid, "name": gpu.name, "memory_mib": gpu.memory_mib}
+    return picked(gpu, "index uuid name memory_mib")
 
 
 def _state(state: GpuState, status: Status) -> dict[str, Any]:
@@ -91,17 +97,10 @@ def _state(state: GpuState, status: Status) -> dict[str, Any]:
         "unexplained_mib": state.unexplained_mib if device else None,
         "idle": state.is_idle if device else None,
         "jobs": [lease.job for lease in status.leases if state.gpu.uuid in lease.gpus],
-        "foreign": [_foreign(one) for one in state.foreign],
-    }
-
-
-def _foreign(one: ForeignProcess) -> dict[str, Any]:
-    return {
-        "pid": one.pid,
-        "name": one.name or None,
-        "used_mib": one.used_mib,
-        "peak_mib": one.peak_mib,
-        "job": one.job or None,
+        "foreign": [
+            {**picked(one, "pid name used_mib peak_mib"), "name": one.name or None, "job": one.job or None}
+            for one in state.foreign
+        ],
     }
 
 
@@ -110,10 +109,7 @@ def _job(lease: Lease, status: Status) -> dict[str, Any]:
     return {
         "job": lease.job,
         **say.holder_dict(lease, status.now_s),
-        "uid": lease.uid,
-        "user": user_name(lease.uid),
-        "backend": lease.backend,
-        "manager": lease.manager,
+        **picked(lease, "uid backend manager"),
         "cgroup": lease.cgroup or None,
         "priority": lease.priority,
         "gpus": [_held(lease, place, status) for place in range(len(lease.gpus))],
@@ -133,21 +129,14 @@ def _sharing(now: SharingNow | None) -> dict[str, Any] | None:
         return None
     turn = now.turn
     return {
-        "wants": now.wants,
-        "gpus": list(now.gpus),
+        **picked(now, "wants gpus limit_mib charged_mib processes"),
         "limit_mib": [mib or None for mib in now.limit_mib],
-        "charged_mib": list(now.charged_mib),
-        "processes": now.processes,
         "turn": turn.doing if turn else None,
         "turn_for": round(turn.for_s, 3) if turn else None,
         "ahead": turn.ahead if turn else None,
-        "turns": now.turns,
+        **picked(now, "turns held_s waits waited_s refused got_past_cap troubles"),
         "held_s": round(now.held_s, 3),
-        "waits": now.waits,
         "waited_s": round(now.waited_s, 3),
-        "refused": now.refused,
-        "got_past_cap": now.got_past_cap,
-        "troubles": list(now.troubles),
     }
 
 
@@ -167,19 +156,12 @@ def _ticket(ticket: Ticket, status: Status) -> dict[str, Any]:
     wait = status.waits[ticket.job]
     starts_in_s = wait.starts_in_s
     return {
-        "job": ticket.job,
+        **picked(ticket, "job name pid uid"),
         "name": ticket.name or ticket.command,
-        "pid": ticket.pid,
-        "uid": ticket.uid,
         "user": user_name(ticket.uid),
-        "priority": ticket.priority,
-        "gpus": ticket.gpus,
-        "gpu_choice": list(ticket.gpu_choice),
-        "vram_mib": ticket.vram_mib,
-        "margin_mib": ticket.margin_mib,
+        **picked(ticket, "priority gpus gpu_choice vram_mib margin_mib"),
         "cpu_slots": ticket.slots.get(CPU, 0),
-        "slots": ticket.slots,
-        "inside": list(ticket.inside),
+        **picked(ticket, "slots inside"),
         "waited": round(status.now_s - ticket.arrived_s, 1),
         "expected": ticket.expect_s,
         "starts_in": None if starts_in_s is None else round(starts_in_s, 1),
@@ -191,17 +173,17 @@ def _ticket(ticket: Ticket, status: Status) -> dict[str, Any]:
 
 def _why(ticket: Ticket, status: Status) -> dict[str, Any] | None:
     wait = status.waits[ticket.job]
-    busy = wait.busy
-    if busy is None and wait.never is None and not wait.held_back:
+    if wait.busy is None and wait.never is None and not wait.held_back:
         return None
+    busy = wait.busy or Busy("gpu", (), 0, (), "")
     return {
         "text": reason(ticket, status),
-        "lacks": busy.kind if busy else None,
-        "slot": (busy.slot or None) if busy else None,
-        "holders": [lease.job for lease in busy.holders] if busy else [],
-        "ahead": busy.ahead if busy else 0,
-        "foreign": list(busy.foreign) if busy else [],
-        "reserved_for": (busy.reserved_for or None) if busy else None,
+        "lacks": wait.busy.kind if wait.busy else None,
+        "slot": busy.slot or None,
+        "holders": [lease.job for lease in busy.holders],
+        "ahead": busy.ahead,
+        "foreign": list(busy.foreign),
+        "reserved_for": busy.reserved_for or None,
         "never": never_text(wait.never, ticket) if wait.never else None,
         "policy": wait.held_back or None,
     }

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import time
 
-from slicer.cli import output, status_servers
-from slicer.cli.output import Column
+from slicer.cli import output
 from slicer.cli.status_why import indices, reason
 from slicer.columns import FAINT, HEADING, WARNING, Line, aligned, clip
 from slicer.kernel.users import user_name
@@ -19,11 +18,13 @@ from slicer.text import counted, quote, slot_words, visible
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Iterator
 
-    from slicer.ledger.status import ForeignProcess, GpuState, SlotState, Status
+    from slicer.ledger.status import GpuState, SlotState, Status
     from slicer.model import GroupStanding, Lease, Ticket, UserStanding
     from slicer.serve.model import Standing
+
+    _Row = tuple[tuple[str, ...], str]  # cells and style of a row of the GPUs' table
 
 _BAR = 10  # cells
 _GPU_NAME = 14  # characters of it on a terminal
@@ -41,20 +42,10 @@ class Section:
 
     @property
     def lines(self) -> list[Line]:
-        """All of it."""
         return [*self.head, *(line for entry in self.entries for line in entry)]
 
 
-@record
-class _Row:
-    """One row of the GPUs' table."""
-
-    cells: tuple[str, ...]
-    style: str = ""
-
-
 def lines(status: Status, servers: tuple[Standing, ...] = ()) -> list[Line]:
-    """The whole status."""
     return joined([section.lines for section in sections(status, servers)])
 
 
@@ -72,7 +63,7 @@ def sections(status: Status, servers: tuple[Standing, ...] = ()) -> list[Section
     if status.tickets:
         found.append(_waiting(status))
     if servers:
-        found.append(Section(*status_servers.rows(servers, time.time()), "servers"))
+        found.append(servers_section(servers, time.time()))
     if len(status.slots) > 1:
         found.append(_slots(status))
     found.append(_machine(status))
@@ -88,10 +79,6 @@ def sections(status: Status, servers: tuple[Standing, ...] = ()) -> list[Section
 
 
 def _jobs(status: Status) -> Section:
-    columns = (
-        Column("JOB"), Column("NAME", cap=18), Column("HOLDS", cap=24), Column("USER", cap=8),
-        Column("PID", right=True), Column("FOR", right=True), Column("LEFT", right=True),
-    )  # fmt: skip
     rows = [
         (
             lease.job, lease.name or "-", _held(lease, status), user_name(lease.uid), str(lease.pid),
@@ -99,21 +86,12 @@ def _jobs(status: Status) -> Section:
         )
         for lease in status.leases
     ]  # fmt: skip
-    head, *found = output.table(columns, rows)
+    head, *found = output.table("JOB | NAME<18 | HOLDS<24 | USER<8 | PID> | FOR> | LEFT>", rows)
     entries = tuple(
-        (
-            _marked(row, lease, status), *_turn_line(lease, status), *_halt_line(lease, status),
-            *_sharing_line(lease, status),
-            _below(f"{_unit(lease)}: {lease.command}" if lease.command else _unit(lease)),
-        )
+        (Line(row.text, WARNING if _marks(lease, status, status.gpus) else ""), *_below_job(lease, status))
         for row, lease in zip(found, status.leases, strict=True)
     )
     return Section((head,), entries, "jobs")
-
-
-def _turn_line(lease: Lease, status: Status) -> list[Line]:
-    waits = lease.job in status.not_begun
-    return [Line("  has not begun: its queue runs others first")] if waits else []
 
 
 _HALTED_BY = {
@@ -123,32 +101,25 @@ _HALTED_BY = {
 }
 
 
-def _halt_line(lease: Lease, status: Status) -> list[Line]:
-    """Who made the job stand still, for how long, and what lets it go on."""
+def _below_job(lease: Lease, status: Status) -> Iterator[Line]:
+    """The lines below a job's own: why it stands still, how it shares its GPUs, its unit and command."""
+    if lease.job in status.not_begun:
+        yield Line("  has not begun: its queue runs others first")
     halt = status.halt(lease.job)
-    if halt is None:
-        return []
-    since = "" if halt.since_s is None else f", {_seconds(status.now_s - halt.since_s)} ago"
-    text = f"  {_HALTED_BY[halt.how]}{since}; slicer resume {quote(lease.name or lease.job)}"
-    return [Line(visible(text), WARNING)]
-
-
-def _sharing_line(lease: Lease, status: Status) -> list[Line]:
-    """How the job shares its GPUs."""
+    if halt is not None:
+        since = "" if halt.since_s is None else f", {_seconds(status.now_s - halt.since_s)} ago"
+        goes_on = f"slicer resume {quote(lease.name or lease.job)}"
+        yield Line(visible(f"  {_HALTED_BY[halt.how]}{since}; {goes_on}"), WARNING)
     now = status.shared(lease.job)
-    if now is None:
-        return []
-    gap = " · " if output.may_draw() else " - "
-    style = WARNING if now.got_past_cap or now.troubles else FAINT
-    return [Line(f"  {gap.join(standing_words(now))}", style)]
-
-
-def _marked(row: Line, lease: Lease, status: Status) -> Line:
-    return Line(row.text, WARNING) if _marks(lease, status, status.gpus) else row
+    if now is not None:
+        style = WARNING if now.got_past_cap or now.troubles else FAINT
+        yield Line(f"  {output.dotted(standing_words(now))}", style)
+    unit = f"{lease.unit}{' (--user)' * (lease.manager == 'user')}" if lease.unit else "no scope"
+    yield _below(f"{unit}: {lease.command}" if lease.command else unit)
 
 
 def _marks(lease: Lease, status: Status, gpus: Iterable[GpuState]) -> list[str]:
-    """What is not as it should be with a job, on these GPUs."""
+    """Marks for everything unusual about a job on these GPUs."""
     halt = status.halt(lease.job)
     marks: list[str] = [halt.how] if halt else []
     marks += ["over"] if any(_is_over(lease, state) for state in gpus) else []
@@ -170,14 +141,8 @@ def _peak(lease: Lease, state: GpuState) -> int | None:
 
 
 def _below(text: str) -> Line:
-    """What is too long for a column."""
+    """A faint line for text that is too long for a column."""
     return Line(f"  {visible(text)}", FAINT)
-
-
-def _unit(lease: Lease) -> str:
-    if not lease.unit:
-        return "no scope"
-    return f"{lease.unit} (--user)" if lease.manager == "user" else lease.unit
 
 
 def _held(lease: Lease, status: Status) -> str:
@@ -199,9 +164,7 @@ def _slot_cells(slots: dict[str, int]) -> list[str]:
 
 def _left(lease: Lease, now_s: float) -> str:
     left = expected_remaining(lease, now_s)
-    if left is None:
-        return "-"
-    return _seconds(left) if left else "overdue"
+    return "-" if left is None else _seconds(left) if left else "overdue"
 
 
 def _seconds(seconds: float) -> str:
@@ -213,10 +176,6 @@ def _seconds(seconds: float) -> str:
 
 
 def _waiting(status: Status) -> Section:
-    columns = (
-        Column("WAITING"), Column("NAME", cap=18), Column("WANTS", cap=26), Column("USER", cap=8),
-        Column("FOR", right=True), Column("STARTS", right=True),
-    )  # fmt: skip
     rows = [
         (
             ticket.job, ticket.name or "-", _wants(ticket, status), user_name(ticket.uid),
@@ -224,12 +183,13 @@ def _waiting(status: Status) -> Section:
         )
         for ticket in status.tickets
     ]  # fmt: skip
-    head, *found = output.table(columns, rows)
-    entries = tuple(
-        (row, _below(_reason_and_command(ticket, status)))
-        for row, ticket in zip(found, status.tickets, strict=True)
-    )
-    return Section((head,), entries, "waiting")
+    head, *found = output.table("WAITING | NAME<18 | WANTS<26 | USER<8 | FOR> | STARTS>", rows)
+    entries = []
+    for row, ticket in zip(found, status.tickets, strict=True):
+        priority = f"priority {ticket.priority:+d}" if ticket.priority else ""
+        why = output.dotted(filter(None, (priority, reason(ticket, status), ticket.command)))
+        entries.append((row, _below(why)))
+    return Section((head,), tuple(entries), "waiting")
 
 
 def _wants(ticket: Ticket, status: Status) -> str:
@@ -244,47 +204,52 @@ def _wants(ticket: Ticket, status: Status) -> str:
 
 
 def _starts(seconds: float | None) -> str:
-    if seconds is None:
-        return "-"
-    return f"~{format_estimate(seconds)}" if seconds >= 1 else "now"
+    return "-" if seconds is None else f"~{format_estimate(seconds)}" if seconds >= 1 else "now"
 
 
-def _reason_and_command(ticket: Ticket, status: Status) -> str:
-    gap = " · " if output.may_draw() else " - "
-    priority = f"priority {ticket.priority:+d}" if ticket.priority else ""
-    return gap.join(filter(None, (priority, reason(ticket, status), ticket.command)))
+# -- slicer serve -------------------------------------------------------------------------------------------
+
+
+def servers_section(servers: tuple[Standing, ...], now_s: float) -> Section:
+    """The state, times and trouble of each server. ``now_s`` is the wall clock's."""
+    rows = [
+        (
+            each.name, each.state, _seconds(now_s - each.since_s), str(each.requests), str(each.served),
+            "-" if each.idle_since_s is None else _seconds(now_s - each.idle_since_s), each.job or "-",
+        )
+        for each in servers
+    ]  # fmt: skip
+    head, *found = output.table("SERVER<18 | STATE | FOR> | REQUESTS> | SERVED> | IDLE> | JOB", rows)
+    entries = []
+    for row, each in zip(found, servers, strict=True):
+        shown = Line(row.text, WARNING if each.state == "stuck" else "")
+        below = _below(output.dotted((each.kind, *each.listen, f"pid {each.pid}")))
+        trouble = (Line(f"  {visible(each.trouble)}", WARNING),) if each.trouble else ()
+        entries.append((shown, below, *trouble))
+    return Section((head,), tuple(entries), "servers")
 
 
 # -- all users ----------------------------------------------------------------------------------------------
 
 
 def _users(users: tuple[UserStanding, ...]) -> Section:
-    """What each user holds of what it may hold, and what share of the GPUs it used of what is due to it."""
-    columns = (
-        Column("USER", cap=16), Column("GPUS", right=True), Column("GPU MEMORY", right=True),
-        Column("CPU SLOTS", right=True), Column("WAITING", right=True), Column("SHARE", right=True),
-        Column("DUE", right=True),
-    )  # fmt: skip
+    """Each user's holdings and caps, and the share of the GPUs that it used and that is due to it."""
     rows = [
-        (
-            user_name(each.uid), *_held_and_most(each), str(each.waiting), f"{each.share:.2f}",
-            f"{each.due:.2f}",
-        )
-        for each in users
-    ]  # fmt: skip
-    head, *found = output.table(columns, rows)
-    return Section((head,), tuple((row,) for row in found), "users")
+        (user_name(one.uid), *_held_and_most(one), str(one.waiting), f"{one.share:.2f}", f"{one.due:.2f}")
+        for one in users
+    ]
+    return _plain("USER<16 | GPUS> | GPU MEMORY> | CPU SLOTS> | WAITING> | SHARE> | DUE>", rows, "users")
 
 
 def _groups(groups: tuple[GroupStanding, ...]) -> Section:
-    """What the members of a group hold of what they may hold together."""
-    columns = (
-        Column("GROUP", cap=16), Column("GPUS", right=True), Column("GPU MEMORY", right=True),
-        Column("CPU SLOTS", right=True),
-    )  # fmt: skip
+    """The holdings and caps of a group's members together."""
     rows = [(visible(each.name), *_held_and_most(each)) for each in groups]
-    head, *found = output.table(columns, rows)
-    return Section((head,), tuple((row,) for row in found), "groups")
+    return _plain("GROUP<16 | GPUS> | GPU MEMORY> | CPU SLOTS>", rows, "groups")
+
+
+def _plain(heads: str, rows: Iterable[tuple[str, ...]], what: str) -> Section:
+    head, *found = output.table(heads, rows)
+    return Section((head,), tuple((row,) for row in found), what)
 
 
 def _held_and_most(each: UserStanding | GroupStanding) -> tuple[str, str, str]:
@@ -336,16 +301,13 @@ def _slot_line(name: str, slot: SlotState, status: Status) -> str:
         is_read = status.slot_limits is not None
         text = f"{what}: {'not in the configuration any more' if is_read else 'unknown'}"
     holders = [lease for lease in status.leases if name in lease.slots]
-    named = [_slot_holder(lease, lease.slots[name]) for lease in holders[:_SLOTS_NAMED]]
+    named = []
+    for lease in holders[:_SLOTS_NAMED]:
+        marks = [f"{lease.slots[name]} slots"] * (lease.slots[name] > 1) + ["forced"] * bool(lease.forced)
+        named.append(visible(lease.name or lease.job) + (f" ({', '.join(marks)})" if marks else ""))
     if len(holders) > _SLOTS_NAMED:
         named.append(f"{len(holders) - _SLOTS_NAMED} more")
     return f"{text}; held by {', '.join(named)}" if named else text
-
-
-def _slot_holder(lease: Lease, count: int) -> str:
-    marks = [f"{count} slots"] if count > 1 else []
-    marks += ["forced"] if lease.forced else []
-    return visible(lease.name or lease.job) + (f" ({', '.join(marks)})" if marks else "")
 
 
 def _gpus(status: Status) -> tuple[Line, tuple[tuple[Line, ...], ...]]:
@@ -353,41 +315,39 @@ def _gpus(status: Status) -> tuple[Line, tuple[tuple[Line, ...], ...]]:
     names = [visible(state.gpu.name).removeprefix("NVIDIA ") for state in status.gpus]
     if output.is_terminal():
         names = [clip(name, _GPU_NAME, output.glyphs()) for name in names]
-    cells = [
+    titles = [
         (name, format_mib(state.gpu.memory_mib or None), _bar(state))
         for name, state in zip(names, status.gpus, strict=True)
     ]
     groups = [
-        [_gpu_row(state, what), *_rows_on_gpu(state, status)]
-        for state, what in zip(status.gpus, aligned(cells, "lrl"), strict=True)
+        list(_gpu_rows(state, what, status))
+        for state, what in zip(status.gpus, aligned(titles, "lrl"), strict=True)
     ]
-    columns = (
-        Column("", right=True), Column("", cap=36), Column("USED", right=True),
-        Column("RESERVED", right=True), Column("FREE", right=True), Column("PEAK", right=True), Column(""),
-    )  # fmt: skip
-    head, *table = output.table(columns, [row.cells for group in groups for row in group])
+    cells = [cells for group in groups for cells, _ in group]
+    head, *table = output.table("> | <36 | USED> | RESERVED> | FREE> | PEAK> | ", cells)
     lines = iter(table)
-    entries = tuple(tuple(Line(f" {next(lines).text}", row.style) for row in group) for group in groups)
+    entries = tuple(tuple(Line(f" {next(lines).text}", style) for _, style in group) for group in groups)
     free = sum(state.is_idle for state in status.gpus)
     title = f"GPUs: {free} of {len(status.gpus)} free"
     return Line(title + f" {head.text}"[len(title) :], HEADING), entries
 
 
-def _gpu_row(state: GpuState, what: str) -> _Row:
+def _gpu_rows(state: GpuState, what: str, status: Status) -> Iterator[_Row]:
+    """The GPU, its holders, and what uses it without holding it."""
     device = state.device
     used_mib, reserved_mib = (device.used_mib, state.reserved_mib) if device else (None, None)
     figures = (format_mib(used_mib), format_mib(reserved_mib), format_mib(state.free_mib))
-    return _Row((str(state.gpu.index), what, *figures, "", ""))
-
-
-def _rows_on_gpu(state: GpuState, status: Status) -> list[_Row]:
-    """What is on the GPU: its holders, and what uses it without holding it."""
-    rows = [_holder_row(lease, state, status) for lease in status.leases if state.gpu.uuid in lease.gpus]
-    rows += [_foreign_row(one) for one in state.foreign]
+    yield (str(state.gpu.index), what, *figures, "", ""), ""
+    for lease in status.leases:
+        if state.gpu.uuid in lease.gpus:
+            yield _holder_row(lease, state, status)
+    for one in state.foreign:
+        who = f"pid {one.pid} {one.name}" if one.pid else "processes of others"
+        what = f"  {f'of job {one.job[:8]}' if one.job else 'no job'}: {who}".rstrip()
+        peak = format_mib(one.peak_mib) if one.peak_mib else ""
+        yield ("", what, format_mib(one.used_mib), "", "", peak, ""), WARNING
     if state.unexplained_mib > _WORTH_A_LINE_MIB:
-        cells = ("", "  no process that is seen", format_mib(state.unexplained_mib), "", "", "", "")
-        rows.append(_Row(cells, WARNING))
-    return rows
+        yield ("", "  no process that is seen", format_mib(state.unexplained_mib), "", "", "", ""), WARNING
 
 
 def _holder_row(lease: Lease, state: GpuState, status: Status) -> _Row:
@@ -399,15 +359,7 @@ def _holder_row(lease: Lease, state: GpuState, status: Status) -> _Row:
         "whole" if lease.vram_mib is None else format_mib(lease.vram_mib), "",
         format_mib(peak) if peak else "", " ".join(marks),
     )  # fmt: skip
-    return _Row(cells, WARNING if marks else "")
-
-
-def _foreign_row(one: ForeignProcess) -> _Row:
-    whose = f"of job {one.job[:8]}" if one.job else "no job"
-    who = f"pid {one.pid} {one.name}" if one.pid else "processes of others"
-    what = f"  {whose}: {who}".rstrip()
-    peak = format_mib(one.peak_mib) if one.peak_mib else ""
-    return _Row(("", what, format_mib(one.used_mib), "", "", peak, ""), WARNING)
+    return cells, WARNING if marks else ""
 
 
 def _bar(state: GpuState) -> str:

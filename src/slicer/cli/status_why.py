@@ -30,15 +30,17 @@ def reason(ticket: Ticket, status: Status) -> str:
     blocked = _blocked(ticket, busy, status)
     parts += blocked
     if not blocked and busy.reserved_for:
-        parts.append(f"what is free is kept for {_name_of(busy.reserved_for, status)}, which waits longest")
+        names = (other.name for other in status.tickets if other.job == busy.reserved_for)
+        name = next(names, "") or busy.reserved_for
+        parts.append(f"what is free is kept for {name}, which waits longest")
     elif busy.ahead:
         parts.append(f"behind {counted(busy.ahead, 'other')}")
     return ", ".join(parts)
 
 
 def _blocked(ticket: Ticket, busy: Busy, status: Status) -> list[str]:
-    """What would be in its way even if nobody else waited."""
-    if busy.kind == "gpu" and ticket.gpus and not _is_seen(ticket, status):
+    """The obstacles that would remain if nobody else waited."""
+    if busy.kind == "gpu" and ticket.gpus and not any(state.device for state in _pool(ticket, status)):
         return ["the GPUs cannot be looked at"]
     parts = []
     if busy.holders and busy.slot and len(ticket.slots) > 1:
@@ -51,10 +53,6 @@ def _blocked(ticket: Ticket, busy: Busy, status: Status) -> list[str]:
     if busy.kind == "gpu" and ticket.vram_mib is not None and (busy.holders or busy.foreign):
         parts.insert(0, _short_of(ticket, ticket.vram_mib, status))
     return parts
-
-
-def _is_seen(ticket: Ticket, status: Status) -> bool:
-    return any(state.device for state in _pool(ticket, status))
 
 
 def _pool(ticket: Ticket, status: Status) -> list[GpuState]:
@@ -88,11 +86,6 @@ def _holders(holders: tuple[Lease, ...], status: Status) -> str:
     others = len(holders) - 1
     more = f" and {counted(others, 'other')}" if others else ""
     return f"{lease.name or lease.job}{when}{more}"
-
-
-def _name_of(job: str, status: Status) -> str:
-    name = next((ticket.name for ticket in status.tickets if ticket.job == job), "")
-    return name or job
 
 
 def never_text(never: Infeasible, ticket: Ticket) -> str:

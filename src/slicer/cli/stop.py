@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import click
 
 from slicer.cli import complete
 from slicer.cli.named_jobs import for_each
 from slicer.job.find import AmbiguousJob, find
 from slicer.job.stop import stop
-from slicer.model import Lease
+from slicer.ledger.ledger import Ledger
+from slicer.model import Lease, Ticket
 from slicer.queue.line_socket import stop_line
-from slicer.text import visible
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
-
-    from slicer.ledger.ledger import Ledger
-    from slicer.model import Ticket
 
 
 @click.command(
@@ -51,25 +46,21 @@ def command(jobs: tuple[str, ...], quiet: bool, as_json: bool) -> int:
     does a line of a jobs file that has not begun (by its name, or as in jobs.txt#7).
     """
 
-    def act(entry: Lease | Ticket, ledger: Ledger) -> dict[str, Any]:
+    def act(entry: Lease | Ticket, ledger: Ledger) -> tuple[str, dict[str, Any]]:
         # A job that is just being started has no process but its queue's.
         has_process = not isinstance(entry, Lease) or entry.keeper
         if has_process or not stop_line(ledger.directory.base, entry.job):
             stop(entry, ledger)
-        if not quiet and not as_json:
-            done = "stopped" if isinstance(entry, Lease) else "no longer waits:"
-            print(visible(f"{done} {entry.job}  {entry.name or entry.command}"))
-        return {"done": "stopped" if isinstance(entry, Lease) else "dequeued"}
+        said, done = ("stopped",) * 2 if isinstance(entry, Lease) else ("no longer waits:", "dequeued")
+        return f"{said} {entry.job}  {entry.name or entry.command}", {"done": done}
 
-    def act_on_line(word: str, ledger: Ledger) -> dict[str, Any] | None:
+    def act_on_line(word: str, ledger: Ledger) -> tuple[str, dict[str, Any]] | None:
         found = stop_line(ledger.directory.base, word)
         if not found:
             return None
         if len(found) > 1:
             lines = ", ".join(found)
             raise AmbiguousJob(f"{word!r} could be {len(found)} lines: {lines}", hint="give one of these")
-        if not quiet and not as_json:
-            print(visible(f"no longer waits: {found[0]}"))
-        return {"job": None, "name": found[0], "done": "dequeued"}
+        return f"no longer waits: {found[0]}", {"job": None, "name": found[0], "done": "dequeued"}
 
-    return for_each(jobs, find, act, as_json=as_json, otherwise=act_on_line)
+    return for_each(jobs, find, act, quiet=quiet, as_json=as_json, otherwise=act_on_line)

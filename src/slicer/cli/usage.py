@@ -4,24 +4,20 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Sequence
+from typing import Any
 
 import click
 
 from slicer.backend import broker_socket
 from slicer.broker.protocol.messages import Usage, UsageRow
 from slicer.cli import output, say
-from slicer.cli.output import Column
-from slicer.cli.since import since as began_since
+from slicer.cli.common import since as began_since
 from slicer.columns import Line
 from slicer.errors import BrokerError, SlicerError, TooManyError
 from slicer.kernel.users import group_name, user_name
 from slicer.quantity import format_duration
 from slicer.record import as_dict
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from typing import Any
 
 _HOUR_S = 3600.0
 _AGAIN_S = 1.0
@@ -70,7 +66,7 @@ def command(since: str | None, by: str | None, as_json: bool) -> None:
 
 
 def find(after: float | None, by: str) -> Sequence[UsageRow]:
-    """What was used since then (seconds since 1970): everybody's for root, else one's own.
+    """Usage since then (seconds since 1970): of everybody for root, else of oneself.
 
     Raises BrokerError, StateError.
     """
@@ -78,13 +74,11 @@ def find(after: float | None, by: str) -> Sequence[UsageRow]:
     is_root = os.geteuid() == 0
     if path:
         try:
-            rows = _asked(path, Usage(after, by))
+            return _asked(path, Usage(after, by))
         except BrokerError as error:
             if not is_root:
                 raise
             say.line(f"{error}; without jobs that run")
-        else:
-            return rows
     elif not is_root:
         hint = "slicer history has your own jobs; sudo slicer install --broker"
         raise SlicerError("nobody keeps accounts here: there is no broker", hint=hint)
@@ -106,14 +100,11 @@ def _asked(path: str, call: Usage) -> Sequence[UsageRow]:
 
 def table(rows: Sequence[UsageRow], by: str) -> list[Line]:
     """One line a user, group or profile; below them, if there are several, their sum."""
-    columns = (
-        Column(by.upper()), Column("JOBS", right=True), Column("RUNNING", right=True),
-        Column("GPU HOURS", right=True), Column("VRAM GiB HOURS", right=True),
-        Column("CPU HOURS", right=True), Column("WAITED", right=True),
-    )  # fmt: skip
+    heads = f"{by.upper()} | JOBS> | RUNNING> | GPU HOURS> | VRAM GiB HOURS> | CPU HOURS> | WAITED>"
     names = [_name(row.of, by) for row in rows]
     if len(rows) > 1:
-        names, rows = [*names, "all"], [*rows, _sum(rows)]
+        numbers = {name: sum(getattr(row, name) for row in rows) for name in as_dict(rows[0]) if name != "of"}
+        names, rows = [*names, "all"], [*rows, UsageRow("", **numbers)]
     hours = (
         _hours([row.gpu_s for row in rows]), _hours([row.vram_mib_s / 1024 for row in rows]),
         _hours([row.cpu_s for row in rows]),
@@ -125,12 +116,7 @@ def table(rows: Sequence[UsageRow], by: str) -> list[Line]:
         )
         for name, row, used in zip(names, rows, zip(*hours, strict=True), strict=True)
     ]  # fmt: skip
-    return output.table(columns, cells)
-
-
-def _sum(rows: Sequence[UsageRow]) -> UsageRow:
-    numbers = [name for name in as_dict(rows[0]) if name != "of"]
-    return UsageRow("", **{name: sum(getattr(row, name) for row in rows) for name in numbers})
+    return output.table(heads, cells)
 
 
 def _hours(seconds: Sequence[float]) -> list[str]:
@@ -147,10 +133,8 @@ def _name(of: str, by: str) -> str:
 
 
 def row_json(row: UsageRow, by: str) -> dict[str, Any]:
-    """One row in JSON's types."""
     data = {name: value for name, value in as_dict(row).items() if name != "of"}
     data = {name: round(value, 3) if isinstance(value, float) else value for name, value in data.items()}
     if by == "profile":
         return {"profile": row.of, **data}
-    number = {"user": "uid", "group": "gid"}[by]
-    return {by: _name(row.of, by), number: int(row.of), **data}
+    return {by: _name(row.of, by), "uid" if by == "user" else "gid": int(row.of), **data}

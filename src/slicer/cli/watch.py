@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import socket
 import stat
@@ -10,9 +11,8 @@ import sys
 import termios
 import time
 import tty
-
-from rich.console import Console
-from rich.text import Text
+from collections.abc import Sequence
+from contextlib import closing
 
 from slicer import broker
 from slicer.backend import broker_socket
@@ -20,25 +20,20 @@ from slicer.broker.client.standing import status_reader
 from slicer.cli import output, say
 from slicer.cli.status_json import status_json, without_clocks
 from slicer.cli.status_text import Section, joined, sections
-from slicer.columns import FAINT, WARNING, Line, clip
+from slicer.columns import FAINT, WARNING, Line
 from slicer.errors import EX_OK, SlicerError, StateError, UsageError
 from slicer.kernel import inotify
 from slicer.kernel.inotify import Inotify
 from slicer.kernel.signal_pipe import SignalPipe
 from slicer.kernel.sleep import until_readable
+from slicer.ledger.status import Status, StatusReader
 from slicer.ledger.watch import LedgerWatch
 from slicer.quantity import format_duration
 from slicer.record import replace
 from slicer.serve import standings
+from slicer.serve.model import Standing
+from slicer.state.statedir import StateDir
 from slicer.text import visible
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from slicer.ledger.status import Status, StatusReader
-    from slicer.serve.model import Standing
-    from slicer.state.statedir import StateDir
 
 _SOONEST_S = 0.1  # between two looks, however much happens
 _LOOKING_SHARE = 0.25  # of the time, at most, goes into looking
@@ -50,28 +45,18 @@ def run(*, as_json: bool, interval_s: float) -> int:
 
     Raises UsageError where there is no terminal to draw on, StateError where the ledger cannot be used.
     """
-    if not as_json:
-        _check_terminal()
+    hint = "slicer status shows one moment, --watch --json one line for each change"
+    if not as_json and not output.is_terminal():
+        raise UsageError("stdout is not a terminal", where="--watch", hint=hint)
+    term = os.environ.get("TERM", "")
+    if not as_json and term in ("dumb", "unknown", ""):
+        raise UsageError("this terminal cannot be drawn on", where=f"TERM={term}", hint=hint)
     reader = status_reader(os.environ)
-    changes = ChangeWaiter(reader, interval_s)
-    try:
+    with closing(reader), closing(ChangeWaiter(reader, interval_s)) as changes:
         if as_json:
             _write_changes(reader, changes)
             return EX_OK
         return _LiveView(reader, changes, interval_s).run()
-    finally:
-        changes.close()
-        reader.close()
-
-
-def _check_terminal() -> None:
-    hint = "slicer status shows one moment, --watch --json one line for each change"
-    if not output.is_terminal():
-        raise UsageError("stdout is not a terminal", where="--watch", hint=hint)
-    if os.environ.get("TERM", "dumb") in ("dumb", "unknown", ""):
-        raise UsageError(
-            "this terminal cannot be drawn on", where=f"TERM={os.environ.get('TERM', '')}", hint=hint
-        )
 
 
 class ChangeWaiter:
@@ -87,7 +72,6 @@ class ChangeWaiter:
         self._began_s = time.monotonic()
 
     def begin(self) -> None:
-        """A look begins."""
         self._began_s = time.monotonic()
 
     def wait(self, others: list[int]) -> frozenset[int]:
@@ -135,15 +119,13 @@ class ChangeWaiter:
             self._watch = None
 
     def close(self) -> None:
-        """Stop watching. Safe to repeat."""
         self._forget()
         if self._others is not None:
             self._others.close()
-            self._others = None
 
 
 def _watch_of_others() -> Inotify | None:
-    """What tells of the leases of all users. Of tickets nothing tells, but the interval."""
+    """A watch on the leases of all users. Only the interval reveals new tickets."""
     found = Inotify(broker.DIRECTORY)
     changes = inotify.CREATE | inotify.MOVED_TO | inotify.DELETE
     if broker_socket(os.environ) and found.add(f"{broker.DIRECTORY}/leases", changes) is not None:
@@ -184,7 +166,6 @@ class _Screen:
     """The terminal. From :meth:`take` to :meth:`give_back`: a page of its own, keys at once, no echo."""
 
     def __init__(self) -> None:
-        self.console = Console(highlight=False)
         self.has_keys = os.isatty(0)
         self._before: list[object] | None = None
 
@@ -192,8 +173,7 @@ class _Screen:
         if self.has_keys:
             self._before = termios.tcgetattr(0)
             tty.setcbreak(0)
-        self.console.set_alt_screen(True)
-        self.console.show_cursor(False)
+        _write("\x1b[?1049h\x1b[H\x1b[?25l")
 
     def give_back(self) -> None:
         """Put it back as it was. Safe to repeat; a terminal that is gone needs nothing."""
@@ -201,28 +181,25 @@ class _Screen:
             if self._before is not None:
                 termios.tcsetattr(0, termios.TCSAFLUSH, self._before)  # type: ignore[arg-type]
                 self._before = None
-            self.console.show_cursor(True)
-            self.console.set_alt_screen(False)
+            _write("\x1b[?25h\x1b[?1049l")
         except (OSError, termios.error):
             pass
 
     def draw(self, lines: Sequence[Line]) -> None:
         """Write the whole screen at once: in pieces it would flicker."""
-        width, height = self.console.size
+        width, height = shutil.get_terminal_size()
         # Each line is cleared before it is written: some terminals would clear a full one's last character.
-        rows = [f"\x1b[2K{self._styled(line, width)}" for line in lines[:height]]
-        sys.stdout.write("\x1b[H" + "\r\n".join(rows) + ("\x1b[J" if len(rows) < height else ""))
-        sys.stdout.flush()
+        rows = [f"\x1b[2K{output.fitted(line, width)}" for line in lines[:height]]
+        _write("\x1b[H" + "\r\n".join(rows) + ("\x1b[J" if len(rows) < height else ""))
 
-    def _styled(self, line: Line, width: int) -> str:
-        text = clip(output.encodable(visible(line.text)), width, output.glyphs())
-        with self.console.capture() as drawn:
-            self.console.print(Text(text, style=line.style), end="", no_wrap=True, overflow="crop")
-        return drawn.get()
+
+def _write(text: str) -> None:
+    sys.stdout.write(text)
+    sys.stdout.flush()
 
 
 class _LiveView:
-    """What is drawn, and what the keys and signals do."""
+    """Draws the page, and obeys keys and signals."""
 
     def __init__(self, reader: StatusReader, changes: ChangeWaiter, interval_s: float) -> None:
         self._reader = reader
@@ -236,22 +213,19 @@ class _LiveView:
 
     def run(self) -> int:
         """Until q or Ctrl-C (0), or another signal that ends (128 + its number)."""
-        signals = SignalPipe((*_LEAVES, signal.SIGWINCH, signal.SIGTSTP))
-        try:
+        with closing(SignalPipe((*_LEAVES, signal.SIGWINCH, signal.SIGTSTP))) as signals:
             self._look()  # an error of this first look is printed on the page as it was
             try:
                 self._screen.take()
                 return self._show(signals)
             finally:
                 self._screen.give_back()
-        finally:
-            signals.close()
 
     def _show(self, signals: SignalPipe) -> int:
         screen = self._screen
         keys = [0] if screen.has_keys else []
         while True:
-            screen.draw(self._page(screen.console.size.height))
+            screen.draw(self._page(shutil.get_terminal_size().lines))
             ready = self._changes.wait([signals.fd, *keys])
             if 0 in ready and _keys() in (b"", b"q", b"Q"):
                 return EX_OK
@@ -292,7 +266,7 @@ class _LiveView:
 
 
 def _keys() -> bytes:
-    """What was typed; nothing when the terminal is gone."""
+    """The typed bytes, none if the terminal is gone."""
     try:
         return os.read(0, 4096)
     except OSError:

@@ -4,29 +4,27 @@ from __future__ import annotations
 
 import os
 import sys
+from typing import Any
 
 import click
 
 from slicer import backend
-from slicer.cli import complete, output, say
-from slicer.cli.output import Column
+from slicer.cli import common, complete, output, say
 from slicer.columns import BAD, FAINT, GOOD, Line
 from slicer.config import files, profiles, routes
+from slicer.config.profiles import Config
+from slicer.config.routes import Route
 from slicer.doctor.facts import session
 from slicer.errors import EX_OK, SlicerError, UsageError
 from slicer.kernel.users import user_name
 from slicer.route.probing import programs
 from slicer.text import quote, visible
 from slicer.wrap import look, wrapping
-from slicer.wrap.model import WrapRefused
+from slicer.wrap.model import Plan, Status, WrapRefused
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any
-
-    from slicer.config.profiles import Config
-    from slicer.config.routes import Route
-    from slicer.wrap.model import Plan, Status, Step
+    from slicer.wrap.model import Step
     from slicer.wrap.planning import Keep
 
 _EX_UNWELL = 1
@@ -62,13 +60,9 @@ be wrapped, and what cannot.""",
 @click.pass_context
 def command(ctx: click.Context, as_json: bool) -> None:
     """Put a shim in place of a program, so that each call of it goes through a route."""
-    if ctx.invoked_subcommand is not None:
-        ctx.obj = as_json  # slicer wrap --json list
-        return
-    _list(as_json=as_json)
-
-
-# -- install -------------------------------------------------------------------------------------------------
+    if ctx.invoked_subcommand is None:
+        ctx.invoke(list_, as_json=as_json)
+    ctx.obj = as_json  # slicer wrap --json list
 
 
 @command.command(
@@ -99,24 +93,19 @@ moment BIN can be executed. A file of a Debian package is diverted
 @click.option("--dry-run", is_flag=True, help="Only print what would be done.")
 def install(program: str, route: str, slicer_path: str | None, force: bool, dry_run: bool) -> None:
     """Move BIN to BIN-real and put a shim in its place, which hands each call to a route."""
-    config = profiles.load(os.environ, profiles.host())
-    for warning in config.warnings:
-        say.line(warning)
+    config = common.config()
     found = routes.find(config, route)
     called = os.path.abspath(slicer_path) if slicer_path else look.own_path(sys.argv[0])
     asked = wrapping.Asked(program, route, called, programs(found), force)
     plan = wrapping.install(asked, os.environ, dry=dry_run)
-    if dry_run:
-        output.show(_intended(plan), cuts=False)
-    else:
-        output.show([Line(_installed(plan))], cuts=False)
+    output.show(map(Line, _intended(plan) if dry_run and plan.steps else [_installed(plan)]), cuts=False)
     notes = (*plan.notes, *_reach(config, route), *_unmeasured(found), *_services())
     for note in notes if plan.steps else ():
         say.line(f"note: {note}")
 
 
 def _reach(config: Config, route: str) -> tuple[str, ...]:
-    """Who will not have the route: it may be in a file that other callers do not read."""
+    """Warn of callers that do not read the file with the route."""
     holding = [layer.path for layer in config.layers if route in routes.names((layer,))]
     if any(path.startswith(f"{files.SYSTEM_DIR}/") for path in holding):
         return ()
@@ -129,7 +118,7 @@ def _reach(config: Config, route: str) -> tuple[str, ...]:
 
 
 def _unmeasured(route: Route) -> tuple[str, ...]:
-    """What becomes of calls whose input the route cannot measure."""
+    """Warn that calls fail if the route cannot measure their input."""
     if not route.probes or route.on_probe_error != "fail":
         return ()
     calls = "calls whose input cannot be measured (several files, -, a URL) end with 125"
@@ -138,7 +127,7 @@ def _unmeasured(route: Route) -> tuple[str, ...]:
 
 
 def _services() -> tuple[str, ...]:
-    """What a service that calls the program needs, where nothing has been done for it yet."""
+    """Warn that services cannot get a scope, unless that has been arranged."""
     uid = os.geteuid()
     if not backend.has_systemd() or backend.broker_socket({}) or (uid and session.gather(uid).lingers):
         return ()
@@ -159,15 +148,10 @@ def _installed(plan: Plan) -> str:
     return f"wrapped {quote(wrap.path)} by the route {wrap.route}; the program is {quote(wrap.real)} now"
 
 
-def _intended(plan: Plan) -> list[Line]:
+def _intended(plan: Plan) -> list[str]:
     wrap = plan.wrap
     names = {"bin": quote(wrap.path), "real": quote(wrap.real), "diverted": quote(wrap.diverted)}
-    if not plan.steps:
-        return [Line(_installed(plan))]
-    return [Line(f"would {_DOING[step].format(**names)}") for step in plan.steps]
-
-
-# -- remove --------------------------------------------------------------------------------------------------
+    return [f"would {_DOING[step].format(**names)}" for step in plan.steps]
 
 
 @command.command(
@@ -186,9 +170,7 @@ The program is renamed back: owner, mode, times and attributes are as they
 were. Where somebody has replaced the shim, --keep says which of the two
 programs stays.""",
 )
-@click.argument(
-    "program", metavar="[BIN]", type=click.Path(), required=False, shell_complete=complete.wraps
-)
+@click.argument("program", metavar="[BIN]", type=click.Path(), required=False, shell_complete=complete.wraps)
 @click.option("--all", "everything", is_flag=True, help="All that you have wrapped, in place of BIN.")
 @click.option(
     "--keep", type=click.Choice(["new", "real"]),
@@ -199,7 +181,8 @@ def remove(program: str | None, everything: bool, keep: Keep | None) -> int:
     if (program is None) != everything:
         raise UsageError("needs a program, or --all" if program is None else "is not for --all", where="BIN")
     codes = [EX_OK]
-    for each in _all() if program is None else (program,):
+    wraps = wrapping.statuses(os.environ, None) if program is None else ()
+    for each in (program,) if program is not None else [status.wrap.path for status in wraps]:
         try:
             _removed(wrapping.remove(each, os.environ, keep))
         except SlicerError as failure:  # the others are none the worse for it
@@ -209,26 +192,18 @@ def remove(program: str | None, everything: bool, keep: Keep | None) -> int:
     return max(codes)
 
 
-def _all() -> tuple[str, ...]:
-    return tuple(status.wrap.path for status in wrapping.statuses(os.environ, None))
-
-
 def _removed(plan: Plan) -> None:
-    wrap, steps = plan.wrap, plan.steps
-    if "restore" in steps:
-        told = f"unwrapped {quote(wrap.path)}"
-    elif "unlink" in steps:
-        told = f"removed the shim {quote(wrap.path)}"
-    elif "drop" in steps:
-        told = f"unwrapped {quote(wrap.path)}; {quote(wrap.real)} is removed"
-    else:
-        told = f"{quote(wrap.path)} was no shim any more; the wrap is forgotten"
-    output.show([Line(told)], cuts=False)
+    path = quote(plan.wrap.path)
+    told = {
+        "restore": f"unwrapped {path}",
+        "unlink": f"removed the shim {path}",
+        "drop": f"unwrapped {path}; {quote(plan.wrap.real)} is removed",
+    }
+    forgotten = f"{path} was no shim any more; the wrap is forgotten"
+    text = next((text for step, text in told.items() if step in plan.steps), forgotten)
+    output.show([Line(text)], cuts=False)
     for note in plan.notes:
         say.line(f"note: {note}")
-
-
-# -- list and check ------------------------------------------------------------------------------------------
 
 
 @command.command(
@@ -245,26 +220,18 @@ Examples:
 @click.pass_obj
 def list_(outer_json: bool, as_json: bool) -> None:
     """Show the programs that you have wrapped, their routes, and how they are."""
-    _list(as_json=as_json or outer_json)
-
-
-def _list(*, as_json: bool) -> None:
     found = _statuses()
-    if as_json:
+    if as_json or outer_json:
         output.show_json({"wraps": [_data(status) for status in found]})
         return
     if not found:
         output.show([Line(_nothing())])
         return
-    columns = (
-        Column("PROGRAM"), Column("ROUTE", cap=20), Column("STATE"), Column("PACKAGE", cap=20),
-        Column("SLICER"),
-    )  # fmt: skip
     rows = [
         (each.wrap.path, each.wrap.route, each.state, each.wrap.package or "-", each.wrap.slicer)
         for each in found
     ]
-    output.show(output.table(columns, rows))
+    output.show(output.table("PROGRAM | ROUTE<20 | STATE | PACKAGE<20 | SLICER", rows))
     if any(each.problems for each in found):
         output.show([Line(""), Line("slicer wrap check says what is wrong, and what helps.", FAINT)])
 
@@ -311,10 +278,9 @@ def _nothing() -> str:
 
 
 def _mend(status: Status) -> None:
+    is_gone = any(problem.id == "slicer-gone" for problem in status.problems)
+    slicer = look.own_path(sys.argv[0]) if is_gone else status.wrap.slicer
     path = status.wrap.path
-    slicer = status.wrap.slicer
-    if any(problem.id == "slicer-gone" for problem in status.problems):
-        slicer = look.own_path(sys.argv[0])
     why = wrapping.mend(path, os.environ, slicer)
     say.line(f"{quote(path)} is not mended: {why}" if why else f"mended {quote(path)}")
 
@@ -334,7 +300,7 @@ def _told(found: tuple[Status, ...]) -> list[Line]:
 
 
 def _statuses() -> tuple[Status, ...]:
-    """How all wraps are; said on stderr: what is not believed, and a configuration that cannot be read."""
+    """The state of all wraps. Untrusted records and a broken configuration are reported on stderr."""
     for warning in wrapping.warnings(os.environ):
         say.line(warning)
     known: tuple[str, ...] | None

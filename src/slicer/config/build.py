@@ -1,6 +1,6 @@
-"""How a profile is built of what the files and the command line say.
+"""The built-in profiles, and the step from a profile's entries to its values.
 
-What they say is gathered as *entries* (see :mod:`slicer.config.values`): one a key, the strongest wins.
+:mod:`slicer.config.profiles` gathers the entries (see :mod:`slicer.config.values`).
 """
 
 from __future__ import annotations
@@ -8,19 +8,18 @@ from __future__ import annotations
 from slicer import quantity
 from slicer.config import values
 from slicer.config.properties import KEYS, LISTS, find_key, parse_property
-from slicer.errors import ConfigError, UsageError
+from slicer.config.values import Said
+from slicer.errors import UsageError
 from slicer.model import CPU, SLICES, Host, Profile, Property
 from slicer.quantity import INFINITY, QuantityError
-from slicer.record import record
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Collection
     from typing import Any
 
-    from slicer.config.files import Layer
     from slicer.config.values import Entry
-    from slicer.model import SliceName
+    from slicer.model import SliceName, Then
 
 # The settings outside of profiles: those of the top level, and those of each table.
 TOP_SETTINGS = ("default_profile", "compat_gpu_lock")
@@ -30,6 +29,9 @@ TABLES = {
     "gpu": ("idle_threshold", "margin", "spike_buffer"),
     "waiting": ("reserve_after",),
 }
+# How a profile's jobs share GPUs and are kept from others', read by slicer.config.gpu_keys in this order.
+GPU_KEYS = ("share", "share_mode", "share_skip_syncs", "over_cap", "fence", "devices")
+_THENS: tuple[Then, ...] = ("run", "fail")
 # What can be said of a slice. A slice holds many jobs: time limits and signals are for each of them.
 SLICE_KEYS = (
     "cpu_weight", "cpu_quota", "allowed_cpus", "memory_high", "memory_max", "memory_swap_max", "tasks_max",
@@ -37,79 +39,46 @@ SLICE_KEYS = (
 )  # fmt: skip
 
 
-def merge_settings(settings: dict[str, Entry], layer: Layer) -> None:
-    """Lay the settings outside of profiles that a file has over those before it."""
-    for key in TOP_SETTINGS:
-        if key in layer.data:
-            settings[key] = (layer.data[key], layer.where(key), ConfigError)
-    for table in TABLES:
-        for key, value in layer.data.get(table, {}).items():
-            settings[f"{table}.{key}"] = (value, layer.where(table, key), ConfigError)
+def default_slots(machine: Host) -> int:
+    """The number of heavy CPU jobs at a time, unless a file sets it: one for every three cores."""
+    return max(1, min(4, len(machine.cpus) // 3))
 
 
-def merge(entries: dict[str, Entry], table: dict[str, Any], layer: Layer, name: str) -> None:
-    """Lay one file's table of a profile over ``entries``; raises ConfigError if it gives one limit twice."""
-    if "timeout" in table and "runtime_max" in table:
-        raise ConfigError(
-            "timeout and runtime_max are the same limit",
-            where=layer.where("profiles", name, "runtime_max"),
-            hint="keep one of them",
-        )
-    if "cpu_slots" in table and CPU in table.get("slots", {}):
-        raise ConfigError(
-            "cpu_slots and slots.cpu are the same",
-            where=layer.where("profiles", name, "slots", CPU),
-            hint="keep one of them",
-        )
-    said: dict[str, Entry] = {}
-    for key, value in table.items():
-        if key in ("env", "slots"):
-            for each, text in value.items():
-                said[f"{key}.{each}"] = (text, layer.where("profiles", name, key, each), ConfigError)
-        else:
-            where = layer.where("profiles", name, key)
-            said[_OTHER_NAMES.get(key, key)] = (value, where, ConfigError)
-    lay(entries, said)
+def builtin_profiles(machine: Host, slots: int) -> dict[str, dict[str, Any]]:
+    """The built-in profiles as a configuration file would write them, scaled to the machine."""
+    return {
+        "light": {
+            "description": "interactive work and small jobs: no slot, gives way to others",
+            "slice": "cpu",
+            "cpu_weight": 50,
+            "io_weight": 50,
+            "memory_max": _share(machine, 50, 1),
+            "threads": "auto",
+        },
+        "heavy": {
+            "description": "a long CPU job: takes one CPU slot and its share of the machine",
+            "slice": "cpu",
+            "cpu_slots": 1,
+            "cpu_quota": f"{max(1, len(machine.cpus) * 100 // slots)}%",
+            "cpu_weight": 20,
+            "io_weight": 20,
+            "memory_high": _share(machine, 80, slots),
+            "memory_max": _share(machine, 90, slots),
+            "threads": "auto",
+        },
+        "gpu": {
+            "description": "a GPU job: takes one whole GPU",
+            "slice": "gpu",
+            "gpus": 1,
+            "memory_max": _share(machine, 90, 1),
+            "threads": "auto",
+        },
+    }
 
 
-# Keys that mean the same as others.
-_OTHER_NAMES = {"runtime_max": "timeout", "cpu_slots": f"slots.{CPU}"}
-
-
-def lay(entries: dict[str, Entry], said: dict[str, Entry]) -> None:
-    """Lay what one place says of a profile over what weaker places said.
-
-    The GPU keys belong together. ``gpu`` without ``gpus`` wants all the GPUs it names, ``vram`` over
-    ``gpus = 0`` wants one GPU, and ``gpus = 0`` takes ``gpu`` and ``vram`` back.
-    """
-    if "gpu" in said or ("vram" in said and _is_zero(entries.get("gpus"))):
-        entries.pop("gpus", None)
-    if _is_zero(said.get("gpus")):
-        entries.pop("gpu", None)
-        entries.pop("vram", None)
-    entries |= said
-
-
-def _is_zero(entry: Entry | None) -> bool:
-    return entry is not None and entry[0] in (0, "0") and entry[0] is not False
-
-
-@record
-class _Taken:
-    """The entries of a profile, and for each field of it the source of what was taken."""
-
-    entries: dict[str, Entry]
-    sources: dict[str, str]
-
-    def said(self, key: str, field: str = "") -> Entry | None:
-        """What was said of a key, None where nothing was."""
-        entry = self.entries.get(key)
-        self.sources[field or key] = entry[1] if entry else "default"
-        return entry
-
-    def get(self, key: str, default: object) -> Entry:
-        """The same, with a default."""
-        return self.said(key) or (default, "default", ConfigError)
+def _share(machine: Host, percent: int, slots: int) -> str:
+    mebibytes = machine.memory_bytes * percent // (100 * slots) >> 20
+    return quantity.size_text(max(1, mebibytes) << 20)
 
 
 def profile(
@@ -121,7 +90,7 @@ def profile(
     ``margin`` is the default margin in MiB, with its source; ``slots`` are the names of all slots. Raises the
     entry's own kind of error for a value that is not what it should be.
     """
-    taken = _Taken(entries, {})
+    taken = Said(entries)
     properties: dict[str, Property] = {}
     for key in KEYS:
         if key in entries:
@@ -133,88 +102,47 @@ def profile(
         if key.startswith("env.") and value is not False:
             env[key[4:]] = str(value)
             taken.sources[key] = source
-    vram_mib = _vram(taken)
-    choice = taken.said("gpu", "gpu_choice")
+    vram = taken.get("vram", "vram_mib")
+    vram_mib = values.vram(vram, "whole GPUs") if vram else None
+    choice = taken.get("gpu", "gpu_choice")
     gpu_choice = values.gpu_list(choice) if choice else ()
     gpus = _gpus(taken, gpu_choice, vram_mib)
-    then = taken.said("then")
+    then = taken.get("then")
     return Profile(
         name=name,
-        description=values.text(taken.get("description", ""), "description"),
+        description=values.text(taken.settled("description", ""), "description"),
         slice=_slice(taken, gpus),
         gpus=gpus,
         gpu_choice=gpu_choice,
         vram_mib=vram_mib,
         margin_mib=_margin(taken, margin, vram_mib),
         slots=_slots(taken, slots),
-        priority=values.priority(taken.get("priority", 0)),
+        priority=values.priority(taken.settled("priority", 0)),
         max_wait_s=_max_wait(taken, then),
-        then=values.then(then) if then else None,
+        then=values.choice(then, "then", _THENS) if then else None,
         threads=_threads(taken, threads, host, properties),
         timeout_s=_timeout(taken, host),
-        linger=values.flag(taken.get("linger", False), "linger"),
+        linger=values.flag(taken.settled("linger", False), "linger"),
         env=env,
         properties=properties,
         sources=taken.sources,
-        **_sharing(taken, has_memory=bool(vram_mib)),
-        **_fencing(taken, properties),
+        **_gpu_fields(taken, properties, has_memory=bool(vram_mib)),
     )
 
 
-SHARE_KEYS = ("share", "share_mode", "share_skip_syncs", "over_cap")
-
-
-def _sharing(taken: _Taken, *, has_memory: bool) -> dict[str, Any]:
-    """The fields that say how GPUs are shared, as far as something is said of them."""
-    said = {key: entry for key in SHARE_KEYS if (entry := taken.said(key))}
+def _gpu_fields(taken: Said, given: Collection[str], *, has_memory: bool) -> dict[str, Any]:
+    """The fields for sharing and fencing GPUs that the profile sets."""
+    said = {key: entry for key in GPU_KEYS if (entry := taken.get(key))}
     if not said:
         return {}
-    from slicer.config import sharing
+    from slicer.config import gpu_keys
 
-    found: dict[str, Any] = {}
-    if "share" in said:
-        found["share"] = sharing.share(said["share"], has_memory=has_memory)
-    if "share_mode" in said:
-        found["share_mode"] = sharing.mode(said["share_mode"], found.get("share", "off"))
-    if "share_skip_syncs" in said:
-        found["share_skip_syncs"] = sharing.skip_syncs(said["share_skip_syncs"])
-    if "over_cap" in said:
-        found["over_cap"] = sharing.over_cap(said["over_cap"])
-    return found
+    return gpu_keys.read(said, given, has_memory=has_memory)
 
 
-FENCE_KEYS = ("fence", "devices")
-
-
-def _fencing(taken: _Taken, properties: Collection[str]) -> dict[str, Any]:
-    """The fields that say what devices its jobs can open, as far as something is said of them."""
-    said = {key: entry for key in FENCE_KEYS if (entry := taken.said(key))}
-    if not said:
-        return {}
-    from slicer.config import fencing
-
-    found: dict[str, Any] = {}
-    if "fence" in said:
-        found["fence"] = fencing.fence(said["fence"], properties)
-    if "devices" in said:
-        found["devices"] = fencing.devices(said["devices"])
-    return found
-
-
-def _vram(taken: _Taken) -> int | None:
-    entry = taken.said("vram", "vram_mib")
-    if not entry:
-        return None
-    found = values.mib(entry, "vram")
-    if not found:
-        hint = "leave it out for whole GPUs"
-        raise values.refuse(entry, "vram", "a job cannot share a GPU without any of its memory", hint)
-    return found
-
-
-def _gpus(taken: _Taken, choice: tuple[str, ...], vram_mib: int | None) -> int:
-    """How many GPUs: as said, else all that are named, else one if memory is wanted."""
-    entry, sources = taken.said("gpus"), taken.sources
+def _gpus(taken: Said, choice: tuple[str, ...], vram_mib: int | None) -> int:
+    """The number of GPUs: the one given, else all that are named, else one if memory is wanted."""
+    entry, sources = taken.get("gpus"), taken.sources
     if not entry:
         sources["gpus"] = sources["gpu_choice" if choice else "vram_mib"]
         return len(choice) or (1 if vram_mib else 0)
@@ -229,31 +157,31 @@ def _gpus(taken: _Taken, choice: tuple[str, ...], vram_mib: int | None) -> int:
     return gpus
 
 
-def _margin(taken: _Taken, setting: tuple[int, str], vram_mib: int | None) -> int:
+def _margin(taken: Said, setting: tuple[int, str], vram_mib: int | None) -> int:
     """In MiB; 0 for whole GPUs, which no other job shares."""
-    entry = taken.said("margin", "margin_mib")
+    entry = taken.get("margin", "margin_mib")
     if not entry:
         if not vram_mib:
             return 0
         found, taken.sources["margin_mib"] = setting
         return found
     found = values.mib(entry, "margin")
-    # A profile may have one in case --vram is added.
-    if not vram_mib and entry[2] is UsageError:
-        message = "is room beside the GPU memory that a job wants, and this one wants none"
-        raise values.refuse(entry, "margin", message, "add --vram")
-    return found if vram_mib else 0
+    if vram_mib:
+        return found
+    message = "is room beside the GPU memory that a job wants, and this one wants none"
+    values.check_beside(entry, "margin", message, "add --vram")
+    return 0
 
 
-def _slots(taken: _Taken, known: Collection[str]) -> dict[str, int]:
+def _slots(taken: Said, known: Collection[str]) -> dict[str, int]:
     """The slots that it takes. ``known``: the names that there are."""
-    taken.said(f"slots.{CPU}")  # its source is wanted even where there is none
+    taken.get(f"slots.{CPU}")  # its source is wanted even where there is none
     found: dict[str, int] = {}
     for key, entry in taken.entries.items():
         if not key.startswith("slots."):
             continue
         name = key[len("slots.") :]
-        taken.said(key)
+        taken.get(key)
         if name not in known:
             message, hint = unknown_slot(name, known)
             raise values.refuse(entry, key, message, hint)
@@ -271,18 +199,17 @@ def unknown_slot(name: str, known: Collection[str]) -> tuple[str, str]:
     return f"there is no slot named {name!r:.80}", hint
 
 
-def _max_wait(taken: _Taken, then: Entry | None) -> float | None:
-    entry = taken.said("max_wait", "max_wait_s")
+def _max_wait(taken: Said, then: Entry | None) -> float | None:
+    entry = taken.get("max_wait", "max_wait_s")
     found = values.seconds(entry, "max_wait") if entry else None
-    # A profile may have it in case --max-wait is added.
-    if found is None and then and then[2] is UsageError:
+    if found is None and then:
         message = "is for a job that has waited too long, and this one waits for ever"
-        raise values.refuse(then, "then", message, "add --max-wait")
+        values.check_beside(then, "then", message, "add --max-wait")
     return found
 
 
-def _slice(taken: _Taken, gpus: int) -> SliceName:
-    value, source, error = taken.get("slice", "cpu")
+def _slice(taken: Said, gpus: int) -> SliceName:
+    value, source, error = taken.settled("slice", "cpu")
     for name in SLICES:
         if value == name and not source.startswith(("built-in", "default")):
             return name
@@ -295,8 +222,8 @@ def _slice(taken: _Taken, gpus: int) -> SliceName:
     return implied
 
 
-def _threads(taken: _Taken, forced: int | None, host: Host, properties: dict[str, Property]) -> int:
-    entry = taken.get("threads", "auto")
+def _threads(taken: Said, forced: int | None, host: Host, properties: dict[str, Property]) -> int:
+    entry = taken.settled("threads", "auto")
     if entry[0] != "auto":
         chosen = values.count(entry, "threads", lowest=1, also=' or "auto"')
     else:
@@ -324,8 +251,8 @@ def _auto_threads(host: Host, properties: dict[str, Property]) -> tuple[int, str
     return max(1, chosen), reason
 
 
-def _timeout(taken: _Taken, host: Host) -> float | None:
-    entry = taken.said("timeout", "timeout_s")
+def _timeout(taken: Said, host: Host) -> float | None:
+    entry = taken.get("timeout", "timeout_s")
     if not entry:
         return None
     value, source, error = entry

@@ -16,6 +16,7 @@ import sys
 import time
 import zlib
 
+from slicer.errors import StateError
 from slicer.state.directory import Directory
 from slicer.version import __version__
 
@@ -37,10 +38,10 @@ _SETTLED_NS = 2 * 10**9
 
 
 def load(path: str, ids: tuple[FileId, ...]) -> list[Content] | None:
-    """What was stored in this directory for exactly these files, or None."""
+    """The content stored in this directory for exactly these files, or None."""
     try:
         blob = _read(path)
-    except OSError:
+    except (OSError, StateError):
         return None
     start = len(_HEADER) + 4
     payload = blob[start:]
@@ -76,18 +77,13 @@ def _checksum(payload: bytes) -> bytes:
 
 
 def _read(path: str) -> bytes:
-    """The cache file; empty if anybody else may read or write it. Raises OSError."""
+    """The cache file; empty if anybody else may read or write it. Raises OSError, StateError."""
     folder = _open_folder(path)
     try:
-        fd = folder.open(_NAME, os.O_RDONLY)
+        is_private = not folder.lstat(_NAME).st_mode & 0o077
+        return folder.read(_NAME, _MAX_BYTES) if is_private else b""
     finally:
         folder.close()
-    try:
-        st = os.fstat(fd)
-        own = stat.S_ISREG(st.st_mode) and st.st_uid == os.geteuid() and not st.st_mode & 0o077
-        return os.read(fd, _MAX_BYTES) if own and st.st_nlink == 1 and st.st_size < _MAX_BYTES else b""
-    finally:
-        os.close(fd)
 
 
 def _open_folder(path: str) -> Directory:

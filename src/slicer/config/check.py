@@ -1,11 +1,11 @@
-"""Which keys a configuration file may have. Imported only where a file has changed."""
+"""The keys that a configuration file may have. Imported only where a file has changed."""
 
 from __future__ import annotations
 
 import re
 
 from slicer.config import values
-from slicer.config.build import FENCE_KEYS, SHARE_KEYS, SLICE_KEYS, TABLES, TOP_SETTINGS
+from slicer.config.build import GPU_KEYS, SLICE_KEYS, TABLES, TOP_SETTINGS
 from slicer.config.properties import KEYS, find
 from slicer.config.route_slots import MODES
 from slicer.errors import ConfigError
@@ -20,74 +20,70 @@ if TYPE_CHECKING:
 TOP_KEYS = (*TOP_SETTINGS, *TABLES, "slices", "profiles", "routes", "serve")
 OWN_KEYS = (
     "description", "inherits", "slice", "gpus", "gpu", "vram", "margin", "cpu_slots", "slots", "priority",
-    "max_wait", "then", "threads", "timeout", "linger", "env", *SHARE_KEYS,
-    *FENCE_KEYS,
+    "max_wait", "then", "threads", "timeout", "linger", "env", *GPU_KEYS,
 )  # fmt: skip
-# Of [routes.NAME]: its own keys, and the tables of its destinations, "gpu", "cpu" and "to.NAME".
-ROUTE_KEYS = (
-    "description", "probe", "probe_command", "probe_timeout", "tokens_per_word", "input", "threshold",
-    "on_probe_error", "on_gpu_oom", "idempotent", "memory_reserve", "on_busy", "exit_code",
-)  # fmt: skip
-DESTINATION_KEYS = (
-    "args", "prepend", "replace", "profile", "max_jobs", "vram", "memory", "on_busy", "exit_code",
-)  # fmt: skip
-# Of [serve.NAME].
-SERVE_KEYS = (
-    "description", "kind", "listen", "public", "hosts", "upstream", "command", "env", "profile", "gpus",
-    "vram", "models", "path", "ready_path", "ready_timeout", "idle", "min_hold", "max_wait", "give_way",
-    "release_timeout", "drain", "on_offload", "load_first", "routes_gpu", "routes_free", "routes_allow",
-    "ignore_websockets",
-)  # fmt: skip
-TO_KEYS = ("mode", "up_to", *DESTINATION_KEYS)
 _LONGEST_NAME = 31  # of a route or a destination; with a dash between them they name a slot
 
 
 def check_keys(layer: Layer) -> None:
     """Raise ConfigError for a key that means nothing, or a table that is none."""
-    known_keys(layer.data, TOP_KEYS, layer, ())
+    data = layer.data
+    known_keys(data, TOP_KEYS, layer, ())
+    _check_slot_names(data, layer)
     for name, known in TABLES.items():
-        table = as_table(layer.data.get(name, {}), layer, name)
-        if name == "slots":
-            _check_slot_names(table, layer, name)
-        else:
-            known_keys(table, known, layer, (name,))
-    slices = as_table(layer.data.get("slices", {}), layer, "slices")
-    known_keys(slices, SLICES, layer, ("slices",))
-    for name, table in slices.items():
-        known_keys(as_table(table, layer, "slices", name), SLICE_KEYS, layer, ("slices", name))
-    profiles = as_table(layer.data.get("profiles", {}), layer, "profiles")
-    for name, table in profiles.items():
-        where = layer.where("profiles", name)
+        if name != "slots":
+            _below(data, known, layer, name)
+    slices = _below(data, SLICES, layer, "slices")
+    for name in slices:
+        _below(slices, SLICE_KEYS, layer, "slices", name)
+    profiles = _below(data, None, layer, "profiles")
+    for name in profiles:
         if not re.fullmatch(r"[\w.+][\w.+-]*", name, re.ASCII):
             hint = "letters, digits, . _ + and - are allowed, the first not a -"
+            where = layer.where("profiles", name)
             raise ConfigError(f"{name!r:.60} cannot be a profile's name", where=where, hint=hint)
-        known_keys(as_table(table, layer, "profiles", name), (*OWN_KEYS, *KEYS), layer, ("profiles", name))
-        for variable, value in as_table(table.get("env", {}), layer, "profiles", name, "env").items():
-            _check_variable(variable, value, layer.where("profiles", name, "env", variable))
-        slots = as_table(table.get("slots", {}), layer, "profiles", name, "slots")
-        _check_slot_names(slots, layer, "profiles", name, "slots")
-    routes = as_table(layer.data.get("routes", {}), layer, "routes")
-    for name, table in routes.items():
-        _check_route(name, table, layer)
-    servers = as_table(layer.data.get("serve", {}), layer, "serve")
-    for name, table in servers.items():
-        _check_name(name, "server", layer.where("serve", name))
-        known_keys(as_table(table, layer, "serve", name), SERVE_KEYS, layer, ("serve", name))
-        for variable, value in as_table(table.get("env", {}), layer, "serve", name, "env").items():
-            _check_variable(variable, value, layer.where("serve", name, "env", variable))
+        table = _below(profiles, (*OWN_KEYS, *KEYS), layer, "profiles", name)
+        _check_variables(table, layer, "profiles", name)
+        _check_slot_names(table, layer, "profiles", name)
+    routes = _below(data, None, layer, "routes")
+    for name in routes:
+        _check_route(name, routes, layer)
+    servers = _below(data, None, layer, "serve")
+    for name in servers:
+        _check_server(name, servers, layer)
 
 
-def _check_route(name: str, value: object, layer: Layer) -> None:
+def _below(
+    around: dict[str, Any], known: tuple[str, ...] | None, layer: Layer, *path: str
+) -> dict[str, Any]:
+    """The table at ``path``, in the one around it, with known keys only (None: any)."""
+    table = as_table(around.get(path[-1], {}), layer, *path)
+    if known is not None:
+        known_keys(table, known, layer, path)
+    return table
+
+
+def _check_server(name: str, servers: dict[str, Any], layer: Layer) -> None:
+    from slicer.config.serve import KEYS as SERVE_KEYS
+
+    _check_name(name, "server", layer.where("serve", name))
+    table = _below(servers, SERVE_KEYS, layer, "serve", name)
+    _check_variables(table, layer, "serve", name)
+
+
+def _check_route(name: str, routes: dict[str, Any], layer: Layer) -> None:
+    from slicer.config.routes import DESTINATION_KEYS, TO_KEYS
+    from slicer.config.routes import KEYS as ROUTE_KEYS
+
     path = ("routes", name)
     _check_name(name, "route", layer.where(*path))
-    table = as_table(value, layer, *path)
-    known_keys(table, (*ROUTE_KEYS, *MODES, "to"), layer, path)
+    table = _below(routes, (*ROUTE_KEYS, *MODES, "to"), layer, *path)
     for mode in MODES:
-        known_keys(as_table(table.get(mode, {}), layer, *path, mode), DESTINATION_KEYS, layer, (*path, mode))
-    for destination, each in as_table(table.get("to", {}), layer, *path, "to").items():
-        below = (*path, "to", destination)
-        _check_name(destination, "destination", layer.where(*below))
-        known_keys(as_table(each, layer, *below), TO_KEYS, layer, below)
+        _below(table, DESTINATION_KEYS, layer, *path, mode)
+    several = _below(table, None, layer, *path, "to")
+    for destination in several:
+        _check_name(destination, "destination", layer.where(*path, "to", destination))
+        _below(several, TO_KEYS, layer, *path, "to", destination)
 
 
 def _check_name(name: str, what: str, where: str) -> None:
@@ -105,8 +101,9 @@ _NO_SLOTS = {
 }
 
 
-def _check_slot_names(table: dict[str, Any], layer: Layer, *path: str) -> None:
-    for name, count in table.items():
+def _check_slot_names(around: dict[str, Any], layer: Layer, *around_path: str) -> None:
+    path = (*around_path, "slots")
+    for name, count in _below(around, None, layer, *path).items():
         where = layer.where(*path, name)
         values.slot_name((name, where, ConfigError), ".".join(path))
         if name.lower() in _NO_SLOTS and name != CPU:
@@ -139,6 +136,11 @@ def known_keys(table: dict[str, Any], known: tuple[str, ...], layer: Layer, path
             place = f" in [{'.'.join(path)}]" if path else ""
             message = f"unknown key {key!r:.60}{place}"
             raise ConfigError(message, where=layer.where(*path, key), hint=hint)
+
+
+def _check_variables(table: dict[str, Any], layer: Layer, *path: str) -> None:
+    for variable, value in _below(table, None, layer, *path, "env").items():
+        _check_variable(variable, value, layer.where(*path, "env", variable))
 
 
 def _check_variable(name: str, value: object, where: str) -> None:

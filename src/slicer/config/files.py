@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from slicer.config.cache import FileId
+    from slicer.config.values import Entry
 
 SYSTEM_DIR = "/etc/slicer"
 MAX_BYTES = 2**20
@@ -44,6 +45,13 @@ class Layer:
             if line:
                 return f"{printable(self.path)}:{line}"
         return printable(self.path)
+
+    def entries(self, *path: str) -> dict[str, Entry]:
+        """The entries of the table at that path, by key (see :mod:`slicer.config.values`)."""
+        table = self.data
+        for key in path:
+            table = table.get(key, {})
+        return {key: (value, self.where(*path, key), ConfigError) for key, value in table.items()}
 
 
 @record
@@ -81,27 +89,22 @@ def read_files(
                 _check(path, opened[-1][2], (system_dir or SYSTEM_DIR) if kind == "system" else "")
         if not opened:
             return Files((), tuple(warnings), False, ())
-        return _read_opened(environ, opened, tuple(warnings))
+        from slicer.config import cache
+
+        ids = tuple(
+            (path, st.st_dev, st.st_ino, st.st_size, st.st_mtime_ns, st.st_ctime_ns)
+            for path, _, st in opened
+        )
+        cached = cache.load(cache_dir(environ), ids)
+        if cached is not None:
+            return Files(tuple(Layer(*each) for each in cached), tuple(warnings), False, ids)
+        from slicer.config.toml import parse
+
+        layers = tuple(Layer(path, *parse(_read(path, fd), printable(path))) for path, fd, _ in opened)
+        return Files(layers, tuple(warnings), True, ids)
     finally:
         for _, fd, _ in opened:
             os.close(fd)
-
-
-def _read_opened(
-    environ: Mapping[str, str], opened: list[tuple[str, int, os.stat_result]], warnings: tuple[str, ...]
-) -> Files:
-    from slicer.config import cache
-
-    ids = tuple(
-        (path, st.st_dev, st.st_ino, st.st_size, st.st_mtime_ns, st.st_ctime_ns) for path, _, st in opened
-    )
-    cached = cache.load(cache_dir(environ), ids)
-    if cached is not None:
-        return Files(tuple(Layer(*each) for each in cached), warnings, False, ids)
-    from slicer.config.toml import parse
-
-    layers = tuple(Layer(path, *parse(_read(path, fd), printable(path))) for path, fd, _ in opened)
-    return Files(layers, warnings, True, ids)
 
 
 def read_system_file(path: str) -> bytes | None:
@@ -128,7 +131,7 @@ def store(environ: Mapping[str, str], files: Files) -> None:
 
 
 def user_file(environ: Mapping[str, str]) -> str:
-    """Where the user's own configuration file is looked for; "" if there is no home directory."""
+    """The path of the user's own configuration file; "" if there is no home directory."""
     base, _ = _base(environ, "XDG_CONFIG_HOME", ".config")
     return f"{base}/slicer/config.toml" if base else ""
 

@@ -1,4 +1,4 @@
-"""Which properties of a running scope can be changed, and how its values are written. Pure.
+"""The properties of a running scope that can be changed, and the spelling of their values. Pure.
 
 systemd takes the properties of cgroups for a running unit. It refuses those by which it watches, stops and
 kills the unit (tried on 252 and 257).
@@ -7,9 +7,16 @@ kills the unit (tried on 252 and 257).
 from __future__ import annotations
 
 from slicer import quantity
-from slicer.config.properties import NAMES, find, parse_property, split_assignment, unknown
+from slicer.config.properties import (
+    NAMES,
+    find,
+    parse_property,
+    property_with,
+    row_of,
+    split_assignment,
+    unknown,
+)
 from slicer.errors import UsageError
-from slicer.model import Property
 from slicer.quantity import INFINITY
 
 TYPE_CHECKING = False
@@ -17,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from typing import Any
 
-    from slicer.model import Host, Value
+    from slicer.model import Host, Property, Value
 
 # What a running scope has for good, and what to do instead.
 _FIXED = {
@@ -48,10 +55,8 @@ _SCALED = {"TasksMaxScale": "TasksMax"}
 
 
 def unset_value(name: str) -> Value:
-    """What systemd has for a property that nothing is said of. Raises KeyError for one that is fixed."""
-    info = find(name)
-    assert info is not None, name
-    return _UNSET_BY_NAME[name] if name in _UNSET_BY_NAME else _UNSET[info.kind]
+    """The value that systemd gives a property by itself. Raises KeyError for one that is fixed."""
+    return _UNSET_BY_NAME[name] if name in _UNSET_BY_NAME else _UNSET[row_of(name).kind]
 
 
 def check_name(name: str, where: str) -> None:
@@ -73,20 +78,14 @@ def wanted(
     for assignment in assignments:
         name, text = split_assignment(assignment, where)
         check_name(name, where)
-        info = find(name)
-        is_list = info is not None and info.is_list
-        texts[name] = f"{texts[name]}\n{text}" if is_list and texts.get(name) else text
-    return tuple(_wanted(name, text, given, host, where) for name, text in texts.items())
-
-
-def _wanted(name: str, text: str, given: dict[str, str], host: Host, where: str) -> Property:
-    if text.strip():
-        return parse_property(name, text, host, where)
-    if name in given:
-        return parse_property(name, given[name], host, where)
-    template = find(name)
-    assert template is not None
-    return Property(name, template.dbus_name, template.signature, unset_value(name), "")
+        texts[name] = f"{texts[name]}\n{text}" if row_of(name).is_list and texts.get(name) else text
+    said = {name: text if text.strip() else given.get(name, "") for name, text in texts.items()}
+    return tuple(
+        parse_property(name, text, host, where)
+        if text
+        else property_with(name, unset_value(name))
+        for name, text in said.items()
+    )
 
 
 def value_text(name: str, value: Any) -> str:
@@ -95,9 +94,8 @@ def value_text(name: str, value: Any) -> str:
     if info is None or value is None:
         return ""
     unset = _UNSET_BY_NAME.get(name, _UNSET.get(info.kind))
-    if info.signature == "ay":
-        cpus = quantity.mask_to_cpus(bytes(value))
-        return quantity.format_cpus(cpus)
+    if info.kind in ("cpus", "nodes"):
+        return quantity.format_cpus(quantity.mask_to_cpus(bytes(value)))
     if value == unset:
         return "infinity" if unset == INFINITY and info.kind in _LIMITS else ""
     return _TEXTS[info.kind](value) if info.kind in _TEXTS else str(value)

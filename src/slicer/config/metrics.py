@@ -1,4 +1,4 @@
-"""What the probes of routes measure: the unit of each, how a bound of it is written, and how it is shown.
+"""The metrics that probes of routes measure: their units, and how bounds and values are written.
 
 Pure. A metric is a float in its unit: ``duration`` seconds, ``size`` bytes, ``pixels`` pixels of one frame,
 ``megapixel_seconds`` the duration times millions of those. ``lines``, ``tokens``, ``count`` and ``command``
@@ -75,11 +75,9 @@ def _size(text: str) -> float:
     return float(value)
 
 
-def _pixels(text: str) -> float:
-    return float(quantity.parse_pixels(text))
-
-
-_PARSERS: dict[str, Callable[[str], float]] = {"duration": _duration, "pixels": _pixels, "size": _size}
+_PARSERS: dict[str, Callable[[str], float]] = {
+    "duration": _duration, "pixels": quantity.parse_pixels, "size": _size,
+}  # fmt: skip
 
 
 def _other_kind(kind: ProbeKind, text: str) -> str:

@@ -1,8 +1,8 @@
-"""What ``slicer profiles`` shows, as data, and the file that ``slicer profiles init`` writes."""
+"""The data that ``slicer profiles`` shows, and the file that ``slicer profiles init`` writes."""
 
 from __future__ import annotations
 
-from slicer.config import profiles
+from slicer.config import build, profiles
 from slicer.config.profiles import NO_OVERRIDES, Config, Overrides
 from slicer.model import CPU
 from slicer.quantity import duration_text, format_cpus, format_size, percent_text, size_text
@@ -12,11 +12,17 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from slicer.model import Host
 
-# What a profile wants of the ledger, spelled as in a file.
+# The needs of a profile that concern the ledger, spelled as in a file.
 NEEDS = (
     "gpus", "gpu", "vram", "margin", "cpu_slots", "priority", "max_wait", "then", "share", "share_mode",
     "share_skip_syncs", "over_cap",
 )  # fmt: skip
+_ALWAYS = ("description", "slice", "gpus", "cpu_slots", "threads", "timeout", "linger")  # also by default
+# The fields of keys that are called otherwise.
+_FIELDS = {
+    "gpu": "gpu_choice", "vram": "vram_mib", "margin": "margin_mib", "cpu_slots": f"slots.{CPU}",
+    "max_wait": "max_wait_s", "timeout": "timeout_s",
+}  # fmt: skip
 
 
 @record
@@ -79,41 +85,23 @@ def settings(
     Raises what :meth:`Config.profile` raises.
     """
     made = config.profile(name, overrides)
-    source = made.sources
-    shares = made.vram_mib is not None
-    # Name, value, the field that the source is of, and whether there is something to say.
-    rows = [
-        ("description", made.description, "description", True),
-        ("slice", made.slice, "slice", True),
-        ("gpus", str(made.gpus), "gpus", True),
-        ("gpu", ",".join(made.gpu_choice), "gpu_choice", made.gpu_choice),
-        ("vram", size_text((made.vram_mib or 0) << 20), "vram_mib", shares),
-        ("margin", size_text(made.margin_mib << 20), "margin_mib", shares),
-        ("cpu_slots", str(made.slots.get(CPU, 0)), f"slots.{CPU}", True),
-        *(
-            (f"slots.{slot}", str(count), f"slots.{slot}", True)
-            for slot, count in made.slots.items()
-            if slot != CPU
-        ),
-        ("priority", str(made.priority), "priority", source["priority"] != "default"),
-        ("max_wait", _duration(made.max_wait_s), "max_wait_s", source["max_wait_s"] != "default"),
-        ("then", made.then or "", "then", made.then),
-        ("threads", str(made.threads), "threads", True),
-        ("timeout", _duration(made.timeout_s), "timeout_s", True),
-        ("linger", "true" if made.linger else "false", "linger", True),
-        ("share", made.share, "share", source["share"] != "default"),
-        ("share_mode", made.share_mode, "share_mode", source["share_mode"] != "default"),
-        (
-            "share_skip_syncs", str(made.share_skip_syncs), "share_skip_syncs",
-            source["share_skip_syncs"] != "default",
-        ),
-        ("over_cap", made.over_cap, "over_cap", source["over_cap"] != "default"),
-        ("fence", made.fence, "fence", source["fence"] != "default"),
-        ("devices", ", ".join(made.devices), "devices", source["devices"] != "default"),
-    ]
-    rows += [(each.name, each.text.replace("\n", ", "), each.name, True) for each in made.properties.values()]
-    rows += [(f"env.{variable}", value, f"env.{variable}", True) for variable, value in made.env.items()]
-    return tuple(Setting(shown, value, source[field]) for shown, value, field, is_said in rows if is_said)
+    values = {
+        "description": made.description, "slice": made.slice, "gpus": str(made.gpus),
+        "gpu": ",".join(made.gpu_choice), "vram": size_text((made.vram_mib or 0) << 20),
+        "margin": size_text(made.margin_mib << 20), "cpu_slots": str(made.slots.get(CPU, 0)),
+        **{f"slots.{slot}": str(count) for slot, count in made.slots.items() if slot != CPU},
+        "priority": str(made.priority), "max_wait": _duration(made.max_wait_s), "then": made.then or "",
+        "threads": str(made.threads), "timeout": _duration(made.timeout_s),
+        "linger": "true" if made.linger else "false", "share": made.share, "share_mode": made.share_mode,
+        "share_skip_syncs": str(made.share_skip_syncs), "over_cap": made.over_cap, "fence": made.fence,
+        "devices": ", ".join(made.devices),
+        **{each.name: each.text.replace("\n", ", ") for each in made.properties.values()},
+        **{f"env.{variable}": value for variable, value in made.env.items()},
+    }  # fmt: skip
+    if made.vram_mib is None:
+        del values["margin"]
+    found = [Setting(key, value, made.sources[_FIELDS.get(key, key)]) for key, value in values.items()]
+    return tuple(each for each in found if each.name in _ALWAYS or each.source != "default")
 
 
 def _duration(seconds: float | None) -> str:
@@ -175,7 +163,7 @@ _COMMENTS = {
 
 def default_config_text(host: Host) -> str:
     """A commented configuration file that says what the built-ins do on this machine."""
-    slots = profiles.default_slots(host)
+    slots = build.default_slots(host)
     machine = f"CPUs {format_cpus(host.cpus)}, {format_size(host.memory_bytes)} of memory"
     lines = [
         _HEAD.format(machine=machine),
@@ -192,7 +180,7 @@ def default_config_text(host: Host) -> str:
             lines += ["", f"#[{table_name}]"]
             table_of = table_name
         lines.append(_line(key, value, _COMMENTS[name]))
-    for name, table in profiles.builtin_profiles(host, slots).items():
+    for name, table in build.builtin_profiles(host, slots).items():
         lines += ["", f"#[profiles.{name}]"]
         lines += [_line(key, value, _COMMENTS.get(key, "")) for key, value in table.items()]
     return "\n".join(lines) + "\n" + _TAIL

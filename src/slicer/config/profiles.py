@@ -12,7 +12,7 @@ import os
 from slicer import quantity
 from slicer.config import build, values
 from slicer.config.files import Layer, read_files, store
-from slicer.config.properties import LISTS, find, split_assignment, unknown
+from slicer.config.properties import find, split_assignment, unknown
 from slicer.errors import ConfigError, SlicerError, UnknownProfile, UsageError
 from slicer.kernel.proc import read_text
 from slicer.model import CPU, Host, Profile
@@ -22,7 +22,6 @@ from slicer.record import as_dict, record, replace
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
-    from typing import Any
 
     from slicer.config.values import Entry
 
@@ -79,51 +78,9 @@ def host() -> Host:
     return Host(tuple(sorted(os.sched_getaffinity(0))), memory)
 
 
-def default_slots(machine: Host) -> int:
-    """How many heavy CPU jobs run at a time unless a file says otherwise: one for every three cores."""
-    return max(1, min(4, len(machine.cpus) // 3))
-
-
-def builtin_profiles(machine: Host, slots: int) -> dict[str, dict[str, Any]]:
-    """The built-in profiles as a configuration file would write them, scaled to the machine."""
-    return {
-        "light": {
-            "description": "interactive work and small jobs: no slot, gives way to others",
-            "slice": "cpu",
-            "cpu_weight": 50,
-            "io_weight": 50,
-            "memory_max": _share(machine, 50, 1),
-            "threads": "auto",
-        },
-        "heavy": {
-            "description": "a long CPU job: takes one CPU slot and its share of the machine",
-            "slice": "cpu",
-            "cpu_slots": 1,
-            "cpu_quota": f"{max(1, len(machine.cpus) * 100 // slots)}%",
-            "cpu_weight": 20,
-            "io_weight": 20,
-            "memory_high": _share(machine, 80, slots),
-            "memory_max": _share(machine, 90, slots),
-            "threads": "auto",
-        },
-        "gpu": {
-            "description": "a GPU job: takes one whole GPU",
-            "slice": "gpu",
-            "gpus": 1,
-            "memory_max": _share(machine, 90, 1),
-            "threads": "auto",
-        },
-    }
-
-
-def _share(machine: Host, percent: int, slots: int) -> str:
-    mebibytes = machine.memory_bytes * percent // (100 * slots) >> 20
-    return quantity.size_text(max(1, mebibytes) << 20)
-
-
 @record
 class Overrides:
-    """What the command line of ``slicer run`` says over the profile; None: nothing.
+    """Options of ``slicer run`` that override the profile; None: not given.
 
     ``timeout`` and ``max_wait`` are durations, ``vram`` and ``margin`` sizes as the user wrote them, ``gpu``
     is a list of GPUs, ``assignments`` the ``NAME=VALUE`` of each ``--set``, ``slots`` the ``NAME=N`` (or
@@ -150,7 +107,7 @@ NO_OVERRIDES = Overrides()
 
 
 def without_limits(profile: Profile, overrides: Overrides) -> Profile:
-    """What ``slicer hold`` takes of a profile: its needs, and a time limit only from the command line."""
+    """The profile as ``slicer hold`` uses it: its needs, and a time limit only from the command line."""
     timeout_s = profile.timeout_s if overrides.timeout is not None else None
     return replace(profile, timeout_s=timeout_s, env={}, properties={}, share="off")
 
@@ -185,51 +142,44 @@ class Config:
         Raises UnknownProfile or UsageError for what the command line says, ConfigError for what a file says.
         """
         chosen = name if name is not None else self.default_profile
-        entries = self._entries(chosen, explicit=name is not None)
+        if chosen not in self.names():
+            message, hint = f"unknown profile {chosen!r:.60}", self._known(chosen)
+            if name is not None:
+                raise UnknownProfile(message, hint=hint)
+            where = self.sources["default_profile"]
+            raise ConfigError(f"default_profile: {message}", where=where, hint=hint)
+        entries: dict[str, Entry] = {}
+        for said in reversed(self._said(chosen).values()):
+            entries.pop("description", None)  # it says what its own profile is, and no other
+            _lay(entries, said)
         _override(entries, overrides)
         margin = self.margin_mib, self.sources["gpu.margin"]
         return build.profile(chosen, entries, self.host, self.threads, margin, self.slots)
 
     def chain(self, name: str) -> tuple[str, ...]:
         """The profile and those it inherits from, nearest first. Raises ConfigError for a circle."""
-        found = [name]
+        return tuple(self._said(name))
+
+    def _said(self, name: str) -> dict[str, dict[str, Entry]]:
+        """The entries of a profile and of each that it inherits from, nearest first."""
+        found: dict[str, dict[str, Entry]] = {}
         while True:
-            parent = self._table(found[-1]).get("inherits")
+            entries: dict[str, Entry] = {}
+            found[name] = entries
+            for layer in self.layers:
+                _lay(entries, _said_in(layer, name))
+            parent = entries.pop("inherits", None)
             if parent is None:
-                return tuple(found)
+                return found
             value, source, error = parent
             if not isinstance(value, str):
                 raise error(f"inherits: expected the name of a profile, not {value!r:.40}", where=source)
             if value in found:
-                raise error(_circle(found, value), where=source)
+                raise error(_circle(list(found), value), where=source)
             if value not in self.names():
-                message = f'profile "{found[-1]}" inherits "{value}", which does not exist'
+                message = f'profile "{name}" inherits "{value}", which does not exist'
                 raise error(message, where=source, hint=self._known(value))
-            found.append(value)
-
-    def _entries(self, name: str, *, explicit: bool) -> dict[str, Entry]:
-        if name not in self.names():
-            message = f"unknown profile {name!r:.60}"
-            if explicit:
-                raise UnknownProfile(message, hint=self._known(name))
-            raise ConfigError(
-                f"default_profile: {message}", where=self.sources["default_profile"], hint=self._known(name)
-            )
-        entries: dict[str, Entry] = {}
-        for ancestor in reversed(self.chain(name)):
-            entries.pop("description", None)  # it says what its own profile is, and no other
-            build.lay(entries, self._table(ancestor))
-        entries.pop("inherits", None)
-        return entries
-
-    def _table(self, name: str) -> dict[str, Entry]:
-        """What built-in and files say of one profile, without its parents."""
-        entries: dict[str, Entry] = {}
-        for layer in self.layers:
-            table = layer.data.get("profiles", {}).get(name)
-            if table:
-                build.merge(entries, table, layer, name)
-        return entries
+            name = value
 
     def _known(self, name: str) -> str:
         from slicer.config.property_names import known_names
@@ -243,15 +193,50 @@ def _circle(found: list[str], again: str) -> str:
     return f"profiles inherit in a circle: {' -> '.join([*found[found.index(again) :], again])}"
 
 
+_OTHER_NAMES = {"runtime_max": "timeout", "cpu_slots": f"slots.{CPU}"}  # keys that mean the same as others
+_SAME = (("timeout", "runtime_max", "the same limit"), ("cpu_slots", f"slots.{CPU}", "the same"))
+
+
+def _said_in(layer: Layer, name: str) -> dict[str, Entry]:
+    """The entries of a profile in one file. Raises ConfigError if it gives one limit twice."""
+    said = layer.entries("profiles", name)
+    for table in ("env", "slots"):
+        if said.pop(table, None):
+            below = layer.entries("profiles", name, table)
+            said |= {f"{table}.{key}": entry for key, entry in below.items()}
+    for one, other, what in _SAME:
+        if one in said and other in said:
+            raise ConfigError(f"{one} and {other} are {what}", where=said[other][1], hint="keep one of them")
+    return {_OTHER_NAMES.get(key, key): entry for key, entry in said.items()}
+
+
+def _lay(entries: dict[str, Entry], said: dict[str, Entry]) -> None:
+    """Lay the entries of one place over those of weaker places.
+
+    The GPU keys belong together. ``gpu`` without ``gpus`` wants all the GPUs it names, ``vram`` over
+    ``gpus = 0`` wants one GPU, and ``gpus = 0`` takes ``gpu`` and ``vram`` back.
+    """
+    if "gpu" in said or ("vram" in said and _is_zero(entries.get("gpus"))):
+        entries.pop("gpus", None)
+    if _is_zero(said.get("gpus")):
+        entries.pop("gpu", None)
+        entries.pop("vram", None)
+    entries |= said
+
+
+def _is_zero(entry: Entry | None) -> bool:
+    return entry is not None and entry[0] in (0, "0") and entry[0] is not False
+
+
 def _override(entries: dict[str, Entry], overrides: Overrides) -> None:
     for assignment in overrides.assignments:
         name, text = split_assignment(assignment, "--set")
         info = find(name)
         if info is None:
             raise unknown(name, "--set")
-        key = "timeout" if name == "RuntimeMaxSec" else info.key
+        key = _OTHER_NAMES.get(info.key, info.key)
         earlier = entries.get(key)
-        if earlier and earlier[1] == "--set" and info.kind in LISTS:
+        if earlier and earlier[1] == "--set" and info.is_list:
             text = f"{earlier[0]}\n{text}"
         entries[key] = (text, "--set", UsageError)
     if overrides.timeout is not None and "timeout" in entries and entries["timeout"][1] == "--set":
@@ -260,7 +245,7 @@ def _override(entries: dict[str, Entry], overrides: Overrides) -> None:
     for key, value in as_dict(overrides).items():
         if value is not None and key not in ("assignments", "slots", "cpu_slots"):
             said[key] = (value, "--" + key.replace("_", "-"), UsageError)
-    build.lay(entries, said)
+    _lay(entries, said)
 
 
 def _slots_said(overrides: Overrides) -> dict[str, Entry]:
@@ -307,12 +292,15 @@ def load(
 def _config(
     environ: Mapping[str, str], machine: Host, layers: tuple[Layer, ...], warnings: tuple[str, ...]
 ) -> Config:
-    own = {"slots.cpu": default_slots(machine), "default_profile": DEFAULT_PROFILE, "compat_gpu_lock": ""}
+    slots_here = build.default_slots(machine)
+    own = {"slots.cpu": slots_here, "default_profile": DEFAULT_PROFILE, "compat_gpu_lock": ""}
     settings: dict[str, Entry] = {
         name: (value, "built-in", ConfigError) for name, value in {**own, **POLICY_SETTINGS}.items()
     }
     for layer in layers:
-        build.merge_settings(settings, layer)
+        settings |= {key: entry for key, entry in layer.entries().items() if key in build.TOP_SETTINGS}
+        for table in build.TABLES:
+            settings |= {f"{table}.{key}": entry for key, entry in layer.entries(table).items()}
     for variable, name in (("CPU_RUN_SLOTS", "slots.cpu"), ("GPU_LOCK_PATH", "compat_gpu_lock")):
         if environ.get(variable):
             settings[name] = (environ[variable], variable, UsageError)
@@ -322,7 +310,7 @@ def _config(
     slots = _slots(settings, layers)
     builtin = tuple(
         Layer(f"built-in {name}", {"profiles": {name: table}}, {})
-        for name, table in builtin_profiles(machine, slots[CPU]).items()
+        for name, table in build.builtin_profiles(machine, slots[CPU]).items()
     )
     entry = (threads, "CPU_RUN_THREADS", UsageError)
     return Config(
@@ -340,7 +328,7 @@ def _config(
 
 
 def _slots(settings: dict[str, Entry], layers: tuple[Layer, ...]) -> dict[str, int]:
-    """How many slots there are of each name; ``settings`` learns of those that only routes name."""
+    """The number of slots of each name; those that only routes name are added to ``settings``."""
     found = {
         key[len("slots.") :]: values.count(entry, key, lowest=1)
         for key, entry in settings.items()

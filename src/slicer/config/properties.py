@@ -30,11 +30,6 @@ class PropertyInfo:
     controller: str
 
     @property
-    def signature(self) -> str:
-        """Of its value on D-Bus."""
-        return _signature(self.kind)
-
-    @property
     def is_list(self) -> bool:
         """Whether it may be given several times, each adding an entry."""
         return self.kind in LISTS
@@ -85,6 +80,7 @@ _TABLE = (
 DEFAULT_STOP_TIMEOUT_S = 10.0
 _ROW_BY_NAME = {row[0]: row for row in _TABLE}
 _ROW_BY_KEY = {row[1]: row for row in _TABLE}
+FENCE_DIRECTIVES = ("DeviceAllow", "DevicePolicy")  # what the device fence consists of
 NAMES = tuple(_ROW_BY_NAME)
 KEYS = tuple(_ROW_BY_KEY)
 
@@ -112,6 +108,11 @@ def find(name: str) -> PropertyInfo | None:
     return PropertyInfo(*row) if row else None
 
 
+def row_of(name: str) -> PropertyInfo:
+    """The row of a directive that is known to have one."""
+    return PropertyInfo(*_ROW_BY_NAME[name])
+
+
 def in_order(properties: Iterable[Property]) -> list[Property]:
     """The properties in the order in which systemd has to get them.
 
@@ -127,8 +128,17 @@ def find_key(key: str) -> PropertyInfo:
 
 def controller(name: str) -> str:
     """The cgroup controller that enforces a directive: "cpu", "cpuset", "io", ..., or "" for none."""
-    info = find(name)
-    return info.controller if info else ""
+    return _ROW_BY_NAME[name][3] if name in _ROW_BY_NAME else ""
+
+
+def property_with(name: str, value: Value, text: str = "") -> Property:
+    """A directive with a value that is known already."""
+    return Property(name, _dbus_name(name), _signature(_ROW_BY_NAME[name][2]), value, text)
+
+
+def time_limit(name: str, seconds: float) -> Property:
+    """A directive that is a time, to the microsecond."""
+    return property_with(name, int(seconds * 1e6), f"{seconds:.6f}".rstrip("0").rstrip(".") + "s")
 
 
 def parse_property(
@@ -149,7 +159,7 @@ def parse_property(
     written = text.strip()
     if info.kind == "tasks" and written.endswith("%"):
         return Property(name, "TasksMaxScale", "u", value, written)
-    return Property(name, _dbus_name(name), _signature(info.kind), value, written)
+    return property_with(name, value, written)
 
 
 def split_assignment(assignment: str, where: str) -> tuple[str, str]:

@@ -18,10 +18,9 @@ RESERVED = {
     "PIDs": "slicer puts the command, and nothing else, into the scope",
     "PIDFDs": "slicer puts the command, and nothing else, into the scope",
     "DefaultDependencies": "the slice decides it",
-    "CPUAccounting": "slicer accounts every job",
-    "MemoryAccounting": "slicer accounts every job",
-    "IOAccounting": "slicer accounts every job",
-    "TasksAccounting": "slicer accounts every job",
+    **dict.fromkeys(
+        ("CPUAccounting", "MemoryAccounting", "IOAccounting", "TasksAccounting"), "slicer accounts every job"
+    ),
 }
 # Names that people know from services, nice or older systemds, and a scope's counterpart.
 INSTEAD = {

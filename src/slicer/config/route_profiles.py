@@ -1,4 +1,4 @@
-"""The profile of a route's job: the one that its destination names, and what the destination says over it."""
+"""The profile of a route's job: the one that its destination names, with the destination's overrides."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def profile_for(config: Config, route: Route, destination: Destination) -> Profile:
-    """What a job of the destination needs and may use, but for its slot. Raises SlicerError."""
+    """The needs and limits of a job at the destination, without its slot. Raises SlicerError."""
     made = config.profile(destination.profile, overrides_for(config, destination))
     sources = dict(made.sources)
     if destination.vram_mib is not None:
@@ -24,7 +24,7 @@ def profile_for(config: Config, route: Route, destination: Destination) -> Profi
 
 
 def overrides_for(config: Config, destination: Destination) -> Overrides:
-    """What a destination says over its profile, but for its slot.
+    """The destination's overrides of its profile, without its slot.
 
     A built-in profile's MemoryHigh= belongs to its MemoryMax=. Below the destination's ``memory`` it would
     slow down a job that is allowed more, so it goes.

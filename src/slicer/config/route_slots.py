@@ -39,9 +39,9 @@ def slot_name(route: str, destination: str) -> str:
     return f"{route}-{destination}"
 
 
-def max_jobs(entry: Entry) -> int:
-    """How many jobs of a destination run at a time."""
-    return values.count(entry, "max_jobs", lowest=1)
+def max_jobs(entry: Entry, key: str = "max_jobs") -> int:
+    """The number of jobs of a destination that run at a time."""
+    return values.count(entry, key, lowest=1)
 
 
 def tables(table: dict[str, Any]) -> list[tuple[tuple[str, ...], dict[str, Any]]]:

@@ -1,22 +1,65 @@
-"""Reading the values of a route's keys that no other table has. Each raises the entry's error."""
+"""The tables of routes and servers, and the values in them that no other table has.
+
+Each reader raises the entry's error.
+"""
 
 from __future__ import annotations
 
 from slicer.config import metrics, values
+from slicer.errors import UsageError
 from slicer.quantity import QuantityError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import TypeVar
+    from collections.abc import Callable, Iterable
+    from typing import Protocol
 
+    from slicer.config.files import Layer
     from slicer.config.metrics import ProbeKind
-    from slicer.config.values import Entry
+    from slicer.config.values import Entry, Word
+    from slicer.model import Host, Profile
 
-    Word = TypeVar("Word", bound=str)
+    class AnyConfig(Protocol):
+        """The part of :class:`slicer.config.profiles.Config` that is needed here."""
+
+        @property
+        def host(self) -> Host: ...
+        @property
+        def layers(self) -> tuple[Layer, ...]: ...
+        def names(self) -> tuple[str, ...]: ...
+        def profile(self, name: str | None = None) -> Profile: ...
 
 STDIN = "stdin"
 _GLOB = frozenset("*?[")
 _LONGEST_PROBE_S = 86_400.0
+
+
+def names(layers: Iterable[Layer], table: str) -> tuple[str, ...]:
+    """The names in a table of tables ("routes", "serve"), in alphabetical order."""
+    return tuple(sorted({name for layer in layers for name in layer.data.get(table, {})}))
+
+
+def check_known(layers: Iterable[Layer], table: str, name: str, what: str) -> None:
+    """Raise UsageError where no file describes a ``what`` ("route") of that name."""
+    known = names(layers, table)
+    if name in known:
+        return
+    if not known:
+        hint = f"a configuration file describes {what}s as [{table}.NAME], see slicer.toml(5)"
+        raise UsageError(f"unknown {what} {name!r:.60}: there are none", hint=hint)
+    from slicer.config.property_names import known_names
+
+    raise UsageError(f"unknown {what} {name!r:.60}", hint=known_names(name, known))
+
+
+def one_of(words: tuple[Word, ...]) -> Callable[[Entry, str], Word]:
+    """A reader of one of these words."""
+    return lambda entry, label: choice(entry, label, words)
+
+
+def list_like(example: str) -> Callable[[Entry, str], tuple[str, ...]]:
+    """A reader of a list of texts. The example shows users such a list."""
+    return lambda entry, label: texts(entry, label, example)
 
 
 def choice(entry: Entry, label: str, words: tuple[Word, ...]) -> Word:
@@ -44,34 +87,34 @@ def _without_nul(entry: Entry, label: str, text: str) -> None:
         raise values.refuse(entry, label, "a NUL character cannot be passed on")
 
 
-def kinds(entry: Entry) -> tuple[ProbeKind, ...]:
+def kinds(entry: Entry, label: str) -> tuple[ProbeKind, ...]:
     """The probes: one, or a list of several different ones."""
     written = entry[0] if isinstance(entry[0], list) else [entry[0]]
-    found = tuple(choice((each, *entry[1:]), "probe", metrics.KINDS) for each in written)
+    found = tuple(choice((each, *entry[1:]), label, metrics.KINDS) for each in written)
     if not found or len(set(found)) < len(found):
         problem = "is there twice" if found else "expected at least one"
-        raise values.refuse(entry, "probe", problem, "leave it out for a route that measures nothing")
+        raise values.refuse(entry, label, problem, "leave it out for a route that measures nothing")
     return found
 
 
-def probe_command(entry: Entry) -> tuple[str, ...]:
+def probe_command(entry: Entry, label: str) -> tuple[str, ...]:
     """A program and its arguments."""
     example = '["my-probe", "{}"]'
     if isinstance(entry[0], str):
         hint = f'a list, without a shell: write {example}, or ["sh", "-c", "…", "sh", "{{}}"]'
-        raise values.refuse(entry, "probe_command", f"expected a list of texts, not {entry[0]!r:.40}", hint)
-    found = texts(entry, "probe_command", example)
+        raise values.refuse(entry, label, f"expected a list of texts, not {entry[0]!r:.40}", hint)
+    found = texts(entry, label, example)
     if not found or not found[0]:
-        raise values.refuse(entry, "probe_command", "names no program", f"write {example}")
+        raise values.refuse(entry, label, "names no program", f"write {example}")
     return found
 
 
-def probe_timeout(entry: Entry) -> float:
+def probe_timeout(entry: Entry, label: str) -> float:
     """More than nothing, and not for ever."""
-    found = values.seconds(entry, "probe_timeout")
+    found = values.seconds(entry, label)
     if not found or found > _LONGEST_PROBE_S:
         hint = 'the default is "30s"'
-        raise values.refuse(entry, "probe_timeout", "expected a time of more than 0s and at most 1d", hint)
+        raise values.refuse(entry, label, "expected a time of more than 0s and at most 1d", hint)
     return found
 
 
@@ -84,21 +127,21 @@ def factor(entry: Entry, label: str) -> float:
     return float(found)
 
 
-def place(entry: Entry) -> int | str:
-    """Which argument is the input: an index, an option, a glob, or "stdin"."""
+def place(entry: Entry, label: str) -> int | str:
+    """The place of the input among the arguments: an index, an option, a glob, or "stdin"."""
     found = entry[0]
     if isinstance(found, int) and not isinstance(found, bool) and found and abs(found) < 2**31:
         return found
     hint = "leave it out if only one argument names a file that is there"
     if isinstance(found, str):
         if found.lstrip("-").isdigit():
-            raise values.refuse(entry, "input", f'"{found}" is an index', f"write {found}, without quotes")
+            raise values.refuse(entry, label, f'"{found}" is an index', f"write {found}, without quotes")
         if found == STDIN or (found[:1] == "-" and found.strip("-") and not set("= \0") & set(found)):
             return found
         if found[:1] != "-" and _GLOB & set(found):
             return found
     expected = 'an index from 1 or from -1, an option such as "--audio", a glob such as "*.mp4", or "stdin"'
-    raise values.refuse(entry, "input", f"expected {expected}, not {found!r:.40}", hint)
+    raise values.refuse(entry, label, f"expected {expected}, not {found!r:.40}", hint)
 
 
 def replacements(entry: Entry, label: str) -> tuple[tuple[str, str | None], ...]:

@@ -3,62 +3,37 @@
 from __future__ import annotations
 
 from slicer.config import build, route_values, values
-from slicer.config.route_slots import MODES, slot_name, tables
-from slicer.config.route_slots import max_jobs as read_max_jobs
-from slicer.errors import ConfigError, UsageError
+from slicer.config.route_slots import MODES, max_jobs, slot_name, tables
+from slicer.config.route_values import list_like, one_of
+from slicer.config.values import Said
+from slicer.errors import ConfigError
 from slicer.quantity import INFINITY
 from slicer.record import record
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-    from typing import Literal, Protocol
+    from collections.abc import Callable, Iterable
+    from typing import Literal
 
     from slicer.config.files import Layer
     from slicer.config.metrics import ProbeKind as ProbeKind
     from slicer.config.route_slots import Mode as Mode
-    from slicer.config.values import Entry
-    from slicer.model import Host, Profile
+    from slicer.config.route_values import AnyConfig
+    from slicer.config.values import Entry, Row
+    from slicer.model import Host
 
     OnBusy = Literal["fail", "wait", "other"]
     OnProbeError = Literal["fail", "gpu", "cpu"]
     OnGpuOom = Literal["fail", "cpu"]
-
-    class AnyConfig(Protocol):
-        """What is needed of :class:`slicer.config.profiles.Config`."""
-
-        @property
-        def host(self) -> Host: ...
-        @property
-        def layers(self) -> tuple[Layer, ...]: ...
-        def names(self) -> tuple[str, ...]: ...
-        def profile(self, name: str | None = None) -> Profile: ...
-
 
 _ON_BUSY: tuple[OnBusy, ...] = ("fail", "wait", "other")
 _ON_PROBE_ERROR: tuple[OnProbeError, ...] = ("fail", "gpu", "cpu")
 _ON_GPU_OOM: tuple[OnGpuOom, ...] = ("fail", "cpu")
 _PROFILES = {"gpu": "gpu", "cpu": "heavy"}  # the defaults
 
-# Of a key that a route and its destinations may leave out, as a file would write it.
-DEFAULTS: dict[str, object] = {
-    "description": "",
-    "probe_timeout": "30s",
-    "tokens_per_word": 1.3,
-    "on_probe_error": "fail",
-    "on_gpu_oom": "fail",
-    "idempotent": True,
-    "on_busy": "fail",
-    "exit_code": 75,
-}
-
-
 @record
 class Probe:
-    """How one metric of the input is measured.
-
-    Its unit: as :mod:`slicer.config.metrics` has it.
-    """
+    """The measurement of one metric of the input. :mod:`slicer.config.metrics` has its unit."""
 
     kind: ProbeKind
     command: tuple[str, ...]  # of "command", with "{}" where the input goes; () for the built-in ones
@@ -108,7 +83,7 @@ class Route:
 
 def names(layers: Iterable[Layer]) -> tuple[str, ...]:
     """The names of all routes, in alphabetical order."""
-    return tuple(sorted({name for layer in layers for name in layer.data.get("routes", {})}))
+    return route_values.names(layers, "routes")
 
 
 def load(config: AnyConfig) -> dict[str, Route]:
@@ -118,78 +93,40 @@ def load(config: AnyConfig) -> dict[str, Route]:
 
 def find(config: AnyConfig, name: str) -> Route:
     """The route of that name. Raises UsageError where there is none, ConfigError for what a file says."""
-    known = names(config.layers)
-    if name in known:
-        return _route(name, config.layers, config.host)
-    if not known:
-        hint = "a configuration file describes routes as [routes.NAME], see slicer.toml(5)"
-        raise UsageError(f"unknown route {name!r:.60}: there are none", hint=hint)
-    from slicer.config.property_names import known_names
-
-    raise UsageError(f"unknown route {name!r:.60}", hint=known_names(name, known))
+    route_values.check_known(config.layers, "routes", name, "route")
+    return _route(name, config.layers, config.host)
 
 
 def source(route: Route, destination: Destination, key: str = "") -> str:
-    """Where a key of a destination is from; without ``key``, where its table begins."""
+    """The place where a key of a destination is set; without ``key``, the start of its table."""
     path = destination.name if f"{destination.name}.profile" in route.sources else f"to.{destination.name}"
     return route.sources[f"{path}.{key}" if key else path]
 
 
-class _Said:
-    """What the files say of one route, key by key; the last word counts. Notes where each value is from."""
+class _Said(Said):
+    """The entries of one route, and its destinations. Later files win."""
 
     def __init__(self, name: str, layers: Iterable[Layer]) -> None:
-        self.sources: dict[str, str] = {}
-        self._entries: dict[str, Entry] = {}
+        super().__init__({})
         self.tables: dict[tuple[str, ...], str] = {}  # the destinations, and where each begins
         for layer in layers:
             table = layer.data.get("routes", {}).get(name)
             if table is None:
                 continue
             self.where = layer.where("routes", name)
-            self._lay(table, (), layer, name)
-            for path, below in tables(table):
+            self.entries |= layer.entries("routes", name)
+            for path, _ in tables(table):
                 self.tables[path] = layer.where("routes", name, *path)
-                self._lay(below, path, layer, name)
-
-    def _lay(self, table: dict[str, object], path: tuple[str, ...], layer: Layer, name: str) -> None:
-        for key, value in table.items():
-            if path or key not in (*MODES, "to"):
-                entry = value, layer.where("routes", name, *path, key), ConfigError
-                self._entries[".".join((*path, key))] = entry
-
-    def get(self, key: str, path: str = "") -> Entry | None:
-        """What was said of a key; None where nothing was."""
-        entry = self._entries.get(path + key)
-        self.sources[path + key] = entry[1] if entry else "default"
-        return entry
-
-    def settled(self, key: str, path: str = "") -> Entry:
-        """The same, or the route's own word for all its destinations, or the default."""
-        entry = self.get(key, path)
-        if entry is None and path:
-            entry = self._entries.get(key)
-            self.sources[path + key] = entry[1] if entry else "default"
-        return entry or (DEFAULTS[key], "default", ConfigError)
+                below = layer.entries("routes", name, *path)
+                self.entries |= {".".join((*path, key)): entry for key, entry in below.items()}
 
 
 def _route(name: str, layers: Iterable[Layer], host: Host) -> Route:
     said = _Said(name, layers)
     probes = _probes(said)
     destinations = _destinations(name, said, probes, host)
-    reserve, place = said.get("memory_reserve"), said.get("input")
-    route = Route(
-        name=name,
-        description=values.text(said.settled("description"), "description"),
-        probes=probes,
-        input=route_values.place(place) if place else None,
-        destinations=destinations,
-        on_probe_error=route_values.choice(said.settled("on_probe_error"), "on_probe_error", _ON_PROBE_ERROR),
-        on_gpu_oom=route_values.choice(said.settled("on_gpu_oom"), "on_gpu_oom", _ON_GPU_OOM),
-        idempotent=values.flag(said.settled("idempotent"), "idempotent"),
-        memory_reserve_bytes=_memory(reserve, host, "memory_reserve") if reserve else None,
-        sources=said.sources,
-    )
+    found = said.read({**_ROWS, "memory_reserve_bytes": (_memory_reader(host), None)})
+    route = Route(name=name, probes=probes, destinations=destinations, **found, sources=said.sources)
     _check_modes(route)
     _check_input(route)
     return route
@@ -197,16 +134,15 @@ def _route(name: str, layers: Iterable[Layer], host: Host) -> Route:
 
 def _probes(said: _Said) -> tuple[Probe, ...]:
     entry, command = said.get("probe"), said.get("probe_command")
-    kinds = route_values.kinds(entry) if entry else ()
+    kinds = route_values.kinds(entry, "probe") if entry else ()
     if command and "command" not in kinds:
         message = 'probe_command: is of probe = "command"'
         raise ConfigError(message, where=command[1], hint='add probe = "command", or leave it out')
     if entry and not command and "command" in kinds:
         hint = 'add probe_command = ["my-probe", "{}"]'
         raise values.refuse(entry, "probe", 'a probe "command" needs a probe_command', hint)
-    timeout_s = route_values.probe_timeout(said.settled("probe_timeout"))
-    per_word = route_values.factor(said.settled("tokens_per_word"), "tokens_per_word")
-    words = route_values.probe_command(command) if command else ()
+    timeout_s, per_word = said.read(_PROBE_ROWS).values()
+    words = route_values.probe_command(command, "probe_command") if command else ()
     return tuple(Probe(kind, words if kind == "command" else (), timeout_s, per_word) for kind in kinds)
 
 
@@ -241,27 +177,14 @@ def _destination(
     said.sources[prefix[:-1]] = said.tables[path]
     mode, bound, label = _mode_and_bound(path, said)
     kinds = tuple(probe.kind for probe in probes)
-    max_jobs, vram, memory = (said.get(key, prefix) for key in ("max_jobs", "vram", "memory"))
-    profile = said.get("profile", prefix)
-    lists = {key: said.get(key, prefix) for key in ("args", "prepend")}
-    replace = said.get("replace", prefix)
+    vram = said.entries.get(f"{prefix}vram")
     if vram and mode == "cpu":
         raise values.refuse(vram, "vram", f"{name} is for CPU jobs, which have no GPU memory", "leave it out")
-    return Destination(
-        name=name,
-        mode=mode,
-        up_to=route_values.bounds(bound, label, kinds) if bound else (None,) * len(probes),
-        args=_arguments(lists["args"], "args"),
-        prepend=_arguments(lists["prepend"], "prepend"),
-        replace=route_values.replacements(replace, "replace") if replace else (),
-        profile=values.text(profile, "profile") if profile else _PROFILES[mode],
-        max_jobs=read_max_jobs(max_jobs) if max_jobs else None,
-        slot=slot_name(route, name) if max_jobs else "",
-        vram_mib=_vram(vram) if vram else None,
-        memory_bytes=_memory(memory, host, "memory") if memory else None,
-        on_busy=route_values.choice(said.settled("on_busy", prefix), "on_busy", _ON_BUSY),
-        exit_code=_exit_code(said.settled("exit_code", prefix)),
-    )
+    up_to = route_values.bounds(bound, label, kinds) if bound else (None,) * len(probes)
+    own = {"profile": (values.text, _PROFILES[mode]), "memory_bytes": (_memory_reader(host), None)}
+    found = said.read({**_DESTINATION_ROWS, **own}, prefix)
+    slot = slot_name(route, name) if found["max_jobs"] else ""
+    return Destination(name=name, mode=mode, up_to=up_to, slot=slot, **found)
 
 
 def _mode_and_bound(path: tuple[str, ...], said: _Said) -> tuple[Mode, Entry | None, str]:
@@ -271,41 +194,63 @@ def _mode_and_bound(path: tuple[str, ...], said: _Said) -> tuple[Mode, Entry | N
     if path == ("cpu",):
         return "cpu", None, ""
     prefix = ".".join((*path, ""))
-    entry = said.get("mode", prefix)
+    entry = said.get(f"{prefix}mode")
     if entry is None:
         message = f"{path[-1]} needs a mode"
         raise ConfigError(message, where=said.tables[path], hint='add mode = "gpu" or mode = "cpu"')
-    return route_values.choice(entry, "mode", MODES), said.get("up_to", prefix), "up_to"
+    return route_values.choice(entry, "mode", MODES), said.get(f"{prefix}up_to"), "up_to"
 
 
-def _arguments(entry: Entry | None, label: str) -> tuple[str, ...]:
-    return route_values.texts(entry, label, '["--device", "cuda"]') if entry else ()
+def _memory_reader(host: Host) -> Callable[[Entry, str], int]:
+    """A reader of an amount of this machine's memory."""
+
+    def read(entry: Entry, key: str) -> int:
+        found = build.property_of("memory_max", entry, host, key).value
+        if not isinstance(found, int) or found == INFINITY:
+            raise values.refuse(entry, key, "there must be an end to it", 'write a size such as "6G"')
+        return found
+
+    return read
 
 
-def _vram(entry: Entry) -> int:
-    found = values.mib(entry, "vram")
-    if not found:
-        hint = "leave it out for what the profile says"
-        raise values.refuse(entry, "vram", "a job cannot share a GPU without any of its memory", hint)
-    return found
-
-
-def _memory(entry: Entry, host: Host, label: str) -> int:
-    found = build.property_of("memory_max", entry, host, label).value
-    if not isinstance(found, int) or found == INFINITY:
-        raise values.refuse(entry, label, "there must be an end to it", 'write a size such as "6G"')
-    return found
-
-
-def _exit_code(entry: Entry) -> int:
+def _exit_code(entry: Entry, key: str) -> int:
     found = entry[0]
     if isinstance(found, bool) or not isinstance(found, int) or not 1 <= found <= 255:
-        raise values.refuse(entry, "exit_code", f"expected a whole number from 1 to 255, not {found!r:.40}")
+        raise values.refuse(entry, key, f"expected a whole number from 1 to 255, not {found!r:.40}")
     return found
+
+
+# Of each field: how its key is read, and the default as a file would write it (None: none).
+_ROWS: dict[str, Row] = {
+    "description": (values.text, ""),
+    "input": (route_values.place, None),
+    "on_probe_error": (one_of(_ON_PROBE_ERROR), "fail"),
+    "on_gpu_oom": (one_of(_ON_GPU_OOM), "fail"),
+    "idempotent": (values.flag, True),
+}
+_PROBE_ROWS: dict[str, Row] = {
+    "probe_timeout_s": (route_values.probe_timeout, "30s"),
+    "tokens_per_word": (route_values.factor, 1.3),
+}
+_DESTINATION_ROWS: dict[str, Row] = {
+    "args": (list_like('["--device", "cuda"]'), []),
+    "prepend": (list_like('["--device", "cuda"]'), []),
+    "replace": (route_values.replacements, {}),
+    "max_jobs": (max_jobs, None),
+    "vram_mib": (lambda entry, _: values.vram(entry, "what the profile says"), None),
+    "on_busy": (one_of(_ON_BUSY), "fail"),
+    "exit_code": (_exit_code, 75),
+}
+KEYS = (
+    *map(values.key_of, (*_ROWS, *_PROBE_ROWS)), "probe", "probe_command", "threshold", "memory_reserve",
+    "on_busy", "exit_code",
+)  # fmt: skip
+DESTINATION_KEYS = (*map(values.key_of, _DESTINATION_ROWS), "profile", "memory")
+TO_KEYS = ("mode", "up_to", *DESTINATION_KEYS)
 
 
 def _check_modes(route: Route) -> None:
-    """What is to happen to a job must be possible."""
+    """Raise ConfigError for a mode that no destination has."""
     there = {each.mode for each in route.destinations}
     for key, mode in (("on_probe_error", route.on_probe_error), ("on_gpu_oom", route.on_gpu_oom)):
         if mode != "fail" and mode not in there:

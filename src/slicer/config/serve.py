@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from slicer.config import route_values, values
-from slicer.errors import ConfigError, UsageError
+from slicer.config.route_values import list_like, one_of
+from slicer.config.values import Said
+from slicer.errors import ConfigError
 from slicer.record import record
 
 TYPE_CHECKING = False
@@ -12,8 +14,8 @@ if TYPE_CHECKING:
     from typing import Literal
 
     from slicer.config.files import Layer
-    from slicer.config.routes import AnyConfig
-    from slicer.config.values import Entry
+    from slicer.config.route_values import AnyConfig
+    from slicer.config.values import Entry, Row
 
     Kind = Literal["ollama", "openai", "llamacpp", "comfyui", "raw"]
     OnOffload = Literal["warn", "fail"]
@@ -58,22 +60,6 @@ class Server:
     sources: dict[str, str]  # where each key is from
 
 
-DEFAULTS: dict[str, object] = {
-    "description": "",
-    "public": False,
-    "profile": "gpu",
-    "ready_timeout": "120s",
-    "idle": "5m",
-    "min_hold": "30s",
-    "max_wait": "10m",
-    "give_way": True,
-    "release_timeout": "30s",
-    "drain": "30s",
-    "on_offload": "warn",
-    "load_first": True,
-    "ignore_websockets": False,
-}
-
 KINDS: tuple[Kind, ...] = ("ollama", "openai", "llamacpp", "comfyui", "raw")
 _LISTEN = {
     "ollama": "127.0.0.1:11434", "openai": "127.0.0.1:8000", "llamacpp": "127.0.0.1:8080",
@@ -85,125 +71,49 @@ _PORT = "${PORT}"
 _LISTEN_HINT = 'write ["127.0.0.1:8080"], ["[::1]:8080"] or ["unix:/run/user/1000/model.sock"]'
 
 
-def names(layers: Iterable[Layer]) -> tuple[str, ...]:
-    """The names of all servers, in alphabetical order."""
-    return tuple(sorted({name for layer in layers for name in layer.data.get("serve", {})}))
-
-
 def load(config: AnyConfig) -> dict[str, Server]:
     """All servers by name, in alphabetical order. Raises ConfigError."""
-    return {name: _server(name, config.layers) for name in names(config.layers)}
+    return {name: _server(name, config.layers) for name in route_values.names(config.layers, "serve")}
 
 
 def find(config: AnyConfig, name: str) -> Server:
     """The server of that name. Raises UsageError where there is none, ConfigError for what a file says."""
-    known = names(config.layers)
-    if name in known:
-        return _server(name, config.layers)
-    if not known:
-        hint = "a configuration file describes servers as [serve.NAME], see slicer.toml(5)"
-        raise UsageError(f"unknown server {name!r:.60}: there are none", hint=hint)
-    from slicer.config.property_names import known_names
-
-    raise UsageError(f"unknown server {name!r:.60}", hint=known_names(name, known))
-
-
-class _Said:
-    """What the files say of one server, key by key; the last file counts. Notes where each value is from."""
-
-    def __init__(self, name: str, layers: Iterable[Layer]) -> None:
-        self.sources: dict[str, str] = {}
-        self.where = ""  # the table, in the last file that has it
-        self._entries: dict[str, Entry] = {}
-        for layer in layers:
-            table = layer.data.get("serve", {}).get(name)
-            if table is not None:
-                self.where = layer.where("serve", name)
-                for key, value in table.items():
-                    self._entries[key] = value, layer.where("serve", name, key), ConfigError
-
-    def get(self, key: str) -> Entry | None:
-        entry = self._entries.get(key)
-        self.sources[key] = entry[1] if entry else "default"
-        return entry
-
-    def settled(self, key: str) -> Entry:
-        """What a file says, else the default."""
-        return self.get(key) or (DEFAULTS[key], "default", ConfigError)
-
-    def text(self, key: str) -> str:
-        entry = self.get(key)
-        return values.text(entry, key) if entry else ""
-
-    def texts(self, key: str, example: str) -> tuple[str, ...]:
-        entry = self.get(key)
-        return route_values.texts(entry, key, example) if entry else ()
-
-    def flag(self, key: str) -> bool:
-        return values.flag(self.settled(key), key)
-
-    def seconds(self, key: str) -> float:
-        """Raises ConfigError, also for "infinity"."""
-        entry = self.settled(key)
-        found = values.seconds(entry, key)
-        if found is None:
-            raise values.refuse(entry, key, "must come to an end", 'write a duration such as "5m" or "30d"')
-        return found
+    route_values.check_known(config.layers, "serve", name, "server")
+    return _server(name, config.layers)
 
 
 def _server(name: str, layers: Iterable[Layer]) -> Server:
-    said = _Said(name, layers)
-    kind_entry = said.get("kind")
-    if kind_entry is None:
+    said, where = Said({}), ""
+    for layer in layers:
+        if name in layer.data.get("serve", {}):
+            where = layer.where("serve", name)
+            said.entries |= layer.entries("serve", name)
+    kind = said.entries.get("kind")
+    if kind is None:
         hint = 'add kind = "ollama", "openai", "llamacpp", "comfyui" or "raw"'
-        raise ConfigError(f"serve.{name} has no kind", where=said.where, hint=hint)
-    kind = route_values.choice(kind_entry, "kind", KINDS)
-    gpus, vram = said.get("gpus"), said.get("vram")
-    server = Server(
-        name=name,
-        description=values.text(said.settled("description"), "description"),
-        kind=kind,
-        listen=_listen(said, kind),
-        public=said.flag("public"),
-        hosts=said.texts("hosts", '["gpu.example.org"]'),
-        upstream=_upstream(said),
-        command=said.texts("command", '["ollama", "serve"]'),
-        env=_env(said),
-        profile=values.text(said.settled("profile"), "profile"),
-        gpus=values.count(gpus, "gpus", lowest=1) if gpus else None,
-        vram_mib=values.mib(vram, "vram") if vram else None,
-        models=said.texts("models", '["qwen3:8b"]'),
-        path=_path(said, "path"),
-        ready_path=_path(said, "ready_path"),
-        ready_timeout_s=said.seconds("ready_timeout"),
-        idle_s=said.seconds("idle"),
-        min_hold_s=said.seconds("min_hold"),
-        max_wait_s=said.seconds("max_wait"),
-        give_way=said.flag("give_way"),
-        release_timeout_s=said.seconds("release_timeout"),
-        drain_s=said.seconds("drain"),
-        on_offload=route_values.choice(said.settled("on_offload"), "on_offload", _ON_OFFLOAD),
-        load_first=said.flag("load_first"),
-        routes_gpu=_routes(said, "routes_gpu"),
-        routes_free=_routes(said, "routes_free"),
-        routes_allow=_routes(said, "routes_allow"),
-        ignore_websockets=said.flag("ignore_websockets"),
-        sources=said.sources,
-    )
-    _check(server, said.where)
+        raise ConfigError(f"serve.{name} has no kind", where=where, hint=hint)
+    at = _LISTEN.get(kind[0], "") if isinstance(kind[0], str) else ""
+    found = said.read({**ROWS, "listen": (_listen, [at] if at else [])})
+    server = Server(name=name, **found, sources=said.sources)
+    _check(server, where)
     return server
 
 
-def _listen(said: _Said, kind: Kind) -> tuple[str, ...]:
-    entry = said.get("listen")
-    if entry is None:
-        return (_LISTEN[kind],) if kind in _LISTEN else ()
-    found = route_values.texts(entry, "listen", '["127.0.0.1:8080"]')
+def _seconds(entry: Entry, key: str) -> float:
+    """Raises ConfigError, also for "infinity"."""
+    found = values.seconds(entry, key)
+    if found is None:
+        raise values.refuse(entry, key, "must come to an end", 'write a duration such as "5m" or "30d"')
+    return found
+
+
+def _listen(entry: Entry, key: str) -> tuple[str, ...]:
+    found = route_values.texts(entry, key, '["127.0.0.1:8080"]')
     for each in found:
         if not (each.startswith("unix:/") or _host_of(each)):
-            raise values.refuse(entry, "listen", f"{each!r:.60} is no address", _LISTEN_HINT)
+            raise values.refuse(entry, key, f"{each!r:.60} is no address", _LISTEN_HINT)
     if len(set(found)) < len(found):
-        raise values.refuse(entry, "listen", "an address is there twice")
+        raise values.refuse(entry, key, "an address is there twice")
     return found
 
 
@@ -235,42 +145,70 @@ def is_public(address: str) -> bool:
     return host != "localhost" and not ipaddress.ip_address(host).is_loopback
 
 
-def _upstream(said: _Said) -> str:
-    entry = said.get("upstream")
-    if entry is None:
-        return ""
-    found = values.text(entry, "upstream").rstrip("/")
+def _upstream(entry: Entry, key: str) -> str:
+    found = values.text(entry, key).rstrip("/")
     host, _, port = found.removeprefix("http://").rpartition(":")
     is_url = found.startswith("http://") and host and not set("/@?# ") & set(host)
-    if not (is_url and port.isascii() and port.isdigit() and 0 < int(port) < 65536):
-        raise values.refuse(entry, "upstream", f"{found!r:.60} is no base URL", 'write "http://127.0.0.1:11435"')
+    if entry[1] != "default" and not (
+        is_url and port.isascii() and port.isdigit() and 0 < int(port) < 65536
+    ):
+        raise values.refuse(entry, key, f"{found!r:.60} is no base URL", 'write "http://127.0.0.1:11435"')
     return found
 
 
-def _env(said: _Said) -> dict[str, str]:
+def _env(entry: Entry, _: str) -> dict[str, str]:
     """Variables. Their names and values are checked where the file's keys are."""
-    entry = said.get("env")
-    found: dict[str, str | int] = dict(entry[0]) if entry else {}
-    return {name: str(value) for name, value in found.items() if value is not False}
+    return {name: str(value) for name, value in entry[0].items() if value is not False}
 
 
-def _path(said: _Said, key: str) -> str:
-    entry = said.get(key)
-    found = values.text(entry, key) if entry else ""
-    if entry and found and not found.startswith("/"):
+def _path(entry: Entry, key: str) -> str:
+    found = values.text(entry, key)
+    if found and not found.startswith("/"):
         raise values.refuse(entry, key, f"{found!r:.60} is no path", 'write "/health"')
     return found
 
 
-def _routes(said: _Said, key: str) -> tuple[str, ...]:
-    entry = said.get(key)
-    found = route_values.texts(entry, key, '["POST /extra"]') if entry else ()
+def _routes(entry: Entry, key: str) -> tuple[str, ...]:
+    found = route_values.texts(entry, key, '["POST /extra"]')
     for each in found:
         method, _, path = each.rpartition(" ")
-        if entry and not (path.startswith("/") and (method == "" or (method.isascii() and method.isupper()))):
+        if not (path.startswith("/") and (method == "" or (method.isascii() and method.isupper()))):
             hint = 'write "POST /extra", or "/extra" for every method; a * at the end stands for any rest'
             raise values.refuse(entry, key, f"{each!r:.60} is no route", hint)
     return found
+
+
+# Of each field of Server: how its key is read, and the default as a file would write it (None: none).
+ROWS: dict[str, Row] = {
+    "kind": (one_of(KINDS), None),
+    "description": (values.text, ""),
+    "listen": (_listen, []),
+    "public": (values.flag, False),
+    "hosts": (list_like('["gpu.example.org"]'), []),
+    "upstream": (_upstream, ""),
+    "command": (list_like('["ollama", "serve"]'), []),
+    "env": (_env, {}),
+    "profile": (values.text, "gpu"),
+    "gpus": (lambda entry, key: values.count(entry, key, lowest=1), None),
+    "vram_mib": (values.mib, None),
+    "models": (list_like('["qwen3:8b"]'), []),
+    "path": (_path, ""),
+    "ready_path": (_path, ""),
+    "ready_timeout_s": (_seconds, "120s"),
+    "idle_s": (_seconds, "5m"),
+    "min_hold_s": (_seconds, "30s"),
+    "max_wait_s": (_seconds, "10m"),
+    "give_way": (values.flag, True),
+    "release_timeout_s": (_seconds, "30s"),
+    "drain_s": (_seconds, "30s"),
+    "on_offload": (one_of(_ON_OFFLOAD), "warn"),
+    "load_first": (values.flag, True),
+    "routes_gpu": (_routes, []),
+    "routes_free": (_routes, []),
+    "routes_allow": (_routes, []),
+    "ignore_websockets": (values.flag, False),
+}
+KEYS = tuple(map(values.key_of, ROWS))
 
 
 def _check(server: Server, where: str) -> None:

@@ -7,19 +7,16 @@ them where systemd does.
 from __future__ import annotations
 
 from slicer import quantity
-from slicer.config import build
+from slicer.config import build, live
 from slicer.config.check import check_keys
 from slicer.config.files import read_files
-from slicer.config.properties import find
-from slicer.errors import ConfigError
 from slicer.kernel.proc import read_text
 from slicer.model import SLICES, Host
-from slicer.quantity import INFINITY
 from slicer.record import record
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Mapping
 
     from slicer.config.files import Layer
     from slicer.config.values import Entry
@@ -40,16 +37,10 @@ class Limit:
     source: str
 
 
-@record
-class Read:
-    """The limits of each slice that has some, and warnings for the user."""
-
-    limits: Limits
-    warnings: tuple[str, ...]
-
-
-def read(environ: Mapping[str, str], host: Host, *, user: bool = False) -> Read:
-    """What a configuration says of the slices of the system manager, or of the caller's own (``user``).
+def read(
+    environ: Mapping[str, str], host: Host, *, user: bool = False
+) -> tuple[Limits, tuple[str, ...]]:
+    """The limits of the system manager's slices, or of the caller's own (``user``), and warnings.
 
     The system manager follows ``/etc/slicer`` alone, a user's the files of that user alone.
     Raises ConfigError.
@@ -58,10 +49,10 @@ def read(environ: Mapping[str, str], host: Host, *, user: bool = False) -> Read:
     for layer in files.layers:
         check_keys(layer)
     there = Host(_cpus(), host.memory_bytes)
-    return Read(settled(files.layers, there), files.warnings if user else ())
+    return settled(files.layers, there), files.warnings if user else ()
 
 
-def check(layers: Iterable[Layer], host: Host) -> None:
+def check(layers: tuple[Layer, ...], host: Host) -> None:
     """Raise ConfigError for a value that no machine could have."""
     settled(layers, Host(_ANY_CPUS, host.memory_bytes))
 
@@ -77,37 +68,27 @@ def _cpus() -> tuple[int, ...]:
         return _ANY_CPUS
 
 
-def settled(layers: Iterable[Layer], host: Host) -> Limits:
+def settled(layers: tuple[Layer, ...], host: Host) -> Limits:
     """The limits that these files come to; later files win key by key. Raises ConfigError."""
-    entries: dict[tuple[SliceName, str], Entry] = {}
-    for layer in layers:
-        for name in SLICES:
-            for key, value in layer.data.get("slices", {}).get(name, {}).items():
-                entries[name, key] = (value, layer.where("slices", name, key), ConfigError)
     found: dict[SliceName, tuple[Limit, ...]] = {}
     for name in SLICES:
-        limits = []
-        for key in build.SLICE_KEYS:
-            if (name, key) in entries:
-                entry = entries[name, key]
-                made = build.property_of(key, entry, host)
-                limits.append(Limit(made.name, _unit_file_text(made), entry[1]))
+        said: dict[str, Entry] = {}
+        for layer in layers:
+            said |= layer.entries("slices", name)
+        limits = tuple(_limit(key, said[key], host) for key in build.SLICE_KEYS if key in said)
         if limits:
-            found[name] = tuple(limits)
+            found[name] = limits
     return found
+
+
+def _limit(key: str, entry: Entry, host: Host) -> Limit:
+    made = build.property_of(key, entry, host)
+    return Limit(made.name, _unit_file_text(made), entry[1])
 
 
 def _unit_file_text(made: Property) -> str:
     """A value as systemd.resource-control(5) spells it. Nothing of the user's own text is left in it."""
-    info, value, text = find(made.name), made.value, made.text
-    kind = info.kind if info else ""
-    if isinstance(value, bytes):
-        return quantity.format_cpus(quantity.mask_to_cpus(value))
-    assert isinstance(value, int)  # of the kinds that a slice can have
-    if kind == "quota":
-        return "" if value == INFINITY else quantity.percent_text(value // 100)  # empty: no quota
-    if kind == "cpu-weight" and not value:
-        return "idle"
-    if text.endswith("%"):  # of the machine that reads it
-        return quantity.percent_text(quantity.parse_percent(text))
-    return quantity.size_text(value) if kind.startswith("memory") or value == INFINITY else str(value)
+    if isinstance(made.value, int) and made.text.endswith("%") and made.name != "CPUQuota":
+        return quantity.percent_text(quantity.parse_percent(made.text))  # of the machine that reads it
+    shown = live.value_text(made.name, made.value)
+    return "" if made.name == "CPUQuota" and shown == "infinity" else shown  # empty: no quota

@@ -7,23 +7,64 @@ file, UsageError for an option or a variable).
 from __future__ import annotations
 
 from slicer import quantity
-from slicer.errors import ConfigError, SlicerError
+from slicer.errors import ConfigError, SlicerError, UsageError
 from slicer.model import PRIORITY_MAX
 from slicer.quantity import INFINITY, QuantityError
 from slicer.state.statefile import SLOT_CHARS, is_slot_name
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from typing import Any
-
-    from slicer.model import Then
+    from collections.abc import Callable, Mapping
+    from typing import Any, TypeVar
 
     Entry = tuple[Any, str, type[SlicerError]]
+    Row = tuple[Callable[[Entry, str], object], object]  # how a key is read, and its default (None: none)
+    Word = TypeVar("Word", bound=str)
 
 _MAX_COUNT = quantity.MAX_CPU + 1
-_THENS: tuple[Then, ...] = ("run", "fail")
 _LONGEST_GPU = 80  # a UUID has 40 characters
+_UNITS = ("_s", "_mib", "_bytes")  # at the end of a field's name, but not of its key
+
+
+class Said:
+    """The entries of a profile, route or server, by key. Notes the source of each value that is read."""
+
+    def __init__(self, entries: dict[str, Entry]) -> None:
+        self.entries = entries
+        self.sources: dict[str, str] = {}
+
+    def get(self, key: str, field: str = "") -> Entry | None:
+        """The entry of a key, or None. ``field``: the key of its source, if that is another."""
+        entry = self.entries.get(key)
+        self.sources[field or key] = entry[1] if entry else "default"
+        return entry
+
+    def settled(self, key: str, default: object) -> Entry:
+        """The same, with a default as a file would write it."""
+        return self.get(key) or (default, "default", ConfigError)
+
+    def read(self, rows: Mapping[str, Row], path: str = "") -> dict[str, Any]:
+        """Read each row's field. A field's unit is not part of its key.
+
+        ``path`` is the prefix of a table within, such as "gpu.". The table around it fills its gaps.
+        """
+        found: dict[str, Any] = {}
+        for field, (reads, default) in rows.items():
+            key = key_of(field)
+            entry = self.get(path + key)
+            if entry is None and path and key in self.entries:
+                entry = self.entries[key]
+                self.sources[path + key] = entry[1]
+            if entry is None and default is not None:
+                entry = (default, "default", ConfigError)
+            found[field] = None if entry is None else reads(entry, key)
+        return found
+
+
+def key_of(field: str) -> str:
+    """The key of a field, which has no unit in its name: "idle" of "idle_s"."""
+    unit = next((each for each in _UNITS if field.endswith(each)), "")
+    return field.removesuffix(unit)
 
 
 def refuse(entry: Entry, label: str, message: str, hint: str = "") -> SlicerError:
@@ -44,7 +85,8 @@ def _text(entry: Entry, label: str, expected: str) -> str:
     return value
 
 
-def _parsed(entry: Entry, label: str, parse: Callable[..., int], written: str, **limits: Any) -> int:
+def parsed(entry: Entry, label: str, parse: Callable[..., int], written: str, **limits: Any) -> int:
+    """The number that a parser makes of a text."""
     try:
         return parse(written, **limits)
     except QuantityError as bad:
@@ -71,7 +113,7 @@ def count(entry: Entry, label: str, *, lowest: int, also: str = "") -> int:
     """A whole number from ``lowest`` to as many as a machine can have CPUs."""
     what = f"a whole number such as {max(lowest, 2)}{also}"
     written = _digits(entry, label, what)
-    return _parsed(entry, label, quantity.parse_count, written, lowest=lowest, highest=_MAX_COUNT, what=what)
+    return parsed(entry, label, quantity.parse_count, written, lowest=lowest, highest=_MAX_COUNT, what=what)
 
 
 def slot_name(entry: Entry, label: str) -> str:
@@ -87,7 +129,7 @@ def priority(entry: Entry, label: str = "priority") -> int:
     """A whole number from -100 to 100."""
     what = f"a whole number from -{PRIORITY_MAX} to {PRIORITY_MAX}"
     written, limits = _digits(entry, label, what), {"lowest": -PRIORITY_MAX, "highest": PRIORITY_MAX}
-    return _parsed(entry, label, quantity.parse_integer, written, **limits, what=what)
+    return parsed(entry, label, quantity.parse_integer, written, **limits, what=what)
 
 
 def _digits(entry: Entry, label: str, what: str) -> str:
@@ -100,7 +142,22 @@ def _digits(entry: Entry, label: str, what: str) -> str:
 
 def mib(entry: Entry, label: str) -> int:
     """A size such as "8G" in MiB, rounded up."""
-    return _parsed(entry, label, quantity.parse_mib, _text(entry, label, quantity.MIB_TEXT))
+    return parsed(entry, label, quantity.parse_mib, _text(entry, label, quantity.MIB_TEXT))
+
+
+def vram(entry: Entry, instead: str) -> int:
+    """The memory that a job takes of a GPU, in MiB. ``instead``: what it has without it."""
+    found = mib(entry, "vram")
+    if not found:
+        message = "a job cannot share a GPU without any of its memory"
+        raise refuse(entry, "vram", message, f"leave it out for {instead}")
+    return found
+
+
+def check_beside(entry: Entry, label: str, message: str, hint: str) -> None:
+    """Refuse an option that does nothing. A profile may have it in case another one is added."""
+    if entry[2] is UsageError:
+        raise refuse(entry, label, message, hint)
 
 
 def seconds(entry: Entry, label: str) -> float | None:
@@ -111,22 +168,23 @@ def seconds(entry: Entry, label: str) -> float | None:
     elif isinstance(value, int) and not isinstance(value, bool):
         value = str(value)
     written = _text((value, *entry[1:]), label, 'seconds, or a duration such as "15m" or "infinity"')
-    found = _parsed(entry, label, quantity.parse_duration, written)
+    found = parsed(entry, label, quantity.parse_duration, written)
     return None if found == INFINITY else found / 1e6
 
 
 def fraction(entry: Entry, label: str) -> float:
     """A percentage such as "10%", as 0.1."""
     written = _text(entry, label, 'a percentage in quotes such as "10%"')
-    return _parsed(entry, label, quantity.parse_percent, written) / 10_000
+    return parsed(entry, label, quantity.parse_percent, written) / 10_000
 
 
-def then(entry: Entry) -> Then:
-    """What becomes of a job that has waited too long: "run" or "fail"."""
-    for word in _THENS:
+def choice(entry: Entry, label: str, words: tuple[Word, ...], hint: str = "") -> Word:
+    """One of some words."""
+    for word in words:
         if entry[0] == word:
             return word
-    raise refuse(entry, "then", f'expected "run" or "fail", not {entry[0]!r:.40}')
+    shown = ", ".join(f'"{word}"' for word in words[:-1]) + f' or "{words[-1]}"'
+    raise refuse(entry, label, f"expected {shown}, not {entry[0]!r:.40}", hint)
 
 
 def gpu_list(entry: Entry) -> tuple[str, ...]:

@@ -10,7 +10,7 @@ the name of its group is known: it has to be loaded before (:func:`slicer.gpu.de
 
 from __future__ import annotations
 
-from slicer.config.fencing import DIRECTIVES
+from slicer.config.properties import FENCE_DIRECTIVES
 from slicer.model import Property
 
 TYPE_CHECKING = False
@@ -83,4 +83,4 @@ def is_left_out(fence: Fence, given: Collection[str]) -> bool:
 
     ``given``: the directives that are set for the job.
     """
-    return fence == "off" or any(name in DIRECTIVES for name in given)
+    return fence == "off" or any(name in FENCE_DIRECTIVES for name in given)

@@ -7,7 +7,7 @@ import os
 from slicer import faults
 from slicer.config import live
 from slicer.config.profiles import host
-from slicer.config.properties import NAMES, find, parse_property
+from slicer.config.properties import NAMES, parse_property, row_of
 from slicer.errors import BackendError, UsageError
 from slicer.job.doings import acting_here, normal
 from slicer.job.find import check_scope, members
@@ -63,9 +63,7 @@ def _settings(lease: Lease, control: UnitControl, by_slicer: dict[str, str]) -> 
     acting = acting_here(names, lease.cgroup, lease.manager)
     found = []
     for name in names:
-        info = find(name)
-        assert info is not None
-        value = control.property_of(lease.unit, info.dbus_name)
+        value = control.property_of(lease.unit, row_of(name).dbus_name)
         text = live.value_text(name, value) if value is not None else normal(name, given.get(name, ""))
         source: Source = "start" if name in given else "unit"
         if name in changed and text != normal(name, given.get(name, "")):

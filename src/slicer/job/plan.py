@@ -32,18 +32,18 @@ if TYPE_CHECKING:
 
 @record
 class Invocation:
-    """What the user asked for: the command line of ``slicer run``."""
+    """A request of the user: the command line of ``slicer run``."""
 
     command: tuple[str, ...]
     profile: str | None
     overrides: Overrides
     name: str
-    expect_s: float | None
-    wait: bool
-    backend: str  # auto, systemd, plain
-    exec: bool
-    journal: bool
-    outcome_path: str
+    expect_s: float | None = None
+    wait: bool = True
+    backend: str = "auto"  # auto, systemd, plain
+    exec: bool = False
+    journal: bool = False
+    outcome_path: str = ""
     hold: bool = False  # take only the lease, without scope and limits
     hints: bool = True  # tell once a boot what a beginner may not know
     queue: str = ""  # the path of the jobs file that it comes from
@@ -114,11 +114,11 @@ def check_limits(plan: Plan) -> None:
     if not are_plain(properties):
         from slicer.broker.rules import limits
 
-        limits.checked(limits.words(properties), plan.host)
+        limits.check(properties)
 
 
 def with_sharing(plan: Plan, directory: str = "") -> Plan:
-    """The plan with how the job shares its GPUs, if its profile wants that.
+    """Add the order for sharing GPUs to the plan, if its profile wants that.
 
     ``directory``: the path of the state directory; "": there is none yet. Raises UsageError or ConfigError
     for a cap that cannot be applied, and for an option that makes no sense here.
@@ -145,7 +145,7 @@ def with_sharing(plan: Plan, directory: str = "") -> Plan:
 
 
 def why_not_driver(plan: Plan) -> str:
-    """Why the driver does not keep a cap by itself here; "": it may."""
+    """The reason why the driver keeps no cap by itself here; "": it may."""
     from slicer.gpu import driver_cap
 
     has_scope = plan.invocation.backend != "plain" and backends.has_systemd()
@@ -153,7 +153,7 @@ def why_not_driver(plan: Plan) -> str:
 
 
 def idle_sharing(plan: Plan) -> str:
-    """Why what the profile says of sharing does nothing here; "": it does something."""
+    """The reason why the profile's sharing has no effect here; "": it has one."""
     from slicer.share import environment, order
 
     if plan.profile.share == "off":
@@ -220,7 +220,7 @@ def spec_of(job_id: str, plan: Plan, backend: Backend) -> ScopeSpec:
 
 
 def requester_of(job_id: str, plan: Plan, backend: Backend, spec: ScopeSpec) -> Requester:
-    """Who asks the ledger, for this plan."""
+    """The plan's job, as the ledger knows it."""
     unit = "" if backend.name == "plain" else spec.unit
     name, command = plan.invocation.name, command_text(plan.invocation.command)
     return Requester(
@@ -229,7 +229,7 @@ def requester_of(job_id: str, plan: Plan, backend: Backend, spec: ScopeSpec) -> 
 
 
 def needs_of(plan: Plan) -> Needs:
-    """What the ledger is asked for."""
+    """The needs for which the ledger is asked."""
     profile, invocation = plan.profile, plan.invocation
     then = "fail" if invocation.route else profile.then  # a route's max_jobs is a promise
     return Needs(
@@ -282,6 +282,6 @@ def environment(plan: Plan, gpus: tuple[str, ...], job_id: str) -> dict[str, str
         return made
     from slicer.share import environment as sharing
 
-    # Perhaps we live in what is left of a sharing job, which has ended.
+    # The inherited file may belong to a sharing job that has ended.
     kept = made if os.path.lexists(made.get(sharing.FILE, "")) else sharing.without(made)
     return kept if plan.sharing is None else sharing.variables(kept, plan.sharing, job_id)

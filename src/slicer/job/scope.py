@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from slicer.config.properties import DEFAULT_STOP_TIMEOUT_S, in_order
-from slicer.model import LEASE_VARIABLE, Property, ScopeSpec, unit_name
+from slicer.config.properties import DEFAULT_STOP_TIMEOUT_S, in_order, time_limit
+from slicer.model import LEASE_VARIABLE, ScopeSpec, unit_name
 from slicer.quantity import short_mib
 from slicer.text import counted, quote, slots_words
 
@@ -11,7 +11,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from slicer.model import Manager, Profile
+    from slicer.model import Manager, Profile, Property
 
 _LONGEST_STOP_TIMEOUT_S = 365 * 86400.0  # "infinity" as a number that clocks can be told
 _DESCRIPTION_CHARS = 160
@@ -61,14 +61,10 @@ def _description(profile: Profile, name: str, command: tuple[str, ...]) -> str:
 def _properties(profile: Profile) -> tuple[Property, ...]:
     chosen = in_order(profile.properties.values())
     if "TimeoutStopSec" not in profile.properties:
-        stop_us = int(DEFAULT_STOP_TIMEOUT_S * 1e6)
-        chosen.append(
-            Property("TimeoutStopSec", "TimeoutStopUSec", "t", stop_us, f"{DEFAULT_STOP_TIMEOUT_S:g}s")
-        )
+        chosen.append(time_limit("TimeoutStopSec", DEFAULT_STOP_TIMEOUT_S))
     if profile.timeout_s is not None:
         # systemd keeps the time, so that the limit holds even when slicer is dead.
-        runtime_us = int(profile.timeout_s * 1e6)
-        chosen.append(Property("RuntimeMaxSec", "RuntimeMaxUSec", "t", runtime_us, f"{profile.timeout_s:g}s"))
+        chosen.append(time_limit("RuntimeMaxSec", profile.timeout_s))
     return tuple(chosen)
 
 

@@ -1,4 +1,4 @@
-"""What was done to a running job: paused, resumed, changed, told to end. One file a job, only added to.
+"""The log of acts on a running job: pause, resume, change, stop. One append-only file a job.
 
 ``slicer pause`` and its kin write a line before they act, and one when it is done. The outer half writes what
 it sees others do (``systemctl freeze``). The file lies beside the leases' folder, so that it wakes nobody who
@@ -140,18 +140,18 @@ def open_pause(acts: Iterable[Act]) -> Pause | None:
 
 
 def paused_s(acts: Iterable[Act], at_s: float) -> float:
-    """How many seconds the job stood still until ``at_s``."""
+    """The seconds that the job stood still until ``at_s``."""
     ends = ((pause, at_s if pause.until_s is None else min(pause.until_s, at_s)) for pause in pauses(acts))
     return sum(max(0.0, until_s - pause.since_s) for pause, until_s in ends)
 
 
 def last_set(acts: Iterable[Act]) -> dict[str, str]:
-    """What ``slicer set`` last said of each property it was used for."""
+    """The last value that ``slicer set`` gave each property."""
     found = (act.text.partition("=") for act in acts if act.kind == "set")
     return {name: value for name, _, value in found}
 
 
 def who_told_to_end(acts: Iterable[Act]) -> Literal["", "slicer stop", "slicer cap"]:
-    """Which of slicer's commands was first to end the job; "": none."""
+    """The first of slicer's commands to end the job; "": none."""
     words: dict[str, Literal["slicer stop", "slicer cap"]] = {"stop": "slicer stop", "cap": "slicer cap"}
     return next((words[act.kind] for act in acts if act.kind in words), "")

@@ -66,14 +66,6 @@ def create(folder: Directory, name: str, data: bytes) -> tuple[int, int]:
     return fd, writer
 
 
-def open_writer(folder: Directory, name: str) -> int:
-    """A descriptor to write an existing file. Raises StateError."""
-    try:
-        return folder.open_file(name, os.O_WRONLY)
-    except OSError as error:
-        raise StateError(f"cannot be opened: {error.strerror}", where=f"{folder.path}/{name}") from error
-
-
 def write(spare: Spare, writer: int, data: bytes) -> None:
     """Replace a file's content. Raises StateError.
 
@@ -160,14 +152,6 @@ def _entry(fd: int, path: str) -> Entry:
         is_own_file = stat.S_ISREG(info.st_mode) and info.st_uid == os.geteuid()
         return Entry(b"", is_own_file and not try_lock(fd, shared=True), error.message)
     return Entry(os.read(fd, min(info.st_size, MOST_BYTES)), not try_lock(fd, shared=True))
-
-
-def peek(folder: Directory, name: str) -> bytes:
-    """The file's content, as far as it is written; empty if it cannot be read. Takes no lock."""
-    try:
-        return folder.read(name, MOST_BYTES)
-    except StateError:
-        return b""
 
 
 def is_held(folder: Directory, name: str) -> bool:

@@ -66,7 +66,7 @@ class LedgerFiles:
         self.directory.close()
 
     def descriptors(self) -> tuple[int, ...]:
-        """What is kept open."""
+        """The descriptors that are kept open."""
         return (self._lock_fd, *self.directory.descriptors())
 
     def after_fork(self) -> None:
@@ -349,8 +349,8 @@ class LedgerFiles:
     def _peek(self, name: str) -> Ticket | None:
         """The ticket in a file, if it is whole. Needs no lock, so the file may be half made."""
         try:
-            return statefile.decode(Ticket, entries.peek(self.directory.tickets, name))
-        except TornFile:
+            return statefile.decode(Ticket, self.directory.tickets.read(name, statefile.MOST_BYTES))
+        except (StateError, TornFile):
             return None
 
     def ring(self, job: str) -> None:

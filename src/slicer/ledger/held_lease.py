@@ -6,7 +6,6 @@ import os
 
 from slicer import faults
 from slicer.errors import StateError
-from slicer.ledger import entries
 from slicer.ledger.files import control_name, lives_on
 from slicer.record import replace
 from slicer.state.directory import try_lock
@@ -36,8 +35,8 @@ class HeldLease:
         self._writer = writer
         if fd >= 0 and writer < 0:
             try:
-                self._writer = entries.open_writer(files.directory.leases, lease.job)
-            except StateError:
+                self._writer = files.directory.leases.open_file(lease.job, os.O_WRONLY)
+            except (OSError, StateError):
                 pass  # the ledger was removed: the job can run all the same, and update() will say it
         self.is_handed_on = False  # to a job that runs: it holds the lease too, and may outlive us
         self.is_outlived = False  # the job lives on without us: its end frees the lease, not ours

@@ -9,7 +9,7 @@ from slicer.kernel import proc
 from slicer.ledger.held_lease import HeldLease
 from slicer.ledger.ledger import Ledger, decide_alone
 from slicer.ledger.nesting import OuterJobs
-from slicer.model import CPU, PRIORITY_MAX, Busy, Gpu, Lease, Ticket
+from slicer.model import CPU, PRIORITY_MAX, Busy, Gpu, Lease, Ticket, lease_from
 from slicer.record import record, replace
 
 TYPE_CHECKING = False
@@ -32,7 +32,7 @@ AT_ONCE_S = 2.0  # how long --no-wait and --max-wait 0 wait for the ledger's loc
 
 @record
 class Needs:
-    """What the job still lacks, and how long to wait for it."""
+    """The resources that the job still lacks, and the limits of its wait."""
 
     gpus: int
     gpu_words: tuple[str, ...]  # indices, UUIDs or their beginnings; empty: any
@@ -101,7 +101,7 @@ class CancelToken:
 
 @record
 class Hooks:
-    """What the caller does during a wait.
+    """Callbacks of the caller during a wait.
 
     ``waits`` is called once, when the request has to wait. ``reaches_front`` is called once, when nobody is
     ahead of it any more in the private ledger, and may prepare what needs no lease. It returns a descriptor,
@@ -126,7 +126,9 @@ def prepare(requester: Requester, needs: Needs, observer: GpuObserver) -> Prepar
         known = () if needs.gpus else _numbered(outer)
         if not known:
             observer.open()
-        chosen = _among(needs.gpu_words, known) if known else gpus_named(needs.gpu_words, observer.gpus)
+        words = needs.gpu_words
+        among = tuple(gpu.uuid for gpu in known if any(_means(word, gpu) for word in words))
+        chosen = among if known else gpus_named(words, observer.gpus)
         if not needs.gpus and (chosen or known) and not set(chosen) & set(held):
             raise UsageError(
                 "the job around holds none of these",
@@ -145,21 +147,20 @@ def drafted(
     pid = os.getpid()
     # Outer jobs keep what they have while this one waits. Behind a reservation it could wait for ever.
     is_urgent = any(lease.gpus or lease.slots for lease in outer)
-    draft = Lease(
-        job=requester.job, name=requester.name, command=requester.command, pid=pid,
-        pid_start=proc.start_time(pid) or 0, keeper=0, boot_id=proc.boot_id(), uid=os.geteuid(),
-        backend=requester.backend, manager=requester.manager, unit=requester.unit, cgroup="", gpus=(),
-        vram_mib=None, vram_peak_mib=(), slots={}, priority=needs.priority, forced=0,
-        since_s=proc.now_s(), expect_s=needs.expect_s, profile=requester.profile,
-    )  # fmt: skip
+    since_s = proc.now_s()
     ticket = Ticket(
-        job=draft.job, name=draft.name, command=draft.command, pid=pid, pid_start=draft.pid_start,
-        boot_id=draft.boot_id, uid=draft.uid, inside=tuple(lease.job for lease in outer),
-        priority=PRIORITY_MAX if is_urgent else needs.priority, arrived_s=round(draft.since_s, 6),
+        job=requester.job, name=requester.name, command=requester.command, pid=pid,
+        pid_start=proc.start_time(pid) or 0, boot_id=proc.boot_id(), uid=os.geteuid(),
+        inside=tuple(lease.job for lease in outer),
+        priority=PRIORITY_MAX if is_urgent else needs.priority, arrived_s=round(since_s, 6),
         gpus=needs.gpus, gpu_choice=chosen, vram_mib=needs.vram_mib if needs.gpus else None,
         margin_mib=needs.margin_mib if needs.gpus and needs.vram_mib is not None else 0,
         slots=needs.slots, slot_limits={name: needs.slot_limits[name] for name in needs.slots},
         expect_s=needs.expect_s, profile=requester.profile,
+    )  # fmt: skip
+    draft = lease_from(
+        ticket, (), since_s, backend=requester.backend, manager=requester.manager, unit=requester.unit,
+        vram_mib=None, slots={}, priority=needs.priority,
     )  # fmt: skip
     return PreparedRequest(needs, ticket, draft, observer)
 
@@ -169,18 +170,17 @@ def _numbered(outer: tuple[Lease, ...]) -> tuple[Gpu, ...]:
 
     Behind a fence the driver's library counts anew, from those that it may open.
     """
-    holding = [lease for lease in outer if lease.gpus]
-    if any(len(lease.gpu_indices) != len(lease.gpus) for lease in holding):
+    found = _indices(outer)
+    if any(uuid not in found for lease in outer for uuid in lease.gpus):
         return ()
-    found = {
-        uuid: index for lease in holding for uuid, index in zip(lease.gpus, lease.gpu_indices, strict=True)
-    }
     return tuple(Gpu(index, uuid, "", 0, "", -1) for uuid, index in found.items())
 
 
-def _among(words: tuple[str, ...], gpus: tuple[Gpu, ...]) -> tuple[str, ...]:
-    """The UUIDs of those of the GPUs that a word means."""
-    return tuple(gpu.uuid for gpu in gpus if any(_means(word, gpu) for word in words))
+def _indices(leases: tuple[Lease, ...]) -> dict[str, int]:
+    """The indices of the leases' GPUs, as far as they are known."""
+    return {
+        uuid: index for lease in leases for uuid, index in zip(lease.gpus, lease.gpu_indices, strict=False)
+    }
 
 
 def _means(word: str, gpu: Gpu) -> bool:
@@ -234,7 +234,7 @@ def with_plain_lock(
 
 
 def _until_s(prepared: PreparedRequest) -> float | None:
-    """How long to wait, on the ledger's clock; None: for ever."""
+    """The end of the wait, on the ledger's clock; None: never."""
     limit_s = prepared.needs.max_wait_s
     return None if limit_s is None else prepared.ticket.arrived_s + limit_s
 
@@ -293,14 +293,19 @@ def preview(prepared: PreparedRequest, ledger: Ledger | None) -> tuple[str, ...]
 
     ``ledger`` None: there is no ledger yet. Raises InfeasibleError, GpuError.
     """
-    prepared.observer.look()
-    if ledger is not None:
-        return ledger.preview(prepared.ticket, prepared.observer)
-    return decide_alone(prepared.ticket, prepared.observer).answer(prepared.ticket)
+    ticket, observer = prepared.ticket, prepared.observer
+    observer.look()
+    if ledger is None:
+        found = decide_alone(ticket, observer)
+    else:
+        with ledger.locked():
+            found = ledger.decide(ticket, observer)
+    gpus = found.verdict.grants.get(ticket.job)
+    return found.why_not(ticket) if gpus is None else gpus
 
 
 def patience_s(needs: Needs) -> float | None:
-    """How long to wait for the ledger's lock, in seconds; None: for ever. Not the wait for a lease."""
+    """The seconds to wait for the ledger's lock (not for a lease); None: for ever."""
     if not needs.wait:
         return AT_ONCE_S
     return None if needs.max_wait_s is None else max(AT_ONCE_S, needs.max_wait_s)
@@ -310,10 +315,6 @@ def nested_lease(draft: Lease, outer: OuterJobs) -> Lease:
     """The lease of a job whose outer jobs hold all that it needs."""
     last = next((lease for lease in reversed(outer.leases) if lease.gpus), None)
     vram_mib = last.vram_mib if last else None
-    known = {
-        uuid: index
-        for lease in outer.leases
-        for uuid, index in zip(lease.gpus, lease.gpu_indices, strict=False)  # the indices may be unknown
-    }
+    known = _indices(outer.leases)
     indices = tuple(known[uuid] for uuid in outer.gpus) if known.keys() >= set(outer.gpus) else ()
     return replace(draft, gpus=outer.gpus, gpu_indices=indices, vram_mib=vram_mib, slots=outer.slots)

@@ -49,20 +49,15 @@ class Decision:
     policy: Policy
 
     def why_not(self, request: AnyRequest) -> Busy:
-        """What stands in the way of a request that was not granted."""
+        """The reason why a request was not granted."""
         from slicer.placement import decision
 
         return decision.explain(request, self.queue, self.devices, self.leases, self.policy, now_s())
 
-    def answer(self, request: AnyRequest) -> tuple[str, ...] | Busy:
-        """The GPUs that the request was granted, or what stands in its way."""
-        gpus = self.verdict.grants.get(request.job)
-        return self.why_not(request) if gpus is None else gpus
-
 
 @record
 class Queued:
-    """What was made for a request that has to wait: its ticket and its bell. The receiver closes them."""
+    """The ticket and the bell of a request that has to wait. The receiver closes them."""
 
     files: tuple[int, int]  # the ticket, as slicer.ledger.entries.create gives it
     bell: int
@@ -87,10 +82,8 @@ class Ledger(LedgerFiles):
         """
         observer.look()
         with self.locked():
-            if _needs_nothing(request) and not self.has_to_look(request.job):
-                return self._grant(request, draft, (), observer)
-            answer = self.decide_and_ring(request, observer).answer(request)
-            return answer if isinstance(answer, Busy) else self._grant(request, draft, answer, observer)
+            found = self._grant_now(request, draft, observer)
+            return found.why_not(request) if isinstance(found, Decision) else found
 
     def acquire_or_queue(self, ticket: Ticket, draft: Lease, observer: GpuObserver) -> HeldLease | Queued:
         """As :meth:`acquire`, but take a ticket under the same lock if the request has to wait.
@@ -99,12 +92,10 @@ class Ledger(LedgerFiles):
         """
         observer.look()
         with self.locked():
-            if _needs_nothing(ticket) and not self.has_to_look(ticket.job):
-                return self._grant(ticket, draft, (), observer)
-            found = self.decide_and_ring(ticket, observer)
-            answer = found.answer(ticket)
-            if not isinstance(answer, Busy):
-                return self._grant(ticket, draft, answer, observer)
+            found = self._grant_now(ticket, draft, observer)
+            if isinstance(found, HeldLease):
+                return found
+            busy = found.why_not(ticket)
             if ticket.inside:
                 self._refuse_deadlock(ticket, found)
             name = tickets.name_of(ticket)
@@ -116,12 +107,7 @@ class Ledger(LedgerFiles):
                 for fd in files:
                     os.close(fd)
                 raise
-            return Queued(files, bell, answer)
-
-    def preview(self, request: AnyRequest, observer: GpuObserver) -> tuple[str, ...] | Busy:
-        """The GPUs that ``request`` would be granted now, or what stands in its way."""
-        with self.locked():
-            return self.decide(request, observer).answer(request)
+            return Queued(files, bell, busy)
 
     def withdraw(self, ticket: Ticket) -> bool:
         """Take another process's request out of the queue, and ring it; False if it does not wait."""
@@ -152,7 +138,7 @@ class Ledger(LedgerFiles):
 
     def decide(self, request: AnyRequest, observer: GpuObserver) -> Decision:
         """The decision as of now, without idle and dead tickets. Raises InfeasibleError for ``request``."""
-        from slicer.placement import decision  # not for who only books what a broker has decided
+        from slicer.placement import decision  # imported here: a client of the broker never decides
 
         leases = self.leases()
         devices = _feasible_devices(request, leases, observer)
@@ -170,6 +156,14 @@ class Ledger(LedgerFiles):
             if not dead and not idle:
                 return Decision(verdict, queue, leases, devices, observer.policy)
             stopped |= idle
+
+    def _grant_now(self, request: AnyRequest, draft: Lease, observer: GpuObserver) -> HeldLease | Decision:
+        """The lease, or the decision that there is none."""
+        if _needs_nothing(request) and not self.has_to_look(request.job):
+            return self._grant(request, draft, (), observer)
+        found = self.decide_and_ring(request, observer)
+        gpus = found.verdict.grants.get(request.job)
+        return found if gpus is None else self._grant(request, draft, gpus, observer)
 
     def _grant(
         self, request: AnyRequest, draft: Lease, gpus: tuple[str, ...], observer: GpuObserver

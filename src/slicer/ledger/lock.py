@@ -83,7 +83,7 @@ class LedgerLock:
             pause_s = min(_GROWTH * pause_s, self._longest_pause_s)
 
     def _taken_ns(self) -> int:
-        """When the lock was last taken, by the monotonic clock."""
+        """The time at which the lock was last taken, by the monotonic clock."""
         return os.fstat(self._fd).st_mtime_ns
 
     def _check_patience(self, held_s: float, waited_s: float) -> None:

@@ -1,4 +1,4 @@
-"""What this process already holds through its outer jobs, the jobs that it runs inside of. Pure."""
+"""The resources held by outer jobs, in which this process runs. Pure."""
 
 from __future__ import annotations
 

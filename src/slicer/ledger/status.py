@@ -20,7 +20,7 @@ from slicer.state import statedir
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Mapping
 
     from slicer.config.profiles import Config
     from slicer.gpu import AttributedGpus
@@ -73,7 +73,7 @@ class Wait:
 
 @record
 class Everybody:
-    """What the broker knows of all users of this machine."""
+    """The broker's knowledge of all users of this machine."""
 
     snapshot: Snapshot  # its tickets in the order in which they are served
     held_back: dict[str, str]  # by the ticket's job, as in Wait
@@ -146,18 +146,6 @@ class Status:
         return found
 
 
-def read(environ: Mapping[str, str], warn: Warn) -> Status:
-    """The status now. It warns of what cannot be found out, and leaves it out.
-
-    Asks the driver, and waits for the ledger's lock. Raises StateError for a ledger that cannot be used.
-    """
-    reader = StatusReader(environ)
-    try:
-        return reader.read(warn)
-    finally:
-        reader.close()
-
-
 def existing_ledger(environ: Mapping[str, str], warn: Warn) -> Ledger | None:
     """The caller's ledger; None while there is none, because looking must not make one. Raises StateError."""
     directory = statedir.existing(environ, os.geteuid())
@@ -188,19 +176,27 @@ class StatusReader:
         self._warn: Warn = lambda _: None
 
     def read(self, warn: Warn) -> Status:
-        """As :func:`read`. Each call repeats what it has to say."""
+        """The status now. It warns of what cannot be found out, and leaves it out.
+
+        Asks the driver, and waits for the ledger's lock. Each call repeats its warnings. Raises StateError
+        for a ledger that cannot be used.
+        """
         self._warn = warn
         config = _config(self._environ, warn)
         policy = config.policy if config else Policy()
         no_gpus = self._look_at_gpus()  # the driver is slow: before the ledger's lock
         others = self._hear_of_others()
-        found, devices = self._read_ledger(others)
+        found, devices = self._read_ledger(others.snapshot if others else Snapshot((), ()))
         limits = config.slots if config else None
         if others is not None:
             limits = {**(limits or {}), **others.slot_limits}
         held_back = others.held_back if others else {}
         still = halted(found.leases, self.directory)
-        leases = _estimated(sorted(found.leases, key=lambda lease: (lease.since_s, lease.job)), still)
+        unknown = {each.job for each in still}  # nobody knows how long a job that stands still will need
+        leases = tuple(
+            replace(lease, expect_s=None) if lease.job in unknown else lease
+            for lease in sorted(found.leases, key=lambda lease: (lease.since_s, lease.job))
+        )
         at_s = now_s()
         ledger = self._ledger
         return Status(
@@ -249,27 +245,23 @@ class StatusReader:
             observer.close()
         return "" if observer.gpus else "the driver lists none"
 
-    def _read_ledger(self, others: Everybody | None) -> tuple[Snapshot, tuple[Device, ...] | None]:
+    def _read_ledger(self, others: Snapshot) -> tuple[Snapshot, tuple[Device, ...] | None]:
         """The leases and tickets of one moment, and the GPUs' processes attributed to the leases."""
-        if self._ledger is not None and not self._ledger.directory.is_in_place():
-            self._close_ledger()
-        if self._ledger is not None:
+        if self._ledger is not None and self._ledger.directory.is_in_place():
             try:
                 return self._read_open(self._ledger, others)
             except StateError:
-                self._close_ledger()  # its directory was removed: there may be a new one
+                pass  # its directory was removed: there may be a new one
+        self._close_ledger()
         self._ledger = existing_ledger(self._environ, lambda text: self._warn(text))
         if self._ledger is None:
-            seen = others.snapshot if others else Snapshot((), ())
-            return seen, self._observer.devices(seen.leases)
+            return others, self._observer.devices(others.leases)
         return self._read_open(self._ledger, others)
 
     def _read_open(
-        self, ledger: Ledger, others: Everybody | None
+        self, ledger: Ledger, others: Snapshot
     ) -> tuple[Snapshot, tuple[Device, ...] | None]:
-        found = ledger.snapshot()
-        if others is not None:
-            found = joined(found, others.snapshot)
+        found = joined(ledger.snapshot(), others)
         if self._observer.snapshot is None:
             return found, None
         with ledger.locked():
@@ -297,9 +289,9 @@ class StatusReader:
 
 
 def joined(own: Snapshot, all_users: Snapshot) -> Snapshot:
-    """What is in the user's own books, and what else the broker knows. Pure.
+    """Add the broker's other jobs to those in the user's own books. Pure.
 
-    Of a job of one's own the books know more: its peaks, its keeper. Places in the queue are the broker's.
+    The books know more of the user's jobs: their peaks and keepers. The broker decides places in the queue.
     """
     known = {lease.job for lease in own.leases}
     waiting = {ticket.job for ticket in all_users.tickets}
@@ -380,52 +372,35 @@ def _foreign(
     return found
 
 
-def _estimated(leases: Iterable[Lease], still: tuple[Halted, ...]) -> tuple[Lease, ...]:
-    """The leases; of a job that stands still nobody knows how long it will need."""
-    jobs = {each.job for each in still}
-    return tuple(replace(lease, expect_s=None) if lease.job in jobs else lease for lease in leases)
-
-
 def waits(
     tickets: tuple[Ticket, ...], devices: tuple[Device, ...] | None, leases: tuple[Lease, ...],
     policy: Policy, at_s: float, held_back: Mapping[str, str] | None = None,
 ) -> dict[str, Wait]:  # fmt: skip
-    """Why each ticket waits, and when it is expected to go.
+    """Explain why each ticket waits, and estimate its start.
 
     ``held_back``: those that the administrator's policy holds back, and why. The others pass them.
     """
-    if held_back:
-        free = tuple(ticket for ticket in tickets if ticket.job not in held_back)
-        known = waits(free, devices, leases, policy, at_s)
-        for ticket in tickets:
-            if ticket.job in held_back:
-                never = decision.infeasible(ticket, devices)
-                known[ticket.job] = Wait(None, never, False, None, held_back[ticket.job])
-        return known
-    verdict = decision.decide(tickets, devices, leases, policy, at_s)
-    starts = forecast.start_times(tickets, devices, leases, policy, at_s)
+    held = held_back or {}
+    able = tuple(ticket for ticket in tickets if ticket.job not in held)
+    verdict = decision.decide(able, devices, leases, policy, at_s)
+    starts = forecast.start_times(able, devices, leases, policy, at_s)
     found: dict[str, Wait] = {}
-    reserving = set(verdict.reserving)
     reserved = 0  # the place of the last one so far with a reservation, counted from 1
     reasons: dict[tuple[object, ...], Busy] = {}  # thousands that wait ask for a handful of things
-    for ahead, ticket in enumerate(tickets):
+    for ahead, ticket in enumerate(able):
         never = decision.infeasible(ticket, devices)
+        is_reserving = ticket.job in verdict.reserving
         busy = None
         if never is None and ticket.job not in verdict.grants:
-            asked = _asked(ticket), reserved
+            asked = capacity.shape_of(ticket), reserved
             if asked not in reasons:
-                before = (*tickets[:reserved], ticket)
+                before = (*able[:reserved], ticket)
                 reasons[asked] = decision.explain(ticket, before, devices, leases, policy, at_s)
             busy = replace(reasons[asked], ahead=ahead)
-        is_reserving = ticket.job in reserving and never is None
-        found[ticket.job] = Wait(busy, never, is_reserving, starts[ticket.job])
-        if ticket.job in reserving:
-            reserved = ahead + 1
+        found[ticket.job] = Wait(busy, never, is_reserving and never is None, starts[ticket.job])
+        reserved = ahead + 1 if is_reserving else reserved
+    for ticket in tickets:
+        if ticket.job in held:
+            never = decision.infeasible(ticket, devices)
+            found[ticket.job] = Wait(None, never, False, None, held[ticket.job])
     return found
-
-
-def _asked(ticket: Ticket) -> tuple[object, ...]:
-    return (
-        ticket.gpus, ticket.gpu_choice, ticket.vram_mib, ticket.margin_mib,
-        *sorted(ticket.slots.items()), *sorted(ticket.slot_limits.items()),
-    )  # fmt: skip

@@ -102,7 +102,7 @@ _KNOWN_MAX = 1000
 
 
 def _slots(text: str) -> _Slots:
-    """What :func:`_slots_text` wrote. Raises ValueError for what it would have written in another way."""
+    """Read the text of :func:`_slots_text`. Raises ValueError for any other spelling."""
     found = _known.get(text)
     if found is None:
         found = _parse_slots(text)

@@ -48,7 +48,7 @@ _UNSEEN_S = (0.01, 2.0)
 
 @record
 class _Place:
-    """Where a ticket stands. This decides what it has to watch."""
+    """A ticket's place in the queue. It decides which events the ticket has to watch."""
 
     is_first: bool
     ahead: Ticket | None  # the one just ahead whose owner lives
@@ -131,7 +131,7 @@ class Waiting:
         return held
 
     def why(self) -> Busy:
-        """What stood in the way at the last look."""
+        """The reason to wait, as of the last look."""
         return self.busy if self._found is None else self._found.why_not(self.ticket)
 
     def interrupt(self) -> None:
@@ -199,7 +199,7 @@ class Waiting:
         return found
 
     def _find_place(self, found: Decision) -> _Place:
-        """Where we stand among the living. Dead owners' tickets just ahead are removed."""
+        """Find our place among the living. Dead owners' tickets just ahead are removed."""
         names = self._ledger.names_by_job()
         jobs = [request.job for request in found.queue]
         ahead = list(found.queue[: jobs.index(self.ticket.job)])

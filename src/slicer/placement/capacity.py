@@ -336,6 +336,14 @@ def rank_of(request: AnyRequest) -> tuple[int, float, str]:
     return -request.priority, request.arrived_s, request.job
 
 
+def shape_of(request: AnyRequest) -> tuple[object, ...]:
+    """What a request asks for: the same of all that ask for the same."""
+    return (
+        request.gpus, request.gpu_choice, request.vram_mib, request.margin_mib,
+        *sorted(request.slots.items()), *sorted(request.slot_limits.items()),
+    )  # fmt: skip
+
+
 def need_mib(request: AnyRequest) -> int | None:
     """MiB that must be free on each GPU of a request that shares; None for one that does not."""
     return None if request.vram_mib is None else request.vram_mib + request.margin_mib

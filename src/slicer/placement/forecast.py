@@ -5,7 +5,7 @@ A job that starts at once needs none of it, so it is apart from :mod:`slicer.pla
 
 from __future__ import annotations
 
-from slicer.model import Lease
+from slicer.model import lease_from
 from slicer.placement.capacity import Capacity, Device, limits_of, rank_of
 from slicer.placement.decision import decide, gpu_holders, slot_holders
 from slicer.record import replace
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from typing import Any
 
-    from slicer.model import Ticket
+    from slicer.model import Lease, Ticket
     from slicer.placement.allowance import Allowance
     from slicer.placement.capacity import Policy
 
@@ -41,7 +41,7 @@ def start_times(
         grants = decide(waiting, devices, tuple(running), policy, at_s, allowance).grants
         for ticket in [each for each in waiting if each.job in grants]:
             found[ticket.job] = at_s - now_s
-            running.append(_as_lease(ticket, grants[ticket.job], at_s))
+            running.append(lease_from(ticket, grants[ticket.job], at_s))
         waiting = [ticket for ticket in waiting if ticket.job not in grants]
         ends_s = {
             lease.job: max(at_s, lease.since_s + lease.expect_s)
@@ -64,16 +64,6 @@ def _without(device: Device, jobs: set[str]) -> Device:
         return device
     kept = {job: mib for job, mib in device.used_by.items() if job not in jobs}
     return replace(device, used_mib=max(0, device.used_mib - sum(gone.values())), used_by=kept)
-
-
-def _as_lease(ticket: Ticket, gpus: tuple[str, ...], since_s: float) -> Lease:
-    """The lease that a ticket would become, as far as a decision looks at it."""
-    return Lease(
-        job=ticket.job, name="", command="", pid=0, pid_start=0, keeper=0, boot_id="", uid=ticket.uid,
-        backend="plain",
-        manager="system", unit="", cgroup="", gpus=gpus, vram_mib=ticket.vram_mib, vram_peak_mib=(),
-        slots=ticket.slots, priority=0, forced=0, since_s=since_s, expect_s=ticket.expect_s,
-    )  # fmt: skip
 
 
 def deadlocked(

@@ -8,8 +8,10 @@ from slicer.broker.rules import allowed, limits
 from slicer.broker.rules.allowed import ALLOWED
 from slicer.config.properties import NAMES, find, parse_property
 from slicer.errors import RefusedError, UsageError
+from slicer.job import scope
 from slicer.model import Host, Property
 from slicer.quantity import INFINITY
+from tests.unit import made_up
 
 HOST = Host(cpus=(0, 1, 2, 3), memory_bytes=16 << 30)
 
@@ -157,6 +159,16 @@ def test_what_would_be_refused_is_never_taken_for_plain(name: str, text: str, wh
     except UsageError:
         return  # no profile can have it
     assert not allowed.are_plain([made]), why
+    with pytest.raises(RefusedError, match=why):
+        limits.check([made])
+
+
+@pytest.mark.parametrize("timeout_s", [1.5, 60.0, 1_036_800.0, 1_234_567.8])
+def test_a_time_limit_arrives_however_long_it_is(timeout_s: float) -> None:  # K3
+    spec = scope.spec(made_up.profile(timeout_s=timeout_s), "system", "1", "", ("true",))
+    told = limits.words(spec.properties)
+    found = [each.value for each in limits.checked(told, HOST) if each.name == "RuntimeMaxSec"]
+    assert found == [int(timeout_s * 1e6)]
 
 
 def test_every_allowed_limit_has_its_row() -> None:  # K2

@@ -181,7 +181,6 @@ def test_only_the_command_in_use_is_imported(cli: Cli, name: str) -> None:
         f"slicer.cli.{other}" for other in ("run_help", "status", "history", "profiles", "install")
     }
     assert loaded & others == {f"slicer.cli.{name}"}
-    assert "rich" not in loaded  # nobody looks at a terminal here
 
 
 def complete(cli: Cli, words: str, **env: str) -> list[str]:

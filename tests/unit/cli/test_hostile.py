@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from slicer.cli import app, output, say, stop, watch
+from slicer.cli import app, named_jobs, output, say, stop
 from slicer.columns import Line
 from slicer.errors import SlicerError
 from slicer.model import Busy
@@ -136,7 +136,8 @@ def test_a_forged_job_id_does_not_talk_to_the_terminal(
     """Ids are checked where they are read; this holds even so."""
     forged = replace(TRAIN, job=EVIL, name="")
     monkeypatch.setattr(stop, "stop", lambda *_: None)
-    monkeypatch.setattr(stop, "for_each", lambda words, find, act, **_: (0, [act(forged, None)]))
+    monkeypatch.setattr(named_jobs, "known_jobs", lambda: (object(), None, None))
+    monkeypatch.setattr(named_jobs, "found_among", lambda *_: forged)
     stop.command.callback(jobs=("x",), quiet=False, as_json=False)  # type: ignore[misc]
     for lease in (forged, replace(forged, unit=EVIL, command=EVIL, forced=1)):
         say.Messages(1).acquired(lease, 2.0)
@@ -150,4 +151,4 @@ def test_whatever_is_shown_passes_the_filter(capfd: pytest.CaptureFixture[str]) 
     """At the edge, so that no command can forget it."""
     output.show([Line(EVIL), Line("two\nlines")])
     assert harmless(capfd.readouterr().out)
-    assert harmless(watch._Screen()._styled(Line(EVIL), 200))
+    assert harmless(output.fitted(Line(EVIL), 200))

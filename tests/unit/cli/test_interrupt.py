@@ -18,7 +18,7 @@ pytestmark = pytest.mark.both_pythons
 @pytest.mark.parametrize(
     ("failure", "teller"),
     [
-        (BusyError(Busy("cpu", (), 0, (), "", slot="cpu"), waited_s=0.5), "busy_json"),
+        (BusyError(Busy("cpu", (), 0, (), "", slot="cpu"), waited_s=0.5), "json_line"),
         (UsageError("wrong"), "error"),
     ],
     ids=["busy", "usage"],

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slicer.cli import hold_help, route_help, run_help, runoptions
+from slicer.cli import run_help, runoptions
 from slicer.cli.run_help import parsed
 from slicer.errors import UsageError
 
@@ -80,7 +80,7 @@ BAD = [
     "--then",
     "--gpu",
 ]
-COMMANDS = {"run": run_help.command, "hold": hold_help.command, "route": route_help.command}
+COMMANDS = {"run": run_help.command, "hold": run_help.hold, "route": run_help.route}
 
 
 def by_click(arguments: list[str], program: str) -> tuple[dict[str, Any], tuple[str, ...]] | None:

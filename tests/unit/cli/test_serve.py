@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from slicer.cli import serve_look
-from slicer.cli.serve_check import lines, problems_of, warnings_of
+from slicer.cli.serve import lines, problems_of, warnings_of
 from slicer.cli.serve_look import Address, Look
 from slicer.record import replace
 from tests.patience import DEADLINE_S

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from slicer.cli import status_servers
-from slicer.cli.status_json import status_json, without_clocks
-from slicer.cli.status_text import lines
+from slicer.cli.status_json import server_json, status_json, without_clocks
+from slicer.cli.status_text import lines, servers_section
 from slicer.columns import WARNING
 from slicer.record import replace
 from slicer.serve.model import Standing
@@ -20,8 +19,7 @@ STOPPED = replace(OLLAMA, state="stopped", requests=0, idle_since_s=None, job=""
 
 
 def text(*servers: Standing) -> str:
-    head, entries = status_servers.rows(servers, NOW_S)
-    return "".join(f"{line.text}\n" for line in (*head, *(line for entry in entries for line in entry)))
+    return "".join(f"{line.text}\n" for line in servers_section(servers, NOW_S).lines)
 
 
 def test_each_server_has_its_state_its_requests_and_since_when_it_is_idle() -> None:  # B6
@@ -36,7 +34,7 @@ def test_each_server_has_its_state_its_requests_and_since_when_it_is_idle() -> N
 
 def test_what_went_wrong_stands_below_it() -> None:  # B6
     stuck = replace(IDLING, state="stuck", trouble="8.0G are still in use on GPU 0\x1b[2J")
-    _, (entry,) = status_servers.rows((stuck,), NOW_S)
+    (entry,) = servers_section((stuck,), NOW_S).entries
     assert "stuck" in entry[0].text
     assert [line.style for line in entry] == [WARNING, "dim", WARNING]
     assert entry[2].text == "  8.0G are still in use on GPU 0\\x1b[2J"
@@ -67,15 +65,15 @@ def test_scripts_are_told_all_of_it() -> None:  # B6
         "state_for": data["state_for"], "requests": 2, "served": 17, "idle_for": None, "job": OLLAMA.job,
         "trouble": None, "pid": 4711,
     }  # fmt: skip
-    assert status_servers.server_json(IDLING, NOW_S)["idle_for"] == 42.0
+    assert server_json(IDLING, NOW_S)["idle_for"] == 42.0
     assert status_json(IDLE)["servers"] == []
 
 
 def test_time_alone_is_no_change() -> None:  # B6
-    before, after = (status_servers.server_json(IDLING, NOW_S + each) for each in (0, 9))
+    before, after = (server_json(IDLING, NOW_S + each) for each in (0, 9))
     assert before != after
     document = status_json(IDLE, (IDLING,))
     told = [without_clocks({**document, "servers": [each]}) for each in (before, after)]
     assert told[0] == told[1]
-    changed = status_servers.server_json(OLLAMA, NOW_S)
+    changed = server_json(OLLAMA, NOW_S)
     assert without_clocks({**document, "servers": [changed]}) != told[0]

@@ -10,7 +10,7 @@ import pytest
 from slicer.broker.accounts import reading
 from slicer.broker.accounts.reading import AccountRow
 from slicer.broker.protocol.messages import UsageRow
-from slicer.cli import app, history_all, usage
+from slicer.cli import app, history, usage
 from slicer.record import replace
 
 ROWS = [
@@ -43,18 +43,18 @@ def test_json_has_names_and_numbers() -> None:  # L5
 
 
 def test_a_job_of_somebody_is_shown_without_its_control_characters() -> None:  # L1, L5
-    lines = [*history_all.table([JOB], JOB.granted_at), *history_all.details(JOB)]
+    lines = [*history.row_table([JOB], JOB.granted_at), *history.row_details(JOB)]
     text = "\n".join(line.text for line in lines)
     assert "\x1b" not in text
     assert "exit 1" in text
-    assert history_all.row_json(JOB)["slots"] == {"cpu": 1, "w": 2}
-    assert history_all.row_json(JOB)["gpus"] == ["GPU-a", "GPU-b"]
+    assert history.row_json(JOB)["slots"] == {"cpu": 1, "w": 2}
+    assert history.row_json(JOB)["gpus"] == ["GPU-a", "GPU-b"]
 
 
 def test_a_job_without_a_name_of_its_own_is_its_command() -> None:  # L5
     commands = ("/usr/bin/train a.toml", "python train.py", "")
     named = [replace(JOB, name="train", command=command) for command in commands]
-    lines = history_all.table(named, JOB.granted_at)[1:]
+    lines = history.row_table(named, JOB.granted_at)[1:]
     shown = [line.text.partition("200ms")[2].strip() for line in lines]
     assert shown == ["/usr/bin/train a.toml", "train: python train.py", "train"]
 

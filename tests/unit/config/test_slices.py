@@ -21,7 +21,7 @@ def possible(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def limits(machine: Machine, *, user: bool = False) -> dict[str, dict[str, str]]:
-    found = read(machine.environ, machine.host, user=user).limits
+    found, _ = read(machine.environ, machine.host, user=user)
     return {name: {limit.name: limit.value for limit in each} for name, each in found.items()}
 
 
@@ -77,7 +77,7 @@ def test_a_mistake_is_told_with_its_line_by_every_command(machine: Machine, text
 def test_later_files_win_key_by_key(machine: Machine) -> None:
     machine.system("[slices.gpu]\nmemory_max = '1G'\ntasks_max = 1\n")
     machine.write(machine.etc / "conf.d" / "10-a.toml", "[slices]\ngpu = { memory_max = '2G' }\n")
-    found = read(machine.environ, machine.host).limits["gpu"]
+    found = read(machine.environ, machine.host)[0]["gpu"]
     assert [(limit.value, limit.source) for limit in found] == [
         ("2G", f"{machine.etc}/conf.d/10-a.toml:2"),
         ("1", f"{machine.etc}/config.toml:3"),

@@ -13,9 +13,9 @@ from slicer.backend.install_units import plan
 from slicer.broker.rules import policy_text
 from slicer.broker.rules.policy import NO_CAP, Caps, Together
 from slicer.config import check, routes, serve, slices
-from slicer.config.build import SLICE_KEYS, TABLES, TOP_SETTINGS
+from slicer.config.build import SLICE_KEYS, TABLES, TOP_SETTINGS, builtin_profiles
 from slicer.config.files import Layer
-from slicer.config.profiles import Config, builtin_profiles, load
+from slicer.config.profiles import Config, load
 from slicer.config.properties import KEYS, find_key, parse_property
 from slicer.config.route_slots import MODES
 from slicer.model import SLICES, Host
@@ -91,9 +91,9 @@ def test_every_key_of_a_configuration_is_an_option_and_nothing_else_is() -> None
     tables = {f"{table}.{key}" for table, keys in TABLES.items() for key in keys}
     slices = {f"slices.{name}" for name in SLICES}
     slices |= {f"slices.{name}.{key}" for name in SLICES for key in SLICE_KEYS}
-    route = {f"routes.<name>.{key}" for key in (*check.ROUTE_KEYS, *MODES, "to")}
-    ways = {*(f"{mode}.{key}" for mode in MODES for key in check.DESTINATION_KEYS)}
-    ways |= {f"to.<name>.{key}" for key in check.TO_KEYS}
+    route = {f"routes.<name>.{key}" for key in (*routes.KEYS, *MODES, "to")}
+    ways = {*(f"{mode}.{key}" for mode in MODES for key in routes.DESTINATION_KEYS)}
+    ways |= {f"to.<name>.{key}" for key in routes.TO_KEYS}
     route |= {f"routes.<name>.{key}" for key in ways}
     server = {f"serve.<name>.{key}" for key in SERVE_KEYS}
     assert below == {*check.TOP_KEYS, *tables, *slices, *profile, *route, *server}

@@ -37,14 +37,14 @@ _GIVE_BACK_S = 2.0  # how long to wait for the answer that a lease was taken bac
 
 def acquire_of(prepared: PreparedRequest, binding: Binding, ahead_of: str = "") -> Acquire:
     """The request in the broker's words."""
-    needs, draft = prepared.needs, prepared.draft
+    needs, draft, ticket = prepared.needs, prepared.draft, prepared.ticket
     return Acquire(
         job=draft.job, name=draft.name or _program(draft.command), command=draft.command,
-        profile=draft.profile, binding=binding, gpus=needs.gpus,
-        gpu_words=needs.gpu_words if needs.gpus else (), vram_mib=needs.vram_mib if needs.gpus else None,
-        margin_mib=needs.margin_mib if needs.gpus and needs.vram_mib is not None else 0, slots=needs.slots,
-        slot_limits={name: needs.slot_limits[name] for name in needs.slots}, priority=needs.priority,
-        expect_s=needs.expect_s, ahead_of=ahead_of, wait=needs.wait, max_wait_s=needs.max_wait_s,
+        profile=draft.profile, binding=binding, gpus=ticket.gpus,
+        gpu_words=needs.gpu_words if needs.gpus else (), vram_mib=ticket.vram_mib,
+        margin_mib=ticket.margin_mib, slots=ticket.slots, slot_limits=ticket.slot_limits,
+        priority=needs.priority, expect_s=needs.expect_s, ahead_of=ahead_of, wait=needs.wait,
+        max_wait_s=needs.max_wait_s,
         runs_anyway=needs.runs_anyway and not needs.gpus,
     )  # fmt: skip
 

@@ -39,7 +39,7 @@ def status_reader(environ: Mapping[str, str]) -> StatusReader:
 
 
 def read(environ: Mapping[str, str], warn: Callable[[str], None]) -> status.Status:
-    """As :func:`slicer.ledger.status.read`, of all users where there is a broker."""
+    """The status now, of all users where there is a broker."""
     reader = status_reader(environ)
     try:
         return reader.read(warn)

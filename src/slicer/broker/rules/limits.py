@@ -8,16 +8,23 @@ from __future__ import annotations
 
 from slicer.broker.rules.allowed import ALLOWED, LONGEST_STOP_S, MOST_CHARS
 from slicer.config import live
-from slicer.config.properties import DEFAULT_STOP_TIMEOUT_S, NAMES, find, in_order, parse_property
+from slicer.config.properties import (
+    DEFAULT_STOP_TIMEOUT_S,
+    NAMES,
+    in_order,
+    parse_property,
+    property_with,
+    row_of,
+    time_limit,
+)
 from slicer.errors import RefusedError, UsageError
-from slicer.model import Property
-from slicer.quantity import duration_text, format_duration
+from slicer.quantity import format_duration
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from slicer.model import Host
+    from slicer.model import Host, Property
 
     Limits = Iterable[tuple[str, str]]
 
@@ -51,8 +58,17 @@ def checked(limits: Limits, host: Host, *, is_roots: bool = False) -> tuple[Prop
     """
     found = [_property(name, text, host, is_roots) for name, text in _each_once(limits)]
     if all(each.name != "TimeoutStopSec" for each in found):
-        found.append(_time("TimeoutStopSec", DEFAULT_STOP_TIMEOUT_S))
+        found.append(time_limit("TimeoutStopSec", DEFAULT_STOP_TIMEOUT_S))
     return tuple(in_order(found))
+
+
+def check(properties: Iterable[Property]) -> None:
+    """Raise RefusedError for parsed properties that :func:`checked` would refuse a user."""
+    listed = tuple(properties)
+    _each_once(words(listed))
+    for each in listed:
+        _check_name(each.name, is_roots=False)
+        _check_value(each)
 
 
 def changes(limits: Limits, host: Host, *, is_roots: bool = False) -> tuple[Property, ...]:
@@ -70,9 +86,7 @@ def changes(limits: Limits, host: Host, *, is_roots: bool = False) -> tuple[Prop
         if text.strip():
             found.append(_property(name, text, host, is_roots))
         else:
-            info = find(name)
-            assert info is not None, name  # it is one of those that are allowed
-            found.append(Property(name, info.dbus_name, info.signature, live.unset_value(name), ""))
+            found.append(property_with(name, live.unset_value(name)))
     return tuple(found)
 
 
@@ -87,7 +101,7 @@ def held_at_most(properties: tuple[Property, ...], max_hold_s: float | None) -> 
     if own is not None and isinstance(own.value, int) and own.value <= max_hold_s * _US:
         return properties
     others = tuple(each for each in properties if each is not own)
-    return (*others, _time("RuntimeMaxSec", max_hold_s))
+    return (*others, time_limit("RuntimeMaxSec", max_hold_s))
 
 
 def words(properties: Iterable[Property]) -> tuple[tuple[str, str], ...]:
@@ -119,43 +133,36 @@ def _check_name(name: str, is_roots: bool) -> None:
 
 def _property(name: str, text: str, host: Host, is_roots: bool) -> Property:
     _check_name(name, is_roots)
-    info = find(name)
-    assert info is not None, name  # it is one of those that are allowed
-    asked = "\n".join(_entries(text, _BETWEEN)) if info.is_list else text
+    asked = "\n".join(_entries(text, _BETWEEN)) if row_of(name).is_list else text
     try:
         made = parse_property(name, asked, host, _WHERE)
     except UsageError as error:
         raise _refusal(error) from None
-    if is_roots:
-        return made
-    if info.is_list:
-        _check_disks(made)
-    if name == "TimeoutStopSec" and isinstance(made.value, int) and made.value > LONGEST_STOP_S * _US:
-        most = format_duration(LONGEST_STOP_S)
-        raise RefusedError(f"TimeoutStopSec: a user's job may take {most} to end, not {text}", where=_WHERE)
+    if not is_roots:
+        _check_value(made)
     return made
+
+
+def _check_value(made: Property) -> None:
+    if isinstance(made.value, tuple):
+        _check_disks(made.name, made.value)
+    if made.name == "TimeoutStopSec" and isinstance(made.value, int) and made.value > LONGEST_STOP_S * _US:
+        most, asked = format_duration(LONGEST_STOP_S), made.text
+        raise RefusedError(f"TimeoutStopSec: a user's job may take {most} to end, not {asked}", where=_WHERE)
 
 
 def _entries(text: str, between: str) -> list[str]:
     return [entry.strip() for entry in text.split(between) if entry.strip()]
 
 
-def _check_disks(made: Property) -> None:
-    assert isinstance(made.value, tuple)
-    for path, _ in made.value:
+def _check_disks(name: str, entries: Iterable[tuple[str, object]]) -> None:
+    for path, _ in entries:
         in_dev = path.startswith("/dev/") and "/" not in path.removeprefix("/dev/")
         if not in_dev and not path.startswith(_DISK_DIRECTORIES):
             raise RefusedError(
-                f"{made.name}: {path} is not the name of a disk, such as /dev/sda", where=_WHERE,
+                f"{name}: {path} is not the name of a disk, such as /dev/sda", where=_WHERE,
                 hint=f"`findmnt -no SOURCE -T {path}` tells on which one it is",
             )  # fmt: skip
-
-
-def _time(name: str, seconds: float) -> Property:
-    info = find(name)
-    assert info is not None, name
-    value = int(seconds * _US)
-    return Property(name, info.dbus_name, info.signature, value, duration_text(value))
 
 
 def _refusal(error: UsageError) -> RefusedError:

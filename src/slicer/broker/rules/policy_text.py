@@ -5,7 +5,7 @@ from __future__ import annotations
 from math import isfinite
 
 from slicer.broker.rules.policy import NO_CAP, Caps, Policy, Together
-from slicer.config import fencing, values
+from slicer.config import gpu_keys, values
 from slicer.config.check import as_table, known_keys
 from slicer.config.files import Layer
 from slicer.config.toml import parse
@@ -155,9 +155,9 @@ def _settings(layer: Layer) -> dict[str, Any]:
         patience_s = values.seconds(_entry(layer, data["patience"], "patience"), "patience")
         found["patience_s"] = float("inf") if patience_s is None else patience_s
     if "fence" in data:
-        found["fence"] = fencing.fence(_entry(layer, data["fence"], "fence"), ())
+        found["fence"] = gpu_keys.fence(_entry(layer, data["fence"], "fence"))
     if "devices" in data:
-        found["devices"] = fencing.devices(_entry(layer, data["devices"], "devices"))
+        found["devices"] = gpu_keys.devices(_entry(layer, data["devices"], "devices"))
     if "allow_services" in data:
         entry = _entry(layer, data["allow_services"], "allow_services")
         found["allow_services"] = values.flag(entry, "allow_services")

@@ -14,7 +14,7 @@ from slicer.errors import GpuError
 from slicer.gpu.observer import GpuObserver
 from slicer.kernel import proc
 from slicer.placement import decision, forecast
-from slicer.placement.capacity import is_used_by_others
+from slicer.placement.capacity import is_used_by_others, shape_of
 from slicer.placement.refusal import refusal
 from slicer.record import replace
 
@@ -140,10 +140,7 @@ class Reasons:
         capped = self._balance.busy(ticket, found.leases, place)
         if capped is not None:
             return capped
-        shape = (
-            ticket.uid, ticket.gpus, ticket.gpu_choice, ticket.vram_mib, ticket.margin_mib,
-            tuple(sorted(ticket.slots.items())), tuple(sorted(ticket.slot_limits.items())),
-        )  # fmt: skip
+        shape = ticket.uid, shape_of(ticket)
         if shape not in self._known:
             self._known[shape] = decision.explain(
                 ticket, found.queue, found.devices, found.leases, found.policy, proc.now_s(), self._allowance

@@ -21,6 +21,7 @@ from slicer.errors import SlicerError, StateError
 from slicer.kernel import proc
 from slicer.ledger.leasing import gpus_named
 from slicer.ledger.nesting import OuterJobs
+from slicer.model import lease_from
 from slicer.record import replace
 
 TYPE_CHECKING = False
@@ -229,8 +230,8 @@ class Queueing:
         assert process is not None
         assert connection is not None
         now_s = proc.now_s()
-        lease = requests.draft_of(ticket, self._decider.observer.indices(gpus), gpus, now_s)
-        lease = replace(lease, forced=int(is_forced))
+        indices = self._decider.observer.indices(gpus)
+        lease = lease_from(ticket, gpus, now_s, gpu_indices=indices, forced=int(is_forced))
         claim = Claim(
             ticket.job, ticket.command, asked.binding, 0, max(0.0, now_s - ticket.arrived_s),
             waiter.gids, (), "",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from slicer.broker.protocol.messages import Acquire
 from slicer.broker.rules import slots as slot_rules
 from slicer.broker.server.refusal import Refusal
-from slicer.model import Lease, Ticket
+from slicer.model import Ticket
 from slicer.record import record
 from slicer.state.statefile import are_slots
 
@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from slicer.broker.protocol.messages import Preview
+    from slicer.model import Lease
 
 
 @record
@@ -52,17 +53,6 @@ def as_acquire(asked: Preview) -> Acquire:
         gpu_words=asked.gpu_words, vram_mib=asked.vram_mib, margin_mib=asked.margin_mib, slots=asked.slots,
         slot_limits=asked.slot_limits, priority=asked.priority, expect_s=None, ahead_of="", wait=False,
         max_wait_s=None, runs_anyway=False,
-    )  # fmt: skip
-
-
-def draft_of(ticket: Ticket, indices: tuple[int, ...], gpus: tuple[str, ...], now_s: float) -> Lease:
-    """The lease that a ticket becomes now."""
-    return Lease(
-        job=ticket.job, name=ticket.name, command=ticket.command, pid=ticket.pid, pid_start=ticket.pid_start,
-        keeper=0, boot_id=ticket.boot_id, uid=ticket.uid, backend="systemd", manager="system", unit="",
-        cgroup="", gpus=gpus, vram_mib=ticket.vram_mib, vram_peak_mib=(), slots=ticket.slots,
-        priority=ticket.priority, forced=0, since_s=now_s, expect_s=ticket.expect_s, profile=ticket.profile,
-        gpu_indices=indices,
     )  # fmt: skip
 
 

@@ -6,7 +6,7 @@ import errno
 import os
 
 from slicer.broker.rules import limits
-from slicer.config.fencing import DIRECTIVES
+from slicer.config.properties import FENCE_DIRECTIVES
 from slicer.errors import RefusedError
 from slicer.gpu import device_nodes, driver_cap, fence, has_nvidia
 from slicer.kernel import proc
@@ -52,7 +52,7 @@ class Wishes:
         lease = holding.lease
         wanted = limits.checked(asked.limits, self._host, is_roots=lease.uid == 0)
         wanted = limits.held_at_most(wanted, self._left_s(holding))
-        has_own_rules = any(each.name in DIRECTIVES for each in wanted)  # only root's can
+        has_own_rules = any(each.name in FENCE_DIRECTIVES for each in wanted)  # only root's can
         fenced = () if has_own_rules else self._fence(asked, holding)
         found = (*wanted, *fenced)
         is_fenced = bool(fenced) and filters_devices()

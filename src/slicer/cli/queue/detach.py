@@ -7,7 +7,7 @@ import os
 import sys
 import time
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from contextlib import suppress
 
 from slicer import backend as backends
 from slicer.backend.systemd import SystemdBackend
@@ -22,6 +22,7 @@ from slicer.queue.loop import Queue
 from slicer.queue.options import Options
 from slicer.text import quote
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from slicer.model import Manager
 
@@ -44,14 +45,23 @@ def detach(options: Options, environ: Mapping[str, str], *, as_json: bool, quiet
     try:
         backend.start_service(unit, service.description(options.jobs_file), argv, service.properties(unit))
     except BackendError:
-        _take_back(path)
+        os.unlink(path)
+        with suppress(OSError):  # a running service uses it
+            os.rmdir(os.path.dirname(path))
         raise
     finally:
         backend.close()
     if as_json:
-        _print_json(unit, manager, f"{options.log_dir}/queue.log")
+        told = {
+            "v": 1, "event": "detached", "at": round(time.time(), 3), "job": None, "unit": unit,
+            "manager": manager, "log": os.path.abspath(f"{options.log_dir}/queue.log"),
+        }  # fmt: skip
+        print(json.dumps(told, separators=(",", ":")))
     elif not quiet:
-        _print(unit, manager, options.log_dir)
+        log, board = (quote(f"{options.log_dir}/{name}") for name in ("queue.log", "status.txt"))
+        print(f"detached as {unit}: tail -f {log}, watch cat {board}")
+        systemctl = "systemctl --user" if manager == "user" else "systemctl"
+        print(f"{systemctl} stop {unit}: starts nothing new and waits for what runs")
     user = user_name(os.geteuid())
     if manager == "user" and not os.path.exists(f"{_LINGER}/{user}"):
         say.line(f"your last logout would end it: loginctl enable-linger {user} keeps it running")
@@ -107,16 +117,8 @@ def _hand_over(unit: str, log_dir: str, environ: Mapping[str, str], manager: Man
     return path
 
 
-def _take_back(path: str) -> None:
-    os.unlink(path)
-    try:
-        os.rmdir(os.path.dirname(path))
-    except OSError:
-        return  # a running service uses it
-
-
 def _program() -> tuple[str, ...]:
-    """How this slicer was started."""
+    """The command that started this slicer."""
     script = os.path.abspath(sys.argv[0])
     if os.path.basename(script) != "__main__.py" and os.access(script, os.X_OK):
         return (script,)
@@ -127,19 +129,3 @@ def _umask() -> int:
     """Ours; os.umask could only tell by changing it."""
     with open("/proc/self/status", encoding="ascii", errors="replace") as status:
         return next(int(line.split()[1], 8) for line in status if line.startswith("Umask:"))
-
-
-def _print_json(unit: str, manager: Manager, log: str) -> None:
-    told = {
-        "v": 1, "event": "detached", "at": round(time.time(), 3), "job": None, "unit": unit,
-        "manager": manager, "log": os.path.abspath(log),
-    }  # fmt: skip
-    print(json.dumps(told, separators=(",", ":")))
-
-
-def _print(unit: str, manager: Manager, log_dir: str) -> None:
-    """Where to look, and how to stop it."""
-    looks = f"tail -f {quote(f'{log_dir}/queue.log')}, watch cat {quote(f'{log_dir}/status.txt')}"
-    systemctl = "systemctl --user" if manager == "user" else "systemctl"
-    print(f"detached as {unit}: {looks}")
-    print(f"{systemctl} stop {unit}: starts nothing new and waits for what runs")

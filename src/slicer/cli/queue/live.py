@@ -1,8 +1,7 @@
 """The queue's board on a terminal. The events scroll by above it, and stay in the scrollback.
 
 Each board is written over the last one. The terminal's page, cursor and settings are never changed, so none
-has to be restored, even after ``kill -9``. rich makes the colours but does not place the board: its own live
-display would draw it anew for each event, and lose its place when the terminal becomes narrower.
+has to be restored, even after ``kill -9``.
 """
 
 from __future__ import annotations
@@ -10,21 +9,16 @@ from __future__ import annotations
 import os
 import time
 from collections import deque
-from typing import TYPE_CHECKING, TextIO
-
-from rich.console import Console
-from rich.text import Text
+from typing import TextIO
 
 from slicer.cli import output
 from slicer.cli.queue.sink import Sink
 from slicer.columns import BAD, GOOD, WARNING, Line, cell_count
+from slicer.queue.model import Board, Event
 from slicer.queue.show import event_text
 from slicer.queue.show.board_text import page
 from slicer.queue.show.summary import summary_lines
 from slicer.text import clock
-
-if TYPE_CHECKING:
-    from slicer.queue.model import Board, Event
 
 _SOONEST_S = 0.1  # between two writes, however much happens
 _HELD_BACK = 20_000  # lines, while the terminal takes none
@@ -40,7 +34,6 @@ class Live:
     def __init__(self, stream: TextIO, *, verbose: bool = False) -> None:
         self._fd = stream.fileno()
         self._sink = Sink(stream)
-        self._console = Console(file=stream, highlight=False, markup=False, emoji=False)
         self._glyphs = output.glyphs(stream)
         self._verbose = verbose
         self._above: deque[Line] = deque(maxlen=_HELD_BACK)
@@ -89,15 +82,15 @@ class Live:
         shown = [] if self._board is None else page(self._board, width - 1, height - 1, self._glyphs)
         start = self._back() if shown and not self._above else self._erased() + self._said()
         # Each line is cleared just before it is written, or the board would flicker.
-        drawn = "".join(f"\x1b[2K{line}\n" for line in self._styled(shown))
+        drawn = "".join(f"\x1b[2K{output.styled(line.text, line.style)}\n" for line in shown)
         self._drawn = [cell_count(line.text) for line in shown]
         self._sink.write(f"{start}{drawn}\x1b[J" if shown else start)
 
     def _said(self) -> str:
         """The lines held back until now."""
-        lines = self._styled(list(self._above))
+        said = "".join(f"{output.styled(line.text, line.style)}\n" for line in self._above)
         self._above.clear()
-        return "".join(f"{line}\n" for line in lines)
+        return said
 
     def _rows(self) -> int:
         """How many rows the board takes on the screen. A narrower terminal has broken its lines."""
@@ -116,14 +109,6 @@ class Live:
         back = self._back()
         # Line by line, because tmux keeps in its scrollback what is cleared at once.
         return f"{back}{_CLEARED * rows}\x1b[2K\x1b[{rows}A" if back else ""
-
-    def _styled(self, lines: list[Line]) -> list[str]:
-        if not lines:
-            return []
-        text = Text("\n").join([Text(line.text, style=line.style) for line in lines])
-        with self._console.capture() as drawn:
-            self._console.print(text, end="", soft_wrap=True)
-        return drawn.get().split("\n")
 
 
 def _size(fd: int) -> tuple[int, int]:

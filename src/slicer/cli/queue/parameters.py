@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from typing import Any
 
 import click
 
@@ -10,24 +11,18 @@ from slicer.errors import UsageError
 from slicer.quantity import QuantityError, parse_duration, parse_mib
 from slicer.queue.options import DEFAULT_LOG_DIR, Options
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from typing import Any
-
 _FRACTION_MOST = 10
 
 jobs_file = click.argument("file", type=click.Path())
 
 
 def log_dir(about: str = "Of the queue that ran it.") -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """The option --log-dir."""
     return click.option(
         "--log-dir", metavar="DIR", default=DEFAULT_LOG_DIR, show_default=True, type=click.Path(), help=about
     )
 
 
 def tolerance(about: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """The option --tolerance."""
     return click.option(
         "--tolerance", metavar="FRAC", type=float, callback=fraction, default=Options.tolerance,
         show_default=True, help=about,
@@ -45,7 +40,6 @@ def mib(ctx: click.Context, param: click.Parameter, value: str | None) -> int | 
 
 
 def seconds(ctx: click.Context, param: click.Parameter, value: str) -> float:
-    """A duration, in seconds."""
     try:
         found = parse_duration(value) / 1e6
     except QuantityError as error:
@@ -75,5 +69,4 @@ def gpus(ctx: click.Context, param: click.Parameter, value: str | None) -> tuple
 
 
 def no_journal(log_dir: str) -> UsageError:
-    """The error where no queue ever ran."""
     return UsageError("there is no journal", where=log_dir, hint="run the queue first, or give --log-dir")

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 import click
 
 from slicer.cli.queue import parameters
 from slicer.errors import StateError, UsageError
 from slicer.queue.file import jobs_file
 from slicer.queue.judge import judging
-from slicer.queue.model import JobState
 from slicer.queue.state import folding
 from slicer.queue.state.journal import Journal
 from slicer.queue.state.register import Register
@@ -41,7 +38,11 @@ def command(file: str, jobs: tuple[str, ...], log_dir: str) -> None:
     register = Register(log_dir, fresh=False)
     try:
         known = [register.states[entry.key] for entry in entries if entry.key in register.states]
-        chosen = _chosen(filter(judging.has_failed, known), jobs)
+        failed = sorted(filter(judging.has_failed, known), key=lambda state: state.no)
+        for word in jobs:
+            if not any(word in (str(state.no), state.name) for state in failed):
+                raise UsageError(f"no job of this number or name has failed: {word!r:.60}", where="JOB")
+        chosen = [state for state in failed if not jobs or {str(state.no), state.name} & set(jobs)]
         for state in chosen:
             register.do(folding.reconsidered(state.key))
         if not register.save():
@@ -54,12 +55,3 @@ def command(file: str, jobs: tuple[str, ...], log_dir: str) -> None:
     numbers = ", ".join(str(state.no) for state in chosen)
     told = f"job {numbers} is" if len(chosen) == 1 else f"jobs {numbers} are"
     print(f"{told} pending again; next: slicer queue {quote(file)} --log-dir {quote(log_dir)}")
-
-
-def _chosen(failed: Iterable[JobState], words: tuple[str, ...]) -> list[JobState]:
-    """The jobs that the words name, or all. Raises UsageError."""
-    found = sorted(failed, key=lambda state: state.no)
-    for word in words:
-        if not any(word in (str(state.no), state.name) for state in found):
-            raise UsageError(f"no job of this number or name has failed: {word!r:.60}", where="JOB")
-    return [state for state in found if not words or {str(state.no), state.name} & set(words)]

@@ -156,7 +156,11 @@ def command(
 
     Ctrl-C once: nothing new is started, and what runs is waited for. Twice: it is ended.
     """
-    environ = _environment(sim, sim_vram)
+    if sim is None and sim_vram is not None:
+        raise UsageError("there are no simulated GPUs", where="--sim-vram", hint="add --sim N")
+    if sim is not None:  # for this process and the jobs
+        os.environ["SLICER_SIM"] = spec_of(sim, sim_vram)
+    environ = dict(os.environ)
     options = Options(jobs_file=file, **said)
     _say_doubts(file)
     if detaches:
@@ -177,15 +181,6 @@ def _say_doubts(file: str) -> None:
     if found:
         more = f" (and {counted(len(found) - 1, 'line')} more)" if found[1:] else ""
         say.line(f"{found[0]}{more}")
-
-
-def _environment(sim: int | None, sizes: str | None) -> dict[str, str]:
-    """Our environment; --sim puts SLICER_SIM into it, for this process and the jobs."""
-    if sim is None and sizes is not None:
-        raise UsageError("there are no simulated GPUs", where="--sim-vram", hint="add --sim N")
-    if sim is not None:
-        os.environ["SLICER_SIM"] = spec_of(sim, sizes)
-    return dict(os.environ)
 
 
 def _run(options: Options, environ: dict[str, str], *, as_json: bool, quiet: bool) -> int:

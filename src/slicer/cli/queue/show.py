@@ -1,22 +1,19 @@
-"""How a queue is shown: as a board on a terminal, as lines of text, or as lines of JSON."""
+"""Shows a queue as a board on a terminal, as lines of text, or as lines of JSON."""
 
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, TextIO
+from collections.abc import Callable
+from typing import TextIO
 
 from slicer.cli.queue.sink import Sink
+from slicer.queue.events import Renderer
+from slicer.queue.model import Board, Event
 from slicer.queue.show import event_text
 from slicer.queue.show.summary import summary_lines
 from slicer.text import clock
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from slicer.queue.events import Renderer
-    from slicer.queue.model import Board, Event
-
-    Encode = Callable[[Event], str | None]  # an event as a line, or lines; None: it is not worth one
+Encode = Callable[[Event], str | None]  # an event as a line, or lines; None: it is not worth one
 
 _DUMB = ("", "dumb", "unknown")
 
@@ -27,18 +24,14 @@ def choose(*, as_json: bool, verbose: bool, stdout: TextIO, quiet: bool = False)
     ``quiet``: only lines about problems. ``verbose``: the growth of the jobs' memory, too.
     """
     if as_json:
-        return _Lines(stdout, _json(verbose))
+        from slicer.queue.show.event_json import encode
+
+        return _Lines(stdout, lambda event: encode(event) if verbose or event.kind != "usage" else None)
     if quiet or not stdout.isatty() or os.environ.get("TERM", "") in _DUMB:
         return _Lines(stdout, _text(verbose, quiet))
     from slicer.cli.queue.live import Live
 
     return Live(stdout, verbose=verbose)
-
-
-def _json(verbose: bool) -> Encode:
-    from slicer.queue.show.event_json import encode
-
-    return lambda event: encode(event) if verbose or event.kind != "usage" else None
 
 
 def _text(verbose: bool, quiet: bool) -> Encode:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import stat
 import sys
-from typing import TYPE_CHECKING
 
 import click
 
@@ -16,10 +15,8 @@ from slicer.queue.file import jobs_file, suggest
 from slicer.queue.file.jobs_file import JobsFileError
 from slicer.queue.state import folding
 from slicer.queue.state.journal import Journal
+from slicer.state.directory import Directory
 from slicer.state.named_file import open_named
-
-if TYPE_CHECKING:
-    from slicer.state.directory import Directory
 
 
 @click.command(
@@ -94,25 +91,21 @@ def _opened(file: str) -> tuple[Directory, str, int]:
 def _replace(folder: Directory, name: str, read: int, data: bytes) -> None:
     """Put ``data`` in the place of what was read, whole or not at all. Raises JobsFileError, StateError."""
     try:
-        _write_beside(folder, name, read, data)
+        before = os.fstat(read)
+        temporary = f"{name}.{os.urandom(4).hex()}.tmp"
+        with open(folder.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL), "wb") as out:
+            try:
+                out.write(data)
+                out.flush()
+                if before.st_uid != os.geteuid() or before.st_gid != os.getegid():
+                    os.fchown(out.fileno(), before.st_uid, before.st_gid)
+                os.fchmod(out.fileno(), before.st_mode & 0o777)
+                os.fsync(out.fileno())
+                if not os.path.samestat(before, folder.lstat(name)):
+                    raise JobsFileError("was replaced meanwhile", name=name, hint="try it again")
+                folder.rename(temporary, folder, name)
+            except BaseException:
+                folder.unlink(temporary)
+                raise
     except OSError as error:
         raise StateError(f"cannot be changed: {error.strerror}", where=f"{folder.path}/{name}") from error
-
-
-def _write_beside(folder: Directory, name: str, read: int, data: bytes) -> None:
-    before = os.fstat(read)
-    temporary = f"{name}.{os.urandom(4).hex()}.tmp"
-    with open(folder.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL), "wb") as out:
-        try:
-            out.write(data)
-            out.flush()
-            if before.st_uid != os.geteuid() or before.st_gid != os.getegid():
-                os.fchown(out.fileno(), before.st_uid, before.st_gid)
-            os.fchmod(out.fileno(), before.st_mode & 0o777)
-            os.fsync(out.fileno())
-            if not os.path.samestat(before, folder.lstat(name)):
-                raise JobsFileError("was replaced meanwhile", name=name, hint="try it again")
-            folder.rename(temporary, folder, name)
-        except BaseException:
-            folder.unlink(temporary)
-            raise

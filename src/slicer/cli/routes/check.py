@@ -3,30 +3,24 @@
 from __future__ import annotations
 
 import shutil
+from typing import Any
 
 import click
 
-from slicer.cli import complete, output
-from slicer.cli.output import Column
+from slicer.cli import common, complete, output
 from slicer.cli.routes import loading
 from slicer.columns import BAD, FAINT, GOOD, WARNING, Line
+from slicer.config.profiles import Config
+from slicer.config.routes import Route
 from slicer.errors import EX_OK
+from slicer.model import Gpu
 from slicer.quantity import format_mib, format_size
 from slicer.record import as_dict, replace
 from slicer.route import budget, headroom
 from slicer.route.asking import FFPROBE
+from slicer.route.budget import Worksheet
 from slicer.route.probing import programs
 from slicer.text import counted
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-    from typing import Any
-
-    from slicer.config.profiles import Config
-    from slicer.config.routes import Route
-    from slicer.model import Gpu
-    from slicer.route.budget import Share, Worksheet
 
 _EX_PROBLEM = 1
 
@@ -63,7 +57,7 @@ def command(outer_json: bool, name: str | None, as_json: bool) -> int:
 
     Whether the programs of its probes are there is checked, too.
     """
-    config = loading.config()
+    config = common.config()
     routes = loading.routes(config, name)
     parts = [part for each in routes.values() for part in each.destinations]
     gpus = loading.gpus() if any(part.mode == "gpu" for part in parts) else ()
@@ -74,13 +68,13 @@ def command(outer_json: bool, name: str | None, as_json: bool) -> int:
         output.show_json({"routes": routes_json, "needed_together_bytes": needed})
     elif not found:
         output.show([loading.NO_ROUTES])
-    for number, (route, sheet, missing) in enumerate(found):
-        if not (as_json or outer_json):
-            output.show([*([Line("")] if number else []), *lines(route, sheet, missing)], cuts=False)
-    has = config.host.memory_bytes
-    if not (as_json or outer_json) and len(found) > 1 and needed > has:
-        told = f"all routes together: {format_size(needed)} of memory, and the machine has {format_size(has)}"
-        output.show([Line(""), Line(told, WARNING)], cuts=False)
+    else:
+        shown = [line for each in found for line in (Line(""), *lines(*each))][1:]
+        has = config.host.memory_bytes
+        if len(found) > 1 and needed > has:
+            told = f"{format_size(needed)} of memory, and the machine has {format_size(has)}"
+            shown += [Line(""), Line(f"all routes together: {told}", WARNING)]
+        output.show(shown, cuts=False)
     return _EX_PROBLEM if any(sheet.problems or missing for _, sheet, missing in found) else EX_OK
 
 
@@ -100,10 +94,10 @@ def lines(route: Route, sheet: Worksheet, missing: tuple[str, ...]) -> list[Line
     is_well = not sheet.problems and not missing
     told = "fits" if is_well else counted(len(sheet.problems) + len(missing), "problem")
     made = [Line(f"{sheet.route}: {told}", GOOD if is_well else BAD), Line("")]
-    made += _indented(_jobs(sheet))
+    made += output.indented(_jobs(sheet))
     if sheet.gpus:
-        made += [Line(""), *_indented(_gpus(sheet))]
-    made += [Line(""), *_indented(_memory(sheet))]
+        made += [Line(""), *output.indented(_gpus(sheet))]
+    made += [Line(""), *output.indented(_memory(sheet))]
     made += [Line(f"  note: {note}", FAINT) for note in sheet.notes]
     made += [Line(f"  problem: {problem}", BAD) for problem in sheet.problems]
     for program in missing:
@@ -112,37 +106,22 @@ def lines(route: Route, sheet: Worksheet, missing: tuple[str, ...]) -> list[Line
     return made
 
 
-def _indented(lines: Iterable[Line]) -> list[Line]:
-    return [Line(f"  {line.text}", line.style) for line in lines]
-
-
 def _jobs(sheet: Worksheet) -> list[Line]:
-    columns = (
-        Column("TO", cap=24), Column("JOBS", right=True), Column("LIMITED BY"), Column("GPUS", right=True),
-        Column("VRAM", right=True), Column("MEMORYMAX", right=True), Column("ALL", right=True),
-        Column("SUGGESTED", right=True), Column("FROM"),
-    )  # fmt: skip
+    heads = "TO<24 | JOBS> | LIMITED BY | GPUS> | VRAM> | MEMORYMAX> | ALL> | SUGGESTED> | FROM"
     rows = []
     for each in sheet.shares:
         together = None if each.memory_bytes is None or each.jobs is None else each.memory_bytes * each.jobs
         rows.append((
             each.name, "any" if each.jobs is None else str(each.jobs), each.limited_by or "-",
-            str(each.gpus or "-"), _vram(each),
+            str(each.gpus or "-"),
+            "whole" if each.gpus and each.vram_mib is None else format_mib(each.vram_mib),
             "none" if each.memory_bytes is None else format_size(each.memory_bytes), format_size(together),
             format_size(each.suggested_bytes), each.memory_source or "-",
         ))  # fmt: skip
-    return output.table(columns, rows)
-
-
-def _vram(share: Share) -> str:
-    return "whole" if share.gpus and share.vram_mib is None else format_mib(share.vram_mib)
+    return output.table(heads, rows)
 
 
 def _gpus(sheet: Worksheet) -> list[Line]:
-    columns = (
-        Column("GPU", right=True), Column("HAS", right=True), Column("JOBS"), Column("LEFT", right=True),
-        Column("NAME"),
-    )  # fmt: skip
     rows = [
         (
             str(each.index), format_mib(each.total_mib),
@@ -151,12 +130,11 @@ def _gpus(sheet: Worksheet) -> list[Line]:
         )
         for each in sheet.gpus
     ]  # fmt: skip
-    return output.table(columns, rows)
+    return output.table("GPU> | HAS> | JOBS | LEFT> | NAME", rows)
 
 
 def _memory(sheet: Worksheet) -> list[Line]:
     """The sum, as on paper."""
-    columns = (Column("MEMORY", right=True), Column(""))
     rows = [(format_size(sheet.machine_bytes), "this machine")]
     for each in sheet.shares:
         if each.is_declared and each.jobs and each.memory_bytes:
@@ -167,14 +145,12 @@ def _memory(sheet: Worksheet) -> list[Line]:
     word = "left" if sheet.left_bytes >= 0 else "missing"
     sign = "" if sheet.left_bytes >= 0 else "-"
     rows.append((f"{sign}{format_size(abs(sheet.left_bytes))}", word))
-    return output.table(columns, rows)
+    return output.table("MEMORY> | ", rows)
 
 
 def _json(sheet: Worksheet, missing: tuple[str, ...]) -> dict[str, Any]:
     data = as_dict(sheet)
-    data["shares"] = [as_dict(each) for each in sheet.shares]
     data["gpus"] = [{**as_dict(each), "jobs": dict(each.jobs)} for each in sheet.gpus]
-    data["problems"], data["notes"] = list(sheet.problems), list(sheet.notes)
-    data["missing_programs"] = list(missing)
+    data["missing_programs"] = missing
     data["fits"] = not sheet.problems and not missing
     return data

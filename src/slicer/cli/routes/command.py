@@ -3,25 +3,21 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
+from typing import Any
 
 import click
 
-from slicer.cli import output
+from slicer.cli import common, output
 from slicer.cli.lazy import LazyGroup
-from slicer.cli.output import Column
 from slicer.cli.routes import loading
 from slicer.columns import Line
 from slicer.config import metrics
+from slicer.config.routes import Destination, Route
 from slicer.quantity import format_mib, format_size
 from slicer.record import as_dict
 from slicer.route.deciding import destination_text
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-    from typing import Any
-
-    from slicer.config.routes import Destination, Route
 
 @click.group(
     "routes",
@@ -50,7 +46,7 @@ def command(ctx: click.Context, as_json: bool) -> None:
     if ctx.invoked_subcommand is not None:
         ctx.obj = as_json  # slicer routes --json stats
         return
-    routes = tuple(loading.routes(loading.config()).values())
+    routes = tuple(loading.routes(common.config()).values())
     running = loading.running_jobs(os.environ)
     if as_json:
         output.show_json({"routes": [route_json(route, running) for route in routes]})
@@ -62,32 +58,19 @@ def command(ctx: click.Context, as_json: bool) -> None:
 
 def table(routes: Iterable[Route], running: dict[str, int] | None) -> list[Line]:
     """One line a destination. ``running`` counts jobs by slot; None: the ledger cannot be read."""
-    columns = (
-        Column("ROUTE", cap=24), Column("MEASURES", cap=24), Column("TO", cap=20), Column("TAKES"),
-        Column("RUN", right=True), Column("AT ONCE", right=True), Column("VRAM", right=True),
-        Column("MEMORY", right=True), Column("PROFILE", cap=20), Column("IF BUSY"),
-    )  # fmt: skip
+    first, last = "ROUTE<24 | MEASURES<24 | TO<20 | TAKES", "VRAM> | MEMORY> | PROFILE<20 | IF BUSY"
     rows = []
     for route in routes:
         measures = ", ".join(probe.kind for probe in route.probes) or "nothing"
         for number, part in enumerate(route.destinations):
-            first = (route.name, measures) if number == 0 else ("", "")
-            rows.append((*first, *_cells(route, part, running)))
-    return output.table(columns, rows)
-
-
-def _cells(route: Route, part: Destination, running: dict[str, int] | None) -> tuple[str, ...]:
-    count = "-" if running is None or not part.slot else str(running.get(part.slot, 0))
-    return (
-        destination_text(part),
-        takes(route, part),
-        count,
-        "-" if part.max_jobs is None else str(part.max_jobs),
-        format_mib(part.vram_mib),
-        format_size(part.memory_bytes),
-        part.profile,
-        f"fail, exit {part.exit_code}" if part.on_busy == "fail" else part.on_busy,
-    )
+            count = "-" if running is None or not part.slot else str(running.get(part.slot, 0))
+            rows.append((
+                "" if number else route.name, "" if number else measures, destination_text(part),
+                takes(route, part), count, "-" if part.max_jobs is None else str(part.max_jobs),
+                format_mib(part.vram_mib), format_size(part.memory_bytes), part.profile,
+                f"fail, exit {part.exit_code}" if part.on_busy == "fail" else part.on_busy,
+            ))  # fmt: skip
+    return output.table(f"{first} | RUN> | AT ONCE> | {last}", rows)
 
 
 def takes(route: Route, part: Destination) -> str:
@@ -102,7 +85,6 @@ def takes(route: Route, part: Destination) -> str:
 def route_json(route: Route, running: dict[str, int] | None) -> dict[str, Any]:
     """A route in JSON's types: the records' own fields, and how many jobs of a slot run."""
     data = as_dict(route)
-    data["probes"] = [as_dict(probe) for probe in route.probes]
     data["destinations"] = [
         {
             **as_dict(part),

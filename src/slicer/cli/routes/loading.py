@@ -1,37 +1,22 @@
-"""What the commands about routes read: the configuration, the ledger, the history, the GPUs."""
+"""Reads routes, the ledger, the history and the GPUs for the commands about routes."""
 
 from __future__ import annotations
 
-import os
+from collections.abc import Mapping
 
 from slicer.cli import say
 from slicer.columns import Line
-from slicer.config import profiles
 from slicer.config import routes as config_routes
+from slicer.config.profiles import Config
+from slicer.config.routes import Route
 from slicer.errors import GpuError, SlicerError
+from slicer.model import Gpu
 from slicer.outcome import decisions
+from slicer.outcome.decisions import PastDecision
 from slicer.outcome.history import default_path
 from slicer.placement.capacity import held_slots
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from slicer.config.profiles import Config
-    from slicer.config.routes import Destination, Route
-    from slicer.model import Gpu
-    from slicer.outcome.decisions import PastDecision
-
-
 NO_ROUTES = Line("No routes. A configuration file describes one as [routes.NAME], see slicer.toml(5).")
-
-
-def config() -> Config:
-    """The configuration; its warnings are said."""
-    found = profiles.load(os.environ, profiles.host())
-    for warning in found.warnings:
-        say.line(warning)
-    return found
 
 
 def routes(found: Config, name: str | None = None) -> dict[str, Route]:
@@ -61,22 +46,8 @@ def gpus() -> tuple[Gpu, ...] | None:
         return None
 
 
-def vram_of(found: Config, destination: Destination) -> int | None:
-    """How much memory of a GPU one job may use, in MiB; None where nobody says it.
-
-    That is what the route or its profile declares, else all of the smallest GPU.
-    """
-    if destination.vram_mib is not None:
-        return destination.vram_mib
-    declared = found.profile(destination.profile).vram_mib
-    if declared is not None:
-        return declared
-    totals = [gpu.memory_mib for gpu in gpus() or () if gpu.memory_mib]
-    return min(totals, default=None)
-
-
 def running_jobs(environ: Mapping[str, str]) -> dict[str, int] | None:
-    """How many of each slot are held now; None where the ledger cannot be read, which is said."""
+    """The number of held slots by name. None if the ledger cannot be read, which is said."""
     from slicer.ledger.status import existing_ledger
 
     try:

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable
+from typing import Any
 
 import click
 
-from slicer.cli import complete, output
+from slicer.cli import common, complete, output
 from slicer.cli.output import Column
 from slicer.cli.routes import loading
 from slicer.cli.routes.suggest import suggestion_for
-from slicer.cli.since import since as began_since
 from slicer.columns import FAINT, WARNING, Line
+from slicer.config.profiles import Config
+from slicer.config.routes import Route
+from slicer.outcome.decisions import PastDecision
 from slicer.quantity import format_duration, format_mib, format_size
 from slicer.record import as_dict
 from slicer.route import hints as route_hints
@@ -20,16 +24,7 @@ from slicer.route.hints import Facts, Hint
 from slicer.route.stats import Count, DestinationStats, RouteStats, Spread
 from slicer.text import counted, one_line
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-    from typing import Any
-
-    from slicer.config.profiles import Config
-    from slicer.config.routes import Route
-    from slicer.outcome.decisions import PastDecision
-
-    Found = tuple[RouteStats, tuple[Hint, ...]]
+Found = tuple[RouteStats, tuple[Hint, ...]]
 
 
 @click.command(
@@ -63,15 +58,16 @@ def command(outer_json: bool, name: str | None, since: str | None, as_json: bool
 
     With NAME: that route alone, by its destinations.
     """
-    after = began_since(since)
-    config = loading.config()
+    after = common.since(since)
+    config = common.config()
     past = loading.past(name, after)
     # What the configuration knows no more has its figures still.
     routes = loading.routes(config, name if name is not None and not past else None)
-    found = [
-        (stats.summary(each, rows, _order(routes.get(each))), _hints(config, routes.get(each), rows))
-        for each, rows in sorted(stats.by_route(past).items())
-    ]
+    found = []
+    for each, rows in sorted(stats.by_route(past).items()):
+        route = routes.get(each)
+        order = tuple(part.name for part in route.destinations) if route else ()
+        found.append((stats.summary(each, rows, order), _hints(config, route, rows)))
     if as_json or outer_json:
         output.show_json({"routes": [_json(*each, each[0].route in routes) for each in found]})
     elif not found:
@@ -83,10 +79,6 @@ def command(outer_json: bool, name: str | None, since: str | None, as_json: bool
         output.show(hint_lines(found), cuts=False)
 
 
-def _order(route: Route | None) -> tuple[str, ...]:
-    return tuple(each.name for each in route.destinations) if route else ()
-
-
 def _hints(config: Config, route: Route | None, past: list[PastDecision]) -> tuple[Hint, ...]:
     if route is None:
         return ()
@@ -96,9 +88,7 @@ def _hints(config: Config, route: Route | None, past: list[PastDecision]) -> tup
 
 
 def table(found: Iterable[RouteStats]) -> list[Line]:
-    """One line a route."""
-    titles = ("CALLS", "INPUTS", "GPU", "CPU", "FALLBACK", "BLOCKED", "TOO BIG", "ERRORS", "WAITED", "95%")
-    columns = (Column("ROUTE", cap=24), *(Column(title, right=True) for title in titles))
+    counts = "CALLS> | INPUTS> | GPU> | CPU> | FALLBACK> | BLOCKED> | TOO BIG> | ERRORS>"
     rows = [
         (
             each.route, str(each.calls.calls), str(each.calls.inputs),
@@ -107,7 +97,7 @@ def table(found: Iterable[RouteStats]) -> list[Line]:
         )
         for each in found
     ]  # fmt: skip
-    return output.table(columns, rows)
+    return output.table(f"ROUTE<24 | {counts} | WAITED> | 95%>", rows)
 
 
 def _calls(count: Count) -> str:
@@ -139,7 +129,7 @@ _FACTS = (
 
 
 def _facts(found: DestinationStats) -> tuple[str, ...]:
-    """What became of a destination's jobs, in the order of _FACTS."""
+    """A destination's figures, in the order of _FACTS."""
     return (
         *_both(found.started), _calls(found.fallback), *_both(found.blocked), str(found.ran_out or "-"),
         str(found.failed or "-"), *_spread(found.waited), *_spread(found.wall),

@@ -2,28 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 import click
 
-from slicer.cli import complete, output
+from slicer.cli import common, complete, output
 from slicer.cli.routes import loading
-from slicer.cli.since import since as began_since
 from slicer.columns import FAINT, GOOD, WARNING, Line
 from slicer.config import metrics
+from slicer.config.profiles import Config
+from slicer.config.routes import Destination, Route
 from slicer.errors import EX_OK, SlicerError, UsageError
+from slicer.outcome.decisions import PastDecision
 from slicer.quantity import MIB_TEXT, QuantityError, format_mib, parse_mib
 from slicer.record import as_dict
 from slicer.route import suggestion
 from slicer.route.suggestion import DEFAULT_MARGIN_PERCENT, Suggestion, bounding_probe, suggest
 from slicer.text import counted
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from typing import Any
-
-    from slicer.config.profiles import Config
-    from slicer.config.routes import Destination, Route
-    from slicer.outcome.decisions import PastDecision
 
 _EX_NOTHING = 1
 _FORMATS = (".png", ".svg", ".html")
@@ -74,12 +70,12 @@ def command(
     if plot is not None and not plot.lower().endswith(_FORMATS):
         ends = ", ".join(_FORMATS)
         raise UsageError(f"expected a name that ends in {ends}, not {plot!r:.60}", where="--plot")
-    config = loading.config()
+    config = common.config()
     route = loading.routes(config, name)[name]
     parts = _gpu_parts(route, to)
     if plot is not None and len(parts) > 1:
         raise UsageError("a plot shows one destination", hint=f"add --to {parts[0].name}")
-    past = loading.past(name, began_since(since))
+    past = loading.past(name, common.since(since))
     found = [_found(config, route, part, past, given_mib, margin_percent, number) for part in parts]
     if plot is not None:
         from slicer.cli.routes.plot import write
@@ -148,7 +144,11 @@ def suggestion_for(
 
     None where nobody says how much that is. Without ``probe`` it is the one that bounds the destination.
     """
-    usable_mib = loading.vram_of(config, part) if vram_mib is None else vram_mib
+    usable_mib = part.vram_mib if vram_mib is None else vram_mib
+    if usable_mib is None:
+        usable_mib = config.profile(part.profile).vram_mib
+    if usable_mib is None:
+        usable_mib = min((gpu.memory_mib for gpu in loading.gpus() or () if gpu.memory_mib), default=None)
     if usable_mib is None:
         return None
     number = bounding_probe(part) if probe is None else probe
@@ -156,7 +156,6 @@ def suggestion_for(
 
 
 def lines(route: Route, found: Suggestion) -> list[Line]:
-    """A suggestion for people."""
     (_, head), *rest = facts(found)
     style = WARNING if found.threshold is None else GOOD
     made = [Line(f"{route.name}, {found.destination}: {head}", style)]
@@ -216,9 +215,5 @@ def _json(found: Suggestion) -> dict[str, Any]:
     data = as_dict(found)
     data["probe"] = found.probe + 1
     data["limit_mib"] = round(found.limit_mib, 1)
-    data["config"], data["notes"] = list(found.config), list(found.notes)
-    data["line"] = None if found.line is None else as_dict(found.line)
     data["points"] = [{**as_dict(point), "peak_mib": point.peak_mib or None} for point in found.points]
     return data
-
-

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 
 from slicer.config import profiles, serve
+from slicer.config.build import builtin_profiles
 from slicer.errors import SlicerError
 from slicer.model import CPU
 from slicer.record import record
@@ -51,7 +52,7 @@ def gather(environ: Mapping[str, str]) -> ConfigurationFacts:
         place = error.where if is_no_file else ""
         return ConfigurationFacts(f"{where}{error.message}", error.hint, (), (), "", (), place)
     served = tuple(each.kind for each in servers.values() if not each.command)
-    built_in = len(profiles.builtin_profiles(config.host, config.slots[CPU]))
+    built_in = len(builtin_profiles(config.host, config.slots[CPU]))
     return ConfigurationFacts(
         error="", hint="", warnings=config.warnings,
         profiles=tuple(_profile(config, name) for name in config.names()),

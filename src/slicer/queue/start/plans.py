@@ -97,8 +97,7 @@ class Plans:
             profile = replace(profile, env={**profile.env, **dict(said.env)})
         invocation = Invocation(
             command=(_SHELL, "-c", entry.command), profile=profile.name, overrides=Overrides(),
-            expect_s=None, name=said.name or self.label(no), wait=True,
-            backend=self._options.backend, exec=False, journal=False, outcome_path="", queue=self._path,
+            name=said.name or self.label(no), backend=self._options.backend, queue=self._path,
         )  # fmt: skip
         plan = Plan(
             invocation=invocation, config=self.config, profile=profile, host=self._host, program=_SHELL,

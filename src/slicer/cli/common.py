@@ -1,11 +1,22 @@
-"""The option ``--since`` of the commands that look back."""
+"""Shared by several commands: reading the configuration, and the value of ``--since``."""
 
 from __future__ import annotations
 
+import os
 import time
 
+from slicer.cli import say
+from slicer.config.profiles import Config, host, load
 from slicer.errors import UsageError
 from slicer.quantity import QuantityError, parse_duration
+
+
+def config() -> Config:
+    """The configuration; its warnings are said."""
+    found = load(os.environ, host())
+    for warning in found.warnings:
+        say.line(warning)
+    return found
 
 
 def since(text: str | None) -> float | None:
