@@ -18,7 +18,7 @@ pytestmark = [pytest.mark.systemd, pytest.mark.core]
 
 # It is a daemon by then: its parent has ended.
 LEAVES = """
-systemd-run --user --scope --quiet sh -c 'echo $$ > {note}; exec sleep infinity' &
+systemd-run --user --scope --quiet {options} sh -c 'echo $$ > {note}; exec sleep infinity' &
 while ! [ -s {note} ]; do sleep 0.05; done
 tail -n1 /proc/$(cat {note})/cgroup
 """
@@ -34,14 +34,16 @@ def is_alive(note: Path) -> bool:
     return os.path.exists(f"/proc/{note.read_text().strip()}")
 
 
+@pytest.mark.parametrize("unit", ["away.scope", "slicer-0123456789ab.scope"])
 def test_who_leaves_the_scope_is_the_jobs_and_holds_its_lease(  # K2, S13
-    slicer: Slicer, alice: User, bob: User
+    slicer: Slicer, alice: User, bob: User, unit: str
 ) -> None:
     note = slicer.directory / "pid"
-    job = slicer.start("-p", "heavy", "--linger", "--", "sh", "-c", LEAVES.format(note=note), via=alice.via)
+    script = LEAVES.format(note=note, options=f"--unit={unit}")
+    job = slicer.start("-p", "heavy", "--linger", "--", "sh", "-c", script, via=alice.via)
     left = until(lambda: job.stdout, "it has left")
     assert f"/user@{alice.uid}.service/" in left
-    assert "slicer-" not in left
+    assert left.strip().endswith(f"/{unit}")
     # The command has ended by then, or soon: what it left behind is waited for.
     until(lambda: len(slicer.command("status", via=bob.via).stdout.splitlines()) > 1, "the job is shown")
     for _ in range(3):
@@ -53,7 +55,8 @@ def test_who_leaves_the_scope_is_the_jobs_and_holds_its_lease(  # K2, S13
 
 def test_who_leaves_the_scope_ends_with_the_job(slicer: Slicer, alice: User) -> None:  # S13
     note = slicer.directory / "pid"
-    done = slicer.run("-p", "heavy", "--", "sh", "-c", LEAVES.format(note=note), via=alice.via)
+    script = LEAVES.format(note=note, options="")
+    done = slicer.run("-p", "heavy", "--", "sh", "-c", script, via=alice.via)
     assert done.code == 0
     assert f"/user@{alice.uid}.service/" in done.stdout
     assert not is_alive(note)

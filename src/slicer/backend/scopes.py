@@ -15,9 +15,15 @@ if TYPE_CHECKING:
     from slicer.model import BackendName, Manager, ScopeSpec
 
 
-def _has_scope(pid: int) -> bool:
-    """Whether a process is in the scope of a job, which may be another one that was started in ours."""
-    return any(map(is_job_scope, cgroup.of(pid).split("/")))
+_USERS = "/user@"  # in the path of what a user's own manager runs
+
+
+def is_of_another(there: str, own: str) -> bool:
+    """Whether a process in the cgroup ``there`` is of another job, started in the job in ``own``. Pure.
+
+    A user's manager gives a scope any name that the user wants. So it tells nothing where jobs are the system's.
+    """
+    return any(map(is_job_scope, there.split("/"))) and (_USERS in own or _USERS not in there)
 
 
 class ScopeBackend:
@@ -39,7 +45,8 @@ class ScopeBackend:
         def living() -> list[int]:
             found = dict.fromkeys(cgroup.processes(directory))
             if proc.has_children():
-                found.update(dict.fromkeys(pid for pid in proc.descendants(own) if not _has_scope(pid)))
+                below = proc.descendants(own)
+                found.update((pid, None) for pid in below if not is_of_another(cgroup.of(pid), cgroup_name))
             return [pid for pid in found if pid not in (own, besides)]
 
         return living
