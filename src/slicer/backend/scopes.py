@@ -21,7 +21,7 @@ _USERS = "/user@"  # in the path of what a user's own manager runs
 def is_of_another(there: str, own: str) -> bool:
     """Whether a process in the cgroup ``there`` is of another job, started in the job in ``own``. Pure.
 
-    A user's manager gives a scope any name that the user wants. So it tells nothing where jobs are the system's.
+    A user's manager names scopes as the user wants. So it tells nothing where jobs are the system's.
     """
     return any(map(is_job_scope, there.split("/"))) and (_USERS in own or _USERS not in there)
 
