@@ -284,7 +284,7 @@ def test_a_running_server_is_unloaded_and_the_driver_asked(serve: ServeBox) -> N
     serve.start()
     assert serve.answer(BODY)[0] == 200
     assert serve.jobs() == ["serve:ollama"]
-    serve.reaches("ollama", "ready")  # it is written down up to 0.2 s late
+    serve.reaches("ollama", "ready")  # it is written down a moment later
     serve.reaches("ollama", "stopped")
     assert serve.used_mib() == 0
     assert len(serve.events("ollama", "unloaded")) == 1

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from slicer.config.serve import Server
 
 _LEAVES_AFTER_S = 30.0  # without a server in use and a connection, where systemd's socket can start it again
-_BETWEEN_NOTES_S = 0.2
+_BETWEEN_NOTES_S = 0.05
 _BETWEEN_TRIMS_S = 60.0
 _LISTEN_VARIABLES = ("LISTEN_PID", "LISTEN_FDS", "LISTEN_FDNAMES")
 
