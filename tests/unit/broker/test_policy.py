@@ -10,11 +10,20 @@ import pytest
 from slicer.broker.protocol.messages import GroupStanding, UsageRow
 from slicer.broker.rules.allowance import Allowance, check, may_force, taken, too_many_waiting
 from slicer.broker.rules.order import ordered
-from slicer.broker.rules.policy import NO_CAP, NO_POLICY, Caps, Policy, Together
-from slicer.broker.rules.resolve import account_of, caps_of, rule_of, weight_of, word_of
-from slicer.broker.rules.shares import Shares, gpu_rate, shares_of, used_rate
+from slicer.broker.rules.policy import (
+    NO_CAP,
+    NO_POLICY,
+    Caps,
+    Policy,
+    Together,
+    account_of,
+    caps_of,
+    rule_of,
+    weight_of,
+    word_of,
+)
+from slicer.broker.rules.shares import Running, Shares, gpu_rate, shares_of, used_rate, with_running
 from slicer.broker.rules.standing import groups, passing, standings, why_behind
-from slicer.broker.rules.usage import Running, with_running
 from slicer.broker.server.names import Names, ask_services
 from slicer.broker.server.policy_file import PolicyFile, load
 from slicer.errors import ConfigError, NotAllowedError

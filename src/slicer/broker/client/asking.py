@@ -12,8 +12,7 @@ import time
 
 from slicer import faults
 from slicer.broker.client.calls import ask
-from slicer.broker.client.connection import ANSWER_S, Connection, Lost
-from slicer.broker.client.failures import HINT, GoneError, failure_of
+from slicer.broker.client.connection import ANSWER_S, HINT, Connection, GoneError, Lost, failure_of
 from slicer.broker.protocol.messages import Acquire, Granted, Preview, Release, Waiting
 from slicer.broker.protocol.wire import ErrorReply
 from slicer.errors import BackendError, BrokerError, BusyError, RequestCancelled
@@ -331,4 +330,3 @@ def preview(path: str, prepared: PreparedRequest) -> tuple[str, ...] | Busy:
     )  # fmt: skip
     found: Previewed = ask(path, call)
     return found.gpus if found.busy is None else replace(found.busy, why=found.why or found.busy.why)
-

@@ -8,8 +8,7 @@ from __future__ import annotations
 from slicer.backend import changes_of
 from slicer.backend.scopes import ScopeBackend
 from slicer.broker.client.calls import ask
-from slicer.broker.client.connection import Connection, Lost
-from slicer.broker.client.failures import HINT, failure_of
+from slicer.broker.client.connection import HINT, Connection, Lost, failure_of
 from slicer.broker.protocol.messages import Start, Stop
 from slicer.broker.protocol.wire import ErrorReply
 from slicer.errors import BackendError, BrokerError, RefusedError

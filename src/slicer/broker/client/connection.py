@@ -11,17 +11,31 @@ import sys
 import time
 
 from slicer.broker import SOCKET
-from slicer.broker.client.failures import HINT
 from slicer.broker.protocol import wire
-from slicer.errors import BrokerError
+from slicer.errors import (
+    BackendError,
+    BrokerError,
+    BusyError,
+    DeadlockError,
+    InfeasibleError,
+    NoGpu,
+    NotAllowedError,
+    RefusedError,
+    SlicerError,
+    TooManyError,
+)
 from slicer.kernel.signals import signal
 from slicer.kernel.sleep import until_readable
+from slicer.record import replace
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
+    from slicer.broker.protocol.wire import ErrorReply
+
+HINT = "see systemctl status slicer-broker.socket slicer-broker.service"
 ANSWER_S = 5.0  # how long a broker that works may take for its first answer
 _FRESH_S = 5.0  # the broker leaves whoever says nothing for 10 s
 _CHUNK = 65536
@@ -219,3 +233,40 @@ class Connection:
             return self._received(sock) if until_readable([sock.fileno()], None, self._mask) else b""
         except ConnectionResetError:
             return b""
+
+
+class GoneError(BackendError):
+    """The broker knows no such job of ours, or not any more."""
+
+
+_KINDS: dict[str, type[SlicerError]] = {
+    "Infeasible": InfeasibleError,
+    "NotAllowed": NotAllowedError,
+    "RefusedLimit": RefusedError,
+    "BadProcess": BackendError,
+    "NoSuchJob": GoneError,
+    "JobExists": BackendError,
+    "Deadlock": DeadlockError,
+    "TooMany": TooManyError,
+}
+_NO_GPU_REASONS = (
+    "no-pynvml", "no-library", "no-driver", "driver-mismatch", "no-devices", "permission", "fenced",
+)  # fmt: skip
+
+
+def failure_of(reply: ErrorReply, waited_s: float | None = None) -> SlicerError:
+    """What to raise for an error of the broker. ``waited_s``: how long the request waited; None: not at all.
+
+    An error that this slicer does not know is one of a broker that does not work for it.
+    """
+    if reply.name == "Busy" and reply.busy is not None:
+        busy = replace(reply.busy, why=reply.busy.why or reply.hint)  # what the policy has to do with it
+        return BusyError(busy, waited_s=waited_s)
+    if reply.name == "NoGpu":
+        reason = reply.reason if reply.reason in _NO_GPU_REASONS else "no-driver"
+        return NoGpu(reason, reply.message, hint=reply.hint)  # type: ignore[arg-type]
+    kind = _KINDS.get(reply.name)
+    if kind is not None:
+        return kind(reply.message, where=reply.where, hint=reply.hint)
+    message = reply.message or reply.name
+    return BrokerError(f"the broker says: {message}", where=reply.where, hint=reply.hint or HINT)

@@ -5,8 +5,7 @@ from __future__ import annotations
 import os
 
 from slicer.backend import broker_socket
-from slicer.broker.client.connection import Connection
-from slicer.broker.client.failures import failure_of
+from slicer.broker.client.connection import Connection, failure_of
 from slicer.broker.protocol.messages import Look
 from slicer.broker.protocol.wire import ErrorReply
 from slicer.errors import BrokerError, GpuError

@@ -7,27 +7,25 @@ of a group may hold only so much together, it does from theirs, too.
 
 from __future__ import annotations
 
-from slicer.broker.rules.resolve import rule_of, together_of
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TypeVar
+
+from slicer.broker.rules.policy import Policy, Rule, rule_of, together_of
 from slicer.errors import NotAllowedError
-from slicer.model import CPU, Busy
-from slicer.placement.capacity import is_eligible
+from slicer.model import CPU, Busy, Lease, Ticket
+from slicer.placement.capacity import Device, is_eligible
 from slicer.quantity import short_mib
 from slicer.record import record, replace
 from slicer.text import counted, slot_words
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-    from typing import TypeVar
-
-    from slicer.broker.rules.policy import Policy
-    from slicer.broker.rules.resolve import Rule
-    from slicer.model import Lease, Ticket
-    from slicer.placement.capacity import AnyRequest, Device
+    from slicer.placement.capacity import AnyRequest
 
     _Request = TypeVar("_Request", bound=AnyRequest)
-    Whose = tuple[str, int]  # ("user", uid), or ("group", gid): of its members together
-    _Shape = tuple[int, int | None, tuple[str, ...], int]
+
+Whose = tuple[str, int]  # ("user", uid), or ("group", gid): of its members together
+_Shape = tuple[int, int | None, tuple[str, ...], int]
 
 
 @record

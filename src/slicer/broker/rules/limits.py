@@ -6,6 +6,8 @@ stop, or has PID 1 follow a user's path.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from slicer.broker.rules.allowed import ALLOWED, LONGEST_STOP_S, MOST_CHARS
 from slicer.config import live
 from slicer.config.properties import (
@@ -18,15 +20,10 @@ from slicer.config.properties import (
     time_limit,
 )
 from slicer.errors import RefusedError, UsageError
+from slicer.model import Host, Property
 from slicer.quantity import format_duration
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from slicer.model import Host, Property
-
-    Limits = Iterable[tuple[str, str]]
+Limits = Iterable[tuple[str, str]]
 
 _MOST_LIMITS = 40
 _SHOWN = 60  # characters of a name that nobody knows

@@ -19,14 +19,15 @@ holds. And every request of a user is its first one at some time.
 
 from __future__ import annotations
 
-from slicer.broker.rules.shares import NEVER
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from typing import TypeVar
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+from slicer.broker.rules.shares import NEVER, Shares
+from slicer.model import Lease, Ticket
+from slicer.placement.capacity import Capacity, Device, Policy, limits_of
+from slicer.record import record, replace
 
-    from slicer.broker.rules.shares import Shares
-    from slicer.model import Ticket
+T = TypeVar("T")
 
 
 def ordered(
@@ -78,7 +79,86 @@ def _out_of_turn(
     for ticket in by_arrival:
         if ticket.gpus:
             first.setdefault((ticket.uid, ticket.priority), ticket)
-    since_s = {
-        each.job: max(each.arrived_s, granted_s.get(each.uid, NEVER)) for each in first.values()
-    }
+    since_s = {each.job: max(each.arrived_s, granted_s.get(each.uid, NEVER)) for each in first.values()}
     return {job: begin_s for job, begin_s in since_s.items() if now_s - begin_s >= patience_s}
+
+
+def in_order(
+    queue: Sequence[Ticket], devices: tuple[Device, ...] | None, leases: Sequence[Lease], policy: Policy,
+    now_s: float,
+) -> tuple[Ticket, ...]:  # fmt: skip
+    """The queue, with each request behind the last inner one if it has to wait for outer jobs anyway.
+
+    While a job inside another one waits, the outer one keeps its lease. A request that cannot be served
+    beside such leases could keep from the inner jobs what they need: then nobody would ever be served. So it
+    steps behind them, and loses nothing. All others keep their places: an inner job passes nobody who need
+    not wait for it.
+    """
+    outer = {job for ticket in queue for job in ticket.inside}
+    held = tuple(lease for lease in leases if lease.job in outer)
+    empty = devices and tuple(Device(each.uuid, each.total_mib, 0, {}, 0, ()) for each in devices)
+    capacity = Capacity(empty, held, policy, now_s, limits_of(queue))
+    last = max((place for place, ticket in enumerate(queue) if ticket.inside), default=0)
+    before = [*queue[: last + 1]]
+    stepping = [each for each in before if not each.inside and capacity.fit(each) is None]
+    if not stepping:
+        return tuple(queue)
+    jobs = {each.job for each in stepping}
+    return (*(each for each in before if each.job not in jobs), *stepping, *queue[last + 1 :])
+
+
+_MOST_MOVED = 64
+
+
+def interleaved(found: Iterable[T], whose: Callable[[T], int]) -> list[T]:
+    """The same, with each user's first one before anybody's second. Among these they keep their order."""
+    own: dict[int, int] = {}
+    places: list[int] = []
+    there = list(found)
+    for each in there:
+        places.append(own.setdefault(whose(each), 0))
+        own[whose(each)] += 1
+    return [there[index] for _, index in sorted(zip(places, range(len(there)), strict=True))]
+
+
+def put_ahead(
+    new: Ticket, ahead_of: str, own: Iterable[Ticket], counted: Container[str]
+) -> tuple[Ticket, list[Ticket]]:
+    """A request that takes another one's place, and those of its user that have other places by that.
+
+    Each later one gets the place of the next, and the last one that of the new request. So a user gains no
+    place, and keeps none by a request that is never served. It is a place in the line of those who wait for
+    the same: the other one must wait for all that others can want, too (``counted``: the slots of all users).
+    """
+    alike = sorted((each for each in own if each.priority == new.priority), key=lambda each: each.arrived_s)
+    jobs = [each.job for each in alike]
+    if ahead_of not in jobs:
+        return new, []
+    later = alike[jobs.index(ahead_of) :]
+    if not _kinds(new, counted) <= _kinds(later[0], counted) or len(later) > _MOST_MOVED:
+        return new, []
+    places = [*(each.arrived_s for each in later), new.arrived_s]
+    first, *others = (
+        replace(each, arrived_s=place) for each, place in zip([new, *later], places, strict=True)
+    )
+    return first, others
+
+
+def _kinds(ticket: Ticket, counted: Container[str]) -> set[str]:
+    """What others could want, too."""
+    return {name for name in ticket.slots if name in counted} | ({"gpus"} if ticket.gpus else set())
+
+
+@record
+class Decided:
+    """One decision, and what it was made from."""
+
+    grants: dict[str, tuple[str, ...]]
+    queue: tuple[Ticket, ...]  # in order, without those that cannot go now
+    everybody: tuple[Ticket, ...]  # in order, the stopped ones too
+    leases: tuple[Lease, ...]
+    devices: tuple[Device, ...] | None
+    policy: Policy
+    shares: Shares
+    wishes: Mapping[str, int]  # priorities that count among requests of one user, by job
+    must_look: bool  # no event will tell when another decision is due

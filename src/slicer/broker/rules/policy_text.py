@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Mapping
 from math import isfinite
+from typing import Any
 
 from slicer.broker.rules.policy import NO_CAP, Caps, Policy, Together
 from slicer.config import gpu_keys, values
@@ -14,12 +16,9 @@ from slicer.record import record
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
-    from typing import Any
-
     from slicer.config.values import Entry
 
-    Kind = str  # "user" or "group"
+Kind = str  # "user" or "group"
 
 _TABLES = {"user": "users", "group": "groups"}
 TOP_KEYS = ("half_life", "patience", "fence", "devices", "allow_services", "default", *_TABLES.values())

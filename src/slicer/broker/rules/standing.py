@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+
 from slicer.broker.protocol.messages import GroupStanding, UserStanding
 from slicer.broker.rules.allowance import Taken, taken_together
-from slicer.broker.rules.resolve import caps_of, together_of
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from slicer.broker.rules.policy import Policy
-    from slicer.broker.rules.shares import Shares
-    from slicer.model import Ticket
+from slicer.broker.rules.policy import Policy, caps_of, together_of
+from slicer.broker.rules.shares import Shares
+from slicer.model import Ticket
 
 
 def standings(

@@ -14,6 +14,8 @@ from __future__ import annotations
 
 import os
 import stat
+from collections.abc import Callable, Iterator
+from typing import TypeVar
 
 from slicer import faults
 from slicer.broker.protocol.messages import Finished
@@ -23,12 +25,7 @@ from slicer.record import record, replace
 from slicer.state import statefile
 from slicer.state.directory import HINT, LEDGER, Directory, failed
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from typing import TypeVar
-
-    _Record = TypeVar("_Record", Lease, Ticket, "Claim", Finished)
+_Record = TypeVar("_Record", Lease, Ticket, "Claim", Finished)
 
 _MAX_BYTES = 1 << 16
 _END = ".end"  # of a job's name in the claims' folder: what its client said of its end

@@ -5,17 +5,17 @@ from __future__ import annotations
 import gc
 import os
 import time
+from collections.abc import Callable
 
 from slicer import faults
 from slicer.broker.server.accounts import Accounts
 from slicer.broker.server.book import RULES, Book
+from slicer.broker.server.cleanup import Leftovers, Overtime
 from slicer.broker.server.connections import Connections
 from slicer.broker.server.deciding import Decider
-from slicer.broker.server.leftovers import Leftovers
 from slicer.broker.server.loop import Loop, now_s
-from slicer.broker.server.overtime import Overtime
 from slicer.broker.server.queueing import Queueing
-from slicer.broker.server.register import Register
+from slicer.broker.server.register import Holding, Register
 from slicer.broker.server.rulebook import Rulebook
 from slicer.broker.server.scopes import Scopes
 from slicer.broker.server.scoping import Scoping
@@ -23,15 +23,9 @@ from slicer.broker.server.service import Service
 from slicer.broker.server.wishes import Wishes
 from slicer.config.profiles import host
 from slicer.errors import StateError
+from slicer.kernel.inotify import Inotify
 from slicer.record import record
 from slicer.state.directory import open_trusted
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from slicer.broker.server.register import Holding
-    from slicer.kernel.inotify import Inotify
 
 IDLE_S = 30.0
 

@@ -13,18 +13,11 @@ import array
 import errno
 import os
 import socket
+from collections.abc import Callable
 from contextlib import suppress
 
-from slicer.broker.server.watch import ProcessWatch
+from slicer.broker.server.loop import Due, Loop, ProcessWatch
 from slicer.kernel.proc import be_child
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from slicer.broker.server.connection import Due
-    from slicer.broker.server.loop import Loop
-
 
 _SO_PASSRIGHTS = 83  # asm-generic/socket.h; Linux 6.16
 _AGAIN_S = 0.5  # after there was no room for a child, or in its queue

@@ -2,35 +2,22 @@
 
 from __future__ import annotations
 
+import socket
 import time
+from typing import Any, Protocol
 
 from slicer.broker.protocol import wire
+from slicer.broker.server.loop import Due
+from slicer.broker.server.peers import Peer
+from slicer.broker.server.requests import Refusal
 from slicer.record import record
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    import socket
-    from typing import Any, Protocol
 
-    from slicer.broker.server.peers import Peer
+class Owner(Protocol):
+    """What ends a connection, and writes to it."""
 
-    class Due(Protocol):
-        def cancel(self) -> None: ...
-
-    class Failure(Protocol):
-        """Why a call is not served: as :func:`.wire.encode_error` takes it."""
-
-        name: str
-        message: str
-        where: str
-        hint: str
-        more: dict[str, Any]
-
-    class Owner(Protocol):
-        """What ends a connection, and writes to it."""
-
-        def drop(self, connection: Connection, *, is_told: bool = True) -> None: ...
-        def queue(self, connection: Connection, frame: bytes, continues: bool) -> None: ...
+    def drop(self, connection: Connection, *, is_told: bool = True) -> None: ...
+    def queue(self, connection: Connection, frame: bytes, continues: bool) -> None: ...
 
 
 @record
@@ -104,7 +91,7 @@ class Connection:
             return
         self.answer(wire.encode_reply(message, continues), continues)
 
-    def fail(self, error: Failure) -> None:
+    def fail(self, error: Refusal) -> None:
         """Answer its call with an error."""
         frame = wire.encode_error(error.name, error.message, error.where, error.hint, **error.more)
         self.answer(frame, False)

@@ -16,20 +16,15 @@ import os
 import select
 import socket
 import time
+from collections.abc import Callable
 
 from slicer.broker.protocol import interface, wire
 from slicer.broker.protocol.messages import MOST_BYTES
 from slicer.broker.server.closing import Closer, refuse_descriptors
 from slicer.broker.server.connection import BOUNDS, Account, Bounds, Call, Connection
+from slicer.broker.server.loop import Loop
+from slicer.broker.server.names import Subordinates
 from slicer.broker.server.peers import NoPeer, peer_of, uid_of
-from slicer.broker.server.subordinate import Subordinates
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from slicer.broker.server.loop import Loop
-
 
 __all__ = ["Call", "Connection", "Connections"]
 
@@ -201,9 +196,7 @@ class Connections:
         events = _LISTEN_ONLY if connection.is_asking else _READ
         if connection.out:
             events |= select.EPOLLOUT
-        self._loop.watch(
-            connection.sock.fileno(), lambda events: self._is_ready(connection, events), events
-        )
+        self._loop.watch(connection.sock.fileno(), lambda events: self._is_ready(connection, events), events)
 
     def _is_ready(self, connection: Connection, events: int) -> None:
         if events & select.EPOLLOUT:

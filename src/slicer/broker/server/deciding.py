@@ -6,27 +6,23 @@ stopped (Ctrl-Z) keeps its place, and others may pass it.
 
 from __future__ import annotations
 
-from slicer.broker.rules import nested
-from slicer.broker.rules.slots import shown_name
-from slicer.broker.server.decided import Decided
-from slicer.broker.server.stopped import Stopped
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Sequence
+
+from slicer.broker.rules import order
+from slicer.broker.rules.allowance import Allowance
+from slicer.broker.rules.order import Decided
+from slicer.broker.rules.views import shown_name
+from slicer.broker.server.register import Register
+from slicer.broker.server.rulebook import Rulebook
 from slicer.errors import GpuError
 from slicer.gpu.observer import GpuObserver
 from slicer.kernel import proc
+from slicer.model import Busy, Lease, Ticket
 from slicer.placement import decision, forecast
-from slicer.placement.capacity import is_used_by_others, shape_of
+from slicer.placement.capacity import Device, is_used_by_others, shape_of
 from slicer.placement.refusal import refusal
 from slicer.record import replace
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from slicer.broker.rules.allowance import Allowance
-    from slicer.broker.server.register import Register
-    from slicer.broker.server.rulebook import Rulebook
-    from slicer.model import Busy, Lease, Ticket
-    from slicer.placement.capacity import Device
 
 _FORECAST = 20  # tickets whose start is foretold; further back it means little
 
@@ -62,7 +58,7 @@ class Decider:
         wants_gpus = any(ticket.gpus for ticket in queue)
         devices = self._devices(leases, is_fresh) if wants_gpus or sees_gpus else None
         if any(ticket.inside for ticket in queue):
-            queue = nested.in_order(queue, devices, leases, self.observer.policy, now_s)
+            queue = order.in_order(queue, devices, leases, self.observer.policy, now_s)
         able, stopped, grants = self._among_able(queue, devices, leases, now_s)
         foreign = any(is_used_by_others(device, self.observer.policy) for device in devices or ())
         must_look = bool(stopped) or (wants_gpus and (foreign or devices is None))
@@ -160,3 +156,41 @@ class Reasons:
         return forecast.start_times(
             queue, found.devices, found.leases, found.policy, proc.now_s(), self._allowance
         )
+
+
+_COUNTS_S = 0.9  # a little less than the pause after which the broker decides again
+_EACH_S = 0.01  # more, for each of the user's
+
+
+class Stopped:
+    """Which requests are stopped (Ctrl-Z). No event tells of that, so rounds look at those they would serve.
+
+    A user may have a thousand that are stopped. So once some of a user's are found, the next round looks at
+    twice as many. A find counts for a while, and longer the more the user has.
+    """
+
+    def __init__(self) -> None:
+        self._until_s: dict[str, float] = {}  # by job
+        self._of: Counter[int] = Counter()  # how many were found in this decision, by uid
+
+    def since(self, now_s: float) -> set[str]:
+        """A decision begins: the jobs that need no other look."""
+        self._of.clear()
+        self._until_s = {job: until_s for job, until_s in self._until_s.items() if until_s > now_s}
+        return set(self._until_s)
+
+    def among(self, able: Iterable[Ticket], chosen: Collection[str], now_s: float) -> set[str]:
+        """The jobs of those that are stopped, among the chosen, and the next ones of users who had some."""
+        further = Counter(self._of)
+        found: list[Ticket] = []
+        for ticket in able:
+            if ticket.job not in chosen:
+                if further[ticket.uid] <= 0:
+                    continue
+                further[ticket.uid] -= 1
+            if proc.is_stopped(ticket.pid, ticket.pid_start):
+                found.append(ticket)
+        self._of.update(ticket.uid for ticket in found)
+        for ticket in found:
+            self._until_s[ticket.job] = now_s + _COUNTS_S + _EACH_S * self._of[ticket.uid]
+        return {ticket.job for ticket in found}

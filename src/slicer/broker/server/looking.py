@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from slicer.broker.protocol.messages import GpuNow, Seen, UseNow
+from slicer.broker.server.connections import Call
+from slicer.broker.server.deciding import Decider
 from slicer.broker.server.loop import now_s
+from slicer.broker.server.register import Register
 from slicer.gpu.attribution import attribute
+from slicer.gpu.snapshot import GpuSnapshot, ProcessOnGpu
+from slicer.model import Gpu, Lease
 from slicer.record import record
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from slicer.broker.server.connections import Call
-    from slicer.broker.server.deciding import Decider
-    from slicer.broker.server.register import Register
-    from slicer.gpu.snapshot import GpuSnapshot, ProcessOnGpu
-    from slicer.model import Gpu, Lease
 
 FRESH_S = 0.2  # so long a reading serves all who ask
 

@@ -1,22 +1,21 @@
-"""The administrator's policy, /etc/slicer/policy.toml: read, checked, and read again when it has changed."""
+"""The administrator's files in /etc/slicer, no user's: read, checked, read again when they change."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Callable, Sequence
 
-from slicer.broker.rules.policy import NO_POLICY
+from slicer.broker.rules.policy import NO_POLICY, Policy
 from slicer.broker.rules.policy_text import names_in, read, resolve
 from slicer.broker.server.names import Names
-from slicer.config.files import MAX_BYTES, read_system_file
-from slicer.errors import ConfigError, StateError
+from slicer.config import profiles
+from slicer.config.files import MAX_BYTES, SYSTEM_DIR, read_system_file
+from slicer.config.profiles import Config
+from slicer.errors import ConfigError, SlicerError, StateError
 from slicer.kernel.file_id import file_id
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from slicer.broker.rules.policy import Policy
-    from slicer.state.directory import Directory
+from slicer.model import Profile
+from slicer.placement import capacity
+from slicer.state.directory import Directory
 
 PATH = "/etc/slicer/policy.toml"
 _KEPT = "policy"  # in the broker's own directory: the text of the last good one
@@ -112,3 +111,76 @@ class PolicyFile:
     def name_of(self, uid: int) -> str:
         """The user's name by /etc/passwd, else "uid 1001"."""
         return self._names.name_of(uid)
+
+
+# Where no user has files: neither root nor anybody else adds to what /etc/slicer says.
+_NO_USER = {"XDG_CONFIG_HOME": "/nonexistent", "XDG_CACHE_HOME": "/nonexistent"}
+_FILES = ("config.toml", "conf.d")  # of slicer.config.files
+
+
+class Configuration:
+    """The slots and the settings of decisions. What cannot be read leaves the last good one in force."""
+
+    def __init__(self, warn: Callable[[str], None]) -> None:
+        self._warn = warn
+        self._directory = ""
+        self._seen: tuple[tuple[str, int, int], ...] = ()
+        self.config: Config | None = None  # all of it, for the administrator's profiles
+        self._profiles: dict[str, Profile] = {}  # those of it that were asked for
+        self.slots: dict[str, int] = {}
+        self.placement = capacity.Policy()
+
+    def load(self, directory: str = SYSTEM_DIR) -> None:
+        """Read the files of that directory. Raises ConfigError."""
+        self._directory = directory
+        self._seen = self._look()
+        self.config = found = profiles.load(_NO_USER, profiles.host(), system_dir=directory, remembers=False)
+        self._profiles.clear()
+        self.slots = dict(found.slots)
+        self.placement = found.policy
+
+    def profile(self, name: str) -> Profile | None:
+        """The administrator's profile of that name; None: there is none."""
+        if self.config is None or not name:
+            return None
+        if name not in self._profiles:
+            try:
+                self._profiles[name] = self.config.profile(name)
+            except SlicerError:
+                return None
+        return self._profiles[name]
+
+    def refresh(self) -> bool:
+        """Read the files again if they have changed; whether other values are in force."""
+        if self._look() == self._seen:
+            return False
+        before = self.config
+        try:
+            self.load(self._directory)
+        except SlicerError as error:
+            self._warn(f"the configuration from before stays in force: {error}")
+        return self.config is not before
+
+    def _look(self) -> tuple[tuple[str, int, int], ...]:
+        """What tells old files from new ones."""
+        found = []
+        for path in (self._directory, *(os.path.join(self._directory, name) for name in _FILES)):
+            found += _identity(path)
+        for path in _drop_ins(os.path.join(self._directory, _FILES[1])):
+            found += _identity(path)
+        return tuple(found)
+
+
+def _drop_ins(path: str) -> list[str]:
+    try:
+        return sorted(os.path.join(path, name) for name in os.listdir(path))
+    except OSError:
+        return []  # what is wrong with it is said when it is read
+
+
+def _identity(path: str) -> list[tuple[str, int, int]]:
+    try:
+        info = os.stat(path)
+    except OSError:
+        return []
+    return [(path, info.st_ino, info.st_mtime_ns)]

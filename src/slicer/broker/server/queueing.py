@@ -8,36 +8,27 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Callable
 
 from slicer.broker.protocol import messages
-from slicer.broker.protocol.messages import MOST_BYTES
-from slicer.broker.rules import turns, views
+from slicer.broker.protocol.messages import MOST_BYTES, Acquire
+from slicer.broker.rules import order, views
+from slicer.broker.rules.order import Decided
 from slicer.broker.server import requests
 from slicer.broker.server.book import Claim
-from slicer.broker.server.deciding import Reasons
-from slicer.broker.server.refusal import Refusal, refusal_of
-from slicer.broker.server.register import Waiter
+from slicer.broker.server.cleanup import Overtime
+from slicer.broker.server.connections import Call, Connection
+from slicer.broker.server.deciding import Decider, Reasons
+from slicer.broker.server.loop import Due, Loop
+from slicer.broker.server.register import Register, Waiter
+from slicer.broker.server.requests import Caller, Refusal, refusal_of
+from slicer.broker.server.rulebook import Rulebook
 from slicer.errors import SlicerError, StateError
 from slicer.kernel import proc
 from slicer.ledger.leasing import gpus_named
 from slicer.ledger.nesting import OuterJobs
-from slicer.model import lease_from
+from slicer.model import Lease, Ticket, lease_from
 from slicer.record import replace
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from slicer.broker.protocol.messages import Acquire
-    from slicer.broker.server.connections import Call, Connection
-    from slicer.broker.server.decided import Decided
-    from slicer.broker.server.deciding import Decider
-    from slicer.broker.server.loop import Due, Loop
-    from slicer.broker.server.overtime import Overtime
-    from slicer.broker.server.register import Register
-    from slicer.broker.server.requests import Caller
-    from slicer.broker.server.rulebook import Rulebook
-    from slicer.model import Lease, Ticket
 
 SETTLES_S = 2.0  # after a start: how long those whose connections broke may take to come back first
 RETURNS_S = 30.0  # who is not back by then has lost its place
@@ -148,7 +139,7 @@ class Queueing:
             asked, caller, self.choice(asked, inside), inside, self._rulebook.slots,
             self._rulebook.priority(asked, caller), proc.now_s(),
         )  # fmt: skip
-        ticket, moved = turns.put_ahead(
+        ticket, moved = order.put_ahead(
             ticket, asked.ahead_of, [each.ticket for each in own], self._rulebook.slots
         )
         self._decider.check_feasible(ticket)
@@ -251,7 +242,7 @@ class Queueing:
         Returns those for whom there was no time. Each user's first one comes before anybody's second.
         """
         reasons, end_s = self.reasons(found), time.process_time() + _TELLING_S
-        waiting = turns.interleaved(came, lambda each: each.ticket.uid)
+        waiting = order.interleaved(came, lambda each: each.ticket.uid)
         for done, waiter in enumerate(waiting):
             if done and time.process_time() > end_s:
                 return waiting[done:]
@@ -308,9 +299,7 @@ class Queueing:
         if waiter.told == (busy, starts_s, why):
             return False
         waiter.told = busy, starts_s, why
-        waiter.connection.send(
-            messages.Waiting(waiter.ticket.job, busy, starts_in_s, why), continues=True
-        )
+        waiter.connection.send(messages.Waiting(waiter.ticket.job, busy, starts_in_s, why), continues=True)
         return True
 
     def _tell_news(self) -> None:
@@ -325,7 +314,7 @@ class Queueing:
         there = [each for each in waiting if each is not None]
         told = {each.ticket.job for each in there} & self._had_news
         left = [each for each in there if each.ticket.job not in told]
-        for done, waiter in enumerate(turns.interleaved(left, lambda each: each.ticket.uid)):
+        for done, waiter in enumerate(order.interleaved(left, lambda each: each.ticket.uid)):
             if done and time.process_time() > end_s:
                 self._news = self._loop.after(_TELLS_S, self._tell_news)
                 break

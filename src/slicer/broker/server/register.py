@@ -7,22 +7,16 @@ started out of its scope, because that may still use what the lease is for.
 
 from __future__ import annotations
 
-from slicer.broker.protocol.messages import Granted
+from collections.abc import Callable, Iterable
+
+from slicer.broker.protocol.messages import Acquire, Finished, Granted
 from slicer.broker.rules import views
-from slicer.broker.server.watch import ProcessWatch, open_process, watch_scope
+from slicer.broker.server.book import Book, Claim
+from slicer.broker.server.connection import Connection
+from slicer.broker.server.loop import CgroupWatch, Due, Loop, ProcessWatch, open_process, watch_cgroup
 from slicer.kernel import cgroup, proc
+from slicer.model import Busy, Lease, Ticket, Usage
 from slicer.record import replace
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-
-    from slicer.broker.protocol.messages import Acquire, Finished
-    from slicer.broker.server.book import Book, Claim
-    from slicer.broker.server.connection import Connection
-    from slicer.broker.server.loop import Due, Loop
-    from slicer.broker.server.watch import ScopeWatch
-    from slicer.model import Busy, Lease, Ticket, Usage
 
 
 class Holding:
@@ -34,7 +28,7 @@ class Holding:
         self.told: Finished | None = None  # by its client
         self.usage: Usage | None = None  # as its cgroup had it when it was told
         self.process: ProcessWatch | None = None
-        self.scope: ScopeWatch | None = None
+        self.scope: CgroupWatch | None = None
         self.is_starting = False  # systemd is at it
         self.limit: Due | None = None  # when it ends by the policy, unless it has a scope, which systemd ends
 
@@ -194,7 +188,7 @@ class Register:
         return holding.scope is not None or self._watch_scope(holding)
 
     def _watch_scope(self, holding: Holding) -> bool:
-        holding.scope = watch_scope(self._loop, holding.lease.cgroup, lambda: self._lost_scope(holding))
+        holding.scope = watch_cgroup(self._loop, holding.lease.cgroup, lambda: self._lost_scope(holding))
         return holding.scope is not None
 
     def _watch_process(self, holding: Holding, pidfd: int) -> None:

@@ -3,34 +3,23 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
-from slicer.broker.protocol.messages import Usage, Used
-from slicer.broker.rules import allowance, order, resolve, shares, standing
+from slicer.broker.protocol.messages import Acquire, GroupStanding, Usage, Used, UserStanding
+from slicer.broker.rules import allowance, order, policy, shares, standing
 from slicer.broker.rules.allowance import Allowance, Balance, held_vram
-from slicer.broker.rules.policy import NO_POLICY
-from slicer.broker.rules.usage import Running, with_running
-from slicer.broker.server.accounts import Ended
-from slicer.broker.server.configuration import Configuration
-from slicer.broker.server.policy_file import PolicyFile
-from slicer.broker.server.refusal import Refusal
+from slicer.broker.rules.order import Decided
+from slicer.broker.rules.policy import NO_POLICY, Caps, Policy
+from slicer.broker.rules.shares import Running, Shares, with_running
+from slicer.broker.server.accounts import Accounts, Ended
+from slicer.broker.server.policy_file import Configuration, PolicyFile
+from slicer.broker.server.register import Holding
+from slicer.broker.server.requests import Caller, Refusal
 from slicer.errors import SlicerError
 from slicer.kernel import proc
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-
-    from slicer.broker.protocol.messages import Acquire, GroupStanding, UserStanding
-    from slicer.broker.rules.policy import Caps, Policy
-    from slicer.broker.rules.shares import Shares
-    from slicer.broker.server.accounts import Accounts
-    from slicer.broker.server.decided import Decided
-    from slicer.broker.server.register import Holding
-    from slicer.broker.server.requests import Caller
-    from slicer.model import Lease, Ticket
-    from slicer.placement.capacity import Device
-    from slicer.state.directory import Directory
-
+from slicer.model import Lease, Ticket
+from slicer.placement.capacity import Device
+from slicer.state.directory import Directory
 
 _ASKS_S = 0.5  # how often a user may ask for its usage
 _NO_GROUP = 65534  # nogroup: nobody knows the user's
@@ -111,7 +100,7 @@ class Rulebook:
 
     def caps(self, uid: int, gids: Sequence[int]) -> Caps:
         """What a user may have."""
-        return resolve.caps_of(self.policy, uid, gids)
+        return policy.caps_of(self.policy, uid, gids)
 
     def priority(self, asked: Acquire, caller: Caller) -> int:
         """How far ahead of others' requests this one goes."""
@@ -120,7 +109,7 @@ class Rulebook:
 
     def _usual_priority(self, caller: Caller, profile: str) -> int | None:
         """The highest priority without the policy's leave; None: it says something, or this is root."""
-        if not caller.uid or resolve.word_of(self.policy, caller.uid, caller.gids, "max_priority"):
+        if not caller.uid or policy.word_of(self.policy, caller.uid, caller.gids, "max_priority"):
             return None
         found = self.configuration.profile(profile)
         return max(0, found.priority) if found is not None else 0
@@ -251,4 +240,4 @@ class Rulebook:
 
     def _account_of(self, holding: Holding) -> int:
         gids = self._gids.get(holding.lease.uid) or holding.claim.gids
-        return resolve.account_of(self.policy, gids) if gids else _NO_GROUP
+        return policy.account_of(self.policy, gids) if gids else _NO_GROUP

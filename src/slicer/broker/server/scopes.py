@@ -6,27 +6,21 @@ systemd may reload, be executed again, or lose the bus meanwhile: what is not an
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
+from typing import Any
 
 from slicer.backend import scope_properties
 from slicer.backend.sd_bus import BusError
 from slicer.broker.rules import units
-from slicer.broker.server.manager import Manager, failure
+from slicer.broker.server.loop import Loop
+from slicer.broker.server.manager import Answer, Manager, failure
 from slicer.broker.server.slice_limits import SliceLimits
 from slicer.errors import BackendError, RefusedError
 from slicer.kernel import cgroup, proc
+from slicer.model import Property, ScopeSpec
+from slicer.state.directory import Directory
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from typing import Any
-
-    from slicer.backend.sd_bus import Arguments
-    from slicer.broker.server.manager import Timers
-    from slicer.model import Property, ScopeSpec
-    from slicer.state.directory import Directory
-
-    Answer = tuple[Any, ...] | BusError
-    Done = Callable[[BackendError | None], None]
+Done = Callable[[BackendError | None], None]
 
 START_DEADLINE_S = 30.0  # PID 1 can be slow under memory pressure
 FREEZE_DEADLINE_S = 25.0  # systemd waits until each process has stopped
@@ -51,16 +45,16 @@ class ScopeGone(BackendError):
 
 
 class Scopes:
-    """All scopes of the broker. ``timers`` is its loop; ``notes`` where it remembers what limits it copied.
+    """All scopes of the broker. ``notes`` is where it remembers what limits it copied.
 
     Each method returns at once, and calls ``done`` later, never before it has returned. What goes wrong is
     what ``done`` gets.
     """
 
-    def __init__(self, timers: Timers, notes: Directory, wakes: str = units.JOB_ENDED) -> None:
+    def __init__(self, loop: Loop, notes: Directory, wakes: str = units.JOB_ENDED) -> None:
         """``wakes``: the unit that systemd starts when a scope ends; "" for none."""
-        self._manager = Manager(timers)
-        self._timers = timers
+        self._manager = Manager(loop)
+        self._loop = loop
         self._limits = SliceLimits(self._manager, notes)
         self._wakes = wakes
         self._has_pidfds = True  # systemd 255
@@ -83,7 +77,7 @@ class Scopes:
             own = os.dup(pidfd)
         except OSError as error:
             refused = BackendError(f"{spec.unit} cannot be started: {error.strerror}")
-            self._timers.after(0.0, lambda: done(refused))
+            self._loop.after(0.0, lambda: done(refused))
             return
         _Start(self, spec, uid, own, done).ask()
 
@@ -92,7 +86,7 @@ class Scopes:
 
         ``done`` is called when it has ended. One that is gone is stopped.
         """
-        _Stop(self._manager, self._timers, unit, done).ask()
+        _Stop(self._manager, self._loop, unit, done).ask()
 
     def freeze(self, unit: str, done: Done) -> None:
         """Freeze a scope. ``done`` is called when no process in it runs any more, or after some seconds."""
@@ -156,9 +150,9 @@ class _Start:
     def _ask_scope(self) -> None:
         properties = self._properties()
         if properties is None:
-            self._scopes._timers.after(0.0, lambda: self._end(_KILLED))
+            self._scopes._loop.after(0.0, lambda: self._end(_KILLED))
             return
-        arguments: Arguments = (
+        arguments: tuple[tuple[str, Any], ...] = (
             ("s", self._spec.unit), ("s", "fail"),
             ("a(sv)", [(name, (signature, value)) for name, signature, value in properties]),
             ("a(sa(sv))", []),
@@ -229,7 +223,7 @@ class _Start:
         if has_ended or cgroup.of(_pid_of(self._pidfd)) == self._expected:
             self._check()
         else:
-            self._scopes._timers.after(_LOOK_AGAIN_S, lambda: self._try(self._look))
+            self._scopes._loop.after(_LOOK_AGAIN_S, lambda: self._try(self._look))
 
     def _check(self) -> None:
         """Whether the process is where it should be.
@@ -290,9 +284,9 @@ _KILLED = BackendError("its process was killed on its way into the scope")
 class _Stop:
     """A scope that is to end. Somebody may freeze it at the same time, and again."""
 
-    def __init__(self, manager: Manager, timers: Timers, unit: str, done: Done) -> None:
+    def __init__(self, manager: Manager, loop: Loop, unit: str, done: Done) -> None:
         self._manager = manager
-        self._timers = timers
+        self._loop = loop
         self._unit = unit
         self._done = done
         self._thaws = 0
@@ -316,7 +310,7 @@ class _Stop:
 
     def _thawed(self, answer: Answer) -> None:
         pause_s = _THAW_PAUSE_S if isinstance(answer, BusError) else 0.0
-        self._timers.after(pause_s, self.ask)
+        self._loop.after(pause_s, self.ask)
 
 
 def _failed(answer: Answer, unit: str, verb: str) -> BackendError | None:

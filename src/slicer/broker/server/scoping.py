@@ -6,24 +6,26 @@ what it did. Only once the keeper was seen in the scope does the scope alone hol
 
 from __future__ import annotations
 
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
 from slicer import faults
 from slicer.broker.protocol import messages
-from slicer.broker.server import keepers
-from slicer.broker.server.refusal import Refusal, refusal_of
+from slicer.broker.protocol.messages import Start
+from slicer.broker.rules import units
+from slicer.broker.server.connections import Call, Connection
+from slicer.broker.server.loop import open_process
+from slicer.broker.server.peers import BadKeeper, check_keeper
+from slicer.broker.server.queueing import Queueing
+from slicer.broker.server.register import Holding, Register
+from slicer.broker.server.requests import Refusal, refusal_of
+from slicer.broker.server.scopes import Scopes
+from slicer.broker.server.wishes import Wish, Wishes
 from slicer.errors import BackendError, SlicerError
 from slicer.kernel import cgroup
+from slicer.model import Property, ScopeSpec, unit_name
 from slicer.record import replace
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from slicer.broker.protocol.messages import Start
-    from slicer.broker.server.connections import Call, Connection
-    from slicer.broker.server.queueing import Queueing
-    from slicer.broker.server.register import Holding, Register
-    from slicer.broker.server.scopes import Scopes
-    from slicer.broker.server.wishes import Wish, Wishes
 
 
 class Scoping:
@@ -48,17 +50,17 @@ class Scoping:
         holding = self._own(asked.job, connection)
         if holding.claim.binding != "scope":
             raise Refusal("BadProcess", "this lease is bound to a process: it has no scope")
-        with keepers.opened(call) as pidfd:
+        with opened_keeper(call) as pidfd:
             self._start(asked, holding, pidfd, connection)
 
     def _start(self, asked: Start, holding: Holding, pidfd: int, connection: Connection) -> None:
         pid = asked.keeper
         if self._is_told_again(asked, holding, pid, connection):
             return
-        keepers.check_free(self._register, asked.job, pid)
+        check_keeper_free(self._register, asked.job, pid)
         self._note_outer(asked, holding, pid)
         wish = self._wishes.of(asked, holding)
-        spec = keepers.scope_of(asked, holding.lease.uid, wish.properties)
+        spec = scope_of(asked, holding.lease.uid, wish.properties)
         there = self._scopes.cgroup_for(spec)
         lease = replace(holding.lease, keeper=pid, unit=spec.unit, cgroup=there)
         self._register.rewrite(holding, lease)
@@ -181,3 +183,36 @@ def own(register: Register, job: str, uid: int, *, roots_too: bool = False) -> H
     if holding is None or (holding.lease.uid != uid and not (roots_too and uid == 0)):
         raise Refusal("NoSuchJob", f"you have no job {job} here", hint="see slicer status")
     return holding
+
+
+@contextmanager
+def opened_keeper(call: Call) -> Iterator[int]:
+    """A pidfd of the keeper that a Start names. Raises Refusal unless it is wholly the caller's."""
+    asked = call.message
+    pidfd = open_process(asked.keeper, asked.keeper_start)
+    if pidfd is None:
+        message = f"there is no process {asked.keeper} that started at {asked.keeper_start}"
+        raise Refusal("BadProcess", message, hint="has it ended, or is it in a PID namespace (a container)?")
+    try:
+        check_keeper(pidfd, call.connection.peer.uid)
+        yield pidfd
+    except BadKeeper as bad:
+        raise Refusal("BadProcess", str(bad)) from bad
+    finally:
+        os.close(pidfd)
+
+
+def check_keeper_free(register: Register, job: str, pid: int) -> None:
+    """Refuse a keeper that is on its way into the scope of another job. Raises Refusal.
+
+    It could open that job's GPUs in there, and take them along when it is moved. Once it has arrived, the
+    register knows that it came out of that scope.
+    """
+    if any(each.is_starting_with(pid) and each.lease.job != job for each in register.holdings.values()):
+        raise Refusal("BadProcess", "the process is on its way into the scope of another job")
+
+
+def scope_of(asked: Start, uid: int, properties: tuple[Property, ...]) -> ScopeSpec:
+    """The scope of a job as systemd gets it."""
+    slice_name = units.slice_of("gpu" if asked.slice == "gpu" else "cpu", uid)
+    return ScopeSpec(unit_name(asked.job), slice_name, asked.description, properties, "system")

@@ -4,23 +4,19 @@ from __future__ import annotations
 
 import errno
 import os
+from collections.abc import Iterable
 
+from slicer.broker.protocol.messages import Set, Start
 from slicer.broker.rules import limits
+from slicer.broker.server.deciding import Decider
+from slicer.broker.server.register import Holding, Register
+from slicer.broker.server.rulebook import Rulebook
 from slicer.config.properties import FENCE_DIRECTIVES
 from slicer.errors import RefusedError
 from slicer.gpu import device_nodes, driver_cap, fence, has_nvidia
 from slicer.kernel import proc
+from slicer.model import Host, Property
 from slicer.record import record
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from slicer.broker.protocol.messages import Set, Start
-    from slicer.broker.server.deciding import Decider
-    from slicer.broker.server.register import Holding, Register
-    from slicer.broker.server.rulebook import Rulebook
-    from slicer.model import Host, Property
 
 _CONTAINER = "/run/systemd/container"  # which container that is; systemd writes it
 # Nodes that root may open, to no effect, and that the broker's own device rules do not allow.
