@@ -63,13 +63,35 @@ CREATE TABLE users (  -- for the fair share
     granted_at REAL NOT NULL
 )"""
 
-JOB_COLUMNS = (
-    "grant_key", "job", "uid", "gid", "name", "command", "profile", "gpus", "vram_peak_mib", "slots",
-    "granted_at", "held_s", "waited_s", "gpu_rate", "vram_mib", "cpu_s", "memory_peak_bytes", "reason",
-    "exit_code",
-)  # fmt: skip
-_PLACES = ", ".join("?" * len(JOB_COLUMNS))
-INSERT_JOB = f"INSERT OR IGNORE INTO jobs ({', '.join(JOB_COLUMNS)}) VALUES ({_PLACES})"
+
+@record
+class AccountRow:
+    """A job that has ended: the columns of the table ``jobs``, in their order."""
+
+    grant_key: str
+    job: str
+    uid: int
+    gid: int
+    name: str
+    command: str
+    profile: str
+    gpus: str
+    vram_peak_mib: int | None
+    slots: str
+    granted_at: float
+    held_s: float
+    waited_s: float
+    gpu_rate: float
+    vram_mib: int
+    cpu_s: float | None
+    memory_peak_bytes: int | None
+    reason: str
+    exit_code: int | None
+
+
+_COLUMNS = tuple(AccountRow.__annotations__)
+_PLACES = ", ".join("?" * len(_COLUMNS))
+INSERT_JOB = f"INSERT OR IGNORE INTO jobs ({', '.join(_COLUMNS)}) VALUES ({_PLACES})"
 SET_USER = "INSERT OR REPLACE INTO users (uid, gpu_s, used_at, granted_at) VALUES (?, ?, ?, ?)"
 USERS = "SELECT uid, gpu_s, used_at, granted_at FROM users"
 
@@ -111,7 +133,7 @@ SELECT {key}, sum(jobs), sum(gpu_s), sum(vram_mib_s), sum(cpu_s), sum(waited_s) 
 KEYS = {"user": "uid", "group": "gid", "profile": "profile"}
 
 JOBS = f"""\
-SELECT {', '.join(JOB_COLUMNS)} FROM jobs
+SELECT {', '.join(_COLUMNS)} FROM jobs
 WHERE (?1 IS NULL OR name GLOB ?1)
     AND (?2 IS NULL OR substr(job, 1, length(?2)) = ?2)
     AND (?3 IS NULL OR granted_at >= ?3)
@@ -120,31 +142,6 @@ ORDER BY id DESC LIMIT ?5"""
 
 PATH = f"{DIRECTORY}/{FILE}"
 _BUSY_TIMEOUT_S = 5.0
-
-
-@record
-class AccountRow:
-    """A job that has ended, as the broker knows it. Its columns are those of the table, in their order."""
-
-    grant_key: str
-    job: str
-    uid: int
-    gid: int  # the group that it is booked for
-    name: str
-    command: str
-    profile: str
-    gpus: str  # UUIDs, a blank in between
-    vram_peak_mib: int | None  # on one GPU
-    slots: str  # name=count, a blank in between
-    granted_at: float  # seconds since 1970
-    held_s: float
-    waited_s: float
-    gpu_rate: float  # how many GPUs' worth it was
-    vram_mib: int  # over all its GPUs
-    cpu_s: float | None
-    memory_peak_bytes: int | None
-    reason: str
-    exit_code: int | None  # None: nobody told
 
 
 def usage(path: str, since: float | None, by: str, most: int = 10_000) -> list[UsageRow]:

@@ -87,7 +87,7 @@ class Asking:
         try:
             self._speak()
         except Lost:  # it was killed at this very moment
-            self._lose()
+            self._disconnected()
         if meanwhile is not None:
             meanwhile()
         while True:
@@ -112,11 +112,11 @@ class Asking:
                 said = reply.message
                 self.busy = replace(said.busy, why=said.why or said.busy.why)
         except Lost:
-            self._lose()
+            self._disconnected()
         except ErrorReply as error:
             raise self._refusal(error) from None
         if self._answer_by is not None and time.monotonic() >= self._answer_by:
-            self._be_silent()
+            self._unanswered()
         return None
 
     def _refusal(self, error: ErrorReply) -> Exception:
@@ -135,7 +135,7 @@ class Asking:
         connection.send(self._call, more=True)
         self._connection, self._answer_by = connection, time.monotonic() + ANSWER_S
 
-    def _lose(self) -> None:
+    def _disconnected(self) -> None:
         """The connection broke. The broker is started again by the next one."""
         self._hang_up()
         faults.point("broker-client-lost")
@@ -153,13 +153,12 @@ class Asking:
         except BrokerError:
             if self._lost_at is None or now > self._lost_at + self._patience_s():
                 raise
-            self._lose()
+            self._disconnected()
 
     def _patience_s(self) -> float:
         return _BACK_S if self.busy is not None else ANSWER_S
 
-    def _be_silent(self) -> None:
-        """It was asked, and says nothing."""
+    def _unanswered(self) -> None:
         now = time.monotonic()
         since = self._lost_at or now - ANSWER_S
         if now - since >= self._patience_s():
@@ -167,7 +166,7 @@ class Asking:
             said = f"the broker has not answered for {now - since:.0f} s"
             raise BrokerError(said, where=self._path, hint=HINT)
         self._lost_at = since
-        self._lose()
+        self._disconnected()
 
     def _hang_up(self) -> None:
         if self._connection is not None:
@@ -178,7 +177,7 @@ class Asking:
 
     def why(self) -> Busy:
         """What stands in the way, as the broker said last."""
-        assert self.busy is not None  # it waits
+        assert self.busy is not None
         return self.busy
 
     def watched(self) -> tuple[list[int], float | None]:

@@ -41,7 +41,7 @@ class BrokerBackend(ScopeBackend):
         self._connection: Connection | None = None
 
     def connect(self) -> None:
-        """Nothing: the connection comes with the lease."""
+        """The connection comes with the lease."""
 
     def preload(self) -> None:
         """Nothing more is needed."""
@@ -94,7 +94,6 @@ class BrokerBackend(ScopeBackend):
     # -- while it stands ---------------------------------------------------------------------------------
 
     def added(self, spec: ScopeSpec) -> tuple[str, ...]:
-        """What the administrator and the fence add."""
         return self.started.limits if self.started is not None else _told(spec.unit)
 
     def end(self, job: str, unit: str, stop_timeout_s: float) -> None:

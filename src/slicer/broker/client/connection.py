@@ -30,7 +30,6 @@ from slicer.record import replace
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from typing import Any
 
     from slicer.broker.protocol.wire import ErrorReply
@@ -183,48 +182,32 @@ class Connection:
                 signal.pthread_sigmask(signal.SIG_SETMASK, before)
         sock.setblocking(False)
 
-    def _until(self, act: Callable[[], object]) -> None:
-        """Do what would block where too many others connect: no event tells when that is over."""
-        end_s = time.monotonic() + ANSWER_S
-        pause_s = 0.001
-        while True:
+    def _sent(self, sock: _socket.socket, frame: bytes) -> bool:
+        """Send it whole, however many others connect. False where the other side has closed."""
+        rest, end_s, pause_s = memoryview(frame), time.monotonic() + ANSWER_S, 0.001
+        while rest:
             try:
-                act()
-                return
-            except BlockingIOError:
+                rest = rest[sock.send(rest, _socket.MSG_NOSIGNAL) :]
+            except BlockingIOError:  # no event tells when there is room
                 if time.monotonic() > end_s:
                     raise BrokerFailed(f"the broker has not answered for {ANSWER_S:g} s", self.path) from None
-            until_readable([], pause_s, self._mask)
-            pause_s = min(2 * pause_s, 0.1)
-
-    def _sent(self, sock: _socket.socket, frame: bytes) -> bool:
-        """Send it whole. False where the other side has closed."""
-        rest = memoryview(frame)
-
-        def act() -> None:
-            nonlocal rest
-            while rest:
-                rest = rest[sock.send(rest, _socket.MSG_NOSIGNAL) :]
-
-        try:
-            self._until(act)
-        except OSError as error:
-            if error.errno not in _GONE:
+                until_readable([], pause_s, self._mask)
+                pause_s = min(2 * pause_s, 0.1)
+            except OSError as error:
+                if error.errno in _GONE:
+                    return False
                 raise BrokerFailed(f"the broker cannot be reached: {error.strerror}", self.path) from error
-            return False
         return True
 
     def _why_refused(self) -> None:
         """A connection that is new was closed: the broker may have said why. If not, it was killed: Lost."""
-        if self._sock is None or not self._peeked(self._sock):
+        try:
+            is_answered = self._sock is not None and bool(self._sock.recv(1, _socket.MSG_PEEK))
+        except OSError:
+            is_answered = False
+        if not is_answered:
             self.close()
             raise Lost("the broker closed the connection", self.path)
-
-    def _peeked(self, sock: _socket.socket) -> bool:
-        try:
-            return bool(sock.recv(1, _socket.MSG_PEEK))
-        except OSError:
-            return False
 
     def _received(self, sock: _socket.socket) -> bytes:
         try:

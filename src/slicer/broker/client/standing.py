@@ -70,12 +70,9 @@ def jobs(
 
 def of_user(seen: Snapshot, uid: int) -> tuple[Snapshot, Snapshot]:
     """What is the user's to act on, and what is not. Pure."""
-    mine = Snapshot(
-        tuple(lease for lease in seen.leases if uid in (0, lease.uid)),
-        tuple(ticket for ticket in seen.tickets if uid in (0, ticket.uid)),
-    )
-    others = Snapshot(
-        tuple(lease for lease in seen.leases if uid not in (0, lease.uid)),
-        tuple(ticket for ticket in seen.tickets if uid not in (0, ticket.uid)),
-    )
-    return mine, others
+
+    def part(is_mine: bool) -> Snapshot:
+        leases = tuple(lease for lease in seen.leases if (uid in (0, lease.uid)) is is_mine)
+        return Snapshot(leases, tuple(each for each in seen.tickets if (uid in (0, each.uid)) is is_mine))
+
+    return part(True), part(False)

@@ -7,7 +7,8 @@ of a group may hold only so much together, it does from theirs, too.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import TypeVar
 
 from slicer.broker.rules.policy import Policy, Rule, rule_of, together_of
@@ -48,14 +49,14 @@ def taken(
 
     ``known_mib``: of a lease's job the memory that it holds, where that is known without the GPUs.
     """
-    sizes = _sizes(devices)
+    sizes = sizes_of(devices)
     found: dict[int, list[int]] = {}
     for lease in leases:  # there may be thousands, for each decision
         has = found.setdefault(lease.uid, [0, 0, 0])
         has[2] += lease.slots.get(CPU, 0)
         if lease.gpus:
             has[0] += len(lease.gpus)
-            has[1] += (known_mib or {}).get(lease.job) or _vram(lease.gpus, lease.vram_mib, sizes)
+            has[1] += (known_mib or {}).get(lease.job) or held_vram(lease.gpus, lease.vram_mib, sizes)
     return {uid: Taken(*has) for uid, has in found.items()}
 
 
@@ -87,9 +88,9 @@ class Bound:
         return f"{who} may hold {_words(field, self.rules[field].value)} {how}"
 
 
-def held_vram(gpus: Sequence[str], vram_mib: int | None, devices: tuple[Device, ...] | None) -> int:
-    """MiB that a lease counts for, over all its GPUs."""
-    return _vram(gpus, vram_mib, _sizes(devices))
+def _bound(whose: Whose, name: str, rule_for: Callable[[str], Rule | None]) -> Bound:
+    rules = {field: rule for cap, field in _CAPS if (rule := rule_for(cap)) is not None}
+    return Bound(whose, name, rules)
 
 
 class Allowance:
@@ -107,23 +108,13 @@ class Allowance:
         """All caps that a user's requests have to keep to, those of the user alone first."""
         found = self._bounds.get(uid)
         if found is None:
-            made = [self._bound(uid, whose) for whose in self._whose(uid)]
+            policy, gids = self._policy, self._gids.get(uid, ())
+            made = [_bound(("user", uid), "", lambda cap: rule_of(policy, uid, gids, cap))]
+            for gid, said in (policy.together or {}).items():
+                if _is_member(uid, gid, self._gids):
+                    made.append(_bound(("group", gid), said.name, partial(together_of, policy, gid)))
             found = self._bounds[uid] = tuple(each for each in made if each.rules)
         return found
-
-    def _whose(self, uid: int) -> list[Whose]:
-        together = [gid for gid in self._policy.together or () if _is_member(uid, gid, self._gids)]
-        return [("user", uid), *(("group", gid) for gid in together)]
-
-    def _bound(self, uid: int, whose: Whose) -> Bound:
-        kind, number = whose
-        if kind == "user":
-            gids = self._gids.get(uid, ())
-            asked = [(field, rule_of(self._policy, uid, gids, cap)) for cap, field in _CAPS]
-        else:
-            asked = [(field, together_of(self._policy, number, cap)) for cap, field in _CAPS]
-        name = "" if kind == "user" else (self._policy.together or {})[number].name
-        return Bound(whose, name, {field: rule for field, rule in asked if rule is not None})
 
     def binds(self, whose: Whose, uid: int) -> bool:
         """Whether what the user holds counts."""
@@ -131,7 +122,7 @@ class Allowance:
         return uid == number if kind == "user" else _is_member(uid, number, self._gids)
 
     def held(self, whose: Whose, by_user: Mapping[int, Taken]) -> Taken:
-        """What a user, or the members of a group, hold of what each user holds."""
+        """Sum the holdings of a user or of a group's members."""
         kind, number = whose
         if kind == "user":
             return by_user.get(number, _NOTHING)
@@ -152,7 +143,7 @@ class Balance:
         self._by_user = held  # at the beginning
         self._held: dict[Whose, Taken] = {}
         self._devices = devices or ()
-        self._sizes = _sizes(devices)
+        self._sizes = sizes_of(devices)
         # Of a long queue many ask for the same, and who is over a cap stays so.
         self._least: dict[_Shape, Taken] = {}
         self._over: set[tuple[int, _Shape]] = set()
@@ -191,7 +182,8 @@ class Balance:
         now = getattr(self._of(bound.whose), field)
         says = f"{bound.says(name, field)} ({bound.rules[field].where})"
         holds = "hold" if bound.name else "holds"
-        return f"{says} and {holds} {_number(field, now)}" if now else f"{says}; this asks for more"
+        number = short_mib(now) if field == "vram_mib" else str(now)
+        return f"{says} and {holds} {number}" if now else f"{says}; this asks for more"
 
     def busy(self, request: AnyRequest, leases: Iterable[Lease], ahead: int) -> Busy | None:
         """What a request that is over a cap waits for, whatever else is free; None: it is within them all."""
@@ -228,7 +220,7 @@ class Balance:
         """The request was granted these GPUs, and what else it wants."""
         bounds = self._allowance.bounds(_uid(request))
         if bounds:
-            vram_mib = _vram(gpus, request.vram_mib, self._sizes)
+            vram_mib = held_vram(gpus, request.vram_mib, self._sizes)
             self._add(bounds, Taken(len(gpus), vram_mib, request.slots.get(CPU, 0)))
 
     def keep(self, request: AnyRequest) -> None:
@@ -335,15 +327,13 @@ def _words(field: str, value: float) -> str:
     return f"{short_mib(number)} of GPU memory" if field == "vram_mib" else slot_words(CPU, number)
 
 
-def _number(field: str, value: int) -> str:
-    return short_mib(value) if field == "vram_mib" else str(value)
-
-
-def _sizes(devices: tuple[Device, ...] | None) -> dict[str, int]:
+def sizes_of(devices: tuple[Device, ...] | None) -> dict[str, int]:
+    """The MiB of each GPU that was looked at."""
     return {device.uuid: device.total_mib for device in devices or ()}
 
 
-def _vram(gpus: Sequence[str], vram_mib: int | None, sizes: Mapping[str, int]) -> int:
+def held_vram(gpus: Sequence[str], vram_mib: int | None, sizes: Mapping[str, int]) -> int:
+    """MiB that a lease counts for, over all its GPUs."""
     if vram_mib is not None:
         return len(gpus) * vram_mib
     return sum(sizes.get(uuid, 0) for uuid in gpus)

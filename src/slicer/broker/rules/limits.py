@@ -141,8 +141,13 @@ def _property(name: str, text: str, host: Host, is_roots: bool) -> Property:
 
 
 def _check_value(made: Property) -> None:
-    if isinstance(made.value, tuple):
-        _check_disks(made.name, made.value)
+    for path, _ in made.value if isinstance(made.value, tuple) else ():
+        in_dev = path.startswith("/dev/") and "/" not in path.removeprefix("/dev/")
+        if not in_dev and not path.startswith(_DISK_DIRECTORIES):
+            raise RefusedError(
+                f"{made.name}: {path} is not the name of a disk, such as /dev/sda", where=_WHERE,
+                hint=f"`findmnt -no SOURCE -T {path}` tells on which one it is",
+            )  # fmt: skip
     if made.name == "TimeoutStopSec" and isinstance(made.value, int) and made.value > LONGEST_STOP_S * _US:
         most, asked = format_duration(LONGEST_STOP_S), made.text
         raise RefusedError(f"TimeoutStopSec: a user's job may take {most} to end, not {asked}", where=_WHERE)
@@ -150,16 +155,6 @@ def _check_value(made: Property) -> None:
 
 def _entries(text: str, between: str) -> list[str]:
     return [entry.strip() for entry in text.split(between) if entry.strip()]
-
-
-def _check_disks(name: str, entries: Iterable[tuple[str, object]]) -> None:
-    for path, _ in entries:
-        in_dev = path.startswith("/dev/") and "/" not in path.removeprefix("/dev/")
-        if not in_dev and not path.startswith(_DISK_DIRECTORIES):
-            raise RefusedError(
-                f"{name}: {path} is not the name of a disk, such as /dev/sda", where=_WHERE,
-                hint=f"`findmnt -no SOURCE -T {path}` tells on which one it is",
-            )  # fmt: skip
 
 
 def _refusal(error: UsageError) -> RefusedError:

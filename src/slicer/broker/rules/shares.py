@@ -15,7 +15,6 @@ from math import exp, expm1, log
 from slicer.broker.protocol.messages import UsageRow
 from slicer.broker.rules.policy import Policy, weight_of
 from slicer.model import Lease
-from slicer.placement.capacity import Device
 from slicer.record import record
 
 NEVER = -float("inf")
@@ -55,9 +54,8 @@ class Shares:
         return self.used.get(uid, 0.0) / self.weights.get(uid, 1.0)
 
 
-def gpu_rate(gpus: Sequence[str], vram_mib: int | None, devices: Iterable[Device]) -> float:
-    """How many GPUs' worth a lease is. A GPU of unknown size counts whole."""
-    sizes = {device.uuid: device.total_mib for device in devices}
+def gpu_rate(gpus: Sequence[str], vram_mib: int | None, sizes: Mapping[str, int]) -> float:
+    """How many GPUs' worth a lease is. ``sizes``: MiB of each GPU; one of unknown size counts whole."""
     return sum(
         1.0 if vram_mib is None or not sizes.get(uuid) else min(1.0, vram_mib / sizes[uuid]) for uuid in gpus
     )

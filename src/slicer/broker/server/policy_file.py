@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 
 from slicer.broker.rules.policy import NO_POLICY, Policy
 from slicer.broker.rules.policy_text import names_in, read, resolve
@@ -52,12 +53,11 @@ class PolicyFile:
         self._warn = warn
         self._names = names or Names()
         self._id = file_id(path)
-        self.trouble = ""  # why the file as it is now is not in force
         try:
             self.policy = self._load()
         except ConfigError as error:
             self.policy = self._from_before(error)
-            self._not_in_force(error)
+            self._warn_not_in_force(error)
 
     def _load(self) -> Policy:
         content = read_system_file(self._path) or b""  # that there is none is a policy, too
@@ -83,8 +83,7 @@ class PolicyFile:
         except (OSError, StateError) as error:
             self._warn(f"the policy cannot be kept for the next broker: {error}")
 
-    def _not_in_force(self, error: ConfigError) -> None:
-        self.trouble = str(error)
+    def _warn_not_in_force(self, error: ConfigError) -> None:
         self._warn(f"{error}; the policy from before stays in force")
 
     def refresh(self) -> bool:
@@ -96,9 +95,8 @@ class PolicyFile:
         before = self.policy
         try:
             self.policy = self._load()
-            self.trouble = ""
         except ConfigError as error:
-            self._not_in_force(error)
+            self._warn_not_in_force(error)
         return self.policy != before
 
     def gids_of(self, uid: int, said: Sequence[int]) -> tuple[int, ...]:
@@ -163,24 +161,12 @@ class Configuration:
 
     def _look(self) -> tuple[tuple[str, int, int], ...]:
         """What tells old files from new ones."""
-        found = []
-        for path in (self._directory, *(os.path.join(self._directory, name) for name in _FILES)):
-            found += _identity(path)
-        for path in _drop_ins(os.path.join(self._directory, _FILES[1])):
-            found += _identity(path)
+        config, drop_ins = (os.path.join(self._directory, name) for name in _FILES)
+        paths, found = [self._directory, config, drop_ins], []
+        with suppress(OSError):  # what is wrong with it is said when it is read
+            paths += sorted(os.path.join(drop_ins, name) for name in os.listdir(drop_ins))
+        for path in paths:
+            with suppress(OSError):
+                info = os.stat(path)
+                found.append((path, info.st_ino, info.st_mtime_ns))
         return tuple(found)
-
-
-def _drop_ins(path: str) -> list[str]:
-    try:
-        return sorted(os.path.join(path, name) for name in os.listdir(path))
-    except OSError:
-        return []  # what is wrong with it is said when it is read
-
-
-def _identity(path: str) -> list[tuple[str, int, int]]:
-    try:
-        info = os.stat(path)
-    except OSError:
-        return []
-    return [(path, info.st_ino, info.st_mtime_ns)]

@@ -7,9 +7,9 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 from slicer.broker.protocol.messages import Acquire, GroupStanding, Usage, Used, UserStanding
 from slicer.broker.rules import allowance, order, policy, shares, standing
-from slicer.broker.rules.allowance import Allowance, Balance, held_vram
+from slicer.broker.rules.allowance import Allowance, Balance
 from slicer.broker.rules.order import Decided
-from slicer.broker.rules.policy import NO_POLICY, Caps, Policy
+from slicer.broker.rules.policy import NO_POLICY, Policy
 from slicer.broker.rules.shares import Running, Shares, with_running
 from slicer.broker.server.accounts import Accounts, Ended
 from slicer.broker.server.policy_file import Configuration, PolicyFile
@@ -98,28 +98,23 @@ class Rulebook:
             self._gids[uid] = found
         return found
 
-    def caps(self, uid: int, gids: Sequence[int]) -> Caps:
-        """What a user may have."""
-        return policy.caps_of(self.policy, uid, gids)
-
     def priority(self, asked: Acquire, caller: Caller) -> int:
-        """How far ahead of others' requests this one goes."""
-        usual = self._usual_priority(caller, asked.profile)
-        return asked.priority if usual is None else min(asked.priority, usual)
+        """How far ahead of others' requests this one goes.
 
-    def _usual_priority(self, caller: Caller, profile: str) -> int | None:
-        """The highest priority without the policy's leave; None: it says something, or this is root."""
+        Unless the policy says something, or this is root, not farther than the administrator's profile does.
+        """
         if not caller.uid or policy.word_of(self.policy, caller.uid, caller.gids, "max_priority"):
-            return None
-        found = self.configuration.profile(profile)
-        return max(0, found.priority) if found is not None else 0
+            return asked.priority
+        found = self.configuration.profile(asked.profile)
+        return min(asked.priority, max(0, found.priority) if found is not None else 0)
 
     def hold_until_s(self, holding: Holding) -> float | None:
         """When a lease has to end by the policy (CLOCK_BOOTTIME); None: never."""
         lease = holding.lease
         if not lease.gpus and not lease.slots:
             return None
-        most_s = self.caps(lease.uid, self.groups(lease.uid, holding.claim.gids)).max_hold_s
+        gids = self.groups(lease.uid, holding.claim.gids)
+        most_s = policy.caps_of(self.policy, lease.uid, gids).max_hold_s
         return None if most_s is None else lease.since_s + most_s
 
     def check(self, ticket: Ticket, gids: Sequence[int], devices: tuple[Device, ...] | None) -> None:
@@ -184,7 +179,8 @@ class Rulebook:
         self, gpus: tuple[str, ...], vram_mib: int | None, devices: tuple[Device, ...] | None
     ) -> tuple[float, int]:
         """What a lease counts for in the accounts: how many GPUs' worth, and how many MiB of their memory."""
-        return shares.gpu_rate(gpus, vram_mib, devices or ()), held_vram(gpus, vram_mib, devices)
+        sizes = allowance.sizes_of(devices)
+        return shares.gpu_rate(gpus, vram_mib, sizes), allowance.held_vram(gpus, vram_mib, sizes)
 
     def granted(self, holding: Holding) -> None:
         """A lease was given, or was found at the start."""
@@ -215,7 +211,7 @@ class Rulebook:
         )
 
     def book(self) -> None:
-        """Write what has ended into the accounts. Nothing that goes wrong keeps a lease."""
+        """Write what has ended into the accounts. No error keeps a lease."""
         self._accounts.write()
 
     def usage(self, asked: Usage, uid: int, holdings: Iterable[Holding]) -> Used:
@@ -227,16 +223,16 @@ class Rulebook:
         self._asked[uid] = now_s
         self.book()
         ended = self._accounts.usage(asked.since, uid or None, asked.by)
-        running = [self._running(each) for each in holdings if uid in (0, each.lease.uid)]
+        running = [
+            Running(
+                each.lease.uid, self._account_of(each), each.lease.profile,
+                max(0.0, proc.now_s() - each.lease.since_s), each.claim.waited_s, each.claim.rate,
+                each.claim.vram_mib,
+            )
+            for each in holdings if uid in (0, each.lease.uid)
+        ]  # fmt: skip
         within_s = None if asked.since is None else max(0.0, time.time() - asked.since)
         return Used(with_running(ended, running, asked.by, within_s))
-
-    def _running(self, holding: Holding) -> Running:
-        lease, claim = holding.lease, holding.claim
-        return Running(
-            lease.uid, self._account_of(holding), lease.profile, max(0.0, proc.now_s() - lease.since_s),
-            claim.waited_s, claim.rate, claim.vram_mib,
-        )  # fmt: skip
 
     def _account_of(self, holding: Holding) -> int:
         gids = self._gids.get(holding.lease.uid) or holding.claim.gids

@@ -36,10 +36,6 @@ class SliceLimits:
         if looked_s is not None and now_s() - looked_s < _FRESH_S:
             done(None)
             return
-        ended = self._noting(slice_name, done)
-        _Copy(self._manager, self._notes, login_slice_of(uid), slice_name, ended).ask()
-
-    def _noting(self, slice_name: str, done: Done) -> Done:
         asked_s = now_s()
 
         def ended(error: BackendError | None) -> None:
@@ -47,7 +43,7 @@ class SliceLimits:
                 self._looked_s[slice_name] = asked_s
             done(error)
 
-        return ended
+        _Copy(self._manager, self._notes, login_slice_of(uid), slice_name, ended).ask()
 
 
 class _Copy:
@@ -117,24 +113,14 @@ def _parsed(text: bytes) -> dict[str, str]:
 
 # Signature, and what systemd has where nothing is said, by the name on the bus. Weights are among them: what
 # the administrator gave a user over others counts for its jobs, too.
+_NUMBER, _MASK, _LIST = ("t", INFINITY), ("ay", b""), ("a(st)", ())
 COPIED: dict[str, tuple[str, Any]] = {
-    "CPUQuotaPerSecUSec": ("t", INFINITY),
-    "CPUQuotaPeriodUSec": ("t", INFINITY),
-    "CPUWeight": ("t", INFINITY),
-    "AllowedCPUs": ("ay", b""),
-    "AllowedMemoryNodes": ("ay", b""),
-    "MemoryHigh": ("t", INFINITY),
-    "MemoryMax": ("t", INFINITY),
-    "MemorySwapMax": ("t", INFINITY),
-    "MemoryZSwapMax": ("t", INFINITY),
-    "TasksMax": ("t", INFINITY),
-    "IOWeight": ("t", INFINITY),
-    "IODeviceWeight": ("a(st)", ()),
-    "IOReadBandwidthMax": ("a(st)", ()),
-    "IOWriteBandwidthMax": ("a(st)", ()),
-    "IOReadIOPSMax": ("a(st)", ()),
-    "IOWriteIOPSMax": ("a(st)", ()),
-}
+    "CPUQuotaPerSecUSec": _NUMBER, "CPUQuotaPeriodUSec": _NUMBER, "CPUWeight": _NUMBER,
+    "AllowedCPUs": _MASK, "AllowedMemoryNodes": _MASK, "MemoryHigh": _NUMBER, "MemoryMax": _NUMBER,
+    "MemorySwapMax": _NUMBER, "MemoryZSwapMax": _NUMBER, "TasksMax": _NUMBER, "IOWeight": _NUMBER,
+    "IODeviceWeight": _LIST, "IOReadBandwidthMax": _LIST, "IOWriteBandwidthMax": _LIST,
+    "IOReadIOPSMax": _LIST, "IOWriteIOPSMax": _LIST,
+}  # fmt: skip
 
 
 def changes(login: Mapping[str, Any], jobs: Mapping[str, Any], copied: Mapping[str, str]) -> dict[str, Any]:
