@@ -35,7 +35,6 @@ _GIVE_BACK_S = 2.0  # how long to wait for the answer that a lease was taken bac
 
 
 def acquire_of(prepared: PreparedRequest, binding: Binding, ahead_of: str = "") -> Acquire:
-    """The request in the broker's words."""
     needs, draft, ticket = prepared.needs, prepared.draft, prepared.ticket
     return Acquire(
         job=draft.job, name=draft.name or _program(draft.command), command=draft.command,
@@ -176,7 +175,6 @@ class Asking:
     # -- waiting -----------------------------------------------------------------------------------------
 
     def why(self) -> Busy:
-        """What stands in the way, as the broker said last."""
         assert self.busy is not None
         return self.busy
 
@@ -254,7 +252,7 @@ class Asking:
         return held
 
     def hand_over(self) -> Connection | None:
-        """The connection, for the calls that follow; it is the receiver's then."""
+        """The connection, for the calls that follow. The caller closes it."""
         connection, self._connection = self._connection, None
         return connection
 

@@ -112,7 +112,6 @@ class BrokerBackend(ScopeBackend):
 
 
 def start_of(spec: ScopeSpec, keeper: int) -> Start:
-    """The scope in the broker's words."""
     return Start(
         job=job_of_unit(spec.unit),
         slice="gpu" if spec.slice.startswith("gpu") else "cpu",

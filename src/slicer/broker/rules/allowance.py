@@ -129,7 +129,6 @@ class Allowance:
         return taken_together(by_user, self._gids, number)
 
     def balance(self, leases: Iterable[Lease], devices: tuple[Device, ...] | None) -> Balance:
-        """What is left of the caps beside these leases."""
         return Balance(self, taken(leases, devices), devices)
 
 
@@ -328,7 +327,6 @@ def _words(field: str, value: float) -> str:
 
 
 def sizes_of(devices: tuple[Device, ...] | None) -> dict[str, int]:
-    """The MiB of each GPU that was looked at."""
     return {device.uuid: device.total_mib for device in devices or ()}
 
 

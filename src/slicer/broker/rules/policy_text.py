@@ -112,7 +112,6 @@ def resolve(said: Read, uids: Mapping[str, int], gids: Mapping[str, int]) -> tup
 
 
 def names_in(said: Read) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """The names of users and of groups that have to be looked up."""
     users, groups = ([name for name in each if not _is_number(name)] for each in (said.users, said.groups))
     return tuple(users), tuple(groups)
 

@@ -14,13 +14,11 @@ _MOST_HOLDERS = 8  # of one reason: a message is small, and nobody reads more
 
 
 def lease(found: Lease, viewer: int) -> Lease:
-    """The lease for this user's eyes."""
     command = found.command if viewer in (0, found.uid) else ""
     return replace(found, command=command, slots=shown(found.slots, viewer))
 
 
 def ticket(found: Ticket, viewer: int) -> Ticket:
-    """The ticket for this user's eyes."""
     return replace(
         found, command=found.command if viewer in (0, found.uid) else "",
         slots=shown(found.slots, viewer), slot_limits=shown(found.slot_limits, viewer),
@@ -71,7 +69,6 @@ def shown(slots: Mapping[str, int], viewer: int) -> dict[str, int]:
 
 
 def is_private(name: str) -> bool:
-    """Whether the slot is a user's own."""
     head, dot, _ = name.partition(".")
     return bool(dot) and head[:1] == "u" and head[1:].isdigit()
 

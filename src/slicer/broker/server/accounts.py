@@ -84,8 +84,9 @@ class Accounts:
     def note(self, ended: Ended) -> None:
         """Have a job counted from now on, and added with the next :meth:`write`."""
         self._unbooked.append(ended)
-        if self._connection is None:
-            self._remember(ended)
+        if self._connection is None:  # for the fair share alone, until the broker leaves
+            self._unbooked.clear()
+            self._past[ended.lease.uid] = self._after(ended, self._past)
 
     def write(self) -> None:
         """Add what was noted. Adding a job twice (after a kill in between) adds it once."""
@@ -93,7 +94,6 @@ class Accounts:
             self._write_unbooked(self._connection)
 
     def book(self, ended: Ended) -> None:
-        """Add a job at once."""
         self.note(ended)
         self.write()
 
@@ -150,11 +150,6 @@ class Accounts:
             raise
         if is_new:
             self._past[uid] = past
-
-    def _remember(self, ended: Ended) -> None:
-        """Without a database: for the fair share alone, until the broker leaves."""
-        self._unbooked.clear()
-        self._past[ended.lease.uid] = self._after(ended, self._past)
 
     def _after(self, ended: Ended, past: dict[int, Past]) -> Past:
         """What the user has used once this job is added."""

@@ -5,8 +5,8 @@ order of writes is such that the broker may be killed between any two:
 
 - A lease appears after its claim and goes before it. So a claim without a lease is rubbish, and there is no
   lease without its claim.
-- The lease names its keeper, unit and cgroup before systemd is asked for the scope. So whoever is in a scope
-  of ours is known.
+- The lease names its keeper, unit and cgroup before systemd is asked for the scope. Thus every process in one
+  of our scopes can be traced to its lease.
 - A ticket goes after its lease has come.
 """
 
@@ -55,8 +55,6 @@ class Claim:
 
 @record
 class Found:
-    """What is in the files."""
-
     leases: tuple[tuple[Lease, Claim, Finished | None], ...]
     tickets: tuple[Ticket, ...]
 
@@ -74,7 +72,6 @@ class Book:
     # -- leases ------------------------------------------------------------------------------------------
 
     def add(self, lease: Lease, claim: Claim) -> None:
-        """Write down a lease that is granted now."""
         self._put(self._claims, claim.job, claim)
         faults.point("broker-claimed")
         try:
@@ -89,7 +86,6 @@ class Book:
         self._put(self._leases, lease.job, replace(lease, command=""), 0o644)
 
     def claim(self, claim: Claim) -> None:
-        """Write down anew what only the broker knows."""
         self._put(self._claims, claim.job, claim)
 
     def finish(self, told: Finished) -> None:
@@ -97,7 +93,6 @@ class Book:
         self._put(self._claims, told.job + _END, told)
 
     def drop(self, job: str) -> None:
-        """Take a lease off."""
         self._remove(self._leases, job)
         faults.point("broker-lease-unlinked")
         self._remove(self._claims, job + _END)
@@ -106,12 +101,10 @@ class Book:
     # -- tickets -----------------------------------------------------------------------------------------
 
     def add_ticket(self, ticket: Ticket) -> None:
-        """Write down a request that waits."""
         self._put(self._tickets, ticket.job, ticket)
         faults.point("broker-ticketed")
 
     def drop_ticket(self, job: str) -> None:
-        """Take a ticket off. It need not be there."""
         self._remove(self._tickets, job)
 
     # -- reading it back ---------------------------------------------------------------------------------

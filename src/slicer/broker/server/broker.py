@@ -32,8 +32,6 @@ IDLE_S = 30.0
 
 @record
 class Places:
-    """Where the broker's files are."""
-
     state: str = "/run/slicer-broker"
     accounts: str = "/var/lib/slicer"
     configuration: str = "/etc/slicer"
@@ -64,7 +62,7 @@ class Broker:
         )
         self._decider = Decider(self._register, self._rulebook, warn)
         self._scopes = Scopes(self._loop, base.own_folder("slices"))
-        self._queueing: Queueing | None = None
+        self._queueing: Queueing | None = None  # while the leases are loaded, which may end some
         self._leftovers: Leftovers | None = None
         self._register.load()
         for holding in self._register.holdings.values():
@@ -136,13 +134,12 @@ class Broker:
 
     def _is_needed(self) -> bool:
         """Whether somebody waits, or something is not done."""
-        register = self._register
-        is_starting = any(each.is_starting for each in register.holdings.values())
+        is_starting = any(each.is_starting for each in self._register.holdings.values())
         is_busy = is_starting or self._connections.must_stay or self._overtime.is_expected()
-        return bool(len(self._connections) or register.waiters or is_busy)
+        return bool(len(self._connections) or self._register.waiters or is_busy)
 
     def close(self) -> None:
-        """Give everything up. Leases last by themselves."""
+        """Leases last by themselves."""
         self._register.finish()
         self._connections.close()
         self._scopes.close()

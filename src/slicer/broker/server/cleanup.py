@@ -40,7 +40,6 @@ class Overtime:
             holding.limit = self._loop.when(end_s, lambda: self._end(holding))
 
     def is_expected(self) -> bool:
-        """Whether a process is to be ended, now or later."""
         holdings = self._register.holdings.values()
         return any(each.limit is not None and each.claim.binding == "process" for each in holdings)
 

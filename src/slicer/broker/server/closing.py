@@ -35,8 +35,6 @@ def refuse_descriptors(listener: socket.socket) -> None:
 
 
 class Closer:
-    """Closes the connections of all users."""
-
     def __init__(self, loop: Loop) -> None:
         self._loop = loop
         self._children: dict[int, _Child] = {}  # by their users' uids
@@ -83,7 +81,6 @@ class _Child:
         return bool(self._left or self._given)
 
     def take(self, sock: socket.socket) -> None:
-        """Close this one, too."""
         self._left.append(sock)
         if len(self._left) == 1:
             self._pass_on()

@@ -55,13 +55,11 @@ class Account:
         return self.debt_s
 
 
+@record
 class Call:
-    """A call that came."""
-
-    def __init__(self, connection: Connection, message: Any, more: bool) -> None:
-        self.connection = connection
-        self.message = message
-        self.more = more
+    connection: Connection
+    message: Any
+    more: bool
 
 
 class Connection:
@@ -92,7 +90,6 @@ class Connection:
         self.answer(wire.encode_reply(message, continues), continues)
 
     def fail(self, error: Refusal) -> None:
-        """Answer its call with an error."""
         frame = wire.encode_error(error.name, error.message, error.where, error.hint, **error.more)
         self.answer(frame, False)
 

@@ -4,7 +4,8 @@ A caller may send half a message and sleep, send without an end, never read, con
 pass descriptors that hang whoever gives them up. Each of these costs itself:
 
 - One call at a time is read of a connection, and nothing while it is being answered.
-- Who says nothing, or half of something, or does not read its answer, is left after 10 s. Who waits may wait.
+- A client that stalls in mid-message, or does not read its answer, is disconnected after 10 s; one that waits
+  for a grant is not.
 - A user has so many connections, so much unread output, and a part of the broker's time.
 - No descriptor is ever taken, nor given up here: who sends one is left, and :mod:`.closing` does the rest.
 """
@@ -67,7 +68,6 @@ class Connections:
         return self._closer.is_busy
 
     def close(self) -> None:
-        """End all connections, and listen no longer."""
         for connection in list(self._open):
             self.drop(connection, is_told=False)
         self._loop.forget(self._listener.fileno())
@@ -85,17 +85,14 @@ class Connections:
             except OSError as error:
                 if error.errno not in _SHORT:
                     raise
-                self._pause_accepting()
+                # No descriptors are left; those who wait to be accepted would wake us without end.
+                self._loop.forget(self._listener.fileno())
+                self._loop.after(_SHORTAGE_S, self._accept_again)
                 return
             sock.setblocking(False)
             # Out of band, data would wake us without being there to read, and bring descriptors unseen.
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_OOBINLINE, 1)
             self._arrive(sock)
-
-    def _pause_accepting(self) -> None:
-        """There are no descriptors left; those who wait to be accepted would wake us without end."""
-        self._loop.forget(self._listener.fileno())
-        self._loop.after(_SHORTAGE_S, self._accept_again)
 
     def _accept_again(self) -> None:
         if self._listener.fileno() >= 0:
@@ -119,16 +116,14 @@ class Connections:
             self._closer.close(sock, uid)
         else:
             try:
-                self._let_in(Connection(self, sock, peer_of(sock), account))
+                connection = Connection(self, sock, peer_of(sock), account)
+                account.connections.add(connection)
+                self._open.add(connection)
+                self._listen(connection)
             except (NoPeer, OSError):
                 self._closer.close(sock, uid)
         account.debt_s += time.process_time() - began_s
         self._forget_account(account)
-
-    def _let_in(self, connection: Connection) -> None:
-        connection.account.connections.add(connection)
-        self._open.add(connection)
-        self._listen(connection)
 
     def _objection(self, account: Account) -> bytes:
         """The error that a newcomer is told instead of being let in."""
@@ -204,15 +199,9 @@ class Connections:
         if not connection.is_open:
             return
         if events & select.EPOLLIN and not connection.is_asking:
-            self._read(connection)
+            (self._pause if self._must_wait(connection.account) else self._hear)(connection)
         elif events & _ENDS and _has_gone(connection.sock):
             self.drop(connection)
-
-    def _read(self, connection: Connection) -> None:
-        if self._must_wait(connection.account):
-            self._pause(connection)
-        else:
-            self._hear(connection)
 
     def _hear(self, connection: Connection) -> None:
         began_s = time.process_time()
@@ -221,7 +210,8 @@ class Connections:
             found, _, flags, _ = connection.sock.recvmsg(room, 0, socket.MSG_PEEK)
             end = found.find(b"\0")
             if flags & socket.MSG_CTRUNC:  # there are descriptors, for which no room was given
-                self._refuse_descriptors(connection)
+                reply = wire.encode_error("NotAllowed", "no call brings descriptors along")
+                self._refuse_call(connection, reply, is_noise=True)
             elif end < 0:
                 self._take_part(connection, found)
             else:
@@ -276,7 +266,6 @@ class Connections:
             self._resume_later(account)
 
     def _take_part(self, connection: Connection, found: bytes) -> None:
-        """Take the beginning of a call."""
         connection.sock.recv(len(found))
         connection.heard += found
         if not found or len(connection.heard) >= MOST_BYTES:
@@ -311,10 +300,6 @@ class Connections:
         connection.answer(reply, False)
         if is_noise:
             self.drop(connection, is_told=False)
-
-    def _refuse_descriptors(self, connection: Connection) -> None:
-        reply = wire.encode_error("NotAllowed", "no call brings descriptors along")
-        self._refuse_call(connection, reply, is_noise=True)
 
     # -- answering -------------------------------------------------------------------------------------------
 

@@ -7,7 +7,7 @@ stopped (Ctrl-Z) keeps its place, and others may pass it.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable
 
 from slicer.broker.rules import order
 from slicer.broker.rules.allowance import Allowance
@@ -81,7 +81,6 @@ class Decider:
             stopped |= idle
 
     def devices_seen(self) -> tuple[Device, ...] | None:
-        """The GPUs as last seen."""
         return self.observer.devices(self._register.leases)
 
     def _devices(self, leases: tuple[Lease, ...], is_fresh: bool) -> tuple[Device, ...] | None:
@@ -109,7 +108,6 @@ class Decider:
             raise refusal(replace(never, slot=shown_name(never.slot, ticket.uid)), ticket)
 
     def deadlocked(self, ticket: Ticket, found: Decided) -> tuple[str, ...]:
-        """The jobs for which a nested request would wait for ever."""
         waiting = [each.ticket for each in self._register.waiters.values()]
         places = {each.job: place for place, each in enumerate(found.everybody)}
         return forecast.deadlocked(
@@ -130,7 +128,7 @@ class Reasons:
         self._starts: dict[str, float | None] | None = None
 
     def busy(self, ticket: Ticket) -> Busy:
-        """What stands in its way, as far as the rest of the queue tells. ``ahead`` is its own."""
+        """Why the ticket waits. Requests for the same share one explanation; only ``ahead`` is its own."""
         found = self.found
         place = self._place.get(ticket.job, len(found.queue))
         capped = self._balance.busy(ticket, found.leases, place)
@@ -145,17 +143,14 @@ class Reasons:
 
     def starts_in_s(self, ticket: Ticket) -> float | None:
         """When its turn should come; None: nobody knows."""
-        if self._starts is None:
-            self._starts = self._foretell(self.found.queue[:_FORECAST])
-        return self._starts.get(ticket.job)
-
-    def _foretell(self, queue: Sequence[Ticket]) -> dict[str, float | None]:
         found = self.found
-        if not any(lease.expect_s is not None for lease in found.leases):
-            return {}  # nothing is known to end
-        return forecast.start_times(
-            queue, found.devices, found.leases, found.policy, proc.now_s(), self._allowance
-        )
+        if self._starts is None:
+            some_end = any(lease.expect_s is not None for lease in found.leases)
+            queue = found.queue[:_FORECAST] if some_end else ()
+            self._starts = forecast.start_times(
+                queue, found.devices, found.leases, found.policy, proc.now_s(), self._allowance
+            )
+        return self._starts.get(ticket.job)
 
 
 _COUNTS_S = 0.9  # a little less than the pause after which the broker decides again

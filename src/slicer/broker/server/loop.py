@@ -36,7 +36,7 @@ class Due:
 
 
 class _Watch:
-    """A wish to hear of a descriptor. A later one with the same number is another wish."""
+    """Who hears of a descriptor. A later descriptor with the same number has another watch."""
 
     def __init__(self, act: Callable[[int], None]) -> None:
         self.act = act
@@ -53,7 +53,7 @@ class Loop:
         self._room = _LEAST_ROOM
 
     def watch(self, fd: int, act: Callable[[int], None], events: int = READ) -> None:
-        """Call ``act`` with the events whenever the descriptor has some. It replaces an earlier wish."""
+        """Call ``act`` with the events whenever the descriptor has some. It replaces an earlier watch."""
         known = self._watches.get(fd)
         if known is not None:
             self._epoll.modify(fd, events)
@@ -68,7 +68,6 @@ class Loop:
             self._epoll.unregister(fd)
 
     def after(self, seconds: float, act: Callable[[], None]) -> Due:
-        """Call ``act`` once, in so many seconds."""
         due = Due(act)
         self._count += 1  # of two at the same time, the first asked for comes first
         if len(self._due) > self._room:  # what was cancelled may be due only in years
@@ -79,11 +78,7 @@ class Loop:
         return due
 
     def when(self, at_s: float, act: Callable[[], None]) -> Due:
-        """Call ``act`` once CLOCK_BOOTTIME has come to ``at_s``.
-
-        epoll's clock stands still while the machine is suspended. What it slept through is late by
-        :data:`_LOOKS_S` at most.
-        """
+        """Call ``act`` once CLOCK_BOOTTIME is ``at_s``; after a suspend at most ``_LOOKS_S`` late."""
         due = Due(act)
 
         def look() -> None:
@@ -124,7 +119,6 @@ class Loop:
                 act()
 
     def close(self) -> None:
-        """Give up the descriptor of epoll itself."""
         self._epoll.close()
 
 
@@ -143,7 +137,6 @@ class ProcessWatch:
         on.watch(pidfd, self._act)
 
     def then(self, ended: Callable[[], None]) -> None:
-        """Call this instead."""
         self._ended = ended
 
     def _act(self, _: int) -> None:
@@ -151,7 +144,6 @@ class ProcessWatch:
         self._ended()
 
     def close(self) -> None:
-        """Safe to repeat."""
         if self.pidfd >= 0:
             self._loop.forget(self.pidfd)
             os.close(self.pidfd)
@@ -202,7 +194,6 @@ class CgroupWatch:
         self._emptied()
 
     def close(self) -> None:
-        """Safe to repeat."""
         if self._again is not None:
             self._again.cancel()
             self._again = None

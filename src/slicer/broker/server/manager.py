@@ -108,7 +108,6 @@ class Manager:
         self.ask("SetUnitProperties", (("s", unit), ("b", True), ("a(sv)", told)), done, deadline_s)
 
     def close(self) -> None:
-        """Forget all calls, and give up the connection."""
         self._is_closed = True
         for work in self._work.values():
             if work.due is not None:
@@ -262,8 +261,7 @@ class Manager:
 
 def failure(error: BusError, what: str, *, hint: str) -> BackendError:
     """An error of systemd's in the words of slicer."""
-    if error.name == LATE:
-        return BackendError(f"{what}: {error.message}", hint="is PID 1 stuck? see systemctl list-jobs")
+    hint = "is PID 1 stuck? see systemctl list-jobs" if error.name == LATE else hint
     return BackendError(f"{what}: {error.message}", hint=hint)
 
 

@@ -22,8 +22,6 @@ _DEADLINE_S = 2.0
 
 @record
 class _Tables:
-    """What both files say."""
-
     names: dict[int, str]  # of users
     uids: dict[str, int]
     gids: dict[str, int]

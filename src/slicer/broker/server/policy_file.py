@@ -107,7 +107,6 @@ class PolicyFile:
         return self._names.gids_of(uid, said)
 
     def name_of(self, uid: int) -> str:
-        """The user's name by /etc/passwd, else "uid 1001"."""
         return self._names.name_of(uid)
 
 

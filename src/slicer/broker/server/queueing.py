@@ -84,11 +84,9 @@ class Queueing:
         self.is_unsettled = True
 
     def unsettle(self) -> None:
-        """Somebody's turn may have come."""
         self.is_unsettled = True
 
     def dismiss(self, waiter: Waiter, refusal: Refusal) -> None:
-        """Have a request leave the queue, and say why."""
         connection = waiter.connection
         self._register.leave(waiter)
         if connection is not None:
@@ -173,7 +171,6 @@ class Queueing:
         return tuple(uuid for uuid in named if uuid not in held)
 
     def caller(self, call: Call) -> Caller:
-        """The process at the other end, by the kernel's word."""
         peer = call.connection.peer
         gids = self._rulebook.groups(peer.uid, peer.gids)
         return requests.Caller(peer.pid, peer.start, peer.uid, gids, self._rulebook.boot_id)
@@ -237,7 +234,7 @@ class Queueing:
         connection.send(holding.granted())
 
     def _answer_new(self, came: list[Waiter], found: Decided) -> list[Waiter]:
-        """Tell those who came and were granted nothing why; who does not wait, or not for this, leaves.
+        """Tell each new request that got nothing why; drop those that will not wait.
 
         Returns those for whom there was no time. Each user's first one comes before anybody's second.
         """
@@ -256,45 +253,36 @@ class Queueing:
                     raise self._decider.no_gpus
                 if not waiter.waits:
                     raise self._busy(waiter, reasons)
-                if waiter.ticket.inside:
-                    self._refuse_deadlock(waiter, found)
+                if waiter.ticket.inside and (stuck := self._decider.deadlocked(waiter.ticket, found)):
+                    holders = ", ".join(stuck)
+                    raise Refusal(
+                        "Deadlock", f"would wait for ever: {holders} has what is missing, and waits for us",
+                        hint="ask for it in the outer job, or run this one outside of it",
+                    )  # fmt: skip
                 self._register.write_ticket(waiter)
-            except SlicerError as error:
-                self.dismiss(waiter, refusal_of(error))
-            except Refusal as refusal:
-                self.dismiss(waiter, refusal)
+            except (SlicerError, Refusal) as error:
+                self.dismiss(waiter, error if isinstance(error, Refusal) else refusal_of(error))
             else:
                 self._tell(waiter, reasons)
 
     def _is_waiting(self, waiter: Waiter) -> bool:
         return self._register.waiters.get(waiter.ticket.job) is waiter and waiter.connection is not None
 
-    def _refuse_deadlock(self, waiter: Waiter, found: Decided) -> None:
-        stuck = self._decider.deadlocked(waiter.ticket, found)
-        if stuck:
-            raise Refusal(
-                "Deadlock", f"would wait for ever: {', '.join(stuck)} has what is missing, and waits for us",
-                hint="ask for it in the outer job, or run this one outside of it",
-            )  # fmt: skip
-
     def _busy(self, waiter: Waiter, reasons: Reasons) -> Refusal:
         busy = views.busy(reasons.busy(waiter.ticket), waiter.ticket.uid)
-        busy = replace(busy, why=self._why(waiter, reasons))
+        busy = replace(busy, why=self._rulebook.why(waiter.ticket, reasons.found))
         return Refusal("Busy", f"{busy.slot or busy.kind} is busy", busy=busy)
 
     def reasons(self, found: Decided) -> Reasons:
-        """Why those wait who were granted nothing."""
         return Reasons(found, self._rulebook.allowance())
-
-    def _why(self, waiter: Waiter, reasons: Reasons) -> str:
-        return self._rulebook.why(waiter.ticket, reasons.found)
 
     def _tell(self, waiter: Waiter, reasons: Reasons) -> bool:
         """Tell one who waits why, if it does not know; whether it did not."""
         if waiter.connection is None:
             return False
         busy = views.busy(reasons.busy(waiter.ticket), waiter.ticket.uid)
-        starts_in_s, why = reasons.starts_in_s(waiter.ticket), self._why(waiter, reasons)
+        starts_in_s = reasons.starts_in_s(waiter.ticket)
+        why = self._rulebook.why(waiter.ticket, reasons.found)
         starts_s = None if starts_in_s is None else round((proc.now_s() + starts_in_s) / _FINENESS_S)
         if waiter.told == (busy, starts_s, why):
             return False
@@ -333,7 +321,6 @@ class Queueing:
         self.is_unsettled = True
 
     def _lose_patience(self, waiter: Waiter) -> None:
-        """It has waited as long as it was to."""
         waiter.patience = None
         if waiter.connection is None or waiter.asked is None:
             return

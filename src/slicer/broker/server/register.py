@@ -20,8 +20,6 @@ from slicer.record import replace
 
 
 class Holding:
-    """A lease that counts."""
-
     def __init__(self, lease: Lease, claim: Claim) -> None:
         self.lease = lease
         self.claim = claim
@@ -32,16 +30,10 @@ class Holding:
         self.is_starting = False  # systemd is at it
         self.limit: Due | None = None  # when it ends by the policy, unless it has a scope, which systemd ends
 
-    def is_starting_with(self, pid: int) -> bool:
-        """Whether systemd is about to put the process into its scope."""
-        return self.is_starting and self.lease.keeper == pid
-
     def granted(self) -> Granted:
-        """What its owner is told."""
         return Granted(views.lease(self.lease, self.lease.uid), self.claim.waited_s)
 
     def close(self) -> None:
-        """Watch it no more."""
         for each in (self.process, self.scope):
             if each is not None:
                 each.close()
@@ -72,7 +64,6 @@ class Waiter:
         return found if found is not None and found.is_open else None
 
     def bind(self, connection: Connection) -> None:
-        """It waits by this connection from now on."""
         self._connection = connection
         connection.waiter = self
 
@@ -84,7 +75,6 @@ class Waiter:
         return True
 
     def close(self) -> None:
-        """Wait for nothing any more."""
         for due in (self.patience, self.absence):
             if due is not None:
                 due.cancel()
@@ -140,22 +130,17 @@ class Register:
 
     def _take_up(self, holding: Holding) -> bool:
         """Watch what keeps the lease; whether there is anything."""
-        if holding.lease.cgroup and self._watch_scope(holding):
-            if not holding.claim.held:
-                self.note_held(holding)
+        if self._is_in_scope(holding):
             return True
-        if holding.claim.held:
-            return False
-        pidfd = open_process(holding.lease.pid, holding.lease.pid_start)
-        if pidfd is None:
-            return False
-        self._watch_process(holding, pidfd)
-        return True
+        pidfd = None if holding.claim.held else open_process(holding.lease.pid, holding.lease.pid_start)
+        if pidfd is not None:
+            holding.process = ProcessWatch(self._loop, pidfd, lambda: self._lost_process(holding))
+        return pidfd is not None
 
     # -- leases ------------------------------------------------------------------------------------------
 
     def add(self, lease: Lease, claim: Claim, process: ProcessWatch) -> Holding:
-        """A lease that is granted now, to the ``process`` that asked. Its watch is taken over."""
+        """A lease that is granted now. Takes ownership of the watch of the ``process`` that asked."""
         if lease.job in self._over:
             self.finish()
         self.book.add(lease, claim)
@@ -165,7 +150,6 @@ class Register:
         return holding
 
     def rewrite(self, holding: Holding, lease: Lease) -> None:
-        """Change what a lease says."""
         self.book.rewrite(lease)
         holding.lease = lease
 
@@ -191,8 +175,12 @@ class Register:
         holding.scope = watch_cgroup(self._loop, holding.lease.cgroup, lambda: self._lost_scope(holding))
         return holding.scope is not None
 
-    def _watch_process(self, holding: Holding, pidfd: int) -> None:
-        holding.process = ProcessWatch(self._loop, pidfd, lambda: self._lost_process(holding))
+    def _is_in_scope(self, holding: Holding) -> bool:
+        """Whether somebody is in its scope, which is watched from now on."""
+        is_in = bool(holding.lease.cgroup) and self._watch_scope(holding)
+        if is_in and not holding.claim.held:
+            self.note_held(holding)
+        return is_in
 
     def _lost_scope(self, holding: Holding) -> None:
         holding.scope = None
@@ -210,10 +198,7 @@ class Register:
         """
         if holding.is_starting or holding.scope is not None:
             return
-        if holding.lease.cgroup and self._watch_scope(holding):
-            if not holding.claim.held:
-                self.note_held(holding)
-        elif holding.process is None:
+        if not self._is_in_scope(holding) and holding.process is None:
             self._is_over(holding)
 
     def release(self, holding: Holding) -> None:
@@ -251,10 +236,9 @@ class Register:
         """The user's leases in whose scopes a process runs, outermost first."""
         here = f"{cgroup.of(pid)}/"
         found = [
-            each.lease
-            for each in self.holdings.values()
-            if each.lease.uid == uid and each.lease.cgroup and here.startswith(f"{each.lease.cgroup}/")
-        ]
+            lease for lease in self.leases
+            if lease.uid == uid and lease.cgroup and here.startswith(f"{lease.cgroup}/")
+        ]  # fmt: skip
         return tuple(sorted(found, key=lambda lease: lease.since_s))
 
     def around(self, holding: Holding) -> list[Holding]:
@@ -272,13 +256,12 @@ class Register:
     # -- tickets -----------------------------------------------------------------------------------------
 
     def watch_waiter(self, waiter: Waiter, pidfd: int) -> None:
-        """Have the ticket leave with its process, of ``pidfd``, which is taken over."""
+        """Remove the ticket when its process exits. Takes ownership of ``pidfd``."""
         if waiter.process is not None:
             waiter.process.close()
         waiter.process = ProcessWatch(self._loop, pidfd, lambda: self.leave(waiter))
 
     def write_ticket(self, waiter: Waiter) -> None:
-        """Write down a request that has to wait."""
         if not waiter.is_written:
             self.book.add_ticket(waiter.ticket)
             waiter.is_written = True
@@ -292,7 +275,6 @@ class Register:
             waiter.ticket = ticket
 
     def leave(self, waiter: Waiter) -> None:
-        """It waits no more."""
         job = waiter.ticket.job
         waiter.close()
         if self.waiters.get(job) is waiter:

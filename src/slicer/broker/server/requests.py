@@ -97,9 +97,5 @@ _NAMES: tuple[tuple[type[SlicerError], str], ...] = (
 def refusal_of(error: SlicerError) -> Refusal:
     """What a caller is told of an error in slicer."""
     name = next((name for kind, name in _NAMES if isinstance(error, kind)), "Broken")
-    more = {"reason": _reason(error)} if name == "NoGpu" else {}
+    more = {"reason": error.reason} if isinstance(error, NoGpu) else {}
     return Refusal(name, error.message, where=error.where, hint=error.hint, **more)
-
-
-def _reason(error: SlicerError) -> str:
-    return str(getattr(error, "reason", ""))

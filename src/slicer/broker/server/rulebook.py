@@ -52,7 +52,6 @@ class Rulebook:
 
     @property
     def policy(self) -> Policy:
-        """The one in force."""
         return NO_POLICY if self._file is None else self._file.policy
 
     @property
@@ -82,7 +81,6 @@ class Rulebook:
         return self.trouble is None
 
     def close(self) -> None:
-        """Give up the database."""
         self._accounts.close()
 
     def _name_of(self, uid: int) -> str:
@@ -133,7 +131,6 @@ class Rulebook:
     # -- all of them -------------------------------------------------------------------------------------
 
     def allowance(self) -> Allowance:
-        """The caps of all, for a decision."""
         return Allowance(self.policy, self._gids)
 
     def shares(self, leases: Iterable[Lease], tickets: Iterable[Ticket], now_s: float) -> Shares:

@@ -116,7 +116,6 @@ class Scopes:
         self._manager.set_properties(unit, told, answered, SET_DEADLINE_S)
 
     def close(self) -> None:
-        """Give up the connection. Nothing is called any more."""
         self._manager.close()
 
     def _act(self, method: str, verb: str, unit: str, done: Done) -> None:
@@ -244,18 +243,13 @@ class _Start:
             )
         else:
             self._is_in = True
-            self._end_if_all()
+            if self._is_limited:
+                self._end(None)
 
     def _limited(self, error: BackendError | None) -> None:
         self._is_limited = True
-        if error is not None:
+        if error is not None or self._is_in:
             self._end(error)
-        else:
-            self._end_if_all()
-
-    def _end_if_all(self) -> None:
-        if self._is_in and self._is_limited:
-            self._end(None)
 
     def _end(self, error: BackendError | None) -> None:
         if self._pidfd < 0:

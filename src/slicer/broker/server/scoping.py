@@ -45,7 +45,6 @@ class Scoping:
     # -- starting ----------------------------------------------------------------------------------------
 
     def start(self, call: Call) -> None:
-        """Put the keeper into the scope of its lease."""
         asked, connection = call.message, call.connection
         holding = self._own(asked.job, connection)
         if holding.claim.binding != "scope":
@@ -107,8 +106,8 @@ class Scoping:
             self._log(f"<4>uid {holding.lease.uid}: {holding.lease.unit} was not started: {answer}")
             connection.fail(refusal_of(answer))
             self._unstart(holding)
-            return
-        self._note_started(holding, connection, wish)
+        else:
+            self._note_started(holding, connection, wish)
 
     def _note_started(self, holding: Holding, connection: Connection, wish: Wish) -> None:
         is_populated = self._register.start_watching(holding)
@@ -143,11 +142,9 @@ class Scoping:
         self._scopes.stop(holding.lease.unit, self._answer(call))
 
     def freeze(self, call: Call) -> None:
-        """Freeze a scope."""
         self._scopes.freeze(self._running(call).lease.unit, self._answer(call))
 
     def thaw(self, call: Call) -> None:
-        """Thaw a scope."""
         lease = self._running(call).lease
         self._scopes.thaw(lease.unit, cgroup.path_of(lease.cgroup), self._answer(call))
 
@@ -208,11 +205,11 @@ def check_keeper_free(register: Register, job: str, pid: int) -> None:
     It could open that job's GPUs in there, and take them along when it is moved. Once it has arrived, the
     register knows that it came out of that scope.
     """
-    if any(each.is_starting_with(pid) and each.lease.job != job for each in register.holdings.values()):
+    starting = (each.lease for each in register.holdings.values() if each.is_starting)
+    if any(lease.keeper == pid and lease.job != job for lease in starting):
         raise Refusal("BadProcess", "the process is on its way into the scope of another job")
 
 
 def scope_of(asked: Start, uid: int, properties: tuple[Property, ...]) -> ScopeSpec:
-    """The scope of a job as systemd gets it."""
     slice_name = units.slice_of("gpu" if asked.slice == "gpu" else "cpu", uid)
     return ScopeSpec(unit_name(asked.job), slice_name, asked.description, properties, "system")

@@ -55,7 +55,6 @@ class Service:
         }
 
     def call(self, call: Call) -> None:
-        """Serve one call, or refuse it."""
         if self._rulebook.refresh():
             self._queueing.unsettle()
         trouble = self._rulebook.trouble
@@ -137,7 +136,10 @@ class Service:
             *zip(leases, leases_shown.of(leases, viewer), strict=True),
             *zip(found.everybody, tickets_shown.of(found.everybody, viewer), strict=True),
         ]
-        sizes = [(each.uid, length_of(row) + len(why.get(each.job, ""))) for each, row in rows]
+        sizes = [
+            (each.uid, (len(row) if row.isascii() else len(row.encode())) + len(why.get(each.job, "")))
+            for each, row in rows
+        ]
         told = list(compress(rows, fitting(sizes, viewer)))
         call.connection.send(
             messages.Standing(
@@ -160,11 +162,6 @@ _ROOM = 64  # rows of entries that are gone, before they are looked for
 class _Row:
     entry: Lease | Ticket
     made: dict[str, Encoded]  # by who looks: "root", its "owner", "others"
-
-
-def length_of(row: str) -> int:
-    """How many bytes a row takes."""
-    return len(row) if row.isascii() else len(row.encode())
 
 
 def fitting(found: Sequence[tuple[int, int]], viewer: int, most: int = MOST_BYTES) -> list[bool]:

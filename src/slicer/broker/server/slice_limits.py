@@ -146,7 +146,6 @@ def remembered(changed: Mapping[str, Any], copied: Mapping[str, str]) -> dict[st
 
 
 def noted(value: Any) -> str:
-    """A value as a line of text."""
     if isinstance(value, bytes):
         return value.hex()
     return repr(value)

@@ -74,7 +74,9 @@ class Wishes:
         if word == "on" and not filters_devices():
             message = "no job without the device fence, and systemd can filter no devices here (a container?)"
             raise RefusedError(message, where="fence")
-        minors = self._minors(holding)
+        if uuids := self._gpus(holding):
+            self._decider.observer.open()
+        minors = fence.minors_of(uuids, self._decider.observer.gpus)
         if minors is None:
             if word == "on":
                 raise RefusedError("the driver does not say which device node is whose", where="fence")
@@ -99,13 +101,6 @@ class Wishes:
         """Its GPUs, and those of the jobs around it."""
         all_of_them = (holding, *self._register.around(holding))
         return {uuid for each in all_of_them for uuid in each.lease.gpus}
-
-    def _minors(self, holding: Holding) -> tuple[int, ...] | None:
-        """The numbers of the nodes of its GPUs, and of those of the jobs around it; None: some have none."""
-        uuids = self._gpus(holding)
-        if uuids:
-            self._decider.observer.open()
-        return fence.minors_of(uuids, self._decider.observer.gpus)
 
     def driver_cap(self, holding: Holding, wish: Wish) -> str:
         """Have the driver hold the scope to its share of its GPUs. Returns why it does not; "": it does."""
