@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from slicer.broker.server import scoping
-from slicer.broker.server.book import Claim
-from slicer.broker.server.register import Holding
+from slicer.broker.server.lease_files import Claim
+from slicer.broker.server.leases import Holding
 from slicer.broker.server.requests import Refusal
 from slicer.record import replace
 from tests.unit import made_up

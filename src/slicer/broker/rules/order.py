@@ -32,11 +32,11 @@ T = TypeVar("T")
 
 def ordered(
     tickets: Iterable[Ticket], shares: Shares, patience_s: float, now_s: float,
-    wishes: Mapping[str, int] | None = None,
+    own_priorities: Mapping[str, int] | None = None,
 ) -> list[Ticket]:  # fmt: skip
     """The tickets in the order in which they are served. Same input, same order.
 
-    ``wishes``: priorities that count only among requests of the same user, by job.
+    ``own_priorities``: priorities that count only among requests of the same user, by job.
     """
     by_arrival = sorted(tickets, key=lambda each: (-each.priority, each.arrived_s, each.job))
     out_of_turn = _out_of_turn(by_arrival, shares.granted_s, patience_s, now_s)
@@ -52,10 +52,10 @@ def ordered(
     # Priorities have the same places in both, so each request stays among its own.
     served = iter(sorted(wanting, key=place))
     found = [next(served) if each.gpus else each for each in by_arrival]
-    return _by_own_wishes(found, wishes) if wishes else found
+    return _by_own_priorities(found, own_priorities) if own_priorities else found
 
 
-def _by_own_wishes(found: list[Ticket], wishes: Mapping[str, int]) -> list[Ticket]:
+def _by_own_priorities(found: list[Ticket], own_priorities: Mapping[str, int]) -> list[Ticket]:
     """The same, with each user's places of one kind given to its requests by its own priorities."""
 
     def places_of(ticket: Ticket) -> tuple[int, int, bool]:
@@ -65,7 +65,7 @@ def _by_own_wishes(found: list[Ticket], wishes: Mapping[str, int]) -> list[Ticke
     for ticket in found:
         own.setdefault(places_of(ticket), []).append(ticket)
     served = {
-        places: iter(sorted(each, key=lambda ticket: -wishes.get(ticket.job, ticket.priority)))
+        places: iter(sorted(each, key=lambda ticket: -own_priorities.get(ticket.job, ticket.priority)))
         for places, each in own.items()
     }
     return [next(served[places_of(ticket)]) for ticket in found]
@@ -160,5 +160,5 @@ class Decided:
     devices: tuple[Device, ...] | None
     policy: Policy
     shares: Shares
-    wishes: Mapping[str, int]  # priorities that count among requests of one user, by job
+    own_priorities: Mapping[str, int]  # priorities that count among requests of one user, by job
     must_look: bool  # no event will tell when another decision is due

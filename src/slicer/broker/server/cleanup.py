@@ -7,9 +7,9 @@ import signal
 from collections.abc import Callable
 
 from slicer.broker.rules.units import scope_places
+from slicer.broker.server.leases import Holding, Leases
 from slicer.broker.server.loop import Due, Loop
-from slicer.broker.server.register import Holding, Register
-from slicer.broker.server.rulebook import Rulebook
+from slicer.broker.server.policy_state import PolicyState
 from slicer.broker.server.scopes import Scopes
 from slicer.kernel import cgroup
 from slicer.model import job_of_unit
@@ -25,22 +25,22 @@ class Overtime:
     SIGTERM, and after a while SIGKILL. Until it has gone nobody else gets what it holds.
     """
 
-    def __init__(self, register: Register, rulebook: Rulebook, on: Loop, log: Callable[[str], None]) -> None:
-        self._register = register
-        self._rulebook = rulebook
+    def __init__(self, leases: Leases, policy: PolicyState, on: Loop, log: Callable[[str], None]) -> None:
+        self._leases = leases
+        self._policy_state = policy
         self._loop = on
         self._log = log
-        for holding in register.holdings.values():
+        for holding in leases.holdings.values():
             self.expect(holding)
 
     def expect(self, holding: Holding) -> None:
         """See to the end of a lease that was given."""
-        end_s = self._rulebook.hold_until_s(holding)
+        end_s = self._policy_state.hold_until_s(holding)
         if end_s is not None and not holding.claim.held:
             holding.limit = self._loop.when(end_s, lambda: self._end(holding))
 
     def is_expected(self) -> bool:
-        holdings = self._register.holdings.values()
+        holdings = self._leases.holdings.values()
         return any(each.limit is not None and each.claim.binding == "process" for each in holdings)
 
     def _end(self, holding: Holding) -> None:
@@ -49,7 +49,7 @@ class Overtime:
         told = f"uid {holding.lease.uid}: {holding.lease.job} has held what it has for too long"
         if holding.claim.binding == "scope":  # slicer's own process, whose command was never started
             self._log(f"<5>{told}")
-            self._register.release(holding)
+            self._leases.release(holding)
         else:
             self._signal(holding, signal.SIGTERM, told)
             holding.limit = self._loop.after(GRACE_S, lambda: self._kill(holding))
@@ -80,8 +80,8 @@ class Leftovers:
     come before systemd looks for it. Nothing else would end such a unit.
     """
 
-    def __init__(self, register: Register, scopes: Scopes, on: Loop, log: Callable[[str], None]) -> None:
-        self._register = register
+    def __init__(self, leases: Leases, scopes: Scopes, on: Loop, log: Callable[[str], None]) -> None:
+        self._leases = leases
         self._scopes = scopes
         self._loop = on
         self._log = log
@@ -108,7 +108,7 @@ class Leftovers:
 
     def _is_left(self, place: str) -> bool:
         job = job_of_unit(os.path.basename(place))
-        if not is_job_id(job) or job in self._register.holdings:
+        if not is_job_id(job) or job in self._leases.holdings:
             return False
         try:
             return os.path.exists(cgroup.path_of(place)) and not cgroup.lives(place)

@@ -1,4 +1,4 @@
-"""Who is next, and why the others wait: placement's decision over the register.
+"""Who is next, and why the others wait: placement's decision over all leases and tickets.
 
 One decision serves all that came with one turn of the loop. Whoever is absent (its connection broke) or
 stopped (Ctrl-Z) keeps its place, and others may pass it.
@@ -13,8 +13,8 @@ from slicer.broker.rules import order
 from slicer.broker.rules.allowance import Allowance
 from slicer.broker.rules.order import Decided
 from slicer.broker.rules.views import shown_name
-from slicer.broker.server.register import Register
-from slicer.broker.server.rulebook import Rulebook
+from slicer.broker.server.leases import Leases
+from slicer.broker.server.policy_state import PolicyState
 from slicer.errors import GpuError
 from slicer.gpu.observer import GpuObserver
 from slicer.kernel import proc
@@ -28,13 +28,13 @@ _FORECAST = 20  # tickets whose start is foretold; further back it means little
 
 
 class Decider:
-    """Decides by the register, the GPUs and the administrator's word."""
+    """Decides by leases and tickets, the GPUs and the administrator's word."""
 
-    def __init__(self, register: Register, rulebook: Rulebook, warn: Callable[[str], None]) -> None:
-        self._register = register
-        self._rulebook = rulebook
+    def __init__(self, leases: Leases, policy_state: PolicyState, warn: Callable[[str], None]) -> None:
+        self._leases = leases
+        self._policy_state = policy_state
         self._warn = warn
-        self.observer = GpuObserver(rulebook.configuration.placement, trusts_environment=False)
+        self.observer = GpuObserver(policy_state.configuration.placement, trusts_environment=False)
         self.no_gpus: GpuError | None = None  # the driver's last failure
         self._stopped = Stopped()
 
@@ -45,16 +45,16 @@ class Decider:
 
         Not ``is_fresh``: what was last seen of the GPUs will do. ``sees_gpus``: also if nobody waits for any.
         """
-        self.observer.policy = self._rulebook.configuration.placement
-        now_s, leases = proc.now_s(), self._register.leases
-        present = [each for each in self._register.waiters.values() if each.connection is not None]
+        self.observer.policy = self._policy_state.configuration.placement
+        now_s, leases = proc.now_s(), self._leases.listed
+        present = [each for each in self._leases.waiters.values() if each.connection is not None]
         tickets = [*(each.ticket for each in present), *((extra,) if extra else ())]
-        shares = self._rulebook.shares(leases, tickets, now_s)
-        wishes = {
+        shares = self._policy_state.shares(leases, tickets, now_s)
+        own_priorities = {
             each.ticket.job: each.asked.priority for each in present
             if each.asked is not None and each.asked.priority > each.ticket.priority
         }  # fmt: skip
-        queue = self._rulebook.ordered(tickets, shares, now_s, wishes)
+        queue = self._policy_state.ordered(tickets, shares, now_s, own_priorities)
         wants_gpus = any(ticket.gpus for ticket in queue)
         devices = self._devices(leases, is_fresh) if wants_gpus or sees_gpus else None
         if any(ticket.inside for ticket in queue):
@@ -62,7 +62,9 @@ class Decider:
         able, stopped, grants = self._among_able(queue, devices, leases, now_s)
         foreign = any(is_used_by_others(device, self.observer.policy) for device in devices or ())
         must_look = bool(stopped) or (wants_gpus and (foreign or devices is None))
-        return Decided(grants, able, queue, leases, devices, self.observer.policy, shares, wishes, must_look)
+        return Decided(
+            grants, able, queue, leases, devices, self.observer.policy, shares, own_priorities, must_look
+        )
 
     def _among_able(
         self, queue: tuple[Ticket, ...], devices: tuple[Device, ...] | None, leases: tuple[Lease, ...],
@@ -70,8 +72,8 @@ class Decider:
     ) -> tuple[tuple[Ticket, ...], tuple[str, ...], dict[str, tuple[str, ...]]]:  # fmt: skip
         """The tickets that can go, the jobs of those that are stopped, and the grants."""
         if devices is not None:
-            self._rulebook.seen(self._register.holdings.values(), devices)
-        allowance, stopped = self._rulebook.allowance(), self._stopped.since(now_s)
+            self._policy_state.seen(self._leases.holdings.values(), devices)
+        allowance, stopped = self._policy_state.allowance(), self._stopped.since(now_s)
         while True:
             able = tuple(ticket for ticket in queue if ticket.job not in stopped)
             verdict = decision.decide(able, devices, leases, self.observer.policy, now_s, allowance)
@@ -81,7 +83,7 @@ class Decider:
             stopped |= idle
 
     def devices_seen(self) -> tuple[Device, ...] | None:
-        return self.observer.devices(self._register.leases)
+        return self.observer.devices(self._leases.listed)
 
     def _devices(self, leases: tuple[Lease, ...], is_fresh: bool) -> tuple[Device, ...] | None:
         try:
@@ -102,17 +104,17 @@ class Decider:
             self.observer.open()
             if self.observer.snapshot is None:
                 self.observer.look()
-        devices = self.observer.devices(self._register.leases) if ticket.gpus else None
+        devices = self.observer.devices(self._leases.listed) if ticket.gpus else None
         never = decision.infeasible(ticket, devices)
         if never is not None:
             raise refusal(replace(never, slot=shown_name(never.slot, ticket.uid)), ticket)
 
     def deadlocked(self, ticket: Ticket, found: Decided) -> tuple[str, ...]:
-        waiting = [each.ticket for each in self._register.waiters.values()]
+        waiting = [each.ticket for each in self._leases.waiters.values()]
         places = {each.job: place for place, each in enumerate(found.everybody)}
         return forecast.deadlocked(
             ticket, waiting, found.devices, found.leases, found.policy, proc.now_s(),
-            self._rulebook.allowance(), lambda each: places.get(each.job, len(places)),
+            self._policy_state.allowance(), lambda each: places.get(each.job, len(places)),
         )  # fmt: skip
 
 

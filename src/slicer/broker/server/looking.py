@@ -7,8 +7,8 @@ from collections.abc import Iterable
 from slicer.broker.protocol.messages import GpuNow, Seen, UseNow
 from slicer.broker.server.connections import Call
 from slicer.broker.server.deciding import Decider
+from slicer.broker.server.leases import Leases
 from slicer.broker.server.loop import now_s
-from slicer.broker.server.register import Register
 from slicer.gpu.attribution import attribute
 from slicer.gpu.snapshot import GpuSnapshot, ProcessOnGpu
 from slicer.model import Gpu, Lease
@@ -27,15 +27,15 @@ class _Reading:
 class Looking:
     """Reads the driver for all who ask."""
 
-    def __init__(self, register: Register, decider: Decider) -> None:
-        self._register = register
+    def __init__(self, leases: Leases, decider: Decider) -> None:
+        self._leases = leases
         self._decider = decider
         self._last: _Reading | None = None
 
     def look(self, call: Call) -> None:
         """Tell a caller how full the GPUs are, and what of it is its own. Raises NoGpu, GpuError."""
         reading = self._reading()
-        owned = attribute(reading.snapshot, self._register.leases)
+        owned = attribute(reading.snapshot, self._leases.listed)
         gpus = _gpus(self._decider.observer.gpus, reading)
         call.connection.send(Seen(gpus, uses_for(owned, call.connection.peer.uid)))
 

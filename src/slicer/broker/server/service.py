@@ -12,11 +12,11 @@ from slicer.broker.rules import order, services, views
 from slicer.broker.server import policy_file, requests
 from slicer.broker.server.connections import Call
 from slicer.broker.server.deciding import Decider
+from slicer.broker.server.leases import Leases
 from slicer.broker.server.looking import Looking
+from slicer.broker.server.policy_state import PolicyState
 from slicer.broker.server.queueing import Queueing
-from slicer.broker.server.register import Register
 from slicer.broker.server.requests import Refusal, refusal_of
-from slicer.broker.server.rulebook import Rulebook
 from slicer.broker.server.scoping import Scoping, own
 from slicer.errors import SlicerError
 from slicer.kernel import cgroup, proc
@@ -32,11 +32,11 @@ class Service:
     """Serves calls. What cannot be served is refused with a reason."""
 
     def __init__(
-        self, register: Register, decider: Decider, rulebook: Rulebook, queueing: Queueing, scoping: Scoping
+        self, leases: Leases, decider: Decider, policy: PolicyState, queueing: Queueing, scoping: Scoping
     ) -> None:
-        self._register = register
+        self._leases = leases
         self._decider = decider
-        self._rulebook = rulebook
+        self._policy_state = policy
         self._queueing = queueing
         self._rows = Rows(views.lease), Rows(views.ticket)
         self._serves: dict[type, Callable[[Call], None]] = {
@@ -46,7 +46,7 @@ class Service:
             messages.Finished: self._finished,
             messages.Preview: self._preview,
             messages.Status: self._status,
-            messages.Look: Looking(register, decider).look,
+            messages.Look: Looking(leases, decider).look,
             messages.Usage: self._usage,
             messages.Stop: scoping.stop,
             messages.Freeze: scoping.freeze,
@@ -55,9 +55,9 @@ class Service:
         }
 
     def call(self, call: Call) -> None:
-        if self._rulebook.refresh():
+        if self._policy_state.refresh():
             self._queueing.unsettle()
-        trouble = self._rulebook.trouble
+        trouble = self._policy_state.trouble
         try:
             if trouble is not None and isinstance(call.message, _GIVEN):
                 raise Refusal("Broken", trouble.message, where=trouble.where, hint=trouble.hint)
@@ -72,7 +72,7 @@ class Service:
         """Refuse a scope to a system service: the job would leave its sandbox and limits. Raises Refusal."""
         asked, peer = call.message, call.connection.peer
         wants_scope = isinstance(asked, messages.Acquire) and asked.binding == "scope"
-        if not peer.uid or self._rulebook.policy.allow_services:
+        if not peer.uid or self._policy_state.policy.allow_services:
             return
         if not wants_scope and not isinstance(asked, messages.Start):
             return
@@ -85,17 +85,17 @@ class Service:
 
     def _release(self, call: Call) -> None:
         job, uid = call.message.job, call.connection.peer.uid
-        waiter = self._register.waiters.get(job)
+        waiter = self._leases.waiters.get(job)
         if waiter is not None and waiter.ticket.uid == uid:
             self._queueing.dismiss(waiter, Refusal("NoSuchJob", "it has left the queue"))
         else:
-            self._register.release(own(self._register, job, uid))
+            self._leases.release(own(self._leases, job, uid))
         call.connection.send(messages.Done())
 
     def _finished(self, call: Call) -> None:
         told = call.message
-        holding = own(self._register, told.job, call.connection.peer.uid)
-        self._register.book.finish(told)
+        holding = own(self._leases, told.job, call.connection.peer.uid)
+        self._leases.files.finish(told)
         holding.told = told
         if holding.lease.cgroup:
             holding.usage = cgroup.usage(cgroup.path_of(holding.lease.cgroup))
@@ -103,13 +103,13 @@ class Service:
 
     def _preview(self, call: Call) -> None:
         asked, caller = requests.as_acquire(call.message), self._queueing.caller(call)
-        inside = self._register.inside_of(caller.pid, caller.uid)
+        inside = self._leases.inside_of(caller.pid, caller.uid)
         ticket = requests.ticket_of(
-            asked, caller, self._queueing.choice(asked, inside), inside, self._rulebook.slots,
-            self._rulebook.priority(asked, caller), proc.now_s(),
+            asked, caller, self._queueing.choice(asked, inside), inside, self._policy_state.slots,
+            self._policy_state.priority(asked, caller), proc.now_s(),
         )  # fmt: skip
         self._decider.check_feasible(ticket)
-        self._rulebook.check(ticket, caller.gids, self._decider.devices_seen())
+        self._policy_state.check(ticket, caller.gids, self._decider.devices_seen())
         found = self._decider.decide(ticket)
         if ticket.gpus and found.devices is None and self._decider.no_gpus is not None:
             raise self._decider.no_gpus
@@ -119,18 +119,18 @@ class Service:
             return
         reasons = self._queueing.reasons(found)
         busy = views.busy(reasons.busy(ticket), caller.uid)
-        call.connection.send(messages.Previewed((), busy, self._rulebook.why(ticket, found)))
+        call.connection.send(messages.Previewed((), busy, self._policy_state.why(ticket, found)))
 
     def _usage(self, call: Call) -> None:
-        holdings = self._register.holdings.values()
-        call.connection.send(self._rulebook.usage(call.message, call.connection.peer.uid, holdings))
+        holdings = self._leases.holdings.values()
+        call.connection.send(self._policy_state.usage(call.message, call.connection.peer.uid, holdings))
 
     def _status(self, call: Call) -> None:
         viewer = call.connection.peer.uid
-        leases = sorted(self._register.leases, key=lambda lease: lease.since_s)
+        leases = sorted(self._leases.listed, key=lambda lease: lease.since_s)
         found = self._decider.decide(is_fresh=False, sees_gpus=any(lease.gpus for lease in leases))
-        users, groups = self._rulebook.standings(found, self._register.holdings.values())
-        why = {ticket.job: self._rulebook.why(ticket, found) for ticket in found.everybody}
+        users, groups = self._policy_state.standings(found, self._leases.holdings.values())
+        why = {ticket.job: self._policy_state.why(ticket, found) for ticket in found.everybody}
         leases_shown, tickets_shown = self._rows
         rows: list[tuple[Lease | Ticket, Any]] = [
             *zip(leases, leases_shown.of(leases, viewer), strict=True),
@@ -148,7 +148,7 @@ class Service:
                 held_back={each.job: why[each.job] for each, _ in told if why.get(each.job)},
                 users=users,
                 groups=groups,
-                slot_limits=dict(self._rulebook.slots),
+                slot_limits=dict(self._policy_state.slots),
                 left_out=len(rows) - len(told),
             )
         )

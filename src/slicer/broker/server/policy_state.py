@@ -12,8 +12,8 @@ from slicer.broker.rules.order import Decided
 from slicer.broker.rules.policy import NO_POLICY, Policy
 from slicer.broker.rules.shares import Running, Shares, with_running
 from slicer.broker.server.accounts import Accounts, Ended
+from slicer.broker.server.leases import Holding
 from slicer.broker.server.policy_file import Configuration, PolicyFile
-from slicer.broker.server.register import Holding
 from slicer.broker.server.requests import Caller, Refusal
 from slicer.errors import SlicerError
 from slicer.kernel import proc
@@ -25,7 +25,7 @@ _ASKS_S = 0.5  # how often a user may ask for its usage
 _NO_GROUP = 65534  # nogroup: nobody knows the user's
 
 
-class Rulebook:
+class PolicyState:
     """What may be, who is next by it, and what was."""
 
     def __init__(
@@ -141,10 +141,10 @@ class Rulebook:
         )
 
     def ordered(
-        self, tickets: Iterable[Ticket], found: Shares, now_s: float, wishes: Mapping[str, int]
+        self, tickets: Iterable[Ticket], found: Shares, now_s: float, own_priorities: Mapping[str, int]
     ) -> tuple[Ticket, ...]:
-        """The tickets in the order in which they are served. ``wishes``: as :func:`order.ordered` has it."""
-        return tuple(order.ordered(tickets, found, self.policy.patience_s, now_s, wishes))
+        """The tickets in the order in which they are served: see :func:`order.ordered`."""
+        return tuple(order.ordered(tickets, found, self.policy.patience_s, now_s, own_priorities))
 
     def why(self, ticket: Ticket, found: Decided) -> str:
         """The cap or the share that a request waits for, or what its priority is not; else ""."""
@@ -156,10 +156,11 @@ class Rulebook:
         name = self._names.get(ticket.uid) or self._names.setdefault(ticket.uid, self._name_of(ticket.uid))
         why = balance.why(ticket, name)
         why = why or standing.why_behind(ticket.uid, passing.get(ticket.job, 0), found.shares, name)
-        wish = found.wishes.get(ticket.job)
-        if why or wish is None:
+        asked = found.own_priorities.get(ticket.job)
+        if why or asked is None:
             return why
-        return f"priority {wish} counts among {name}'s own requests only, unless policy.toml has max_priority"
+        among = f"{name}'s own requests only"
+        return f"priority {asked} counts among {among}, unless policy.toml has max_priority"
 
     def standings(
         self, found: Decided, holdings: Collection[Holding]
@@ -195,7 +196,7 @@ class Rulebook:
                 self._rates[lease.job] = max(rate, self._rates.get(lease.job, 0.0))
 
     def ended(self, holding: Holding) -> None:
-        """Count a lease that is over. It is written with :meth:`book`."""
+        """Count a lease that is over. It is written with :meth:`write_accounts`."""
         lease, claim = holding.lease, holding.claim
         peak_mib = max(holding.told.vram_peak_mib, default=0) if holding.told is not None else 0
         told_rate = shares.used_rate(claim.rate, lease.vram_mib, peak_mib, len(lease.gpus))
@@ -207,7 +208,7 @@ class Rulebook:
             )
         )
 
-    def book(self) -> None:
+    def write_accounts(self) -> None:
         """Write what has ended into the accounts. No error keeps a lease."""
         self._accounts.write()
 
@@ -218,7 +219,7 @@ class Rulebook:
             raise Refusal("TooMany", "usage was asked for too often", hint="try again in a second")
         self._asked = {each: at_s for each, at_s in self._asked.items() if now_s - at_s < _ASKS_S}
         self._asked[uid] = now_s
-        self.book()
+        self.write_accounts()
         ended = self._accounts.usage(asked.since, uid or None, asked.by)
         running = [
             Running(

@@ -9,8 +9,8 @@ from collections.abc import Iterable
 from slicer.broker.protocol.messages import Set, Start
 from slicer.broker.rules import limits
 from slicer.broker.server.deciding import Decider
-from slicer.broker.server.register import Holding, Register
-from slicer.broker.server.rulebook import Rulebook
+from slicer.broker.server.leases import Holding, Leases
+from slicer.broker.server.policy_state import PolicyState
 from slicer.config.properties import FENCE_DIRECTIVES
 from slicer.errors import RefusedError
 from slicer.gpu import device_nodes, driver_cap, fence, has_nvidia
@@ -25,7 +25,7 @@ _LEAST_S = 1.0  # of a time limit: 0 would be none
 
 
 @record
-class Wish:
+class ScopeLimits:
     """The properties of a scope, and what is told of them."""
 
     properties: tuple[Property, ...]
@@ -34,16 +34,16 @@ class Wish:
     has_cap: bool  # the driver is to keep the share of its GPUs
 
 
-class Wishes:
+class LimitsAsked:
     """Checks what callers ask for, by the administrator's word."""
 
-    def __init__(self, register: Register, rulebook: Rulebook, decider: Decider, host: Host) -> None:
-        self._register = register
-        self._rulebook = rulebook
+    def __init__(self, leases: Leases, policy_state: PolicyState, decider: Decider, host: Host) -> None:
+        self._leases = leases
+        self._policy_state = policy_state
         self._decider = decider
         self._host = host
 
-    def of(self, asked: Start, holding: Holding) -> Wish:
+    def of(self, asked: Start, holding: Holding) -> ScopeLimits:
         """What the scope of a lease gets. Raises RefusedError."""
         lease = holding.lease
         wanted = limits.checked(asked.limits, self._host, is_roots=lease.uid == 0)
@@ -52,13 +52,13 @@ class Wishes:
         fenced = () if has_own_rules else self._fence(asked, holding)
         found = (*wanted, *fenced)
         is_fenced = bool(fenced) and filters_devices()
-        return Wish(found, tuple(each.name for each in found), is_fenced, asked.share_cap)
+        return ScopeLimits(found, tuple(each.name for each in found), is_fenced, asked.share_cap)
 
     def _left_s(self, holding: Holding) -> float | None:
         """How long the job may go on: it holds what it came out of, too. None: there is no limit."""
         ends = [
-            end_s for each in (holding, *self._register.around(holding))
-            if (end_s := self._rulebook.hold_until_s(each)) is not None
+            end_s for each in (holding, *self._leases.around(holding))
+            if (end_s := self._policy_state.hold_until_s(each)) is not None
         ]  # fmt: skip
         return max(_LEAST_S, min(ends) - proc.now_s()) if ends else None
 
@@ -88,10 +88,10 @@ class Wishes:
 
         Root is the administrator: of its own jobs the profile's words count as they are.
         """
-        policy = self._rulebook.policy
+        policy = self._policy_state.policy
         if holding.lease.uid == 0 and asked.fence:
             return asked.fence, (*policy.devices, *asked.devices)
-        profile = self._rulebook.configuration.profile(holding.lease.profile)
+        profile = self._policy_state.configuration.profile(holding.lease.profile)
         says = profile is not None and profile.sources.get("fence", "default") != "default"
         said = profile.fence if profile is not None and says else None
         word = fence.brokered(policy.fence, said, asks=asked.fence == "on")
@@ -99,13 +99,13 @@ class Wishes:
 
     def _gpus(self, holding: Holding) -> set[str]:
         """Its GPUs, and those of the jobs around it."""
-        all_of_them = (holding, *self._register.around(holding))
+        all_of_them = (holding, *self._leases.around(holding))
         return {uuid for each in all_of_them for uuid in each.lease.gpus}
 
-    def driver_cap(self, holding: Holding, wish: Wish) -> str:
+    def driver_cap(self, holding: Holding, is_asked: bool) -> str:
         """Have the driver hold the scope to its share of its GPUs. Returns why it does not; "": it does."""
         lease = holding.lease
-        if not wish.has_cap:
+        if not is_asked:
             return "it was not asked to"
         if lease.vram_mib is None:
             return "the job has no share of a GPU"

@@ -1,4 +1,4 @@
-"""Who holds and who waits: the book in memory, and what keeps each entry alive.
+"""Who holds and who waits: the leases and tickets in memory, and what keeps each alive.
 
 A lease counts while its scope is populated; before its keeper was seen there, while the process lives that
 asked for it. No closed connection ends it, and no end of the broker. It also counts while a job does that was
@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterable
 
 from slicer.broker.protocol.messages import Acquire, Finished, Granted
 from slicer.broker.rules import views
-from slicer.broker.server.book import Book, Claim
 from slicer.broker.server.connection import Connection
+from slicer.broker.server.lease_files import Claim, LeaseFiles
 from slicer.broker.server.loop import CgroupWatch, Due, Loop, ProcessWatch, open_process, watch_cgroup
 from slicer.kernel import cgroup, proc
 from slicer.model import Busy, Lease, Ticket, Usage
@@ -83,17 +83,17 @@ class Waiter:
         self.patience = self.absence = self.process = None
 
 
-class Register:
-    """All holdings and waiters by their jobs. Raises StateError where the book cannot be written."""
+class Leases:
+    """All holdings and waiters by their jobs. Raises StateError where the files cannot be written."""
 
     def __init__(
-        self, book: Book, on: Loop, warn: Callable[[str], None], changed: Callable[[], None],
+        self, files: LeaseFiles, on: Loop, warn: Callable[[str], None], changed: Callable[[], None],
         ended: Callable[[Holding], None], book_ended: Callable[[], None],
     ) -> None:  # fmt: skip
         """``changed``: somebody's turn may have come. ``ended``: a lease is over; ``book_ended`` writes that
         into the accounts.
         """
-        self.book = book
+        self.files = files
         self._loop = on
         self._warn = warn
         self._changed = changed
@@ -104,14 +104,14 @@ class Register:
         self.waiters: dict[str, Waiter] = {}
 
     @property
-    def leases(self) -> tuple[Lease, ...]:
+    def listed(self) -> tuple[Lease, ...]:
         return tuple(each.lease for each in self.holdings.values())
 
     # -- after a start -----------------------------------------------------------------------------------
 
     def load(self) -> None:
         """Take over what an earlier broker wrote down. Raises StateError."""
-        found = self.book.load()
+        found = self.files.load()
         boot = proc.boot_id()
         for lease, claim, told in found.leases:
             holding = self.holdings[lease.job] = Holding(lease, claim)
@@ -122,7 +122,7 @@ class Register:
         for ticket in found.tickets:
             pidfd = open_process(ticket.pid, ticket.pid_start) if ticket.boot_id == boot else None
             if pidfd is None:
-                self.book.drop_ticket(ticket.job)
+                self.files.drop_ticket(ticket.job)
                 continue
             waiter = self.waiters[ticket.job] = Waiter(ticket, None, None)
             waiter.is_written = True
@@ -143,14 +143,14 @@ class Register:
         """A lease that is granted now. Takes ownership of the watch of the ``process`` that asked."""
         if lease.job in self._over:
             self.finish()
-        self.book.add(lease, claim)
+        self.files.add(lease, claim)
         holding = self.holdings[lease.job] = Holding(lease, claim)
         process.then(lambda: self._lost_process(holding))
         holding.process = process
         return holding
 
     def rewrite(self, holding: Holding, lease: Lease) -> None:
-        self.book.rewrite(lease)
+        self.files.rewrite(lease)
         holding.lease = lease
 
     def note_held(self, holding: Holding) -> None:
@@ -163,7 +163,7 @@ class Register:
             holding.process.close()
             holding.process = None
         try:
-            self.book.claim(holding.claim)
+            self.files.claim(holding.claim)
         except Exception as error:
             self._warn(f"{holding.lease.job}: {error}")
 
@@ -229,14 +229,14 @@ class Register:
         if self._over:
             self._book_ended()
             for job in self._over:
-                self.book.drop(job)
+                self.files.drop(job)
             self._over.clear()
 
     def inside_of(self, pid: int, uid: int) -> tuple[Lease, ...]:
         """The user's leases in whose scopes a process runs, outermost first."""
         here = f"{cgroup.of(pid)}/"
         found = [
-            lease for lease in self.leases
+            lease for lease in self.listed
             if lease.uid == uid and lease.cgroup and here.startswith(f"{lease.cgroup}/")
         ]  # fmt: skip
         return tuple(sorted(found, key=lambda lease: lease.since_s))
@@ -263,7 +263,7 @@ class Register:
 
     def write_ticket(self, waiter: Waiter) -> None:
         if not waiter.is_written:
-            self.book.add_ticket(waiter.ticket)
+            self.files.add_ticket(waiter.ticket)
             waiter.is_written = True
 
     def move(self, tickets: Iterable[Ticket]) -> None:
@@ -271,7 +271,7 @@ class Register:
         for ticket in tickets:
             waiter = self.waiters[ticket.job]
             if waiter.is_written:
-                self.book.add_ticket(ticket)
+                self.files.add_ticket(ticket)
             waiter.ticket = ticket
 
     def leave(self, waiter: Waiter) -> None:
@@ -280,5 +280,5 @@ class Register:
         if self.waiters.get(job) is waiter:
             del self.waiters[job]
             if waiter.is_written:
-                self.book.drop_ticket(job)
+                self.files.drop_ticket(job)
             self._changed()

@@ -59,7 +59,7 @@ class Found:
     tickets: tuple[Ticket, ...]
 
 
-class Book:
+class LeaseFiles:
     """The files in one directory of root's. Raises StateError wherever something cannot be written."""
 
     def __init__(self, base: Directory, warn: Callable[[str], None]) -> None:
