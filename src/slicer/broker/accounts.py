@@ -145,7 +145,7 @@ _BUSY_TIMEOUT_S = 5.0
 
 
 def usage(path: str, since: float | None, by: str, most: int = 10_000) -> list[UsageRow]:
-    """What all users' jobs used that ended since then (seconds since 1970). Raises StateError."""
+    """Usage of all users' jobs that ended since then (seconds since 1970). Raises StateError."""
     return _read(path, lambda connection: select_usage(connection, since, None, by, most))
 
 
@@ -162,7 +162,7 @@ def jobs(
 def select_usage(
     connection: sqlite3.Connection, since: float | None, uid: int | None, by: str, most: int
 ) -> list[UsageRow]:
-    """What was used by a user's jobs (None: all users'), the most GPU time first. Raises sqlite3.Error."""
+    """Usage of one user's jobs (None: all users'), the most GPU time first. Raises sqlite3.Error."""
     statement = USAGE.format(key=KEYS[by])
     found = connection.execute(statement, (-1.0 if since is None else since, uid, most))
     return [

@@ -36,8 +36,9 @@ _GIVE_BACK_S = 2.0  # how long to wait for the answer that a lease was taken bac
 
 def acquire_of(prepared: PreparedRequest, binding: Binding, ahead_of: str = "") -> Acquire:
     needs, draft, ticket = prepared.needs, prepared.draft, prepared.ticket
+    program = draft.command.partition(" ")[0].rpartition("/")[2]  # all that others may read of a command
     return Acquire(
-        job=draft.job, name=draft.name or _program(draft.command), command=draft.command,
+        job=draft.job, name=draft.name or program, command=draft.command,
         profile=draft.profile, binding=binding, gpus=ticket.gpus,
         gpu_words=needs.gpu_words if needs.gpus else (), vram_mib=ticket.vram_mib,
         margin_mib=ticket.margin_mib, slots=ticket.slots, slot_limits=ticket.slot_limits,
@@ -45,11 +46,6 @@ def acquire_of(prepared: PreparedRequest, binding: Binding, ahead_of: str = "") 
         max_wait_s=needs.max_wait_s,
         runs_anyway=needs.runs_anyway and not needs.gpus,
     )  # fmt: skip
-
-
-def _program(command: str) -> str:
-    """The program of a command that has no name: all that others may read of it."""
-    return command.partition(" ")[0].rpartition("/")[2]
 
 
 class Asking:

@@ -61,13 +61,15 @@ class BrokerBackend(ScopeBackend):
     # -- the start ---------------------------------------------------------------------------------------
 
     def start(self, spec: ScopeSpec, pid: int, meanwhile: Callable[[], None]) -> str:
-        """Have the process put into the scope of its lease, and wait until it is in there."""
+        """Ask for the process to be put into its lease's scope, and wait until it is there."""
         self.started = self._start(start_of(spec, pid), meanwhile)
         self.why_no_cap = self.started.driver_cap if spec.share_cap else None
         if spec.fence == "on" and not self.started.is_fenced:
             message = "no job without the device fence, and the broker has set none around this one"
             raise RefusedError(message, where="fence", hint=HINT)
-        _check(spec.unit, pid, self.started)
+        found = cgroup.of(pid)  # we look for ourselves
+        if found and (found != self.started.cgroup or found.rpartition("/")[2] != spec.unit):
+            raise BackendError(f"the broker started {spec.unit}, but the process is in {found}", hint=HINT)
         return self.started.cgroup
 
     def _start(self, call: Start, meanwhile: Callable[[], None]) -> StartedScope:
@@ -100,7 +102,7 @@ class BrokerBackend(ScopeBackend):
         ask(self.path, Stop(job), stop_timeout_s + _STOP_DEADLINE_S)
 
     def request_end(self, job: str, unit: str) -> None:
-        """Have a scope stopped, without waiting for it. Raises BackendError, BrokerError."""
+        """Ask for a scope to be stopped, without waiting for it. Raises BackendError, BrokerError."""
         connection = Connection(self.path)
         try:
             connection.send(Stop(job))
@@ -131,13 +133,6 @@ def _text(each: Property) -> str:
 
         return format_cpus(mask_to_cpus(each.value)) if isinstance(each.value, bytes) and each.value else ""
     return _ENTRIES.join(each.text.split("\n"))
-
-
-def _check(unit: str, pid: int, started: StartedScope) -> None:
-    """Look for ourselves where the process is. Raises BackendError."""
-    found = cgroup.of(pid)
-    if found and (found != started.cgroup or found.rpartition("/")[2] != unit):
-        raise BackendError(f"the broker started {unit}, but the process is in {found}", hint=HINT)
 
 
 def _told(unit: str) -> tuple[str, ...]:

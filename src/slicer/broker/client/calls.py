@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def ask(path: str, call: Any, deadline_s: float = ANSWER_S) -> Any:
-    """What the broker at ``path`` answers. ``deadline_s``: how long it may take, in seconds.
+    """The answer of the broker at ``path``. ``deadline_s``: how long it may take, in seconds.
 
     Raises BrokerError where it does not answer, and what it answers with.
     """

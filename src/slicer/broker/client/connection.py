@@ -238,7 +238,7 @@ _NO_GPU_REASONS = (
 
 
 def failure_of(reply: ErrorReply, waited_s: float | None = None) -> SlicerError:
-    """What to raise for an error of the broker. ``waited_s``: how long the request waited; None: not at all.
+    """The exception for an error of the broker. ``waited_s``: how long the request waited; None: not at all.
 
     An error that this slicer does not know is one of a broker that does not work for it.
     """

@@ -1,4 +1,4 @@
-"""What the fields of messages may say, in one place: :mod:`slicer.state.statefile`'s rules, and the rest.
+"""The rules for the fields of messages, in one place: :mod:`slicer.state.statefile`'s rules, and the rest.
 
 A field means the same under its name in every message.
 """

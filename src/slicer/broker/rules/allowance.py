@@ -31,7 +31,7 @@ _Shape = tuple[int, int | None, tuple[str, ...], int]
 
 @record
 class Taken:
-    """What a user holds, or a group's members together, or what a request would add."""
+    """The holdings of a user or of a group's members, or the need of a request."""
 
     gpus: int = 0
     vram_mib: int = 0
@@ -45,7 +45,7 @@ _CAPS = (("max_gpus", "gpus"), ("max_vram_mib", "vram_mib"), ("max_cpu_slots", "
 def taken(
     leases: Iterable[Lease], devices: tuple[Device, ...] | None, known_mib: Mapping[str, int] | None = None
 ) -> dict[int, Taken]:
-    """What the leases of each user hold together. A whole GPU counts with all its memory.
+    """The holdings of each user. A whole GPU counts with all its memory.
 
     ``known_mib``: of a lease's job the memory that it holds, where that is known without the GPUs.
     """
@@ -61,7 +61,7 @@ def taken(
 
 
 def taken_together(held: Mapping[int, Taken], gids: Mapping[int, Sequence[int]], gid: int) -> Taken:
-    """What the members of a group hold together."""
+    """The holdings of a group's members together."""
     found = _NOTHING
     for uid, has in held.items():
         if _is_member(uid, gid, gids):
@@ -133,7 +133,7 @@ class Allowance:
 
 
 class Balance:
-    """What is left of the caps during one decision. It only shrinks."""
+    """The rest of the caps during one decision. It only shrinks."""
 
     def __init__(
         self, allowance: Allowance, held: dict[int, Taken], devices: tuple[Device, ...] | None
@@ -185,7 +185,7 @@ class Balance:
         return f"{says} and {holds} {number}" if now else f"{says}; this asks for more"
 
     def busy(self, request: AnyRequest, leases: Iterable[Lease], ahead: int) -> Busy | None:
-        """What a request that is over a cap waits for, whatever else is free; None: it is within them all."""
+        """Why a request over a cap waits, whatever else is free; None: it is within all caps."""
         found = self._exceeded(request, _shape(request))
         if found is None:
             return None
@@ -342,7 +342,7 @@ def _sum(one: Taken, other: Taken) -> Taken:
 
 
 def _shape(request: AnyRequest) -> _Shape:
-    """What of a request caps depend on, beside its user."""
+    """The parts of a request that caps depend on, beside its user."""
     return request.gpus, request.vram_mib, request.gpu_choice, request.slots.get(CPU, 0)
 
 

@@ -31,7 +31,7 @@ _WHERE = "a job's limits"
 _US = 1_000_000
 _BETWEEN = ";"  # entries of a list
 
-# What slicer itself knows, but not for a user's job in the system manager; and what to do instead.
+# Limits that slicer knows, but not for a user's job in the system manager: why, and what to do instead.
 _MEMORY = ("it would take memory from others", "the administrator may give it to gpu-UID.slice")
 _DEVICES = ("the broker decides which devices a job may open", "see `fence` and `devices` in slicer.toml(5)")
 _REFUSED = {

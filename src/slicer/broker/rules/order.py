@@ -5,11 +5,10 @@ By priority first. Among those of one priority:
 - Requests that want no GPU keep their places by arrival.
 - The other places are those of requests that want GPUs. Whoever used least for its weight goes first
   (:mod:`.shares`), and among requests of one user the first to arrive.
-- Who got no GPU for ``patience_s`` although it waited is served out of turn: the first of its requests goes
+- A user that waited ``patience_s`` and got no GPU is served out of turn: the first of its requests goes
   ahead of the shares. With the grant its patience begins anew, so of many requests only one goes ahead.
 
-Who may not go ahead of others by a priority may by it go ahead of its own requests: these change places among
-each other.
+A priority that may not pass others' requests still orders the user's own, which change places.
 
 So no user starves, whatever the others use. After ``patience_s`` its first request has a fixed place among
 the others that were patient, by the time since when they are. Ahead of it there is at most one request a
@@ -145,7 +144,7 @@ def put_ahead(
 
 
 def _kinds(ticket: Ticket, counted: Container[str]) -> set[str]:
-    """What others could want, too."""
+    """The kinds of things that others could want, too."""
     return {name for name in ticket.slots if name in counted} | ({"gpus"} if ticket.gpus else set())
 
 

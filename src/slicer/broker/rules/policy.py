@@ -18,7 +18,7 @@ NO_CAP = 1 << 60  # "infinity" in a policy: as much as there is, whatever a wide
 
 @record
 class Caps:
-    """What one user may have at a time. None: nothing is said; of resolved caps, as much as there is."""
+    """The most that one user may have at a time. None: nothing is said; if resolved, as much as there is."""
 
     max_gpus: int | None = None
     max_vram_mib: int | None = None  # over all GPUs; a whole GPU counts with all its memory
@@ -32,7 +32,7 @@ class Caps:
 
 @record
 class Together:
-    """What all members of a group may have at a time, taken together. None: as much as there is."""
+    """The most that all members of a group may have together. None: as much as there is."""
 
     name: str  # of the group, as the file has it
     max_gpus: int | None = None
@@ -118,7 +118,7 @@ def _rule(policy: Policy, value: float, kind: str, number: int, cap: str) -> Rul
 
 
 def caps_of(policy: Policy, uid: int, gids: Sequence[int]) -> Caps:
-    """What a user may have. None in it: as much as there is."""
+    """A user's caps. None in them: as much as there is."""
     rules = {cap: rule_of(policy, uid, gids, cap) for cap in CAPS}
     return Caps(**{cap: None if rule is None else rule.value for cap, rule in rules.items()})  # type: ignore[arg-type]
 

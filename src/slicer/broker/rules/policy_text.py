@@ -27,7 +27,7 @@ _MOST_WEIGHT = 1e6
 
 @record
 class Read:
-    """What a policy file says, before anybody knows who its users and groups are."""
+    """The content of a policy file, before the names of its users and groups are looked up."""
 
     layer: Layer
     default: Caps

@@ -1,4 +1,4 @@
-"""Who used how much of the GPUs lately, and what share is due. Pure.
+"""Each user's recent use of the GPUs, and the share that is due. Pure.
 
 Use is counted in GPU-seconds: a job that declared its memory counts for that part of a GPU's memory, every
 other one for whole GPUs. It decays: after each half-life it counts half. So of a rate r from ``begin`` to
@@ -22,7 +22,7 @@ NEVER = -float("inf")
 
 @record
 class Past:
-    """What is known of a user's jobs that have ended."""
+    """The known use by a user's jobs that have ended."""
 
     gpu_s: float  # GPU-seconds, decayed to ``at_s``
     at_s: float  # CLOCK_BOOTTIME
@@ -50,7 +50,7 @@ class Shares:
         return self.weights[uid] / sum(self.weights[each] for each in self.active)
 
     def rank(self, uid: int) -> float:
-        """What users of one priority are ordered by: whoever used least for its weight goes first."""
+        """Orders users of one priority: the one that used least for its weight goes first."""
         return self.used.get(uid, 0.0) / self.weights.get(uid, 1.0)
 
 
@@ -72,12 +72,12 @@ def used_rate(rate: float, vram_mib: int | None, peak_mib: int, gpus: int) -> fl
 
 
 def decayed(gpu_s: float, passed_s: float, half_life_s: float) -> float:
-    """What is left of a use after so many seconds. A clock that went back takes nothing off."""
+    """The rest of a use after some seconds. A clock that went back takes nothing off."""
     return gpu_s * exp(-max(0.0, passed_s) * log(2.0) / half_life_s)
 
 
 def held(rate: float, begin_s: float, end_s: float, now_s: float, half_life_s: float) -> float:
-    """What counts at ``now_s`` of a lease from ``begin_s`` to ``end_s``."""
+    """The use at ``now_s`` by a lease from ``begin_s`` to ``end_s``."""
     if end_s <= begin_s:
         return 0.0
     # expm1, because of a short time among long half-lives the difference would be mostly rounding.

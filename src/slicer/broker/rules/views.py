@@ -1,4 +1,4 @@
-"""What one user may see of leases, tickets and reasons. Pure.
+"""Leases, tickets and reasons as one user may see them. Pure.
 
 Commands are their owner's and root's. Slots are shown by the names that the viewer knows.
 """

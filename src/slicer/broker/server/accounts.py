@@ -1,4 +1,4 @@
-"""What all users' jobs took: /var/lib/slicer/usage.db, root's alone.
+"""The accounts of all users' jobs: /var/lib/slicer/usage.db, root's alone.
 
 The broker adds a job when its lease has ended, in one transaction: its row, and what its user has used for
 the fair share. SQLite writes ahead (WAL), so that costs no wait for the disk, and root may read meanwhile. A
@@ -73,7 +73,7 @@ class Accounts:
     # -- the broker's side -------------------------------------------------------------------------------
 
     def past(self) -> dict[int, Past]:
-        """What every user has used by jobs that have ended."""
+        """Each user's usage by jobs that have ended."""
         if not self._unbooked:
             return self._past
         found = dict(self._past)
@@ -82,7 +82,7 @@ class Accounts:
         return found
 
     def note(self, ended: Ended) -> None:
-        """Have a job counted from now on, and added with the next :meth:`write`."""
+        """Count a job from now on, and add it with the next :meth:`write`."""
         self._unbooked.append(ended)
         if self._connection is None:  # for the fair share alone, until the broker leaves
             self._unbooked.clear()
@@ -98,7 +98,7 @@ class Accounts:
         self.write()
 
     def usage(self, since: float | None, uid: int | None, by: str, most: int = 1000) -> list[UsageRow]:
-        """What was used by jobs that have ended since then (seconds since 1970), the most GPU time first.
+        """Usage by jobs that have ended since then (seconds since 1970), the most GPU time first.
 
         ``uid`` None: by everybody; ``by``: "user", "group" or "profile". Raises StateError.
         """
@@ -152,7 +152,7 @@ class Accounts:
             self._past[uid] = past
 
     def _after(self, ended: Ended, past: dict[int, Past]) -> Past:
-        """What the user has used once this job is added."""
+        """The user's usage once this job is added."""
         lease, now_s, half_life_s = ended.lease, proc.now_s(), self._half_life_s()
         before = past.get(lease.uid, Past(0.0, now_s, -float("inf")))
         gpu_s = decayed(before.gpu_s, now_s - before.at_s, half_life_s)

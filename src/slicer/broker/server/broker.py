@@ -23,7 +23,7 @@ from slicer.broker.server.scoping import Scoping
 from slicer.broker.server.service import Service
 from slicer.config.profiles import host
 from slicer.errors import StateError
-from slicer.kernel.inotify import Inotify
+from slicer.kernel import inotify
 from slicer.record import record
 from slicer.state.directory import open_trusted
 
@@ -48,7 +48,7 @@ class Broker:
 
         self._log = log
         self._configuration = places.configuration
-        self._files: Inotify | None = None  # that watches it
+        self._files: inotify.Inotify | None = None  # that watches it
         self._is_watching = False
         self._loop = Loop()
         base = open_trusted(places.state)
@@ -93,8 +93,6 @@ class Broker:
 
     def _watch_configuration(self) -> None:
         """While somebody waits, a changed policy has to act at once. Else the next call looks."""
-        from slicer.kernel import inotify  # it needs ctypes, which is not for a call that need not wait
-
         try:
             self._files = inotify.Inotify(self._configuration)
             self._files.add(self._configuration, inotify.CLOSE_WRITE | inotify.MOVED_TO | inotify.DELETE)
@@ -109,7 +107,7 @@ class Broker:
             self._unsettle()
 
     def wake_by(self, fd: int) -> None:
-        """Have a turn end when the descriptor is readable: a signal has come."""
+        """End a turn when the descriptor is readable: a signal has come."""
         self._loop.watch(fd, lambda _: _drain(fd))
 
     def run(self, is_to_end: Callable[[], bool], idle_s: float = IDLE_S) -> None:

@@ -29,7 +29,7 @@ _NOT_NOW = (
 
 
 def refuse_descriptors(listener: socket.socket) -> None:
-    """Have the kernel refuse to send descriptors to those who connect from now on, where it can."""
+    """Make the kernel withhold descriptors from connections accepted from now on, where it can."""
     with suppress(OSError):
         listener.setsockopt(socket.SOL_SOCKET, _SO_PASSRIGHTS, 0)
 
@@ -181,7 +181,7 @@ def _reap(pid: int) -> None:
 
 
 def _close_all(inbox: int) -> None:
-    """What the child does: close whatever comes."""
+    """The child closes whatever comes."""
     os.closerange(3, inbox)
     os.closerange(inbox + 1, os.sysconf("SC_OPEN_MAX"))
     with socket.socket(fileno=inbox) as from_parent:

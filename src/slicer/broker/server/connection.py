@@ -14,7 +14,7 @@ from slicer.record import record
 
 
 class Owner(Protocol):
-    """What ends a connection, and writes to it."""
+    """Ends a connection, and writes to it."""
 
     def drop(self, connection: Connection, *, is_told: bool = True) -> None: ...
     def queue(self, connection: Connection, frame: bytes, continues: bool) -> None: ...
@@ -22,7 +22,7 @@ class Owner(Protocol):
 
 @record
 class Bounds:
-    """What a caller may cost."""
+    """The most that a caller may cost."""
 
     connections: int = 4096  # of all users; root's are not counted
     connections_each: int = 1024  # of a user
@@ -37,7 +37,7 @@ BOUNDS = Bounds()
 
 
 class Account:
-    """What the connections of one user cost together."""
+    """The cost of all connections of one user."""
 
     def __init__(self, uid: int) -> None:
         self.uid = uid

@@ -1,4 +1,4 @@
-"""Who is next, and why the others wait: placement's decision over all leases and tickets.
+"""Decides which request is next, and why the others wait: placement's decision over all leases and tickets.
 
 One decision serves all that came with one turn of the loop. Whoever is absent (its connection broke) or
 stopped (Ctrl-Z) keeps its place, and others may pass it.
@@ -41,7 +41,7 @@ class Decider:
     def decide(
         self, extra: Ticket | None = None, *, is_fresh: bool = True, sees_gpus: bool = False
     ) -> Decided:
-        """What all present tickets get now. ``extra`` is one more of them.
+        """Decide what each present ticket gets now. ``extra`` is one more of them.
 
         Not ``is_fresh``: what was last seen of the GPUs will do. ``sees_gpus``: also if nobody waits for any.
         """

@@ -1,4 +1,4 @@
-"""What the broker writes down: leases, what it alone knows of them, and tickets. After a kill that is true.
+"""The broker's files: leases, its private claims on them, and tickets. They are true after a kill, too.
 
 Every file appears whole or not at all (a rename), and is checked field by field when it is read back. The
 order of writes is such that the broker may be killed between any two:
@@ -39,7 +39,7 @@ assert HINT not in (RULES.hint, RULES.full_hint)  # SLICER_STATE_DIR is not the 
 
 @record
 class Claim:
-    """What the broker alone knows of a lease."""
+    """The broker's private knowledge of a lease."""
 
     job: str
     command: str  # for its owner and root

@@ -1,4 +1,4 @@
-"""Who holds and who waits: the leases and tickets in memory, and what keeps each alive.
+"""The leases and tickets in memory, and what keeps each alive.
 
 A lease counts while its scope is populated; before its keeper was seen there, while the process lives that
 asked for it. No closed connection ends it, and no end of the broker. It also counts while a job does that was

@@ -1,4 +1,4 @@
-"""What systemd is told of a job's scope: what its owner may ask for, and what the administrator adds."""
+"""The properties of a job's scope: those its owner may ask for, and those the administrator adds."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class LimitsAsked:
         self._host = host
 
     def of(self, asked: Start, holding: Holding) -> ScopeLimits:
-        """What the scope of a lease gets. Raises RefusedError."""
+        """The limits of a lease's scope. Raises RefusedError."""
         lease = holding.lease
         wanted = limits.checked(asked.limits, self._host, is_roots=lease.uid == 0)
         wanted = limits.held_at_most(wanted, self._left_s(holding))
@@ -63,7 +63,7 @@ class LimitsAsked:
         return max(_LEAST_S, min(ends) - proc.now_s()) if ends else None
 
     def changes(self, asked: Set, uid: int) -> tuple[Property, ...]:
-        """What a user may change of a scope that stands. Raises RefusedError."""
+        """A user's changes of a scope that stands. Raises RefusedError."""
         return limits.changes(asked.limits, self._host, is_roots=uid == 0)
 
     def _fence(self, asked: Start, holding: Holding) -> tuple[Property, ...]:
@@ -103,7 +103,7 @@ class LimitsAsked:
         return {uuid for each in all_of_them for uuid in each.lease.gpus}
 
     def driver_cap(self, holding: Holding, is_asked: bool) -> str:
-        """Have the driver hold the scope to its share of its GPUs. Returns why it does not; "": it does."""
+        """Ask the driver to hold the scope to its share of its GPUs. Returns why it does not; "": it does."""
         lease = holding.lease
         if not is_asked:
             return "it was not asked to"

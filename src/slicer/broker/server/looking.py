@@ -1,4 +1,4 @@
-"""What is on the GPUs, told to users who cannot ask the driver: a fence keeps them from it."""
+"""Tells users what is on the GPUs if a fence keeps them from asking the driver."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def _gpus(gpus: Iterable[Gpu], reading: _Reading) -> tuple[GpuNow, ...]:
 
 
 def uses_for(owned: Iterable[tuple[ProcessOnGpu, Lease | None]], viewer: int) -> tuple[UseNow, ...]:
-    """What is on the GPUs, for a user's eyes: its own processes (root: all), and sums of others'. Pure."""
+    """The use of the GPUs as a user may see it: its own processes (root: all), and sums of others'. Pure."""
     found: list[UseNow] = []
     others: dict[tuple[str, str, str], int | None] = {}
     for process, lease in owned:

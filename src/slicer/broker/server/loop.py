@@ -36,7 +36,7 @@ class Due:
 
 
 class _Watch:
-    """Who hears of a descriptor. A later descriptor with the same number has another watch."""
+    """A callback for one descriptor. A later descriptor with the same number has another watch."""
 
     def __init__(self, act: Callable[[int], None]) -> None:
         self.act = act

@@ -1,4 +1,4 @@
-"""Who the users and groups of the machine are, without waiting for anybody.
+"""The users and groups of the machine, looked up without waiting for anybody.
 
 /etc/passwd and /etc/group are read as files. Name services (LDAP and its kin) may hang. They are asked only
 for those names in the policy that the files lack, in a process of their own and not for long.
@@ -168,7 +168,7 @@ _MOST_BYTES = 1 << 20
 
 
 class Subordinates:
-    """Whose a subordinate uid is (subuid(5)): a user of rootless containers has 65,536 of them.
+    """The owners of subordinate uids (subuid(5)): a user of rootless containers has 65,536 of them.
 
     Each would have caps, a share and connections of its own. So they are refused: their owner may ask.
     """

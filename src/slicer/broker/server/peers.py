@@ -1,4 +1,4 @@
-"""Who is at the other end of a socket, by the kernel's word; and what a keeper may be."""
+"""Identifies a socket's peer by the kernel's word, and checks a keeper."""
 
 from __future__ import annotations
 

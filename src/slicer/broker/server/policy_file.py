@@ -68,7 +68,7 @@ class PolicyFile:
         return policy
 
     def _from_before(self, error: ConfigError) -> Policy:
-        """What an earlier broker kept. Raises the error where there is nothing good."""
+        """The policy that an earlier broker kept. Raises the error where there is nothing good."""
         if not self._kept.has(_KEPT):
             raise error
         try:
@@ -159,7 +159,7 @@ class Configuration:
         return self.config is not before
 
     def _look(self) -> tuple[tuple[str, int, int], ...]:
-        """What tells old files from new ones."""
+        """Identities that tell old files from new ones."""
         config, drop_ins = (os.path.join(self._directory, name) for name in _FILES)
         paths, found = [self._directory, config, drop_ins], []
         with suppress(OSError):  # what is wrong with it is said when it is read

@@ -26,7 +26,7 @@ _NO_GROUP = 65534  # nogroup: nobody knows the user's
 
 
 class PolicyState:
-    """What may be, who is next by it, and what was."""
+    """The policy in force, the order that follows from it, and the accounts."""
 
     def __init__(
         self, directory: str, kept: Directory, warn: Callable[[str], None],
@@ -134,7 +134,7 @@ class PolicyState:
         return Allowance(self.policy, self._gids)
 
     def shares(self, leases: Iterable[Lease], tickets: Iterable[Ticket], now_s: float) -> Shares:
-        """Who has used how much, and what is due."""
+        """Each user's usage, and the share that is due."""
         waiting = (ticket.uid for ticket in tickets if ticket.gpus)
         return shares.shares_of(
             self.policy, self._gids, self._accounts.past(), leases, self._rates, waiting, now_s
@@ -176,7 +176,7 @@ class PolicyState:
     def measure(
         self, gpus: tuple[str, ...], vram_mib: int | None, devices: tuple[Device, ...] | None
     ) -> tuple[float, int]:
-        """What a lease counts for in the accounts: how many GPUs' worth, and how many MiB of their memory."""
+        """A lease's weight in the accounts: how many GPUs' worth, and how many MiB of their memory."""
         sizes = allowance.sizes_of(devices)
         return shares.gpu_rate(gpus, vram_mib, sizes), allowance.held_vram(gpus, vram_mib, sizes)
 
@@ -213,7 +213,7 @@ class PolicyState:
         self._accounts.write()
 
     def usage(self, asked: Usage, uid: int, holdings: Iterable[Holding]) -> Used:
-        """What a user's jobs used (root: everybody's), those that run too. Raises Refusal, StateError."""
+        """Usage of a user's jobs (root: everybody's), running ones too. Raises Refusal, StateError."""
         now_s = time.monotonic()
         if uid and now_s - self._asked.get(uid, -_ASKS_S) < _ASKS_S:  # each time costs milliseconds
             raise Refusal("TooMany", "usage was asked for too often", hint="try again in a second")

@@ -95,7 +95,7 @@ _NAMES: tuple[tuple[type[SlicerError], str], ...] = (
 
 
 def refusal_of(error: SlicerError) -> Refusal:
-    """What a caller is told of an error in slicer."""
+    """The refusal that tells a caller of an error."""
     name = next((name for kind, name in _NAMES if isinstance(error, kind)), "Broken")
     more = {"reason": error.reason} if isinstance(error, NoGpu) else {}
     return Refusal(name, error.message, where=error.where, hint=error.hint, **more)

@@ -33,7 +33,7 @@ _THAW_PAUSE_S = 0.05
 
 _UNIT_EXISTS = "org.freedesktop.systemd1.UnitExists"
 _GONE = ("org.freedesktop.systemd1.NoSuchUnit", "org.freedesktop.DBus.Error.UnknownObject")
-# What is about the request, and not about how things stand.
+# Errors in the request itself, which would be the same at any other time.
 _FINAL = tuple(
     f"org.freedesktop.DBus.Error.{name}"
     for name in ("InvalidArgs", "InvalidSignature", "NotSupported", "PropertyReadOnly", "UnknownProperty")
@@ -82,7 +82,7 @@ class Scopes:
         _Start(self, spec, uid, own, done).ask()
 
     def stop(self, unit: str, done: Done) -> None:
-        """Have a scope stopped: SIGTERM, then SIGKILL after its stop timeout. It is thawed for that.
+        """Stop a scope: SIGTERM, then SIGKILL after its stop timeout. It is thawed for that.
 
         ``done`` is called when it has ended. One that is gone is stopped.
         """

@@ -90,7 +90,7 @@ class Scoping:
         return False
 
     def _note_outer(self, asked: Start, holding: Holding, pid: int) -> None:
-        """What the keeper is taken out of lasts as long as this: it may have their GPUs open."""
+        """Keep the leases the keeper comes out of for as long as this one: it may have their GPUs open."""
         inside = self._leases.inside_of(pid, holding.lease.uid)
         outer = tuple(lease.job for lease in inside if lease.job != holding.lease.job)
         claim = replace(holding.claim, slice=asked.slice, inside=outer)

@@ -24,7 +24,7 @@ from slicer.model import Lease, Ticket
 from slicer.record import record
 
 _ASK = "ask the administrator to set it; --backend plain stays in the service, beside all other leases"
-# What the administrator's files decide about: with bad ones it is not done.
+# These calls depend on the administrator's files: with bad ones they are refused.
 _GIVEN = (messages.Acquire, messages.Start, messages.Preview, messages.Set)
 
 

@@ -23,7 +23,7 @@ _MOST_BYTES = 64 * 1024
 
 
 class SliceLimits:
-    """What was copied is remembered in ``notes``, a file a slice, because a slice outlives the broker."""
+    """Remembers copied limits in ``notes``, one file a slice, because a slice outlives the broker."""
 
     def __init__(self, manager: Manager, notes: Directory) -> None:
         self._manager = manager
@@ -31,7 +31,7 @@ class SliceLimits:
         self._looked_s: dict[str, float] = {}
 
     def copy(self, uid: int, slice_name: str, done: Done) -> None:
-        """Have a slice of jobs limited as the user's login slice is. ``done`` may be called at once."""
+        """Limit a slice of jobs as the user's login slice is. ``done`` may be called at once."""
         looked_s = self._looked_s.get(slice_name)
         if looked_s is not None and now_s() - looked_s < _FRESH_S:
             done(None)
@@ -124,7 +124,7 @@ COPIED: dict[str, tuple[str, Any]] = {
 
 
 def changes(login: Mapping[str, Any], jobs: Mapping[str, Any], copied: Mapping[str, str]) -> dict[str, Any]:
-    """What is to be set for the slice of the jobs, by name.
+    """The properties to set for the jobs' slice, by name.
 
     ``login`` and ``jobs`` are the properties of both slices as they are now. ``copied`` is what was copied
     before, as :func:`noted` says it. What else the jobs' slice has is the administrator's word and stays.
@@ -140,7 +140,7 @@ def changes(login: Mapping[str, Any], jobs: Mapping[str, Any], copied: Mapping[s
 
 
 def remembered(changed: Mapping[str, Any], copied: Mapping[str, str]) -> dict[str, str]:
-    """What has been copied once ``changed`` was set, too."""
+    """The copied limits, including those in ``changed``."""
     both = {**copied, **{name: noted(value) for name, value in changed.items()}}
     return {name: text for name, text in both.items() if text != noted(COPIED[name][1])}
 
