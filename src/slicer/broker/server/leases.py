@@ -130,7 +130,7 @@ class Leases:
 
     def _take_up(self, holding: Holding) -> bool:
         """Watch what keeps the lease; whether there is anything."""
-        if self._is_in_scope(holding):
+        if self._watch_if_populated(holding):
             return True
         pidfd = None if holding.claim.held else open_process(holding.lease.pid, holding.lease.pid_start)
         if pidfd is not None:
@@ -175,8 +175,8 @@ class Leases:
         holding.scope = watch_cgroup(self._loop, holding.lease.cgroup, lambda: self._lost_scope(holding))
         return holding.scope is not None
 
-    def _is_in_scope(self, holding: Holding) -> bool:
-        """Whether somebody is in its scope, which is watched from now on."""
+    def _watch_if_populated(self, holding: Holding) -> bool:
+        """Watch its scope if somebody is in it; whether somebody is."""
         is_in = bool(holding.lease.cgroup) and self._watch_scope(holding)
         if is_in and not holding.claim.held:
             self.note_held(holding)
@@ -198,7 +198,7 @@ class Leases:
         """
         if holding.is_starting or holding.scope is not None:
             return
-        if not self._is_in_scope(holding) and holding.process is None:
+        if not self._watch_if_populated(holding) and holding.process is None:
             self._is_over(holding)
 
     def release(self, holding: Holding) -> None:
