@@ -4,8 +4,8 @@ A caller may send half a message and sleep, send without an end, never read, con
 pass descriptors that hang whoever gives them up. Each of these costs itself:
 
 - One call at a time is read of a connection, and nothing while it is being answered.
-- A client that says nothing, stalls in mid-message or does not read its answer is disconnected after 10 s; one
-  that waits for a grant is not.
+- A client that says nothing, stalls in mid-message or does not read its answer is disconnected after 10 s;
+  one that waits for a grant is not.
 - A user has so many connections, so much unread output, and a part of the broker's time.
 - No descriptor is ever taken, nor given up here: who sends one is left, and :mod:`.closing` does the rest.
 """
