@@ -25,7 +25,7 @@ from slicer.text import command_text, one_line, slots_words, visible
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from slicer.broker.accounts.reading import AccountRow
+    from slicer.broker.accounts import AccountRow
 
 _SHORT_ID = 8
 _MOST_COMMAND = 160
@@ -114,13 +114,13 @@ class _Shown:
 
 def _of_all(job: str | None, **limits: Any) -> _Shown:
     """The jobs of everybody, as the broker has booked them."""
-    from slicer.broker.accounts import reading
+    from slicer.broker import accounts
 
     if os.geteuid():
         hint = "slicer usage shows what your own jobs used"
         raise UsageError("only root may see the jobs of all users", where="--all-users", hint=hint)
-    path = reading.PATH
-    found = _find(lambda **more: reading.jobs(path, **more), job, limits)
+    path = accounts.PATH
+    found = _find(lambda **more: accounts.jobs(path, **more), job, limits)
     return _Shown("jobs", path, found, row_json, row_details, row_table)
 
 

@@ -82,7 +82,7 @@ def find(after: float | None, by: str) -> Sequence[UsageRow]:
     elif not is_root:
         hint = "slicer history has your own jobs; sudo slicer install --broker"
         raise SlicerError("nobody keeps accounts here: there is no broker", hint=hint)
-    from slicer.broker.accounts.reading import PATH, usage
+    from slicer.broker.accounts import PATH, usage
 
     return usage(PATH, after, by)
 

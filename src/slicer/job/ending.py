@@ -159,7 +159,7 @@ def _try(
 
 def _tell_broker(job: Job, outcome: Outcome) -> Callable[[], None]:
     """For the accounts, while the scope's figures can still be read. Returns what waits until it is done."""
-    from slicer.broker.client.telling import tell_finished
+    from slicer.broker.client.calls import tell_finished
 
     return tell_finished(job.broker, outcome)
 

@@ -161,9 +161,9 @@ class OuterHalf:
         del ending, job_control, journal
         history.preload()
         if self._job.broker:
-            from slicer.broker.client import telling
+            from slicer.broker.client import calls
 
-            del telling
+            del calls
 
     def rest(self) -> None:
         """The job has to wait, perhaps among hundreds. A bus has room for some 256 connections."""

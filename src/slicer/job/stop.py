@@ -67,7 +67,7 @@ def _withdraw(ticket: Ticket, ledger: Ledger) -> bool:
     if not path:
         return False
     from slicer.broker.client.calls import ask
-    from slicer.broker.client.failures import GoneError
+    from slicer.broker.client.connection import GoneError
     from slicer.broker.protocol.messages import Stop
 
     try:

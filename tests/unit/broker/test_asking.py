@@ -14,7 +14,7 @@ import pytest
 from slicer.backend import BROKER, BROKER_VARIABLE, broker_socket
 from slicer.broker import SOCKET, SOCKET_VARIABLE
 from slicer.broker.client import asking
-from slicer.broker.client.failures import failure_of
+from slicer.broker.client.connection import failure_of
 from slicer.broker.protocol import wire
 from slicer.broker.protocol.messages import ERRORS, Acquire, Done, Granted, Release, Waiting
 from slicer.errors import (

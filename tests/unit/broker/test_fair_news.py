@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from slicer.broker.protocol import messages
-from slicer.broker.rules.turns import interleaved
+from slicer.broker.rules.order import interleaved
 from slicer.broker.server import queueing
-from slicer.broker.server.stopped import Stopped
+from slicer.broker.server.deciding import Stopped
 from slicer.kernel import proc
 from slicer.model import Lease, Ticket
 from slicer.placement.capacity import Policy

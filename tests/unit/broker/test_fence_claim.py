@@ -7,7 +7,7 @@ import os
 
 import pytest
 
-from slicer.broker.server import wishes
+from slicer.broker.server import limits_asked
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -41,4 +41,4 @@ def test_its_own_device_rules_tell_whether_others_are_kept(
     if contained:
         mark.touch()
     monkeypatch.setattr(os, "open", answered)
-    assert wishes.filters_devices(paths, str(mark)) == expected
+    assert limits_asked.filters_devices(paths, str(mark)) == expected

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from slicer.broker.server import leftovers as module
-from slicer.broker.server.leftovers import Leftovers
+from slicer.broker.server import cleanup
+from slicer.broker.server.cleanup import Leftovers
 from slicer.broker.server.loop import Loop
 from slicer.kernel import cgroup
 from tests.patience import until
@@ -36,7 +36,7 @@ def test_an_empty_scope_without_a_lease_is_stopped(  # L1
     tmp_path: Path, loop: Loop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(cgroup, "_ROOTS", (str(tmp_path),))
-    monkeypatch.setattr(module, "_LOOKS_S", 0.0)
+    monkeypatch.setattr(cleanup, "_LOOKS_S", 0.0)
     (tmp_path / "cgroup.procs").touch()
     scope(tmp_path, f"gpu.slice/gpu-1001.slice/slicer-{EMPTY}.scope", 0)
     scope(tmp_path, f"gpu.slice/gpu-1001.slice/slicer-{LIVE}.scope", 1)

@@ -14,7 +14,7 @@ from slicer.broker.protocol import messages
 from slicer.broker.protocol.messages import GpuNow, Seen, UseNow
 from slicer.broker.server import looking
 from slicer.broker.server.looking import uses_for
-from slicer.broker.server.refusal import Refusal
+from slicer.broker.server.requests import Refusal
 from slicer.errors import NoGpu
 from slicer.gpu.attribution import devices, process_counts
 from slicer.gpu.observer import GpuObserver

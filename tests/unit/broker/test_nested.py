@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from slicer.broker.rules.nested import in_order
+from slicer.broker.rules.order import in_order
 from slicer.model import Lease, Ticket
 from slicer.placement.capacity import Device, Policy
 from slicer.placement.decision import decide

@@ -47,7 +47,7 @@ def one_turn(inside: Within) -> None:
 def check(inside: Within, asked: dict[str, Host]) -> None:
     """Each request and each lease is that of the process which asked for it, and watched as that."""
     assert inside.broker is not None
-    register = inside.broker._register
+    register = inside.broker._leases
     for waiter in register.waiters.values():
         whose = asked[waiter.ticket.job]
         assert waiter.ticket.pid == whose.pid
@@ -77,7 +77,7 @@ def test_who_hung_up_gets_nothing_of_who_came_in_its_place(
         one_turn(inside)
         check(inside, {asked.job: mallory, held.job: holder})
     assert inside.broker is not None
-    assert list(inside.broker._register.holdings) == [held.job]
+    assert list(inside.broker._leases.holdings) == [held.job]
 
 
 def test_who_hangs_up_when_its_patience_ends_harms_nobody(
@@ -93,7 +93,7 @@ def test_who_hangs_up_when_its_patience_ends_harms_nobody(
     say(hers, asked, more=True)
     inside.turn()
     assert inside.broker is not None
-    assert asked.job in inside.broker._register.waiters
+    assert asked.job in inside.broker._leases.waiters
     inside.clocks.pass_(11.0)
     mallory.hang_up(hers)
     for _ in range(5):
@@ -184,5 +184,5 @@ def test_in_whatever_order_things_come(
     inside.clocks.pass_(60.0)
     inside.turn()
     assert inside.broker is not None
-    assert not inside.broker._register.holdings
-    assert not inside.broker._register.waiters
+    assert not inside.broker._leases.holdings
+    assert not inside.broker._leases.waiters

@@ -9,7 +9,7 @@ import pytest
 
 from slicer.broker.protocol import messages, wire
 from slicer.broker.rules import views
-from slicer.broker.server.rows import Rows, fitting
+from slicer.broker.server.service import Rows, fitting
 from slicer.record import replace
 from tests.unit.broker.messages import LEASE, TICKET
 from tests.unit.broker.within import acquire, within

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from slicer.broker.rules import slice_limits, units
+from slicer.broker.rules import units
+from slicer.broker.server import slice_limits
 from slicer.quantity import INFINITY
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from slicer.broker.server.subordinate import Subordinates, ranges
+from slicer.broker.server.names import Subordinates, ranges
 
 
 def test_a_subordinate_uid_has_an_owner(tmp_path: Path) -> None:  # L1, L3

@@ -13,7 +13,7 @@ import pytest
 
 from slicer.broker.protocol import messages, wire
 from slicer.broker.server.broker import IDLE_S
-from slicer.broker.server.overtime import GRACE_S
+from slicer.broker.server.cleanup import GRACE_S
 from slicer.broker.server.queueing import RETURNS_S
 from tests.unit.broker.within import Within, acquire, within
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from slicer.broker.rules.turns import put_ahead
+from slicer.broker.rules.order import put_ahead
 from slicer.model import Ticket
 from tests.unit import made_up
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from slicer.broker.rules import slots, views
+from slicer.broker.rules import views
 from slicer.model import Busy
 from slicer.record import replace
 from tests.unit.broker.messages import LEASE, TICKET
@@ -12,20 +12,20 @@ OWNER, OTHER = LEASE.uid, 4711
 
 
 def test_a_slot_of_ones_own_is_nobody_elses() -> None:
-    kept = slots.kept({"cpu": 1, "mine": 2}, 1001, COUNTED)
+    kept = views.kept({"cpu": 1, "mine": 2}, 1001, COUNTED)
     assert kept == {"cpu": 1, "u1001.mine": 2}
-    assert slots.kept_limits({"cpu": 1, "mine": 2}, {"cpu": 99, "mine": 3}, 1001, COUNTED) == {
+    assert views.kept_limits({"cpu": 1, "mine": 2}, {"cpu": 99, "mine": 3}, 1001, COUNTED) == {
         "cpu": 4, "u1001.mine": 3,
     }  # fmt: skip
-    assert slots.kept({"mine": 1}, 1002, COUNTED).keys().isdisjoint(kept)
-    assert slots.kept({"u1001.mine": 1}, 1002, COUNTED) == {"u1002.u1001.mine": 1}
+    assert views.kept({"mine": 1}, 1002, COUNTED).keys().isdisjoint(kept)
+    assert views.kept({"u1001.mine": 1}, 1002, COUNTED) == {"u1002.u1001.mine": 1}
 
 
 def test_own_slots_have_their_own_names_and_those_of_others_none() -> None:
     kept = {"cpu": 1, "u1001.mine": 2, "ultra": 1, "u.x": 1}
-    assert slots.shown(kept, 1001) == {"cpu": 1, "mine": 2, "ultra": 1, "u.x": 1}
-    assert slots.shown(kept, 1002) == {"cpu": 1, "ultra": 1, "u.x": 1}
-    assert slots.shown(kept, 0) == kept
+    assert views.shown(kept, 1001) == {"cpu": 1, "mine": 2, "ultra": 1, "u.x": 1}
+    assert views.shown(kept, 1002) == {"cpu": 1, "ultra": 1, "u.x": 1}
+    assert views.shown(kept, 0) == kept
 
 
 def test_commands_are_for_their_owner_and_root() -> None:

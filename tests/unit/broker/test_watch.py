@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from slicer.broker.server.watch import ScopeWatch
+from slicer.broker.server.loop import CgroupWatch
 from slicer.kernel import cgroup
 
 
@@ -42,7 +42,7 @@ def test_an_end_of_which_the_kernel_tells_nothing_is_seen(
     events.write_text("populated 1\nfrozen 0\n")
     loop: Any = Silent()
     ended: list[int] = []
-    watch = ScopeWatch(loop, "/x.scope", lambda: ended.append(1))
+    watch = CgroupWatch(loop, "/x.scope", lambda: ended.append(1))
     watch._act(0)  # it was thawed
     assert len(loop.due) == 1
     events.write_text("" if is_removed else "populated 0\nfrozen 0\n")

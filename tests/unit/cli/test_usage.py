@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from slicer.broker.accounts import reading
-from slicer.broker.accounts.reading import AccountRow
+from slicer.broker import accounts
+from slicer.broker.accounts import AccountRow
 from slicer.broker.protocol.messages import UsageRow
 from slicer.cli import app, history, usage
 from slicer.record import replace
@@ -75,7 +75,7 @@ def test_without_a_broker_it_says_what_to_do(
 ) -> None:  # fmt: skip  # L5
     monkeypatch.setenv("SLICER_BROKER", "off")
     monkeypatch.setattr("os.geteuid", lambda: uid)
-    monkeypatch.setattr(reading, "PATH", str(tmp_path / "usage.db"))
+    monkeypatch.setattr(accounts, "PATH", str(tmp_path / "usage.db"))
     assert app.main([*command]) == code
     assert said in capfd.readouterr().err
 
@@ -88,7 +88,7 @@ def test_json_of_nothing_is_a_document(
     Accounts(lambda: 1e6, directory=str(tmp_path), warn=lambda _: None).close()
     monkeypatch.setenv("SLICER_BROKER", "off")
     monkeypatch.setattr("os.geteuid", lambda: 0)
-    monkeypatch.setattr(reading, "PATH", str(tmp_path / "usage.db"))
+    monkeypatch.setattr(accounts, "PATH", str(tmp_path / "usage.db"))
     assert app.main(["usage", "--json"]) == 0
     assert json.loads(capfd.readouterr().out) == {"version": 1, "by": "user", "since": None, "rows": []}
     assert app.main(["history", "--all-users"]) == 0

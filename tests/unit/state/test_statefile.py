@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slicer.broker.protocol.messages import Finished
-from slicer.broker.server.book import Claim
+from slicer.broker.server.lease_files import Claim
 from slicer.errors import UsageError
 from slicer.gpu.sim.usage import Use
 from slicer.job.job import Started

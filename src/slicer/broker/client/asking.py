@@ -12,8 +12,7 @@ import time
 
 from slicer import faults
 from slicer.broker.client.calls import ask
-from slicer.broker.client.connection import ANSWER_S, Connection, Lost
-from slicer.broker.client.failures import HINT, GoneError, failure_of
+from slicer.broker.client.connection import ANSWER_S, HINT, Connection, GoneError, Lost, failure_of
 from slicer.broker.protocol.messages import Acquire, Granted, Preview, Release, Waiting
 from slicer.broker.protocol.wire import ErrorReply
 from slicer.errors import BackendError, BrokerError, BusyError, RequestCancelled
@@ -36,10 +35,10 @@ _GIVE_BACK_S = 2.0  # how long to wait for the answer that a lease was taken bac
 
 
 def acquire_of(prepared: PreparedRequest, binding: Binding, ahead_of: str = "") -> Acquire:
-    """The request in the broker's words."""
     needs, draft, ticket = prepared.needs, prepared.draft, prepared.ticket
+    program = draft.command.partition(" ")[0].rpartition("/")[2]  # all that others may read of a command
     return Acquire(
-        job=draft.job, name=draft.name or _program(draft.command), command=draft.command,
+        job=draft.job, name=draft.name or program, command=draft.command,
         profile=draft.profile, binding=binding, gpus=ticket.gpus,
         gpu_words=needs.gpu_words if needs.gpus else (), vram_mib=ticket.vram_mib,
         margin_mib=ticket.margin_mib, slots=ticket.slots, slot_limits=ticket.slot_limits,
@@ -47,11 +46,6 @@ def acquire_of(prepared: PreparedRequest, binding: Binding, ahead_of: str = "") 
         max_wait_s=needs.max_wait_s,
         runs_anyway=needs.runs_anyway and not needs.gpus,
     )  # fmt: skip
-
-
-def _program(command: str) -> str:
-    """The program of a command that has no name: all that others may read of it."""
-    return command.partition(" ")[0].rpartition("/")[2]
 
 
 class Asking:
@@ -88,7 +82,7 @@ class Asking:
         try:
             self._speak()
         except Lost:  # it was killed at this very moment
-            self._lose()
+            self._disconnected()
         if meanwhile is not None:
             meanwhile()
         while True:
@@ -113,11 +107,11 @@ class Asking:
                 said = reply.message
                 self.busy = replace(said.busy, why=said.why or said.busy.why)
         except Lost:
-            self._lose()
+            self._disconnected()
         except ErrorReply as error:
             raise self._refusal(error) from None
         if self._answer_by is not None and time.monotonic() >= self._answer_by:
-            self._be_silent()
+            self._unanswered()
         return None
 
     def _refusal(self, error: ErrorReply) -> Exception:
@@ -136,7 +130,7 @@ class Asking:
         connection.send(self._call, more=True)
         self._connection, self._answer_by = connection, time.monotonic() + ANSWER_S
 
-    def _lose(self) -> None:
+    def _disconnected(self) -> None:
         """The connection broke. The broker is started again by the next one."""
         self._hang_up()
         faults.point("broker-client-lost")
@@ -154,13 +148,12 @@ class Asking:
         except BrokerError:
             if self._lost_at is None or now > self._lost_at + self._patience_s():
                 raise
-            self._lose()
+            self._disconnected()
 
     def _patience_s(self) -> float:
         return _BACK_S if self.busy is not None else ANSWER_S
 
-    def _be_silent(self) -> None:
-        """It was asked, and says nothing."""
+    def _unanswered(self) -> None:
         now = time.monotonic()
         since = self._lost_at or now - ANSWER_S
         if now - since >= self._patience_s():
@@ -168,7 +161,7 @@ class Asking:
             said = f"the broker has not answered for {now - since:.0f} s"
             raise BrokerError(said, where=self._path, hint=HINT)
         self._lost_at = since
-        self._lose()
+        self._disconnected()
 
     def _hang_up(self) -> None:
         if self._connection is not None:
@@ -178,8 +171,7 @@ class Asking:
     # -- waiting -----------------------------------------------------------------------------------------
 
     def why(self) -> Busy:
-        """What stands in the way, as the broker said last."""
-        assert self.busy is not None  # it waits
+        assert self.busy is not None
         return self.busy
 
     def watched(self) -> tuple[list[int], float | None]:
@@ -256,7 +248,7 @@ class Asking:
         return held
 
     def hand_over(self) -> Connection | None:
-        """The connection, for the calls that follow; it is the receiver's then."""
+        """The connection, for the calls that follow. The caller closes it."""
         connection, self._connection = self._connection, None
         return connection
 
@@ -331,4 +323,3 @@ def preview(path: str, prepared: PreparedRequest) -> tuple[str, ...] | Busy:
     )  # fmt: skip
     found: Previewed = ask(path, call)
     return found.gpus if found.busy is None else replace(found.busy, why=found.why or found.busy.why)
-

@@ -8,8 +8,7 @@ from __future__ import annotations
 from slicer.backend import changes_of
 from slicer.backend.scopes import ScopeBackend
 from slicer.broker.client.calls import ask
-from slicer.broker.client.connection import Connection, Lost
-from slicer.broker.client.failures import HINT, failure_of
+from slicer.broker.client.connection import HINT, Connection, Lost, failure_of
 from slicer.broker.protocol.messages import Start, Stop
 from slicer.broker.protocol.wire import ErrorReply
 from slicer.errors import BackendError, BrokerError, RefusedError
@@ -42,7 +41,7 @@ class BrokerBackend(ScopeBackend):
         self._connection: Connection | None = None
 
     def connect(self) -> None:
-        """Nothing: the connection comes with the lease."""
+        """The connection comes with the lease."""
 
     def preload(self) -> None:
         """Nothing more is needed."""
@@ -62,13 +61,15 @@ class BrokerBackend(ScopeBackend):
     # -- the start ---------------------------------------------------------------------------------------
 
     def start(self, spec: ScopeSpec, pid: int, meanwhile: Callable[[], None]) -> str:
-        """Have the process put into the scope of its lease, and wait until it is in there."""
+        """Ask for the process to be put into its lease's scope, and wait until it is there."""
         self.started = self._start(start_of(spec, pid), meanwhile)
         self.why_no_cap = self.started.driver_cap if spec.share_cap else None
         if spec.fence == "on" and not self.started.is_fenced:
             message = "no job without the device fence, and the broker has set none around this one"
             raise RefusedError(message, where="fence", hint=HINT)
-        _check(spec.unit, pid, self.started)
+        found = cgroup.of(pid)  # we look for ourselves
+        if found and (found != self.started.cgroup or found.rpartition("/")[2] != spec.unit):
+            raise BackendError(f"the broker started {spec.unit}, but the process is in {found}", hint=HINT)
         return self.started.cgroup
 
     def _start(self, call: Start, meanwhile: Callable[[], None]) -> StartedScope:
@@ -95,14 +96,13 @@ class BrokerBackend(ScopeBackend):
     # -- while it stands ---------------------------------------------------------------------------------
 
     def added(self, spec: ScopeSpec) -> tuple[str, ...]:
-        """What the administrator and the fence add."""
         return self.started.limits if self.started is not None else _told(spec.unit)
 
     def end(self, job: str, unit: str, stop_timeout_s: float) -> None:
         ask(self.path, Stop(job), stop_timeout_s + _STOP_DEADLINE_S)
 
     def request_end(self, job: str, unit: str) -> None:
-        """Have a scope stopped, without waiting for it. Raises BackendError, BrokerError."""
+        """Ask for a scope to be stopped, without waiting for it. Raises BackendError, BrokerError."""
         connection = Connection(self.path)
         try:
             connection.send(Stop(job))
@@ -114,7 +114,6 @@ class BrokerBackend(ScopeBackend):
 
 
 def start_of(spec: ScopeSpec, keeper: int) -> Start:
-    """The scope in the broker's words."""
     return Start(
         job=job_of_unit(spec.unit),
         slice="gpu" if spec.slice.startswith("gpu") else "cpu",
@@ -134,13 +133,6 @@ def _text(each: Property) -> str:
 
         return format_cpus(mask_to_cpus(each.value)) if isinstance(each.value, bytes) and each.value else ""
     return _ENTRIES.join(each.text.split("\n"))
-
-
-def _check(unit: str, pid: int, started: StartedScope) -> None:
-    """Look for ourselves where the process is. Raises BackendError."""
-    found = cgroup.of(pid)
-    if found and (found != started.cgroup or found.rpartition("/")[2] != unit):
-        raise BackendError(f"the broker started {unit}, but the process is in {found}", hint=HINT)
 
 
 def _told(unit: str) -> tuple[str, ...]:

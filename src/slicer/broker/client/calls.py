@@ -1,18 +1,22 @@
-"""One call, one answer."""
+"""Calls with one answer."""
 
 from __future__ import annotations
 
-from slicer.broker.client.connection import ANSWER_S, Connection
-from slicer.broker.client.failures import failure_of
+from slicer.broker.client.connection import ANSWER_S, HINT, Connection, GoneError, failure_of
+from slicer.broker.protocol.messages import Finished
 from slicer.broker.protocol.wire import ErrorReply
+from slicer.errors import BrokerError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from typing import Any
+
+    from slicer.model import Outcome
 
 
 def ask(path: str, call: Any, deadline_s: float = ANSWER_S) -> Any:
-    """What the broker at ``path`` answers. ``deadline_s``: how long it may take, in seconds.
+    """The answer of the broker at ``path``. ``deadline_s``: how long it may take, in seconds.
 
     Raises BrokerError where it does not answer, and what it answers with.
     """
@@ -23,3 +27,33 @@ def ask(path: str, call: Any, deadline_s: float = ANSWER_S) -> Any:
         raise failure_of(error) from None
     finally:
         connection.close()
+
+
+_TELL_S = 2.0  # nobody waits longer for the accounts
+
+
+def tell_finished(path: str, outcome: Outcome) -> Callable[[], None]:
+    """Tell it while the keeper is in the scope. What is returned waits until the broker has taken it.
+
+    So there is time for other things meanwhile. Both raise BrokerError.
+    """
+    call = Finished(
+        job=outcome.job, reason=outcome.reason, exit_code=outcome.exit_code, wall_s=outcome.wall_s,
+        waited_s=outcome.waited_s, cpu_s=outcome.usage.cpu_s,
+        memory_peak_bytes=outcome.usage.memory_peak_bytes, vram_peak_mib=outcome.vram_peak_mib,
+    )  # fmt: skip
+    connection = Connection(path)
+    connection.send(call)
+
+    def hear() -> None:
+        try:
+            if connection.receive(_TELL_S) is None:
+                raise BrokerError(f"no answer within {_TELL_S:g} s", where=path, hint=HINT)
+        except ErrorReply as error:
+            failure = failure_of(error)
+            if not isinstance(failure, GoneError):  # its scope has ended already, and is booked
+                raise failure from None
+        finally:
+            connection.close()
+
+    return hear

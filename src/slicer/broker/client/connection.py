@@ -11,17 +11,30 @@ import sys
 import time
 
 from slicer.broker import SOCKET
-from slicer.broker.client.failures import HINT
 from slicer.broker.protocol import wire
-from slicer.errors import BrokerError
+from slicer.errors import (
+    BackendError,
+    BrokerError,
+    BusyError,
+    DeadlockError,
+    InfeasibleError,
+    NoGpu,
+    NotAllowedError,
+    RefusedError,
+    SlicerError,
+    TooManyError,
+)
 from slicer.kernel.signals import signal
 from slicer.kernel.sleep import until_readable
+from slicer.record import replace
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from typing import Any
 
+    from slicer.broker.protocol.wire import ErrorReply
+
+HINT = "see systemctl status slicer-broker.socket slicer-broker.service"
 ANSWER_S = 5.0  # how long a broker that works may take for its first answer
 _FRESH_S = 5.0  # the broker leaves whoever says nothing for 10 s
 _CHUNK = 65536
@@ -169,48 +182,32 @@ class Connection:
                 signal.pthread_sigmask(signal.SIG_SETMASK, before)
         sock.setblocking(False)
 
-    def _until(self, act: Callable[[], object]) -> None:
-        """Do what would block where too many others connect: no event tells when that is over."""
-        end_s = time.monotonic() + ANSWER_S
-        pause_s = 0.001
-        while True:
+    def _sent(self, sock: _socket.socket, frame: bytes) -> bool:
+        """Send it whole, however many others connect. False where the other side has closed."""
+        rest, end_s, pause_s = memoryview(frame), time.monotonic() + ANSWER_S, 0.001
+        while rest:
             try:
-                act()
-                return
-            except BlockingIOError:
+                rest = rest[sock.send(rest, _socket.MSG_NOSIGNAL) :]
+            except BlockingIOError:  # no event tells when there is room
                 if time.monotonic() > end_s:
                     raise BrokerFailed(f"the broker has not answered for {ANSWER_S:g} s", self.path) from None
-            until_readable([], pause_s, self._mask)
-            pause_s = min(2 * pause_s, 0.1)
-
-    def _sent(self, sock: _socket.socket, frame: bytes) -> bool:
-        """Send it whole. False where the other side has closed."""
-        rest = memoryview(frame)
-
-        def act() -> None:
-            nonlocal rest
-            while rest:
-                rest = rest[sock.send(rest, _socket.MSG_NOSIGNAL) :]
-
-        try:
-            self._until(act)
-        except OSError as error:
-            if error.errno not in _GONE:
+                until_readable([], pause_s, self._mask)
+                pause_s = min(2 * pause_s, 0.1)
+            except OSError as error:
+                if error.errno in _GONE:
+                    return False
                 raise BrokerFailed(f"the broker cannot be reached: {error.strerror}", self.path) from error
-            return False
         return True
 
     def _why_refused(self) -> None:
         """A connection that is new was closed: the broker may have said why. If not, it was killed: Lost."""
-        if self._sock is None or not self._peeked(self._sock):
+        try:
+            is_answered = self._sock is not None and bool(self._sock.recv(1, _socket.MSG_PEEK))
+        except OSError:
+            is_answered = False
+        if not is_answered:
             self.close()
             raise Lost("the broker closed the connection", self.path)
-
-    def _peeked(self, sock: _socket.socket) -> bool:
-        try:
-            return bool(sock.recv(1, _socket.MSG_PEEK))
-        except OSError:
-            return False
 
     def _received(self, sock: _socket.socket) -> bytes:
         try:
@@ -219,3 +216,40 @@ class Connection:
             return self._received(sock) if until_readable([sock.fileno()], None, self._mask) else b""
         except ConnectionResetError:
             return b""
+
+
+class GoneError(BackendError):
+    """The broker knows no such job of ours, or not any more."""
+
+
+_KINDS: dict[str, type[SlicerError]] = {
+    "Infeasible": InfeasibleError,
+    "NotAllowed": NotAllowedError,
+    "RefusedLimit": RefusedError,
+    "BadProcess": BackendError,
+    "NoSuchJob": GoneError,
+    "JobExists": BackendError,
+    "Deadlock": DeadlockError,
+    "TooMany": TooManyError,
+}
+_NO_GPU_REASONS = (
+    "no-pynvml", "no-library", "no-driver", "driver-mismatch", "no-devices", "permission", "fenced",
+)  # fmt: skip
+
+
+def failure_of(reply: ErrorReply, waited_s: float | None = None) -> SlicerError:
+    """The exception for an error of the broker. ``waited_s``: how long the request waited; None: not at all.
+
+    An error that this slicer does not know is one of a broker that does not work for it.
+    """
+    if reply.name == "Busy" and reply.busy is not None:
+        busy = replace(reply.busy, why=reply.busy.why or reply.hint)  # what the policy has to do with it
+        return BusyError(busy, waited_s=waited_s)
+    if reply.name == "NoGpu":
+        reason = reply.reason if reply.reason in _NO_GPU_REASONS else "no-driver"
+        return NoGpu(reason, reply.message, hint=reply.hint)  # type: ignore[arg-type]
+    kind = _KINDS.get(reply.name)
+    if kind is not None:
+        return kind(reply.message, where=reply.where, hint=reply.hint)
+    message = reply.message or reply.name
+    return BrokerError(f"the broker says: {message}", where=reply.where, hint=reply.hint or HINT)

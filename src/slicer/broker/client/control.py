@@ -1,4 +1,4 @@
-"""What is done to a job that runs in the system manager, for a user who may not ask systemd for it."""
+"""Acts on a job in the system manager for a user who may not ask systemd for it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _STOP_S = 120.0
 
 
 def control_of(manager: Manager) -> UnitControl:
-    """What acts on units of that manager, for this user. Close it."""
+    """The control of that manager's units, for this user. Close it."""
     path = broker_socket(os.environ) if manager == "system" and os.geteuid() else ""
     return BrokerControl(path) if path else UnitControl(manager)
 

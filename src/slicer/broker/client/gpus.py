@@ -5,8 +5,7 @@ from __future__ import annotations
 import os
 
 from slicer.backend import broker_socket
-from slicer.broker.client.connection import Connection
-from slicer.broker.client.failures import failure_of
+from slicer.broker.client.connection import Connection, failure_of
 from slicer.broker.protocol.messages import Look
 from slicer.broker.protocol.wire import ErrorReply
 from slicer.errors import BrokerError, GpuError
@@ -32,7 +31,7 @@ def open_gpus() -> AttributedGpus:
 
 
 class BrokerGpus:
-    """Implements :class:`slicer.gpu.AttributedGpus`.
+    """Implements :class:`slicer.gpu.AttributedGpus`. All methods raise GpuError.
 
     Of others' jobs it knows what each uses, and none of their processes: their pid is 0.
     """
@@ -47,12 +46,11 @@ class BrokerGpus:
             raise
 
     def list(self) -> Found:
-        """As :meth:`slicer.gpu.nvml.Nvml.list`. The bus and the node of a GPU are not known."""
-        seen = self._first
-        return tuple(Gpu(each.index, each.uuid, each.name, each.memory_mib, "", -1) for each in seen.now)
+        """The bus and the node of a GPU are not known."""
+        now = self._first.now
+        return tuple(Gpu(each.index, each.uuid, each.name, each.memory_mib, "", -1) for each in now)
 
     def snapshot(self, only: Collection[str] = ()) -> GpuSnapshot:
-        """All of one moment. Raises GpuError."""
         seen = self._look()
         return GpuSnapshot(
             tuple(
@@ -63,26 +61,20 @@ class BrokerGpus:
         )  # fmt: skip
 
     def memory(self, only: Collection[str] = ()) -> tuple[GpuMemory, ...]:
-        """As there."""
         return self.snapshot(only).memory
 
     def processes(self, only: Collection[str] = ()) -> tuple[GpuProcess, ...]:
-        """As there."""
-        return tuple(
-            GpuProcess(each.gpu_uuid, each.pid, each.used_mib) for each in self.snapshot(only).processes
-        )
+        found = self.snapshot(only).processes
+        return tuple(GpuProcess(each.gpu_uuid, each.pid, each.used_mib) for each in found)
 
     def utilisation(self, only: Collection[str] = ()) -> dict[str, int | None]:
-        """As there."""
         seen = self._look().now
         return {each.uuid: each.utilisation for each in seen if not only or each.uuid in only}
 
     def notes(self) -> tuple[str, ...]:
-        """As there: the broker tells root."""
-        return ()
+        return ()  # the broker tells root
 
     def close(self) -> None:
-        """As there."""
         self._connection.close()
 
     def _look(self) -> Seen:

@@ -1,4 +1,4 @@
-"""Who holds what and who waits on this machine, as the broker has it."""
+"""The leases and tickets of this machine, as the broker has them."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def everybody(path: str) -> Everybody:
 
 
 def status_reader(environ: Mapping[str, str]) -> StatusReader:
-    """What reads the status: of all users where there is a broker."""
+    """A reader of the status: of all users where there is a broker."""
     path = broker_socket(environ)
     if not path:
         return StatusReader(environ)
@@ -69,13 +69,10 @@ def jobs(
 
 
 def of_user(seen: Snapshot, uid: int) -> tuple[Snapshot, Snapshot]:
-    """What is the user's to act on, and what is not. Pure."""
-    mine = Snapshot(
-        tuple(lease for lease in seen.leases if uid in (0, lease.uid)),
-        tuple(ticket for ticket in seen.tickets if uid in (0, ticket.uid)),
-    )
-    others = Snapshot(
-        tuple(lease for lease in seen.leases if uid not in (0, lease.uid)),
-        tuple(ticket for ticket in seen.tickets if uid not in (0, ticket.uid)),
-    )
-    return mine, others
+    """The entries that the user may act on, and the others. Pure."""
+
+    def part(is_mine: bool) -> Snapshot:
+        leases = tuple(lease for lease in seen.leases if (uid in (0, lease.uid)) is is_mine)
+        return Snapshot(leases, tuple(each for each in seen.tickets if (uid in (0, each.uid)) is is_mine))
+
+    return part(True), part(False)

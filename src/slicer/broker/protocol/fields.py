@@ -1,4 +1,4 @@
-"""What the fields of messages may say, in one place: :mod:`slicer.state.statefile`'s rules, and the rest.
+"""The rules for the fields of messages, in one place: :mod:`slicer.state.statefile`'s rules, and the rest.
 
 A field means the same under its name in every message.
 """
@@ -70,51 +70,37 @@ def _shorter(most: int) -> Callable[[Any], bool]:
     return lambda value: len(value) <= most
 
 
-def _is_word(text: str) -> bool:
-    """A directive of systemd's, or the like."""
-    return text.isascii() and text.isalnum() and len(text) <= 64
-
-
 def _are_limits(value: Any) -> bool:
+    """Directives of systemd's and values; in a reply, only directives."""
     pairs = (each for each in value if isinstance(each, tuple))
-    return all(_is_word(name) and len(text) <= 1024 for name, text in pairs)
+    return all(
+        name.isascii() and name.isalnum() and len(name) <= 64 and len(text) <= 1024 for name, text in pairs
+    )
 
 
-_IS_SECONDS = _between(0, SECONDS_MAX)
 _RULES: dict[str, Callable[[Any], bool]] = {
-    "name": _shorter(messages.MOST_NAME),
-    "description": _shorter(messages.MOST_NAME),
+    **dict.fromkeys(("name", "description", "profile", "interface"), _shorter(messages.MOST_NAME)),
     "command": _shorter(messages.MOST_COMMAND),
-    "profile": _shorter(messages.MOST_NAME),
-    "interface": _shorter(messages.MOST_NAME),
     "binding": ("process", "scope").__contains__,
     "slice": ("gpu", "cpu").__contains__,
     "fence": ("", "auto", "on", "off").__contains__,
     "devices": lambda value: all(each.isascii() and len(each) <= 256 for each in value),
     "by": ("user", "group", "profile").__contains__,
-    "since": _between(0, SECONDS_MAX),
     "gpu_words": lambda value: all(is_digits(each) or is_gpu(each) for each in value),
     "ahead_of": lambda value: not value or is_job_id(value),
     "limits": _are_limits,
-    "max_wait_s": _IS_SECONDS,
-    "wall_s": _IS_SECONDS,
-    "waited_s": _IS_SECONDS,
-    "cpu_s": _IS_SECONDS,
-    "starts_in_s": _IS_SECONDS,
+    **dict.fromkeys(
+        ("since", "max_wait_s", "wall_s", "waited_s", "cpu_s", "starts_in_s"), _between(0, SECONDS_MAX)
+    ),
     "memory_peak_bytes": _between(0, MIB_MAX << 20),
-    "ahead": _between(0, COUNT_MAX),
+    **dict.fromkeys(("ahead", "index"), _between(0, COUNT_MAX)),
     "keeper": _between(0, PID_MAX),
     "keeper_start": _between(0, _INT_MAX),
     "of_job": lambda value: not value or is_job_id(value),
-    "index": _between(0, COUNT_MAX),
-    "uuid": is_gpu,
-    "gpu": is_gpu,
-    "memory_mib": _between(0, MIB_MAX),
-    "total_mib": _between(0, MIB_MAX),
-    "used_mib": _between(0, MIB_MAX),
+    **dict.fromkeys(("uuid", "gpu"), is_gpu),
+    **dict.fromkeys(("memory_mib", "total_mib", "used_mib"), _between(0, MIB_MAX)),
     "kind": ("gpu", "cpu", "slot").__contains__,
-    "share": _between(0, 1),
-    "due": _between(0, 1),
+    **dict.fromkeys(("share", "due"), _between(0, 1)),
 }
 
 
@@ -216,10 +202,6 @@ def _read_list(read: _Read) -> _Read:
     return read_all
 
 
-def _read_pairs(value: Any, is_strict: bool) -> tuple[tuple[str, str], ...]:
-    return tuple(_read_map(_read_text)(value, is_strict).items())
-
-
 def _made_reader(annotation: str) -> _Read:
     kind = annotation.removesuffix(" | None")
     if kind in RECORDS:
@@ -227,7 +209,7 @@ def _made_reader(annotation: str) -> _Read:
     if kind.startswith("dict[str, "):
         return _read_map(_reader(kind[len("dict[str, ") : -1]))
     if kind == "tuple[tuple[str, str], ...]":
-        return _read_pairs
+        return lambda value, is_strict: tuple(_read_map(_read_text)(value, is_strict).items())
     if kind.startswith("tuple["):
         return _read_list(_reader(kind[len("tuple[") : -len(", ...]")]))
     return {"int": _read_int, "float": _read_float, "bool": _read_bool}.get(kind, _read_text)

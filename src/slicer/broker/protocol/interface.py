@@ -19,7 +19,7 @@ from slicer.broker.protocol.wire import (
 from slicer.version import __version__
 
 SERVICE = "org.varlink.service"
-_PLAIN = {"int": "int", "float": "float", "bool": "bool"}
+_PLAIN = ("int", "float", "bool")
 # A type and an error of one name would be two members of one name.
 _TYPE_NAMES = {"Busy": "Shortage"}
 _MORE_OF_ERRORS = {"Busy": "busy: ?Shortage", "NoGpu": "reason: string"}
@@ -65,19 +65,18 @@ def description() -> str:
         f"# One ledger of GPUs and slots for all users of a machine. Version {messages.VERSION}.\n"
         f"# Sizes are MiB, times seconds on CLOCK_BOOTTIME.\ninterface {messages.INTERFACE}"
     ]
+    # Replies that come as one of several need types of their own.
+    replies = {kind.__name__: kind for kinds in REPLIES.values() if len(kinds) > 1 for kind in kinds}
     parts += [
-        f"{_comment(kind)}type {_type_name(name)} {_struct(kind)}"
-        for name, kind in (RECORDS | _replies()).items()
+        f"{_comment(kind)}type {_TYPE_NAMES.get(name, name)} {_struct(kind)}"
+        for name, kind in (RECORDS | replies).items()
     ]
-    for kind, replies in REPLIES.items():
-        parts.append(f"{_comment(kind)}method {kind.__name__}{_struct(kind)} -> {_output(replies)}")
-    parts += [f"error {name} ({_error_fields(name)})" for name in messages.ERRORS]
+    for kind, kinds in REPLIES.items():
+        parts.append(f"{_comment(kind)}method {kind.__name__}{_struct(kind)} -> {_output(kinds)}")
+    for name in messages.ERRORS:
+        fields = ["message: string", "where: string", "hint: string", _MORE_OF_ERRORS.get(name, "")]
+        parts.append(f"error {name} ({', '.join(filter(None, fields))})")
     return "\n\n".join(parts) + "\n"
-
-
-def _replies() -> dict[str, type]:
-    """Replies that come as one of several, and so need types of their own."""
-    return {kind.__name__: kind for kinds in REPLIES.values() if len(kinds) > 1 for kind in kinds}
 
 
 def _output(replies: tuple[type, ...]) -> str:
@@ -104,16 +103,9 @@ def _type(annotation: str) -> str:
         return "[]" + _type(annotation[len("tuple[") : -len(", ...]")])
     if annotation.startswith("dict[str, "):
         return "[string]" + _type(annotation[len("dict[str, ") : -1])
-    return _type_name(annotation) if annotation in RECORDS else _PLAIN.get(annotation, "string")
-
-
-def _type_name(name: str) -> str:
-    return _TYPE_NAMES.get(name, name)
-
-
-def _error_fields(name: str) -> str:
-    fields = ["message: string", "where: string", "hint: string", _MORE_OF_ERRORS.get(name, "")]
-    return ", ".join(filter(None, fields))
+    if annotation in RECORDS:
+        return _TYPE_NAMES.get(annotation, annotation)
+    return annotation if annotation in _PLAIN else "string"
 
 
 def _comment(kind: type) -> str:

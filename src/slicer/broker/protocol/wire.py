@@ -198,9 +198,7 @@ def _fields_of(message: Any) -> dict[str, Any]:
     if kind not in _pairs_of:
         annotations = kind.__annotations__.items()
         _pairs_of[kind] = tuple(name for name, each in annotations if each.startswith("tuple[tuple["))
-    found = {
-        name: value for name in kind.__annotations__ if (value := getattr(message, name)) is not None
-    }
+    found = {name: value for name in kind.__annotations__ if (value := getattr(message, name)) is not None}
     for name in _pairs_of[kind]:
         found[name] = dict(found[name])
     return found

@@ -1,1 +1,1 @@
-"""What the broker decides by: caps, fair share, the order, what may be asked of systemd. Pure."""
+"""The broker's rules: caps, fair share, the order, limits that may be asked of systemd. Pure."""

@@ -7,32 +7,31 @@ of a group may hold only so much together, it does from theirs, too.
 
 from __future__ import annotations
 
-from slicer.broker.rules.resolve import rule_of, together_of
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+from typing import TypeVar
+
+from slicer.broker.rules.policy import Policy, Rule, rule_of, together_of
 from slicer.errors import NotAllowedError
-from slicer.model import CPU, Busy
-from slicer.placement.capacity import is_eligible
+from slicer.model import CPU, Busy, Lease, Ticket
+from slicer.placement.capacity import Device, is_eligible
 from slicer.quantity import short_mib
 from slicer.record import record, replace
 from slicer.text import counted, slot_words
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-    from typing import TypeVar
-
-    from slicer.broker.rules.policy import Policy
-    from slicer.broker.rules.resolve import Rule
-    from slicer.model import Lease, Ticket
-    from slicer.placement.capacity import AnyRequest, Device
+    from slicer.placement.capacity import AnyRequest
 
     _Request = TypeVar("_Request", bound=AnyRequest)
-    Whose = tuple[str, int]  # ("user", uid), or ("group", gid): of its members together
-    _Shape = tuple[int, int | None, tuple[str, ...], int]
+
+Whose = tuple[str, int]  # ("user", uid), or ("group", gid): of its members together
+_Shape = tuple[int, int | None, tuple[str, ...], int]
 
 
 @record
 class Taken:
-    """What a user holds, or a group's members together, or what a request would add."""
+    """The holdings of a user or of a group's members, or the need of a request."""
 
     gpus: int = 0
     vram_mib: int = 0
@@ -46,23 +45,23 @@ _CAPS = (("max_gpus", "gpus"), ("max_vram_mib", "vram_mib"), ("max_cpu_slots", "
 def taken(
     leases: Iterable[Lease], devices: tuple[Device, ...] | None, known_mib: Mapping[str, int] | None = None
 ) -> dict[int, Taken]:
-    """What the leases of each user hold together. A whole GPU counts with all its memory.
+    """The holdings of each user. A whole GPU counts with all its memory.
 
     ``known_mib``: of a lease's job the memory that it holds, where that is known without the GPUs.
     """
-    sizes = _sizes(devices)
+    sizes = sizes_of(devices)
     found: dict[int, list[int]] = {}
     for lease in leases:  # there may be thousands, for each decision
         has = found.setdefault(lease.uid, [0, 0, 0])
         has[2] += lease.slots.get(CPU, 0)
         if lease.gpus:
             has[0] += len(lease.gpus)
-            has[1] += (known_mib or {}).get(lease.job) or _vram(lease.gpus, lease.vram_mib, sizes)
+            has[1] += (known_mib or {}).get(lease.job) or held_vram(lease.gpus, lease.vram_mib, sizes)
     return {uid: Taken(*has) for uid, has in found.items()}
 
 
 def taken_together(held: Mapping[int, Taken], gids: Mapping[int, Sequence[int]], gid: int) -> Taken:
-    """What the members of a group hold together."""
+    """The holdings of a group's members together."""
     found = _NOTHING
     for uid, has in held.items():
         if _is_member(uid, gid, gids):
@@ -89,9 +88,9 @@ class Bound:
         return f"{who} may hold {_words(field, self.rules[field].value)} {how}"
 
 
-def held_vram(gpus: Sequence[str], vram_mib: int | None, devices: tuple[Device, ...] | None) -> int:
-    """MiB that a lease counts for, over all its GPUs."""
-    return _vram(gpus, vram_mib, _sizes(devices))
+def _bound(whose: Whose, name: str, rule_for: Callable[[str], Rule | None]) -> Bound:
+    rules = {field: rule for cap, field in _CAPS if (rule := rule_for(cap)) is not None}
+    return Bound(whose, name, rules)
 
 
 class Allowance:
@@ -109,23 +108,13 @@ class Allowance:
         """All caps that a user's requests have to keep to, those of the user alone first."""
         found = self._bounds.get(uid)
         if found is None:
-            made = [self._bound(uid, whose) for whose in self._whose(uid)]
+            policy, gids = self._policy, self._gids.get(uid, ())
+            made = [_bound(("user", uid), "", lambda cap: rule_of(policy, uid, gids, cap))]
+            for gid, said in (policy.together or {}).items():
+                if _is_member(uid, gid, self._gids):
+                    made.append(_bound(("group", gid), said.name, partial(together_of, policy, gid)))
             found = self._bounds[uid] = tuple(each for each in made if each.rules)
         return found
-
-    def _whose(self, uid: int) -> list[Whose]:
-        together = [gid for gid in self._policy.together or () if _is_member(uid, gid, self._gids)]
-        return [("user", uid), *(("group", gid) for gid in together)]
-
-    def _bound(self, uid: int, whose: Whose) -> Bound:
-        kind, number = whose
-        if kind == "user":
-            gids = self._gids.get(uid, ())
-            asked = [(field, rule_of(self._policy, uid, gids, cap)) for cap, field in _CAPS]
-        else:
-            asked = [(field, together_of(self._policy, number, cap)) for cap, field in _CAPS]
-        name = "" if kind == "user" else (self._policy.together or {})[number].name
-        return Bound(whose, name, {field: rule for field, rule in asked if rule is not None})
 
     def binds(self, whose: Whose, uid: int) -> bool:
         """Whether what the user holds counts."""
@@ -133,19 +122,18 @@ class Allowance:
         return uid == number if kind == "user" else _is_member(uid, number, self._gids)
 
     def held(self, whose: Whose, by_user: Mapping[int, Taken]) -> Taken:
-        """What a user, or the members of a group, hold of what each user holds."""
+        """Sum the holdings of a user or of a group's members."""
         kind, number = whose
         if kind == "user":
             return by_user.get(number, _NOTHING)
         return taken_together(by_user, self._gids, number)
 
     def balance(self, leases: Iterable[Lease], devices: tuple[Device, ...] | None) -> Balance:
-        """What is left of the caps beside these leases."""
         return Balance(self, taken(leases, devices), devices)
 
 
 class Balance:
-    """What is left of the caps during one decision. It only shrinks."""
+    """The rest of the caps during one decision. It only shrinks."""
 
     def __init__(
         self, allowance: Allowance, held: dict[int, Taken], devices: tuple[Device, ...] | None
@@ -154,7 +142,7 @@ class Balance:
         self._by_user = held  # at the beginning
         self._held: dict[Whose, Taken] = {}
         self._devices = devices or ()
-        self._sizes = _sizes(devices)
+        self._sizes = sizes_of(devices)
         # Of a long queue many ask for the same, and who is over a cap stays so.
         self._least: dict[_Shape, Taken] = {}
         self._over: set[tuple[int, _Shape]] = set()
@@ -193,10 +181,11 @@ class Balance:
         now = getattr(self._of(bound.whose), field)
         says = f"{bound.says(name, field)} ({bound.rules[field].where})"
         holds = "hold" if bound.name else "holds"
-        return f"{says} and {holds} {_number(field, now)}" if now else f"{says}; this asks for more"
+        number = short_mib(now) if field == "vram_mib" else str(now)
+        return f"{says} and {holds} {number}" if now else f"{says}; this asks for more"
 
     def busy(self, request: AnyRequest, leases: Iterable[Lease], ahead: int) -> Busy | None:
-        """What a request that is over a cap waits for, whatever else is free; None: it is within them all."""
+        """Why a request over a cap waits, whatever else is free; None: it is within all caps."""
         found = self._exceeded(request, _shape(request))
         if found is None:
             return None
@@ -230,7 +219,7 @@ class Balance:
         """The request was granted these GPUs, and what else it wants."""
         bounds = self._allowance.bounds(_uid(request))
         if bounds:
-            vram_mib = _vram(gpus, request.vram_mib, self._sizes)
+            vram_mib = held_vram(gpus, request.vram_mib, self._sizes)
             self._add(bounds, Taken(len(gpus), vram_mib, request.slots.get(CPU, 0)))
 
     def keep(self, request: AnyRequest) -> None:
@@ -337,15 +326,12 @@ def _words(field: str, value: float) -> str:
     return f"{short_mib(number)} of GPU memory" if field == "vram_mib" else slot_words(CPU, number)
 
 
-def _number(field: str, value: int) -> str:
-    return short_mib(value) if field == "vram_mib" else str(value)
-
-
-def _sizes(devices: tuple[Device, ...] | None) -> dict[str, int]:
+def sizes_of(devices: tuple[Device, ...] | None) -> dict[str, int]:
     return {device.uuid: device.total_mib for device in devices or ()}
 
 
-def _vram(gpus: Sequence[str], vram_mib: int | None, sizes: Mapping[str, int]) -> int:
+def held_vram(gpus: Sequence[str], vram_mib: int | None, sizes: Mapping[str, int]) -> int:
+    """MiB that a lease counts for, over all its GPUs."""
     if vram_mib is not None:
         return len(gpus) * vram_mib
     return sum(sizes.get(uuid, 0) for uuid in gpus)
@@ -356,7 +342,7 @@ def _sum(one: Taken, other: Taken) -> Taken:
 
 
 def _shape(request: AnyRequest) -> _Shape:
-    """What of a request caps depend on, beside its user."""
+    """The parts of a request that caps depend on, beside its user."""
     return request.gpus, request.vram_mib, request.gpu_choice, request.slots.get(CPU, 0)
 
 

@@ -6,6 +6,8 @@ stop, or has PID 1 follow a user's path.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from slicer.broker.rules.allowed import ALLOWED, LONGEST_STOP_S, MOST_CHARS
 from slicer.config import live
 from slicer.config.properties import (
@@ -18,15 +20,10 @@ from slicer.config.properties import (
     time_limit,
 )
 from slicer.errors import RefusedError, UsageError
+from slicer.model import Host, Property
 from slicer.quantity import format_duration
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from slicer.model import Host, Property
-
-    Limits = Iterable[tuple[str, str]]
+Limits = Iterable[tuple[str, str]]
 
 _MOST_LIMITS = 40
 _SHOWN = 60  # characters of a name that nobody knows
@@ -34,7 +31,7 @@ _WHERE = "a job's limits"
 _US = 1_000_000
 _BETWEEN = ";"  # entries of a list
 
-# What slicer itself knows, but not for a user's job in the system manager; and what to do instead.
+# Limits that slicer knows, but not for a user's job in the system manager: why, and what to do instead.
 _MEMORY = ("it would take memory from others", "the administrator may give it to gpu-UID.slice")
 _DEVICES = ("the broker decides which devices a job may open", "see `fence` and `devices` in slicer.toml(5)")
 _REFUSED = {
@@ -144,8 +141,13 @@ def _property(name: str, text: str, host: Host, is_roots: bool) -> Property:
 
 
 def _check_value(made: Property) -> None:
-    if isinstance(made.value, tuple):
-        _check_disks(made.name, made.value)
+    for path, _ in made.value if isinstance(made.value, tuple) else ():
+        in_dev = path.startswith("/dev/") and "/" not in path.removeprefix("/dev/")
+        if not in_dev and not path.startswith(_DISK_DIRECTORIES):
+            raise RefusedError(
+                f"{made.name}: {path} is not the name of a disk, such as /dev/sda", where=_WHERE,
+                hint=f"`findmnt -no SOURCE -T {path}` tells on which one it is",
+            )  # fmt: skip
     if made.name == "TimeoutStopSec" and isinstance(made.value, int) and made.value > LONGEST_STOP_S * _US:
         most, asked = format_duration(LONGEST_STOP_S), made.text
         raise RefusedError(f"TimeoutStopSec: a user's job may take {most} to end, not {asked}", where=_WHERE)
@@ -153,16 +155,6 @@ def _check_value(made: Property) -> None:
 
 def _entries(text: str, between: str) -> list[str]:
     return [entry.strip() for entry in text.split(between) if entry.strip()]
-
-
-def _check_disks(name: str, entries: Iterable[tuple[str, object]]) -> None:
-    for path, _ in entries:
-        in_dev = path.startswith("/dev/") and "/" not in path.removeprefix("/dev/")
-        if not in_dev and not path.startswith(_DISK_DIRECTORIES):
-            raise RefusedError(
-                f"{name}: {path} is not the name of a disk, such as /dev/sda", where=_WHERE,
-                hint=f"`findmnt -no SOURCE -T {path}` tells on which one it is",
-            )  # fmt: skip
 
 
 def _refusal(error: UsageError) -> RefusedError:

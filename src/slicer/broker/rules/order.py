@@ -5,11 +5,10 @@ By priority first. Among those of one priority:
 - Requests that want no GPU keep their places by arrival.
 - The other places are those of requests that want GPUs. Whoever used least for its weight goes first
   (:mod:`.shares`), and among requests of one user the first to arrive.
-- Who got no GPU for ``patience_s`` although it waited is served out of turn: the first of its requests goes
+- A user that waited ``patience_s`` and got no GPU is served out of turn: the first of its requests goes
   ahead of the shares. With the grant its patience begins anew, so of many requests only one goes ahead.
 
-Who may not go ahead of others by a priority may by it go ahead of its own requests: these change places among
-each other.
+A priority that may not pass others' requests still orders the user's own, which change places.
 
 So no user starves, whatever the others use. After ``patience_s`` its first request has a fixed place among
 the others that were patient, by the time since when they are. Ahead of it there is at most one request a
@@ -19,23 +18,24 @@ holds. And every request of a user is its first one at some time.
 
 from __future__ import annotations
 
-from slicer.broker.rules.shares import NEVER
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from typing import TypeVar
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+from slicer.broker.rules.shares import NEVER, Shares
+from slicer.model import Lease, Ticket
+from slicer.placement.capacity import Capacity, Device, Policy, limits_of
+from slicer.record import record, replace
 
-    from slicer.broker.rules.shares import Shares
-    from slicer.model import Ticket
+T = TypeVar("T")
 
 
 def ordered(
     tickets: Iterable[Ticket], shares: Shares, patience_s: float, now_s: float,
-    wishes: Mapping[str, int] | None = None,
+    own_priorities: Mapping[str, int] | None = None,
 ) -> list[Ticket]:  # fmt: skip
     """The tickets in the order in which they are served. Same input, same order.
 
-    ``wishes``: priorities that count only among requests of the same user, by job.
+    ``own_priorities``: priorities that count only among requests of the same user, by job.
     """
     by_arrival = sorted(tickets, key=lambda each: (-each.priority, each.arrived_s, each.job))
     out_of_turn = _out_of_turn(by_arrival, shares.granted_s, patience_s, now_s)
@@ -51,10 +51,10 @@ def ordered(
     # Priorities have the same places in both, so each request stays among its own.
     served = iter(sorted(wanting, key=place))
     found = [next(served) if each.gpus else each for each in by_arrival]
-    return _by_own_wishes(found, wishes) if wishes else found
+    return _by_own_priorities(found, own_priorities) if own_priorities else found
 
 
-def _by_own_wishes(found: list[Ticket], wishes: Mapping[str, int]) -> list[Ticket]:
+def _by_own_priorities(found: list[Ticket], own_priorities: Mapping[str, int]) -> list[Ticket]:
     """The same, with each user's places of one kind given to its requests by its own priorities."""
 
     def places_of(ticket: Ticket) -> tuple[int, int, bool]:
@@ -64,7 +64,7 @@ def _by_own_wishes(found: list[Ticket], wishes: Mapping[str, int]) -> list[Ticke
     for ticket in found:
         own.setdefault(places_of(ticket), []).append(ticket)
     served = {
-        places: iter(sorted(each, key=lambda ticket: -wishes.get(ticket.job, ticket.priority)))
+        places: iter(sorted(each, key=lambda ticket: -own_priorities.get(ticket.job, ticket.priority)))
         for places, each in own.items()
     }
     return [next(served[places_of(ticket)]) for ticket in found]
@@ -78,7 +78,86 @@ def _out_of_turn(
     for ticket in by_arrival:
         if ticket.gpus:
             first.setdefault((ticket.uid, ticket.priority), ticket)
-    since_s = {
-        each.job: max(each.arrived_s, granted_s.get(each.uid, NEVER)) for each in first.values()
-    }
+    since_s = {each.job: max(each.arrived_s, granted_s.get(each.uid, NEVER)) for each in first.values()}
     return {job: begin_s for job, begin_s in since_s.items() if now_s - begin_s >= patience_s}
+
+
+def in_order(
+    queue: Sequence[Ticket], devices: tuple[Device, ...] | None, leases: Sequence[Lease], policy: Policy,
+    now_s: float,
+) -> tuple[Ticket, ...]:  # fmt: skip
+    """The queue, with each request behind the last inner one if it has to wait for outer jobs anyway.
+
+    While a job inside another one waits, the outer one keeps its lease. A request that cannot be served
+    beside such leases could keep from the inner jobs what they need: then nobody would ever be served. So it
+    steps behind them, and loses nothing. All others keep their places: an inner job passes nobody who need
+    not wait for it.
+    """
+    outer = {job for ticket in queue for job in ticket.inside}
+    held = tuple(lease for lease in leases if lease.job in outer)
+    empty = devices and tuple(Device(each.uuid, each.total_mib, 0, {}, 0, ()) for each in devices)
+    capacity = Capacity(empty, held, policy, now_s, limits_of(queue))
+    last = max((place for place, ticket in enumerate(queue) if ticket.inside), default=0)
+    before = [*queue[: last + 1]]
+    stepping = [each for each in before if not each.inside and capacity.fit(each) is None]
+    if not stepping:
+        return tuple(queue)
+    jobs = {each.job for each in stepping}
+    return (*(each for each in before if each.job not in jobs), *stepping, *queue[last + 1 :])
+
+
+_MOST_MOVED = 64
+
+
+def interleaved(found: Iterable[T], whose: Callable[[T], int]) -> list[T]:
+    """The same, with each user's first one before anybody's second. Among these they keep their order."""
+    own: dict[int, int] = {}
+    places: list[int] = []
+    there = list(found)
+    for each in there:
+        places.append(own.setdefault(whose(each), 0))
+        own[whose(each)] += 1
+    return [there[index] for _, index in sorted(zip(places, range(len(there)), strict=True))]
+
+
+def put_ahead(
+    new: Ticket, ahead_of: str, own: Iterable[Ticket], counted: Container[str]
+) -> tuple[Ticket, list[Ticket]]:
+    """A request that takes another one's place, and those of its user that have other places by that.
+
+    Each later one gets the place of the next, and the last one that of the new request. So a user gains no
+    place, and keeps none by a request that is never served. It is a place in the line of those who wait for
+    the same: the other one must wait for all that others can want, too (``counted``: the slots of all users).
+    """
+    alike = sorted((each for each in own if each.priority == new.priority), key=lambda each: each.arrived_s)
+    jobs = [each.job for each in alike]
+    if ahead_of not in jobs:
+        return new, []
+    later = alike[jobs.index(ahead_of) :]
+    if not _kinds(new, counted) <= _kinds(later[0], counted) or len(later) > _MOST_MOVED:
+        return new, []
+    places = [*(each.arrived_s for each in later), new.arrived_s]
+    first, *others = (
+        replace(each, arrived_s=place) for each, place in zip([new, *later], places, strict=True)
+    )
+    return first, others
+
+
+def _kinds(ticket: Ticket, counted: Container[str]) -> set[str]:
+    """The kinds of things that others could want, too."""
+    return {name for name in ticket.slots if name in counted} | ({"gpus"} if ticket.gpus else set())
+
+
+@record
+class Decided:
+    """One decision, and what it was made from."""
+
+    grants: dict[str, tuple[str, ...]]
+    queue: tuple[Ticket, ...]  # in order, without those that cannot go now
+    everybody: tuple[Ticket, ...]  # in order, the stopped ones too
+    leases: tuple[Lease, ...]
+    devices: tuple[Device, ...] | None
+    policy: Policy
+    shares: Shares
+    own_priorities: Mapping[str, int]  # priorities that count among requests of one user, by job
+    must_look: bool  # no event will tell when another decision is due

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Mapping
 from math import isfinite
+from typing import Any
 
 from slicer.broker.rules.policy import NO_CAP, Caps, Policy, Together
 from slicer.config import gpu_keys, values
@@ -14,22 +16,18 @@ from slicer.record import record
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
-    from typing import Any
-
     from slicer.config.values import Entry
 
-    Kind = str  # "user" or "group"
+Kind = str  # "user" or "group"
 
 _TABLES = {"user": "users", "group": "groups"}
-TOP_KEYS = ("half_life", "patience", "fence", "devices", "allow_services", "default", *_TABLES.values())
 _LEAST_HALF_LIFE_S = 60.0
 _MOST_WEIGHT = 1e6
 
 
 @record
 class Read:
-    """What a policy file says, before anybody knows who its users and groups are."""
+    """The content of a policy file, before the names of its users and groups are looked up."""
 
     layer: Layer
     default: Caps
@@ -114,7 +112,6 @@ def resolve(said: Read, uids: Mapping[str, int], gids: Mapping[str, int]) -> tup
 
 
 def names_in(said: Read) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """The names of users and of groups that have to be looked up."""
     users, groups = ([name for name in each if not _is_number(name)] for each in (said.users, said.groups))
     return tuple(users), tuple(groups)
 
@@ -147,21 +144,16 @@ def _caps_in(
 
 
 def _settings(layer: Layer) -> dict[str, Any]:
-    data = layer.data
-    found: dict[str, Any] = {}
-    if "half_life" in data:
-        found["half_life_s"] = _half_life(_entry(layer, data["half_life"], "half_life"))
-    if "patience" in data:
-        patience_s = values.seconds(_entry(layer, data["patience"], "patience"), "patience")
-        found["patience_s"] = float("inf") if patience_s is None else patience_s
-    if "fence" in data:
-        found["fence"] = gpu_keys.fence(_entry(layer, data["fence"], "fence"))
-    if "devices" in data:
-        found["devices"] = gpu_keys.devices(_entry(layer, data["devices"], "devices"))
-    if "allow_services" in data:
-        entry = _entry(layer, data["allow_services"], "allow_services")
-        found["allow_services"] = values.flag(entry, "allow_services")
-    return found
+    return {
+        field: read(_entry(layer, layer.data[key], key))
+        for key, (field, read) in _SETTINGS.items()
+        if key in layer.data
+    }
+
+
+def _patience(entry: Entry) -> float:
+    found = values.seconds(entry, "patience")
+    return float("inf") if found is None else found
 
 
 def _half_life(entry: Entry) -> float:
@@ -181,17 +173,11 @@ def _weight(entry: Entry) -> float:
 
 
 def _count(entry: Entry, key: str) -> int:
-    if entry[0] == "infinity":
-        return NO_CAP
     return values.count(entry, key, lowest=0, also=' or "infinity"')
 
 
-def _size(entry: Entry, key: str) -> int:
-    return NO_CAP if entry[0] == "infinity" else values.mib(entry, key)
-
-
-def _priority(entry: Entry, key: str) -> int:
-    return NO_CAP if entry[0] == "infinity" else values.priority(entry, key)
+def _or_infinity(read: Callable[[Entry, str], int]) -> Callable[[Entry, str], int]:
+    return lambda entry, key: NO_CAP if entry[0] == "infinity" else read(entry, key)
 
 
 def _duration(entry: Entry, key: str) -> float:
@@ -202,13 +188,21 @@ def _duration(entry: Entry, key: str) -> float:
 
 
 _READERS: dict[str, Callable[[Entry, str], Any]] = {
-    "max_gpus": _count,
-    "max_vram": _size,
-    "max_cpu_slots": _count,
-    "max_priority": _priority,
+    "max_gpus": _or_infinity(_count),
+    "max_vram": _or_infinity(values.mib),
+    "max_cpu_slots": _or_infinity(_count),
+    "max_priority": _or_infinity(values.priority),
     "max_hold": _duration,
-    "max_waiting": _count,
+    "max_waiting": _or_infinity(_count),
 }
+_SETTINGS: dict[str, tuple[str, Callable[[Entry], Any]]] = {  # the field of Policy, and what reads it
+    "half_life": ("half_life_s", _half_life),
+    "patience": ("patience_s", _patience),
+    "fence": ("fence", gpu_keys.fence),
+    "devices": ("devices", gpu_keys.devices),
+    "allow_services": ("allow_services", lambda entry: values.flag(entry, "allow_services")),
+}
+TOP_KEYS = (*_SETTINGS, "default", *_TABLES.values())
 _TOGETHER = "together"
 _OF_ALL = ("max_gpus", "max_vram", "max_cpu_slots")  # what it may say
 _FIELDS = {"max_vram": "max_vram_mib", "max_hold": "max_hold_s"}  # of Caps, where it is called otherwise

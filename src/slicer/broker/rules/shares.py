@@ -1,4 +1,4 @@
-"""Who used how much of the GPUs lately, and what share is due. Pure.
+"""Each user's recent use of the GPUs, and the share that is due. Pure.
 
 Use is counted in GPU-seconds: a job that declared its memory counts for that part of a GPU's memory, every
 other one for whole GPUs. It decays: after each half-life it counts half. So of a rate r from ``begin`` to
@@ -9,25 +9,20 @@ other one for whole GPUs. It decays: after each half-life it counts half. So of 
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping, Sequence
 from math import exp, expm1, log
 
-from slicer.broker.rules.resolve import weight_of
+from slicer.broker.protocol.messages import UsageRow
+from slicer.broker.rules.policy import Policy, weight_of
+from slicer.model import Lease
 from slicer.record import record
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-
-    from slicer.broker.rules.policy import Policy
-    from slicer.model import Lease
-    from slicer.placement.capacity import Device
 
 NEVER = -float("inf")
 
 
 @record
 class Past:
-    """What is known of a user's jobs that have ended."""
+    """The known use by a user's jobs that have ended."""
 
     gpu_s: float  # GPU-seconds, decayed to ``at_s``
     at_s: float  # CLOCK_BOOTTIME
@@ -55,13 +50,12 @@ class Shares:
         return self.weights[uid] / sum(self.weights[each] for each in self.active)
 
     def rank(self, uid: int) -> float:
-        """What users of one priority are ordered by: whoever used least for its weight goes first."""
+        """Orders users of one priority: the one that used least for its weight goes first."""
         return self.used.get(uid, 0.0) / self.weights.get(uid, 1.0)
 
 
-def gpu_rate(gpus: Sequence[str], vram_mib: int | None, devices: Iterable[Device]) -> float:
-    """How many GPUs' worth a lease is. A GPU of unknown size counts whole."""
-    sizes = {device.uuid: device.total_mib for device in devices}
+def gpu_rate(gpus: Sequence[str], vram_mib: int | None, sizes: Mapping[str, int]) -> float:
+    """How many GPUs' worth a lease is. ``sizes``: MiB of each GPU; one of unknown size counts whole."""
     return sum(
         1.0 if vram_mib is None or not sizes.get(uuid) else min(1.0, vram_mib / sizes[uuid]) for uuid in gpus
     )
@@ -78,12 +72,12 @@ def used_rate(rate: float, vram_mib: int | None, peak_mib: int, gpus: int) -> fl
 
 
 def decayed(gpu_s: float, passed_s: float, half_life_s: float) -> float:
-    """What is left of a use after so many seconds. A clock that went back takes nothing off."""
+    """The rest of a use after some seconds. A clock that went back takes nothing off."""
     return gpu_s * exp(-max(0.0, passed_s) * log(2.0) / half_life_s)
 
 
 def held(rate: float, begin_s: float, end_s: float, now_s: float, half_life_s: float) -> float:
-    """What counts at ``now_s`` of a lease from ``begin_s`` to ``end_s``."""
+    """The use at ``now_s`` by a lease from ``begin_s`` to ``end_s``."""
     if end_s <= begin_s:
         return 0.0
     # expm1, because of a short time among long half-lives the difference would be mostly rounding.
@@ -113,3 +107,37 @@ def shares_of(
             granted_s[lease.uid] = max(lease.since_s, granted_s.get(lease.uid, NEVER))
     weights = {uid: weight_of(policy, uid, gids.get(uid, ())) for uid in {*used, *active}}
     return Shares(used, weights, frozenset(active), granted_s)
+
+
+@record
+class Running:
+    """A lease that lasts, as far as the accounts look at it."""
+
+    uid: int
+    gid: int  # that it is booked for
+    profile: str
+    lasts_s: float  # since it was granted
+    waited_s: float
+    rate: float  # slicer.broker.rules.shares.gpu_rate
+    vram_mib: int  # over all its GPUs
+
+
+def with_running(
+    ended: Iterable[UsageRow], running: Iterable[Running], by: str, within_s: float | None
+) -> tuple[UsageRow, ...]:
+    """The rows with what running jobs have used so far, in the last ``within_s`` seconds (None: ever).
+
+    The most GPU time goes first.
+    """
+    rows = {row.of: row for row in ended}
+    for each in running:
+        of = str({"user": each.uid, "group": each.gid, "profile": each.profile}[by])
+        row = rows.get(of, UsageRow(of, 0, 0, 0.0, 0.0, 0.0, 0.0))
+        used_s = each.lasts_s if within_s is None else min(each.lasts_s, within_s)
+        began_within = within_s is None or each.lasts_s <= within_s
+        rows[of] = UsageRow(
+            of, row.jobs + 1, row.running + 1, row.gpu_s + each.rate * used_s,
+            row.vram_mib_s + each.vram_mib * used_s, row.cpu_s,
+            row.waited_s + (each.waited_s if began_within else 0.0),
+        )  # fmt: skip
+    return tuple(sorted(rows.values(), key=lambda row: (-row.gpu_s, -row.cpu_s, row.of)))

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Mapping, Sequence
+
 from slicer.broker.protocol.messages import GroupStanding, UserStanding
 from slicer.broker.rules.allowance import Taken, taken_together
-from slicer.broker.rules.resolve import caps_of, together_of
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from slicer.broker.rules.policy import Policy
-    from slicer.broker.rules.shares import Shares
-    from slicer.model import Ticket
+from slicer.broker.rules.policy import Policy, caps_of, together_of
+from slicer.broker.rules.shares import Shares
+from slicer.model import Ticket
 
 
 def standings(
@@ -20,9 +17,7 @@ def standings(
     tickets: Sequence[Ticket],
 ) -> tuple[UserStanding, ...]:  # fmt: skip
     """Of each user that holds or waits for something, the largest share first. ``held``: by uid."""
-    waiting: dict[int, int] = {}
-    for ticket in tickets:
-        waiting[ticket.uid] = waiting.get(ticket.uid, 0) + 1
+    waiting = Counter(ticket.uid for ticket in tickets)
     found = []
     for uid in sorted({*held, *waiting}):
         caps = caps_of(policy, uid, gids.get(uid, ()))
@@ -30,7 +25,7 @@ def standings(
         standing = UserStanding(
             uid=uid, gpus=has.gpus, max_gpus=caps.max_gpus, vram_mib=has.vram_mib,
             max_vram_mib=caps.max_vram_mib, slots=has.slots, max_slots=caps.max_cpu_slots,
-            waiting=waiting.get(uid, 0), share=shares.share(uid), due=shares.due(uid),
+            waiting=waiting[uid], share=shares.share(uid), due=shares.due(uid),
         )  # fmt: skip
         found.append(standing)
     return tuple(sorted(found, key=lambda each: (-each.share, each.uid)))
@@ -47,13 +42,12 @@ def groups(
             cap: None if (rule := together_of(policy, gid, cap)) is None else int(rule.value)
             for cap in ("max_gpus", "max_vram_mib", "max_cpu_slots")
         }
-        if all(each is None for each in most.values()):
-            continue
-        standing = GroupStanding(
-            gid=gid, name=said.name, gpus=has.gpus, max_gpus=most["max_gpus"], vram_mib=has.vram_mib,
-            max_vram_mib=most["max_vram_mib"], slots=has.slots, max_slots=most["max_cpu_slots"],
-        )  # fmt: skip
-        found.append(standing)
+        if any(each is not None for each in most.values()):
+            standing = GroupStanding(
+                gid=gid, name=said.name, gpus=has.gpus, max_gpus=most["max_gpus"], vram_mib=has.vram_mib,
+                max_vram_mib=most["max_vram_mib"], slots=has.slots, max_slots=most["max_cpu_slots"],
+            )  # fmt: skip
+            found.append(standing)
     return tuple(sorted(found, key=lambda each: each.name))
 
 

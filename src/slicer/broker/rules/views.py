@@ -1,28 +1,24 @@
-"""What one user may see of leases, tickets and reasons. Pure.
+"""Leases, tickets and reasons as one user may see them. Pure.
 
 Commands are their owner's and root's. Slots are shown by the names that the viewer knows.
 """
 
 from __future__ import annotations
 
-from slicer.broker.rules.slots import shown, shown_name
-from slicer.record import replace
+from collections.abc import Mapping
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from slicer.model import Busy, Lease, Ticket
+from slicer.model import Busy, Lease, Ticket
+from slicer.record import replace
 
 _MOST_HOLDERS = 8  # of one reason: a message is small, and nobody reads more
 
 
 def lease(found: Lease, viewer: int) -> Lease:
-    """The lease for this user's eyes."""
     command = found.command if viewer in (0, found.uid) else ""
     return replace(found, command=command, slots=shown(found.slots, viewer))
 
 
 def ticket(found: Ticket, viewer: int) -> Ticket:
-    """The ticket for this user's eyes."""
     return replace(
         found, command=found.command if viewer in (0, found.uid) else "",
         slots=shown(found.slots, viewer), slot_limits=shown(found.slot_limits, viewer),
@@ -43,3 +39,39 @@ def _end_s(holder: Lease) -> tuple[bool, float]:
     if holder.expect_s is None:
         return True, holder.since_s
     return False, holder.since_s + holder.expect_s
+
+
+def kept(slots: Mapping[str, int], uid: int, counted: Mapping[str, int]) -> dict[str, int]:
+    """The slots as the broker keeps them. ``counted``: how many the administrator says there are."""
+    return {name if name in counted else _own(uid) + name: count for name, count in slots.items()}
+
+
+def kept_limits(
+    slots: Mapping[str, int], said: Mapping[str, int], uid: int, counted: Mapping[str, int]
+) -> dict[str, int]:
+    """How many there are of each of these slots: as the administrator says, else as the user does."""
+    return {
+        name if name in counted else _own(uid) + name: counted.get(name, said.get(name, 0)) for name in slots
+    }
+
+
+def shown_name(name: str, viewer: int) -> str:
+    """A slot as this user knows it; "" for another user's own. Root sees all, with their uid."""
+    own = _own(viewer)
+    if name.startswith(own):
+        return name[len(own) :]
+    return "" if viewer and is_private(name) else name
+
+
+def shown(slots: Mapping[str, int], viewer: int) -> dict[str, int]:
+    """The slots as this user knows them, without those of others."""
+    return {known: count for name, count in slots.items() if (known := shown_name(name, viewer))}
+
+
+def is_private(name: str) -> bool:
+    head, dot, _ = name.partition(".")
+    return bool(dot) and head[:1] == "u" and head[1:].isdigit()
+
+
+def _own(uid: int) -> str:
+    return f"u{uid}."

@@ -40,7 +40,7 @@ def _run() -> int:
 
 
 def _places() -> Places:
-    """What the unit says (RuntimeDirectory= and so on), else the usual places."""
+    """The unit's directories (RuntimeDirectory= and so on), else the usual ones."""
     usual = Places()
     return Places(
         os.environ.get("RUNTIME_DIRECTORY", usual.state),

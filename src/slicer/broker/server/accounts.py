@@ -1,4 +1,4 @@
-"""What all users' jobs took: /var/lib/slicer/usage.db, root's alone.
+"""The accounts of all users' jobs: /var/lib/slicer/usage.db, root's alone.
 
 The broker adds a job when its lease has ended, in one transaction: its row, and what its user has used for
 the fair share. SQLite writes ahead (WAL), so that costs no wait for the disk, and root may read meanwhile. A
@@ -12,22 +12,18 @@ from __future__ import annotations
 import os
 import sqlite3
 import time
+from collections.abc import Callable
 
 from slicer import faults
-from slicer.broker.accounts import DIRECTORY, FILE, schema
-from slicer.broker.accounts.reading import select_usage
+from slicer.broker import accounts
+from slicer.broker.accounts import DIRECTORY, FILE, select_usage
+from slicer.broker.protocol.messages import Finished, UsageRow
 from slicer.broker.rules.shares import Past, decayed, held
 from slicer.errors import StateError
 from slicer.kernel import proc
+from slicer.model import Lease, Usage
 from slicer.record import record
 from slicer.state.directory import LEDGER, check_file, open_trusted
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from slicer.broker.protocol.messages import Finished, UsageRow
-    from slicer.model import Lease, Usage
 
 MOST_JOBS = 10_000  # of a user, one by one
 _FOLDED = 1000  # jobs at a time that are added up by day
@@ -45,7 +41,7 @@ class Ended:
     """A lease that is over, for the accounts."""
 
     lease: Lease  # with its command
-    gid: int  # the group that it is booked for: rules.resolve.account_of
+    gid: int  # the group that it is booked for: rules.policy.account_of
     ended_s: float  # CLOCK_BOOTTIME
     waited_s: float
     rate: float  # rules.shares.gpu_rate, when it was granted
@@ -77,7 +73,7 @@ class Accounts:
     # -- the broker's side -------------------------------------------------------------------------------
 
     def past(self) -> dict[int, Past]:
-        """What every user has used by jobs that have ended."""
+        """Each user's usage by jobs that have ended."""
         if not self._unbooked:
             return self._past
         found = dict(self._past)
@@ -86,10 +82,11 @@ class Accounts:
         return found
 
     def note(self, ended: Ended) -> None:
-        """Have a job counted from now on, and added with the next :meth:`write`."""
+        """Count a job from now on, and add it with the next :meth:`write`."""
         self._unbooked.append(ended)
-        if self._connection is None:
-            self._remember(ended)
+        if self._connection is None:  # for the fair share alone, until the broker leaves
+            self._unbooked.clear()
+            self._past[ended.lease.uid] = self._after(ended, self._past)
 
     def write(self) -> None:
         """Add what was noted. Adding a job twice (after a kill in between) adds it once."""
@@ -97,12 +94,11 @@ class Accounts:
             self._write_unbooked(self._connection)
 
     def book(self, ended: Ended) -> None:
-        """Add a job at once."""
         self.note(ended)
         self.write()
 
     def usage(self, since: float | None, uid: int | None, by: str, most: int = 1000) -> list[UsageRow]:
-        """What was used by jobs that have ended since then (seconds since 1970), the most GPU time first.
+        """Usage by jobs that have ended since then (seconds since 1970), the most GPU time first.
 
         ``uid`` None: by everybody; ``by``: "user", "group" or "profile". Raises StateError.
         """
@@ -138,11 +134,11 @@ class Accounts:
         past = self._after(ended, self._past)
         connection.execute("BEGIN IMMEDIATE")
         try:
-            is_new = connection.execute(schema.INSERT_JOB, _row(ended, now_at)).rowcount == 1
+            is_new = connection.execute(accounts.INSERT_JOB, _row(ended, now_at)).rowcount == 1
             if is_new:
                 faults.point("broker-account-row")
                 used_at, granted_at = (now_at - (proc.now_s() - each) for each in (past.at_s, past.granted_s))
-                connection.execute(schema.SET_USER, (uid, past.gpu_s, used_at, granted_at))
+                connection.execute(accounts.SET_USER, (uid, past.gpu_s, used_at, granted_at))
                 count = self._counts.get(uid, 0) + 1
                 if count > MOST_JOBS + _FOLDED:
                     count -= _fold(connection, uid)
@@ -155,13 +151,8 @@ class Accounts:
         if is_new:
             self._past[uid] = past
 
-    def _remember(self, ended: Ended) -> None:
-        """Without a database: for the fair share alone, until the broker leaves."""
-        self._unbooked.clear()
-        self._past[ended.lease.uid] = self._after(ended, self._past)
-
     def _after(self, ended: Ended, past: dict[int, Past]) -> Past:
-        """What the user has used once this job is added."""
+        """The user's usage once this job is added."""
         lease, now_s, half_life_s = ended.lease, proc.now_s(), self._half_life_s()
         before = past.get(lease.uid, Past(0.0, now_s, -float("inf")))
         gpu_s = decayed(before.gpu_s, now_s - before.at_s, half_life_s)
@@ -200,13 +191,13 @@ class Accounts:
 
     def _load(self, connection: sqlite3.Connection) -> None:
         now_s, now_at, half_life_s = proc.now_s(), time.time(), self._half_life_s()
-        for uid, gpu_s, used_at, granted_at in connection.execute(schema.USERS):
+        for uid, gpu_s, used_at, granted_at in connection.execute(accounts.USERS):
             # A clock that was set back takes nothing off; one that was wrong in the future stops mattering
             # with this boot.
             past = Past(gpu_s, now_s - max(0.0, now_at - used_at), now_s - max(0.0, now_at - granted_at))
             if decayed(gpu_s, now_s - past.at_s, half_life_s) > _NOTHING_S:
                 self._past[uid] = past
-        self._counts = dict(connection.execute(schema.COUNTS))
+        self._counts = dict(connection.execute(accounts.COUNTS))
 
     def _failed(self, error: Exception) -> None:
         if not self._has_warned:
@@ -228,10 +219,10 @@ def _connected(path: str) -> sqlite3.Connection:
         version = connection.execute("PRAGMA user_version").fetchone()[0]
         if version == 0:
             connection.executescript(
-                f"BEGIN;\n{schema.SCHEMA};\nPRAGMA user_version={schema.SCHEMA_VERSION};\nCOMMIT;"
+                f"BEGIN;\n{accounts.SCHEMA};\nPRAGMA user_version={accounts.SCHEMA_VERSION};\nCOMMIT;"
             )
-        elif version != schema.SCHEMA_VERSION:
-            message = f"has schema {version}, this slicer writes {schema.SCHEMA_VERSION}"
+        elif version != accounts.SCHEMA_VERSION:
+            message = f"has schema {version}, this slicer writes {accounts.SCHEMA_VERSION}"
             raise StateError(message, where=path, hint="upgrade this slicer, or move it away")
     except BaseException:
         connection.close()
@@ -241,11 +232,11 @@ def _connected(path: str) -> sqlite3.Connection:
 
 def _fold(connection: sqlite3.Connection, uid: int) -> int:
     """Add a user's oldest jobs up by day; how many."""
-    last = connection.execute(schema.OLDEST_KEPT, (uid, MOST_JOBS)).fetchone()
+    last = connection.execute(accounts.OLDEST_KEPT, (uid, MOST_JOBS)).fetchone()
     if last is None:
         return 0
-    connection.execute(schema.FOLD, (uid, last[0], _OTHER_PROFILES, _MOST_PROFILES))
-    return connection.execute(schema.FORGET, (uid, last[0])).rowcount
+    connection.execute(accounts.FOLD, (uid, last[0], _OTHER_PROFILES, _MOST_PROFILES))
+    return connection.execute(accounts.FORGET, (uid, last[0])).rowcount
 
 
 def _row(ended: Ended, now_at: float) -> tuple[str | int | float | None, ...]:

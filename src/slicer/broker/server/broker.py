@@ -5,41 +5,33 @@ from __future__ import annotations
 import gc
 import os
 import time
+from collections.abc import Callable
 
 from slicer import faults
 from slicer.broker.server.accounts import Accounts
-from slicer.broker.server.book import RULES, Book
+from slicer.broker.server.cleanup import Leftovers, Overtime
 from slicer.broker.server.connections import Connections
 from slicer.broker.server.deciding import Decider
-from slicer.broker.server.leftovers import Leftovers
+from slicer.broker.server.lease_files import RULES, LeaseFiles
+from slicer.broker.server.leases import Holding, Leases
+from slicer.broker.server.limits_asked import LimitsAsked
 from slicer.broker.server.loop import Loop, now_s
-from slicer.broker.server.overtime import Overtime
+from slicer.broker.server.policy_state import PolicyState
 from slicer.broker.server.queueing import Queueing
-from slicer.broker.server.register import Register
-from slicer.broker.server.rulebook import Rulebook
 from slicer.broker.server.scopes import Scopes
 from slicer.broker.server.scoping import Scoping
 from slicer.broker.server.service import Service
-from slicer.broker.server.wishes import Wishes
 from slicer.config.profiles import host
 from slicer.errors import StateError
+from slicer.kernel import inotify
 from slicer.record import record
 from slicer.state.directory import open_trusted
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from slicer.broker.server.register import Holding
-    from slicer.kernel.inotify import Inotify
 
 IDLE_S = 30.0
 
 
 @record
 class Places:
-    """Where the broker's files are."""
-
     state: str = "/run/slicer-broker"
     accounts: str = "/var/lib/slicer"
     configuration: str = "/etc/slicer"
@@ -56,34 +48,35 @@ class Broker:
 
         self._log = log
         self._configuration = places.configuration
-        self._files: Inotify | None = None  # that watches it
+        self._files: inotify.Inotify | None = None  # that watches it
         self._is_watching = False
         self._loop = Loop()
         base = open_trusted(places.state)
         base.rules = RULES
-        self._rulebook = Rulebook(
+        self._policy_state = PolicyState(
             places.configuration, base, warn,
             lambda half: Accounts(half, directory=places.accounts, warn=warn),
         )  # fmt: skip
-        self._register = Register(
-            Book(base, warn), self._loop, warn, self._unsettle, self._ended, self._rulebook.book
-        )
-        self._decider = Decider(self._register, self._rulebook, warn)
+        self._leases = Leases(
+            LeaseFiles(base, warn), self._loop, warn, self._unsettle, self._ended,
+            self._policy_state.write_accounts,
+        )  # fmt: skip
+        self._decider = Decider(self._leases, self._policy_state, warn)
         self._scopes = Scopes(self._loop, base.own_folder("slices"))
-        self._queueing: Queueing | None = None
+        self._queueing: Queueing | None = None  # while the leases are loaded, which may end some
         self._leftovers: Leftovers | None = None
-        self._register.load()
-        for holding in self._register.holdings.values():
-            self._rulebook.groups(holding.lease.uid, holding.claim.gids)
-            self._rulebook.granted(holding)
-        wishes = Wishes(self._register, self._rulebook, self._decider, host())
-        self._overtime = Overtime(self._register, self._rulebook, self._loop, log)
+        self._leases.load()
+        for holding in self._leases.holdings.values():
+            self._policy_state.groups(holding.lease.uid, holding.claim.gids)
+            self._policy_state.granted(holding)
+        limits_asked = LimitsAsked(self._leases, self._policy_state, self._decider, host())
+        self._overtime = Overtime(self._leases, self._policy_state, self._loop, log)
         self._queueing = queueing = Queueing(
-            self._register, self._decider, self._rulebook, self._overtime, self._loop, log
+            self._leases, self._decider, self._policy_state, self._overtime, self._loop, log
         )
-        self._leftovers = Leftovers(self._register, self._scopes, self._loop, log)
-        scoping = Scoping(self._register, self._scopes, wishes, queueing, log)
-        service = Service(self._register, self._decider, self._rulebook, queueing, scoping)
+        self._leftovers = Leftovers(self._leases, self._scopes, self._loop, log)
+        scoping = Scoping(self._leases, self._scopes, limits_asked, queueing, log)
+        service = Service(self._leases, self._decider, self._policy_state, queueing, scoping)
         self._connections = Connections(listener, self._loop, service.call, queueing.gone)
         faults.point("broker-loaded")
 
@@ -94,14 +87,12 @@ class Broker:
     def _ended(self, holding: Holding) -> None:
         lease = holding.lease
         self._log(f"<6>uid {lease.uid}: {lease.job} has ended")
-        self._rulebook.ended(holding)
+        self._policy_state.ended(holding)
         if self._leftovers is not None and lease.unit:
             self._leftovers.expect()
 
     def _watch_configuration(self) -> None:
         """While somebody waits, a changed policy has to act at once. Else the next call looks."""
-        from slicer.kernel import inotify  # it needs ctypes, which is not for a call that need not wait
-
         try:
             self._files = inotify.Inotify(self._configuration)
             self._files.add(self._configuration, inotify.CLOSE_WRITE | inotify.MOVED_TO | inotify.DELETE)
@@ -112,11 +103,11 @@ class Broker:
 
     def _configuration_changed(self, _: int) -> None:
         assert self._files is not None
-        if self._files.take() and self._rulebook.refresh():
+        if self._files.take() and self._policy_state.refresh():
             self._unsettle()
 
     def wake_by(self, fd: int) -> None:
-        """Have a turn end when the descriptor is readable: a signal has come."""
+        """End a turn when the descriptor is readable: a signal has come."""
         self._loop.watch(fd, lambda _: _drain(fd))
 
     def run(self, is_to_end: Callable[[], bool], idle_s: float = IDLE_S) -> None:
@@ -129,8 +120,8 @@ class Broker:
                 began_s = time.process_time()
                 self._queueing.settle()
                 self._connections.charge(time.process_time() - began_s)
-            self._register.finish()
-            if self._register.waiters and not self._is_watching:
+            self._leases.finish()
+            if self._leases.waiters and not self._is_watching:
                 self._is_watching = True
                 self._watch_configuration()
             if self._is_needed():
@@ -142,18 +133,17 @@ class Broker:
 
     def _is_needed(self) -> bool:
         """Whether somebody waits, or something is not done."""
-        register = self._register
-        is_starting = any(each.is_starting for each in register.holdings.values())
+        is_starting = any(each.is_starting for each in self._leases.holdings.values())
         is_busy = is_starting or self._connections.must_stay or self._overtime.is_expected()
-        return bool(len(self._connections) or register.waiters or is_busy)
+        return bool(len(self._connections) or self._leases.waiters or is_busy)
 
     def close(self) -> None:
-        """Give everything up. Leases last by themselves."""
-        self._register.finish()
+        """Leases last by themselves."""
+        self._leases.finish()
         self._connections.close()
         self._scopes.close()
         self._decider.observer.close()
-        self._rulebook.close()
+        self._policy_state.close()
         self._loop.close()
         if self._files is not None:
             self._files.close()

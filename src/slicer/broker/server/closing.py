@@ -13,18 +13,11 @@ import array
 import errno
 import os
 import socket
+from collections.abc import Callable
 from contextlib import suppress
 
-from slicer.broker.server.watch import ProcessWatch
+from slicer.broker.server.loop import Due, Loop, ProcessWatch
 from slicer.kernel.proc import be_child
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from slicer.broker.server.connection import Due
-    from slicer.broker.server.loop import Loop
-
 
 _SO_PASSRIGHTS = 83  # asm-generic/socket.h; Linux 6.16
 _AGAIN_S = 0.5  # after there was no room for a child, or in its queue
@@ -36,14 +29,12 @@ _NOT_NOW = (
 
 
 def refuse_descriptors(listener: socket.socket) -> None:
-    """Have the kernel refuse to send descriptors to those who connect from now on, where it can."""
+    """Make the kernel withhold descriptors from connections accepted from now on, where it can."""
     with suppress(OSError):
         listener.setsockopt(socket.SOL_SOCKET, _SO_PASSRIGHTS, 0)
 
 
 class Closer:
-    """Closes the connections of all users."""
-
     def __init__(self, loop: Loop) -> None:
         self._loop = loop
         self._children: dict[int, _Child] = {}  # by their users' uids
@@ -90,7 +81,6 @@ class _Child:
         return bool(self._left or self._given)
 
     def take(self, sock: socket.socket) -> None:
-        """Close this one, too."""
         self._left.append(sock)
         if len(self._left) == 1:
             self._pass_on()
@@ -191,7 +181,7 @@ def _reap(pid: int) -> None:
 
 
 def _close_all(inbox: int) -> None:
-    """What the child does: close whatever comes."""
+    """The child closes whatever comes."""
     os.closerange(3, inbox)
     os.closerange(inbox + 1, os.sysconf("SC_OPEN_MAX"))
     with socket.socket(fileno=inbox) as from_parent:

@@ -2,40 +2,27 @@
 
 from __future__ import annotations
 
+import socket
 import time
+from typing import Any, Protocol
 
 from slicer.broker.protocol import wire
+from slicer.broker.server.loop import Due
+from slicer.broker.server.peers import Peer
+from slicer.broker.server.requests import Refusal
 from slicer.record import record
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    import socket
-    from typing import Any, Protocol
 
-    from slicer.broker.server.peers import Peer
+class Owner(Protocol):
+    """Ends a connection, and writes to it."""
 
-    class Due(Protocol):
-        def cancel(self) -> None: ...
-
-    class Failure(Protocol):
-        """Why a call is not served: as :func:`.wire.encode_error` takes it."""
-
-        name: str
-        message: str
-        where: str
-        hint: str
-        more: dict[str, Any]
-
-    class Owner(Protocol):
-        """What ends a connection, and writes to it."""
-
-        def drop(self, connection: Connection, *, is_told: bool = True) -> None: ...
-        def queue(self, connection: Connection, frame: bytes, continues: bool) -> None: ...
+    def drop(self, connection: Connection, *, is_told: bool = True) -> None: ...
+    def queue(self, connection: Connection, frame: bytes, continues: bool) -> None: ...
 
 
 @record
 class Bounds:
-    """What a caller may cost."""
+    """The most that a caller may cost."""
 
     connections: int = 4096  # of all users; root's are not counted
     connections_each: int = 1024  # of a user
@@ -50,7 +37,7 @@ BOUNDS = Bounds()
 
 
 class Account:
-    """What the connections of one user cost together."""
+    """The cost of all connections of one user."""
 
     def __init__(self, uid: int) -> None:
         self.uid = uid
@@ -68,13 +55,11 @@ class Account:
         return self.debt_s
 
 
+@record
 class Call:
-    """A call that came."""
-
-    def __init__(self, connection: Connection, message: Any, more: bool) -> None:
-        self.connection = connection
-        self.message = message
-        self.more = more
+    connection: Connection
+    message: Any
+    more: bool
 
 
 class Connection:
@@ -104,8 +89,7 @@ class Connection:
             return
         self.answer(wire.encode_reply(message, continues), continues)
 
-    def fail(self, error: Failure) -> None:
-        """Answer its call with an error."""
+    def fail(self, error: Refusal) -> None:
         frame = wire.encode_error(error.name, error.message, error.where, error.hint, **error.more)
         self.answer(frame, False)
 

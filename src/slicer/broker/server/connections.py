@@ -4,7 +4,8 @@ A caller may send half a message and sleep, send without an end, never read, con
 pass descriptors that hang whoever gives them up. Each of these costs itself:
 
 - One call at a time is read of a connection, and nothing while it is being answered.
-- Who says nothing, or half of something, or does not read its answer, is left after 10 s. Who waits may wait.
+- A client that says nothing, stalls in mid-message or does not read its answer is disconnected after 10 s;
+  one that waits for a grant is not.
 - A user has so many connections, so much unread output, and a part of the broker's time.
 - No descriptor is ever taken, nor given up here: who sends one is left, and :mod:`.closing` does the rest.
 """
@@ -16,20 +17,15 @@ import os
 import select
 import socket
 import time
+from collections.abc import Callable
 
 from slicer.broker.protocol import interface, wire
 from slicer.broker.protocol.messages import MOST_BYTES
 from slicer.broker.server.closing import Closer, refuse_descriptors
 from slicer.broker.server.connection import BOUNDS, Account, Bounds, Call, Connection
+from slicer.broker.server.loop import Loop
+from slicer.broker.server.names import Subordinates
 from slicer.broker.server.peers import NoPeer, peer_of, uid_of
-from slicer.broker.server.subordinate import Subordinates
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from slicer.broker.server.loop import Loop
-
 
 __all__ = ["Call", "Connection", "Connections"]
 
@@ -72,7 +68,6 @@ class Connections:
         return self._closer.is_busy
 
     def close(self) -> None:
-        """End all connections, and listen no longer."""
         for connection in list(self._open):
             self.drop(connection, is_told=False)
         self._loop.forget(self._listener.fileno())
@@ -90,17 +85,14 @@ class Connections:
             except OSError as error:
                 if error.errno not in _SHORT:
                     raise
-                self._pause_accepting()
+                # No descriptors are left; those who wait to be accepted would wake us without end.
+                self._loop.forget(self._listener.fileno())
+                self._loop.after(_SHORTAGE_S, self._accept_again)
                 return
             sock.setblocking(False)
             # Out of band, data would wake us without being there to read, and bring descriptors unseen.
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_OOBINLINE, 1)
             self._arrive(sock)
-
-    def _pause_accepting(self) -> None:
-        """There are no descriptors left; those who wait to be accepted would wake us without end."""
-        self._loop.forget(self._listener.fileno())
-        self._loop.after(_SHORTAGE_S, self._accept_again)
 
     def _accept_again(self) -> None:
         if self._listener.fileno() >= 0:
@@ -124,16 +116,14 @@ class Connections:
             self._closer.close(sock, uid)
         else:
             try:
-                self._let_in(Connection(self, sock, peer_of(sock), account))
+                connection = Connection(self, sock, peer_of(sock), account)
+                account.connections.add(connection)
+                self._open.add(connection)
+                self._listen(connection)
             except (NoPeer, OSError):
                 self._closer.close(sock, uid)
         account.debt_s += time.process_time() - began_s
         self._forget_account(account)
-
-    def _let_in(self, connection: Connection) -> None:
-        connection.account.connections.add(connection)
-        self._open.add(connection)
-        self._listen(connection)
 
     def _objection(self, account: Account) -> bytes:
         """The error that a newcomer is told instead of being let in."""
@@ -201,9 +191,7 @@ class Connections:
         events = _LISTEN_ONLY if connection.is_asking else _READ
         if connection.out:
             events |= select.EPOLLOUT
-        self._loop.watch(
-            connection.sock.fileno(), lambda events: self._is_ready(connection, events), events
-        )
+        self._loop.watch(connection.sock.fileno(), lambda events: self._is_ready(connection, events), events)
 
     def _is_ready(self, connection: Connection, events: int) -> None:
         if events & select.EPOLLOUT:
@@ -211,15 +199,9 @@ class Connections:
         if not connection.is_open:
             return
         if events & select.EPOLLIN and not connection.is_asking:
-            self._read(connection)
+            (self._pause if self._must_wait(connection.account) else self._hear)(connection)
         elif events & _ENDS and _has_gone(connection.sock):
             self.drop(connection)
-
-    def _read(self, connection: Connection) -> None:
-        if self._must_wait(connection.account):
-            self._pause(connection)
-        else:
-            self._hear(connection)
 
     def _hear(self, connection: Connection) -> None:
         began_s = time.process_time()
@@ -228,7 +210,8 @@ class Connections:
             found, _, flags, _ = connection.sock.recvmsg(room, 0, socket.MSG_PEEK)
             end = found.find(b"\0")
             if flags & socket.MSG_CTRUNC:  # there are descriptors, for which no room was given
-                self._refuse_descriptors(connection)
+                reply = wire.encode_error("NotAllowed", "no call brings descriptors along")
+                self._refuse_call(connection, reply, is_noise=True)
             elif end < 0:
                 self._take_part(connection, found)
             else:
@@ -283,7 +266,6 @@ class Connections:
             self._resume_later(account)
 
     def _take_part(self, connection: Connection, found: bytes) -> None:
-        """Take the beginning of a call."""
         connection.sock.recv(len(found))
         connection.heard += found
         if not found or len(connection.heard) >= MOST_BYTES:
@@ -318,10 +300,6 @@ class Connections:
         connection.answer(reply, False)
         if is_noise:
             self.drop(connection, is_told=False)
-
-    def _refuse_descriptors(self, connection: Connection) -> None:
-        reply = wire.encode_error("NotAllowed", "no call brings descriptors along")
-        self._refuse_call(connection, reply, is_noise=True)
 
     # -- answering -------------------------------------------------------------------------------------------
 

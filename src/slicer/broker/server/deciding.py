@@ -1,4 +1,4 @@
-"""Who is next, and why the others wait: placement's decision over the register.
+"""Decides which request is next, and why the others wait: placement's decision over all leases and tickets.
 
 One decision serves all that came with one turn of the loop. Whoever is absent (its connection broke) or
 stopped (Ctrl-Z) keeps its place, and others may pass it.
@@ -6,67 +6,65 @@ stopped (Ctrl-Z) keeps its place, and others may pass it.
 
 from __future__ import annotations
 
-from slicer.broker.rules import nested
-from slicer.broker.rules.slots import shown_name
-from slicer.broker.server.decided import Decided
-from slicer.broker.server.stopped import Stopped
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable
+
+from slicer.broker.rules import order
+from slicer.broker.rules.allowance import Allowance
+from slicer.broker.rules.order import Decided
+from slicer.broker.rules.views import shown_name
+from slicer.broker.server.leases import Leases
+from slicer.broker.server.policy_state import PolicyState
 from slicer.errors import GpuError
 from slicer.gpu.observer import GpuObserver
 from slicer.kernel import proc
+from slicer.model import Busy, Lease, Ticket
 from slicer.placement import decision, forecast
-from slicer.placement.capacity import is_used_by_others, shape_of
+from slicer.placement.capacity import Device, is_used_by_others, shape_of
 from slicer.placement.refusal import refusal
 from slicer.record import replace
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from slicer.broker.rules.allowance import Allowance
-    from slicer.broker.server.register import Register
-    from slicer.broker.server.rulebook import Rulebook
-    from slicer.model import Busy, Lease, Ticket
-    from slicer.placement.capacity import Device
 
 _FORECAST = 20  # tickets whose start is foretold; further back it means little
 
 
 class Decider:
-    """Decides by the register, the GPUs and the administrator's word."""
+    """Decides by leases and tickets, the GPUs and the administrator's word."""
 
-    def __init__(self, register: Register, rulebook: Rulebook, warn: Callable[[str], None]) -> None:
-        self._register = register
-        self._rulebook = rulebook
+    def __init__(self, leases: Leases, policy_state: PolicyState, warn: Callable[[str], None]) -> None:
+        self._leases = leases
+        self._policy_state = policy_state
         self._warn = warn
-        self.observer = GpuObserver(rulebook.configuration.placement, trusts_environment=False)
+        self.observer = GpuObserver(policy_state.configuration.placement, trusts_environment=False)
         self.no_gpus: GpuError | None = None  # the driver's last failure
         self._stopped = Stopped()
 
     def decide(
         self, extra: Ticket | None = None, *, is_fresh: bool = True, sees_gpus: bool = False
     ) -> Decided:
-        """What all present tickets get now. ``extra`` is one more of them.
+        """Decide what each present ticket gets now. ``extra`` is one more of them.
 
         Not ``is_fresh``: what was last seen of the GPUs will do. ``sees_gpus``: also if nobody waits for any.
         """
-        self.observer.policy = self._rulebook.configuration.placement
-        now_s, leases = proc.now_s(), self._register.leases
-        present = [each for each in self._register.waiters.values() if each.connection is not None]
+        self.observer.policy = self._policy_state.configuration.placement
+        now_s, leases = proc.now_s(), self._leases.listed
+        present = [each for each in self._leases.waiters.values() if each.connection is not None]
         tickets = [*(each.ticket for each in present), *((extra,) if extra else ())]
-        shares = self._rulebook.shares(leases, tickets, now_s)
-        wishes = {
+        shares = self._policy_state.shares(leases, tickets, now_s)
+        own_priorities = {
             each.ticket.job: each.asked.priority for each in present
             if each.asked is not None and each.asked.priority > each.ticket.priority
         }  # fmt: skip
-        queue = self._rulebook.ordered(tickets, shares, now_s, wishes)
+        queue = self._policy_state.ordered(tickets, shares, now_s, own_priorities)
         wants_gpus = any(ticket.gpus for ticket in queue)
         devices = self._devices(leases, is_fresh) if wants_gpus or sees_gpus else None
         if any(ticket.inside for ticket in queue):
-            queue = nested.in_order(queue, devices, leases, self.observer.policy, now_s)
+            queue = order.in_order(queue, devices, leases, self.observer.policy, now_s)
         able, stopped, grants = self._among_able(queue, devices, leases, now_s)
         foreign = any(is_used_by_others(device, self.observer.policy) for device in devices or ())
         must_look = bool(stopped) or (wants_gpus and (foreign or devices is None))
-        return Decided(grants, able, queue, leases, devices, self.observer.policy, shares, wishes, must_look)
+        return Decided(
+            grants, able, queue, leases, devices, self.observer.policy, shares, own_priorities, must_look
+        )
 
     def _among_able(
         self, queue: tuple[Ticket, ...], devices: tuple[Device, ...] | None, leases: tuple[Lease, ...],
@@ -74,8 +72,8 @@ class Decider:
     ) -> tuple[tuple[Ticket, ...], tuple[str, ...], dict[str, tuple[str, ...]]]:  # fmt: skip
         """The tickets that can go, the jobs of those that are stopped, and the grants."""
         if devices is not None:
-            self._rulebook.seen(self._register.holdings.values(), devices)
-        allowance, stopped = self._rulebook.allowance(), self._stopped.since(now_s)
+            self._policy_state.seen(self._leases.holdings.values(), devices)
+        allowance, stopped = self._policy_state.allowance(), self._stopped.since(now_s)
         while True:
             able = tuple(ticket for ticket in queue if ticket.job not in stopped)
             verdict = decision.decide(able, devices, leases, self.observer.policy, now_s, allowance)
@@ -85,8 +83,7 @@ class Decider:
             stopped |= idle
 
     def devices_seen(self) -> tuple[Device, ...] | None:
-        """The GPUs as last seen."""
-        return self.observer.devices(self._register.leases)
+        return self.observer.devices(self._leases.listed)
 
     def _devices(self, leases: tuple[Lease, ...], is_fresh: bool) -> tuple[Device, ...] | None:
         try:
@@ -107,18 +104,17 @@ class Decider:
             self.observer.open()
             if self.observer.snapshot is None:
                 self.observer.look()
-        devices = self.observer.devices(self._register.leases) if ticket.gpus else None
+        devices = self.observer.devices(self._leases.listed) if ticket.gpus else None
         never = decision.infeasible(ticket, devices)
         if never is not None:
             raise refusal(replace(never, slot=shown_name(never.slot, ticket.uid)), ticket)
 
     def deadlocked(self, ticket: Ticket, found: Decided) -> tuple[str, ...]:
-        """The jobs for which a nested request would wait for ever."""
-        waiting = [each.ticket for each in self._register.waiters.values()]
+        waiting = [each.ticket for each in self._leases.waiters.values()]
         places = {each.job: place for place, each in enumerate(found.everybody)}
         return forecast.deadlocked(
             ticket, waiting, found.devices, found.leases, found.policy, proc.now_s(),
-            self._rulebook.allowance(), lambda each: places.get(each.job, len(places)),
+            self._policy_state.allowance(), lambda each: places.get(each.job, len(places)),
         )  # fmt: skip
 
 
@@ -134,7 +130,7 @@ class Reasons:
         self._starts: dict[str, float | None] | None = None
 
     def busy(self, ticket: Ticket) -> Busy:
-        """What stands in its way, as far as the rest of the queue tells. ``ahead`` is its own."""
+        """Why the ticket waits. Requests for the same share one explanation; only ``ahead`` is its own."""
         found = self.found
         place = self._place.get(ticket.job, len(found.queue))
         capped = self._balance.busy(ticket, found.leases, place)
@@ -149,14 +145,49 @@ class Reasons:
 
     def starts_in_s(self, ticket: Ticket) -> float | None:
         """When its turn should come; None: nobody knows."""
+        found = self.found
         if self._starts is None:
-            self._starts = self._foretell(self.found.queue[:_FORECAST])
+            some_end = any(lease.expect_s is not None for lease in found.leases)
+            queue = found.queue[:_FORECAST] if some_end else ()
+            self._starts = forecast.start_times(
+                queue, found.devices, found.leases, found.policy, proc.now_s(), self._allowance
+            )
         return self._starts.get(ticket.job)
 
-    def _foretell(self, queue: Sequence[Ticket]) -> dict[str, float | None]:
-        found = self.found
-        if not any(lease.expect_s is not None for lease in found.leases):
-            return {}  # nothing is known to end
-        return forecast.start_times(
-            queue, found.devices, found.leases, found.policy, proc.now_s(), self._allowance
-        )
+
+_COUNTS_S = 0.9  # a little less than the pause after which the broker decides again
+_EACH_S = 0.01  # more, for each of the user's
+
+
+class Stopped:
+    """Which requests are stopped (Ctrl-Z). No event tells of that, so rounds look at those they would serve.
+
+    A user may have a thousand that are stopped. So once some of a user's are found, the next round looks at
+    twice as many. A find counts for a while, and longer the more the user has.
+    """
+
+    def __init__(self) -> None:
+        self._until_s: dict[str, float] = {}  # by job
+        self._of: Counter[int] = Counter()  # how many were found in this decision, by uid
+
+    def since(self, now_s: float) -> set[str]:
+        """A decision begins: the jobs that need no other look."""
+        self._of.clear()
+        self._until_s = {job: until_s for job, until_s in self._until_s.items() if until_s > now_s}
+        return set(self._until_s)
+
+    def among(self, able: Iterable[Ticket], chosen: Collection[str], now_s: float) -> set[str]:
+        """The jobs of those that are stopped, among the chosen, and the next ones of users who had some."""
+        further = Counter(self._of)
+        found: list[Ticket] = []
+        for ticket in able:
+            if ticket.job not in chosen:
+                if further[ticket.uid] <= 0:
+                    continue
+                further[ticket.uid] -= 1
+            if proc.is_stopped(ticket.pid, ticket.pid_start):
+                found.append(ticket)
+        self._of.update(ticket.uid for ticket in found)
+        for ticket in found:
+            self._until_s[ticket.job] = now_s + _COUNTS_S + _EACH_S * self._of[ticket.uid]
+        return {ticket.job for ticket in found}

@@ -1,21 +1,18 @@
-"""What is on the GPUs, told to users who cannot ask the driver: a fence keeps them from it."""
+"""Tells users what is on the GPUs if a fence keeps them from asking the driver."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from slicer.broker.protocol.messages import GpuNow, Seen, UseNow
+from slicer.broker.server.connections import Call
+from slicer.broker.server.deciding import Decider
+from slicer.broker.server.leases import Leases
 from slicer.broker.server.loop import now_s
 from slicer.gpu.attribution import attribute
+from slicer.gpu.snapshot import GpuSnapshot, ProcessOnGpu
+from slicer.model import Gpu, Lease
 from slicer.record import record
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from slicer.broker.server.connections import Call
-    from slicer.broker.server.deciding import Decider
-    from slicer.broker.server.register import Register
-    from slicer.gpu.snapshot import GpuSnapshot, ProcessOnGpu
-    from slicer.model import Gpu, Lease
 
 FRESH_S = 0.2  # so long a reading serves all who ask
 
@@ -30,15 +27,15 @@ class _Reading:
 class Looking:
     """Reads the driver for all who ask."""
 
-    def __init__(self, register: Register, decider: Decider) -> None:
-        self._register = register
+    def __init__(self, leases: Leases, decider: Decider) -> None:
+        self._leases = leases
         self._decider = decider
         self._last: _Reading | None = None
 
     def look(self, call: Call) -> None:
         """Tell a caller how full the GPUs are, and what of it is its own. Raises NoGpu, GpuError."""
         reading = self._reading()
-        owned = attribute(reading.snapshot, self._register.leases)
+        owned = attribute(reading.snapshot, self._leases.listed)
         gpus = _gpus(self._decider.observer.gpus, reading)
         call.connection.send(Seen(gpus, uses_for(owned, call.connection.peer.uid)))
 
@@ -62,7 +59,7 @@ def _gpus(gpus: Iterable[Gpu], reading: _Reading) -> tuple[GpuNow, ...]:
 
 
 def uses_for(owned: Iterable[tuple[ProcessOnGpu, Lease | None]], viewer: int) -> tuple[UseNow, ...]:
-    """What is on the GPUs, for a user's eyes: its own processes (root: all), and sums of others'. Pure."""
+    """The use of the GPUs as a user may see it: its own processes (root: all), and sums of others'. Pure."""
     found: list[UseNow] = []
     others: dict[tuple[str, str, str], int | None] = {}
     for process, lease in owned:

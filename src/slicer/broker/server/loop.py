@@ -5,19 +5,20 @@ What is called may watch, forget, and set due times at will. It must never wait 
 
 from __future__ import annotations
 
+import errno
 import heapq
+import os
 import select
 import time
+from collections.abc import Callable
 
-from slicer.kernel import proc
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
+from slicer.kernel import cgroup, proc
 
 READ = select.EPOLLIN
 WRITE = select.EPOLLOUT
 URGENT = select.EPOLLPRI  # how cgroup.events tells of a change
+_EVENTS_BYTES = 4096
+_HELD_BACK_S = 0.025  # more than the kernel holds an event back: 10 ms, in ticks of up to 10 ms
 _LEAST_ROOM = 1024
 _LOOKS_S = 60.0
 _MOST_EVENTS = 512  # taken at a time, so that what is due never waits for long
@@ -35,7 +36,7 @@ class Due:
 
 
 class _Watch:
-    """A wish to hear of a descriptor. A later one with the same number is another wish."""
+    """A callback for one descriptor. A later descriptor with the same number has another watch."""
 
     def __init__(self, act: Callable[[int], None]) -> None:
         self.act = act
@@ -52,7 +53,7 @@ class Loop:
         self._room = _LEAST_ROOM
 
     def watch(self, fd: int, act: Callable[[int], None], events: int = READ) -> None:
-        """Call ``act`` with the events whenever the descriptor has some. It replaces an earlier wish."""
+        """Call ``act`` with the events whenever the descriptor has some. It replaces an earlier watch."""
         known = self._watches.get(fd)
         if known is not None:
             self._epoll.modify(fd, events)
@@ -67,7 +68,6 @@ class Loop:
             self._epoll.unregister(fd)
 
     def after(self, seconds: float, act: Callable[[], None]) -> Due:
-        """Call ``act`` once, in so many seconds."""
         due = Due(act)
         self._count += 1  # of two at the same time, the first asked for comes first
         if len(self._due) > self._room:  # what was cancelled may be due only in years
@@ -78,11 +78,7 @@ class Loop:
         return due
 
     def when(self, at_s: float, act: Callable[[], None]) -> Due:
-        """Call ``act`` once CLOCK_BOOTTIME has come to ``at_s``.
-
-        epoll's clock stands still while the machine is suspended. What it slept through is late by
-        :data:`_LOOKS_S` at most.
-        """
+        """Call ``act`` once CLOCK_BOOTTIME is ``at_s``; after a suspend at most ``_LOOKS_S`` late."""
         due = Due(act)
 
         def look() -> None:
@@ -123,10 +119,115 @@ class Loop:
                 act()
 
     def close(self) -> None:
-        """Give up the descriptor of epoll itself."""
         self._epoll.close()
 
 
 def now_s() -> float:
     """CLOCK_MONOTONIC, which epoll waits by."""
     return time.monotonic()
+
+
+class ProcessWatch:
+    """Calls ``ended`` once the process is gone. Takes over the descriptor."""
+
+    def __init__(self, on: Loop, pidfd: int, ended: Callable[[], None]) -> None:
+        self._loop = on
+        self.pidfd = pidfd
+        self._ended = ended
+        on.watch(pidfd, self._act)
+
+    def then(self, ended: Callable[[], None]) -> None:
+        self._ended = ended
+
+    def _act(self, _: int) -> None:
+        self.close()
+        self._ended()
+
+    def close(self) -> None:
+        if self.pidfd >= 0:
+            self._loop.forget(self.pidfd)
+            os.close(self.pidfd)
+            self.pidfd = -1
+
+
+class CgroupWatch:
+    """Calls ``emptied`` once nobody is in the cgroup, or it is gone. Raises OSError if nobody can tell.
+
+    An event that comes soon after another one is held back by the kernel, and lost if the cgroup is removed
+    meanwhile (kernel/cgroup/cgroup.c: CGROUP_FILE_NOTIFY_MIN_INTV, cgroup_rm_file). That is what becomes of a
+    short job. So after each event there is one more look.
+    """
+
+    def __init__(self, on: Loop, name: str, emptied: Callable[[], None]) -> None:
+        self._loop = on
+        self._emptied = emptied
+        self._again: Due | None = None
+        path = f"{cgroup.path_of(name)}/cgroup.events"
+        self._fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+        on.watch(self._fd, self._act, URGENT)
+        self._look_again()  # somebody has just come into it
+
+    def is_populated(self) -> bool:
+        """As of now. Without this read the descriptor stays ready."""
+        try:
+            return b"populated 1" in os.pread(self._fd, _EVENTS_BYTES, 0)
+        except OSError:  # the cgroup is gone
+            return False
+
+    def _act(self, _: int) -> None:
+        if self.is_populated():
+            self._look_again()
+        else:
+            self._over()
+
+    def _look_again(self) -> None:
+        if self._again is not None:
+            self._again.cancel()
+        self._again = self._loop.after(_HELD_BACK_S, self._look)
+
+    def _look(self) -> None:
+        if not self.is_populated():
+            self._over()
+
+    def _over(self) -> None:
+        self.close()
+        self._emptied()
+
+    def close(self) -> None:
+        if self._again is not None:
+            self._again.cancel()
+            self._again = None
+        if self._fd >= 0:
+            self._loop.forget(self._fd)
+            os.close(self._fd)
+            self._fd = -1
+
+
+def watch_cgroup(on: Loop, name: str, emptied: Callable[[], None]) -> CgroupWatch | None:
+    """Watch a cgroup that somebody is in; None: nobody is. Raises OSError if nobody can tell."""
+    if not cgroup.lives(name):
+        return None
+    try:
+        watch = CgroupWatch(on, name, emptied)
+    except FileNotFoundError:
+        return None
+    if watch.is_populated():
+        return watch
+    watch.close()
+    return None
+
+
+def open_process(pid: int, started: int) -> int | None:
+    """A pidfd of the process that has this pid and start time; None: it has ended."""
+    try:
+        pidfd = os.pidfd_open(pid)
+    except (ProcessLookupError, ValueError):
+        return None
+    except OSError as error:
+        if error.errno not in (errno.EINVAL, errno.ENOENT):  # a thread, or no pid at all
+            raise
+        return None
+    if proc.is_running(pid, started):  # after the open: so it is this one that is held
+        return pidfd
+    os.close(pidfd)
+    return None

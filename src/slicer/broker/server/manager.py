@@ -2,31 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Collection, Iterable
+from typing import Any
+
 from slicer.backend.sd_bus import DAEMON, DAEMON_PATH, BusBroken, BusError, SdBus
+from slicer.broker.server.loop import Due, Loop
 from slicer.errors import BackendError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable
-    from typing import Any, Protocol
-
     from slicer.backend.sd_bus import Arguments
 
-    Answer = tuple[Any, ...] | BusError
-
-    class Due(Protocol):
-        def cancel(self) -> None:
-            """Have it never be done. Safe to repeat."""
-
-    class Timers(Protocol):
-        """The loop of the broker (:class:`slicer.broker.server.loop.Loop`)."""
-
-        def watch(self, fd: int, act: Callable[[int], None], events: int) -> None: ...
-
-        def forget(self, fd: int) -> None: ...
-
-        def after(self, seconds: float, act: Callable[[], None]) -> Due: ...
-
+Answer = tuple[Any, ...] | BusError
 
 SYSTEMD = "org.freedesktop.systemd1"
 PATH = "/org/freedesktop/systemd1"
@@ -65,8 +52,8 @@ class _Work:
 class Manager:
     """Calls of systemd. Answers come through the loop, never before a method has returned."""
 
-    def __init__(self, timers: Timers) -> None:
-        self._timers = timers
+    def __init__(self, loop: Loop) -> None:
+        self._loop = loop
         self._bus: SdBus | None = None
         self._events = 0
         self._work: dict[int, _Work] = {}
@@ -121,7 +108,6 @@ class Manager:
         self.ask("SetUnitProperties", (("s", unit), ("b", True), ("a(sv)", told)), done, deadline_s)
 
     def close(self) -> None:
-        """Forget all calls, and give up the connection."""
         self._is_closed = True
         for work in self._work.values():
             if work.due is not None:
@@ -131,7 +117,7 @@ class Manager:
 
     def _begin(self, work: _Work, deadline_s: float) -> None:
         self._work[id(work)] = work
-        work.due = self._timers.after(deadline_s, lambda: self._late(work, deadline_s))
+        work.due = self._loop.after(deadline_s, lambda: self._late(work, deadline_s))
         self._connect()
         self._send(work)
 
@@ -169,7 +155,7 @@ class Manager:
             self._broken(error)
         except BusError as error:
             refused = error
-            self._timers.after(0.0, lambda: self._finish(work, refused))
+            self._loop.after(0.0, lambda: self._finish(work, refused))
         else:
             self._watch()
 
@@ -177,7 +163,7 @@ class Manager:
         bus = self._bus
         if bus is not None and (events := bus.events()) != self._events:
             self._events = events
-            self._timers.watch(bus.fd, self._ready, events)
+            self._loop.watch(bus.fd, self._ready, events)
 
     def _ready(self, _: int = 0) -> None:
         bus = self._bus
@@ -189,7 +175,7 @@ class Manager:
             self._broken(error)
             return
         if has_more and self._bus is bus:
-            self._timers.after(0.0, self._ready)
+            self._loop.after(0.0, self._ready)
         self._watch()
 
     def _broken(self, error: BackendError) -> None:
@@ -197,7 +183,7 @@ class Manager:
         self._trouble = error.message
         self._drop()
         if self._work and not self._is_closed and self._again is None:
-            self._again = self._timers.after(self._pause_s, self._try_again)
+            self._again = self._loop.after(self._pause_s, self._try_again)
             self._pause_s = min(2 * self._pause_s, _LONGEST_PAUSE_S)
 
     def _try_again(self) -> None:
@@ -208,7 +194,7 @@ class Manager:
 
     def _drop(self) -> None:
         if self._bus is not None:
-            self._timers.forget(self._bus.fd)
+            self._loop.forget(self._bus.fd)
             self._bus.close()
             self._bus, self._events = None, 0
         self._jobs.clear()
@@ -251,7 +237,7 @@ class Manager:
             return
         if isinstance(answer, BusError) and answer.name in _ABSENT:
             self._trouble = answer.message
-            self._timers.after(_FIRST_PAUSE_S, lambda: self._send(work))
+            self._loop.after(_FIRST_PAUSE_S, lambda: self._send(work))
         elif isinstance(answer, BusError) or not work.awaits_job:
             self._finish(work, answer)
         else:
@@ -275,8 +261,7 @@ class Manager:
 
 def failure(error: BusError, what: str, *, hint: str) -> BackendError:
     """An error of systemd's in the words of slicer."""
-    if error.name == LATE:
-        return BackendError(f"{what}: {error.message}", hint="is PID 1 stuck? see systemctl list-jobs")
+    hint = "is PID 1 stuck? see systemctl list-jobs" if error.name == LATE else hint
     return BackendError(f"{what}: {error.message}", hint=hint)
 
 

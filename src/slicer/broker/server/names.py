@@ -1,4 +1,4 @@
-"""Who the users and groups of the machine are, without waiting for anybody.
+"""The users and groups of the machine, looked up without waiting for anybody.
 
 /etc/passwd and /etc/group are read as files. Name services (LDAP and its kin) may hang. They are asked only
 for those names in the policy that the files lack, in a process of their own and not for long.
@@ -10,16 +10,10 @@ import os
 import select
 import signal
 import time
+from collections.abc import Iterable, Iterator, Sequence
 
 from slicer.kernel.file_id import file_id
 from slicer.record import record
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
-
-    from slicer.kernel.file_id import FileId
-
 
 _MAX_BYTES = 1 << 23
 _MAX_NUMBER = 2**32 - 2
@@ -28,8 +22,6 @@ _DEADLINE_S = 2.0
 
 @record
 class _Tables:
-    """What both files say."""
-
     names: dict[int, str]  # of users
     uids: dict[str, int]
     gids: dict[str, int]
@@ -42,7 +34,7 @@ class Names:
 
     def __init__(self, directory: str = "/etc") -> None:
         self._paths = (f"{directory}/passwd", f"{directory}/group")
-        self._ids: tuple[FileId | None, ...] = ()
+        self._ids: tuple[object, ...] = ()
         self._tables = _Tables({}, {}, {}, {}, {})
         self._asked: dict[int, str] = {}  # names that a name service knew
 
@@ -169,3 +161,47 @@ def _read_until(fd: int, end_s: float) -> bytes:
             break
         data += piece
     return data
+
+
+_FILE = "/etc/subuid"
+_MOST_BYTES = 1 << 20
+
+
+class Subordinates:
+    """The owners of subordinate uids (subuid(5)): a user of rootless containers has 65,536 of them.
+
+    Each would have caps, a share and connections of its own. So they are refused: their owner may ask.
+    """
+
+    def __init__(self, path: str = _FILE) -> None:
+        self._path = path
+        self._read: tuple[int, ...] = ()
+        self._ranges: tuple[tuple[int, int, str], ...] = ()
+
+    def owner_of(self, uid: int) -> str:
+        """The user that the uid is subordinate to, by name or uid; "" where it is a user of its own."""
+        self._refresh()
+        return next((owner for first, last, owner in self._ranges if first <= uid <= last), "")
+
+    def _refresh(self) -> None:
+        try:
+            info = os.stat(self._path)
+        except FileNotFoundError:
+            self._ranges = ()
+            return
+        seen = (info.st_ino, info.st_size, info.st_mtime_ns)
+        if seen == self._read:
+            return
+        with open(self._path, encoding="utf-8", errors="replace") as file:
+            self._ranges = tuple(ranges(file.read(_MOST_BYTES)))
+        self._read = seen
+
+
+def ranges(text: str) -> Iterator[tuple[int, int, str]]:
+    """First and last uid and the owner of each line. Left out: root's own, and lines that are none."""
+    for line in text.splitlines():
+        owner, *numbers = line.strip().split(":")
+        if len(numbers) == 2 and all(each.isascii() and each.isdigit() for each in numbers):
+            first, count = (int(each[:12]) for each in numbers)
+            if first and owner not in ("root", "0"):
+                yield first, first + count - 1, owner

@@ -1,4 +1,4 @@
-"""Who is at the other end of a socket, by the kernel's word; and what a keeper may be."""
+"""Identifies a socket's peer by the kernel's word, and checks a keeper."""
 
 from __future__ import annotations
 
@@ -43,9 +43,7 @@ def uid_of(connection: _socket.socket) -> int:
 
 
 def _credentials(connection: _socket.socket) -> tuple[int, int, int]:
-    pid, uid, gid = _UCRED.unpack(
-        connection.getsockopt(_socket.SOL_SOCKET, _socket.SO_PEERCRED, _UCRED.size)
-    )
+    pid, uid, gid = _UCRED.unpack(connection.getsockopt(_socket.SOL_SOCKET, _socket.SO_PEERCRED, _UCRED.size))
     return pid, uid, gid
 
 

@@ -1,22 +1,22 @@
-"""The administrator's policy, /etc/slicer/policy.toml: read, checked, and read again when it has changed."""
+"""The administrator's files in /etc/slicer, no user's: read, checked, read again when they change."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 
-from slicer.broker.rules.policy import NO_POLICY
+from slicer.broker.rules.policy import NO_POLICY, Policy
 from slicer.broker.rules.policy_text import names_in, read, resolve
 from slicer.broker.server.names import Names
-from slicer.config.files import MAX_BYTES, read_system_file
-from slicer.errors import ConfigError, StateError
+from slicer.config import profiles
+from slicer.config.files import MAX_BYTES, SYSTEM_DIR, read_system_file
+from slicer.config.profiles import Config
+from slicer.errors import ConfigError, SlicerError, StateError
 from slicer.kernel.file_id import file_id
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from slicer.broker.rules.policy import Policy
-    from slicer.state.directory import Directory
+from slicer.model import Profile
+from slicer.placement import capacity
+from slicer.state.directory import Directory
 
 PATH = "/etc/slicer/policy.toml"
 _KEPT = "policy"  # in the broker's own directory: the text of the last good one
@@ -53,12 +53,11 @@ class PolicyFile:
         self._warn = warn
         self._names = names or Names()
         self._id = file_id(path)
-        self.trouble = ""  # why the file as it is now is not in force
         try:
             self.policy = self._load()
         except ConfigError as error:
             self.policy = self._from_before(error)
-            self._not_in_force(error)
+            self._warn_not_in_force(error)
 
     def _load(self) -> Policy:
         content = read_system_file(self._path) or b""  # that there is none is a policy, too
@@ -69,7 +68,7 @@ class PolicyFile:
         return policy
 
     def _from_before(self, error: ConfigError) -> Policy:
-        """What an earlier broker kept. Raises the error where there is nothing good."""
+        """The policy that an earlier broker kept. Raises the error where there is nothing good."""
         if not self._kept.has(_KEPT):
             raise error
         try:
@@ -84,8 +83,7 @@ class PolicyFile:
         except (OSError, StateError) as error:
             self._warn(f"the policy cannot be kept for the next broker: {error}")
 
-    def _not_in_force(self, error: ConfigError) -> None:
-        self.trouble = str(error)
+    def _warn_not_in_force(self, error: ConfigError) -> None:
         self._warn(f"{error}; the policy from before stays in force")
 
     def refresh(self) -> bool:
@@ -97,9 +95,8 @@ class PolicyFile:
         before = self.policy
         try:
             self.policy = self._load()
-            self.trouble = ""
         except ConfigError as error:
-            self._not_in_force(error)
+            self._warn_not_in_force(error)
         return self.policy != before
 
     def gids_of(self, uid: int, said: Sequence[int]) -> tuple[int, ...]:
@@ -110,5 +107,65 @@ class PolicyFile:
         return self._names.gids_of(uid, said)
 
     def name_of(self, uid: int) -> str:
-        """The user's name by /etc/passwd, else "uid 1001"."""
         return self._names.name_of(uid)
+
+
+# Where no user has files: neither root nor anybody else adds to what /etc/slicer says.
+_NO_USER = {"XDG_CONFIG_HOME": "/nonexistent", "XDG_CACHE_HOME": "/nonexistent"}
+_FILES = ("config.toml", "conf.d")  # of slicer.config.files
+
+
+class Configuration:
+    """The slots and the settings of decisions. What cannot be read leaves the last good one in force."""
+
+    def __init__(self, warn: Callable[[str], None]) -> None:
+        self._warn = warn
+        self._directory = ""
+        self._seen: tuple[tuple[str, int, int], ...] = ()
+        self.config: Config | None = None  # all of it, for the administrator's profiles
+        self._profiles: dict[str, Profile] = {}  # those of it that were asked for
+        self.slots: dict[str, int] = {}
+        self.placement = capacity.Policy()
+
+    def load(self, directory: str = SYSTEM_DIR) -> None:
+        """Read the files of that directory. Raises ConfigError."""
+        self._directory = directory
+        self._seen = self._look()
+        self.config = found = profiles.load(_NO_USER, profiles.host(), system_dir=directory, remembers=False)
+        self._profiles.clear()
+        self.slots = dict(found.slots)
+        self.placement = found.policy
+
+    def profile(self, name: str) -> Profile | None:
+        """The administrator's profile of that name; None: there is none."""
+        if self.config is None or not name:
+            return None
+        if name not in self._profiles:
+            try:
+                self._profiles[name] = self.config.profile(name)
+            except SlicerError:
+                return None
+        return self._profiles[name]
+
+    def refresh(self) -> bool:
+        """Read the files again if they have changed; whether other values are in force."""
+        if self._look() == self._seen:
+            return False
+        before = self.config
+        try:
+            self.load(self._directory)
+        except SlicerError as error:
+            self._warn(f"the configuration from before stays in force: {error}")
+        return self.config is not before
+
+    def _look(self) -> tuple[tuple[str, int, int], ...]:
+        """Identities that tell old files from new ones."""
+        config, drop_ins = (os.path.join(self._directory, name) for name in _FILES)
+        paths, found = [self._directory, config, drop_ins], []
+        with suppress(OSError):  # what is wrong with it is said when it is read
+            paths += sorted(os.path.join(drop_ins, name) for name in os.listdir(drop_ins))
+        for path in paths:
+            with suppress(OSError):
+                info = os.stat(path)
+                found.append((path, info.st_ino, info.st_mtime_ns))
+        return tuple(found)

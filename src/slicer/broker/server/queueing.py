@@ -8,36 +8,27 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Callable
 
 from slicer.broker.protocol import messages
-from slicer.broker.protocol.messages import MOST_BYTES
-from slicer.broker.rules import turns, views
+from slicer.broker.protocol.messages import MOST_BYTES, Acquire
+from slicer.broker.rules import order, views
+from slicer.broker.rules.order import Decided
 from slicer.broker.server import requests
-from slicer.broker.server.book import Claim
-from slicer.broker.server.deciding import Reasons
-from slicer.broker.server.refusal import Refusal, refusal_of
-from slicer.broker.server.register import Waiter
+from slicer.broker.server.cleanup import Overtime
+from slicer.broker.server.connections import Call, Connection
+from slicer.broker.server.deciding import Decider, Reasons
+from slicer.broker.server.lease_files import Claim
+from slicer.broker.server.leases import Leases, Waiter
+from slicer.broker.server.loop import Due, Loop
+from slicer.broker.server.policy_state import PolicyState
+from slicer.broker.server.requests import Caller, Refusal, refusal_of
 from slicer.errors import SlicerError, StateError
 from slicer.kernel import proc
 from slicer.ledger.leasing import gpus_named
 from slicer.ledger.nesting import OuterJobs
-from slicer.model import lease_from
+from slicer.model import Lease, Ticket, lease_from
 from slicer.record import replace
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from slicer.broker.protocol.messages import Acquire
-    from slicer.broker.server.connections import Call, Connection
-    from slicer.broker.server.decided import Decided
-    from slicer.broker.server.deciding import Decider
-    from slicer.broker.server.loop import Due, Loop
-    from slicer.broker.server.overtime import Overtime
-    from slicer.broker.server.register import Register
-    from slicer.broker.server.requests import Caller
-    from slicer.broker.server.rulebook import Rulebook
-    from slicer.model import Lease, Ticket
 
 SETTLES_S = 2.0  # after a start: how long those whose connections broke may take to come back first
 RETURNS_S = 30.0  # who is not back by then has lost its place
@@ -53,12 +44,12 @@ class Queueing:
     """The requests of all users. :meth:`settle` is to be called whenever :attr:`is_unsettled`."""
 
     def __init__(
-        self, register: Register, decider: Decider, rulebook: Rulebook, overtime: Overtime, on: Loop,
+        self, leases: Leases, decider: Decider, policy_state: PolicyState, overtime: Overtime, on: Loop,
         log: Callable[[str], None],
     ) -> None:  # fmt: skip
-        self._register = register
+        self._leases = leases
         self._decider = decider
-        self._rulebook = rulebook
+        self._policy_state = policy_state
         self._overtime = overtime
         self._loop = on
         self._log = log
@@ -67,7 +58,7 @@ class Queueing:
         self._again: Due | None = None
         self._news: Due | None = None
         self._had_news: set[str] = set()  # jobs of users who have others that are still to hear
-        absent = list(register.waiters.values())
+        absent = list(leases.waiters.values())
         self._waits_for_absent = bool(absent)
         if absent:
             on.after(SETTLES_S, self._settle_without_absent)
@@ -79,27 +70,25 @@ class Queueing:
     def gone(self, connection: Connection) -> None:
         """A connection that waited has ended. Its process may come back, for as long as it lives."""
         waiter: Waiter | None = connection.waiter
-        if waiter is None or self._register.waiters.get(waiter.ticket.job) is not waiter:
+        if waiter is None or self._leases.waiters.get(waiter.ticket.job) is not waiter:
             return
         if waiter.unbind(connection):
             self._expect_back(waiter)
             self.is_unsettled = True
 
     def _expect_back(self, waiter: Waiter) -> None:
-        waiter.absence = self._loop.after(RETURNS_S, lambda: self._register.leave(waiter))
+        waiter.absence = self._loop.after(RETURNS_S, lambda: self._leases.leave(waiter))
 
     def _settle_without_absent(self) -> None:
         self._waits_for_absent = False
         self.is_unsettled = True
 
     def unsettle(self) -> None:
-        """Somebody's turn may have come."""
         self.is_unsettled = True
 
     def dismiss(self, waiter: Waiter, refusal: Refusal) -> None:
-        """Have a request leave the queue, and say why."""
         connection = waiter.connection
-        self._register.leave(waiter)
+        self._leases.leave(waiter)
         if connection is not None:
             connection.fail(refusal)
 
@@ -108,13 +97,13 @@ class Queueing:
     def acquire(self, call: Call) -> None:
         """Take up a request. It is answered by :meth:`settle`."""
         asked, caller = call.message, self.caller(call)
-        known = self._register.holdings.get(asked.job)
+        known = self._leases.holdings.get(asked.job)
         if known is not None:
             if not _is_same(known.lease, caller) or known.claim.held or known.is_starting:
                 raise Refusal("JobExists", f"there is a job {asked.job} already")
             call.connection.send(known.granted())  # its connection broke before it heard
             return
-        waiter = self._register.waiters.get(asked.job)
+        waiter = self._leases.waiters.get(asked.job)
         if waiter is None:
             waiter = self._new_waiter(asked, caller, call.connection)
         elif not _is_same(waiter.ticket, caller):
@@ -128,7 +117,7 @@ class Queueing:
         waiter.asked, waiter.told = asked, None
         waiter.bind(call.connection)
         waiter.waits = asked.wait and call.more
-        self._register.watch_waiter(waiter, os.dup(call.connection.peer.pidfd))
+        self._leases.watch_waiter(waiter, os.dup(call.connection.peer.pidfd))
         for due in (waiter.absence, waiter.patience):
             if due is not None:
                 due.cancel()
@@ -139,31 +128,31 @@ class Queueing:
         self.is_unsettled = True
 
     def _new_waiter(self, asked: Acquire, caller: Caller, connection: Connection) -> Waiter:
-        own = [each for each in self._register.waiters.values() if each.ticket.uid == caller.uid]
+        own = [each for each in self._leases.waiters.values() if each.ticket.uid == caller.uid]
         self._check_room(asked, caller, own)
         if asked.runs_anyway and asked.gpus:
             raise Refusal("NotAllowed", "only a job without GPUs can run though nothing is free")
-        inside = self._register.inside_of(caller.pid, caller.uid)
+        inside = self._leases.inside_of(caller.pid, caller.uid)
         ticket = requests.ticket_of(
-            asked, caller, self.choice(asked, inside), inside, self._rulebook.slots,
-            self._rulebook.priority(asked, caller), proc.now_s(),
+            asked, caller, self.choice(asked, inside), inside, self._policy_state.slots,
+            self._policy_state.priority(asked, caller), proc.now_s(),
         )  # fmt: skip
-        ticket, moved = turns.put_ahead(
-            ticket, asked.ahead_of, [each.ticket for each in own], self._rulebook.slots
+        ticket, moved = order.put_ahead(
+            ticket, asked.ahead_of, [each.ticket for each in own], self._policy_state.slots
         )
         self._decider.check_feasible(ticket)
-        self._rulebook.check(ticket, caller.gids, self._decider.devices_seen())
-        self._register.move(moved)
+        self._policy_state.check(ticket, caller.gids, self._decider.devices_seen())
+        self._leases.move(moved)
         waiter = Waiter(ticket, asked, connection)
         waiter.gids = caller.gids
-        self._register.waiters[asked.job] = waiter
+        self._leases.waiters[asked.job] = waiter
         return waiter
 
     def _check_room(self, asked: Acquire, caller: Caller, own: list[Waiter]) -> None:
-        problem = self._rulebook.too_many_waiting(caller, len(own)) if asked.wait else ""
+        problem = self._policy_state.too_many_waiting(caller, len(own)) if asked.wait else ""
         if problem:
             raise Refusal("TooMany", problem, hint="wait until one of them has been served")
-        held = [each for each in self._register.holdings.values() if each.lease.uid == caller.uid]
+        held = [each for each in self._leases.holdings.values() if each.lease.uid == caller.uid]
         if max(len(held), len(own)) >= _MOST_EACH:
             raise Refusal("TooMany", f"you have {max(len(held), len(own))} jobs: no more are kept of a user")
         if len(held) + len(own) < _MOST_TEXT_EACH // MOST_BYTES:
@@ -182,10 +171,9 @@ class Queueing:
         return tuple(uuid for uuid in named if uuid not in held)
 
     def caller(self, call: Call) -> Caller:
-        """The process at the other end, by the kernel's word."""
         peer = call.connection.peer
-        gids = self._rulebook.groups(peer.uid, peer.gids)
-        return requests.Caller(peer.pid, peer.start, peer.uid, gids, self._rulebook.boot_id)
+        gids = self._policy_state.groups(peer.uid, peer.gids)
+        return requests.Caller(peer.pid, peer.start, peer.uid, gids, self._policy_state.boot_id)
 
     # -- deciding ----------------------------------------------------------------------------------------
 
@@ -193,11 +181,11 @@ class Queueing:
         """Decide, give out what can be given, and tell those who came why they wait."""
         self.is_unsettled = False
         if self._waits_for_absent:
-            if any(each.connection is None for each in self._register.waiters.values()):
+            if any(each.connection is None for each in self._leases.waiters.values()):
                 return  # those who are back already wait a moment for the others
             self._waits_for_absent = False
         came, self._came = self._came, []
-        if not self._register.waiters:
+        if not self._leases.waiters:
             return  # a lease is over, and nobody waits for it
         found = self._decider.decide()
         self._grant_all(found)
@@ -214,7 +202,7 @@ class Queueing:
     def _grant_all(self, found: Decided) -> None:
         for ticket in found.queue:
             gpus = found.grants.get(ticket.job)
-            waiter = self._register.waiters.get(ticket.job)
+            waiter = self._leases.waiters.get(ticket.job)
             if gpus is None or waiter is None or waiter.connection is None:
                 continue  # it went while others were answered
             try:
@@ -235,23 +223,23 @@ class Queueing:
         claim = Claim(
             ticket.job, ticket.command, asked.binding, 0, max(0.0, now_s - ticket.arrived_s),
             waiter.gids, (), "",
-            *self._rulebook.measure(gpus, ticket.vram_mib, self._decider.devices_seen()),
+            *self._policy_state.measure(gpus, ticket.vram_mib, self._decider.devices_seen()),
         )  # fmt: skip
-        holding = self._register.add(lease, claim, process)
+        holding = self._leases.add(lease, claim, process)
         waiter.process = None  # taken over
-        self._register.leave(waiter)
-        self._rulebook.granted(holding)
+        self._leases.leave(waiter)
+        self._policy_state.granted(holding)
         self._overtime.expect(holding)
         self._log(f"<6>uid {lease.uid}: {lease.job} has {_words(lease)} (pid {lease.pid})")
         connection.send(holding.granted())
 
     def _answer_new(self, came: list[Waiter], found: Decided) -> list[Waiter]:
-        """Tell those who came and were granted nothing why; who does not wait, or not for this, leaves.
+        """Tell each new request that got nothing why; drop those that will not wait.
 
         Returns those for whom there was no time. Each user's first one comes before anybody's second.
         """
         reasons, end_s = self.reasons(found), time.process_time() + _TELLING_S
-        waiting = turns.interleaved(came, lambda each: each.ticket.uid)
+        waiting = order.interleaved(came, lambda each: each.ticket.uid)
         for done, waiter in enumerate(waiting):
             if done and time.process_time() > end_s:
                 return waiting[done:]
@@ -265,52 +253,41 @@ class Queueing:
                     raise self._decider.no_gpus
                 if not waiter.waits:
                     raise self._busy(waiter, reasons)
-                if waiter.ticket.inside:
-                    self._refuse_deadlock(waiter, found)
-                self._register.write_ticket(waiter)
-            except SlicerError as error:
-                self.dismiss(waiter, refusal_of(error))
-            except Refusal as refusal:
-                self.dismiss(waiter, refusal)
+                if waiter.ticket.inside and (stuck := self._decider.deadlocked(waiter.ticket, found)):
+                    holders = ", ".join(stuck)
+                    raise Refusal(
+                        "Deadlock", f"would wait for ever: {holders} has what is missing, and waits for us",
+                        hint="ask for it in the outer job, or run this one outside of it",
+                    )  # fmt: skip
+                self._leases.write_ticket(waiter)
+            except (SlicerError, Refusal) as error:
+                self.dismiss(waiter, error if isinstance(error, Refusal) else refusal_of(error))
             else:
                 self._tell(waiter, reasons)
 
     def _is_waiting(self, waiter: Waiter) -> bool:
-        return self._register.waiters.get(waiter.ticket.job) is waiter and waiter.connection is not None
-
-    def _refuse_deadlock(self, waiter: Waiter, found: Decided) -> None:
-        stuck = self._decider.deadlocked(waiter.ticket, found)
-        if stuck:
-            raise Refusal(
-                "Deadlock", f"would wait for ever: {', '.join(stuck)} has what is missing, and waits for us",
-                hint="ask for it in the outer job, or run this one outside of it",
-            )  # fmt: skip
+        return self._leases.waiters.get(waiter.ticket.job) is waiter and waiter.connection is not None
 
     def _busy(self, waiter: Waiter, reasons: Reasons) -> Refusal:
         busy = views.busy(reasons.busy(waiter.ticket), waiter.ticket.uid)
-        busy = replace(busy, why=self._why(waiter, reasons))
+        busy = replace(busy, why=self._policy_state.why(waiter.ticket, reasons.found))
         return Refusal("Busy", f"{busy.slot or busy.kind} is busy", busy=busy)
 
     def reasons(self, found: Decided) -> Reasons:
-        """Why those wait who were granted nothing."""
-        return Reasons(found, self._rulebook.allowance())
-
-    def _why(self, waiter: Waiter, reasons: Reasons) -> str:
-        return self._rulebook.why(waiter.ticket, reasons.found)
+        return Reasons(found, self._policy_state.allowance())
 
     def _tell(self, waiter: Waiter, reasons: Reasons) -> bool:
         """Tell one who waits why, if it does not know; whether it did not."""
         if waiter.connection is None:
             return False
         busy = views.busy(reasons.busy(waiter.ticket), waiter.ticket.uid)
-        starts_in_s, why = reasons.starts_in_s(waiter.ticket), self._why(waiter, reasons)
+        starts_in_s = reasons.starts_in_s(waiter.ticket)
+        why = self._policy_state.why(waiter.ticket, reasons.found)
         starts_s = None if starts_in_s is None else round((proc.now_s() + starts_in_s) / _FINENESS_S)
         if waiter.told == (busy, starts_s, why):
             return False
         waiter.told = busy, starts_s, why
-        waiter.connection.send(
-            messages.Waiting(waiter.ticket.job, busy, starts_in_s, why), continues=True
-        )
+        waiter.connection.send(messages.Waiting(waiter.ticket.job, busy, starts_in_s, why), continues=True)
         return True
 
     def _tell_news(self) -> None:
@@ -321,11 +298,11 @@ class Queueing:
         self._news = None
         found = self._decider.decide(is_fresh=False)
         reasons, end_s = self.reasons(found), time.process_time() + _TELLING_S
-        waiting = [self._register.waiters.get(ticket.job) for ticket in found.queue]
+        waiting = [self._leases.waiters.get(ticket.job) for ticket in found.queue]
         there = [each for each in waiting if each is not None]
         told = {each.ticket.job for each in there} & self._had_news
         left = [each for each in there if each.ticket.job not in told]
-        for done, waiter in enumerate(turns.interleaved(left, lambda each: each.ticket.uid)):
+        for done, waiter in enumerate(order.interleaved(left, lambda each: each.ticket.uid)):
             if done and time.process_time() > end_s:
                 self._news = self._loop.after(_TELLS_S, self._tell_news)
                 break
@@ -344,12 +321,11 @@ class Queueing:
         self.is_unsettled = True
 
     def _lose_patience(self, waiter: Waiter) -> None:
-        """It has waited as long as it was to."""
         waiter.patience = None
         if waiter.connection is None or waiter.asked is None:
             return
         found = self._decider.decide(is_fresh=False)
-        may_run = self._rulebook.may_force(waiter.ticket, self._register.leases)
+        may_run = self._policy_state.may_force(waiter.ticket, self._leases.listed)
         if waiter.asked.runs_anyway and not waiter.ticket.gpus and may_run:
             try:
                 self._grant(waiter, (), is_forced=True)
@@ -361,7 +337,7 @@ class Queueing:
 
 
 def _words(lease: Lease) -> str:
-    """What a lease holds, for the log."""
+    """The holdings of a lease, for the log."""
     gpus = ", ".join(map(str, lease.gpu_indices or lease.gpus))
     size = f"{lease.vram_mib} MiB of " if gpus and lease.vram_mib is not None else ""
     found = [f"{size}GPU {gpus}"] if gpus else []

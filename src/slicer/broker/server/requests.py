@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
-from slicer.broker.protocol.messages import Acquire
-from slicer.broker.rules import slots as slot_rules
-from slicer.broker.server.refusal import Refusal
-from slicer.model import Ticket
+from collections.abc import Mapping
+from typing import Any
+
+from slicer.broker.protocol.messages import Acquire, Preview
+from slicer.broker.rules import views
+from slicer.errors import (
+    BackendError,
+    DeadlockError,
+    GpuError,
+    InfeasibleError,
+    NoGpu,
+    NotAllowedError,
+    RefusedError,
+    SlicerError,
+    UsageError,
+)
+from slicer.model import Lease, Ticket
 from slicer.record import record
 from slicer.state.statefile import are_slots
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from slicer.broker.protocol.messages import Preview
-    from slicer.model import Lease
 
 
 @record
@@ -57,8 +63,39 @@ def as_acquire(asked: Preview) -> Acquire:
 
 
 def _slots(asked: Acquire, uid: int, counted: Mapping[str, int]) -> dict[str, dict[str, int]]:
-    slots = slot_rules.kept(asked.slots, uid, counted)
-    limits = slot_rules.kept_limits(asked.slots, asked.slot_limits, uid, counted)
+    slots = views.kept(asked.slots, uid, counted)
+    limits = views.kept_limits(asked.slots, asked.slot_limits, uid, counted)
     if not are_slots(slots) or not are_slots(limits):
         raise Refusal("NotAllowed", "the name of a slot is too long", hint="shorten it by a dozen letters")
     return {"slots": slots, "slot_limits": limits}
+
+
+class Refusal(Exception):
+    """``name`` is one of :data:`slicer.broker.protocol.messages.ERRORS`, ``more`` its own parameters."""
+
+    def __init__(self, name: str, message: str, *, where: str = "", hint: str = "", **more: Any) -> None:
+        super().__init__(message)
+        self.name = name
+        self.message = message
+        self.where = where
+        self.hint = hint
+        self.more = more
+
+
+_NAMES: tuple[tuple[type[SlicerError], str], ...] = (
+    (NotAllowedError, "NotAllowed"),
+    (InfeasibleError, "Infeasible"),
+    (UsageError, "Infeasible"),  # a GPU that is not there
+    (DeadlockError, "Deadlock"),
+    (NoGpu, "NoGpu"),
+    (GpuError, "Broken"),
+    (RefusedError, "RefusedLimit"),
+    (BackendError, "Broken"),
+)
+
+
+def refusal_of(error: SlicerError) -> Refusal:
+    """The refusal that tells a caller of an error."""
+    name = next((name for kind, name in _NAMES if isinstance(error, kind)), "Broken")
+    more = {"reason": error.reason} if isinstance(error, NoGpu) else {}
+    return Refusal(name, error.message, where=error.where, hint=error.hint, **more)

@@ -6,27 +6,21 @@ systemd may reload, be executed again, or lose the bus meanwhile: what is not an
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
+from typing import Any
 
 from slicer.backend import scope_properties
 from slicer.backend.sd_bus import BusError
 from slicer.broker.rules import units
-from slicer.broker.server.manager import Manager, failure
+from slicer.broker.server.loop import Loop
+from slicer.broker.server.manager import Answer, Manager, failure
 from slicer.broker.server.slice_limits import SliceLimits
 from slicer.errors import BackendError, RefusedError
 from slicer.kernel import cgroup, proc
+from slicer.model import Property, ScopeSpec
+from slicer.state.directory import Directory
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from typing import Any
-
-    from slicer.backend.sd_bus import Arguments
-    from slicer.broker.server.manager import Timers
-    from slicer.model import Property, ScopeSpec
-    from slicer.state.directory import Directory
-
-    Answer = tuple[Any, ...] | BusError
-    Done = Callable[[BackendError | None], None]
+Done = Callable[[BackendError | None], None]
 
 START_DEADLINE_S = 30.0  # PID 1 can be slow under memory pressure
 FREEZE_DEADLINE_S = 25.0  # systemd waits until each process has stopped
@@ -39,7 +33,7 @@ _THAW_PAUSE_S = 0.05
 
 _UNIT_EXISTS = "org.freedesktop.systemd1.UnitExists"
 _GONE = ("org.freedesktop.systemd1.NoSuchUnit", "org.freedesktop.DBus.Error.UnknownObject")
-# What is about the request, and not about how things stand.
+# Errors in the request itself, which would be the same at any other time.
 _FINAL = tuple(
     f"org.freedesktop.DBus.Error.{name}"
     for name in ("InvalidArgs", "InvalidSignature", "NotSupported", "PropertyReadOnly", "UnknownProperty")
@@ -51,16 +45,16 @@ class ScopeGone(BackendError):
 
 
 class Scopes:
-    """All scopes of the broker. ``timers`` is its loop; ``notes`` where it remembers what limits it copied.
+    """All scopes of the broker. ``notes`` is where it remembers what limits it copied.
 
     Each method returns at once, and calls ``done`` later, never before it has returned. What goes wrong is
     what ``done`` gets.
     """
 
-    def __init__(self, timers: Timers, notes: Directory, wakes: str = units.JOB_ENDED) -> None:
+    def __init__(self, loop: Loop, notes: Directory, wakes: str = units.JOB_ENDED) -> None:
         """``wakes``: the unit that systemd starts when a scope ends; "" for none."""
-        self._manager = Manager(timers)
-        self._timers = timers
+        self._manager = Manager(loop)
+        self._loop = loop
         self._limits = SliceLimits(self._manager, notes)
         self._wakes = wakes
         self._has_pidfds = True  # systemd 255
@@ -83,16 +77,16 @@ class Scopes:
             own = os.dup(pidfd)
         except OSError as error:
             refused = BackendError(f"{spec.unit} cannot be started: {error.strerror}")
-            self._timers.after(0.0, lambda: done(refused))
+            self._loop.after(0.0, lambda: done(refused))
             return
         _Start(self, spec, uid, own, done).ask()
 
     def stop(self, unit: str, done: Done) -> None:
-        """Have a scope stopped: SIGTERM, then SIGKILL after its stop timeout. It is thawed for that.
+        """Stop a scope: SIGTERM, then SIGKILL after its stop timeout. It is thawed for that.
 
         ``done`` is called when it has ended. One that is gone is stopped.
         """
-        _Stop(self._manager, self._timers, unit, done).ask()
+        _Stop(self._manager, self._loop, unit, done).ask()
 
     def freeze(self, unit: str, done: Done) -> None:
         """Freeze a scope. ``done`` is called when no process in it runs any more, or after some seconds."""
@@ -122,7 +116,6 @@ class Scopes:
         self._manager.set_properties(unit, told, answered, SET_DEADLINE_S)
 
     def close(self) -> None:
-        """Give up the connection. Nothing is called any more."""
         self._manager.close()
 
     def _act(self, method: str, verb: str, unit: str, done: Done) -> None:
@@ -156,9 +149,9 @@ class _Start:
     def _ask_scope(self) -> None:
         properties = self._properties()
         if properties is None:
-            self._scopes._timers.after(0.0, lambda: self._end(_KILLED))
+            self._scopes._loop.after(0.0, lambda: self._end(_KILLED))
             return
-        arguments: Arguments = (
+        arguments: tuple[tuple[str, Any], ...] = (
             ("s", self._spec.unit), ("s", "fail"),
             ("a(sv)", [(name, (signature, value)) for name, signature, value in properties]),
             ("a(sa(sv))", []),
@@ -229,7 +222,7 @@ class _Start:
         if has_ended or cgroup.of(_pid_of(self._pidfd)) == self._expected:
             self._check()
         else:
-            self._scopes._timers.after(_LOOK_AGAIN_S, lambda: self._try(self._look))
+            self._scopes._loop.after(_LOOK_AGAIN_S, lambda: self._try(self._look))
 
     def _check(self) -> None:
         """Whether the process is where it should be.
@@ -250,18 +243,13 @@ class _Start:
             )
         else:
             self._is_in = True
-            self._end_if_all()
+            if self._is_limited:
+                self._end(None)
 
     def _limited(self, error: BackendError | None) -> None:
         self._is_limited = True
-        if error is not None:
+        if error is not None or self._is_in:
             self._end(error)
-        else:
-            self._end_if_all()
-
-    def _end_if_all(self) -> None:
-        if self._is_in and self._is_limited:
-            self._end(None)
 
     def _end(self, error: BackendError | None) -> None:
         if self._pidfd < 0:
@@ -290,9 +278,9 @@ _KILLED = BackendError("its process was killed on its way into the scope")
 class _Stop:
     """A scope that is to end. Somebody may freeze it at the same time, and again."""
 
-    def __init__(self, manager: Manager, timers: Timers, unit: str, done: Done) -> None:
+    def __init__(self, manager: Manager, loop: Loop, unit: str, done: Done) -> None:
         self._manager = manager
-        self._timers = timers
+        self._loop = loop
         self._unit = unit
         self._done = done
         self._thaws = 0
@@ -316,7 +304,7 @@ class _Stop:
 
     def _thawed(self, answer: Answer) -> None:
         pause_s = _THAW_PAUSE_S if isinstance(answer, BusError) else 0.0
-        self._timers.after(pause_s, self.ask)
+        self._loop.after(pause_s, self.ask)
 
 
 def _failed(answer: Answer, unit: str, verb: str) -> BackendError | None:

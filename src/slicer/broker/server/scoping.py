@@ -6,36 +6,38 @@ what it did. Only once the keeper was seen in the scope does the scope alone hol
 
 from __future__ import annotations
 
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
 from slicer import faults
 from slicer.broker.protocol import messages
-from slicer.broker.server import keepers
-from slicer.broker.server.refusal import Refusal, refusal_of
+from slicer.broker.protocol.messages import Start
+from slicer.broker.rules import units
+from slicer.broker.server.connections import Call, Connection
+from slicer.broker.server.leases import Holding, Leases
+from slicer.broker.server.limits_asked import LimitsAsked, ScopeLimits
+from slicer.broker.server.loop import open_process
+from slicer.broker.server.peers import BadKeeper, check_keeper
+from slicer.broker.server.queueing import Queueing
+from slicer.broker.server.requests import Refusal, refusal_of
+from slicer.broker.server.scopes import Scopes
 from slicer.errors import BackendError, SlicerError
 from slicer.kernel import cgroup
+from slicer.model import Property, ScopeSpec, unit_name
 from slicer.record import replace
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from slicer.broker.protocol.messages import Start
-    from slicer.broker.server.connections import Call, Connection
-    from slicer.broker.server.queueing import Queueing
-    from slicer.broker.server.register import Holding, Register
-    from slicer.broker.server.scopes import Scopes
-    from slicer.broker.server.wishes import Wish, Wishes
 
 
 class Scoping:
     """Starts scopes, and acts on them. Each answers its call when systemd has answered."""
 
     def __init__(
-        self, register: Register, scopes: Scopes, wishes: Wishes, queueing: Queueing,
+        self, leases: Leases, scopes: Scopes, limits_asked: LimitsAsked, queueing: Queueing,
         log: Callable[[str], None],
     ) -> None:  # fmt: skip
-        self._register = register
+        self._leases = leases
         self._scopes = scopes
-        self._wishes = wishes
+        self._limits_asked = limits_asked
         self._queueing = queueing
         self._log = log
         self._asking: dict[str, Connection] = {}  # who hears of a scope that is being started, by job
@@ -43,30 +45,29 @@ class Scoping:
     # -- starting ----------------------------------------------------------------------------------------
 
     def start(self, call: Call) -> None:
-        """Put the keeper into the scope of its lease."""
         asked, connection = call.message, call.connection
         holding = self._own(asked.job, connection)
         if holding.claim.binding != "scope":
             raise Refusal("BadProcess", "this lease is bound to a process: it has no scope")
-        with keepers.opened(call) as pidfd:
+        with opened_keeper(call) as pidfd:
             self._start(asked, holding, pidfd, connection)
 
     def _start(self, asked: Start, holding: Holding, pidfd: int, connection: Connection) -> None:
         pid = asked.keeper
         if self._is_told_again(asked, holding, pid, connection):
             return
-        keepers.check_free(self._register, asked.job, pid)
+        check_keeper_free(self._leases, asked.job, pid)
         self._note_outer(asked, holding, pid)
-        wish = self._wishes.of(asked, holding)
-        spec = keepers.scope_of(asked, holding.lease.uid, wish.properties)
+        limits = self._limits_asked.of(asked, holding)
+        spec = scope_of(asked, holding.lease.uid, limits.properties)
         there = self._scopes.cgroup_for(spec)
         lease = replace(holding.lease, keeper=pid, unit=spec.unit, cgroup=there)
-        self._register.rewrite(holding, lease)
+        self._leases.rewrite(holding, lease)
         faults.point("broker-starting")
         self._asking[holding.lease.job] = connection
 
         def done(answer: str | BackendError) -> None:
-            self._started(holding, self._asking.pop(holding.lease.job), wish, answer)
+            self._started(holding, self._asking.pop(holding.lease.job), limits, answer)
 
         holding.is_starting = True
         self._scopes.start(spec, holding.lease.uid, pidfd, done)
@@ -82,22 +83,22 @@ class Scoping:
             self._asking[holding.lease.job] = connection
             return True
         if is_same and cgroup.of(pid) == holding.lease.cgroup:  # an earlier broker did it, and was killed
-            self._note_started(holding, connection, self._wishes.of(asked, holding))
+            self._note_started(holding, connection, self._limits_asked.of(asked, holding))
             return True
         if holding.claim.held or holding.is_starting:
             raise Refusal("JobExists", f"{holding.lease.job} has its scope already")
         return False
 
     def _note_outer(self, asked: Start, holding: Holding, pid: int) -> None:
-        """What the keeper is taken out of lasts as long as this: it may have their GPUs open."""
-        inside = self._register.inside_of(pid, holding.lease.uid)
+        """Keep the leases the keeper comes out of for as long as this one: it may have their GPUs open."""
+        inside = self._leases.inside_of(pid, holding.lease.uid)
         outer = tuple(lease.job for lease in inside if lease.job != holding.lease.job)
         claim = replace(holding.claim, slice=asked.slice, inside=outer)
-        self._register.book.claim(claim)
+        self._leases.files.claim(claim)
         holding.claim = claim
 
     def _started(
-        self, holding: Holding, connection: Connection, wish: Wish, answer: str | BackendError
+        self, holding: Holding, connection: Connection, limits: ScopeLimits, answer: str | BackendError
     ) -> None:
         faults.point("broker-started")
         holding.is_starting = False
@@ -105,26 +106,26 @@ class Scoping:
             self._log(f"<4>uid {holding.lease.uid}: {holding.lease.unit} was not started: {answer}")
             connection.fail(refusal_of(answer))
             self._unstart(holding)
-            return
-        self._note_started(holding, connection, wish)
+        else:
+            self._note_started(holding, connection, limits)
 
-    def _note_started(self, holding: Holding, connection: Connection, wish: Wish) -> None:
-        is_populated = self._register.start_watching(holding)
-        self._register.note_held(holding)
+    def _note_started(self, holding: Holding, connection: Connection, limits: ScopeLimits) -> None:
+        is_populated = self._leases.start_watching(holding)
+        self._leases.note_held(holding)
         faults.point("broker-held")
-        cap = self._wishes.driver_cap(holding, wish)
+        cap = self._limits_asked.driver_cap(holding, limits.has_cap)
         lease = holding.lease
-        connection.send(messages.StartedScope(lease.unit, lease.cgroup, wish.words, wish.is_fenced, cap))
+        connection.send(messages.StartedScope(lease.unit, lease.cgroup, limits.words, limits.is_fenced, cap))
         if not is_populated:
-            self._register.look_again(holding)  # its keeper has ended meanwhile
+            self._leases.look_again(holding)  # its keeper has ended meanwhile
 
     def _unstart(self, holding: Holding) -> None:
         """Its owner may try again, unless somebody is in the scope that is being stopped."""
-        self._register.look_again(holding)
-        if holding.claim.held or holding.lease.job not in self._register.holdings:
+        self._leases.look_again(holding)
+        if holding.claim.held or holding.lease.job not in self._leases.holdings:
             return
         try:
-            self._register.rewrite(holding, replace(holding.lease, keeper=0, unit="", cgroup=""))
+            self._leases.rewrite(holding, replace(holding.lease, keeper=0, unit="", cgroup=""))
         except SlicerError as error:
             self._log(f"<4>{holding.lease.job}: {error}")
 
@@ -132,7 +133,7 @@ class Scoping:
 
     def stop(self, call: Call) -> None:
         """Stop a scope, or take a ticket off the queue."""
-        waiter = self._register.waiters.get(call.message.job)
+        waiter = self._leases.waiters.get(call.message.job)
         if waiter is not None and call.connection.peer.uid in (0, waiter.ticket.uid):
             self._queueing.dismiss(waiter, Refusal("NoSuchJob", "it was told to leave the queue"))
             call.connection.send(messages.Done())
@@ -141,18 +142,16 @@ class Scoping:
         self._scopes.stop(holding.lease.unit, self._answer(call))
 
     def freeze(self, call: Call) -> None:
-        """Freeze a scope."""
         self._scopes.freeze(self._running(call).lease.unit, self._answer(call))
 
     def thaw(self, call: Call) -> None:
-        """Thaw a scope."""
         lease = self._running(call).lease
         self._scopes.thaw(lease.unit, cgroup.path_of(lease.cgroup), self._answer(call))
 
     def set(self, call: Call) -> None:
         """Change a scope's limits until it ends."""
         holding = self._running(call)
-        properties = self._wishes.changes(call.message, call.connection.peer.uid)
+        properties = self._limits_asked.changes(call.message, call.connection.peer.uid)
         self._scopes.set_properties(holding.lease.unit, properties, self._answer(call))
 
     def _answer(self, call: Call) -> Callable[[BackendError | None], None]:
@@ -172,12 +171,45 @@ class Scoping:
         return holding
 
     def _own(self, job: str, connection: Connection, *, roots_too: bool = False) -> Holding:
-        return own(self._register, job, connection.peer.uid, roots_too=roots_too)
+        return own(self._leases, job, connection.peer.uid, roots_too=roots_too)
 
 
-def own(register: Register, job: str, uid: int, *, roots_too: bool = False) -> Holding:
+def own(leases: Leases, job: str, uid: int, *, roots_too: bool = False) -> Holding:
     """The holding of that job, if it is this user's. Raises Refusal: who it belongs to is not told."""
-    holding = register.holdings.get(job)
+    holding = leases.holdings.get(job)
     if holding is None or (holding.lease.uid != uid and not (roots_too and uid == 0)):
         raise Refusal("NoSuchJob", f"you have no job {job} here", hint="see slicer status")
     return holding
+
+
+@contextmanager
+def opened_keeper(call: Call) -> Iterator[int]:
+    """A pidfd of the keeper that a Start names. Raises Refusal unless it is wholly the caller's."""
+    asked = call.message
+    pidfd = open_process(asked.keeper, asked.keeper_start)
+    if pidfd is None:
+        message = f"there is no process {asked.keeper} that started at {asked.keeper_start}"
+        raise Refusal("BadProcess", message, hint="has it ended, or is it in a PID namespace (a container)?")
+    try:
+        check_keeper(pidfd, call.connection.peer.uid)
+        yield pidfd
+    except BadKeeper as bad:
+        raise Refusal("BadProcess", str(bad)) from bad
+    finally:
+        os.close(pidfd)
+
+
+def check_keeper_free(leases: Leases, job: str, pid: int) -> None:
+    """Refuse a keeper that is on its way into the scope of another job. Raises Refusal.
+
+    It could open that job's GPUs in there, and take them along when it is moved. Once it has arrived, the
+    leases say that it came out of that scope.
+    """
+    starting = (each.lease for each in leases.holdings.values() if each.is_starting)
+    if any(lease.keeper == pid and lease.job != job for lease in starting):
+        raise Refusal("BadProcess", "the process is on its way into the scope of another job")
+
+
+def scope_of(asked: Start, uid: int, properties: tuple[Property, ...]) -> ScopeSpec:
+    slice_name = units.slice_of("gpu" if asked.slice == "gpu" else "cpu", uid)
+    return ScopeSpec(unit_name(asked.job), slice_name, asked.description, properties, "system")

@@ -2,34 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Collection, Sequence
 from itertools import compress
+from typing import Any
 
-from slicer.broker.protocol import messages
-from slicer.broker.rules import services, views
+from slicer.broker.protocol import messages, wire
+from slicer.broker.protocol.wire import Encoded
+from slicer.broker.rules import order, services, views
 from slicer.broker.server import policy_file, requests
+from slicer.broker.server.connections import Call
+from slicer.broker.server.deciding import Decider
+from slicer.broker.server.leases import Leases
 from slicer.broker.server.looking import Looking
-from slicer.broker.server.refusal import Refusal, refusal_of
-from slicer.broker.server.rows import Rows, fitting, length_of
-from slicer.broker.server.scoping import own
+from slicer.broker.server.policy_state import PolicyState
+from slicer.broker.server.queueing import Queueing
+from slicer.broker.server.requests import Refusal, refusal_of
+from slicer.broker.server.scoping import Scoping, own
 from slicer.errors import SlicerError
 from slicer.kernel import cgroup, proc
 from slicer.model import Lease, Ticket
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from typing import Any
-
-    from slicer.broker.server.connections import Call
-    from slicer.broker.server.deciding import Decider
-    from slicer.broker.server.queueing import Queueing
-    from slicer.broker.server.register import Register
-    from slicer.broker.server.rulebook import Rulebook
-    from slicer.broker.server.scoping import Scoping
-
+from slicer.record import record
 
 _ASK = "ask the administrator to set it; --backend plain stays in the service, beside all other leases"
-# What the administrator's files decide about: with bad ones it is not done.
+# These calls depend on the administrator's files: with bad ones they are refused.
 _GIVEN = (messages.Acquire, messages.Start, messages.Preview, messages.Set)
 
 
@@ -37,11 +32,11 @@ class Service:
     """Serves calls. What cannot be served is refused with a reason."""
 
     def __init__(
-        self, register: Register, decider: Decider, rulebook: Rulebook, queueing: Queueing, scoping: Scoping
+        self, leases: Leases, decider: Decider, policy: PolicyState, queueing: Queueing, scoping: Scoping
     ) -> None:
-        self._register = register
+        self._leases = leases
         self._decider = decider
-        self._rulebook = rulebook
+        self._policy_state = policy
         self._queueing = queueing
         self._rows = Rows(views.lease), Rows(views.ticket)
         self._serves: dict[type, Callable[[Call], None]] = {
@@ -51,7 +46,7 @@ class Service:
             messages.Finished: self._finished,
             messages.Preview: self._preview,
             messages.Status: self._status,
-            messages.Look: Looking(register, decider).look,
+            messages.Look: Looking(leases, decider).look,
             messages.Usage: self._usage,
             messages.Stop: scoping.stop,
             messages.Freeze: scoping.freeze,
@@ -60,10 +55,9 @@ class Service:
         }
 
     def call(self, call: Call) -> None:
-        """Serve one call, or refuse it."""
-        if self._rulebook.refresh():
+        if self._policy_state.refresh():
             self._queueing.unsettle()
-        trouble = self._rulebook.trouble
+        trouble = self._policy_state.trouble
         try:
             if trouble is not None and isinstance(call.message, _GIVEN):
                 raise Refusal("Broken", trouble.message, where=trouble.where, hint=trouble.hint)
@@ -78,7 +72,7 @@ class Service:
         """Refuse a scope to a system service: the job would leave its sandbox and limits. Raises Refusal."""
         asked, peer = call.message, call.connection.peer
         wants_scope = isinstance(asked, messages.Acquire) and asked.binding == "scope"
-        if not peer.uid or self._rulebook.policy.allow_services:
+        if not peer.uid or self._policy_state.policy.allow_services:
             return
         if not wants_scope and not isinstance(asked, messages.Start):
             return
@@ -91,17 +85,17 @@ class Service:
 
     def _release(self, call: Call) -> None:
         job, uid = call.message.job, call.connection.peer.uid
-        waiter = self._register.waiters.get(job)
+        waiter = self._leases.waiters.get(job)
         if waiter is not None and waiter.ticket.uid == uid:
             self._queueing.dismiss(waiter, Refusal("NoSuchJob", "it has left the queue"))
         else:
-            self._register.release(own(self._register, job, uid))
+            self._leases.release(own(self._leases, job, uid))
         call.connection.send(messages.Done())
 
     def _finished(self, call: Call) -> None:
         told = call.message
-        holding = own(self._register, told.job, call.connection.peer.uid)
-        self._register.book.finish(told)
+        holding = own(self._leases, told.job, call.connection.peer.uid)
+        self._leases.files.finish(told)
         holding.told = told
         if holding.lease.cgroup:
             holding.usage = cgroup.usage(cgroup.path_of(holding.lease.cgroup))
@@ -109,13 +103,13 @@ class Service:
 
     def _preview(self, call: Call) -> None:
         asked, caller = requests.as_acquire(call.message), self._queueing.caller(call)
-        inside = self._register.inside_of(caller.pid, caller.uid)
+        inside = self._leases.inside_of(caller.pid, caller.uid)
         ticket = requests.ticket_of(
-            asked, caller, self._queueing.choice(asked, inside), inside, self._rulebook.slots,
-            self._rulebook.priority(asked, caller), proc.now_s(),
+            asked, caller, self._queueing.choice(asked, inside), inside, self._policy_state.slots,
+            self._policy_state.priority(asked, caller), proc.now_s(),
         )  # fmt: skip
         self._decider.check_feasible(ticket)
-        self._rulebook.check(ticket, caller.gids, self._decider.devices_seen())
+        self._policy_state.check(ticket, caller.gids, self._decider.devices_seen())
         found = self._decider.decide(ticket)
         if ticket.gpus and found.devices is None and self._decider.no_gpus is not None:
             raise self._decider.no_gpus
@@ -125,24 +119,27 @@ class Service:
             return
         reasons = self._queueing.reasons(found)
         busy = views.busy(reasons.busy(ticket), caller.uid)
-        call.connection.send(messages.Previewed((), busy, self._rulebook.why(ticket, found)))
+        call.connection.send(messages.Previewed((), busy, self._policy_state.why(ticket, found)))
 
     def _usage(self, call: Call) -> None:
-        holdings = self._register.holdings.values()
-        call.connection.send(self._rulebook.usage(call.message, call.connection.peer.uid, holdings))
+        holdings = self._leases.holdings.values()
+        call.connection.send(self._policy_state.usage(call.message, call.connection.peer.uid, holdings))
 
     def _status(self, call: Call) -> None:
         viewer = call.connection.peer.uid
-        leases = sorted(self._register.leases, key=lambda lease: lease.since_s)
+        leases = sorted(self._leases.listed, key=lambda lease: lease.since_s)
         found = self._decider.decide(is_fresh=False, sees_gpus=any(lease.gpus for lease in leases))
-        users, groups = self._rulebook.standings(found, self._register.holdings.values())
-        why = {ticket.job: self._rulebook.why(ticket, found) for ticket in found.everybody}
+        users, groups = self._policy_state.standings(found, self._leases.holdings.values())
+        why = {ticket.job: self._policy_state.why(ticket, found) for ticket in found.everybody}
         leases_shown, tickets_shown = self._rows
         rows: list[tuple[Lease | Ticket, Any]] = [
             *zip(leases, leases_shown.of(leases, viewer), strict=True),
             *zip(found.everybody, tickets_shown.of(found.everybody, viewer), strict=True),
         ]
-        sizes = [(each.uid, length_of(row) + len(why.get(each.job, ""))) for each, row in rows]
+        sizes = [
+            (each.uid, (len(row) if row.isascii() else len(row.encode())) + len(why.get(each.job, "")))
+            for each, row in rows
+        ]
         told = list(compress(rows, fitting(sizes, viewer)))
         call.connection.send(
             messages.Standing(
@@ -151,7 +148,59 @@ class Service:
                 held_back={each.job: why[each.job] for each, _ in told if why.get(each.job)},
                 users=users,
                 groups=groups,
-                slot_limits=dict(self._rulebook.slots),
+                slot_limits=dict(self._policy_state.slots),
                 left_out=len(rows) - len(told),
             )
         )
+
+
+MOST_BYTES = 2 << 20  # of all rows together: half of what a user may leave unread
+_ROOM = 64  # rows of entries that are gone, before they are looked for
+
+
+@record
+class _Row:
+    entry: Lease | Ticket
+    made: dict[str, Encoded]  # by who looks: "root", its "owner", "others"
+
+
+def fitting(found: Sequence[tuple[int, int]], viewer: int, most: int = MOST_BYTES) -> list[bool]:
+    """Which rows, given by uid and length, there is room for: the viewer's own, then one of each user."""
+    own = [index for index, (uid, _) in enumerate(found) if uid == viewer]
+    others = [index for index, (uid, _) in enumerate(found) if uid != viewer]
+    is_told = [False] * len(found)
+    full: set[int] = set()  # users of whom one row was too long
+    for index in (*own, *order.interleaved(others, lambda index: found[index][0])):
+        uid, size = found[index]
+        if size > most or uid in full:
+            full.add(uid)
+            continue
+        most -= size
+        is_told[index] = True
+    return is_told
+
+
+class Rows:
+    """The rows of one kind of entry."""
+
+    def __init__(self, view: Callable[[Any, int], Any]) -> None:
+        """``view``: the entry for a user's eyes. It may tell root, the owner and others apart."""
+        self._view = view
+        self._rows: dict[str, _Row] = {}
+
+    def of(self, entries: Collection[Any], viewer: int) -> tuple[Any, ...]:
+        """The rows of these entries for a user's eyes, encoded."""
+        found = tuple(self._row(entry, viewer) for entry in entries)
+        if len(self._rows) > len(entries) + _ROOM:
+            there = {entry.job for entry in entries}
+            self._rows = {job: row for job, row in self._rows.items() if job in there}
+        return found
+
+    def _row(self, entry: Any, viewer: int) -> Encoded:
+        row = self._rows.get(entry.job)
+        if row is None or row.entry is not entry:  # what changes is another record
+            row = self._rows[entry.job] = _Row(entry, {})
+        who = "root" if viewer == 0 else "owner" if viewer == entry.uid else "others"
+        if who not in row.made:
+            row.made[who] = wire.encoded(self._view(entry, viewer))
+        return row.made[who]

@@ -3,23 +3,18 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable, Mapping
+from typing import Any
 
 from slicer.backend.sd_bus import BusError
-from slicer.broker.rules import slice_limits as rules
 from slicer.broker.rules.units import login_slice_of
-from slicer.broker.server.manager import failure
+from slicer.broker.server.manager import Answer, Manager, failure
 from slicer.errors import BackendError, StateError
 from slicer.kernel.proc import now_s
+from slicer.quantity import INFINITY
+from slicer.state.directory import Directory
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from typing import Any
-
-    from slicer.broker.server.manager import Manager
-    from slicer.state.directory import Directory
-
-    Done = Callable[[BackendError | None], None]
+Done = Callable[[BackendError | None], None]
 
 _DEADLINE_S = 30.0
 # systemd tells nobody when the limits of a slice change. A change counts for what starts this much later.
@@ -28,7 +23,7 @@ _MOST_BYTES = 64 * 1024
 
 
 class SliceLimits:
-    """What was copied is remembered in ``notes``, a file a slice, because a slice outlives the broker."""
+    """Remembers copied limits in ``notes``, one file a slice, because a slice outlives the broker."""
 
     def __init__(self, manager: Manager, notes: Directory) -> None:
         self._manager = manager
@@ -36,15 +31,11 @@ class SliceLimits:
         self._looked_s: dict[str, float] = {}
 
     def copy(self, uid: int, slice_name: str, done: Done) -> None:
-        """Have a slice of jobs limited as the user's login slice is. ``done`` may be called at once."""
+        """Limit a slice of jobs as the user's login slice is. ``done`` may be called at once."""
         looked_s = self._looked_s.get(slice_name)
         if looked_s is not None and now_s() - looked_s < _FRESH_S:
             done(None)
             return
-        ended = self._noting(slice_name, done)
-        _Copy(self._manager, self._notes, login_slice_of(uid), slice_name, ended).ask()
-
-    def _noting(self, slice_name: str, done: Done) -> Done:
         asked_s = now_s()
 
         def ended(error: BackendError | None) -> None:
@@ -52,7 +43,7 @@ class SliceLimits:
                 self._looked_s[slice_name] = asked_s
             done(error)
 
-        return ended
+        _Copy(self._manager, self._notes, login_slice_of(uid), slice_name, ended).ask()
 
 
 class _Copy:
@@ -69,7 +60,7 @@ class _Copy:
 
     def ask(self) -> None:
         for unit in (self._login, self._jobs):
-            self._manager.properties(unit, "Slice", rules.COPIED, self._taker(unit), _DEADLINE_S)
+            self._manager.properties(unit, "Slice", COPIED, self._taker(unit), _DEADLINE_S)
 
     def _taker(self, unit: str) -> Callable[[dict[str, Any] | BusError], None]:
         def take(found: dict[str, Any] | BusError) -> None:
@@ -85,23 +76,23 @@ class _Copy:
     def _change(self) -> None:
         try:
             copied = _parsed(self._notes.read(self._jobs, _MOST_BYTES))
-            todo = rules.changes(self._found[self._login], self._found[self._jobs], copied)
+            todo = changes(self._found[self._login], self._found[self._jobs], copied)
             if not todo:
                 self._done(None)
                 return
             # Before it is done: what is noted and was never set does no harm.
-            self._note(rules.remembered(todo, copied))
+            self._note(remembered(todo, copied))
         except (OSError, StateError) as error:
             self._done(BackendError(f"the limits of {self._jobs} cannot be noted: {error}"))
             return
-        properties = [(name, rules.COPIED[name][0], value) for name, value in todo.items()]
+        properties = [(name, COPIED[name][0], value) for name, value in todo.items()]
         self._manager.set_properties(self._jobs, properties, self._changed, _DEADLINE_S)
 
     def _note(self, copied: dict[str, str]) -> None:
         text = "".join(f"{name}={value}\n" for name, value in copied.items())
         os.close(self._notes.replace(self._jobs, text.encode("ascii"), mode=0o600))
 
-    def _changed(self, answer: tuple[Any, ...] | BusError) -> None:
+    def _changed(self, answer: Answer) -> None:
         if isinstance(answer, BusError):
             self._fail(answer, self._jobs)
         else:
@@ -117,4 +108,44 @@ class _Copy:
 def _parsed(text: bytes) -> dict[str, str]:
     lines = text.decode("ascii", "replace").splitlines()
     pairs = (line.partition("=") for line in lines)
-    return {name: value for name, equals, value in pairs if equals and name in rules.COPIED}
+    return {name: value for name, equals, value in pairs if equals and name in COPIED}
+
+
+# Signature, and what systemd has where nothing is said, by the name on the bus. Weights are among them: what
+# the administrator gave a user over others counts for its jobs, too.
+_NUMBER, _MASK, _LIST = ("t", INFINITY), ("ay", b""), ("a(st)", ())
+COPIED: dict[str, tuple[str, Any]] = {
+    "CPUQuotaPerSecUSec": _NUMBER, "CPUQuotaPeriodUSec": _NUMBER, "CPUWeight": _NUMBER,
+    "AllowedCPUs": _MASK, "AllowedMemoryNodes": _MASK, "MemoryHigh": _NUMBER, "MemoryMax": _NUMBER,
+    "MemorySwapMax": _NUMBER, "MemoryZSwapMax": _NUMBER, "TasksMax": _NUMBER, "IOWeight": _NUMBER,
+    "IODeviceWeight": _LIST, "IOReadBandwidthMax": _LIST, "IOWriteBandwidthMax": _LIST,
+    "IOReadIOPSMax": _LIST, "IOWriteIOPSMax": _LIST,
+}  # fmt: skip
+
+
+def changes(login: Mapping[str, Any], jobs: Mapping[str, Any], copied: Mapping[str, str]) -> dict[str, Any]:
+    """The properties to set for the jobs' slice, by name.
+
+    ``login`` and ``jobs`` are the properties of both slices as they are now. ``copied`` is what was copied
+    before, as :func:`noted` says it. What else the jobs' slice has is the administrator's word and stays.
+    """
+    found = {}
+    for name, (_, unset) in COPIED.items():
+        if name not in login or name not in jobs:
+            continue  # an older systemd
+        is_ours = jobs[name] == unset or copied.get(name) == noted(jobs[name])
+        if is_ours and jobs[name] != login[name]:
+            found[name] = login[name]
+    return found
+
+
+def remembered(changed: Mapping[str, Any], copied: Mapping[str, str]) -> dict[str, str]:
+    """The copied limits, including those in ``changed``."""
+    both = {**copied, **{name: noted(value) for name, value in changed.items()}}
+    return {name: text for name, text in both.items() if text != noted(COPIED[name][1])}
+
+
+def noted(value: Any) -> str:
+    if isinstance(value, bytes):
+        return value.hex()
+    return repr(value)

@@ -1,12 +1,12 @@
-"""What the broker writes down: leases, what it alone knows of them, and tickets. After a kill that is true.
+"""The broker's files: leases, its private claims on them, and tickets. They are true after a kill, too.
 
 Every file appears whole or not at all (a rename), and is checked field by field when it is read back. The
 order of writes is such that the broker may be killed between any two:
 
 - A lease appears after its claim and goes before it. So a claim without a lease is rubbish, and there is no
   lease without its claim.
-- The lease names its keeper, unit and cgroup before systemd is asked for the scope. So whoever is in a scope
-  of ours is known.
+- The lease names its keeper, unit and cgroup before systemd is asked for the scope. Thus every process in one
+  of our scopes can be traced to its lease.
 - A ticket goes after its lease has come.
 """
 
@@ -14,6 +14,8 @@ from __future__ import annotations
 
 import os
 import stat
+from collections.abc import Callable, Iterator
+from typing import TypeVar
 
 from slicer import faults
 from slicer.broker.protocol.messages import Finished
@@ -23,12 +25,7 @@ from slicer.record import record, replace
 from slicer.state import statefile
 from slicer.state.directory import HINT, LEDGER, Directory, failed
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from typing import TypeVar
-
-    _Record = TypeVar("_Record", Lease, Ticket, "Claim", Finished)
+_Record = TypeVar("_Record", Lease, Ticket, "Claim", Finished)
 
 _MAX_BYTES = 1 << 16
 _END = ".end"  # of a job's name in the claims' folder: what its client said of its end
@@ -42,7 +39,7 @@ assert HINT not in (RULES.hint, RULES.full_hint)  # SLICER_STATE_DIR is not the 
 
 @record
 class Claim:
-    """What the broker alone knows of a lease."""
+    """The broker's private knowledge of a lease."""
 
     job: str
     command: str  # for its owner and root
@@ -58,13 +55,11 @@ class Claim:
 
 @record
 class Found:
-    """What is in the files."""
-
     leases: tuple[tuple[Lease, Claim, Finished | None], ...]
     tickets: tuple[Ticket, ...]
 
 
-class Book:
+class LeaseFiles:
     """The files in one directory of root's. Raises StateError wherever something cannot be written."""
 
     def __init__(self, base: Directory, warn: Callable[[str], None]) -> None:
@@ -77,7 +72,6 @@ class Book:
     # -- leases ------------------------------------------------------------------------------------------
 
     def add(self, lease: Lease, claim: Claim) -> None:
-        """Write down a lease that is granted now."""
         self._put(self._claims, claim.job, claim)
         faults.point("broker-claimed")
         try:
@@ -92,7 +86,6 @@ class Book:
         self._put(self._leases, lease.job, replace(lease, command=""), 0o644)
 
     def claim(self, claim: Claim) -> None:
-        """Write down anew what only the broker knows."""
         self._put(self._claims, claim.job, claim)
 
     def finish(self, told: Finished) -> None:
@@ -100,7 +93,6 @@ class Book:
         self._put(self._claims, told.job + _END, told)
 
     def drop(self, job: str) -> None:
-        """Take a lease off."""
         self._remove(self._leases, job)
         faults.point("broker-lease-unlinked")
         self._remove(self._claims, job + _END)
@@ -109,12 +101,10 @@ class Book:
     # -- tickets -----------------------------------------------------------------------------------------
 
     def add_ticket(self, ticket: Ticket) -> None:
-        """Write down a request that waits."""
         self._put(self._tickets, ticket.job, ticket)
         faults.point("broker-ticketed")
 
     def drop_ticket(self, job: str) -> None:
-        """Take a ticket off. It need not be there."""
         self._remove(self._tickets, job)
 
     # -- reading it back ---------------------------------------------------------------------------------

@@ -1,7 +1,24 @@
-"""The tables of usage.db, and what is asked of them. Times are seconds, sizes MiB."""
+"""The accounts of all users' jobs, usage.db: its tables, and reading it. Only the broker writes.
+
+Times are seconds, sizes MiB.
+"""
 
 from __future__ import annotations
 
+import os
+import sqlite3
+from collections.abc import Callable
+from contextlib import closing
+from typing import TypeVar
+
+from slicer.broker.protocol.messages import UsageRow
+from slicer.errors import StateError
+from slicer.record import record
+
+_T = TypeVar("_T")
+
+DIRECTORY = "/var/lib/slicer"
+FILE = "usage.db"
 SCHEMA_VERSION = 1
 SCHEMA = """\
 CREATE TABLE jobs (
@@ -46,13 +63,35 @@ CREATE TABLE users (  -- for the fair share
     granted_at REAL NOT NULL
 )"""
 
-JOB_COLUMNS = (
-    "grant_key", "job", "uid", "gid", "name", "command", "profile", "gpus", "vram_peak_mib", "slots",
-    "granted_at", "held_s", "waited_s", "gpu_rate", "vram_mib", "cpu_s", "memory_peak_bytes", "reason",
-    "exit_code",
-)  # fmt: skip
-_PLACES = ", ".join("?" * len(JOB_COLUMNS))
-INSERT_JOB = f"INSERT OR IGNORE INTO jobs ({', '.join(JOB_COLUMNS)}) VALUES ({_PLACES})"
+
+@record
+class AccountRow:
+    """A job that has ended: the columns of the table ``jobs``, in their order."""
+
+    grant_key: str
+    job: str
+    uid: int
+    gid: int
+    name: str
+    command: str
+    profile: str
+    gpus: str
+    vram_peak_mib: int | None
+    slots: str
+    granted_at: float
+    held_s: float
+    waited_s: float
+    gpu_rate: float
+    vram_mib: int
+    cpu_s: float | None
+    memory_peak_bytes: int | None
+    reason: str
+    exit_code: int | None
+
+
+_COLUMNS = tuple(AccountRow.__annotations__)
+_PLACES = ", ".join("?" * len(_COLUMNS))
+INSERT_JOB = f"INSERT OR IGNORE INTO jobs ({', '.join(_COLUMNS)}) VALUES ({_PLACES})"
 SET_USER = "INSERT OR REPLACE INTO users (uid, gpu_s, used_at, granted_at) VALUES (?, ?, ?, ?)"
 USERS = "SELECT uid, gpu_s, used_at, granted_at FROM users"
 
@@ -94,9 +133,57 @@ SELECT {key}, sum(jobs), sum(gpu_s), sum(vram_mib_s), sum(cpu_s), sum(waited_s) 
 KEYS = {"user": "uid", "group": "gid", "profile": "profile"}
 
 JOBS = f"""\
-SELECT {', '.join(JOB_COLUMNS)} FROM jobs
+SELECT {', '.join(_COLUMNS)} FROM jobs
 WHERE (?1 IS NULL OR name GLOB ?1)
     AND (?2 IS NULL OR substr(job, 1, length(?2)) = ?2)
     AND (?3 IS NULL OR granted_at >= ?3)
     AND (?4 IS NULL OR uid = ?4)
 ORDER BY id DESC LIMIT ?5"""
+
+PATH = f"{DIRECTORY}/{FILE}"
+_BUSY_TIMEOUT_S = 5.0
+
+
+def usage(path: str, since: float | None, by: str, most: int = 10_000) -> list[UsageRow]:
+    """Usage of all users' jobs that ended since then (seconds since 1970). Raises StateError."""
+    return _read(path, lambda connection: select_usage(connection, since, None, by, most))
+
+
+def jobs(
+    path: str, *, limit: int | None = 50, name: str | None = None, job: str | None = None,
+    since: float | None = None, uid: int | None = None,
+) -> list[AccountRow]:  # fmt: skip
+    """The last jobs that ended, the newest first; arguments as in :func:`slicer.outcome.history.read`."""
+    values = (name, job, since, uid, -1 if limit is None else limit)
+    rows = _read(path, lambda connection: connection.execute(JOBS, values).fetchall())
+    return [AccountRow(*row) for row in rows]
+
+
+def select_usage(
+    connection: sqlite3.Connection, since: float | None, uid: int | None, by: str, most: int
+) -> list[UsageRow]:
+    """Usage of one user's jobs (None: all users'), the most GPU time first. Raises sqlite3.Error."""
+    statement = USAGE.format(key=KEYS[by])
+    found = connection.execute(statement, (-1.0 if since is None else since, uid, most))
+    return [
+        UsageRow(str(key), jobs, 0, gpu_s, vram_mib_s, cpu_s, waited_s)
+        for key, jobs, gpu_s, vram_mib_s, cpu_s, waited_s in found
+    ]
+
+
+def _read(path: str, act: Callable[[sqlite3.Connection], _T]) -> _T:
+    if not os.path.lexists(path):
+        hint = "the broker keeps them: see slicer install --broker"
+        raise StateError("there are no accounts on this machine", where=path, hint=hint)
+    try:
+        # Writable, because the first to open it rolls back what a killed broker left.
+        database = sqlite3.connect(f"file:{path}?mode=rw", timeout=_BUSY_TIMEOUT_S, uri=True)
+        with closing(database) as connection:
+            version = connection.execute("PRAGMA user_version").fetchone()[0]
+            if version != SCHEMA_VERSION:
+                message = f"has schema {version}, this slicer reads {SCHEMA_VERSION}"
+                raise StateError(message, where=path, hint="the broker is of another version")
+            return act(connection)
+    except sqlite3.Error as error:
+        hint = "" if os.access(path, os.R_OK | os.W_OK) else "only root may read it"
+        raise StateError(f"the accounts cannot be read: {error}", where=path, hint=hint) from error

@@ -3,41 +3,30 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
-from slicer.broker.protocol.messages import Usage, Used
-from slicer.broker.rules import allowance, order, resolve, shares, standing
-from slicer.broker.rules.allowance import Allowance, Balance, held_vram
-from slicer.broker.rules.policy import NO_POLICY
-from slicer.broker.rules.usage import Running, with_running
-from slicer.broker.server.accounts import Ended
-from slicer.broker.server.configuration import Configuration
-from slicer.broker.server.policy_file import PolicyFile
-from slicer.broker.server.refusal import Refusal
+from slicer.broker.protocol.messages import Acquire, GroupStanding, Usage, Used, UserStanding
+from slicer.broker.rules import allowance, order, policy, shares, standing
+from slicer.broker.rules.allowance import Allowance, Balance
+from slicer.broker.rules.order import Decided
+from slicer.broker.rules.policy import NO_POLICY, Policy
+from slicer.broker.rules.shares import Running, Shares, with_running
+from slicer.broker.server.accounts import Accounts, Ended
+from slicer.broker.server.leases import Holding
+from slicer.broker.server.policy_file import Configuration, PolicyFile
+from slicer.broker.server.requests import Caller, Refusal
 from slicer.errors import SlicerError
 from slicer.kernel import proc
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-
-    from slicer.broker.protocol.messages import Acquire, GroupStanding, UserStanding
-    from slicer.broker.rules.policy import Caps, Policy
-    from slicer.broker.rules.shares import Shares
-    from slicer.broker.server.accounts import Accounts
-    from slicer.broker.server.decided import Decided
-    from slicer.broker.server.register import Holding
-    from slicer.broker.server.requests import Caller
-    from slicer.model import Lease, Ticket
-    from slicer.placement.capacity import Device
-    from slicer.state.directory import Directory
-
+from slicer.model import Lease, Ticket
+from slicer.placement.capacity import Device
+from slicer.state.directory import Directory
 
 _ASKS_S = 0.5  # how often a user may ask for its usage
 _NO_GROUP = 65534  # nogroup: nobody knows the user's
 
 
-class Rulebook:
-    """What may be, who is next by it, and what was."""
+class PolicyState:
+    """The policy in force, the order that follows from it, and the accounts."""
 
     def __init__(
         self, directory: str, kept: Directory, warn: Callable[[str], None],
@@ -63,7 +52,6 @@ class Rulebook:
 
     @property
     def policy(self) -> Policy:
-        """The one in force."""
         return NO_POLICY if self._file is None else self._file.policy
 
     @property
@@ -93,7 +81,6 @@ class Rulebook:
         return self.trouble is None
 
     def close(self) -> None:
-        """Give up the database."""
         self._accounts.close()
 
     def _name_of(self, uid: int) -> str:
@@ -109,28 +96,23 @@ class Rulebook:
             self._gids[uid] = found
         return found
 
-    def caps(self, uid: int, gids: Sequence[int]) -> Caps:
-        """What a user may have."""
-        return resolve.caps_of(self.policy, uid, gids)
-
     def priority(self, asked: Acquire, caller: Caller) -> int:
-        """How far ahead of others' requests this one goes."""
-        usual = self._usual_priority(caller, asked.profile)
-        return asked.priority if usual is None else min(asked.priority, usual)
+        """How far ahead of others' requests this one goes.
 
-    def _usual_priority(self, caller: Caller, profile: str) -> int | None:
-        """The highest priority without the policy's leave; None: it says something, or this is root."""
-        if not caller.uid or resolve.word_of(self.policy, caller.uid, caller.gids, "max_priority"):
-            return None
-        found = self.configuration.profile(profile)
-        return max(0, found.priority) if found is not None else 0
+        Unless the policy says something, or this is root, not farther than the administrator's profile does.
+        """
+        if not caller.uid or policy.word_of(self.policy, caller.uid, caller.gids, "max_priority"):
+            return asked.priority
+        found = self.configuration.profile(asked.profile)
+        return min(asked.priority, max(0, found.priority) if found is not None else 0)
 
     def hold_until_s(self, holding: Holding) -> float | None:
         """When a lease has to end by the policy (CLOCK_BOOTTIME); None: never."""
         lease = holding.lease
         if not lease.gpus and not lease.slots:
             return None
-        most_s = self.caps(lease.uid, self.groups(lease.uid, holding.claim.gids)).max_hold_s
+        gids = self.groups(lease.uid, holding.claim.gids)
+        most_s = policy.caps_of(self.policy, lease.uid, gids).max_hold_s
         return None if most_s is None else lease.since_s + most_s
 
     def check(self, ticket: Ticket, gids: Sequence[int], devices: tuple[Device, ...] | None) -> None:
@@ -149,21 +131,20 @@ class Rulebook:
     # -- all of them -------------------------------------------------------------------------------------
 
     def allowance(self) -> Allowance:
-        """The caps of all, for a decision."""
         return Allowance(self.policy, self._gids)
 
     def shares(self, leases: Iterable[Lease], tickets: Iterable[Ticket], now_s: float) -> Shares:
-        """Who has used how much, and what is due."""
+        """Each user's usage, and the share that is due."""
         waiting = (ticket.uid for ticket in tickets if ticket.gpus)
         return shares.shares_of(
             self.policy, self._gids, self._accounts.past(), leases, self._rates, waiting, now_s
         )
 
     def ordered(
-        self, tickets: Iterable[Ticket], found: Shares, now_s: float, wishes: Mapping[str, int]
+        self, tickets: Iterable[Ticket], found: Shares, now_s: float, own_priorities: Mapping[str, int]
     ) -> tuple[Ticket, ...]:
-        """The tickets in the order in which they are served. ``wishes``: as :func:`order.ordered` has it."""
-        return tuple(order.ordered(tickets, found, self.policy.patience_s, now_s, wishes))
+        """The tickets in the order in which they are served: see :func:`order.ordered`."""
+        return tuple(order.ordered(tickets, found, self.policy.patience_s, now_s, own_priorities))
 
     def why(self, ticket: Ticket, found: Decided) -> str:
         """The cap or the share that a request waits for, or what its priority is not; else ""."""
@@ -175,10 +156,11 @@ class Rulebook:
         name = self._names.get(ticket.uid) or self._names.setdefault(ticket.uid, self._name_of(ticket.uid))
         why = balance.why(ticket, name)
         why = why or standing.why_behind(ticket.uid, passing.get(ticket.job, 0), found.shares, name)
-        wish = found.wishes.get(ticket.job)
-        if why or wish is None:
+        asked = found.own_priorities.get(ticket.job)
+        if why or asked is None:
             return why
-        return f"priority {wish} counts among {name}'s own requests only, unless policy.toml has max_priority"
+        among = f"{name}'s own requests only"
+        return f"priority {asked} counts among {among}, unless policy.toml has max_priority"
 
     def standings(
         self, found: Decided, holdings: Collection[Holding]
@@ -194,8 +176,9 @@ class Rulebook:
     def measure(
         self, gpus: tuple[str, ...], vram_mib: int | None, devices: tuple[Device, ...] | None
     ) -> tuple[float, int]:
-        """What a lease counts for in the accounts: how many GPUs' worth, and how many MiB of their memory."""
-        return shares.gpu_rate(gpus, vram_mib, devices or ()), held_vram(gpus, vram_mib, devices)
+        """A lease's weight in the accounts: how many GPUs' worth, and how many MiB of their memory."""
+        sizes = allowance.sizes_of(devices)
+        return shares.gpu_rate(gpus, vram_mib, sizes), allowance.held_vram(gpus, vram_mib, sizes)
 
     def granted(self, holding: Holding) -> None:
         """A lease was given, or was found at the start."""
@@ -213,7 +196,7 @@ class Rulebook:
                 self._rates[lease.job] = max(rate, self._rates.get(lease.job, 0.0))
 
     def ended(self, holding: Holding) -> None:
-        """Count a lease that is over. It is written with :meth:`book`."""
+        """Count a lease that is over. It is written with :meth:`write_accounts`."""
         lease, claim = holding.lease, holding.claim
         peak_mib = max(holding.told.vram_peak_mib, default=0) if holding.told is not None else 0
         told_rate = shares.used_rate(claim.rate, lease.vram_mib, peak_mib, len(lease.gpus))
@@ -225,30 +208,30 @@ class Rulebook:
             )
         )
 
-    def book(self) -> None:
-        """Write what has ended into the accounts. Nothing that goes wrong keeps a lease."""
+    def write_accounts(self) -> None:
+        """Write what has ended into the accounts. No error keeps a lease."""
         self._accounts.write()
 
     def usage(self, asked: Usage, uid: int, holdings: Iterable[Holding]) -> Used:
-        """What a user's jobs used (root: everybody's), those that run too. Raises Refusal, StateError."""
+        """Usage of a user's jobs (root: everybody's), running ones too. Raises Refusal, StateError."""
         now_s = time.monotonic()
         if uid and now_s - self._asked.get(uid, -_ASKS_S) < _ASKS_S:  # each time costs milliseconds
             raise Refusal("TooMany", "usage was asked for too often", hint="try again in a second")
         self._asked = {each: at_s for each, at_s in self._asked.items() if now_s - at_s < _ASKS_S}
         self._asked[uid] = now_s
-        self.book()
+        self.write_accounts()
         ended = self._accounts.usage(asked.since, uid or None, asked.by)
-        running = [self._running(each) for each in holdings if uid in (0, each.lease.uid)]
+        running = [
+            Running(
+                each.lease.uid, self._account_of(each), each.lease.profile,
+                max(0.0, proc.now_s() - each.lease.since_s), each.claim.waited_s, each.claim.rate,
+                each.claim.vram_mib,
+            )
+            for each in holdings if uid in (0, each.lease.uid)
+        ]  # fmt: skip
         within_s = None if asked.since is None else max(0.0, time.time() - asked.since)
         return Used(with_running(ended, running, asked.by, within_s))
 
-    def _running(self, holding: Holding) -> Running:
-        lease, claim = holding.lease, holding.claim
-        return Running(
-            lease.uid, self._account_of(holding), lease.profile, max(0.0, proc.now_s() - lease.since_s),
-            claim.waited_s, claim.rate, claim.vram_mib,
-        )  # fmt: skip
-
     def _account_of(self, holding: Holding) -> int:
         gids = self._gids.get(holding.lease.uid) or holding.claim.gids
-        return resolve.account_of(self.policy, gids) if gids else _NO_GROUP
+        return policy.account_of(self.policy, gids) if gids else _NO_GROUP

@@ -1,4 +1,4 @@
-"""Who holds and who waits: the book in memory, and what keeps each entry alive.
+"""The leases and tickets in memory, and what keeps each alive.
 
 A lease counts while its scope is populated; before its keeper was seen there, while the process lives that
 asked for it. No closed connection ends it, and no end of the broker. It also counts while a job does that was
@@ -7,47 +7,33 @@ started out of its scope, because that may still use what the lease is for.
 
 from __future__ import annotations
 
-from slicer.broker.protocol.messages import Granted
+from collections.abc import Callable, Iterable
+
+from slicer.broker.protocol.messages import Acquire, Finished, Granted
 from slicer.broker.rules import views
-from slicer.broker.server.watch import ProcessWatch, open_process, watch_scope
+from slicer.broker.server.connection import Connection
+from slicer.broker.server.lease_files import Claim, LeaseFiles
+from slicer.broker.server.loop import CgroupWatch, Due, Loop, ProcessWatch, open_process, watch_cgroup
 from slicer.kernel import cgroup, proc
+from slicer.model import Busy, Lease, Ticket, Usage
 from slicer.record import replace
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-
-    from slicer.broker.protocol.messages import Acquire, Finished
-    from slicer.broker.server.book import Book, Claim
-    from slicer.broker.server.connection import Connection
-    from slicer.broker.server.loop import Due, Loop
-    from slicer.broker.server.watch import ScopeWatch
-    from slicer.model import Busy, Lease, Ticket, Usage
 
 
 class Holding:
-    """A lease that counts."""
-
     def __init__(self, lease: Lease, claim: Claim) -> None:
         self.lease = lease
         self.claim = claim
         self.told: Finished | None = None  # by its client
         self.usage: Usage | None = None  # as its cgroup had it when it was told
         self.process: ProcessWatch | None = None
-        self.scope: ScopeWatch | None = None
+        self.scope: CgroupWatch | None = None
         self.is_starting = False  # systemd is at it
         self.limit: Due | None = None  # when it ends by the policy, unless it has a scope, which systemd ends
 
-    def is_starting_with(self, pid: int) -> bool:
-        """Whether systemd is about to put the process into its scope."""
-        return self.is_starting and self.lease.keeper == pid
-
     def granted(self) -> Granted:
-        """What its owner is told."""
         return Granted(views.lease(self.lease, self.lease.uid), self.claim.waited_s)
 
     def close(self) -> None:
-        """Watch it no more."""
         for each in (self.process, self.scope):
             if each is not None:
                 each.close()
@@ -78,7 +64,6 @@ class Waiter:
         return found if found is not None and found.is_open else None
 
     def bind(self, connection: Connection) -> None:
-        """It waits by this connection from now on."""
         self._connection = connection
         connection.waiter = self
 
@@ -90,7 +75,6 @@ class Waiter:
         return True
 
     def close(self) -> None:
-        """Wait for nothing any more."""
         for due in (self.patience, self.absence):
             if due is not None:
                 due.cancel()
@@ -99,17 +83,17 @@ class Waiter:
         self.patience = self.absence = self.process = None
 
 
-class Register:
-    """All holdings and waiters by their jobs. Raises StateError where the book cannot be written."""
+class Leases:
+    """All holdings and waiters by their jobs. Raises StateError where the files cannot be written."""
 
     def __init__(
-        self, book: Book, on: Loop, warn: Callable[[str], None], changed: Callable[[], None],
+        self, files: LeaseFiles, on: Loop, warn: Callable[[str], None], changed: Callable[[], None],
         ended: Callable[[Holding], None], book_ended: Callable[[], None],
     ) -> None:  # fmt: skip
         """``changed``: somebody's turn may have come. ``ended``: a lease is over; ``book_ended`` writes that
         into the accounts.
         """
-        self.book = book
+        self.files = files
         self._loop = on
         self._warn = warn
         self._changed = changed
@@ -120,14 +104,14 @@ class Register:
         self.waiters: dict[str, Waiter] = {}
 
     @property
-    def leases(self) -> tuple[Lease, ...]:
+    def listed(self) -> tuple[Lease, ...]:
         return tuple(each.lease for each in self.holdings.values())
 
     # -- after a start -----------------------------------------------------------------------------------
 
     def load(self) -> None:
         """Take over what an earlier broker wrote down. Raises StateError."""
-        found = self.book.load()
+        found = self.files.load()
         boot = proc.boot_id()
         for lease, claim, told in found.leases:
             holding = self.holdings[lease.job] = Holding(lease, claim)
@@ -138,7 +122,7 @@ class Register:
         for ticket in found.tickets:
             pidfd = open_process(ticket.pid, ticket.pid_start) if ticket.boot_id == boot else None
             if pidfd is None:
-                self.book.drop_ticket(ticket.job)
+                self.files.drop_ticket(ticket.job)
                 continue
             waiter = self.waiters[ticket.job] = Waiter(ticket, None, None)
             waiter.is_written = True
@@ -146,33 +130,27 @@ class Register:
 
     def _take_up(self, holding: Holding) -> bool:
         """Watch what keeps the lease; whether there is anything."""
-        if holding.lease.cgroup and self._watch_scope(holding):
-            if not holding.claim.held:
-                self.note_held(holding)
+        if self._watch_if_populated(holding):
             return True
-        if holding.claim.held:
-            return False
-        pidfd = open_process(holding.lease.pid, holding.lease.pid_start)
-        if pidfd is None:
-            return False
-        self._watch_process(holding, pidfd)
-        return True
+        pidfd = None if holding.claim.held else open_process(holding.lease.pid, holding.lease.pid_start)
+        if pidfd is not None:
+            holding.process = ProcessWatch(self._loop, pidfd, lambda: self._lost_process(holding))
+        return pidfd is not None
 
     # -- leases ------------------------------------------------------------------------------------------
 
     def add(self, lease: Lease, claim: Claim, process: ProcessWatch) -> Holding:
-        """A lease that is granted now, to the ``process`` that asked. Its watch is taken over."""
+        """A lease that is granted now. Takes ownership of the watch of the ``process`` that asked."""
         if lease.job in self._over:
             self.finish()
-        self.book.add(lease, claim)
+        self.files.add(lease, claim)
         holding = self.holdings[lease.job] = Holding(lease, claim)
         process.then(lambda: self._lost_process(holding))
         holding.process = process
         return holding
 
     def rewrite(self, holding: Holding, lease: Lease) -> None:
-        """Change what a lease says."""
-        self.book.rewrite(lease)
+        self.files.rewrite(lease)
         holding.lease = lease
 
     def note_held(self, holding: Holding) -> None:
@@ -185,7 +163,7 @@ class Register:
             holding.process.close()
             holding.process = None
         try:
-            self.book.claim(holding.claim)
+            self.files.claim(holding.claim)
         except Exception as error:
             self._warn(f"{holding.lease.job}: {error}")
 
@@ -194,11 +172,15 @@ class Register:
         return holding.scope is not None or self._watch_scope(holding)
 
     def _watch_scope(self, holding: Holding) -> bool:
-        holding.scope = watch_scope(self._loop, holding.lease.cgroup, lambda: self._lost_scope(holding))
+        holding.scope = watch_cgroup(self._loop, holding.lease.cgroup, lambda: self._lost_scope(holding))
         return holding.scope is not None
 
-    def _watch_process(self, holding: Holding, pidfd: int) -> None:
-        holding.process = ProcessWatch(self._loop, pidfd, lambda: self._lost_process(holding))
+    def _watch_if_populated(self, holding: Holding) -> bool:
+        """Watch its scope if somebody is in it; whether somebody is."""
+        is_in = bool(holding.lease.cgroup) and self._watch_scope(holding)
+        if is_in and not holding.claim.held:
+            self.note_held(holding)
+        return is_in
 
     def _lost_scope(self, holding: Holding) -> None:
         holding.scope = None
@@ -216,10 +198,7 @@ class Register:
         """
         if holding.is_starting or holding.scope is not None:
             return
-        if holding.lease.cgroup and self._watch_scope(holding):
-            if not holding.claim.held:
-                self.note_held(holding)
-        elif holding.process is None:
+        if not self._watch_if_populated(holding) and holding.process is None:
             self._is_over(holding)
 
     def release(self, holding: Holding) -> None:
@@ -250,17 +229,16 @@ class Register:
         if self._over:
             self._book_ended()
             for job in self._over:
-                self.book.drop(job)
+                self.files.drop(job)
             self._over.clear()
 
     def inside_of(self, pid: int, uid: int) -> tuple[Lease, ...]:
         """The user's leases in whose scopes a process runs, outermost first."""
         here = f"{cgroup.of(pid)}/"
         found = [
-            each.lease
-            for each in self.holdings.values()
-            if each.lease.uid == uid and each.lease.cgroup and here.startswith(f"{each.lease.cgroup}/")
-        ]
+            lease for lease in self.listed
+            if lease.uid == uid and lease.cgroup and here.startswith(f"{lease.cgroup}/")
+        ]  # fmt: skip
         return tuple(sorted(found, key=lambda lease: lease.since_s))
 
     def around(self, holding: Holding) -> list[Holding]:
@@ -278,15 +256,14 @@ class Register:
     # -- tickets -----------------------------------------------------------------------------------------
 
     def watch_waiter(self, waiter: Waiter, pidfd: int) -> None:
-        """Have the ticket leave with its process, of ``pidfd``, which is taken over."""
+        """Remove the ticket when its process exits. Takes ownership of ``pidfd``."""
         if waiter.process is not None:
             waiter.process.close()
         waiter.process = ProcessWatch(self._loop, pidfd, lambda: self.leave(waiter))
 
     def write_ticket(self, waiter: Waiter) -> None:
-        """Write down a request that has to wait."""
         if not waiter.is_written:
-            self.book.add_ticket(waiter.ticket)
+            self.files.add_ticket(waiter.ticket)
             waiter.is_written = True
 
     def move(self, tickets: Iterable[Ticket]) -> None:
@@ -294,15 +271,14 @@ class Register:
         for ticket in tickets:
             waiter = self.waiters[ticket.job]
             if waiter.is_written:
-                self.book.add_ticket(ticket)
+                self.files.add_ticket(ticket)
             waiter.ticket = ticket
 
     def leave(self, waiter: Waiter) -> None:
-        """It waits no more."""
         job = waiter.ticket.job
         waiter.close()
         if self.waiters.get(job) is waiter:
             del self.waiters[job]
             if waiter.is_written:
-                self.book.drop_ticket(job)
+                self.files.drop_ticket(job)
             self._changed()

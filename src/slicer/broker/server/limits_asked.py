@@ -1,26 +1,22 @@
-"""What systemd is told of a job's scope: what its owner may ask for, and what the administrator adds."""
+"""The properties of a job's scope: those its owner may ask for, and those the administrator adds."""
 
 from __future__ import annotations
 
 import errno
 import os
+from collections.abc import Iterable
 
+from slicer.broker.protocol.messages import Set, Start
 from slicer.broker.rules import limits
+from slicer.broker.server.deciding import Decider
+from slicer.broker.server.leases import Holding, Leases
+from slicer.broker.server.policy_state import PolicyState
 from slicer.config.properties import FENCE_DIRECTIVES
 from slicer.errors import RefusedError
 from slicer.gpu import device_nodes, driver_cap, fence, has_nvidia
 from slicer.kernel import proc
+from slicer.model import Host, Property
 from slicer.record import record
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from slicer.broker.protocol.messages import Set, Start
-    from slicer.broker.server.deciding import Decider
-    from slicer.broker.server.register import Holding, Register
-    from slicer.broker.server.rulebook import Rulebook
-    from slicer.model import Host, Property
 
 _CONTAINER = "/run/systemd/container"  # which container that is; systemd writes it
 # Nodes that root may open, to no effect, and that the broker's own device rules do not allow.
@@ -29,7 +25,7 @@ _LEAST_S = 1.0  # of a time limit: 0 would be none
 
 
 @record
-class Wish:
+class ScopeLimits:
     """The properties of a scope, and what is told of them."""
 
     properties: tuple[Property, ...]
@@ -38,17 +34,17 @@ class Wish:
     has_cap: bool  # the driver is to keep the share of its GPUs
 
 
-class Wishes:
+class LimitsAsked:
     """Checks what callers ask for, by the administrator's word."""
 
-    def __init__(self, register: Register, rulebook: Rulebook, decider: Decider, host: Host) -> None:
-        self._register = register
-        self._rulebook = rulebook
+    def __init__(self, leases: Leases, policy_state: PolicyState, decider: Decider, host: Host) -> None:
+        self._leases = leases
+        self._policy_state = policy_state
         self._decider = decider
         self._host = host
 
-    def of(self, asked: Start, holding: Holding) -> Wish:
-        """What the scope of a lease gets. Raises RefusedError."""
+    def of(self, asked: Start, holding: Holding) -> ScopeLimits:
+        """The limits of a lease's scope. Raises RefusedError."""
         lease = holding.lease
         wanted = limits.checked(asked.limits, self._host, is_roots=lease.uid == 0)
         wanted = limits.held_at_most(wanted, self._left_s(holding))
@@ -56,18 +52,18 @@ class Wishes:
         fenced = () if has_own_rules else self._fence(asked, holding)
         found = (*wanted, *fenced)
         is_fenced = bool(fenced) and filters_devices()
-        return Wish(found, tuple(each.name for each in found), is_fenced, asked.share_cap)
+        return ScopeLimits(found, tuple(each.name for each in found), is_fenced, asked.share_cap)
 
     def _left_s(self, holding: Holding) -> float | None:
         """How long the job may go on: it holds what it came out of, too. None: there is no limit."""
         ends = [
-            end_s for each in (holding, *self._register.around(holding))
-            if (end_s := self._rulebook.hold_until_s(each)) is not None
+            end_s for each in (holding, *self._leases.around(holding))
+            if (end_s := self._policy_state.hold_until_s(each)) is not None
         ]  # fmt: skip
         return max(_LEAST_S, min(ends) - proc.now_s()) if ends else None
 
     def changes(self, asked: Set, uid: int) -> tuple[Property, ...]:
-        """What a user may change of a scope that stands. Raises RefusedError."""
+        """A user's changes of a scope that stands. Raises RefusedError."""
         return limits.changes(asked.limits, self._host, is_roots=uid == 0)
 
     def _fence(self, asked: Start, holding: Holding) -> tuple[Property, ...]:
@@ -78,7 +74,9 @@ class Wishes:
         if word == "on" and not filters_devices():
             message = "no job without the device fence, and systemd can filter no devices here (a container?)"
             raise RefusedError(message, where="fence")
-        minors = self._minors(holding)
+        if uuids := self._gpus(holding):
+            self._decider.observer.open()
+        minors = fence.minors_of(uuids, self._decider.observer.gpus)
         if minors is None:
             if word == "on":
                 raise RefusedError("the driver does not say which device node is whose", where="fence")
@@ -90,10 +88,10 @@ class Wishes:
 
         Root is the administrator: of its own jobs the profile's words count as they are.
         """
-        policy = self._rulebook.policy
+        policy = self._policy_state.policy
         if holding.lease.uid == 0 and asked.fence:
             return asked.fence, (*policy.devices, *asked.devices)
-        profile = self._rulebook.configuration.profile(holding.lease.profile)
+        profile = self._policy_state.configuration.profile(holding.lease.profile)
         says = profile is not None and profile.sources.get("fence", "default") != "default"
         said = profile.fence if profile is not None and says else None
         word = fence.brokered(policy.fence, said, asks=asked.fence == "on")
@@ -101,20 +99,13 @@ class Wishes:
 
     def _gpus(self, holding: Holding) -> set[str]:
         """Its GPUs, and those of the jobs around it."""
-        all_of_them = (holding, *self._register.around(holding))
+        all_of_them = (holding, *self._leases.around(holding))
         return {uuid for each in all_of_them for uuid in each.lease.gpus}
 
-    def _minors(self, holding: Holding) -> tuple[int, ...] | None:
-        """The numbers of the nodes of its GPUs, and of those of the jobs around it; None: some have none."""
-        uuids = self._gpus(holding)
-        if uuids:
-            self._decider.observer.open()
-        return fence.minors_of(uuids, self._decider.observer.gpus)
-
-    def driver_cap(self, holding: Holding, wish: Wish) -> str:
-        """Have the driver hold the scope to its share of its GPUs. Returns why it does not; "": it does."""
+    def driver_cap(self, holding: Holding, is_asked: bool) -> str:
+        """Ask the driver to hold the scope to its share of its GPUs. Returns why it does not; "": it does."""
         lease = holding.lease
-        if not wish.has_cap:
+        if not is_asked:
             return "it was not asked to"
         if lease.vram_mib is None:
             return "the job has no share of a GPU"
