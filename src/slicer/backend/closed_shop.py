@@ -9,12 +9,10 @@ Not closed are other services, containers among them: who may start those is the
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from slicer.backend.unit_files import SYSTEM_UNITS, Action
 from slicer.kernel import on_host
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterable
 
 NAME = "50-slicer-closed-shop.conf"
 SLICE = "user.slice"

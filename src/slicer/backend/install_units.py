@@ -10,12 +10,15 @@ import contextlib
 import os
 import shutil
 import subprocess
+from collections.abc import Callable, Mapping
+from typing import Any
 
 from slicer.backend import broker_units, closed_shop, has_systemd, slice_limits
 from slicer.backend.closed_shop_look import has_unit
 from slicer.backend.unit_files import (
     Action,
     Done,
+    State,
     failed,
     install,
     is_ours,
@@ -35,14 +38,9 @@ from slicer.record import record, replace
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-    from typing import Any
-
-    from slicer.backend.unit_files import State
     from slicer.config.slices import Limits
 
-    Runner = Callable[[tuple[str, ...]], "Ran"]
-
+Runner = Callable[[tuple[str, ...]], "Ran"]
 _PREFIX = "/usr/local"
 _PACKAGED = "/usr"  # the prefix of distributions' packages
 _NIXOS = "/etc/NIXOS"

@@ -12,12 +12,9 @@ import os
 
 from slicer.backend.broker_units import is_plain
 from slicer.backend.unit_files import Action, read
+from slicer.config.serve import Server
 from slicer.errors import SlicerError
 from slicer.record import record
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from slicer.config.serve import Server
 
 PREFIX = "slicer-serve-"
 _UNIX = "unix:"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import sys
+from collections.abc import Callable, Mapping
 
 from slicer.doctor import looks
 from slicer.doctor.checks import broker as check_broker
@@ -23,15 +24,9 @@ from slicer.doctor.facts import systemd as systemd_facts
 from slicer.doctor.facts import wraps as wrap_facts
 from slicer.doctor.glance import report
 from slicer.doctor.kinds import finding
-from slicer.doctor.model import Report, Verdict, Who
+from slicer.doctor.looks import Look
+from slicer.doctor.model import Area, Finding, Report, Verdict, Who
 from slicer.doctor.taken import Taken, who_is
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
-    from slicer.doctor.looks import Look
-    from slicer.doctor.model import Area, Finding
 
 DEADLINE_S = 8.0  # a driver that is not kept initialised takes seconds for its first answer
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+
 from slicer.doctor import looks
 from slicer.doctor.checks import environment as check_environment
 from slicer.doctor.checks import limits as check_limits
@@ -10,14 +12,8 @@ from slicer.doctor.checks import systemd as check_systemd
 from slicer.doctor.facts import configuration, disks, kernel, session, state
 from slicer.doctor.facts import environment as environment_facts
 from slicer.doctor.facts import systemd as systemd_facts
-from slicer.doctor.model import AREAS, Report
+from slicer.doctor.model import AREAS, Acting, Area, Report, Verdict, Who
 from slicer.doctor.taken import Taken, who_is
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
-    from slicer.doctor.model import Acting, Area, Verdict, Who
 
 _FOR_LIMITS = ("configuration", "systemd", "disks")
 

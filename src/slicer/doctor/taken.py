@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from slicer.backend import broker_socket
 from slicer.doctor.kinds import finding
-from slicer.doctor.model import AREAS, Verdict, Who
+from slicer.doctor.looks import Look
+from slicer.doctor.model import AREAS, Area, Finding, Verdict, Who
 from slicer.kernel.users import user_name
 from slicer.model import manager_of
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from typing import Any
-
-    from slicer.doctor.looks import Look
-    from slicer.doctor.model import Area, Finding
 
 
 def who_is(uid: int, environ: Mapping[str, str], *, is_sudoer: bool, is_nixos: bool = False) -> Who:

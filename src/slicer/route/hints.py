@@ -9,15 +9,12 @@ from collections import Counter
 from collections.abc import Sequence
 
 from slicer.config import metrics
+from slicer.config.routes import Destination, Route
+from slicer.outcome.decisions import PastDecision
 from slicer.record import record
 from slicer.route import route_config, stats
 from slicer.route.suggestion import Suggestion, bounding_probe, points_of, without_ooms
 from slicer.text import counted
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from slicer.config.routes import Destination, Route
-    from slicer.outcome.decisions import PastDecision
 
 _FEWEST = 3  # inputs: fewer are chance
 _OOM_SHARE = 0.01  # of the GPU's jobs

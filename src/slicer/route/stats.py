@@ -10,15 +10,10 @@ import math
 import statistics
 from collections.abc import Iterable, Sequence
 
+from slicer.outcome.decisions import DecisionRow, PastDecision
 from slicer.record import record
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from slicer.config.routes import Mode
-    from slicer.outcome.decisions import DecisionRow, PastDecision
-
-    InputKey = tuple[object, ...]
-
+InputKey = tuple[object, ...]
 ENOUGH_JOBS = 10  # that ended well: of fewer nothing is told
 _NAMELESS = ("", "-")  # inputs that only their metrics tell apart
 _REFUSED = ("blocked", "too-large", "probe-error")
@@ -147,7 +142,7 @@ def _of(past: Iterable[PastDecision], result: str) -> list[PastDecision]:
     return [each for each in past if each.row.result == result]
 
 
-def _started(past: Iterable[PastDecision], mode: Mode) -> list[PastDecision]:
+def _started(past: Iterable[PastDecision], mode: str) -> list[PastDecision]:
     return [each for each in past if each.row.result == "started" and each.row.mode == mode]
 
 

@@ -4,22 +4,16 @@ from __future__ import annotations
 
 import errno
 import os
+from collections.abc import Callable
 
 from slicer import faults
 from slicer.errors import SlicerError
 from slicer.record import replace
-from slicer.state.directory import write_all
+from slicer.state.directory import Directory, write_all
 from slicer.wrap import dpkg, shim
-from slicer.wrap.model import WrapError
+from slicer.wrap.model import Plan, Step, Wrap, WrapError
 from slicer.wrap.planning import shim_mode
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from slicer.state.directory import Directory
-    from slicer.wrap.model import Plan, Step, Wrap
-    from slicer.wrap.records import Book
+from slicer.wrap.records import Book
 
 _DRAFT = ".slicer-wrap-"
 _DRAFT_NAME = 200  # bytes of the program's name in that of the draft

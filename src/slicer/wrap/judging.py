@@ -10,11 +10,7 @@ import shlex
 
 from slicer.record import record
 from slicer.wrap import shim
-from slicer.wrap.model import Problem, Wrap
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from slicer.wrap.model import Diversion, ProblemId, Seen, Situation, Step
+from slicer.wrap.model import Diversion, Problem, ProblemId, Seen, Situation, Step, Wrap
 
 
 @record

@@ -7,6 +7,7 @@ import os
 import shutil
 import stat
 import sys
+from collections.abc import Iterator
 
 from slicer.kernel.users import is_private_group
 from slicer.state.directory import LEDGER, Directory
@@ -17,18 +18,14 @@ from slicer.wrap.model import (
     STORES,
     SUFFIX,
     Ancestor,
+    Diversion,
     Seen,
+    SeenKind,
     Site,
     Tool,
     WrapError,
     WrapRefused,
 )
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from slicer.wrap.model import Diversion, SeenKind
 
 _WAY = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC  # which needs no right to list it
 _OPEN = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC

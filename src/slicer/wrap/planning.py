@@ -4,22 +4,28 @@ from __future__ import annotations
 
 import shlex
 import stat
+from collections.abc import Iterator
+from typing import Literal
 
+from slicer.errors import SlicerError
 from slicer.record import record, replace
 from slicer.wrap import judging, shim
-from slicer.wrap.model import STORES, SUFFIX, Plan, Wrap, WrapError, WrapRefused
+from slicer.wrap.judging import Sight
+from slicer.wrap.model import (
+    STORES,
+    SUFFIX,
+    Ancestor,
+    Plan,
+    Seen,
+    Site,
+    Step,
+    Tool,
+    Wrap,
+    WrapError,
+    WrapRefused,
+)
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from typing import Literal
-
-    from slicer.errors import SlicerError
-    from slicer.wrap.judging import Sight
-    from slicer.wrap.model import Ancestor, Seen, Site, Step, Tool
-
-    Keep = Literal["new", "real"]
-
+Keep = Literal["new", "real"]
 _ALTERNATIVES = "/etc/alternatives/"
 _OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 _NAME_MAX = 255

@@ -10,16 +10,13 @@ import contextlib
 import hashlib
 import os
 import time
+from collections.abc import Iterator, Mapping
 
 from slicer.errors import StateError
 from slicer.outcome import history
 from slicer.state import statefile
 from slicer.state.directory import Directory, Rules, failed, open_or_make, try_lock
 from slicer.wrap.model import INTENTS, SUFFIX, Wrap
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
 
 _FOLDER = "wraps"
 _MOST_BYTES = 1 << 16

@@ -6,21 +6,15 @@ import contextlib
 import os
 import shutil
 import time
+from collections.abc import Collection, Iterable, Iterator, Mapping
 
 from slicer.errors import SlicerError
 from slicer.record import record
 from slicer.state.directory import Directory
 from slicer.wrap import acting, dpkg, judging, look, planning, records
 from slicer.wrap.judging import Sight
-from slicer.wrap.model import ABSENT, Plan, Status, WrapRefused
-from slicer.wrap.planning import Request
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Mapping
-
-    from slicer.wrap.model import Diversion, Wrap
-    from slicer.wrap.planning import Keep
+from slicer.wrap.model import ABSENT, Diversion, Plan, Status, Wrap, WrapRefused
+from slicer.wrap.planning import Keep, Request
 
 
 @record

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from slicer.broker import DIRECTORY
+from slicer.doctor.facts.broker import BrokerFacts
 from slicer.doctor.kinds import finding
-from slicer.doctor.model import Verdict
+from slicer.doctor.model import Finding, Verdict, Who
 from slicer.text import counted, visible
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from slicer.doctor.facts.broker import BrokerFacts
-    from slicer.doctor.model import Finding, Who
 
 _SOCKET = "slicer-broker.socket"
 _POLICY = "/etc/slicer/policy.toml"

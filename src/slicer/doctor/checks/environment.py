@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
+from slicer.doctor.facts.environment import EnvironmentFacts
+from slicer.doctor.facts.others import OthersFacts
 from slicer.doctor.kinds import finding
-from slicer.doctor.model import Verdict
+from slicer.doctor.model import Finding, Verdict
 from slicer.text import quote
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from slicer.doctor.facts.environment import EnvironmentFacts
-    from slicer.doctor.facts.others import OthersFacts
-    from slicer.doctor.model import Finding
 
 
 def environment(facts: EnvironmentFacts) -> Verdict:

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
+from slicer.doctor.facts.broker import BrokerFacts
+from slicer.doctor.facts.fence import FenceFacts
+from slicer.doctor.facts.gpus import DeviceFacts
+from slicer.doctor.facts.systemd import SystemdFacts
 from slicer.doctor.kinds import finding
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from slicer.doctor.facts.broker import BrokerFacts
-    from slicer.doctor.facts.fence import FenceFacts
-    from slicer.doctor.facts.gpus import DeviceFacts
-    from slicer.doctor.facts.systemd import SystemdFacts
-    from slicer.doctor.model import Finding, Who
+from slicer.doctor.model import Finding, Who
 
 
 def fence(

@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from slicer.doctor.checks import servers
+from slicer.doctor.facts.gpus import DeviceFacts, DriverFacts, GpuUser
 from slicer.doctor.kinds import finding
-from slicer.doctor.model import Verdict
+from slicer.doctor.model import Finding, Verdict, Who
+from slicer.gpu.nvml import GpuDetails
 from slicer.quantity import format_mib
 from slicer.text import counted, quote
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from slicer.doctor.facts.gpus import DeviceFacts, DriverFacts, GpuUser
-    from slicer.doctor.model import Finding, Who
-    from slicer.gpu.nvml import GpuDetails
-
-    Fact = tuple[str, str]
-
+Fact = tuple[str, str]
 _OLDEST_LIBRARY = (12, 535)
 _MENDS = {
     "no-library": "# install NVIDIA's driver",

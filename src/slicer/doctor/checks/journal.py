@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
+from slicer.doctor.facts.journal import JournalFacts
+from slicer.doctor.facts.systemd import SystemdFacts
+from slicer.doctor.facts.units import UnitFacts, UnitFile
 from slicer.doctor.kinds import finding
-from slicer.doctor.model import Verdict
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from slicer.doctor.facts.journal import JournalFacts
-    from slicer.doctor.facts.systemd import SystemdFacts
-    from slicer.doctor.facts.units import UnitFacts, UnitFile
-    from slicer.doctor.model import Finding, Who
+from slicer.doctor.model import Finding, Verdict, Who
 
 _LIMITS = ".slice.d/"  # drop-ins with what the configuration says of slices
 _OF_SYSTEMD = "/systemd/"

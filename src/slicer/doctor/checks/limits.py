@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from slicer.backend.acting import acting
 from slicer.config.properties import controller
+from slicer.doctor.facts.configuration import ConfigurationFacts
+from slicer.doctor.facts.disks import DiskFacts
+from slicer.doctor.facts.systemd import SystemdFacts
 from slicer.doctor.kinds import finding
-from slicer.doctor.model import Acting, Verdict
+from slicer.doctor.model import Acting, Finding, Verdict, Who
 from slicer.text import quote
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from slicer.doctor.facts.configuration import ConfigurationFacts
-    from slicer.doctor.facts.disks import DiskFacts
-    from slicer.doctor.facts.systemd import SystemdFacts
-    from slicer.doctor.model import Finding, Who
 
 _NOT_GIVEN = ("io", "cpuset")  # to user managers, by systemd's own user@.service
 _IO_WEIGHTS = ("IOWeight", "IODeviceWeight")

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
+from slicer.doctor.facts.gpus import GpuUser
 from slicer.doctor.kinds import finding
+from slicer.doctor.model import Finding, Who
 from slicer.quantity import format_mib
 from slicer.record import record
 from slicer.text import quote
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from slicer.doctor.facts.gpus import GpuUser
-    from slicer.doctor.model import Finding, Who
 
 
 @record

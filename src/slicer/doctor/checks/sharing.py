@@ -5,16 +5,13 @@ Findings are for those who share: a profile has ``share``, or a job of the histo
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
+from slicer.doctor.facts.configuration import ProfileFacts
+from slicer.doctor.facts.gpus import DriverFacts
+from slicer.doctor.facts.sharing import SharingFacts
 from slicer.doctor.kinds import finding
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from slicer.doctor.facts.configuration import ProfileFacts
-    from slicer.doctor.facts.gpus import DriverFacts
-    from slicer.doctor.facts.sharing import SharingFacts
-    from slicer.doctor.model import Finding, Who
+from slicer.doctor.model import Finding, Who
 
 _QUIT = "echo quit | nvidia-cuda-mps-control"
 _ENABLE = "echo +dmem > /sys/fs/cgroup{}/cgroup.subtree_control"

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
+from slicer.doctor.facts.state import Place, StateFacts
 from slicer.doctor.kinds import finding
-from slicer.doctor.model import Verdict
+from slicer.doctor.model import Finding, Verdict, Who
 from slicer.quantity import format_size
 from slicer.text import quote
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from slicer.doctor.facts.state import Place, StateFacts
-    from slicer.doctor.model import Finding, Who
 
 _IN_MEMORY = ("tmpfs", "ramfs", "")
 _LEDGER_NEEDS_BYTES = 1 << 20

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
+from slicer.doctor.facts.kernel import KernelFacts
+from slicer.doctor.facts.session import SessionFacts
+from slicer.doctor.facts.systemd import SystemdFacts
 from slicer.doctor.kinds import finding
-from slicer.doctor.model import Verdict
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from slicer.doctor.facts.kernel import KernelFacts
-    from slicer.doctor.facts.session import SessionFacts
-    from slicer.doctor.facts.systemd import SystemdFacts
-    from slicer.doctor.model import Finding, Who
+from slicer.doctor.model import Finding, Verdict, Who
 
 _TESTED = 252
 _STOPS_LINGERING = ((255, 0), (256, 2))  # systemd#43361: from, to

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
+from slicer.doctor.facts.wraps import WrapFacts
 from slicer.doctor.kinds import finding
-from slicer.doctor.model import Verdict
+from slicer.doctor.model import Finding, Verdict
 from slicer.text import counted, visible
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from slicer.doctor.facts.wraps import WrapFacts
-    from slicer.doctor.model import Finding
-    from slicer.wrap.model import ProblemId
+from slicer.wrap.model import ProblemId
 
 # Calls fail; with all else that is wrong they may go past the route.
 _BROKEN: tuple[ProblemId, ...] = ("program-gone", "slicer-gone", "no-route", "shim-gone")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
+from collections.abc import Mapping
 
 from slicer.backend import BROKER_ENABLED
 from slicer.backend.broker_left import why_absent
@@ -15,10 +16,6 @@ from slicer.broker.server import policy_file
 from slicer.doctor.facts.files import lstat, masks_in
 from slicer.errors import ConfigError
 from slicer.record import record
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 _UNIT, _SERVICE = "slicer-broker.socket", "slicer-broker.service"
 _MASKS = ("/etc/systemd/system", "/run/systemd/system")

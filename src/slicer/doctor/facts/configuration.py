@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 
 from slicer.config import profiles, serve
 from slicer.config.build import builtin_profiles
+from slicer.config.profiles import Config
 from slicer.errors import SlicerError
 from slicer.model import CPU
 from slicer.record import record
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from slicer.config.profiles import Config
 
 
 @record

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Iterator, Mapping
 
 from slicer.record import record
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
 
 # Variables that change what slicer does, and that somebody may have left in a shell's start-up file.
 WATCHED = (

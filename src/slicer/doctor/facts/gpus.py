@@ -7,13 +7,10 @@ import stat
 
 from slicer.doctor.facts.files import kernel_text, lstat, names_in
 from slicer.errors import GpuError, NoGpu
+from slicer.gpu.nvml import GpuDetails, Nvml
 from slicer.kernel import proc
 from slicer.kernel.users import group_name
 from slicer.record import record
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from slicer.gpu.nvml import GpuDetails, Nvml
 
 _NVIDIA = "0x10de"
 _AMD = "0x1002"

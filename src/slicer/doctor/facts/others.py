@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
+from collections.abc import Mapping
 
 from slicer.config import profiles
 from slicer.doctor.facts.files import kernel_text, lstat
@@ -11,9 +12,6 @@ from slicer.errors import SlicerError
 from slicer.ledger.plain_lock import PlainLock
 from slicer.record import record
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 @record
 class OthersFacts:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import os
 import stat
+from collections.abc import Mapping
 
 from slicer.doctor.facts.files import lstat, trusted_bytes
 from slicer.errors import SlicerError
@@ -12,10 +13,6 @@ from slicer.kernel import cgroup
 from slicer.outcome import history
 from slicer.record import record
 from slicer.share.program import library_path
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 _MPS = "CUDA_MPS_PIPE_DIRECTORY"
 _MPS_PIPES = "/tmp/nvidia-mps"  # where CUDA looks for the daemon without that variable

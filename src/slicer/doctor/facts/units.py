@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
+from typing import Any
 
 from slicer.backend import broker_units, install_units
+from slicer.backend.install_units import Plan
 from slicer.doctor.facts.files import masks_in
 from slicer.errors import SlicerError
 from slicer.record import record
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from typing import Any
-
-    from slicer.backend.install_units import Plan
 
 _DELEGATION = "/user@.service.d/"
 _SLICES = ("gpu.slice", "cpu.slice")

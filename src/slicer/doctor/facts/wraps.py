@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from slicer.config import profiles, routes
 from slicer.errors import SlicerError
 from slicer.record import record
 from slicer.wrap import wrapping
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from slicer.wrap.model import Status
+from slicer.wrap.model import Status
 
 
 @record
