@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from slicer.backend.acting import acting
 from slicer.config.properties import controller
 from slicer.doctor.facts.configuration import ConfigurationFacts
-from slicer.doctor.facts.disks import DiskFacts
+from slicer.doctor.facts.host import DiskFacts
 from slicer.doctor.facts.systemd import SystemdFacts
 from slicer.doctor.kinds import finding
 from slicer.doctor.model import Acting, Finding, Verdict, Who

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from slicer.doctor.facts.kernel import KernelFacts
-from slicer.doctor.facts.session import SessionFacts
+from slicer.doctor.facts.host import KernelFacts, SessionFacts
 from slicer.doctor.facts.systemd import SystemdFacts
 from slicer.doctor.kinds import finding
 from slicer.doctor.model import Finding, Verdict, Who

@@ -7,7 +7,7 @@ import stat
 from collections.abc import Mapping
 
 from slicer.doctor.facts.files import lstat
-from slicer.doctor.facts.mounts import Mount, holding, mounts
+from slicer.doctor.facts.host import Mount, holding, mounts
 from slicer.errors import SlicerError
 from slicer.kernel.open_files import flock_holder
 from slicer.kernel.proc import is_stopped
