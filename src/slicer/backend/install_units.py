@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from slicer.backend import broker_units, closed_shop, has_systemd, slice_limits
-from slicer.backend.closed_shop_look import has_unit
+from slicer.backend.closed_shop import has_unit
 from slicer.backend.unit_files import (
     Action,
     Done,
@@ -237,8 +237,8 @@ def _limits(limits: Limits, top: str, *, user: bool) -> list[Action]:
 
 def closed_plan(*, only_there: bool = False) -> Plan:
     """What makes a closed shop. ``only_there``: of its files those that are there by now."""
-    orderlies = (unit for unit in closed_shop.ORDERLIES if only_there or has_unit(unit))
-    made = closed_shop.actions((closed_shop.SLICE, *orderlies))
+    job_runners = (unit for unit in closed_shop.JOB_RUNNERS if only_there or has_unit(unit))
+    made = closed_shop.actions((closed_shop.SLICE, *job_runners))
     if only_there:
         made = tuple(action for action in made if os.path.lexists(action.destination))
     return Plan(made, (), closed_shop.COMMANDS if made else (), user=False)

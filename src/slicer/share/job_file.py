@@ -17,14 +17,14 @@ import struct
 from slicer import faults
 from slicer.errors import StateError
 from slicer.share import layout
-from slicer.share.order import FOLDER
+from slicer.share.environment import FOLDER
 from slicer.state.directory import Directory, failed, try_lock, write_all
 from slicer.state.statefile import is_job_id
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from slicer.share.environment import ShareOrder
     from slicer.share.layout import JobFileText
-    from slicer.share.order import ShareOrder
     from slicer.state.statedir import StateDir
 
 _MIB = 1 << 20

@@ -8,8 +8,7 @@ from slicer.text import counted
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from slicer.model import Sharing
-    from slicer.share.arena import Turn
-    from slicer.share.standing import SharingNow
+    from slicer.share.arena import SharingNow, Turn
 
 _WANTS = {"lock": "lock", "cap": "cap", "both": "lock and cap"}
 _TROUBLES = {

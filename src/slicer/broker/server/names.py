@@ -11,14 +11,14 @@ import select
 import signal
 import time
 
-from slicer.kernel.file_id import file_id
+from slicer.kernel.open_files import file_id
 from slicer.record import record
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from slicer.kernel.file_id import FileId
+    from slicer.kernel.open_files import FileId
 
 
 _MAX_BYTES = 1 << 23

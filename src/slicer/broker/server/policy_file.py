@@ -9,7 +9,7 @@ from slicer.broker.rules.policy_text import names_in, read, resolve
 from slicer.broker.server.names import Names
 from slicer.config.files import MAX_BYTES, read_system_file
 from slicer.errors import ConfigError, StateError
-from slicer.kernel.file_id import file_id
+from slicer.kernel.open_files import file_id
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

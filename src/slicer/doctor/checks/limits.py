@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from slicer.backend.acting import acting
+from slicer.backend.scopes import acting
 from slicer.config.properties import controller
 from slicer.doctor.facts.configuration import ConfigurationFacts
 from slicer.doctor.facts.host import DiskFacts

@@ -12,8 +12,8 @@ import stat
 from collections.abc import Mapping
 
 from slicer.backend import closed_shop
-from slicer.backend.acting import filters_devices
-from slicer.backend.closed_shop_look import has_unit
+from slicer.backend.closed_shop import has_unit
+from slicer.backend.scopes import filters_devices
 from slicer.doctor.facts.files import kernel_text, lstat, names_in, trusted_bytes, trusted_text
 from slicer.errors import GpuError, NoGpu, SlicerError
 from slicer.gpu.nvml import GpuDetails, Nvml
@@ -211,7 +211,7 @@ class FenceFacts:
 
 def gather_fence(uid: int) -> FenceFacts:
     """Looks at files, and at cgroups; opens the driver's control device."""
-    closed = {unit: drop_in(_FOLDERS, unit) for unit in (closed_shop.SLICE, *closed_shop.ORDERLIES)}
+    closed = {unit: drop_in(_FOLDERS, unit) for unit in (closed_shop.SLICE, *closed_shop.JOB_RUNNERS)}
     found = closed.pop(closed_shop.SLICE)
     left_open = [unit for unit, path in closed.items() if not path and has_unit(unit)] if found else []
     if not found and any(closed.values()):

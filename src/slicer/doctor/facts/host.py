@@ -6,7 +6,7 @@ import os
 import re
 import socket
 
-from slicer.backend import acting
+from slicer.backend import scopes
 from slicer.doctor.facts.files import kernel_text, names_in, setting
 from slicer.errors import StateError
 from slicer.kernel import cgroup
@@ -153,9 +153,9 @@ def gather_disks() -> DiskFacts:
     found = (_disk(name) for name in names_in("/sys/block"))
     return DiskFacts(
         disks=tuple(disk for disk in found if disk is not None),
-        weighs=acting.io_is_weighed(),
+        weighs=scopes.io_is_weighed(),
         has_io_cost="io.cost.qos" in names_in(cgroup.path_of("")),
-        oomd_runs=acting.oomd_runs(),
+        oomd_runs=scopes.oomd_runs(),
     )
 
 
