@@ -113,7 +113,8 @@ def sessions() -> tuple[Session, ...]:
         path = os.path.join(folder, name)
         said = _assignments(path) if os.path.isfile(path) else {}  # beside each lies a FIFO
         if said.get("TYPE") in _GRAPHICAL:
-            user = said.get("USER", "") or _name_of(said.get("UID", ""))
+            uid = said.get("UID", "")
+            user = said.get("USER") or (user_name(int(uid)) if uid.isdecimal() else "unknown")
             found.append(Session(name, user, said["TYPE"], said.get("CLASS") == "greeter"))
     return tuple(found)
 
@@ -155,7 +156,3 @@ def _assignments(path: str) -> dict[str, str]:
     except OSError:
         return {}
     return {key: value for key, equals, value in (line.partition("=") for line in lines) if equals}
-
-
-def _name_of(uid: str) -> str:
-    return user_name(int(uid)) if uid.isdecimal() else "unknown"

@@ -79,11 +79,6 @@ def _text(path: str) -> str:
         return ""  # it is not there: such a kernel, or such a device
 
 
-def _has_scope(pid: int) -> bool:
-    """Whether a process is in the scope of a job, which may be another one that was started in ours."""
-    return any(map(is_job_scope, cgroup.of(pid).split("/")))
-
-
 class ScopeBackend:
     """The part of :class:`slicer.backend.Backend` that looks at the scope's cgroup."""
 
@@ -103,7 +98,9 @@ class ScopeBackend:
         def living() -> list[int]:
             found = dict.fromkeys(cgroup.processes(directory))
             if proc.has_children():
-                found.update(dict.fromkeys(pid for pid in proc.descendants(own) if not _has_scope(pid)))
+                for pid in proc.descendants(own):
+                    if not any(map(is_job_scope, cgroup.of(pid).split("/"))):  # another job may be below us
+                        found[pid] = None
             return [pid for pid in found if pid not in (own, besides)]
 
         return living

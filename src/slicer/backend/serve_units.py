@@ -36,17 +36,15 @@ SystemCallArchitectures=native
 SystemCallFilter=@system-service
 SystemCallErrorNumber=EPERM
 """
+_PROTECTED = "".join(
+    f"Protect{what}=yes\n" for what in ("Clock", "Hostname", "KernelLogs", "KernelModules", "KernelTunables")
+)
 # In the system's manager. (In a user's they would put all users but one out of sight.)
 _INHERITED_OF_SYSTEM = """\
 CapabilityBoundingSet=CAP_CHOWN CAP_DAC_OVERRIDE CAP_FOWNER CAP_IPC_LOCK CAP_KILL CAP_SETGID CAP_SETUID
 CapabilityBoundingSet=CAP_SYS_NICE CAP_SYS_PTRACE
 ProtectSystem=full
-ProtectClock=yes
-ProtectHostname=yes
-ProtectKernelLogs=yes
-ProtectKernelModules=yes
-ProtectKernelTunables=yes
-"""
+""" + _PROTECTED
 # Where nothing is started.
 _ALONE = """\
 UMask=0077
@@ -58,12 +56,7 @@ CapabilityBoundingSet=
 ProtectSystem=full
 ProtectHome=read-only
 PrivateTmp=yes
-ProtectClock=yes
-ProtectHostname=yes
-ProtectKernelLogs=yes
-ProtectKernelModules=yes
-ProtectKernelTunables=yes
-"""
+""" + _PROTECTED
 # Of the proxy's own cgroup.
 _OWN_OF_SYSTEM = """\
 DevicePolicy=closed

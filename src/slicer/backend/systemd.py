@@ -154,18 +154,16 @@ class SystemdBackend(ScopeBackend):
             )
 
     def _start_transient(self, spec: ScopeSpec, pid: int, pidfd: int) -> _SystemdJob:
+        properties = scope_properties(spec)
         try:
-            return self._call_start(spec, ("PIDFDs", "ah", [pidfd]))
+            return self._call_transient(spec.unit, [*properties, ("PIDFDs", "ah", [pidfd])])
         except Exception as error:
             if "PIDFDs" not in message_of(error):
                 raise _refused(spec, error) from error
         try:  # systemd before 255
-            return self._call_start(spec, ("PIDs", "au", [pid]))
+            return self._call_transient(spec.unit, [*properties, ("PIDs", "au", [pid])])
         except Exception as error:
             raise _refused(spec, error) from error
-
-    def _call_start(self, spec: ScopeSpec, process: tuple[str, str, Any]) -> _SystemdJob:
-        return self._call_transient(spec.unit, [*scope_properties(spec), process])
 
     def _call_transient(self, unit: str, properties: list[tuple[str, str, Any]]) -> _SystemdJob:
         arguments: list[tuple[int, Any]] = [
@@ -240,7 +238,8 @@ class SystemdBackend(ScopeBackend):
         try:
             self._bus.call_method(DESTINATION, PATH, MANAGER, b"ThawUnit", [(ord("s"), unit.encode())])
         except Exception as error:
-            if _is_overlapped(error):
+            # Another freeze or thaw of the unit is under way, or came before ours was done.
+            if type(error).__name__ == _BUSY or _ABORTED in message_of(error):
                 return False
             if type(error).__name__ not in (_NO_UNIT, _NOT_ACTIVE):
                 raise BackendError(f"systemd did not thaw {unit}: {message_of(error)}") from error
@@ -351,11 +350,6 @@ def _find_user_bus() -> None:
 
 def user_flag(manager: Manager) -> str:
     return " --user" if manager == "user" else ""
-
-
-def _is_overlapped(error: Exception) -> bool:
-    """Whether somebody else's freeze or thaw of the unit is under way, or came before ours was done."""
-    return type(error).__name__ == _BUSY or _ABORTED in message_of(error)
 
 
 def message_of(error: BaseException) -> str:

@@ -46,10 +46,8 @@ class Taken:
             if name == "systemd" and not why:
                 found.append(finding("systemd-hangs", "no answer over D-Bus in time", "systemctl list-jobs"))
             elif name == area or name not in AREAS:  # else the look's own area says it
-                kind, what = (
-                    ("look-failed", f"{name}: {why}") if why else ("look-hangs", f"the look at: {name}")
-                )
-                found.append(finding(kind, what))
+                failure = finding("look-failed", f"{name}: {why}")
+                found.append(failure if why else finding("look-hangs", f"the look at: {name}"))
         return Verdict(area, "not known", (), tuple(found))
 
 

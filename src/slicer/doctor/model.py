@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, get_args
 
 from slicer.record import record
 
@@ -17,11 +17,8 @@ Area = Literal[
     "systemd", "kernel", "session", "limits", "gpus", "state", "broker", "journal", "units",
     "configuration", "environment", "wraps", "others",
 ]  # fmt: skip
-AREAS: tuple[Area, ...] = (
-    "systemd", "kernel", "session", "limits", "gpus", "state", "broker", "journal", "units",
-    "configuration", "environment", "wraps", "others",
-)  # fmt: skip
-SEVERITIES: tuple[Severity, ...] = ("problem", "warning", "note")
+AREAS: tuple[Area, ...] = get_args(Area)
+SEVERITIES: tuple[Severity, ...] = get_args(Severity)
 
 
 @record

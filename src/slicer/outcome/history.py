@@ -35,7 +35,7 @@ from slicer.record import as_dict
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from _sqlite3 import Connection
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
     from types import ModuleType
     from typing import Any, TypeVar
 
@@ -159,14 +159,12 @@ def _row(outcome: Outcome) -> list[Sql]:
     row: list[Sql] = []
     for column in schema.OUTCOME:
         value = getattr(outcome, column)
-        if column in schema.LISTS:
+        if column in (*schema.LISTS, schema.NUMBERS):
             value = json_array(value)
-        elif column == schema.NUMBERS:
-            value = f"[{', '.join(map(str, value))}]"
         elif column == schema.COUNTS:
-            value = _json_object(value)
+            value = _json({name: value[name] for name in sorted(value)})
         elif column == schema.SHARING:
-            value = None if value is None else _json_record(value)
+            value = None if value is None else _json(as_dict(value))
         elif isinstance(value, str):
             value = encodable(value)
         row.append(value)
@@ -182,24 +180,17 @@ def encodable(text: str) -> str:
 _JSON_ESCAPES = {**{c: f"\\u{c:04x}" for c in (*range(0x20), 0x7F)}, ord('"'): '\\"', ord("\\"): "\\\\"}
 
 
-def json_array(items: tuple[str, ...]) -> str:
-    """A JSON array of strings, without the json module (3 ms). Lone surrogates survive, as ``\\udcff``."""
-    return encodable("[" + ", ".join('"' + item.translate(_JSON_ESCAPES) + '"' for item in items) + "]")
-
-
-def _json_object(counts: dict[str, int]) -> str:
-    """A JSON object of names of slots, which need no escapes, and counts."""
-    return "{" + ", ".join(f'"{name}": {counts[name]}' for name in sorted(counts)) + "}"
-
-
-def _json_record(value: Any) -> str:
-    """A JSON object of a record's fields, without the json module."""
-    return "{" + ", ".join(f'"{name}": {_json(each)}' for name, each in as_dict(value).items()) + "}"
+def json_array(items: Iterable[object]) -> str:
+    """A JSON array, without the json module (3 ms). Lone surrogates survive, as ``\\udcff``."""
+    return f"[{', '.join(map(_json, items))}]"
 
 
 def _json(value: object) -> str:
+    """As JSON. The names in an object are of slots or of fields, which need no escapes."""
     if isinstance(value, tuple):
-        return f"[{', '.join(map(_json, value))}]"
+        return json_array(value)
+    if isinstance(value, dict):
+        return "{" + ", ".join(f'"{name}": {_json(each)}' for name, each in value.items()) + "}"
     if isinstance(value, str):
         return encodable('"' + value.translate(_JSON_ESCAPES) + '"')
     return repr(round(value, 6)) if isinstance(value, float) else str(value)

@@ -44,7 +44,8 @@ def decide(route: Route, input: str, metrics: tuple[Metric, ...]) -> Decision:
 
     ``choices`` are all destinations whose bounds hold, in their order: none if the job is too large for all.
     """
-    choices = tuple(each for each in route.destinations if _takes(each, metrics))
+    measured = tuple(metric.value for metric in metrics)
+    choices = tuple(each for each in route.destinations if takes(each, measured))
     compared = ", ".join(_compared(route, metric, at, choices) for at, metric in enumerate(metrics))
     if not choices:
         names = " and ".join(each.name for each in route.destinations)
@@ -94,9 +95,11 @@ def destination_text(destination: Destination) -> str:
     return f"{destination.name} ({destination.mode})"
 
 
-def _takes(destination: Destination, metrics: tuple[Metric, ...]) -> bool:
-    bounds = zip(destination.up_to, metrics, strict=True)
-    return all(bound is None or metric.value <= bound for bound, metric in bounds)
+def takes(destination: Destination, measured: tuple[float, ...]) -> bool:
+    """Whether all that was measured is within the destination's bounds, one for each probe."""
+    return len(measured) == len(destination.up_to) and all(
+        bound is None or metric <= bound for metric, bound in zip(measured, destination.up_to, strict=True)
+    )
 
 
 def _compared(route: Route, metric: Metric, at: int, choices: tuple[Destination, ...]) -> str:
@@ -106,15 +109,12 @@ def _compared(route: Route, metric: Metric, at: int, choices: tuple[Destination,
         bound for each in route.destinations if (bound := each.up_to[at]) is not None and bound < metric.value
     ]
     beside = held if held is not None else max(passed, default=None)
-    shown = f"{metric.kind} {_text(metric, beside)}"
+    at_least = "at least " * metric.at_least
+    shown = f"{metric.kind} {at_least}{units.text(metric.kind, metric.value, beside=beside)}"
     if beside is None:
         return shown
     sign = "≤" if held is not None else ">"
     return f"{shown} {sign} {units.bound_text(metric.kind, beside)}"
-
-
-def _text(metric: Metric, beside: float | None) -> str:
-    return f"{'at least ' * metric.at_least}{units.text(metric.kind, metric.value, beside=beside)}"
 
 
 _LONGEST_NAME = 200  # as of slicer run --name

@@ -18,7 +18,6 @@ from slicer.wrap.model import (
     STORES,
     SUFFIX,
     Ancestor,
-    Diversion,
     Seen,
     SeenKind,
     Site,
@@ -93,12 +92,8 @@ def site(folder: Directory, way: tuple[Ancestor, ...], path: str, *, asks_dpkg: 
         end=_end(end_path) if bin.kind == "link" else bin, end_path=end_path,
         shimmed=os.path.join(os.path.dirname(path), stem) if is_behind else "",
         owner=dpkg.owner(path) if asks_dpkg and bin.kind != "absent" else NOBODY,
-        diversions=_diversions(path) if asks_dpkg else (),
+        diversions=dpkg.diversions(dpkg.aliases(path)) if asks_dpkg else (),
     )  # fmt: skip
-
-
-def _diversions(path: str) -> tuple[Diversion, ...]:
-    return dpkg.diversions(dpkg.aliases(path))
 
 
 def seen(folder: Directory, name: str) -> Seen:

@@ -30,10 +30,7 @@ Situation = Literal[
     "whole", "outdated", "program-gone", "shim-gone", "gone", "unfinished", "unwrapped", "replaced",
     "unclear", "leaving",
 ]  # fmt: skip
-ProblemId = Literal[
-    "outdated", "program-gone", "shim-gone", "gone", "unfinished", "unwrapped", "replaced", "unclear",
-    "leaving", "slicer-gone", "no-route", "diversion-gone",
-]  # fmt: skip
+ProblemId = Situation | Literal["slicer-gone", "no-route", "diversion-gone"]
 STORES = ("/nix/store/", "/gnu/store/")  # read-only by convention, and checked against their checksums
 SUFFIX = "-real"
 INTENTS: tuple[Intent, ...] = ("install", "restore", "drop")

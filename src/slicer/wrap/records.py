@@ -26,20 +26,12 @@ _NAME = 24  # hex digits of a file's name
 _END = ".wrap"
 _HINT = "make it your own: chown, chmod go-w"
 RULES = Rules(
-    may_be_roots=True,
-    is_sticky_safe=False,
-    is_probed=False,
-    is_closed=False,
-    foreign="belongs to uid {uid}, not to you",
-    writable="can be written to by {others} (mode {mode})",
-    no_directory="is not a directory",
-    no_file="is not a regular file",
-    second_name="has a second name (a hard link)",
-    hint=_HINT,
-    writable_hint="chmod go-w {path}",
-    full_hint="make room there",
-    file_hint="remove it",
-)
+    may_be_roots=True, is_sticky_safe=False, is_probed=False, is_closed=False,
+    foreign="belongs to uid {uid}, not to you", writable="can be written to by {others} (mode {mode})",
+    no_directory="is not a directory", no_file="is not a regular file",
+    second_name="has a second name (a hard link)", hint=_HINT, writable_hint="chmod go-w {path}",
+    full_hint="make room there", file_hint="remove it",
+)  # fmt: skip
 
 
 def folder_of(environ: Mapping[str, str]) -> str:

@@ -59,10 +59,13 @@ class Acting:
             for step in steps:
                 if step == "place" and "link" in taken:
                     self._check_unchanged()
+                do, told = _STEPS[step]
                 try:
-                    _STEPS[step](self)
+                    do(self)
                 except OSError as error:
-                    raise self._failed(step, error) from error
+                    message = f"{told.format(bin=self._bin, real=self._real)}: {error.strerror}"
+                    hint = _HINTS.get(error.errno or 0, "")
+                    raise WrapError(message, where=self._wrap.path, hint=hint) from error
                 taken.append(step)
                 faults.point(f"wrap-{step}")
         except (SlicerError, KeyboardInterrupt):
@@ -75,7 +78,10 @@ class Acting:
             self._folder.remove(self._draft)
             if "divert" in taken:
                 dpkg.undivert(self._wrap.diverted)
-            if "link" in taken and ("divert" not in taken or self._is_one_file()):
+            stat = self._folder.lstat
+            if "link" in taken and (
+                "divert" not in taken or os.path.samestat(stat(self._bin), stat(self._real))
+            ):
                 self._folder.remove(self._real)  # our second name, of whatever was at BIN then
             if "record" in taken:
                 self._book.remove(self._wrap)
@@ -85,23 +91,11 @@ class Acting:
     def _check_unchanged(self) -> None:
         """An upgrade that came in between has put a newer program at BIN, which the shim must not replace."""
         now = self._folder.lstat(self._bin)
-        if (now.st_ino, now.st_size, now.st_mtime_ns) != _identity(self._wrap):
+        wrapped = self._wrap.ino, self._wrap.size, self._wrap.mtime_ns
+        if (now.st_ino, now.st_size, now.st_mtime_ns) != wrapped:
             raise WrapError("was replaced meanwhile", where=self._wrap.path, hint="try again")
 
-    def _is_one_file(self) -> bool:
-        return os.path.samestat(self._folder.lstat(self._bin), self._folder.lstat(self._real))
-
-    def _failed(self, step: Step, error: OSError) -> WrapError:
-        message = f"{_TOLD[step].format(bin=self._bin, real=self._real)}: {error.strerror}"
-        return WrapError(message, where=self._wrap.path, hint=_HINTS.get(error.errno or 0, ""))
-
     # -- the steps ------------------------------------------------------------------------------------------
-
-    def _record(self) -> None:
-        self._book.write(self._wrap)
-
-    def _forget(self) -> None:
-        self._book.remove(self._wrap)
 
     def _link(self) -> None:
         fd = self._folder.fd
@@ -121,12 +115,6 @@ class Acting:
         self._folder.rename(self._draft, self._folder, self._real)
         self._folder.remove(self._draft)  # a rename between two names of one file does nothing
         self._folder.sync()
-
-    def _divert(self) -> None:
-        dpkg.divert(self._wrap.diverted)
-
-    def _undivert(self) -> None:
-        dpkg.undivert(self._wrap.diverted)
 
     def _place(self) -> None:
         program = os.stat(self._real, dir_fd=self._folder.fd)
@@ -161,34 +149,18 @@ class Acting:
         self._folder.sync()
 
 
-def _identity(wrap: Wrap) -> tuple[int, int, int]:
-    return wrap.ino, wrap.size, wrap.mtime_ns
-
-
 # A step's method, and what is said where it fails.
-_STEPS: dict[Step, Callable[[Acting], None]] = {
-    "record": Acting._record,
-    "link": Acting._link,
-    "exchange": Acting._exchange,
-    "divert": Acting._divert,
-    "place": Acting._place,
-    "restore": Acting._restore,
-    "drop": Acting._drop,
-    "unlink": Acting._unlink,
-    "undivert": Acting._undivert,
-    "forget": Acting._forget,
-}
-_TOLD: dict[Step, str] = {
-    "record": "the wrap cannot be recorded",
-    "link": "{bin} cannot get the name {real}",
-    "exchange": "{bin} cannot get the name {real}",
-    "divert": "dpkg cannot be told",
-    "place": "the shim cannot be put there",
-    "restore": "{real} cannot be put back",
-    "drop": "{real} cannot be removed",
-    "unlink": "the shim cannot be removed",
-    "undivert": "dpkg cannot be told",
-    "forget": "the record cannot be removed",
+_STEPS: dict[Step, tuple[Callable[[Acting], None], str]] = {
+    "record": (lambda acting: acting._book.write(acting._wrap), "the wrap cannot be recorded"),
+    "link": (Acting._link, "{bin} cannot get the name {real}"),
+    "exchange": (Acting._exchange, "{bin} cannot get the name {real}"),
+    "divert": (lambda acting: dpkg.divert(acting._wrap.diverted), "dpkg cannot be told"),
+    "place": (Acting._place, "the shim cannot be put there"),
+    "restore": (Acting._restore, "{real} cannot be put back"),
+    "drop": (Acting._drop, "{real} cannot be removed"),
+    "unlink": (Acting._unlink, "the shim cannot be removed"),
+    "undivert": (lambda acting: dpkg.undivert(acting._wrap.diverted), "dpkg cannot be told"),
+    "forget": (lambda acting: acting._book.remove(acting._wrap), "the record cannot be removed"),
 }
 
 
@@ -307,11 +279,8 @@ def _folder_of(wrap: Wrap, *, lists: bool = True) -> Iterator[Directory | None]:
     if not os.path.lexists(path):
         yield None
         return
-    folder = look.open_folder(path, lists=lists)[0]
-    try:
+    with contextlib.closing(look.open_folder(path, lists=lists)[0]) as folder:
         yield folder
-    finally:
-        folder.close()
 
 
 def _status(wrap: Wrap, routes: Collection[str] | None, diversions: tuple[Diversion, ...]) -> Status:

@@ -117,8 +117,7 @@ def _other_drivers(devices: DeviceFacts) -> tuple[str, ...]:
 
 def _details(driver: DriverFacts, who: Who) -> Iterator[Finding]:
     if library_is_old(driver.library):
-        what = f"nvidia-ml-py is of version {driver.library}"
-        yield finding("no-nvidia-ml-py", what, *_binding(driver))
+        yield finding("no-nvidia-ml-py", f"nvidia-ml-py is of version {driver.library}", *_binding(driver))
     for gpu in driver.gpus:
         choose = f"nvidia-smi -i {gpu.index}"
         if gpu.is_mig:
@@ -127,10 +126,8 @@ def _details(driver: DriverFacts, who: Who) -> Iterator[Finding]:
             what = f"GPU {gpu.index} ({gpu.name}): {gpu.compute_mode}"
             yield finding("exclusive-compute", what, who.root(f"{choose} -c DEFAULT"))
         if gpu.has_display:
-            yield finding(
-                "display-on-gpu", f"GPU {gpu.index} ({gpu.name})",
-                "# in config.toml: [gpu] idle_threshold = \"1G\"",
-            )  # fmt: skip
+            mend = '# in config.toml: [gpu] idle_threshold = "1G"'
+            yield finding("display-on-gpu", f"GPU {gpu.index} ({gpu.name})", mend)
 
 
 def _devices(devices: DeviceFacts, who: Who) -> Iterator[Finding]:
@@ -231,16 +228,13 @@ def _server_outside(server: Known, users: list[GpuUser], who: Who) -> Finding:
     if who.is_nixos:
         setting = f"programs.slicer.settings.serve.{name}"
         return finding("server-outside", what, f"# in the configuration: {setting}, in place of its own unit")
-    stops = [who.root(f"systemctl disable --now {quote(unit)}") for unit in _units_of(users)]
+    units = dict.fromkeys(each.unit for each in users if each.unit)
+    stops = [who.root(f"systemctl disable --now {quote(unit)}") for unit in units]
     return finding(
         "server-outside", what, *stops,
         f'# in config.toml: [serve.{name}], kind = "{server.kind}", command = [{words}]',
         f"slicer serve {name} --check",
     )  # fmt: skip
-
-
-def _units_of(users: list[GpuUser]) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(each.unit for each in users if each.unit))
 
 
 def fence(
@@ -299,7 +293,8 @@ def sharing(
         yield finding("share-library-unusable", what, "# install slicer again; from source that takes gcc")
     if facts.mps and (facts.was_used or any(profile.share in ("lock", "both") for profile in sharers)):
         yield finding("mps-beside-share", f"its pipes: {facts.mps}", who.root(_QUIT))
-    if _driver_can(driver) and not who.uid and facts.has_dmem and facts.is_dmem_on is False:
+    can = driver is not None and not driver.reason and not driver.why_no_limits
+    if can and not who.uid and facts.has_dmem and facts.is_dmem_on is False:
         what = "the driver can limit GPU memory by cgroup; gpu.slice does not pass on the controller dmem"
         yield finding("dmem-not-enabled", what, _ENABLE.format(""), _ENABLE.format("/gpu.slice"))
 
@@ -324,7 +319,3 @@ def _limit(facts: SharingFacts, driver: DriverFacts | None, who: Who) -> str:
     if facts.has_dmem and facts.is_dmem_on is False:
         return "no: gpu.slice does not pass on the controller dmem"
     return "by the driver"
-
-
-def _driver_can(driver: DriverFacts | None) -> bool:
-    return driver is not None and not driver.reason and not driver.why_no_limits

@@ -65,13 +65,11 @@ def _ledger(facts: StateFacts, who: Who) -> Iterator[Finding]:
 def _place_mends(facts: StateFacts, who: Who) -> tuple[str, ...]:
     if facts.is_chosen:
         return ("unset SLICER_STATE_DIR",)
-    if who.uid and not any(_is_for_all(place) for place in facts.public):
+    if who.uid and not any(
+        each.kind == "directory" and each.mode & _FOR_ALL == _FOR_ALL for each in facts.public
+    ):
         return (who.root("chmod 1777 /run/lock"),)
     return (f"# {facts.hint}",)
-
-
-def _is_for_all(place: Place) -> bool:
-    return place.kind == "directory" and place.mode & _FOR_ALL == _FOR_ALL
 
 
 def _room(facts: StateFacts) -> Iterator[Finding]:
@@ -103,13 +101,9 @@ def _history(facts: StateFacts, who: Who) -> Iterator[Finding]:
         yield finding("history-unusable", problem, mend)
     if 0 <= place.free_bytes < _HISTORY_NEEDS_BYTES or 0 <= place.free_files < 4:
         what = f"{format_size(max(0, place.free_bytes))} are free where {place.path} is"
-        yield finding("history-unusable", what, f"df -h {quote(_existing(place, directory))}")
-
-
-def _existing(place: Place, directory: Place) -> str:
-    return (
-        place.path if place.kind else directory.path if directory.kind else directory.path.split("/slicer")[0]
-    )
+        path = place.path if place.kind else directory.path
+        there = path if place.kind or directory.kind else path.split("/slicer")[0]
+        yield finding("history-unusable", what, f"df -h {quote(there)}")
 
 
 def _why_unusable(place: Place, directory: Place, who: Who) -> str:
@@ -133,20 +127,16 @@ _POLICY = "/etc/slicer/policy.toml"
 
 def broker(facts: BrokerFacts, who: Who) -> Verdict:
     """Whether one ledger holds for all users, and whether it works."""
+    is_asked = facts.has_socket and not facts.place_problem
+    answers = visible(facts.answer_error) or "yes" if is_asked else "not asked"
     shown = (
         ("installed", "yes" if facts.is_installed else "no"),
         ("enabled", "yes" if facts.is_enabled else "no"),
         ("socket", facts.place_problem or ("is there" if facts.has_socket else "is not there")),
-        ("answers", _answers(facts)),
+        ("answers", answers),
         ("policy", facts.policy), ("SLICER_BROKER", visible(facts.variable) or "not set"),
     )  # fmt: skip
     return Verdict("broker", _broker_summary(facts), shown, tuple(_broker(facts, who)))
-
-
-def _answers(facts: BrokerFacts) -> str:
-    if not facts.has_socket or facts.place_problem:
-        return "not asked"
-    return visible(facts.answer_error) or "yes"
 
 
 def _broker_summary(facts: BrokerFacts) -> str:

@@ -59,19 +59,12 @@ def gather(environ: Mapping[str, str]) -> BrokerFacts:
     policy, policy_error, warnings = _policy(policy_file.PATH)
     return BrokerFacts(
         is_installed=any(os.path.lexists(path) for path in _UNITS),
-        is_enabled=os.path.lexists(BROKER_ENABLED),
-        has_socket=has_socket,
+        is_enabled=os.path.lexists(BROKER_ENABLED), has_socket=has_socket,
         absence="" if has_socket else (why_absent() or ("", ""))[0],
         masked=masks_in(f"{folder}/{unit}" for folder in _MASKS for unit in (_UNIT, _SERVICE)),
-        place_problem=place_problem,
-        answer_error=error,
-        leases=leases,
-        waiting=waiting,
-        policy=policy,
-        policy_error=policy_error,
-        policy_warnings=warnings,
-        variable=environ.get(SOCKET_VARIABLE, ""),
-    )
+        place_problem=place_problem, answer_error=error, leases=leases, waiting=waiting, policy=policy,
+        policy_error=policy_error, policy_warnings=warnings, variable=environ.get(SOCKET_VARIABLE, ""),
+    )  # fmt: skip
 
 
 def _place_problem() -> str:

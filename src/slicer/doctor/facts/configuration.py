@@ -48,7 +48,8 @@ def gather_configuration(environ: Mapping[str, str]) -> ConfigurationFacts:
         servers = serve.load(config)
     except SlicerError as error:
         where = f"{error.where}: " if error.where else ""
-        is_no_file = os.path.exists(error.where) and not _is_readable(error.where)
+        is_file = os.path.isfile(error.where) and os.access(error.where, os.R_OK)
+        is_no_file = os.path.exists(error.where) and not is_file
         place = error.where if is_no_file else ""
         return ConfigurationFacts(f"{where}{error.message}", error.hint, (), (), "", (), place)
     served = tuple(each.kind for each in servers.values() if not each.command)
@@ -59,10 +60,6 @@ def gather_configuration(environ: Mapping[str, str]) -> ConfigurationFacts:
         default_profile=config.default_profile,
         files=tuple(os.path.abspath(layer.path) for layer in config.layers[built_in:]), served=served,
     )  # fmt: skip
-
-
-def _is_readable(path: str) -> bool:
-    return os.path.isfile(path) and os.access(path, os.R_OK)
 
 
 def _profile(config: Config, name: str) -> ProfileFacts:

@@ -90,7 +90,8 @@ def gather_devices() -> DeviceFacts:
         amd += vendor == _AMD
         if vendor == _NVIDIA:
             nvidia.append(address)
-            drivers.add(os.path.basename(os.path.realpath(f"{device}/driver")) if _is_bound(device) else "")
+            link = f"{device}/driver"
+            drivers.add(os.path.basename(os.path.realpath(link)) if os.path.lexists(link) else "")
     driver = module_version(kernel_text("/proc/driver/nvidia/version"))
     minors = [_minor(address) for address in names_in(_SEEN_BY_KERNEL)]
     wanted = (*_NODES, *(f"/dev/nvidia{minor}" for minor in minors if minor)) if driver else ()
@@ -98,10 +99,6 @@ def gather_devices() -> DeviceFacts:
         nvidia=tuple(nvidia), driven_by=tuple(sorted(drivers)), amd=amd, driver=driver,
         nodes=tuple(map(_node, wanted)),
     )  # fmt: skip
-
-
-def _is_bound(device: str) -> bool:
-    return os.path.lexists(f"{device}/driver")
 
 
 def module_version(text: str) -> str:
@@ -155,21 +152,19 @@ def _users(driver: Nvml, details: tuple[GpuDetails, ...], uid: int) -> tuple[Gpu
     found = []
     for process in take(driver, None, ()).processes:
         in_scope = "/slicer-" in process.cgroup
-        is_marked = process.jobs and _owner(process.pid) == uid  # others' environment is their word
-        if is_marked or (in_scope and _is_below_manager(process.cgroup, uid)):
+        owner = _owner(process.pid)
+        is_marked = process.jobs and owner == uid  # others' environment is their word
+        # In the cgroup of this user's manager nobody else can make scopes.
+        is_below = f"/user-{uid}.slice/" in process.cgroup if uid else "/user.slice/" not in process.cgroup
+        if is_marked or (in_scope and is_below):
             continue
         pid = process.pid if process.started else 0
-        command = proc.command_line(pid) if pid and _is_believed(pid, uid) else ()
+        is_believed = owner == uid or 0 <= owner < _FIRST_USER  # root's, or the system's, such as Ollama's
+        command = proc.command_line(pid) if pid and is_believed else ()
         unit = _unit(process.cgroup) if command else ""
         place = index.get(process.gpu_uuid, -1)
         found.append(GpuUser(place, pid, process.name, process.used_mib, in_scope, command, unit))
     return tuple(found)
-
-
-def _is_believed(pid: int, uid: int) -> bool:
-    """Whether a process is this user's, root's, or of an account of the system's, such as Ollama's."""
-    owner = _owner(pid)
-    return owner == uid or 0 <= owner < _FIRST_USER
 
 
 def _unit(cgroup: str) -> str:
@@ -178,11 +173,6 @@ def _unit(cgroup: str) -> str:
     if "user.slice" in parts:
         return ""
     return next((part for part in parts if part.endswith(".service")), "")
-
-
-def _is_below_manager(cgroup: str, uid: int) -> bool:
-    """Whether the cgroup is one of this user's manager, in which nobody else can make scopes."""
-    return f"/user-{uid}.slice/" in cgroup if uid else "/user.slice/" not in cgroup
 
 
 def _owner(pid: int) -> int:

@@ -34,15 +34,12 @@ class KernelFacts:
 def gather_kernel() -> KernelFacts:
     """Looks into /proc and the cgroup file system."""
     return KernelFacts(
-        release=os.uname().release,
-        memory_peak=_has("memory.current", "memory.peak"),
-        cgroup_kill=_has("cgroup.procs", "cgroup.kill"),
-        psi=os.path.exists("/proc/pressure/cpu"),
-        dmem="dmem" in cgroup.controllers(cgroup.path_of("")),
-        pidfd_error=_pidfd_error(),
+        release=os.uname().release, memory_peak=_has("memory.current", "memory.peak"),
+        cgroup_kill=_has("cgroup.procs", "cgroup.kill"), psi=os.path.exists("/proc/pressure/cpu"),
+        dmem="dmem" in cgroup.controllers(cgroup.path_of("")), pidfd_error=_pidfd_error(),
         inotify_error=_inotify_error(),
         inotify_instances=kernel_text("/proc/sys/fs/inotify/max_user_instances"),
-    )
+    )  # fmt: skip
 
 
 def _has(beside: str, name: str) -> bool | None:
@@ -107,12 +104,9 @@ def parse(text: str) -> tuple[Mount, ...]:
         before, _, after = line.partition(" - ")
         fields, last = before.split(" "), after.split(" ")
         if len(fields) > 5 and len(last) > 2:
-            found.append(Mount(_unescaped(fields[4]), last[0]))
+            point = re.sub(r"\\([0-7]{3})", lambda match: chr(int(match[1], 8)), fields[4])
+            found.append(Mount(point, last[0]))
     return tuple(found)
-
-
-def _unescaped(text: str) -> str:
-    return re.sub(r"\\([0-7]{3})", lambda match: chr(int(match[1], 8)), text)
 
 
 def holding(path: str, among: tuple[Mount, ...]) -> Mount | None:
