@@ -154,9 +154,8 @@ def time_limit_of(unit: str) -> float | None:
 def choose(wanted: str, uid: int) -> QueueBackend:
     """The backend for ``--backend wanted``: "auto" takes systemd where it runs. Raises BackendError."""
     if wanted == "systemd" and not has_systemd():
-        raise BackendError(
-            "systemd does not run here", where="--backend systemd", hint="use --backend auto or plain"
-        )
+        hint = "use --backend auto or plain"
+        raise BackendError("systemd does not run here", where="--backend systemd", hint=hint)
     if wanted == "plain" or not has_systemd():
         from slicer.backend.plain import LIMITS, PlainBackend
 

@@ -64,9 +64,8 @@ def actions(units: Iterable[str]) -> tuple[Action, ...]:
     )
 
 
-_UNITS = (
+UNIT_FOLDERS = (
     "/etc/systemd/system", "/run/systemd/system", "/usr/local/lib/systemd/system", "/usr/lib/systemd/system",
-    "/lib/systemd/system",
 )  # fmt: skip
 _DISPLAY_MANAGER = "/etc/systemd/system/display-manager.service"
 _SESSIONS = "/run/systemd/sessions"
@@ -94,7 +93,8 @@ class Opener:
 
 def has_unit(unit: str) -> bool:
     """Whether systemd knows a unit of that name, by its file."""
-    return any(os.path.exists(on_host(f"{folder}/{unit}")) for folder in _UNITS)
+    folders = (*UNIT_FOLDERS, "/lib/systemd/system")
+    return any(os.path.exists(on_host(f"{folder}/{unit}")) for folder in folders)
 
 
 def display_manager() -> str:

@@ -354,9 +354,6 @@ def data_home(environ: Mapping[str, str]) -> str:
     return os.path.join(environ.get("HOME") or os.path.expanduser("~"), ".local/share")
 
 
-# -- commands -----------------------------------------------------------------------------------------
-
-
 def _run(command: tuple[str, ...]) -> Ran:
     if not has_systemd():  # in a chroot, say
         return Ran(command, None, "systemd is not running")

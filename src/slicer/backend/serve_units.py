@@ -156,9 +156,6 @@ def _systemctl(*, is_user: bool) -> tuple[str, ...]:
     return ("systemctl", "--user") if is_user else ("systemctl",)
 
 
-# -- the socket ---------------------------------------------------------------------------------------------
-
-
 def socket_text(units: Units) -> str:
     """The unit of the socket. Raises SlicerError for an address that systemd cannot listen at."""
     listened = dict.fromkeys(address for server in units.servers for address in server.listen)
@@ -222,9 +219,6 @@ def _is_anywhere(address: str) -> bool:
 
 def _ip(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address:
     return ipaddress.ip_address(host)
-
-
-# -- the service --------------------------------------------------------------------------------------------
 
 
 def service_text(units: Units) -> str:

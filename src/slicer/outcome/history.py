@@ -49,17 +49,12 @@ FILE = "history.db"
 BUSY_TIMEOUT_S = 5.0
 _TURN_S = 0.5  # how long to wait for the lock file
 _PAUSE_S = 0.002
-
 _SMALLEST = 512  # bytes; SQLite's smallest page, and so its smallest file
 
 # SQLite's primary result codes, from sqlite3.h
-_SQLITE_BUSY = 5
-_SQLITE_LOCKED = 6
-_SQLITE_CORRUPT = 11
-_SQLITE_NOTADB = 26
+_SQLITE_CORRUPT, _SQLITE_NOTADB = 11, 26
 _HINTS = {
-    _SQLITE_BUSY: "another program holds it open in a transaction",
-    _SQLITE_LOCKED: "another program holds it open in a transaction",
+    **dict.fromkeys((5, 6), "another program holds it open in a transaction"),  # busy, locked
     8: "it, or its directory, is read-only here",
     10: "the disk may be full or failing",
     13: "free some space",
@@ -152,9 +147,6 @@ def read(
     return [_outcome(row) for row in select(path, schema.SELECT, values)]
 
 
-# -- rows ---------------------------------------------------------------------------------------------
-
-
 def _row(outcome: Outcome) -> list[Sql]:
     row: list[Sql] = []
     for column in schema.OUTCOME:
@@ -220,9 +212,6 @@ def _outcome(row: tuple[Any, ...]) -> Outcome:
     values[schema.COUNTS] = json.loads(values[schema.COUNTS])
     values[schema.SHARING] = _sharing(values[schema.SHARING])
     return Outcome(usage=usage, **values)
-
-
-# -- the database -------------------------------------------------------------------------------------
 
 
 def _sqlite() -> ModuleType:
@@ -341,9 +330,6 @@ def _translated(error: Exception, path: str) -> Exception:
     return StateError(f"the history cannot be used: {error}", where=path, hint=_HINTS.get(code, ""))
 
 
-# -- the file -----------------------------------------------------------------------------------------
-
-
 def _prepare(path: str) -> os.stat_result:
     """Make sure that ``path`` is a file of ours in a directory where nobody can swap it.
 
@@ -380,11 +366,8 @@ def _check_directory(directory: str) -> None:
         found = os.stat(directory)
     others = stat.S_IWOTH | (stat.S_IWGRP if os.geteuid() == 0 else 0)
     if found.st_mode & others or found.st_uid not in (0, os.geteuid()):
-        raise StateError(
-            "the history's directory is writable by others",
-            where=directory,
-            hint=f"chown and chmod it so that only uid {os.geteuid()} can write there",
-        )
+        hint = f"chown and chmod it so that only uid {os.geteuid()} can write there"
+        raise StateError("the history's directory is writable by others", where=directory, hint=hint)
 
 
 def _set_aside(path: str, seen: int, why: str) -> str | None:

@@ -120,9 +120,6 @@ def _share(destination: Destination, profile: Profile, slots: Mapping[str, int])
     )
 
 
-# -- GPU memory --------------------------------------------------------------------------------------------
-
-
 def _on_gpus(
     shares: list[Share], profiles: Mapping[str, Profile], rooms: list[Room],
     problems: list[str], notes: list[str],
@@ -258,9 +255,6 @@ def pack(loads: list[Load], rooms: list[Room]) -> dict[str, int]:
                 room.take(load)
             placed[load.name] += 1
     return placed
-
-
-# -- memory ------------------------------------------------------------------------------------------------
 
 
 def _reserve(route: Route, memory_bytes: int) -> tuple[int, str]:

@@ -254,7 +254,8 @@ class OutputWatch:
         out, err = os.fstat(_STDOUT), os.fstat(_STDERR)
         is_same = os.path.samestat(out, err)
         try:
-            if must_know_stdout and not _is_null(out):
+            is_null = stat.S_ISCHR(out.st_mode) and out.st_rdev == os.makedev(1, 3)
+            if must_know_stdout and not is_null:
                 if stat.S_ISREG(out.st_mode) and not is_same:
                     self._before = _marks()
                 else:
@@ -262,9 +263,8 @@ class OutputWatch:
             merges = is_same and self._stdout is None
             self._stderr = Relay(_STDERR, is_droppable=not merges)
         except OSError as error:
-            raise BackendError(
-                f"stderr cannot be watched: {error.strerror}", hint="see ulimit -n and ulimit -u"
-            ) from error
+            hint = "see ulimit -n and ulimit -u"
+            raise BackendError(f"stderr cannot be watched: {error.strerror}", hint=hint) from error
         stdout = self._stdout.fd if self._stdout else self._stderr.fd if merges else _STDOUT
         self.output = (stdout, self._stderr.fd)
 
@@ -290,10 +290,6 @@ class OutputWatch:
         for relay in (self._stdout, self._stderr):
             if relay is not None:
                 relay.close(waits=waits)
-
-
-def _is_null(found: os.stat_result) -> bool:
-    return stat.S_ISCHR(found.st_mode) and found.st_rdev == os.makedev(1, 3)
 
 
 def _marks() -> tuple[int, ...]:

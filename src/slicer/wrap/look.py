@@ -159,9 +159,6 @@ def _end(path: str) -> Seen:
         folder.close()
 
 
-# -- slicer itself -------------------------------------------------------------------------------------------
-
-
 def own_path(argv0: str) -> str:
     """The slicer that runs, as it is called (a link stays one). Raises WrapRefused.
 

@@ -160,9 +160,6 @@ def remove(known: Wrap, sight: Sight, keep: Keep | None) -> Plan:
     return Plan(wrap, steps if steps == ("forget",) else ("record", *steps), notes)
 
 
-# -- what is refused -----------------------------------------------------------------------------------------
-
-
 def _refusals(request: Request, site: Site, tool: Tool) -> Iterator[SlicerError]:
     """Each reason not to wrap it, the most helpful first."""
     path = site.path
@@ -264,9 +261,6 @@ def _unsafe(way: tuple[Ancestor, ...], uid: int) -> tuple[str, str] | None:
             who = "everybody" if each.mode & stat.S_IWOTH else f"its group (gid {each.gid})"
             return f"{each.path} can be written by {who}", f"chmod go-w {shlex.quote(each.path)}"
     return None
-
-
-# -- how it is made ------------------------------------------------------------------------------------------
 
 
 def _wrap(request: Request, site: Site, tool: Tool, program: Seen) -> Wrap:

@@ -95,8 +95,6 @@ class Acting:
         if (now.st_ino, now.st_size, now.st_mtime_ns) != wrapped:
             raise WrapError("was replaced meanwhile", where=self._wrap.path, hint="try again")
 
-    # -- the steps ------------------------------------------------------------------------------------------
-
     def _link(self) -> None:
         fd = self._folder.fd
         os.link(self._bin, self._real, src_dir_fd=fd, dst_dir_fd=fd, follow_symlinks=False)

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 
 from slicer.backend import BROKER_ENABLED
 from slicer.backend.broker_left import why_absent
+from slicer.backend.closed_shop import UNIT_FOLDERS
 from slicer.broker import DIRECTORY, SOCKET, SOCKET_VARIABLE
 from slicer.broker.client.connection import BrokerFailed, Connection, NoBroker
 from slicer.broker.protocol.messages import Status
@@ -18,14 +19,8 @@ from slicer.errors import ConfigError
 from slicer.record import record
 
 _UNIT, _SERVICE = "slicer-broker.socket", "slicer-broker.service"
-_MASKS = ("/etc/systemd/system", "/run/systemd/system")
-_UNITS = tuple(
-    f"{folder}/{_UNIT}"
-    for folder in (
-        "/etc/systemd/system", "/run/systemd/system",
-        "/usr/local/lib/systemd/system", "/usr/lib/systemd/system",
-    )
-)  # fmt: skip
+_MASKS = UNIT_FOLDERS[:2]  # where systemctl puts masks
+_UNITS = tuple(f"{folder}/{_UNIT}" for folder in UNIT_FOLDERS)
 
 
 @record

@@ -180,9 +180,7 @@ def _owner(pid: int) -> int:
     return -1 if info is None else info.st_uid
 
 
-_FOLDERS = (
-    "/etc/systemd/system", "/run/systemd/system", "/usr/local/lib/systemd/system", "/usr/lib/systemd/system",
-)  # fmt: skip
+_FOLDERS = closed_shop.UNIT_FOLDERS
 _OF_NIXOS = "overrides.conf"
 _CONTROL = "/dev/nvidiactl"
 
