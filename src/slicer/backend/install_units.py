@@ -85,20 +85,14 @@ _USER_COMMANDS = (("systemctl", "--user", "daemon-reload"),)
 
 @record
 class Plan:
-    """What an installation consists of.
-
-    ``unwanted``: files that may be left of an earlier configuration, or that a distribution's package brings
-    by now, to be taken away. ``user``: it is for the caller's own user manager. ``stops``: commands to be run
-    before the files are taken away. ``settings``: the directory of the administrator's configuration, which
-    is to be there; "": it is left alone.
-    """
+    """What an installation consists of."""
 
     actions: tuple[Action, ...]
-    unwanted: tuple[Action, ...]
+    unwanted: tuple[Action, ...]  # of an earlier configuration, or by now a package's: to be taken away
     commands: tuple[tuple[str, ...], ...]
-    user: bool
-    stops: tuple[tuple[str, ...], ...] = ()
-    settings: str = ""
+    user: bool  # it is for the caller's own user manager
+    stops: tuple[tuple[str, ...], ...] = ()  # to be run before the files are taken away
+    settings: str = ""  # the administrator's directory of configuration, to be made; "": it is left alone
 
 
 @record

@@ -171,21 +171,18 @@ def descendants(pid: int) -> list[int]:
 
 def children(pid: int) -> list[int]:
     """The children of all threads of a process, zombies included. Empty when it is gone or hidden."""
+    try:
+        threads = os.listdir(f"/proc/{pid}/task")
+    except _UNSEEN:
+        return []
     found: list[int] = []
-    for path in _threads(pid):
+    for thread in threads:
         try:
-            with open(f"{path}/children", "rb", buffering=0) as file:
+            with open(f"/proc/{pid}/task/{thread}/children", "rb", buffering=0) as file:
                 found += map(int, file.readall().split())
         except _UNSEEN:
             continue  # it has ended meanwhile
     return found
-
-
-def _threads(pid: int) -> list[str]:
-    try:
-        return [f"/proc/{pid}/task/{thread}" for thread in os.listdir(f"/proc/{pid}/task")]
-    except _UNSEEN:
-        return []
 
 
 def _families() -> dict[int, list[int]]:

@@ -191,7 +191,7 @@ def tool(path: str) -> Tool:
     names = [(hop, "slicer itself") for hop in hops(path)]
     script = os.path.realpath(path)
     launched = os.path.join(os.path.dirname(script), _LAUNCHED)
-    if not _is_script(script) and os.path.isfile(launched):
+    if not _first_line(script).startswith(b"#!") and os.path.isfile(launched):
         names += [(hop, "slicer itself") for hop in hops(launched)]
         script = launched
     for program in _interpreter(script):
@@ -219,16 +219,11 @@ def hops(path: str) -> Iterator[str]:
             return
 
 
-def _is_script(path: str) -> bool:
-    return _first_line(path).startswith(b"#!")
-
-
 def _interpreter(path: str) -> tuple[str, ...]:
     """The programs that the first line of a script names: the interpreter, and what env(1) finds."""
-    if not _is_script(path):
-        return ()
-    words = os.fsdecode(_first_line(path)[2:]).split()
-    if not words:
+    line = _first_line(path)
+    words = os.fsdecode(line[2:]).split()
+    if not line.startswith(b"#!") or not words:
         return ()
     found = [words[0]]
     if os.path.basename(words[0]) == "env":

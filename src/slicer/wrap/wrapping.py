@@ -10,7 +10,7 @@ import errno
 import os
 import shutil
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 
 from slicer import faults
 from slicer.errors import SlicerError
@@ -185,7 +185,8 @@ def install(asked: Asked, environ: Mapping[str, str], *, dry: bool = False) -> P
     """
     path = look.named(asked.program)
     tool = look.tool(asked.slicer)
-    probes = tuple(hop for name in asked.probes for hop in _places(name))
+    found = filter(None, map(shutil.which, asked.probes))
+    probes = tuple(hop for program in found for hop in look.hops(program))
     request = Request(asked.route, os.geteuid(), time.time(), asked.force, probes)
     with contextlib.ExitStack() as stack:
         book = None if dry else stack.enter_context(records.opened(environ))
@@ -263,11 +264,6 @@ def _meant(program: str, environ: Mapping[str, str]) -> str:
     if len(found) > 1:
         raise WrapRefused(f"could be {' or '.join(found)}", where=program, hint="name its path")
     return found[0] if found else look.named(program)
-
-
-def _places(name: str) -> Iterable[str]:
-    found = shutil.which(name)
-    return () if found is None else look.hops(found)
 
 
 @contextlib.contextmanager
