@@ -61,7 +61,7 @@ let
     ] ++ map (major: "char-${toString major} rwm") (lib.remove 195 (lib.range 0 511));
     DevicePolicy = "strict";
   };
-  orderlies = lib.filter (name: config.services.${name}.enable or false) [
+  jobRunners = lib.filter (name: config.services.${name}.enable or false) [
     "cron"
     "fcron"
     "atd"
@@ -296,7 +296,7 @@ in
         "user@".serviceConfig.Delegate = mkDefault "cpu cpuset io memory pids";
       })
       # Programs that run what users have ordered, outside of their sessions.
-      (mkIf cfg.broker.closedShop (lib.genAttrs orderlies (_: { serviceConfig = closed; })))
+      (mkIf cfg.broker.closedShop (lib.genAttrs jobRunners (_: { serviceConfig = closed; })))
       { inherit slicer-catalog; }
     ]);
 

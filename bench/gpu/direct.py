@@ -20,7 +20,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "src"))
 
 from slicer.record import as_dict
 from slicer.share import environment, layout
-from slicer.share.order import FOLDER, ShareOrder
+from slicer.share.environment import FOLDER, ShareOrder
 from slicer.share.program import library_path
 from slicer.share.summary import sharing_of
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from slicer.backend import acting
+from slicer.backend import scopes
 from slicer.broker.client.calls import ask
 from slicer.broker.protocol.messages import Status
 from tests.fake_nvml import USE, FakeNvml
@@ -103,7 +103,7 @@ def test_an_ordinary_users_limits_act(public_slicer: Slicer, someone: User) -> N
     done = run(slicer, someone, "--outcome", str(path), *options, "--", *command)
     assert done.stdout.splitlines() == ["33", "default 44", str(300 * MIB), "1"], done
     told = path.read_text()
-    assert ('"IOWeight"' in told.partition('"not_enforced"')[0]) == acting.io_is_weighed()
+    assert ('"IOWeight"' in told.partition('"not_enforced"')[0]) == scopes.io_is_weighed()
     hungry = (sys.executable, "-c", "held = bytearray(200 << 20)")
     done = run(slicer, someone, "--set=MemoryMax=64M", "--set=MemorySwapMax=0", "--", *hungry)
     assert done.code in (137, 143), done  # killed by the kernel, or by systemd for it

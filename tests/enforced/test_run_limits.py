@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from slicer.backend import acting
+from slicer.backend import scopes
 from slicer.model import Outcome
 from tests.systemd.helpers import systemctl
 from tests.systemd.helpers.jobs import Done, Slicer
@@ -138,7 +138,7 @@ def test_weights_tasks_and_cpus_reach_the_kernel(slicer: Slicer) -> None:  # K3
     done, outcome = run(slicer, *options, "--", *own_cgroup(*files))
     assert done.stdout.splitlines() == ["33", "default 44", str(300 * MIB), "1"]
     assert {"CPUWeight", "MemoryHigh", "AllowedCPUs"} <= set(outcome.enforced)
-    assert ("IOWeight" in outcome.enforced) == acting.io_is_weighed()  # D11: the disk has to heed it
+    assert ("IOWeight" in outcome.enforced) == scopes.io_is_weighed()  # D11: the disk has to heed it
     done, outcome = run(slicer, "--set=TasksMax=20", "--set=AllowedCPUs=1", "--", *python(FORKS))
     count, *cpus = map(int, done.stdout.split())
     assert 15 <= count < 20  # the command itself and slicer's half in the scope count too

@@ -93,11 +93,9 @@ def has_systemd() -> bool:
 def broker_socket(environ: Mapping[str, str], wanted: str = "auto") -> str:
     """The socket of the broker that decides for all users of this machine; "": there is none.
 
-    A broker that is switched on decides, even while its socket is not there; and so does one that was
-    switched off, while its jobs still run. Private ledgers would give out again what those jobs hold.
-
-    ``wanted``: as --backend has it. Without systemd, and where the ledger is one of tests or simulations, the
-    private ledger serves.
+    A broker that is switched on decides even without its socket, and one that was switched off while its jobs
+    still run: private ledgers would give out again what those hold. ``wanted``: as --backend has it. Without
+    systemd, and for the ledger of a test or a simulation, the private ledger serves.
     """
     path = environ.get(BROKER_VARIABLE) or on_host(BROKER)
     if path == _OFF or wanted == "plain" or any(map(environ.get, _ONLY_HERE)):
@@ -154,9 +152,8 @@ def time_limit_of(unit: str) -> float | None:
 def choose(wanted: str, uid: int) -> QueueBackend:
     """The backend for ``--backend wanted``: "auto" takes systemd where it runs. Raises BackendError."""
     if wanted == "systemd" and not has_systemd():
-        raise BackendError(
-            "systemd does not run here", where="--backend systemd", hint="use --backend auto or plain"
-        )
+        hint = "use --backend auto or plain"
+        raise BackendError("systemd does not run here", where="--backend systemd", hint=hint)
     if wanted == "plain" or not has_systemd():
         from slicer.backend.plain import LIMITS, PlainBackend
 

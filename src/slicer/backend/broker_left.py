@@ -46,9 +46,13 @@ def why_absent() -> tuple[str, str] | None:
 
 def leases_left() -> list[Lease]:
     """The leases of a broker that is not there which still count. No private ledger knows of them."""
+    try:
+        names = sorted(filter(statefile.is_job_id, os.listdir(_FOLDER)))
+    except (FileNotFoundError, NotADirectoryError):
+        return []
     found = []
     boot = proc.boot_id()
-    for name in _names():
+    for name in names:
         try:
             with open(f"{_FOLDER}/{name}", "rb") as file:
                 lease = statefile.decode(Lease, file.read())
@@ -57,13 +61,6 @@ def leases_left() -> list[Lease]:
         if lease.boot_id == boot and _counts(lease):
             found.append(lease)
     return found
-
-
-def _names() -> list[str]:
-    try:
-        return sorted(filter(statefile.is_job_id, os.listdir(_FOLDER)))
-    except (FileNotFoundError, NotADirectoryError):
-        return []
 
 
 def _counts(lease: Lease) -> bool:

@@ -1,25 +1,27 @@
 """The closed shop: login sessions cannot open NVIDIA's GPUs, so that the only way to them is a lease.
 
 It is a drop-in for user.slice, and for the services by which users run things outside of it. systemd knows
-only lists of what is allowed. So it allows each driver's major number but NVIDIA's. The names of drivers
-would not do here: systemd looks them up once, when the machine boots, and most drivers are loaded later.
+only lists of what is allowed, so each driver's major number but NVIDIA's is. Names of drivers would not do:
+systemd looks them up once, when the machine boots, and most drivers are loaded later.
 
-Not closed are other services, containers among them: who may start those is the administrator's choice.
+Other services, containers among them, stay open: the administrator decides who may start those.
 """
 
 from __future__ import annotations
 
-from slicer.backend.unit_files import SYSTEM_UNITS, Action
-from slicer.kernel import on_host
+import os
+from collections.abc import Iterable
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterable
+from slicer.backend.unit_files import SYSTEM_UNITS, Action
+from slicer.kernel import cgroup, on_host
+from slicer.kernel.proc import read_text
+from slicer.kernel.users import user_name
+from slicer.record import record
 
 NAME = "50-slicer-closed-shop.conf"
 SLICE = "user.slice"
 # Services that run what users have ordered, outside of user.slice: cron and at, as distributions call them.
-ORDERLIES = (
+JOB_RUNNERS = (
     "cron.service", "crond.service", "cronie.service", "fcron.service", "anacron.service", "atd.service",
 )  # fmt: skip
 # What runs has the rules, too: systemd 252 gives them to the kernel at the reload, 257 only when some unit
@@ -60,3 +62,97 @@ def actions(units: Iterable[str]) -> tuple[Action, ...]:
         Action("", on_host(f"{SYSTEM_UNITS}/{unit}.d/{NAME}"), what.format(unit), drop_in(unit))
         for unit in units
     )
+
+
+UNIT_FOLDERS = (
+    "/etc/systemd/system", "/run/systemd/system", "/usr/local/lib/systemd/system", "/usr/lib/systemd/system",
+)  # fmt: skip
+_DISPLAY_MANAGER = "/etc/systemd/system/display-manager.service"
+_SESSIONS = "/run/systemd/sessions"
+_GRAPHICAL = ("x11", "wayland", "mir")
+
+
+@record
+class Session:
+    """A graphical login session, by logind. ``kind``: "x11", "wayland" or "mir"."""
+
+    id: str
+    user: str
+    kind: str
+    is_greeter: bool
+
+
+@record
+class Opener:
+    """A process that has a GPU open now, in a login session."""
+
+    pid: int
+    name: str
+    user: str
+
+
+def has_unit(unit: str) -> bool:
+    """Whether systemd knows a unit of that name, by its file."""
+    folders = (*UNIT_FOLDERS, "/lib/systemd/system")
+    return any(os.path.exists(on_host(f"{folder}/{unit}")) for folder in folders)
+
+
+def display_manager() -> str:
+    """The display manager that is switched on ("gdm.service"); "": there is none."""
+    try:
+        return os.path.basename(os.readlink(on_host(_DISPLAY_MANAGER)))
+    except OSError:
+        return ""
+
+
+def sessions() -> tuple[Session, ...]:
+    """The graphical sessions that logind knows."""
+    folder = on_host(_SESSIONS)
+    found = []
+    for name in _names(folder):
+        path = os.path.join(folder, name)
+        said = _assignments(path) if os.path.isfile(path) else {}  # beside each lies a FIFO
+        if said.get("TYPE") in _GRAPHICAL:
+            uid = said.get("UID", "")
+            user = said.get("USER") or (user_name(int(uid)) if uid.isdecimal() else "unknown")
+            found.append(Session(name, user, said["TYPE"], said.get("CLASS") == "greeter"))
+    return tuple(found)
+
+
+def openers() -> tuple[Opener, ...]:
+    """The processes below user.slice that have one of NVIDIA's nodes open."""
+    found = []
+    for name in _names("/proc"):
+        if name.isdecimal() and cgroup.of(name).startswith("/user.slice/") and _has_open(name):
+            try:
+                user = user_name(os.stat(f"/proc/{name}").st_uid)
+                found.append(Opener(int(name), read_text(f"/proc/{name}/comm").strip(), user))
+            except OSError:
+                continue  # it has just ended
+    return tuple(sorted(found, key=lambda opener: opener.pid))
+
+
+def _has_open(pid: str) -> bool:
+    folder = f"/proc/{pid}/fd"
+    for name in _names(folder):
+        try:
+            if os.readlink(f"{folder}/{name}").startswith("/dev/nvidia"):  # stat(2) could wait for a server
+                return True
+        except OSError:
+            continue
+    return False
+
+
+def _names(folder: str) -> list[str]:
+    try:
+        return sorted(os.listdir(folder))
+    except OSError:
+        return []  # it is not there, or has just ended
+
+
+def _assignments(path: str) -> dict[str, str]:
+    try:
+        lines = read_text(path).splitlines()
+    except OSError:
+        return {}
+    return {key: value for key, equals, value in (line.partition("=") for line in lines) if equals}

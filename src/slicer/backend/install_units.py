@@ -10,12 +10,15 @@ import contextlib
 import os
 import shutil
 import subprocess
+from collections.abc import Callable, Mapping
+from typing import Any
 
 from slicer.backend import broker_units, closed_shop, has_systemd, slice_limits
-from slicer.backend.closed_shop_look import has_unit
+from slicer.backend.closed_shop import has_unit
 from slicer.backend.unit_files import (
     Action,
     Done,
+    State,
     failed,
     install,
     is_ours,
@@ -35,14 +38,9 @@ from slicer.record import record, replace
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-    from typing import Any
-
-    from slicer.backend.unit_files import State
     from slicer.config.slices import Limits
 
-    Runner = Callable[[tuple[str, ...]], "Ran"]
-
+Runner = Callable[[tuple[str, ...]], "Ran"]
 _PREFIX = "/usr/local"
 _PACKAGED = "/usr"  # the prefix of distributions' packages
 _NIXOS = "/etc/NIXOS"
@@ -87,20 +85,14 @@ _USER_COMMANDS = (("systemctl", "--user", "daemon-reload"),)
 
 @record
 class Plan:
-    """What an installation consists of.
-
-    ``unwanted``: files that may be left of an earlier configuration, or that a distribution's package brings
-    by now, to be taken away. ``user``: it is for the caller's own user manager. ``stops``: commands to be run
-    before the files are taken away. ``settings``: the directory of the administrator's configuration, which
-    is to be there; "": it is left alone.
-    """
+    """What an installation consists of."""
 
     actions: tuple[Action, ...]
-    unwanted: tuple[Action, ...]
+    unwanted: tuple[Action, ...]  # of an earlier configuration, or by now a package's: to be taken away
     commands: tuple[tuple[str, ...], ...]
-    user: bool
-    stops: tuple[tuple[str, ...], ...] = ()
-    settings: str = ""
+    user: bool  # it is for the caller's own user manager
+    stops: tuple[tuple[str, ...], ...] = ()  # to be run before the files are taken away
+    settings: str = ""  # the administrator's directory of configuration, to be made; "": it is left alone
 
 
 @record
@@ -239,8 +231,8 @@ def _limits(limits: Limits, top: str, *, user: bool) -> list[Action]:
 
 def closed_plan(*, only_there: bool = False) -> Plan:
     """What makes a closed shop. ``only_there``: of its files those that are there by now."""
-    orderlies = (unit for unit in closed_shop.ORDERLIES if only_there or has_unit(unit))
-    made = closed_shop.actions((closed_shop.SLICE, *orderlies))
+    job_runners = (unit for unit in closed_shop.JOB_RUNNERS if only_there or has_unit(unit))
+    made = closed_shop.actions((closed_shop.SLICE, *job_runners))
     if only_there:
         made = tuple(action for action in made if os.path.lexists(action.destination))
     return Plan(made, (), closed_shop.COMMANDS if made else (), user=False)
@@ -354,9 +346,6 @@ def data_home(environ: Mapping[str, str]) -> str:
     if home.startswith("/"):
         return home
     return os.path.join(environ.get("HOME") or os.path.expanduser("~"), ".local/share")
-
-
-# -- commands -----------------------------------------------------------------------------------------
 
 
 def _run(command: tuple[str, ...]) -> Ran:

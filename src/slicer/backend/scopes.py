@@ -1,11 +1,12 @@
-"""What is the same of a job in a scope, whoever had systemd start it."""
+"""Which directives act here, and what is the same of every job in a scope."""
 
 from __future__ import annotations
 
 import os
 
-from slicer.backend.acting import acting, filters_devices, io_is_weighed, oomd_runs
+from slicer.config.properties import controller
 from slicer.kernel import cgroup, proc
+from slicer.kernel.proc import read_text
 from slicer.state.statefile import is_job_scope
 
 TYPE_CHECKING = False
@@ -14,6 +15,9 @@ if TYPE_CHECKING:
 
     from slicer.model import BackendName, Manager, ScopeSpec
 
+_IO_WEIGHTS = frozenset({"IOWeight", "IODeviceWeight"})
+_NO_DISKS = ("loop", "ram", "zram")  # a dozen of each in many machines, and never weighed
+_OOMD = "/system.slice/systemd-oomd.service"
 
 _USERS = "/user@"  # in the path of what a user's own manager runs
 
@@ -24,6 +28,65 @@ def is_of_another(there: str, own: str) -> bool:
     A user's manager names scopes as the user wants. So it tells nothing where jobs are the system's.
     """
     return any(map(is_job_scope, there.split("/"))) and (_USERS in own or _USERS not in there)
+
+
+def acting(
+    names: tuple[str, ...], controllers: frozenset[str], manager: Manager,
+    io_is_weighed: Callable[[], bool], oomd_runs: Callable[[], bool],
+    filters_devices: Callable[[], bool],
+) -> frozenset[str]:  # fmt: skip
+    """Those of the directives that act in a cgroup with these controllers.
+
+    ``filters_devices``: whether the kernel filters devices for it; asked only of the system manager.
+    """
+
+    def acts(name: str) -> bool:
+        needed = controller(name)
+        if needed == "devices":  # a BPF program, and only the system manager may load it
+            return manager == "system" and filters_devices()
+        if needed and needed not in controllers:
+            return False
+        if name in _IO_WEIGHTS:
+            return io_is_weighed()
+        return not name.startswith("ManagedOOM") or oomd_runs()
+
+    return frozenset(name for name in names if acts(name))
+
+
+def io_is_weighed(blocks: str = "/sys/block", qos: str = "") -> bool:
+    """Whether any disk heeds weights, by its scheduler (bfq) or because io.cost is on for it."""
+    if "enable=1" in _text(qos or cgroup.path_of("/io.cost.qos")):
+        return True
+    try:
+        disks = os.listdir(blocks)
+    except OSError:
+        return False
+    real = (disk for disk in disks if not disk.startswith(_NO_DISKS))
+    return any("[bfq]" in _text(f"{blocks}/{disk}/queue/scheduler") for disk in real)
+
+
+def oomd_runs() -> bool:
+    """Whether systemd-oomd runs. Nothing else reads the ManagedOOM directives."""
+    return cgroup.populated(cgroup.path_of(_OOMD))
+
+
+def filters_devices(directory: str) -> bool:
+    """Whether the kernel filters devices for the cgroup of this directory; "": whether it would for one.
+
+    Of others' cgroups only root can know. So anybody else's systemd is believed.
+    """
+    from slicer.kernel import bpf
+
+    if os.geteuid() != 0:
+        return True
+    return bpf.filters_devices(directory) if directory else bpf.can_filter_devices()
+
+
+def _text(path: str) -> str:
+    try:
+        return read_text(path)
+    except OSError:
+        return ""  # it is not there: such a kernel, or such a device
 
 
 class ScopeBackend:

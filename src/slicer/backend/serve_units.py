@@ -12,12 +12,9 @@ import os
 
 from slicer.backend.broker_units import is_plain
 from slicer.backend.unit_files import Action, read
+from slicer.config.serve import Server
 from slicer.errors import SlicerError
 from slicer.record import record
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from slicer.config.serve import Server
 
 PREFIX = "slicer-serve-"
 _UNIX = "unix:"
@@ -39,17 +36,15 @@ SystemCallArchitectures=native
 SystemCallFilter=@system-service
 SystemCallErrorNumber=EPERM
 """
+_PROTECTED = "".join(
+    f"Protect{what}=yes\n" for what in ("Clock", "Hostname", "KernelLogs", "KernelModules", "KernelTunables")
+)
 # In the system's manager. (In a user's they would put all users but one out of sight.)
 _INHERITED_OF_SYSTEM = """\
 CapabilityBoundingSet=CAP_CHOWN CAP_DAC_OVERRIDE CAP_FOWNER CAP_IPC_LOCK CAP_KILL CAP_SETGID CAP_SETUID
 CapabilityBoundingSet=CAP_SYS_NICE CAP_SYS_PTRACE
 ProtectSystem=full
-ProtectClock=yes
-ProtectHostname=yes
-ProtectKernelLogs=yes
-ProtectKernelModules=yes
-ProtectKernelTunables=yes
-"""
+""" + _PROTECTED
 # Where nothing is started.
 _ALONE = """\
 UMask=0077
@@ -61,12 +56,7 @@ CapabilityBoundingSet=
 ProtectSystem=full
 ProtectHome=read-only
 PrivateTmp=yes
-ProtectClock=yes
-ProtectHostname=yes
-ProtectKernelLogs=yes
-ProtectKernelModules=yes
-ProtectKernelTunables=yes
-"""
+""" + _PROTECTED
 # Of the proxy's own cgroup.
 _OWN_OF_SYSTEM = """\
 DevicePolicy=closed
@@ -166,9 +156,6 @@ def _systemctl(*, is_user: bool) -> tuple[str, ...]:
     return ("systemctl", "--user") if is_user else ("systemctl",)
 
 
-# -- the socket ---------------------------------------------------------------------------------------------
-
-
 def socket_text(units: Units) -> str:
     """The unit of the socket. Raises SlicerError for an address that systemd cannot listen at."""
     listened = dict.fromkeys(address for server in units.servers for address in server.listen)
@@ -232,9 +219,6 @@ def _is_anywhere(address: str) -> bool:
 
 def _ip(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address:
     return ipaddress.ip_address(host)
-
-
-# -- the service --------------------------------------------------------------------------------------------
 
 
 def service_text(units: Units) -> str:

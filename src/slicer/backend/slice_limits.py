@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from slicer.config.slices import Limit
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from slicer.config.slices import Limit
     from slicer.model import SliceName
 
 # systemd sorts the drop-ins of all directories by name, and the last one wins. Those of `systemctl edit`

@@ -91,9 +91,8 @@ class SystemdBackend(ScopeBackend):
         if self._bus is not None:
             return
         if cgroup.root() is None:
-            raise BackendError(
-                "no cgroup v2 hierarchy is mounted", hint="boot with systemd.unified_cgroup_hierarchy=1"
-            )
+            hint = "boot with systemd.unified_cgroup_hierarchy=1"
+            raise BackendError("no cgroup v2 hierarchy is mounted", hint=hint)
         self._lib = load_dbuslib()
         if self.manager == "user":
             _find_user_bus()
@@ -148,24 +147,21 @@ class SystemdBackend(ScopeBackend):
 
     def _check_started(self, unit: str, result: bytes) -> None:
         if result != b"done":
-            raise BackendError(
-                f"systemd could not start {unit}: the start job ended as {result.decode()!r}",
-                hint=f"see journalctl{user_flag(self.manager)} -u {unit}",
-            )
+            message = f"systemd could not start {unit}: the start job ended as {result.decode()!r}"
+            hint = f"see journalctl{user_flag(self.manager)} -u {unit}"
+            raise BackendError(message, hint=hint)
 
     def _start_transient(self, spec: ScopeSpec, pid: int, pidfd: int) -> _SystemdJob:
+        properties = scope_properties(spec)
         try:
-            return self._call_start(spec, ("PIDFDs", "ah", [pidfd]))
+            return self._call_transient(spec.unit, [*properties, ("PIDFDs", "ah", [pidfd])])
         except Exception as error:
             if "PIDFDs" not in message_of(error):
                 raise _refused(spec, error) from error
         try:  # systemd before 255
-            return self._call_start(spec, ("PIDs", "au", [pid]))
+            return self._call_transient(spec.unit, [*properties, ("PIDs", "au", [pid])])
         except Exception as error:
             raise _refused(spec, error) from error
-
-    def _call_start(self, spec: ScopeSpec, process: tuple[str, str, Any]) -> _SystemdJob:
-        return self._call_transient(spec.unit, [*scope_properties(spec), process])
 
     def _call_transient(self, unit: str, properties: list[tuple[str, str, Any]]) -> _SystemdJob:
         arguments: list[tuple[int, Any]] = [
@@ -209,10 +205,8 @@ class SystemdBackend(ScopeBackend):
         try:
             job = self._call_transient(unit, told)
         except Exception as error:
-            raise BackendError(
-                f"systemd refused {unit}: {message_of(error)}",
-                hint=f"see systemctl{user_flag(self.manager)} status {unit}",
-            ) from error
+            hint = f"see systemctl{user_flag(self.manager)} status {unit}"
+            raise BackendError(f"systemd refused {unit}: {message_of(error)}", hint=hint) from error
         self._check_started(unit, jobs.wait(job, START_DEADLINE_S))
 
     def stop(self, unit: str, deadline_s: float = STOP_DEADLINE_S) -> None:
@@ -240,7 +234,8 @@ class SystemdBackend(ScopeBackend):
         try:
             self._bus.call_method(DESTINATION, PATH, MANAGER, b"ThawUnit", [(ord("s"), unit.encode())])
         except Exception as error:
-            if _is_overlapped(error):
+            # Another freeze or thaw of the unit is under way, or came before ours was done.
+            if type(error).__name__ == _BUSY or _ABORTED in message_of(error):
                 return False
             if type(error).__name__ not in (_NO_UNIT, _NOT_ACTIVE):
                 raise BackendError(f"systemd did not thaw {unit}: {message_of(error)}") from error
@@ -310,10 +305,8 @@ class _RemovedJobs:
         while job not in self._results:
             left = end - time.monotonic()
             if left <= 0:
-                raise BackendError(
-                    f"systemd did not answer within {deadline_s:g} s",
-                    hint="is PID 1 stuck? see systemctl list-jobs",
-                )
+                hint = "is PID 1 stuck? see systemctl list-jobs"
+                raise BackendError(f"systemd did not answer within {deadline_s:g} s", hint=hint)
             try:
                 self._bus.process()
                 if job not in self._results:
@@ -353,11 +346,6 @@ def user_flag(manager: Manager) -> str:
     return " --user" if manager == "user" else ""
 
 
-def _is_overlapped(error: Exception) -> bool:
-    """Whether somebody else's freeze or thaw of the unit is under way, or came before ours was done."""
-    return type(error).__name__ == _BUSY or _ABORTED in message_of(error)
-
-
 def message_of(error: BaseException) -> str:
     text = getattr(error, "err_message", "") or str(error)
     text = text.decode("utf-8", "replace") if isinstance(text, bytes) else text
@@ -381,18 +369,12 @@ def _no_bus(manager: Manager, error: BaseException) -> BackendError:
 
         user = user_name(os.getuid())
         if not os.path.isdir(f"/run/user/{os.getuid()}"):
-            return BackendError(
-                f"{user} is not logged in (cron, su, a system service)",
-                hint=f"once: loginctl enable-linger {user} (by root if refused); or use --backend plain",
-            )
-        return BackendError(
-            f"no connection to your user manager: {reason}",
-            hint=f"loginctl enable-linger {os.getuid()} (by root if refused); or use --backend plain",
-        )
-    return BackendError(
-        f"no connection to systemd: {reason}",
-        hint="is dbus running? see slicer doctor; --backend plain runs without systemd's limits",
-    )
+            hint = f"once: loginctl enable-linger {user} (by root if refused); or use --backend plain"
+            return BackendError(f"{user} is not logged in (cron, su, a system service)", hint=hint)
+        hint = f"loginctl enable-linger {os.getuid()} (by root if refused); or use --backend plain"
+        return BackendError(f"no connection to your user manager: {reason}", hint=hint)
+    hint = "is dbus running? see slicer doctor; --backend plain runs without systemd's limits"
+    return BackendError(f"no connection to systemd: {reason}", hint=hint)
 
 
 def _refused(spec: ScopeSpec, error: BaseException) -> BackendError:

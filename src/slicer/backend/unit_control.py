@@ -51,10 +51,8 @@ class UnitControl(SystemdBackend):
     def _failure(self, error: Exception, unit: str, verb: str) -> BackendError:
         if type(error).__name__ in _GONE:
             return UnitGone(f"{unit} has ended")
-        return BackendError(
-            f"systemd did not {verb} {unit}: {message_of(error)}",
-            hint=f"see systemctl{user_flag(self.manager)} status {unit}",
-        )
+        hint = f"see systemctl{user_flag(self.manager)} status {unit}"
+        return BackendError(f"systemd did not {verb} {unit}: {message_of(error)}", hint=hint)
 
     def set_properties(self, unit: str, properties: tuple[Property, ...]) -> None:
         """Change properties of a scope until it ends, all or none. Lists are replaced.

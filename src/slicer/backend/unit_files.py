@@ -11,17 +11,13 @@ import hashlib
 import os
 import stat
 import tempfile
+from typing import Literal
 
 from slicer.errors import SlicerError
 from slicer.record import record
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Literal
-
-    State = Literal["missing", "current", "outdated", "edited"]
-    Status = Literal["created", "unchanged", "updated", "overwritten", "edited", "removed", "absent"]
-
+State = Literal["missing", "current", "outdated", "edited"]
+Status = Literal["created", "unchanged", "updated", "overwritten", "edited", "removed", "absent"]
 # Where the system manager looks for what the administrator installed.
 SYSTEM_UNITS = "/usr/local/lib/systemd/system"
 

@@ -7,7 +7,7 @@ import sys
 
 import click
 
-from slicer.backend import broker_units, closed_shop, closed_shop_look
+from slicer.backend import broker_units, closed_shop
 from slicer.backend.install_units import Plan, closed_plan, refuse_nixos
 from slicer.cli import output, say
 from slicer.cli.install_words import Way, done, tell, together
@@ -77,14 +77,14 @@ def _consequences(settled: Plan) -> list[Line]:
 
 def _locked_out() -> list[tuple[str, str]]:
     rows = []
-    manager = closed_shop_look.display_manager()
+    manager = closed_shop.display_manager()
     if manager:
         rows.append((manager, "graphical logins get no GPU: no screen where that is the only graphics card"))
     rows += [
         (f"session {found.id}", f"{found.user}, {found.kind}{' (login screen)' if found.is_greeter else ''}")
-        for found in closed_shop_look.sessions()
+        for found in closed_shop.sessions()
     ]
-    openers = closed_shop_look.openers()
+    openers = closed_shop.openers()
     rows += [
         (f"{found.name} (pid {found.pid})", f"{found.user}; keeps the GPU that it has open until it ends")
         for found in openers[:_MOST]

@@ -13,10 +13,9 @@ from slicer.job.plan import Invocation, plan_of
 from slicer.ledger.status import existing_ledger
 from slicer.quantity import format_size
 from slicer.record import record
-from slicer.route import planning
-from slicer.route.deciding import Decision, destination_text
+from slicer.route import deciding
+from slicer.route.deciding import Attempt, Decision, destination_text
 from slicer.route.inside import environment
-from slicer.route.planning import Attempt
 from slicer.route.running import Order, measured
 from slicer.text import command_text
 
@@ -36,11 +35,11 @@ def show(order: Order, *, as_json: bool) -> None:
     """Print the decision. Raises what the job would raise before its lease."""
     decision = measured(order)
     tries = []
-    for each in planning.attempts(decision, order.on_busy):
+    for each in deciding.attempts(decision, order.on_busy):
         said = overrides_for(order.config, each.destination)
-        invocation = planning.invocation(order.asked, decision, each, said)
+        invocation = deciding.invocation(order.asked, decision, each, said)
         tries.append(_Tried(each, invocation.command, _now(order, invocation)))
-    later = planning.fallback(decision, order.on_busy, tries[0].attempt.destination)
+    later = deciding.fallback(decision, order.on_busy, tries[0].attempt.destination)
     if as_json:
         output.show_json(_data(decision, tries, later))
     else:
@@ -92,7 +91,7 @@ def _data(decision: Decision, tries: list[_Tried], later: tuple[Attempt, ...]) -
         "route": decision.route.name,
         "input": decision.input or None,
         "why": decision.why,
-        "metrics": planning.metric_data(decision.metrics, first),
+        "metrics": deciding.metric_data(decision.metrics, first),
         "destination": first.name,
         "mode": first.mode,
         "attempts": [_attempt_data(tried) for tried in tries],

@@ -9,7 +9,7 @@ from slicer.config import profiles, routes
 from slicer.errors import BusyError, SlicerError, UsageError
 from slicer.job.plan import Invocation
 from slicer.kernel.signals import unblock_interrupts
-from slicer.route import headroom, planning
+from slicer.route import deciding, headroom
 from slicer.route.running import BlockedError, Order
 from slicer.route.running import run as run_routed
 
@@ -68,7 +68,7 @@ def _blocked(failure: BlockedError) -> dict[str, Any]:
         "error": failure.kind,
         "route": decision.route.name,
         "input": decision.input or None,
-        "metrics": planning.metric_data(decision.metrics, to),
+        "metrics": deciding.metric_data(decision.metrics, to),
         "destination": to.name,
         "mode": to.mode,
         "tried": [attempt.destination.name for attempt in failure.tried],

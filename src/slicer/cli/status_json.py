@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from slicer.ledger.status import GpuState, Status
     from slicer.model import Gpu, Lease, Ticket
     from slicer.serve.model import Standing
-    from slicer.share.standing import SharingNow
+    from slicer.share.arena import SharingNow
 
 
 def status_json(status: Status, servers: tuple[Standing, ...] = ()) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from slicer.columns import BAD, FAINT, GOOD, Line
 from slicer.config import files, profiles, routes
 from slicer.config.profiles import Config
 from slicer.config.routes import Route
-from slicer.doctor.facts import session
+from slicer.doctor.facts import host
 from slicer.errors import EX_OK, SlicerError, UsageError
 from slicer.kernel.users import user_name
 from slicer.route.probing import programs
@@ -129,7 +129,7 @@ def _unmeasured(route: Route) -> tuple[str, ...]:
 def _services() -> tuple[str, ...]:
     """Warn that services cannot get a scope, unless that has been arranged."""
     uid = os.geteuid()
-    if not backend.has_systemd() or backend.broker_socket({}) or (uid and session.gather(uid).lingers):
+    if not backend.has_systemd() or backend.broker_socket({}) or (uid and host.gather_session(uid).lingers):
         return ()
     user = user_name(uid) if uid else "THAT-USER"
     whose = f"of {user}'s" if uid else "of a user other than root"

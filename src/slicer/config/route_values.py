@@ -145,7 +145,7 @@ def place(entry: Entry, label: str) -> int | str:
 
 
 def replacements(entry: Entry, label: str) -> tuple[tuple[str, str | None], ...]:
-    """Options and their new values; None takes an option away (:func:`slicer.route.planning.command_for`)."""
+    """Options and their new values; None takes an option away (:func:`slicer.route.deciding.command_for`)."""
     table = entry[0]
     example = '{ "--model" = "large", "--verbose" = false }'
     if not isinstance(table, dict):

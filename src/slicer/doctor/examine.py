@@ -5,33 +5,17 @@ from __future__ import annotations
 import os
 import shutil
 import sys
+from collections.abc import Callable, Mapping
 
 from slicer.doctor import looks
-from slicer.doctor.checks import broker as check_broker
-from slicer.doctor.checks import environment as check_environment
-from slicer.doctor.checks import fence as check_fence
 from slicer.doctor.checks import gpus as check_gpus
-from slicer.doctor.checks import journal as check_journal
-from slicer.doctor.checks import sharing as check_sharing
-from slicer.doctor.checks import wraps as check_wraps
-from slicer.doctor.facts import broker as broker_facts
-from slicer.doctor.facts import configuration, disks, gpus, journal, kernel, others, session, state, units
-from slicer.doctor.facts import environment as environment_facts
-from slicer.doctor.facts import fence as fence_facts
-from slicer.doctor.facts import sharing as sharing_facts
-from slicer.doctor.facts import systemd as systemd_facts
-from slicer.doctor.facts import wraps as wrap_facts
-from slicer.doctor.glance import report
+from slicer.doctor.checks import state as check_state
+from slicer.doctor.checks import units as check_units
+from slicer.doctor.facts import broker, configuration, gpus, host, installed, state, systemd
+from slicer.doctor.glance import Taken, report, who_is
 from slicer.doctor.kinds import finding
-from slicer.doctor.model import Report, Verdict, Who
-from slicer.doctor.taken import Taken, who_is
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
-    from slicer.doctor.looks import Look
-    from slicer.doctor.model import Area, Finding
+from slicer.doctor.looks import Look
+from slicer.doctor.model import Area, Finding, Report, Verdict, Who
 
 DEADLINE_S = 8.0  # a driver that is not kept initialised takes seconds for its first answer
 
@@ -47,49 +31,49 @@ def _duties(environ: Mapping[str, str], who: Who) -> dict[str, Callable[[], obje
     """The looks by their names."""
     return {
         "driver": lambda: gpus.gather_driver(who.uid),  # it takes longest
-        "systemd": lambda: systemd_facts.gather(who.uid, who.manager),
-        "kernel": kernel.gather,
-        "session": lambda: session.gather(who.uid),
-        "disks": disks.gather,
-        "configuration": lambda: configuration.gather(environ),
+        "systemd": lambda: systemd.gather(who.uid, who.manager),
+        "kernel": host.gather_kernel,
+        "session": lambda: host.gather_session(who.uid),
+        "disks": host.gather_disks,
+        "configuration": lambda: configuration.gather_configuration(environ),
         "devices": gpus.gather_devices,
-        "fence": lambda: fence_facts.gather(who.uid),
-        "sharing": lambda: sharing_facts.gather(environ),
+        "fence": lambda: gpus.gather_fence(who.uid),
+        "sharing": lambda: gpus.gather_sharing(environ),
         "state": lambda: state.gather(environ, who.uid),
-        "broker": lambda: broker_facts.gather(environ),
-        "journal": lambda: journal.gather(who.uid),
-        "units": lambda: units.gather(environ),
-        "environment": lambda: environment_facts.gather(environ, sys.argv[0]),
-        "wraps": lambda: wrap_facts.gather(environ),
-        "others": lambda: others.gather(environ),
+        "broker": lambda: broker.gather(environ),
+        "journal": lambda: host.gather_journal(who.uid),
+        "units": lambda: installed.gather_units(environ),
+        "environment": lambda: configuration.gather_environment(environ, sys.argv[0]),
+        "wraps": lambda: installed.gather_wraps(environ),
+        "others": lambda: configuration.gather_others(environ),
     }
 
 
 def _report(who: Who, looked: Mapping[str, Look]) -> Report:
     taken = Taken(looked)
-    systemd = taken["systemd"]
+    manager = taken["systemd"]
     more: dict[Area, Callable[[], Verdict]] = {
         "gpus": lambda: _gpus(taken, looked["driver"], who),
-        "broker": lambda: check_broker.broker(taken["broker"], who),
-        "journal": lambda: check_journal.journal(taken["journal"], systemd, who),
-        "units": lambda: check_journal.units(taken["units"], systemd, who),
-        "wraps": lambda: check_wraps.wraps(taken["wraps"]),
-        "others": lambda: check_environment.others(taken["others"]),
+        "broker": lambda: check_state.broker(taken["broker"], who),
+        "journal": lambda: check_units.journal(taken["journal"], manager, who),
+        "units": lambda: check_units.units(taken["units"], manager, who),
+        "wraps": lambda: check_units.wraps(taken["wraps"]),
+        "others": lambda: check_state.others(taken["others"]),
     }
     return report(who, taken, more, {"gpus": ("devices",)})
 
 
 def _gpus(taken: Taken, look: Look, who: Who) -> Verdict:
     """The driver's silence is a finding, and not only a look that came to nothing."""
-    systemd = taken["systemd"]
+    manager = taken["systemd"]
     if look.facts is None and look.failed:
         return Verdict("gpus", "not known", (), (finding("look-failed", f"driver: {look.failed}"),))
     shown, found = _sharing(taken, look, who)
     fence = taken["fence"]
-    if fence is not None and systemd is not None:
-        shown = (*shown, *check_fence.described(fence, systemd))
-        found = (*found, *check_fence.fence(fence, taken["devices"], systemd, taken["broker"], who))
-    container = systemd.container if systemd else ""
+    if fence is not None and manager is not None:
+        shown = (*shown, *check_gpus.fence_rows(fence, manager))
+        found = (*found, *check_gpus.fence(fence, taken["devices"], manager, taken["broker"], who))
+    container = manager.container if manager else ""
     served = taken["configuration"].served if taken["configuration"] is not None else ()
     return check_gpus.gpus(taken["devices"], look.facts, container, who, (shown, found), served)
 
@@ -100,5 +84,5 @@ def _sharing(taken: Taken, look: Look, who: Who) -> tuple[tuple[tuple[str, str],
         unknown = taken.unknown("gpus", "sharing")
         return (), unknown.findings if unknown else ()
     profiles = configuration.profiles if configuration is not None else ()
-    found = check_sharing.sharing(facts, profiles, look.facts, who)
-    return check_sharing.described(facts, look.facts, who), tuple(found)
+    found = check_gpus.sharing(facts, profiles, look.facts, who)
+    return check_gpus.sharing_rows(facts, look.facts, who), tuple(found)

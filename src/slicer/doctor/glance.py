@@ -2,24 +2,53 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from slicer.backend import broker_socket
 from slicer.doctor import looks
-from slicer.doctor.checks import environment as check_environment
 from slicer.doctor.checks import limits as check_limits
 from slicer.doctor.checks import state as check_state
 from slicer.doctor.checks import systemd as check_systemd
-from slicer.doctor.facts import configuration, disks, kernel, session, state
-from slicer.doctor.facts import environment as environment_facts
-from slicer.doctor.facts import systemd as systemd_facts
-from slicer.doctor.model import AREAS, Report
-from slicer.doctor.taken import Taken, who_is
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
-    from slicer.doctor.model import Acting, Area, Verdict, Who
+from slicer.doctor.facts import configuration, host, state, systemd
+from slicer.doctor.kinds import finding
+from slicer.doctor.looks import Look
+from slicer.doctor.model import AREAS, Acting, Area, Finding, Report, Verdict, Who
+from slicer.kernel.users import user_name
+from slicer.model import manager_of
 
 _FOR_LIMITS = ("configuration", "systemd", "disks")
+
+
+def who_is(uid: int, environ: Mapping[str, str], *, is_sudoer: bool, is_nixos: bool = False) -> Who:
+    """The user of that number. The broker has everybody's jobs started by the system manager."""
+    manager = "system" if broker_socket(environ) else manager_of(uid)
+    return Who(uid, user_name(uid), manager, is_sudoer, is_nixos)
+
+
+class Taken:
+    """The looks' facts by their names, and findings for those that came to nothing."""
+
+    def __init__(self, taken: Mapping[str, Look]) -> None:
+        self._taken = taken
+
+    def __getitem__(self, name: str) -> Any:
+        return self._taken[name].facts if name in self._taken else None
+
+    def unknown(self, area: Area, *names: str) -> Verdict | None:
+        """What to say of an area without the facts of these looks; None where all are there."""
+        failed = [name for name in names if self[name] is None and name in self._taken]
+        if not failed:
+            return None
+        found: list[Finding] = []
+        for name in failed:
+            why = self._taken[name].failed
+            if name == "systemd" and not why:
+                found.append(finding("systemd-hangs", "no answer over D-Bus in time", "systemctl list-jobs"))
+            elif name == area or name not in AREAS:  # else the look's own area says it
+                failure = finding("look-failed", f"{name}: {why}")
+                found.append(failure if why else finding("look-hangs", f"the look at: {name}"))
+        return Verdict(area, "not known", (), tuple(found))
 
 
 def glance(environ: Mapping[str, str], uid: int) -> Report:
@@ -29,13 +58,13 @@ def glance(environ: Mapping[str, str], uid: int) -> Report:
     """
     who = who_is(uid, environ, is_sudoer=False)
     duties: dict[str, Callable[[], object]] = {
-        "systemd": lambda: systemd_facts.gather(who.uid, who.manager, asks=False),
-        "kernel": kernel.gather,
-        "session": lambda: session.gather(who.uid),
-        "disks": disks.gather,
-        "configuration": lambda: configuration.gather(environ),
+        "systemd": lambda: systemd.gather(who.uid, who.manager, asks=False),
+        "kernel": host.gather_kernel,
+        "session": lambda: host.gather_session(who.uid),
+        "disks": host.gather_disks,
+        "configuration": lambda: configuration.gather_configuration(environ),
         "state": lambda: state.gather(environ, who.uid, asks_for_lock=False),
-        "environment": lambda: environment_facts.gather(environ, "", searches=False),
+        "environment": lambda: configuration.gather_environment(environ, "", searches=False),
     }
     return report(who, Taken({name: looks.look(duty) for name, duty in duties.items()}), {}, {})
 
@@ -48,18 +77,18 @@ def report(
 
     ``needs`` names the looks of an area, where these are not called as the area is.
     """
-    systemd, session = taken["systemd"], taken["session"]
+    manager = taken["systemd"]
     acts: tuple[Acting, ...] = ()
     if not taken.unknown("limits", *_FOR_LIMITS):
-        acts = check_limits.profiles(taken["configuration"], systemd, taken["disks"], who)
+        acts = check_limits.profiles(taken["configuration"], manager, taken["disks"], who)
     made: dict[Area, Callable[[], Verdict]] = {
-        "systemd": lambda: check_systemd.systemd(systemd, who),
+        "systemd": lambda: check_systemd.systemd(manager, who),
         "kernel": lambda: check_systemd.kernel(taken["kernel"], who),
-        "session": lambda: check_systemd.session(session, systemd, who),
-        "limits": lambda: check_limits.limits(acts, systemd, taken["disks"], who),
+        "session": lambda: check_systemd.session(taken["session"], manager, who),
+        "limits": lambda: check_limits.limits(acts, manager, taken["disks"], who),
         "state": lambda: check_state.state(taken["state"], who),
         "configuration": lambda: check_limits.configuration(taken["configuration"]),
-        "environment": lambda: check_environment.environment(taken["environment"]),
+        "environment": lambda: check_state.environment(taken["environment"]),
         **more,
     }
     needed: dict[Area, tuple[str, ...]] = {"limits": _FOR_LIMITS, **needs}

@@ -5,14 +5,9 @@ from __future__ import annotations
 import os
 import tomllib
 from functools import cache
+from typing import Any
 
-from slicer.doctor.model import Finding, Kind
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
-
-    from slicer.doctor.model import Area
+from slicer.doctor.model import Area, Finding, Kind
 
 _TABLE = os.path.join(os.path.dirname(__file__), "kinds.toml")
 

@@ -10,16 +10,13 @@ import os
 import pickle
 import select
 import time
+from collections.abc import Callable, Mapping
+from typing import Any
 
 from slicer.errors import SlicerError
 from slicer.kernel import proc
 from slicer.kernel.signals import signal
 from slicer.record import record
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-    from typing import Any
 
 _CHUNK = 1 << 16
 _MOST_BYTES = 16 << 20

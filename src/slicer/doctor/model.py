@@ -2,27 +2,23 @@
 
 from __future__ import annotations
 
+from typing import Literal, get_args
+
 from slicer.record import record
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Literal
-
     from slicer.model import Manager
 
-    # A problem breaks a promise: jobs do not start, or run without what their lease or limits say.
-    # A warning will surprise somebody. A note is worth knowing.
-    Severity = Literal["problem", "warning", "note"]
-    Area = Literal[
-        "systemd", "kernel", "session", "limits", "gpus", "state", "broker", "journal", "units",
-        "configuration", "environment", "wraps", "others",
-    ]  # fmt: skip
-
-AREAS: tuple[Area, ...] = (
+# A problem breaks a promise: jobs do not start, or run without what their lease or limits say.
+# A warning will surprise somebody. A note is worth knowing.
+Severity = Literal["problem", "warning", "note"]
+Area = Literal[
     "systemd", "kernel", "session", "limits", "gpus", "state", "broker", "journal", "units",
     "configuration", "environment", "wraps", "others",
-)  # fmt: skip
-SEVERITIES: tuple[Severity, ...] = ("problem", "warning", "note")
+]  # fmt: skip
+AREAS: tuple[Area, ...] = get_args(Area)
+SEVERITIES: tuple[Severity, ...] = get_args(Severity)
 
 
 @record

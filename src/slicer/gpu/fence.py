@@ -25,7 +25,6 @@ _GROUPS = "nvidia"  # how the names of their groups begin: nvidia, nvidia-fronte
 _UVM = "nvidia-uvm"  # /dev/nvidia-uvm and nvidia-uvm-tools
 
 
-
 def properties(
     minors: Collection[int], caps: Collection[str] = (), extra: Collection[str] = ()
 ) -> tuple[Property, ...]:

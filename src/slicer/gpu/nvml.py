@@ -33,6 +33,7 @@ _NO_LIBRARY: tuple[NoGpuReason, str, str] = (
     "install the driver; in a container, start it with the NVIDIA runtime; on NixOS, put"
     " /run/opengl-driver/lib into LD_LIBRARY_PATH",
 )
+_FINDS_NONE = "the NVIDIA driver is loaded but finds no GPU"
 _PROCESS_LISTS = ("Compute", "Graphics", "MPSCompute")
 _LIST_VERSIONS = ("_v3", "_v2")  # driver 510 brought _v3; pynvml's own unversioned names insist on the newest
 _COMPUTE_MODES = ("default", "exclusive-thread", "prohibited", "exclusive-process")  # by NVML's numbers
@@ -57,8 +58,6 @@ class GpuDetails:
 
 def _see_the_card() -> None:
     """Inside of a job with a cap NVML tells of the cap in place of the card. We decide about the card."""
-    import os
-
     if "SLICER_SHARE_FILE" not in os.environ:
         return
     import ctypes
@@ -95,11 +94,8 @@ class Nvml:
         try:
             import pynvml
         except ImportError as error:
-            raise NoGpu(
-                "no-pynvml",
-                f"the Python module pynvml cannot be imported: {error}",
-                hint=f"`{install_command()}`",
-            ) from error
+            message = f"the Python module pynvml cannot be imported: {error}"
+            raise NoGpu("no-pynvml", message, hint=f"`{install_command()}`") from error
         self._nvml: Any = pynvml
         self._notes: tuple[str, ...] = ()
         self._handles: dict[int, tuple[Any, tuple[int, int, int]]] = {}
@@ -113,11 +109,8 @@ class Nvml:
         self._open = True
         try:
             if self._count() == 0:
-                raise NoGpu(
-                    "no-devices",
-                    "the NVIDIA driver is loaded but finds no GPU",
-                    hint="in a container, pass the GPUs in (--gpus all); else see `lspci` and `dmesg`",
-                )
+                hint = "in a container, pass the GPUs in (--gpus all); else see `lspci` and `dmesg`"
+                raise NoGpu("no-devices", _FINDS_NONE, hint=hint)
         except BaseException:
             self.close()
             raise
@@ -365,11 +358,8 @@ class Nvml:
 
     def _concerns_one_gpu(self, error: Any) -> bool:
         nvml = self._nvml
-        return error.value in (
-            nvml.NVML_ERROR_GPU_IS_LOST,
-            nvml.NVML_ERROR_RESET_REQUIRED,
-            nvml.NVML_ERROR_NO_PERMISSION,
-        )
+        broken = nvml.NVML_ERROR_GPU_IS_LOST, nvml.NVML_ERROR_RESET_REQUIRED
+        return error.value in (*broken, nvml.NVML_ERROR_NO_PERMISSION)
 
 
 def install_command() -> str:
@@ -398,11 +388,8 @@ def _text(value: str | bytes) -> str:
 
 
 def _no_permission() -> NoGpu:
-    return NoGpu(
-        "permission",
-        "this user may not use the NVIDIA driver",
-        hint="see who may open /dev/nvidiactl and /dev/nvidia0 (often the group video or render)",
-    )
+    hint = "see who may open /dev/nvidiactl and /dev/nvidia0 (often the group video or render)"
+    return NoGpu("permission", "this user may not use the NVIDIA driver", hint=hint)
 
 
 def _init_error(nvml: Any, error: Any) -> GpuError:
@@ -419,17 +406,12 @@ def _init_error(nvml: Any, error: Any) -> GpuError:
             "the driver was upgraded while it ran: reboot, or reload the nvidia modules",
         ),
         getattr(nvml, "NVML_ERROR_GPU_NOT_FOUND", 28): (  # not in Debian 12's pynvml
-            "no-devices",
-            "the NVIDIA driver is loaded but finds no GPU",
-            "see `lspci` and `dmesg`",
+            "no-devices", _FINDS_NONE, "see `lspci` and `dmesg`",
         ),
     }
     if _is_shut():  # of which NVML says that it is unknown
-        return NoGpu(
-            "fenced",
-            "the GPUs are fenced off from this process",
-            hint="inside of a job: it has no lease on one; in a login session: a closed shop",
-        )
+        hint = "inside of a job: it has no lease on one; in a login session: a closed shop"
+        return NoGpu("fenced", "the GPUs are fenced off from this process", hint=hint)
     if error.value == nvml.NVML_ERROR_NO_PERMISSION:
         return _no_permission()
     if error.value in known:
@@ -448,6 +430,5 @@ def _is_shut() -> bool:
 
 
 def _gpu_error(error: Any, where: str) -> GpuError:
-    return GpuError(
-        f"the NVIDIA driver failed: {error}", where=where, hint="`nvidia-smi` and `dmesg` tell more"
-    )
+    hint = "`nvidia-smi` and `dmesg` tell more"
+    return GpuError(f"the NVIDIA driver failed: {error}", where=where, hint=hint)

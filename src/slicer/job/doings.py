@@ -103,7 +103,7 @@ def _same(one: str, other: str) -> bool:
 
 def acting_here(names: list[str], cgroup_name: str, manager: Manager) -> frozenset[str]:
     """Those of the properties that do anything in that cgroup."""
-    from slicer.backend.acting import acting, filters_devices, io_is_weighed, oomd_runs
+    from slicer.backend.scopes import acting, filters_devices, io_is_weighed, oomd_runs
 
     known, directory = tuple(name for name in names if find(name)), cgroup.path_of(cgroup_name)
     return acting(

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from slicer.ledger.leasing import PreparedRequest
     from slicer.model import Busy, Lease, Profile, Property, ScopeSpec
     from slicer.outcome import journal
-    from slicer.share.order import ShareOrder
+    from slicer.share.environment import ShareOrder
 
     class Listener(Protocol):
         """Hears what happens to a job while it happens, for people."""

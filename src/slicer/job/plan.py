@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from slicer.ledger.ledger import Ledger
     from slicer.ledger.nesting import OuterJobs
     from slicer.model import Host, Profile, ScopeSpec
-    from slicer.share.order import ShareOrder
+    from slicer.share.environment import ShareOrder
 
 
 @record
@@ -154,11 +154,11 @@ def why_not_driver(plan: Plan) -> str:
 
 def idle_sharing(plan: Plan) -> str:
     """The reason why the profile's sharing has no effect here; "": it has one."""
-    from slicer.share import environment, order
+    from slicer.share import environment
 
     if plan.profile.share == "off":
         return ""
-    if order.wanted(plan.profile) == "off":
+    if environment.wanted(plan.profile) == "off":
         return "whole GPUs are shared with nobody"
     if plan.environ.get("SLICER_SIM"):
         return "the GPUs are simulated"

@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from slicer.job.job import Job
     from slicer.ledger.held_lease import HeldLease
     from slicer.model import Sharing
+    from slicer.share.environment import ShareOrder
     from slicer.share.job_file import JobFile
-    from slicer.share.order import ShareOrder
 
 
 def prepare(job: Job, held: HeldLease, why_no_cap: str | None = None) -> None:

@@ -74,15 +74,11 @@ def populated(directory: str, device: int | None = None) -> bool:
         raise
 
 
-def _all_text(path: str) -> str:
-    with open(path, encoding="utf-8") as file:
-        return file.read()
-
-
 def processes(directory: str) -> Iterator[int]:
     """The pids in the cgroup and below it. Raises OSError when it is there but cannot be read."""
     try:
-        text = _all_text(f"{directory}/cgroup.procs")
+        with open(f"{directory}/cgroup.procs", encoding="utf-8") as file:
+            text = file.read()
         children = [entry.path for entry in os.scandir(directory) if entry.is_dir(follow_symlinks=False)]
     except OSError as error:
         if error.errno in _GONE:

@@ -75,8 +75,5 @@ class Inotify:
 
 def _failure(path: str) -> StateError:
     reason = os.strerror(ctypes.get_errno())
-    return StateError(
-        f"cannot be watched: {reason}",
-        where=path,
-        hint="raise fs.inotify.max_user_instances or max_user_watches",
-    )
+    hint = "raise fs.inotify.max_user_instances or max_user_watches"
+    return StateError(f"cannot be watched: {reason}", where=path, hint=hint)

@@ -1,4 +1,4 @@
-"""Which processes have which files open, and who holds the lock on one."""
+"""Which processes have which files open, who holds the lock on one, and whether a file has changed."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from slicer.kernel.proc import pids
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
+    FileId = tuple[int, int, int, int, int]
 
 
 def flock_holder(info: os.stat_result, *, exclusively: bool = False) -> int:
@@ -61,3 +62,12 @@ def close_all_but(kept: Collection[int], beginning: str | None = None, *, lowest
                 os.close(fd)
         except OSError:
             continue  # the one by which they were listed
+
+
+def file_id(path: str) -> FileId | None:
+    """Figures that change when the file does; None if they cannot be read."""
+    try:
+        info = os.stat(path)
+    except OSError:
+        return None
+    return info.st_dev, info.st_ino, info.st_size, info.st_mtime_ns, info.st_ctime_ns

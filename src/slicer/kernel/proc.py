@@ -15,21 +15,14 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any, NoReturn
 
-
 # How /proc answers for a process that is gone, or another user's and hidden (hidepid, ProtectProc).
 _UNSEEN = (FileNotFoundError, ProcessLookupError, PermissionError)
-
 _TERMINALS = ("/dev/pts/", "/dev/tty", "/dev/console")
-
 _CAP_SYS_NICE = 23  # capability.h
-
 _SHORTAGES = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
-
 _EXECUTES_S = 0.1  # execve(2) takes longer only from a disk that hangs
 _AGAIN_S = 0.0005
-
 _PR_SET_CHILD_SUBREAPER = 36  # prctl(2)
-
 LONGEST_POLL_S = 86_400.0  # poll(2) counts milliseconds in an int
 
 
@@ -178,21 +171,18 @@ def descendants(pid: int) -> list[int]:
 
 def children(pid: int) -> list[int]:
     """The children of all threads of a process, zombies included. Empty when it is gone or hidden."""
+    try:
+        threads = os.listdir(f"/proc/{pid}/task")
+    except _UNSEEN:
+        return []
     found: list[int] = []
-    for path in _threads(pid):
+    for thread in threads:
         try:
-            with open(f"{path}/children", "rb", buffering=0) as file:
+            with open(f"/proc/{pid}/task/{thread}/children", "rb", buffering=0) as file:
                 found += map(int, file.readall().split())
         except _UNSEEN:
             continue  # it has ended meanwhile
     return found
-
-
-def _threads(pid: int) -> list[str]:
-    try:
-        return [f"/proc/{pid}/task/{thread}" for thread in os.listdir(f"/proc/{pid}/task")]
-    except _UNSEEN:
-        return []
 
 
 def _families() -> dict[int, list[int]]:
@@ -345,9 +335,7 @@ def ancestors(pid: int) -> frozenset[int]:
 
 def is_systemd(pid: int) -> bool:
     """Whether the sender of a signal is a systemd. The pid 0 is one outside our pid namespace."""
-    if pid in (0, 1):
-        return True
-    return comm(pid) == "systemd"
+    return pid in (0, 1) or comm(pid) == "systemd"
 
 
 def comm(pid: int) -> str:

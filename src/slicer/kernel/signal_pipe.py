@@ -17,11 +17,8 @@ class SignalPipe:
         self._before = {}
         for signo in signals:
             if signo not in unless_ignored or signal.getsignal(signo) != signal.SIG_IGN:
-                self._before[signo] = signal.signal(signo, self._note)
+                self._before[signo] = signal.signal(signo, lambda came, _: self._signals.append(came))
         self._fd_before = signal.set_wakeup_fd(self._write_fd, warn_on_full_buffer=False)
-
-    def _note(self, signo: int, frame: object) -> None:
-        self._signals.append(signo)
 
     def take(self) -> list[int]:
         """The signals that came since the last call."""

@@ -15,7 +15,7 @@ from slicer.model import CPU
 from slicer.placement import capacity, decision, forecast
 from slicer.placement.capacity import Policy
 from slicer.record import record, replace
-from slicer.share.standing import SharingNow, standing
+from slicer.share.arena import SharingNow, standing
 from slicer.state import statedir
 
 TYPE_CHECKING = False

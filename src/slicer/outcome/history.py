@@ -35,7 +35,7 @@ from slicer.record import as_dict
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from _sqlite3 import Connection
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
     from types import ModuleType
     from typing import Any, TypeVar
 
@@ -49,17 +49,12 @@ FILE = "history.db"
 BUSY_TIMEOUT_S = 5.0
 _TURN_S = 0.5  # how long to wait for the lock file
 _PAUSE_S = 0.002
-
 _SMALLEST = 512  # bytes; SQLite's smallest page, and so its smallest file
 
 # SQLite's primary result codes, from sqlite3.h
-_SQLITE_BUSY = 5
-_SQLITE_LOCKED = 6
-_SQLITE_CORRUPT = 11
-_SQLITE_NOTADB = 26
+_SQLITE_CORRUPT, _SQLITE_NOTADB = 11, 26
 _HINTS = {
-    _SQLITE_BUSY: "another program holds it open in a transaction",
-    _SQLITE_LOCKED: "another program holds it open in a transaction",
+    **dict.fromkeys((5, 6), "another program holds it open in a transaction"),  # busy, locked
     8: "it, or its directory, is read-only here",
     10: "the disk may be full or failing",
     13: "free some space",
@@ -152,21 +147,16 @@ def read(
     return [_outcome(row) for row in select(path, schema.SELECT, values)]
 
 
-# -- rows ---------------------------------------------------------------------------------------------
-
-
 def _row(outcome: Outcome) -> list[Sql]:
     row: list[Sql] = []
     for column in schema.OUTCOME:
         value = getattr(outcome, column)
-        if column in schema.LISTS:
+        if column in (*schema.LISTS, schema.NUMBERS):
             value = json_array(value)
-        elif column == schema.NUMBERS:
-            value = f"[{', '.join(map(str, value))}]"
         elif column == schema.COUNTS:
-            value = _json_object(value)
+            value = _json({name: value[name] for name in sorted(value)})
         elif column == schema.SHARING:
-            value = None if value is None else _json_record(value)
+            value = None if value is None else _json(as_dict(value))
         elif isinstance(value, str):
             value = encodable(value)
         row.append(value)
@@ -182,24 +172,17 @@ def encodable(text: str) -> str:
 _JSON_ESCAPES = {**{c: f"\\u{c:04x}" for c in (*range(0x20), 0x7F)}, ord('"'): '\\"', ord("\\"): "\\\\"}
 
 
-def json_array(items: tuple[str, ...]) -> str:
-    """A JSON array of strings, without the json module (3 ms). Lone surrogates survive, as ``\\udcff``."""
-    return encodable("[" + ", ".join('"' + item.translate(_JSON_ESCAPES) + '"' for item in items) + "]")
-
-
-def _json_object(counts: dict[str, int]) -> str:
-    """A JSON object of names of slots, which need no escapes, and counts."""
-    return "{" + ", ".join(f'"{name}": {counts[name]}' for name in sorted(counts)) + "}"
-
-
-def _json_record(value: Any) -> str:
-    """A JSON object of a record's fields, without the json module."""
-    return "{" + ", ".join(f'"{name}": {_json(each)}' for name, each in as_dict(value).items()) + "}"
+def json_array(items: Iterable[object]) -> str:
+    """A JSON array, without the json module (3 ms). Lone surrogates survive, as ``\\udcff``."""
+    return f"[{', '.join(map(_json, items))}]"
 
 
 def _json(value: object) -> str:
+    """As JSON. The names in an object are of slots or of fields, which need no escapes."""
     if isinstance(value, tuple):
-        return f"[{', '.join(map(_json, value))}]"
+        return json_array(value)
+    if isinstance(value, dict):
+        return "{" + ", ".join(f'"{name}": {_json(each)}' for name, each in value.items()) + "}"
     if isinstance(value, str):
         return encodable('"' + value.translate(_JSON_ESCAPES) + '"')
     return repr(round(value, 6)) if isinstance(value, float) else str(value)
@@ -229,9 +212,6 @@ def _outcome(row: tuple[Any, ...]) -> Outcome:
     values[schema.COUNTS] = json.loads(values[schema.COUNTS])
     values[schema.SHARING] = _sharing(values[schema.SHARING])
     return Outcome(usage=usage, **values)
-
-
-# -- the database -------------------------------------------------------------------------------------
 
 
 def _sqlite() -> ModuleType:
@@ -350,9 +330,6 @@ def _translated(error: Exception, path: str) -> Exception:
     return StateError(f"the history cannot be used: {error}", where=path, hint=_HINTS.get(code, ""))
 
 
-# -- the file -----------------------------------------------------------------------------------------
-
-
 def _prepare(path: str) -> os.stat_result:
     """Make sure that ``path`` is a file of ours in a directory where nobody can swap it.
 
@@ -389,11 +366,8 @@ def _check_directory(directory: str) -> None:
         found = os.stat(directory)
     others = stat.S_IWOTH | (stat.S_IWGRP if os.geteuid() == 0 else 0)
     if found.st_mode & others or found.st_uid not in (0, os.geteuid()):
-        raise StateError(
-            "the history's directory is writable by others",
-            where=directory,
-            hint=f"chown and chmod it so that only uid {os.geteuid()} can write there",
-        )
+        hint = f"chown and chmod it so that only uid {os.geteuid()} can write there"
+        raise StateError("the history's directory is writable by others", where=directory, hint=hint)
 
 
 def _set_aside(path: str, seen: int, why: str) -> str | None:

@@ -35,11 +35,7 @@ if TYPE_CHECKING:
 SOCKET = "/run/systemd/journal/socket"
 IDENTIFIER = "slicer"
 
-# syslog's priorities, as far as slicer uses them
-ERROR = 3
-WARNING = 4
-NOTICE = 5
-INFO = 6
+ERROR, WARNING, NOTICE, INFO = 3, 4, 5, 6  # syslog's priorities
 
 _FIELD_NAME_MAX = 64  # journald drops longer names without a word
 
@@ -85,14 +81,10 @@ def event(
 ) -> bool:
     """Tell the journal what happened to ``job`` ("": none came to be); True when journald has the entry.
 
-    ``unit`` is the job's scope and ``manager`` the one that runs it, so that ``journalctl -u UNIT`` (or
-    ``--user-unit UNIT``) finds the entry; "" where there is none. ``fields`` are those of this kind of event:
-    ``{"exit_code": 1}`` is ``SLICER_EXIT_CODE=1``, ``{"reason": "oom-kill"}`` is ``SLICER_REASON=oom-kill``;
-    None leaves the field out. A tuple is the field once for each value, and journalctl finds the entry by
-    each of them. Undecodable bytes, as Python's argv has them, arrive as they were. ``message``
-    replaces the kind's own. Never blocks. The journal's faults raise nothing; ValueError means a field name
-    that journald would drop (longer than 64 characters, or with other characters than letters, digits and
-    underscores).
+    ``unit`` is the job's scope ("": none), by which ``journalctl -u`` (or ``--user-unit``) finds the entry.
+    ``fields``: ``{"exit_code": 1}`` is ``SLICER_EXIT_CODE=1``. None leaves a field out, and a tuple gives it
+    once for each value. Undecodable bytes, as Python's argv has them, arrive as they were. ``message``
+    replaces the kind's own. Never blocks. Raises only ValueError, for a field name that journald would drop.
     """
     what, more = KINDS[kind], fields or {}
     entry: dict[str, Field] = {
@@ -150,21 +142,15 @@ def _encode(name: str, value: Field) -> bytes:
     letters = name.replace("_", "A")
     if not (letters.isascii() and letters.isalnum() and letters.isupper() and len(name) <= _FIELD_NAME_MAX):
         raise ValueError(f"not a journal field name: {name!r}")
-    data = _bytes(value)
+    if not isinstance(value, bytes):
+        try:
+            value = str(value).encode("utf-8", "surrogateescape")
+        except UnicodeEncodeError:  # a surrogate that stands for no byte
+            value = str(value).encode("utf-8", "backslashreplace")
     key = name.encode()
-    if b"\n" not in data:
-        return key + b"=" + data + b"\n"
-    return key + b"\n" + len(data).to_bytes(8, "little") + data + b"\n"
-
-
-def _bytes(value: Field) -> bytes:
-    if isinstance(value, bytes):
-        return value
-    text = str(value)
-    try:
-        return text.encode("utf-8", "surrogateescape")
-    except UnicodeEncodeError:  # a surrogate that stands for no byte
-        return text.encode("utf-8", "backslashreplace")
+    if b"\n" not in value:
+        return key + b"=" + value + b"\n"
+    return key + b"\n" + len(value).to_bytes(8, "little") + value + b"\n"
 
 
 def _deliver(data: bytes, path: str) -> bool:

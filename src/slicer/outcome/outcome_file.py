@@ -122,14 +122,11 @@ def _place(path: str) -> tuple[Directory, str, os.stat_result | None]:
     except BaseException:
         folder.close()
         raise
-    if os.fstat(folder.fd).st_mode & stat.S_ISVTX and info.st_uid != os.geteuid() and not _is_device(info):
+    is_theirs = info.st_uid != os.geteuid() and not stat.S_ISCHR(info.st_mode)  # root alone makes devices
+    if os.fstat(folder.fd).st_mode & stat.S_ISVTX and is_theirs:
         folder.close()
         raise StateError(f"belongs to uid {info.st_uid}", where=path, hint="name a file of yours")
     return folder, name, info
-
-
-def _is_device(info: os.stat_result) -> bool:
-    return stat.S_ISCHR(info.st_mode)  # nobody but root can make one
 
 
 def _opened_stream(folder: Directory, name: str, path: str) -> int:

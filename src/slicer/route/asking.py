@@ -108,7 +108,10 @@ def ask(command: tuple[str, ...], timeout_s: float, setting: Setting, *, keeps_e
             os.close(err)
     stderr = bytes(listener.stderr)
     if status:
-        raise ProbeError(f"{one_line(command[0], 60)} {_how(status)}{_complaint(stderr, command)}")
+        how = f"failed with exit code {os.waitstatus_to_exitcode(status)}"
+        if os.WIFSIGNALED(status):
+            how = f"was ended by {signal_name(os.WTERMSIG(status))}"
+        raise ProbeError(f"{one_line(command[0], 60)} {how}{_complaint(stderr, command)}")
     return Answer(bytes(listener.stdout), stderr)
 
 
@@ -199,12 +202,6 @@ class _Listener:
             return os.waitpid(self._pid, 0)[1]
         finally:
             os.close(self._pidfd)
-
-
-def _how(status: int) -> str:
-    if os.WIFSIGNALED(status):
-        return f"was ended by {signal_name(os.WTERMSIG(status))}"
-    return f"failed with exit code {os.waitstatus_to_exitcode(status)}"
 
 
 def _complaint(stderr: bytes, command: tuple[str, ...]) -> str:

@@ -89,10 +89,11 @@ def worksheet(
     if left < 0:
         problems.append(f"memory: {_memory_sum(shares, reserve)}, but the machine has {_size(memory_bytes)}")
     notes += _memory_notes(shares)
+    uses = [(room.gpu, tuple(room.jobs.items()), room.left_mib) for room in rooms]
     return Worksheet(
         route=route.name,
         shares=tuple(_suggested(each, shares, memory_bytes - reserve, left) for each in shares),
-        gpus=tuple(_use(room) for room in rooms),
+        gpus=tuple(GpuUse(on.index, on.name, on.memory_mib, jobs, left) for on, jobs, left in uses),
         machine_bytes=memory_bytes,
         reserve_bytes=reserve,
         reserve_source=source,
@@ -112,20 +113,11 @@ def _share(destination: Destination, profile: Profile, slots: Mapping[str, int])
     found = profile.properties.get("MemoryMax")
     limit = found.value if found and isinstance(found.value, int) and found.value != INFINITY else None
     source = profile.sources.get("MemoryMax", "")
+    is_declared = limit is not None and not source.startswith("built-in")
+    to = destination
     return Share(
-        name=destination.name,
-        mode=destination.mode,
-        jobs=jobs,
-        limited_by=limited_by,
-        gpus=profile.gpus,
-        vram_mib=profile.vram_mib,
-        memory_bytes=limit,
-        memory_source=source,
-        is_declared=limit is not None and not source.startswith("built-in"),
+        to.name, to.mode, jobs, limited_by, profile.gpus, profile.vram_mib, limit, source, is_declared
     )
-
-
-# -- GPU memory --------------------------------------------------------------------------------------------
 
 
 def _on_gpus(
@@ -133,9 +125,11 @@ def _on_gpus(
     problems: list[str], notes: list[str],
 ) -> list[Share]:  # fmt: skip
     """Put the jobs on the GPUs. The shares again, with the jobs of those that nothing else limits."""
-    loads = {
-        each.name: _load(each, profiles[each.name]) for each in shares if each.mode == "gpu" and each.gpus
-    }
+    loads = {}
+    for each in shares:
+        if each.mode == "gpu" and each.gpus:
+            choice, margin = profiles[each.name].gpu_choice, profiles[each.name].margin_mib
+            loads[each.name] = Load(each.name, each.jobs, each.gpus, choice, each.vram_mib, margin)
     placed = pack(list(loads.values()), rooms)
     found = []
     for each in shares:
@@ -161,10 +155,6 @@ def _on_gpus(
     return found
 
 
-def _load(share: Share, profile: Profile) -> Load:
-    return Load(share.name, share.jobs, share.gpus, profile.gpu_choice, share.vram_mib, profile.margin_mib)
-
-
 def _gpu_problem(share: Share, load: Load, fits: int, rooms: list[Room]) -> str:
     """Why not all jobs have GPU memory, with the sum."""
     able = [room for room in rooms if room.suits(load)]
@@ -174,7 +164,8 @@ def _gpu_problem(share: Share, load: Load, fits: int, rooms: list[Room]) -> str:
         return f"{share.name}: there is no GPU here for {jobs}"
     if share.vram_mib is None:
         wanted = f"{jobs} x {counted(share.gpus, 'whole GPU')}"
-        return f"{share.name}: {wanted}, but there {_there(able)}: {_remedy(fits)}"
+        there = f"{'is' if len(able) == 1 else 'are'} {counted(len(able), 'GPU')}"
+        return f"{share.name}: {wanted}, but there {there}: {_remedy(fits)}"
     margin = f" and {short_mib(load.margin_mib)} of margin" if load.margin_mib else ""
     if len(able) < share.gpus:
         need = f"{short_mib(share.vram_mib)}{margin}{on}"
@@ -186,10 +177,6 @@ def _gpu_problem(share: Share, load: Load, fits: int, rooms: list[Room]) -> str:
     return f"{share.name}: {wanted}, but {_sizes(able)}{beside}: {_remedy(fits)}"
 
 
-def _there(rooms: list[Room]) -> str:
-    return f"{'is' if len(rooms) == 1 else 'are'} {counted(len(rooms), 'GPU')}"
-
-
 def _remedy(fits: int) -> str:
     return f"{counted(fits, 'job')} fit{'s' * (fits == 1)}" if fits else "none fits"
 
@@ -197,11 +184,6 @@ def _remedy(fits: int) -> str:
 def _sizes(rooms: list[Room]) -> str:
     named = [f"GPU {room.gpu.index} has {short_mib(room.gpu.memory_mib)}" for room in rooms]
     return ", ".join(named[:8]) + ("…" if len(named) > 8 else "")
-
-
-def _use(room: Room) -> GpuUse:
-    gpu = room.gpu
-    return GpuUse(gpu.index, gpu.name, gpu.memory_mib, tuple(room.jobs.items()), room.left_mib)
 
 
 # -- jobs side by side on GPUs ------------------------------------------------------------------------------
@@ -263,7 +245,7 @@ def pack(loads: list[Load], rooms: list[Room]) -> dict[str, int]:
     Jobs that want whole GPUs come first, then those that want most. Those without a number come last.
     """
     placed = {}
-    for load in sorted(loads, key=_hardest_first):
+    for load in sorted(loads, key=lambda it: (it.jobs is None, it.vram_mib is not None, -(it.vram_mib or 0))):
         placed[load.name] = 0
         while placed[load.name] < (_MOST if load.jobs is None else load.jobs):
             able = sorted((room for room in rooms if room.has_room(load)), key=lambda room: room.left_mib)
@@ -273,13 +255,6 @@ def pack(loads: list[Load], rooms: list[Room]) -> dict[str, int]:
                 room.take(load)
             placed[load.name] += 1
     return placed
-
-
-def _hardest_first(load: Load) -> tuple[bool, bool, int]:
-    return load.jobs is None, load.vram_mib is not None, -(load.vram_mib or 0)
-
-
-# -- memory ------------------------------------------------------------------------------------------------
 
 
 def _reserve(route: Route, memory_bytes: int) -> tuple[int, str]:

@@ -9,15 +9,13 @@ from collections import Counter
 from collections.abc import Sequence
 
 from slicer.config import metrics
+from slicer.config.routes import Destination, Route
+from slicer.outcome.decisions import PastDecision
 from slicer.record import record
 from slicer.route import route_config, stats
+from slicer.route.deciding import takes
 from slicer.route.suggestion import Suggestion, bounding_probe, points_of, without_ooms
 from slicer.text import counted
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from slicer.config.routes import Destination, Route
-    from slicer.outcome.decisions import PastDecision
 
 _FEWEST = 3  # inputs: fewer are chance
 _OOM_SHARE = 0.01  # of the GPU's jobs
@@ -66,15 +64,9 @@ def gpu_part(route: Route) -> tuple[Destination, int] | None:
     return found[-1], bounding_probe(found[-1])
 
 
-def _takes(destination: Destination, measured: Sequence[float]) -> bool:
-    return len(measured) == len(destination.up_to) and all(
-        bound is None or metric <= bound for metric, bound in zip(measured, destination.up_to, strict=True)
-    )
-
-
 def _gpu_ran_out(facts: Facts, part: Destination, probe: int) -> Hint | None:
     """The threshold looks too high: GPU jobs ran out of memory though it let them in."""
-    here = [each for each in facts.past if each.row.after or _takes(part, each.row.metrics)]
+    here = [each for each in facts.past if each.row.after or takes(part, each.row.metrics)]
     points = points_of(here, part.name, probe)
     out = [point.metric for point in points if point.ran_out]
     if not out or len(out) < _OOM_SHARE * len(points):
@@ -99,7 +91,7 @@ def _cpu_inputs(facts: Facts, part: Destination, result: str) -> list[PastDecisi
         each
         for each in facts.past
         if each.row.result == result and each.row.mode == "cpu"
-        and len(each.row.metrics) == len(part.up_to) and not _takes(part, each.row.metrics)
+        and len(each.row.metrics) == len(part.up_to) and not takes(part, each.row.metrics)
     ]  # fmt: skip
 
 

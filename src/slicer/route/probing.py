@@ -62,16 +62,14 @@ def _measured(route: Route, word: str, stdin_fd: int) -> tuple[Metric, ...]:
     source = Source(word, stdin_fd, may_be_absent=is_any)
     try:
         asker = _Asker(source, environment(os.environ, route))
-        return tuple(
-            _metric(probe, source, asker, _enough(route, at)) for at, probe in enumerate(route.probes)
-        )
+        found = []
+        for at, probe in enumerate(route.probes):
+            bounds = (bound for each in route.destinations if (bound := each.up_to[at]) is not None)
+            # Beyond the largest bound it makes no difference how much more there is.
+            found.append(_metric(probe, source, asker, max(bounds, default=None)))
+        return tuple(found)
     finally:
         source.close()
-
-
-def _enough(route: Route, at: int) -> float | None:
-    """The largest bound of a probe: beyond it, it makes no difference how much more there is."""
-    return max((bound for each in route.destinations if (bound := each.up_to[at]) is not None), default=None)
 
 
 def _metric(probe: Probe, source: Source, asker: _Asker, enough: float | None) -> Metric:

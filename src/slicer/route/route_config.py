@@ -8,10 +8,11 @@ import string
 
 from slicer import quantity
 from slicer.config import metrics
+from slicer.config.routes import Destination, Route
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from slicer.config.routes import Destination, ProbeKind, Route
+    from slicer.config.routes import ProbeKind
 
 _BARE = frozenset(string.ascii_letters + string.digits + "_-")
 _MEGA = 1_000_000

@@ -14,7 +14,7 @@ from slicer.job import launch
 from slicer.job.job import OWN_OUTPUT
 from slicer.kernel.signals import block_interrupts, block_only_interrupts, signal, unblock_interrupts
 from slicer.record import record, replace
-from slicer.route import planning
+from slicer.route import deciding
 from slicer.route.deciding import Decision, after_ran_out, cpu_choices, decide, on_error
 from slicer.route.inside import environment
 
@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from slicer.job.plan import Invocation
     from slicer.model import Busy, Lease, Outcome
     from slicer.outcome.decisions import DecisionRow, Result
-    from slicer.route.planning import Attempt
-    from slicer.route.watch import OutputWatch, Written
+    from slicer.route.deciding import Attempt
+    from slicer.route.relay import OutputWatch, Written
 
     class RouteListener(RunListener, Protocol):
         """Hears what happens to a job and why it goes where it goes, for people."""
@@ -119,7 +119,7 @@ def _remembered(order: Order, decision: Decision) -> Decision:
     from slicer.outcome import decisions, history
 
     now_s = time.time()
-    row = planning.row(decision, None, order.asked.command, now_s, "started")
+    row = deciding.row(decision, None, order.asked.command, now_s, "started")
     try:
         at = decisions.ran_out_at(row, first.vram_mib, history.default_path(order.environ))
     except StateError as error:  # history stops no job
@@ -158,7 +158,7 @@ class _Run:
 
     def run(self) -> Outcome:
         order, decision = self._order, self._decision
-        tries = planning.attempts(decision, order.on_busy)
+        tries = deciding.attempts(decision, order.on_busy)
         stdin_at = _stdin_offset()
         attempt, outcome, watch = self._first_free(tries, "started", "")
         faults.point("route-attempt-ended")
@@ -176,7 +176,7 @@ class _Run:
         if stdin_at is not None:
             os.lseek(_STDIN, stdin_at, os.SEEK_SET)  # the same job has the same input
         self._listener.finished(outcome)
-        tries = planning.fallback(decision, order.on_busy, attempt.destination)
+        tries = deciding.fallback(decision, order.on_busy, attempt.destination)
         return self._first_free(tries, "fallback", outcome.job)[1]
 
     def _first_free(
@@ -201,7 +201,7 @@ class _Run:
         watch = self._watch(attempt) if result == "started" else None
         output = watch.output if watch else OWN_OUTPUT
         said = overrides_for(self._order.config, attempt.destination)
-        invocation = planning.invocation(self._order.asked, self._decision, attempt, said, output)
+        invocation = deciding.invocation(self._order.asked, self._decision, attempt, said, output)
         told = _Told(self._listener, f"{self._order.route.name}: {attempt.why}", self._said)
 
         def before_start(job: Job, lease: Lease, waited_s: float) -> None:
@@ -218,22 +218,22 @@ class _Run:
 
     def _watch(self, attempt: Attempt) -> OutputWatch | None:
         """What looks at the output of an attempt that the CPU may follow. Raises BackendError."""
-        if not planning.fallback(self._decision, self._order.on_busy, attempt.destination):
+        if not deciding.fallback(self._decision, self._order.on_busy, attempt.destination):
             return None
-        from slicer.route.watch import OutputWatch
+        from slicer.route.relay import OutputWatch
 
         return OutputWatch(must_know_stdout=not self._order.route.idempotent)
 
     def _runs_again(self, outcome: Outcome, written: Written | None) -> bool:
         """Whether the job runs once more, on the CPU. Says what stands in the way of that."""
-        failed = planning.is_out_of_gpu_memory(outcome)
+        failed = deciding.is_out_of_gpu_memory(outcome)
         if written is None:
             if failed:
                 self._listener.warning("it is not known what the job wrote, so it does not run on the CPU")
             return False
         if written.lost:
             self._listener.warning(f"some of what the job wrote could not be passed on: {written.lost}")
-        again = failed and planning.may_run_again(self._order.route, written)
+        again = failed and deciding.may_run_again(self._order.route, written)
         if failed and written.tells_of_oom and not again:
             why = "it has written to stdout (idempotent = false)"
             self._listener.notice(f"{self._order.route.name}: out of GPU memory, but {why}: not run again")
@@ -246,11 +246,11 @@ class _Run:
     ) -> None:
         from slicer.job.job import tell
 
-        row = planning.row(
+        row = deciding.row(
             self._decision, attempt, self._order.asked.command, time.time(), result, job=job.id, after=after,
             waited_s=waited_s,
         )  # fmt: skip
-        tell(job, "routed", lease=lease, message=attempt.why, **planning.event_fields(row, job.command))
+        tell(job, "routed", lease=lease, message=attempt.why, **deciding.event_fields(row, job.command))
         self._keep(row)
 
     def tell_refused(self, result: Result, failure: SlicerError, after: str = "") -> None:
@@ -266,11 +266,11 @@ class _Run:
             reason = f"blocked: {describe_busy(failure.busy, now_s(), in_public=True)}"
             holders = ", ".join(lease.unit or lease.job for lease in failure.busy.holders)
         order, decision = self._order, self._decision
-        row = planning.row(
+        row = deciding.row(
             decision, attempt, order.asked.command, time.time(), result, after=after, reason=reason
         )
-        name = order.asked.name or planning.job_name(order.route, decision.input)
-        told = planning.event_fields(row, order.asked.command)
+        name = order.asked.name or deciding.job_name(order.route, decision.input)
+        told = deciding.event_fields(row, order.asked.command)
         fields = {**told, "holder": holders, "exit_code": failure.exit_code}
         journal.event("routed", job="", name=name, message=f"{name}: {reason}", fields=fields)
         self._keep(row)

@@ -10,15 +10,10 @@ import math
 import statistics
 from collections.abc import Iterable, Sequence
 
+from slicer.outcome.decisions import DecisionRow, PastDecision
 from slicer.record import record
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from slicer.config.routes import Mode
-    from slicer.outcome.decisions import DecisionRow, PastDecision
-
-    InputKey = tuple[object, ...]
-
+InputKey = tuple[object, ...]
 ENOUGH_JOBS = 10  # that ended well: of fewer nothing is told
 _NAMELESS = ("", "-")  # inputs that only their metrics tell apart
 _REFUSED = ("blocked", "too-large", "probe-error")
@@ -125,29 +120,22 @@ def summary(name: str, past: Sequence[PastDecision], order: Sequence[str] = ()) 
     blocked = _of(past, "blocked")
     names = dict.fromkeys((*order, *(each.row.destination for each in past if each.row.destination)))
     return RouteStats(
-        route=name,
-        first_at=min(each.row.decided_at for each in past),
-        last_at=max(each.row.decided_at for each in past),
-        calls=count(calls),
-        retries=_retries(calls),
-        gpu=count(_started(past, "gpu")),
-        cpu=count(_started(past, "cpu")),
-        fallback=count(_of(past, "fallback")),
-        blocked=count(blocked),
-        blocked_for_good=len(never_ran(past)),
-        too_large=count(_of(past, "too-large")),
-        probe_error=count(errors),
+        route=name, first_at=min(each.row.decided_at for each in past),
+        last_at=max(each.row.decided_at for each in past), calls=count(calls), retries=_retries(calls),
+        gpu=count(_started(past, "gpu")), cpu=count(_started(past, "cpu")),
+        fallback=count(_of(past, "fallback")), blocked=count(blocked), blocked_for_good=len(never_ran(past)),
+        too_large=count(_of(past, "too-large")), probe_error=count(errors),
         last_probe_error=errors[-1].row.reason if errors else "",
         waited=spread([each.row.waited_s for each in past if each.row.result not in _REFUSED]),
         destinations=tuple(_destination(each, past) for each in names),
-    )
+    )  # fmt: skip
 
 
 def _of(past: Iterable[PastDecision], result: str) -> list[PastDecision]:
     return [each for each in past if each.row.result == result]
 
 
-def _started(past: Iterable[PastDecision], mode: Mode) -> list[PastDecision]:
+def _started(past: Iterable[PastDecision], mode: str) -> list[PastDecision]:
     return [each for each in past if each.row.result == "started" and each.row.mode == mode]
 
 
@@ -188,15 +176,11 @@ def _destination(name: str, past: Sequence[PastDecision]) -> DestinationStats:
     vram = [max(job.vram_peak_mib) for job in jobs if job.vram_peak_mib]
     memory = [job.memory_peak_bytes for job in jobs if job.memory_peak_bytes is not None]
     return DestinationStats(
-        name=name,
-        mode=here[-1].row.mode if here else "",
-        started=count(_of(here, "started")),
-        fallback=count(_of(here, "fallback")),
-        blocked=count(_of(here, "blocked")),
+        name=name, mode=here[-1].row.mode if here else "", started=count(_of(here, "started")),
+        fallback=count(_of(here, "fallback")), blocked=count(_of(here, "blocked")),
         ran_out=sum(each.row.job in out for each in ran),
         failed=sum(has_failed(each) and each.row.job not in out for each in ran),
         waited=spread([each.row.waited_s for each in ran]),
         wall=spread([each.job.wall_s for each in ran if each.job is not None and not has_failed(each)]),
-        vram_peak_mib=max(vram, default=None),
-        memory_peak_bytes=max(memory, default=None),
-    )
+        vram_peak_mib=max(vram, default=None), memory_peak_bytes=max(memory, default=None),
+    )  # fmt: skip

@@ -10,8 +10,11 @@ import math
 import statistics
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
+from typing import Literal
 
 from slicer.config import metrics
+from slicer.config.routes import Destination, Route
+from slicer.outcome.decisions import PastDecision
 from slicer.quantity import format_mib
 from slicer.record import record, replace
 from slicer.route import route_config, stats
@@ -19,14 +22,10 @@ from slicer.text import counted
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Literal
+    from slicer.config.routes import ProbeKind
 
-    from slicer.config.routes import Destination, ProbeKind, Route
-    from slicer.outcome.decisions import PastDecision
-
-    # flat: the memory does not depend on the metric, and all jobs fit. The others propose nothing.
-    Verdict = Literal["threshold", "flat", "too-few", "constant", "unrelated", "nothing-fits"]
-
+# flat: the memory does not depend on the metric, and all jobs fit. The others propose nothing.
+Verdict = Literal["threshold", "flat", "too-few", "constant", "unrelated", "nothing-fits"]
 DEFAULT_MARGIN_PERCENT = 10
 _ENOUGH_VALUES = 3  # different metrics among the jobs that ended well
 _MOST_JOBS = 4000  # the newest count: programs change

@@ -1,6 +1,6 @@
-"""The arena as ``slicer status`` reads it: who has the turn, and who waits (``preload/arena.h``).
+"""How the jobs that share GPUs stand now, for ``slicer status``: by their files and the arena (``arena.h``).
 
-The library makes the file and changes it at any time, and a job may write anything. So all that is read is
+The library makes the arena and changes it at any time, and a job may write anything. So all that is read is
 checked, and a row counts only while a living process names it: one that holds the lock on its byte.
 """
 
@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import os
 import struct
+import time
 
 from slicer.errors import StateError
 from slicer.record import record
-from slicer.share.job_file import is_locked
-from slicer.share.order import FOLDER
+from slicer.share.environment import FOLDER
+from slicer.share.job_file import JobFile, is_locked
+from slicer.share.job_file import jobs as jobs_with_files
 from slicer.state.statefile import is_job_id
 
 TYPE_CHECKING = False
@@ -23,6 +25,10 @@ if TYPE_CHECKING:
     from slicer.state.statedir import StateDir
 
     Doing = Literal["nothing", "waiting", "has", "yields"]
+    from collections.abc import Iterable
+
+    from slicer.model import Share
+    from slicer.share.layout import JobFileText
 
 NAME = "arena-2"
 MAGIC = 0x616E657261736C73
@@ -133,3 +139,61 @@ def _job(data: bytes, row: int) -> ArenaJob | None:
 
 def _seconds(span_ns: int) -> float:
     return span_ns / 1e9 if 0 <= span_ns <= _LONGEST_NS else 0.0
+
+
+@record
+class SharingNow:
+    """One sharing job. Tuples are in the order of ``gpus``."""
+
+    job: str
+    wants: Share
+    gpus: tuple[str, ...]
+    limit_mib: tuple[int, ...]  # 0: no cap
+    charged_mib: tuple[int, ...]  # now, by its living processes
+    processes: int  # of them, that use CUDA
+    has_begun: bool  # whether any ever did
+    turn: Turn | None  # None: the arena does not know it
+    turns: int
+    held_s: float
+    waits: int
+    waited_s: float
+    refused: int
+    got_past_cap: bool
+    troubles: tuple[str, ...]
+
+
+def standing(directory: StateDir | None, jobs: Iterable[str]) -> tuple[SharingNow, ...]:
+    """Those of the jobs that share. What cannot be read is left out."""
+    if directory is None:
+        return ()
+    known = set(jobs_with_files(directory))
+    wanted = [job for job in jobs if job in known]
+    if not wanted:
+        return ()
+    turns = read(directory, time.monotonic_ns())
+    found = (_one(directory, job, turns.get(job)) for job in wanted)
+    return tuple(each for each in found if each is not None)
+
+
+def _one(directory: StateDir, job: str, turn: Turn | None) -> SharingNow | None:
+    try:
+        file = JobFile(directory, job)
+        try:
+            said, (charged, alive) = file.read(), file.charges()
+        finally:
+            file.close()
+    except StateError:
+        return None
+    return now_of(said, charged, alive, turn)
+
+
+def now_of(said: JobFileText, charged: tuple[int, ...], alive: int, turn: Turn | None) -> SharingNow:
+    """What a job's file comes to. ``charged``: bytes by GPU; ``alive``: its processes that live. Pure."""
+    counted = said.counters
+    return SharingNow(
+        job=said.job, wants=said.wants, gpus=said.gpus, limit_mib=tuple(each >> 20 for each in said.limit),
+        charged_mib=tuple(each >> 20 for each in charged), processes=alive, has_begun=said.rows > 0,
+        turn=turn if said.wants != "cap" else None, turns=counted.turns, held_s=counted.held_ns / 1e9,
+        waits=counted.waits, waited_s=counted.waited_ns / 1e9, refused=counted.refused,
+        got_past_cap=bool(said.got_past_cap), troubles=said.troubles,
+    )  # fmt: skip

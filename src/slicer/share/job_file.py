@@ -17,14 +17,14 @@ import struct
 from slicer import faults
 from slicer.errors import StateError
 from slicer.share import layout
-from slicer.share.order import FOLDER
+from slicer.share.environment import FOLDER
 from slicer.state.directory import Directory, failed, try_lock, write_all
 from slicer.state.statefile import is_job_id
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from slicer.share.environment import ShareOrder
     from slicer.share.layout import JobFileText
-    from slicer.share.order import ShareOrder
     from slicer.state.statedir import StateDir
 
 _MIB = 1 << 20
@@ -172,11 +172,14 @@ class JobFile:
         data = self._data()
         said = self._decoded(data)
         count = len(said.gpus)
-        sums, alive = [0] * count, 0
-        for row in self._taken_rows(said.rows):
-            alive += 1
+        try:  # living processes hold a lock on the byte of their row's number
+            rows = [row for row in range(said.rows) if is_locked(self._fd, row)]
+        except OSError as error:
+            raise failed(self._path, error) from error
+        sums = [0] * count
+        for row in rows:
             sums = [a + b for a, b in zip(sums, layout.charges(data, row, count), strict=True)]
-        return tuple(sums), alive
+        return tuple(sums), len(rows)
 
     def set_overhead(self, place: int, used: int) -> None:
         """Note how many bytes of a GPU are in use that nobody is charged with."""
@@ -188,13 +191,6 @@ class JobFile:
         noted = layout.NOTED_GOT_PAST | (layout.NOTED_DRIVER_CAP if said.driver_cap else 0)
         noted |= layout.NOTED_END if said.over_cap == "end" else 0
         self._write(layout.OFFSET_NOTED, struct.pack("@I", noted))
-
-    def _taken_rows(self, rows: int) -> list[int]:
-        """The rows whose processes live: they hold a lock on the byte of their number."""
-        try:
-            return [row for row in range(rows) if is_locked(self._fd, row)]
-        except OSError as error:
-            raise failed(self._path, error) from error
 
     def _data(self) -> bytes:
         try:

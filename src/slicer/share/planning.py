@@ -10,7 +10,7 @@ import os
 
 from slicer.errors import ConfigError, SlicerError, UsageError
 from slicer.share import environment, program
-from slicer.share.order import FOLDER, ShareOrder, wanted
+from slicer.share.environment import FOLDER, ShareOrder, wanted
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ def order_of(
     profile: Profile, environ: Mapping[str, str], program_path: str, directory: str,
     outer_gpus: tuple[str, ...], why_not_driver: Callable[[], str],
 ) -> ShareOrder:  # fmt: skip
-    """What a profile that wants to share (:func:`slicer.share.order.wanted`) comes to here.
+    """What a profile that wants to share (:func:`slicer.share.environment.wanted`) comes to here.
 
     ``environ``: with the profile's own variables. ``directory``: the path of the state directory.
     ``why_not_driver``: why the driver does not keep a cap here by itself; "": it may. Raises UsageError or

@@ -6,8 +6,8 @@ from slicer.model import Sharing
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from slicer.share.environment import ShareOrder
     from slicer.share.layout import JobFileText
-    from slicer.share.order import ShareOrder
 
 NOT_PRELOADED = "not-preloaded"  # it cannot be applied to this program, and no cap depends on it
 NO_FILE = "no-file"  # the job's file was removed, or is damaged: what was counted is not known

@@ -8,8 +8,7 @@ from slicer.text import counted
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from slicer.model import Sharing
-    from slicer.share.arena import Turn
-    from slicer.share.standing import SharingNow
+    from slicer.share.arena import SharingNow, Turn
 
 _WANTS = {"lock": "lock", "cap": "cap", "both": "lock and cap"}
 _TROUBLES = {
@@ -84,18 +83,16 @@ def _troubles(words: tuple[str, ...]) -> list[str]:
 
 def details(sharing: Sharing) -> list[tuple[str, str]]:
     """All that is known of it, in rows."""
-    rows = [("sharing", f"{_WANTS[sharing.wants]}{_mode(sharing)}, {_processes(sharing)}")]
+    mode = f" ({sharing.mode})" if sharing.wants != "cap" else ""
+    rows = [("sharing", f"{_WANTS[sharing.wants]}{mode}, {_processes(sharing)}")]
     if sharing.wants != "cap":
-        rows += [("turns", _turns(sharing)), ("GPU work", _work(sharing))]
+        ungated = f", {sharing.passed} of it without a turn" if sharing.passed else ""
+        rows += [("turns", _turns(sharing)), ("GPU work", f"{sharing.gated} gated{ungated}")]
     if sharing.wants != "lock":
         rows.append(("allocations", _allocations(sharing)))
     if sharing.troubles:
         rows.append(("trouble", "; ".join(_troubles(sharing.troubles))))
     return rows
-
-
-def _mode(sharing: Sharing) -> str:
-    return f" ({sharing.mode})" if sharing.wants != "cap" else ""
 
 
 def _processes(sharing: Sharing) -> str:
@@ -112,10 +109,6 @@ def _turns(sharing: Sharing) -> str:
             f" {format_duration(sharing.longest_wait_s)} at most"
         )
     return text + (f"; {sharing.undrained} passed on undrained" if sharing.undrained else "")
-
-
-def _work(sharing: Sharing) -> str:
-    return f"{sharing.gated} gated" + (f", {sharing.passed} of it without a turn" if sharing.passed else "")
 
 
 def _allocations(sharing: Sharing) -> str:

@@ -32,11 +32,8 @@ def spec_of(count: int, sizes: str | None) -> str:
     _count(str(count), "--sim", "for example --sim 4")
     words = (f"{DEFAULT_MIB}M" if sizes is None else sizes).split(",")
     if len(words) > count:
-        raise UsageError(
-            f"{len(words)} sizes for {counted(count, 'GPU')}",
-            where="--sim-vram",
-            hint="give at most one for each; the last counts for all that follow",
-        )
+        hint = "give at most one for each; the last counts for all that follow"
+        raise UsageError(f"{len(words)} sizes for {counted(count, 'GPU')}", where="--sim-vram", hint=hint)
     words += [words[-1]] * (count - len(words))
     hint = "for example --sim-vram 24G,24G,80G"
     return canonical(_checked(tuple(_size(in_mib(word), "--sim-vram", hint) for word in words), "--sim-vram"))

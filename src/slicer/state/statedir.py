@@ -214,9 +214,6 @@ def _is_ours(directory: Directory) -> bool:
     return os.fstat(directory.fd).st_uid == os.geteuid()
 
 
-# -- what is in it ----------------------------------------------------------------------------------------
-
-
 def first_time(directory: StateDir, what: str) -> bool:
     """Whether this is the first call for ``what`` since the directory was made (a boot, mostly)."""
     try:

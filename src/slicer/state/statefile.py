@@ -163,10 +163,6 @@ def is_job_scope(unit: str) -> bool:
     return is_job_id(job) and unit_name(job) == unit
 
 
-def _is_boot_id(text: str) -> bool:
-    return len(text) == 36 and _HEX.issuperset(text.replace("-", ""))
-
-
 def is_gpu(text: str) -> bool:
     """Whether the text may be a GPU's UUID, or the beginning of one."""
     return 0 < len(text) <= _GPU_CHARS and text.isascii() and text.replace("-", "").isalnum()
@@ -201,11 +197,9 @@ def _all(rule: Callable[[Any], bool]) -> Callable[[Any], bool]:
 _RULES: dict[str, Callable[[Any], bool]] = {
     "job": is_job_id,
     "inside": _all(is_job_id),
-    "pid": _between(0, PID_MAX),
-    "keeper": _between(0, PID_MAX),
-    "pid_start": _between(0, START_MAX),
-    "started": _between(0, START_MAX),
-    "boot_id": _is_boot_id,
+    **dict.fromkeys(("pid", "keeper"), _between(0, PID_MAX)),
+    **dict.fromkeys(("pid_start", "started"), _between(0, START_MAX)),
+    "boot_id": lambda text: len(text) == 36 and _HEX.issuperset(text.replace("-", "")),
     "uid": _between(0, (1 << 32) - 2),
     "backend": ("systemd", "plain", "inner").__contains__,
     "manager": ("system", "user").__contains__,
@@ -213,22 +207,16 @@ _RULES: dict[str, Callable[[Any], bool]] = {
     "gpus": lambda value: _between(0, COUNT_MAX)(value) if isinstance(value, int) else _all(is_gpu)(value),
     "gpu_choice": _all(is_gpu),
     "gpu_indices": _all(_between(0, COUNT_MAX)),
-    "vram_mib": _between(0, MIB_MAX),
-    "margin_mib": _between(0, MIB_MAX),
-    "vram_peak_mib": _all(_between(0, MIB_MAX)),
-    "mib": _all(_between(0, MIB_MAX)),
+    **dict.fromkeys(("vram_mib", "margin_mib"), _between(0, MIB_MAX)),
+    **dict.fromkeys(("vram_peak_mib", "mib"), _all(_between(0, MIB_MAX))),
     "utilisation": _between(0, 100),
     "cpu_slots": _between(0, COUNT_MAX),
-    "slots": are_slots,
-    "slot_limits": are_slots,
+    **dict.fromkeys(("slots", "slot_limits"), are_slots),
     "priority": _between(-100, 100),
     "forced": (0, 1).__contains__,
-    "since_s": _between(0, SECONDS_MAX),
-    "arrived_s": _between(0, SECONDS_MAX),
-    "expect_s": _between(0, SECONDS_MAX),
+    **dict.fromkeys(("since_s", "arrived_s", "expect_s", "paused_s"), _between(0, SECONDS_MAX)),
     "reason": ("exited", "signal", "oom-kill", "timeout", "stopped", "unknown").__contains__,
     "exit_code": _between(0, 255),
-    "paused_s": _between(0, SECONDS_MAX),
     "wants": ("lock", "cap", "both").__contains__,
     "ended_by": (
         "", "slicer stop", "slicer cap", "slicer queue", "slicer run", "terminal", "systemd", "shutdown",

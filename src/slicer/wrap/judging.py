@@ -10,11 +10,7 @@ import shlex
 
 from slicer.record import record
 from slicer.wrap import shim
-from slicer.wrap.model import Problem, Wrap
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from slicer.wrap.model import Diversion, ProblemId, Seen, Situation, Step
+from slicer.wrap.model import Diversion, Problem, ProblemId, Seen, Situation, Step, Wrap
 
 
 @record
@@ -150,7 +146,7 @@ def _choice(key: str, wrap: Wrap) -> tuple[str, ...]:
     }[key]  # fmt: skip
 
 
-_TOLD: dict[ProblemId | Situation, tuple[str, tuple[str, ...]]] = {
+_TOLD: dict[ProblemId, tuple[str, tuple[str, ...]]] = {
     "replaced": ("{bin} was replaced (by an upgrade?): calls do not go through the route", ("again",)),
     "unfinished": ("{bin} is wrapped half-way: calls do not go through the route", ("again",)),
     "unwrapped": ("{bin} is the program itself again: calls do not go through the route", ("again",)),

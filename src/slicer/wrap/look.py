@@ -7,6 +7,7 @@ import os
 import shutil
 import stat
 import sys
+from collections.abc import Iterator
 
 from slicer.kernel.users import is_private_group
 from slicer.state.directory import LEDGER, Directory
@@ -18,17 +19,12 @@ from slicer.wrap.model import (
     SUFFIX,
     Ancestor,
     Seen,
+    SeenKind,
     Site,
     Tool,
     WrapError,
     WrapRefused,
 )
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from slicer.wrap.model import Diversion, SeenKind
 
 _WAY = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC  # which needs no right to list it
 _OPEN = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -96,12 +92,8 @@ def site(folder: Directory, way: tuple[Ancestor, ...], path: str, *, asks_dpkg: 
         end=_end(end_path) if bin.kind == "link" else bin, end_path=end_path,
         shimmed=os.path.join(os.path.dirname(path), stem) if is_behind else "",
         owner=dpkg.owner(path) if asks_dpkg and bin.kind != "absent" else NOBODY,
-        diversions=_diversions(path) if asks_dpkg else (),
+        diversions=dpkg.diversions(dpkg.aliases(path)) if asks_dpkg else (),
     )  # fmt: skip
-
-
-def _diversions(path: str) -> tuple[Diversion, ...]:
-    return dpkg.diversions(dpkg.aliases(path))
 
 
 def seen(folder: Directory, name: str) -> Seen:
@@ -167,9 +159,6 @@ def _end(path: str) -> Seen:
         folder.close()
 
 
-# -- slicer itself -------------------------------------------------------------------------------------------
-
-
 def own_path(argv0: str) -> str:
     """The slicer that runs, as it is called (a link stays one). Raises WrapRefused.
 
@@ -202,7 +191,7 @@ def tool(path: str) -> Tool:
     names = [(hop, "slicer itself") for hop in hops(path)]
     script = os.path.realpath(path)
     launched = os.path.join(os.path.dirname(script), _LAUNCHED)
-    if not _is_script(script) and os.path.isfile(launched):
+    if not _first_line(script).startswith(b"#!") and os.path.isfile(launched):
         names += [(hop, "slicer itself") for hop in hops(launched)]
         script = launched
     for program in _interpreter(script):
@@ -230,16 +219,11 @@ def hops(path: str) -> Iterator[str]:
             return
 
 
-def _is_script(path: str) -> bool:
-    return _first_line(path).startswith(b"#!")
-
-
 def _interpreter(path: str) -> tuple[str, ...]:
     """The programs that the first line of a script names: the interpreter, and what env(1) finds."""
-    if not _is_script(path):
-        return ()
-    words = os.fsdecode(_first_line(path)[2:]).split()
-    if not words:
+    line = _first_line(path)
+    words = os.fsdecode(line[2:]).split()
+    if not line.startswith(b"#!") or not words:
         return ()
     found = [words[0]]
     if os.path.basename(words[0]) == "env":

@@ -5,38 +5,32 @@ BIN is the name that people call, REAL the name beside it that the program has o
 
 from __future__ import annotations
 
+from typing import Literal
+
 from slicer.errors import SlicerError, UsageError
 from slicer.record import record
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Literal
-
-    # "shim": a file that `slicer wrap install` made. "other": a device, a FIFO, a socket.
-    SeenKind = Literal["absent", "file", "shim", "link", "directory", "other"]
-    # What is wanted in the end: the shim; REAL back at BIN; what is at BIN now, without REAL.
-    Intent = Literal["install", "restore", "drop"]
-    Step = Literal[
-        "record",  # write down what is wanted
-        "link",  # BIN gets its second name, REAL
-        "exchange",  # REAL becomes a second name of what is at BIN, in place of what it was
-        "divert",  # dpkg is told to put the package's file at REAL from now on
-        "place",  # the shim takes BIN's place
-        "restore",  # REAL takes BIN's place
-        "drop",  # REAL is removed
-        "unlink",  # the shim is removed
-        "undivert",  # dpkg is told that BIN is BIN again
-        "forget",  # the record is removed
-    ]
-    Situation = Literal[
-        "whole", "outdated", "program-gone", "shim-gone", "gone", "unfinished", "unwrapped", "replaced",
-        "unclear", "leaving",
-    ]  # fmt: skip
-    ProblemId = Literal[
-        "outdated", "program-gone", "shim-gone", "gone", "unfinished", "unwrapped", "replaced", "unclear",
-        "leaving", "slicer-gone", "no-route", "diversion-gone",
-    ]  # fmt: skip
-
+# "shim": a file that `slicer wrap install` made. "other": a device, a FIFO, a socket.
+SeenKind = Literal["absent", "file", "shim", "link", "directory", "other"]
+# What is wanted in the end: the shim; REAL back at BIN; what is at BIN now, without REAL.
+Intent = Literal["install", "restore", "drop"]
+Step = Literal[
+    "record",  # write down what is wanted
+    "link",  # BIN gets its second name, REAL
+    "exchange",  # REAL becomes a second name of what is at BIN, in place of what it was
+    "divert",  # dpkg is told to put the package's file at REAL from now on
+    "place",  # the shim takes BIN's place
+    "restore",  # REAL takes BIN's place
+    "drop",  # REAL is removed
+    "unlink",  # the shim is removed
+    "undivert",  # dpkg is told that BIN is BIN again
+    "forget",  # the record is removed
+]
+Situation = Literal[
+    "whole", "outdated", "program-gone", "shim-gone", "gone", "unfinished", "unwrapped", "replaced",
+    "unclear", "leaving",
+]  # fmt: skip
+ProblemId = Situation | Literal["slicer-gone", "no-route", "diversion-gone"]
 STORES = ("/nix/store/", "/gnu/store/")  # read-only by convention, and checked against their checksums
 SUFFIX = "-real"
 INTENTS: tuple[Intent, ...] = ("install", "restore", "drop")

@@ -4,22 +4,28 @@ from __future__ import annotations
 
 import shlex
 import stat
+from collections.abc import Iterator
+from typing import Literal
 
+from slicer.errors import SlicerError
 from slicer.record import record, replace
 from slicer.wrap import judging, shim
-from slicer.wrap.model import STORES, SUFFIX, Plan, Wrap, WrapError, WrapRefused
+from slicer.wrap.judging import Sight
+from slicer.wrap.model import (
+    STORES,
+    SUFFIX,
+    Ancestor,
+    Plan,
+    Seen,
+    Site,
+    Step,
+    Tool,
+    Wrap,
+    WrapError,
+    WrapRefused,
+)
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from typing import Literal
-
-    from slicer.errors import SlicerError
-    from slicer.wrap.judging import Sight
-    from slicer.wrap.model import Ancestor, Seen, Site, Step, Tool
-
-    Keep = Literal["new", "real"]
-
+Keep = Literal["new", "real"]
 _ALTERNATIVES = "/etc/alternatives/"
 _OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 _NAME_MAX = 255
@@ -154,9 +160,6 @@ def remove(known: Wrap, sight: Sight, keep: Keep | None) -> Plan:
     return Plan(wrap, steps if steps == ("forget",) else ("record", *steps), notes)
 
 
-# -- what is refused -----------------------------------------------------------------------------------------
-
-
 def _refusals(request: Request, site: Site, tool: Tool) -> Iterator[SlicerError]:
     """Each reason not to wrap it, the most helpful first."""
     path = site.path
@@ -258,9 +261,6 @@ def _unsafe(way: tuple[Ancestor, ...], uid: int) -> tuple[str, str] | None:
             who = "everybody" if each.mode & stat.S_IWOTH else f"its group (gid {each.gid})"
             return f"{each.path} can be written by {who}", f"chmod go-w {shlex.quote(each.path)}"
     return None
-
-
-# -- how it is made ------------------------------------------------------------------------------------------
 
 
 def _wrap(request: Request, site: Site, tool: Tool, program: Seen) -> Wrap:

@@ -10,16 +10,13 @@ import contextlib
 import hashlib
 import os
 import time
+from collections.abc import Iterator, Mapping
 
 from slicer.errors import StateError
 from slicer.outcome import history
 from slicer.state import statefile
 from slicer.state.directory import Directory, Rules, failed, open_or_make, try_lock
 from slicer.wrap.model import INTENTS, SUFFIX, Wrap
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
 
 _FOLDER = "wraps"
 _MOST_BYTES = 1 << 16
@@ -29,20 +26,12 @@ _NAME = 24  # hex digits of a file's name
 _END = ".wrap"
 _HINT = "make it your own: chown, chmod go-w"
 RULES = Rules(
-    may_be_roots=True,
-    is_sticky_safe=False,
-    is_probed=False,
-    is_closed=False,
-    foreign="belongs to uid {uid}, not to you",
-    writable="can be written to by {others} (mode {mode})",
-    no_directory="is not a directory",
-    no_file="is not a regular file",
-    second_name="has a second name (a hard link)",
-    hint=_HINT,
-    writable_hint="chmod go-w {path}",
-    full_hint="make room there",
-    file_hint="remove it",
-)
+    may_be_roots=True, is_sticky_safe=False, is_probed=False, is_closed=False,
+    foreign="belongs to uid {uid}, not to you", writable="can be written to by {others} (mode {mode})",
+    no_directory="is not a directory", no_file="is not a regular file",
+    second_name="has a second name (a hard link)", hint=_HINT, writable_hint="chmod go-w {path}",
+    full_hint="make room there", file_hint="remove it",
+)  # fmt: skip
 
 
 def folder_of(environ: Mapping[str, str]) -> str:

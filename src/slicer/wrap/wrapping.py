@@ -1,26 +1,170 @@
-"""``slicer wrap`` from end to end: look, plan, act, all under the lock of the records."""
+"""``slicer wrap`` from end to end: look, plan, act, all under the lock of the records.
+
+Each step of a plan leaves BIN executable, and can be taken again after a kill.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import shutil
 import time
+from collections.abc import Callable, Collection, Iterator, Mapping
 
+from slicer import faults
 from slicer.errors import SlicerError
-from slicer.record import record
-from slicer.state.directory import Directory
-from slicer.wrap import acting, dpkg, judging, look, planning, records
+from slicer.record import record, replace
+from slicer.state.directory import Directory, write_all
+from slicer.wrap import dpkg, judging, look, planning, records, shim
 from slicer.wrap.judging import Sight
-from slicer.wrap.model import ABSENT, Plan, Status, WrapRefused
-from slicer.wrap.planning import Request
+from slicer.wrap.model import ABSENT, Diversion, Plan, Status, Step, Wrap, WrapError, WrapRefused
+from slicer.wrap.planning import Keep, Request, shim_mode
+from slicer.wrap.records import Book
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Mapping
+_DRAFT = ".slicer-wrap-"
+_DRAFT_NAME = 200  # bytes of the program's name in that of the draft
+_HINTS = {
+    errno.EPERM: "is it immutable (lsattr), somebody else's, or on a file system without hard links?",
+    errno.EACCES: "run it as root",
+    errno.EROFS: "nothing can be written there",
+    errno.EBUSY: "something is mounted there",
+    errno.EXDEV: "something is mounted there",
+    errno.ENOSPC: "make room there",
+    errno.EDQUOT: "make room there",
+    errno.EMLINK: "its file system lets no file have one more name",
+    errno.EOPNOTSUPP: "its file system lets no file have two names, so the step could not be safe",
+}
 
-    from slicer.wrap.model import Diversion, Wrap
-    from slicer.wrap.planning import Keep
+
+class Acting:
+    """Takes the steps for one program, in its directory."""
+
+    def __init__(self, wrap: Wrap, folder: Directory, book: Book) -> None:
+        self._wrap = wrap
+        self._folder = folder
+        self._book = book
+        self._bin = os.path.basename(wrap.path)
+        self._real = os.path.basename(wrap.real)
+        beginning = os.fsencode(self._bin)[:_DRAFT_NAME]
+        self._draft = f"{_DRAFT}{os.fsdecode(beginning)}"
+
+    def take(self, steps: tuple[Step, ...], *, is_new: bool) -> None:
+        """Take the steps. Of a wrap that ``is_new``, a failure takes back those that were taken.
+
+        Raises WrapError, StateError.
+        """
+        taken: list[Step] = []
+        try:
+            for step in steps:
+                if step == "place" and "link" in taken:
+                    self._check_unchanged()
+                do, told = _STEPS[step]
+                try:
+                    do(self)
+                except OSError as error:
+                    message = f"{told.format(bin=self._bin, real=self._real)}: {error.strerror}"
+                    hint = _HINTS.get(error.errno or 0, "")
+                    raise WrapError(message, where=self._wrap.path, hint=hint) from error
+                taken.append(step)
+                faults.point(f"wrap-{step}")
+        except (SlicerError, KeyboardInterrupt):
+            if is_new:
+                self._take_back(taken)
+            raise
+
+    def _take_back(self, taken: list[Step]) -> None:
+        try:
+            self._folder.remove(self._draft)
+            if "divert" in taken:
+                dpkg.undivert(self._wrap.diverted)
+            stat = self._folder.lstat
+            if "link" in taken and (
+                "divert" not in taken or os.path.samestat(stat(self._bin), stat(self._real))
+            ):
+                self._folder.remove(self._real)  # our second name, of whatever was at BIN then
+            if "record" in taken:
+                self._book.remove(self._wrap)
+        except (OSError, SlicerError):
+            return  # the record stays, so `slicer wrap check` tells of what is left
+
+    def _check_unchanged(self) -> None:
+        """An upgrade that came in between has put a newer program at BIN, which the shim must not replace."""
+        now = self._folder.lstat(self._bin)
+        wrapped = self._wrap.ino, self._wrap.size, self._wrap.mtime_ns
+        if (now.st_ino, now.st_size, now.st_mtime_ns) != wrapped:
+            raise WrapError("was replaced meanwhile", where=self._wrap.path, hint="try again")
+
+    def _link(self) -> None:
+        fd = self._folder.fd
+        os.link(self._bin, self._real, src_dir_fd=fd, dst_dir_fd=fd, follow_symlinks=False)
+        self._folder.sync()
+        info = self._folder.lstat(self._real)
+        linked = replace(self._wrap, ino=info.st_ino, size=info.st_size, mtime_ns=info.st_mtime_ns)
+        if linked != self._wrap:  # an overlay gives a file another inode when it is first written to
+            self._wrap = linked
+            self._book.write(linked)
+
+    def _exchange(self) -> None:
+        fd = self._folder.fd
+        self._folder.remove(self._draft)
+        os.link(self._bin, self._draft, src_dir_fd=fd, dst_dir_fd=fd, follow_symlinks=False)
+        faults.point("wrap-draft")
+        self._folder.rename(self._draft, self._folder, self._real)
+        self._folder.remove(self._draft)  # a rename between two names of one file does nothing
+        self._folder.sync()
+
+    def _place(self) -> None:
+        program = os.stat(self._real, dir_fd=self._folder.fd)
+        mode = shim_mode(program.st_mode)
+        self._folder.remove(self._draft)
+        fd = self._folder.open(self._draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        try:
+            write_all(fd, shim.text(self._wrap))
+            if bool(mode & 0o010) != bool(mode & 0o001):
+                os.fchown(fd, -1, program.st_gid)  # the group makes a difference
+            os.fchmod(fd, mode)
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+        faults.point("wrap-draft")
+        self._folder.rename(self._draft, self._folder, self._bin)
+        self._folder.sync()
+
+    def _restore(self) -> None:
+        self._folder.remove(self._draft)
+        self._folder.rename(self._real, self._folder, self._bin)
+        self._folder.sync()
+
+    def _drop(self) -> None:
+        self._folder.remove(self._draft)
+        self._folder.unlink(self._real)
+        self._folder.sync()
+
+    def _unlink(self) -> None:
+        self._folder.remove(self._draft)
+        self._folder.remove(self._bin)
+        self._folder.sync()
+
+
+# A step's method, and what is said where it fails.
+_STEPS: dict[Step, tuple[Callable[[Acting], None], str]] = {
+    "record": (lambda acting: acting._book.write(acting._wrap), "the wrap cannot be recorded"),
+    "link": (Acting._link, "{bin} cannot get the name {real}"),
+    "exchange": (Acting._exchange, "{bin} cannot get the name {real}"),
+    "divert": (lambda acting: dpkg.divert(acting._wrap.diverted), "dpkg cannot be told"),
+    "place": (Acting._place, "the shim cannot be put there"),
+    "restore": (Acting._restore, "{real} cannot be put back"),
+    "drop": (Acting._drop, "{real} cannot be removed"),
+    "unlink": (Acting._unlink, "the shim cannot be removed"),
+    "undivert": (lambda acting: dpkg.undivert(acting._wrap.diverted), "dpkg cannot be told"),
+    "forget": (lambda acting: acting._book.remove(acting._wrap), "the record cannot be removed"),
+}
+
+
+def act(plan: Plan, folder: Directory, book: Book, *, is_new: bool = False) -> None:
+    """Take the steps of a plan. Raises WrapError, StateError."""
+    Acting(plan.wrap, folder, book).take(plan.steps, is_new=is_new)
 
 
 @record
@@ -41,7 +185,8 @@ def install(asked: Asked, environ: Mapping[str, str], *, dry: bool = False) -> P
     """
     path = look.named(asked.program)
     tool = look.tool(asked.slicer)
-    probes = tuple(hop for name in asked.probes for hop in _places(name))
+    found = filter(None, map(shutil.which, asked.probes))
+    probes = tuple(hop for program in found for hop in look.hops(program))
     request = Request(asked.route, os.geteuid(), time.time(), asked.force, probes)
     with contextlib.ExitStack() as stack:
         book = None if dry else stack.enter_context(records.opened(environ))
@@ -52,7 +197,7 @@ def install(asked: Asked, environ: Mapping[str, str], *, dry: bool = False) -> P
         sight = None if known is None else _sight(known, folder, None, dpkg.diversions())
         plan = planning.install(request, site, tool, known, sight)
         if book is not None:
-            acting.act(plan, folder, book, is_new=known is None)
+            act(plan, folder, book, is_new=known is None)
         return plan
 
 
@@ -70,7 +215,7 @@ def remove(program: str, environ: Mapping[str, str], keep: Keep | None) -> Plan:
                 book.remove(known)
                 return plan
             plan = planning.remove(known, _sight(known, folder, None, dpkg.diversions()), keep)
-            acting.act(plan, folder, book)
+            act(plan, folder, book)
         return plan
 
 
@@ -101,7 +246,7 @@ def mend(path: str, environ: Mapping[str, str], slicer: str) -> str:
             with contextlib.closing(folder):
                 planning.check_way(way, os.geteuid(), path)
                 plan = planning.mend(known, _sight(known, folder, None, dpkg.diversions()), slicer)
-                acting.act(plan, folder, book)
+                act(plan, folder, book)
         except SlicerError as error:
             return str(error)
         return ""
@@ -121,11 +266,6 @@ def _meant(program: str, environ: Mapping[str, str]) -> str:
     return found[0] if found else look.named(program)
 
 
-def _places(name: str) -> Iterable[str]:
-    found = shutil.which(name)
-    return () if found is None else look.hops(found)
-
-
 @contextlib.contextmanager
 def _folder_of(wrap: Wrap, *, lists: bool = True) -> Iterator[Directory | None]:
     """The directory of a wrap; None where it is gone."""
@@ -133,11 +273,8 @@ def _folder_of(wrap: Wrap, *, lists: bool = True) -> Iterator[Directory | None]:
     if not os.path.lexists(path):
         yield None
         return
-    folder = look.open_folder(path, lists=lists)[0]
-    try:
+    with contextlib.closing(look.open_folder(path, lists=lists)[0]) as folder:
         yield folder
-    finally:
-        folder.close()
 
 
 def _status(wrap: Wrap, routes: Collection[str] | None, diversions: tuple[Diversion, ...]) -> Status:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from slicer.backend import acting
+from slicer.backend import scopes
 from slicer.backend.plain import PlainBackend, niceness
 from slicer.model import Property, ScopeSpec
 
@@ -21,19 +21,19 @@ ASKED = (*WEIGHTS, *OOMD, "IOReadBandwidthMax", "MemoryMax", "RuntimeMaxSec", "D
 @pytest.mark.parametrize("weighed", [True, False])
 @pytest.mark.parametrize("oomd", [True, False])
 def test_weights_and_oomd_need_somebody_who_heeds_them(weighed: bool, oomd: bool) -> None:
-    found = acting.acting(ASKED, ALL, "system", lambda: weighed, lambda: oomd, lambda: True)
+    found = scopes.acting(ASKED, ALL, "system", lambda: weighed, lambda: oomd, lambda: True)
     silent = (() if weighed else WEIGHTS) + (() if oomd else OOMD)
     assert found == set(ASKED) - set(silent)
 
 
 def test_nothing_acts_without_its_controller() -> None:
-    found = acting.acting(ASKED, frozenset(), "user", lambda: True, lambda: True, lambda: True)
+    found = scopes.acting(ASKED, frozenset(), "user", lambda: True, lambda: True, lambda: True)
     assert found == {"RuntimeMaxSec"}
 
 
 @pytest.mark.parametrize("filters", [True, False])
 def test_device_rules_act_where_the_kernel_has_them(filters: bool) -> None:  # X1: systemd only logs it
-    found = acting.acting(("DevicePolicy",), ALL, "system", lambda: True, lambda: True, lambda: filters)
+    found = scopes.acting(("DevicePolicy",), ALL, "system", lambda: True, lambda: True, lambda: filters)
     assert ("DevicePolicy" in found) == filters
 
 
@@ -54,8 +54,8 @@ def test_weights_act_under_bfq_or_with_io_cost(
         (tmp_path / disk / "queue").mkdir(parents=True)
     (tmp_path / "sda/queue/scheduler").write_text(scheduler)
     (tmp_path / "qos").write_text(qos)
-    assert acting.io_is_weighed(str(tmp_path), str(tmp_path / "qos")) is expected
-    assert not acting.io_is_weighed(str(tmp_path / "none"), str(tmp_path / "none"))
+    assert scopes.io_is_weighed(str(tmp_path), str(tmp_path / "qos")) is expected
+    assert not scopes.io_is_weighed(str(tmp_path / "none"), str(tmp_path / "none"))
 
 
 # D11

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from slicer.backend import closed_shop, closed_shop_look
+from slicer.backend import closed_shop
 from slicer.backend.install_units import apply, closed_plan, remove
 from slicer.kernel import SYSROOT
 
@@ -51,15 +51,15 @@ def test_graphical_sessions_are_found_and_no_fifo_is_waited_for(machine: Path) -
     (folder / "2").write_text("UID=0\nUSER=alice\nTYPE=x11\nCLASS=user\n")
     (folder / "c1").write_text("UID=0\nUSER=gdm\nTYPE=wayland\nCLASS=greeter\n")
     os.mkfifo(folder / "2.ref")  # logind's own
-    found = closed_shop_look.sessions()
+    found = closed_shop.sessions()
     assert [(each.id, each.user, each.kind, each.is_greeter) for each in found] == [
         ("2", "alice", "x11", False), ("c1", "gdm", "wayland", True),
     ]  # fmt: skip
-    assert closed_shop_look.display_manager() == ""
+    assert closed_shop.display_manager() == ""
     link = machine / "etc/systemd/system/display-manager.service"
     link.parent.mkdir(parents=True)
     link.symlink_to("/usr/lib/systemd/system/gdm.service")
-    assert closed_shop_look.display_manager() == "gdm.service"
+    assert closed_shop.display_manager() == "gdm.service"
 
 
 @pytest.mark.parametrize(

@@ -4,26 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from slicer.doctor.checks import (
-    broker,
-    environment,
-    fence,
-    gpus,
-    journal,
-    limits,
-    sharing,
-    state,
-    systemd,
-    wraps,
-)
+from slicer.doctor.checks import gpus, limits, state, systemd, units
 from slicer.doctor.facts.configuration import ProfileFacts
-from slicer.doctor.facts.disks import Disk, DiskFacts
 from slicer.doctor.facts.gpus import GpuUser, Node
-from slicer.doctor.facts.units import UnitFile
-from slicer.doctor.facts.wraps import WrapFacts
+from slicer.doctor.facts.host import Disk, DiskFacts
+from slicer.doctor.facts.installed import UnitFile, WrapFacts
+from slicer.doctor.glance import Taken
 from slicer.doctor.looks import Look
 from slicer.doctor.model import Verdict, Who
-from slicer.doctor.taken import Taken
 from slicer.record import replace
 from slicer.wrap import judging, shim
 from slicer.wrap.judging import Sight
@@ -112,8 +100,8 @@ def on_sharing(*profiles: ProfileFacts, who: Who = ROOT, limits: str = "", **cha
 
     def judged() -> Verdict:
         facts, driver = replace(SHARING, **changes), replace(DRIVER, why_no_limits=limits)
-        found = tuple(sharing.sharing(facts, profiles, driver, who))
-        return gpus.gpus(DEVICES, driver, "", who, (sharing.described(facts, driver, who), found))
+        found = tuple(gpus.sharing(facts, profiles, driver, who))
+        return gpus.gpus(DEVICES, driver, "", who, (gpus.sharing_rows(facts, driver, who), found))
 
     return judged
 
@@ -125,8 +113,8 @@ def on_fence(who: Who = ALICE, reason: str = "", **changes: object) -> Case:
         there = replace(BROKER, has_socket=bool(changes.pop("broker", True)))
         systemd = replace(SYSTEMD, filters_devices=bool(changes.pop("filters", True)))
         facts = replace(FENCE, **changes)
-        shown = fence.described(facts, systemd)
-        found = tuple(fence.fence(facts, DEVICES, systemd, there, who))
+        shown = gpus.fence_rows(facts, systemd)
+        found = tuple(gpus.fence(facts, DEVICES, systemd, there, who))
         return gpus.gpus(DEVICES, replace(DRIVER, reason=reason), "", who, (shown, found))
 
     return judged
@@ -137,19 +125,19 @@ def on_state(who: Who = ALICE, **changes: object) -> Case:
 
 
 def on_broker(who: Who = ALICE, **changes: object) -> Case:
-    return lambda: broker.broker(replace(BROKER, **changes), who)
+    return lambda: state.broker(replace(BROKER, **changes), who)
 
 
 def on_journal(who: Who = ALICE, **changes: object) -> Case:
-    return lambda: journal.journal(replace(JOURNAL, **changes), SYSTEMD, who)
+    return lambda: units.journal(replace(JOURNAL, **changes), SYSTEMD, who)
 
 
 def on_units(who: Who = ALICE, **changes: object) -> Case:
-    return lambda: journal.units(replace(UNITS, **changes), SYSTEMD, who)
+    return lambda: units.units(replace(UNITS, **changes), SYSTEMD, who)
 
 
 def on_environment(**changes: object) -> Case:
-    return lambda: environment.environment(replace(ENVIRONMENT, **changes))
+    return lambda: state.environment(replace(ENVIRONMENT, **changes))
 
 
 def on_wrap(bin: Seen, real: Seen, wrap: Wrap = WRAP, **changes: object) -> Case:
@@ -157,13 +145,13 @@ def on_wrap(bin: Seen, real: Seen, wrap: Wrap = WRAP, **changes: object) -> Case
         shim_there = replace(bin, head=shim.text(wrap)) if bin.kind == "shim" else bin
         sight = replace(Sight(shim_there, real, True, True, ()), **changes)
         status = Status(wrap, judging.problems(wrap, sight))
-        return wraps.wraps(replace(WRAPS, wraps=(status,)))
+        return units.wraps(replace(WRAPS, wraps=(status,)))
 
     return judged
 
 
 def on_others(**changes: object) -> Case:
-    return lambda: environment.others(replace(OTHERS, **changes))
+    return lambda: state.others(replace(OTHERS, **changes))
 
 
 def unanswered(look: Look, name: str = "others") -> Case:
@@ -322,7 +310,7 @@ CASES: dict[str, tuple[Case, ...]] = {
         on_wrap(SHIM, PROGRAM, has_route=False),
         on_wrap(SHIM, ABSENT, replace(WRAP, path="/a\n\x1b[31m'b", real="/a\n\x1b[31m'b-real")),
     ),
-    "wrap-record-unusable": (lambda: wraps.wraps(replace(WRAPS, passed_over=("a record: not whole",))),),
+    "wrap-record-unusable": (lambda: units.wraps(replace(WRAPS, passed_over=("a record: not whole",))),),
     "units-missing": (
         on_units(system=NO_UNITS), on_units(who=ROOT, system=NO_UNITS),
         on_units(who=ON_NIXOS, system=NO_UNITS),
@@ -384,7 +372,7 @@ HEALTHY: tuple[Case, ...] = (
     on_journal(), on_journal(may_read=False), on_units(), on_units(system=NO_UNITS, packaged=("/usr/lib/x",)),
     on_environment(), on_environment(variables=(("GPU_LOCK_HELD", "0"),)), on_others(),
     on_wrap(SHIM, PROGRAM), on_wrap(SHIM, NEW_PROGRAM, has_route=None),
-    lambda: wraps.wraps(WrapFacts((), ())),
+    lambda: units.wraps(WrapFacts((), ())),
     # sharing: not for those who do not; for those who do, only what concerns them
     on_sharing(INFER), on_sharing(INFER, is_dmem_on=None),
     on_sharing(INFER, has_dmem=False, is_dmem_on=False),

@@ -3,20 +3,12 @@
 from __future__ import annotations
 
 from slicer.doctor.facts.broker import BrokerFacts
-from slicer.doctor.facts.configuration import ConfigurationFacts, ProfileFacts
-from slicer.doctor.facts.disks import Disk, DiskFacts
-from slicer.doctor.facts.environment import EnvironmentFacts
-from slicer.doctor.facts.fence import FenceFacts
-from slicer.doctor.facts.gpus import DeviceFacts, DriverFacts, Node
-from slicer.doctor.facts.journal import JournalFacts
-from slicer.doctor.facts.kernel import KernelFacts
-from slicer.doctor.facts.others import OthersFacts
-from slicer.doctor.facts.session import SessionFacts
-from slicer.doctor.facts.sharing import SharingFacts
+from slicer.doctor.facts.configuration import ConfigurationFacts, EnvironmentFacts, OthersFacts, ProfileFacts
+from slicer.doctor.facts.gpus import DeviceFacts, DriverFacts, FenceFacts, Node, SharingFacts
+from slicer.doctor.facts.host import Disk, DiskFacts, JournalFacts, KernelFacts, SessionFacts
+from slicer.doctor.facts.installed import UnitFacts, UnitFile, WrapFacts
 from slicer.doctor.facts.state import Place, StateFacts
 from slicer.doctor.facts.systemd import SystemdFacts
-from slicer.doctor.facts.units import UnitFacts, UnitFile
-from slicer.doctor.facts.wraps import WrapFacts
 from slicer.doctor.model import Who
 from slicer.gpu.nvml import GpuDetails
 from slicer.wrap.model import Status, Wrap

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from slicer.backend import closed_shop
-from slicer.doctor import taken
-from slicer.doctor.facts import fence, files, gpus, mounts, sharing, state
+from slicer.doctor import glance
+from slicer.doctor.facts import files, gpus, host, state
 from slicer.kernel import cgroup
 
 MOUNTINFO = """\
@@ -23,9 +23,9 @@ broken
 
 
 def test_the_file_system_of_a_path_is_the_innermost_mount() -> None:
-    mounted = mounts.parse(MOUNTINFO)
+    mounted = host.parse(MOUNTINFO)
     kinds = {
-        path: mounts.holding(path, mounted) for path in ("/run/lock/slicer-0", "/runx", "/mnt/with blank/a")
+        path: host.holding(path, mounted) for path in ("/run/lock/slicer-0", "/runx", "/mnt/with blank/a")
     }
     assert [mount.kind if mount else "" for mount in kinds.values()] == ["tmpfs", "ext4", "nfs4"]
 
@@ -96,15 +96,15 @@ def test_the_version_of_the_kernel_module_is_read(text: str, version: str) -> No
 
 
 def test_an_mps_daemon_is_seen_by_its_pipe_which_nobody_opens(tmp_path: Path) -> None:  # D5
-    assert sharing.mps({}, str(tmp_path)) == ""
+    assert gpus.mps({}, str(tmp_path)) == ""
     os.mkfifo(tmp_path / "control")
-    assert sharing.mps({}, str(tmp_path)) == str(tmp_path)
+    assert gpus.mps({}, str(tmp_path)) == str(tmp_path)
     other = tmp_path / "other"
-    assert sharing.mps({"CUDA_MPS_PIPE_DIRECTORY": str(other)}, str(tmp_path)) == str(tmp_path)
+    assert gpus.mps({"CUDA_MPS_PIPE_DIRECTORY": str(other)}, str(tmp_path)) == str(tmp_path)
     other.mkdir()
-    assert sharing.mps({"CUDA_MPS_PIPE_DIRECTORY": str(other)}, str(tmp_path)) == str(other)
+    assert gpus.mps({"CUDA_MPS_PIPE_DIRECTORY": str(other)}, str(tmp_path)) == str(other)
     (other / "control").touch()
-    assert sharing.mps({}, str(other)) == ""  # a plain file is no pipe of a daemon's
+    assert gpus.mps({}, str(other)) == ""  # a plain file is no pipe of a daemon's
 
 
 def test_nobody_is_logged_in_and_whether_a_closed_shop_acts_is_not_known(
@@ -113,12 +113,12 @@ def test_nobody_is_logged_in_and_whether_a_closed_shop_acts_is_not_known(
     folder = tmp_path / f"units/{closed_shop.SLICE}.d"
     folder.mkdir(parents=True)
     (folder / closed_shop.NAME).touch()
-    monkeypatch.setattr(fence, "_FOLDERS", (str(tmp_path / "units"),))
+    monkeypatch.setattr(gpus, "_FOLDERS", (str(tmp_path / "units"),))
     monkeypatch.setattr(cgroup, "root", lambda: str(tmp_path / "cgroup"))
-    monkeypatch.setattr(fence, "filters_devices", lambda directory: False)
-    assert fence.gather(0).acts is None
+    monkeypatch.setattr(gpus, "filters_devices", lambda directory: False)
+    assert gpus.gather_fence(0).acts is None
     (tmp_path / "cgroup" / closed_shop.SLICE).mkdir(parents=True)
-    assert fence.gather(0).acts is False
+    assert gpus.gather_fence(0).acts is False
 
 
 @pytest.mark.parametrize(
@@ -127,21 +127,21 @@ def test_nobody_is_logged_in_and_whether_a_closed_shop_acts_is_not_known(
 def test_where_there_is_a_broker_the_systems_manager_starts_everybodys_jobs(
     monkeypatch: pytest.MonkeyPatch, uid: int, socket: str, manager: str
 ) -> None:  # L1
-    monkeypatch.setattr(taken, "broker_socket", lambda environ: socket)
-    who = taken.who_is(uid, {}, is_sudoer=True)
+    monkeypatch.setattr(glance, "broker_socket", lambda environ: socket)
+    who = glance.who_is(uid, {}, is_sudoer=True)
     assert (who.manager, who.is_brokered) == (manager, bool(socket))
 
 
 def test_a_closed_shop_is_seen_on_nixos_too(tmp_path: Path) -> None:  # N4
     """Where a module says what slicer's drop-in says elsewhere, among all else that is said of the unit."""
     folders = (str(tmp_path / "etc"), str(tmp_path / "lib"))
-    assert fence.drop_in(folders) == ""
+    assert gpus.drop_in(folders) == ""
     theirs = tmp_path / "etc/user.slice.d/overrides.conf"
     theirs.parent.mkdir(parents=True)
     theirs.write_text("[Slice]\nDevicePolicy=closed\n")
-    assert fence.drop_in(folders) == ""
+    assert gpus.drop_in(folders) == ""
     theirs.write_text("[Slice]\nDeviceAllow=char-1 rwm\nDevicePolicy=strict\n")
-    assert fence.drop_in(folders) == str(theirs)
+    assert gpus.drop_in(folders) == str(theirs)
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")

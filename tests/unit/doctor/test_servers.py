@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from slicer.doctor.checks import gpus, servers
+from slicer.doctor.checks import gpus
 from slicer.doctor.facts.gpus import GpuUser
 from slicer.record import replace
 from tests.unit.doctor.cases import OLLAMA, on_driver
@@ -26,7 +26,7 @@ def user(*command: str, name: str = "python3") -> GpuUser:
     (("python3", "/srv/ComfyUI/main.py", "--listen"), "comfyui"),
 ])  # fmt: skip
 def test_it_is_known_by_its_command(command: tuple[str, ...], kind: str) -> None:  # B6
-    found = servers.known(user(*command))
+    found = gpus.known_server(user(*command))
     assert found is not None
     assert found.kind == kind
 
@@ -38,12 +38,12 @@ def test_it_is_known_by_its_command(command: tuple[str, ...], kind: str) -> None
     ("myollama", "serve"),
 ])  # fmt: skip
 def test_other_programs_are_no_servers(command: tuple[str, ...]) -> None:  # B6
-    assert servers.known(user(*command)) is None
+    assert gpus.known_server(user(*command)) is None
 
 
 def test_one_of_several_processes_is_one_finding_with_the_way_in() -> None:  # B6, X10
     both = (OLLAMA, replace(OLLAMA, pid=4712, gpu=1))
-    (found,) = servers.outside(both, (), ROOT)
+    (found,) = gpus.outside_servers(both, (), ROOT)
     assert found.what == "Ollama: pid 4711, 6.0G of GPU 0; pid 4712, 6.0G of GPU 1"
     assert found.mend == (
         "systemctl disable --now ollama.service",
@@ -53,8 +53,8 @@ def test_one_of_several_processes_is_one_finding_with_the_way_in() -> None:  # B
 
 
 def test_what_slicer_serves_already_is_not_said() -> None:  # B6
-    assert servers.outside((OLLAMA,), ("ollama",), ALICE) == ()
-    assert servers.outside((replace(OLLAMA, is_slicers=True),), (), ALICE) == ()
+    assert gpus.outside_servers((OLLAMA,), ("ollama",), ALICE) == ()
+    assert gpus.outside_servers((replace(OLLAMA, is_slicers=True),), (), ALICE) == ()
     assert gpus.gpus(DEVICES, replace(DRIVER, users=(OLLAMA,)), "", ALICE, served=("ollama",)).findings == ()
 
 

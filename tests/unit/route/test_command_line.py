@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from slicer.route.planning import command_for
+from slicer.route.deciding import command_for
 from tests.unit.route.made_up import route
 
 

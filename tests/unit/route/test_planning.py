@@ -10,9 +10,9 @@ from slicer.config.routes import Route
 from slicer.job.plan import Invocation
 from slicer.model import Outcome, Usage
 from slicer.record import replace
-from slicer.route import inside, planning
+from slicer.route import deciding, inside
 from slicer.route.deciding import Decision, Metric, decide
-from slicer.route.watch import Written
+from slicer.route.relay import Written
 from tests.unit.route.made_up import config
 
 TYPE_CHECKING = False
@@ -34,7 +34,7 @@ def decided(made: Route, size: float = 100) -> Decision:
 
 
 def tried(decision: Decision, on_busy: OnBusy | None = None) -> list[tuple[str, bool]]:
-    return [(each.destination.name, each.waits) for each in planning.attempts(decision, on_busy)]
+    return [(each.destination.name, each.waits) for each in deciding.attempts(decision, on_busy)]
 
 
 @pytest.mark.parametrize(
@@ -63,7 +63,7 @@ def test_only_a_destination_that_takes_the_job_is_another_one() -> None:  # C3
 
 
 def test_each_attempt_says_why() -> None:
-    first, second = planning.attempts(decided(made("on_busy = 'other'")), None)
+    first, second = deciding.attempts(decided(made("on_busy = 'other'")), None)
     assert first.why == "size 100B ≤ 1K: gpu"
     assert second.why == "size 100B ≤ 1K: gpu, which is busy: cpu"
 
@@ -84,7 +84,7 @@ def test_after_the_gpu_comes_the_cpu_if_the_route_says_so(
 ) -> None:  # C8
     decision = decided(made(lines), size)
     (to,) = (each for each in decision.route.destinations if each.name == failed)
-    assert [each.destination.name for each in planning.fallback(decision, None, to)] == expected
+    assert [each.destination.name for each in deciding.fallback(decision, None, to)] == expected
 
 
 def test_the_cpu_must_take_the_job() -> None:  # C8
@@ -100,13 +100,13 @@ def test_the_cpu_must_take_the_job() -> None:  # C8
         """
     decision = decided(routes.find(config(text), "r"), size=5000)
     assert tried(decision) == [("large", False)]
-    assert planning.fallback(decision, None, decision.choices[0]) == ()
+    assert deciding.fallback(decision, None, decision.choices[0]) == ()
 
 
 def test_a_job_of_unknown_size_falls_back_to_the_cpu_for_the_largest() -> None:  # C4, C8
     made_up = made(f"{OOM}\non_probe_error = 'gpu'")
     decision = Decision(made_up, "a", (), made_up.destinations[:1], "not measured")
-    (attempt,) = planning.fallback(decision, None, made_up.destinations[0])
+    (attempt,) = deciding.fallback(decision, None, made_up.destinations[0])
     assert attempt.destination.name == "cpu"
 
 
@@ -134,7 +134,7 @@ def outcome(reason: Reason, exit_code: int, ended_by: EndedBy = "") -> Outcome:
     ],
 )
 def test_only_a_failure_of_its_own_may_be_a_full_gpu(ended: Outcome, expected: bool) -> None:  # C8
-    assert planning.is_out_of_gpu_memory(ended) is expected
+    assert deciding.is_out_of_gpu_memory(ended) is expected
 
 
 @pytest.mark.parametrize(
@@ -151,7 +151,7 @@ def test_a_job_that_is_not_idempotent_never_runs_again_after_output(
     lines: str, tells: bool, wrote: bool, expected: bool
 ) -> None:  # C8
     written = Written(tells_of_oom=tells, on_stdout=wrote, lost="")
-    assert planning.may_run_again(made(lines), written) is expected
+    assert deciding.may_run_again(made(lines), written) is expected
 
 
 @pytest.mark.parametrize(
@@ -166,14 +166,14 @@ def test_a_job_that_is_not_idempotent_never_runs_again_after_output(
     ],
 )
 def test_a_job_is_called_after_route_and_input(input: str, name: str) -> None:
-    assert planning.job_name(made(), input) == name
+    assert deciding.job_name(made(), input) == name
 
 
 def test_a_destination_gives_arguments_profile_slot_and_limits() -> None:  # C2
     gpu = "args=['-g']\nmax_jobs=2\nprofile='big'"
     decision = decided(made("", gpu))
-    (attempt,) = planning.attempts(decision, None)
-    job = planning.invocation(ASKED, decision, attempt, Overrides(vram="10G", assignments=("A=1",)), (7, 8))
+    (attempt,) = deciding.attempts(decision, None)
+    job = deciding.invocation(ASKED, decision, attempt, Overrides(vram="10G", assignments=("A=1",)), (7, 8))
     assert job.command == ("whisper", "dir/a.mp4", "-g")
     assert (job.profile, job.route, job.name, job.wait, job.output) == ("big", "r", "r:a.mp4", False, (7, 8))
     over = job.overrides
@@ -184,7 +184,7 @@ def test_what_the_command_line_says_counts_over_the_route() -> None:
     asked = replace(ASKED, name="mine", overrides=Overrides(assignments=("MemoryMax=1G",), priority="5"))
     decision = decided(made())
     said = Overrides(assignments=("MemoryMax=6G",))
-    job = planning.invocation(asked, decision, planning.attempts(decision, None)[0], said)
+    job = deciding.invocation(asked, decision, deciding.attempts(decision, None)[0], said)
     assert job.name == "mine"
     assert job.overrides.assignments[-1] == "MemoryMax=1G"  # of two, the last
     assert job.overrides.priority == "5"
@@ -199,19 +199,19 @@ def test_a_jobs_environment_names_the_routes_around_it() -> None:
 
 def test_the_row_of_a_started_job_has_its_destinations_bounds() -> None:  # C6
     decision = decided(made())
-    (attempt,) = planning.attempts(decision, None)
-    row = planning.row(decision, attempt, ("w", "a"), 5.0, "started", job="j", waited_s=1.23456)
+    (attempt,) = deciding.attempts(decision, None)
+    row = deciding.row(decision, attempt, ("w", "a"), 5.0, "started", job="j", waited_s=1.23456)
     assert (row.kinds, row.metrics, row.bounds) == (("size",), (100.0,), (1024.0,))
     assert (row.destination, row.mode, row.result) == ("gpu", "gpu", "started")
     assert (row.job, row.waited_s) == ("j", 1.235)
     assert (row.command, row.input, row.reason) == (("w", "a"), "dir/a.mp4", "")
-    told = planning.event_fields(row, ("w", "a", "-g"))
+    told = deciding.event_fields(row, ("w", "a", "-g"))
     assert (told["metric"], told["bound"], told["result"]) == (("size=100",), ("size=1024",), "started")
     assert told["command"] == "w a -g"
 
 
 def test_the_row_of_a_job_that_went_nowhere_has_no_destination() -> None:  # C6
     decision = replace(decided(made()), choices=())
-    row = planning.row(decision, None, ("w",), 5.0, "too-large", reason="too large")
+    row = deciding.row(decision, None, ("w",), 5.0, "too-large", reason="too large")
     assert (row.destination, row.mode, row.bounds, row.job, row.reason) == ("", "", (), "", "too large")
-    assert planning.event_fields(row, ("w",))["destination"] is None
+    assert deciding.event_fields(row, ("w",))["destination"] is None

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from slicer.record import replace
-from slicer.share.environment import is_within, mode_of, variables, why_unnameable, without
-from slicer.share.order import ShareOrder
+from slicer.share.environment import ShareOrder, is_within, mode_of, variables, why_unnameable, without
 
 ORDER = ShareOrder(
     wants="both", mode="yield", is_mode_said=False, skip_syncs=0, over_cap="warn", priority=0, limit_mib=8192,

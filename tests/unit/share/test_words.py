@@ -7,8 +7,7 @@ import pytest
 from slicer.model import Sharing
 from slicer.record import replace
 from slicer.share import layout, words
-from slicer.share.arena import Turn
-from slicer.share.standing import now_of
+from slicer.share.arena import Turn, now_of
 from slicer.share.summary import sharing_of
 from tests.unit.share.test_environment import ORDER
 from tests.unit.share.test_layout import GPUS, JOB, MIB

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from slicer.backend.closed_shop import ORDERLIES
+from slicer.backend.closed_shop import JOB_RUNNERS
 
 _MANAGER = "user@"
 
@@ -16,5 +16,5 @@ def service_of(cgroup: str) -> str:
         if part.startswith(_MANAGER):
             return ""
         if part.endswith(".service"):
-            return "" if part in ORDERLIES else part
+            return "" if part in JOB_RUNNERS else part
     return ""

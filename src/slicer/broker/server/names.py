@@ -12,7 +12,7 @@ import signal
 import time
 from collections.abc import Iterable, Iterator, Sequence
 
-from slicer.kernel.file_id import file_id
+from slicer.kernel.open_files import file_id
 from slicer.record import record
 
 _MAX_BYTES = 1 << 23

@@ -13,7 +13,7 @@ from slicer.config import profiles
 from slicer.config.files import MAX_BYTES, SYSTEM_DIR, read_system_file
 from slicer.config.profiles import Config
 from slicer.errors import ConfigError, SlicerError, StateError
-from slicer.kernel.file_id import file_id
+from slicer.kernel.open_files import file_id
 from slicer.model import Profile
 from slicer.placement import capacity
 from slicer.state.directory import Directory

@@ -1,23 +1,21 @@
-"""What to say of the GPUs. Pure."""
+"""What to say of the GPUs: of them, the fence around them, sharing, and servers on them. Pure."""
 
 from __future__ import annotations
 
-from slicer.doctor.checks import servers
+from collections.abc import Iterator
+
+from slicer.doctor.facts.broker import BrokerFacts
+from slicer.doctor.facts.configuration import ProfileFacts
+from slicer.doctor.facts.gpus import DeviceFacts, DriverFacts, FenceFacts, GpuUser, SharingFacts
+from slicer.doctor.facts.systemd import SystemdFacts
 from slicer.doctor.kinds import finding
-from slicer.doctor.model import Verdict
+from slicer.doctor.model import Finding, Verdict, Who
+from slicer.gpu.nvml import GpuDetails
 from slicer.quantity import format_mib
+from slicer.record import record
 from slicer.text import counted, quote
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from slicer.doctor.facts.gpus import DeviceFacts, DriverFacts, GpuUser
-    from slicer.doctor.model import Finding, Who
-    from slicer.gpu.nvml import GpuDetails
-
-    Fact = tuple[str, str]
-
+Fact = tuple[str, str]
 _OLDEST_LIBRARY = (12, 535)
 _MENDS = {
     "no-library": "# install NVIDIA's driver",
@@ -48,8 +46,8 @@ def gpus(
         found += _details(driver, who)
     found += _devices(devices, who)
     if driver is not None:
-        found += servers.outside(driver.users, served, who)
-        found += _foreign(tuple(user for user in driver.users if servers.known(user) is None))
+        found += outside_servers(driver.users, served, who)
+        found += _foreign(tuple(user for user in driver.users if known_server(user) is None))
     shown = (*_facts(devices, driver), *sharing[0])
     return Verdict("gpus", _summary(devices, driver), shown, (*found, *sharing[1]))
 
@@ -119,8 +117,7 @@ def _other_drivers(devices: DeviceFacts) -> tuple[str, ...]:
 
 def _details(driver: DriverFacts, who: Who) -> Iterator[Finding]:
     if library_is_old(driver.library):
-        what = f"nvidia-ml-py is of version {driver.library}"
-        yield finding("no-nvidia-ml-py", what, *_binding(driver))
+        yield finding("no-nvidia-ml-py", f"nvidia-ml-py is of version {driver.library}", *_binding(driver))
     for gpu in driver.gpus:
         choose = f"nvidia-smi -i {gpu.index}"
         if gpu.is_mig:
@@ -129,10 +126,8 @@ def _details(driver: DriverFacts, who: Who) -> Iterator[Finding]:
             what = f"GPU {gpu.index} ({gpu.name}): {gpu.compute_mode}"
             yield finding("exclusive-compute", what, who.root(f"{choose} -c DEFAULT"))
         if gpu.has_display:
-            yield finding(
-                "display-on-gpu", f"GPU {gpu.index} ({gpu.name})",
-                "# in config.toml: [gpu] idle_threshold = \"1G\"",
-            )  # fmt: skip
+            mend = '# in config.toml: [gpu] idle_threshold = "1G"'
+            yield finding("display-on-gpu", f"GPU {gpu.index} ({gpu.name})", mend)
 
 
 def _devices(devices: DeviceFacts, who: Who) -> Iterator[Finding]:
@@ -173,3 +168,154 @@ def library_is_old(version: str) -> bool:
     """Whether an nvidia-ml-py is older than the one that slicer needs; False for none."""
     numbers = tuple(int(part) for part in version.split(".")[:2] if part.isdigit())
     return len(numbers) == 2 and numbers < _OLDEST_LIBRARY
+
+
+@record
+class Known:
+    """A server that slicer can stand in front of: what people call it, and its kind and command there."""
+
+    what: str
+    kind: str
+    command: tuple[str, ...]
+
+
+_OLLAMA = Known("Ollama", "ollama", ("ollama", "serve"))
+_LLAMACPP = Known("llama.cpp", "llamacpp", ("llama-server", "-m", "MODEL.gguf", "--port", "${PORT}"))
+_VLLM = Known("vLLM", "openai", ("vllm", "serve", "MODEL", "--port", "${PORT}"))
+_SGLANG = Known("SGLang", "openai", ("sglang", "serve", "--model-path", "MODEL", "--port", "${PORT}"))
+_TGI = Known("TGI", "openai", ("text-generation-launcher", "--model-id", "MODEL", "--port", "${PORT}"))
+_COMFYUI = Known("ComfyUI", "comfyui", ("python3", "ComfyUI/main.py", "--port", "${PORT}"))
+
+# By what the words of its command end in or begin with. The first that fits: Ollama starts a llama-server.
+_ENDS = (
+    ("ollama", _OLLAMA), ("ollama_llama_server", _OLLAMA), ("llama-server", _LLAMACPP), ("vllm", _VLLM),
+    ("vllm.entrypoints.openai.api_server", _VLLM), ("sglang.launch_server", _SGLANG), ("sglang", _SGLANG),
+    ("text-generation-launcher", _TGI), ("text-generation-server", _TGI), ("ComfyUI/main.py", _COMFYUI),
+)  # fmt: skip
+_BEGINNINGS = (("VLLM::", _VLLM), ("sglang::", _SGLANG))
+_WORDS = 3  # of a command, in which its program or its script stands
+
+
+def known_server(user: GpuUser) -> Known | None:
+    """Which server a process on a GPU is; None: none that is known, or its word is not believed."""
+    if not user.command:
+        return None
+    if user.unit == "ollama.service" or "/ollama/" in user.command[0]:
+        return _OLLAMA
+    for word in user.command[:_WORDS]:
+        for end, server in _ENDS:
+            if word == end or word.endswith(f"/{end}"):
+                return server
+    beginning = user.command[0]
+    return next((server for start, server in _BEGINNINGS if beginning.startswith(start)), None)
+
+
+def outside_servers(users: tuple[GpuUser, ...], served: tuple[str, ...], who: Who) -> tuple[Finding, ...]:
+    """A finding for each such server. ``served``: the kinds that `slicer serve` has in hand as they run."""
+    found: dict[str, tuple[Known, list[GpuUser]]] = {}
+    for user in users:
+        server = None if user.is_slicers else known_server(user)
+        if server is not None and server.kind not in served:
+            found.setdefault(server.what, (server, []))[1].append(user)
+    return tuple(_server_outside(server, processes, who) for server, processes in found.values())
+
+
+def _server_outside(server: Known, users: list[GpuUser], who: Who) -> Finding:
+    shown = "; ".join(f"pid {each.pid}, {format_mib(each.used_mib)} of GPU {each.gpu}" for each in users)
+    name = server.what.lower().replace(".", "")
+    words = ", ".join(f'"{word}"' for word in server.command)
+    what = f"{server.what}: {shown}"
+    if who.is_nixos:
+        setting = f"programs.slicer.settings.serve.{name}"
+        return finding("server-outside", what, f"# in the configuration: {setting}, in place of its own unit")
+    units = dict.fromkeys(each.unit for each in users if each.unit)
+    stops = [who.root(f"systemctl disable --now {quote(unit)}") for unit in units]
+    return finding(
+        "server-outside", what, *stops,
+        f'# in config.toml: [serve.{name}], kind = "{server.kind}", command = [{words}]',
+        f"slicer serve {name} --check",
+    )  # fmt: skip
+
+
+def fence(
+    facts: FenceFacts, devices: DeviceFacts, systemd: SystemdFacts, broker: BrokerFacts | None, who: Who
+) -> Iterator[Finding]:
+    """The findings about it. ``broker``: None where nobody could look."""
+    has_broker = broker is None or (broker.has_socket and broker.variable != "off")
+    if devices.driver and systemd.boots:
+        if who.manager == "system" and not systemd.filters_devices:
+            look = "journalctl -b | grep -i bpf"
+            mend = "# have the host allow bpf(2) in here" if systemd.container else look
+            yield finding("gpus-not-fenced", "systemd may load no BPF programs here", mend)
+        elif who.manager == "user" and not has_broker:
+            mend = who.install("--broker", "broker.enable = true")
+            yield finding("gpus-not-fenced", "your manager cannot do it, and there is no broker", mend)
+    if not facts.closed_shop and not facts.left_open:
+        return
+    undo = who.install("--closed-shop --undo", "broker.closedShop = false")
+    if facts.left_open:
+        mend = who.install("--closed-shop --yes", "broker.closedShop = true")
+        what = f"{', '.join(facts.left_open)} can still open the GPUs"
+        yield finding("closed-shop-not-acting", what, mend, undo)
+    elif facts.acts is False:
+        mends = who.root("systemctl daemon-reload"), who.root("systemd-run --wait --collect true")
+        yield finding("closed-shop-not-acting", facts.closed_shop, *mends)
+    elif not has_broker:
+        mend = who.install("--broker", "broker.enable = true")
+        yield finding("closed-shop-without-broker", facts.closed_shop, mend, undo)
+    else:
+        yield finding("closed-shop", facts.closed_shop, undo)
+
+
+def fence_rows(facts: FenceFacts, systemd: SystemdFacts) -> tuple[tuple[str, str], ...]:
+    """What there is to see of it."""
+    keeps = "can be kept" if systemd.filters_devices else "cannot be kept"
+    rows = [("device fence", keeps if systemd.boots else "takes systemd")]
+    if facts.closed_shop:
+        acts = {True: "acts", False: "does not act", None: "not to be seen now"}[facts.acts]
+        rows.append(("closed shop", f"{facts.closed_shop} ({acts})"))
+    return tuple(rows)
+
+
+_QUIT = "echo quit | nvidia-cuda-mps-control"
+_ENABLE = "echo +dmem > /sys/fs/cgroup{}/cgroup.subtree_control"
+
+
+def sharing(
+    facts: SharingFacts, profiles: tuple[ProfileFacts, ...], driver: DriverFacts | None, who: Who
+) -> Iterator[Finding]:
+    """The findings about it. ``driver``: None where it did not answer in time."""
+    sharers = [profile for profile in profiles if profile.share]
+    if not sharers and not facts.was_used:
+        return
+    if facts.library_error:
+        what = f"{facts.library}: {facts.library_error}"
+        yield finding("share-library-unusable", what, "# install slicer again; from source that takes gcc")
+    if facts.mps and (facts.was_used or any(profile.share in ("lock", "both") for profile in sharers)):
+        yield finding("mps-beside-share", f"its pipes: {facts.mps}", who.root(_QUIT))
+    can = driver is not None and not driver.reason and not driver.why_no_limits
+    if can and not who.uid and facts.has_dmem and facts.is_dmem_on is False:
+        what = "the driver can limit GPU memory by cgroup; gpu.slice does not pass on the controller dmem"
+        yield finding("dmem-not-enabled", what, _ENABLE.format(""), _ENABLE.format("/gpu.slice"))
+
+
+def sharing_rows(facts: SharingFacts, driver: DriverFacts | None, who: Who) -> tuple[tuple[str, str], ...]:
+    """The facts, for those who want to see all."""
+    library = f"cannot be loaded: {facts.library_error}" if facts.library_error else facts.library
+    return (
+        ("library of --share", library),
+        ("MPS", f"pipes in {facts.mps}" if facts.mps else "does not run"),
+        ("GPU memory limit by cgroup", _limit(facts, driver, who)),
+    )
+
+
+def _limit(facts: SharingFacts, driver: DriverFacts | None, who: Who) -> str:
+    if driver is None or driver.reason:
+        return "not known"
+    if driver.why_no_limits:
+        return f"no: {driver.why_no_limits}"
+    if who.uid:
+        return "not for you: only root may set it"
+    if facts.has_dmem and facts.is_dmem_on is False:
+        return "no: gpu.slice does not pass on the controller dmem"
+    return "by the driver"

@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-from slicer.backend.acting import acting
+from collections.abc import Iterator
+
+from slicer.backend.scopes import acting
 from slicer.config.properties import controller
+from slicer.doctor.facts.configuration import ConfigurationFacts
+from slicer.doctor.facts.host import DiskFacts
+from slicer.doctor.facts.systemd import SystemdFacts
 from slicer.doctor.kinds import finding
-from slicer.doctor.model import Acting, Verdict
+from slicer.doctor.model import Acting, Finding, Verdict, Who
 from slicer.text import quote
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from slicer.doctor.facts.configuration import ConfigurationFacts
-    from slicer.doctor.facts.disks import DiskFacts
-    from slicer.doctor.facts.systemd import SystemdFacts
-    from slicer.doctor.model import Finding, Who
 
 _NOT_GIVEN = ("io", "cpuset")  # to user managers, by systemd's own user@.service
 _IO_WEIGHTS = ("IOWeight", "IODeviceWeight")
@@ -82,11 +78,8 @@ def limits(acts: tuple[Acting, ...], systemd: SystemdFacts, disks: DiskFacts, wh
 
 def _described(acts: Acting) -> str:
     idle = ", ".join(f"{directive} ({why})" for directive, why in acts.idle)
-    return (
-        f"{', '.join(acts.acting) or 'no limit'}; not {idle}"
-        if idle
-        else ", ".join(acts.acting) or "no limit"
-    )
+    acting = ", ".join(acts.acting) or "no limit"
+    return f"{acting}; not {idle}" if idle else acting
 
 
 def _limits(acts: tuple[Acting, ...], systemd: SystemdFacts, disks: DiskFacts, who: Who) -> Iterator[Finding]:
@@ -118,9 +111,7 @@ def _limits(acts: tuple[Acting, ...], systemd: SystemdFacts, disks: DiskFacts, w
 
 def _used(names: list[str], users: dict[str, list[str]]) -> str:
     asking = sorted({profile for name in names for profile in users[name]})
-    return f"{', '.join(names)} of the profiles {', '.join(asking)}" if len(asking) > 1 else (
-        f"{', '.join(names)} of the profile {asking[0]}"
-    )  # fmt: skip
+    return f"{', '.join(names)} of the profile{'s' * (len(asking) > 1)} {', '.join(asking)}"
 
 
 def _missing(
@@ -133,9 +124,8 @@ def _missing(
     is_delegable = who.manager == "user" and all(lacking[name] in _NOT_GIVEN for name in names)
     mends: tuple[str, ...]
     if systemd.on_v1:
-        mends = (
-            f"# add to {host} kernel command line: systemd.unified_cgroup_hierarchy=1 cgroup_no_v1=all",
-        )  # fmt: skip
+        options = "systemd.unified_cgroup_hierarchy=1 cgroup_no_v1=all"
+        mends = (f"# add to {host} kernel command line: {options}",)
     elif is_delegable:
         delegate = who.install("--user-delegation", "userDelegation = true")
         mends = delegate, "# then log out everywhere, and in again"
@@ -164,17 +154,12 @@ def _weigh(disks: DiskFacts, who: Who) -> Iterator[str]:
         yield "# no disk with a scheduler is seen here; in a machine of its own, see its host"
 
 
-def _mended(facts: ConfigurationFacts) -> str:
-    if not facts.place:
-        return "# mend that line"
-    return f"ls -ld {quote(facts.place)}  # it is to be a file that you may read"
-
-
 def configuration(facts: ConfigurationFacts) -> Verdict:
     """Mistakes in the files, and profiles that this machine cannot serve."""
     shown = tuple(("file", path) for path in facts.files)
     if facts.error:
-        mend = f"# {facts.hint}" if facts.hint else _mended(facts)
+        look = f"ls -ld {quote(facts.place)}  # it is to be a file that you may read"
+        mend = f"# {facts.hint}" if facts.hint else look if facts.place else "# mend that line"
         broken = finding("configuration-broken", facts.error, mend)
         return Verdict("configuration", "cannot be used", shown, (broken,))
     read = f"{len(facts.files)} files" if len(facts.files) != 1 else "1 file"

@@ -1,18 +1,17 @@
-"""What to say of the ledger's directory and the history. Pure."""
+"""What to say of the ledger, the history and the broker, and of how slicer is called. Pure."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
+from slicer.broker import DIRECTORY
+from slicer.doctor.facts.broker import BrokerFacts
+from slicer.doctor.facts.configuration import EnvironmentFacts, OthersFacts
+from slicer.doctor.facts.state import Place, StateFacts
 from slicer.doctor.kinds import finding
-from slicer.doctor.model import Verdict
+from slicer.doctor.model import Finding, Verdict, Who
 from slicer.quantity import format_size
-from slicer.text import quote
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from slicer.doctor.facts.state import Place, StateFacts
-    from slicer.doctor.model import Finding, Who
+from slicer.text import counted, quote, visible
 
 _IN_MEMORY = ("tmpfs", "ramfs", "")
 _LEDGER_NEEDS_BYTES = 1 << 20
@@ -66,13 +65,11 @@ def _ledger(facts: StateFacts, who: Who) -> Iterator[Finding]:
 def _place_mends(facts: StateFacts, who: Who) -> tuple[str, ...]:
     if facts.is_chosen:
         return ("unset SLICER_STATE_DIR",)
-    if who.uid and not any(_is_for_all(place) for place in facts.public):
+    if who.uid and not any(
+        each.kind == "directory" and each.mode & _FOR_ALL == _FOR_ALL for each in facts.public
+    ):
         return (who.root("chmod 1777 /run/lock"),)
     return (f"# {facts.hint}",)
-
-
-def _is_for_all(place: Place) -> bool:
-    return place.kind == "directory" and place.mode & _FOR_ALL == _FOR_ALL
 
 
 def _room(facts: StateFacts) -> Iterator[Finding]:
@@ -104,13 +101,9 @@ def _history(facts: StateFacts, who: Who) -> Iterator[Finding]:
         yield finding("history-unusable", problem, mend)
     if 0 <= place.free_bytes < _HISTORY_NEEDS_BYTES or 0 <= place.free_files < 4:
         what = f"{format_size(max(0, place.free_bytes))} are free where {place.path} is"
-        yield finding("history-unusable", what, f"df -h {quote(_existing(place, directory))}")
-
-
-def _existing(place: Place, directory: Place) -> str:
-    return (
-        place.path if place.kind else directory.path if directory.kind else directory.path.split("/slicer")[0]
-    )
+        path = place.path if place.kind else directory.path
+        there = path if place.kind or directory.kind else path.split("/slicer")[0]
+        yield finding("history-unusable", what, f"df -h {quote(there)}")
 
 
 def _why_unusable(place: Place, directory: Place, who: Who) -> str:
@@ -126,3 +119,97 @@ def _why_unusable(place: Place, directory: Place, who: Who) -> str:
     if place.kind and place.uid != who.uid:
         return f"{place.path} belongs to uid {place.uid}"
     return ""
+
+
+_SOCKET = "slicer-broker.socket"
+_POLICY = "/etc/slicer/policy.toml"
+
+
+def broker(facts: BrokerFacts, who: Who) -> Verdict:
+    """Whether one ledger holds for all users, and whether it works."""
+    is_asked = facts.has_socket and not facts.place_problem
+    answers = visible(facts.answer_error) or "yes" if is_asked else "not asked"
+    shown = (
+        ("installed", "yes" if facts.is_installed else "no"),
+        ("enabled", "yes" if facts.is_enabled else "no"),
+        ("socket", facts.place_problem or ("is there" if facts.has_socket else "is not there")),
+        ("answers", answers),
+        ("policy", facts.policy), ("SLICER_BROKER", visible(facts.variable) or "not set"),
+    )  # fmt: skip
+    return Verdict("broker", _broker_summary(facts), shown, tuple(_broker(facts, who)))
+
+
+def _broker_summary(facts: BrokerFacts) -> str:
+    if not facts.has_socket:
+        return "of no use" if facts.absence else "off: each user has a ledger of their own"
+    if facts.place_problem or facts.answer_error:
+        return "of no use"
+    return f"on: one ledger for all users, {counted(facts.leases, 'lease')}, {facts.waiting} waiting"
+
+
+def _broker(facts: BrokerFacts, who: Who) -> Iterator[Finding]:
+    journal = who.root("journalctl -u slicer-broker.service -n 20 --no-pager")
+    # Not only started: its file may be gone while systemd has it as listening.
+    restart = *who.unmask(facts.masked), who.root(f"systemctl restart {_SOCKET}")
+    if facts.place_problem:
+        # Not by a restart alone: a directory that is there stays as it is.
+        made = who.root(f"install -d -m 0755 -o root -g root {DIRECTORY}")
+        yield finding("broker-place", visible(facts.place_problem), made, *restart)
+    elif facts.answer_error:
+        yield finding("broker-broken", visible(facts.answer_error), journal, *restart)
+    if facts.absence:
+        enable = *who.unmask(facts.masked), who.configured(
+            f"systemctl enable --now {_SOCKET}", "programs.slicer.broker.enable = true"
+        )
+        yield finding("broker-stopped", visible(facts.absence), *(restart if facts.is_enabled else enable))
+    if facts.policy == "broken":
+        yield finding("policy-broken", visible(facts.policy_error), who.root(f"editor {_POLICY}"))
+    for warning in facts.policy_warnings:
+        yield finding("policy-unknown-name", visible(warning), who.root(f"editor {_POLICY}"))
+    if facts.policy not in ("none", "broken") and not facts.is_enabled and not facts.has_socket:
+        mend = who.install("--broker", "broker.enable = true")
+        yield finding("policy-without-broker", f"{_POLICY} is there", mend)
+    if facts.variable and facts.has_socket:
+        yield finding("broker-bypassed", f"SLICER_BROKER={visible(facts.variable)}", "unset SLICER_BROKER")
+
+
+def environment(facts: EnvironmentFacts) -> Verdict:
+    """PATH, sudo and variables."""
+    program = facts.program or (facts.on_path[0] if facts.on_path else "")
+    shown = (
+        ("this slicer", facts.program or "python -m slicer"), ("on PATH", ", ".join(facts.on_path) or "none"),
+        ("its Python", facts.prefix), *((f"${name}", value) for name, value in facts.variables),
+    )  # fmt: skip
+    return Verdict("environment", program or "python -m slicer", shown, tuple(_environment(facts)))
+
+
+def _environment(facts: EnvironmentFacts) -> Iterator[Finding]:
+    said = dict(facts.variables)
+    skipped = [name for name in ("SLICER_SKIP_GPU_LOCK", "PSRUN_SKIP_GPU_LOCK") if said.get(name, "0") != "0"]
+    if skipped:
+        yield finding("gpu-lock-skipped", ", ".join(skipped), f"unset {' '.join(skipped)}")
+    if "SLICER_LEASE" not in said and said.get("GPU_LOCK_HELD", "0") != "0":
+        yield finding("gpu-lock-claimed", f"GPU_LOCK_HELD={said['GPU_LOCK_HELD']}", "unset GPU_LOCK_HELD")
+    if len(facts.on_path) > 1:
+        yield finding("several-slicers", ", ".join(facts.on_path), "which -a slicer")
+    if facts.is_under_sudo:
+        yield finding("under-sudo", "sudo started this slicer")
+
+
+def others(facts: OthersFacts) -> Verdict:
+    """Docker, and scripts that lock the GPUs."""
+    shown = (("docker", "yes" if facts.has_docker else "no"), ("GPU lock of scripts", facts.lock or "none"))
+    summary = "seen: docker" if facts.has_docker else "nothing in the way"
+    return Verdict("others", summary, shown, tuple(_others(facts)))
+
+
+def _others(facts: OthersFacts) -> Iterator[Finding]:
+    if facts.lock_problem:
+        mend = f"ls -ld {quote(facts.lock)} {quote(facts.lock.rpartition('/')[0] or '/')}"
+        yield finding("gpu-lock-unusable", f"{facts.lock} {facts.lock_problem}", mend)
+    if facts.lock_holder:
+        name = f" ({facts.lock_holder_name})" if facts.lock_holder_name else ""
+        what = f"pid {facts.lock_holder}{name} holds {facts.lock}"
+        yield finding("gpu-lock-held", what, f"ps -fp {facts.lock_holder}")
+    if facts.has_docker:
+        yield finding("docker-is-outside", "docker is installed", "docker run --cgroup-parent=gpu.slice …")

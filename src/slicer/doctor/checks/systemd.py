@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
+from slicer.doctor.facts.host import KernelFacts, SessionFacts
+from slicer.doctor.facts.systemd import SystemdFacts
 from slicer.doctor.kinds import finding
-from slicer.doctor.model import Verdict
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from slicer.doctor.facts.kernel import KernelFacts
-    from slicer.doctor.facts.session import SessionFacts
-    from slicer.doctor.facts.systemd import SystemdFacts
-    from slicer.doctor.model import Finding, Who
+from slicer.doctor.model import Finding, Verdict, Who
 
 _TESTED = 252
 _STOPS_LINGERING = ((255, 0), (256, 2))  # systemd#43361: from, to
@@ -39,9 +34,7 @@ def systemd(facts: SystemdFacts, who: Who) -> Verdict:
 def _no_systemd(facts: SystemdFacts) -> Iterator[Finding]:
     if facts.is_wsl:
         line = r"printf '[boot]\nsystemd=true\n' | sudo tee -a /etc/wsl.conf"
-        yield finding(
-            "no-systemd", "this is WSL", line, "# then in Windows: wsl --shutdown"
-        )
+        yield finding("no-systemd", "this is WSL", line, "# then in Windows: wsl --shutdown")
     elif facts.container:
         what = f"this is a container ({facts.container})"
         yield finding("no-systemd", what, "# run slicer on the host: slicer run -- docker exec …")
@@ -51,12 +44,9 @@ def _no_systemd(facts: SystemdFacts) -> Iterator[Finding]:
 
 def _manager(facts: SystemdFacts, who: Who) -> Iterator[Finding]:
     if facts.cgroups in ("v1", "none"):
-        what = (
-            f"the machine has cgroup {facts.cgroups}" if facts.cgroups == "v1" else "no cgroups are mounted"
-        )
-        yield finding(
-            "no-cgroup2", what, "# add to the kernel command line: systemd.unified_cgroup_hierarchy=1"
-        )
+        what = "the machine has cgroup v1" if facts.cgroups == "v1" else "no cgroups are mounted"
+        mend = "# add to the kernel command line: systemd.unified_cgroup_hierarchy=1"
+        yield finding("no-cgroup2", what, mend)
         return
     if "pystemd" in facts.unreachable:
         mend = who.configured("apt install python3-pystemd", "programs.slicer.enable = true")
@@ -116,12 +106,10 @@ def _session(facts: SessionFacts, systemd: SystemdFacts | None, who: Who) -> Ite
     if who.is_brokered:
         pass  # the system's manager has the jobs
     elif not facts.lingers and facts.has_runtime:
-        mend = who.linger()
-        yield finding("no-linger", f"{who.user} does not linger", mend)
+        yield finding("no-linger", f"{who.user} does not linger", who.linger())
     elif systemd is not None and first <= systemd.number <= last:
         what = f"{who.user} lingers, but systemd {systemd.version} stops the user manager all the same"
         yield finding("linger-in-vain", what, "# upgrade systemd to 256.3 or later")
     if facts.kills_processes:
-        yield finding(
-            "logout-kills", f"KillUserProcesses=yes holds for {who.user}", "slicer queue --detach JOBS.txt"
-        )
+        what = f"KillUserProcesses=yes holds for {who.user}"
+        yield finding("logout-kills", what, "slicer queue --detach JOBS.txt")

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import stat
+from collections.abc import Mapping
 
 from slicer.backend import BROKER_ENABLED
 from slicer.backend.broker_left import why_absent
+from slicer.backend.closed_shop import UNIT_FOLDERS
 from slicer.broker import DIRECTORY, SOCKET, SOCKET_VARIABLE
 from slicer.broker.client.connection import BrokerFailed, Connection, NoBroker
 from slicer.broker.protocol.messages import Status
@@ -16,19 +18,9 @@ from slicer.doctor.facts.files import lstat, masks_in
 from slicer.errors import ConfigError
 from slicer.record import record
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
 _UNIT, _SERVICE = "slicer-broker.socket", "slicer-broker.service"
-_MASKS = ("/etc/systemd/system", "/run/systemd/system")
-_UNITS = tuple(
-    f"{folder}/{_UNIT}"
-    for folder in (
-        "/etc/systemd/system", "/run/systemd/system",
-        "/usr/local/lib/systemd/system", "/usr/lib/systemd/system",
-    )
-)  # fmt: skip
+_MASKS = UNIT_FOLDERS[:2]  # where systemctl puts masks
+_UNITS = tuple(f"{folder}/{_UNIT}" for folder in UNIT_FOLDERS)
 
 
 @record
@@ -62,19 +54,12 @@ def gather(environ: Mapping[str, str]) -> BrokerFacts:
     policy, policy_error, warnings = _policy(policy_file.PATH)
     return BrokerFacts(
         is_installed=any(os.path.lexists(path) for path in _UNITS),
-        is_enabled=os.path.lexists(BROKER_ENABLED),
-        has_socket=has_socket,
+        is_enabled=os.path.lexists(BROKER_ENABLED), has_socket=has_socket,
         absence="" if has_socket else (why_absent() or ("", ""))[0],
         masked=masks_in(f"{folder}/{unit}" for folder in _MASKS for unit in (_UNIT, _SERVICE)),
-        place_problem=place_problem,
-        answer_error=error,
-        leases=leases,
-        waiting=waiting,
-        policy=policy,
-        policy_error=policy_error,
-        policy_warnings=warnings,
-        variable=environ.get(SOCKET_VARIABLE, ""),
-    )
+        place_problem=place_problem, answer_error=error, leases=leases, waiting=waiting, policy=policy,
+        policy_error=policy_error, policy_warnings=warnings, variable=environ.get(SOCKET_VARIABLE, ""),
+    )  # fmt: skip
 
 
 def _place_problem() -> str:

@@ -1,20 +1,20 @@
-"""The configuration, as it is read here: its errors, and what each profile asks for."""
+"""The configuration and what each profile asks for; how slicer is called; Docker and the lock of scripts."""
 
 from __future__ import annotations
 
 import os
+import stat
+import sys
+from collections.abc import Iterator, Mapping
 
 from slicer.config import profiles, serve
 from slicer.config.build import builtin_profiles
+from slicer.config.profiles import Config
+from slicer.doctor.facts.files import kernel_text, lstat
 from slicer.errors import SlicerError
+from slicer.ledger.plain_lock import PlainLock
 from slicer.model import CPU
 from slicer.record import record
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from slicer.config.profiles import Config
 
 
 @record
@@ -41,14 +41,15 @@ class ConfigurationFacts:
     served: tuple[str, ...] = ()  # the kinds of servers of `slicer serve` that run by themselves
 
 
-def gather(environ: Mapping[str, str]) -> ConfigurationFacts:
+def gather_configuration(environ: Mapping[str, str]) -> ConfigurationFacts:
     """Reads the files, and leaves nothing in the cache."""
     try:
         config = profiles.load(environ, profiles.host(), remembers=False)
         servers = serve.load(config)
     except SlicerError as error:
         where = f"{error.where}: " if error.where else ""
-        is_no_file = os.path.exists(error.where) and not _is_readable(error.where)
+        is_file = os.path.isfile(error.where) and os.access(error.where, os.R_OK)
+        is_no_file = os.path.exists(error.where) and not is_file
         place = error.where if is_no_file else ""
         return ConfigurationFacts(f"{where}{error.message}", error.hint, (), (), "", (), place)
     served = tuple(each.kind for each in servers.values() if not each.command)
@@ -61,10 +62,6 @@ def gather(environ: Mapping[str, str]) -> ConfigurationFacts:
     )  # fmt: skip
 
 
-def _is_readable(path: str) -> bool:
-    return os.path.isfile(path) and os.access(path, os.R_OK)
-
-
 def _profile(config: Config, name: str) -> ProfileFacts:
     try:
         made = config.profile(name)
@@ -72,3 +69,91 @@ def _profile(config: Config, name: str) -> ProfileFacts:
         return ProfileFacts(name, (), str(error))
     share = "" if made.share == "off" else made.share
     return ProfileFacts(name, tuple(made.properties), "", share)
+
+
+# Variables that change what slicer does, and that somebody may have left in a shell's start-up file.
+WATCHED = (
+    "SLICER_SIM", "SLICER_SKIP_GPU_LOCK", "PSRUN_SKIP_GPU_LOCK", "GPU_LOCK_HELD", "SLICER_LEASE",
+    "SLICER_CONFIG", "SLICER_STATE_DIR", "SLICER_FAULTS", "CPU_RUN_SLOTS", "CPU_RUN_THREADS", "GPU_LOCK_PATH",
+    "CUDA_VISIBLE_DEVICES",
+)  # fmt: skip
+
+
+@record
+class EnvironmentFacts:
+    """What the shell that calls slicer has set."""
+
+    program: str  # this slicer's own executable; "" unknown (python -m slicer)
+    on_path: tuple[str, ...]  # all executables called slicer on PATH, each file once, the first wins
+    prefix: str  # of the Python that runs this slicer
+    variables: tuple[tuple[str, str], ...]  # those of WATCHED that are set
+    is_under_sudo: bool
+
+
+def gather_environment(environ: Mapping[str, str], argv0: str, *, searches: bool = True) -> EnvironmentFacts:
+    """Starts nothing. ``searches``: looks through PATH."""
+    path = environ.get("PATH", "") if searches else ""
+    return EnvironmentFacts(
+        program=os.path.abspath(argv0) if os.path.basename(argv0) == "slicer" else "",
+        on_path=tuple(_slicers(each for each in path.split(":") if each.startswith("/"))),
+        prefix=sys.prefix,
+        variables=tuple((name, environ[name]) for name in WATCHED if environ.get(name)),
+        is_under_sudo="SUDO_UID" in environ and os.geteuid() == 0,
+    )
+
+
+def _slicers(directories: Iterator[str]) -> Iterator[str]:
+    """The programs called slicer, but not the same file by a second path."""
+    seen = set()
+    for directory in directories:
+        path = f"{directory}/slicer"
+        real = os.path.realpath(path)
+        if real not in seen and os.path.isfile(real) and os.access(real, os.X_OK):
+            seen.add(real)
+            yield path
+
+
+@record
+class OthersFacts:
+    """Programs that start jobs outside of slicer, or keep slicer's from starting."""
+
+    has_docker: bool
+    lock: str  # the lock file of scripts; "" for none
+    lock_problem: str  # why the lock file of scripts cannot be used; "" where it can, or none is set
+    lock_holder: int  # the process that excludes slicer's GPU jobs by it; 0: none
+    lock_holder_name: str
+
+
+def gather_others(environ: Mapping[str, str]) -> OthersFacts:
+    """Looks for docker's files, and at the lock file that the configuration names."""
+    lock = _lock(environ)
+    holder = PlainLock(lock).holder() if lock else 0
+    return OthersFacts(
+        has_docker=os.path.exists("/run/docker.sock") or os.path.exists("/etc/docker/daemon.json"),
+        lock=lock,
+        lock_problem=_lock_problem(lock) if lock else "",
+        lock_holder=holder,
+        lock_holder_name=kernel_text(f"/proc/{holder}/comm") if holder else "",
+    )
+
+
+def _lock(environ: Mapping[str, str]) -> str:
+    try:
+        return profiles.load(environ, profiles.host(), remembers=False).compat_gpu_lock
+    except SlicerError:
+        return ""  # the look at the configuration reports it
+
+
+def _lock_problem(path: str) -> str:
+    """Why the file cannot be the lock. It is opened by nobody here: it may be a FIFO."""
+    parent = lstat(os.path.dirname(path))
+    info = lstat(path)
+    if parent is None:
+        return "its directory does not exist"
+    if info is None:
+        return "" if os.access(os.path.dirname(path), os.W_OK | os.X_OK) else "it cannot be made there"
+    if stat.S_ISLNK(info.st_mode) and parent.st_mode & stat.S_IWOTH:
+        return "is a symbolic link in a directory that everybody may write to"
+    if not os.path.isfile(path):
+        return "is not a plain file"
+    return "" if os.access(path, os.R_OK) else "cannot be read"

@@ -1,19 +1,27 @@
-"""The GPUs: device nodes, the driver, and what is on them. The driver may hang: it has a look of its own."""
+"""The GPUs: device nodes, the driver and what is on them, the fence, and what ``--share`` needs.
+
+The driver may hang: it has a look of its own.
+"""
 
 from __future__ import annotations
 
+import ctypes
+import errno
 import os
 import stat
+from collections.abc import Mapping
 
-from slicer.doctor.facts.files import kernel_text, lstat, names_in
-from slicer.errors import GpuError, NoGpu
-from slicer.kernel import proc
+from slicer.backend import closed_shop
+from slicer.backend.closed_shop import has_unit
+from slicer.backend.scopes import filters_devices
+from slicer.doctor.facts.files import kernel_text, lstat, names_in, trusted_bytes, trusted_text
+from slicer.errors import GpuError, NoGpu, SlicerError
+from slicer.gpu.nvml import GpuDetails, Nvml
+from slicer.kernel import cgroup, proc
 from slicer.kernel.users import group_name
+from slicer.outcome import history
 from slicer.record import record
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from slicer.gpu.nvml import GpuDetails, Nvml
+from slicer.share.program import library_path
 
 _NVIDIA = "0x10de"
 _AMD = "0x1002"
@@ -82,7 +90,8 @@ def gather_devices() -> DeviceFacts:
         amd += vendor == _AMD
         if vendor == _NVIDIA:
             nvidia.append(address)
-            drivers.add(os.path.basename(os.path.realpath(f"{device}/driver")) if _is_bound(device) else "")
+            link = f"{device}/driver"
+            drivers.add(os.path.basename(os.path.realpath(link)) if os.path.lexists(link) else "")
     driver = module_version(kernel_text("/proc/driver/nvidia/version"))
     minors = [_minor(address) for address in names_in(_SEEN_BY_KERNEL)]
     wanted = (*_NODES, *(f"/dev/nvidia{minor}" for minor in minors if minor)) if driver else ()
@@ -90,10 +99,6 @@ def gather_devices() -> DeviceFacts:
         nvidia=tuple(nvidia), driven_by=tuple(sorted(drivers)), amd=amd, driver=driver,
         nodes=tuple(map(_node, wanted)),
     )  # fmt: skip
-
-
-def _is_bound(device: str) -> bool:
-    return os.path.lexists(f"{device}/driver")
 
 
 def module_version(text: str) -> str:
@@ -147,21 +152,19 @@ def _users(driver: Nvml, details: tuple[GpuDetails, ...], uid: int) -> tuple[Gpu
     found = []
     for process in take(driver, None, ()).processes:
         in_scope = "/slicer-" in process.cgroup
-        is_marked = process.jobs and _owner(process.pid) == uid  # others' environment is their word
-        if is_marked or (in_scope and _is_below_manager(process.cgroup, uid)):
+        owner = _owner(process.pid)
+        is_marked = process.jobs and owner == uid  # others' environment is their word
+        # In the cgroup of this user's manager nobody else can make scopes.
+        is_below = f"/user-{uid}.slice/" in process.cgroup if uid else "/user.slice/" not in process.cgroup
+        if is_marked or (in_scope and is_below):
             continue
         pid = process.pid if process.started else 0
-        command = proc.command_line(pid) if pid and _is_believed(pid, uid) else ()
+        is_believed = owner == uid or 0 <= owner < _FIRST_USER  # root's, or the system's, such as Ollama's
+        command = proc.command_line(pid) if pid and is_believed else ()
         unit = _unit(process.cgroup) if command else ""
         place = index.get(process.gpu_uuid, -1)
         found.append(GpuUser(place, pid, process.name, process.used_mib, in_scope, command, unit))
     return tuple(found)
-
-
-def _is_believed(pid: int, uid: int) -> bool:
-    """Whether a process is this user's, root's, or of an account of the system's, such as Ollama's."""
-    owner = _owner(pid)
-    return owner == uid or 0 <= owner < _FIRST_USER
 
 
 def _unit(cgroup: str) -> str:
@@ -172,11 +175,128 @@ def _unit(cgroup: str) -> str:
     return next((part for part in parts if part.endswith(".service")), "")
 
 
-def _is_below_manager(cgroup: str, uid: int) -> bool:
-    """Whether the cgroup is one of this user's manager, in which nobody else can make scopes."""
-    return f"/user-{uid}.slice/" in cgroup if uid else "/user.slice/" not in cgroup
-
-
 def _owner(pid: int) -> int:
     info = lstat(f"/proc/{pid}")
     return -1 if info is None else info.st_uid
+
+
+_FOLDERS = closed_shop.UNIT_FOLDERS
+_OF_NIXOS = "overrides.conf"
+_CONTROL = "/dev/nvidiactl"
+
+
+@record
+class FenceFacts:
+    """``acts``: whether the kernel keeps a closed shop; None where that cannot be seen.
+
+    Root cannot while nobody is logged in.
+    """
+
+    closed_shop: str  # the path of its drop-in; "" for none
+    acts: bool | None
+    left_open: tuple[str, ...] = ()  # of a closed shop: units that it should close as well, and does not
+
+
+def gather_fence(uid: int) -> FenceFacts:
+    """Looks at files, and at cgroups; opens the driver's control device."""
+    closed = {unit: drop_in(_FOLDERS, unit) for unit in (closed_shop.SLICE, *closed_shop.JOB_RUNNERS)}
+    found = closed.pop(closed_shop.SLICE)
+    left_open = [unit for unit, path in closed.items() if not path and has_unit(unit)] if found else []
+    if not found and any(closed.values()):
+        left_open = [closed_shop.SLICE]
+    own = cgroup.of("self")
+    acts: bool | None = None
+    if found and uid == 0:
+        slice_ = cgroup.path_of(f"/{closed_shop.SLICE}")
+        acts = filters_devices(slice_) if os.path.isdir(slice_) else None  # it is there while somebody is
+    elif found and "/slicer-" not in own and own.startswith(f"/{closed_shop.SLICE}/"):
+        acts = _is_shut()
+    return FenceFacts(found, acts, tuple(left_open))
+
+
+def drop_in(folders: tuple[str, ...], unit: str = closed_shop.SLICE) -> str:
+    """The file that closes a unit off: ours, or that of NixOS with all that is said of the unit."""
+    for folder in folders:
+        path = f"{folder}/{unit}.d/{closed_shop.NAME}"
+        if lstat(path) is not None:
+            return path
+        path = f"{folder}/{unit}.d/{_OF_NIXOS}"
+        if "\nDevicePolicy=strict\n" in f"\n{trusted_text(path) or ''}\n":
+            return path
+    return ""
+
+
+def _is_shut() -> bool | None:
+    try:
+        os.close(os.open(_CONTROL, os.O_RDWR | os.O_CLOEXEC))
+    except OSError as failed:
+        return True if failed.errno == errno.EPERM else None
+    return False
+
+
+_MPS = "CUDA_MPS_PIPE_DIRECTORY"
+_MPS_PIPES = "/tmp/nvidia-mps"  # where CUDA looks for the daemon without that variable
+_SLICE = "/gpu.slice"
+_LATEST = 100  # jobs of the history
+
+
+@record
+class SharingFacts:
+    """What the look at sharing saw."""
+
+    library: str  # its path
+    library_error: str  # why it cannot be loaded; "": it can
+    mps: str  # where the pipes of an MPS daemon are; "": none is to be seen
+    has_dmem: bool  # the kernel has the controller dmem
+    is_dmem_on: bool | None  # scopes in gpu.slice have it; None: there is no gpu.slice now
+    was_used: bool = False  # one of the latest jobs in the history shared its GPU
+
+
+def gather_sharing(environ: Mapping[str, str]) -> SharingFacts:
+    """Loads the library into this process, which is the look's own."""
+    path = library_path()
+    return SharingFacts(
+        library=path, library_error=_load_error(path), mps=mps(environ, _MPS_PIPES),
+        has_dmem="dmem" in cgroup.controllers(cgroup.path_of("")),
+        is_dmem_on=_passes_on(cgroup.path_of(_SLICE)), was_used=_was_used(environ),
+    )  # fmt: skip
+
+
+def mps(environ: Mapping[str, str], usual: str) -> str:
+    """The directory of an MPS daemon's pipes, as the library looks for it (arena.c). No pipe is opened."""
+    chosen = environ.get(_MPS, "")
+    if chosen and os.path.isdir(chosen):
+        return chosen
+    pipe = lstat(f"{usual}/control")
+    is_there = pipe is not None and not stat.S_ISREG(pipe.st_mode) and pipe.st_uid in (0, os.geteuid())
+    return usual if is_there else ""
+
+
+def _was_used(environ: Mapping[str, str]) -> bool:
+    path = history.default_path(environ)
+    if trusted_bytes(path, 1, follows=False) is None:
+        return False
+    try:
+        latest = history.read(path, limit=_LATEST)
+    except SlicerError:
+        return False  # the look at the state says so
+    return any(outcome.sharing is not None for outcome in latest)
+
+
+def _load_error(path: str) -> str:
+    if not os.path.exists(path):
+        return "there is no such file"
+    try:
+        ctypes.CDLL(path)
+    except OSError as error:
+        return str(error).removeprefix(f"{path}: ")
+    return ""
+
+
+def _passes_on(directory: str) -> bool | None:
+    """Whether the cgroups right below this one get the controller dmem; None: it is not there."""
+    try:
+        with open(f"{directory}/cgroup.subtree_control", encoding="ascii") as file:
+            return "dmem" in file.read().split()
+    except FileNotFoundError:
+        return None

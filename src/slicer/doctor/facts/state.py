@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 import stat
+from collections.abc import Mapping
 
 from slicer.doctor.facts.files import lstat
-from slicer.doctor.facts.mounts import holding, mounts
+from slicer.doctor.facts.host import Mount, holding, mounts
 from slicer.errors import SlicerError
 from slicer.kernel.open_files import flock_holder
 from slicer.kernel.proc import is_stopped
@@ -14,13 +15,6 @@ from slicer.outcome import history
 from slicer.record import record
 from slicer.state import statedir
 from slicer.state.directory import open_trusted
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from slicer.doctor.facts.mounts import Mount
-
 
 
 @record

@@ -6,10 +6,10 @@ import os
 import re
 
 from slicer.backend import has_systemd
-from slicer.backend.acting import filters_devices
+from slicer.backend.scopes import filters_devices
 from slicer.backend.systemd import SystemdBackend
 from slicer.doctor.facts.files import kernel_text
-from slicer.doctor.facts.mounts import mounts
+from slicer.doctor.facts.host import mounts
 from slicer.errors import BackendError
 from slicer.kernel import cgroup
 from slicer.record import record

@@ -18,14 +18,14 @@ from typing import TYPE_CHECKING
 
 from slicer.errors import StateError
 from slicer.kernel import inotify
-from slicer.kernel.file_id import file_id
 from slicer.kernel.inotify import Inotify
+from slicer.kernel.open_files import file_id
 from slicer.kernel.sleep import seconds_until
 from slicer.queue.file import jobs_file
 from slicer.queue.file.jobs_file import JobsFileError
 
 if TYPE_CHECKING:
-    from slicer.kernel.file_id import FileId
+    from slicer.kernel.open_files import FileId
     from slicer.queue.model import Entry
 
 # A writer that keeps the file open may be in the middle of a line. A pause this long ends the line.

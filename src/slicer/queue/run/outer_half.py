@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from slicer.model import Lease, Usage
     from slicer.queue.run.starters import Starters
     from slicer.queue.state.log_dir import LogDir
-    from slicer.share.order import ShareOrder
+    from slicer.share.environment import ShareOrder
 
 _GPU_DEVICES = "/dev/nvidia"
 

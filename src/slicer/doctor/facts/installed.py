@@ -1,20 +1,19 @@
-"""slicer's files in systemd's directories: those of ``slicer install``, and of a distribution's package."""
+"""slicer's files in systemd's directories, and the programs that were wrapped (slicer wrap)."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
+from typing import Any
 
 from slicer.backend import broker_units, install_units
+from slicer.backend.install_units import Plan
+from slicer.config import profiles, routes
 from slicer.doctor.facts.files import masks_in
 from slicer.errors import SlicerError
 from slicer.record import record
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from typing import Any
-
-    from slicer.backend.install_units import Plan
+from slicer.wrap import wrapping
+from slicer.wrap.model import Status
 
 _DELEGATION = "/user@.service.d/"
 _SLICES = ("gpu.slice", "cpu.slice")
@@ -43,7 +42,7 @@ class UnitFacts:
     delegation: str  # the drop-in for user managers: missing, current, outdated or edited
 
 
-def gather(environ: Mapping[str, str]) -> UnitFacts:
+def gather_units(environ: Mapping[str, str]) -> UnitFacts:
     """Reads the files, and the configuration, which says what limits slices are to have."""
     settled = _plan(environ, user_delegation=True, broker=broker_units.program_of())
     states = install_units.states(settled)
@@ -75,3 +74,21 @@ def _plan(environ: Mapping[str, str], **options: Any) -> Plan:
         return install_units.configured(environ=environ, **options)[0]
     except SlicerError:  # the look at the configuration reports it
         return install_units.plan(environ=environ, **options)
+
+
+@record
+class WrapFacts:
+    """``passed_over`` tells of records that are not believed."""
+
+    wraps: tuple[Status, ...]
+    passed_over: tuple[str, ...]
+
+
+def gather_wraps(environ: Mapping[str, str]) -> WrapFacts:
+    """Starts no program, and leaves nothing in the cache. Raises StateError."""
+    known: tuple[str, ...] | None
+    try:
+        known = routes.names(profiles.load(environ, profiles.host(), remembers=False).layers)
+    except SlicerError:  # which the look at the configuration tells
+        known = None
+    return WrapFacts(wrapping.statuses(environ, known), wrapping.warnings(environ))

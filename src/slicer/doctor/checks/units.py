@@ -1,18 +1,16 @@
-"""What to say of systemd's journal and of slicer's files in systemd's directories. Pure."""
+"""What to say of systemd's journal, of slicer's files in systemd's directories, and of wraps. Pure."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
+from slicer.doctor.facts.host import JournalFacts
+from slicer.doctor.facts.installed import UnitFacts, UnitFile, WrapFacts
+from slicer.doctor.facts.systemd import SystemdFacts
 from slicer.doctor.kinds import finding
-from slicer.doctor.model import Verdict
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from slicer.doctor.facts.journal import JournalFacts
-    from slicer.doctor.facts.systemd import SystemdFacts
-    from slicer.doctor.facts.units import UnitFacts, UnitFile
-    from slicer.doctor.model import Finding, Who
+from slicer.doctor.model import Finding, Verdict, Who
+from slicer.text import counted, visible
+from slicer.wrap.model import ProblemId
 
 _LIMITS = ".slice.d/"  # drop-ins with what the configuration says of slices
 _OF_SYSTEMD = "/systemd/"
@@ -107,3 +105,24 @@ def _lacking(files: tuple[UnitFile, ...], *, is_packaged: bool) -> list[str]:
 
 def _with(files: tuple[UnitFile, ...], state: str) -> list[str]:
     return [file.path for file in files if file.state == state]
+
+
+# Calls fail; with all else that is wrong they may go past the route.
+_BROKEN: tuple[ProblemId, ...] = ("program-gone", "slicer-gone", "no-route", "shim-gone")
+
+
+def wraps(facts: WrapFacts) -> Verdict:
+    """Each program, and whether calls of it go through its route."""
+    shown = tuple((visible(each.wrap.path), f"{each.wrap.route}, {each.state}") for each in facts.wraps)
+    summary = f"{counted(len(shown), 'program')} wrapped" if shown else "nothing is wrapped"
+    return Verdict("wraps", summary, shown, tuple(_wraps(facts)))
+
+
+def _wraps(facts: WrapFacts) -> Iterator[Finding]:
+    for status in facts.wraps:
+        for problem in status.problems:
+            mend = tuple(visible(line) for line in problem.mend)
+            kind = "wrap-broken" if problem.id in _BROKEN else "wrap-changed"
+            yield finding(kind, visible(problem.message), *mend)
+    for told in facts.passed_over:
+        yield finding("wrap-record-unusable", visible(told))

@@ -1,0 +1,234 @@
+"""What the machine offers: the kernel, mounts, disks, the session and the journal."""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+
+from slicer.backend import scopes
+from slicer.doctor.facts.files import kernel_text, names_in, setting
+from slicer.errors import StateError
+from slicer.kernel import cgroup
+from slicer.kernel.users import user_name
+from slicer.outcome.journal import SOCKET
+from slicer.record import record
+
+_MOST_CGROUPS = 200
+
+
+@record
+class KernelFacts:
+    """A feature is None where it cannot be seen from here."""
+
+    release: str
+    memory_peak: bool | None
+    cgroup_kill: bool | None
+    psi: bool
+    dmem: bool
+    pidfd_error: str  # why it gives no pidfd; "" where it does
+    inotify_error: str  # why no instance can be had; "" where one can
+    inotify_instances: str  # fs.inotify.max_user_instances
+
+
+def gather_kernel() -> KernelFacts:
+    """Looks into /proc and the cgroup file system."""
+    return KernelFacts(
+        release=os.uname().release, memory_peak=_has("memory.current", "memory.peak"),
+        cgroup_kill=_has("cgroup.procs", "cgroup.kill"), psi=os.path.exists("/proc/pressure/cpu"),
+        dmem="dmem" in cgroup.controllers(cgroup.path_of("")), pidfd_error=_pidfd_error(),
+        inotify_error=_inotify_error(),
+        inotify_instances=kernel_text("/proc/sys/fs/inotify/max_user_instances"),
+    )  # fmt: skip
+
+
+def _has(beside: str, name: str) -> bool | None:
+    """Whether the cgroups that have the one file have the other; None: there is none to look at.
+
+    The root cgroup has neither, so it is the ones below it that tell.
+    """
+    top = cgroup.root()
+    if top is None:
+        return None
+    below = (f"{top}/{each}" for each in names_in(top)[:_MOST_CGROUPS])
+    own = cgroup.path_of(cgroup.of("self")).rstrip("/")
+    looked = next(
+        (path for path in (own, *below) if path != top and os.path.exists(f"{path}/{beside}")), None
+    )
+    return None if looked is None else os.path.exists(f"{looked}/{name}")
+
+
+def _pidfd_error() -> str:
+    """Why the kernel (or a container's seccomp filter) gives no pidfd; "" where it does."""
+    try:
+        os.close(os.pidfd_open(os.getpid()))
+    except OSError as error:
+        return error.strerror or str(error)
+    return ""
+
+
+def _inotify_error() -> str:
+    from slicer.kernel.inotify import Inotify
+
+    try:
+        Inotify("inotify").close()
+    except StateError as error:
+        return error.message
+    return ""
+
+
+_MOUNTS_BYTES = 4 << 20
+
+
+@record
+class Mount:
+    """One mounted file system."""
+
+    point: str
+    kind: str  # "tmpfs", "ext4", …
+
+
+def mounts(path: str = "/proc/self/mountinfo") -> tuple[Mount, ...]:
+    """All that are mounted here; none where /proc does not say."""
+    try:
+        with open(path, encoding="utf-8", errors="surrogateescape") as file:
+            return parse(file.read(_MOUNTS_BYTES))
+    except OSError:
+        return ()
+
+
+def parse(text: str) -> tuple[Mount, ...]:
+    """The content of mountinfo (proc(5))."""
+    found = []
+    for line in text.splitlines():
+        before, _, after = line.partition(" - ")
+        fields, last = before.split(" "), after.split(" ")
+        if len(fields) > 5 and len(last) > 2:
+            point = re.sub(r"\\([0-7]{3})", lambda match: chr(int(match[1], 8)), fields[4])
+            found.append(Mount(point, last[0]))
+    return tuple(found)
+
+
+def holding(path: str, among: tuple[Mount, ...]) -> Mount | None:
+    """The file system that a path is on, whether it exists or not."""
+    real = os.path.realpath(path)
+    best: Mount | None = None
+    for mount in among:
+        inside = real == mount.point or real.startswith(mount.point.rstrip("/") + "/")
+        if inside and (best is None or len(mount.point) >= len(best.point)):
+            best = mount
+    return best
+
+
+@record
+class Disk:
+    """A block device with a queue of its own."""
+
+    name: str
+    number: str  # major:minor, as io.cost.qos wants it
+    scheduler: str  # the active one
+    offered: tuple[str, ...]
+
+
+@record
+class DiskFacts:
+    """``weighs``: some disk heeds weights."""
+
+    disks: tuple[Disk, ...]
+    weighs: bool
+    has_io_cost: bool  # the kernel offers io.cost at the root of the hierarchy
+    oomd_runs: bool
+
+
+def gather_disks() -> DiskFacts:
+    """Reads /sys."""
+    from slicer.kernel import cgroup
+
+    found = (_disk(name) for name in names_in("/sys/block"))
+    return DiskFacts(
+        disks=tuple(disk for disk in found if disk is not None),
+        weighs=scopes.io_is_weighed(),
+        has_io_cost="io.cost.qos" in names_in(cgroup.path_of("")),
+        oomd_runs=scopes.oomd_runs(),
+    )
+
+
+def _disk(name: str) -> Disk | None:
+    words = kernel_text(f"/sys/block/{name}/queue/scheduler").split()
+    if name.startswith(("loop", "ram", "zram")) or not words:
+        return None
+    active = next((word.strip("[]") for word in words if word.startswith("[")), "none")
+    offered = tuple(word.strip("[]") for word in words)
+    return Disk(name, kernel_text(f"/sys/block/{name}/dev"), active, offered)
+
+
+@record
+class SessionFacts:
+    """Of the user whose slicer this is."""
+
+    lingers: bool
+    has_runtime: bool  # /run/user/UID: logged in, or lingering
+    kills_processes: bool  # logind ends what a session leaves behind (KillUserProcesses) of this user
+
+
+def gather_session(uid: int) -> SessionFacts:
+    """Reads logind's files."""
+    user = user_name(uid)
+    kills = setting("logind.conf", "KillUserProcesses").lower() in ("yes", "true", "1", "on")
+    only = setting("logind.conf", "KillOnlyUsers").split()
+    spared = setting("logind.conf", "KillExcludeUsers").split() or ["root"]
+    return SessionFacts(
+        lingers=os.path.exists(f"/var/lib/systemd/linger/{user}"),
+        has_runtime=os.path.isdir(f"/run/user/{uid}"),
+        kills_processes=kills and user not in spared and (not only or user in only),
+    )
+
+
+_PERSISTENT = "/var/log/journal"
+_VOLATILE = "/run/log/journal"
+
+
+@record
+class JournalFacts:
+    """``socket_error`` is "" where journald listens."""
+
+    socket_error: str
+    storage: str  # Storage= of journald.conf; "" the default
+    is_persistent: bool  # entries outlive a reboot
+    may_read: bool  # this user sees the entries of the system, and so those of root's jobs
+    may_read_own: bool  # and those of the user's own
+
+
+def gather_journal(uid: int) -> JournalFacts:
+    """Sends nothing."""
+    is_persistent = bool(_files(_PERSISTENT))
+    directory = _PERSISTENT if is_persistent else _VOLATILE
+    files = _files(directory)
+    return JournalFacts(
+        socket_error=_socket_error(),
+        storage=setting("journald.conf", "Storage").lower(),
+        is_persistent=is_persistent,
+        may_read=_may_read(files, "system.journal"),
+        may_read_own=_may_read(files, f"user-{uid}.journal") or _may_read(files, "system.journal"),
+    )
+
+
+def _files(directory: str) -> list[str]:
+    machines = (f"{directory}/{name}" for name in names_in(directory))
+    return [f"{machine}/{name}" for machine in machines for name in names_in(machine)]
+
+
+def _may_read(files: list[str], name: str) -> bool:
+    if os.geteuid() == 0:
+        return True
+    return any(os.path.basename(path) == name and os.access(path, os.R_OK) for path in files)
+
+
+def _socket_error() -> str:
+    """Why journald cannot be reached; connecting a datagram socket sends nothing."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK) as sock:
+        try:
+            sock.connect(SOCKET)
+        except OSError as error:
+            return error.strerror or str(error)
+    return ""
