@@ -5,25 +5,21 @@ from __future__ import annotations
 import os
 import time
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from slicer.kernel import proc
 from slicer.kernel.sleep import seconds_until
+from slicer.queue.events import Renderer
 from slicer.queue.judge import judging
-from slicer.queue.model import Board, Event
+from slicer.queue.model import Board, BoardState, Event, Row
+from slicer.queue.options import Options
+from slicer.queue.run.gpu_use import QueueMonitor
 from slicer.queue.show import board_text, rows
 from slicer.queue.show.log_tail import last_line
-from slicer.queue.start.pending import kind_of
-
-if TYPE_CHECKING:
-    from slicer.queue.events import Renderer
-    from slicer.queue.model import BoardState, Row
-    from slicer.queue.options import Options
-    from slicer.queue.run.gpu_use import QueueMonitor
-    from slicer.queue.start.dispatch import Dispatch
-    from slicer.queue.start.lease_requests import LeaseRequests
-    from slicer.queue.start.pending import Kind, Pending
-    from slicer.queue.state.register import Register
+from slicer.queue.start.dispatch import Dispatch
+from slicer.queue.start.lease_requests import LeaseRequests
+from slicer.queue.start.pending import Kind, Pending, kind_of
+from slicer.queue.state.register import Register
 
 _DRAW_S = 0.25  # the shortest pause between two boards on the terminal
 _TICK_S = 1.0  # the longest: times are shown in seconds

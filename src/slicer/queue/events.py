@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
-from slicer.queue.model import Event
+from slicer.queue.model import Board, Event, EventKind, JobState
+from slicer.queue.run.gpu_use import QueueMonitor
 from slicer.queue.show import rows
-
-if TYPE_CHECKING:
-    from slicer.queue.model import Board, EventKind, JobState
-    from slicer.queue.run.gpu_use import QueueMonitor
 
 
 class Renderer(Protocol):

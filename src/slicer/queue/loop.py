@@ -11,7 +11,6 @@ import gc
 import signal
 import time
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
 from slicer import backend as backends
 from slicer import faults
@@ -25,15 +24,17 @@ from slicer.kernel.signal_pipe import SignalPipe
 from slicer.kernel.signals import INTERRUPTS, block_interrupts
 from slicer.kernel.sleep import soonest, until_readable
 from slicer.queue.display import Display
-from slicer.queue.events import Events
+from slicer.queue.events import Events, Renderer
 from slicer.queue.file import jobs_file
 from slicer.queue.file.jobs_file import JobsFileError
 from slicer.queue.file.live_file import LiveFile
 from slicer.queue.judge import judging
 from slicer.queue.judge.concluding import Conclusions
 from slicer.queue.line_socket import LineSocket
-from slicer.queue.model import Event
+from slicer.queue.model import BoardState, Event
+from slicer.queue.options import Options
 from slicer.queue.run.backends import Backends
+from slicer.queue.run.ended_attempt import EndedAttempt
 from slicer.queue.run.gpu_use import QueueMonitor
 from slicer.queue.run.running import RunningJobs
 from slicer.queue.run.starters import Starters
@@ -43,12 +44,6 @@ from slicer.queue.start.lease_requests import LeaseRequests
 from slicer.queue.start.plans import Plans
 from slicer.queue.start.starting import StartingJobs
 from slicer.queue.state.register import Register
-
-if TYPE_CHECKING:
-    from slicer.queue.events import Renderer
-    from slicer.queue.model import BoardState
-    from slicer.queue.options import Options
-    from slicer.queue.run.ended_attempt import EndedAttempt
 
 _USAGE_STEP_MIB = 256  # how much a peak has to grow to be told of
 

@@ -23,10 +23,11 @@ from slicer.kernel.inotify import Inotify
 from slicer.kernel.sleep import seconds_until
 from slicer.queue.file import jobs_file
 from slicer.queue.file.jobs_file import JobsFileError
+from slicer.queue.model import Entry
 
 if TYPE_CHECKING:
     from slicer.kernel.file_id import FileId
-    from slicer.queue.model import Entry
+
 
 # A writer that keeps the file open may be in the middle of a line. A pause this long ends the line.
 _PAUSE_S = 0.1

@@ -5,22 +5,18 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 from slicer.errors import StateError
+from slicer.queue.events import Events
 from slicer.queue.judge import judging, oom
 from slicer.queue.judge.judging import Judged
-from slicer.queue.model import ENOUGH_LOOKS
+from slicer.queue.model import ENOUGH_LOOKS, Entry, JobState
+from slicer.queue.options import Options
+from slicer.queue.run.ended_attempt import CommandEnd, EndedAttempt
 from slicer.queue.show.log_tail import last_line
 from slicer.queue.state import folding
 from slicer.queue.state.folding import Ending
-
-if TYPE_CHECKING:
-    from slicer.queue.events import Events
-    from slicer.queue.model import Entry, JobState
-    from slicer.queue.options import Options
-    from slicer.queue.run.ended_attempt import CommandEnd, EndedAttempt
-    from slicer.queue.state.register import Register
+from slicer.queue.state.register import Register
 
 _FAILURES = ("exited", "signal")
 _LOST_CODE = 1

@@ -7,11 +7,8 @@ from collections.abc import Iterable
 
 from slicer.errors import EX_TIMEOUT
 from slicer.queue.model import ENOUGH_LOOKS, JobState, Status, Verdict
+from slicer.queue.run.ended_attempt import CommandEnd
 from slicer.record import record
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from slicer.queue.run.ended_attempt import CommandEnd
 
 EXIT_CODE_MAX = 255
 

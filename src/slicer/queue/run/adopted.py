@@ -8,17 +8,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 from slicer.errors import StateError
 from slicer.kernel import proc
 from slicer.ledger.held_lease import HeldLease
+from slicer.ledger.ledger import Ledger
+from slicer.model import Lease
 from slicer.queue.run.outer_half import signal_keeper
-
-if TYPE_CHECKING:
-    from slicer.ledger.ledger import Ledger
-    from slicer.model import Lease
-    from slicer.queue.state.attempt import Attempt
+from slicer.queue.state.attempt import Attempt
 
 
 class Adopted:

@@ -7,11 +7,10 @@ from typing import TYPE_CHECKING
 
 from slicer import backend as backends
 from slicer.broker.client.backend import BrokerBackend
-from slicer.model import manager_of
+from slicer.model import Lease, manager_of
 
 if TYPE_CHECKING:
     from slicer.backend import QueueBackend
-    from slicer.model import Lease
 
 
 class Backends:

@@ -7,16 +7,16 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Literal
 
 from slicer.errors import SlicerError
-from slicer.job.report import exit_of
+from slicer.job.gpu_monitor import Use
+from slicer.job.report import Report, exit_of
 from slicer.kernel import proc
+from slicer.model import Outcome, Usage
 from slicer.outcome import history
+from slicer.queue.state.attempt import Attempt
 from slicer.record import record
 
 if TYPE_CHECKING:
-    from slicer.job.gpu_monitor import Use
-    from slicer.job.report import Report
-    from slicer.model import EndedBy, Outcome, Usage
-    from slicer.queue.state.attempt import Attempt
+    from slicer.model import EndedBy
 
 
 @record

@@ -7,21 +7,18 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 from slicer.errors import SlicerError
+from slicer.gpu.observer import GpuObserver
+from slicer.gpu.snapshot import GpuSnapshot
 from slicer.job import gpu_leftovers
 from slicer.job.gpu_monitor import Monitor, Use
 from slicer.job.gpu_watch import describe
 from slicer.kernel.sleep import soonest
+from slicer.ledger.held_lease import HeldLease
+from slicer.ledger.ledger import Ledger
 from slicer.quantity import format_size
 from slicer.queue.model import GpuRow
-
-if TYPE_CHECKING:
-    from slicer.gpu.observer import GpuObserver
-    from slicer.gpu.snapshot import GpuSnapshot
-    from slicer.ledger.held_lease import HeldLease
-    from slicer.ledger.ledger import Ledger
 
 _AFTER_END_S = 0.05  # between two looks after a job's end: the driver sends no event
 

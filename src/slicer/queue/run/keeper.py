@@ -11,24 +11,24 @@ import errno
 import gc
 import os
 import select
+from typing import TYPE_CHECKING
 
 from slicer import faults
 from slicer.job import ending
-from slicer.job.job import GPUS_CHECKED
+from slicer.job.command import Task
+from slicer.job.job import GPUS_CHECKED, Job, Started
 from slicer.job.keeper import Keeper
 from slicer.job.report import Report, pack
 from slicer.kernel.signals import signal
+from slicer.ledger.ledger import Ledger
 from slicer.model import Usage
 from slicer.outcome import history
 from slicer.queue.state import attempt
 from slicer.record import replace
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     from slicer.backend import Backend
-    from slicer.job.command import Task
-    from slicer.job.job import Job, Started
-    from slicer.ledger.ledger import Ledger
+
 
 _CANNOT_BEGIN = 126  # what a shell exits with when it cannot execute a command
 _SHORTAGES = (errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE)  # that may be over soon

@@ -16,24 +16,25 @@ from typing import TYPE_CHECKING
 from slicer import faults
 from slicer.errors import BackendError
 from slicer.job import ending
-from slicer.job.job import GPUS_CHECKED, QUIT, STARTING, Started
+from slicer.job.job import GPUS_CHECKED, QUIT, STARTING, Job, Started
 from slicer.job.outer_half import OuterHalf, pipe
+from slicer.job.report import Report
 from slicer.job.scope_watch import limit_at
 from slicer.kernel import proc
 from slicer.kernel.open_files import close_all_but
 from slicer.kernel.signals import STOP
+from slicer.ledger.held_lease import HeldLease
+from slicer.ledger.ledger import Ledger
+from slicer.model import Lease, Usage
+from slicer.queue.run.starters import Starters
 from slicer.queue.state import attempt
+from slicer.queue.state.log_dir import LogDir
 
 if TYPE_CHECKING:
     from slicer.backend import QueueBackend
-    from slicer.job.job import Job, Listener
-    from slicer.job.report import Report
-    from slicer.ledger.held_lease import HeldLease
-    from slicer.ledger.ledger import Ledger
-    from slicer.model import Lease, Usage
-    from slicer.queue.run.starters import Starters
-    from slicer.queue.state.log_dir import LogDir
+    from slicer.job.job import Listener
     from slicer.share.order import ShareOrder
+
 
 _GPU_DEVICES = "/dev/nvidia"
 

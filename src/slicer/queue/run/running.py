@@ -11,20 +11,20 @@ from slicer.job.pause import thaw_to_end
 from slicer.job.scope_watch import ScopeWatch
 from slicer.job.stop import note_cap
 from slicer.kernel.sleep import seconds_until, soonest
+from slicer.ledger.ledger import Ledger
+from slicer.model import Lease
+from slicer.queue.model import JobState
 from slicer.queue.run import ended_attempt
 from slicer.queue.run.adopted import Adopted
-from slicer.queue.run.outer_half import is_unbound
+from slicer.queue.run.backends import Backends
+from slicer.queue.run.ended_attempt import EndedAttempt
+from slicer.queue.run.gpu_use import QueueMonitor
+from slicer.queue.run.outer_half import QueueOuterHalf, is_unbound
+from slicer.queue.state.register import Register
 
 if TYPE_CHECKING:
     from slicer.job.job import Listener
-    from slicer.ledger.ledger import Ledger
-    from slicer.model import Lease
-    from slicer.queue.model import JobState
-    from slicer.queue.run.backends import Backends
-    from slicer.queue.run.ended_attempt import EndedAttempt
-    from slicer.queue.run.gpu_use import QueueMonitor
-    from slicer.queue.run.outer_half import QueueOuterHalf
-    from slicer.queue.state.register import Register
+
 
 _CLEAN_UP_AGAIN_S = 1.0  # where no process could be forked for it
 _SWEEP_S = 60.0  # between two looks for scopes that were left empty

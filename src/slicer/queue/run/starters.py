@@ -17,20 +17,17 @@ import select
 import signal
 import socket
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 from slicer import faults
 from slicer.errors import BackendError, BrokerError, SlicerError
+from slicer.job.job import Job
 from slicer.job.outer_half import cannot_fork
 from slicer.kernel import proc
 from slicer.kernel.open_files import close_all_but
+from slicer.ledger.ledger import Ledger
 from slicer.queue.run import keeper
+from slicer.queue.run.backends import Backends
 from slicer.record import record, replace
-
-if TYPE_CHECKING:
-    from slicer.job.job import Job
-    from slicer.ledger.ledger import Ledger
-    from slicer.queue.run.backends import Backends
 
 _STARTERS = 2  # enough to keep systemd busy: it does one thing at a time
 _LONGEST = 1 << 16  # bytes of an answer

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import os
 import re
-from typing import TYPE_CHECKING
 
 from slicer.errors import StateError
+from slicer.state.directory import Directory
 from slicer.text import one_line
-
-if TYPE_CHECKING:
-    from slicer.state.directory import Directory
 
 _TAIL_BYTES = 8 << 10
 _CHARACTERS = 200  # of the line

@@ -4,16 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING
 
+from slicer.job.gpu_monitor import Use
+from slicer.model import Busy
 from slicer.placement.decision import first_to_finish
-from slicer.queue.model import Row, Status
+from slicer.queue.model import JobState, Row, Status
 from slicer.text import a_slot, counted
-
-if TYPE_CHECKING:
-    from slicer.job.gpu_monitor import Use
-    from slicer.model import Busy
-    from slicer.queue.model import JobState
 
 PENDING_SHOWN = 50
 _ENOUGH_S = 10.0  # no guess before the jobs that ended well have run for this long in all

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 from slicer.errors import (
     BackendError,
@@ -19,24 +18,20 @@ from slicer.errors import (
     TooManyError,
     UsageError,
 )
+from slicer.gpu.observer import GpuObserver
+from slicer.job.plan import Plan
 from slicer.kernel.sleep import seconds_until
+from slicer.queue.events import Events
+from slicer.queue.model import Attributes, Entry, Status
+from slicer.queue.run.running import RunningJobs
 from slicer.queue.start import plans
-from slicer.queue.start.pending import Pending, to_ask
+from slicer.queue.start.lease_requests import Granted, LeaseRequests
+from slicer.queue.start.pending import Kind, Pending, to_ask
+from slicer.queue.start.plans import Plans
+from slicer.queue.start.starting import StartingJobs
 from slicer.queue.state import folding
+from slicer.queue.state.register import Register
 from slicer.record import replace
-
-if TYPE_CHECKING:
-    from slicer.gpu.observer import GpuObserver
-    from slicer.job.plan import Plan
-    from slicer.queue.events import Events
-    from slicer.queue.model import Attributes, Entry, Status
-    from slicer.queue.run.running import RunningJobs
-    from slicer.queue.start.lease_requests import Granted, LeaseRequests
-    from slicer.queue.start.pending import Kind
-    from slicer.queue.start.plans import Plans
-    from slicer.queue.start.starting import StartingJobs
-    from slicer.queue.state.register import Register
-
 
 _MOST_KINDS = 128  # of jobs with GPUs that are asked for at a time: each has a ticket
 _PAUSE_S = 1.0  # before trying again what failed for a reason that may pass; each time twice as long

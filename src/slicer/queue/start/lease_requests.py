@@ -13,28 +13,25 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from slicer.errors import InfeasibleError, RequestCancelled, UsageError
+from slicer.gpu.observer import GpuObserver
 from slicer.job import granting
-from slicer.job.job import tell_wait
-from slicer.job.plan import job_of, may_be_fenced, needs_of, requester_of, spec_of
+from slicer.job.job import Job, tell_wait
+from slicer.job.plan import Plan, job_of, may_be_fenced, needs_of, requester_of, spec_of
 from slicer.kernel import proc
 from slicer.ledger import leasing
 from slicer.ledger.held_lease import HeldLease
-from slicer.queue.start.pending import Kind
+from slicer.ledger.leasing import PreparedRequest
+from slicer.ledger.ledger import Ledger
+from slicer.ledger.waiting import Waiting
+from slicer.model import Busy
+from slicer.queue.model import Entry
+from slicer.queue.run.backends import Backends
+from slicer.queue.start.pending import Kind, Place
 from slicer.record import record, replace
 from slicer.text import one_line
 
 if TYPE_CHECKING:
-    from slicer.broker.client.asking import Asking
-    from slicer.gpu.observer import GpuObserver
-    from slicer.job.job import Job
-    from slicer.job.plan import Plan
-    from slicer.ledger.leasing import PreparedRequest
-    from slicer.ledger.ledger import Ledger
-    from slicer.ledger.waiting import Waiting
-    from slicer.model import Busy
-    from slicer.queue.model import Entry
-    from slicer.queue.run.backends import Backends
-    from slicer.queue.start.pending import Place
+    from slicer.broker.client.asking import Asking  # only of some queues
 
 _INSTANT_S = 1e-6  # the smallest difference that the ledger's clock shows
 _COMMAND_CHARS = 160  # of a command that is shown

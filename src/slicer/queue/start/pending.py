@@ -9,15 +9,12 @@ from __future__ import annotations
 import heapq
 import math
 from bisect import bisect_left, insort
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import NamedTuple
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+from slicer.queue.model import Entry, JobState
 
-    from slicer.queue.model import Entry, JobState
-
-    Place = tuple[int, int]  # -priority, position in the file
+Place = tuple[int, int]  # -priority, position in the file
 
 
 class Kind(NamedTuple):

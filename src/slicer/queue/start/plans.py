@@ -4,26 +4,22 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 from slicer.backend import has_systemd
 from slicer.config import profiles
 from slicer.config.build import unknown_slot
-from slicer.config.profiles import Overrides
+from slicer.config.profiles import Config, Overrides
 from slicer.errors import ConfigError, SlicerError, UsageError
 from slicer.job.plan import Invocation, Plan, check_limits, outer_jobs, with_sharing
+from slicer.ledger.ledger import Ledger
 from slicer.ledger.nesting import OuterJobs
+from slicer.model import Profile
 from slicer.queue.file.jobs_file import JobsFileError
-from slicer.queue.start.pending import kind_of
+from slicer.queue.model import Entry
+from slicer.queue.options import Options
+from slicer.queue.start.pending import Kind, kind_of
 from slicer.record import replace
-
-if TYPE_CHECKING:
-    from slicer.config.profiles import Config
-    from slicer.ledger.ledger import Ledger
-    from slicer.model import Profile
-    from slicer.queue.model import Entry
-    from slicer.queue.options import Options
-    from slicer.queue.start.pending import Kind
 
 _T = TypeVar("_T")
 

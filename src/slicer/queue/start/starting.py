@@ -10,24 +10,25 @@ from typing import TYPE_CHECKING
 
 from slicer import faults
 from slicer.errors import SlicerError
+from slicer.job.plan import Plan
 from slicer.kernel import proc
+from slicer.ledger.ledger import Ledger
+from slicer.queue.model import JobState
 from slicer.queue.run import ended_attempt
+from slicer.queue.run.backends import Backends
+from slicer.queue.run.ended_attempt import EndedAttempt
+from slicer.queue.run.gpu_use import QueueMonitor
 from slicer.queue.run.outer_half import QueueOuterHalf, is_unbound
+from slicer.queue.run.running import RunningJobs
+from slicer.queue.run.starters import Starters
+from slicer.queue.start.lease_requests import Granted
 from slicer.queue.state import folding
+from slicer.queue.state.register import Register
 from slicer.record import replace
 
 if TYPE_CHECKING:
     from slicer.job.job import Listener
-    from slicer.job.plan import Plan
-    from slicer.ledger.ledger import Ledger
-    from slicer.queue.model import JobState
-    from slicer.queue.run.backends import Backends
-    from slicer.queue.run.ended_attempt import EndedAttempt
-    from slicer.queue.run.gpu_use import QueueMonitor
-    from slicer.queue.run.running import RunningJobs
-    from slicer.queue.run.starters import Starters
-    from slicer.queue.start.lease_requests import Granted
-    from slicer.queue.state.register import Register
+
 
 _MOST_STARTING = 64  # at a time: what is handed on to the starters has to fit the kernel
 _MOST_AHEAD = 8  # jobs that hold nothing, whose scopes are started before it is their turn

@@ -4,16 +4,11 @@ from __future__ import annotations
 
 import heapq
 from collections import Counter
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
 
-from slicer.queue.model import DONE_SHOWN, JobState
+from slicer.queue.model import DONE_SHOWN, JobState, Status
 from slicer.queue.state import folding
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from slicer.queue.model import Status
-    from slicer.queue.state.journal import Record
+from slicer.queue.state.journal import Record
 
 
 class JobStates(dict[str, JobState]):

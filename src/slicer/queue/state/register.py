@@ -8,20 +8,16 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
 
 from slicer import faults
 from slicer.errors import StateError
 from slicer.kernel.sleep import seconds_until
+from slicer.queue.model import Entry
 from slicer.queue.state import attempt, folding
 from slicer.queue.state.job_states import JobStates
-from slicer.queue.state.journal import Journal
+from slicer.queue.state.journal import Journal, Record
 from slicer.queue.state.log_dir import LogDir, failing
-
-if TYPE_CHECKING:
-    from slicer.queue.model import Entry
-    from slicer.queue.state.journal import Record
-    from slicer.state.directory import Directory
+from slicer.state.directory import Directory
 
 _PROBE = "probe"
 _AGAIN_S = 1.0  # how soon to try to write again
