@@ -32,6 +32,24 @@ if TYPE_CHECKING:
 _SCOPE_DEADLINE_S = 5.0
 
 
+class Redirection:
+    """Output of the command that goes elsewhere than slicer's own. Only the command is to keep it."""
+
+    pid = 0  # nobody passes the output on
+
+    def __init__(self, stdout: int, stderr: int) -> None:
+        self.stdout = stdout
+        self.stderr = stderr
+
+    def handed_over(self) -> None:
+        """Close our descriptors, so that a reader sees the end of file."""
+        for fd in {self.stdout, self.stderr} - {1, 2}:
+            os.close(fd)
+
+    def finish(self) -> None:
+        """Wait for nothing: the command wrote by itself."""
+
+
 class Keeper:
     """One keeper. ``outer`` is the outer half's pid, ``up_write`` and ``down_read`` are ends of the pipes."""
 
@@ -163,8 +181,6 @@ class Keeper:
             return Tee(job.spec.unit, job.name, job.output)
         if job.output == OWN_OUTPUT:
             return None
-        from slicer.job.redirection import Redirection
-
         return Redirection(*job.output)
 
     def _tell(self, report: Report, usage: Usage) -> None:

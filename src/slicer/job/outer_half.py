@@ -447,14 +447,14 @@ class OuterHalf:
         if self._cgroup and any(
             p.name == "OOMPolicy" and p.value == "kill" for p in self._job.spec.properties
         ):
-            from slicer.job.killed_keeper import kills_in_slice
+            from slicer.job.ending import kills_in_slice
 
             self._kills_before = kills_in_slice(self._cgroup)
 
     def _without_keeper(self, started: Started, last: Reported | None) -> Reported:
         """The keeper was killed: do its part, as far as that can be done."""
-        from slicer.job import killed_keeper
+        from slicer.job.ending import report_without
 
-        return killed_keeper.report_without(
+        return report_without(
             self._job, self._backend, self._held, started, last, self._kills_before, self._listener.warning
         )

@@ -11,8 +11,7 @@ from slicer.kernel import proc
 from slicer.kernel.sleep import seconds_until
 from slicer.queue.events import Renderer
 from slicer.queue.judge import judging
-from slicer.queue.model import Board, BoardState, Event, Row
-from slicer.queue.options import Options
+from slicer.queue.model import Board, BoardState, Event, Options, Row
 from slicer.queue.run.gpu_use import QueueMonitor
 from slicer.queue.show import board_text, rows
 from slicer.queue.show.log_tail import last_line

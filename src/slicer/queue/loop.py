@@ -18,8 +18,7 @@ from slicer.broker.client.gpus import open_gpus
 from slicer.errors import EX_TEMPFAIL
 from slicer.gpu.observer import GpuObserver
 from slicer.job import launch
-from slicer.job.gpu_monitor import Escaped, Exceeded
-from slicer.job.gpu_watch import ESCAPED
+from slicer.job.gpu_watch import ESCAPED, Escaped, Exceeded
 from slicer.kernel.signal_pipe import SignalPipe
 from slicer.kernel.signals import INTERRUPTS, block_interrupts
 from slicer.kernel.sleep import soonest, until_readable
@@ -31,13 +30,11 @@ from slicer.queue.file.live_file import LiveFile
 from slicer.queue.judge import judging
 from slicer.queue.judge.concluding import Conclusions
 from slicer.queue.line_socket import LineSocket
-from slicer.queue.model import BoardState, Event
-from slicer.queue.options import Options
-from slicer.queue.run.backends import Backends
+from slicer.queue.model import BoardState, Event, Options
 from slicer.queue.run.ended_attempt import EndedAttempt
 from slicer.queue.run.gpu_use import QueueMonitor
 from slicer.queue.run.running import RunningJobs
-from slicer.queue.run.starters import Starters
+from slicer.queue.run.starters import Backends, Starters
 from slicer.queue.show import rows
 from slicer.queue.start.dispatch import Dispatch
 from slicer.queue.start.lease_requests import LeaseRequests

@@ -10,8 +10,7 @@ from slicer.errors import StateError
 from slicer.queue.events import Events
 from slicer.queue.judge import judging, oom
 from slicer.queue.judge.judging import Judged
-from slicer.queue.model import ENOUGH_LOOKS, Entry, JobState
-from slicer.queue.options import Options
+from slicer.queue.model import ENOUGH_LOOKS, Entry, JobState, Options
 from slicer.queue.run.ended_attempt import CommandEnd, EndedAttempt
 from slicer.queue.show.log_tail import last_line
 from slicer.queue.state import folding

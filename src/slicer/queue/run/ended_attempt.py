@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Literal
 
 from slicer.errors import SlicerError
-from slicer.job.gpu_monitor import Use
+from slicer.job.gpu_watch import Use
 from slicer.job.report import Report, exit_of
 from slicer.kernel import proc
 from slicer.model import Outcome, Usage

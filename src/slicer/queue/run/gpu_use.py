@@ -12,8 +12,7 @@ from slicer.errors import SlicerError
 from slicer.gpu.observer import GpuObserver
 from slicer.gpu.snapshot import GpuSnapshot
 from slicer.job import gpu_leftovers
-from slicer.job.gpu_monitor import Monitor, Use
-from slicer.job.gpu_watch import describe
+from slicer.job.gpu_watch import Monitor, Use, describe
 from slicer.kernel.sleep import soonest
 from slicer.ledger.held_lease import HeldLease
 from slicer.ledger.ledger import Ledger

@@ -17,17 +17,23 @@ import select
 import signal
 import socket
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
+from slicer import backend as backends
 from slicer import faults
+from slicer.broker.client.backend import BrokerBackend
 from slicer.errors import BackendError, BrokerError, SlicerError
 from slicer.job.job import Job
 from slicer.job.outer_half import cannot_fork
 from slicer.kernel import proc
 from slicer.kernel.open_files import close_all_but
 from slicer.ledger.ledger import Ledger
+from slicer.model import Lease, manager_of
 from slicer.queue.run import keeper
-from slicer.queue.run.backends import Backends
 from slicer.record import record, replace
+
+if TYPE_CHECKING:
+    from slicer.backend import QueueBackend
 
 _STARTERS = 2  # enough to keep systemd busy: it does one thing at a time
 _LONGEST = 1 << 16  # bytes of an answer
@@ -305,3 +311,41 @@ class _StarterProcess:
             job, self._backends.of(job.broker), self._ledger, self._mask, self._queue, up_write, down_read,
             logs, attempts,
         ).run(tuple(lease))
+
+
+class Backends:
+    """The backend for each job. Jobs that want nothing can do without a broker that fails."""
+
+    def __init__(self, wanted: str, broker: str) -> None:
+        """``wanted``: as --backend has it; ``broker``: its socket, "" for none. Raises BackendError."""
+        self._wanted = wanted
+        self._broker = BrokerBackend(broker) if broker else None
+        self._manager: QueueBackend | None = None  # beside a broker it is seldom needed
+        self.usual: QueueBackend = self._broker or self._own()
+        self.usual.preload()
+
+    def of(self, broker: str) -> QueueBackend:
+        """The backend for a job whose lease ``broker`` grants; "": the user's own ledger does."""
+        return self._broker if broker and self._broker is not None else self._own()
+
+    def of_lease(self, lease: Lease) -> QueueBackend:
+        """A backend that reaches the scope of a job that runs."""
+        return self._own() if lease.manager == manager_of(os.geteuid()) else self.usual
+
+    def _own(self) -> QueueBackend:
+        if self._manager is None:
+            self._manager = backends.choose(self._wanted, os.geteuid())
+        return self._manager
+
+    def after_fork(self) -> None:
+        """In a child: give up what only the parent may use."""
+        for backend in self._made():
+            backend.after_fork()
+
+    def close(self) -> None:
+        """Give up the connections."""
+        for backend in self._made():
+            backend.close()
+
+    def _made(self) -> list[QueueBackend]:
+        return [backend for backend in (self._manager, self._broker) if backend is not None]

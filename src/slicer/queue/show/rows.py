@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
-from slicer.job.gpu_monitor import Use
+from slicer.job.gpu_watch import Use
 from slicer.model import Busy
 from slicer.placement.decision import first_to_finish
 from slicer.queue.model import JobState, Row, Status

@@ -15,12 +15,11 @@ from slicer.kernel import proc
 from slicer.ledger.ledger import Ledger
 from slicer.queue.model import JobState
 from slicer.queue.run import ended_attempt
-from slicer.queue.run.backends import Backends
 from slicer.queue.run.ended_attempt import EndedAttempt
 from slicer.queue.run.gpu_use import QueueMonitor
 from slicer.queue.run.outer_half import QueueOuterHalf, is_unbound
 from slicer.queue.run.running import RunningJobs
-from slicer.queue.run.starters import Starters
+from slicer.queue.run.starters import Backends, Starters
 from slicer.queue.start.lease_requests import Granted
 from slicer.queue.state import folding
 from slicer.queue.state.register import Register

@@ -14,7 +14,7 @@ from slicer.errors import StateError
 from slicer.kernel.sleep import seconds_until
 from slicer.queue.model import Entry
 from slicer.queue.state import attempt, folding
-from slicer.queue.state.job_states import JobStates
+from slicer.queue.state.folding import JobStates
 from slicer.queue.state.journal import Journal, Record
 from slicer.queue.state.log_dir import LogDir, failing
 from slicer.state.directory import Directory

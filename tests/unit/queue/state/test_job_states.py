@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from slicer.queue.model import DONE_SHOWN
 from slicer.queue.show import rows
 from slicer.queue.state import folding
-from slicer.queue.state.job_states import JobStates
+from slicer.queue.state.folding import JobStates
 from slicer.queue.state.journal import Record
 
 _KEYS = st.integers(0, 4).map(lambda number: f"key{number}#0")
