@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from slicer.job.job import Job, Started
     from slicer.job.report import Report
     from slicer.ledger.held_lease import HeldLease
-    from slicer.model import EndedBy, Manager
+    from slicer.model import Manager
 
 
 def doings(job: Job, started: Started, held: HeldLease, report: Report, *, was_watched: bool) -> Doings:
@@ -38,9 +38,10 @@ def doings(job: Job, started: Started, held: HeldLease, report: Report, *, was_w
     final = {name: text for name, text in final.items() if not _same(text, given.get(name, normal(name, "")))}
     names = [name for name in final if name not in given]
     acting = acting_here(names, started.cgroup, job.spec.manager) if started.cgroup else frozenset(names)
+    told = control_log.who_told_to_end(acts) if report.reason in ("stopped", "signal") else ""
     return Doings(
         paused_s=_paused_s(acts, started, was_watched=was_watched),
-        ended_by=_ended_by(report, acts),
+        ended_by=told or report.ended_by,
         changed=tuple(f"{name}={text}" for name, text in final.items() if by_slicer.get(name) == text),
         changed_outside=tuple(
             f"{name}={text}" for name, text in final.items() if by_slicer.get(name) != text
@@ -48,11 +49,6 @@ def doings(job: Job, started: Started, held: HeldLease, report: Report, *, was_w
         enforced=tuple(name for name in names if name in acting),
         not_enforced=tuple(name for name in names if name not in acting),
     )  # fmt: skip
-
-
-def _ended_by(report: Report, acts: tuple[control_log.Act, ...]) -> EndedBy:
-    told = control_log.who_told_to_end(acts) if report.reason in ("stopped", "signal") else ""
-    return told or report.ended_by
 
 
 def _paused_s(acts: tuple[control_log.Act, ...], started: Started, *, was_watched: bool) -> float | None:

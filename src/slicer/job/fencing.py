@@ -28,7 +28,7 @@ def with_fence(
     Raises RefusedError where it has to have one and cannot; with ``at_start`` only what makes it raises.
     """
     if at_start:
-        return replace(job, fence=lambda gpus: properties_of(plan, backend, observer, gpus))
+        return replace(job, fence=lambda gpus: (fence_of(plan, backend, observer) or (lambda _: ()))(gpus))
     made = replace(job, fence=fence_of(plan, backend, observer))
     # With --exec we ourselves are what is fenced, and have to look at GPUs until the job has its lease.
     return made if plan.need_gpus or plan.invocation.exec else fenced(made, ())
@@ -69,14 +69,6 @@ def described(plan: Plan, backend: Backend) -> str:
         return f"none: {why_not_kept(plan, backend)}"
     opens = "its own GPUs and no others" if plan.visible_gpus(()) or plan.need_gpus else "no GPU"
     return f"it can open {', '.join((opens, *profile.devices))}"
-
-
-def properties_of(
-    plan: Plan, backend: Backend, observer: GpuObserver, gpus: tuple[str, ...]
-) -> tuple[Property, ...]:
-    """The fence of a job that has these GPUs; () for none. Raises BackendError, RefusedError among them."""
-    made = fence_of(plan, backend, observer)
-    return made(gpus) if made is not None else ()
 
 
 def is_wanted(plan: Plan) -> bool:

@@ -138,7 +138,13 @@ def _run_planned(
 
         _say_no_fence(plan, backend, ledger.directory, listener)
         job = fencing.with_fence(job, plan, backend, gpu_observer)
-    runner = _runner(plan, job, backend, ledger, listener, mask)
+    runner: OuterHalf | Execution
+    if plan.invocation.exec:
+        from slicer.job.execution import Execution
+
+        runner = Execution(job, backend, mask)
+    else:
+        runner = OuterHalf(job, backend, ledger, listener, mask)
     try:
         ledger.patience_s = leasing.patience_s(wanted.needs)
         held, waited_s = _acquire(plan, wanted, job, ledger, backend, runner, listener)
@@ -156,16 +162,6 @@ def _run_planned(
     if settings is not None and outcome.reason != "exited":
         settings.restore()
     return outcome
-
-
-def _runner(
-    plan: Plan, job: Job, backend: Backend, ledger: Ledger, listener: Listener, mask: frozenset[int]
-) -> OuterHalf | Execution:
-    if plan.invocation.exec:
-        from slicer.job.execution import Execution
-
-        return Execution(job, backend, mask)
-    return OuterHalf(job, backend, ledger, listener, mask)
 
 
 def _acquire(
@@ -271,7 +267,8 @@ def _say_no_gpu(plan: Plan, directory: StateDir, listener: Listener) -> None:
     """Once a boot: that this job sees no GPU, where there are some and nobody said that it needs none."""
     invocation = plan.invocation
     is_chosen = invocation.profile is not None or invocation.overrides.gpus is not None
-    if is_chosen or plan.nested or not invocation.hints or not _has_gpus(plan.environ):
+    has_gpus = bool(plan.environ.get("SLICER_SIM")) or has_nvidia()  # without the driver's slow library
+    if is_chosen or plan.nested or not invocation.hints or not has_gpus:
         return
     sees_none = environment(plan, (), "").get("CUDA_VISIBLE_DEVICES") == ""
     if sees_none and statedir.first_time(directory, "no-gpu-noticed"):
@@ -287,11 +284,6 @@ def _say_no_fence(plan: Plan, backend: Backend, directory: StateDir, listener: L
         listener.notice(
             f"no fence around the GPUs: {why}, so a job can open those it has no lease on (said once a boot)"
         )
-
-
-def _has_gpus(environ: Mapping[str, str]) -> bool:
-    """Whether this machine has GPUs, without the driver's library, which takes its time to load."""
-    return bool(environ.get("SLICER_SIM")) or has_nvidia()
 
 
 def _journal_error(job_id: str, invocation: Invocation, failure: SlicerError) -> None:

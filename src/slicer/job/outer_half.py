@@ -376,9 +376,9 @@ class OuterHalf:
 
     def _end_over_cap(self) -> None:
         """End the job, which got past its cap."""
-        from slicer.job.stop import note_cap
+        from slicer.job.stop import note
 
-        note_cap(self._held.lease, self._ledger)
+        note(self._held.lease, self._ledger, "cap")
         os.kill(self._keeper, STOP)
         self._thaw_to_end(STOP)
 

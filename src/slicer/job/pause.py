@@ -21,14 +21,10 @@ from slicer.text import visible
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Literal
-
     from slicer.ledger.halted import Halted
     from slicer.ledger.ledger import Ledger
     from slicer.model import Lease
     from slicer.outcome import journal
-
-    SeenKind = Literal["paused", "resumed"]
 
 _STOPPING_S = 2.0  # how long processes may take to stop, and to make no more of their kind
 _LOOK_S = 0.005
@@ -86,28 +82,21 @@ def is_frozen(lease: Lease) -> bool:
     return bool(lease.cgroup) and cgroup.is_frozen(directory_of(lease))
 
 
-def tell_seen(lease: Lease, kind: SeenKind, text: str) -> None:
-    """Tell the journal what others did to the job."""
+def tell(lease: Lease, kind: journal.Kind, text: str, command: str = "", **fields: str) -> None:
+    """Tell the journal who did what to the job: others, or slicer's ``command``."""
     from slicer.outcome import journal
 
-    name = lease.name or lease.job
-    journal.event(
-        kind, job=lease.job, name=name, unit=lease.unit, manager=lease.manager,
-        message=f"{visible(name)}: {text}", fields={**journal.about(lease), "by": "outside"},
-    )  # fmt: skip
+    said: dict[str, str | int] = {"by": "outside"}
+    if command:
+        from slicer.kernel.users import user_name
 
-
-def tell(lease: Lease, kind: journal.Kind, text: str, command: str, **fields: str) -> None:
-    """Tell the journal who did what to the job."""
-    from slicer.kernel.users import user_name
-    from slicer.outcome import journal
-
-    by = user_name(os.getuid())
+        said = {"by": "slicer", "by_uid": os.getuid(), "by_user": user_name(os.getuid())}
+        text += f" by {said['by_user']} ({command})"
     name = lease.name or lease.job  # more than its owner may read the journal: not the command
     journal.event(
         kind, job=lease.job, name=name, unit=unit_name(lease.job) if lease.unit else "",
-        manager=lease.manager, message=f"{visible(name)}: {text} by {by} ({command})",
-        fields={**journal.about(lease), "by": "slicer", "by_uid": os.getuid(), "by_user": by, **fields},
+        manager=lease.manager, message=f"{visible(name)}: {text}",
+        fields={**journal.about(lease), **said, **fields},
     )  # fmt: skip
 
 

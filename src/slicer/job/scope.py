@@ -11,7 +11,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from slicer.model import Manager, Profile, Property
+    from slicer.model import Manager, Profile
 
 _LONGEST_STOP_TIMEOUT_S = 365 * 86400.0  # "infinity" as a number that clocks can be told
 _DESCRIPTION_CHARS = 160
@@ -38,8 +38,14 @@ def stop_signal(profile: Profile) -> int | None:
 
 def spec(profile: Profile, manager: Manager, job: str, name: str, command: tuple[str, ...]) -> ScopeSpec:
     """The scope for one job."""
+    chosen = in_order(profile.properties.values())
+    if "TimeoutStopSec" not in profile.properties:
+        chosen.append(time_limit("TimeoutStopSec", DEFAULT_STOP_TIMEOUT_S))
+    if profile.timeout_s is not None:
+        # systemd keeps the time, so that the limit holds even when slicer is dead.
+        chosen.append(time_limit("RuntimeMaxSec", profile.timeout_s))
     description = _description(profile, name, command)
-    return ScopeSpec(unit_name(job), f"{profile.slice}.slice", description, _properties(profile), manager)
+    return ScopeSpec(unit_name(job), f"{profile.slice}.slice", description, tuple(chosen), manager)
 
 
 def _description(profile: Profile, name: str, command: tuple[str, ...]) -> str:
@@ -56,16 +62,6 @@ def _description(profile: Profile, name: str, command: tuple[str, ...]) -> str:
     asked += slots_words(profile.slots)
     asked.append(f"profile {profile.name}")
     return f"{quote(label(name, command)[:_DESCRIPTION_CHARS])} ({', '.join(asked)})"
-
-
-def _properties(profile: Profile) -> tuple[Property, ...]:
-    chosen = in_order(profile.properties.values())
-    if "TimeoutStopSec" not in profile.properties:
-        chosen.append(time_limit("TimeoutStopSec", DEFAULT_STOP_TIMEOUT_S))
-    if profile.timeout_s is not None:
-        # systemd keeps the time, so that the limit holds even when slicer is dead.
-        chosen.append(time_limit("RuntimeMaxSec", profile.timeout_s))
-    return tuple(chosen)
 
 
 def visible_gpus(gpus: tuple[str, ...]) -> dict[str, str]:

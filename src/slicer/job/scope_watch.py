@@ -60,13 +60,13 @@ class Freezer:
         is_open = control_log.open_pause(acts)
         if is_frozen and is_open is None:
             self._note("frozen")
-            pause.tell_seen(self.lease, "paused", "frozen from outside (systemctl freeze)")
+            pause.tell(self.lease, "paused", "frozen from outside (systemctl freeze)")
         elif not is_frozen and is_open is not None:
             self._note("thawed")
             if acts[-1].kind not in ("resume", "stop"):  # else it was slicer
                 lasted = format_duration(round(max(0.0, now_s() - is_open.since_s), 1))
                 text = f"goes on after {lasted}, thawed from outside (systemctl thaw)"
-                pause.tell_seen(self.lease, "resumed", text)
+                pause.tell(self.lease, "resumed", text)
 
     def _note(self, kind: control_log.Kind) -> None:
         try:

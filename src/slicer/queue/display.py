@@ -11,10 +11,10 @@ from slicer.kernel import proc
 from slicer.kernel.sleep import seconds_until
 from slicer.queue.events import Renderer
 from slicer.queue.judge import judging
+from slicer.queue.judge.log import last_line
 from slicer.queue.model import Board, BoardState, Event, Options, Row
 from slicer.queue.run.gpu_use import QueueMonitor
 from slicer.queue.show import board_text, rows
-from slicer.queue.show.log_tail import last_line
 from slicer.queue.start.dispatch import Dispatch
 from slicer.queue.start.lease_requests import LeaseRequests
 from slicer.queue.start.pending import Kind, Pending, kind_of
@@ -64,7 +64,7 @@ class Display:
 
     def update(self, state: BoardState, problem: str, running: int) -> None:
         """Draw and write what is due. ``running``: how many jobs run or are being started."""
-        if self._register.has_changed or state != self._state or problem != self._problem:
+        if self._register.has_changed or (state, problem) != (self._state, self._problem):
             self.is_stale = self._is_unwritten = True
             self._register.has_changed = False
         if self._look != self._monitor.look_count:
@@ -121,7 +121,8 @@ class Display:
             running=tuple(rows.row(each, self._monitor.use_of(each.job), now_s=now) for each in running),
             pending=tuple(self._pending_rows(pending)),
             done=tuple(map(rows.row, states.last())),
-            counts={**states.counts(), "pending": len(pending)},  # a job without a line is not pending
+            # A job without a line is not pending.
+            counts={**rows.counts(states.values()), "pending": len(pending)},
             eta_s=rows.eta_s(
                 states.ok_wall_s, states.ok_count, [now - state.started_at for state in running],
                 len(pending), self._width,

@@ -31,7 +31,6 @@ from slicer.queue.judge import judging
 from slicer.queue.judge.concluding import Conclusions
 from slicer.queue.line_socket import LineSocket
 from slicer.queue.model import BoardState, Event, Options
-from slicer.queue.run.ended_attempt import EndedAttempt
 from slicer.queue.run.gpu_use import QueueMonitor
 from slicer.queue.run.running import RunningJobs
 from slicer.queue.run.starters import Backends, Starters
@@ -289,21 +288,19 @@ class Queue:
             self._events.add("file-changed", added=len(new - old), removed=len(old - new))
 
     def _take_ended(self) -> None:
+        dispatch = self._dispatch
         ended = [*self._starting.take_killed(self._ready), *self._running.take_ended(self._ready)]
         for attempt in ended:
-            self._conclude(attempt)
+            key = attempt.key
+            dispatch.touched.add(key)
+            if self._conclusions.conclude(attempt, dispatch.entry(key)):
+                dispatch.put_back(key)
+            if attempt.how == "unbegun":
+                dispatch.command_never_started(key)
+            self._concluded.append(attempt.job_id)
+            self._told_mib.pop(attempt.job_id, None)
         if ended:
-            self._dispatch.pending.release([attempt.key for attempt in ended])
-
-    def _conclude(self, attempt: EndedAttempt) -> None:
-        dispatch, key = self._dispatch, attempt.key
-        dispatch.touched.add(key)
-        if self._conclusions.conclude(attempt, dispatch.entry(key)):
-            dispatch.put_back(key)
-        if attempt.how == "unbegun":
-            dispatch.command_never_started(key)
-        self._concluded.append(attempt.job_id)
-        self._told_mib.pop(attempt.job_id, None)
+            dispatch.pending.release([attempt.key for attempt in ended])
 
     def _watch_gpus(self) -> None:
         left_s = self._monitor.left_s()
@@ -315,8 +312,12 @@ class Queue:
         problem = self._monitor.problem
         if problem is not None and str(problem) != str(before):
             self._events.warning(f"what jobs use on their GPUs cannot be seen: {problem}")
-        if self._options.verbose:
-            self._tell_usage()
+        for job_id, use in self._monitor.uses() if self._options.verbose else ():
+            peak_mib = max(use.peak_mib, default=0)
+            state = self.register.states.by_job(job_id)
+            if state is not None and peak_mib >= self._told_mib.get(job_id, 0) + _USAGE_STEP_MIB:
+                self._told_mib[job_id] = peak_mib
+                self._events.add("usage", state)
         self._display.is_stale = True
 
     def _tell_of_use(self, found: Exceeded | Escaped) -> None:
@@ -333,14 +334,6 @@ class Queue:
         if found.ends:
             self._events.warning(f"job {state.no} got past its cap, and is ended")
             self._running.end_over_cap(found.job)
-
-    def _tell_usage(self) -> None:
-        for job_id, use in self._monitor.uses():
-            peak_mib = max(use.peak_mib, default=0)
-            state = self.register.states.by_job(job_id)
-            if state is not None and peak_mib >= self._told_mib.get(job_id, 0) + _USAGE_STEP_MIB:
-                self._told_mib[job_id] = peak_mib
-                self._events.add("usage", state)
 
     def _largest_mib(self) -> int:
         """The memory of the largest GPU that this queue may use."""

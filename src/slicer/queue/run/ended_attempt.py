@@ -20,23 +20,17 @@ if TYPE_CHECKING:
 
 
 @record
-class CommandEnd:
-    """How a command ended; the fields are those of its :class:`slicer.model.Outcome`."""
-
-    reason: str
-    exit_code: int
-    signal: int | None
-    ended_by: EndedBy = ""
-
-
-@record
 class EndedAttempt:
-    """An attempt that is over. ``ended`` tells how the command ended, if it ran and that is known."""
+    """An attempt that is over. Only if its command "ended" there is more than ``why``."""
 
     key: str  # of the job, in the queue
     job_id: str
     how: Literal["ended", "unbegun", "interrupted", "lost"]
-    ended: CommandEnd | None = None
+    # As in its Outcome:
+    reason: str = ""
+    exit_code: int = 0
+    signal: int | None = None
+    ended_by: EndedBy = ""
     wall_s: float = 0.0
     memory_peak_bytes: int | None = None
     vram_peak_mib: tuple[int, ...] = ()
@@ -49,8 +43,10 @@ def reported(key: str, job_id: str, report: Report, usage: Usage, use: Use | Non
     if report.exec_errno and report.reason == "unknown":
         return EndedAttempt(key, job_id, "unbegun", why=os.strerror(report.exec_errno))
     found = exit_of(report)
-    ended = CommandEnd(report.reason, found.code, found.signal, report.ended_by)
-    return EndedAttempt(key, job_id, "ended", ended, report.wall_s, usage.memory_peak_bytes, use=use)
+    return EndedAttempt(
+        key, job_id, "ended", report.reason, found.code, found.signal, report.ended_by, report.wall_s,
+        usage.memory_peak_bytes, use=use,
+    )  # fmt: skip
 
 
 def unbegun(key: str, job_id: str) -> EndedAttempt:
@@ -68,10 +64,9 @@ def recovered(
     """
     outcome = _outcome(job_id, found, warn)
     if outcome is not None:
-        ended = CommandEnd(outcome.reason, outcome.exit_code, outcome.signal, outcome.ended_by)
         return EndedAttempt(
-            key, job_id, "ended", ended, outcome.wall_s, outcome.usage.memory_peak_bytes,
-            outcome.vram_peak_mib, use,
+            key, job_id, "ended", outcome.reason, outcome.exit_code, outcome.signal, outcome.ended_by,
+            outcome.wall_s, outcome.usage.memory_peak_bytes, outcome.vram_peak_mib, use,
         )  # fmt: skip
     if boot_id and boot_id != proc.boot_id():
         return EndedAttempt(key, job_id, "interrupted", why="the machine was restarted")

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from slicer.errors import SlicerError, StateError
 from slicer.job.pause import thaw_to_end
 from slicer.job.scope_watch import ScopeWatch
-from slicer.job.stop import note_cap
+from slicer.job.stop import note
 from slicer.kernel import proc
 from slicer.kernel.sleep import seconds_until, soonest
 from slicer.ledger.held_lease import HeldLease
@@ -214,7 +214,7 @@ class RunningJobs:
         """Ask a job to end that got past its cap."""
         job = self._running.get(job_id) or self._adopted.get(job_id)
         if job is not None and job.held is not None:
-            note_cap(job.held.lease, self._ledger)
+            note(job.held.lease, self._ledger, "cap")
             self._stop(lambda each: each is job)
 
     def _stop(self, is_meant: Callable[[QueueOuterHalf | Adopted], bool]) -> None:

@@ -24,7 +24,6 @@ from slicer.kernel.sleep import seconds_until
 from slicer.queue.events import Events
 from slicer.queue.model import Attributes, Entry, Status
 from slicer.queue.run.running import RunningJobs
-from slicer.queue.start import plans
 from slicer.queue.start.lease_requests import Granted, LeaseRequests
 from slicer.queue.start.pending import Kind, Pending, to_ask
 from slicer.queue.start.plans import Plans
@@ -156,9 +155,9 @@ class Dispatch:
         if self.is_over or self._is_broker_new():
             return
         now = time.monotonic()
-        if self._not_before is not None and now >= self._not_before:
+        if now >= (self._not_before or now):
             self._not_before = None
-        if self._no_broker_before is not None and now >= self._no_broker_before:
+        if now >= (self._no_broker_before or now):
             self._no_broker_before = None
         for key in [key for key, at in self._postponed.items() if now >= at]:
             del self._postponed[key]
@@ -180,13 +179,6 @@ class Dispatch:
         if self._plans.broker or not self._broker_now():
             return False
         self._end("a broker was switched on")
-        return True
-
-    def _is_broker_gone(self) -> bool:
-        """Whether the broker is off for good: not only stopped, and none of its jobs still runs. Likewise."""
-        if not self._plans.broker or self._broker_now():
-            return False
-        self._end("the broker was switched off")
         return True
 
     def _end(self, why: str) -> None:
@@ -294,7 +286,8 @@ class Dispatch:
             self.pause()
 
     def _refuse(self, entry: Entry, error: SlicerError, code: int = 1) -> None:
-        reason = plans.reason_of(error)
+        # In one line, without its place, which is none in the jobs file.
+        reason = f"{error.message} ({error.hint})" if error.hint else error.message
         self._refused[entry.key] = entry.attributes
         self._end_unstarted(entry.key, "infeasible", reason, code)
         self._events.add("infeasible", self._register.states[entry.key], reason=reason)
@@ -317,7 +310,10 @@ class Dispatch:
     def _wait_for_better(self, error: SlicerError) -> None:
         """Tell of the error once, and try again after a pause."""
         is_broker = isinstance(error, BrokerError)
-        if is_broker and (self._is_broker_new() or self._is_broker_gone()):
+        if is_broker and self._is_broker_new():
+            return
+        if is_broker and self._plans.broker and not self._broker_now():
+            self._end("the broker was switched off")  # for good: not only stopped, and none of its jobs runs
             return
         rest = "; until then only jobs start that need neither GPU nor slot" if is_broker else ""
         self._tell(f"{error}{rest}")

@@ -10,7 +10,7 @@ from slicer.backend import has_systemd
 from slicer.config import profiles
 from slicer.config.build import unknown_slot
 from slicer.config.profiles import Config, Overrides
-from slicer.errors import ConfigError, SlicerError, UsageError
+from slicer.errors import ConfigError, UsageError
 from slicer.job.plan import Invocation, Plan, check_limits, outer_jobs, with_sharing
 from slicer.ledger.ledger import Ledger
 from slicer.ledger.nesting import OuterJobs
@@ -132,11 +132,6 @@ class Plans:
             known = self.config.profile(kind.profile or self._options.profile, overrides)
             self._profiles[kind, timeout_s] = known
         return known
-
-
-def reason_of(error: SlicerError) -> str:
-    """The error in one line, without its place, which is none in the jobs file."""
-    return f"{error.message} ({error.hint})" if error.hint else error.message
 
 
 def _or(value: _T | None, default: _T) -> _T:

@@ -1,4 +1,4 @@
-"""From the journal's records to the state of each job. Records are made here and read here. Pure.
+"""From the journal's records to the states of all jobs. Records are made here and read here. Pure.
 
 A record is applied whole or not at all. Neither a repeated record nor one about an earlier attempt changes
 anything. So a queue that died between two records may write the second again.
@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import heapq
 import re
-from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, TypedDict, Unpack, get_args
 
 from slicer.queue.model import DONE_SHOWN, FINAL, STATE_DEFAULTS, STATE_FIELDS, JobState, Status, Verdict
@@ -85,9 +84,15 @@ def cancelling(key: str, job: str) -> Record:
     return {"event": "cancelling", "key": key, "job": job}
 
 
-def records(states: Mapping[str, JobState]) -> list[Record]:
+def records(states: Mapping[str, JobState]) -> Iterator[Record]:
     """One record for each state. Together they fold to the same states."""
-    return [_snapshot(state) for state in states.values()]
+    for state in states.values():
+        record: Record = {"event": "state"}
+        for name in STATE_FIELDS:
+            value = getattr(state, name)
+            if name not in STATE_DEFAULTS or value != STATE_DEFAULTS[name]:
+                record[name] = list(value) if isinstance(value, tuple) else value
+        yield record
 
 
 def fold(records: Iterable[Record]) -> dict[str, JobState]:
@@ -142,15 +147,6 @@ _NOT_BEGUN = {name: STATE_DEFAULTS[name] for name in _ATTEMPT}
 
 _Values = dict[str, Any]
 _NOTHING: _Values = {}
-
-
-def _snapshot(state: JobState) -> Record:
-    record: Record = {"event": "state"}
-    for name in STATE_FIELDS:
-        value = getattr(state, name)
-        if name not in STATE_DEFAULTS or value != STATE_DEFAULTS[name]:
-            record[name] = list(value) if isinstance(value, tuple) else value
-    return record
 
 
 def _word(words: Collection[str]) -> Callable[[Any], Any]:
@@ -245,10 +241,6 @@ class JobStates(dict[str, JobState]):
     def by_job(self, job_id: str) -> JobState | None:
         """The job whose current or last attempt has this id."""
         return self._by_job.get(job_id)
-
-    def counts(self) -> Counter[Status]:
-        """How many jobs there are of each status."""
-        return Counter(state.status for state in self.values())
 
     def last(self) -> list[JobState]:
         """The jobs that ended last, in the order of their ends; as many as the board shows."""
