@@ -427,7 +427,6 @@ class Command:
 
 
 def _pending() -> Iterator[signal.struct_siginfo]:
-    """The signals that have come already."""
     while (info := signal.sigtimedwait(_ALL_SIGNALS, 0)) is not None:
         yield info
 

@@ -64,7 +64,6 @@ def outcome_of(
 
 
 def _sharing_fields(sharing: Sharing | None) -> dict[str, str | float]:
-    """What the journal is told of it at the end."""
     if sharing is None:
         return {}
     return {

@@ -117,7 +117,6 @@ def keeper_lives(lease: Lease, ledger: Ledger) -> bool:
 
 
 def directory_of(lease: Lease) -> str:
-    """The directory of the job's cgroup."""
     return cgroup.path_of(lease.cgroup)
 
 

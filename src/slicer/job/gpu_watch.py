@@ -76,7 +76,6 @@ class GpuWatch:
             self.say(f"what the job uses on its GPUs can no longer be seen: {error}")
 
     def say(self, text: str) -> None:
-        """To the user and the journal."""
         self._warn(text)
         tell(self.job, "error", lease=self.held.lease, message=text)
 
@@ -106,7 +105,6 @@ ESCAPED = (
 
 
 def exceeds(gpu: str, found: Exceeded) -> str:
-    """What is said of a job that uses more than it declared, or got past its cap."""
     used, declared = format_size(found.used_mib << 20), format_size(found.declared_mib << 20)
     if not found.is_cap:
         return f"uses {used} of {gpu}, declared {declared}"
@@ -145,7 +143,6 @@ class Use:
 
     @property
     def peak_mib(self) -> tuple[int, ...]:
-        """The most that was seen in use."""
         return self.held.lease.vram_peak_mib
 
     def end_audit(self) -> None:
@@ -269,7 +266,6 @@ class Monitor:
         return snapshot
 
     def leases(self) -> tuple[Lease, ...]:
-        """All live leases. Raises StateError."""
         with self._ledger.locked():
             return self._ledger.leases()
 
@@ -317,7 +313,6 @@ def _is_untold(lease: Lease, owned: list[tuple[ProcessOnGpu, Lease | None]]) -> 
 
 
 def _shared_badly(use: Use, counts: Mapping[tuple[str, str], int]) -> Iterable[Exceeded | Escaped]:
-    """What the library did not keep a job from."""
     if use.audit is None:
         return
     lease = use.held.lease

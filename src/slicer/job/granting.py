@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
 
 def prepare(broker: str, requester: Requester, needs: Needs, observer: GpuObserver) -> PreparedRequest:
-    """Prepare the request. Raises as :func:`slicer.ledger.leasing.prepare`."""
     if broker:
         return leasing.drafted(requester, needs, observer)  # the broker looks at the GPUs by itself
     return leasing.prepare(requester, needs, observer)

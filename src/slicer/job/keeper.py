@@ -173,7 +173,6 @@ class Keeper:
         return command.run(started.began, self._early)
 
     def _output(self) -> Output | None:
-        """Where the command's output goes, if not where ours does."""
         job = self._job
         if job.with_journal:
             from slicer.job.tee import Tee
@@ -184,7 +183,6 @@ class Keeper:
         return Redirection(*job.output)
 
     def _tell(self, report: Report, usage: Usage) -> None:
-        """Report to the outer half."""
         from slicer.job.report import pack
 
         try:

@@ -240,7 +240,6 @@ def _warn(plan: Plan, listener: Listener) -> None:
 
 
 def _warn_of_sharing(plan: Plan, listener: Listener) -> None:
-    """Why what was asked for of sharing is not done."""
     if plan.sharing is not None:
         problem = plan.sharing.problem
         if problem and plan.sharing.limit_mib:

@@ -65,7 +65,6 @@ def pipe() -> tuple[int, int]:
 
 
 def cannot_fork(error: OSError) -> BackendError:
-    """What to raise where fork(2) fails."""
     return BackendError(f"cannot fork: {error.strerror}", hint="see ulimit -u and TasksMax")
 
 
@@ -251,7 +250,6 @@ class OuterHalf:
         return self._finish(started, reported, enforced)
 
     def _send_order(self, started: Started) -> None:
-        """Let the command begin."""
         from slicer.state.statefile import encode
 
         if self._job.sharing is not None:
@@ -375,7 +373,6 @@ class OuterHalf:
                 self._listener.notice(str(error))
 
     def _end_over_cap(self) -> None:
-        """End the job, which got past its cap."""
         from slicer.job.stop import note
 
         note(self._held.lease, self._ledger, "cap")
@@ -383,7 +380,6 @@ class OuterHalf:
         self._thaw_to_end(STOP)
 
     def _read_report(self) -> Reported | None:
-        """The last report of the keeper."""
         from slicer.job.report import unpack
 
         try:
@@ -432,7 +428,6 @@ class OuterHalf:
         os.close(self._down_write)
 
     def _forget(self) -> None:
-        """There is no job: remove what was made for it."""
         if self._job.has_share_file:
             from slicer.job import ending
 

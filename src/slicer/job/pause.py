@@ -78,7 +78,6 @@ def resume(lease: Lease, ledger: Ledger) -> Halted | None:
 
 
 def is_frozen(lease: Lease) -> bool:
-    """Whether the job's scope is frozen."""
     return bool(lease.cgroup) and cgroup.is_frozen(directory_of(lease))
 
 

@@ -37,7 +37,6 @@ def stop_signal(profile: Profile) -> int | None:
 
 
 def spec(profile: Profile, manager: Manager, job: str, name: str, command: tuple[str, ...]) -> ScopeSpec:
-    """The scope for one job."""
     chosen = in_order(profile.properties.values())
     if "TimeoutStopSec" not in profile.properties:
         chosen.append(time_limit("TimeoutStopSec", DEFAULT_STOP_TIMEOUT_S))

@@ -154,7 +154,6 @@ class ScopeWatch:
             self._freezers[fd].take(is_frozen=b"frozen 1" in events)
 
     def forget(self, job: str) -> None:
-        """The job has ended."""
         for fd in [fd for fd, freezer in self._freezers.items() if freezer.lease.job == job]:
             self._close(fd)
 

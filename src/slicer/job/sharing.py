@@ -57,7 +57,6 @@ def keep_file(job: Job, held: HeldLease) -> JobFile | None:
 
 
 def summary(order: ShareOrder, job: Job, held: HeldLease) -> Sharing:
-    """What became of the job's sharing."""
     if order.is_active:
         try:
             found = JobFile(held.directory, job.id)
@@ -91,7 +90,6 @@ class Finding:
 
     @property
     def is_escape(self) -> bool:
-        """Whether the job uses its GPUs without the library."""
         return not self.gpu
 
 

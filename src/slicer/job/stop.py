@@ -104,7 +104,6 @@ def note(lease: Lease, ledger: Ledger, kind: control_log.Kind = "stop") -> None:
 
 
 def _stop_unit(lease: Lease) -> None:
-    """Have systemd stop the job's scope."""
     from slicer.broker.client.control import control_of
 
     backend = control_of(lease.manager)

@@ -79,7 +79,6 @@ class Display:
         self._write_status()
 
     def end(self) -> None:
-        """Write the last status.txt, which says that the queue has ended."""
         self._state = "ended"
         self._write_status(force=True)
 
@@ -106,7 +105,6 @@ class Display:
             self._is_unwritten = True
 
     def _board(self) -> Board:
-        """The whole queue at this moment."""
         began = time.monotonic()
         pending = self._dispatch.pending
         states = self._register.states
@@ -158,7 +156,6 @@ class Display:
         return ""
 
     def summary(self, exit_code: int) -> Event:
-        """What became of the jobs of this run."""
         known, touched = self._register.states, self._dispatch.touched
         ended = sorted((s for s in known.values() if s.key in touched and s.is_final), key=_NUMBER)
         others = [known[key] for key in self._dispatch.pending.entries if key not in touched]

@@ -45,7 +45,6 @@ class Events:
         self.monitor: QueueMonitor | None = None  # set later: some events come before there is one
 
     def __bool__(self) -> bool:
-        """Whether something is kept."""
         return bool(self._kept)
 
     def add(self, kind: EventKind, state: JobState | None = None, /, **data: object) -> None:
@@ -65,7 +64,6 @@ class Events:
         self.add("warning", text=text)
 
     def flush(self) -> None:
-        """Tell all that is kept."""
         kept, self._kept = self._kept, []
         for event in kept:
             self._renderer.event(event)

@@ -136,7 +136,6 @@ class Queue:
             each.close()
 
     def summary(self) -> Event:
-        """The "summary" event."""
         return self._display.summary(self._exit_code())
 
     def _open(self) -> None:
@@ -210,7 +209,6 @@ class Queue:
         self._requests.woken(self._ready)
 
     def _job_count(self) -> int:
-        """How many jobs run or are being started."""
         return len(self._starting) + len(self._running)
 
     def _is_busy(self) -> bool:
@@ -336,7 +334,6 @@ class Queue:
             self._running.end_over_cap(found.job)
 
     def _largest_mib(self) -> int:
-        """The memory of the largest GPU that this queue may use."""
         allowed = self._requests.allowed()
         sizes = [each.total_mib for each in self._gpu_observer.memory if each.gpu_uuid in allowed]
         return max(sizes, default=0)

@@ -84,7 +84,6 @@ class JobState:
     memory_peak_bytes: int | None = None
 
     def __init__(self, key: str, no: int, command: str, name: str = "", **more: Any) -> None:
-        """``more``: other fields, by their names."""
         self.key = key
         self.no = no
         self.command = command
@@ -93,7 +92,6 @@ class JobState:
             self.update(more)
 
     def update(self, values: Mapping[str, Any]) -> None:
-        """Set the fields of these names."""
         for name, value in values.items():
             if name not in STATE_FIELDS:
                 raise TypeError(f"a JobState has no field {name!r}")

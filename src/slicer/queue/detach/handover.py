@@ -52,7 +52,6 @@ def soft_limits() -> dict[int, int]:
 
 
 def _become(handed: dict[str, Any]) -> NoReturn:
-    """Become the queue. Raises OSError."""
     os.umask(handed["umask"])
     for number, wanted in handed["soft_limits"].items():
         _, most = resource.getrlimit(int(number))

@@ -173,7 +173,6 @@ def _timeout(value: str) -> float:
 
 
 def _whole(what: str, least: int, most: int | None = None) -> Callable[[str], int]:
-    """A reader of whole numbers."""
     room = f"at least {least}" if most is None else f"from {least} to {most}"
 
     def read(value: str) -> int:

@@ -78,7 +78,6 @@ class Keys:
         self._seen: dict[str, int] = {}
 
     def next(self, command: str) -> str:
-        """The key of the next line with that command."""
         before = self._seen.get(command, 0)
         self._seen[command] = before + 1
         digest = sha1(command.encode(), usedforsecurity=False).hexdigest()
@@ -242,7 +241,6 @@ def _is_shell(stripped: str, match: re.Match[str] | None) -> bool:
 
 
 def _unclosed(stripped: str) -> AttributeProblem:
-    """Why there is no closing bracket."""
     end = re.compile(attributes.INSIDE, re.DOTALL).match(stripped, 1)
     stop = end.end() if end is not None else 1
     if stripped[stop : stop + 1] in ("'", '"'):

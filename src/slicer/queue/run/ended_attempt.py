@@ -39,7 +39,6 @@ class EndedAttempt:
 
 
 def reported(key: str, job_id: str, report: Report, usage: Usage, use: Use | None) -> EndedAttempt:
-    """An attempt whose keeper told of the end."""
     if report.exec_errno and report.reason == "unknown":
         return EndedAttempt(key, job_id, "unbegun", why=os.strerror(report.exec_errno))
     found = exit_of(report)

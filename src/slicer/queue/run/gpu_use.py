@@ -50,7 +50,6 @@ class QueueMonitor(Monitor):
             use.end_audit()
 
     def forget(self, job: str) -> Use | None:
-        """The job is over. Returns what was seen of it."""
         use = self._uses.pop(job, None)
         if use is not None:
             use.end_audit()
@@ -95,7 +94,6 @@ class QueueMonitor(Monitor):
     # -- for people --------------------------------------------------------------------------------------
 
     def uses(self) -> list[tuple[str, Use]]:
-        """What each running job uses, by its id."""
         return list(self._uses.items())
 
     def indices(self) -> dict[str, int]:

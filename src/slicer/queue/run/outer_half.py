@@ -80,7 +80,6 @@ class QueueOuterHalf(OuterHalf):
 
     @property
     def sharing(self) -> ShareOrder | None:
-        """How it shares its GPUs."""
         return self._job.sharing
 
     @property
@@ -164,13 +163,11 @@ class QueueOuterHalf(OuterHalf):
         return self._up_read
 
     def listen(self) -> None:
-        """Take what the keeper says."""
         said = self._read_report()
         if said is not None and said[0].is_final:
             self.said = said
 
     def stop(self) -> None:
-        """Ask the job to end."""
         signal_keeper(self.pidfd)
 
     # -- after the command -------------------------------------------------------------------------------
@@ -180,7 +177,6 @@ class QueueOuterHalf(OuterHalf):
         self._send(GPUS_CHECKED)
 
     def is_gone(self) -> bool:
-        """Whether the keeper has ended."""
         return proc.has_ended(self.pidfd)
 
     def clean_up(self) -> bool:

@@ -70,7 +70,6 @@ class RunningJobs:
                 yield adopted.held.lease
 
     def unbound(self) -> int:
-        """How many of the jobs hold nothing that the ledger counts."""
         return sum(map(is_unbound, self.leases()))
 
     def add(self, job: QueueOuterHalf) -> None:
@@ -203,15 +202,12 @@ class RunningJobs:
     # -- ending ------------------------------------------------------------------------------------------
 
     def stop(self, key: str) -> None:
-        """Ask the job to end, if it runs."""
         self._stop(lambda job: job.key == key)
 
     def stop_all(self) -> None:
-        """Ask all jobs to end."""
         self._stop(lambda _: True)
 
     def end_over_cap(self, job_id: str) -> None:
-        """Ask a job to end that got past its cap."""
         job = self._running.get(job_id) or self._adopted.get(job_id)
         if job is not None and job.held is not None:
             note(job.held.lease, self._ledger, "cap")
@@ -234,7 +230,6 @@ class RunningJobs:
             self._listener.warning(str(error))
 
     def _end_orphan(self, adopted: Adopted) -> None:
-        """Have the backend end a job whose keeper was killed."""
         if adopted.held is None:
             return
         lease = adopted.held.lease

@@ -102,7 +102,6 @@ class Starters:
         return found
 
     def forget(self, job: str) -> None:
-        """The job's keeper is not wanted any more."""
         _discard(self._found.pop(job, None))
         for starter in self._starters:
             starter.asked.discard(job)
@@ -234,7 +233,6 @@ class _StarterProcess:
         self._keepers: dict[int, int] = {}  # their pids, by their pidfds
 
     def serve(self) -> None:
-        """Start keepers until the queue has ended."""
         gc.freeze()  # collecting garbage would copy the pages that all keepers share
         gc.disable()
         os.setsid()
@@ -343,7 +341,6 @@ class Backends:
             backend.after_fork()
 
     def close(self) -> None:
-        """Give up the connections."""
         for backend in self._made():
             backend.close()
 

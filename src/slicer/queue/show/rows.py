@@ -47,7 +47,6 @@ def row(
 
 
 def counts(states: Iterable[JobState]) -> dict[Status, int]:
-    """How many jobs there are of each status."""
     return Counter(state.status for state in states)
 
 

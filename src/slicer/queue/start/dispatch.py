@@ -88,7 +88,6 @@ class Dispatch:
                 self._cancel(entry)
 
     def entry(self, key: str) -> Entry | None:
-        """The job's line, if it still has one."""
         return self.pending.entries.get(key)
 
     def put_back(self, key: str) -> None:
@@ -147,7 +146,6 @@ class Dispatch:
                 self._gpu_observer.open()
 
     def _heads(self) -> list[tuple[Kind, Entry]]:
-        """The jobs that are asked for, in their order."""
         return to_ask(self.pending.heads(), self._plans.gpu_needs, _MOST_KINDS)
 
     def start(self) -> None:

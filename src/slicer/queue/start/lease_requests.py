@@ -211,12 +211,10 @@ class LeaseRequests:
     # -- waiting -----------------------------------------------------------------------------------------
 
     def keep(self, kinds: Collection[Kind]) -> None:
-        """Withdraw the requests for all other kinds."""
         for kind in [kind for kind in self._requests if kind not in kinds]:
             self._withdraw(kind)
 
     def forget(self, keys: Iterable[str]) -> None:
-        """These jobs are not to be started any more."""
         for key in keys:
             self._arrived.pop(key, None)
 

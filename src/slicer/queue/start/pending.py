@@ -95,7 +95,6 @@ class Pending:
         return len(self._kinds) + len(self._postponed) + len(self._held_back)
 
     def __iter__(self) -> Iterator[str]:
-        """Their keys, in no order."""
         return iter([*self._kinds, *self._postponed, *self._held_back])
 
     def __contains__(self, key: object) -> bool:

@@ -103,7 +103,6 @@ class Plans:
         return with_sharing(plan, self._directory)
 
     def label(self, no: int) -> str:
-        """What a job without a name is called."""
         return f"{os.path.basename(self._path)}#{no}"
 
     def gpu_needs(self, kind: Kind) -> tuple[int, int | None]:

@@ -64,7 +64,6 @@ class StartingJobs:
         return len(self._jobs)
 
     def gpus(self) -> frozenset[str]:
-        """The GPUs of all jobs of this queue, starting or running."""
         leases = [*self._running.leases(), *(job.held.lease for job in self._jobs.values())]
         return frozenset(uuid for lease in leases for uuid in lease.gpus)
 
@@ -191,12 +190,10 @@ class StartingJobs:
         return started, failed
 
     def key_of(self, job_id: str) -> str | None:
-        """The key of the job with this id, if it is being started."""
         job = self._jobs.get(job_id)
         return job.key if job is not None else None
 
     def give_up(self, job_id: str) -> None:
-        """Do not start the job, and give its lease back."""
         self._give_up(self._jobs[job_id])
 
     def abandon(self) -> list[str]:

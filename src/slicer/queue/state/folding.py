@@ -239,7 +239,6 @@ class JobStates(dict[str, JobState]):
             self._enter(state)
 
     def by_job(self, job_id: str) -> JobState | None:
-        """The job whose current or last attempt has this id."""
         return self._by_job.get(job_id)
 
     def last(self) -> list[JobState]:

@@ -100,7 +100,6 @@ class Journal:
 
     @property
     def pending(self) -> bool:
-        """Whether a record was added that is not on the disk."""
         return bool(self._buffer)
 
     def add(self, record: Record, *, durable: bool = True) -> None:

@@ -94,7 +94,6 @@ class LogDir:
 
     @property
     def path(self) -> str:
-        """For people."""
         return self.directory.path
 
     @staticmethod

@@ -90,7 +90,6 @@ class Register:
 
     @property
     def is_saved(self) -> bool:
-        """Whether all that must last is on the disk."""
         return not self._journal.is_urgent
 
     def reserve(self, job_id: str) -> bool:
@@ -138,7 +137,6 @@ class Register:
         return None if self.is_saved else 0.0
 
     def known_names(self) -> frozenset[str]:
-        """The names of all jobs ever seen."""
         return frozenset(state.name for state in self.states.values() if state.name)
 
     def close(self) -> None:
