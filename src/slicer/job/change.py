@@ -103,10 +103,7 @@ def _drop_ins(lease: Lease, control: UnitControl) -> tuple[set[str], set[str]]:
 
 
 def change(lease: Lease, ledger: Ledger, assignments: tuple[str, ...]) -> tuple[Setting, ...]:
-    """Change properties of a running job, all or none. Returns those that were named, as they are now.
-
-    ``NAME=`` puts back what the job was started with. Raises UsageError, BackendError, StateError.
-    """
+    """Change properties, all or none; ``NAME=`` resets. Raises UsageError, BackendError, StateError."""
     if not lease.cgroup:
         return _change_plain(lease, ledger, assignments)
     control = _control(lease)

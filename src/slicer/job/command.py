@@ -82,11 +82,7 @@ class Task:
 
 
 class Command:
-    """The command of one task.
-
-    ``notify`` is called with what is worth telling before the end. ``others`` lists the job's processes, this
-    one left out.
-    """
+    """One task's command. ``notify`` hears reports before the end; ``others``: the job's other processes."""
 
     def __init__(
         self, task: Task, notify: Callable[[Report, Usage], None],
@@ -114,11 +110,7 @@ class Command:
         self._ended = self._began
 
     def run(self, began: float, early: Sequence[int] = ()) -> tuple[Report, Usage]:
-        """Start the command and stay until nobody is left.
-
-        ``began`` is when the scope began (monotonic seconds). ``early`` are signals for the command that came
-        before it.
-        """
+        """Stay until nobody is left. ``began``: the scope's start; ``early``: signals that came before."""
         self._scope_began = began
         self._began = time.monotonic()
         pending = list(_pending())

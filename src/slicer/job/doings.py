@@ -60,10 +60,7 @@ def _paused_s(acts: tuple[control_log.Act, ...], started: Started, *, was_watche
 
 
 def final_values(unit: str, manager: Manager) -> dict[str, str]:
-    """The properties of a unit that were changed since its start, as they are now; "" for nothing said.
-
-    systemd keeps each in a file of its own.
-    """
+    """The properties that were changed since the unit's start, from systemd's files; "" for nothing said."""
     directory = changes_of(unit, manager)
     try:
         files = sorted(os.listdir(directory))

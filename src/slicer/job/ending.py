@@ -170,10 +170,7 @@ def _check_gpus(job: Job, outcome: Outcome, watch: GpuWatch) -> None:
 
 
 def peaks_written(held: HeldLease) -> tuple[int, ...]:
-    """The peaks of GPU memory in the lease's file, for a keeper that does not know what the outer half noted.
-
-    Nothing else is taken from the file.
-    """
+    """The peaks in the lease's file, for a keeper that does not know what the outer half noted."""
     if held.fd < 0 or not held.lease.gpus:
         return held.lease.vram_peak_mib
     try:

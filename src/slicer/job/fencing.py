@@ -37,10 +37,7 @@ def with_fence(
 def fence_of(
     plan: Plan, backend: Backend, observer: GpuObserver
 ) -> Callable[[tuple[str, ...]], tuple[Property, ...]] | None:
-    """What makes the job's fence once it has its GPUs (UUIDs); None: it gets none.
-
-    Raises RefusedError where it has to have one and cannot.
-    """
+    """Makes the fence from the GPUs' UUIDs; None: there is none. Raises RefusedError if it must have one."""
     profile = plan.profile
     must = profile.fence == "on"
     if must:
@@ -119,10 +116,7 @@ def properties(plan: Plan, gpus: tuple[str, ...], observer: GpuObserver) -> tupl
 
 
 def _minors(uuids: set[str], observer: GpuObserver) -> tuple[int, ...] | None:
-    """The minor numbers of their nodes; None where one is not known: it has no node of its own (WSL).
-
-    Raises BackendError.
-    """
+    """The minor numbers of their nodes; None: one has no node of its own (WSL). Raises BackendError."""
     if not uuids <= {gpu.uuid for gpu in observer.gpus}:
         try:
             observer.open()  # the job around it has them
@@ -141,10 +135,7 @@ def fenced(job: Job, gpus: tuple[str, ...]) -> Job:
 
 
 class LateFence:
-    """Sets the fence of a scope that stands before the job has its lease.
-
-    Made once the keeper is forked, so that it has no part in the connection.
-    """
+    """Sets the fence of a scope that stands before the lease. Made after the fork of the keeper."""
 
     def __init__(self, backend: Backend) -> None:
         """Connect, while there is time. Raises BackendError."""

@@ -76,10 +76,7 @@ def foreign_arrivals(
 
 
 def check(watch: GpuWatch, leftovers: int, idle_threshold_mib: int) -> None:
-    """Look at the GPUs of an ended job, wait for their memory, and report what stays. Raises nothing.
-
-    ``leftovers``: how many of its processes outlived the command and were ended.
-    """
+    """Wait for an ended job's GPU memory, report what stays. ``leftovers``: how many were ended."""
     from slicer.errors import NoGpu
 
     if watch.has_failed:

@@ -197,10 +197,7 @@ class Monitor:
         self.problem: SlicerError | None = None
 
     def follow(self, held: HeldLease, *, shares: bool = False) -> None:
-        """The job with this lease runs: look at its GPUs, if it has some.
-
-        ``shares``: it may have a file that tells how it shares them.
-        """
+        """Look at the GPUs of this lease, if it has some. ``shares``: it may have a file that says how."""
         if not held.lease.gpus:
             return
         audit = None
@@ -254,10 +251,7 @@ class Monitor:
                 found += _shared_badly(use, counts)
 
     def observe(self) -> GpuSnapshot:
-        """What is on the GPUs now. Raises NoGpu, GpuError, StateError.
-
-        The leases are read where there are new processes. For the known ones the lock need not be taken.
-        """
+        """What is on the GPUs now; leases are read for new processes. Raises GpuError, StateError."""
         snapshot = self._observer.observe()
         keys = frozenset(process.key for process in snapshot.processes)
         if not keys <= self._keys:

@@ -47,10 +47,7 @@ def obtain(
 def queue_up(
     broker: str, prepared: PreparedRequest, ledger: Ledger, ahead_of: Callable[[], str]
 ) -> HeldLease | Waiting | Asking:
-    """The lease if it is free now, else a place in the queue. Raises as :func:`obtain`.
-
-    ``ahead_of``: the waiting job whose place to take, for the broker; the ledger goes by the arrival.
-    """
+    """The lease, or a place in the queue: the broker's ahead of ``ahead_of``. Raises as :func:`obtain`."""
     if not broker:
         return leasing.queue_up(prepared, ledger)
     from slicer.broker.client import asking

@@ -109,10 +109,7 @@ class Keeper:
     # -- before the command --------------------------------------------------------------------------------
 
     def _wait_for_order(self) -> bytes | None:
-        """Wait until the scope stands and the lease is there.
-
-        Returns the order; empty when there will be no job, None when the outer half is dead.
-        """
+        """The order, once scope and lease are there; empty: no job; None: the outer half is dead."""
         word = os.read(self._down_read, 1)
         if word != STARTING:
             return b"" if word else None
@@ -150,10 +147,7 @@ class Keeper:
             return False
 
     def _await_scope(self) -> None:
-        """Let systemd, which was asked already, put us into the scope before we leave.
-
-        A scope whose only process died on the way in is never seen to become empty, and stays for ever.
-        """
+        """Let systemd put us into the scope before we leave: one that nobody enters stays for ever."""
         from slicer.kernel import cgroup
 
         end = time.monotonic() + _SCOPE_DEADLINE_S

@@ -266,11 +266,7 @@ class OuterHalf:
         tell_start(self._job, self._held.lease, waited_s, is_own=self._held.fd >= 0)
 
     def _tell_what_does_not_act(self, not_enforced: tuple[str, ...]) -> None:
-        """Say which limits that were asked for do not act.
-
-        Once a boot for each set of them, because the outcome has them too. (Without systemd the backend's
-        notice says it.)
-        """
+        """Say which limits do not act, once a boot: the outcome has them. Without systemd the notice does."""
         missing = [name for name in not_enforced if name in _HARD_LIMITS]
         if self._backend.name == "inner":
             asked = [name for name in missing if self._job.profile.sources.get(name) == "--set"]
@@ -288,10 +284,7 @@ class OuterHalf:
     # -- while the command runs ----------------------------------------------------------------------------
 
     def _wait(self) -> Reported | None:
-        """Forward signals until the keeper has reported the end. Returns that report.
-
-        If the keeper is killed: the last one that it made, which is not final, or None.
-        """
+        """Forward signals until the keeper's final report; if it is killed, return its last one or None."""
         from slicer.job.job_control import is_for_keeper
 
         warned = False

@@ -35,10 +35,7 @@ class CannotPause(BackendError):
 
 
 def pause(lease: Lease, ledger: Ledger) -> Halted | None:
-    """Have a job stand still. Returns how it stood still already, None if it did not.
-
-    Raises StateError, BackendError; then it runs.
-    """
+    """Halt a job. Returns how it stood still before, or None. Raises StateError, BackendError: it runs."""
     before = halt_of(lease, ledger.directory)
     if before is not None and before.how != "stopped":
         return before
@@ -58,10 +55,7 @@ def pause(lease: Lease, ledger: Ledger) -> Halted | None:
 
 
 def resume(lease: Lease, ledger: Ledger) -> Halted | None:
-    """Have a job go on, whoever made it stand still. Returns how it stood still, None if it did not.
-
-    Raises StateError, BackendError.
-    """
+    """Have a job go on, whoever halted it. Returns how it stood, or None. Raises StateError, BackendError."""
     before = halt_of(lease, ledger.directory)
     if before is None:
         return None
@@ -131,10 +125,7 @@ def thaw(lease: Lease) -> None:
 
 
 def thaw_to_end(lease: Lease, ledger: Ledger) -> bool:
-    """Thaw a job that was just told to end: frozen, neither it nor its keeper hears anything.
-
-    Returns whether it was frozen. Raises SlicerError if it still is.
-    """
+    """Thaw a job that was told to end, which it cannot hear. Whether it was frozen. Raises SlicerError."""
     if not is_frozen(lease):
         return False
     try:

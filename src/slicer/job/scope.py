@@ -75,10 +75,7 @@ def visible_gpus(gpus: tuple[str, ...]) -> dict[str, str]:
 
 
 def gpu_environment(profile: Profile, gpus: tuple[str, ...], skip_gpu_lock: bool) -> dict[str, str]:
-    """The variables for the GPUs of a lease. Without any, a job in cpu.slice sees none.
-
-    ``skip_gpu_lock``: a job without GPUs keeps the variables of its caller.
-    """
+    """The variables for its GPUs; without any, a job in cpu.slice sees none, but for ``skip_gpu_lock``."""
     if gpus:
         return visible_gpus(gpus)
     if skip_gpu_lock or profile.gpus:

@@ -124,10 +124,7 @@ class ShareAudit:
                 self.close()
 
     def after(self, used_mib: Mapping[str, int], processes: Mapping[str, int]) -> list[Finding]:
-        """Note what the library cannot see. Returns what is to be told.
-
-        ``used_mib``: what the job uses now, by GPU; ``processes``: how many processes of it the driver lists.
-        """
+        """Note what the library cannot see; what to tell. Both arguments are by GPU, as the driver has it."""
         if self._file is None or not self._before:
             return []
         try:

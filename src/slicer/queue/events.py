@@ -31,10 +31,7 @@ class Renderer(Protocol):
 
 
 class Events:
-    """Keeps events until :meth:`flush`: by then the journal has what they announce.
-
-    It is the listener (:class:`slicer.job.job.Listener`) of all that the queue starts.
-    """
+    """Keeps events until the journal has their causes. Also the Listener of all that the queue starts."""
 
     def __init__(self, renderer: Renderer) -> None:
         self._renderer = renderer
@@ -71,10 +68,7 @@ class Events:
     # -- told once ---------------------------------------------------------------------------------------
 
     def stalled(self, problem: str) -> None:
-        """Nothing can be written to the log directory because of ``problem``; "": it can be again.
-
-        The problem is told at once: it cannot wait for the journal.
-        """
+        """Nothing can be written because of ``problem``, which is told at once; "": it can be again."""
         if bool(problem) == self._has_stalled:
             return
         self._has_stalled = not self._has_stalled

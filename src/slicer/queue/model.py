@@ -50,10 +50,7 @@ class Entry(NamedTuple):  # not a record: there may be 100,000
 
 
 class JobState:
-    """What the journal knows of one job; ``key`` as in :class:`Entry`.
-
-    Unset fields have the class's defaults, which saves memory: most jobs of a long file have not begun.
-    """
+    """What the journal knows of one job. Unset fields have the class's defaults, which saves memory."""
 
     key: str
     no: int  # its number for people: jobs are counted in the order in which they were first seen

@@ -46,10 +46,7 @@ _OWN = "another user could have root run anything: copy it to a directory of roo
 
 
 class JobsFileError(UsageError):
-    """The jobs file cannot be read, or does not make sense.
-
-    ``line`` and ``column`` count from 1, in characters; both are 0 if the whole file is meant.
-    """
+    """The file cannot be read, or makes no sense. ``line`` and ``column`` count from 1; 0: all of it."""
 
     kind = "jobs-file"
 
@@ -141,10 +138,7 @@ def doubts(text: str, name: str = "jobs file") -> list[str]:
 
 
 def parse(text: str, *, known: Collection[str] = (), name: str = "jobs file") -> tuple[Entry, ...]:
-    """The jobs of the text, in its order. Raises JobsFileError, which calls the file ``name``.
-
-    ``known`` are the names of jobs that have left the file; other jobs may still wait for them.
-    """
+    """The jobs, in order. ``known``: names of jobs that have left the file. Raises JobsFileError."""
     keys = Keys()
     cache: dict[str, Attributes] = {}
     entries = []
@@ -179,10 +173,7 @@ def lines(text: str, name: str = "jobs file") -> Iterator[Line]:
 
 
 def read_attributes(line: Line, cache: dict[str, Attributes], name: str = "jobs file") -> Attributes:
-    """The line's attributes. Raises JobsFileError.
-
-    Equal texts share one object through ``cache``: a long file has few different ones.
-    """
+    """The line's attributes. Equal texts share one object through ``cache``. Raises JobsFileError."""
     if line.inside is None:
         return _NONE
     found = cache.get(line.inside)

@@ -132,10 +132,7 @@ class LiveFile:
         self._inotify.close()
 
     def _watch(self) -> None:
-        """Watch the directory of the file's name, and those of the names that it links to. Raises StateError.
-
-        Single writes are watched on the file alone: jobs that write beside it must not wake the queue.
-        """
+        """Watch the directories of its name and its links, and writes to it alone. Raises StateError."""
         self._names, self._search_at = {}, None
         for path in _names_of(self.path):
             directory, name = os.path.split(path)

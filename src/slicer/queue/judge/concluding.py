@@ -35,10 +35,7 @@ class Conclusions:
         self._events = events
 
     def conclude(self, attempt: EndedAttempt, entry: Entry | None) -> bool:
-        """Record what became of the attempt; whether the job is to run again.
-
-        ``entry``: the job's line, if it still has one.
-        """
+        """Record what became of it; whether to run it again. ``entry``: its line, if it still has one."""
         state = self._register.states[attempt.key]
         if state.job != attempt.job_id or state.status != "running":
             return False

@@ -57,10 +57,7 @@ def recovered(
     key: str, job_id: str, found: Attempt | None, use: Use | None, warn: Callable[[str], None],
     boot_id: str = "",
 ) -> EndedAttempt:  # fmt: skip
-    """How the attempt ended. ``found``: what its file says; ``boot_id``: the boot in which it began, or "".
-
-    Its outcome is in the history afterwards, if there is one.
-    """
+    """How it ended, by its file, history and boot ("" unknown). History has its outcome afterwards."""
     outcome = _outcome(job_id, found, warn)
     if outcome is not None:
         return EndedAttempt(

@@ -53,11 +53,7 @@ def is_unbound(lease: Lease) -> bool:
 
 
 class QueueOuterHalf(OuterHalf):
-    """From the lease to the keeper's end. ``key`` is the job's in the queue.
-
-    ``pidfd`` is the keeper's, -1 before its scope stands. If the keeper was killed it is that of the child
-    which cleans up.
-    """
+    """From the lease to the keeper's end. ``pidfd``: the keeper's, or of who cleans up after it; or -1."""
 
     def __init__(
         self, key: str, job: Job, backend: QueueBackend, starters: Starters, log_dir: LogDir, ledger: Ledger,
@@ -95,11 +91,7 @@ class QueueOuterHalf(OuterHalf):
     # -- starting ----------------------------------------------------------------------------------------
 
     def start(self, held: HeldLease, waited_s: float) -> None:
-        """Have the keeper forked and its scope started.
-
-        Raises BackendError. Whoever calls this, or a later step up to the command, has to :meth:`abandon` the
-        job if it fails.
-        """
+        """Have the keeper forked and its scope started. Raises BackendError; then :meth:`abandon` the job."""
         self._held = held
         self._waited_s = waited_s
         self._began = time.monotonic()
@@ -144,10 +136,7 @@ class QueueOuterHalf(OuterHalf):
         self._journal_start(self._waited_s)
 
     def abandon(self) -> None:
-        """The command will not be started: let the keeper leave, and give the lease back.
-
-        A keeper that is not in its scope yet is there soon. It leaves then, at the end of its pipe.
-        """
+        """Start no command: the keeper leaves, at the latest by its pipe; the lease is given back."""
         self._starters.forget(self.job_id)
         if self.pidfd >= 0:
             self._send(QUIT)
@@ -180,10 +169,7 @@ class QueueOuterHalf(OuterHalf):
         return proc.has_ended(self.pidfd)
 
     def clean_up(self) -> bool:
-        """The keeper was killed: fork a child that ends what is left of the job and writes its outcome.
-
-        False if no process can be forked now, or no descriptors are left.
-        """
+        """The keeper was killed: fork a child that does its duties. False if that cannot be done now."""
         last = self._read_report()
         try:
             read_fd, write_fd = pipe()

@@ -241,10 +241,7 @@ class RunningJobs:
 
 
 class Adopted:
-    """A running job that is not our child. ``key`` is the job's in the queue.
-
-    ``pidfd`` is its keeper's, -1 if there is none. ``held`` is its lease, None if it has none.
-    """
+    """A running job that is not our child. ``pidfd``: its keeper's, or -1; ``held``: its lease, or None."""
 
     def __init__(
         self, key: str, job_id: str, attempt: Callable[[str], Attempt | None], lease: Lease | None,

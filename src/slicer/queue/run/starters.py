@@ -83,11 +83,7 @@ class Starters:
         resource.setrlimit(resource.RLIMIT_NOFILE, (limits[1], limits[1]))
 
     def begin(self, job: Job, gpus: tuple[str, ...], descriptors: tuple[int, ...]) -> None:
-        """Have a keeper forked and its scope started. Raises BackendError.
-
-        ``descriptors``: the keeper's ends of the pipes (down, up), the log directory's and the attempts', and
-        those of the lease.
-        """
+        """Have a keeper forked and its scope started. ``descriptors``: see _be_keeper. Raises BackendError."""
         order = replace(job, env=_Environment(job.env(gpus)))
         min(self._starters, key=lambda starter: len(starter.asked)).ask(order, descriptors)
 

@@ -196,10 +196,7 @@ _OF_A_JOB: dict[EventKind, Callable[[Event, Row], str | None]] = {
 
 
 def line(event: Event, *, verbose: bool) -> str | None:
-    """The event in one line, without the time; None if it is not worth a line.
-
-    A warning begins with "WARN". Raises ValueError if the event needs a job and has none.
-    """
+    """The event in one line without the time; None: it is worth none. Raises ValueError if it lacks a job."""
     if event.kind == "usage" and not verbose:
         return None
     of_queue = _OF_THE_QUEUE.get(event.kind)

@@ -110,10 +110,7 @@ class Dispatch:
             self._events.add("cancelling", state)
 
     def stop_lines(self, word: str, is_meant: bool) -> list[str]:
-        """The lines of that name or label that have not begun, by their labels; cancelled if ``is_meant``.
-
-        ``word`` may also be the id of a job that is being started.
-        """
+        """The labels of unstarted lines that a name, label or job's id means; cancelled if ``is_meant``."""
         starting = self._starting.key_of(word)
         if starting is not None and is_meant:
             self._starting.give_up(word)
@@ -327,10 +324,7 @@ class Dispatch:
             self._events.warning(trouble)
 
     def pause(self) -> None:
-        """Start nothing for a moment, and for longer each time until something can be started.
-
-        However many jobs failed at the same moment, it is one pause.
-        """
+        """Start nothing for a while, which grows with each failure. Jobs that fail at once make one pause."""
         if self._not_before is None or time.monotonic() >= self._not_before:
             self._not_before = self._later()
 

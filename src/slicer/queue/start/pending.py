@@ -152,10 +152,7 @@ class Pending:
     # -- after= ------------------------------------------------------------------------------------------
 
     def release(self, ended: Iterable[str] | None = None) -> None:
-        """Find the jobs whose predecessors have all ended well, and those that wait in vain.
-
-        ``ended``: the keys of the jobs that have ended since the last call; None: more may have changed.
-        """
+        """Find jobs that may start now, or wait in vain. ``ended``: what has ended since; None: not known."""
         if not self._held_back:
             return
         if ended is not None and not any(self._states[key].name in self._followed for key in ended):

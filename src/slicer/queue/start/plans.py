@@ -31,10 +31,7 @@ class Plans:
     def __init__(
         self, options: Options, environ: Mapping[str, str], ledger: Ledger, broker: str = ""
     ) -> None:
-        """``broker``: the socket of the one that decides; "": the ledger does.
-
-        Raises ConfigError, and UsageError where the queue itself runs inside a job that holds GPUs.
-        """
+        """``broker``: its socket, or "". Raises ConfigError; UsageError inside a job that holds GPUs."""
         self._options = options
         self._environ = dict(environ)
         self._directory = ledger.directory.path
@@ -106,10 +103,7 @@ class Plans:
         return f"{os.path.basename(self._path)}#{no}"
 
     def gpu_needs(self, kind: Kind) -> tuple[int, int | None]:
-        """How many GPUs jobs of the kind want, and how much memory of each, in MiB (None: all).
-
-        None are wanted where the kind fits no profile: :meth:`plan` says why.
-        """
+        """How many GPUs the kind wants (0: it fits no profile), and the MiB of each (None: all)."""
         try:
             profile = self._profile(kind, None)
         except (UsageError, ConfigError):

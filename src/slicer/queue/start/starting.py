@@ -70,11 +70,7 @@ class StartingJobs:
     # -- whether one more may be started -----------------------------------------------------------------
 
     def may_add(self, plan: Plan) -> bool:
-        """Whether the job's scope may be started now. A job that holds nothing may be a little early.
-
-        A time limit counts from the scope's start. So a job with one is never early, and goes behind those
-        that are.
-        """
+        """Whether its scope may be started now: never early with a time limit, which counts from then."""
         if len(self._jobs) >= _MOST_STARTING or self._lacks_descriptors():
             return False
         if not plan.wants_nothing:
@@ -115,10 +111,7 @@ class StartingJobs:
     # -- starting ----------------------------------------------------------------------------------------
 
     def add(self, granted: Granted, state: JobState) -> bool:
-        """Have the job's scope started; False if the log directory has no room for it.
-
-        Raises BackendError, StateError. If the scope is not started the lease is given back.
-        """
+        """Have its scope started; False: no room for its file. Raises BackendError, StateError."""
         job_id, lease = granted.job.id, granted.held.lease
         if not self._register.reserve(job_id):
             granted.held.release()
