@@ -9,8 +9,8 @@ from slicer.config import live
 from slicer.config.profiles import host
 from slicer.config.properties import NAMES, parse_property, row_of
 from slicer.errors import BackendError, UsageError
-from slicer.job.doings import acting_here, normal
 from slicer.job.find import check_scope, members
+from slicer.job.interventions import acting_here, normal
 from slicer.job.pause import tell
 from slicer.kernel.proc import read_text
 from slicer.ledger import control_log

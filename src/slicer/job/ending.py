@@ -13,7 +13,7 @@ from slicer.backend import changes_of
 from slicer.errors import SlicerError
 from slicer.job import words
 from slicer.job.job import tell
-from slicer.job.report import Doings, Report, exit_of, killed_reason
+from slicer.job.report import Interventions, Report, exit_of, killed_reason
 from slicer.job.scope import stop_timeout_s
 from slicer.kernel import cgroup, proc
 from slicer.kernel.signals import signal
@@ -49,7 +49,7 @@ def outcome_of(
         from slicer.job.sharing import summary
 
         shared = summary(job.sharing, job, held)
-    done = _doings(job, started, held, report, was_watched=was_watched)
+    done = _interventions(job, started, held, report, was_watched=was_watched)
     return Outcome(
         job=job.id, name=job.name, command=job.command, profile=job.profile.name, backend=lease.backend,
         manager=spec.manager, unit=lease.unit, slice=spec.slice, gpus=lease.gpus, vram_mib=lease.vram_mib,
@@ -81,16 +81,16 @@ def forget(job: Job, held: HeldLease) -> None:
         sharing.remove_file(job, held)
 
 
-def _doings(job: Job, started: Started, held: HeldLease, report: Report, *, was_watched: bool) -> Doings:
+def _interventions(job: Job, started: Started, held: HeldLease, report: Report, *, was_watched: bool) -> Interventions:
     if held.fd < 0:  # it ran inside another job, whose scope it is
-        return Doings(None, report.ended_by)
+        return Interventions(None, report.ended_by)
     changes = changes_of(held.lease.unit, job.spec.manager)
     if held.was_controlled or os.path.isdir(changes):
-        from slicer.job.doings import doings
+        from slicer.job.interventions import interventions
 
-        return doings(job, started, held, report, was_watched=was_watched)
+        return interventions(job, started, held, report, was_watched=was_watched)
     frozen_s = cgroup.frozen_s(cgroup.path_of(started.cgroup)) if started.cgroup else 0.0
-    return Doings(0.0 if frozen_s is None and was_watched else frozen_s, report.ended_by)
+    return Interventions(0.0 if frozen_s is None and was_watched else frozen_s, report.ended_by)
 
 
 def gpu_watch(job: Job, held: HeldLease, ledger: Ledger, warn: Callable[[str], None]) -> GpuWatch | None:

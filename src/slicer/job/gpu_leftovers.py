@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import time
 
-from slicer.errors import SlicerError
+from slicer.errors import NoGpu, SlicerError
 from slicer.gpu.attribution import attribute
 from slicer.job.gpu_watch import describe
 from slicer.kernel.signals import INTERRUPTS, timed_wait
@@ -77,8 +77,6 @@ def foreign_arrivals(
 
 def check(watch: GpuWatch, leftovers: int, idle_threshold_mib: int) -> None:
     """Wait for an ended job's GPU memory, report what stays. ``leftovers``: how many were ended."""
-    from slicer.errors import NoGpu
-
     if watch.has_failed:
         return
     last = watch.observer.snapshot
@@ -86,7 +84,14 @@ def check(watch: GpuWatch, leftovers: int, idle_threshold_mib: int) -> None:
         if leftovers and last is not None:
             _name_the_ended(watch, last, leftovers)
         snapshot, left = _settled(watch, idle_threshold_mib)
-        _report(watch, left)
+        for process in left.own:
+            where = f"{watch.name_of(process.gpu_uuid)} {SETTLE_S:g} s after its end"
+            watch.say(f"{describe(process)} of this job still holds memory of {where}")
+        for uuid, mib in left.unexplained.items():
+            what = f"{format_size(mib << 20)} of {watch.name_of(uuid)}"
+            watch.say(
+                f"{what} still in use {SETTLE_S:g} s after the job, by no process that the driver lists"
+            )
         _report_foreign_arrivals(watch, snapshot)
     except NoGpu:
         return  # no driver any more: there is nothing to look at
@@ -115,19 +120,6 @@ def _settled(watch: GpuWatch, idle_threshold_mib: int) -> tuple[GpuSnapshot, Rem
         if timed_wait(INTERRUPTS, pause_s) is not None:
             return snapshot, Remains((), {})
         pause_s = min(pause_s * 1.5, _LONGEST_PAUSE_S)
-
-
-def _report(watch: GpuWatch, left: Remains) -> None:
-    for process in left.own:
-        watch.say(
-            f"{describe(process)} of this job still holds memory of {watch.name_of(process.gpu_uuid)}"
-            f" {SETTLE_S:g} s after its end"
-        )
-    for uuid, mib in left.unexplained.items():
-        watch.say(
-            f"{format_size(mib << 20)} of {watch.name_of(uuid)} still in use {SETTLE_S:g} s after the job,"
-            " by no process that the driver lists"
-        )
 
 
 def _report_foreign_arrivals(watch: GpuWatch, snapshot: GpuSnapshot) -> None:

@@ -207,7 +207,7 @@ def _acquire(
     hooks = Hooks(waits, reaches_front, CancelToken(), listener.still_waiting)
     take = getattr(backend, "take_connection", None)  # the broker's backend uses it for the scope
     # The keeper shares what is loaded now, and systemd gets the CPUs later.
-    held = granting.obtain(plan.broker, wanted, ledger, hooks, "scope", take, runner.load_ending)
+    held = granting.obtain(plan.broker, wanted, ledger, hooks, "scope", take, runner.import_ending)
     waited_s = proc.now_s() - began_s
     if not nothing:
         listener.acquired(held.lease, waited_s)

@@ -125,7 +125,7 @@ class OuterHalf:
         os.close(self._down_read)
         try:
             os.write(self._down_write, STARTING)
-            self._cgroup = self._backend.start(self._job.spec, self._keeper, self.load_ending)
+            self._cgroup = self._backend.start(self._job.spec, self._keeper, self.import_ending)
             self._why_no_cap = self._backend.why_no_cap
             faults.point("outer-started-scope")
             self._backend.close()
@@ -152,7 +152,7 @@ class OuterHalf:
             self._job, self._backend, self._ledger, self._mask, self._pid, self._up_write, self._down_read
         ).run(descriptors)
 
-    def load_ending(self) -> None:
+    def import_ending(self) -> None:
         """Load what is needed later, while somebody else is busy: the broker, or systemd."""
         from slicer.job import ending, job_control
         from slicer.outcome import history, journal

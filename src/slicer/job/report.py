@@ -37,7 +37,7 @@ class Exit:
 
 
 @record
-class Doings:
+class Interventions:
     """What was done to a job while it ran, and what acts only since then."""
 
     paused_s: float | None

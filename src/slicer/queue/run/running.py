@@ -147,8 +147,10 @@ class RunningJobs:
             del self._running[job_id]
             job.close()
             return self._recovered(job.key, job_id)
-        if self._register.attempt(job_id) is not None:
-            self._clean_up(job)
+        if self._register.attempt(job_id) is not None:  # have its keeper's duties done, maybe later
+            self._clean_up_at.pop(job_id, None)
+            if not job.clean_up():
+                self._clean_up_at[job_id] = time.monotonic() + _CLEAN_UP_AGAIN_S
             return None
         del self._running[job_id]
         self._monitor.forget(job_id)
@@ -160,13 +162,6 @@ class RunningJobs:
         if time.monotonic() >= self._sweep_at:
             self._sweep_at = time.monotonic() + _SWEEP_S
             job.stop_empty_scopes()
-
-    def _clean_up(self, job: QueueOuterHalf) -> None:
-        """Have the duties of its killed keeper done; later, if no process can be forked now."""
-        if job.clean_up():
-            self._clean_up_at.pop(job.job_id, None)
-        else:
-            self._clean_up_at[job.job_id] = time.monotonic() + _CLEAN_UP_AGAIN_S
 
     def _take_keepers(self) -> None:
         """Let go of jobs whose keepers have ended, too; tell the others when their GPUs are free."""

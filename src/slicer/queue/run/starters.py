@@ -83,7 +83,7 @@ class Starters:
         resource.setrlimit(resource.RLIMIT_NOFILE, (limits[1], limits[1]))
 
     def begin(self, job: Job, gpus: tuple[str, ...], descriptors: tuple[int, ...]) -> None:
-        """Have a keeper forked and its scope started. ``descriptors``: see _be_keeper. Raises BackendError."""
+        """Have a keeper forked and its scope started. ``descriptors``: as _be_keeper takes them."""
         order = replace(job, env=_Environment(job.env(gpus)))
         min(self._starters, key=lambda starter: len(starter.asked)).ask(order, descriptors)
 
@@ -264,12 +264,10 @@ class _StarterProcess:
             job: Job = pickle.loads(os.pread(payload, os.fstat(payload).st_size, 0))
         finally:
             os.close(payload)
-        self._answer(job.id, *self._start(job, own))
-        return True
-
-    def _answer(self, job: str, answer: StartedKeeper | SlicerError, descriptors: list[int]) -> None:
+        answer, told = self._start(job, own)
         faults.point("starter-answering")
-        socket.send_fds(self._socket, [pickle.dumps((job, answer))], descriptors)
+        socket.send_fds(self._socket, [pickle.dumps((job.id, answer))], told)
+        return True
 
     def _start(self, job: Job, own: list[int]) -> tuple[StartedKeeper | SlicerError, list[int]]:
         try:
@@ -301,9 +299,9 @@ class _StarterProcess:
         self._backends.after_fork()
         self._ledger.after_fork()
         down_read, up_write, logs, attempts, *lease = own
+        backend = self._backends.of(job.broker)
         keeper.QueueKeeper(
-            job, self._backends.of(job.broker), self._ledger, self._mask, self._queue, up_write, down_read,
-            logs, attempts,
+            job, backend, self._ledger, self._mask, self._queue, up_write, down_read, logs, attempts
         ).run(tuple(lease))
 
 

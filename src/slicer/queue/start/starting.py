@@ -132,20 +132,16 @@ class StartingJobs:
             self._listener,
         )  # fmt: skip
         self._jobs[job_id] = job
-        self._tell_of_sharing(job)
+        problem = job.sharing.problem if job.sharing is not None else ""
+        if problem and problem not in self._told_of_sharing:
+            self._told_of_sharing.add(problem)
+            self._listener.warning(f"no turns are taken (share): {problem}")
         try:
             job.start(granted.held, granted.waited_s)
         except BaseException:
             self._give_up(job)
             raise
         return True
-
-    def _tell_of_sharing(self, job: QueueOuterHalf) -> None:
-        """Say once why jobs take no turns though they were to."""
-        problem = job.sharing.problem if job.sharing is not None else ""
-        if problem and problem not in self._told_of_sharing:
-            self._told_of_sharing.add(problem)
-            self._listener.warning(f"no turns are taken (share): {problem}")
 
     def _give_up(self, job: QueueOuterHalf) -> None:
         """Give the job's lease back. Its attempt has not begun, and does not count."""

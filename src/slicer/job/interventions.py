@@ -13,7 +13,7 @@ from slicer.config import live
 from slicer.config.profiles import host
 from slicer.config.properties import find, parse_property
 from slicer.errors import SlicerError, StateError
-from slicer.job.report import Doings
+from slicer.job.report import Interventions
 from slicer.kernel import cgroup
 from slicer.kernel.proc import now_s, read_text
 from slicer.ledger import control_log
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from slicer.model import Manager
 
 
-def doings(job: Job, started: Started, held: HeldLease, report: Report, *, was_watched: bool) -> Doings:
+def interventions(job: Job, started: Started, held: HeldLease, report: Report, *, was_watched: bool) -> Interventions:
     """See the module. Raises nothing: what cannot be read is left out."""
     try:
         acts = control_log.read(held.directory, job.id)
@@ -39,7 +39,7 @@ def doings(job: Job, started: Started, held: HeldLease, report: Report, *, was_w
     names = [name for name in final if name not in given]
     acting = acting_here(names, started.cgroup, job.spec.manager) if started.cgroup else frozenset(names)
     told = control_log.who_told_to_end(acts) if report.reason in ("stopped", "signal") else ""
-    return Doings(
+    return Interventions(
         paused_s=_paused_s(acts, started, was_watched=was_watched),
         ended_by=told or report.ended_by,
         changed=tuple(f"{name}={text}" for name, text in final.items() if by_slicer.get(name) == text),
