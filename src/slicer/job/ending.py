@@ -81,7 +81,9 @@ def forget(job: Job, held: HeldLease) -> None:
         sharing.remove_file(job, held)
 
 
-def _interventions(job: Job, started: Started, held: HeldLease, report: Report, *, was_watched: bool) -> Interventions:
+def _interventions(
+    job: Job, started: Started, held: HeldLease, report: Report, *, was_watched: bool
+) -> Interventions:
     if held.fd < 0:  # it ran inside another job, whose scope it is
         return Interventions(None, report.ended_by)
     changes = changes_of(held.lease.unit, job.spec.manager)

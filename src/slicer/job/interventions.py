@@ -26,7 +26,9 @@ if TYPE_CHECKING:
     from slicer.model import Manager
 
 
-def interventions(job: Job, started: Started, held: HeldLease, report: Report, *, was_watched: bool) -> Interventions:
+def interventions(
+    job: Job, started: Started, held: HeldLease, report: Report, *, was_watched: bool
+) -> Interventions:
     """See the module. Raises nothing: what cannot be read is left out."""
     try:
         acts = control_log.read(held.directory, job.id)

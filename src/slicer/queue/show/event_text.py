@@ -213,6 +213,9 @@ def line(event: Event, *, verbose: bool) -> str | None:
 _EARLIER = 10  # jobs named of those that failed in an earlier run
 
 
+# -- the summary --------------------------------------------------------------------------------------------
+
+
 def summary_lines(event: Event) -> list[str]:
     """The lines of a "summary": what became of the jobs, and what to do about it.
 
