@@ -75,7 +75,7 @@ def _settings(lease: Lease, control: UnitControl, by_slicer: dict[str, str]) -> 
 
 
 def _given(lease: Lease, control: UnitControl) -> dict[str, str]:
-    """What the scope was started with, from systemd's file of it. Raises BackendError."""
+    """The properties at the scope's start, from systemd's file of it. Raises BackendError."""
     path = control.property_of(lease.unit, "FragmentPath")
     if not isinstance(path, str) or not path:
         raise BackendError(f"{lease.unit} has ended")

@@ -64,7 +64,7 @@ _ENDING = frozenset({signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTER
 
 @record
 class Task:
-    """What to run, and how to end it."""
+    """A command to run, and how to end it."""
 
     program: str  # path to execute
     command: tuple[str, ...]

@@ -96,7 +96,7 @@ def _interventions(
 
 
 def gpu_watch(job: Job, held: HeldLease, ledger: Ledger, warn: Callable[[str], None]) -> GpuWatch | None:
-    """What looks at the job's GPUs. None: it holds none of its own."""
+    """The watch of the job's GPUs. None: it holds none of its own."""
     if not held.lease.gpus or held.fd < 0:
         return None
     from slicer.job.gpu_watch import GpuWatch

@@ -51,7 +51,7 @@ def fence_of(
 
 
 def described(plan: Plan, backend: Backend) -> str:
-    """What a job of this plan can open, or why it is not fenced off, for people. Raises nothing."""
+    """The devices that a job of this plan can open, or why it has no fence, for people. Raises nothing."""
     profile = plan.profile
     if plan.broker:
         return "as the administrator says: the policy, and the profile of that name in /etc/slicer"
@@ -99,7 +99,7 @@ def why_not_kept(plan: Plan, backend: Backend) -> str:
 
 
 def properties(plan: Plan, gpus: tuple[str, ...], observer: GpuObserver) -> tuple[Property, ...]:
-    """What systemd is told of the job's devices, once it has these GPUs. Raises BackendError."""
+    """The properties that fence the job off, once it has these GPUs. Raises BackendError."""
     profile = plan.profile
     allowed = set(plan.visible_gpus(gpus))
     if not allowed and profile.slice == "gpu":

@@ -1,4 +1,4 @@
-"""Which job a word on the command line means, and whether what its lease says is true."""
+"""Finds the job that a word on the command line means, and verifies its lease."""
 
 from __future__ import annotations
 

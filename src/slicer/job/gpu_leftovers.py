@@ -1,4 +1,4 @@
-"""What a job leaves on its GPUs (B5). It is given a moment to go, and reported if it stays.
+"""Memory that a job leaves on its GPUs (B5). It is given a moment to go, and reported if it stays.
 
 Nothing is ended here. The processes of the job's scope have been ended before; others are not the job's. The
 lease is held meanwhile, so that the next holder starts on memory that is really free. Ctrl-C ends the wait.
@@ -30,14 +30,14 @@ _LONGEST_PAUSE_S = 0.5
 
 @record
 class Remains:
-    """What is on the GPUs of a lease after its job."""
+    """The rest on the GPUs of a lease after its job."""
 
     own: tuple[ProcessOnGpu, ...]  # processes of the job
     unexplained: dict[str, int]  # MiB by GPU, in use by no process that is listed; only where that is odd
 
 
 def remains(snapshot: GpuSnapshot, lease: Lease, idle_threshold_mib: int) -> Remains:
-    """What is left on the job's GPUs: processes of its own, and memory that no process explains. Pure."""
+    """The job's processes on its GPUs, and memory there that no process explains. Pure."""
     listed = {process.gpu_uuid for process in snapshot.processes}
     return Remains(
         tuple(
@@ -108,7 +108,7 @@ def _name_the_ended(watch: GpuWatch, snapshot: GpuSnapshot, leftovers: int) -> N
 
 
 def _settled(watch: GpuWatch, idle_threshold_mib: int) -> tuple[GpuSnapshot, Remains]:
-    """What is there once the job's memory is free, or after SETTLE_S. The caller holds signals back."""
+    """Look until the job's memory is free, at most SETTLE_S. The caller holds signals back."""
     end, pause_s = time.monotonic() + SETTLE_S, _FIRST_PAUSE_S
     while timed_wait(INTERRUPTS, 0) is not None:
         pass  # meant for the job

@@ -1,4 +1,4 @@
-"""What jobs use on the GPUs of their leases, look by look.
+"""Measures jobs on the GPUs of their leases, look by look.
 
 A queue follows all of its jobs. The outer half follows one, once a second and after its end; if it is dead,
 the keeper looks at the end. Nobody looks while a job runs that has neither (``--exec``), that uses what an
@@ -125,7 +125,7 @@ WORTH_WRITING = 1.02  # times the peak in the lease's file
 
 
 class Use:
-    """What the job of one lease uses. The tuples are in the order of its GPUs; () before the first look."""
+    """The use by the job of one lease. The tuples are in the order of its GPUs; () before the first look."""
 
     def __init__(self, held: HeldLease, looks_due: list[float], audit: ShareAudit | None) -> None:
         self.held = held

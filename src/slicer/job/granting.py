@@ -1,4 +1,4 @@
-"""Who grants a job its lease: the broker of this machine, or the user's own ledger.
+"""Gets a job's lease from the broker of this machine or from the user's own ledger.
 
 ``broker`` is everywhere the broker's socket; "": there is none, and the ledger decides.
 """
@@ -56,7 +56,7 @@ def queue_up(
 
 
 def preview(broker: str, prepared: PreparedRequest, ledger: Ledger | None) -> tuple[str, ...] | Busy:
-    """What the request would get now. Raises as :func:`slicer.ledger.leasing.preview`, and BrokerError."""
+    """Preview the request. Raises as :func:`slicer.ledger.leasing.preview`, and BrokerError."""
     if not broker:
         return leasing.preview(prepared, ledger)
     from slicer.broker.client import asking

@@ -1,4 +1,4 @@
-"""What was done to a job while it ran: paused, changed, told to end. For its outcome.
+"""Interventions in a running job, for its outcome: it was paused, changed, told to end.
 
 It comes from the job's control log, where slicer's commands write, and from what systemd keeps of the unit.
 Read once, at the end, and only if there is something to read.

@@ -1,4 +1,4 @@
-"""What systemd is told of a job's scope, and what the command finds in its environment. Pure."""
+"""A job's scope as systemd is asked for it, and the command's environment. Pure."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def spec(profile: Profile, manager: Manager, job: str, name: str, command: tuple
 
 
 def _description(profile: Profile, name: str, command: tuple[str, ...]) -> str:
-    """Whose scope it is and what it asked for: ``train (2 GPUs, profile gpu)``.
+    """The job's name and request: ``train (2 GPUs, profile gpu)``.
 
     Any user may read it (``systemctl list-units``), and the journal keeps it. So it has no arguments of the
     command. The job's id is in the unit's name. Which GPUs it got is not known when the scope of a job that

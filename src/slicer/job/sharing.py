@@ -81,7 +81,7 @@ def remove_file(job: Job, held: HeldLease) -> None:
 
 @record
 class Finding:
-    """What a look found, told once a job. ``gpu``: the UUID; "" for a job that escaped the library."""
+    """A finding of a look, told once a job. ``gpu``: the UUID; "" for a job that escaped the library."""
 
     gpu: str
     used_mib: int = 0

@@ -1,4 +1,4 @@
-"""What people see of the queue: the board on the terminal, status.txt, and the summary at the end."""
+"""Shows the queue: the board on the terminal, status.txt, and the summary at the end."""
 
 from __future__ import annotations
 
@@ -150,7 +150,7 @@ class Display:
         return found
 
     def why_waiting(self) -> str:
-        """What the first job that could start waits for."""
+        """The reason why the first job that could start waits."""
         for kind, _ in self._dispatch.pending.heads():
             return rows.why(self._requests.why(kind), self._monitor.indices(), proc.now_s())
         return ""

@@ -23,7 +23,7 @@ DONE_SHOWN = 50  # ended jobs that a board has
 
 @record
 class Attributes:
-    """What stands in the brackets before a command. None or empty: nothing was said."""
+    """The attributes in the brackets before a command. None or empty: not given."""
 
     vram_mib: int | None = None  # on each GPU
     gpus: int | None = None
@@ -50,7 +50,7 @@ class Entry(NamedTuple):  # not a record: there may be 100,000
 
 
 class JobState:
-    """What the journal knows of one job. Unset fields have the class's defaults, which saves memory."""
+    """The journal's knowledge of one job. Unset fields have the class's defaults, which saves memory."""
 
     key: str
     no: int  # its number for people: jobs are counted in the order in which they were first seen

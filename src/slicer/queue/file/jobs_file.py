@@ -125,7 +125,7 @@ def content(fd: int, path: str, *, is_live: bool = False) -> str:
 
 
 def doubts(text: str, name: str = "jobs file") -> list[str]:
-    """What is right in the text, and most likely not what was meant. Raises JobsFileError."""
+    """Warnings about values that are valid and most likely a mistake. Raises JobsFileError."""
     if not _SMALL.search(text):
         return []
     found = []

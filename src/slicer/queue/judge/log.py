@@ -1,4 +1,4 @@
-"""What a job's log tells: whether a GPU ran out of memory (E9), and its last line, fit to be shown."""
+"""Reads a job's log: whether a GPU ran out of memory (E9), and its last line, fit to be shown."""
 
 from __future__ import annotations
 

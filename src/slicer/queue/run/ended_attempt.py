@@ -1,4 +1,4 @@
-"""What became of an attempt: what its keeper reports, or what was written down about it."""
+"""The end of an attempt, from its keeper's report or from its files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the queue's jobs use on their GPUs. One look serves all of them.
+"""Measures the queue's jobs on their GPUs. One look serves all of them.
 
 After a job, its GPUs are looked at until its memory is free (B5).
 """

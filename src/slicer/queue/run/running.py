@@ -96,7 +96,7 @@ class RunningJobs:
     # -- events ------------------------------------------------------------------------------------------
 
     def descriptors(self) -> list[int]:
-        """What becomes readable when something happened to any of the jobs."""
+        """Readable when something happened to any of the jobs."""
         found: list[int] = []
         for job in self._running.values():
             if job.job_id not in self._clean_up_at:  # or its end is known

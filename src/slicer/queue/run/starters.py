@@ -103,7 +103,7 @@ class Starters:
             starter.asked.discard(job)
 
     def descriptors(self) -> list[int]:
-        """What becomes readable when :meth:`poll` may know more."""
+        """Readable when :meth:`poll` may know more."""
         return [starter.fd for starter in self._starters if starter.asked]
 
     def close(self) -> None:

@@ -245,7 +245,7 @@ def summary_lines(event: Event) -> list[str]:
 
 
 def _failed(row: Row, data: Mapping[str, Any]) -> list[str]:
-    """Which job failed and how, and the last line of its log."""
+    """Name a failed job, how it ended, and the last line of its log."""
     log = data.get("logs", {}).get(row.no)
     path = f"{data['log_dir']}/{log}" if data.get("log_dir") else log
     last = data.get("last_lines", {}).get(row.no)

@@ -51,7 +51,7 @@ def counts(states: Iterable[JobState]) -> dict[Status, int]:
 
 
 def why(busy: Busy | None, indices: Mapping[str, int], now_s: float) -> str:
-    """What a job waits for, as in "a GPU, held by train and 1 other"."""
+    """The reason why a job waits, as in "a GPU, held by train and 1 other"."""
     if busy is None:
         return ""
     text = a_slot(busy.slot) if busy.slot else "a GPU"

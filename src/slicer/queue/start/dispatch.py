@@ -1,4 +1,4 @@
-"""Which jobs are started, which have to wait, and which can never be."""
+"""Decides for each job: start it, let it wait, or refuse it."""
 
 from __future__ import annotations
 

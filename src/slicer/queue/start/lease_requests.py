@@ -39,7 +39,7 @@ _PLAIN_LOCK_S = 1.0  # how soon to try again for the lock of scripts, which send
 
 
 class _Request:
-    """What the ledger is asked for one job."""
+    """A request for one job's lease."""
 
     waiting: Waiting | Asking  # once the job has a ticket
 
@@ -252,7 +252,7 @@ class LeaseRequests:
                 request.due_at = None
 
     def why(self, kind: Kind) -> Busy | None:
-        """What the jobs of a kind wait for, as far as was seen."""
+        """The reason why the jobs of a kind wait, as of the last look."""
         request = self._requests.get(kind)
         return None if request is None else request.waiting.why()
 

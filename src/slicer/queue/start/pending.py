@@ -1,4 +1,4 @@
-"""Which jobs are to be started next, by the file's entries and the jobs' states. Pure.
+"""Chooses the next jobs by the file's entries and the jobs' states. Pure.
 
 The order is by priority, then by the place in the file. Jobs of one kind need the same of the ledger, so only
 the first of them is asked for. A long file has a handful of kinds.
@@ -18,7 +18,7 @@ Place = tuple[int, int]  # -priority, position in the file
 
 
 class Kind(NamedTuple):
-    """What jobs have in common that need the same of the ledger."""
+    """Jobs of one kind ask the ledger for the same."""
 
     profile: str | None
     priority: int | None

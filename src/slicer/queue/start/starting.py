@@ -195,7 +195,7 @@ class StartingJobs:
     # -- waiting -----------------------------------------------------------------------------------------
 
     def descriptors(self) -> list[int]:
-        """What becomes readable when a scope stands, or a keeper was killed."""
+        """Readable when a scope stands, or a keeper was killed."""
         # The starters' answers are taken when commands may start, and that waits for the register. Watched
         # all the while, they would wake us again and again.
         found = self._starters.descriptors() if self._jobs and self._register.is_saved else []

@@ -116,7 +116,7 @@ class Register:
             return  # it is only a small file
 
     def attempt(self, job_id: str) -> attempt.Attempt | None:
-        """What the keeper wrote about the attempt; None: its command never began."""
+        """The attempt as its keeper recorded it; None: its command never began."""
         return attempt.read(self.log_dir.attempts.fd, job_id)
 
     def _has_room(self) -> bool:
