@@ -9,8 +9,8 @@ from slicer.config import live
 from slicer.config.profiles import host
 from slicer.config.properties import NAMES, parse_property, row_of
 from slicer.errors import BackendError, UsageError
-from slicer.job.doings import acting_here, normal
 from slicer.job.find import check_scope, members
+from slicer.job.interventions import acting_here, normal
 from slicer.job.pause import tell
 from slicer.kernel.proc import read_text
 from slicer.ledger import control_log
@@ -75,7 +75,7 @@ def _settings(lease: Lease, control: UnitControl, by_slicer: dict[str, str]) -> 
 
 
 def _given(lease: Lease, control: UnitControl) -> dict[str, str]:
-    """What the scope was started with, from systemd's file of it. Raises BackendError."""
+    """The properties at the scope's start, from systemd's file of it. Raises BackendError."""
     path = control.property_of(lease.unit, "FragmentPath")
     if not isinstance(path, str) or not path:
         raise BackendError(f"{lease.unit} has ended")
@@ -103,10 +103,7 @@ def _drop_ins(lease: Lease, control: UnitControl) -> tuple[set[str], set[str]]:
 
 
 def change(lease: Lease, ledger: Ledger, assignments: tuple[str, ...]) -> tuple[Setting, ...]:
-    """Change properties of a running job, all or none. Returns those that were named, as they are now.
-
-    ``NAME=`` puts back what the job was started with. Raises UsageError, BackendError, StateError.
-    """
+    """Change properties, all or none; ``NAME=`` resets. Raises UsageError, BackendError, StateError."""
     if not lease.cgroup:
         return _change_plain(lease, ledger, assignments)
     control = _control(lease)

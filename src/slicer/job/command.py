@@ -64,7 +64,7 @@ _ENDING = frozenset({signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTER
 
 @record
 class Task:
-    """What to run, and how to end it."""
+    """A command to run, and how to end it."""
 
     program: str  # path to execute
     command: tuple[str, ...]
@@ -82,11 +82,7 @@ class Task:
 
 
 class Command:
-    """The command of one task.
-
-    ``notify`` is called with what is worth telling before the end. ``others`` lists the job's processes, this
-    one left out.
-    """
+    """One task's command. ``notify`` hears reports before the end; ``others``: the job's other processes."""
 
     def __init__(
         self, task: Task, notify: Callable[[Report, Usage], None],
@@ -114,11 +110,7 @@ class Command:
         self._ended = self._began
 
     def run(self, began: float, early: Sequence[int] = ()) -> tuple[Report, Usage]:
-        """Start the command and stay until nobody is left.
-
-        ``began`` is when the scope began (monotonic seconds). ``early`` are signals for the command that came
-        before it.
-        """
+        """Stay until nobody is left. ``began``: the scope's start; ``early``: signals that came before."""
         self._scope_began = began
         self._began = time.monotonic()
         pending = list(_pending())
@@ -135,7 +127,10 @@ class Command:
         self._job_control.tell_outer(signal.SIGCHLD)  # it may wake the next in the queue now
         faults.point("keeper-spawned")
         while self._status is None:
-            self._take_signal(self._due_s())
+            due_s = self._due_s()
+            info = signal.sigwaitinfo(_ALL_SIGNALS) if due_s is None else timed_wait(_ALL_SIGNALS, due_s)
+            if info is not None:
+                self._handle(info)
             self._meet_deadlines()
         faults.point("keeper-reaped")
         # systemd may have signalled the command a moment before us. That says what stopped it.
@@ -191,12 +186,6 @@ class Command:
         )
 
     # -- signals that come ---------------------------------------------------------------------------------
-
-    def _take_signal(self, timeout_s: float | None) -> None:
-        if timeout_s is None:
-            self._handle(signal.sigwaitinfo(_ALL_SIGNALS))
-        elif (info := timed_wait(_ALL_SIGNALS, timeout_s)) is not None:
-            self._handle(info)
 
     def _handle(self, info: signal.struct_siginfo) -> None:
         if info.si_signo == signal.SIGCHLD:
@@ -393,18 +382,15 @@ class Command:
         asked: set[tuple[int, int]] = set()
         while left := living(self._others):
             if not self._task.linger or self._reason is not None:
-                self._ask_to_end([pid for pid, started in left if (pid, started) not in asked])
+                for pid, started in left:
+                    if (pid, started) not in asked:
+                        self._send(pid, signal.SIGTERM)
+                if self._kill_at is None and not self._cannot_kill:
+                    self._kill_at = time.monotonic() + self._task.stop_timeout_s
                 asked.update(left)
             self._wait_for_any([pid for pid, _ in left])
             self._meet_deadlines()
         return len(asked)
-
-    def _ask_to_end(self, pids: list[int]) -> None:
-        """Ask processes to end. When they have had their time, they are killed."""
-        for pid in pids:
-            self._send(pid, signal.SIGTERM)
-        if self._kill_at is None and not self._cannot_kill:
-            self._kill_at = time.monotonic() + self._task.stop_timeout_s
 
     def _wait_for_any(self, pids: list[int]) -> None:
         """Wait until one of the processes ends, a signal comes, or something is due."""
@@ -433,7 +419,6 @@ class Command:
 
 
 def _pending() -> Iterator[signal.struct_siginfo]:
-    """The signals that have come already."""
     while (info := signal.sigtimedwait(_ALL_SIGNALS, 0)) is not None:
         yield info
 

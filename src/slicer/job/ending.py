@@ -6,28 +6,32 @@ Called by the outer half, or by the keeper when the outer half is dead.
 from __future__ import annotations
 
 import os
+import time
 
 from slicer import faults
 from slicer.backend import changes_of
 from slicer.errors import SlicerError
 from slicer.job import words
 from slicer.job.job import tell
-from slicer.job.report import Doings, exit_of
+from slicer.job.report import Interventions, Report, exit_of, killed_reason
+from slicer.job.scope import stop_timeout_s
 from slicer.kernel import cgroup, proc
-from slicer.model import CPU, Lease, Outcome
+from slicer.kernel.signals import signal
+from slicer.model import CPU, Lease, Outcome, Usage
 from slicer.outcome import history
+from slicer.record import replace
 from slicer.state import statefile
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from slicer.backend import Backend
     from slicer.job.gpu_watch import GpuWatch
     from slicer.job.job import Job, Started
-    from slicer.job.report import Report
     from slicer.ledger.held_lease import HeldLease
     from slicer.ledger.ledger import Ledger
-    from slicer.model import Sharing, Usage
+    from slicer.model import EndedBy, Sharing
 
 
 def outcome_of(
@@ -40,8 +44,12 @@ def outcome_of(
     of the scope has seen each pause.
     """
     lease, spec = held.lease, job.spec
-    ended = exit_of(report)
-    done = _doings(job, started, held, report, was_watched=was_watched)
+    ended, shared = exit_of(report), None
+    if job.sharing is not None:
+        from slicer.job.sharing import summary
+
+        shared = summary(job.sharing, job, held)
+    done = _interventions(job, started, held, report, was_watched=was_watched)
     return Outcome(
         job=job.id, name=job.name, command=job.command, profile=job.profile.name, backend=lease.backend,
         manager=spec.manager, unit=lease.unit, slice=spec.slice, gpus=lease.gpus, vram_mib=lease.vram_mib,
@@ -51,20 +59,11 @@ def outcome_of(
         waited_s=started.waited_s, wall_s=report.wall_s, usage=usage, leftovers=report.leftovers,
         enforced=(*enforced[0], *done.enforced), not_enforced=(*enforced[1], *done.not_enforced),
         paused_s=done.paused_s, ended_by=done.ended_by, changed=done.changed,
-        changed_outside=done.changed_outside, sharing=_sharing(job, held),
+        changed_outside=done.changed_outside, sharing=shared,
     )  # fmt: skip
 
 
-def _sharing(job: Job, held: HeldLease) -> Sharing | None:
-    if job.sharing is None:
-        return None
-    from slicer.job import sharing
-
-    return sharing.summary(job, held)
-
-
 def _sharing_fields(sharing: Sharing | None) -> dict[str, str | float]:
-    """What the journal is told of it at the end."""
     if sharing is None:
         return {}
     return {
@@ -82,20 +81,22 @@ def forget(job: Job, held: HeldLease) -> None:
         sharing.remove_file(job, held)
 
 
-def _doings(job: Job, started: Started, held: HeldLease, report: Report, *, was_watched: bool) -> Doings:
+def _interventions(
+    job: Job, started: Started, held: HeldLease, report: Report, *, was_watched: bool
+) -> Interventions:
     if held.fd < 0:  # it ran inside another job, whose scope it is
-        return Doings(None, report.ended_by)
+        return Interventions(None, report.ended_by)
     changes = changes_of(held.lease.unit, job.spec.manager)
     if held.was_controlled or os.path.isdir(changes):
-        from slicer.job.doings import doings
+        from slicer.job.interventions import interventions
 
-        return doings(job, started, held, report, was_watched=was_watched)
+        return interventions(job, started, held, report, was_watched=was_watched)
     frozen_s = cgroup.frozen_s(cgroup.path_of(started.cgroup)) if started.cgroup else 0.0
-    return Doings(0.0 if frozen_s is None and was_watched else frozen_s, report.ended_by)
+    return Interventions(0.0 if frozen_s is None and was_watched else frozen_s, report.ended_by)
 
 
 def gpu_watch(job: Job, held: HeldLease, ledger: Ledger, warn: Callable[[str], None]) -> GpuWatch | None:
-    """What looks at the job's GPUs. None: it holds none of its own."""
+    """The watch of the job's GPUs. None: it holds none of its own."""
     if not held.lease.gpus or held.fd < 0:
         return None
     from slicer.job.gpu_watch import GpuWatch
@@ -142,9 +143,7 @@ def finish(
         _try(job, held, warn, hear)
 
 
-def _try(
-    job: Job, held: HeldLease, warn: Callable[[str], None], act: Callable[[], str | None]
-) -> None:
+def _try(job: Job, held: HeldLease, warn: Callable[[str], None], act: Callable[[], str | None]) -> None:
     """Do one step, and tell what it returns or raises. The exit code stays the command's."""
     try:
         warning = act()
@@ -173,10 +172,7 @@ def _check_gpus(job: Job, outcome: Outcome, watch: GpuWatch) -> None:
 
 
 def peaks_written(held: HeldLease) -> tuple[int, ...]:
-    """The peaks of GPU memory in the lease's file, for a keeper that does not know what the outer half noted.
-
-    Nothing else is taken from the file.
-    """
+    """The peaks in the lease's file, for a keeper that does not know what the outer half noted."""
     if held.fd < 0 or not held.lease.gpus:
         return held.lease.vram_peak_mib
     try:
@@ -200,3 +196,41 @@ def _to_file(job: Job, outcome: Outcome) -> str | None:
 
         write(outcome, job.outcome_path)
     return None
+
+
+def kills_in_slice(cgroup_name: str) -> int | None:
+    """How often the kernel killed for memory in the scope's slice; None: nobody knows."""
+    return cgroup.oom_kills(os.path.dirname(cgroup.path_of(cgroup_name)))
+
+
+def report_without(
+    job: Job, backend: Backend, held: HeldLease, started: Started, last: tuple[Report, Usage] | None,
+    kills_before: int | None, warn: Callable[[str], None],
+) -> tuple[Report, Usage]:  # fmt: skip
+    """End what is left of a job whose keeper was killed, and report what is known of it.
+
+    ``last``: its last report; ``kills_before``: :func:`kills_in_slice` at the start, None: not asked.
+    """
+    if last is not None:
+        usage = last[1]
+    else:
+        usage = cgroup.usage(cgroup.path_of(started.cgroup)) if started.cgroup else Usage()
+    if usage.oom_kills is None and kills_before is not None:
+        kills = (kills_in_slice(started.cgroup) or 0) - kills_before
+        usage = replace(usage, oom_kills=kills) if kills > 0 else usage
+    left = len(backend.living(job.id, started.cgroup))
+    # systemd may not have seen that the scope became empty, and nothing else would end it then.
+    is_unseen = not left and backend.name == "systemd" and not job.broker
+    if is_unseen or (left and not job.profile.linger):
+        try:
+            backend.end(job.id, job.spec.unit, stop_timeout_s(job.profile))
+        except SlicerError as error:
+            warn(str(error))
+    # A process with a clean environment is not seen among the living, but holds the lease.
+    held.is_outlived = bool(backend.living(job.id, started.cgroup)) or held.is_shared()
+    wall_s = time.monotonic() - started.began
+    if last is not None:
+        return Report(1, last[0].reason, signal.SIGKILL, 0, wall_s, left, last[0].ended_by), usage
+    reason = killed_reason(usage.oom_kills, wall_s, job.profile.timeout_s)
+    ended_by: EndedBy = "outside" if reason == "signal" else ""
+    return Report(1, reason, signal.SIGKILL, 0, wall_s, left, ended_by), usage

@@ -31,7 +31,7 @@ class Execution:
         self._backend.close()
         return {"cgroup": self._cgroup}
 
-    def load_ending(self) -> None:
+    def import_ending(self) -> None:
         """Nothing: the command takes our place."""
 
     def rest(self) -> None:

@@ -28,7 +28,7 @@ def with_fence(
     Raises RefusedError where it has to have one and cannot; with ``at_start`` only what makes it raises.
     """
     if at_start:
-        return replace(job, fence=lambda gpus: properties_of(plan, backend, observer, gpus))
+        return replace(job, fence=lambda gpus: (fence_of(plan, backend, observer) or (lambda _: ()))(gpus))
     made = replace(job, fence=fence_of(plan, backend, observer))
     # With --exec we ourselves are what is fenced, and have to look at GPUs until the job has its lease.
     return made if plan.need_gpus or plan.invocation.exec else fenced(made, ())
@@ -37,10 +37,7 @@ def with_fence(
 def fence_of(
     plan: Plan, backend: Backend, observer: GpuObserver
 ) -> Callable[[tuple[str, ...]], tuple[Property, ...]] | None:
-    """What makes the job's fence once it has its GPUs (UUIDs); None: it gets none.
-
-    Raises RefusedError where it has to have one and cannot.
-    """
+    """Makes the fence from the GPUs' UUIDs; None: there is none. Raises RefusedError if it must have one."""
     profile = plan.profile
     must = profile.fence == "on"
     if must:
@@ -54,7 +51,7 @@ def fence_of(
 
 
 def described(plan: Plan, backend: Backend) -> str:
-    """What a job of this plan can open, or why it is not fenced off, for people. Raises nothing."""
+    """The devices that a job of this plan can open, or why it has no fence, for people. Raises nothing."""
     profile = plan.profile
     if plan.broker:
         return "as the administrator says: the policy, and the profile of that name in /etc/slicer"
@@ -69,14 +66,6 @@ def described(plan: Plan, backend: Backend) -> str:
         return f"none: {why_not_kept(plan, backend)}"
     opens = "its own GPUs and no others" if plan.visible_gpus(()) or plan.need_gpus else "no GPU"
     return f"it can open {', '.join((opens, *profile.devices))}"
-
-
-def properties_of(
-    plan: Plan, backend: Backend, observer: GpuObserver, gpus: tuple[str, ...]
-) -> tuple[Property, ...]:
-    """The fence of a job that has these GPUs; () for none. Raises BackendError, RefusedError among them."""
-    made = fence_of(plan, backend, observer)
-    return made(gpus) if made is not None else ()
 
 
 def is_wanted(plan: Plan) -> bool:
@@ -110,7 +99,7 @@ def why_not_kept(plan: Plan, backend: Backend) -> str:
 
 
 def properties(plan: Plan, gpus: tuple[str, ...], observer: GpuObserver) -> tuple[Property, ...]:
-    """What systemd is told of the job's devices, once it has these GPUs. Raises BackendError."""
+    """The properties that fence the job off, once it has these GPUs. Raises BackendError."""
     profile = plan.profile
     allowed = set(plan.visible_gpus(gpus))
     if not allowed and profile.slice == "gpu":
@@ -127,10 +116,7 @@ def properties(plan: Plan, gpus: tuple[str, ...], observer: GpuObserver) -> tupl
 
 
 def _minors(uuids: set[str], observer: GpuObserver) -> tuple[int, ...] | None:
-    """The minor numbers of their nodes; None where one is not known: it has no node of its own (WSL).
-
-    Raises BackendError.
-    """
+    """The minor numbers of their nodes; None: one has no node of its own (WSL). Raises BackendError."""
     if not uuids <= {gpu.uuid for gpu in observer.gpus}:
         try:
             observer.open()  # the job around it has them
@@ -149,10 +135,7 @@ def fenced(job: Job, gpus: tuple[str, ...]) -> Job:
 
 
 class LateFence:
-    """Sets the fence of a scope that stands before the job has its lease.
-
-    Made once the keeper is forked, so that it has no part in the connection.
-    """
+    """Sets the fence of a scope that stands before the lease. Made after the fork of the keeper."""
 
     def __init__(self, backend: Backend) -> None:
         """Connect, while there is time. Raises BackendError."""

@@ -1,4 +1,4 @@
-"""Which job a word on the command line means, and whether what its lease says is true."""
+"""Finds the job that a word on the command line means, and verifies its lease."""
 
 from __future__ import annotations
 
@@ -38,10 +38,7 @@ class NotRunning(UsageError):
 
 
 def find(word: str, seen: Snapshot) -> Lease | Ticket:
-    """The job that ``word`` means: its id, its unit, its name, or the beginning of its id.
-
-    Raises UnknownJob, or AmbiguousJob naming the candidates.
-    """
+    """The job of that id, unit, name or beginning of an id. Raises UnknownJob, AmbiguousJob."""
     entries: tuple[Lease | Ticket, ...] = (*seen.leases, *seen.tickets)
     id_of_unit = job_of_unit(word)
     for entry in entries:
@@ -98,10 +95,7 @@ def check_scope(lease: Lease, unit_cgroup: str | None) -> None:
 
 
 def _may_act_on(lease: Lease, uid: int) -> bool:
-    """Whether a job of that owner and manager is the user's to act on.
-
-    With the broker everybody's jobs are in the system manager. Of others' jobs root learns from the broker.
-    """
+    """Whether it is the user's job: the broker's are in the system manager, and root has others' too."""
     if lease.uid != uid:
         return uid == 0 and lease.manager == "system"
     return lease.manager in (manager_of(uid), "system")
@@ -117,15 +111,11 @@ def keeper_lives(lease: Lease, ledger: Ledger) -> bool:
 
 
 def directory_of(lease: Lease) -> str:
-    """The directory of the job's cgroup."""
     return cgroup.path_of(lease.cgroup)
 
 
 def members(lease: Lease, ledger: Ledger) -> list[int]:
-    """The processes of a job without a scope; slicer's own are left out.
-
-    They are the keeper's descendants; after the keeper's death those with the job's id in their environment.
-    """
+    """The processes of a job without a scope but slicer's own: by descent, or by their environment."""
     if keeper_lives(lease, ledger):
         return [pid for pid in proc.descendants(lease.keeper) if pid != os.getpid()]
     if lease.keeper:

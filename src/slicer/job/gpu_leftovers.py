@@ -1,4 +1,4 @@
-"""What a job leaves on its GPUs (B5). It is given a moment to go, and reported if it stays.
+"""Memory that a job leaves on its GPUs (B5). It is given a moment to go, and reported if it stays.
 
 Nothing is ended here. The processes of the job's scope have been ended before; others are not the job's. The
 lease is held meanwhile, so that the next holder starts on memory that is really free. Ctrl-C ends the wait.
@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import time
 
-from slicer.errors import SlicerError
+from slicer.errors import NoGpu, SlicerError
 from slicer.gpu.attribution import attribute
 from slicer.job.gpu_watch import describe
 from slicer.kernel.signals import INTERRUPTS, timed_wait
@@ -30,14 +30,14 @@ _LONGEST_PAUSE_S = 0.5
 
 @record
 class Remains:
-    """What is on the GPUs of a lease after its job."""
+    """The rest on the GPUs of a lease after its job."""
 
     own: tuple[ProcessOnGpu, ...]  # processes of the job
     unexplained: dict[str, int]  # MiB by GPU, in use by no process that is listed; only where that is odd
 
 
 def remains(snapshot: GpuSnapshot, lease: Lease, idle_threshold_mib: int) -> Remains:
-    """What is left on the job's GPUs: processes of its own, and memory that no process explains. Pure."""
+    """The job's processes on its GPUs, and memory there that no process explains. Pure."""
     listed = {process.gpu_uuid for process in snapshot.processes}
     return Remains(
         tuple(
@@ -76,12 +76,7 @@ def foreign_arrivals(
 
 
 def check(watch: GpuWatch, leftovers: int, idle_threshold_mib: int) -> None:
-    """Look at the GPUs of an ended job, wait for their memory, and report what stays. Raises nothing.
-
-    ``leftovers``: how many of its processes outlived the command and were ended.
-    """
-    from slicer.errors import NoGpu
-
+    """Wait for an ended job's GPU memory, report what stays. ``leftovers``: how many were ended."""
     if watch.has_failed:
         return
     last = watch.observer.snapshot
@@ -89,7 +84,14 @@ def check(watch: GpuWatch, leftovers: int, idle_threshold_mib: int) -> None:
         if leftovers and last is not None:
             _name_the_ended(watch, last, leftovers)
         snapshot, left = _settled(watch, idle_threshold_mib)
-        _report(watch, left)
+        for process in left.own:
+            where = f"{watch.name_of(process.gpu_uuid)} {SETTLE_S:g} s after its end"
+            watch.say(f"{describe(process)} of this job still holds memory of {where}")
+        for uuid, mib in left.unexplained.items():
+            what = f"{format_size(mib << 20)} of {watch.name_of(uuid)}"
+            watch.say(
+                f"{what} still in use {SETTLE_S:g} s after the job, by no process that the driver lists"
+            )
         _report_foreign_arrivals(watch, snapshot)
     except NoGpu:
         return  # no driver any more: there is nothing to look at
@@ -106,7 +108,7 @@ def _name_the_ended(watch: GpuWatch, snapshot: GpuSnapshot, leftovers: int) -> N
 
 
 def _settled(watch: GpuWatch, idle_threshold_mib: int) -> tuple[GpuSnapshot, Remains]:
-    """What is there once the job's memory is free, or after SETTLE_S. The caller holds signals back."""
+    """Look until the job's memory is free, at most SETTLE_S. The caller holds signals back."""
     end, pause_s = time.monotonic() + SETTLE_S, _FIRST_PAUSE_S
     while timed_wait(INTERRUPTS, 0) is not None:
         pass  # meant for the job
@@ -118,19 +120,6 @@ def _settled(watch: GpuWatch, idle_threshold_mib: int) -> tuple[GpuSnapshot, Rem
         if timed_wait(INTERRUPTS, pause_s) is not None:
             return snapshot, Remains((), {})
         pause_s = min(pause_s * 1.5, _LONGEST_PAUSE_S)
-
-
-def _report(watch: GpuWatch, left: Remains) -> None:
-    for process in left.own:
-        watch.say(
-            f"{describe(process)} of this job still holds memory of {watch.name_of(process.gpu_uuid)}"
-            f" {SETTLE_S:g} s after its end"
-        )
-    for uuid, mib in left.unexplained.items():
-        watch.say(
-            f"{format_size(mib << 20)} of {watch.name_of(uuid)} still in use {SETTLE_S:g} s after the job,"
-            " by no process that the driver lists"
-        )
 
 
 def _report_foreign_arrivals(watch: GpuWatch, snapshot: GpuSnapshot) -> None:

@@ -1,27 +1,37 @@
-"""What one job uses on the GPUs of its lease. It is looked at once a second, and after its end.
+"""Measures jobs on the GPUs of their leases, look by look.
 
-The outer half does this. If it is dead, the keeper looks at the end. Nobody looks while a job runs that has
-neither (``--exec``), that uses what an outer job holds, or whose outer half was killed.
+A queue follows all of its jobs. The outer half follows one, once a second and after its end; if it is dead,
+the keeper looks at the end. Nobody looks while a job runs that has neither (``--exec``), that uses what an
+outer job holds, or whose outer half was killed.
+
+Peaks go into the outcome. They go into the leases too, because others who decide about the GPU must know of a
+job that outgrew its declaration (E3). The driver keeps no peaks. So nobody sees what a job uses between two
+looks, or in its first instants.
 """
 
 from __future__ import annotations
 
+import time
+
 from slicer.errors import NoGpu, SlicerError
+from slicer.gpu.attribution import attribute, process_counts
 from slicer.gpu.observer import GpuObserver
-from slicer.job.gpu_monitor import Escaped, Monitor
 from slicer.job.job import tell
+from slicer.kernel.sleep import seconds_until
 from slicer.quantity import format_size
+from slicer.record import record, replace
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable, Mapping
 
     from slicer.gpu import AttributedGpus
-    from slicer.gpu.snapshot import ProcessOnGpu
-    from slicer.job.gpu_monitor import Exceeded
+    from slicer.gpu.snapshot import GpuSnapshot, ProcessKey, ProcessOnGpu
     from slicer.job.job import Job
+    from slicer.job.sharing import ShareAudit
     from slicer.ledger.held_lease import HeldLease
     from slicer.ledger.ledger import Ledger
+    from slicer.model import Lease
 
 SAMPLE_S = 1.0
 WORTH_REPEATING = 1.10  # times the use that was warned of
@@ -47,7 +57,7 @@ class GpuWatch:
         self.end_job: Callable[[], None] | None = None  # how a job that got past its cap is ended
 
     def left_s(self) -> float | None:
-        """How long until the next look; None when there will be none."""
+        """The seconds until the next look; None: there will be none."""
         return None if self.has_failed else self.monitor.left_s()
 
     def sample(self) -> None:
@@ -66,7 +76,6 @@ class GpuWatch:
             self.say(f"what the job uses on its GPUs can no longer be seen: {error}")
 
     def say(self, text: str) -> None:
-        """To the user and the journal."""
         self._warn(text)
         tell(self.job, "error", lease=self.held.lease, message=text)
 
@@ -96,7 +105,6 @@ ESCAPED = (
 
 
 def exceeds(gpu: str, found: Exceeded) -> str:
-    """What is said of a job that uses more than it declared, or got past its cap."""
     used, declared = format_size(found.used_mib << 20), format_size(found.declared_mib << 20)
     if not found.is_cap:
         return f"uses {used} of {gpu}, declared {declared}"
@@ -110,3 +118,202 @@ def describe(process: ProcessOnGpu) -> str:
     if not process.pid:
         return f"processes of others ({size})"
     return f"pid {process.pid} ({process.name or 'unknown'}, {size})"
+
+
+FIRST_LOOKS_S = (0.25, 1.0)  # after a job's start: loading the driver's library is not to slow that down
+WORTH_WRITING = 1.02  # times the peak in the lease's file
+
+
+class Use:
+    """The use by the job of one lease. The tuples are in the order of its GPUs; () before the first look."""
+
+    def __init__(self, held: HeldLease, looks_due: list[float], audit: ShareAudit | None) -> None:
+        self.held = held
+        self.looks_due = looks_due
+        self.audit = audit  # of a job that shares its GPUs
+        self.has_cap = audit is not None and audit.has_cap
+        self.now_mib: tuple[int, ...] = ()
+        self.written_mib = held.lease.vram_peak_mib  # the peak in the lease's file; of an adopted job, not ()
+        self.utilisation: float | None = None  # percent, averaged over the looks that told it
+        self.looks = 0
+        self.busy_looks = 0
+        self.reported_mib: dict[str, int] = {}  # by GPU, what was last reported as beyond the declaration
+        self.ended_at: float | None = None
+        self.is_over = False  # then it is looked at no more
+
+    @property
+    def peak_mib(self) -> tuple[int, ...]:
+        return self.held.lease.vram_peak_mib
+
+    def end_audit(self) -> None:
+        """Safe to repeat."""
+        if self.audit is not None:
+            self.audit.close()
+            self.audit = None
+
+
+@record
+class Exceeded:
+    """A job uses more of a GPU than it declared, or than its cap."""
+
+    job: str  # its id
+    gpu: str
+    used_mib: int
+    declared_mib: int
+    is_cap: bool = False  # it got past its cap, and
+    ends: bool = False  # is to be ended for it
+
+
+@record
+class Escaped:
+    """A job that is to share its GPUs uses them without the library. ``job``: its id."""
+
+    job: str
+
+
+class Monitor:
+    """Looks every ``poll_s`` seconds. ``problem``: why the last look failed.
+
+    A job is reported when it exceeds its declaration by more than the fraction ``tolerance``; once for a GPU,
+    and ``again`` when it uses so many times as much.
+    """
+
+    def __init__(
+        self, observer: GpuObserver, ledger: Ledger, poll_s: float, *, tolerance: float = 0.0,
+        again: float | None = None, measures_utilisation: bool = False,
+    ) -> None:  # fmt: skip
+        self._observer = observer
+        self._ledger = ledger
+        self._poll_s = poll_s
+        self._tolerance = tolerance
+        self._again = again
+        self._measures_utilisation = measures_utilisation
+        self._uses: dict[str, Use] = {}
+        self._next = 0.0
+        self._leases: tuple[Lease, ...] = ()
+        self._keys: frozenset[ProcessKey] = frozenset()
+        self._utilisation: dict[str, int | None] = {}
+        self.look_count = 0
+        self.problem: SlicerError | None = None
+
+    def follow(self, held: HeldLease, *, shares: bool = False) -> None:
+        """Look at the GPUs of this lease, if it has some. ``shares``: it may have a file that says how."""
+        if not held.lease.gpus:
+            return
+        audit = None
+        if shares:
+            from slicer.job.sharing import ShareAudit
+
+            audit = ShareAudit(held.directory, held.lease.job)
+        now = time.monotonic()
+        if not self._uses:
+            self._next = now + self._poll_s
+        self._uses[held.lease.job] = Use(held, [now + s for s in FIRST_LOOKS_S], audit)
+
+    def left_s(self) -> float | None:
+        """How many seconds until the next :meth:`look`; None: there is nothing to look at."""
+        if not self._uses:
+            return None
+        return seconds_until(self._next, *(at for use in self._uses.values() for at in use.looks_due[:1]))
+
+    def look(self) -> list[Exceeded | Escaped]:
+        """Look at the GPUs once. Returns which jobs have outgrown their declarations since the last look."""
+        now = time.monotonic()
+        self._next = now + self._poll_s
+        self.look_count += 1
+        for use in self._uses.values():
+            use.looks_due = [at for at in use.looks_due if at > now]
+        found: list[Exceeded | Escaped] = []
+        self.problem = None
+        try:
+            self._look(found)
+        except SlicerError as error:
+            self.problem = error
+        return found
+
+    def _look(self, found: list[Exceeded | Escaped]) -> None:
+        """Look, and add to ``found``. Raises SlicerError."""
+        uses = [use for use in self._uses.values() if use.ended_at is None and not use.is_over]
+        audits = [use.audit for use in uses if use.audit is not None]
+        for audit in audits:
+            audit.before()
+        snapshot = self.observe()
+        if self._measures_utilisation:
+            self._utilisation = self._observer.utilisation()
+        used_by = {device.uuid: device.used_by for device in self._observer.devices(self._leases) or ()}
+        owned = attribute(snapshot, self._leases)
+        counts = process_counts(snapshot, self._leases) if audits else {}
+        for use in uses:
+            self._note_utilisation(use)
+            if not _is_untold(use.held.lease, owned):
+                self._note(use, used_by)
+                found += self._exceeded(use)
+                found += _shared_badly(use, counts)
+
+    def observe(self) -> GpuSnapshot:
+        """What is on the GPUs now; leases are read for new processes. Raises GpuError, StateError."""
+        snapshot = self._observer.observe()
+        keys = frozenset(process.key for process in snapshot.processes)
+        if not keys <= self._keys:
+            self._leases = self.leases()
+        self._keys = keys
+        return snapshot
+
+    def leases(self) -> tuple[Lease, ...]:
+        with self._ledger.locked():
+            return self._ledger.leases()
+
+    def _note_utilisation(self, use: Use) -> None:
+        use.looks += 1
+        gpus = use.held.lease.gpus
+        busy = [percent for uuid in gpus if (percent := self._utilisation.get(uuid)) is not None]
+        if busy:
+            average = sum(busy) / len(busy)
+            use.utilisation = ((use.utilisation or 0.0) * use.busy_looks + average) / (use.busy_looks + 1)
+            use.busy_looks += 1
+
+    def _note(self, use: Use, used_by: Mapping[str, Mapping[str, int]]) -> None:
+        """Note the peak, in the lease's file where it is worth it. Raises StateError."""
+        lease = use.held.lease
+        use.now_mib = tuple(used_by.get(uuid, {}).get(lease.job, 0) for uuid in lease.gpus)
+        peaks = tuple(map(max, use.now_mib, use.peak_mib)) if use.peak_mib else use.now_mib
+        written = use.written_mib
+        if written and all(mib <= then * WORTH_WRITING for mib, then in zip(peaks, written, strict=True)):
+            use.held.lease = replace(lease, vram_peak_mib=peaks)  # the outcome is to be exact
+        else:
+            use.held.update(vram_peak_mib=peaks)
+            use.written_mib = peaks
+
+    def _exceeded(self, use: Use) -> Iterable[Exceeded]:
+        lease = use.held.lease
+        if lease.vram_mib is None or use.has_cap:  # what goes beyond a cap is the audit's
+            return
+        for uuid, mib in zip(lease.gpus, use.now_mib, strict=True):
+            before = use.reported_mib.get(uuid)
+            is_news = before is None or (self._again is not None and mib > before * self._again)
+            if is_news and mib > lease.vram_mib * (1 + self._tolerance):
+                use.reported_mib[uuid] = mib
+                yield Exceeded(lease.job, uuid, mib, lease.vram_mib)
+
+
+def _is_untold(lease: Lease, owned: list[tuple[ProcessOnGpu, Lease | None]]) -> bool:
+    """Whether the driver does not say how much of what several use is the job's."""
+    for uuid in lease.gpus:
+        silent = [owner for each, owner in owned if each.gpu_uuid == uuid and each.used_mib is None]
+        own = [owner is not None and owner.job == lease.job for owner in silent]
+        if any(own) and not all(own):
+            return True
+    return False
+
+
+def _shared_badly(use: Use, counts: Mapping[tuple[str, str], int]) -> Iterable[Exceeded | Escaped]:
+    if use.audit is None:
+        return
+    lease = use.held.lease
+    used = dict(zip(lease.gpus, use.now_mib, strict=True))
+    processes = {uuid: counts.get((lease.job, uuid), 0) for uuid in lease.gpus}
+    for found in use.audit.after(used, processes):
+        if found.is_escape:
+            yield Escaped(lease.job)
+        else:
+            yield Exceeded(lease.job, found.gpu, found.used_mib, found.cap_mib, is_cap=True, ends=found.ends)

@@ -1,4 +1,4 @@
-"""Who grants a job its lease: the broker of this machine, or the user's own ledger.
+"""Gets a job's lease from the broker of this machine or from the user's own ledger.
 
 ``broker`` is everywhere the broker's socket; "": there is none, and the ledger decides.
 """
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
 
 def prepare(broker: str, requester: Requester, needs: Needs, observer: GpuObserver) -> PreparedRequest:
-    """Prepare the request. Raises as :func:`slicer.ledger.leasing.prepare`."""
     if broker:
         return leasing.drafted(requester, needs, observer)  # the broker looks at the GPUs by itself
     return leasing.prepare(requester, needs, observer)
@@ -48,10 +47,7 @@ def obtain(
 def queue_up(
     broker: str, prepared: PreparedRequest, ledger: Ledger, ahead_of: Callable[[], str]
 ) -> HeldLease | Waiting | Asking:
-    """The lease if it is free now, else a place in the queue. Raises as :func:`obtain`.
-
-    ``ahead_of``: the waiting job whose place to take, for the broker; the ledger goes by the arrival.
-    """
+    """The lease, or a place in the queue: the broker's ahead of ``ahead_of``. Raises as :func:`obtain`."""
     if not broker:
         return leasing.queue_up(prepared, ledger)
     from slicer.broker.client import asking
@@ -60,7 +56,7 @@ def queue_up(
 
 
 def preview(broker: str, prepared: PreparedRequest, ledger: Ledger | None) -> tuple[str, ...] | Busy:
-    """What the request would get now. Raises as :func:`slicer.ledger.leasing.preview`, and BrokerError."""
+    """Preview the request. Raises as :func:`slicer.ledger.leasing.preview`, and BrokerError."""
     if not broker:
         return leasing.preview(prepared, ledger)
     from slicer.broker.client import asking

@@ -98,10 +98,7 @@ def tell(
     job: Job, kind: journal.Kind, *, lease: Lease | None = None, message: str = "",
     **fields: journal.Value | tuple[str, ...],
 ) -> None:  # fmt: skip
-    """Send one event of the job to the journal. ``lease``: what it holds; None: nothing yet.
-
-    ``message`` is what people read after the job's name, in place of the kind's own words.
-    """
+    """Send an event to the journal. ``lease``: what it holds; ``message``: for the kind's own words."""
     from slicer.outcome import journal
 
     name = label(job.name, job.command)
@@ -130,10 +127,7 @@ def tell_wait(job: Job, wanted: PreparedRequest, busy: Busy) -> None:
 
 
 def tell_start(job: Job, lease: Lease, waited_s: float, *, is_own: bool = True) -> None:
-    """Tell the journal that the job has its lease, if there is something in it, and that it starts.
-
-    ``is_own``: the lease is the job's own, and not that of the job around it.
-    """
+    """Tell the journal that the job has its lease (``is_own``: not an outer job's), and that it starts."""
     from slicer.job import words
 
     if is_own and (lease.gpus or lease.slots):

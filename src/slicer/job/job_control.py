@@ -56,7 +56,6 @@ class JobControl:
         return self._is_stopped and not proc.stops(self._outer)
 
     def tell_outer(self, signo: int) -> None:
-        """Signal the outer half, if it is alive."""
         if os.getppid() == self._outer:
             try:
                 os.kill(self._outer, signo)

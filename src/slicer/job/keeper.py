@@ -32,6 +32,24 @@ if TYPE_CHECKING:
 _SCOPE_DEADLINE_S = 5.0
 
 
+class Redirection:
+    """Output of the command that goes elsewhere than slicer's own. Only the command is to keep it."""
+
+    pid = 0  # nobody passes the output on
+
+    def __init__(self, stdout: int, stderr: int) -> None:
+        self.stdout = stdout
+        self.stderr = stderr
+
+    def handed_over(self) -> None:
+        """Close our descriptors, so that a reader sees the end of file."""
+        for fd in {self.stdout, self.stderr} - {1, 2}:
+            os.close(fd)
+
+    def finish(self) -> None:
+        """Wait for nothing: the command wrote by itself."""
+
+
 class Keeper:
     """One keeper. ``outer`` is the outer half's pid, ``up_write`` and ``down_read`` are ends of the pipes."""
 
@@ -91,10 +109,7 @@ class Keeper:
     # -- before the command --------------------------------------------------------------------------------
 
     def _wait_for_order(self) -> bytes | None:
-        """Wait until the scope stands and the lease is there.
-
-        Returns the order; empty when there will be no job, None when the outer half is dead.
-        """
+        """The order, once scope and lease are there; empty: no job; None: the outer half is dead."""
         word = os.read(self._down_read, 1)
         if word != STARTING:
             return b"" if word else None
@@ -132,10 +147,7 @@ class Keeper:
             return False
 
     def _await_scope(self) -> None:
-        """Let systemd, which was asked already, put us into the scope before we leave.
-
-        A scope whose only process died on the way in is never seen to become empty, and stays for ever.
-        """
+        """Let systemd put us into the scope before we leave: one that nobody enters stays for ever."""
         from slicer.kernel import cgroup
 
         end = time.monotonic() + _SCOPE_DEADLINE_S
@@ -155,7 +167,6 @@ class Keeper:
         return command.run(started.began, self._early)
 
     def _output(self) -> Output | None:
-        """Where the command's output goes, if not where ours does."""
         job = self._job
         if job.with_journal:
             from slicer.job.tee import Tee
@@ -163,12 +174,9 @@ class Keeper:
             return Tee(job.spec.unit, job.name, job.output)
         if job.output == OWN_OUTPUT:
             return None
-        from slicer.job.redirection import Redirection
-
         return Redirection(*job.output)
 
     def _tell(self, report: Report, usage: Usage) -> None:
-        """Report to the outer half."""
         from slicer.job.report import pack
 
         try:

@@ -138,7 +138,13 @@ def _run_planned(
 
         _say_no_fence(plan, backend, ledger.directory, listener)
         job = fencing.with_fence(job, plan, backend, gpu_observer)
-    runner = _runner(plan, job, backend, ledger, listener, mask)
+    runner: OuterHalf | Execution
+    if plan.invocation.exec:
+        from slicer.job.execution import Execution
+
+        runner = Execution(job, backend, mask)
+    else:
+        runner = OuterHalf(job, backend, ledger, listener, mask)
     try:
         ledger.patience_s = leasing.patience_s(wanted.needs)
         held, waited_s = _acquire(plan, wanted, job, ledger, backend, runner, listener)
@@ -156,16 +162,6 @@ def _run_planned(
     if settings is not None and outcome.reason != "exited":
         settings.restore()
     return outcome
-
-
-def _runner(
-    plan: Plan, job: Job, backend: Backend, ledger: Ledger, listener: Listener, mask: frozenset[int]
-) -> OuterHalf | Execution:
-    if plan.invocation.exec:
-        from slicer.job.execution import Execution
-
-        return Execution(job, backend, mask)
-    return OuterHalf(job, backend, ledger, listener, mask)
 
 
 def _acquire(
@@ -211,7 +207,7 @@ def _acquire(
     hooks = Hooks(waits, reaches_front, CancelToken(), listener.still_waiting)
     take = getattr(backend, "take_connection", None)  # the broker's backend uses it for the scope
     # The keeper shares what is loaded now, and systemd gets the CPUs later.
-    held = granting.obtain(plan.broker, wanted, ledger, hooks, "scope", take, runner.load_ending)
+    held = granting.obtain(plan.broker, wanted, ledger, hooks, "scope", take, runner.import_ending)
     waited_s = proc.now_s() - began_s
     if not nothing:
         listener.acquired(held.lease, waited_s)
@@ -244,7 +240,6 @@ def _warn(plan: Plan, listener: Listener) -> None:
 
 
 def _warn_of_sharing(plan: Plan, listener: Listener) -> None:
-    """Why what was asked for of sharing is not done."""
     if plan.sharing is not None:
         problem = plan.sharing.problem
         if problem and plan.sharing.limit_mib:
@@ -271,7 +266,8 @@ def _say_no_gpu(plan: Plan, directory: StateDir, listener: Listener) -> None:
     """Once a boot: that this job sees no GPU, where there are some and nobody said that it needs none."""
     invocation = plan.invocation
     is_chosen = invocation.profile is not None or invocation.overrides.gpus is not None
-    if is_chosen or plan.nested or not invocation.hints or not _has_gpus(plan.environ):
+    has_gpus = bool(plan.environ.get("SLICER_SIM")) or has_nvidia()  # without the driver's slow library
+    if is_chosen or plan.nested or not invocation.hints or not has_gpus:
         return
     sees_none = environment(plan, (), "").get("CUDA_VISIBLE_DEVICES") == ""
     if sees_none and statedir.first_time(directory, "no-gpu-noticed"):
@@ -287,11 +283,6 @@ def _say_no_fence(plan: Plan, backend: Backend, directory: StateDir, listener: L
         listener.notice(
             f"no fence around the GPUs: {why}, so a job can open those it has no lease on (said once a boot)"
         )
-
-
-def _has_gpus(environ: Mapping[str, str]) -> bool:
-    """Whether this machine has GPUs, without the driver's library, which takes its time to load."""
-    return bool(environ.get("SLICER_SIM")) or has_nvidia()
 
 
 def _journal_error(job_id: str, invocation: Invocation, failure: SlicerError) -> None:

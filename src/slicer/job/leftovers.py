@@ -33,10 +33,7 @@ def living(look: Callable[[], list[int]]) -> list[tuple[int, int]]:
 
 
 def wait_for_any(pids: list[int], signals: frozenset[int], wait_s: float | None) -> set[int]:
-    """Wait until one of the processes ends, one of the signals comes, or the time is up (None: for ever).
-
-    Returns the signals that came. They are blocked.
-    """
+    """Wait for an end, a blocked signal, or the time (None: for ever). Returns the signals that came."""
     fds = [signal_fd(signals)]
     try:
         for pid in pids:

@@ -65,7 +65,6 @@ def pipe() -> tuple[int, int]:
 
 
 def cannot_fork(error: OSError) -> BackendError:
-    """What to raise where fork(2) fails."""
     return BackendError(f"cannot fork: {error.strerror}", hint="see ulimit -u and TasksMax")
 
 
@@ -126,7 +125,7 @@ class OuterHalf:
         os.close(self._down_read)
         try:
             os.write(self._down_write, STARTING)
-            self._cgroup = self._backend.start(self._job.spec, self._keeper, self.load_ending)
+            self._cgroup = self._backend.start(self._job.spec, self._keeper, self.import_ending)
             self._why_no_cap = self._backend.why_no_cap
             faults.point("outer-started-scope")
             self._backend.close()
@@ -153,7 +152,7 @@ class OuterHalf:
             self._job, self._backend, self._ledger, self._mask, self._pid, self._up_write, self._down_read
         ).run(descriptors)
 
-    def load_ending(self) -> None:
+    def import_ending(self) -> None:
         """Load what is needed later, while somebody else is busy: the broker, or systemd."""
         from slicer.job import ending, job_control
         from slicer.outcome import history, journal
@@ -251,7 +250,6 @@ class OuterHalf:
         return self._finish(started, reported, enforced)
 
     def _send_order(self, started: Started) -> None:
-        """Let the command begin."""
         from slicer.state.statefile import encode
 
         if self._job.sharing is not None:
@@ -268,11 +266,7 @@ class OuterHalf:
         tell_start(self._job, self._held.lease, waited_s, is_own=self._held.fd >= 0)
 
     def _tell_what_does_not_act(self, not_enforced: tuple[str, ...]) -> None:
-        """Say which limits that were asked for do not act.
-
-        Once a boot for each set of them, because the outcome has them too. (Without systemd the backend's
-        notice says it.)
-        """
+        """Say which limits do not act, once a boot: the outcome has them. Without systemd the notice does."""
         missing = [name for name in not_enforced if name in _HARD_LIMITS]
         if self._backend.name == "inner":
             asked = [name for name in missing if self._job.profile.sources.get(name) == "--set"]
@@ -290,10 +284,7 @@ class OuterHalf:
     # -- while the command runs ----------------------------------------------------------------------------
 
     def _wait(self) -> Reported | None:
-        """Forward signals until the keeper has reported the end. Returns that report.
-
-        If the keeper is killed: the last one that it made, which is not final, or None.
-        """
+        """Forward signals until the keeper's final report; if it is killed, return its last one or None."""
         from slicer.job.job_control import is_for_keeper
 
         warned = False
@@ -375,15 +366,13 @@ class OuterHalf:
                 self._listener.notice(str(error))
 
     def _end_over_cap(self) -> None:
-        """End the job, which got past its cap."""
-        from slicer.job.stop import note_cap
+        from slicer.job.stop import note
 
-        note_cap(self._held.lease, self._ledger)
+        note(self._held.lease, self._ledger, "cap")
         os.kill(self._keeper, STOP)
         self._thaw_to_end(STOP)
 
     def _read_report(self) -> Reported | None:
-        """The last report of the keeper."""
         from slicer.job.report import unpack
 
         try:
@@ -432,7 +421,6 @@ class OuterHalf:
         os.close(self._down_write)
 
     def _forget(self) -> None:
-        """There is no job: remove what was made for it."""
         if self._job.has_share_file:
             from slicer.job import ending
 
@@ -447,14 +435,14 @@ class OuterHalf:
         if self._cgroup and any(
             p.name == "OOMPolicy" and p.value == "kill" for p in self._job.spec.properties
         ):
-            from slicer.job.killed_keeper import kills_in_slice
+            from slicer.job.ending import kills_in_slice
 
             self._kills_before = kills_in_slice(self._cgroup)
 
     def _without_keeper(self, started: Started, last: Reported | None) -> Reported:
         """The keeper was killed: do its part, as far as that can be done."""
-        from slicer.job import killed_keeper
+        from slicer.job.ending import report_without
 
-        return killed_keeper.report_without(
+        return report_without(
             self._job, self._backend, self._held, started, last, self._kills_before, self._listener.warning
         )

@@ -21,14 +21,10 @@ from slicer.text import visible
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Literal
-
     from slicer.ledger.halted import Halted
     from slicer.ledger.ledger import Ledger
     from slicer.model import Lease
     from slicer.outcome import journal
-
-    SeenKind = Literal["paused", "resumed"]
 
 _STOPPING_S = 2.0  # how long processes may take to stop, and to make no more of their kind
 _LOOK_S = 0.005
@@ -39,10 +35,7 @@ class CannotPause(BackendError):
 
 
 def pause(lease: Lease, ledger: Ledger) -> Halted | None:
-    """Have a job stand still. Returns how it stood still already, None if it did not.
-
-    Raises StateError, BackendError; then it runs.
-    """
+    """Halt a job. Returns how it stood still before, or None. Raises StateError, BackendError: it runs."""
     before = halt_of(lease, ledger.directory)
     if before is not None and before.how != "stopped":
         return before
@@ -62,10 +55,7 @@ def pause(lease: Lease, ledger: Ledger) -> Halted | None:
 
 
 def resume(lease: Lease, ledger: Ledger) -> Halted | None:
-    """Have a job go on, whoever made it stand still. Returns how it stood still, None if it did not.
-
-    Raises StateError, BackendError.
-    """
+    """Have a job go on, whoever halted it. Returns how it stood, or None. Raises StateError, BackendError."""
     before = halt_of(lease, ledger.directory)
     if before is None:
         return None
@@ -82,32 +72,24 @@ def resume(lease: Lease, ledger: Ledger) -> Halted | None:
 
 
 def is_frozen(lease: Lease) -> bool:
-    """Whether the job's scope is frozen."""
     return bool(lease.cgroup) and cgroup.is_frozen(directory_of(lease))
 
 
-def tell_seen(lease: Lease, kind: SeenKind, text: str) -> None:
-    """Tell the journal what others did to the job."""
+def tell(lease: Lease, kind: journal.Kind, text: str, command: str = "", **fields: str) -> None:
+    """Tell the journal who did what to the job: others, or slicer's ``command``."""
     from slicer.outcome import journal
 
-    name = lease.name or lease.job
-    journal.event(
-        kind, job=lease.job, name=name, unit=lease.unit, manager=lease.manager,
-        message=f"{visible(name)}: {text}", fields={**journal.about(lease), "by": "outside"},
-    )  # fmt: skip
+    said: dict[str, str | int] = {"by": "outside"}
+    if command:
+        from slicer.kernel.users import user_name
 
-
-def tell(lease: Lease, kind: journal.Kind, text: str, command: str, **fields: str) -> None:
-    """Tell the journal who did what to the job."""
-    from slicer.kernel.users import user_name
-    from slicer.outcome import journal
-
-    by = user_name(os.getuid())
+        said = {"by": "slicer", "by_uid": os.getuid(), "by_user": user_name(os.getuid())}
+        text += f" by {said['by_user']} ({command})"
     name = lease.name or lease.job  # more than its owner may read the journal: not the command
     journal.event(
         kind, job=lease.job, name=name, unit=unit_name(lease.job) if lease.unit else "",
-        manager=lease.manager, message=f"{visible(name)}: {text} by {by} ({command})",
-        fields={**journal.about(lease), "by": "slicer", "by_uid": os.getuid(), "by_user": by, **fields},
+        manager=lease.manager, message=f"{visible(name)}: {text}",
+        fields={**journal.about(lease), **said, **fields},
     )  # fmt: skip
 
 
@@ -143,10 +125,7 @@ def thaw(lease: Lease) -> None:
 
 
 def thaw_to_end(lease: Lease, ledger: Ledger) -> bool:
-    """Thaw a job that was just told to end: frozen, neither it nor its keeper hears anything.
-
-    Returns whether it was frozen. Raises SlicerError if it still is.
-    """
+    """Thaw a job that was told to end, which it cannot hear. Whether it was frozen. Raises SlicerError."""
     if not is_frozen(lease):
         return False
     try:

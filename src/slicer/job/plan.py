@@ -72,7 +72,6 @@ class Plan:
 
     @property
     def wants_nothing(self) -> bool:
-        """Whether it needs no lease on anything."""
         return not self.need_gpus and not self.need_slots
 
     def visible_gpus(self, gpus: tuple[str, ...]) -> tuple[str, ...]:
@@ -181,7 +180,6 @@ def outer_jobs(environ: Mapping[str, str], ledger: Ledger | None, *, in_scopes: 
 
 
 def choose_backend(plan: Plan) -> Backend:
-    """The backend for this plan. Raises BackendError."""
     if plan.nested:
         from slicer.backend.nested import NestedBackend
 
@@ -200,7 +198,6 @@ def choose_backend(plan: Plan) -> Backend:
 
 
 def spec_of(job_id: str, plan: Plan, backend: Backend) -> ScopeSpec:
-    """The scope for this plan."""
     invocation = plan.invocation
     spec = scope.spec(plan.profile, backend.manager, job_id, invocation.name, invocation.command)
     if plan.nested:  # its events belong to the scope in which it really runs
@@ -229,7 +226,6 @@ def requester_of(job_id: str, plan: Plan, backend: Backend, spec: ScopeSpec) -> 
 
 
 def needs_of(plan: Plan) -> Needs:
-    """The needs for which the ledger is asked."""
     profile, invocation = plan.profile, plan.invocation
     then = "fail" if invocation.route else profile.then  # a route's max_jobs is a promise
     return Needs(
@@ -248,7 +244,6 @@ def may_be_fenced(plan: Plan) -> bool:
 
 
 def job_of(job_id: str, plan: Plan, spec: ScopeSpec) -> Job:
-    """The job for this plan."""
     from slicer.outcome.history import default_path
 
     invocation = plan.invocation

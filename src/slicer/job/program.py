@@ -60,6 +60,6 @@ def become(program: str, command: tuple[str, ...], env: Mapping[str, str], mask:
 
 
 def cannot_execute(program: str, exec_errno: int) -> SlicerError:
-    """What to raise for a command that the kernel would not execute (exit code 126 or 127)."""
+    """The error for a command that the kernel would not execute (exit code 126 or 127)."""
     kind = CommandNotFound if exec_errno == errno.ENOENT else CannotExecute
     return kind(f"cannot execute: {os.strerror(exec_errno)}", where=program)

@@ -1,4 +1,4 @@
-"""What the keeper reports to the outer half, and how exit statuses read."""
+"""The keeper's reports to the outer half, and the meaning of exit statuses."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ class Exit:
 
 
 @record
-class Doings:
-    """What was done to a job while it ran, and what acts only since then."""
+class Interventions:
+    """Changes to a job while it ran, and limits that act only since then."""
 
     paused_s: float | None
     ended_by: EndedBy

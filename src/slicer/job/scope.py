@@ -1,4 +1,4 @@
-"""What systemd is told of a job's scope, and what the command finds in its environment. Pure."""
+"""A job's scope as systemd is asked for it, and the command's environment. Pure."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from slicer.model import Manager, Profile, Property
+    from slicer.model import Manager, Profile
 
 _LONGEST_STOP_TIMEOUT_S = 365 * 86400.0  # "infinity" as a number that clocks can be told
 _DESCRIPTION_CHARS = 160
@@ -37,13 +37,18 @@ def stop_signal(profile: Profile) -> int | None:
 
 
 def spec(profile: Profile, manager: Manager, job: str, name: str, command: tuple[str, ...]) -> ScopeSpec:
-    """The scope for one job."""
+    chosen = in_order(profile.properties.values())
+    if "TimeoutStopSec" not in profile.properties:
+        chosen.append(time_limit("TimeoutStopSec", DEFAULT_STOP_TIMEOUT_S))
+    if profile.timeout_s is not None:
+        # systemd keeps the time, so that the limit holds even when slicer is dead.
+        chosen.append(time_limit("RuntimeMaxSec", profile.timeout_s))
     description = _description(profile, name, command)
-    return ScopeSpec(unit_name(job), f"{profile.slice}.slice", description, _properties(profile), manager)
+    return ScopeSpec(unit_name(job), f"{profile.slice}.slice", description, tuple(chosen), manager)
 
 
 def _description(profile: Profile, name: str, command: tuple[str, ...]) -> str:
-    """Whose scope it is and what it asked for: ``train (2 GPUs, profile gpu)``.
+    """The job's name and request: ``train (2 GPUs, profile gpu)``.
 
     Any user may read it (``systemctl list-units``), and the journal keeps it. So it has no arguments of the
     command. The job's id is in the unit's name. Which GPUs it got is not known when the scope of a job that
@@ -58,16 +63,6 @@ def _description(profile: Profile, name: str, command: tuple[str, ...]) -> str:
     return f"{quote(label(name, command)[:_DESCRIPTION_CHARS])} ({', '.join(asked)})"
 
 
-def _properties(profile: Profile) -> tuple[Property, ...]:
-    chosen = in_order(profile.properties.values())
-    if "TimeoutStopSec" not in profile.properties:
-        chosen.append(time_limit("TimeoutStopSec", DEFAULT_STOP_TIMEOUT_S))
-    if profile.timeout_s is not None:
-        # systemd keeps the time, so that the limit holds even when slicer is dead.
-        chosen.append(time_limit("RuntimeMaxSec", profile.timeout_s))
-    return tuple(chosen)
-
-
 def visible_gpus(gpus: tuple[str, ...]) -> dict[str, str]:
     """The variables that show CUDA these GPUs and no others, and tell older wrappers that they are held."""
     if not gpus:
@@ -80,10 +75,7 @@ def visible_gpus(gpus: tuple[str, ...]) -> dict[str, str]:
 
 
 def gpu_environment(profile: Profile, gpus: tuple[str, ...], skip_gpu_lock: bool) -> dict[str, str]:
-    """The variables for the GPUs of a lease. Without any, a job in cpu.slice sees none.
-
-    ``skip_gpu_lock``: a job without GPUs keeps the variables of its caller.
-    """
+    """The variables for its GPUs; without any, a job in cpu.slice sees none, but for ``skip_gpu_lock``."""
     if gpus:
         return visible_gpus(gpus)
     if skip_gpu_lock or profile.gpus:

@@ -36,10 +36,7 @@ _EVENTS_BYTES = 4096
 
 
 class Freezer:
-    """What is noted of one job's pauses, and when it must be thawed.
-
-    ``limit_at``: when systemd tells it to end (monotonic; None: never).
-    """
+    """Notes one job's pauses, and thaws it. ``limit_at``: when systemd ends it (monotonic; None: never)."""
 
     def __init__(self, lease: Lease, state: StateDir, limit_at: float | None) -> None:
         self.lease = lease
@@ -60,13 +57,13 @@ class Freezer:
         is_open = control_log.open_pause(acts)
         if is_frozen and is_open is None:
             self._note("frozen")
-            pause.tell_seen(self.lease, "paused", "frozen from outside (systemctl freeze)")
+            pause.tell(self.lease, "paused", "frozen from outside (systemctl freeze)")
         elif not is_frozen and is_open is not None:
             self._note("thawed")
             if acts[-1].kind not in ("resume", "stop"):  # else it was slicer
                 lasted = format_duration(round(max(0.0, now_s() - is_open.since_s), 1))
                 text = f"goes on after {lasted}, thawed from outside (systemctl thaw)"
-                pause.tell_seen(self.lease, "resumed", text)
+                pause.tell(self.lease, "resumed", text)
 
     def _note(self, kind: control_log.Kind) -> None:
         try:
@@ -93,10 +90,7 @@ class Freezer:
 
 
 def limit_at(job: Job, began: float) -> float | None:
-    """When systemd tells the job to end (monotonic); None: never. ``began`` as in Started.
-
-    In the system manager the administrator may have said less than the profile.
-    """
+    """When systemd ends the job (monotonic; None: never): the profile's limit, or the administrator's."""
     limit_s = job.profile.timeout_s
     if job.spec.manager == "system":
         limit_s = time_limit_of(job.spec.unit) or limit_s
@@ -104,10 +98,7 @@ def limit_at(job: Job, began: float) -> float | None:
 
 
 class ScopeWatch:
-    """The scopes of running jobs. ``warn`` is told once if they cannot be watched.
-
-    A change of ``cgroup.events`` is a POLLPRI. (inotify would do, but takes the kernel 15 ms to close.)
-    """
+    """The scopes of running jobs, by POLLPRI: closing inotify takes 15 ms. ``warn``: told of failure."""
 
     def __init__(self, state: StateDir, warn: Callable[[str], None]) -> None:
         self._state = state
@@ -154,7 +145,6 @@ class ScopeWatch:
             self._freezers[fd].take(is_frozen=b"frozen 1" in events)
 
     def forget(self, job: str) -> None:
-        """The job has ended."""
         for fd in [fd for fd, freezer in self._freezers.items() if freezer.lease.job == job]:
             self._close(fd)
 

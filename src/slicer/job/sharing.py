@@ -1,22 +1,28 @@
-"""The file of a job that shares its GPUs (``--share``): made before its command starts, read at its end.
+"""The file of a job that shares its GPUs (``--share``), from before its command to its end. And its audit.
 
-Imported only for such a job.
+Whoever looks at the job's GPUs anyway asks the audit before and after each look. It finds what the library
+cannot see, and whether the job got past it; :mod:`slicer.share.audit` decides. Imported only for such a job.
 """
 
 from __future__ import annotations
 
 from slicer.errors import RefusedError, SlicerError, StateError
 from slicer.gpu import driver_cap
-from slicer.share import job_file
+from slicer.record import record
+from slicer.share import audit, job_file
+from slicer.share.audit import Seen, Standing
+from slicer.share.job_file import JobFile
 from slicer.share.summary import sharing_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from slicer.job.job import Job
     from slicer.ledger.held_lease import HeldLease
     from slicer.model import Sharing
     from slicer.share.environment import ShareOrder
-    from slicer.share.job_file import JobFile
+    from slicer.state.statedir import StateDir
 
 
 def prepare(job: Job, held: HeldLease, why_no_cap: str | None = None) -> None:
@@ -29,18 +35,15 @@ def prepare(job: Job, held: HeldLease, why_no_cap: str | None = None) -> None:
     if order is None:
         return
     why = "there is none"
-    if order.limit_mib:
-        why = _kept_by_driver(job, held, order) if why_no_cap is None else why_no_cap
+    if order.limit_mib and why_no_cap is None:
+        gpus = (*order.outer_gpus, *held.lease.gpus)
+        why = driver_cap.keep(held.lease.cgroup, job.spec.unit, gpus, order.limit_mib << 20)
+    elif order.limit_mib:
+        why = why_no_cap or ""
     if order.is_active:
         job_file.make(held.directory, job.id, order, held.lease.gpus, is_kept_by_driver=not why)
     elif order.limit_mib and why:
         raise RefusedError(f"no cap can be applied: {order.problem}; nor does the driver keep it: {why}")
-
-
-def _kept_by_driver(job: Job, held: HeldLease, order: ShareOrder) -> str:
-    """Why the driver does not keep the job's cap; "": it does."""
-    gpus = (*order.outer_gpus, *held.lease.gpus)
-    return driver_cap.keep(held.lease.cgroup, job.spec.unit, gpus, order.limit_mib << 20)
 
 
 def keep_file(job: Job, held: HeldLease) -> JobFile | None:
@@ -53,20 +56,17 @@ def keep_file(job: Job, held: HeldLease) -> JobFile | None:
     return found
 
 
-def summary(job: Job, held: HeldLease) -> Sharing | None:
-    """What became of the job's sharing; None: it was not to share anything."""
-    if job.sharing is None:
-        return None
-    if not job.sharing.is_active:
-        return sharing_of(job.sharing, None)
-    try:
-        found = job_file.JobFile(held.directory, job.id)
+def summary(order: ShareOrder, job: Job, held: HeldLease) -> Sharing:
+    if order.is_active:
         try:
-            return sharing_of(job.sharing, found.read())
-        finally:
-            found.close()
-    except StateError:
-        return sharing_of(job.sharing, None)
+            found = JobFile(held.directory, job.id)
+            try:
+                return sharing_of(order, found.read())
+            finally:
+                found.close()
+        except StateError:
+            pass
+    return sharing_of(order, None)
 
 
 def remove_file(job: Job, held: HeldLease) -> None:
@@ -77,3 +77,93 @@ def remove_file(job: Job, held: HeldLease) -> None:
         job_file.remove(held.directory, job.id)
     except SlicerError:
         return  # swept when the next one is made
+
+
+@record
+class Finding:
+    """A finding of a look, told once a job. ``gpu``: the UUID; "" for a job that escaped the library."""
+
+    gpu: str
+    used_mib: int = 0
+    cap_mib: int = 0
+    ends: bool = False  # the job is to be ended for it
+
+    @property
+    def is_escape(self) -> bool:
+        return not self.gpu
+
+
+class ShareAudit:
+    """One job's. A file that is gone or damaged ends the looks: the outcome says so."""
+
+    def __init__(self, directory: StateDir, job: str) -> None:
+        self._file: JobFile | None = None
+        self.has_cap = False
+        self._standing = Standing()
+        self._before: tuple[int, ...] = ()
+        self._overhead: dict[str, int] = {}  # by GPU, in bytes
+        self._processes: dict[str, int] = {}
+        try:
+            self._file = JobFile(directory, job)
+            self.has_cap = any(self._file.read().limit)
+        except StateError:
+            self.close()
+
+    def close(self) -> None:
+        """Safe to repeat."""
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+    def before(self) -> None:
+        """To be called just before the GPUs are looked at."""
+        if self._file is not None:
+            try:
+                self._before = self._file.charges()[0]
+            except StateError:
+                self.close()
+
+    def after(self, used_mib: Mapping[str, int], processes: Mapping[str, int]) -> list[Finding]:
+        """Note what the library cannot see; what to tell. Both arguments are by GPU, as the driver has it."""
+        if self._file is None or not self._before:
+            return []
+        try:
+            return self._after(self._file, used_mib, processes)
+        except StateError:
+            self.close()
+            return []
+
+    def _after(
+        self, file: JobFile, used_mib: Mapping[str, int], processes: Mapping[str, int]
+    ) -> list[Finding]:
+        charged, _ = file.charges()
+        said = file.read()
+        beyond = ""
+        for place, uuid in enumerate(said.gpus[: len(charged)]):
+            if uuid not in used_mib:  # of a job around this one
+                continue
+            cap_mib, count = said.limit[place] >> 20, processes.get(uuid, 0)
+            if cap_mib:
+                seen = Seen(used_mib[uuid], self._before[place], charged[place], count)
+                self._note_overhead(file, place, uuid, seen)
+            if audit.is_beyond(used_mib[uuid], cap_mib, count):
+                beyond = beyond or uuid
+        verdict = audit.judge(
+            self._standing, is_beyond_cap=bool(beyond), rows=said.rows, uses_gpu=any(processes.values())
+        )
+        self._standing = verdict.standing
+        found = [Finding("")] if verdict.escaped else []
+        if verdict.got_past:
+            file.set_got_past()
+            cap_mib = said.limit[said.gpus.index(beyond)] >> 20
+            found.append(Finding(beyond, used_mib[beyond], cap_mib, ends=said.over_cap == "end"))
+        return found
+
+    def _note_overhead(self, file: JobFile, place: int, uuid: str, seen: Seen) -> None:
+        before = self._overhead.get(uuid, 0)
+        is_fewer = seen.processes < self._processes.get(uuid, 0)
+        now = audit.overhead(seen, 0 if is_fewer else before)
+        if now != before:
+            file.set_overhead(place, now)
+        self._overhead[uuid] = now
+        self._processes[uuid] = seen.processes

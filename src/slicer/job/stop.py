@@ -46,7 +46,7 @@ def stop(entry: Lease | Ticket, ledger: Ledger, deadline_s: float = DEADLINE_S) 
         if not granted:
             return
         entry = granted[0]  # it has just got its lease
-    _note(entry, ledger)
+    note(entry, ledger)
     if entry.backend != "systemd" or not entry.cgroup:
         _stop_processes(entry, ledger)
     elif os.path.isdir(cgroup.path_of(entry.cgroup)):  # else it is over, and about to give its lease back
@@ -95,13 +95,8 @@ def _tell_journal(entry: Lease | Ticket) -> None:
     )  # fmt: skip
 
 
-def note_cap(lease: Lease, ledger: Ledger) -> None:
-    """Write down that the job is about to be ended because it got past its cap."""
-    _note(lease, ledger, "cap")
-
-
-def _note(lease: Lease, ledger: Ledger, kind: control_log.Kind = "stop") -> None:
-    """Write down who ends it. Where that cannot be done, the job ends all the same."""
+def note(lease: Lease, ledger: Ledger, kind: control_log.Kind = "stop") -> None:
+    """Write down who ends it ("cap": it got past its cap). If that fails, the job ends all the same."""
     try:
         control_log.note(ledger, lease.job, kind)
     except StateError:
@@ -109,7 +104,6 @@ def _note(lease: Lease, ledger: Ledger, kind: control_log.Kind = "stop") -> None
 
 
 def _stop_unit(lease: Lease) -> None:
-    """Have systemd stop the job's scope."""
     from slicer.broker.client.control import control_of
 
     backend = control_of(lease.manager)
@@ -131,19 +125,15 @@ def _stop_processes(lease: Lease, ledger: Ledger) -> None:
     elif not lease.keeper:
         _signal(lease.pid, lease.pid_start, lease.uid, signal.SIGTERM)  # it has not begun yet
     else:
-        _end_orphans(lease)
+        # What lives on after outer half and keeper were killed: nothing else would end it.
+        from slicer.backend.plain import PlainBackend
+
+        PlainBackend(lease.uid).end(lease.job, "", DEFAULT_STOP_TIMEOUT_S)
 
 
 def _continue_outer_half(lease: Lease) -> None:
     """If it was stopped by Ctrl-Z, it would neither see the end nor give the lease back."""
     _signal(lease.pid, lease.pid_start, lease.uid, signal.SIGCONT)
-
-
-def _end_orphans(lease: Lease) -> None:
-    """End what lives on under the lease after outer half and keeper were killed. Nothing else would."""
-    from slicer.backend.plain import PlainBackend
-
-    PlainBackend(lease.uid).end(lease.job, "", DEFAULT_STOP_TIMEOUT_S)
 
 
 def _signal(pid: int, started: int | None, uid: int, signo: int) -> None:

@@ -64,7 +64,6 @@ class Tee:
         os.close(self.stderr)
 
     def finish(self) -> None:
-        """Wait until the copier has written everything."""
         try:
             os.waitpid(self.pid, 0)
         except ChildProcessError:

@@ -1,4 +1,4 @@
-"""What a job wants, waits for, holds and came to, in words: for the terminal and for the journal. Pure.
+"""Describes a job's needs, waits, leases and ends in words, for the terminal and the journal. Pure.
 
 Others than the job's owner may read the journal. So its texts name a job by its name or id, and not by its
 command.

@@ -1,29 +1,24 @@
-"""What people see of the queue: the board on the terminal, status.txt, and the summary at the end."""
+"""Shows the queue: the board on the terminal, status.txt, and the summary at the end."""
 
 from __future__ import annotations
 
 import os
 import time
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from slicer.kernel import proc
 from slicer.kernel.sleep import seconds_until
+from slicer.queue.events import Renderer
 from slicer.queue.judge import judging
-from slicer.queue.model import Board, Event
+from slicer.queue.judge.log import last_line
+from slicer.queue.model import Board, BoardState, Event, Options, Row
+from slicer.queue.run.gpu_use import QueueMonitor
 from slicer.queue.show import board_text, rows
-from slicer.queue.show.log_tail import last_line
-from slicer.queue.start.pending import kind_of
-
-if TYPE_CHECKING:
-    from slicer.queue.events import Renderer
-    from slicer.queue.model import BoardState, Row
-    from slicer.queue.options import Options
-    from slicer.queue.run.gpu_use import QueueMonitor
-    from slicer.queue.start.dispatch import Dispatch
-    from slicer.queue.start.lease_requests import LeaseRequests
-    from slicer.queue.start.pending import Kind, Pending
-    from slicer.queue.state.register import Register
+from slicer.queue.start.dispatch import Dispatch
+from slicer.queue.start.lease_requests import LeaseRequests
+from slicer.queue.start.pending import Kind, Pending, kind_of
+from slicer.queue.state.register import Register
 
 _DRAW_S = 0.25  # the shortest pause between two boards on the terminal
 _TICK_S = 1.0  # the longest: times are shown in seconds
@@ -69,7 +64,7 @@ class Display:
 
     def update(self, state: BoardState, problem: str, running: int) -> None:
         """Draw and write what is due. ``running``: how many jobs run or are being started."""
-        if self._register.has_changed or state != self._state or problem != self._problem:
+        if self._register.has_changed or (state, problem) != (self._state, self._problem):
             self.is_stale = self._is_unwritten = True
             self._register.has_changed = False
         if self._look != self._monitor.look_count:
@@ -84,7 +79,6 @@ class Display:
         self._write_status()
 
     def end(self) -> None:
-        """Write the last status.txt, which says that the queue has ended."""
         self._state = "ended"
         self._write_status(force=True)
 
@@ -111,7 +105,6 @@ class Display:
             self._is_unwritten = True
 
     def _board(self) -> Board:
-        """The whole queue at this moment."""
         began = time.monotonic()
         pending = self._dispatch.pending
         states = self._register.states
@@ -126,7 +119,8 @@ class Display:
             running=tuple(rows.row(each, self._monitor.use_of(each.job), now_s=now) for each in running),
             pending=tuple(self._pending_rows(pending)),
             done=tuple(map(rows.row, states.last())),
-            counts={**states.counts(), "pending": len(pending)},  # a job without a line is not pending
+            # A job without a line is not pending.
+            counts={**rows.counts(states.values()), "pending": len(pending)},
             eta_s=rows.eta_s(
                 states.ok_wall_s, states.ok_count, [now - state.started_at for state in running],
                 len(pending), self._width,
@@ -156,13 +150,12 @@ class Display:
         return found
 
     def why_waiting(self) -> str:
-        """What the first job that could start waits for."""
+        """The reason why the first job that could start waits."""
         for kind, _ in self._dispatch.pending.heads():
             return rows.why(self._requests.why(kind), self._monitor.indices(), proc.now_s())
         return ""
 
     def summary(self, exit_code: int) -> Event:
-        """What became of the jobs of this run."""
         known, touched = self._register.states, self._dispatch.touched
         ended = sorted((s for s in known.values() if s.key in touched and s.is_final), key=_NUMBER)
         others = [known[key] for key in self._dispatch.pending.entries if key not in touched]

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
-from slicer.queue.model import Event
+from slicer.queue.model import Board, Event, EventKind, JobState
+from slicer.queue.run.gpu_use import QueueMonitor
 from slicer.queue.show import rows
-
-if TYPE_CHECKING:
-    from slicer.queue.model import Board, EventKind, JobState
-    from slicer.queue.run.gpu_use import QueueMonitor
 
 
 class Renderer(Protocol):
@@ -34,10 +31,7 @@ class Renderer(Protocol):
 
 
 class Events:
-    """Keeps events until :meth:`flush`: by then the journal has what they announce.
-
-    It is the listener (:class:`slicer.job.job.Listener`) of all that the queue starts.
-    """
+    """Keeps events until the journal has their causes. Also the Listener of all that the queue starts."""
 
     def __init__(self, renderer: Renderer) -> None:
         self._renderer = renderer
@@ -48,7 +42,6 @@ class Events:
         self.monitor: QueueMonitor | None = None  # set later: some events come before there is one
 
     def __bool__(self) -> bool:
-        """Whether something is kept."""
         return bool(self._kept)
 
     def add(self, kind: EventKind, state: JobState | None = None, /, **data: object) -> None:
@@ -68,7 +61,6 @@ class Events:
         self.add("warning", text=text)
 
     def flush(self) -> None:
-        """Tell all that is kept."""
         kept, self._kept = self._kept, []
         for event in kept:
             self._renderer.event(event)
@@ -76,10 +68,7 @@ class Events:
     # -- told once ---------------------------------------------------------------------------------------
 
     def stalled(self, problem: str) -> None:
-        """Nothing can be written to the log directory because of ``problem``; "": it can be again.
-
-        The problem is told at once: it cannot wait for the journal.
-        """
+        """Nothing can be written because of ``problem``, which is told at once; "": it can be again."""
         if bool(problem) == self._has_stalled:
             return
         self._has_stalled = not self._has_stalled

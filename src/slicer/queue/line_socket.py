@@ -12,12 +12,8 @@ import json
 import os
 import socket
 from collections.abc import Callable, Collection
-from typing import TYPE_CHECKING
 
-from slicer.state.directory import failed
-
-if TYPE_CHECKING:
-    from slicer.state.directory import Directory
+from slicer.state.directory import Directory, failed
 
 _PREFIX = "queue-"
 _LONGEST = 4096  # bytes of a question

@@ -11,7 +11,6 @@ import gc
 import signal
 import time
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
 from slicer import backend as backends
 from slicer import faults
@@ -19,36 +18,28 @@ from slicer.broker.client.gpus import open_gpus
 from slicer.errors import EX_TEMPFAIL
 from slicer.gpu.observer import GpuObserver
 from slicer.job import launch
-from slicer.job.gpu_monitor import Escaped, Exceeded
-from slicer.job.gpu_watch import ESCAPED
+from slicer.job.gpu_watch import ESCAPED, Escaped, Exceeded
 from slicer.kernel.signal_pipe import SignalPipe
 from slicer.kernel.signals import INTERRUPTS, block_interrupts
 from slicer.kernel.sleep import soonest, until_readable
 from slicer.queue.display import Display
-from slicer.queue.events import Events
+from slicer.queue.events import Events, Renderer
 from slicer.queue.file import jobs_file
 from slicer.queue.file.jobs_file import JobsFileError
 from slicer.queue.file.live_file import LiveFile
 from slicer.queue.judge import judging
 from slicer.queue.judge.concluding import Conclusions
 from slicer.queue.line_socket import LineSocket
-from slicer.queue.model import Event
-from slicer.queue.run.backends import Backends
+from slicer.queue.model import BoardState, Event, Options
 from slicer.queue.run.gpu_use import QueueMonitor
 from slicer.queue.run.running import RunningJobs
-from slicer.queue.run.starters import Starters
+from slicer.queue.run.starters import Backends, Starters
 from slicer.queue.show import rows
 from slicer.queue.start.dispatch import Dispatch
 from slicer.queue.start.lease_requests import LeaseRequests
 from slicer.queue.start.plans import Plans
 from slicer.queue.start.starting import StartingJobs
 from slicer.queue.state.register import Register
-
-if TYPE_CHECKING:
-    from slicer.queue.events import Renderer
-    from slicer.queue.model import BoardState
-    from slicer.queue.options import Options
-    from slicer.queue.run.ended_attempt import EndedAttempt
 
 _USAGE_STEP_MIB = 256  # how much a peak has to grow to be told of
 
@@ -145,7 +136,6 @@ class Queue:
             each.close()
 
     def summary(self) -> Event:
-        """The "summary" event."""
         return self._display.summary(self._exit_code())
 
     def _open(self) -> None:
@@ -219,7 +209,6 @@ class Queue:
         self._requests.woken(self._ready)
 
     def _job_count(self) -> int:
-        """How many jobs run or are being started."""
         return len(self._starting) + len(self._running)
 
     def _is_busy(self) -> bool:
@@ -297,21 +286,19 @@ class Queue:
             self._events.add("file-changed", added=len(new - old), removed=len(old - new))
 
     def _take_ended(self) -> None:
+        dispatch = self._dispatch
         ended = [*self._starting.take_killed(self._ready), *self._running.take_ended(self._ready)]
         for attempt in ended:
-            self._conclude(attempt)
+            key = attempt.key
+            dispatch.touched.add(key)
+            if self._conclusions.conclude(attempt, dispatch.entry(key)):
+                dispatch.put_back(key)
+            if attempt.how == "unbegun":
+                dispatch.command_never_started(key)
+            self._concluded.append(attempt.job_id)
+            self._told_mib.pop(attempt.job_id, None)
         if ended:
-            self._dispatch.pending.release([attempt.key for attempt in ended])
-
-    def _conclude(self, attempt: EndedAttempt) -> None:
-        dispatch, key = self._dispatch, attempt.key
-        dispatch.touched.add(key)
-        if self._conclusions.conclude(attempt, dispatch.entry(key)):
-            dispatch.put_back(key)
-        if attempt.how == "unbegun":
-            dispatch.command_never_started(key)
-        self._concluded.append(attempt.job_id)
-        self._told_mib.pop(attempt.job_id, None)
+            dispatch.pending.release([attempt.key for attempt in ended])
 
     def _watch_gpus(self) -> None:
         left_s = self._monitor.left_s()
@@ -323,8 +310,12 @@ class Queue:
         problem = self._monitor.problem
         if problem is not None and str(problem) != str(before):
             self._events.warning(f"what jobs use on their GPUs cannot be seen: {problem}")
-        if self._options.verbose:
-            self._tell_usage()
+        for job_id, use in self._monitor.uses() if self._options.verbose else ():
+            peak_mib = max(use.peak_mib, default=0)
+            state = self.register.states.by_job(job_id)
+            if state is not None and peak_mib >= self._told_mib.get(job_id, 0) + _USAGE_STEP_MIB:
+                self._told_mib[job_id] = peak_mib
+                self._events.add("usage", state)
         self._display.is_stale = True
 
     def _tell_of_use(self, found: Exceeded | Escaped) -> None:
@@ -342,16 +333,7 @@ class Queue:
             self._events.warning(f"job {state.no} got past its cap, and is ended")
             self._running.end_over_cap(found.job)
 
-    def _tell_usage(self) -> None:
-        for job_id, use in self._monitor.uses():
-            peak_mib = max(use.peak_mib, default=0)
-            state = self.register.states.by_job(job_id)
-            if state is not None and peak_mib >= self._told_mib.get(job_id, 0) + _USAGE_STEP_MIB:
-                self._told_mib[job_id] = peak_mib
-                self._events.add("usage", state)
-
     def _largest_mib(self) -> int:
-        """The memory of the largest GPU that this queue may use."""
         allowed = self._requests.allowed()
         sizes = [each.total_mib for each in self._gpu_observer.memory if each.gpu_uuid in allowed]
         return max(sizes, default=0)

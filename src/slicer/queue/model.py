@@ -23,7 +23,7 @@ DONE_SHOWN = 50  # ended jobs that a board has
 
 @record
 class Attributes:
-    """What stands in the brackets before a command. None or empty: nothing was said."""
+    """The attributes in the brackets before a command. None or empty: not given."""
 
     vram_mib: int | None = None  # on each GPU
     gpus: int | None = None
@@ -50,10 +50,7 @@ class Entry(NamedTuple):  # not a record: there may be 100,000
 
 
 class JobState:
-    """What the journal knows of one job; ``key`` as in :class:`Entry`.
-
-    Unset fields have the class's defaults, which saves memory: most jobs of a long file have not begun.
-    """
+    """The journal's knowledge of one job. Unset fields have the class's defaults, which saves memory."""
 
     key: str
     no: int  # its number for people: jobs are counted in the order in which they were first seen
@@ -84,7 +81,6 @@ class JobState:
     memory_peak_bytes: int | None = None
 
     def __init__(self, key: str, no: int, command: str, name: str = "", **more: Any) -> None:
-        """``more``: other fields, by their names."""
         self.key = key
         self.no = no
         self.command = command
@@ -93,7 +89,6 @@ class JobState:
             self.update(more)
 
     def update(self, values: Mapping[str, Any]) -> None:
-        """Set the fields of these names."""
         for name, value in values.items():
             if name not in STATE_FIELDS:
                 raise TypeError(f"a JobState has no field {name!r}")
@@ -216,3 +211,29 @@ class Event:
     at: float
     job: Row | None = None
     data: Mapping[str, Any] = MappingProxyType({})
+
+
+DEFAULT_LOG_DIR = "slicer_logs"
+
+
+@record
+class Options:
+    """``gpus``: indices, UUIDs or beginnings of UUIDs; () all. None in another field: as configured."""
+
+    jobs_file: str
+    log_dir: str
+    gpus: tuple[str, ...] = ()
+    idle_threshold_mib: int | None = None
+    margin_mib: int | None = None
+    spike_buffer: float | None = None
+    tolerance: float = 0.10
+    poll_s: float = 5.0
+    exclusive: bool = False
+    watch: bool = False
+    oom_retries: int = 0
+    fresh: bool = False
+    verbose: bool = False
+    profile: str = "gpu"
+    at_a_time: int | None = None  # how many jobs may run at once, beyond what the ledger says
+    backend: str = "auto"
+    trust_file: bool = False  # root runs it, though other users may change it

@@ -11,7 +11,7 @@ import pytest
 
 from slicer.backend import empty_scopes
 from slicer.backend.empty_scopes import empty_beside
-from slicer.job import killed_keeper
+from slicer.job import ending
 from slicer.job.outer_half import OuterHalf
 from slicer.kernel import cgroup
 from slicer.model import Usage
@@ -120,5 +120,5 @@ def test_the_scope_of_a_killed_keeper_is_ended_though_nobody_is_in_it(broker: st
     )
     held: Any = SimpleNamespace(is_shared=lambda: False)
     started: Any = SimpleNamespace(cgroup="", began=0.0)
-    killed_keeper.report_without(job, backend, held, started, None, None, pytest.fail)
+    ending.report_without(job, backend, held, started, None, None, pytest.fail)
     assert ended == ends

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from slicer.job import launch
+from slicer import gpu
 from slicer.kernel import SYSROOT
 from tests.unit.program import Cli
 
@@ -50,7 +50,7 @@ def test_a_file_that_gives_gpus_by_default_needs_no_hint(cli: Cli) -> None:  # W
 
 def test_a_machine_with_a_driver_has_gpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:  # W2
     monkeypatch.setenv(SYSROOT, str(tmp_path))
-    assert not launch._has_gpus({})
+    assert not gpu.has_nvidia()
     (tmp_path / "dev").mkdir()
     (tmp_path / "dev" / "nvidiactl").touch()
-    assert launch._has_gpus({})
+    assert gpu.has_nvidia()

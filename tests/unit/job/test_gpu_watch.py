@@ -11,7 +11,7 @@ import pytest
 
 from slicer import gpu
 from slicer.errors import GpuError, NoGpu
-from slicer.job import gpu_leftovers, gpu_monitor, gpu_watch
+from slicer.job import gpu_leftovers, gpu_watch
 from slicer.job.gpu_watch import GpuWatch
 from slicer.kernel.signals import timed_wait
 from slicer.ledger.held_lease import HeldLease
@@ -120,7 +120,7 @@ def test_the_driver_is_loaded_at_the_first_look_and_asked_for_the_jobs_gpus_only
     assert not driver.is_open
     left_s = made.watch.left_s()
     assert left_s is not None
-    assert 0 < left_s <= gpu_monitor.FIRST_LOOKS_S[0]
+    assert 0 < left_s <= gpu_watch.FIRST_LOOKS_S[0]
     made.watch.sample()
     left_s = made.watch.left_s()
     assert left_s is not None

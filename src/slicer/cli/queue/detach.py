@@ -19,7 +19,7 @@ from slicer.model import manager_of
 from slicer.queue.detach import handover, service
 from slicer.queue.file.live_file import is_pipe
 from slicer.queue.loop import Queue
-from slicer.queue.options import Options
+from slicer.queue.model import Options
 from slicer.text import quote
 
 TYPE_CHECKING = False

@@ -17,7 +17,7 @@ from slicer.columns import BAD, GOOD, WARNING, Line, cell_count
 from slicer.queue.model import Board, Event
 from slicer.queue.show import event_text
 from slicer.queue.show.board_text import page
-from slicer.queue.show.summary import summary_lines
+from slicer.queue.show.event_text import summary_lines
 from slicer.text import clock
 
 _SOONEST_S = 0.1  # between two writes, however much happens

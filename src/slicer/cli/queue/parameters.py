@@ -9,7 +9,7 @@ import click
 
 from slicer.errors import UsageError
 from slicer.quantity import QuantityError, parse_duration, parse_mib
-from slicer.queue.options import DEFAULT_LOG_DIR, Options
+from slicer.queue.model import DEFAULT_LOG_DIR, Options
 
 _FRACTION_MOST = 10
 

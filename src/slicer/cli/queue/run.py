@@ -16,7 +16,7 @@ from slicer.errors import UsageError
 from slicer.queue.file import jobs_file
 from slicer.queue.file.jobs_file import JobsFileError
 from slicer.queue.file.live_file import is_pipe
-from slicer.queue.options import Options
+from slicer.queue.model import Options
 from slicer.state.simulated import spec_of
 from slicer.text import counted
 

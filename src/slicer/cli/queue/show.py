@@ -10,7 +10,7 @@ from slicer.cli.queue.sink import Sink
 from slicer.queue.events import Renderer
 from slicer.queue.model import Board, Event
 from slicer.queue.show import event_text
-from slicer.queue.show.summary import summary_lines
+from slicer.queue.show.event_text import summary_lines
 from slicer.text import clock
 
 Encode = Callable[[Event], str | None]  # an event as a line, or lines; None: it is not worth one

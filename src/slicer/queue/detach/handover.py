@@ -25,10 +25,7 @@ def write(path: str, handed: dict[str, object]) -> None:
 
 
 def open_log(path: str | bytes) -> int:
-    """The log, opened for appending.
-
-    Raises OSError, also if it or its directory is a symbolic link, or if others may write to the directory.
-    """
+    """The log, to append. Raises OSError, also for a symbolic link or a directory where others may write."""
     above, name = os.path.split(path)
     directory = os.open(above, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
@@ -52,7 +49,6 @@ def soft_limits() -> dict[int, int]:
 
 
 def _become(handed: dict[str, Any]) -> NoReturn:
-    """Become the queue. Raises OSError."""
     os.umask(handed["umask"])
     for number, wanted in handed["soft_limits"].items():
         _, most = resource.getrlimit(int(number))

@@ -45,10 +45,7 @@ def description(jobs_file: str) -> str:
 
 
 def arguments(said: Sequence[str]) -> tuple[str, ...]:
-    """The service's arguments from those of the caller.
-
-    ``--fresh`` is left out: a service that is restarted after a crash goes on where it was.
-    """
+    """The caller's arguments without ``--fresh``: a service that is restarted goes on where it was."""
     end = said.index("--") if "--" in said else len(said)
     kept = [word for word in said[:end] if word not in ("--detach", "--fresh")]
     return (*kept, *said[end:])

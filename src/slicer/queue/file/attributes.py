@@ -82,7 +82,11 @@ def parse(inside: str) -> Attributes:
             if word.value is None:
                 _read_bare(word, said)
             elif word.key.startswith("env."):
-                env[_env_name(word.text[4 : len(word.key)])] = unquote(word.value)
+                variable = word.text[4 : len(word.key)]
+                if _IDENTIFIER.fullmatch(variable) is None:
+                    hint = f"as in {_KNOWN['env'].example}"
+                    raise AttributeProblem(f"a variable cannot be named {_show(variable)}", hint)
+                env[variable] = unquote(word.value)
             elif word.key == "after":
                 after.update(dict.fromkeys(_names(unquote(word.value))))
             elif word.key in _READ:
@@ -173,7 +177,6 @@ def _timeout(value: str) -> float:
 
 
 def _whole(what: str, least: int, most: int | None = None) -> Callable[[str], int]:
-    """A reader of whole numbers."""
     room = f"at least {least}" if most is None else f"from {least} to {most}"
 
     def read(value: str) -> int:
@@ -226,12 +229,6 @@ def _name(value: str) -> str:
 
 def _names(value: str) -> list[str]:
     return [_name(each) for each in value.split(",")]
-
-
-def _env_name(name: str) -> str:
-    if _IDENTIFIER.fullmatch(name) is None:
-        raise AttributeProblem(f"a variable cannot be named {_show(name)}", f"as in {_KNOWN['env'].example}")
-    return name
 
 
 class _Attribute(NamedTuple):

@@ -46,10 +46,7 @@ _OWN = "another user could have root run anything: copy it to a directory of roo
 
 
 class JobsFileError(UsageError):
-    """The jobs file cannot be read, or does not make sense.
-
-    ``line`` and ``column`` count from 1, in characters; both are 0 if the whole file is meant.
-    """
+    """The file cannot be read, or makes no sense. ``line`` and ``column`` count from 1; 0: all of it."""
 
     kind = "jobs-file"
 
@@ -78,7 +75,6 @@ class Keys:
         self._seen: dict[str, int] = {}
 
     def next(self, command: str) -> str:
-        """The key of the next line with that command."""
         before = self._seen.get(command, 0)
         self._seen[command] = before + 1
         digest = sha1(command.encode(), usedforsecurity=False).hexdigest()
@@ -129,7 +125,7 @@ def content(fd: int, path: str, *, is_live: bool = False) -> str:
 
 
 def doubts(text: str, name: str = "jobs file") -> list[str]:
-    """What is right in the text, and most likely not what was meant. Raises JobsFileError."""
+    """Warnings about values that are valid and most likely a mistake. Raises JobsFileError."""
     if not _SMALL.search(text):
         return []
     found = []
@@ -142,10 +138,7 @@ def doubts(text: str, name: str = "jobs file") -> list[str]:
 
 
 def parse(text: str, *, known: Collection[str] = (), name: str = "jobs file") -> tuple[Entry, ...]:
-    """The jobs of the text, in its order. Raises JobsFileError, which calls the file ``name``.
-
-    ``known`` are the names of jobs that have left the file; other jobs may still wait for them.
-    """
+    """The jobs, in order. ``known``: names of jobs that have left the file. Raises JobsFileError."""
     keys = Keys()
     cache: dict[str, Attributes] = {}
     entries = []
@@ -180,10 +173,7 @@ def lines(text: str, name: str = "jobs file") -> Iterator[Line]:
 
 
 def read_attributes(line: Line, cache: dict[str, Attributes], name: str = "jobs file") -> Attributes:
-    """The line's attributes. Raises JobsFileError.
-
-    Equal texts share one object through ``cache``: a long file has few different ones.
-    """
+    """The line's attributes. Equal texts share one object through ``cache``. Raises JobsFileError."""
     if line.inside is None:
         return _NONE
     found = cache.get(line.inside)
@@ -242,7 +232,6 @@ def _is_shell(stripped: str, match: re.Match[str] | None) -> bool:
 
 
 def _unclosed(stripped: str) -> AttributeProblem:
-    """Why there is no closing bracket."""
     end = re.compile(attributes.INSIDE, re.DOTALL).match(stripped, 1)
     stop = end.end() if end is not None else 1
     if stripped[stop : stop + 1] in ("'", '"'):

@@ -23,10 +23,11 @@ from slicer.kernel.open_files import file_id
 from slicer.kernel.sleep import seconds_until
 from slicer.queue.file import jobs_file
 from slicer.queue.file.jobs_file import JobsFileError
+from slicer.queue.model import Entry
 
 if TYPE_CHECKING:
     from slicer.kernel.open_files import FileId
-    from slicer.queue.model import Entry
+
 
 # A writer that keeps the file open may be in the middle of a line. A pause this long ends the line.
 _PAUSE_S = 0.1
@@ -131,10 +132,7 @@ class LiveFile:
         self._inotify.close()
 
     def _watch(self) -> None:
-        """Watch the directory of the file's name, and those of the names that it links to. Raises StateError.
-
-        Single writes are watched on the file alone: jobs that write beside it must not wake the queue.
-        """
+        """Watch the directories of its name and its links, and writes to it alone. Raises StateError."""
         self._names, self._search_at = {}, None
         for path in _names_of(self.path):
             directory, name = os.path.split(path)

@@ -5,32 +5,24 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 from slicer.errors import StateError
-from slicer.queue.judge import judging, oom
+from slicer.queue.events import Events
+from slicer.queue.judge import judging
 from slicer.queue.judge.judging import Judged
-from slicer.queue.model import ENOUGH_LOOKS
-from slicer.queue.show.log_tail import last_line
+from slicer.queue.judge.log import last_line, tells_of_oom
+from slicer.queue.model import ENOUGH_LOOKS, Entry, JobState, Options
+from slicer.queue.run.ended_attempt import EndedAttempt
 from slicer.queue.state import folding
 from slicer.queue.state.folding import Ending
-
-if TYPE_CHECKING:
-    from slicer.queue.events import Events
-    from slicer.queue.model import Entry, JobState
-    from slicer.queue.options import Options
-    from slicer.queue.run.ended_attempt import CommandEnd, EndedAttempt
-    from slicer.queue.state.register import Register
+from slicer.queue.state.register import Register
 
 _FAILURES = ("exited", "signal")
 _LOST_CODE = 1
 
 
 class Conclusions:
-    """Records what the attempts' ends mean.
-
-    ``largest_mib`` tells the memory of the largest GPU that the queue may use.
-    """
+    """Records what the ends mean. ``largest_mib``: the memory of the largest GPU that the queue may use."""
 
     def __init__(
         self, register: Register, options: Options, margin_mib: int, largest_mib: Callable[[], int],
@@ -43,46 +35,40 @@ class Conclusions:
         self._events = events
 
     def conclude(self, attempt: EndedAttempt, entry: Entry | None) -> bool:
-        """Record what became of the attempt; whether the job is to run again.
-
-        ``entry``: the job's line, if it still has one.
-        """
+        """Record what became of it; whether to run it again. ``entry``: its line, if it still has one."""
         state = self._register.states[attempt.key]
         if state.job != attempt.job_id or state.status != "running":
             return False
-        ended = attempt.ended
         if attempt.how == "lost":
-            self._lose(state, attempt)
+            how = self._ending(attempt, Judged("lost", "unknown", _LOST_CODE, False), attempt.why)
+            self._register.do(folding.ended(state.key, state.job, "lost", **how))
+            self._events.add("lost", state, **self._log_of(state))
             return False
-        why = attempt.why if ended is None else judging.why_interrupted(ended)
+        has_ended = attempt.how == "ended"
+        why = judging.why_interrupted(attempt) if has_ended else attempt.why
         # The queue may have been killed before it had written down that it cancels the job.
         says_cancel = bool(why) and entry is not None and entry.attributes.cancel
         is_cancelled = state.cancelling or says_cancel
-        if ended is not None and (is_cancelled or not why):
-            return self._judge(state, attempt, ended, entry, is_cancelled=is_cancelled)
-        if ended is not None or attempt.how == "interrupted":
+        if has_ended and (is_cancelled or not why):
+            return self._judge(state, attempt, entry, is_cancelled=is_cancelled)
+        if has_ended or attempt.how == "interrupted":
             self._register.do(folding.interrupted(state.key, state.job, why))
         else:
             self._register.do(folding.unbegun(state.key, state.job))
         self._events.add("requeued", state, why=why)
         return True
 
-    def _lose(self, state: JobState, attempt: EndedAttempt) -> None:
-        how = self._ending(attempt, Judged("lost", "unknown", _LOST_CODE, False), attempt.why)
-        self._register.do(folding.ended(state.key, state.job, "lost", **how))
-        self._events.add("lost", state, **self._log_of(state))
-
     def _judge(
-        self, state: JobState, attempt: EndedAttempt, ended: CommandEnd, entry: Entry | None,
-        *, is_cancelled: bool,
-    ) -> bool:  # fmt: skip
-        peak_mib, retries = _peaks(attempt), self._retries(entry)
+        self, state: JobState, attempt: EndedAttempt, entry: Entry | None, *, is_cancelled: bool
+    ) -> bool:
+        own = entry.attributes.retries if entry is not None else None
+        peak_mib, retries = _peaks(attempt), self._options.oom_retries if own is None else own
         judged = judging.judge(
-            ended, declared_mib=state.vram_mib, peak_mib=peak_mib, looks=_looks(attempt),
-            tolerance=self._options.tolerance, has_oom_text=self._has_oom_text(state, ended),
+            attempt, declared_mib=state.vram_mib, peak_mib=peak_mib, looks=_looks(attempt),
+            tolerance=self._options.tolerance, has_oom_text=self._has_oom_text(state, attempt),
             cancelling=is_cancelled, ooms=state.ooms, retries=retries,
         )  # fmt: skip
-        how = self._ending(attempt, judged, ended.reason)
+        how = self._ending(attempt, judged, attempt.reason)
         if not judged.again:
             self._register.do(folding.ended(state.key, state.job, judged.status, **how))
             self._events.add("finished", state, **self._log_of(state))
@@ -95,25 +81,19 @@ class Conclusions:
         )  # fmt: skip
         return True
 
-    def _log_of(self, state: JobState) -> dict[str, object]:
+    def _log_of(self, state: JobState) -> dict[str, str]:
         """Where the log is, and its last line if that may tell what went wrong."""
-        found: dict[str, object] = {
-            "log": state.log, "log_path": os.path.join(self._options.log_dir, state.log)
-        }  # fmt: skip
+        found = {"log": state.log, "log_path": os.path.join(self._options.log_dir, state.log)}
         if judging.has_failed(state):
             found["last_line"] = last_line(self._register.log_dir.directory, state.log)
         return found
 
-    def _retries(self, entry: Entry | None) -> int:
-        own = entry.attributes.retries if entry is not None else None
-        return self._options.oom_retries if own is None else own
-
-    def _has_oom_text(self, state: JobState, ended: CommandEnd) -> bool:
+    def _has_oom_text(self, state: JobState, ended: EndedAttempt) -> bool:
         """Only the attempt's own log counts, and only if the attempt failed by itself."""
         if not state.gpus or not ended.exit_code or ended.reason not in _FAILURES:
             return False
         try:
-            return oom.tells_of_oom(state.log, self._register.log_dir.directory.fd)
+            return tells_of_oom(state.log, self._register.log_dir.directory.fd)
         except StateError as error:
             self._events.warning(str(error))
             return False
@@ -123,8 +103,8 @@ class Conclusions:
         # The driver's figure is of the second before the look: the average of a few may not be the job's.
         busy = attempt.use.utilisation if attempt.use is not None and looks >= ENOUGH_LOOKS else None
         return Ending(
-            exit_code=judged.exit_code, signal=attempt.ended.signal if attempt.ended is not None else None,
-            reason=reason, wall_s=round(attempt.wall_s, 3), vram_peak_mib=_peaks(attempt),
+            exit_code=judged.exit_code, signal=attempt.signal, reason=reason,
+            wall_s=round(attempt.wall_s, 3), vram_peak_mib=_peaks(attempt),
             utilisation=None if busy is None else round(busy, 1), looks=looks, verdict=judged.verdict,
             memory_peak_bytes=attempt.memory_peak_bytes, at=time.time(),
         )  # fmt: skip

@@ -7,11 +7,8 @@ from collections.abc import Iterable
 
 from slicer.errors import EX_TIMEOUT
 from slicer.queue.model import ENOUGH_LOOKS, JobState, Status, Verdict
+from slicer.queue.run.ended_attempt import EndedAttempt
 from slicer.record import record
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from slicer.queue.run.ended_attempt import CommandEnd
 
 EXIT_CODE_MAX = 255
 
@@ -31,13 +28,13 @@ class Judged:
     again: bool
 
 
-def why_interrupted(ended: CommandEnd) -> str:
+def why_interrupted(ended: EndedAttempt) -> str:
     """Why the job is to run again: what ended the attempt ends queues, too. "": it does not count as that."""
     return _INTERRUPTIONS.get(ended.ended_by, "") if ended.reason == "stopped" else ""
 
 
 def judge(
-    ended: CommandEnd, *, declared_mib: int | None, peak_mib: tuple[int, ...], looks: int, tolerance: float,
+    ended: EndedAttempt, *, declared_mib: int | None, peak_mib: tuple[int, ...], looks: int, tolerance: float,
     has_oom_text: bool, cancelling: bool, ooms: int, retries: int,
 ) -> Judged:  # fmt: skip
     """Judge an attempt.
@@ -53,7 +50,7 @@ def judge(
     return Judged(status, verdict, exit_code, status == "oom" and ooms < retries)
 
 
-def _status(ended: CommandEnd, has_oom_text: bool, cancelling: bool) -> tuple[Status, int]:
+def _status(ended: EndedAttempt, has_oom_text: bool, cancelling: bool) -> tuple[Status, int]:
     code = ended.exit_code
     if cancelling:
         return "cancelled", code

@@ -1,4 +1,4 @@
-"""What became of an attempt: what its keeper reports, or what was written down about it."""
+"""The end of an attempt, from its keeper's report or from its files."""
 
 from __future__ import annotations
 
@@ -7,36 +7,30 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Literal
 
 from slicer.errors import SlicerError
-from slicer.job.report import exit_of
+from slicer.job.gpu_watch import Use
+from slicer.job.report import Report, exit_of
 from slicer.kernel import proc
+from slicer.model import Outcome, Usage
 from slicer.outcome import history
+from slicer.queue.state.attempt import Attempt
 from slicer.record import record
 
 if TYPE_CHECKING:
-    from slicer.job.gpu_monitor import Use
-    from slicer.job.report import Report
-    from slicer.model import EndedBy, Outcome, Usage
-    from slicer.queue.state.attempt import Attempt
-
-
-@record
-class CommandEnd:
-    """How a command ended; the fields are those of its :class:`slicer.model.Outcome`."""
-
-    reason: str
-    exit_code: int
-    signal: int | None
-    ended_by: EndedBy = ""
+    from slicer.model import EndedBy
 
 
 @record
 class EndedAttempt:
-    """An attempt that is over. ``ended`` tells how the command ended, if it ran and that is known."""
+    """An attempt that is over. Only if its command "ended" there is more than ``why``."""
 
     key: str  # of the job, in the queue
     job_id: str
     how: Literal["ended", "unbegun", "interrupted", "lost"]
-    ended: CommandEnd | None = None
+    # As in its Outcome:
+    reason: str = ""
+    exit_code: int = 0
+    signal: int | None = None
+    ended_by: EndedBy = ""
     wall_s: float = 0.0
     memory_peak_bytes: int | None = None
     vram_peak_mib: tuple[int, ...] = ()
@@ -45,12 +39,13 @@ class EndedAttempt:
 
 
 def reported(key: str, job_id: str, report: Report, usage: Usage, use: Use | None) -> EndedAttempt:
-    """An attempt whose keeper told of the end."""
     if report.exec_errno and report.reason == "unknown":
         return EndedAttempt(key, job_id, "unbegun", why=os.strerror(report.exec_errno))
     found = exit_of(report)
-    ended = CommandEnd(report.reason, found.code, found.signal, report.ended_by)
-    return EndedAttempt(key, job_id, "ended", ended, report.wall_s, usage.memory_peak_bytes, use=use)
+    return EndedAttempt(
+        key, job_id, "ended", report.reason, found.code, found.signal, report.ended_by, report.wall_s,
+        usage.memory_peak_bytes, use=use,
+    )  # fmt: skip
 
 
 def unbegun(key: str, job_id: str) -> EndedAttempt:
@@ -62,16 +57,12 @@ def recovered(
     key: str, job_id: str, found: Attempt | None, use: Use | None, warn: Callable[[str], None],
     boot_id: str = "",
 ) -> EndedAttempt:  # fmt: skip
-    """How the attempt ended. ``found``: what its file says; ``boot_id``: the boot in which it began, or "".
-
-    Its outcome is in the history afterwards, if there is one.
-    """
+    """How it ended, by its file, history and boot ("" unknown). History has its outcome afterwards."""
     outcome = _outcome(job_id, found, warn)
     if outcome is not None:
-        ended = CommandEnd(outcome.reason, outcome.exit_code, outcome.signal, outcome.ended_by)
         return EndedAttempt(
-            key, job_id, "ended", ended, outcome.wall_s, outcome.usage.memory_peak_bytes,
-            outcome.vram_peak_mib, use,
+            key, job_id, "ended", outcome.reason, outcome.exit_code, outcome.signal, outcome.ended_by,
+            outcome.wall_s, outcome.usage.memory_peak_bytes, outcome.vram_peak_mib, use,
         )  # fmt: skip
     if boot_id and boot_id != proc.boot_id():
         return EndedAttempt(key, job_id, "interrupted", why="the machine was restarted")

@@ -1,4 +1,4 @@
-"""What the queue's jobs use on their GPUs. One look serves all of them.
+"""Measures the queue's jobs on their GPUs. One look serves all of them.
 
 After a job, its GPUs are looked at until its memory is free (B5).
 """
@@ -7,21 +7,17 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 from slicer.errors import SlicerError
+from slicer.gpu.observer import GpuObserver
+from slicer.gpu.snapshot import GpuSnapshot
 from slicer.job import gpu_leftovers
-from slicer.job.gpu_monitor import Monitor, Use
-from slicer.job.gpu_watch import describe
+from slicer.job.gpu_watch import Monitor, Use, describe
 from slicer.kernel.sleep import soonest
+from slicer.ledger.held_lease import HeldLease
+from slicer.ledger.ledger import Ledger
 from slicer.quantity import format_size
 from slicer.queue.model import GpuRow
-
-if TYPE_CHECKING:
-    from slicer.gpu.observer import GpuObserver
-    from slicer.gpu.snapshot import GpuSnapshot
-    from slicer.ledger.held_lease import HeldLease
-    from slicer.ledger.ledger import Ledger
 
 _AFTER_END_S = 0.05  # between two looks after a job's end: the driver sends no event
 
@@ -54,7 +50,6 @@ class QueueMonitor(Monitor):
             use.end_audit()
 
     def forget(self, job: str) -> Use | None:
-        """The job is over. Returns what was seen of it."""
         use = self._uses.pop(job, None)
         if use is not None:
             use.end_audit()
@@ -99,7 +94,6 @@ class QueueMonitor(Monitor):
     # -- for people --------------------------------------------------------------------------------------
 
     def uses(self) -> list[tuple[str, Use]]:
-        """What each running job uses, by its id."""
         return list(self._uses.items())
 
     def indices(self) -> dict[str, int]:

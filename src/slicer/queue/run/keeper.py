@@ -11,24 +11,24 @@ import errno
 import gc
 import os
 import select
+from typing import TYPE_CHECKING
 
 from slicer import faults
 from slicer.job import ending
-from slicer.job.job import GPUS_CHECKED
-from slicer.job.keeper import Keeper
+from slicer.job.command import Task
+from slicer.job.job import GPUS_CHECKED, Job, Started
+from slicer.job.keeper import Keeper, Redirection
 from slicer.job.report import Report, pack
 from slicer.kernel.signals import signal
+from slicer.ledger.ledger import Ledger
 from slicer.model import Usage
 from slicer.outcome import history
 from slicer.queue.state import attempt
 from slicer.record import replace
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     from slicer.backend import Backend
-    from slicer.job.command import Task
-    from slicer.job.job import Job, Started
-    from slicer.ledger.ledger import Ledger
+
 
 _CANNOT_BEGIN = 126  # what a shell exits with when it cannot execute a command
 _SHORTAGES = (errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE)  # that may be over soon
@@ -46,10 +46,8 @@ def preload() -> None:
     history.preload()
 
 
-class LogFile:
+class LogFile(Redirection):
     """The file to which the command writes directly."""
-
-    pid = 0
 
     def __init__(self, directory: int, name: str) -> None:
         """``directory``: a descriptor of the log directory. Raises OSError."""
@@ -59,13 +57,11 @@ class LogFile:
         except FileNotFoundError:
             pass
         flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-        self.stdout = self.stderr = os.open(name, flags, 0o666, dir_fd=directory)
+        fd = os.open(name, flags, 0o666, dir_fd=directory)
+        super().__init__(fd, fd)
 
     def handed_over(self) -> None:
         """The file stays open: slicer may have something to add."""
-
-    def finish(self) -> None:
-        """There is nothing to flush."""
 
     def say(self, text: str) -> None:
         """Add a line of slicer's own, if the disk has room for it."""

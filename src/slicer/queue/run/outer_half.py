@@ -16,24 +16,26 @@ from typing import TYPE_CHECKING
 from slicer import faults
 from slicer.errors import BackendError
 from slicer.job import ending
-from slicer.job.job import GPUS_CHECKED, QUIT, STARTING, Started
+from slicer.job.job import GPUS_CHECKED, QUIT, STARTING, Job, Started
 from slicer.job.outer_half import OuterHalf, pipe
+from slicer.job.report import Report
 from slicer.job.scope_watch import limit_at
 from slicer.kernel import proc
 from slicer.kernel.open_files import close_all_but
 from slicer.kernel.signals import STOP
+from slicer.ledger.held_lease import HeldLease
+from slicer.ledger.ledger import Ledger
+from slicer.model import Lease, Usage
+from slicer.queue.run.starters import Starters
 from slicer.queue.state import attempt
+from slicer.queue.state.log_dir import LogDir
 
 if TYPE_CHECKING:
     from slicer.backend import QueueBackend
-    from slicer.job.job import Job, Listener
-    from slicer.job.report import Report
-    from slicer.ledger.held_lease import HeldLease
-    from slicer.ledger.ledger import Ledger
-    from slicer.model import Lease, Usage
-    from slicer.queue.run.starters import Starters
-    from slicer.queue.state.log_dir import LogDir
+    from slicer.job.job import Listener
     from slicer.share.environment import ShareOrder
+
+
 
 _GPU_DEVICES = "/dev/nvidia"
 
@@ -52,11 +54,7 @@ def is_unbound(lease: Lease) -> bool:
 
 
 class QueueOuterHalf(OuterHalf):
-    """From the lease to the keeper's end. ``key`` is the job's in the queue.
-
-    ``pidfd`` is the keeper's, -1 before its scope stands. If the keeper was killed it is that of the child
-    which cleans up.
-    """
+    """From the lease to the keeper's end. ``pidfd``: the keeper's, or of who cleans up after it; or -1."""
 
     def __init__(
         self, key: str, job: Job, backend: QueueBackend, starters: Starters, log_dir: LogDir, ledger: Ledger,
@@ -79,7 +77,6 @@ class QueueOuterHalf(OuterHalf):
 
     @property
     def sharing(self) -> ShareOrder | None:
-        """How it shares its GPUs."""
         return self._job.sharing
 
     @property
@@ -95,11 +92,7 @@ class QueueOuterHalf(OuterHalf):
     # -- starting ----------------------------------------------------------------------------------------
 
     def start(self, held: HeldLease, waited_s: float) -> None:
-        """Have the keeper forked and its scope started.
-
-        Raises BackendError. Whoever calls this, or a later step up to the command, has to :meth:`abandon` the
-        job if it fails.
-        """
+        """Have the keeper forked and its scope started. Raises BackendError; then :meth:`abandon` the job."""
         self._held = held
         self._waited_s = waited_s
         self._began = time.monotonic()
@@ -144,10 +137,7 @@ class QueueOuterHalf(OuterHalf):
         self._journal_start(self._waited_s)
 
     def abandon(self) -> None:
-        """The command will not be started: let the keeper leave, and give the lease back.
-
-        A keeper that is not in its scope yet is there soon. It leaves then, at the end of its pipe.
-        """
+        """Start no command: the keeper leaves, at the latest by its pipe; the lease is given back."""
         self._starters.forget(self.job_id)
         if self.pidfd >= 0:
             self._send(QUIT)
@@ -163,13 +153,11 @@ class QueueOuterHalf(OuterHalf):
         return self._up_read
 
     def listen(self) -> None:
-        """Take what the keeper says."""
         said = self._read_report()
         if said is not None and said[0].is_final:
             self.said = said
 
     def stop(self) -> None:
-        """Ask the job to end."""
         signal_keeper(self.pidfd)
 
     # -- after the command -------------------------------------------------------------------------------
@@ -179,14 +167,10 @@ class QueueOuterHalf(OuterHalf):
         self._send(GPUS_CHECKED)
 
     def is_gone(self) -> bool:
-        """Whether the keeper has ended."""
         return proc.has_ended(self.pidfd)
 
     def clean_up(self) -> bool:
-        """The keeper was killed: fork a child that ends what is left of the job and writes its outcome.
-
-        False if no process can be forked now, or no descriptors are left.
-        """
+        """The keeper was killed: fork a child that does its duties. False if that cannot be done now."""
         last = self._read_report()
         try:
             read_fd, write_fd = pipe()

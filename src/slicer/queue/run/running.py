@@ -2,29 +2,32 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Collection, Iterator
 from typing import TYPE_CHECKING
 
-from slicer.errors import SlicerError
+from slicer.errors import SlicerError, StateError
 from slicer.job.pause import thaw_to_end
 from slicer.job.scope_watch import ScopeWatch
-from slicer.job.stop import note_cap
+from slicer.job.stop import note
+from slicer.kernel import proc
 from slicer.kernel.sleep import seconds_until, soonest
+from slicer.ledger.held_lease import HeldLease
+from slicer.ledger.ledger import Ledger
+from slicer.model import Lease
+from slicer.queue.model import JobState
 from slicer.queue.run import ended_attempt
-from slicer.queue.run.adopted import Adopted
-from slicer.queue.run.outer_half import is_unbound
+from slicer.queue.run.ended_attempt import EndedAttempt
+from slicer.queue.run.gpu_use import QueueMonitor
+from slicer.queue.run.outer_half import QueueOuterHalf, is_unbound, signal_keeper
+from slicer.queue.run.starters import Backends
+from slicer.queue.state.attempt import Attempt
+from slicer.queue.state.register import Register
 
 if TYPE_CHECKING:
     from slicer.job.job import Listener
-    from slicer.ledger.ledger import Ledger
-    from slicer.model import Lease
-    from slicer.queue.model import JobState
-    from slicer.queue.run.backends import Backends
-    from slicer.queue.run.ended_attempt import EndedAttempt
-    from slicer.queue.run.gpu_use import QueueMonitor
-    from slicer.queue.run.outer_half import QueueOuterHalf
-    from slicer.queue.state.register import Register
+
 
 _CLEAN_UP_AGAIN_S = 1.0  # where no process could be forked for it
 _SWEEP_S = 60.0  # between two looks for scopes that were left empty
@@ -67,7 +70,6 @@ class RunningJobs:
                 yield adopted.held.lease
 
     def unbound(self) -> int:
-        """How many of the jobs hold nothing that the ledger counts."""
         return sum(map(is_unbound, self.leases()))
 
     def add(self, job: QueueOuterHalf) -> None:
@@ -94,7 +96,7 @@ class RunningJobs:
     # -- events ------------------------------------------------------------------------------------------
 
     def descriptors(self) -> list[int]:
-        """What becomes readable when something happened to any of the jobs."""
+        """Readable when something happened to any of the jobs."""
         found: list[int] = []
         for job in self._running.values():
             if job.job_id not in self._clean_up_at:  # or its end is known
@@ -145,8 +147,10 @@ class RunningJobs:
             del self._running[job_id]
             job.close()
             return self._recovered(job.key, job_id)
-        if self._register.attempt(job_id) is not None:
-            self._clean_up(job)
+        if self._register.attempt(job_id) is not None:  # have its keeper's duties done, maybe later
+            self._clean_up_at.pop(job_id, None)
+            if not job.clean_up():
+                self._clean_up_at[job_id] = time.monotonic() + _CLEAN_UP_AGAIN_S
             return None
         del self._running[job_id]
         self._monitor.forget(job_id)
@@ -158,13 +162,6 @@ class RunningJobs:
         if time.monotonic() >= self._sweep_at:
             self._sweep_at = time.monotonic() + _SWEEP_S
             job.stop_empty_scopes()
-
-    def _clean_up(self, job: QueueOuterHalf) -> None:
-        """Have the duties of its killed keeper done; later, if no process can be forked now."""
-        if job.clean_up():
-            self._clean_up_at.pop(job.job_id, None)
-        else:
-            self._clean_up_at[job.job_id] = time.monotonic() + _CLEAN_UP_AGAIN_S
 
     def _take_keepers(self) -> None:
         """Let go of jobs whose keepers have ended, too; tell the others when their GPUs are free."""
@@ -200,18 +197,15 @@ class RunningJobs:
     # -- ending ------------------------------------------------------------------------------------------
 
     def stop(self, key: str) -> None:
-        """Ask the job to end, if it runs."""
         self._stop(lambda job: job.key == key)
 
     def stop_all(self) -> None:
-        """Ask all jobs to end."""
         self._stop(lambda _: True)
 
     def end_over_cap(self, job_id: str) -> None:
-        """Ask a job to end that got past its cap."""
         job = self._running.get(job_id) or self._adopted.get(job_id)
         if job is not None and job.held is not None:
-            note_cap(job.held.lease, self._ledger)
+            note(job.held.lease, self._ledger, "cap")
             self._stop(lambda each: each is job)
 
     def _stop(self, is_meant: Callable[[QueueOuterHalf | Adopted], bool]) -> None:
@@ -231,7 +225,6 @@ class RunningJobs:
             self._listener.warning(str(error))
 
     def _end_orphan(self, adopted: Adopted) -> None:
-        """Have the backend end a job whose keeper was killed."""
         if adopted.held is None:
             return
         lease = adopted.held.lease
@@ -240,3 +233,72 @@ class RunningJobs:
             self._backends.of_lease(lease).request_end(lease.job, lease.unit)
         except SlicerError as error:
             self._listener.warning(str(error))
+
+
+class Adopted:
+    """A running job that is not our child. ``pidfd``: its keeper's, or -1; ``held``: its lease, or None."""
+
+    def __init__(
+        self, key: str, job_id: str, attempt: Callable[[str], Attempt | None], lease: Lease | None,
+        ledger: Ledger,
+    ) -> None:  # fmt: skip
+        """``attempt`` reads the attempt file of a job."""
+        self.key = key
+        self.job_id = job_id
+        self._attempt = attempt
+        self._ledger = ledger
+        self.held = _held(ledger, lease) if lease is not None else None
+        self.pidfd = -1
+        self._find_keeper()
+
+    def _find_keeper(self) -> None:
+        found = self._attempt(self.job_id)
+        if found is not None and found.is_alive and found.keeper:
+            try:
+                self.pidfd = os.pidfd_open(found.keeper)
+            except OSError:
+                return
+            if proc.start_time(found.keeper) != found.keeper_start:  # another process has the pid
+                self._close_pidfd()
+
+    def stop(self) -> bool:
+        """Ask the job to end; whether there is a keeper to ask."""
+        if self.pidfd >= 0:
+            signal_keeper(self.pidfd)
+        return self.pidfd >= 0
+
+    def is_gone(self) -> bool:
+        """Whether nothing of it lives any more."""
+        if self.pidfd >= 0:
+            if not proc.has_ended(self.pidfd):
+                return False
+            self._close_pidfd()
+            found = self._attempt(self.job_id)
+            if found is not None and found.is_final:
+                return True
+        else:
+            self._find_keeper()  # it may have noted only now that the command begins
+            if self.pidfd >= 0:
+                return False
+        # No keeper is to be seen. The lease holds for as long as the job lives.
+        with self._ledger.locked():
+            return all(lease.job != self.job_id for lease in self._ledger.leases())
+
+    def close(self) -> None:
+        """Close all descriptors. Safe to repeat."""
+        self._close_pidfd()
+        if self.held is not None:
+            self.held.close()
+
+    def _close_pidfd(self) -> None:
+        if self.pidfd >= 0:
+            os.close(self.pidfd)
+            self.pidfd = -1
+
+
+def _held(ledger: Ledger, lease: Lease) -> HeldLease:
+    """The lease as we can write it. It is not flocked: it is the keeper's."""
+    try:
+        return HeldLease(ledger, lease, ledger.directory.leases.open(lease.job, os.O_RDONLY))
+    except (OSError, StateError):
+        return HeldLease(ledger, lease)

@@ -19,18 +19,21 @@ import socket
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from slicer import backend as backends
 from slicer import faults
+from slicer.broker.client.backend import BrokerBackend
 from slicer.errors import BackendError, BrokerError, SlicerError
+from slicer.job.job import Job
 from slicer.job.outer_half import cannot_fork
 from slicer.kernel import proc
 from slicer.kernel.open_files import close_all_but
+from slicer.ledger.ledger import Ledger
+from slicer.model import Lease, manager_of
 from slicer.queue.run import keeper
 from slicer.record import record, replace
 
 if TYPE_CHECKING:
-    from slicer.job.job import Job
-    from slicer.ledger.ledger import Ledger
-    from slicer.queue.run.backends import Backends
+    from slicer.backend import QueueBackend
 
 _STARTERS = 2  # enough to keep systemd busy: it does one thing at a time
 _LONGEST = 1 << 16  # bytes of an answer
@@ -80,11 +83,7 @@ class Starters:
         resource.setrlimit(resource.RLIMIT_NOFILE, (limits[1], limits[1]))
 
     def begin(self, job: Job, gpus: tuple[str, ...], descriptors: tuple[int, ...]) -> None:
-        """Have a keeper forked and its scope started. Raises BackendError.
-
-        ``descriptors``: the keeper's ends of the pipes (down, up), the log directory's and the attempts', and
-        those of the lease.
-        """
+        """Have a keeper forked and its scope started. ``descriptors``: as _be_keeper takes them."""
         order = replace(job, env=_Environment(job.env(gpus)))
         min(self._starters, key=lambda starter: len(starter.asked)).ask(order, descriptors)
 
@@ -99,13 +98,12 @@ class Starters:
         return found
 
     def forget(self, job: str) -> None:
-        """The job's keeper is not wanted any more."""
         _discard(self._found.pop(job, None))
         for starter in self._starters:
             starter.asked.discard(job)
 
     def descriptors(self) -> list[int]:
-        """What becomes readable when :meth:`poll` may know more."""
+        """Readable when :meth:`poll` may know more."""
         return [starter.fd for starter in self._starters if starter.asked]
 
     def close(self) -> None:
@@ -231,7 +229,6 @@ class _StarterProcess:
         self._keepers: dict[int, int] = {}  # their pids, by their pidfds
 
     def serve(self) -> None:
-        """Start keepers until the queue has ended."""
         gc.freeze()  # collecting garbage would copy the pages that all keepers share
         gc.disable()
         os.setsid()
@@ -267,12 +264,10 @@ class _StarterProcess:
             job: Job = pickle.loads(os.pread(payload, os.fstat(payload).st_size, 0))
         finally:
             os.close(payload)
-        self._answer(job.id, *self._start(job, own))
-        return True
-
-    def _answer(self, job: str, answer: StartedKeeper | SlicerError, descriptors: list[int]) -> None:
+        answer, told = self._start(job, own)
         faults.point("starter-answering")
-        socket.send_fds(self._socket, [pickle.dumps((job, answer))], descriptors)
+        socket.send_fds(self._socket, [pickle.dumps((job.id, answer))], told)
+        return True
 
     def _start(self, job: Job, own: list[int]) -> tuple[StartedKeeper | SlicerError, list[int]]:
         try:
@@ -304,7 +299,44 @@ class _StarterProcess:
         self._backends.after_fork()
         self._ledger.after_fork()
         down_read, up_write, logs, attempts, *lease = own
+        backend = self._backends.of(job.broker)
         keeper.QueueKeeper(
-            job, self._backends.of(job.broker), self._ledger, self._mask, self._queue, up_write, down_read,
-            logs, attempts,
+            job, backend, self._ledger, self._mask, self._queue, up_write, down_read, logs, attempts
         ).run(tuple(lease))
+
+
+class Backends:
+    """The backend for each job. Jobs that want nothing can do without a broker that fails."""
+
+    def __init__(self, wanted: str, broker: str) -> None:
+        """``wanted``: as --backend has it; ``broker``: its socket, "" for none. Raises BackendError."""
+        self._wanted = wanted
+        self._broker = BrokerBackend(broker) if broker else None
+        self._manager: QueueBackend | None = None  # beside a broker it is seldom needed
+        self.usual: QueueBackend = self._broker or self._own()
+        self.usual.preload()
+
+    def of(self, broker: str) -> QueueBackend:
+        """The backend for a job whose lease ``broker`` grants; "": the user's own ledger does."""
+        return self._broker if broker and self._broker is not None else self._own()
+
+    def of_lease(self, lease: Lease) -> QueueBackend:
+        """A backend that reaches the scope of a job that runs."""
+        return self._own() if lease.manager == manager_of(os.geteuid()) else self.usual
+
+    def _own(self) -> QueueBackend:
+        if self._manager is None:
+            self._manager = backends.choose(self._wanted, os.geteuid())
+        return self._manager
+
+    def after_fork(self) -> None:
+        """In a child: give up what only the parent may use."""
+        for backend in self._made():
+            backend.after_fork()
+
+    def close(self) -> None:
+        for backend in self._made():
+            backend.close()
+
+    def _made(self) -> list[QueueBackend]:
+        return [backend for backend in (self._manager, self._broker) if backend is not None]

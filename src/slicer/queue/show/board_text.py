@@ -162,18 +162,12 @@ def _running(rows: Sequence[Row], width: int | None, glyphs: Glyphs, total: int 
     heading = ["", "JOB", "GPU", "FOR", "NOW", "PEAK", "OF", "BUSY", "RUNNING"]
     cells = [
         [
-            glyphs.running,
-            str(row.no),
-            format_cpus(row.gpu_indices) or "-",
-            format_duration(round(row.wall_s)),
-            _most(row, row.now_mib),
-            _most(row, row.peak_mib),
-            _declared(row),
-            _busy(row),
-            f"({one_line(row.note)}) {_what(row)}" if row.note else _what(row),
+            glyphs.running, str(row.no), format_cpus(row.gpu_indices) or "-",
+            format_duration(round(row.wall_s)), _most(row, row.now_mib), _most(row, row.peak_mib),
+            _declared(row), _busy(row), f"({one_line(row.note)}) {_what(row)}" if row.note else _what(row),
         ]
         for row in rows
-    ]
+    ]  # fmt: skip
     fit([heading, *cells], width, glyphs)
     return _table([heading, *cells], "lrlrrrrrl", width, glyphs, total, map(_running_style, rows))
 
@@ -202,21 +196,16 @@ def _pending(board: Board, most: int, width: int | None, glyphs: Glyphs) -> _Par
 def _done(rows: Sequence[Row], width: int | None, glyphs: Glyphs) -> _Part:
     if not rows:
         return _Part()
+    marks = {"ok": glyphs.ok, "cancelled": glyphs.cancelled}
     heading = ["", "JOB", "RESULT", "AFTER", "PEAK", "OF", "", "BUSY", "DONE"]
     cells = [
         [
-            _mark(row, glyphs),
-            str(row.no),
-            _result(row),
-            format_duration(round(row.wall_s, 1)),
-            _most(row, row.peak_mib),
-            _declared(row),
-            _deviation(row),
-            _busy(row),
-            _what(row),
+            marks.get(row.status, glyphs.bad), str(row.no), _result(row),
+            format_duration(round(row.wall_s, 1)), _most(row, row.peak_mib), _declared(row),
+            _deviation(row), _busy(row), _what(row),
         ]
         for row in rows
-    ]
+    ]  # fmt: skip
     fit([heading, *cells], width, glyphs)
     return _table([heading, *cells], "lrlrrrrrl", width, glyphs)
 
@@ -231,10 +220,6 @@ def _table(
 
 
 # -- cells --------------------------------------------------------------------------------------------------
-
-
-def _mark(row: Row, glyphs: Glyphs) -> str:
-    return {"ok": glyphs.ok, "cancelled": glyphs.cancelled}.get(row.status, glyphs.bad)
 
 
 def _result(row: Row) -> str:

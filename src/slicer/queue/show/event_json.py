@@ -9,6 +9,9 @@ from collections.abc import Mapping
 from slicer.queue.model import Event, Row
 
 _VERSION = 1
+# The fields of a job are those of its row, but for these names; empty ones of these are null.
+_NAMES = {"gpu_indices": "gpus"}
+_MAY_LACK = ("name", "now_mib", "peak_mib", "reason", "waits_for", "note")
 
 
 def encode(event: Event) -> str:
@@ -25,25 +28,11 @@ def encode(event: Event) -> str:
 
 def job_object(row: Row) -> dict[str, object]:
     """A job as scripts see it: ``null`` is "unknown" or "none"."""
-    return {
-        "no": row.no,
-        "name": row.name or None,
-        "command": row.command,
-        "status": row.status,
-        "attempt": row.attempt,
-        "declared_mib": row.declared_mib,
-        "gpus": list(row.gpu_indices),
-        "now_mib": list(row.now_mib) or None,
-        "peak_mib": list(row.peak_mib) or None,
-        "utilisation": _plain(row.utilisation),
-        "looks": row.looks,
-        "wall_s": _plain(row.wall_s),
-        "exit_code": None if row.status in ("pending", "running") else row.exit_code,
-        "reason": row.reason or None,
-        "verdict": row.verdict,
-        "waits_for": row.waits_for or None,
-        "note": row.note or None,
-    }
+    values = {_NAMES.get(name, name): _plain(getattr(row, name)) for name in Row.__annotations__}
+    values |= {name: values[name] or None for name in _MAY_LACK}
+    if row.status in ("pending", "running"):
+        values["exit_code"] = None
+    return values
 
 
 def _object(data: Mapping[str, object]) -> dict[str, object]:

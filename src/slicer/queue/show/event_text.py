@@ -1,16 +1,16 @@
-"""The events of a queue as lines of text, one line an event. The summary: :mod:`slicer.queue.show.summary`.
+"""The events of a queue as lines of text, one line an event; and the summary at the end.
 
 All functions are pure. No line contains control characters, whatever commands, names and errors it shows.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Literal
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal
 
 from slicer.quantity import format_duration, short_mib
 from slicer.queue.model import Event, EventKind, Row, Status
-from slicer.queue.show.words import advice, command_of, counts, ended, gpus, used, who
+from slicer.queue.show.words import advice, command_of, counts, deviation, ended, enough_vram, gpus, used, who
 from slicer.text import counted, one_line, quote
 
 # "bad": a job did not end well. "warning": something may go wrong, or somebody has to act.
@@ -123,7 +123,7 @@ _OF_THE_QUEUE: dict[EventKind, Callable[[Event], str | None]] = {
     "resumed": lambda event: "jobs are started again",
     "warning": lambda event: _text(event, "text") or "something is wrong",
     "notice": lambda event: _text(event, "text") or None,
-    "summary": lambda event: None,  # has lines of its own: slicer.queue.show.summary
+    "summary": lambda event: None,  # has lines of its own: summary_lines
 }
 
 
@@ -196,10 +196,7 @@ _OF_A_JOB: dict[EventKind, Callable[[Event, Row], str | None]] = {
 
 
 def line(event: Event, *, verbose: bool) -> str | None:
-    """The event in one line, without the time; None if it is not worth a line.
-
-    A warning begins with "WARN". Raises ValueError if the event needs a job and has none.
-    """
+    """The event in one line without the time; None: it is worth none. Raises ValueError if it lacks a job."""
     if event.kind == "usage" and not verbose:
         return None
     of_queue = _OF_THE_QUEUE.get(event.kind)
@@ -211,3 +208,76 @@ def line(event: Event, *, verbose: bool) -> str | None:
         told = _OF_A_JOB[event.kind](event, event.job)
         told = told and f"{who(event.job)} {told}"
     return f"WARN {told}" if told is not None and level(event) == "warning" else told
+
+
+_EARLIER = 10  # jobs named of those that failed in an earlier run
+
+
+# -- the summary --------------------------------------------------------------------------------------------
+
+
+def summary_lines(event: Event) -> list[str]:
+    """The lines of a "summary": what became of the jobs, and what to do about it.
+
+    Its data are ``counts`` (of each status), the rows ``failed``, ``earlier`` (failed in an earlier run),
+    ``under`` and ``over``, ``exit_code``, ``wall_s``, ``jobs_file`` and ``log_dir``; ``logs`` and
+    ``last_lines`` (the number of a job to its log file's name, and to the last line in it).
+    """
+    data = event.data
+    numbers: dict[Status, int] = data.get("counts", {})
+    earlier: list[Row] = data.get("earlier", [])
+    total = sum(numbers.values())
+    duration = format_duration(data["wall_s"]) if "wall_s" in data else "unknown time"
+    first = f"{counted(total, 'job')} in {duration}: {counts(numbers)}" if total else "nothing left"
+    first += _failed_earlier(earlier)
+    if data.get("exit_code") and (total or len(earlier) != 1):
+        first += f"; exit code {data['exit_code']}"
+    if earlier and not total:
+        them = "it" if len(earlier) == 1 else "them"
+        first += f"; to run {them} again: {_of_this(event, 'retry')}"
+    said = [first]
+    for row in data.get("failed", ()):
+        said += _failed(row, data)
+    said += _declared(data.get("under", ()), "more") + _declared(data.get("over", ()), "less")
+    if data.get("under") or data.get("over"):
+        said.append(f"corrected declarations: {_of_this(event, 'suggest')}")
+    return said
+
+
+def _failed(row: Row, data: Mapping[str, Any]) -> list[str]:
+    """Name a failed job, how it ended, and the last line of its log."""
+    log = data.get("logs", {}).get(row.no)
+    path = f"{data['log_dir']}/{log}" if data.get("log_dir") else log
+    last = data.get("last_lines", {}).get(row.no)
+    said = f"  {who(row)} {ended(row)}: {command_of(row)}" + (f" (log: {quote(path)})" if log else "")
+    return [said, f"    {one_line(last)}"] if last else [said]
+
+
+def _failed_earlier(rows: list[Row]) -> str:
+    """As in "; job 1 failed earlier (143)"."""
+    if not rows:
+        return ""
+    if len(rows) == 1:
+        return f"; {who(rows[0])} failed earlier ({rows[0].exit_code})"
+    shown = ", ".join(f"{row.no} ({row.exit_code})" for row in rows[:_EARLIER])
+    more = f" and {len(rows) - _EARLIER} more" if len(rows) > _EARLIER else ""
+    return f"; {len(rows)} jobs failed earlier: {shown}{more}"
+
+
+def _of_this(event: Event, command: str) -> str:
+    """The command line of ``slicer queue COMMAND`` for this queue."""
+    names = (str(event.data.get(key, "")) for key in ("jobs_file", "log_dir"))
+    return "slicer queue {} {} --log-dir {}".format(command, *map(quote, names))
+
+
+def _declared(rows: Sequence[Row], how: str) -> list[str]:
+    """The jobs that used ``how`` ("more" or "less") than declared."""
+    if not rows:
+        return []
+    said = [f"{counted(len(rows), 'job')} used {how} than declared:"]
+    for row in rows:
+        percent = deviation(row)
+        by = "" if percent is None else f" ({abs(percent)}% {how})"
+        enough = f", {enough_vram(row)}" if row.peak_mib else ""
+        said.append(f"  {who(row)}: {used(row) or 'use unknown'}{by}{enough}: {command_of(row)}")
+    return said

@@ -4,16 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING
 
+from slicer.job.gpu_watch import Use
+from slicer.model import Busy
 from slicer.placement.decision import first_to_finish
-from slicer.queue.model import Row, Status
+from slicer.queue.model import JobState, Row, Status
 from slicer.text import a_slot, counted
-
-if TYPE_CHECKING:
-    from slicer.job.gpu_monitor import Use
-    from slicer.model import Busy
-    from slicer.queue.model import JobState
 
 PENDING_SHOWN = 50
 _ENOUGH_S = 10.0  # no guess before the jobs that ended well have run for this long in all
@@ -51,12 +47,11 @@ def row(
 
 
 def counts(states: Iterable[JobState]) -> dict[Status, int]:
-    """How many jobs there are of each status."""
     return Counter(state.status for state in states)
 
 
 def why(busy: Busy | None, indices: Mapping[str, int], now_s: float) -> str:
-    """What a job waits for, as in "a GPU, held by train and 1 other"."""
+    """The reason why a job waits, as in "a GPU, held by train and 1 other"."""
     if busy is None:
         return ""
     text = a_slot(busy.slot) if busy.slot else "a GPU"

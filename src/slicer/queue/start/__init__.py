@@ -1,1 +1,1 @@
-"""Which jobs are started next, their leases, and the start of their scopes and commands."""
+"""Chooses the next jobs, gets their leases, and starts their scopes and commands."""

@@ -1,10 +1,9 @@
-"""Which jobs are started, which have to wait, and which can never be."""
+"""Decides for each job: start it, let it wait, or refuse it."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 from slicer.errors import (
     BackendError,
@@ -19,24 +18,19 @@ from slicer.errors import (
     TooManyError,
     UsageError,
 )
+from slicer.gpu.observer import GpuObserver
+from slicer.job.plan import Plan
 from slicer.kernel.sleep import seconds_until
-from slicer.queue.start import plans
-from slicer.queue.start.pending import Pending, to_ask
+from slicer.queue.events import Events
+from slicer.queue.model import Attributes, Entry, Status
+from slicer.queue.run.running import RunningJobs
+from slicer.queue.start.lease_requests import Granted, LeaseRequests
+from slicer.queue.start.pending import Kind, Pending, to_ask
+from slicer.queue.start.plans import Plans
+from slicer.queue.start.starting import StartingJobs
 from slicer.queue.state import folding
+from slicer.queue.state.register import Register
 from slicer.record import replace
-
-if TYPE_CHECKING:
-    from slicer.gpu.observer import GpuObserver
-    from slicer.job.plan import Plan
-    from slicer.queue.events import Events
-    from slicer.queue.model import Attributes, Entry, Status
-    from slicer.queue.run.running import RunningJobs
-    from slicer.queue.start.lease_requests import Granted, LeaseRequests
-    from slicer.queue.start.pending import Kind
-    from slicer.queue.start.plans import Plans
-    from slicer.queue.start.starting import StartingJobs
-    from slicer.queue.state.register import Register
-
 
 _MOST_KINDS = 128  # of jobs with GPUs that are asked for at a time: each has a ticket
 _PAUSE_S = 1.0  # before trying again what failed for a reason that may pass; each time twice as long
@@ -94,7 +88,6 @@ class Dispatch:
                 self._cancel(entry)
 
     def entry(self, key: str) -> Entry | None:
-        """The job's line, if it still has one."""
         return self.pending.entries.get(key)
 
     def put_back(self, key: str) -> None:
@@ -117,10 +110,7 @@ class Dispatch:
             self._events.add("cancelling", state)
 
     def stop_lines(self, word: str, is_meant: bool) -> list[str]:
-        """The lines of that name or label that have not begun, by their labels; cancelled if ``is_meant``.
-
-        ``word`` may also be the id of a job that is being started.
-        """
+        """The labels of unstarted lines that a name, label or job's id means; cancelled if ``is_meant``."""
         starting = self._starting.key_of(word)
         if starting is not None and is_meant:
             self._starting.give_up(word)
@@ -153,7 +143,6 @@ class Dispatch:
                 self._gpu_observer.open()
 
     def _heads(self) -> list[tuple[Kind, Entry]]:
-        """The jobs that are asked for, in their order."""
         return to_ask(self.pending.heads(), self._plans.gpu_needs, _MOST_KINDS)
 
     def start(self) -> None:
@@ -161,9 +150,9 @@ class Dispatch:
         if self.is_over or self._is_broker_new():
             return
         now = time.monotonic()
-        if self._not_before is not None and now >= self._not_before:
+        if now >= (self._not_before or now):
             self._not_before = None
-        if self._no_broker_before is not None and now >= self._no_broker_before:
+        if now >= (self._no_broker_before or now):
             self._no_broker_before = None
         for key in [key for key, at in self._postponed.items() if now >= at]:
             del self._postponed[key]
@@ -185,13 +174,6 @@ class Dispatch:
         if self._plans.broker or not self._broker_now():
             return False
         self._end("a broker was switched on")
-        return True
-
-    def _is_broker_gone(self) -> bool:
-        """Whether the broker is off for good: not only stopped, and none of its jobs still runs. Likewise."""
-        if not self._plans.broker or self._broker_now():
-            return False
-        self._end("the broker was switched off")
         return True
 
     def _end(self, why: str) -> None:
@@ -299,7 +281,8 @@ class Dispatch:
             self.pause()
 
     def _refuse(self, entry: Entry, error: SlicerError, code: int = 1) -> None:
-        reason = plans.reason_of(error)
+        # In one line, without its place, which is none in the jobs file.
+        reason = f"{error.message} ({error.hint})" if error.hint else error.message
         self._refused[entry.key] = entry.attributes
         self._end_unstarted(entry.key, "infeasible", reason, code)
         self._events.add("infeasible", self._register.states[entry.key], reason=reason)
@@ -322,7 +305,10 @@ class Dispatch:
     def _wait_for_better(self, error: SlicerError) -> None:
         """Tell of the error once, and try again after a pause."""
         is_broker = isinstance(error, BrokerError)
-        if is_broker and (self._is_broker_new() or self._is_broker_gone()):
+        if is_broker and self._is_broker_new():
+            return
+        if is_broker and self._plans.broker and not self._broker_now():
+            self._end("the broker was switched off")  # for good: not only stopped, and none of its jobs runs
             return
         rest = "; until then only jobs start that need neither GPU nor slot" if is_broker else ""
         self._tell(f"{error}{rest}")
@@ -338,10 +324,7 @@ class Dispatch:
             self._events.warning(trouble)
 
     def pause(self) -> None:
-        """Start nothing for a moment, and for longer each time until something can be started.
-
-        However many jobs failed at the same moment, it is one pause.
-        """
+        """Start nothing for a while, which grows with each failure. Jobs that fail at once make one pause."""
         if self._not_before is None or time.monotonic() >= self._not_before:
             self._not_before = self._later()
 

@@ -13,28 +13,25 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from slicer.errors import InfeasibleError, RequestCancelled, UsageError
+from slicer.gpu.observer import GpuObserver
 from slicer.job import granting
-from slicer.job.job import tell_wait
-from slicer.job.plan import job_of, may_be_fenced, needs_of, requester_of, spec_of
+from slicer.job.job import Job, tell_wait
+from slicer.job.plan import Plan, job_of, may_be_fenced, needs_of, requester_of, spec_of
 from slicer.kernel import proc
 from slicer.ledger import leasing
 from slicer.ledger.held_lease import HeldLease
-from slicer.queue.start.pending import Kind
+from slicer.ledger.leasing import PreparedRequest
+from slicer.ledger.ledger import Ledger
+from slicer.ledger.waiting import Waiting
+from slicer.model import Busy
+from slicer.queue.model import Entry
+from slicer.queue.run.starters import Backends
+from slicer.queue.start.pending import Kind, Place
 from slicer.record import record, replace
 from slicer.text import one_line
 
 if TYPE_CHECKING:
-    from slicer.broker.client.asking import Asking
-    from slicer.gpu.observer import GpuObserver
-    from slicer.job.job import Job
-    from slicer.job.plan import Plan
-    from slicer.ledger.leasing import PreparedRequest
-    from slicer.ledger.ledger import Ledger
-    from slicer.ledger.waiting import Waiting
-    from slicer.model import Busy
-    from slicer.queue.model import Entry
-    from slicer.queue.run.backends import Backends
-    from slicer.queue.start.pending import Place
+    from slicer.broker.client.asking import Asking  # only of some queues
 
 _INSTANT_S = 1e-6  # the smallest difference that the ledger's clock shows
 _COMMAND_CHARS = 160  # of a command that is shown
@@ -42,7 +39,7 @@ _PLAIN_LOCK_S = 1.0  # how soon to try again for the lock of scripts, which send
 
 
 class _Request:
-    """What the ledger is asked for one job."""
+    """A request for one job's lease."""
 
     waiting: Waiting | Asking  # once the job has a ticket
 
@@ -214,12 +211,10 @@ class LeaseRequests:
     # -- waiting -----------------------------------------------------------------------------------------
 
     def keep(self, kinds: Collection[Kind]) -> None:
-        """Withdraw the requests for all other kinds."""
         for kind in [kind for kind in self._requests if kind not in kinds]:
             self._withdraw(kind)
 
     def forget(self, keys: Iterable[str]) -> None:
-        """These jobs are not to be started any more."""
         for key in keys:
             self._arrived.pop(key, None)
 
@@ -257,7 +252,7 @@ class LeaseRequests:
                 request.due_at = None
 
     def why(self, kind: Kind) -> Busy | None:
-        """What the jobs of a kind wait for, as far as was seen."""
+        """The reason why the jobs of a kind wait, as of the last look."""
         request = self._requests.get(kind)
         return None if request is None else request.waiting.why()
 

@@ -1,4 +1,4 @@
-"""Which jobs are to be started next, by the file's entries and the jobs' states. Pure.
+"""Chooses the next jobs by the file's entries and the jobs' states. Pure.
 
 The order is by priority, then by the place in the file. Jobs of one kind need the same of the ledger, so only
 the first of them is asked for. A long file has a handful of kinds.
@@ -9,19 +9,16 @@ from __future__ import annotations
 import heapq
 import math
 from bisect import bisect_left, insort
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import NamedTuple
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+from slicer.queue.model import Entry, JobState
 
-    from slicer.queue.model import Entry, JobState
-
-    Place = tuple[int, int]  # -priority, position in the file
+Place = tuple[int, int]  # -priority, position in the file
 
 
 class Kind(NamedTuple):
-    """What jobs have in common that need the same of the ledger."""
+    """Jobs of one kind ask the ledger for the same."""
 
     profile: str | None
     priority: int | None
@@ -98,7 +95,6 @@ class Pending:
         return len(self._kinds) + len(self._postponed) + len(self._held_back)
 
     def __iter__(self) -> Iterator[str]:
-        """Their keys, in no order."""
         return iter([*self._kinds, *self._postponed, *self._held_back])
 
     def __contains__(self, key: object) -> bool:
@@ -156,10 +152,7 @@ class Pending:
     # -- after= ------------------------------------------------------------------------------------------
 
     def release(self, ended: Iterable[str] | None = None) -> None:
-        """Find the jobs whose predecessors have all ended well, and those that wait in vain.
-
-        ``ended``: the keys of the jobs that have ended since the last call; None: more may have changed.
-        """
+        """Find jobs that may start now, or wait in vain. ``ended``: what has ended since; None: not known."""
         if not self._held_back:
             return
         if ended is not None and not any(self._states[key].name in self._followed for key in ended):

@@ -4,26 +4,21 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 from slicer.backend import has_systemd
 from slicer.config import profiles
 from slicer.config.build import unknown_slot
-from slicer.config.profiles import Overrides
-from slicer.errors import ConfigError, SlicerError, UsageError
+from slicer.config.profiles import Config, Overrides
+from slicer.errors import ConfigError, UsageError
 from slicer.job.plan import Invocation, Plan, check_limits, outer_jobs, with_sharing
+from slicer.ledger.ledger import Ledger
 from slicer.ledger.nesting import OuterJobs
+from slicer.model import Profile
 from slicer.queue.file.jobs_file import JobsFileError
-from slicer.queue.start.pending import kind_of
+from slicer.queue.model import Entry, Options
+from slicer.queue.start.pending import Kind, kind_of
 from slicer.record import replace
-
-if TYPE_CHECKING:
-    from slicer.config.profiles import Config
-    from slicer.ledger.ledger import Ledger
-    from slicer.model import Profile
-    from slicer.queue.model import Entry
-    from slicer.queue.options import Options
-    from slicer.queue.start.pending import Kind
 
 _T = TypeVar("_T")
 
@@ -36,10 +31,7 @@ class Plans:
     def __init__(
         self, options: Options, environ: Mapping[str, str], ledger: Ledger, broker: str = ""
     ) -> None:
-        """``broker``: the socket of the one that decides; "": the ledger does.
-
-        Raises ConfigError, and UsageError where the queue itself runs inside a job that holds GPUs.
-        """
+        """``broker``: its socket, or "". Raises ConfigError; UsageError inside a job that holds GPUs."""
         self._options = options
         self._environ = dict(environ)
         self._directory = ledger.directory.path
@@ -108,14 +100,10 @@ class Plans:
         return with_sharing(plan, self._directory)
 
     def label(self, no: int) -> str:
-        """What a job without a name is called."""
         return f"{os.path.basename(self._path)}#{no}"
 
     def gpu_needs(self, kind: Kind) -> tuple[int, int | None]:
-        """How many GPUs jobs of the kind want, and how much memory of each, in MiB (None: all).
-
-        None are wanted where the kind fits no profile: :meth:`plan` says why.
-        """
+        """How many GPUs the kind wants (0: it fits no profile), and the MiB of each (None: all)."""
         try:
             profile = self._profile(kind, None)
         except (UsageError, ConfigError):
@@ -137,11 +125,6 @@ class Plans:
             known = self.config.profile(kind.profile or self._options.profile, overrides)
             self._profiles[kind, timeout_s] = known
         return known
-
-
-def reason_of(error: SlicerError) -> str:
-    """The error in one line, without its place, which is none in the jobs file."""
-    return f"{error.message} ({error.hint})" if error.hint else error.message
 
 
 def _or(value: _T | None, default: _T) -> _T:

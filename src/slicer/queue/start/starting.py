@@ -10,24 +10,24 @@ from typing import TYPE_CHECKING
 
 from slicer import faults
 from slicer.errors import SlicerError
+from slicer.job.plan import Plan
 from slicer.kernel import proc
+from slicer.ledger.ledger import Ledger
+from slicer.queue.model import JobState
 from slicer.queue.run import ended_attempt
+from slicer.queue.run.ended_attempt import EndedAttempt
+from slicer.queue.run.gpu_use import QueueMonitor
 from slicer.queue.run.outer_half import QueueOuterHalf, is_unbound
+from slicer.queue.run.running import RunningJobs
+from slicer.queue.run.starters import Backends, Starters
+from slicer.queue.start.lease_requests import Granted
 from slicer.queue.state import folding
+from slicer.queue.state.register import Register
 from slicer.record import replace
 
 if TYPE_CHECKING:
     from slicer.job.job import Listener
-    from slicer.job.plan import Plan
-    from slicer.ledger.ledger import Ledger
-    from slicer.queue.model import JobState
-    from slicer.queue.run.backends import Backends
-    from slicer.queue.run.ended_attempt import EndedAttempt
-    from slicer.queue.run.gpu_use import QueueMonitor
-    from slicer.queue.run.running import RunningJobs
-    from slicer.queue.run.starters import Starters
-    from slicer.queue.start.lease_requests import Granted
-    from slicer.queue.state.register import Register
+
 
 _MOST_STARTING = 64  # at a time: what is handed on to the starters has to fit the kernel
 _MOST_AHEAD = 8  # jobs that hold nothing, whose scopes are started before it is their turn
@@ -64,18 +64,13 @@ class StartingJobs:
         return len(self._jobs)
 
     def gpus(self) -> frozenset[str]:
-        """The GPUs of all jobs of this queue, starting or running."""
         leases = [*self._running.leases(), *(job.held.lease for job in self._jobs.values())]
         return frozenset(uuid for lease in leases for uuid in lease.gpus)
 
     # -- whether one more may be started -----------------------------------------------------------------
 
     def may_add(self, plan: Plan) -> bool:
-        """Whether the job's scope may be started now. A job that holds nothing may be a little early.
-
-        A time limit counts from the scope's start. So a job with one is never early, and goes behind those
-        that are.
-        """
+        """Whether its scope may be started now: never early with a time limit, which counts from then."""
         if len(self._jobs) >= _MOST_STARTING or self._lacks_descriptors():
             return False
         if not plan.wants_nothing:
@@ -116,10 +111,7 @@ class StartingJobs:
     # -- starting ----------------------------------------------------------------------------------------
 
     def add(self, granted: Granted, state: JobState) -> bool:
-        """Have the job's scope started; False if the log directory has no room for it.
-
-        Raises BackendError, StateError. If the scope is not started the lease is given back.
-        """
+        """Have its scope started; False: no room for its file. Raises BackendError, StateError."""
         job_id, lease = granted.job.id, granted.held.lease
         if not self._register.reserve(job_id):
             granted.held.release()
@@ -140,20 +132,16 @@ class StartingJobs:
             self._listener,
         )  # fmt: skip
         self._jobs[job_id] = job
-        self._tell_of_sharing(job)
+        problem = job.sharing.problem if job.sharing is not None else ""
+        if problem and problem not in self._told_of_sharing:
+            self._told_of_sharing.add(problem)
+            self._listener.warning(f"no turns are taken (share): {problem}")
         try:
             job.start(granted.held, granted.waited_s)
         except BaseException:
             self._give_up(job)
             raise
         return True
-
-    def _tell_of_sharing(self, job: QueueOuterHalf) -> None:
-        """Say once why jobs take no turns though they were to."""
-        problem = job.sharing.problem if job.sharing is not None else ""
-        if problem and problem not in self._told_of_sharing:
-            self._told_of_sharing.add(problem)
-            self._listener.warning(f"no turns are taken (share): {problem}")
 
     def _give_up(self, job: QueueOuterHalf) -> None:
         """Give the job's lease back. Its attempt has not begun, and does not count."""
@@ -191,12 +179,10 @@ class StartingJobs:
         return started, failed
 
     def key_of(self, job_id: str) -> str | None:
-        """The key of the job with this id, if it is being started."""
         job = self._jobs.get(job_id)
         return job.key if job is not None else None
 
     def give_up(self, job_id: str) -> None:
-        """Do not start the job, and give its lease back."""
         self._give_up(self._jobs[job_id])
 
     def abandon(self) -> list[str]:
@@ -209,7 +195,7 @@ class StartingJobs:
     # -- waiting -----------------------------------------------------------------------------------------
 
     def descriptors(self) -> list[int]:
-        """What becomes readable when a scope stands, or a keeper was killed."""
+        """Readable when a scope stands, or a keeper was killed."""
         # The starters' answers are taken when commands may start, and that waits for the register. Watched
         # all the while, they would wake us again and again.
         found = self._starters.descriptors() if self._jobs and self._register.is_saved else []

@@ -36,7 +36,7 @@ _ODD = (errno.ELOOP, errno.EACCES, errno.EPERM, errno.ENXIO, errno.EISDIR)
 
 @record
 class Attempt:
-    """What an attempt file says."""
+    """The contents of an attempt file."""
 
     is_alive: bool  # its keeper lives
     keeper: int  # its pid; 0 unknown
@@ -119,7 +119,7 @@ def note(directory: int, job: str, outcome: Outcome) -> str:
 
 
 def read(directory: int, job: str) -> Attempt | None:
-    """What became of an attempt; None when its command never began. Raises OSError."""
+    """Read an attempt file; None: the command never began. Raises OSError."""
     try:
         fd = os.open(job, _FLAGS & ~os.O_RDWR, dir_fd=directory)
     except FileNotFoundError:
@@ -142,7 +142,7 @@ def read(directory: int, job: str) -> Attempt | None:
 
 
 def decode(data: bytes, job: str, *, is_alive: bool) -> Attempt:
-    """What the bytes of a file say of the attempt with that id; what cannot be right is left out."""
+    """Decode the file of the attempt with that id. Invalid parts are left out."""
     first, *rest = _whole(data).split(b"\n")
     keeper, start = _keeper(first)
     found = [each for each in (_outcome(line, job) for line in rest) if each is not None]

@@ -1,4 +1,4 @@
-"""From the journal's records to the state of each job. Records are made here and read here. Pure.
+"""From the journal's records to the states of all jobs. Records are made here and read here. Pure.
 
 A record is applied whole or not at all. Neither a repeated record nor one about an earlier attempt changes
 anything. So a queue that died between two records may write the second again.
@@ -6,11 +6,12 @@ anything. So a queue that died between two records may write the second again.
 
 from __future__ import annotations
 
+import heapq
 import re
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, TypedDict, Unpack, get_args
 
-from slicer.queue.model import FINAL, STATE_DEFAULTS, STATE_FIELDS, JobState, Status, Verdict
+from slicer.queue.model import DONE_SHOWN, FINAL, STATE_DEFAULTS, STATE_FIELDS, JobState, Status, Verdict
 from slicer.queue.state.journal import Record
 from slicer.state.statefile import json_reader
 
@@ -83,9 +84,15 @@ def cancelling(key: str, job: str) -> Record:
     return {"event": "cancelling", "key": key, "job": job}
 
 
-def records(states: Mapping[str, JobState]) -> list[Record]:
+def records(states: Mapping[str, JobState]) -> Iterator[Record]:
     """One record for each state. Together they fold to the same states."""
-    return [_snapshot(state) for state in states.values()]
+    for state in states.values():
+        record: Record = {"event": "state"}
+        for name in STATE_FIELDS:
+            value = getattr(state, name)
+            if name not in STATE_DEFAULTS or value != STATE_DEFAULTS[name]:
+                record[name] = list(value) if isinstance(value, tuple) else value
+        yield record
 
 
 def fold(records: Iterable[Record]) -> dict[str, JobState]:
@@ -140,15 +147,6 @@ _NOT_BEGUN = {name: STATE_DEFAULTS[name] for name in _ATTEMPT}
 
 _Values = dict[str, Any]
 _NOTHING: _Values = {}
-
-
-def _snapshot(state: JobState) -> Record:
-    record: Record = {"event": "state"}
-    for name in STATE_FIELDS:
-        value = getattr(state, name)
-        if name not in STATE_DEFAULTS or value != STATE_DEFAULTS[name]:
-            record[name] = list(value) if isinstance(value, tuple) else value
-    return record
 
 
 def _word(words: Collection[str]) -> Callable[[Any], Any]:
@@ -222,3 +220,56 @@ _RULES = {
     "cancelling": _Rule(("job",), lambda state, values: {"cancelling": True}, of_attempt=True),
     "state": _Rule(("no", "command"), lambda state, values: values, makes_job=True),
 }
+
+
+class JobStates(dict[str, JobState]):
+    """The states by the jobs' keys. Only :meth:`apply` may change them.
+
+    ``running`` has the states of the running jobs. ``ok_count`` jobs have ended well since this was made,
+    and ran for ``ok_wall_s`` seconds in all.
+    """
+
+    def __init__(self, states: Mapping[str, JobState]) -> None:
+        super().__init__(states)
+        self.running: dict[str, JobState] = {}
+        self._by_job: dict[str, JobState] = {}
+        self.ok_count = 0
+        self.ok_wall_s = 0.0
+        for state in self.values():
+            self._enter(state)
+
+    def by_job(self, job_id: str) -> JobState | None:
+        return self._by_job.get(job_id)
+
+    def last(self) -> list[JobState]:
+        """The jobs that ended last, in the order of their ends; as many as the board shows."""
+        ended = (state for state in self.values() if state.is_final)
+        return heapq.nlargest(DONE_SHOWN, ended, key=_end_of)[::-1]
+
+    def apply(self, record: Record) -> None:
+        """Change a job's state as the record says (:func:`apply`)."""
+        key = str(record.get("key"))
+        was_running = key in self.running
+        if key in self:
+            self._leave(self[key])
+        apply(self, record)
+        after = self.get(key)
+        if after is not None:
+            self._enter(after)
+            if was_running and after.status == "ok":
+                self.ok_count += 1
+                self.ok_wall_s += after.wall_s
+
+    def _leave(self, state: JobState) -> None:
+        self.running.pop(state.key, None)
+        self._by_job.pop(state.job, None)
+
+    def _enter(self, state: JobState) -> None:
+        if state.job:
+            self._by_job[state.job] = state
+        if state.status == "running":
+            self.running[state.key] = state
+
+
+def _end_of(state: JobState) -> tuple[float, str]:
+    return state.started_at + state.wall_s, state.key

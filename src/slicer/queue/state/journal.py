@@ -24,10 +24,7 @@ _LINES_NAMED = 10  # in the warning about damaged lines
 
 
 class Journal:
-    """An open journal. Not for two threads at once.
-
-    ``warnings``: sentences for people about damage that was repaired or skipped when it was opened.
-    """
+    """An open journal. ``warnings``: sentences about damage that was repaired or skipped at opening."""
 
     def __init__(self, directory: Directory, fd: int, size: int, warnings: tuple[str, ...] = ()) -> None:
         """For :meth:`open`: ``fd`` is open for writing, and committed up to ``size`` bytes."""
@@ -82,10 +79,7 @@ class Journal:
 
     @classmethod
     def peek(cls, log_dir: str) -> tuple[Record, ...] | None:
-        """The whole records of the journal in ``log_dir``, which a queue may be writing; None: there is none.
-
-        Nothing is repaired. Raises StateError where it cannot be read.
-        """
+        """The whole records of a journal that may be in use; None: no journal. Raises StateError."""
         path = f"{log_dir}/{_NAME}"
         with failing(path, "cannot be read"):
             try:
@@ -100,22 +94,15 @@ class Journal:
 
     @property
     def pending(self) -> bool:
-        """Whether a record was added that is not on the disk."""
         return bool(self._buffer)
 
     def add(self, record: Record, *, durable: bool = True) -> None:
-        """Append ``record`` with the next :meth:`commit`, which may come late if it need not be ``durable``.
-
-        Raises ValueError or TypeError for a value that JSON cannot express.
-        """
+        """Append ``record`` with the next :meth:`commit`; not ``durable``: it may come late."""
         self._buffer.append(_encode(record))
         self.is_urgent = self.is_urgent or durable
 
     def commit(self) -> None:
-        """Write all added records to the disk, and wait for it.
-
-        Raises StateError if that fails: then none of them is in the journal, and the next call tries again.
-        """
+        """Write all added records to the disk. Raises StateError; then none is written, and all wait."""
         if not self._buffer:
             return
         data = b"".join(self._buffer)

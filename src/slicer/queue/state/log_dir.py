@@ -72,11 +72,7 @@ class QueueRunning(SlicerError):
 
 
 class LogDir:
-    """A log directory, ours until :meth:`close` or until all processes that have it open are dead.
-
-    A forked child that is to outlive the queue must call :meth:`close`, too, which takes nothing away from
-    the queue.
-    """
+    """A log directory, ours until :meth:`close` (also in a forked child that outlives us) or our end."""
 
     def __init__(self, path: str) -> None:
         """Make the directory where it is missing, and lock it. Raises QueueRunning, StateError."""
@@ -94,7 +90,6 @@ class LogDir:
 
     @property
     def path(self) -> str:
-        """For people."""
         return self.directory.path
 
     @staticmethod
@@ -107,10 +102,7 @@ class LogDir:
         os.close(self.directory.replace(_STATUS, text.encode("utf-8", "backslashreplace")))
 
     def set_logs_aside(self) -> str:
-        """Move the jobs' logs into a directory of their own; its name, "" where there are none.
-
-        Raises StateError.
-        """
+        """Move the jobs' logs into a directory; its name, "" if there are none. Raises StateError."""
         with failing(self.path, "earlier logs cannot be set aside"):
             logs = [name for name in self.directory.names() if _LOG.fullmatch(name)]
             if not logs:
@@ -123,11 +115,7 @@ class LogDir:
             return name
 
     def restore(self) -> None:
-        """Make directory and lock again if somebody deleted them.
-
-        Raises QueueRunning where another queue was faster, StateError where it cannot be made; the lock that
-        we had stays ours then.
-        """
+        """Make directory and lock again if they were deleted. Raises QueueRunning, StateError."""
         self._reopen()
         if not self._is_current(self._fd):
             fd = self._lock()

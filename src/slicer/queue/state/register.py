@@ -8,20 +8,16 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
 
 from slicer import faults
 from slicer.errors import StateError
 from slicer.kernel.sleep import seconds_until
+from slicer.queue.model import Entry
 from slicer.queue.state import attempt, folding
-from slicer.queue.state.job_states import JobStates
-from slicer.queue.state.journal import Journal
+from slicer.queue.state.folding import JobStates
+from slicer.queue.state.journal import Journal, Record
 from slicer.queue.state.log_dir import LogDir, failing
-
-if TYPE_CHECKING:
-    from slicer.queue.model import Entry
-    from slicer.queue.state.journal import Record
-    from slicer.state.directory import Directory
+from slicer.state.directory import Directory
 
 _PROBE = "probe"
 _AGAIN_S = 1.0  # how soon to try to write again
@@ -94,7 +90,6 @@ class Register:
 
     @property
     def is_saved(self) -> bool:
-        """Whether all that must last is on the disk."""
         return not self._journal.is_urgent
 
     def reserve(self, job_id: str) -> bool:
@@ -121,7 +116,7 @@ class Register:
             return  # it is only a small file
 
     def attempt(self, job_id: str) -> attempt.Attempt | None:
-        """What the keeper wrote about the attempt; None: its command never began."""
+        """The attempt as its keeper recorded it; None: its command never began."""
         return attempt.read(self.log_dir.attempts.fd, job_id)
 
     def _has_room(self) -> bool:
@@ -142,7 +137,6 @@ class Register:
         return None if self.is_saved else 0.0
 
     def known_names(self) -> frozenset[str]:
-        """The names of all jobs ever seen."""
         return frozenset(state.name for state in self.states.values() if state.name)
 
     def close(self) -> None:

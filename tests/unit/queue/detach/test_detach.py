@@ -19,7 +19,7 @@ from slicer import backend
 from slicer.cli.queue.detach import detach
 from slicer.errors import BackendError
 from slicer.queue.detach import handover, service
-from slicer.queue.options import Options
+from slicer.queue.model import Options
 
 NOFILE = resource.RLIMIT_NOFILE
 # Not every system has them in /bin.

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from slicer.queue.judge.judging import Judged, exit_code_of, judge, measured, raised
 from slicer.queue.model import JobState, Status
-from slicer.queue.run.ended_attempt import CommandEnd
+from slicer.queue.run.ended_attempt import EndedAttempt
 
 GIB = 1024
 
@@ -20,7 +20,7 @@ def judged(reason: str = "exited", exit_code: int = 0, signal: int | None = None
         "declared_mib": 10 * GIB, "peak_mib": (10 * GIB,), "looks": 10, "tolerance": 0.1,
         "has_oom_text": False, "cancelling": False, "ooms": 0, "retries": 0,
     }  # fmt: skip
-    return judge(CommandEnd(reason, exit_code, signal), **(known | more))
+    return judge(EndedAttempt("", "", "ended", reason, exit_code, signal), **(known | more))
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import pytest
 
 from slicer.errors import StateError
 from slicer.gpu.oom import HEAD_BYTES, TAIL_BYTES
-from slicer.queue.judge.oom import tells_of_oom
+from slicer.queue.judge.log import tells_of_oom
 
 TORCH = b"torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity"
 

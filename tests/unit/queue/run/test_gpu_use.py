@@ -8,7 +8,7 @@ from typing import Any
 
 from slicer.errors import StateError
 from slicer.gpu.snapshot import GpuSnapshot
-from slicer.job.gpu_monitor import Exceeded
+from slicer.job.gpu_watch import Exceeded
 from slicer.placement.capacity import Device
 from slicer.queue.run.gpu_use import QueueMonitor
 from tests.unit import made_up

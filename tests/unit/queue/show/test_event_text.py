@@ -9,7 +9,7 @@ import pytest
 from slicer.queue.file import suggest
 from slicer.queue.model import Event, EventKind, JobState, Row, Status
 from slicer.queue.show import event_text
-from slicer.queue.show.summary import summary_lines
+from slicer.queue.show.event_text import summary_lines
 
 NASTY = "a\x1b[31mb\nc\r\u202ed\udcff\x00"
 

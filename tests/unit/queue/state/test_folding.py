@@ -240,7 +240,7 @@ def test_a_journal_written_anew_goes_on_as_the_old_one(
     before: list[Record], after: list[Record]
 ) -> None:  # E7
     whole = fold(map(as_read, before + after))
-    assert fold(map(as_read, records(fold(map(as_read, before))) + after)) == whole
+    assert fold(map(as_read, [*records(fold(map(as_read, before))), *after])) == whole
 
 
 @given(_RECORDS)

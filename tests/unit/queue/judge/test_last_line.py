@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slicer.queue.show.log_tail import last_line, line_of
+from slicer.queue.judge.log import last_line, line_of
 from slicer.queue.state.log_dir import RULES
 from slicer.state.directory import Directory, open_or_make
 

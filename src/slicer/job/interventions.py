@@ -1,4 +1,4 @@
-"""What was done to a job while it ran: paused, changed, told to end. For its outcome.
+"""Interventions in a running job, for its outcome: it was paused, changed, told to end.
 
 It comes from the job's control log, where slicer's commands write, and from what systemd keeps of the unit.
 Read once, at the end, and only if there is something to read.
@@ -13,7 +13,7 @@ from slicer.config import live
 from slicer.config.profiles import host
 from slicer.config.properties import find, parse_property
 from slicer.errors import SlicerError, StateError
-from slicer.job.report import Doings
+from slicer.job.report import Interventions
 from slicer.kernel import cgroup
 from slicer.kernel.proc import now_s, read_text
 from slicer.ledger import control_log
@@ -23,10 +23,12 @@ if TYPE_CHECKING:
     from slicer.job.job import Job, Started
     from slicer.job.report import Report
     from slicer.ledger.held_lease import HeldLease
-    from slicer.model import EndedBy, Manager
+    from slicer.model import Manager
 
 
-def doings(job: Job, started: Started, held: HeldLease, report: Report, *, was_watched: bool) -> Doings:
+def interventions(
+    job: Job, started: Started, held: HeldLease, report: Report, *, was_watched: bool
+) -> Interventions:
     """See the module. Raises nothing: what cannot be read is left out."""
     try:
         acts = control_log.read(held.directory, job.id)
@@ -38,9 +40,10 @@ def doings(job: Job, started: Started, held: HeldLease, report: Report, *, was_w
     final = {name: text for name, text in final.items() if not _same(text, given.get(name, normal(name, "")))}
     names = [name for name in final if name not in given]
     acting = acting_here(names, started.cgroup, job.spec.manager) if started.cgroup else frozenset(names)
-    return Doings(
+    told = control_log.who_told_to_end(acts) if report.reason in ("stopped", "signal") else ""
+    return Interventions(
         paused_s=_paused_s(acts, started, was_watched=was_watched),
-        ended_by=_ended_by(report, acts),
+        ended_by=told or report.ended_by,
         changed=tuple(f"{name}={text}" for name, text in final.items() if by_slicer.get(name) == text),
         changed_outside=tuple(
             f"{name}={text}" for name, text in final.items() if by_slicer.get(name) != text
@@ -48,11 +51,6 @@ def doings(job: Job, started: Started, held: HeldLease, report: Report, *, was_w
         enforced=tuple(name for name in names if name in acting),
         not_enforced=tuple(name for name in names if name not in acting),
     )  # fmt: skip
-
-
-def _ended_by(report: Report, acts: tuple[control_log.Act, ...]) -> EndedBy:
-    told = control_log.who_told_to_end(acts) if report.reason in ("stopped", "signal") else ""
-    return told or report.ended_by
 
 
 def _paused_s(acts: tuple[control_log.Act, ...], started: Started, *, was_watched: bool) -> float | None:
@@ -64,10 +62,7 @@ def _paused_s(acts: tuple[control_log.Act, ...], started: Started, *, was_watche
 
 
 def final_values(unit: str, manager: Manager) -> dict[str, str]:
-    """The properties of a unit that were changed since its start, as they are now; "" for nothing said.
-
-    systemd keeps each in a file of its own.
-    """
+    """The properties that were changed since the unit's start, from systemd's files; "" for nothing said."""
     directory = changes_of(unit, manager)
     try:
         files = sorted(os.listdir(directory))
