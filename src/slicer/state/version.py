@@ -11,18 +11,25 @@ from slicer.errors import StateError
 from slicer.state.directory import HINT, Directory, failed
 
 _VERSION_BYTES = 64
+_ATTEMPTS = 100
 
 
 def claim(base: Directory, ours: int) -> None:
     """Write the version into a directory that is new. Raises StateError for one of another version."""
-    text = base.read("version", _VERSION_BYTES).strip()
     name = f"{base.path}/version"
-    if not text:  # its maker may have been killed before it wrote the first byte
+    for attempt in range(_ATTEMPTS):
+        text = base.read("version", _VERSION_BYTES).strip()
+        if text:  # else it is new, or its maker was killed before it wrote the first byte
+            break
         try:
             os.close(base.replace("version", b"%d\n" % ours, mode=0o600))
+            return
+        except (FileExistsError, FileNotFoundError) as error:  # another slicer is making it, too
+            if attempt == _ATTEMPTS - 1:
+                raise failed(name, error, what="cannot be written") from error
         except OSError as error:
             raise failed(name, error, what="cannot be written") from error
-    elif not text.isdigit():
+    if not text.isdigit():
         raise StateError(f"is no version number: {text[:20]!r}", where=name, hint="remove it, or " + HINT)
     elif int(text) != ours:
         made_by, advice = _NEWER if int(text) > ours else _OLDER

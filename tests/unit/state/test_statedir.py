@@ -263,6 +263,21 @@ def takers(path: Path, number: int = 1) -> list[subprocess.Popen[str]]:
 
 
 @pytest.mark.usefixtures("umask")
+def test_two_that_make_a_directory_at_once_both_get_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:  # K2
+    rename, others = Directory.rename, iter([True])
+
+    def slow(self: Directory, name: str, there: Directory, new: str) -> None:
+        if next(others, False):
+            locate(tmp_path / "state").close()  # another slicer comes first, and takes the temporary name
+        rename(self, name, there, new)
+
+    monkeypatch.setattr(Directory, "rename", slow)
+    locate(tmp_path / "state").close()
+    assert (tmp_path / "state" / "version").read_text() == "5\n"
+
+
 def test_a_new_directory_says_its_version_whatever_the_umask(tmp_path: Path) -> None:
     locate(tmp_path / "state")
     version = tmp_path / "state" / "version"
