@@ -101,11 +101,14 @@ class Nvml:
         self._handles: dict[int, tuple[Any, tuple[int, int, int]]] = {}
         self._uuids: dict[int, str] = {}
         _see_the_card()
+        with AllBlocked():  # the driver's library starts threads, here or when it is asked first
+            self._start()
+
+    def _start(self) -> None:
         try:
-            with AllBlocked():  # the driver's library starts threads, here or when it is asked first
-                pynvml.nvmlInit()
-        except pynvml.NVMLError as error:
-            raise _init_error(pynvml, error) from error
+            self._nvml.nvmlInit()
+        except self._nvml.NVMLError as error:
+            raise _init_error(self._nvml, error) from error
         self._open = True
         try:
             if self._count() == 0:
@@ -231,8 +234,7 @@ class Nvml:
         if not self._open:
             raise GpuError("NVML has been closed")
         try:
-            with AllBlocked():
-                return int(self._nvml.nvmlDeviceGetCount())
+            return int(self._nvml.nvmlDeviceGetCount())
         except self._nvml.NVMLError as error:
             if error.value == self._nvml.NVML_ERROR_NO_PERMISSION:
                 raise _no_permission() from error
@@ -243,14 +245,17 @@ class Nvml:
 
         A failure of one GPU alone leaves that GPU out, with a note. Raises GpuError.
         """
+        with AllBlocked():
+            return self._answers(ask, notes, only)
+
+    def _answers(self, ask: Callable[[int, Any], _T], notes: Notes, only: Collection[str]) -> Found[_T]:
         found: list[tuple[tuple[int, int, int], _T]] = []
         denied = 0
         for index in range(self._count()):
             try:
-                with AllBlocked():
-                    handle, order = self._handle(index)
-                    if not only or self._uuid(index, handle) in only:
-                        found.append((order, ask(index, handle)))
+                handle, order = self._handle(index)
+                if not only or self._uuid(index, handle) in only:
+                    found.append((order, ask(index, handle)))
             except self._nvml.NVMLError as error:
                 if not self._concerns_one_gpu(error):
                     raise _gpu_error(error, f"GPU {index}") from error
