@@ -120,7 +120,10 @@ class Front:
             return _sent(refusing.refusal(settings.kind, asked.path, 403, text))
         if meant.need in ("gpu", "load"):
             if not _is_from_here(incoming.request, settings.hosts):
-                return _sent(self._foreign_page(incoming.request, settings, asked))
+                origin = f"{incoming.request.headers.get('Origin', '')!r:.80}"
+                hint = f"add the host to hosts of [serve.{settings.name}] if it is meant"
+                text = f"not for pages of {origin}: {hint}"
+                return _sent(refusing.refusal(settings.kind, asked.path, 403, text))
             return await self._with_gpu(incoming, server, asked, meant)
         async with server.beside(meant) as base:
             if base is not None:
@@ -169,12 +172,6 @@ class Front:
             self._refused_hosts.add(host)
             self._report(f"{first.name}: refused a request {text}")
         return refusing.refusal(first.kind, asked.path, 403, text)
-
-
-    def _foreign_page(self, request: web.BaseRequest, settings: serve.Server, asked: Request) -> Answer:
-        origin = f"{request.headers.get('Origin', '')!r:.80}"
-        text = f"not for pages of {origin}: add the host to hosts of [serve.{settings.name}] if it is meant"
-        return refusing.refusal(settings.kind, asked.path, 403, text)
 
 
 class _Room:
@@ -334,9 +331,8 @@ def _is_utf8(value: str) -> bool:
 
 def _is_meant(request: web.BaseRequest, hosts: Sequence[str]) -> bool:
     """Whether the Host is one that a page of somebody else's cannot make its own (DNS rebinding)."""
-    host = request.headers.get("Host", "").lower()
-    name = host[1:].partition("]")[0] if host.startswith("[") else host.partition(":")[0]
-    return not host or name in (*_LOCAL_NAMES, *(each.lower() for each in hosts)) or _is_address(name)
+    host = request.headers.get("Host", "")
+    return not host or _is_own(_name_of(host), hosts) or _is_address(_name_of(host))
 
 
 def _is_from_here(request: web.BaseRequest, hosts: Sequence[str]) -> bool:
@@ -346,11 +342,20 @@ def _is_from_here(request: web.BaseRequest, hosts: Sequence[str]) -> bool:
         return origin in ("", *hosts) or "://" in origin  # an application's own page; "null" is anybody's
     try:
         name = urlsplit(origin).hostname or ""
-        own = urlsplit(f"//{request.headers.get('Host', '')}".lower()).hostname
     except ValueError:
         return False
-    local = (*_LOCAL_NAMES, own, *(each.lower() for each in hosts))
-    return name in local or _is_address(name, only_loopback=True)
+    is_same = name == _name_of(request.headers.get("Host", ""))
+    return bool(name) and (is_same or _is_own(name, hosts) or _is_address(name, only_loopback=True))
+
+
+def _name_of(authority: str) -> str:
+    """The host of "HOST:PORT" or "[IPV6]:PORT", in small letters."""
+    text = authority.lower()
+    return text[1:].partition("]")[0] if text.startswith("[") else text.partition(":")[0]
+
+
+def _is_own(name: str, hosts: Sequence[str]) -> bool:
+    return name in _LOCAL_NAMES or name in (each.lower() for each in hosts)
 
 
 def _is_address(name: str, *, only_loopback: bool = False) -> bool:

@@ -547,7 +547,8 @@ def test_administrative_paths_are_not_forwarded(path: str) -> None:  # B6
     ("origin", "status"),
     [
         ("http://evil.example", 403), ("https://127.0.0.1.evil.example", 403), ("null", 403),
-        ("http://[", 403), ("http://8.8.8.8", 403), ("http://friend.example:3000", 200),
+        ("http://[", 403), ("http://localhost:x@evil.example", 403), ("http:x://localhost", 403),
+        ("http://8.8.8.8", 403), ("http://friend.example:3000", 200),
         ("http://localhost:3000", 200), ("http://[::1]:8080", 200), ("tauri://localhost", 200),
         ("http://box:8080", 200),
     ],
