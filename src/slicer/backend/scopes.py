@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 _IO_WEIGHTS = frozenset({"IOWeight", "IODeviceWeight"})
 _NO_DISKS = ("loop", "ram", "zram")  # a dozen of each in many machines, and never weighed
 _OOMD = "/system.slice/systemd-oomd.service"
-
 _USERS = "/user@"  # in the path of what a user's own manager runs
 
 

@@ -24,11 +24,10 @@ def claim(base: Directory, ours: int) -> None:
         try:
             os.close(base.replace("version", b"%d\n" % ours, mode=0o600))
             return
-        except (FileExistsError, FileNotFoundError) as error:  # another slicer is making it, too
-            if attempt == _ATTEMPTS - 1:
-                raise failed(name, error, what="cannot be written") from error
         except OSError as error:
-            raise failed(name, error, what="cannot be written") from error
+            is_contended = isinstance(error, FileExistsError | FileNotFoundError)  # another slicer makes it
+            if not is_contended or attempt == _ATTEMPTS - 1:
+                raise failed(name, error, what="cannot be written") from error
     if not text.isdigit():
         raise StateError(f"is no version number: {text[:20]!r}", where=name, hint="remove it, or " + HINT)
     if int(text) != ours:
