@@ -93,8 +93,8 @@ class Plans:
         )  # fmt: skip
         plan = Plan(
             invocation=invocation, config=self.config, profile=profile, host=self._host, program=_SHELL,
-            outer=OuterJobs((), False), need_gpus=profile.gpus, need_slots=profile.slots,
-            nested=False, skip_gpu_lock=False, environ=self._environ, broker=self.broker,
+            outer=OuterJobs((), False), missing=profile, nested=False, skip_gpu_lock=False,
+            environ=self._environ, broker=self.broker,
         )  # fmt: skip
         check_limits(plan)
         return with_sharing(plan, self._directory)
