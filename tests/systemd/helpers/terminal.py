@@ -77,7 +77,7 @@ class Terminal:
         return before + text
 
     def _processes(self) -> list[str]:
-        """Each process at the terminal: its pid, name, state, parent, group, session, and who has the terminal."""
+        """The beginning of /proc/PID/stat, up to the terminal's group, of each process in its session."""
         stats = (read(pid, "stat").decode(errors="replace") for pid in pids())
         return [" ".join(stat.split()[:8]) for stat in stats if f" {self.pid} " in stat]
 
