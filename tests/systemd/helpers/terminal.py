@@ -14,6 +14,7 @@ import time
 from collections.abc import Mapping
 
 from tests.patience import DEADLINE_S, Deadline
+from tests.systemd.helpers.processes import pids, read
 
 CTRL_C, CTRL_D, CTRL_Z, CTRL_BACKSLASH = "\x03", "\x04", "\x1a", "\x1c"
 PROMPT = "ready> "
@@ -68,11 +69,17 @@ class Terminal:
         deadline = Deadline(deadline_s)
         while text not in self._unread:
             if not self._read(0.1) and (self._hung_up or deadline.has_passed()):
+                seen = self._unread[-500:]
                 raise AssertionError(
-                    f"{text!r} did not appear; since the last expected: {self._unread[-500:]!r}"
+                    f"{text!r} did not appear; since the last expected: {seen!r}; {self._processes()}"
                 )
         before, _, self._unread = self._unread.partition(text)
         return before + text
+
+    def _processes(self) -> list[str]:
+        """The beginning of /proc/PID/stat, up to the terminal's group, of each process in its session."""
+        stats = (read(pid, "stat").decode(errors="replace") for pid in pids())
+        return [" ".join(stat.split()[:8]) for stat in stats if f" {self.pid} " in stat]
 
     def _read(self, timeout_s: float) -> bool:
         ready, _, _ = select.select([self.fd], [], [], max(0.0, timeout_s))
