@@ -330,6 +330,10 @@ in
           A job that others have passed for longer has what it needs kept for it.
         '';
       };
+      logs = table "The output of jobs that were started with `--detach`." {
+        max_size = key values.gpuMemory "256M" "The most of a job's log that is kept; the beginning goes first.";
+        keep = key values.wait "30d" "How long the logs of ended jobs stay.";
+      };
       slices = mkOption {
         type = types.submodule {
           inherit freeformType;

@@ -28,6 +28,9 @@ _COMMANDS = {
     "queue": "queue.run",
     "serve": "serve",
     "status": "status",
+    "show": "show",
+    "logs": "logs",
+    "wait": "wait",
     "stop": "stop",
     "pause": "pause",
     "resume": "pause:resume_command",
@@ -46,17 +49,15 @@ _COMMANDS = {
 
 # What other programs have as a command, and how the same is done here.
 _ELSEWHERE = {
-    "submit": "slicer run -- COMMAND runs one job, slicer queue FILE those of a file",
+    "submit": "slicer run --detach -- COMMAND runs one job, slicer queue FILE those of a file",
     "add": "a line that is added to the jobs file is a new job; slicer queue FILE runs them",
     "sweep": "a line for each job in a file, and slicer queue FILE",
-    "show": "slicer history JOB shows one that has ended, slicer status those that run",
-    "log": "slicer queue keeps each job's output in slicer_logs; slicer run has --journal",
-    "logs": "slicer queue keeps each job's output in slicer_logs; slicer run has --journal",
-    "attach": "slicer status --watch follows what runs; a queue's output is in slicer_logs",
-    "wait": "slicer run and slicer queue return once their jobs have ended",
+    "log": "slicer logs JOB shows what it printed",
+    "tail": "slicer logs -f JOB follows what it prints",
+    "attach": "slicer logs -f JOB follows what a job prints, slicer status --watch all that runs",
     "restart": "slicer queue retry FILE makes the failed jobs of a queue pending again",
     "proxy": "slicer serve gives a server a GPU only while it is asked",
-    "background": "slicer queue FILE --detach goes on in the background",
+    "background": "slicer run --detach, and slicer queue FILE --detach, go on in the background",
 }
 
 _EPILOG = """\
@@ -69,7 +70,9 @@ Examples:
   slicer hold --gpus 1                      a shell that has a GPU
   slicer route whisper -- whisper a.mp4     on the GPU or CPU, by its input
   slicer serve ollama                       a server that has a GPU when asked
+  slicer run -d --gpus 1 -- ./train         in the background; prints its id
   slicer status                             who holds what, and what is free
+  slicer logs -f train                      what it prints, until it ends
   slicer stop train                         end the job named train
   slicer pause train                        stop it for now; resume goes on
   slicer set train MemoryHigh=8G            change its limits while it runs

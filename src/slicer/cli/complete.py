@@ -120,6 +120,15 @@ def jobs(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[st
     return []
 
 
+def all_jobs(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
+    """Names and ids of the jobs that run, wait or ended lately."""
+    from slicer.cli.known_jobs import names
+
+    with suppress(SlicerError):
+        return harmless(dict.fromkeys(names()), incomplete)
+    return []
+
+
 def _named(listed: _Listed) -> Callable[[click.Context, click.Parameter, str], list[CompletionItem]]:
     """A completion of the names that ``listed`` finds in the configuration, with its text about each."""
 

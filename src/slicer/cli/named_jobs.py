@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from slicer.broker.client import standing
 from slicer.cli import output, say
@@ -13,11 +13,13 @@ from slicer.job.find import NotYours, UnknownJob
 from slicer.kernel.users import user_name
 from slicer.ledger.ledger import Ledger, Snapshot
 from slicer.ledger.status import PATIENCE_S, existing_ledger
-from slicer.model import Lease, Ticket
 from slicer.state import statedir
 from slicer.text import quote, visible
 
-_Entry = TypeVar("_Entry", bound=Lease | Ticket)
+if TYPE_CHECKING:
+    from slicer.job.find import NamedJob
+
+_Entry = TypeVar("_Entry", bound="NamedJob")
 
 
 def for_each(

@@ -86,6 +86,14 @@ OPTIONS = (
     _flag("--linger", "linger", "Wait for processes that outlive the command instead of ending them.", None),
     _flag("--journal", "journal", "Copy the command's output to the journal, under its unit."),
     _option("--outcome", "FILE", "Write the outcome there as JSON.", ""),
+    _flag("-d --detach", "detach", "Go on in the background, print the job's id, and write a log."),
+    _option("--output", "FILE", "With --detach: append the output there, in place of a log of slicer's.", ""),
+    _option(
+        "--after", "JOB[:ok|any|failed]",
+        "Wait until that job has ended, and run if it went well (default), anyhow, or badly.", (), many=True,
+    ),
+    _option("--detached", "JOB", "Be that job, which a caller has detached.", "", hidden=True),
+    _option("--awaits", "JOB:CONDITION", "As --after, by the whole id.", (), many=True, hidden=True),
     _flag("--dry-run", "dry_run", "Print what would be done, with the source of each value."),
     _flag("-q --quiet", "verbosity", "Print errors only.", 0, -1),
     _flag("-v --verbose", "verbosity", "Say more.", 0, 1),
@@ -93,7 +101,10 @@ OPTIONS = (
 )  # fmt: skip
 
 # Without a scope nobody applies a property, and there is no unit to log under.
-_SCOPE_FIELDS = ("set", "backend", "exec", "journal", "dry_run", "share", "share_mode")
+_SCOPE_FIELDS = (
+    "set", "backend", "exec", "journal", "dry_run", "share", "share_mode", "detach", "output", "after",
+    "detached", "awaits",
+)  # fmt: skip
 
 
 # What a route does not decide.
@@ -181,7 +192,7 @@ def _take(found: dict[str, Any], option: Option, name: str, value: str | None, r
 
 
 _MEMORY = "--set MemoryMax=8G limits main memory; --vram 8G asks for GPU memory"
-_BACKGROUND = "put the job into a file: slicer queue FILE --detach; or start it with nohup or in tmux"
+_BACKGROUND = "slicer run --detach runs it in the background; slicer hold and route: start them in tmux"
 # Options of other programs, and how the same is done here.
 _ELSEWHERE = {
     "--mem": _MEMORY, "--memory": _MEMORY, "--background": _BACKGROUND, "--detach": _BACKGROUND,

@@ -27,8 +27,8 @@ def status_json(status: Status, servers: tuple[Standing, ...] = ()) -> dict[str,
     lock, slots, users, now_s = status.plain_lock, status.slots, status.users, time.time()
     return {
         "state": {"directory": status.directory or None},
-        "jobs": [_job(lease, status) for lease in status.leases],
-        "waiting": [_ticket(ticket, status) for ticket in status.tickets],
+        "jobs": [job_json(lease, status) for lease in status.leases],
+        "waiting": [ticket_json(ticket, status) for ticket in status.tickets],
         "servers": [server_json(each, now_s) for each in servers],
         "gpus": {
             "total": len(status.gpus),
@@ -104,7 +104,7 @@ def _state(state: GpuState, status: Status) -> dict[str, Any]:
     }
 
 
-def _job(lease: Lease, status: Status) -> dict[str, Any]:
+def job_json(lease: Lease, status: Status) -> dict[str, Any]:
     halt = status.halt(lease.job)
     return {
         "job": lease.job,
@@ -152,7 +152,7 @@ def _held(lease: Lease, place: int, status: Status) -> dict[str, Any]:
     }
 
 
-def _ticket(ticket: Ticket, status: Status) -> dict[str, Any]:
+def ticket_json(ticket: Ticket, status: Status) -> dict[str, Any]:
     wait = status.waits[ticket.job]
     starts_in_s = wait.starts_in_s
     return {

@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+import os
+import signal
+from fnmatch import fnmatchcase
 from typing import Any
 
 import click
 
-from slicer.cli import complete
+from slicer.cli import complete, say
+from slicer.cli.ends import ends
+from slicer.cli.known_jobs import KnownJob, KnownJobs, detached_jobs, living
 from slicer.cli.named_jobs import for_each
-from slicer.job.find import AmbiguousJob, find
-from slicer.job.stop import stop
-from slicer.ledger.ledger import Ledger
-from slicer.model import Lease, Ticket
+from slicer.errors import EX_OK, EX_USAGE, UsageError
+from slicer.job.find import AmbiguousJob, UnknownJob, pick
+from slicer.job.stop import DEADLINE_S, signal_process, stop
+from slicer.ledger.ledger import Ledger, Snapshot
+from slicer.model import Lease
 from slicer.queue.line_socket import stop_line
+
+_PATTERN = frozenset("*?[")
 
 
 @click.command(
@@ -23,6 +31,8 @@ from slicer.queue.line_socket import stop_line
 Examples:
   slicer stop train          the job of that name
   slicer stop 3f2a 7d0d      two, by the beginnings of their ids
+  slicer stop 'train*'       all with such a name
+  slicer stop --mine         all of yours that run or wait
   slicer stop slicer-3f2a9c01b7de.scope
                              by the unit, as systemctl has it
 
@@ -34,19 +44,33 @@ Exit codes:
   124  a job was told to end but has not done so within 2 minutes
   125  a job could not be stopped, because systemd refused""",
 )
-@click.argument("jobs", metavar="JOB...", nargs=-1, required=True, shell_complete=complete.jobs)
+@click.argument("jobs", metavar="[JOB]...", nargs=-1, shell_complete=complete.jobs)
+@click.option("--mine", is_flag=True, help="All jobs of this user that run or wait.")
 @click.option("-q", "--quiet", is_flag=True, help="Print errors only.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
-def command(jobs: tuple[str, ...], quiet: bool, as_json: bool) -> int:
+def command(jobs: tuple[str, ...], mine: bool, quiet: bool, as_json: bool) -> int:
     """End jobs, and wait until they have given back what they held.
 
-    JOB is a job's id (its first four characters or more will do), its name, or its unit, as `slicer status`
-    shows them. A job gets SIGTERM, and SIGKILL when it has not ended after its stop timeout (10s, or the
-    profile's TimeoutStopSec). A paused job goes on, to end. A job that still waits leaves the queue, and so
-    does a line of a jobs file that has not begun (by its name, or as in jobs.txt#7).
+    JOB is a job's id (its first four characters or more will do), its name, its unit, as `slicer status`
+    shows them, or a shell pattern for names. A job gets SIGTERM, and SIGKILL when it has not ended after its
+    stop timeout (10s, or the profile's TimeoutStopSec). A paused job goes on, to end. A job that still waits,
+    for its turn or for another job, leaves, and so does a line of a jobs file that has not begun (by its
+    name, or as in jobs.txt#7).
     """
 
-    def act(entry: Lease | Ticket, ledger: Ledger) -> tuple[str, dict[str, Any]]:
+    if not jobs and not mine:
+        raise UsageError("no job is named", where="stop", hint="--mine stops all of yours")
+    words, unmatched = _expanded(jobs, mine=mine)
+    files = detached_jobs()
+
+    def find(word: str, seen: Snapshot) -> KnownJob:
+        return pick(word, living(seen, files.values()))
+
+    def act(known: KnownJob, ledger: Ledger) -> tuple[str, dict[str, Any]]:
+        entry = known.entry
+        if entry is None:
+            _end_wait(known)
+            return f"no longer waits: {known.job}  {known.label}", {"done": "dequeued"}
         # A job that is just being started has no process but its queue's.
         has_process = not isinstance(entry, Lease) or entry.keeper
         if has_process or not stop_line(ledger.directory.base, entry.job):
@@ -63,4 +87,33 @@ def command(jobs: tuple[str, ...], quiet: bool, as_json: bool) -> int:
             raise AmbiguousJob(f"{word!r} could be {len(found)} lines: {lines}", hint="give one of these")
         return f"no longer waits: {found[0]}", {"job": None, "name": found[0], "done": "dequeued"}
 
-    return for_each(jobs, find, act, quiet=quiet, as_json=as_json, otherwise=act_on_line)
+    code = for_each(words, find, act, quiet=quiet, as_json=as_json, otherwise=act_on_line) if words else EX_OK
+    for failure in unmatched:
+        (say.error_json if as_json else say.error)(failure)
+    return max(code, EX_USAGE) if unmatched else code
+
+
+def _expanded(words: tuple[str, ...], *, mine: bool) -> tuple[tuple[str, ...], list[UnknownJob]]:
+    """The words, with the ids of jobs in place of patterns; and the patterns that no name has."""
+    patterns = [word for word in words if not _PATTERN.isdisjoint(word)]
+    if not patterns and not mine:
+        return words, []
+    there = KnownJobs().living
+    found = [word for word in words if word not in patterns]
+    if mine:
+        found += [each.job for each in there if each.uid == os.geteuid()]
+    unmatched = []
+    for pattern in patterns:
+        matching = [each.job for each in there if each.name and fnmatchcase(each.name, pattern)]
+        if not matching:
+            unmatched.append(UnknownJob(f"no job's name is like {pattern!r}", hint="see slicer status"))
+        found += matching
+    return tuple(dict.fromkeys(found)), unmatched
+
+
+def _end_wait(known: KnownJob) -> None:
+    """End a detached job that waits for others. Raises StillRunning."""
+    assert known.file is not None
+    signal_process(known.file.pid, known.file.pid_start, os.geteuid(), signal.SIGTERM)
+    for _ in ends([known], DEADLINE_S):
+        pass

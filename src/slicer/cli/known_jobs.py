@@ -1,0 +1,140 @@
+"""One finder for all commands that take a JOB: those that run, wait (for a lease, or another job), or ended.
+
+A word is an id, the beginning of one, a unit or a name. Jobs that live go before those that ended, and of
+those that ended with one name the newest is meant. Lines of a jobs file that have not begun are known to
+their queue alone (:mod:`slicer.queue.line_socket`).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+
+from slicer.cli import say
+from slicer.cli.history import find_outcomes
+from slicer.cli.named_jobs import found_among, known_jobs
+from slicer.errors import StateError
+from slicer.job.find import UnknownJob, find, pick
+from slicer.ledger.ledger import Ledger, Snapshot
+from slicer.model import Lease, Outcome, Ticket, job_of_unit
+from slicer.outcome import history, job_files
+from slicer.outcome.job_files import JobFile
+from slicer.record import record
+from slicer.text import command_text
+
+_MOST_ENDED = 200  # that a beginning of an id is compared with
+
+
+@record
+class KnownJob:
+    """A job that a word means. At least one of the last three is there."""
+
+    job: str
+    name: str
+    pid: int  # of its outer half; 0 unknown
+    command: str  # for people
+    entry: Lease | Ticket | None  # it runs, or waits for its lease
+    file: JobFile | None  # it was detached
+    outcome: Outcome | None  # it has run and ended
+
+    @property
+    def waits_for_others(self) -> bool:
+        """Whether it is detached, and neither runs nor waits for its lease."""
+        return self.entry is None and self.outcome is None and self.file is not None and self.file.is_alive()
+
+    @property
+    def uid(self) -> int:
+        """Whose it is. Only one's own jobs have files and outcomes here."""
+        return self.entry.uid if self.entry is not None else os.geteuid()
+
+    @property
+    def label(self) -> str:
+        """What people call it."""
+        return self.name or self.command or self.job
+
+
+class KnownJobs:
+    """The jobs of one moment. Raises StateError."""
+
+    def __init__(self) -> None:
+        self.ledger: Ledger | None
+        self.ledger, self._mine, self._others = known_jobs()
+        self._files = detached_jobs()
+        self.living = living(self._mine, self._files.values())
+
+    def find(self, word: str) -> KnownJob:
+        """The job that the word means. Raises UnknownJob, AmbiguousJob, NotYours."""
+        try:
+            return pick(word, self.living)
+        except UnknownJob as unknown:
+            found = self._ended(word)
+            if found is not None:
+                return found
+            try:
+                found_among(word, Snapshot((), ()), self._others, find)
+            except UnknownJob:
+                raise unknown from None
+            raise
+
+    def _ended(self, word: str) -> KnownJob | None:
+        outcomes = _outcomes(word)
+        known = {outcome.job for outcome in outcomes}
+        files = [file for file in self._files.values() if file.job not in known and not file.is_alive()]
+        ended = [
+            *(of_outcome(outcome, self._files.get(outcome.job)) for outcome in outcomes),
+            *(_of(None, file) for file in files),
+        ]
+        ids = [each for each in ended if each.job == job_of_unit(word)]
+        named = ids or [each for each in ended if each.name and each.name == word]
+        if named:
+            return named[0]  # the newest
+        try:
+            return pick(word, ended)
+        except UnknownJob:
+            return None
+
+
+def living(mine: Snapshot, files: Iterable[JobFile]) -> list[KnownJob]:
+    """Those that run or wait, each once."""
+    detached = {file.job: file for file in files}
+    entries: tuple[Lease | Ticket, ...] = (*mine.leases, *mine.tickets)
+    found = [_of(entry, detached.get(entry.job)) for entry in entries]
+    there = {entry.job for entry in entries}
+    rest = (file for file in detached.values() if file.job not in there and file.is_alive())
+    return found + [_of(None, file) for file in rest]
+
+
+def of_outcome(outcome: Outcome, file: JobFile | None) -> KnownJob:
+    return KnownJob(outcome.job, outcome.name, 0, command_text(outcome.command), None, file, outcome)
+
+
+def _of(entry: Lease | Ticket | None, file: JobFile | None) -> KnownJob:
+    if entry is not None:
+        return KnownJob(entry.job, entry.name, entry.pid, entry.command, entry, file, None)
+    assert file is not None
+    return KnownJob(file.job, file.name, file.pid, command_text(file.command), None, file, None)
+
+
+def detached_jobs() -> dict[str, JobFile]:
+    """All that are not forgotten, the newest first."""
+    try:
+        return {file.job: file for file in job_files.known(os.environ, say.line)}
+    except StateError as error:  # jobs are found without them, too
+        say.line(str(error))
+        return {}
+
+
+def _outcomes(word: str) -> list[Outcome]:
+    try:
+        return find_outcomes(history.default_path(), word, limit=_MOST_ENDED)
+    except StateError as error:
+        say.line(str(error))
+        return []
+
+
+def names() -> list[str]:
+    """The names and ids of jobs that a word can mean, for completion."""
+    found = KnownJobs()
+    ended = [of_outcome(outcome, None) for outcome in history.read(history.default_path(), limit=20)]
+    return [word for each in (*found.living, *ended) for word in (each.name, each.job) if word]
+
