@@ -81,6 +81,8 @@ def _wait(awaited: tuple[after.After, ...], mask: frozenset[int], messages: say.
 def _detach(
     options: dict[str, Any], invocation: Invocation, awaited: tuple[after.After, ...], messages: say.Messages
 ) -> int:
+    if not os.path.isdir("."):
+        raise UsageError("the working directory was removed", where="--detach", hint="cd to another one")
     environ = service.environment(os.environ)
     ledger = open_ledger(environ, messages, invocation.backend)
     plan = plan_of(invocation, environ, None)
@@ -183,10 +185,10 @@ class _Detached(say.Messages):
         if not is_job_id(job):
             raise UsageError("is for slicer's own use", where="--detached", hint="--detach")
         self._caller = starting.Caller()
-        self._files = job_files.opened(os.environ)
         log = os.readlink("/proc/self/fd/1")
         self._awaits: tuple[str, ...] = options["awaits"]
         self._invocation = replace(invocation, job=job, log=log, is_bounded=not options["output"])
+        self._files: job_files.JobFiles | None = None
         profile = invocation.profile or ""
         self._file = job_files.new(
             job, invocation.name, invocation.command, profile, log, after=self._awaits
@@ -211,6 +213,12 @@ class _Detached(say.Messages):
         """From the first file to the last; the exit code."""
         outcomes: list[Outcome] = []
 
+        def act() -> int:
+            self._files = job_files.opened(os.environ)
+            self._files.write(self._file)
+            faults.point("detached-noted")
+            return to_its_end(self, job)
+
         def job() -> Outcome:
             outcomes.append(
                 run_job(
@@ -222,9 +230,7 @@ class _Detached(say.Messages):
 
         code = EX_SLICER
         try:
-            self._files.write(self._file)
-            faults.point("detached-noted")
-            code = told(lambda: to_its_end(self, job))
+            code = told(act)
         except BaseException as error:
             signo = getattr(error, "signo", 0)  # that ended its wait
             code = 128 + signo if signo else EX_SLICER
@@ -243,9 +249,12 @@ class _Detached(say.Messages):
         """Note how it ended; a job that its caller never heard of leaves nothing."""
         if not self._is_ready:
             self._caller.fail(code)
-            self._files.remove(self._file.job)
+        if self._files is None:
             return
         try:
+            if not self._is_ready:
+                self._files.remove(self._file.job)
+                return
             self._files.write(replace(self._file, exit_code=code, why="" if has_run else self._last))
-        except StateError as error:  # the disk is full, and the history has it perhaps
+        except (StateError, OSError) as error:  # the disk is full, and the history has it perhaps
             say.line(str(error))

@@ -35,7 +35,7 @@ Examples:
   slicer logs train             all that it has printed so far
   slicer logs -n 20 train       the last 20 lines
   slicer logs -f train          all, and what it prints until it ends
-  slicer logs jobs.txt#7 | less a job of a queue, by its line
+  slicer logs 'jobs.txt#7'      a job of a queue, by its line
 
 \b
 Exit codes:

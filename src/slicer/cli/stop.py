@@ -9,12 +9,12 @@ from typing import Any
 
 import click
 
-from slicer.cli import complete, say
+from slicer.cli import complete
 from slicer.cli.ends import ends
 from slicer.cli.known_jobs import KnownJob, KnownJobs, detached_jobs, living
 from slicer.cli.named_jobs import for_each
-from slicer.errors import EX_OK, EX_USAGE, UsageError
-from slicer.job.find import AmbiguousJob, UnknownJob, pick
+from slicer.errors import EX_OK
+from slicer.job.find import AmbiguousJob, pick
 from slicer.job.stop import DEADLINE_S, signal_process, stop
 from slicer.ledger.ledger import Ledger, Snapshot
 from slicer.model import Lease
@@ -48,7 +48,7 @@ Exit codes:
 @click.option("--mine", is_flag=True, help="All jobs of this user that run or wait.")
 @click.option("-q", "--quiet", is_flag=True, help="Print errors only.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
-def command(jobs: tuple[str, ...], mine: bool, quiet: bool, as_json: bool) -> int:
+def command(jobs: tuple[str, ...], quiet: bool, as_json: bool, mine: bool = False) -> int:
     """End jobs, and wait until they have given back what they held.
 
     JOB is a job's id (its first four characters or more will do), its name, its unit, as `slicer status`
@@ -59,8 +59,8 @@ def command(jobs: tuple[str, ...], mine: bool, quiet: bool, as_json: bool) -> in
     """
 
     if not jobs and not mine:
-        raise UsageError("no job is named", where="stop", hint="--mine stops all of yours")
-    words, unmatched = _expanded(jobs, mine=mine)
+        raise click.UsageError("missing argument: JOB or --mine", click.get_current_context())
+    words = _expanded(jobs, mine=mine)
     files = detached_jobs()
 
     def find(word: str, seen: Snapshot) -> KnownJob:
@@ -87,28 +87,20 @@ def command(jobs: tuple[str, ...], mine: bool, quiet: bool, as_json: bool) -> in
             raise AmbiguousJob(f"{word!r} could be {len(found)} lines: {lines}", hint="give one of these")
         return f"no longer waits: {found[0]}", {"job": None, "name": found[0], "done": "dequeued"}
 
-    code = for_each(words, find, act, quiet=quiet, as_json=as_json, otherwise=act_on_line) if words else EX_OK
-    for failure in unmatched:
-        (say.error_json if as_json else say.error)(failure)
-    return max(code, EX_USAGE) if unmatched else code
+    return for_each(words, find, act, quiet=quiet, as_json=as_json, otherwise=act_on_line) if words else EX_OK
 
 
-def _expanded(words: tuple[str, ...], *, mine: bool) -> tuple[tuple[str, ...], list[UnknownJob]]:
-    """The words, with the ids of jobs in place of patterns; and the patterns that no name has."""
-    patterns = [word for word in words if not _PATTERN.isdisjoint(word)]
-    if not patterns and not mine:
-        return words, []
+def _expanded(words: tuple[str, ...], *, mine: bool) -> tuple[str, ...]:
+    """The words, with the ids of jobs in place of patterns. One that no name is like stays a word."""
+    if not mine and all(_PATTERN.isdisjoint(word) for word in words):
+        return words
     there = KnownJobs().living
-    found = [word for word in words if word not in patterns]
-    if mine:
-        found += [each.job for each in there if each.uid == os.geteuid()]
-    unmatched = []
-    for pattern in patterns:
-        matching = [each.job for each in there if each.name and fnmatchcase(each.name, pattern)]
-        if not matching:
-            unmatched.append(UnknownJob(f"no job's name is like {pattern!r}", hint="see slicer status"))
-        found += matching
-    return tuple(dict.fromkeys(found)), unmatched
+    found = [each.job for each in there if mine and each.uid == os.geteuid()]
+    for word in words:
+        is_name = any(each.name == word for each in there)
+        alike = [each.job for each in there if each.name and fnmatchcase(each.name, word)]
+        found += [word] if is_name or _PATTERN.isdisjoint(word) else alike or [word]
+    return tuple(dict.fromkeys(found))
 
 
 def _end_wait(known: KnownJob) -> None:

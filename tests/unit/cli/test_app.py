@@ -28,9 +28,9 @@ def test_version(cli: Cli) -> None:
     assert cli.run("--version").stdout == f"slicer {__version__}\n"
 
 
-_SUBMIT = "slicer run -- COMMAND runs one job, slicer queue FILE those of a file"
+_SUBMIT = "slicer run --detach -- COMMAND runs one job, slicer queue FILE those of a file"
 _MEMORY = "--set MemoryMax=8G limits main memory; --vram 8G asks for GPU memory"
-_BACKGROUND = "put the job into a file: slicer queue FILE --detach; or start it with nohup or in tmux"
+_BACKGROUND = "slicer run --detach runs it in the background; slicer hold and route: start them in tmux"
 _NO_MEMORY = "slicer: --set: unknown resource property 'memory' (did you mean MemoryMax?)\n"  # W14
 
 
