@@ -1,4 +1,4 @@
-"""``slicer run --detach``: as a service where that outlives the session, else as a process; and the broker."""
+"""``slicer run --detach``: as a service where that outlives the session, else as a process; the broker."""
 
 from __future__ import annotations
 
