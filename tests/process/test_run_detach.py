@@ -421,6 +421,9 @@ def test_a_job_begins_after_another_that_ended_as_it_wants(
     done = slicer(box, *PLAIN, "-d", "-n", "then", "--after", f"first{condition}", "--", "touch", "ran")
     assert "waits in the background" in done.stderr
     found = shown(box, "then")
+    (later,) = json.loads(slicer(box, "status", "--json").stdout)["later"]
+    assert (later["job"], later["after"]) == (found["job"], found["after"])
+    assert f"first:{condition[1:] or 'ok'}" in slicer(box, "status").stdout
     assert (found["state"], found["after"]) == ("after", [f"{first}:{condition[1:] or 'ok'}"])
     assert not (box.root / "ran").exists()
     gate.open()

@@ -20,7 +20,7 @@ pytestmark = pytest.mark.systemd
 
 ROOT: tuple[str, ...] = ()
 SYSTEM = ("systemctl",)
-SESSION = "made-session.service"
+SESSION = "detaching-session.service"
 
 
 @pytest.fixture
@@ -127,7 +127,8 @@ def test_it_survives_the_end_of_the_session_that_started_it(slicer: Slicer, alic
     environ = [f"--setenv={name}={value}" for name, value in slicer.environ().items() if name != "HOME"]
     script = f"slicer run -d -n x -- sh -c 'echo up; : < {gate}; exit 4' > {said}; exec sleep 1000"
     systemctl.output(
-        "systemd-run", "--quiet", f"--unit={SESSION}", "--property=User=alice", "--property=PAMName=login",
+        "systemd-run", "--quiet", "--collect", f"--unit={SESSION}", "--property=User=alice",
+        "--property=PAMName=login",
         *environ, "sh", "-c", script,
     )  # fmt: skip
     job = until(lambda: said.read_text().strip(), "it is detached")

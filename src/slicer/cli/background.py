@@ -123,11 +123,11 @@ def _log(asked: str, job: str, plan: Plan, ledger: Ledger) -> str:
     files = job_files.opened(os.environ)
     try:
         held = {lease.job for lease in ledger.snapshot().leases}
-        files.prune(plan.config.log_keep_s, held.__contains__)
+        files.prune(plan.config.log_keep_s, held.__contains__, say.line)
         if not asked:
             return files.log_of(job)
     except OSError as error:
-        raise StateError(f"old logs cannot be removed: {error.strerror}", where=files.log_of(job)) from error
+        raise StateError(f"cannot be read: {error.strerror}", where=files.log_of("")) from error
     finally:
         files.close()
     path = os.path.abspath(asked)
@@ -198,7 +198,8 @@ class _Detached(say.Messages):
         say.hears = self._hear
 
     def _hear(self, text: str) -> None:
-        self._last = text.removeprefix(say.PREFIX).strip()
+        if text.startswith(say.PREFIX):  # else it is for a script
+            self._last = text.removeprefix(say.PREFIX).strip()
         self._caller.hear(text)
 
     def waiting(self, busy: Busy) -> None:

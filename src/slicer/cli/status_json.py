@@ -10,6 +10,7 @@ from slicer.cli.status_why import never_text, reason
 from slicer.kernel.users import user_name
 from slicer.model import CPU, Busy
 from slicer.record import as_dict
+from slicer.text import command_text
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 
     from slicer.ledger.status import GpuState, Status
     from slicer.model import Gpu, Lease, Ticket
+    from slicer.outcome.job_files import JobFile
     from slicer.serve.model import Standing
     from slicer.share.arena import SharingNow
 
@@ -29,6 +31,7 @@ def status_json(status: Status, servers: tuple[Standing, ...] = ()) -> dict[str,
         "state": {"directory": status.directory or None},
         "jobs": [job_json(lease, status) for lease in status.leases],
         "waiting": [ticket_json(ticket, status) for ticket in status.tickets],
+        "later": [_later(file, now_s) for file in status.later],
         "servers": [server_json(each, now_s) for each in servers],
         "gpus": {
             "total": len(status.gpus),
@@ -65,7 +68,7 @@ def without_clocks(document: dict[str, Any]) -> dict[str, Any]:
                 kept[name] = rest(kept[name], dropped)
         return kept
 
-    folders = ("jobs", "waiting", "servers")
+    folders = ("jobs", "waiting", "later", "servers")
     return {**document, **{folder: list(map(still, document[folder])) for folder in folders}}
 
 
@@ -81,6 +84,14 @@ def server_json(server: Standing, now_s: float) -> dict[str, Any]:
         "trouble": server.trouble or None,
         "pid": server.pid,
     }
+
+
+def _later(file: JobFile, now_s: float) -> dict[str, Any]:
+    return {
+        **picked(file, "job name"), "name": file.name or None, "pid": file.pid, "after": list(file.after),
+        "waited": max(0.0, round(now_s - file.began_at, 1)), "command": command_text(file.command),
+        "log": file.log,
+    }  # fmt: skip
 
 
 def _gpu(gpu: Gpu) -> dict[str, Any]:

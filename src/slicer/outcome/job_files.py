@@ -14,7 +14,7 @@ import time
 
 from slicer.errors import StateError
 from slicer.kernel import proc
-from slicer.outcome.history import default_path
+from slicer.outcome.history import folder
 from slicer.record import as_dict, record, replace
 from slicer.state.directory import LEDGER, Directory, failed, open_or_make
 from slicer.state.statefile import check_fields, is_job_id, json_reader
@@ -113,21 +113,28 @@ class JobFiles:
         for kind in ("log", "json"):
             self._directory.remove(f"{job}.{kind}")
 
-    def prune(self, keep_s: float | None, holds: Callable[[str], bool]) -> None:
+    def prune(self, keep_s: float | None, holds: Callable[[str], bool], warn: Callable[[str], None]) -> None:
         """Remove files of jobs that ended ``keep_s`` seconds ago. ``holds``: whether a job has a lease.
 
-        Raises OSError.
+        It is told of what cannot be removed. Raises OSError.
         """
         if keep_s is None:
             return
         before, newest = time.time() - keep_s, dict[str, float]()
         for name in self._directory.names():
             job = name.partition(".")[0]
-            if is_job_id(job) and name in (f"{job}.log", f"{job}.json"):
+            if not is_job_id(job) or name not in (f"{job}.log", f"{job}.json"):
+                continue
+            try:
                 newest[job] = max(newest.get(job, 0.0), self._directory.lstat(name).st_mtime)
+            except FileNotFoundError:
+                continue  # another job's caller removes them, too
         for job, changed_at in newest.items():
             if changed_at < before and not holds(job) and not self._may_live(job):
-                self.remove(job)
+                try:
+                    self.remove(job)
+                except OSError as error:
+                    warn(f"{self.log_of(job)}: cannot be removed: {error.strerror}")
 
     def _may_live(self, job: str) -> bool:
         try:
@@ -143,12 +150,12 @@ class JobFiles:
 
 def opened(environ: Mapping[str, str]) -> JobFiles:
     """The directory of this user, made where it is missing. Raises StateError."""
-    above = os.path.dirname(default_path(environ))
+    path = folder(environ)
     try:
-        os.makedirs(above, 0o700, exist_ok=True)
+        os.makedirs(os.path.dirname(path), 0o700, exist_ok=True)
     except OSError as error:
-        raise failed(above, error, _RULES, "cannot be made") from error
-    return JobFiles(open_or_make(f"{above}/jobs", _RULES))
+        raise failed(path, error, _RULES, "cannot be made") from error
+    return JobFiles(open_or_make(path, _RULES))
 
 
 def known(environ: Mapping[str, str], warn: Callable[[str], None]) -> list[JobFile]:
@@ -163,7 +170,7 @@ def of_job(environ: Mapping[str, str], job: str) -> JobFile | None:
 
 def _looked(environ: Mapping[str, str], look: Callable[[JobFiles], _T]) -> _T | None:
     """What ``look`` returns of the directory; None where there is none. Raises StateError."""
-    path = f"{os.path.dirname(default_path(environ))}/jobs"
+    path = folder(environ)
     if not os.path.lexists(path):
         return None
     files = JobFiles(open_or_make(path, _RULES))
