@@ -23,7 +23,7 @@ from slicer.job.launch import open_ledger
 from slicer.job.launch import run as run_job
 from slicer.job.plan import Invocation, choose_backend, plan_of
 from slicer.job.scope import label
-from slicer.kernel.signals import block_interrupts, unblock_interrupts
+from slicer.kernel.signals import block_interrupts, signal, unblock_interrupts
 from slicer.kernel.users import user_name
 from slicer.ledger.ledger import Ledger
 from slicer.model import LEASE_VARIABLE, Outcome, manager_of
@@ -92,6 +92,7 @@ def _detach(
     arguments = ("run", "--detached", job, *more, *sys.argv[2:])
     handed = starting.handed_by_us(arguments, os.environ, log, 0o666 if options["output"] else 0o600)
     mask = block_interrupts()  # as it was for the caller
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     unblock_interrupts()
     with starting.HandOver(ledger.directory.base, job) as hand_over:
         command = starting.taker(hand_over.path)
@@ -101,15 +102,18 @@ def _detach(
             state = hand_over.hear(_show)
         except starting.DetachFailed as failure:
             return failure.exit_code
-        except BaseException:
-            say.line(f"{job} may go on: slicer show {job}")
-            raise
+        except KeyboardInterrupt:
+            say.line(f"{job} goes on without you: slicer show {job}, or slicer stop {job}")
+            return 128 + signal.SIGINT
     if options["verbosity"] >= 0:
         where = f"{service.job_unit(job)}, " if place != "process" else ""
         say.line(f"{state} in the background ({where}log {quote(log)}): slicer logs -f {job}")
         if at_logout:
             say.line(at_logout)
-    os.write(1, f"{job}\n".encode())
+    try:
+        os.write(1, f"{job}\n".encode())
+    except OSError as error:  # nobody reads it, and the job goes on
+        say.line(f"{job}: its id cannot be printed: {error.strerror}")
     return EX_OK
 
 

@@ -121,11 +121,13 @@ def jobs(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[st
 
 
 def all_jobs(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
-    """Names and ids of the jobs that run, wait or ended lately."""
+    """Names and ids of the jobs that run, wait or ended lately; for ``slicer stop`` without the last."""
     from slicer.cli.known_jobs import names
 
     with suppress(SlicerError):
-        return harmless(dict.fromkeys(names()), incomplete)
+        has_units = incomplete.startswith("slicer-")  # whoever comes from systemctl
+        found = names(has_ended=ctx.info_name != "stop", has_units=has_units)
+        return harmless(dict.fromkeys(found), incomplete)
     return []
 
 

@@ -8,7 +8,7 @@ their queue alone (:mod:`slicer.queue.line_socket`).
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from slicer.cli import say
 from slicer.cli.history import find_outcomes
@@ -56,10 +56,10 @@ class KnownJob:
 class KnownJobs:
     """The jobs of one moment. Raises StateError."""
 
-    def __init__(self) -> None:
+    def __init__(self, warn: Callable[[str], None] = say.line) -> None:
         self.ledger: Ledger | None
-        self.ledger, self._mine, self._others = known_jobs()
-        self._files = detached_jobs()
+        self.ledger, self._mine, self._others = known_jobs(warn)
+        self._files = detached_jobs(warn)
         self.living = living(self._mine, self._files.values())
 
     def find(self, word: str) -> KnownJob:
@@ -115,12 +115,30 @@ def _of(entry: Lease | Ticket | None, file: JobFile | None) -> KnownJob:
     return KnownJob(file.job, file.name, file.pid, command_text(file.command), None, file, None)
 
 
-def detached_jobs() -> dict[str, JobFile]:
+def output_of(known: KnownJob) -> str:
+    """The path that the job's output goes to; "" if that is not known, or none."""
+    said = known.outcome or known.file
+    if said is not None and said.log:
+        return said.log
+    # Of a queue's job the keeper has it as stderr only.
+    if not isinstance(known.entry, Lease):
+        return ""
+    for fd in (1, 2):
+        try:
+            path = os.readlink(f"/proc/{known.entry.pid}/fd/{fd}")
+        except OSError:
+            return ""
+        if path != os.devnull:
+            return path if path.startswith("/") else ""
+    return ""
+
+
+def detached_jobs(warn: Callable[[str], None] = say.line) -> dict[str, JobFile]:
     """All that are not forgotten, the newest first."""
     try:
-        return {file.job: file for file in job_files.known(os.environ, say.line)}
+        return {file.job: file for file in job_files.known(os.environ, warn)}
     except StateError as error:  # jobs are found without them, too
-        say.line(str(error))
+        warn(str(error))
         return {}
 
 
@@ -132,9 +150,11 @@ def _outcomes(word: str) -> list[Outcome]:
         return []
 
 
-def names() -> list[str]:
-    """The names and ids of jobs that a word can mean, for completion."""
-    found = KnownJobs()
-    ended = [of_outcome(outcome, None) for outcome in history.read(history.default_path(), limit=20)]
-    return [word for each in (*found.living, *ended) for word in (each.name, each.job) if word]
+def names(*, has_ended: bool, has_units: bool) -> list[str]:
+    """The names and ids (and units) of jobs that live (and of those that ended lately), for completion."""
+    found = KnownJobs(lambda _: None).living
+    if has_ended:
+        found += [of_outcome(each, None) for each in history.read(history.default_path(), limit=20)]
+    units = [each.entry.unit for each in found if has_units and isinstance(each.entry, Lease)]
+    return [word for each in found for word in (each.name, each.job) if word] + units
 

@@ -11,11 +11,10 @@ import click
 
 from slicer.cli import complete, say
 from slicer.cli.ends import Awaited, asleep
-from slicer.cli.known_jobs import KnownJob, KnownJobs
+from slicer.cli.known_jobs import KnownJob, KnownJobs, output_of
 from slicer.errors import UsageError
 from slicer.kernel import inotify, punch
 from slicer.ledger.status import existing_ledger
-from slicer.model import Lease
 
 _BLOCK = 1 << 16
 
@@ -69,7 +68,7 @@ def command(job: str, follow: bool, lines: int | None) -> int:
 
 def _opened(known: KnownJob) -> int:
     """The log. Raises NoLog."""
-    path = (known.outcome.log if known.outcome else known.file.log if known.file else "") or _stdout(known)
+    path = output_of(known)
     if not path and known.outcome is None:
         raise NoLog(f"slicer keeps no log of {known.label}", hint="slicer run --detach does")
     if not path:
@@ -87,20 +86,6 @@ def _opened(known: KnownJob) -> int:
         return fd
     os.close(fd)
     raise NoLog("is no file, and cannot be shown", where=path, hint=f"{known.label} writes there")
-
-
-def _stdout(known: KnownJob) -> str:
-    """Where a running job's output goes; "" if that cannot be seen. The keeper of a queue has only stderr."""
-    if not isinstance(known.entry, Lease):
-        return ""
-    for fd in (1, 2):
-        try:
-            path = os.readlink(f"/proc/{known.entry.pid}/fd/{fd}")
-        except OSError:
-            return ""
-        if path != os.devnull:
-            return path if path.startswith("/") else ""
-    return ""
 
 
 def _after_line(fd: int, begin: int) -> int:

@@ -70,15 +70,15 @@ def for_each(
     return max(codes)
 
 
-def known_jobs() -> tuple[Ledger | None, Snapshot, Snapshot]:
+def known_jobs(warn: Callable[[str], None] = say.line) -> tuple[Ledger | None, Snapshot, Snapshot]:
     """The user's own ledger, the jobs that the user may act on, and those of others.
 
     Where there are any to act on, there is a ledger to note it in. Raises StateError.
     """
-    ledger = existing_ledger(os.environ, say.line)
-    mine, others = standing.jobs(os.environ, ledger, say.line)
+    ledger = existing_ledger(os.environ, warn)
+    mine, others = standing.jobs(os.environ, ledger, warn)
     if ledger is None and (mine.leases or mine.tickets):
-        ledger = Ledger(statedir.locate(os.environ, os.geteuid()), say.line)
+        ledger = Ledger(statedir.locate(os.environ, os.geteuid()), warn)
         ledger.patience_s = PATIENCE_S
     return ledger, mine, others
 

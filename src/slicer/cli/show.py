@@ -10,7 +10,7 @@ import click
 from slicer.broker.client.standing import read
 from slicer.cli import complete, output, say
 from slicer.cli.history import details
-from slicer.cli.known_jobs import KnownJob, KnownJobs
+from slicer.cli.known_jobs import KnownJob, KnownJobs, output_of
 from slicer.cli.status_json import job_json, ticket_json
 from slicer.errors import SlicerError
 from slicer.job import change
@@ -67,7 +67,7 @@ def _data(known: KnownJob, ledger: Ledger | None) -> dict[str, Any]:
     found: dict[str, Any] = {
         "job": known.job, "name": known.name or None, "state": _state(known), "command": known.command,
         "directory": said.directory if said else _directory(known), "profile": said.profile if said else None,
-        "log": said.log or None if said else None, "after": list(file.after) if file else [],
+        "log": output_of(known) or None, "after": list(file.after) if file else [],
         "exit_code": outcome.exit_code if outcome else file.exit_code if file else None,
         "why": file.why or None if file else None,
         "running": None, "waiting": None, "outcome": outcome_json(outcome) if outcome else None,
@@ -138,7 +138,7 @@ def _rows(data: dict[str, Any]) -> list[tuple[str, str]]:
         ("command", data["command"]),
         ("directory", data["directory"] or ""),
         ("profile", data["profile"] or ""),
-        ("log", data["log"] or ""),
+        ("output", data["log"] or ""),
     ]
     if waiting is not None:
         rows += _waiting_rows(waiting)

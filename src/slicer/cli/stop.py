@@ -44,7 +44,7 @@ Exit codes:
   124  a job was told to end but has not done so within 2 minutes
   125  a job could not be stopped, because systemd refused""",
 )
-@click.argument("jobs", metavar="[JOB]...", nargs=-1, shell_complete=complete.jobs)
+@click.argument("jobs", metavar="[JOB]...", nargs=-1, shell_complete=complete.all_jobs)
 @click.option("--mine", is_flag=True, help="All jobs of this user that run or wait.")
 @click.option("-q", "--quiet", is_flag=True, help="Print errors only.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")

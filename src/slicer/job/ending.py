@@ -59,7 +59,7 @@ def outcome_of(
         waited_s=started.waited_s, wall_s=report.wall_s, usage=usage, leftovers=report.leftovers,
         enforced=(*enforced[0], *done.enforced), not_enforced=(*enforced[1], *done.not_enforced),
         paused_s=done.paused_s, ended_by=done.ended_by, changed=done.changed,
-        changed_outside=done.changed_outside, sharing=shared, directory=job.directory or _here(),
+        changed_outside=done.changed_outside, sharing=shared, directory=job.directory.rstrip("/") or _here(),
         log=job.log,
     )  # fmt: skip
 
