@@ -203,6 +203,20 @@ def test_a_job_goes_on_once_it_is_handed_over(box: Box) -> None:  # U1
     assert slicer(box, "wait", "x", code=4)
 
 
+def test_ctrl_c_at_its_caller_leaves_the_job_alone(box: Box) -> None:  # U1
+    caller = at(box, "detached-noted", "--", "sh", "-c", "exit 4")
+    (path,) = until(lambda: list(folder(box).glob("*.json")), "it is there")
+    pid = int(json.loads(path.read_text())["pid"])
+    until(lambda: state_of(pid) == "T", "it is stopped")
+    caller.send_signal(signal.SIGINT)
+    out, err = caller.communicate(timeout=DEADLINE_S)
+    assert (caller.returncode, out) == (130, b"")
+    assert b"goes on in the background" in err
+    Path(f"{box.state}.go").touch()
+    os.kill(pid, signal.SIGCONT)
+    slicer(box, "wait", "x", code=4)
+
+
 def test_a_job_that_is_killed_before_it_begins_is_an_error_of_its_caller(box: Box) -> None:  # U1
     caller = at(box, "detached-noted", "--", "true")
     (path,) = until(lambda: list(folder(box).glob("*.json")), "it is there")

@@ -21,7 +21,7 @@ from slicer.doctor.facts.host import gather_session
 from slicer.errors import EX_OK, EX_SLICER, BackendError, StateError, UsageError
 from slicer.job.launch import open_ledger
 from slicer.job.launch import run as run_job
-from slicer.job.plan import Invocation, choose_backend, plan_of
+from slicer.job.plan import Invocation, plan_of
 from slicer.job.scope import label
 from slicer.kernel.signals import block_interrupts, signal, unblock_interrupts
 from slicer.kernel.users import user_name
@@ -94,17 +94,19 @@ def _detach(
     mask = block_interrupts()  # as it was for the caller
     signal.signal(signal.SIGINT, signal.default_int_handler)
     unblock_interrupts()
-    with starting.HandOver(ledger.directory.base, job) as hand_over:
-        command = starting.taker(hand_over.path)
-        place, at_logout = _start(job, plan, command, mask)
-        hand_over.send(handed)
-        try:
+    has_handed_over = False
+    try:
+        with starting.HandOver(ledger.directory.base, job) as hand_over:
+            place, at_logout = _start(job, plan, starting.taker(hand_over.path), mask)
+            hand_over.send(handed)
+            has_handed_over = True
             state = hand_over.hear(_show)
-        except starting.DetachFailed as failure:
-            return failure.exit_code
-        except KeyboardInterrupt:
-            say.line(f"{job} goes on without you: slicer show {job}, or slicer stop {job}")
-            return 128 + signal.SIGINT
+    except starting.DetachFailed as failure:
+        return failure.exit_code
+    except KeyboardInterrupt:
+        if has_handed_over:
+            say.line(f"{job} goes on in the background: slicer show {job}, or slicer stop {job}")
+        return 128 + signal.SIGINT
     if options["verbosity"] >= 0:
         where = f"{service.job_unit(job)}, " if place != "process" else ""
         say.line(f"{state} in the background ({where}log {quote(log)}): slicer logs -f {job}")
@@ -148,16 +150,13 @@ def _start(job: str, plan: Plan, command: tuple[str, ...], mask: frozenset[int])
     backend = SystemdBackend(manager_of(uid))
     has_systemd = backends.has_systemd()
     reaches = has_systemd and _reaches(backend)
-    place = service.place_of(
-        uid, has_systemd=has_systemd, reaches_manager=reaches, lingers=session.lingers
-    )
+    place = service.place_of(uid, has_systemd=has_systemd, reaches_manager=reaches, lingers=session.lingers)
     invocation = plan.invocation
     if place == "process":
         backend.close()
         starting.start_process(command, mask)
-        in_own_manager = not plan.broker and choose_backend(plan).manager == "user" and reaches
         return place, service.at_logout(
-            user_name(uid), in_own_manager=in_own_manager and invocation.backend != "plain",
+            user_name(uid), in_own_manager=reaches and not plan.broker and invocation.backend != "plain",
             kills_processes=session.kills_processes and has_systemd, has_broker=bool(plan.broker),
             is_inside=bool(os.environ.get(LEASE_VARIABLE)),
         )  # fmt: skip
@@ -194,9 +193,7 @@ class _Detached(say.Messages):
         self._invocation = replace(invocation, job=job, log=log, is_bounded=not options["output"])
         self._files: job_files.JobFiles | None = None
         profile = invocation.profile or ""
-        self._file = job_files.new(
-            job, invocation.name, invocation.command, profile, log, after=self._awaits
-        )
+        self._file = job_files.new(job, invocation.name, invocation.command, profile, log, after=self._awaits)
         self._is_ready = False
         self._last = ""  # said
         say.hears = self._hear
