@@ -58,7 +58,7 @@ class Caller:
     def acquire(self, *, wait: bool) -> None:
         asked: dict[str, Any] = {
             "job": self.job, "name": "bench", "command": "", "profile": "", "binding": "process", "gpus": 0,
-            "gpu_words": [], "margin_mib": 0, "slots": {SLOT: 1}, "slot_limits": {}, "priority": 0,
+            "gpu_choice": [], "margin_mib": 0, "slots": {SLOT: 1}, "slot_limits": {}, "priority": 0,
             "ahead_of": "", "wait": wait, "runs_anyway": False,
         }  # fmt: skip
         self.send("Acquire", asked, more=wait)

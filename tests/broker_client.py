@@ -26,9 +26,9 @@ from slicer.record import as_dict
 
 EXTRA = ("start", "limits", "slice", "deaf", "inner")
 DEFAULTS: dict[str, Any] = {
-    "job": "", "name": "test", "command": "", "profile": "", "binding": "process", "gpus": 0, "gpu_words": (),
-    "vram_mib": None, "margin_mib": 0, "slots": {}, "slot_limits": {}, "priority": 0, "expect_s": None,
-    "ahead_of": "", "wait": True, "max_wait_s": None, "runs_anyway": False,
+    "job": "", "name": "test", "command": "", "profile": "", "binding": "process", "gpus": 0,
+    "gpu_choice": (), "vram_mib": None, "margin_mib": 0, "slots": {}, "slot_limits": {}, "priority": 0,
+    "expect_s": None, "ahead_of": "", "wait": True, "max_wait_s": None, "runs_anyway": False,
 }  # fmt: skip
 
 

@@ -31,11 +31,11 @@ from slicer.ledger import leasing, nesting
 from slicer.ledger.held_lease import HeldLease
 from slicer.ledger.leasing import CancelToken, Hooks, Needs, Requester
 from slicer.ledger.ledger import Ledger
-from slicer.model import CPU, LEASE_VARIABLE, PRIORITY_MAX, manager_of
+from slicer.model import CPU, LEASE_VARIABLE, PRIORITY_MAX, Demand, manager_of
 from slicer.outcome import journal
 from slicer.placement.decision import expected_remaining, first_to_finish
 from slicer.quantity import QuantityError, parse_mib
-from slicer.record import record
+from slicer.record import as_dict, record
 from slicer.state import statedir
 from slicer.state.statefile import SECONDS_MAX
 from slicer.text import command_text, visible
@@ -297,21 +297,19 @@ def entered(lease: Lease) -> Lease:
 
 def _needs(arguments: Arguments, config: Config, outer: OuterJobs, environ: dict[str, str]) -> Needs:
     """What is missing beyond what the outer jobs hold."""
-    vram_mib = _mib(arguments.vram, "vram")
-    skip = nesting.skips_gpu_lock(environ)
-    wanted = _slots(arguments)
-    for name in wanted:
+    margin_mib = config.margin_mib if arguments.margin is None else _mib(arguments.margin, "margin") or 0
+    wanted = Demand(
+        int(arguments.gpus), _words(arguments.gpu), _mib(arguments.vram, "vram"), margin_mib,
+        _slots(arguments), int(arguments.priority),
+    )  # fmt: skip
+    for name in wanted.slots:
         if name not in config.slots:
             message, hint = unknown_slot(name, config.slots)
             raise UsageError(message, where="slots", hint=hint)
-    gpus, slots = nesting.missing(int(arguments.gpus), vram_mib, wanted, outer, skip)
-    margin_mib = config.margin_mib if arguments.margin is None else _mib(arguments.margin, "margin") or 0
     return Needs(
-        gpus=gpus, gpu_words=_words(arguments.gpu), vram_mib=vram_mib, margin_mib=margin_mib,
-        slots=slots, slot_limits=config.slots, priority=int(arguments.priority),
+        **as_dict(nesting.missing(wanted, outer, nesting.skips_gpu_lock(environ))), slot_limits=config.slots,
         expect_s=_seconds(arguments.expected_seconds), wait=bool(arguments.wait),
-        max_wait_s=_seconds(arguments.max_wait),
-        then=arguments.then, plain_lock=config.compat_gpu_lock,
+        max_wait_s=_seconds(arguments.max_wait), then=arguments.then, plain_lock=config.compat_gpu_lock,
     )  # fmt: skip
 
 

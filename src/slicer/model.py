@@ -6,7 +6,7 @@ Everything here is immutable data, and nothing touches the machine. The module i
 
 from __future__ import annotations
 
-from slicer.record import record
+from slicer.record import fields_for, record
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -103,7 +103,24 @@ class Property:
 
 
 @record
-class Profile:
+class Demand:
+    """What a job wants of GPUs and slots: all of it at once, or nothing. Whatever asks extends it."""
+
+    gpus: int
+    gpu_choice: tuple[str, ...]  # that will do: indices or UUIDs (or their beginnings); empty: any
+    vram_mib: int | None  # wanted on each GPU; None: whole GPUs, shared with nobody
+    margin_mib: int  # of each GPU's memory, kept free beyond vram_mib
+    slots: dict[str, int]  # how many of which name, each at least 1
+    priority: int  # -100 … 100
+
+    @property
+    def is_nothing(self) -> bool:
+        """Whether the job needs only an entry in the ledger."""
+        return not self.gpus and not self.slots
+
+
+@record
+class Profile(Demand):
     """A named set of limits and needs with every default resolved for this machine.
 
     ``sources`` names the origin of each value ("built-in heavy", "/etc/slicer/config.toml:12", "--set");
@@ -113,12 +130,6 @@ class Profile:
     name: str
     description: str
     slice: SliceName
-    gpus: int
-    gpu_choice: tuple[str, ...]  # indices or UUIDs (or their beginnings) that will do; empty: any
-    vram_mib: int | None  # wanted on each GPU; None: whole GPUs, shared with nobody
-    margin_mib: int  # of each GPU's memory, kept free beyond vram_mib
-    slots: dict[str, int]  # how many of which name, each at least 1
-    priority: int
     max_wait_s: float | None  # None: wait for ever
     then: Then | None  # after max_wait_s; None: "fail" where GPUs are wanted, else "run"
     threads: int  # the cap for OMP_NUM_THREADS and its kin
@@ -137,20 +148,14 @@ class Profile:
 
 
 @record
-class Request:
-    """What a job asks of the ledger: all of it at once, or nothing.
+class Request(Demand):
+    """What a job asks of the ledger. ``gpu_choice`` are whole UUIDs.
 
     Its place among others is by priority (highest first), then arrival, then job.
     """
 
     job: str  # the job's id: 12 lower-case hex digits
-    priority: int  # -100 … 100
     arrived_s: float  # CLOCK_BOOTTIME seconds, in whole microseconds
-    gpus: int
-    gpu_choice: tuple[str, ...]  # UUIDs that will do; empty: any
-    vram_mib: int | None  # wanted on each GPU; None: whole GPUs, shared with nobody
-    margin_mib: int  # of each GPU's memory, kept free beyond vram_mib
-    slots: dict[str, int]  # how many of which name, each at least 1
     slot_limits: dict[str, int]  # how many there are of these names, by the configuration of who asks
 
 
@@ -183,10 +188,9 @@ class Lease:
 
 
 @record
-class Ticket:
-    """A request that waits for its lease (all fields of :class:`Request`), and who waits."""
+class Ticket(Request):
+    """A request that waits for its lease, and who waits."""
 
-    job: str
     name: str
     command: str  # as in Lease
     pid: int
@@ -194,30 +198,26 @@ class Ticket:
     boot_id: str
     uid: int
     inside: tuple[str, ...]  # its outer jobs, which hold on to their leases while it waits
-    priority: int
-    arrived_s: float
-    gpus: int
-    gpu_choice: tuple[str, ...]
-    vram_mib: int | None
-    margin_mib: int
-    slots: dict[str, int]
-    slot_limits: dict[str, int]
     expect_s: float | None
     profile: str = ""  # as in Lease
 
 
-_OF_TICKET = (
-    "job", "name", "command", "pid", "pid_start", "boot_id", "uid", "vram_mib", "slots", "priority",
-    "expect_s", "profile",
-)  # fmt: skip
+def ticket_from(demand: Demand, inside: tuple[Lease, ...], arrived_s: float, **changes: Any) -> Ticket:
+    """The ticket of a job with the leases of its outer jobs. ``changes``: what the demand does not say."""
+    shares = demand.gpus > 0 and demand.vram_mib is not None
+    fields = {
+        **fields_for(Ticket, demand), "vram_mib": demand.vram_mib if shares else None,
+        "margin_mib": demand.margin_mib if shares else 0, "inside": tuple(lease.job for lease in inside),
+        "arrived_s": round(arrived_s, 6),
+    }  # fmt: skip
+    return Ticket(**{**fields, **changes})
 
 
 def lease_from(ticket: Ticket, gpus: tuple[str, ...], since_s: float, **changes: Any) -> Lease:
     """The lease that a ticket becomes, before its scope is up."""
     fields = {
-        **{name: getattr(ticket, name) for name in _OF_TICKET}, "keeper": 0, "backend": "systemd",
-        "manager": "system", "unit": "", "cgroup": "", "gpus": gpus, "vram_peak_mib": (), "forced": 0,
-        "since_s": since_s,
+        **fields_for(Lease, ticket), "keeper": 0, "backend": "systemd", "manager": "system", "unit": "",
+        "cgroup": "", "gpus": gpus, "vram_peak_mib": (), "forced": 0, "since_s": since_s,
     }  # fmt: skip
     return Lease(**{**fields, **changes})
 

@@ -53,8 +53,10 @@ def _repr(self: Any) -> str:
 
 
 def _record(cls: type[_T]) -> type[_T]:
+    annotations = {**getattr(cls.__base__, "__annotations__", {}), **cls.__annotations__}  # as it extends one
     made: dict[str, Any] = {
-        "__fields__": tuple(cls.__annotations__),
+        "__annotations__": annotations,
+        "__fields__": tuple(annotations),
         "__init__": _init,
         "__setattr__": _frozen,
         "__delattr__": _frozen,
@@ -84,3 +86,8 @@ def replace(value: _T, /, **changes: Any) -> _T:
 def as_dict(value: Any) -> dict[str, Any]:
     """The fields of a record, in their order, as a plain dict (not recursive)."""
     return {name: getattr(value, name) for name in value.__fields__}
+
+
+def fields_for(kind: Any, value: Any) -> dict[str, Any]:
+    """Those fields of a record that records of ``kind`` have, too."""
+    return {name: getattr(value, name) for name in value.__fields__ if name in kind.__fields__}

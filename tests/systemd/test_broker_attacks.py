@@ -147,7 +147,7 @@ def test_a_call_says_nothing_of_who_calls_or_which_unit(victim: Running, alice: 
             ("uid", alice.uid), ("pid", 1), ("pid_start", 0), ("inside", [victim.job]), ("arrived_s", 0.0),
             ("job", "../../../etc/cron.d/x"), ("job", "0123456789AB"), ("name", "a\x1b[2J"), ("name", "a\nb"),
             ("slots", {"../x": 1}), ("slots", {"cpu": -50}), ("gpus", -1), ("priority", 101),
-            ("binding", "for ever"), ("gpu_words", ["/dev/sda"]),
+            ("binding", "for ever"), ("gpu_choice", ["/dev/sda"]),
         ]),
         *(frame("Start", start(job), **{name: value}) for name, value in [
             ("unit", "ssh.service"), ("slice", "system.slice"), ("slice", "cpu-0"), ("user", "root"),

@@ -6,7 +6,7 @@ from typing import Any
 
 from slicer.config.serve import Server
 from slicer.model import CPU, Lease, Outcome, Profile, Request, Ticket, Usage
-from slicer.record import replace
+from slicer.record import fields_for, replace
 
 _PROFILE = Profile(
     name="gpu", description="", slice="gpu", gpus=0, gpu_choice=(), vram_mib=None, margin_mib=0, slots={},
@@ -71,8 +71,7 @@ def ticket(job: str = "111111111111", **fields: Any) -> Ticket:
 
 def request(job: str = "111111111111", **fields: Any) -> Request:
     """A request of that job."""
-    made = ticket(job, **fields)
-    return Request(*(getattr(made, name) for name in Request.__annotations__))
+    return Request(**fields_for(Request, ticket(job, **fields)))
 
 
 def server(name: str = "ollama", **fields: Any) -> Server:

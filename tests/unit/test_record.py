@@ -28,6 +28,16 @@ class FrozenPoint:
 
 
 @record.record
+class Marked(Point):
+    z: str = "*"
+
+
+@dataclasses.dataclass(frozen=True)
+class FrozenMarked(FrozenPoint):
+    z: str = "*"
+
+
+@record.record
 class Other:
     x: int
     y: int = 7
@@ -115,6 +125,21 @@ def test_replace_refuses_unknown_fields(change: Any) -> None:
 def test_fields_keep_their_order() -> None:
     assert list(record.as_dict(Point(y=1, x=2))) == ["x", "y"]
     assert list(record.as_dict(model.Usage())) == list(model.Usage.__annotations__)
+
+
+@pytest.mark.parametrize("args", [(1,), (1, 2), (1, 2, "+")])
+def test_extends_another_as_a_dataclass_does(args: tuple[Any, ...]) -> None:
+    value = Marked(*args)
+    assert record.as_dict(value) == dataclasses.asdict(FrozenMarked(*args))
+    assert repr(value) == repr(FrozenMarked(*args)).replace("Frozen", "")
+    assert list(Marked.__annotations__) == ["x", "y", "z"]
+    assert list(Point.__annotations__) == ["x", "y"]
+    assert value != Point(*args[:2])
+
+
+def test_fields_for_another_kind_are_those_that_both_have() -> None:
+    assert record.fields_for(Point, Marked(1, 2, "+")) == {"x": 1, "y": 2}
+    assert record.fields_for(Marked, Point(1)) == {"x": 1, "y": 7}
 
 
 @pytest.mark.parametrize(

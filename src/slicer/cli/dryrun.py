@@ -79,11 +79,11 @@ def forecast_of(plan: Plan, backend: Backend, ledger: Ledger | None) -> Forecast
     """Ask the ledger for its answer at this moment. Takes nothing."""
     if plan.nested:
         return Forecast("nothing more than the job around it holds", ())
-    vram_mib = plan.profile.vram_mib if plan.need_gpus else None
-    what = describe_resources(plan.need_gpus, plan.need_slots, vram_mib)
+    vram_mib = plan.profile.vram_mib if plan.missing.gpus else None
+    what = describe_resources(plan.missing.gpus, plan.missing.slots, vram_mib)
     if plan.skip_gpu_lock and plan.profile.gpus:
         what += " (the GPU lock is skipped)"
-    if not plan.need_gpus and not plan.need_slots:
+    if plan.missing.is_nothing:
         return Forecast(what, ())
     try:
         found, gpus = _preview(plan, backend, ledger)

@@ -31,7 +31,7 @@ def with_fence(
         return replace(job, fence=lambda gpus: (fence_of(plan, backend, observer) or (lambda _: ()))(gpus))
     made = replace(job, fence=fence_of(plan, backend, observer))
     # With --exec we ourselves are what is fenced, and have to look at GPUs until the job has its lease.
-    return made if plan.need_gpus or plan.invocation.exec else fenced(made, ())
+    return made if plan.missing.gpus or plan.invocation.exec else fenced(made, ())
 
 
 def fence_of(
@@ -64,7 +64,7 @@ def described(plan: Plan, backend: Backend) -> str:
         return "none: the profile has device rules of its own, or others hold its GPUs for it"
     if why_not_kept(plan, backend):
         return f"none: {why_not_kept(plan, backend)}"
-    opens = "its own GPUs and no others" if plan.visible_gpus(()) or plan.need_gpus else "no GPU"
+    opens = "its own GPUs and no others" if plan.visible_gpus(()) or plan.missing.gpus else "no GPU"
     return f"it can open {', '.join((opens, *profile.devices))}"
 
 

@@ -106,7 +106,7 @@ def _run(
     try:
         return _run_planned(job_id, plan, ledger, listener, mask, before_start)
     except BrokerError as failure:
-        if not plan.broker or not plan.wants_nothing:
+        if not plan.broker or not plan.missing.is_nothing:
             raise
         listener.warning(f"{failure}; this job needs neither GPU nor slot, and runs without it")
     return _run_planned(job_id, replace(plan, broker=""), ledger, listener, mask, before_start)
@@ -231,7 +231,7 @@ def _warn(plan: Plan, listener: Listener) -> None:
         listener.warning(warning)
     if plan.profile.share != "off":
         _warn_of_sharing(plan, listener)
-    if plan.need_gpus:
+    if plan.missing.gpus:
         from slicer.job.outside import what_is_lost
 
         lost = what_is_lost(plan.invocation.command)

@@ -14,8 +14,8 @@ from slicer.job.program import find_program
 from slicer.kernel import cgroup, proc
 from slicer.ledger import nesting
 from slicer.ledger.leasing import Needs, Requester
-from slicer.model import KEEPER, LEASE_VARIABLE
-from slicer.record import record, replace
+from slicer.model import KEEPER, LEASE_VARIABLE, Demand
+from slicer.record import fields_for, record, replace
 from slicer.text import command_text
 
 TYPE_CHECKING = False
@@ -62,17 +62,12 @@ class Plan:
     host: Host
     program: str  # path to execute
     outer: OuterJobs  # and what they hold
-    need_gpus: int  # beyond what the outer jobs hold
-    need_slots: dict[str, int]  # likewise
+    missing: Demand  # beyond what the outer jobs hold
     nested: bool  # the outer jobs hold all that this one needs, and it runs in their scope
     skip_gpu_lock: bool
     environ: Mapping[str, str]
     sharing: ShareOrder | None = None  # how its GPUs are shared; None: as the driver does
     broker: str = ""  # the socket of the broker that decides; "": the user's own ledger does
-
-    @property
-    def wants_nothing(self) -> bool:
-        return not self.need_gpus and not self.need_slots
 
     def visible_gpus(self, gpus: tuple[str, ...]) -> tuple[str, ...]:
         """The GPUs that the command is to see, once its lease has these: those of outer jobs among them."""
@@ -91,13 +86,13 @@ def plan_of(invocation: Invocation, environ: Mapping[str, str], ledger: Ledger |
     program = find_program(invocation.program or invocation.command[0], {**environ, **profile.env})
     outer = outer_jobs(environ, ledger, in_scopes=invocation.backend != "plain" and backends.has_systemd())
     skip = nesting.skips_gpu_lock(environ)
-    gpus, slots = nesting.missing(profile.gpus, profile.vram_mib, profile.slots, outer, skip)
-    nested = bool(outer.leases) and not gpus and not slots
+    missing = nesting.missing(profile, outer, skip)
+    nested = bool(outer.leases) and missing.is_nothing
     if nested and invocation.exec:
         raise UsageError("--exec makes no sense inside another job, whose scope stays", where="--exec")
     broker = "" if nested else backends.broker_socket(environ, invocation.backend)
     plan = Plan(
-        invocation, config, profile, host, program, outer, gpus, slots, nested, skip, environ, broker=broker
+        invocation, config, profile, host, program, outer, missing, nested, skip, environ, broker=broker
     )
     check_limits(plan)
     return with_sharing(plan, ledger.directory.path if ledger is not None else "")
@@ -162,9 +157,9 @@ def idle_sharing(plan: Plan) -> str:
     if plan.environ.get("SLICER_SIM"):
         return "the GPUs are simulated"
     around = tuple(lease.job for lease in plan.outer.leases)
-    if not plan.need_gpus and environment.is_within(plan.environ, around):
+    if not plan.missing.gpus and environment.is_within(plan.environ, around):
         return "it belongs to the sharing of the job around it"
-    if not plan.need_gpus and not plan.outer.gpus:
+    if not plan.missing.gpus and not plan.outer.gpus:
         return "it takes no lease on a GPU"
     return ""
 
@@ -229,10 +224,9 @@ def needs_of(plan: Plan) -> Needs:
     profile, invocation = plan.profile, plan.invocation
     then = "fail" if invocation.route else profile.then  # a route's max_jobs is a promise
     return Needs(
-        gpus=plan.need_gpus, gpu_words=profile.gpu_choice, vram_mib=profile.vram_mib,
-        margin_mib=profile.margin_mib, slots=plan.need_slots, slot_limits=plan.config.slots,
-        priority=profile.priority, expect_s=invocation.expect_s, wait=invocation.wait,
-        max_wait_s=profile.max_wait_s, then=then, plain_lock=plan.config.compat_gpu_lock,
+        **fields_for(Demand, plan.missing), slot_limits=plan.config.slots, expect_s=invocation.expect_s,
+        wait=invocation.wait, max_wait_s=profile.max_wait_s, then=then,
+        plain_lock=plan.config.compat_gpu_lock,
     )  # fmt: skip
 
 

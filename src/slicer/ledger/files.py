@@ -14,7 +14,7 @@ from slicer.errors import LedgerGone, StateError
 from slicer.kernel import cgroup, proc
 from slicer.ledger import entries, tickets
 from slicer.ledger.lock import LONGEST_PAUSE_S, LedgerLock
-from slicer.model import Lease, Ticket, manager_of
+from slicer.model import Lease, Request, Ticket, manager_of
 from slicer.record import replace
 from slicer.state import statefile
 from slicer.state.statefile import TornFile
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from typing import TypeVar
 
-    from slicer.placement.capacity import AnyRequest
     from slicer.state.directory import Directory
     from slicer.state.statedir import StateDir
 
@@ -46,7 +45,7 @@ class LedgerFiles:
         self._say = warn
         self._said: set[str] = set()
         self._ignored: set[str] = set()  # names among the tickets that are none, and cannot be removed
-        self._parsed: dict[str, AnyRequest] = {}  # by the tickets' file names
+        self._parsed: dict[str, Request] = {}  # by the tickets' file names
         self._decoded: dict[str, tuple[bytes, Lease]] = {}  # the leases last seen, and what their files said
         self._ringing: dict[str, tuple[int, float]] = {}  # by job: the bell's ringing, and since when
         self._seen: tuple[tuple[Lease, bool], ...] = ()  # leases last seen, and whether they are flocked
@@ -201,7 +200,7 @@ class LedgerFiles:
             self.spare(job).remove()
             entries.remove(self.directory.base, control_name(job))
 
-    def requests(self) -> list[tuple[str, AnyRequest]]:
+    def requests(self) -> list[tuple[str, Request]]:
         """The tickets' names and requests, in their order. Hardly a file is opened."""
         names = sorted(_listed(self.directory.tickets))
         self._parsed = {name: request for name in names if (request := self._request(name)) is not None}
@@ -211,7 +210,7 @@ class LedgerFiles:
         """The names of the tickets that :meth:`requests` last saw, less those discarded since."""
         return {request.job: name for name, request in self._parsed.items()}
 
-    def _request(self, name: str) -> AnyRequest | None:
+    def _request(self, name: str) -> Request | None:
         known = self._parsed.get(name)
         if known is not None or name in self._ignored:
             return known

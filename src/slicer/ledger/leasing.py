@@ -9,8 +9,8 @@ from slicer.kernel import proc
 from slicer.ledger.held_lease import HeldLease
 from slicer.ledger.ledger import Ledger, decide_alone
 from slicer.ledger.nesting import OuterJobs
-from slicer.model import CPU, PRIORITY_MAX, Busy, Gpu, Lease, Ticket, lease_from
-from slicer.record import record, replace
+from slicer.model import CPU, PRIORITY_MAX, Busy, Demand, Gpu, Lease, Ticket, lease_from, ticket_from
+from slicer.record import fields_for, record, replace
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -31,26 +31,15 @@ AT_ONCE_S = 2.0  # how long --no-wait and --max-wait 0 wait for the ledger's loc
 
 
 @record
-class Needs:
+class Needs(Demand):
     """The resources that the job still lacks, and the limits of its wait."""
 
-    gpus: int
-    gpu_words: tuple[str, ...]  # indices, UUIDs or their beginnings; empty: any
-    vram_mib: int | None  # on each GPU; None: whole ones
-    margin_mib: int
-    slots: dict[str, int]
     slot_limits: dict[str, int]  # of these, and perhaps of others
-    priority: int
     expect_s: float | None
     wait: bool
     max_wait_s: float | None
     then: Then | None
     plain_lock: str  # the path of the lock that scripts take; "" for none
-
-    @property
-    def is_nothing(self) -> bool:
-        """Whether the job needs only an entry in the ledger."""
-        return not self.gpus and not self.slots
 
     @property
     def runs_anyway(self) -> bool:
@@ -71,7 +60,7 @@ class Requester:
     backend: BackendName
     manager: Manager
     unit: str
-    inside: tuple[Lease, ...]  # the leases of the outer jobs
+    outer: tuple[Lease, ...]  # the leases of the outer jobs
     profile: str = ""
 
 
@@ -118,15 +107,15 @@ class Hooks:
 
 def prepare(requester: Requester, needs: Needs, observer: GpuObserver) -> PreparedRequest:
     """Prepare the request. Raises UsageError for GPUs that are not there, NoGpu, GpuError."""
-    outer = requester.inside
+    outer = requester.outer
     # Only GPUs that serve the job count as held. It can get more of one where the outer jobs have too little.
     held = OuterJobs(outer, False).gpus_for(needs.vram_mib)
     chosen: tuple[str, ...] = ()
-    if needs.gpus or (needs.gpu_words and held):
+    if needs.gpus or (needs.gpu_choice and held):
         known = () if needs.gpus else _numbered(outer)
         if not known:
             observer.open()
-        words = needs.gpu_words
+        words = needs.gpu_choice
         among = tuple(gpu.uuid for gpu in known if any(_means(word, gpu) for word in words))
         chosen = among if known else gpus_named(words, observer.gpus)
         if not needs.gpus and (chosen or known) and not set(chosen) & set(held):
@@ -143,20 +132,15 @@ def drafted(
     requester: Requester, needs: Needs, observer: GpuObserver, chosen: tuple[str, ...] = ()
 ) -> PreparedRequest:
     """The request, with the UUIDs of the GPUs that will do (none: any, or it is not known yet)."""
-    outer = requester.inside
     pid = os.getpid()
     # Outer jobs keep what they have while this one waits. Behind a reservation it could wait for ever.
-    is_urgent = any(lease.gpus or lease.slots for lease in outer)
+    is_urgent = any(lease.gpus or lease.slots for lease in requester.outer)
     since_s = proc.now_s()
-    ticket = Ticket(
-        job=requester.job, name=requester.name, command=requester.command, pid=pid,
+    ticket = ticket_from(
+        needs, requester.outer, since_s, **fields_for(Ticket, requester), pid=pid,
         pid_start=proc.start_time(pid) or 0, boot_id=proc.boot_id(), uid=os.geteuid(),
-        inside=tuple(lease.job for lease in outer),
-        priority=PRIORITY_MAX if is_urgent else needs.priority, arrived_s=round(since_s, 6),
-        gpus=needs.gpus, gpu_choice=chosen, vram_mib=needs.vram_mib if needs.gpus else None,
-        margin_mib=needs.margin_mib if needs.gpus and needs.vram_mib is not None else 0,
-        slots=needs.slots, slot_limits={name: needs.slot_limits[name] for name in needs.slots},
-        expect_s=needs.expect_s, profile=requester.profile,
+        priority=PRIORITY_MAX if is_urgent else needs.priority, gpu_choice=chosen,
+        slot_limits={name: needs.slot_limits[name] for name in needs.slots},
     )  # fmt: skip
     draft = lease_from(
         ticket, (), since_s, backend=requester.backend, manager=requester.manager, unit=requester.unit,

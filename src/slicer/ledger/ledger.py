@@ -19,14 +19,14 @@ from slicer.kernel.proc import now_s
 from slicer.ledger import entries, tickets
 from slicer.ledger.files import LedgerFiles
 from slicer.ledger.held_lease import HeldLease
-from slicer.model import Busy, Lease, Ticket
+from slicer.model import Busy, Lease, Request, Ticket
 from slicer.record import record, replace
 from slicer.state import statefile
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from slicer.gpu.observer import GpuObserver
-    from slicer.placement.capacity import AnyRequest, Device, Policy
+    from slicer.placement.capacity import Device, Policy
     from slicer.placement.decision import Verdict
 
 
@@ -43,12 +43,12 @@ class Decision:
     """One decision for all requests, and what it was made from."""
 
     verdict: Verdict
-    queue: tuple[AnyRequest, ...]
+    queue: tuple[Request, ...]
     leases: tuple[Lease, ...]
     devices: tuple[Device, ...] | None
     policy: Policy
 
-    def why_not(self, request: AnyRequest) -> Busy:
+    def why_not(self, request: Request) -> Busy:
         """The reason why a request was not granted."""
         from slicer.placement import decision
 
@@ -74,7 +74,7 @@ class Ledger(LedgerFiles):
         with self.locked():
             return Snapshot(self.leases(), tuple(self.live_tickets()))
 
-    def acquire(self, request: AnyRequest, draft: Lease, observer: GpuObserver) -> HeldLease | Busy:
+    def acquire(self, request: Request, draft: Lease, observer: GpuObserver) -> HeldLease | Busy:
         """Grant the request now, or say what stands in its way.
 
         ``draft`` is the lease to come, still without its GPUs. Raises InfeasibleError when waiting could
@@ -121,12 +121,12 @@ class Ledger(LedgerFiles):
 
     # -- under the lock ----------------------------------------------------------------------------------
 
-    def decide_and_ring(self, request: AnyRequest, observer: GpuObserver) -> Decision:
+    def decide_and_ring(self, request: Request, observer: GpuObserver) -> Decision:
         """Decide for all, and ring the others that could go. Raises BrokerError if a broker does that by now.
 
         Nobody would tell it what this ledger gave out.
         """
-        if not _needs_nothing(request) and self.broker_now():
+        if not request.is_nothing and self.broker_now():
             raise BrokerError("a broker was switched on in the meantime", hint="run it again")
         found = self.decide(request, observer)
         faults.point("ledger-judged")
@@ -136,7 +136,7 @@ class Ledger(LedgerFiles):
                 faults.point("ledger-rung")
         return found
 
-    def decide(self, request: AnyRequest, observer: GpuObserver) -> Decision:
+    def decide(self, request: Request, observer: GpuObserver) -> Decision:
         """The decision as of now, without idle and dead tickets. Raises InfeasibleError for ``request``."""
         from slicer.placement import decision  # imported here: a client of the broker never decides
 
@@ -157,16 +157,16 @@ class Ledger(LedgerFiles):
                 return Decision(verdict, queue, leases, devices, observer.policy)
             stopped |= idle
 
-    def _grant_now(self, request: AnyRequest, draft: Lease, observer: GpuObserver) -> HeldLease | Decision:
+    def _grant_now(self, request: Request, draft: Lease, observer: GpuObserver) -> HeldLease | Decision:
         """The lease, or the decision that there is none."""
-        if _needs_nothing(request) and not self.has_to_look(request.job):
+        if request.is_nothing and not self.has_to_look(request.job):
             return self._grant(request, draft, (), observer)
         found = self.decide_and_ring(request, observer)
         gpus = found.verdict.grants.get(request.job)
         return found if gpus is None else self._grant(request, draft, gpus, observer)
 
     def _grant(
-        self, request: AnyRequest, draft: Lease, gpus: tuple[str, ...], observer: GpuObserver
+        self, request: Request, draft: Lease, gpus: tuple[str, ...], observer: GpuObserver
     ) -> HeldLease:
         lease = lease_of(request, draft, gpus, observer)
         created = entries.create(self.directory.leases, lease.job, statefile.encode(lease))
@@ -221,7 +221,7 @@ class Ledger(LedgerFiles):
                 hint="ask for everything in the outer job",
             )
 
-    def _queue(self, own: AnyRequest) -> tuple[AnyRequest, ...]:
+    def _queue(self, own: Request) -> tuple[Request, ...]:
         """All requests in their order, ``own`` among them, whether it has a ticket or not."""
         from slicer.placement.capacity import rank_of
 
@@ -232,13 +232,8 @@ class Ledger(LedgerFiles):
         return tuple(queue)
 
 
-def _needs_nothing(request: AnyRequest) -> bool:
-    """Whether the request is granted whoever holds what."""
-    return not request.gpus and not request.slots
-
-
 def lease_of(
-    request: AnyRequest, draft: Lease, gpus: tuple[str, ...], observer: GpuObserver, *, forced: bool = False
+    request: Request, draft: Lease, gpus: tuple[str, ...], observer: GpuObserver, *, forced: bool = False
 ) -> Lease:
     """The lease for a request that is granted these GPUs, which ``observer`` has listed."""
     return replace(
@@ -248,7 +243,7 @@ def lease_of(
 
 
 def _feasible_devices(
-    request: AnyRequest, leases: tuple[Lease, ...], observer: GpuObserver
+    request: Request, leases: tuple[Lease, ...], observer: GpuObserver
 ) -> tuple[Device, ...] | None:
     """The GPUs as last looked at. Raises InfeasibleError when they can never serve ``request``."""
     from slicer.placement import decision
@@ -262,7 +257,7 @@ def _feasible_devices(
     return devices
 
 
-def decide_alone(request: AnyRequest, observer: GpuObserver) -> Decision:
+def decide_alone(request: Request, observer: GpuObserver) -> Decision:
     """As :meth:`Ledger.decide`, where there is no ledger yet."""
     from slicer.placement import decision
 

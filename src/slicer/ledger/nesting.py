@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from slicer.model import LEASE_VARIABLE
-from slicer.record import record
+from slicer.model import LEASE_VARIABLE, Demand
+from slicer.record import fields_for, record
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -78,15 +78,14 @@ def _marked(environ: Mapping[str, str]) -> tuple[str, ...]:
     return tuple(job for job in environ.get(LEASE_VARIABLE, "").split(",") if job)
 
 
-def missing(
-    gpus: int, vram_mib: int | None, slots: Mapping[str, int], held: OuterJobs, skip_gpu_lock: bool
-) -> tuple[int, dict[str, int]]:
-    """The GPUs and slots that are needed beyond what is held; ``vram_mib`` as in a profile."""
+def missing(wanted: Demand, held: OuterJobs, skip_gpu_lock: bool) -> Demand:
+    """The demand beyond what is held."""
     is_covered = skip_gpu_lock or held.foreign_gpu
-    more_gpus = 0 if is_covered else max(0, gpus - len(held.gpus_for(vram_mib)))
+    gpus = 0 if is_covered else max(0, wanted.gpus - len(held.gpus_for(wanted.vram_mib)))
     there = held.slots
-    more = {name: count - there.get(name, 0) for name, count in slots.items()}
-    return more_gpus, {name: count for name, count in more.items() if count > 0}
+    more = {name: count - there.get(name, 0) for name, count in wanted.slots.items()}
+    slots = {name: count for name, count in more.items() if count > 0}
+    return Demand(**{**fields_for(Demand, wanted), "gpus": gpus, "slots": slots})
 
 
 def skips_gpu_lock(environ: Mapping[str, str]) -> bool:

@@ -24,7 +24,6 @@ from slicer.state.statefile import COUNT_MAX, MIB_MAX, SECONDS_MAX, are_slots, i
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from slicer.placement.capacity import AnyRequest
     from slicer.state.directory import Directory
 
 _BEFORE_SLOTS = 3  # rank, arrival and job; a slot's name may have a "-" in it
@@ -33,7 +32,7 @@ _IN_FILE = "*"
 _LONGEST_SLOTS = 150  # of the 255 bytes that a file's name may have
 
 
-def name_of(request: AnyRequest) -> str:
+def name_of(request: Request) -> str:
     """The ticket's file name."""
     return _name(request, _slots_text(request.slots, request.slot_limits))
 
@@ -43,7 +42,7 @@ def _slots_text(slots: dict[str, int], limits: dict[str, int]) -> str:
     return text if len(text) <= _LONGEST_SLOTS else _IN_FILE
 
 
-def _name(request: AnyRequest, slots: str) -> str:
+def _name(request: Request, slots: str) -> str:
     rank = PRIORITY_MAX - request.priority
     arrived_us = round(request.arrived_s * 1e6)
     if not request.gpus:
@@ -84,8 +83,8 @@ def parse_name(name: str) -> Request | None:
         count, size = gpus.split("x")
         vram, _, margin = ("", "", "") if size in ("", "all") else size.partition("+")
         request = Request(
-            job, PRIORITY_MAX - number(rank), number(arrived_us) / 1e6, number(count), (),
-            number(vram) if vram else None, number(margin) if margin else 0, slots, limits,
+            number(count), (), number(vram) if vram else None, number(margin) if margin else 0, slots,
+            PRIORITY_MAX - number(rank), job, number(arrived_us) / 1e6, limits,
         )  # fmt: skip
     except ValueError:
         return None

@@ -36,8 +36,7 @@ if TYPE_CHECKING:
     from slicer.ledger.held_lease import HeldLease
     from slicer.ledger.ledger import Decision, Ledger, Queued
     from slicer.ledger.watch import LedgerWatch
-    from slicer.model import Busy, Lease, Ticket
-    from slicer.placement.capacity import AnyRequest
+    from slicer.model import Busy, Lease, Request, Ticket
 
 _LOOK_AT_GPUS_S = 1.0
 
@@ -229,7 +228,7 @@ class Waiting:
         rung = [since_s for job in others if (since_s := self._ledger.unanswered_s(job)) is not None]
         return max(0.0, ANSWER_WITHIN_S - max(rung)) if rung else None
 
-    def _sees_more_gpus(self, ahead: list[AnyRequest]) -> bool:
+    def _sees_more_gpus(self, ahead: list[Request]) -> bool:
         """Open the GPUs if the order depends on them. Returns whether more can be seen than before."""
         is_mixed = any(request.gpus and request.slots for request in ahead)
         return bool(self.ticket.slots) and is_mixed and self._observer.try_open()

@@ -10,10 +10,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from typing import Protocol, TypeVar
 
-    from slicer.model import Lease
-    from slicer.placement.capacity import AnyRequest, Device
+    from slicer.model import Lease, Request
+    from slicer.placement.capacity import Device
 
-    _Request = TypeVar("_Request", bound=AnyRequest)
+    _Request = TypeVar("_Request", bound=Request)
 
     class Balance(Protocol):
         """What is left of everybody's caps while a decision goes through the queue. It only shrinks."""
@@ -24,10 +24,10 @@ if TYPE_CHECKING:
             What comes back may have a narrower choice of GPUs.
             """
 
-        def take(self, request: AnyRequest, gpus: tuple[str, ...]) -> None:
+        def take(self, request: Request, gpus: tuple[str, ...]) -> None:
             """The request was granted these GPUs, and what else it wants."""
 
-        def keep(self, request: AnyRequest) -> None:
+        def keep(self, request: Request) -> None:
             """Keep what the request needs from later ones that the same caps bind. No others lose by it."""
 
     class Allowance(Protocol):

@@ -16,9 +16,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from slicer.model import Lease, Request, Ticket
-
-    AnyRequest = Request | Ticket  # a ticket has all fields of its request
+    from slicer.model import Lease, Request
 
 NEVER = float("inf")
 
@@ -163,17 +161,17 @@ class Capacity:
             and all(held >= self._limits[name] for name, held in self._slots.items())
         )
 
-    def fit(self, request: AnyRequest) -> tuple[str, ...] | None:
+    def fit(self, request: Request) -> tuple[str, ...] | None:
         """The GPUs for the request (none for a CPU job), or None where it does not fit."""
         if not self.has_slots(request):
             return None
         return self.fit_gpus(request) if request.gpus else ()
 
-    def has_slots(self, request: AnyRequest) -> bool:
+    def has_slots(self, request: Request) -> bool:
         """Whether there are slots for the request."""
         return not request.slots or not self.missing_slot(request)
 
-    def missing_slot(self, request: AnyRequest) -> str:
+    def missing_slot(self, request: Request) -> str:
         """The first slot, by name, of which there are too few for the request; "" for none."""
         missing = ""
         for name, wanted in request.slots.items():
@@ -181,7 +179,7 @@ class Capacity:
                 missing = min(missing or name, name)
         return missing
 
-    def fit_gpus(self, request: AnyRequest) -> tuple[str, ...] | None:
+    def fit_gpus(self, request: Request) -> tuple[str, ...] | None:
         """As :meth:`fit`, without regard to slots."""
         wanted = request.gpus
         if request.vram_mib is None:
@@ -201,7 +199,7 @@ class Capacity:
             return None
         return tuple(self._by_index[index].uuid for index in sorted(index for _, index in tightest))
 
-    def take(self, request: AnyRequest, gpus: tuple[str, ...]) -> None:
+    def take(self, request: Request, gpus: tuple[str, ...]) -> None:
         """Give the request what :meth:`fit` found."""
         self._add_slots(request.slots)
         for uuid in gpus:
@@ -232,7 +230,7 @@ class Capacity:
             self._free.append((gpu.free_mib, gpu.index))
             self._free.sort()
 
-    def reserve(self, request: AnyRequest) -> bool:
+    def reserve(self, request: Request) -> bool:
         """Keep what the request needs from all requests behind it; whether there was anything to keep.
 
         One request with GPUs has its turn at a time, and one without for each slot. A request that waits for
@@ -265,14 +263,14 @@ class Capacity:
         self._update()
         return True
 
-    def _reserve_slots(self, name: str, request: AnyRequest) -> None:
+    def _reserve_slots(self, name: str, request: Request) -> None:
         self._slots[name] += request.slots[name]
         self._reserved_slots[name] += request.slots[name]
         # A request that assumes more slots than this one would delay it for ever.
         self._limits[name] = min(self._limits[name], request.slot_limits[name])
         self.reserved_for.setdefault(("slot", name), request.job)
 
-    def _is_feasible(self, request: AnyRequest) -> bool:
+    def _is_feasible(self, request: Request) -> bool:
         """Whether waiting can help. A GPU may have disappeared since the request was made."""
         if too_many(request):
             return False
@@ -282,7 +280,7 @@ class Capacity:
         able = [gpu for gpu in _eligible(request, self._gpus) if need is None or gpu.total_mib >= need]
         return request.gpus <= len(able)
 
-    def _most_promising(self, request: AnyRequest) -> list[_Gpu]:
+    def _most_promising(self, request: Request) -> list[_Gpu]:
         """The GPUs to keep for the request. Every decision chooses the same ones, so that they assemble.
 
         First come GPUs on which the request fits already, then GPUs without a new grant since the reservation
@@ -304,7 +302,7 @@ class Capacity:
         return sorted(able, key=rank)[: request.gpus]
 
 
-def limits_of(requests: Iterable[AnyRequest]) -> dict[str, int]:
+def limits_of(requests: Iterable[Request]) -> dict[str, int]:
     """How many slots there are of each name that a request wants: the most that any of them assumes."""
     found: dict[str, int] = {}
     # Of a long queue many have the very same (see slicer.ledger.tickets).
@@ -323,7 +321,7 @@ def held_slots(leases: Iterable[Lease]) -> dict[str, int]:
     return found
 
 
-def too_many(request: AnyRequest) -> str:
+def too_many(request: Request) -> str:
     """A slot of which the request wants more than there are; "" for none."""
     for name, wanted in request.slots.items():
         if wanted > request.slot_limits[name]:
@@ -331,12 +329,12 @@ def too_many(request: AnyRequest) -> str:
     return ""
 
 
-def rank_of(request: AnyRequest) -> tuple[int, float, str]:
+def rank_of(request: Request) -> tuple[int, float, str]:
     """The sort key of a request among others: by priority (highest first), then arrival, then job."""
     return -request.priority, request.arrived_s, request.job
 
 
-def shape_of(request: AnyRequest) -> tuple[object, ...]:
+def shape_of(request: Request) -> tuple[object, ...]:
     """What a request asks for: the same of all that ask for the same."""
     return (
         request.gpus, request.gpu_choice, request.vram_mib, request.margin_mib,
@@ -344,12 +342,12 @@ def shape_of(request: AnyRequest) -> tuple[object, ...]:
     )  # fmt: skip
 
 
-def need_mib(request: AnyRequest) -> int | None:
+def need_mib(request: Request) -> int | None:
     """MiB that must be free on each GPU of a request that shares; None for one that does not."""
     return None if request.vram_mib is None else request.vram_mib + request.margin_mib
 
 
-def _eligible(request: AnyRequest, gpus: dict[str, _Gpu]) -> list[_Gpu]:
+def _eligible(request: Request, gpus: dict[str, _Gpu]) -> list[_Gpu]:
     """The GPUs that the request may use, in PCI order. Its choice is mostly short, and the GPUs many."""
     if not request.gpu_choice:
         return list(gpus.values())
@@ -357,6 +355,6 @@ def _eligible(request: AnyRequest, gpus: dict[str, _Gpu]) -> list[_Gpu]:
     return [found[index] for index in sorted(found)]
 
 
-def is_eligible(request: AnyRequest, uuid: str) -> bool:
+def is_eligible(request: Request, uuid: str) -> bool:
     """Whether the request may use the GPU."""
     return not request.gpu_choice or uuid in request.gpu_choice

@@ -49,9 +49,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from typing import Literal
 
-    from slicer.model import Lease
+    from slicer.model import Lease, Request
     from slicer.placement.allowance import Allowance, Balance
-    from slicer.placement.capacity import AnyRequest, Device, Policy
+    from slicer.placement.capacity import Device, Policy
 
 
 @record
@@ -78,7 +78,7 @@ class Infeasible:
 
 
 def decide(
-    queue: Sequence[AnyRequest], devices: tuple[Device, ...] | None, leases: tuple[Lease, ...],
+    queue: Sequence[Request], devices: tuple[Device, ...] | None, leases: tuple[Lease, ...],
     policy: Policy, now_s: float, allowance: Allowance | None = None,
 ) -> Verdict:  # fmt: skip
     """Which requests of the queue, given in their order, can go now. Same input, same answer.
@@ -95,7 +95,7 @@ def decide(
 
 
 def _go_through(
-    queue: Sequence[AnyRequest], capacity: Capacity, overdue_s: float, balance: Balance | None
+    queue: Sequence[Request], capacity: Capacity, overdue_s: float, balance: Balance | None
 ) -> Verdict:
     """Serve the queue from the capacity. A blocked request may reserve if it arrived by ``overdue_s``."""
     grants: dict[str, tuple[str, ...]] = {}
@@ -123,7 +123,7 @@ def _go_through(
     return Verdict(grants, tuple(reserving))
 
 
-def infeasible(request: AnyRequest, devices: tuple[Device, ...] | None) -> Infeasible | None:
+def infeasible(request: Request, devices: tuple[Device, ...] | None) -> Infeasible | None:
     """Why not even an empty machine could serve the request; None when it could (or nobody has looked)."""
     slot = too_many(request)
     if slot:
@@ -146,7 +146,7 @@ def infeasible(request: AnyRequest, devices: tuple[Device, ...] | None) -> Infea
 
 
 def explain(
-    request: AnyRequest, queue: Sequence[AnyRequest], devices: tuple[Device, ...] | None,
+    request: Request, queue: Sequence[Request], devices: tuple[Device, ...] | None,
     leases: tuple[Lease, ...], policy: Policy, now_s: float, allowance: Allowance | None = None,
 ) -> Busy:  # fmt: skip
     """What stands in the way of a request of the queue that was not granted, apart from caps."""
@@ -183,12 +183,12 @@ def slot_holders(leases: Iterable[Lease], names: Iterable[str]) -> tuple[Lease, 
     return tuple(lease for lease in leases if not wanted.isdisjoint(lease.slots))
 
 
-def gpu_holders(request: AnyRequest, leases: Iterable[Lease]) -> tuple[Lease, ...]:
+def gpu_holders(request: Request, leases: Iterable[Lease]) -> tuple[Lease, ...]:
     """The leases on GPUs that would do for the request."""
     return tuple(lease for lease in leases if any(is_eligible(request, uuid) for uuid in lease.gpus))
 
 
-def _reserved_for(request: AnyRequest, left: Capacity) -> str:
+def _reserved_for(request: Request, left: Capacity) -> str:
     """The first job ahead that has reserved what the request could use; "" for none."""
     for (kind, name), job in left.reserved_for.items():
         if (request.gpus and is_eligible(request, name)) if kind == "gpu" else name in request.slots:
@@ -197,7 +197,7 @@ def _reserved_for(request: AnyRequest, left: Capacity) -> str:
 
 
 def roomiest(
-    request: AnyRequest, devices: tuple[Device, ...] | None, leases: tuple[Lease, ...], policy: Policy
+    request: Request, devices: tuple[Device, ...] | None, leases: tuple[Lease, ...], policy: Policy
 ) -> tuple[str, ...]:
     """The GPUs with most headroom: for a request that fits nowhere and will not wait any longer."""
     headrooms = {

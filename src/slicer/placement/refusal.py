@@ -9,11 +9,11 @@ from slicer.text import counted, slot_words
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from slicer.placement.capacity import AnyRequest
+    from slicer.model import Request
     from slicer.placement.decision import Infeasible
 
 
-def refusal(never: Infeasible, request: AnyRequest) -> InfeasibleError:
+def refusal(never: Infeasible, request: Request) -> InfeasibleError:
     """The error for a request that not even an empty machine could serve."""
     if never.kind == "gpu-choice":
         return InfeasibleError(f"there is no GPU {never.uuid}", hint="see slicer status")
@@ -32,7 +32,7 @@ def refusal(never: Infeasible, request: AnyRequest) -> InfeasibleError:
     )
 
 
-def _too_large(never: Infeasible, request: AnyRequest) -> str:
+def _too_large(never: Infeasible, request: Request) -> str:
     """As in "30G + 512M margin fits on no GPU; the largest has 24G"."""
     wanted = _size(request.vram_mib or 0)
     if request.margin_mib:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from slicer.model import Demand
 from slicer.quantity import INFINITY, format_size, short_mib
-from slicer.record import record, replace
+from slicer.record import fields_for, record, replace
 from slicer.text import counted
 
 TYPE_CHECKING = False
@@ -128,8 +129,7 @@ def _on_gpus(
     loads = {}
     for each in shares:
         if each.mode == "gpu" and each.gpus:
-            choice, margin = profiles[each.name].gpu_choice, profiles[each.name].margin_mib
-            loads[each.name] = Load(each.name, each.jobs, each.gpus, choice, each.vram_mib, margin)
+            loads[each.name] = Load(**fields_for(Demand, profiles[each.name]), name=each.name, jobs=each.jobs)
     placed = pack(list(loads.values()), rooms)
     found = []
     for each in shares:
@@ -145,7 +145,7 @@ def _on_gpus(
         elif fits < (1 if each.jobs is None else each.jobs):
             problems.append(_gpu_problem(each, load, fits, rooms))
         unfit = [room.gpu.index for room in rooms if not room.suits(load)]
-        if fits and unfit and not load.choice:
+        if fits and unfit and not load.gpu_choice:
             which = ", ".join(map(str, unfit))
             need = short_mib(each.vram_mib or 0)
             notes.append(f"{each.name}: GPU {which} is too small for a job of {need}")
@@ -194,15 +194,11 @@ def _sizes(rooms: list[Room]) -> str:
 
 
 @record
-class Load:
-    """The jobs of one destination."""
+class Load(Demand):
+    """The jobs of one destination. The demand is that of each."""
 
     name: str
     jobs: int | None  # None: as many as fit
-    gpus: int  # of each job
-    choice: tuple[str, ...]  # indices, or the beginnings of UUIDs; empty: any
-    vram_mib: int | None  # None: whole GPUs
-    margin_mib: int
 
 
 class Room:
@@ -216,7 +212,7 @@ class Room:
 
     def suits(self, load: Load) -> bool:
         """Whether the job could run here, if the GPU were idle."""
-        if load.choice and not any(_is_meant(word, self.gpu) for word in load.choice):
+        if load.gpu_choice and not any(_is_meant(word, self.gpu) for word in load.gpu_choice):
             return False
         return load.vram_mib is None or self.gpu.memory_mib >= load.vram_mib + load.margin_mib
 

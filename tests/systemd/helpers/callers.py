@@ -89,7 +89,7 @@ def acquire(job: str = "", **changes: Any) -> messages.Acquire:
     """A request for the CPU slot, that does not wait."""
     usual = messages.Acquire(
         job=job or new_job(), name="a job", command="sleep", profile="heavy", binding="scope", gpus=0,
-        gpu_words=(), vram_mib=None, margin_mib=0, slots={"cpu": 1}, slot_limits={}, priority=0,
+        gpu_choice=(), vram_mib=None, margin_mib=0, slots={"cpu": 1}, slot_limits={}, priority=0,
         expect_s=None, ahead_of="", wait=False, max_wait_s=None, runs_anyway=False,
     )  # fmt: skip
     return replace(usual, **changes)

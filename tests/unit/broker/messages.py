@@ -30,7 +30,7 @@ BUSY = Busy("gpu", (LEASE,), 2, (GPU,), "", 0, "")
 CALLS: tuple[Any, ...] = (
     m.Acquire(
         job=JOB, name="train", command="python train.py", profile="gpu", binding="scope", gpus=1,
-        gpu_words=("0", "GPU-1111"), vram_mib=None, margin_mib=0, slots={"cpu": 1}, slot_limits={},
+        gpu_choice=("0", "GPU-1111"), vram_mib=None, margin_mib=0, slots={"cpu": 1}, slot_limits={},
         priority=-100, expect_s=1.0, ahead_of="", wait=True, max_wait_s=None, runs_anyway=False,
     ),
     m.Start(
@@ -39,7 +39,7 @@ CALLS: tuple[Any, ...] = (
     ),
     m.Release(JOB),
     m.Finished(JOB, "oom-kill", 137, 1.5, 0.0, None, 1 << 33, (8000,)),
-    m.Preview(2, (), 4096, 512, {}, {}, 0),
+    m.Preview(2, (), 4096, 512, {}, 0, {}),
     m.Status(),
     m.Stop(JOB), m.Freeze(JOB), m.Thaw(JOB),
     m.Set(JOB, (("CPUWeight", "50"),)),

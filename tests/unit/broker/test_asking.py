@@ -41,8 +41,8 @@ JOB = "0123456789ab"
 GPU = "GPU-00000000-0000-0000-0000-000000000000"
 BUSY = Busy("gpu", (), 1, (), "")
 NEEDS = Needs(
-    gpus=1, gpu_words=("0",), vram_mib=8192, margin_mib=512, slots={"cpu": 1}, slot_limits={"cpu": 4, "x": 2},
-    priority=3, expect_s=60.0, wait=True, max_wait_s=None, then=None, plain_lock="",
+    gpus=1, gpu_choice=("0",), vram_mib=8192, margin_mib=512, slots={"cpu": 1}, priority=3,
+    slot_limits={"cpu": 4, "x": 2}, expect_s=60.0, wait=True, max_wait_s=None, then=None, plain_lock="",
 )  # fmt: skip
 HOOKS = Hooks(lambda _: None, None, CancelToken())
 Step = Callable[[socket.socket], None]
@@ -136,11 +136,11 @@ def test_the_socket_is_where_the_broker_has_it(tmp_path: Path) -> None:
 def test_what_is_asked_says_no_more_than_the_needs(ledger: Ledger) -> None:  # L1
     call = asking.acquire_of(prepared(ledger), "scope", "ba9876543210")
     assert (call.name, call.command) == ("python3", "/usr/bin/python3 secret.py")
-    assert (call.gpus, call.gpu_words, call.vram_mib, call.margin_mib) == (1, ("0",), 8192, 512)
+    assert (call.gpus, call.gpu_choice, call.vram_mib, call.margin_mib) == (1, ("0",), 8192, 512)
     assert (call.slots, call.slot_limits, call.ahead_of) == ({"cpu": 1}, {"cpu": 4}, "ba9876543210")
     assert not call.runs_anyway
     none = asking.acquire_of(prepared(ledger, gpus=0), "process")
-    assert (none.gpu_words, none.vram_mib, none.margin_mib, none.runs_anyway) == ((), None, 0, True)
+    assert (none.gpu_choice, none.vram_mib, none.margin_mib, none.runs_anyway) == ((), None, 0, True)
     assert wire.decode_call(wire.encode_call(none)).message == none
 
 

@@ -32,8 +32,7 @@ def plan(profile: Profile = PROFILE, outer: OuterJobs | None = None, **changes: 
         Host((0,), 1),
         "/bin/true",
         outer or OuterJobs((), False),
-        1,
-        0,
+        made_up.profile(gpus=1),
         False,
         False,
         {},
@@ -169,7 +168,7 @@ def test_who_decides_just_now_is_waited_for_a_moment_at_least(
     wait: bool, max_wait_s: float | None, expected: float | None
 ) -> None:
     needs = Needs(
-        gpus=0, gpu_words=(), vram_mib=None, margin_mib=0, slots={"cpu": 1}, slot_limits={"cpu": 1},
+        gpus=0, gpu_choice=(), vram_mib=None, margin_mib=0, slots={"cpu": 1}, slot_limits={"cpu": 1},
         priority=0, expect_s=None, wait=wait, max_wait_s=max_wait_s, then=None, plain_lock="",
     )  # fmt: skip
     assert patience_s(needs) == expected

@@ -117,8 +117,9 @@ def wanting(gpus: int, cpu_slots: int) -> Profile:
     ],
 )
 def test_what_is_missing(profile: Profile, held: OuterJobs, skip: bool, expected: tuple[int, int]) -> None:
-    gpus, slots = nesting.missing(profile.gpus, profile.vram_mib, profile.slots, held, skip)
-    assert (gpus, slots) == (expected[0], {"cpu": expected[1]} if expected[1] else {})
+    missing = nesting.missing(profile, held, skip)
+    assert (missing.gpus, missing.slots) == (expected[0], {"cpu": expected[1]} if expected[1] else {})
+    assert missing.is_nothing == (expected == (0, 0))
 
 
 # A4

@@ -89,8 +89,10 @@ def test_more_slots_than_there_are_is_refused_at_once(box: LedgerBox) -> None:
 def test_an_outer_job_serves_the_inner_one_with_the_slots_that_it_holds() -> None:
     outer = OuterJobs((made_up.lease(A, slots={"w": 1}), made_up.lease(B, slots={"w": 1, "cpu": 1})), False)
     assert outer.slots == {"w": 2, "cpu": 1}
-    assert nesting.missing(0, None, {"w": 2, "cpu": 1}, outer, False) == (0, {})
-    assert nesting.missing(0, None, {"w": 3, "x": 1, "cpu": 1}, outer, False) == (0, {"w": 1, "x": 1})
+    wanted = made_up.profile(slots={"w": 2, "cpu": 1})
+    assert nesting.missing(wanted, outer, False).slots == {}
+    more = replace(wanted, slots={"w": 3, "x": 1, "cpu": 1})
+    assert nesting.missing(more, outer, False).slots == {"w": 1, "x": 1}
     assert leasing.nested_lease(made_up.lease(C), outer).slots == {"w": 2, "cpu": 1}
 
 

@@ -24,9 +24,8 @@ JOBS = st.text("0123456789abcdef", min_size=12, max_size=12)
 SLOT_NAMES = st.sampled_from(["cpu", "whisper-gpu", "0x", "a.b_c", "1of2", "x" * 30, "Z-s"])
 REQUESTS = st.builds(
     lambda job, priority, arrived_us, gpus, vram, margin, slots: Request(
-        job, priority, arrived_us / 1e6, gpus, (), vram if gpus else None,
-        margin if gpus and vram is not None else 0,
-        {name: count for name, (count, _) in slots.items()},
+        gpus, (), vram if gpus else None, margin if gpus and vram is not None else 0,
+        {name: count for name, (count, _) in slots.items()}, priority, job, arrived_us / 1e6,
         {name: limit for name, (_, limit) in slots.items()},
     ),
     JOBS, st.integers(-100, 100), st.integers(0, 10**15), st.integers(0, 64),

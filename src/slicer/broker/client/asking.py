@@ -17,7 +17,7 @@ from slicer.broker.protocol.messages import Acquire, Granted, Preview, Release, 
 from slicer.broker.protocol.wire import ErrorReply
 from slicer.errors import BackendError, BrokerError, BusyError, RequestCancelled
 from slicer.kernel.sleep import soonest, until_readable
-from slicer.record import replace
+from slicer.record import fields_for, replace
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -37,15 +37,12 @@ _GIVE_BACK_S = 2.0  # how long to wait for the answer that a lease was taken bac
 def acquire_of(prepared: PreparedRequest, binding: Binding, ahead_of: str = "") -> Acquire:
     needs, draft, ticket = prepared.needs, prepared.draft, prepared.ticket
     program = draft.command.partition(" ")[0].rpartition("/")[2]  # all that others may read of a command
-    return Acquire(
-        job=draft.job, name=draft.name or program, command=draft.command,
-        profile=draft.profile, binding=binding, gpus=ticket.gpus,
-        gpu_words=needs.gpu_words if needs.gpus else (), vram_mib=ticket.vram_mib,
-        margin_mib=ticket.margin_mib, slots=ticket.slots, slot_limits=ticket.slot_limits,
-        priority=needs.priority, expect_s=needs.expect_s, ahead_of=ahead_of, wait=needs.wait,
-        max_wait_s=needs.max_wait_s,
-        runs_anyway=needs.runs_anyway and not needs.gpus,
-    )  # fmt: skip
+    said = {
+        **fields_for(Acquire, needs), **fields_for(Acquire, ticket), "name": draft.name or program,
+        "gpu_choice": needs.gpu_choice if needs.gpus else (), "priority": needs.priority,
+    }  # fmt: skip
+    runs_anyway = needs.runs_anyway and not needs.gpus
+    return Acquire(**said, binding=binding, ahead_of=ahead_of, runs_anyway=runs_anyway)
 
 
 class Asking:
@@ -316,10 +313,5 @@ def preview(path: str, prepared: PreparedRequest) -> tuple[str, ...] | Busy:
 
     Raises BrokerError, InfeasibleError, NotAllowedError, NoGpu.
     """
-    asked = acquire_of(prepared, "process")
-    call = Preview(
-        gpus=asked.gpus, gpu_words=asked.gpu_words, vram_mib=asked.vram_mib, margin_mib=asked.margin_mib,
-        slots=asked.slots, slot_limits=asked.slot_limits, priority=asked.priority,
-    )  # fmt: skip
-    found: Previewed = ask(path, call)
+    found: Previewed = ask(path, Preview(**fields_for(Preview, acquire_of(prepared, "process"))))
     return found.gpus if found.busy is None else replace(found.busy, why=found.why or found.busy.why)

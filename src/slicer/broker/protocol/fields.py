@@ -14,7 +14,6 @@ from slicer.state.statefile import (
     PID_MAX,
     SECONDS_MAX,
     check_fields,
-    is_digits,
     is_gpu,
     is_job_id,
 )
@@ -86,7 +85,6 @@ _RULES: dict[str, Callable[[Any], bool]] = {
     "fence": ("", "auto", "on", "off").__contains__,
     "devices": lambda value: all(each.isascii() and len(each) <= 256 for each in value),
     "by": ("user", "group", "profile").__contains__,
-    "gpu_words": lambda value: all(is_digits(each) or is_gpu(each) for each in value),
     "ahead_of": lambda value: not value or is_job_id(value),
     "limits": _are_limits,
     **dict.fromkeys(

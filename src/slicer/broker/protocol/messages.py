@@ -6,6 +6,7 @@ Sizes are MiB, times seconds on CLOCK_BOOTTIME, unless they say otherwise.
 
 from __future__ import annotations
 
+from slicer.model import Demand
 from slicer.model import GroupStanding as GroupStanding  # said in Standing
 from slicer.model import UserStanding as UserStanding
 from slicer.record import record
@@ -31,7 +32,14 @@ MOST_COMMAND = 4096
 
 
 @record
-class Acquire:
+class Preview(Demand):
+    """As :class:`Acquire`, but nothing is taken: what would it get now?"""
+
+    slot_limits: dict[str, int]  # of slots that the administrator's configuration does not name
+
+
+@record
+class Acquire(Preview):
     """Ask for a lease. With ``more`` there may be many :class:`Waiting` before :class:`Granted`.
 
     ``job`` is an id of the caller's choice that no lease and no ticket has; the caller's own ticket of that
@@ -44,13 +52,6 @@ class Acquire:
     command: str  # for its owner and root
     profile: str
     binding: Binding
-    gpus: int
-    gpu_words: tuple[str, ...]  # indices, UUIDs or their beginnings; empty: any
-    vram_mib: int | None
-    margin_mib: int
-    slots: dict[str, int]
-    slot_limits: dict[str, int]  # of slots that the administrator's configuration does not name
-    priority: int
     expect_s: float | None
     ahead_of: str  # a waiting job of the caller's own: take its place, it takes the next; "" the last place
     wait: bool
@@ -98,19 +99,6 @@ class Finished:
     cpu_s: float | None
     memory_peak_bytes: int | None
     vram_peak_mib: tuple[int, ...]
-
-
-@record
-class Preview:
-    """As :class:`Acquire`, but nothing is taken: what would it get now?"""
-
-    gpus: int
-    gpu_words: tuple[str, ...]
-    vram_mib: int | None
-    margin_mib: int
-    slots: dict[str, int]
-    slot_limits: dict[str, int]
-    priority: int
 
 
 @record

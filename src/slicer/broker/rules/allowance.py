@@ -13,7 +13,7 @@ from typing import TypeVar
 
 from slicer.broker.rules.policy import Policy, Rule, rule_of, together_of
 from slicer.errors import NotAllowedError
-from slicer.model import CPU, Busy, Lease, Ticket
+from slicer.model import CPU, Busy, Lease, Request, Ticket
 from slicer.placement.capacity import Device, is_eligible
 from slicer.quantity import short_mib
 from slicer.record import record, replace
@@ -21,9 +21,7 @@ from slicer.text import counted, slot_words
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from slicer.placement.capacity import AnyRequest
-
-    _Request = TypeVar("_Request", bound=AnyRequest)
+    _Request = TypeVar("_Request", bound=Request)
 
 Whose = tuple[str, int]  # ("user", uid), or ("group", gid): of its members together
 _Shape = tuple[int, int | None, tuple[str, ...], int]
@@ -169,7 +167,7 @@ class Balance:
         ]
         return _affordable(request, self._devices, min(left_mib)) if left_mib else request
 
-    def why(self, request: AnyRequest, name: str) -> str:
+    def why(self, request: Request, name: str) -> str:
         """The cap that a request is over, in words; "" if it is within all of them.
 
         As in "alice may hold 2 GPUs at a time (policy.toml:7) and holds 2". ``name`` is its user's.
@@ -184,7 +182,7 @@ class Balance:
         number = short_mib(now) if field == "vram_mib" else str(now)
         return f"{says} and {holds} {number}" if now else f"{says}; this asks for more"
 
-    def busy(self, request: AnyRequest, leases: Iterable[Lease], ahead: int) -> Busy | None:
+    def busy(self, request: Request, leases: Iterable[Lease], ahead: int) -> Busy | None:
         """Why a request over a cap waits, whatever else is free; None: it is within all caps."""
         found = self._exceeded(request, _shape(request))
         if found is None:
@@ -195,7 +193,7 @@ class Balance:
             return Busy("cpu", tuple(each for each in counted if CPU in each.slots), ahead, (), "", slot=CPU)
         return Busy("gpu", tuple(each for each in counted if each.gpus), ahead, (), "")
 
-    def _exceeded(self, request: AnyRequest, shape: _Shape) -> tuple[Bound, str] | None:
+    def _exceeded(self, request: Request, shape: _Shape) -> tuple[Bound, str] | None:
         """The first cap that the request is over, as its field of :class:`Taken`."""
         for bound in self._allowance.bounds(_uid(request)):
             field = over(bound.rules, self._of(bound.whose), self._least_of(request, shape))
@@ -209,20 +207,20 @@ class Balance:
             found = self._held[whose] = self._allowance.held(whose, self._by_user)
         return found
 
-    def _least_of(self, request: AnyRequest, shape: _Shape) -> Taken:
+    def _least_of(self, request: Request, shape: _Shape) -> Taken:
         found = self._least.get(shape)
         if found is None:
             found = self._least[shape] = _least(request, self._devices)
         return found
 
-    def take(self, request: AnyRequest, gpus: tuple[str, ...]) -> None:
+    def take(self, request: Request, gpus: tuple[str, ...]) -> None:
         """The request was granted these GPUs, and what else it wants."""
         bounds = self._allowance.bounds(_uid(request))
         if bounds:
             vram_mib = held_vram(gpus, request.vram_mib, self._sizes)
             self._add(bounds, Taken(len(gpus), vram_mib, request.slots.get(CPU, 0)))
 
-    def keep(self, request: AnyRequest) -> None:
+    def keep(self, request: Request) -> None:
         """Keep what the request needs from later ones: once for all of a user that ask for the same.
 
         If its user's own cap is in its way, from that user's only.
@@ -254,7 +252,7 @@ def over(rules: Mapping[str, Rule], held: Taken, more: Taken) -> str:
     return ""
 
 
-def _least(request: AnyRequest, devices: tuple[Device, ...]) -> Taken:
+def _least(request: Request, devices: tuple[Device, ...]) -> Taken:
     """The least that the request would take of its user's caps: the smallest of the GPUs that would do."""
     slots = request.slots.get(CPU, 0)
     if request.vram_mib is not None:
@@ -341,14 +339,14 @@ def _sum(one: Taken, other: Taken) -> Taken:
     return Taken(one.gpus + other.gpus, one.vram_mib + other.vram_mib, one.slots + other.slots)
 
 
-def _shape(request: AnyRequest) -> _Shape:
+def _shape(request: Request) -> _Shape:
     """The parts of a request that caps depend on, beside its user."""
     return request.gpus, request.vram_mib, request.gpu_choice, request.slots.get(CPU, 0)
 
 
-def _uid(request: AnyRequest) -> int:
-    uid: int = request.uid  # type: ignore[union-attr]  # the broker's requests are tickets
-    return uid
+def _uid(request: Request) -> int:
+    assert isinstance(request, Ticket)  # all of the broker's are
+    return request.uid
 
 
 _NOTHING = Taken()

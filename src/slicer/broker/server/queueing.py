@@ -132,14 +132,10 @@ class Queueing:
         self._check_room(asked, caller, own)
         if asked.runs_anyway and asked.gpus:
             raise Refusal("NotAllowed", "only a job without GPUs can run though nothing is free")
-        inside = self._leases.inside_of(caller.pid, caller.uid)
-        ticket = requests.ticket_of(
-            asked, caller, self.choice(asked, inside), inside, self._policy_state.slots,
-            self._policy_state.priority(asked, caller), proc.now_s(),
-        )  # fmt: skip
         ticket, moved = order.put_ahead(
-            ticket, asked.ahead_of, [each.ticket for each in own], self._policy_state.slots
-        )
+            self.ticket_of(asked, caller), asked.ahead_of, [each.ticket for each in own],
+            self._policy_state.slots,
+        )  # fmt: skip
         self._decider.check_feasible(ticket)
         self._policy_state.check(ticket, caller.gids, self._decider.devices_seen())
         self._leases.move(moved)
@@ -161,13 +157,21 @@ class Queueing:
         if text > _MOST_TEXT_EACH:
             raise Refusal("TooMany", "your jobs have too many names and words together", hint="shorten them")
 
-    def choice(self, asked: Acquire, inside: tuple[Lease, ...]) -> tuple[str, ...]:
+    def ticket_of(self, asked: Acquire, caller: Caller) -> Ticket:
+        """The ticket of a request that comes now. Raises Refusal, UsageError, GpuError."""
+        inside = self._leases.inside_of(caller.pid, caller.uid)
+        return requests.ticket_of(
+            asked, caller, self._choice(asked, inside), inside, self._policy_state.slots,
+            self._policy_state.priority(asked, caller), proc.now_s(),
+        )  # fmt: skip
+
+    def _choice(self, asked: Acquire, inside: tuple[Lease, ...]) -> tuple[str, ...]:
         """The GPUs that its words mean, less those of its outer jobs. Raises UsageError, GpuError."""
-        if not asked.gpus or not asked.gpu_words:
+        if not asked.gpus or not asked.gpu_choice:
             return ()
         self._decider.observer.open()
         held = OuterJobs(inside, False).gpus_for(asked.vram_mib)
-        named = gpus_named(asked.gpu_words, self._decider.observer.gpus)
+        named = gpus_named(asked.gpu_choice, self._decider.observer.gpus)
         return tuple(uuid for uuid in named if uuid not in held)
 
     def caller(self, call: Call) -> Caller:

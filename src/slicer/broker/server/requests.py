@@ -18,8 +18,8 @@ from slicer.errors import (
     SlicerError,
     UsageError,
 )
-from slicer.model import Lease, Ticket
-from slicer.record import record
+from slicer.model import Lease, Ticket, ticket_from
+from slicer.record import as_dict, record
 from slicer.state.statefile import are_slots
 
 
@@ -41,24 +41,17 @@ def ticket_of(
     """The ticket of a request. ``choice``: the GPUs that its words mean; ``counted``: the administrator's
     slots; ``inside``: the leases of its outer jobs; ``priority``: among those of all users. Raises Refusal.
     """
-    shares = asked.gpus > 0 and asked.vram_mib is not None
-    return Ticket(
-        job=asked.job, name=asked.name, command=asked.command, pid=caller.pid, pid_start=caller.start,
-        boot_id=caller.boot_id, uid=caller.uid, inside=tuple(lease.job for lease in inside),
-        priority=priority, arrived_s=round(arrived_s, 6), gpus=asked.gpus,
-        gpu_choice=choice, vram_mib=asked.vram_mib if shares else None,
-        margin_mib=asked.margin_mib if shares else 0,
-        **_slots(asked, caller.uid, counted), expect_s=asked.expect_s, profile=asked.profile,
+    return ticket_from(
+        asked, inside, arrived_s, pid=caller.pid, pid_start=caller.start, boot_id=caller.boot_id,
+        uid=caller.uid, priority=priority, gpu_choice=choice, **_slots(asked, caller.uid, counted),
     )  # fmt: skip
 
 
 def as_acquire(asked: Preview) -> Acquire:
     """The request that is only tried."""
     return Acquire(
-        job="0" * 12, name="", command="", profile="", binding="scope", gpus=asked.gpus,
-        gpu_words=asked.gpu_words, vram_mib=asked.vram_mib, margin_mib=asked.margin_mib, slots=asked.slots,
-        slot_limits=asked.slot_limits, priority=asked.priority, expect_s=None, ahead_of="", wait=False,
-        max_wait_s=None, runs_anyway=False,
+        **as_dict(asked), job="0" * 12, name="", command="", profile="", binding="scope", expect_s=None,
+        ahead_of="", wait=False, max_wait_s=None, runs_anyway=False,
     )  # fmt: skip
 
 

@@ -102,12 +102,8 @@ class Service:
         call.connection.send(messages.Done())
 
     def _preview(self, call: Call) -> None:
-        asked, caller = requests.as_acquire(call.message), self._queueing.caller(call)
-        inside = self._leases.inside_of(caller.pid, caller.uid)
-        ticket = requests.ticket_of(
-            asked, caller, self._queueing.choice(asked, inside), inside, self._policy_state.slots,
-            self._policy_state.priority(asked, caller), proc.now_s(),
-        )  # fmt: skip
+        caller = self._queueing.caller(call)
+        ticket = self._queueing.ticket_of(requests.as_acquire(call.message), caller)
         self._decider.check_feasible(ticket)
         self._policy_state.check(ticket, caller.gids, self._decider.devices_seen())
         found = self._decider.decide(ticket)

@@ -22,10 +22,10 @@ from slicer.gpu.observer import GpuObserver
 from slicer.job.plan import Plan
 from slicer.kernel.sleep import seconds_until
 from slicer.queue.events import Events
-from slicer.queue.model import Attributes, Entry, Status
+from slicer.queue.model import Attributes, Entry, Kind, Status
 from slicer.queue.run.running import RunningJobs
 from slicer.queue.start.lease_requests import Granted, LeaseRequests
-from slicer.queue.start.pending import Kind, Pending, to_ask
+from slicer.queue.start.pending import Pending, to_ask
 from slicer.queue.start.plans import Plans
 from slicer.queue.start.starting import StartingJobs
 from slicer.queue.state import folding
@@ -139,7 +139,7 @@ class Dispatch:
     def check(self) -> None:
         """Make sure that there are GPUs if jobs want some. Raises NoGpu, GpuError, and what a plan may."""
         for kind, entry in self._heads():
-            if not self._gpu_observer.gpus and self._plan(kind, entry).need_gpus:
+            if not self._gpu_observer.gpus and self._plan(kind, entry).missing.gpus:
                 self._gpu_observer.open()
 
     def _heads(self) -> list[tuple[Kind, Entry]]:
@@ -191,11 +191,11 @@ class Dispatch:
                 self._refuse(entry, error)
                 return None
             if self._no_broker_before is not None and plan.broker:
-                if not plan.wants_nothing:
+                if not plan.missing.is_nothing:
                     continue
                 plan = replace(plan, broker="")  # nothing has to be granted
-            if (plan.wants_nothing and is_full) or not self._starting.may_add(plan):
-                is_full = is_full or plan.wants_nothing
+            if (plan.missing.is_nothing and is_full) or not self._starting.may_add(plan):
+                is_full = is_full or plan.missing.is_nothing
                 continue
             try:
                 granted = self._requests.ask(kind, entry, plan, self.pending.places, self._starting.gpus())

@@ -24,9 +24,9 @@ from slicer.ledger.leasing import PreparedRequest
 from slicer.ledger.ledger import Ledger
 from slicer.ledger.waiting import Waiting
 from slicer.model import Busy
-from slicer.queue.model import Entry
+from slicer.queue.model import Entry, Kind
 from slicer.queue.run.starters import Backends
-from slicer.queue.start.pending import Kind, Place
+from slicer.queue.start.pending import Place
 from slicer.record import record, replace
 from slicer.text import one_line
 
@@ -59,7 +59,7 @@ class _Request:
 
     def prepared(self, gpu_words: tuple[str, ...], gpu_observer: GpuObserver) -> PreparedRequest:
         """The request for the GPUs of these words. Raises UsageError, NoGpu, GpuError."""
-        needs = replace(needs_of(self.plan), gpu_words=gpu_words if self.plan.need_gpus else ())
+        needs = replace(needs_of(self.plan), gpu_choice=gpu_words if self.plan.missing.gpus else ())
         return granting.prepare(self.plan.broker, self._requester, needs, gpu_observer)
 
 
@@ -124,12 +124,12 @@ class LeaseRequests:
     def _ask_first(self, kind: Kind, request: _Request, places: Mapping[str, Place]) -> Granted | None:
         prepared = request.prepared(request.choice, self._gpu_observer)
         ticket = replace(prepared.ticket, arrived_s=self._arrival(request.entry, places))
-        is_narrowed = self._exclusive and request.plan.need_gpus > 0
+        is_narrowed = self._exclusive and request.plan.missing.gpus > 0
         if is_narrowed:
             # This raises InfeasibleError if not even all the GPUs of this queue would do.
             wanted = request.prepared(self._gpu_words, self._gpu_observer)
             granting.preview(request.plan.broker, wanted, self._ledger)
-            if len(request.choice) < request.plan.need_gpus:
+            if len(request.choice) < request.plan.missing.gpus:
                 return None
         try:
             found = granting.queue_up(
@@ -174,8 +174,8 @@ class LeaseRequests:
 
     def _choice(self, plan: Plan, in_use: Collection[str]) -> tuple[str, ...]:
         """Words for the GPUs that will do; () any. With --exclusive, none that a job of ours is on."""
-        if not self._exclusive or not plan.need_gpus:
-            return self._gpu_words if plan.need_gpus else ()
+        if not self._exclusive or not plan.missing.gpus:
+            return self._gpu_words if plan.missing.gpus else ()
         self._gpu_observer.open()
         return tuple(uuid for uuid in self.allowed() if uuid not in in_use)
 

@@ -73,7 +73,7 @@ class StartingJobs:
         """Whether its scope may be started now: never early with a time limit, which counts from then."""
         if len(self._jobs) >= _MOST_STARTING or self._lacks_descriptors():
             return False
-        if not plan.wants_nothing:
+        if not plan.missing.is_nothing:
             return self._is_below_limit()
         if plan.profile.timeout_s is None:
             return self._ahead() < _MOST_AHEAD

@@ -11,6 +11,7 @@ import pytest
 from slicer.backend import systemd
 from slicer.errors import BackendError, BrokerError, RefusedError, SlicerError
 from slicer.kernel import sleep
+from slicer.model import Profile
 from slicer.queue.file import jobs_file
 from slicer.queue.model import Entry, JobState
 from slicer.queue.start import dispatch
@@ -18,6 +19,7 @@ from slicer.queue.start.dispatch import Dispatch
 from slicer.queue.state import folding
 from slicer.queue.state.journal import Record
 from slicer.record import record
+from tests.unit import made_up
 
 
 def set_clock(monkeypatch: pytest.MonkeyPatch, now: Callable[[], float]) -> None:
@@ -51,8 +53,7 @@ def test_a_pause_that_ends_between_two_looks_is_noticed(monkeypatch: pytest.Monk
 @record
 class FakePlan:
     entry: Entry
-    need_gpus: int
-    wants_nothing: bool
+    missing: Profile
     broker: str
 
 
@@ -90,8 +91,8 @@ class Refusing:
             self.states.setdefault(entry.key, JobState(entry.key, entry.number, entry.command))
 
     def plan(self, entry: Entry, *_: Any) -> FakePlan:
-        wants_nothing = entry.attributes.profile == "none"
-        return FakePlan(entry, need_gpus=not wants_nothing, wants_nothing=wants_nothing, broker="/socket")
+        wants_nothing = entry.attributes.kind.profile == "none"
+        return FakePlan(entry, made_up.profile(gpus=int(not wants_nothing)), broker="/socket")
 
     def ask(self, kind: Any, entry: Entry, plan: FakePlan, *_: Any) -> Any:
         if plan.broker and self.broker_error is not None:

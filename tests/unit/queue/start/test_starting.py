@@ -9,6 +9,7 @@ import pytest
 
 from slicer.errors import BackendError, SlicerError, StateError
 from slicer.queue.start.starting import StartingJobs
+from tests.unit import made_up
 
 
 # D2: the lease of a job that will not run is given back, whatever went wrong
@@ -69,5 +70,5 @@ def test_a_scope_with_a_time_limit_is_started_when_it_is_the_jobs_turn(
     starting._running = _Running(running)
     starting._lacks_descriptors = lambda: False
     starting._at_a_time, starting._most_unbound = None, 2
-    plan: Any = SimpleNamespace(wants_nothing=True, profile=SimpleNamespace(timeout_s=timeout_s))
+    plan: Any = SimpleNamespace(missing=made_up.profile(), profile=SimpleNamespace(timeout_s=timeout_s))
     assert starting.may_add(plan) is may
