@@ -12,9 +12,10 @@ from typing import Any
 
 import pytest
 
+from slicer.backend.manager_calls import UnitGone
 from slicer.broker.rules import units
 from slicer.broker.server.loop import Loop
-from slicer.broker.server.scopes import ScopeGone, Scopes
+from slicer.broker.server.scopes import Scopes
 from slicer.errors import BackendError, RefusedError
 from slicer.kernel import cgroup
 from slicer.model import Property, ScopeSpec, unit_name
@@ -124,7 +125,7 @@ def test_a_users_process_comes_into_a_scope_of_its_slice_under_limits(desk: Desk
     assert keeper.wait() == -signal.SIGTERM
     until(lambda: not systemctl.show(spec.unit, "Job", "ActiveState").get("Job"), "it is gone")
     assert desk.told(desk.scopes.stop, spec.unit) is None
-    assert isinstance(desk.told(desk.scopes.freeze, spec.unit), ScopeGone)
+    assert isinstance(desk.told(desk.scopes.freeze, spec.unit), UnitGone)
 
 
 def test_what_limits_her_sessions_limits_her_jobs(desk: Desk, notes: Directory) -> None:  # L1

@@ -172,13 +172,15 @@ def test_only_systemd_can_say_what_systemd_has_done() -> None:
     with subprocess.Popen(["sh", "-c", "trap '' TERM; while sleep 0.1; do :; done"]) as child:
         until(lambda: processes.children(child.pid), "it ignores SIGTERM")
         backend.start(spec(unit), child.pid, lambda: None)
-        jobs, job = backend._watch(), backend._ask_to_stop(unit)
-        assert job is not None
-        forged.job_removed(user("alice"), backend._bus.get_unique_name().decode(), job[1].decode(), unit)
         with pytest.raises(BackendError, match="systemd did not answer"):
-            jobs.wait(job, 0.5)
+            backend.stop(unit, 0.0)
+        job = systemctl.output("systemctl", "list-jobs", "--no-legend").split()[0]
+        name = backend._bus.get_unique_name().decode()
+        forged.job_removed(user("alice"), name, f"/org/freedesktop/systemd1/job/{job}", unit)
+        with pytest.raises(BackendError, match="systemd did not answer"):
+            backend.stop(unit, 0.5)
         subprocess.run(("systemctl", "kill", "--signal=KILL", unit), check=True)
-        assert jobs.wait(job, 60) == b"done"
+        backend.stop(unit)
     backend.close()
 
 

@@ -13,7 +13,7 @@ from slicer.quantity import INFINITY, parse_duration
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
-    from typing import Any, Protocol
+    from typing import Protocol
 
     from slicer.model import BackendName, Manager, Reason, ScopeSpec
 
@@ -118,21 +118,6 @@ def changes_of(unit: str, manager: Manager) -> str:
     """Where systemd keeps the properties of a transient unit that were changed while it runs."""
     base = f"/run/user/{os.getuid()}/systemd" if manager == "user" else "/run/systemd"
     return f"{base}/transient/{unit}.d"
-
-
-# What `systemctl status` and `systemctl help` of a unit point to.
-DOCUMENTATION = ("Documentation", "as", ["man:slicer(1)"])
-
-
-def scope_properties(spec: ScopeSpec) -> list[tuple[str, str, Any]]:
-    """A scope as StartTransientUnit takes it, but for its process: name, signature, value."""
-    return [
-        ("Description", "s", spec.description.encode("utf-8", "replace")),
-        DOCUMENTATION,
-        ("Slice", "s", spec.slice),
-        ("CollectMode", "s", "inactive-or-failed"),
-        *((each.dbus_name, each.signature, each.value) for each in spec.properties),
-    ]
 
 
 def time_limit_of(unit: str) -> float | None:

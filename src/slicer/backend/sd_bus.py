@@ -12,18 +12,16 @@ import errno
 import os
 from ctypes import POINTER, byref, c_char, c_char_p, c_int, c_size_t, c_uint8, c_uint64, c_void_p
 
+from slicer.backend.manager_calls import DAEMON, BusError
 from slicer.errors import BackendError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable
+    from collections.abc import Callable, Collection
     from typing import Any
 
-    # Signatures and values in Python's types: "a(st)" has a list of pairs, "v" a signature and a value.
-    Arguments = Iterable[tuple[str, Any]]
+    from slicer.backend.manager_calls import Answer, Arguments
 
-DAEMON = "org.freedesktop.DBus"
-DAEMON_PATH = "/org/freedesktop/DBus"
 DISCONNECTED = f"{DAEMON}.Local"
 UNSAID = "slicer.Unsaid"  # our own name of an error: the call was not sent
 
@@ -95,15 +93,6 @@ class BusBroken(BackendError):
         )
 
 
-class BusError(Exception):
-    """What a call was answered with in place of a result."""
-
-    def __init__(self, name: str, message: str) -> None:
-        super().__init__(message or name)
-        self.name = name
-        self.message = message or name
-
-
 class SdBus:
     """One connection. Everything returns at once; answers come when :meth:`process` is called.
 
@@ -116,7 +105,7 @@ class SdBus:
         self._c = _library()
         self._on_signal = on_signal
         self.senders = {DAEMON}
-        self._waiting: dict[int, tuple[Callable[[tuple[Any, ...] | BusError], None], Collection[str]]] = {}
+        self._waiting: dict[int, tuple[Callable[[Answer], None], Collection[str]]] = {}
         self._bus = c_void_p()
         code = self._c.sd_bus_open_system(byref(self._bus))
         if code < 0:
@@ -138,7 +127,7 @@ class SdBus:
 
     def call(
         self, destination: str, path: str, name: str, arguments: Arguments,
-        done: Callable[[tuple[Any, ...] | BusError], None], only: Collection[str] = (),
+        done: Callable[[Answer], None], only: Collection[str] = (),
     ) -> int:  # fmt: skip
         """Send a call of INTERFACE.MEMBER. ``done`` gets the reply's values or its error, later.
 

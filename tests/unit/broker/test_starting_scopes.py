@@ -10,9 +10,10 @@ from typing import Any
 
 import pytest
 
-from slicer.backend.sd_bus import BusError
+from slicer.backend.manager_calls import BusError, path_of
 from slicer.broker.server import scopes as module
 from slicer.broker.server.loop import Loop
+from slicer.broker.server.manager import Manager
 from slicer.broker.server.scopes import Scopes
 from slicer.errors import BackendError, RefusedError
 from slicer.kernel import cgroup, proc
@@ -30,31 +31,22 @@ USERS_OWN = "/user.slice/user-1.slice/user@1.service/slicer-x.scope"
 OTHERS = ["", USERS_OWN, "/gpu.slice/slicer-x.scope", f"{CGROUP}/in"]
 
 
-class Manager:
+class Systemd(Manager):
     """systemd, as a test has it answer. Calls wait in ``asked``, by method and unit."""
 
-    def __init__(self, _: object) -> None:
+    def __init__(self, loop: Loop) -> None:
+        super().__init__(loop)
         self.asked: dict[tuple[str, str], Callable[[Any], None]] = {}
         self.told: dict[str, dict[str, Any]] = {}
 
-    def ask(self, method: str, arguments: Any, done: Any, deadline_s: float, **_: object) -> None:
-        values = [value for _, value in arguments]
-        self.asked[method, values[0]] = done
-        if method == "StartTransientUnit":
+    def ask(self, call: Any, done: Any, deadline_s: float) -> None:
+        method, values = call.name.rpartition(".")[2], [value for _, value in call.arguments]
+        self.asked[method, call.path if method == "GetAll" else values[0]] = done
+        if method in ("StartTransientUnit", "SetUnitProperties"):
             self.told = {name: value for name, (_, value) in values[2]}
-
-    def properties(self, unit: str, interface: str, names: Any, done: Any, deadline_s: float) -> None:
-        self.asked["properties", unit] = done
-
-    def set_properties(self, unit: str, properties: Any, done: Any, deadline_s: float) -> None:
-        self.told = {name: value for name, _, value in properties}
-        self.asked["SetUnitProperties", unit] = done
 
     def answer(self, method: str, unit: str, answer: Any) -> None:
         self.asked.pop((method, unit))(answer)
-
-    def close(self) -> None:
-        pass
 
 
 class Start:
@@ -83,8 +75,8 @@ class Start:
         self.systemd.answer("StartTransientUnit", SPEC.unit, answer)
 
     def slices_are(self, login: dict[str, Any], jobs: dict[str, Any]) -> None:
-        self.systemd.answer("properties", "user-1.slice", {"MemoryMax": INFINITY, **login})
-        self.systemd.answer("properties", "gpu-1.slice", {"MemoryMax": INFINITY, **jobs})
+        for slice_name, limits in (("user-1.slice", login), ("gpu-1.slice", jobs)):
+            self.systemd.answer("GetAll", path_of(slice_name), ({"MemoryMax": INFINITY, **limits},))
 
     @property
     def is_stopped(self) -> bool:
@@ -95,7 +87,7 @@ class Start:
 def place(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Where the process is, as the kernel says it."""
     found = [CGROUP]
-    monkeypatch.setattr(module, "Manager", Manager)
+    monkeypatch.setattr(module, "Manager", Systemd)
     monkeypatch.setattr(module, "_cgroup_of_systemd", lambda: "")
     monkeypatch.setattr(cgroup, "of", lambda _: found[0])
     return found

@@ -2,29 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable
 from typing import Any
 
-from slicer.backend.sd_bus import DAEMON, DAEMON_PATH, BusBroken, BusError, SdBus
+from slicer.backend import manager_calls as calls
+from slicer.backend.manager_calls import DAEMON, DAEMON_PATH, MANAGER, PATH, SYSTEMD, BusError
+from slicer.backend.sd_bus import BusBroken, SdBus
 from slicer.broker.server.loop import Due, Loop
 from slicer.errors import BackendError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from slicer.backend.sd_bus import Arguments
+    from typing import TypeVar
 
-Answer = tuple[Any, ...] | BusError
+    from slicer.backend.manager_calls import Answer, Call, Conversation
 
-SYSTEMD = "org.freedesktop.systemd1"
-PATH = "/org/freedesktop/systemd1"
-MANAGER = f"{SYSTEMD}.Manager"
+    _T = TypeVar("_T")
+
 _REMOVED = f"{MANAGER}.JobRemoved"
 _NEW_OWNER = f"{DAEMON}.NameOwnerChanged"
 _MATCHES = (
     f"type='signal',sender='{SYSTEMD}',path='{PATH}',interface='{MANAGER}',member='JobRemoved'",
     f"type='signal',sender='{DAEMON}',member='NameOwnerChanged',arg0='{SYSTEMD}'",
 )
-LATE = "slicer.Late"  # our own name of an error: there was no answer in time
 # systemd is not on the bus at the moment: it is executed anew (daemon-reexec).
 _ABSENT = tuple(
     f"{DAEMON}.Error.{name}"
@@ -37,13 +37,9 @@ _LONGEST_PAUSE_S = 2.0
 class _Work:
     """One call that is under way, and the systemd job that it may have made."""
 
-    def __init__(self, path: str, name: str, arguments: Arguments, done: Callable[[Answer], None]) -> None:
-        self.path = path
-        self.name = name
-        self.arguments = tuple(arguments)
+    def __init__(self, call: Call, done: Callable[[Answer], None]) -> None:
+        self.call = call
         self.done = done
-        self.awaits_job = False
-        self.only: Collection[str] = ()  # of the properties that are asked for
         self.due: Due | None = None
         self.cookie = 0  # 0: not sent, or answered
         self.job = ""
@@ -65,47 +61,36 @@ class Manager:
 
     # -- asking ---------------------------------------------------------------------------------------------
 
-    def ask(
-        self, method: str, arguments: Arguments, done: Callable[[Answer], None], deadline_s: float, *,
-        awaits_job: bool = False,
-    ) -> None:  # fmt: skip
-        """Call a method of the manager. ``done`` gets the reply's values, or an error.
+    def converse(
+        self, steps: Conversation[_T], done: Callable[[_T | BackendError], None], deadline_s: float
+    ) -> None:
+        """Have a conversation with systemd, which begins with a call. ``done`` gets its result or its error.
 
-        ``awaits_job``: the reply is a job of systemd. ``done`` gets the job's result ("done", "failed",
-        "canceled", …) when it has ended.
-        """
-        work = _Work(PATH, f"{MANAGER}.{method}", arguments, done)
-        work.awaits_job = awaits_job
-        self._begin(work, deadline_s)
-
-    def properties(
-        self, unit: str, interface: str, names: Collection[str],
-        done: Callable[[dict[str, Any] | BusError], None], deadline_s: float,
-    ) -> None:  # fmt: skip
-        """Some properties of a unit, which systemd loads for that. ``interface``: "Slice".
-
-        What this systemd does not have is left out.
+        ``deadline_s``: for each of its calls.
         """
 
-        def answered(answer: Answer) -> None:
-            done(answer if isinstance(answer, BusError) else answer[0])
+        def go_on(answer: Answer | None) -> None:
+            try:
+                step = steps.send(answer)
+            except StopIteration as end:
+                done(end.value)
+            except BackendError as error:
+                done(error)
+            else:
+                if isinstance(step, float):
+                    self._loop.after(step, lambda: go_on(None))
+                else:
+                    self.ask(step, go_on, deadline_s)
 
-        arguments = (("s", f"{SYSTEMD}.{interface}"),)
-        work = _Work(_path_of(unit), f"{DAEMON}.Properties.GetAll", arguments, answered)
-        work.only = names
-        self._begin(work, deadline_s)
+        go_on(None)
 
-    def set_properties(
-        self, unit: str, properties: Iterable[tuple[str, str, Any]], done: Callable[[Answer], None],
-        deadline_s: float,
-    ) -> None:  # fmt: skip
-        """Change properties of a unit until the next boot (a transient one: until its end), all or none."""
-        told: list[tuple[str, tuple[str, Any]]] = []
-        for name, signature, value in properties:
-            if signature.startswith("a(") and value:
-                told.append((name, (signature, ())))  # systemd would add to the list
-            told.append((name, (signature, value)))
-        self.ask("SetUnitProperties", (("s", unit), ("b", True), ("a(sv)", told)), done, deadline_s)
+    def ask(self, call: Call, done: Callable[[Answer], None], deadline_s: float) -> None:
+        """Call systemd. ``done`` gets the answer."""
+        work = _Work(call, done)
+        self._work[id(work)] = work
+        work.due = self._loop.after(deadline_s, lambda: self._late(work, deadline_s))
+        self._connect()
+        self._send(work)
 
     def close(self) -> None:
         self._is_closed = True
@@ -114,12 +99,6 @@ class Manager:
                 work.due.cancel()
         self._work.clear()
         self._drop()
-
-    def _begin(self, work: _Work, deadline_s: float) -> None:
-        self._work[id(work)] = work
-        work.due = self._loop.after(deadline_s, lambda: self._late(work, deadline_s))
-        self._connect()
-        self._send(work)
 
     # -- the connection -------------------------------------------------------------------------------------
 
@@ -146,10 +125,11 @@ class Manager:
     def _send(self, work: _Work) -> None:
         if self._bus is None or id(work) not in self._work:
             return
+        call = work.call
         try:
             work.cookie = self._bus.call(
-                SYSTEMD, work.path, work.name, work.arguments,
-                lambda answer: self._answered(work, answer), work.only,
+                SYSTEMD, call.path, call.name, call.arguments,
+                lambda answer: self._answered(work, answer), call.only,
             )  # fmt: skip
         except BusBroken as error:
             self._broken(error)
@@ -238,7 +218,7 @@ class Manager:
         if isinstance(answer, BusError) and answer.name in _ABSENT:
             self._trouble = answer.message
             self._loop.after(_FIRST_PAUSE_S, lambda: self._send(work))
-        elif isinstance(answer, BusError) or not work.awaits_job:
+        elif isinstance(answer, BusError) or not work.call.awaits_job:
             self._finish(work, answer)
         else:
             work.job = answer[0]
@@ -248,8 +228,7 @@ class Manager:
         if self._bus is not None and work.cookie:
             self._bus.forget(work.cookie)
         self._jobs.pop(work.job, None)
-        message = f"systemd did not answer within {deadline_s:g} s"
-        self._finish(work, BusError(LATE, f"{message}: {self._trouble}" if self._trouble else message))
+        self._finish(work, calls.late(deadline_s, self._trouble))
 
     def _finish(self, work: _Work, answer: Answer) -> None:
         if self._work.pop(id(work), None) is None:
@@ -259,20 +238,5 @@ class Manager:
         work.done(answer)
 
 
-def failure(error: BusError, what: str, *, hint: str) -> BackendError:
-    """An error of systemd's in the words of slicer."""
-    hint = "is PID 1 stuck? see systemctl list-jobs" if error.name == LATE else hint
-    return BackendError(f"{what}: {error.message}", hint=hint)
-
-
 def _ignore(_: Answer) -> None:
     """The answer is of no use: the calls that follow fail if it was an error."""
-
-
-def _path_of(unit: str) -> str:
-    """The object of a unit on the bus (sd_bus_path_encode(3))."""
-    encoded = "".join(
-        chr(byte) if chr(byte).isalnum() and (at or not chr(byte).isdigit()) else f"_{byte:02x}"
-        for at, byte in enumerate(unit.encode())
-    )
-    return f"{PATH}/unit/{encoded}"

@@ -6,13 +6,18 @@ import os
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from slicer.backend.sd_bus import BusError
+from slicer.backend import manager_calls as calls
+from slicer.backend.manager_calls import BusError
 from slicer.broker.rules.units import login_slice_of
-from slicer.broker.server.manager import Answer, Manager, failure
+from slicer.broker.server.manager import Manager
 from slicer.errors import BackendError, StateError
 from slicer.kernel.proc import now_s
 from slicer.quantity import INFINITY
 from slicer.state.directory import Directory
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from slicer.backend.manager_calls import Answer, Conversation
 
 Done = Callable[[BackendError | None], None]
 
@@ -43,66 +48,36 @@ class SliceLimits:
                 self._looked_s[slice_name] = asked_s
             done(error)
 
-        _Copy(self._manager, self._notes, login_slice_of(uid), slice_name, ended).ask()
+        self._manager.converse(self._copied(login_slice_of(uid), slice_name), ended, _DEADLINE_S)
 
-
-class _Copy:
-    """One look at both slices, and the change that follows from it."""
-
-    def __init__(self, manager: Manager, notes: Directory, login: str, jobs: str, done: Done) -> None:
-        self._manager = manager
-        self._notes = notes
-        self._login = login
-        self._jobs = jobs
-        self._done = done
-        self._found: dict[str, dict[str, Any]] = {}
-        self._has_failed = False
-
-    def ask(self) -> None:
-        for unit in (self._login, self._jobs):
-            self._manager.properties(unit, "Slice", COPIED, self._taker(unit), _DEADLINE_S)
-
-    def _taker(self, unit: str) -> Callable[[dict[str, Any] | BusError], None]:
-        def take(found: dict[str, Any] | BusError) -> None:
-            if isinstance(found, BusError):
-                self._fail(found, unit)
-                return
-            self._found[unit] = found
-            if len(self._found) == 2 and not self._has_failed:
-                self._change()
-
-        return take
-
-    def _change(self) -> None:
+    def _copied(self, login: str, jobs: str) -> Conversation[None]:
+        """Look at both slices, and make the change that follows from it."""
+        found: dict[str, dict[str, Any]] = {}
+        for unit in (login, jobs):
+            (found[unit],) = _values((yield calls.properties_call(unit, "Slice", COPIED)), login, jobs, unit)
         try:
-            copied = _parsed(self._notes.read(self._jobs, _MOST_BYTES))
-            todo = changes(self._found[self._login], self._found[self._jobs], copied)
+            copied = _parsed(self._notes.read(jobs, _MOST_BYTES))
+            todo = changes(found[login], found[jobs], copied)
             if not todo:
-                self._done(None)
                 return
             # Before it is done: what is noted and was never set does no harm.
-            self._note(remembered(todo, copied))
+            self._note(jobs, remembered(todo, copied))
         except (OSError, StateError) as error:
-            self._done(BackendError(f"the limits of {self._jobs} cannot be noted: {error}"))
-            return
+            raise BackendError(f"the limits of {jobs} cannot be noted: {error}") from error
         properties = [(name, COPIED[name][0], value) for name, value in todo.items()]
-        self._manager.set_properties(self._jobs, properties, self._changed, _DEADLINE_S)
+        _values((yield calls.set_call(jobs, properties)), login, jobs, jobs)
 
-    def _note(self, copied: dict[str, str]) -> None:
+    def _note(self, jobs: str, copied: dict[str, str]) -> None:
         text = "".join(f"{name}={value}\n" for name, value in copied.items())
-        os.close(self._notes.replace(self._jobs, text.encode("ascii"), mode=0o600))
+        os.close(self._notes.replace(jobs, text.encode("ascii"), mode=0o600))
 
-    def _changed(self, answer: Answer) -> None:
-        if isinstance(answer, BusError):
-            self._fail(answer, self._jobs)
-        else:
-            self._done(None)
 
-    def _fail(self, error: BusError, unit: str) -> None:
-        if not self._has_failed:
-            self._has_failed = True
-            what = f"the limits of {self._login} could not be copied to {self._jobs}"
-            self._done(failure(error, what, hint=f"see systemctl status {unit}"))
+def _values(answer: Answer, login: str, jobs: str, unit: str) -> tuple[Any, ...]:
+    """The answer about ``unit``. Raises BackendError."""
+    if isinstance(answer, BusError):
+        what = f"the limits of {login} could not be copied to {jobs}"
+        raise calls.failure(answer, what, f"see systemctl status {unit}")
+    return answer
 
 
 def _parsed(text: bytes) -> dict[str, str]:

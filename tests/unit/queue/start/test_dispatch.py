@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from slicer.backend import systemd
 from slicer.errors import BackendError, BrokerError, RefusedError, SlicerError
 from slicer.kernel import sleep
 from slicer.model import Profile
@@ -171,17 +170,6 @@ def test_a_job_that_systemd_refuses_is_infeasible(monkeypatch: pytest.MonkeyPatc
     queue.dispatch.start()
     assert queue.begun == ["a", "b"]
     assert [state.status for state in queue.states.values()] == ["infeasible", "pending"]
-
-
-# Q1
-@pytest.mark.parametrize(
-    ("name", "is_final"),
-    [("DBusInvalidArgsError", True), ("DBusLimitsExceededError", False), ("DBusNoReplyError", False)],
-)
-def test_which_words_of_systemd_are_final(name: str, is_final: bool) -> None:
-    spec: Any = SimpleNamespace(unit="slicer-x.scope", properties=())
-    error = systemd._refused(spec, type(name, (Exception,), {})("no"))
-    assert isinstance(error, RefusedError) is is_final
 
 
 # L1: a broker that fails holds back what it decides about, and nothing else

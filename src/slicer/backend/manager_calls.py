@@ -1,0 +1,301 @@
+"""What systemd is asked, and what its answers mean: the same over each binding of D-Bus. Pure.
+
+A conversation is a generator. It yields a Call and is sent the answer, or yields a pause in seconds. It
+returns its result, or raises BackendError. So it serves a client that waits as well as an event loop.
+"""
+
+from __future__ import annotations
+
+from slicer.errors import BackendError, RefusedError
+from slicer.record import record
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Generator, Iterable
+    from typing import Any, TypeAlias, TypeVar
+
+    from slicer.model import Manager, Property, ScopeSpec
+
+    _T = TypeVar("_T")
+
+    # Signatures and values in Python's types: "a(st)" has a list of pairs, "v" a signature and a value.
+    Arguments: TypeAlias = Iterable[tuple[str, Any]]
+    # A unit's properties: name, signature, value.
+    Properties: TypeAlias = Iterable[tuple[str, str, Any]]
+    # The values of the reply. Of a call that awaits its job: the job's result ("done", "failed", …).
+    Answer: TypeAlias = tuple[Any, ...] | "BusError"
+    Conversation: TypeAlias = Generator["Call | float", Any, _T]
+
+DAEMON = "org.freedesktop.DBus"
+DAEMON_PATH = "/org/freedesktop/DBus"
+SYSTEMD = "org.freedesktop.systemd1"
+PATH = "/org/freedesktop/systemd1"
+MANAGER = f"{SYSTEMD}.Manager"
+PROPERTIES = f"{DAEMON}.Properties"
+
+START_DEADLINE_S = 30.0  # PID 1 can be slow under memory pressure
+LATE = "slicer.Late"  # our own name of an error: there was no answer in time
+NO_UNIT = f"{SYSTEMD}.NoSuchUnit"
+_GONE = (NO_UNIT, f"{DAEMON}.Error.UnknownObject")
+_UNIT_EXISTS = f"{SYSTEMD}.UnitExists"
+_NO_PROPERTY = tuple(
+    f"{DAEMON}.Error.{name}" for name in ("InvalidArgs", "UnknownInterface", "UnknownProperty")
+)
+# Errors in the request itself, which would be the same at any other time.
+_FINAL = tuple(
+    f"{DAEMON}.Error.{name}"
+    for name in ("InvalidArgs", "InvalidSignature", "NotSupported", "PropertyReadOnly", "UnknownProperty")
+)
+_THAWS = 20  # of a unit that is to stop, while somebody else freezes it again
+_THAW_PAUSE_S = 0.05
+
+
+class BusError(Exception):
+    """What a call was answered with in place of a result."""
+
+    def __init__(self, name: str, message: str) -> None:
+        super().__init__(message or name)
+        self.name = name
+        self.message = message or name
+
+
+class UnitGone(BackendError):
+    """There is no such unit any more."""
+
+
+class UnitExists(BackendError):
+    """A unit of that name is there already."""
+
+
+@record
+class Call:
+    """A call of INTERFACE.MEMBER of one of systemd's objects."""
+
+    name: str
+    arguments: Arguments = ()
+    path: str = PATH
+    awaits_job: bool = False  # the reply is a job of systemd, and the answer is its result
+    only: Collection[str] = ()  # the reply is a dictionary of properties, of which these are wanted
+
+
+# -- scopes and services -----------------------------------------------------------------------------------
+
+# What `systemctl status` and `systemctl help` of a unit point to.
+_DOCUMENTATION = ("Documentation", "as", ["man:slicer(1)"])
+
+
+def start_scope(
+    spec: ScopeSpec, pidfd: int, pid: Callable[[], int], added: Properties = ()
+) -> Conversation[None]:
+    """Start a scope with a process in it. ``pid``: the process's, for systemd before 255.
+
+    Raises RefusedError for a request that would be refused at any other time, UnitExists, BackendError.
+    """
+    properties = [
+        _description(spec.description),
+        _DOCUMENTATION,
+        ("Slice", "s", spec.slice),
+        ("CollectMode", "s", "inactive-or-failed"),
+        *((each.dbus_name, each.signature, each.value) for each in spec.properties),
+        *added,
+    ]
+    answer = yield _start(spec.unit, [*properties, ("PIDFDs", "ah", [pidfd])])
+    if isinstance(answer, BusError) and "PIDFDs" in answer.message:
+        answer = yield _start(spec.unit, [*properties, ("PIDs", "au", [pid()])])
+    asked = ", ".join(f"{each.name}={each.text}" for each in spec.properties)
+    _check_started(answer, spec.unit, spec.manager, f"asked for {asked}")
+
+
+def start_service(
+    unit: str, description: str, argv: tuple[str, ...], properties: Properties, manager: Manager
+) -> Conversation[None]:
+    """Start a transient service. ``argv`` as execve(2) takes it, the first an absolute path."""
+    # systemd would put its variables in place of $words.
+    words = [argument.replace("$", "$$") for argument in argv]
+    command = ("ExecStart", "a(sasb)", [(argv[0], words, False)])
+    answer = yield _start(unit, [_description(description), _DOCUMENTATION, *properties, command])
+    _check_started(answer, unit, manager, _see_status(unit, manager))
+
+
+def check_place(unit: str, found: str, *, is_its: bool, has_ended: bool) -> None:
+    """Raise BackendError unless ``found``, the cgroup of a scope's process, is the scope's.
+
+    systemd before 257.13 can report a scope as started and drop it at once (systemd #36781). Then the command
+    would run without its limits.
+    """
+    if has_ended:
+        raise BackendError("its process was killed on its way into the scope", where=unit)
+    if not is_its:
+        raise BackendError(
+            f"systemd started {unit}, but the process is in {found or 'no cgroup'}",
+            hint="try again; see systemd #36781",
+        )
+
+
+def _description(text: str) -> tuple[str, str, Any]:
+    return ("Description", "s", text.encode("utf-8", "replace"))
+
+
+def _start(unit: str, properties: Properties) -> Call:
+    told = [(name, (signature, value)) for name, signature, value in properties]
+    arguments: Arguments = (("s", unit), ("s", "fail"), ("a(sv)", told), ("a(sa(sv))", []))
+    return Call(f"{MANAGER}.StartTransientUnit", arguments, awaits_job=True)
+
+
+def _check_started(answer: Answer, unit: str, manager: Manager, hint: str) -> None:
+    if isinstance(answer, BusError):
+        kind = RefusedError if answer.name in _FINAL else BackendError
+        kind = UnitExists if answer.name == _UNIT_EXISTS else kind
+        raise failure(answer, f"systemd refused {unit}", hint, kind)
+    if answer[0] != "done":
+        message = f"systemd could not start {unit}: the start job ended as {answer[0]!r}"
+        raise BackendError(message, hint=f"see journalctl{user_flag(manager)} -u {unit}")
+
+
+# -- units that run ----------------------------------------------------------------------------------------
+
+
+def freeze(unit: str, manager: Manager = "system") -> Conversation[None]:
+    """Freeze a unit: no process in it runs until it is thawed. Raises UnitGone, BackendError."""
+    checked((yield _of_unit("FreezeUnit", unit)), unit, "freeze", manager)
+
+
+def thaw(unit: str, thaw_directly: Callable[[], bool], manager: Manager = "system") -> Conversation[None]:
+    """Thaw a unit. ``thaw_directly`` thaws its cgroup, and tells whether that is allowed.
+
+    Raises UnitGone, BackendError.
+    """
+    answer = yield _of_unit("ThawUnit", unit)
+    try:
+        checked(answer, unit, "thaw", manager)
+    except UnitGone:
+        raise
+    except BackendError:
+        # systemd thaws no unit that is being stopped, though it waits for that to end.
+        state = yield from property_of(unit, "ActiveState", manager)
+        if state == "active" or not thaw_directly():
+            raise
+
+
+def stop(unit: str, manager: Manager = "system") -> Conversation[None]:
+    """Stop a unit (SIGTERM, then SIGKILL after its stop timeout) and await its end. Raises BackendError.
+
+    A frozen unit is thawed, so that its processes can act on SIGTERM. systemd 252 does so by itself, a later
+    one refuses to stop it.
+    """
+    for _ in range(_THAWS + 1):
+        result = yield from _ask_to_stop(unit, manager, awaits_job=True)
+        if result != "frozen":
+            return
+        if isinstance((yield _of_unit("ThawUnit", unit)), BusError):  # somebody else freezes or thaws it now
+            yield _THAW_PAUSE_S
+    raise BackendError(f"systemd did not stop {unit}: it is frozen again and again")
+
+
+def request_stop(unit: str, manager: Manager = "system") -> Conversation[None]:
+    """Ask for a unit to be stopped, without awaiting that. Raises BackendError."""
+    yield from _ask_to_stop(unit, manager, awaits_job=False)
+
+
+def _ask_to_stop(unit: str, manager: Manager, *, awaits_job: bool) -> Conversation[str]:
+    """Returns how that ended; "" for a unit that has ended by itself."""
+    arguments = (("s", unit), ("s", "replace"))
+    answer = yield Call(f"{MANAGER}.StopUnit", arguments, awaits_job=awaits_job)
+    try:
+        return str(checked(answer, unit, "stop", manager)[0])
+    except UnitGone:
+        return ""
+
+
+def set_properties(
+    unit: str, properties: tuple[Property, ...], manager: Manager = "system"
+) -> Conversation[None]:
+    """Change properties of a unit until it ends, all or none. Lists are replaced.
+
+    Raises RefusedError for what systemd does not know or take, UnitGone, BackendError.
+    """
+    names = ", ".join(f"{each.name}={each.text}" for each in properties)
+    told = [(each.dbus_name, each.signature, each.value) for each in properties]
+    answer = yield set_call(unit, told)
+    if isinstance(answer, BusError) and answer.name in _FINAL:
+        hint = "an older systemd knows less"
+        raise failure(answer, f"systemd does not take {names}", hint, RefusedError)
+    checked(answer, unit, f"set {names} of", manager)
+
+
+def set_call(unit: str, properties: Properties) -> Call:
+    """Change properties until the next boot (of a transient unit: until its end), all or none."""
+    told: list[tuple[str, tuple[str, Any]]] = []
+    for name, signature, value in properties:
+        if signature.startswith("a(") and value:
+            told.append((name, (signature, ())))  # systemd would add to the list
+        told.append((name, (signature, value)))
+    return Call(f"{MANAGER}.SetUnitProperties", (("s", unit), ("b", True), ("a(sv)", told)))
+
+
+def property_of(unit: str, name: str, manager: Manager = "system") -> Conversation[Any]:
+    """One property of a scope. None: this systemd does not have it, or there is no such unit."""
+    try:
+        path = checked((yield _of_unit("GetUnit", unit)), unit, "show", manager)[0]
+        for kind in ("Scope", "Unit"):
+            answer = yield get_call(f"{SYSTEMD}.{kind}", name, path)
+            if not isinstance(answer, BusError) or answer.name not in _NO_PROPERTY:
+                return checked(answer, unit, "show", manager)[0]
+    except UnitGone:
+        pass
+    return None
+
+
+def get_call(interface: str, name: str, path: str = PATH) -> Call:
+    return Call(f"{PROPERTIES}.Get", (("s", interface), ("s", name)), path)
+
+
+def properties_call(unit: str, interface: str, names: Collection[str]) -> Call:
+    """Some properties of a unit, which systemd loads for that. Those that it does not know are left out."""
+    return Call(f"{PROPERTIES}.GetAll", (("s", f"{SYSTEMD}.{interface}"),), path_of(unit), only=names)
+
+
+def path_of(unit: str) -> str:
+    """The object of a unit on the bus (sd_bus_path_encode(3))."""
+    encoded = "".join(
+        chr(byte) if chr(byte).isalnum() and (at or not chr(byte).isdigit()) else f"_{byte:02x}"
+        for at, byte in enumerate(unit.encode())
+    )
+    return f"{PATH}/unit/{encoded}"
+
+
+def _of_unit(method: str, unit: str) -> Call:
+    return Call(f"{MANAGER}.{method}", (("s", unit),))
+
+
+# -- answers -----------------------------------------------------------------------------------------------
+
+
+def checked(answer: Answer, unit: str, verb: str, manager: Manager) -> tuple[Any, ...]:
+    """The values of a reply. Raises UnitGone, BackendError."""
+    if not isinstance(answer, BusError):
+        return answer
+    if answer.name in _GONE:
+        raise UnitGone(f"{unit} has ended")
+    raise failure(answer, f"systemd did not {verb} {unit}", _see_status(unit, manager))
+
+
+def failure(error: BusError, what: str, hint: str, kind: type[BackendError] = BackendError) -> BackendError:
+    """An error of systemd's in the words of slicer."""
+    if error.name == LATE:
+        return BackendError(error.message, hint="is PID 1 stuck? see systemctl list-jobs")
+    return kind(f"{what}: {error.message}", hint=hint)
+
+
+def late(deadline_s: float, trouble: str = "") -> BusError:
+    """The answer to a call when there was none in time."""
+    message = f"systemd did not answer within {deadline_s:g} s"
+    return BusError(LATE, f"{message}: {trouble}" if trouble else message)
+
+
+def user_flag(manager: Manager) -> str:
+    return " --user" if manager == "user" else ""
+
+
+def _see_status(unit: str, manager: Manager) -> str:
+    return f"see systemctl{user_flag(manager)} status {unit}"

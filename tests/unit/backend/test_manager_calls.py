@@ -1,0 +1,134 @@
+"""What systemd is asked, and how its answers are understood, whichever binding of D-Bus asks."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from typing import Any
+
+import pytest
+from pystemd.dbusexc import DBusError
+
+from slicer.backend import manager_calls as calls
+from slicer.backend import systemd
+from slicer.backend.manager_calls import BusError, Call, UnitExists, UnitGone
+from slicer.errors import BackendError, RefusedError
+from slicer.model import Property, ScopeSpec
+
+UNIT = "slicer-x.scope"
+WEIGHT = Property("CPUWeight", "CPUWeight", "t", 7, "7")
+SPEC = ScopeSpec(UNIT, "cpu.slice", "a test's", (WEIGHT,), "user")
+ERROR = "org.freedesktop.DBus.Error."
+SYSTEMD = "org.freedesktop.systemd1."
+DONE = ("done",)
+BUSY = BusError(f"{SYSTEMD}UnitBusy", "busy")
+GONE = BusError(f"{SYSTEMD}NoSuchUnit", "not loaded")
+OLD = BusError(f"{ERROR}PropertyReadOnly", "Cannot set property PIDFDs, or unknown property.")
+
+
+def talk(steps: Generator[Any, Any, Any], *answers: Any) -> tuple[list[Any], Any]:
+    """What is asked (methods, and pauses as numbers) and what is the result, an error included."""
+    asked: list[Any] = []
+    left = list(answers)
+    try:
+        step = next(steps)
+        while True:
+            asked.append(step.name.rpartition(".")[2] if isinstance(step, Call) else step)
+            step = steps.send(left.pop(0) if isinstance(step, Call) else None)
+    except StopIteration as end:
+        found = end.value
+    except BackendError as error:
+        found = error
+    assert not left
+    return asked, found
+
+
+def properties(call: Call) -> list[tuple[str, Any]]:
+    """Names and values among a call's arguments."""
+    told = next(value for signature, value in call.arguments if signature == "a(sv)")
+    return [(name, value) for name, (_, value) in told]
+
+
+# Q1: what systemd says of the job itself is final
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        (f"{ERROR}InvalidArgs", RefusedError),
+        (f"{ERROR}LimitsExceeded", BackendError),
+        (f"{ERROR}NoReply", BackendError),
+        (f"{SYSTEMD}UnitExists", UnitExists),
+        (calls.LATE, BackendError),
+    ],
+)
+def test_which_words_of_systemd_are_final(name: str, kind: type[BackendError]) -> None:
+    asked, error = talk(calls.start_scope(SPEC, 3, lambda: 4), BusError(name, "no"))
+    assert (asked, type(error)) == (["StartTransientUnit"], kind)
+    assert ("stuck" if name == calls.LATE else "asked for CPUWeight=7") in error.hint
+
+
+def test_a_systemd_without_pidfds_is_given_the_pid() -> None:  # L1
+    steps = calls.start_scope(SPEC, 3, lambda: 4)
+    assert properties(next(steps))[-2:] == [("CPUWeight", 7), ("PIDFDs", [3])]
+    assert properties(steps.send(OLD))[-2:] == [("CPUWeight", 7), ("PIDs", [4])]
+    with pytest.raises(BackendError, match=r"ended as 'failed' \(see journalctl --user"):
+        steps.send(("failed",))
+
+
+# A2: somebody freezes it while it is to stop
+@pytest.mark.parametrize(
+    ("answers", "asked", "said"),
+    [
+        ([DONE], ["StopUnit"], None),
+        ([GONE], ["StopUnit"], None),
+        ([("frozen",), (None,), DONE], ["StopUnit", "ThawUnit", "StopUnit"], None),
+        ([("frozen",), BUSY, GONE], ["StopUnit", "ThawUnit", calls._THAW_PAUSE_S, "StopUnit"], None),
+        ([BusError(f"{ERROR}AccessDenied", "no")], ["StopUnit"], "systemd did not stop slicer-x.scope: no"),
+    ],
+)
+def test_a_frozen_unit_is_thawed_to_stop(answers: list[Any], asked: list[Any], said: str | None) -> None:
+    found, error = talk(calls.stop(UNIT), *answers)
+    assert (found, error and error.message) == (asked, said)
+
+
+def test_nobody_tries_forever_to_stop_a_unit() -> None:  # A2
+    _, error = talk(calls.stop(UNIT), *[("frozen",), (None,)] * (calls._THAWS + 1))
+    assert "frozen again and again" in str(error)
+
+
+# J7
+@pytest.mark.parametrize(
+    ("answers", "may_directly", "kind"),
+    [
+        ([(None,)], False, type(None)),
+        ([GONE], True, UnitGone),
+        ([BUSY, ("/unit",), ("deactivating",)], True, type(None)),
+        ([BUSY, ("/unit",), BusError(f"{ERROR}UnknownProperty", ""), ("deactivating",)], False, BackendError),
+        ([BUSY, ("/unit",), ("active",)], True, BackendError),
+    ],
+)
+def test_only_a_unit_that_is_ending_is_thawed_behind_systemds_back(
+    answers: list[Any], may_directly: bool, kind: type[object]
+) -> None:
+    assert type(talk(calls.thaw(UNIT, lambda: may_directly), *answers)[1]) is kind
+
+
+def test_a_list_is_replaced() -> None:
+    pairs = (("/dev/sda", 5),)
+    disks = Property("IOReadBandwidthMax", "IOReadBandwidthMax", "a(st)", pairs, "/dev/sda 5")
+    asked = next(calls.set_properties(UNIT, (WEIGHT, disks)))
+    assert isinstance(asked, Call)
+    assert properties(asked) == [("CPUWeight", 7), (disks.name, ()), (disks.name, pairs)]
+    _, error = talk(calls.set_properties(UNIT, (disks,)), OLD)
+    assert isinstance(error, RefusedError)
+
+
+@pytest.mark.parametrize(("is_its", "has_ended"), [(True, True), (False, False), (False, True)])
+def test_a_process_elsewhere_or_dead_is_in_no_scope(is_its: bool, has_ended: bool) -> None:  # A2
+    with pytest.raises(BackendError, match="was killed" if has_ended else "is in /else"):
+        calls.check_place(UNIT, "/else", is_its=is_its, has_ended=has_ended)
+    calls.check_place(UNIT, "/its", is_its=True, has_ended=False)
+
+
+@pytest.mark.parametrize("name", [GONE.name, BUSY.name, OLD.name, f"{ERROR}NoReply", f"{ERROR}UnknownObject"])
+def test_an_error_of_pystemds_has_the_name_on_the_bus(name: str) -> None:
+    found = systemd._bus_error(DBusError(-1, name.encode(), b"said"))
+    assert (found.name, found.message) == (name, "said")
