@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 
 from slicer import backend as backends
+from slicer.backend.manager_calls import start_service
 from slicer.backend.systemd import SystemdBackend
 from slicer.cli import say
 from slicer.cli.queue.show import choose
@@ -43,7 +44,8 @@ def detach(options: Options, environ: Mapping[str, str], *, as_json: bool, quiet
     path = _hand_over(unit, log_dir, environ, manager)
     argv = (sys.executable, "-I", "-S", os.path.abspath(handover.__file__), path)
     try:
-        backend.start_service(unit, service.description(options.jobs_file), argv, service.properties(unit))
+        about = service.description(options.jobs_file)
+        backend.converse(start_service(unit, about, argv, service.properties(unit), manager))
     except BackendError:
         os.unlink(path)
         with suppress(OSError):  # a running service uses it
