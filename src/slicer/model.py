@@ -145,6 +145,17 @@ class Profile(Demand):
     over_cap: OverCap = "warn"  # of a job that got past its cap
     fence: Fence = "auto"  # its processes can open its own GPUs only; "on": no job without that
     devices: tuple[str, ...] = ()  # of NVIDIA's nodes and groups, which it may open besides
+    notify: tuple[str, ...] | None = None  # events that are told, and "desktop"; None: what [notify] says
+
+
+@record
+class Notify:
+    """The events that are told, and the destinations: each gets all of them."""
+
+    on: tuple[str, ...]
+    command: tuple[str, ...]  # an argument list; () for none
+    urls: tuple[str, ...]  # as apprise reads them. They may hold passwords
+    desktop: bool
 
 
 @record

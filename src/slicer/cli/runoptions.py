@@ -85,6 +85,7 @@ OPTIONS = (
     _flag("--exec", "exec", "Become the command instead of supervising it; no outcome is recorded."),
     _flag("--linger", "linger", "Wait for processes that outlive the command instead of ending them.", None),
     _flag("--journal", "journal", "Copy the command's output to the journal, under its unit."),
+    _option("--notify", "WHAT", "Tell of these: done,failed,oom,waited,idle; or desktop; or off."),
     _option("--outcome", "FILE", "Write the outcome there as JSON.", ""),
     _flag("--dry-run", "dry_run", "Print what would be done, with the source of each value."),
     _flag("-q --quiet", "verbosity", "Print errors only.", 0, -1),
@@ -93,13 +94,13 @@ OPTIONS = (
 )  # fmt: skip
 
 # Without a scope nobody applies a property, and there is no unit to log under.
-_SCOPE_FIELDS = ("set", "backend", "exec", "journal", "dry_run", "share", "share_mode")
+_SCOPE_FIELDS = ("set", "backend", "exec", "journal", "dry_run", "share", "share_mode", "notify")
 
 
 # What a route does not decide.
 _ROUTED_FIELDS = (
-    "priority", "name", "expect", "max_wait", "timeout", "set", "backend", "linger", "journal", "outcome",
-    "verbosity", "help",
+    "priority", "name", "expect", "max_wait", "timeout", "set", "backend", "linger", "journal",
+    "notify", "outcome", "verbosity", "help",
 )  # fmt: skip
 _ROUTE_OPTIONS = (
     _flag("--explain", "explain", "Only decide: print where the job would go, and why."),

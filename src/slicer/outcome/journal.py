@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     Kind = Literal[
         "waiting", "acquired", "started", "finished", "released", "over-limit", "error", "stopped",
-        "stopping", "paused", "resumed", "changed", "routed",
+        "stopping", "paused", "resumed", "changed", "routed", "untold",
     ]
     Value = str | bytes | float | None
     Field = str | bytes | int
@@ -65,6 +65,7 @@ KINDS: dict[Kind, _Kind] = {
     "changed": _Kind("af25d7cae1c049d7a84dc26d4b1e3dda", NOTICE, "its limits were changed"),
     "stopped": _Kind("1fae59122c0848ddb3bce97113dc6363", WARNING, "leftover processes were ended"),
     "routed": _Kind("d9f7145c5c1240c681db2deb4dd935f6", INFO, "a way was chosen for it"),
+    "untold": _Kind("64fccecc743f49548ef6fdcc6588e33f", WARNING, "a notification was not delivered"),
 }
 
 
