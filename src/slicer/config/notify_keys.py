@@ -26,7 +26,7 @@ def words(entry: Entry, label: str = "notify") -> tuple[str, ...]:
     value = entry[0]
     found = value.split(",") if isinstance(value, str) else value
     if not isinstance(found, list) or not found or not all(isinstance(word, str) for word in found):
-        raise refuse(entry, label, f"expected a list such as [\"failed\", \"desktop\"], not {value!r:.40}")
+        raise refuse(entry, label, f'expected a list such as ["failed", "desktop"], not {value!r:.40}')
     found = [word.strip() for word in found]
     for word in found:
         if word not in _WORDS:

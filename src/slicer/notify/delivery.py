@@ -79,8 +79,11 @@ def _try(event: dict[str, Any], what: str, act: Callable[[], None]) -> None:
     """Do it in a process group of its own, within the limit."""
     child = os.fork()
     if not child:
-        proc.be_child(act)
-    os.setpgid(child, child)
+        proc.be_child(lambda: _lead(act))
+    try:
+        os.setpgid(child, child)  # both do it, because either may be first
+    except PermissionError:
+        pass  # it executes its program already
     pidfd = os.pidfd_open(child)
     in_time = until_readable([pidfd], LIMIT_S, None)
     os.close(pidfd)
@@ -90,6 +93,11 @@ def _try(event: dict[str, Any], what: str, act: Callable[[], None]) -> None:
         _warn(event, f"{what} took longer than {LIMIT_S:g} s")
     elif status:
         _warn(event, f"{what} failed with {os.waitstatus_to_exitcode(status)}")
+
+
+def _lead(act: Callable[[], None]) -> None:
+    os.setpgid(0, 0)
+    act()
 
 
 def _execute(command: tuple[str, ...], event: dict[str, Any]) -> None:

@@ -134,6 +134,9 @@ Exit codes:
     "-j", "--jobs", "at_a_time", metavar="N", type=click.IntRange(1),
     help="At most N jobs at a time, whatever is free.",
 )  # fmt: skip
+@click.option(
+    "--notify", metavar="WHAT", help="Tell of these: done,failed,oom,queue-done; or desktop; or off."
+)
 @click.option("--trust-file", is_flag=True, help="As root: run FILE though other users may change it.")
 @click.option("--sim", metavar="N", type=int, help="Use N simulated GPUs; see `slicer simjob`.")
 @click.option("--sim-vram", metavar="SIZES", help="Their memory, as in 24G or 24G,24G,80G.  [default: 24G]")
