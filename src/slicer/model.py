@@ -118,6 +118,11 @@ class Demand:
         """Whether the job needs only an entry in the ledger."""
         return not self.gpus and not self.slots
 
+    @property
+    def need_mib(self) -> int | None:
+        """MiB that must be free on each GPU; None: all of it."""
+        return None if self.vram_mib is None else self.vram_mib + self.margin_mib
+
 
 @record
 class Profile(Demand):
