@@ -182,12 +182,12 @@ class Capacity:
     def fit_gpus(self, request: Request) -> tuple[str, ...] | None:
         """As :meth:`fit`, without regard to slots."""
         wanted = request.gpus
-        need = request.need_mib
-        if need is None:
+        if request.vram_mib is None:
             if len(self._idle) < wanted:
                 return None
             found = _eligible(request, self._idle)
             return tuple(gpu.uuid for gpu in found[:wanted]) if len(found) >= wanted else None
+        need = request.vram_mib + request.margin_mib  # need_mib, which is a call, for thousands of requests
         if len(self._free) < wanted or self._free[-wanted][0] < need:
             return None
         if request.gpu_choice:
