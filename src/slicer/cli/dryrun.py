@@ -79,8 +79,7 @@ def forecast_of(plan: Plan, backend: Backend, ledger: Ledger | None) -> Forecast
     """Ask the ledger for its answer at this moment. Takes nothing."""
     if plan.nested:
         return Forecast("nothing more than the job around it holds", ())
-    vram_mib = plan.profile.vram_mib if plan.missing.gpus else None
-    what = describe_resources(plan.missing.gpus, plan.missing.slots, vram_mib)
+    what = describe_resources(plan.missing.gpus, plan.missing.slots, plan.missing.vram_mib)
     if plan.skip_gpu_lock and plan.profile.gpus:
         what += " (the GPU lock is skipped)"
     if plan.missing.is_nothing:

@@ -41,7 +41,7 @@ def _told(options: dict[str, Any], name: str, command: tuple[str, ...]) -> int:
 
 
 def _route(options: dict[str, Any], name: str, command: tuple[str, ...]) -> int:
-    asked = Invocation(**run.fields(options, command), program=options["program"], route=name)
+    asked = Invocation(**run.fields(options, command), route=name)
     config = profiles.load(os.environ, profiles.host())
     route = routes.find(config, name)
     headroom.check(config, route)

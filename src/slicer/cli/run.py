@@ -93,17 +93,14 @@ def fields(options: dict[str, Any], command: tuple[str, ...]) -> dict[str, Any]:
     if options["max_wait"] is not None and not options["wait"]:
         hint = "leave one of them out"
         raise UsageError("--no-wait does not wait at all", where="--max-wait", hint=hint)
-    said = {name: options[name] for name in Overrides.__annotations__ if name in options}
+    # An option that is called as a field is that field.
+    said = {name: options[name] for name in Invocation.__annotations__ if name in options}
+    changes = {name: options[name] for name in Overrides.__annotations__ if name in options}
     return {
+        **said,
         "command": command,
-        "profile": options["profile"],
-        "overrides": Overrides(assignments=options["set"], slots=options["slot"], **said),
-        "name": options["name"],
+        "overrides": Overrides(assignments=options["set"], slots=options["slot"], **changes),
         "expect_s": _seconds(options["expect"], "--expect"),
-        "wait": options["wait"],
-        "backend": options["backend"],
-        "exec": options["exec"],
-        "journal": options["journal"],
         "outcome_path": options["outcome"],
         "hints": options["verbosity"] >= 0,
     }

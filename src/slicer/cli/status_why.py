@@ -50,8 +50,8 @@ def _blocked(ticket: Ticket, busy: Busy, status: Status) -> list[str]:
     if busy.foreign:
         gpus = f"GPU{'s' if len(busy.foreign) > 1 else ''} {indices(busy.foreign, status)}"
         parts.append(f"processes outside slicer use {gpus}")
-    if busy.kind == "gpu" and ticket.vram_mib is not None and (busy.holders or busy.foreign):
-        parts.insert(0, _short_of(ticket, ticket.vram_mib, status))
+    if busy.kind == "gpu" and ticket.need_mib is not None and (busy.holders or busy.foreign):
+        parts.insert(0, _short_of(ticket, ticket.need_mib, status))
     return parts
 
 
@@ -60,9 +60,8 @@ def _pool(ticket: Ticket, status: Status) -> list[GpuState]:
     return [state for state in status.gpus if not ticket.gpu_choice or state.gpu.uuid in ticket.gpu_choice]
 
 
-def _short_of(ticket: Ticket, vram_mib: int, status: Status) -> str:
+def _short_of(ticket: Ticket, need_mib: int, status: Status) -> str:
     """As in "needs 40.5G free, GPU 1 has most: 23.1G"."""
-    need_mib = vram_mib + ticket.margin_mib
     rooms = [
         (state.free_mib, state.gpu.index) for state in _pool(ticket, status) if state.free_mib is not None
     ]

@@ -214,15 +214,13 @@ class Room:
         """Whether the job could run here, if the GPU were idle."""
         if load.gpu_choice and not any(_is_meant(word, self.gpu) for word in load.gpu_choice):
             return False
-        return load.vram_mib is None or self.gpu.memory_mib >= load.vram_mib + load.margin_mib
+        return load.need_mib is None or self.gpu.memory_mib >= load.need_mib
 
     def has_room(self, load: Load) -> bool:
         """Whether one more of these jobs fits beside those that are here."""
         if not self.suits(load) or self.is_whole:
             return False
-        if load.vram_mib is None:
-            return not self.jobs
-        return self.left_mib >= load.vram_mib + load.margin_mib
+        return not self.jobs if load.need_mib is None else self.left_mib >= load.need_mib
 
     def take(self, load: Load) -> None:
         """Put one more here."""
