@@ -85,7 +85,7 @@ def test_an_end_by_the_users_own_hand_is_not_told(box: Box) -> None:
     ("options", "said"),
     [
         (("--notify", "nope"), "--notify: 'nope' is none of "),
-        (("--notify", "done"), "--notify: nobody is there to be told"),
+        (("--notify", "done"), "--notify: there is no destination"),
     ],
 )
 def test_bad_words_start_nothing(box: Box, options: tuple[str, ...], said: str) -> None:

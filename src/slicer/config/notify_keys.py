@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from slicer.config.values import Entry
 
-EVENTS = ("done", "failed", "oom", "waited", "idle", "queue-done")
+EVENTS = ("done", "failed", "oom", "waited", "queue-done")
 DESKTOP = "desktop"  # a destination that needs no configuration
 OFF = "off"
 _USUAL = ("done", "failed")  # what is told where only a destination is named
@@ -83,5 +83,5 @@ def settle(said: tuple[str, ...] | None, table: Notify | None, source: str = "")
     found = Notify(on, table.command if table else (), table.urls if table else (), desktop)
     if not (found.command or found.urls or found.desktop):
         hint = f'add "{DESKTOP}", or a command or urls to [notify] in the configuration'
-        raise UsageError("nobody is there to be told", where=source or "notify", hint=hint)
+        raise UsageError("there is no destination", where=source or "notify", hint=hint)
     return found

@@ -65,9 +65,9 @@ def test_graphical_sessions_are_found_and_no_fifo_is_waited_for(machine: Path) -
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (("--undo",), "goes with --closed-shop"),
+        (("--undo",), "only valid with --closed-shop"),
         (("--closed-shop", "--user"), "for all users of the machine"),
-        (("--closed-shop", "--remove"), "--undo takes it back"),
+        (("--closed-shop", "--remove"), "use --undo to open it again"),
         (("--closed-shop",), "add --yes"),
     ],
 )

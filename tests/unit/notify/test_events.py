@@ -89,7 +89,7 @@ def test_what_is_nearer_counts(
 
 
 def test_somebody_must_be_there_to_be_told() -> None:  # U3
-    with pytest.raises(SlicerError, match="nobody is there to be told") as caught:
+    with pytest.raises(SlicerError, match="there is no destination") as caught:
         settle(("done",), None, "--notify")
     assert caught.value.where == "--notify"
     assert "[notify]" in caught.value.hint
