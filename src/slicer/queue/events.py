@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import time
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from slicer.queue.model import Board, Event, EventKind, JobState
-from slicer.queue.notifying import Notifier
 from slicer.queue.run.gpu_use import QueueMonitor
 from slicer.queue.show import rows
+
+if TYPE_CHECKING:
+    from slicer.queue.notifying import Notifier
 
 
 class Renderer(Protocol):

@@ -61,8 +61,6 @@ class Notifier:
 
 def notifier(said: str | None, config: Config, title: str) -> Notifier | None:
     """For a queue that says this (None: nothing) beside its configuration. Raises UsageError."""
-    if said is None and config.notify is None:
-        return None
     from slicer.config.notify_keys import settle, words
 
     chosen = None if said is None else words((said, "--notify", UsageError))
