@@ -36,18 +36,18 @@ struct arena_job {
     char id[JOB_ID_CHARS];      /*   0 as in the job's file */
     _Atomic uint32_t used;      /*  16 0: free */
     _Atomic int32_t priority;   /*  20 */
-    _Atomic uint64_t gpus;      /* 24 bit N: row N of arena.gpus is one of the job's GPUs */
+    _Atomic uint64_t gpus;      /*  24 bit N: row N of arena.gpus is one of the job's GPUs */
     _Atomic uint32_t mode;      /*  32 enum mode of share.h */
     _Atomic uint32_t quantum_us; /* 36 from its settings; 0: it takes no turns with jobs of its own priority */
-    _Atomic uint32_t drain_us;  /*   40 from its settings */
-    _Atomic uint32_t waited;    /*   44 enum waited: who waits for its GPUs */
-    _Atomic uint64_t ticket;    /*   48 its place among the waiting jobs of its priority */
-    _Atomic uint64_t since_ns;  /*   56 when it began its present state */
+    _Atomic uint32_t drain_us;  /*  40 from its settings */
+    _Atomic uint32_t waited;    /*  44 enum waited: who waits for its GPUs */
+    _Atomic uint64_t ticket;    /*  48 its place among the waiting jobs of its priority */
+    _Atomic uint64_t since_ns;  /*  56 when it began its present state */
     _Atomic uint32_t turn;      /*  64 the state, TURN_WINDOWED, and the number of the turn */
-    _Atomic uint32_t overtaken; /*   68 the number of its turns that others ended before its work was done */
+    _Atomic uint32_t overtaken; /*  68 the number of its turns that others ended before its work was done */
     _Atomic uint32_t overtaken_told; /* 72 the number of these that is recorded in the job's file */
     uint32_t reserved0;
-    _Atomic uint64_t turns;     /*   80 the number of turns that it had */
+    _Atomic uint64_t turns;     /*  80 the number of turns that it had */
     _Atomic uint64_t counted_ns; /* 88 the time up to which the current turn is counted in the job's file; 0: no process
                                   * has joined it yet. Changed without the lock */
     _Atomic uint64_t had_ns;    /*  96 when the current turn began, or the last one */
@@ -60,13 +60,12 @@ struct arena_job {
 struct arena_process {
     _Atomic uint32_t job;      /*  0 its row in arena.jobs, plus one; 0: free */
     _Atomic int32_t pid;       /*  4 as the process sees it */
-    _Atomic uint32_t bell;     /*   8 a futex on which its helper thread sleeps: incremented when the helper has to act */
+    _Atomic uint32_t bell;     /*  8 a futex on which its helper thread sleeps: incremented when the helper has to act */
     uint32_t reserved0;
     _Atomic uint32_t call;     /* 16 a futex on which its waiting threads sleep: incremented when they should check again */
     _Atomic uint32_t wanting;  /* 20 the number of its threads that wait */
     _Atomic uint32_t joined;   /* 24 the number of the turn into which it puts work; 0: none, or its work is done */
-    _Atomic uint32_t generation; /* 28 0: it has the turn as it was granted; N: it caught up with a process of generation
-                                  * N-1 */
+    _Atomic uint32_t generation; /* 28 0: it has the turn as granted; N: it caught up with one of generation N-1 */
     _Atomic uint64_t joined_ns; /* 32 since when it has put work into that turn */
     _Atomic uint64_t awake_ns; /* 40 when its helper thread last checked; written without the lock */
     _Atomic uint64_t reserved[2];

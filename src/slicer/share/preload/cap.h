@@ -60,8 +60,7 @@ struct held {
     int gpu;
 };
 
-/* What this process holds (held.c). Remember it. `old`: the entry with the same key before, or KIND_NONE. False: out of
- * memory. */
+/* Remember what this process holds (held.c). `old`: the previous entry of this key, or KIND_NONE. False: out of memory. */
 bool held_put(struct held what, struct held *old);
 /* Forget it. False: it is unknown. */
 bool held_take(enum kind kind, uint64_t key, struct held *what);

@@ -11,8 +11,7 @@ enum { LARGE_COPY = 1 << 20, MEMORY_TYPE = 2 /* CUpointer_attribute */ };
 static _Atomic uint32_t syncing;
 static pthread_mutex_t in_window = PTHREAD_MUTEX_INITIALIZER;
 static _Atomic uint64_t closed_ns;
-static _Atomic uint64_t calls; /* calls that start work: the lower half counts those in progress, the upper half those
-                                * that have ended */
+static _Atomic uint64_t calls; /* calls that start work; lower half: those in progress, upper half: those that ended */
 static enum { UNKNOWN, ON, OFF } _Atomic gate;
 /* Known once the gate is on, for use by each call. */
 static _Atomic(struct job_file *) counted_in;

@@ -3,8 +3,7 @@
 #include "gate.h"
 
 enum {
-    FORGOTTEN_US = 20000 /* for a turn that lasts for a number of launches: after this time without one, no more are
-                          * expected */
+    FORGOTTEN_US = 20000 /* a turn of MODE_LAUNCHES also ends after this time without a launch */
 };
 
 bool mode_gives_back(void)

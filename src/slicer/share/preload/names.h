@@ -4,8 +4,7 @@
 
 /* X(base name, handler, variants). A name with _v2 means only that version: the first one has 32-bit addresses and
  * sizes, and passes. The name of a work handler says where its stream is: on_work_3 takes argument 3 (from 0),
- * on_work_config finds it in a CUlaunchConfig, on_work has none, or one whose place differs between versions of the
- * function.
+ * on_work_config finds it in a CUlaunchConfig, on_work has none, or one whose place differs between versions.
  *
  * Left out on purpose: cuStreamWaitValue*, cuStreamWriteValue*, cuStreamBatchMemOp*, cuLaunchHostFunc and events. Other
  * work waits for these, so if one waited for a turn, it could keep a turn from ending. */

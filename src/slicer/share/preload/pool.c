@@ -53,8 +53,7 @@ static void *address(unsigned number)
 }
 
 /* Without a lock, so that the pool works in the child of a fork at any moment. A slot belongs to the thread that first
- * wrote its `real`, and is complete with its `hook`. Two threads that ask for the same pair at the same moment may get
- * two wrappers. */
+ * wrote its `real`, and is complete with its `hook`. Two threads that ask for the same pair at once may get two. */
 void *wrapper_of(const struct hook *hook, void *real)
 {
     for (unsigned i = 0; i < SLOTS; i++) {

@@ -117,8 +117,7 @@ extern __thread const struct hook *share_hook;
 /* All of CUDA passes: this is the child of a process that had begun to use it. */
 extern _Atomic bool share_is_off;
 
-/* Runs in place of a hooked function. The thread is not cancelled in it, for example with a lock of the library's; and
- * errno is kept. */
+/* Runs in place of a hooked function. Keeps errno, and disables cancellation: the thread may hold a lock of ours. */
 static inline long handled(const struct hook *hook, void *real, long *a)
 {
     int before = errno, cancel;

@@ -99,9 +99,8 @@ static uint64_t patience(uint32_t doublings)
 
 /* The job is giving its turn back, and waits for work that may itself depend on work which another of its processes, or
  * a thread on another GPU, has not started yet, like the ranks of a collective operation. So a process whose own work is
- * done may start one more piece if another's has not been done for a while; then its own must be done again. If kernels
- * merely take long, two processes do not do this for ever: work that was started to catch up is waited for twice as
- * long. */
+ * done may start one more piece if another's has not been done for a while; then its own must be done again. To keep
+ * two processes with long kernels from doing this for ever, work started to catch up is waited for twice as long. */
 static bool may_catch_up(const struct context *context)
 {
     static _Atomic uint64_t last_ns;
