@@ -38,7 +38,7 @@ def open_again(way: Way) -> int:
     if not settled.actions:
         output.show([Line("there is no closed shop")])
         return EX_OK
-    return _carried_out(settled, way, "open: whoever may read and write /dev/nvidia* can use the GPUs")
+    return _carried_out(settled, way, "open: every user who may read and write /dev/nvidia* can use the GPUs")
 
 
 def _carried_out(settled: Plan, way: Way, last: str) -> int:

@@ -84,7 +84,8 @@ def test_what_is_wrong_is_said_and_mended(cli: Cli, program: Path) -> None:  # C
     (cli.root / "config" / "slicer" / "config.toml").write_text("")
     assert "the route 'small' no longer exists" in cli.run("wrap", "check", "--fix", code=1).stdout
     (cli.root / "config" / "slicer" / "config.toml").write_text("routes = 3")
-    assert "cannot check whether" in cli.run("wrap", "check").stderr  # which does not make it broken
+    # That is no reason to call it broken.
+    assert "cannot check whether" in cli.run("wrap", "check").stderr
     assert cli.run("wrap", "remove", "--all").stdout == f"unwrapped {program}\n"
     assert cli.run("wrap", "remove", "--all").stdout == ""
 

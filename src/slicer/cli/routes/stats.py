@@ -71,7 +71,7 @@ def command(outer_json: bool, name: str | None, since: str | None, as_json: bool
     if as_json or outer_json:
         output.show_json({"routes": [_json(*each, each[0].route in routes) for each in found]})
     elif not found:
-        output.show([Line("No decisions yet." if since is None else f"No decisions since {since} ago.")])
+        output.show([Line("No decisions yet." if since is None else f"No decisions in the last {since}.")])
     elif name is not None:
         output.show([*details(found[0][0]), *hint_lines(found)], cuts=False)
     else:
