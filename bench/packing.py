@@ -22,8 +22,8 @@ from bench.markdown import figures, table
 from slicer.model import Lease, Request
 from slicer.placement import decision
 from slicer.placement.capacity import Device, Policy
-from slicer.queue.model import Attributes, Entry, JobState
-from slicer.queue.start.pending import Kind, Pending
+from slicer.queue.model import Attributes, Entry, JobState, Kind
+from slicer.queue.start.pending import Pending
 from slicer.record import replace
 
 PEERS = Path("/src/build/bench-peers")
@@ -135,7 +135,7 @@ class Slicer:
 
     def add(self, jobs: Iterable[Job]) -> None:
         for job in jobs:
-            key, said = f"{job.number:012x}", Attributes(vram_mib=job.vram_mib, gpus=job.gpus)
+            key, said = f"{job.number:012x}", Attributes(Kind(job.vram_mib, job.gpus))
             self._jobs[key] = job
             self._states[key] = JobState(key, job.number, "")
             self._entries.append(Entry(job.number + 1, key, "", said))

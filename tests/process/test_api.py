@@ -271,7 +271,7 @@ def test_the_loop_runs_on_while_a_task_waits(box: Box, gate: Gate) -> None:
     lines = out.decode().splitlines()
     assert sorted(lines[:2]) == ["first 1", "third 1"], err.decode()
     assert lines[2:] == [
-        "['NoneType', 'CancelledError', 'NoneType']", "gpus, cpu_slots and slots: nothing is asked for",
+        "['NoneType', 'CancelledError', 'NoneType']", "gpus, cpu_slots and slots: nothing is requested",
     ]  # fmt: skip
     assert job.process.wait(20) == 0
     box.assert_clean()
@@ -304,19 +304,19 @@ def test_ctrl_c_while_waiting_leaves_the_queue(box: Box, gate: Gate) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ("gpus=0", "gpus, cpu_slots and slots: nothing is asked for"),
-        ("gpus=-1", "gpus=-1: cannot be less than 0"),
-        ("vram=0", "vram=0: must be more than nothing"),
+        ("gpus=0", "gpus, cpu_slots and slots: nothing is requested"),
+        ("gpus=-1", "gpus=-1: cannot be negative"),
+        ("vram=0", "vram=0: must be above 0"),
         ("vram='0G'", "vram"),
         ("vram='much'", "vram: expected a size"),
-        ("gpus=0, cpu_slots=1, vram='1G'", "vram: is for GPUs, but gpus=0"),
-        ("margin='1G'", "margin: means something only beside vram"),
+        ("gpus=0, cpu_slots=1, vram='1G'", "vram: is only valid with GPUs, but gpus=0"),
+        ("margin='1G'", "margin: is only valid with vram"),
         ("gpus=2, gpu=[0]", "gpu: names 1, fewer than gpus=2"),
-        ("priority=101", "priority=101: goes from -100 to 100"),
-        ("max_wait=5", "max_wait: means something only with wait=True"),
-        ("wait=True, then='run'", "then: means something only beside max_wait"),
-        ("wait=True, max_wait=1, then='cry'", "then='cry': is neither 'run' nor 'fail'"),
-        ("expected_seconds=-1", "cannot be less than 0"),
+        ("priority=101", "priority=101: must be from -100 to 100"),
+        ("max_wait=5", "max_wait: is only valid with wait=True"),
+        ("wait=True, then='run'", "then: is only valid with max_wait"),
+        ("wait=True, max_wait=1, then='cry'", "then='cry': must be 'run' or 'fail'"),
+        ("expected_seconds=-1", "cannot be negative"),
         # D6
         ("expected_seconds=float('nan')", "expected_seconds=nan: must be a finite number"),
         ("expected_seconds=float('inf')", "expected_seconds=inf: must be a finite number"),
@@ -329,18 +329,18 @@ def test_ctrl_c_while_waiting_leaves_the_queue(box: Box, gate: Gate) -> None:
         ("vram='8G', margin=float('nan')", "margin=nan: must be a finite number"),
         ("gpus=float('nan')", "gpus=nan: must be a whole number"),
         ("gpus=0, cpu_slots=0.5", "cpu_slots=0.5: must be a whole number"),
-        ("gpus=0, slots={'w': 0}", "gpus, cpu_slots and slots: nothing is asked for"),
-        ("gpus=0, slots={'w': -1}", "slots['w']=-1: cannot be less than 0"),
+        ("gpus=0, slots={'w': 0}", "gpus, cpu_slots and slots: nothing is requested"),
+        ("gpus=0, slots={'w': -1}", "slots['w']=-1: cannot be negative"),
         ("gpus=0, slots={'w': 1.5}", "slots['w']=1.5: must be a whole number"),
-        ("gpus=0, slots={3: 1}", "slots[3]: the name of a slot must be a text"),
-        ("gpus=0, slots={'cpu': 1}, cpu_slots=1", "cpu_slots=1: slots has them too"),
+        ("gpus=0, slots={3: 1}", "slots[3]: the name of a slot must be a string"),
+        ("gpus=0, slots={'cpu': 1}, cpu_slots=1", "cpu_slots=1: slots already has CPU slots"),
         ("priority=float('nan')", "priority=nan: must be a whole number"),
         # D21
-        ("name=7", "name=7: must be a text"),
+        ("name=7", "name=7: must be a string"),
         ("gpus=True", "gpus=True: must be a whole number"),
         ("gpus=0, cpu_slots=True", "cpu_slots=True: must be a whole number"),
         ("gpus=0, slots={'cpu': True}", "slots['cpu']=True: must be a whole number"),
-        ("gpus=0, slots=['cpu']", "slots=['cpu']: must say how many of which name"),
+        ("gpus=0, slots=['cpu']", "slots=['cpu']: must map names to numbers"),
         ("priority=True", "priority=True: must be a whole number"),
         ("expected_seconds='5'", "expected_seconds='5': must be a finite number"),
         ("expected_seconds=True", "expected_seconds=True: must be a finite number"),

@@ -159,8 +159,8 @@ def test_who_has_waited_long_enough_is_blocked_and_never_runs_beside(routes: Rou
         (("whisper", "--bogus", "--", "job"), 2, "--bogus: no such option", None),
         (("whisper", "--gpus", "1", "job"), 2, "slicer run has it", None),
         (("whispr", "job"), 2, "unknown route 'whispr' (did you mean \"whisper\"?", None),
-        (("whisper", "--max-wait", "1h", "job"), 2, "--max-wait: the route does not wait", None),
-        (("whisper", "job", "a"), 125, "no argument of the command names a file", "probe-error"),
+        (("whisper", "--max-wait", "1h", "job"), 2, "--max-wait: the route never waits", None),
+        (("whisper", "job", "a"), 125, "no argument of the command names an existing file", "probe-error"),
         (("whisper", "no-such-job", "small"), 127, "no-such-job: command not found", None),
     ],
 )

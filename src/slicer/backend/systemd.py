@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any, TypeVar
 
-    from slicer.backend.manager_calls import Answer, Arguments, Call, Conversation, Properties
+    from slicer.backend.manager_calls import Answer, Arguments, Call, Conversation
     from slicer.model import Manager, ScopeSpec
 
     _T = TypeVar("_T")
@@ -172,7 +172,8 @@ class SystemdBackend(ScopeBackend):
                 is_its = found.rpartition("/")[2] == spec.unit
                 calls.check_place(spec.unit, found, is_its=is_its, has_ended=proc.has_ended(pidfd))
             except BackendError:
-                self.converse(calls.request_stop(spec.unit))  # systemd may never see it become empty
+                # systemd may never see it become empty.
+                self.converse(calls.stop(spec.unit, self.manager, awaits_end=False))
                 raise
             return found
         finally:
@@ -185,12 +186,6 @@ class SystemdBackend(ScopeBackend):
         if isinstance(answer, BusError):
             raise BackendError(f"systemd did not say its {name}: {answer.message}")
         return str(answer[0])
-
-    def start_service(
-        self, unit: str, description: str, argv: tuple[str, ...], properties: Properties
-    ) -> None:
-        """Start a transient service and wait until systemd says that it is up. Raises BackendError."""
-        self.converse(calls.start_service(unit, description, argv, properties, self.manager))
 
     def stop(self, unit: str, deadline_s: float = STOP_DEADLINE_S) -> None:
         """Stop a unit and wait for its end. Raises BackendError."""
@@ -210,7 +205,7 @@ class SystemdBackend(ScopeBackend):
         The connection is closed, so that no process inherits it that the queue forks later.
         """
         try:
-            self.converse(calls.request_stop(unit, self.manager))
+            self.converse(calls.stop(unit, self.manager, awaits_end=False))
         finally:
             self.close()
 

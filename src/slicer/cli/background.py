@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from slicer import backend as backends
 from slicer import faults
+from slicer.backend.manager_calls import start_service
 from slicer.backend.systemd import SystemdBackend
 from slicer.cli import after, say
 from slicer.detach import handover, service, starting
@@ -162,7 +163,8 @@ def _start(job: str, plan: Plan, command: tuple[str, ...], mask: frozenset[int])
         )  # fmt: skip
     described = f"slicer run --detach: {label(invocation.name, invocation.command)}"
     try:
-        backend.start_service(service.job_unit(job), described, command, service.job_properties())
+        unit, told = service.job_unit(job), service.job_properties()
+        backend.converse(start_service(unit, described, command, told, backend.manager))
     finally:
         backend.close()
     return place, ""

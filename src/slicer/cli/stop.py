@@ -30,18 +30,18 @@ _PATTERN = frozenset("*?[")
 \b
 Examples:
   slicer stop train          the job of that name
-  slicer stop 3f2a 7d0d      two, by the beginnings of their ids
-  slicer stop 'train*'       all with such a name
-  slicer stop --mine         all of yours that run or wait
+  slicer stop 3f2a 7d0d      two jobs, by the beginnings of their ids
+  slicer stop 'train*'       all jobs with such a name
+  slicer stop --mine         all your jobs that run or wait
   slicer stop slicer-3f2a9c01b7de.scope
-                             by the unit, as systemctl has it
+                             by the unit, as in systemctl
 
 \b
 Exit codes:
     0  all of them have ended
-    2  no such job, or several could be meant, or it is another user's; all
-       others were stopped
-  124  a job was told to end but has not done so within 2 minutes
+    2  no such job, an ambiguous name, or another user's job; all others were
+       stopped
+  124  a job did not end within 2 minutes
   125  a job could not be stopped, because systemd refused""",
 )
 @click.argument("jobs", metavar="[JOB]...", nargs=-1, shell_complete=complete.all_jobs)
@@ -51,13 +51,12 @@ Exit codes:
 def command(jobs: tuple[str, ...], quiet: bool, as_json: bool, mine: bool = False) -> int:
     """End jobs, and wait until they have given back what they held.
 
-    JOB is a job's id (its first four characters or more will do), its name, its unit, as `slicer status`
-    shows them, or a shell pattern for names. A job gets SIGTERM, and SIGKILL when it has not ended after its
-    stop timeout (10s, or the profile's TimeoutStopSec). A paused job goes on, to end. A job that still waits,
-    for its turn or for another job, leaves, and so does a line of a jobs file that has not begun (by its
+    JOB is a job's id (or at least its first four characters), its name, its unit, as in `slicer status`, or a
+    shell pattern for names. A job gets SIGTERM, and SIGKILL if it has not ended after its stop timeout (10s,
+    or the profile's TimeoutStopSec). A paused job is resumed, so that it can end. A job that waits, for its
+    turn or for another job, leaves the queue, and so does a line of a jobs file that has not begun (by its
     name, or as in jobs.txt#7).
     """
-
     if not jobs and not mine:
         raise click.UsageError("missing argument: JOB or --mine", click.get_current_context())
     words = _expanded(jobs, mine=mine)
@@ -71,7 +70,7 @@ def command(jobs: tuple[str, ...], quiet: bool, as_json: bool, mine: bool = Fals
         if entry is None:
             _end_wait(known)
             return f"no longer waits: {known.job}  {known.label}", {"done": "dequeued"}
-        # A job that is just being started has no process but its queue's.
+        # A job that is just being started has no process of its own, only its queue's.
         has_process = not isinstance(entry, Lease) or entry.keeper
         if has_process or not stop_line(ledger.directory.base, entry.job):
             stop(entry, ledger)

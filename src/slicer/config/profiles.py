@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from slicer.config.values import Entry
+    from slicer.model import Notify
 
 DEFAULT_PROFILE = "light"
 
@@ -103,6 +104,7 @@ class Overrides:
     slots: tuple[str, ...] = ()
     share: str | None = None
     share_mode: str | None = None
+    notify: str | None = None
 
 
 NO_OVERRIDES = Overrides()
@@ -135,6 +137,7 @@ class Config:
     policy: Policy
     log_mib: int  # of a detached job, at most
     log_keep_s: float | None  # how long the logs of ended jobs are kept; None: for ever
+    notify: Notify | None = None  # as [notify] says; None: it says nothing
 
     def names(self) -> tuple[str, ...]:
         """The names of all profiles, in alphabetical order."""
@@ -330,6 +333,7 @@ def _config(
         policy=_policy(settings),
         log_mib=_log_mib(settings["logs.max_size"]),
         log_keep_s=values.seconds(settings["logs.keep"], "logs.keep"),
+        notify=_notify(settings),
     )
 
 
@@ -350,6 +354,14 @@ def _slots(settings: dict[str, Entry], layers: tuple[Layer, ...]) -> dict[str, i
             message = f"the route has max_jobs = {most}, and [slots] says {found[name]} of the same"
             raise values.refuse(entry, f"slots.{name}", message, "leave it out of [slots]")
     return found
+
+
+def _notify(settings: dict[str, Entry]) -> Notify | None:
+    if not any(name.startswith("notify.") for name in settings):
+        return None
+    from slicer.config.notify_keys import table
+
+    return table(settings)
 
 
 def _policy(settings: dict[str, Entry]) -> Policy:

@@ -21,23 +21,29 @@ ENOUGH_LOOKS = 10  # fewer looks at a job's GPUs do not show its peak: the drive
 DONE_SHOWN = 50  # ended jobs that a board has
 
 
+class Kind(NamedTuple):
+    """What a line says of the demand; jobs of one kind ask for the same. None or empty: not given."""
+
+    vram_mib: int | None = None  # on each GPU
+    gpus: int | None = None
+    profile: str | None = None
+    priority: int | None = None
+    slots: tuple[tuple[str, int], ...] = ()  # how many of which name, in the order of the names
+    share: str | None = None  # as slicer run --share
+
+
 @record
 class Attributes:
     """The attributes in the brackets before a command. None or empty: not given."""
 
-    vram_mib: int | None = None  # on each GPU
-    gpus: int | None = None
+    kind: Kind = Kind()
     timeout_s: float | None = None
     retries: int | None = None  # after CUDA's "out of memory"
     cancel: bool = False
-    profile: str | None = None
-    priority: int | None = None
     name: str = ""
     after: tuple[str, ...] = ()  # names of jobs that must have ended well before
     cwd: str = ""
     env: tuple[tuple[str, str], ...] = ()
-    slots: tuple[tuple[str, int], ...] = ()  # how many of which name, in the order of the names
-    share: str | None = None  # as slicer run --share
 
 
 class Entry(NamedTuple):  # not a record: there may be 100,000
@@ -236,4 +242,5 @@ class Options:
     profile: str = "gpu"
     at_a_time: int | None = None  # how many jobs may run at once, beyond what the ledger says
     backend: str = "auto"
+    notify: str | None = None  # what is told of its jobs' ends, as slicer run --notify
     trust_file: bool = False  # root runs it, though other users may change it

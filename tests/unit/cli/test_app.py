@@ -28,9 +28,9 @@ def test_version(cli: Cli) -> None:
     assert cli.run("--version").stdout == f"slicer {__version__}\n"
 
 
-_SUBMIT = "slicer run --detach -- COMMAND runs one job, slicer queue FILE those of a file"
-_MEMORY = "--set MemoryMax=8G limits main memory; --vram 8G asks for GPU memory"
-_BACKGROUND = "slicer run --detach runs it in the background; slicer hold and route: start them in tmux"
+_SUBMIT = "slicer run --detach -- COMMAND runs one job, slicer queue FILE the jobs in a file"
+_MEMORY = "--set MemoryMax=8G limits main memory; --vram 8G requests GPU memory"
+_BACKGROUND = "slicer run --detach runs it in the background; start slicer hold and route in tmux"
 _NO_MEMORY = "slicer: --set: unknown resource property 'memory' (did you mean MemoryMax?)\n"  # W14
 
 
@@ -105,7 +105,7 @@ def test_an_error_is_data_with_json(cli: Cli) -> None:
         "error": "unknown-job",
         "message": "no ended job '0123'",
         "where": error["where"],
-        "hint": "slicer status shows those that run",
+        "hint": "slicer status shows running jobs",
     }
     error = json.loads(cli.run("status", "--json", "--bogus", code=2).stderr)
     assert (error["error"], error["where"]) == ("usage", "status")

@@ -59,7 +59,7 @@ def test_the_gpus_that_it_would_get(cli: Cli, fake_nvml: FakeNvml) -> None:
     found = plan(cli, "-p", "gpu", "--", "true")
     assert found["lease"] == "1 GPU: free now (GPU 1 NVIDIA H100 80GB HBM3)"
     assert found["CUDA_VISIBLE_DEVICES"] == "GPU-11111111-1111-1111-1111-111111111111  the lease"
-    assert plan(cli, "--gpus", "3", "--", "true")["lease"].startswith("3 GPUs: never: ")
+    assert plan(cli, "--gpus", "3", "--", "true")["lease"].startswith("3 GPUs: impossible: ")
 
 
 def test_what_is_wanted_with_its_sources(cli: Cli, fake_nvml: FakeNvml) -> None:  # E2
@@ -89,13 +89,13 @@ def test_what_is_wanted_with_its_sources(cli: Cli, fake_nvml: FakeNvml) -> None:
 
 
 def test_a_machine_without_gpus_is_said(cli: Cli) -> None:
-    assert plan(cli, "--gpus", "1", "--", "true")["lease"].startswith("1 GPU: never: ")
+    assert plan(cli, "--gpus", "1", "--", "true")["lease"].startswith("1 GPU: impossible: ")
 
 
 def test_inside_a_job_that_holds_what_it_needs(cli: Cli) -> None:  # A3
     nested = ("run", "--backend", "plain", "-q", "-p", "heavy", "--name", "outer", "--")
     out = cli.run(*nested, sys.executable, "-m", "slicer", *PLAIN, "-p", "heavy", "--", "true").stdout
-    assert "\nbackend    none of its own: inside a job that holds what it needs\n" in out
+    assert "\nbackend    no scope of its own: inside a job that holds what it needs\n" in out
     assert "\nlease      nothing more than the job around it holds\n" in out
 
 

@@ -61,7 +61,7 @@ sharing       lock and cap (yield), 2 processes
 turns         7, held for 9.3s; waited 4 times, 1.5s in all, 500ms at most; 1 passed on undrained
 GPU work      5000 gated, 3 of it without a turn
 allocations   40 charged, peak 5.9G and 0B, contexts 512.0M and 0B; 2 refused; 1 not counted; got past the cap
-trouble       no lock beside MPS
+trouble       no lock, because MPS is running
 """
 
 
@@ -165,7 +165,8 @@ def test_filters(cli: Cli, past: list[Outcome], line: str, jobs: list[int]) -> N
 
 def test_a_list_that_is_cut_says_so(cli: Cli, past: list[Outcome]) -> None:  # W11
     cut = cli.run("history", "--since", "9h", "-n", "3")
-    assert (cut.stdout.count("\n"), cut.stderr) == (4, "slicer: only the last 3 of them: -n 0 shows all\n")
+    told = "slicer: only the last 3 of them are shown; -n 0 shows all\n"
+    assert (cut.stdout.count("\n"), cut.stderr) == (4, told)
     assert cli.run("history", "--since", "9h", "-n", "5").stderr == ""
     assert cli.run("history", "-n", "3").stderr == ""
     assert cli.json("history", "-n", "3")["has_more"] is True

@@ -17,7 +17,7 @@ from tests.unit.program import Cli
 pytest_plugins = ["tests.unit.program", "tests.fake_nvml"]
 
 SLOT = ("--cpu-slots", "1")
-NOTHING = "slicer: nothing to hold (say --gpus, --vram, --cpu-slots or --slot)\n"
+NOTHING = "slicer: nothing to hold (add --gpus, --vram, --cpu-slots or --slot)\n"
 
 
 @pytest.fixture
@@ -91,7 +91,7 @@ def test_without_a_command_it_is_a_shell(cli: Cli) -> None:
         out, err = process.communicate('echo "in $SLICER_LEASE"\nexit 7\n', timeout=DEADLINE_S)
     assert process.returncode == 7
     assert len(out.split()[1]) == 12
-    assert err.splitlines()[0] == "slicer: this shell holds 1 CPU slot; exit gives back what it holds"
+    assert err.splitlines()[0] == "slicer: this shell holds 1 CPU slot; exit gives it back"
 
 
 @pytest.mark.parametrize(
@@ -103,7 +103,7 @@ def test_without_a_command_it_is_a_shell(cli: Cli) -> None:
         (("--vram", "0", "--", "true"), "slicer: --vram: a job cannot share a GPU without any of its memory"),
         (
             (*SLOT, "--no-wait", "--max-wait", "1m", "--", "true"),
-            "slicer: --max-wait: --no-wait does not wait at all (leave one of them out)\n",
+            "slicer: --max-wait: cannot be combined with --no-wait (leave one of them out)\n",
         ),
     ],
 )

@@ -86,7 +86,7 @@ def test_a_broker_that_another_user_could_exchange_is_refused(
     for folder in (tmp_path, program):
         mode = folder.stat().st_mode
         folder.chmod(mode | 0o002)
-        with pytest.raises(SlicerError, match=f"program for root: {folder} can be written by everybody"):
+        with pytest.raises(SlicerError, match=f"root must not run it: {folder} is writable by everybody"):
             install_broker.program()
         folder.chmod(mode)
 

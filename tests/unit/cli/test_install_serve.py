@@ -84,7 +84,7 @@ def test_servers_at_one_address_are_one_service(cli: Cli, image: Path) -> None: 
     cli.run("install", "--serve", "chat")
     assert " serve chat code\n" in (image / UNITS / "slicer-serve-chat.service").read_text()
     said = cli.run("install", "--serve", "code", code=2).stderr
-    assert "chat listens at the same address, and its unit serves code too" in said
+    assert "chat listens at the same address, and its unit also serves code" in said
     assert names(image) == ["slicer-serve-chat.service", "slicer-serve-chat.socket"]
 
 
@@ -117,7 +117,7 @@ def test_a_server_that_the_service_would_not_find_is_refused(cli: Cli, image: Pa
     cli.environ["SLICER_CONFIG"] = str(elsewhere)
     said = cli.run("install", "--user", "--serve", "ollama", code=125).stderr
     assert f"{elsewhere}:1: " in said or f"{elsewhere}:2: " in said
-    assert "is where the service would not look" in said
+    assert "the service would not find [serve." in said
     assert f"describe it in {cli.root}/config/slicer/config.toml" in said
 
 

@@ -15,5 +15,5 @@ def test_a_mistake_in_a_policy_is_told_with_its_line(cli: Cli) -> None:  # W30
     path.write_text("[users.nobody-of-that-name]\nmax_gpus = 1\n")
     done = cli.run("policy", "check", str(path))
     assert "there is no user 'nobody-of-that-name'" in done.stderr
-    assert done.stdout == f"{path}: right\n"
+    assert done.stdout == f"{path}: valid\n"
     assert "cannot be read" in cli.run("policy", "check", str(cli.root / "none"), code=1).stderr

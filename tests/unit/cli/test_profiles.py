@@ -98,7 +98,7 @@ def test_init_writes_a_file_that_changes_nothing(cli: Cli) -> None:
 
 def test_init_never_loses_what_the_user_wrote(cli: Cli, config: Path) -> None:
     done = cli.run("profiles", "init", "--user", code=125)
-    assert done.stderr.startswith(f"slicer: {config}: there is a configuration already (--force ")
+    assert done.stderr.startswith(f"slicer: {config}: the configuration file already exists (--force ")
     assert config.read_text() == CONFIG
     assert f"the old one is now {config}~" in cli.run("profiles", "init", "--user", "--force").stdout
     assert Path(f"{config}~").read_text() == CONFIG

@@ -1,4 +1,4 @@
-"""``slicer routes``: which there are, whether they fit, what they did, and what past jobs speak for."""
+"""``slicer routes``: which there are, whether they fit, what they did, and what past jobs suggest."""
 
 from __future__ import annotations
 
@@ -140,7 +140,7 @@ def test_the_routes_and_where_they_send_their_jobs(routes: Cli) -> None:  # C2
 
 def test_without_routes_it_says_where_they_are_written(cli: Cli) -> None:
     for line in (("routes",), ("routes", "check")):
-        assert cli.run(*line).stdout.startswith("No routes. A configuration file describes one as [routes.")
+        assert cli.run(*line).stdout.startswith("No routes. Describe one as [routes.")
     assert cli.json("routes") == {"version": 1, "routes": []}
 
 
@@ -242,7 +242,7 @@ def test_one_route_is_shown_by_its_destinations(routes: Cli) -> None:  # C6
     assert ["gpu", "cpu"] in rows
     assert ["started", "41", "1"] in rows
     assert ["out", "of", "GPU", "memory", "1", "-"] in rows
-    assert "blocked       2 calls, 1 input: 1 did not run since" in said
+    assert "blocked       2 calls, 1 input: 1 not run since" in said
     assert "probe errors  1 call, 1 input; the last: no such stream" in said
 
 
@@ -265,7 +265,7 @@ def test_since_leaves_out_what_is_older(routes: Cli) -> None:  # C6
     keep(routes, busy_day())
     (found,) = routes.json("routes", "stats", "--since", "90s")["routes"]
     assert found["calls"]["calls"] == 1
-    assert routes.run("routes", "stats", "--since", "1s").stdout == "No decisions since 1s ago.\n"
+    assert routes.run("routes", "stats", "--since", "1s").stdout == "No decisions in the last 1s.\n"
     assert "--since: expected a duration" in routes.run("routes", "stats", "--since", "x", code=2).stderr
 
 
@@ -302,9 +302,9 @@ def test_a_threshold_is_proposed_with_what_it_rests_on(routes: Cli) -> None:  # 
     past.line(60)
     keep(routes, past)
     said = routes.run("routes", "suggest", "whisper", "--vram", "8G", "--margin", "20").stdout.splitlines()
-    assert said[0] == "whisper, gpu: duration up to 37m (now 1h): there 95% of jobs stay below 6.4G"
+    assert said[0] == "whisper, gpu: duration up to 37m (now 1h): up to there 95% of jobs stay below 6.4G"
     assert said[1].split(maxsplit=1) == ["memory", "8.0G for a job, less 20%: 6.4G"]
-    assert said[2].split(maxsplit=1) == ["jobs", "60 jobs that ended well, of 1m to 1h"]
+    assert said[2].split(maxsplit=1) == ["jobs", "60 successful jobs, of 1m to 1h"]
     assert said[-3:] == ["", "    [routes.whisper]", '    threshold = "37m"']
     (found,) = routes.json("routes", "suggest", "whisper")["suggestions"]
     assert (found["verdict"], found["threshold"], found["vram_mib"]) == ("threshold", 3600.0, 10240)
@@ -326,7 +326,7 @@ def test_what_the_proposal_says_can_be_written_into_the_configuration(routes: Cl
 
 def test_too_few_jobs_are_refused_with_the_reason(routes: Cli) -> None:  # C9
     done = routes.run("routes", "suggest", "whisper", code=1)
-    assert done.stdout.startswith("whisper, gpu: no proposal (now 1h): 0 GPU jobs ended well with known")
+    assert done.stdout.startswith("whisper, gpu: no proposal (now 1h): 0 GPU jobs succeeded with known")
     assert routes.run("routes", "suggest", "whisper", "--json", code=1).stdout.count('"too-few"') == 1
 
 
@@ -348,7 +348,7 @@ def test_wrong_options_are_2(routes: Cli, line: tuple[str, ...], said: str) -> N
 def test_without_a_gpu_it_wants_to_be_told_the_memory(cli: Cli) -> None:  # C9
     configure(cli, CONFIG.replace('vram = "10G"\n', ""))
     done = cli.run("routes", "suggest", "whisper", code=125)
-    assert "how much memory may a job of whisper use?" in done.stderr
+    assert "the memory for a job of whisper is unknown" in done.stderr
     assert "--vram 10G" in done.stderr
     assert "0 GPU jobs" in cli.run("routes", "suggest", "whisper", "--vram", "10G", code=1).stdout
 
@@ -397,7 +397,7 @@ def test_what_lies_in_the_current_directory_does_not_draw(drawn: Cli) -> None:  
 @pytest.mark.slow
 def test_a_plot_that_cannot_be_written_says_why(drawn: Cli) -> None:  # C9
     said = drawn.run("routes", "suggest", "whisper", "--plot", "none/out.svg", code=125).stderr
-    assert "none: there is no such directory" in said
+    assert "none: the directory does not exist" in said
     (drawn.root / "there.svg").mkdir()
     said = drawn.run("routes", "suggest", "whisper", "--plot", "there.svg", code=125).stderr
     assert "there.svg: the plot cannot be written" in said

@@ -46,7 +46,7 @@ def test_each_change_is_one_line_for_scripts(cli: Cli) -> None:
     ("arguments", "env", "said"),
     [
         (("--watch",), {}, "stdout is not a terminal"),
-        (("--interval", "1"), {}, "--interval goes with --watch"),
+        (("--interval", "1"), {}, "--interval is only valid with --watch"),
         (("--watch", "--json", "--interval", "0"), {}, "0"),
         (("--watch", "--json", "--interval", "nan"), {}, "expected a number"),  # D6
     ],

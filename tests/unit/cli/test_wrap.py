@@ -48,7 +48,7 @@ def test_from_the_first_look_to_the_last(cli: Cli, program: Path) -> None:  # C5
     assert not Path(f"{program}-real").exists()
     assert not (cli.root / "history").exists()
     told = install(cli)
-    assert f"wrapped {program} by the route small; the program is {program}-real now" in told
+    assert f"wrapped {program} by the route small; the program is now {program}-real" in told
     assert 'with on_probe_error = "cpu" in [routes.small] they run on the CPU' in told  # N9
     assert "already" in install(cli, program)
     (wrap,) = cli.json("wrap", "list")["wraps"]
@@ -56,7 +56,7 @@ def test_from_the_first_look_to_the_last(cli: Cli, program: Path) -> None:  # C5
     heading, row = cli.run("wrap", "list").stdout.splitlines()
     assert heading.split()[:3] == ["PROGRAM", "ROUTE", "STATE"]
     assert row.split()[:3] == [str(program), "small", "ok"]
-    assert cli.run("wrap", "check").stdout == f"{program}: ok, by the route small\n"
+    assert cli.run("wrap", "check").stdout == f"{program}: ok, with the route small\n"
     assert cli.run("wrap", "remove", "tool").stdout == f"unwrapped {program}\n"
     assert cli.json("wrap")["wraps"] == []
 
@@ -80,11 +80,12 @@ def test_what_is_wrong_is_said_and_mended(cli: Cli, program: Path) -> None:  # C
     assert [(each["id"], each["mendable"]) for each in wrap["problems"]] == [("replaced", True)]
     assert "slicer wrap check says" in cli.run("wrap").stdout
     mended = cli.run("wrap", "check", "--fix")
-    assert (f"mended {program}" in mended.stderr, "ok" in mended.stdout) == (True, True)
+    assert (f"repaired {program}" in mended.stderr, "ok" in mended.stdout) == (True, True)
     (cli.root / "config" / "slicer" / "config.toml").write_text("")
-    assert "no route 'small' any more" in cli.run("wrap", "check", "--fix", code=1).stdout
+    assert "the route 'small' no longer exists" in cli.run("wrap", "check", "--fix", code=1).stdout
     (cli.root / "config" / "slicer" / "config.toml").write_text("routes = 3")
-    assert "not known" in cli.run("wrap", "check").stderr  # and that is no reason to call it broken
+    # That is no reason to call it broken.
+    assert "cannot check whether" in cli.run("wrap", "check").stderr
     assert cli.run("wrap", "remove", "--all").stdout == f"unwrapped {program}\n"
     assert cli.run("wrap", "remove", "--all").stdout == ""
 
@@ -92,12 +93,12 @@ def test_what_is_wrong_is_said_and_mended(cli: Cli, program: Path) -> None:  # C
 @pytest.mark.parametrize(("line", "said"), [
     (("install", "tool"), "'--route'"),
     (("install", "tool", "--route", "smal"), 'did you mean "small"'),
-    (("install", "no-such-program", "--route", "small"), "no such program on PATH"),
+    (("install", "no-such-program", "--route", "small"), "no program on PATH has this name"),
     (("install", "bin/ffprobe", "--route", "small"), "is a probe of the route 'small'"),
     (("install", "bin/tool", "--route", "small", "--slicer", "bin/none"), "cannot be executed"),
     (("remove", "tool"), "is not wrapped"),
     (("remove",), "needs a program, or --all"),
-    (("remove", "tool", "--all"), "is not for --all"),
+    (("remove", "tool", "--all"), "not with --all"),
     (("check", "tool"), "is not wrapped"),
 ])  # fmt: skip
 def test_what_cannot_be_is_an_error_that_says_why(

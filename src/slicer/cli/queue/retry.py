@@ -1,4 +1,4 @@
-"""``slicer queue retry``: have jobs that failed run again."""
+"""``slicer queue retry``: runs failed jobs again."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ from slicer.text import quote
 
 @click.command(
     "retry",
-    short_help="Have failed jobs run again.",
+    short_help="Make failed jobs pending again.",
     epilog="""\
 \b
 Examples:
-  slicer queue retry jobs.txt           all that failed
-  slicer queue retry jobs.txt 3 sweep   job number 3, and the one named sweep
-  slicer queue jobs.txt                 and now they run""",
+  slicer queue retry jobs.txt           all failed jobs
+  slicer queue retry jobs.txt 3 sweep   job number 3, and the job named sweep
+  slicer queue jobs.txt                 then run them""",
 )
 @parameters.jobs_file
 @click.argument("jobs", metavar="[JOB]...", nargs=-1)
 @parameters.log_dir()
 def command(file: str, jobs: tuple[str, ...], log_dir: str) -> None:
-    """Make the jobs of FILE that failed pending again; with JOB (a number or a name) only those.
+    """Make the failed jobs of FILE pending again; with JOB (a number or a name) only those.
 
-    The next `slicer queue FILE` runs them. Each attempt has a log of its own.
+    The next `slicer queue FILE` runs them. Each attempt has its own log.
     """
     entries = jobs_file.load(file)
     if Journal.peek(log_dir) is None:
@@ -41,7 +41,7 @@ def command(file: str, jobs: tuple[str, ...], log_dir: str) -> None:
         failed = sorted(filter(judging.has_failed, known), key=lambda state: state.no)
         for word in jobs:
             if not any(word in (str(state.no), state.name) for state in failed):
-                raise UsageError(f"no job of this number or name has failed: {word!r:.60}", where="JOB")
+                raise UsageError(f"no failed job has this number or name: {word!r:.60}", where="JOB")
         chosen = [state for state in failed if not jobs or {str(state.no), state.name} & set(jobs)]
         for state in chosen:
             register.do(folding.reconsidered(state.key))

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from slicer.errors import UsageError
 from slicer.model import PRIORITY_MAX
-from slicer.queue.model import Attributes
+from slicer.queue.model import Attributes, Kind
 from slicer.state.statefile import is_slot_name
 
 # The text between the brackets: up to the first "]" that is neither quoted nor escaped.
@@ -73,7 +73,7 @@ def is_known(word: Word) -> bool:
 
 def parse(inside: str) -> Attributes:
     """The attributes between the brackets. Raises AttributeProblem."""
-    said: dict[str, Any] = {}  # the fields of Attributes
+    said: dict[str, Any] = {}  # the fields of Attributes and Kind
     after: dict[str, None] = {}
     env: dict[str, str] = {}
     found = words(inside)
@@ -100,7 +100,8 @@ def parse(inside: str) -> Attributes:
     if said.get("gpus") == 0 and "vram_mib" in said:
         last = max(word.offset for word in found if word.key == "gpus")
         raise AttributeProblem("a job with gpus=0 cannot have vram", "leave one of them out", last)
-    return Attributes(**said, after=tuple(after), env=tuple(env.items()))
+    kind = Kind(**{name: said.pop(name) for name in Kind._fields if name in said})
+    return Attributes(kind, **said, after=tuple(after), env=tuple(env.items()))
 
 
 def unquote(value: str) -> str:
@@ -233,7 +234,7 @@ def _names(value: str) -> list[str]:
 
 class _Attribute(NamedTuple):
     example: str
-    field: str = ""  # of Attributes; "" for those that add up
+    field: str = ""  # of Attributes or Kind; "" for those that add up
     read: Callable[[str], object] = str
 
 

@@ -24,7 +24,7 @@ def corrected(text: str, declared: Mapping[str, int]) -> str:
     copied = 0
     for line in lines(text):
         mib = declared.get(keys.next(line.command))
-        if mib is None or read_attributes(line, cache).gpus == 0:
+        if mib is None or read_attributes(line, cache).kind.gpus == 0:
             continue
         start, end, new = _edit(line, vram_attribute(mib))
         parts += [text[copied : line.start + start], new]

@@ -22,10 +22,10 @@ from slicer.gpu.observer import GpuObserver
 from slicer.job.plan import Plan
 from slicer.kernel.sleep import seconds_until
 from slicer.queue.events import Events
-from slicer.queue.model import Attributes, Entry, Status
+from slicer.queue.model import Attributes, Entry, Kind, Status
 from slicer.queue.run.running import RunningJobs
 from slicer.queue.start.lease_requests import Granted, LeaseRequests
-from slicer.queue.start.pending import Kind, Pending, to_ask
+from slicer.queue.start.pending import Pending, to_ask
 from slicer.queue.start.plans import Plans
 from slicer.queue.start.starting import StartingJobs
 from slicer.queue.state import folding

@@ -10,30 +10,18 @@ import heapq
 import math
 from bisect import bisect_left, insort
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import NamedTuple
 
-from slicer.queue.model import Entry, JobState
+from slicer.queue.model import Entry, JobState, Kind
 
 Place = tuple[int, int]  # -priority, position in the file
 
 
-class Kind(NamedTuple):
-    """Jobs of one kind ask the ledger for the same."""
-
-    profile: str | None
-    priority: int | None
-    gpus: int | None
-    vram_mib: int | None
-    slots: tuple[tuple[str, int], ...] = ()
-    share: str | None = None
-
-
 def kind_of(entry: Entry, state: JobState | None) -> Kind:
     """The kind of a job. After an attempt without enough GPU memory it needs at least the raised amount."""
-    said = entry.attributes
-    raised_mib = state.next_vram_mib if state is not None else None
-    vram_mib = None if said.vram_mib is None else max(said.vram_mib, raised_mib or 0)
-    return Kind(said.profile, said.priority, said.gpus, vram_mib, said.slots, said.share)
+    kind, raised_mib = entry.attributes.kind, state.next_vram_mib if state is not None else None
+    if kind.vram_mib is None or raised_mib is None:
+        return kind
+    return kind._replace(vram_mib=max(kind.vram_mib, raised_mib))
 
 
 def to_ask(
@@ -78,7 +66,7 @@ class Pending:
         self._postponed: set[str] = set()  # jobs that let others go first, for a while
         self.never: dict[str, str] = {}  # jobs that wait for what will never be, and why
         for position, entry in enumerate(self.entries.values()):
-            self.places[entry.key] = (-(entry.attributes.priority or 0), position)
+            self.places[entry.key] = (-(entry.attributes.kind.priority or 0), position)
             if entry.attributes.name:
                 self._named.setdefault(entry.attributes.name, []).append(entry.key)
             state = states.get(entry.key)

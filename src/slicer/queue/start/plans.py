@@ -16,8 +16,8 @@ from slicer.ledger.ledger import Ledger
 from slicer.ledger.nesting import OuterJobs
 from slicer.model import Profile
 from slicer.queue.file.jobs_file import JobsFileError
-from slicer.queue.model import Entry, Options
-from slicer.queue.start.pending import Kind, kind_of
+from slicer.queue.model import Entry, Kind, Options
+from slicer.queue.start.pending import kind_of
 from slicer.record import replace
 
 _T = TypeVar("_T")
@@ -59,17 +59,17 @@ class Plans:
         """Raises JobsFileError for a line whose profile or slot is not there, or that cannot share a GPU."""
         names = set(self.config.names())
         for entry in entries:
-            for slot, _ in entry.attributes.slots or ():
+            for slot, _ in entry.attributes.kind.slots:
                 if slot not in self.config.slots:
                     message, hint = unknown_slot(slot, self.config.slots)
                     raise JobsFileError(message, entry.number, 1, name=self._options.jobs_file, hint=hint)
-            wanted = entry.attributes.profile
+            wanted = entry.attributes.kind.profile
             if wanted is not None and wanted not in names:
                 raise JobsFileError(
                     f"unknown profile {wanted!r:.60}", entry.number, 1, name=self._options.jobs_file,
                     hint=f"known: {', '.join(sorted(names))}",
                 )  # fmt: skip
-            if entry.attributes.share is not None:
+            if entry.attributes.kind.share is not None:
                 self._check_share(entry)
 
     def _check_share(self, entry: Entry) -> None:

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slicer.queue.file.jobs_file import JobsFileError, doubts, load, parse, read
-from slicer.queue.model import Attributes, Entry
+from slicer.queue.model import Attributes, Entry, Kind
 
 
 def one(text: str) -> Entry:
@@ -43,8 +43,8 @@ def test_a_line_says_what_the_readme_says_it_does() -> None:
     )
     assert [(entry.number, entry.command, entry.attributes) for entry in parse(text)] == [
         (3, "python a.py --x y", Attributes()),
-        (4, "torchrun b.py", Attributes(18 * 1024, 2, 7200.0, 2, True)),
-        (6, "c", Attributes(18000)),
+        (4, "torchrun b.py", Attributes(Kind(18 * 1024, 2), 7200.0, 2, True)),
+        (6, "c", Attributes(Kind(18000))),
     ]
 
 
@@ -52,7 +52,7 @@ def test_a_line_says_what_the_readme_says_it_does() -> None:
 def test_slots_are_the_same_in_whatever_order_they_are_named() -> None:
     for text in ("[slots=b=2,a] x", "[slots='a=1, b=2'] x", "[SLOTS=c slots=a,b=2] x"):
         (entry,) = parse(text)
-        assert entry.attributes == Attributes(slots=(("a", 1), ("b", 2)))
+        assert entry.attributes == Attributes(Kind(slots=(("a", 1), ("b", 2))))
 
 
 # E1
@@ -63,7 +63,7 @@ def test_what_slicer_adds() -> None:
         "[name='my job' after=prep,done after=prep cwd=\"/a b\" env.A=1 env.b='x ] y' env.A=2] train"
     )
     first, second, third = parse(text, known=["done"])
-    assert first.attributes == Attributes(name="prep", profile="cpu", priority=-5, gpus=0)
+    assert first.attributes == Attributes(Kind(profile="cpu", priority=-5, gpus=0), name="prep")
     assert second.attributes == Attributes(name="prep")
     assert third.attributes == Attributes(
         name="my job", after=("prep", "done"), cwd="/a b", env=(("A", "2"), ("b", "x ] y"))
@@ -90,7 +90,7 @@ def test_what_slicer_adds() -> None:
 def test_values_are_quoted_as_in_a_shell_but_nothing_is_expanded(value: str, means: str) -> None:
     entry = one(f"[env.X={value} vram=1G] run")
     assert entry.attributes.env == (("X", means),)
-    assert (entry.attributes.vram_mib, entry.command) == (1024, "run")
+    assert (entry.attributes.kind.vram_mib, entry.command) == (1024, "run")
 
 
 # E1
@@ -342,4 +342,4 @@ def test_so_little_memory_that_gib_must_have_been_meant_is_doubted() -> None:  #
         "jobs.txt:2: vram=18 is 18 MiB: vram=18G, if GiB are meant",
         "jobs.txt:5: vram=8 is 8 MiB: vram=8G, if GiB are meant",
     ]
-    assert parse(text)[1].attributes.vram_mib == 18
+    assert parse(text)[1].attributes.kind.vram_mib == 18

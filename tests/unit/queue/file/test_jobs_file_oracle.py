@@ -158,9 +158,10 @@ def of_ours(path: Path) -> tuple[Entry, ...] | None:
 
 def compared(entry: Entry) -> tuple[object, ...]:
     said = entry.attributes
+    gpus = 1 if said.kind.gpus is None else said.kind.gpus
     return (
-        entry.number, said.vram_mib, 1 if said.gpus is None else said.gpus, said.timeout_s, said.retries or 0,
-        said.cancel, entry.command, entry.key,
+        entry.number, said.kind.vram_mib, gpus, said.timeout_s, said.retries or 0, said.cancel,
+        entry.command, entry.key,
     )  # fmt: skip
 
 
@@ -172,7 +173,7 @@ def is_extension(entry: Entry, line: str) -> bool:
     assert found.inside is not None
     return any(
         word.key in OURS or word.key.startswith("env.")
-        or (word.key == "gpus" and attributes.parse(word.text).gpus == 0)  # though another one follows
+        or (word.key == "gpus" and attributes.parse(word.text).kind.gpus == 0)  # though another one follows
         or any(quote in word.text for quote in "'\"\\")
         for word in attributes.words(found.inside)
     )  # fmt: skip

@@ -108,7 +108,9 @@ def test_the_corrected_file_says_the_same_but_for_the_declarations(
     new = corrected(text, declared)
 
     def wanted(key: str, said: Attributes) -> Attributes:
-        return said if said.gpus == 0 else replace(said, vram_mib=declared.get(key, said.vram_mib))
+        if said.kind.gpus == 0:
+            return said
+        return replace(said, kind=said.kind._replace(vram_mib=declared.get(key, said.kind.vram_mib)))
 
     assert parse(new) == tuple(
         entry._replace(attributes=wanted(entry.key, entry.attributes)) for entry in entries

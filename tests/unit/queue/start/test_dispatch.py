@@ -90,7 +90,7 @@ class Refusing:
             self.states.setdefault(entry.key, JobState(entry.key, entry.number, entry.command))
 
     def plan(self, entry: Entry, *_: Any) -> FakePlan:
-        wants_nothing = entry.attributes.profile == "none"
+        wants_nothing = entry.attributes.kind.profile == "none"
         return FakePlan(entry, made_up.profile(gpus=int(not wants_nothing)), broker="/socket")
 
     def ask(self, kind: Any, entry: Entry, plan: FakePlan, *_: Any) -> Any:
