@@ -49,7 +49,7 @@ def run(options: dict[str, Any], invocation: Invocation, to_its_end: ToItsEnd, t
     """
     if options["detached"]:
         return _Detached(options, invocation).run(to_its_end, told)
-    if options["output"] and not options["detach"]:
+    if options["log_to"] and not options["detach"]:
         hint = "without --detach the output goes where slicer's does: > FILE"
         raise UsageError("goes with --detach", where="--output", hint=hint)
     if invocation.exec:
@@ -88,10 +88,10 @@ def _detach(
     ledger = open_ledger(environ, messages, invocation.backend)
     plan = plan_of(invocation, environ, None)
     job = os.urandom(6).hex()
-    log = _log(options["output"], job, plan, ledger)
+    log = _log(options["log_to"], job, plan, ledger)
     more = [word for each in awaited for word in ("--awaits", each.word)]
     arguments = ("run", "--detached", job, *more, *sys.argv[2:])
-    handed = starting.handed_by_us(arguments, os.environ, log, 0o666 if options["output"] else 0o600)
+    handed = starting.handed_by_us(arguments, os.environ, log, 0o666 if options["log_to"] else 0o600)
     mask = block_interrupts()  # as it was for the caller
     signal.signal(signal.SIGINT, signal.default_int_handler)
     unblock_interrupts()
@@ -192,7 +192,7 @@ class _Detached(say.Messages):
         self._caller = starting.Caller()
         log = os.readlink("/proc/self/fd/1")
         self._awaits: tuple[str, ...] = options["awaits"]
-        self._invocation = replace(invocation, job=job, log=log, is_bounded=not options["output"])
+        self._invocation = replace(invocation, job=job, log=log, is_bounded=not options["log_to"])
         self._files: job_files.JobFiles | None = None
         profile = invocation.profile or ""
         self._file = job_files.new(job, invocation.name, invocation.command, profile, log, after=self._awaits)

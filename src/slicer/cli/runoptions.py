@@ -88,7 +88,10 @@ OPTIONS = (
     _option("--notify", "WHAT", "Notify about done, failed, oom, waited; desktop: there; or off."),
     _option("--outcome", "FILE", "Write the outcome to FILE as JSON.", ""),
     _flag("-d --detach", "detach", "Run in the background: print the job's id, and write a log."),
-    _option("--output", "FILE", "With --detach: append the output to FILE instead of a log of slicer's.", ""),
+    Option(
+        ("--output",), "log_to", "FILE",
+        "With --detach: append the output to FILE instead of a log of slicer's.", "",
+    ),
     _option(
         "--after", "JOB[:ok|any|failed]",
         "Start after that job has ended: well (default), in any way, or badly.", (), many=True,
@@ -103,7 +106,7 @@ OPTIONS = (
 
 # Without a scope there are no properties, and no unit for the log.
 _SCOPE_FIELDS = (
-    "set", "backend", "exec", "journal", "dry_run", "share", "share_mode", "notify", "detach", "output",
+    "set", "backend", "exec", "journal", "dry_run", "share", "share_mode", "notify", "detach", "log_to",
     "after", "detached", "awaits",
 )  # fmt: skip
 
