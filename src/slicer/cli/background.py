@@ -250,15 +250,13 @@ class _Detached(say.Messages):
         _wait(awaited, mask, self)
 
     def _end(self, code: int, *, has_run: bool) -> None:
-        """Note how it ended; a job that its caller never heard of leaves nothing."""
+        """Note how it ended. A job that did not get ready leaves nothing but its caller's error."""
+        try:
+            if self._files is not None and self._is_ready:
+                self._files.write(replace(self._file, exit_code=code, why="" if has_run else self._last))
+            elif self._files is not None:
+                self._files.remove(self._file.job)
+        except (StateError, OSError) as error:  # the disk is full; perhaps the history has it
+            say.line(str(error))
         if not self._is_ready:
             self._caller.fail(code)
-        if self._files is None:
-            return
-        try:
-            if not self._is_ready:
-                self._files.remove(self._file.job)
-                return
-            self._files.write(replace(self._file, exit_code=code, why="" if has_run else self._last))
-        except (StateError, OSError) as error:  # the disk is full, and the history has it perhaps
-            say.line(str(error))

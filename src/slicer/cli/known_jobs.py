@@ -39,8 +39,9 @@ class KnownJob:
 
     @property
     def waits_for_others(self) -> bool:
-        """Whether it is detached, and neither runs nor waits for its lease."""
-        return self.entry is None and self.outcome is None and self.file is not None and self.file.is_alive()
+        """Whether it follows others, and neither runs nor waits for its lease."""
+        has_begun = self.entry is not None or self.outcome is not None
+        return not has_begun and self.file is not None and bool(self.file.after) and self.file.is_alive()
 
     @property
     def uid(self) -> int:

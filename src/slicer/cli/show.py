@@ -89,7 +89,10 @@ def _state(known: KnownJob) -> str:
         return "running"
     if isinstance(known.entry, Ticket):
         return "waiting"
-    return "after" if known.waits_for_others else "ended"
+    if known.waits_for_others:
+        return "after"
+    is_alive = known.outcome is None and known.file is not None and known.file.is_alive()
+    return "running" if is_alive else "ended"  # about to have its lease, or to end
 
 
 def _directory(known: KnownJob) -> str | None:
