@@ -168,7 +168,7 @@ def test_the_next_proxy_ends_what_a_killed_one_has_left(serve: ServeBox) -> None
     assert [each["job"] for each in serve.status()["jobs"] if each["gpus"]] == [left]
     assert serve.status()["servers"] == []
     serve.start()
-    assert f"ending jobs that an earlier slicer serve has left: {left}" in serve.said
+    assert f"ending jobs that an earlier slicer serve left behind: {left}" in serve.said
     assert serve.jobs() == []
     assert serve.answer(BODY)[0] == 200
     assert serve.reaches("ollama", "ready")["job"] != left

@@ -62,7 +62,6 @@ UNTRIED = {
         "no-systemd", "no-cgroup2", "io-controller-missing", "io-weight-not-heeded", "oomd-absent",
         "controllers-missing", "not-delegated", "docker-is-outside",
     },
-    "it takes the network": {"no-pystemd"},
     "it takes a bus or a broker that hangs, which another test has": {"systemd-hangs", "broker-broken"},
     "it holds for one shell, one process or a login": {
         "inotify-exhausted", "logout-kills", "no-linger", "ledger-stuck", "ledger-on-disk",

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from slicer.backend import pystemd_bus
 from slicer.backend.systemd import SystemdBackend
 from slicer.errors import BackendError
 from slicer.model import Property, ScopeSpec
@@ -120,16 +121,25 @@ def descriptors(pid: int) -> str:
     return " ".join(os.readlink(path) for path in Path(f"/proc/{pid}/fd").iterdir() if path.is_symlink())
 
 
+@pytest.fixture(params=["pystemd", "libsystemd"])
+def backend(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[SystemdBackend]:
+    """The system's manager, asked with pystemd and without it."""
+    if request.param == "libsystemd":
+        monkeypatch.setattr(pystemd_bus, "load_dbuslib", lambda: None)
+    made = SystemdBackend("system")
+    yield made
+    made.close()
+
+
 def test_a_connection_that_breaks_before_its_first_use_is_told_as_such(
-    sleeper: subprocess.Popen[bytes],
+    sleeper: subprocess.Popen[bytes], backend: SystemdBackend
 ) -> None:  # A2
-    backend = SystemdBackend("system")
     backend.connect()
-    with socket.socket(fileno=os.dup(backend._fd)) as shut:
+    assert backend._bus is not None
+    with socket.socket(fileno=os.dup(backend._bus.fd)) as shut:
         shut.shutdown(socket.SHUT_RDWR)
     with pytest.raises(BackendError, match="the connection to systemd broke"):
         backend.start(spec("slicer-0123456789ad.scope"), sleeper.pid, lambda: None)
-    backend.close()
 
 
 # -- systemd refuses ------------------------------------------------------------------------------------
@@ -148,9 +158,10 @@ def sleeper() -> Iterator[subprocess.Popen[bytes]]:
 
 
 @pytest.mark.core
-def test_a_unit_name_that_is_taken_is_refused(sleeper: subprocess.Popen[bytes]) -> None:
+def test_a_unit_name_that_is_taken_is_refused(
+    sleeper: subprocess.Popen[bytes], backend: SystemdBackend
+) -> None:
     unit = "slicer-0123456789ab.scope"
-    backend = SystemdBackend("system")
     name = backend.start(spec(unit), sleeper.pid, lambda: None)
     assert name.endswith(f"/{unit}")
     with subprocess.Popen(["sleep", "1000"]) as other:
@@ -160,35 +171,34 @@ def test_a_unit_name_that_is_taken_is_refused(sleeper: subprocess.Popen[bytes]) 
         assert Path(f"/proc/{other.pid}/cgroup").read_text() == before
         other.kill()
     backend.stop(unit)
-    backend.close()
     assert sleeper.wait(10) == -15
     assert not systemctl.scopes()
 
 
 # L1: any user of the system bus may send us a signal
-def test_only_systemd_can_say_what_systemd_has_done() -> None:
+def test_only_systemd_can_say_what_systemd_has_done(backend: SystemdBackend) -> None:
     unit = "slicer-0123456789ac.scope"
-    backend = SystemdBackend("system")
     with subprocess.Popen(["sh", "-c", "trap '' TERM; while sleep 0.1; do :; done"]) as child:
         until(lambda: processes.children(child.pid), "it ignores SIGTERM")
         backend.start(spec(unit), child.pid, lambda: None)
         with pytest.raises(BackendError, match="systemd did not answer"):
             backend.stop(unit, 0.0)
         job = systemctl.output("systemctl", "list-jobs", "--no-legend").split()[0]
-        name = backend._bus.get_unique_name().decode()
-        forged.job_removed(user("alice"), name, f"/org/freedesktop/systemd1/job/{job}", unit)
+        listed = systemctl.output("busctl", "list", "--unique", "--no-legend").splitlines()
+        ours = [line.split()[0] for line in listed if line.split()[1] == str(os.getpid())]
+        assert ours
+        for name in ours:
+            forged.job_removed(user("alice"), name, f"/org/freedesktop/systemd1/job/{job}", unit)
         with pytest.raises(BackendError, match="systemd did not answer"):
             backend.stop(unit, 0.5)
         subprocess.run(("systemctl", "kill", "--signal=KILL", unit), check=True)
         backend.stop(unit)
-    backend.close()
 
 
 # A2: systemd may never see such a scope become empty
 @pytest.mark.core
 @pytest.mark.parametrize("where", ["outside", "inside", "at the end"])
-def test_a_process_killed_on_its_way_into_its_scope_leaves_none(where: str) -> None:
-    backend = SystemdBackend("system")
+def test_a_process_killed_on_its_way_into_its_scope_leaves_none(where: str, backend: SystemdBackend) -> None:
     for number in range(20):
         unit = f"slicer-{where.encode()[:2].hex()}{number:08x}.scope"
         child = subprocess.Popen(["sleep", "1000"])
@@ -205,19 +215,18 @@ def test_a_process_killed_on_its_way_into_its_scope_leaves_none(where: str) -> N
         finally:
             child.kill()
             child.wait()
-    backend.close()
     until(lambda: not systemctl.scopes(), "no scope is left")
 
 
 @pytest.mark.core
-def test_what_systemd_does_not_take_is_an_error_with_its_reason(sleeper: subprocess.Popen[bytes]) -> None:
-    backend = SystemdBackend("system")
+def test_what_systemd_does_not_take_is_an_error_with_its_reason(
+    sleeper: subprocess.Popen[bytes], backend: SystemdBackend
+) -> None:
     for name, value in (("CPUWeight", 99999), ("NoSuchProperty", 1)):
         bad = Property(name, name, "t", value, str(value))
         with pytest.raises(BackendError, match="systemd refused slicer-") as caught:
             backend.start(spec("slicer-ba9876543210.scope", bad), sleeper.pid, lambda: None)
         assert f"asked for {name}={value}" in str(caught.value)
-    backend.close()
     assert not systemctl.scopes()
 
 

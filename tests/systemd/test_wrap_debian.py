@@ -206,7 +206,7 @@ def test_the_systems_own_are_refused(slicer: Path) -> None:  # C5
     for path, said in (
         ("/bin/sh", "is the shell of shims"), ("/usr/bin/dash", "is the shell of shims"),
         ("/usr/bin/su", "is setuid"), ("/usr/bin/awk", "belongs to update-alternatives"),
-        ("/usr/bin", "is a directory"), ("/dev/null", "no file: a device"),
+        ("/usr/bin", "is a directory"), ("/dev/null", "not a file: a device"),
     ):  # fmt: skip
         assert said in wrap(slicer, "install", path, code=2)
     home = Path("/home/alice/wrapped")

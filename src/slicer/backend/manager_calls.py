@@ -59,6 +59,15 @@ class BusError(Exception):
         self.message = message or name
 
 
+class BusBroken(BackendError):
+    """There is no connection, or none any more. What was asked for may have been done or not."""
+
+    def __init__(self, reason: str) -> None:
+        self.reason = reason
+        hint = "is dbus running? see slicer doctor"
+        super().__init__(f"the connection to systemd broke: {self.reason}", hint=hint)
+
+
 class UnitGone(BackendError):
     """There is no such unit any more."""
 

@@ -126,7 +126,7 @@ Exit codes:
 @click.option("--oom", is_flag=True, help="Run out of GPU memory at once.")
 @click.option("--oom-once", default="", metavar="MARKER", help="The same, unless the file exists; create it.")
 @click.option(
-    "--oom-text", type=click.Choice(LIBRARIES), default=LIBRARIES[0], help="Whose message. [pytorch]"
+    "--oom-text", type=click.Choice(LIBRARIES), default=LIBRARIES[0], help="Print its message. [pytorch]"
 )
 @click.option("--host-memory", callback=_mib, default="0", metavar="SIZE", help="Use this much main memory.")
 @click.option("--leak", is_flag=True, help="Leave a process behind that keeps the GPU memory.")

@@ -59,7 +59,7 @@ def joined(parts: list[list[Line]]) -> list[Line]:
 
 def sections(status: Status, servers: tuple[Standing, ...] = ()) -> list[Section]:
     """The sections of the status: jobs, waiting requests, servers of ``slicer serve``, the machine."""
-    found = [_jobs(status) if status.leases else Section((Line("No job runs."),))]
+    found = [_jobs(status) if status.leases else Section((Line("No jobs are running."),))]
     if status.tickets:
         found.append(_waiting(status))
     if status.later:

@@ -116,7 +116,7 @@ def _priority(kind: Kind, fields: Mapping[str, Value | tuple[str, ...]]) -> int:
 
 
 def about(entry: Lease | Ticket) -> dict[str, Value | tuple[str, ...]]:
-    """The fields of every event of a job, as far as its lease or ticket has them."""
+    """The fields of every event of a job that its lease or ticket has."""
     found: dict[str, Value | tuple[str, ...]] = {"profile": entry.profile or None}
     if isinstance(entry.gpus, tuple):
         found["gpu"] = gpu_words(entry.gpus, entry.gpu_indices)

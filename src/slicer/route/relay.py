@@ -229,7 +229,7 @@ _STDOUT, _STDERR = 1, 2
 
 @record
 class Written:
-    """An attempt's output, as far as it matters. ``lost`` says why some of it could not be passed on."""
+    """What matters of an attempt's output. ``lost``: why some of it could not be passed on."""
 
     tells_of_oom: bool
     on_stdout: bool

@@ -69,7 +69,7 @@ KINDS: dict[Kind, Known] = {
     "llamacpp": Known(
         ready_path="/health",
         port_variables=(("LLAMA_ARG_PORT", "${PORT}"), ("LLAMA_ARG_HOST", "127.0.0.1")),
-        gpu=("GET /", "GET /v1/stream"),  # its page starts the server, and shows what a client has left
+        gpu=("GET /", "GET /v1/stream"),  # its page starts the server; a client resumes its stream
         free=("POST /v1/streams/lookup", "POST /v1/chat/completions/control", "DELETE /v1/stream"),
         forbidden=("/models/load", "/models/unload"),
         queued=("POST /v1/chat/completions",),  # its page may close and fetch the answer later

@@ -52,7 +52,7 @@ async def status(environ: Mapping[str, str]) -> dict[str, Any]:
 
 @record
 class Pressure:
-    """Who waits for what a job holds."""
+    """The kinds of jobs that wait for what a job holds."""
 
     is_crowded: bool  # somebody else's job
     is_rivalled: bool  # one of its named rivals

@@ -58,7 +58,7 @@ async def _clear(
     names = [name for each in servers for name in job_names(each)]
     left = looking.own_jobs(await looking.status(environ), names, os.geteuid())
     if left:
-        report(f"ending jobs that an earlier slicer serve has left: {' '.join(left)}")
+        report(f"ending jobs that an earlier slicer serve left behind: {' '.join(left)}")
         try:
             await end_jobs(environ, *left)
         except Unavailable as error:

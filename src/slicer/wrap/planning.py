@@ -250,7 +250,7 @@ def check_way(way: tuple[Ancestor, ...], uid: int, path: str) -> None:
 
 
 def _unsafe(way: tuple[Ancestor, ...], uid: int) -> tuple[str, str] | None:
-    """Who else could replace the file at the end of the way, and what to do; None if nobody."""
+    """Who else could replace the file at the end of the path, and the remedy; None if nobody."""
     for each in way:
         if each.uid not in (0, uid, way[0].uid):  # in a user namespace, "/" may belong to an unknown user
             message = f"{each.path} belongs to uid {each.uid}, who could replace files in it"

@@ -50,7 +50,7 @@ GPUs: 0 of 3 free                          USED  RESERVED   FREE   PEAK
       3f2a9c01b7de train                 400.0M     whole
 """
 IDLE_TEXT = """\
-No job runs.
+No jobs are running.
 
 CPU slots: 3 of 3 free
 No GPUs: there is no NVIDIA driver

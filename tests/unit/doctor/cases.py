@@ -180,7 +180,6 @@ CASES: dict[str, tuple[Case, ...]] = {
         on_systemd(boots=False), on_systemd(boots=False, is_wsl=True),
         on_systemd(boots=False, container="docker"),
     ),
-    "no-pystemd": (on_systemd(unreachable="pystemd is not installed"),),
     "manager-unreachable": (
         on_systemd(unreachable="alice is not logged in (cron, su)"),
         on_systemd(who=ROOT, unreachable="no connection to systemd"),

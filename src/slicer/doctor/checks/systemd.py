@@ -48,10 +48,7 @@ def _manager(facts: SystemdFacts, who: Who) -> Iterator[Finding]:
         mend = "# add to the kernel command line: systemd.unified_cgroup_hierarchy=1"
         yield finding("no-cgroup2", what, mend)
         return
-    if "pystemd" in facts.unreachable:
-        mend = who.configured("apt install python3-pystemd", "programs.slicer.enable = true")
-        yield finding("no-pystemd", facts.unreachable, mend)
-    elif facts.unreachable:
+    if facts.unreachable:
         # A lingering user's manager may have failed, or been stopped.
         mends: tuple[str, ...] = (who.linger(), who.root(f"systemctl start user@{who.uid}.service"))
         if who.manager == "system":

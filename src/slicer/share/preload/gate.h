@@ -72,10 +72,10 @@ bool gate_is_closed(void);
 
 unsigned gate_syncing(void); /* the number of threads in a cu…Synchronize call of the program */
 
-/* Threads in calls that start work in the turn: count one more; are there none? And the number of calls that have ended. */
-void gate_enter(void);
-bool gate_is_empty(void);
-uint32_t gate_started(void);
+/* The calls that start work in the turn. */
+void gate_enter(void);       /* count one more */
+bool gate_is_empty(void);    /* none is in progress */
+uint32_t gate_started(void); /* the number of those that have ended */
 
 bool mode_gives_back(void); /* Does this mode give the turn back by itself (modes.c)? If so: */
 void mode_after_work(void); /* a piece of work was started */
