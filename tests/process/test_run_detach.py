@@ -395,6 +395,17 @@ def test_two_jobs_of_one_name_are_told_apart(box: Box, gate: Gate) -> None:  # U
     box.assert_clean()
 
 
+def test_of_those_that_ended_a_name_means_the_last_even_if_it_never_ran(box: Box) -> None:  # U1
+    slicer(box, "wait", detached(box, "-n", "x", "--", "true"))
+    slicer(box, "wait", "x")
+    last = detached(box, "-n", "x", "--after", "x:failed", "--", "true")
+    slicer(box, "wait", last, code=75)
+    slicer(box, "wait", "x", code=75)
+    assert shown(box, "x")["job"] == last
+    box.run("-n", "x", "--", "sh", "-c", "exit 3")
+    slicer(box, "wait", "x", code=3)
+
+
 def test_wait_knows_any_several_and_a_limit(box: Box, gate: Gate) -> None:  # U1
     detached(box, "-n", "quick", "--", "sh", "-c", "exit 7")
     detached(box, "-n", "slow", "--", *waits_at(gate, "exit 2"))

@@ -44,6 +44,11 @@ class KnownJob:
         return not has_begun and self.file is not None and bool(self.file.after) and self.file.is_alive()
 
     @property
+    def began_at(self) -> float:
+        """When it was detached or, else, started, in seconds since the epoch; 0 for one that lives."""
+        return self.file.began_at if self.file else self.outcome.started_at if self.outcome else 0.0
+
+    @property
     def uid(self) -> int:
         """Whose it is. Only one's own jobs have files and outcomes here."""
         return self.entry.uid if self.entry is not None else os.geteuid()
@@ -81,10 +86,9 @@ class KnownJobs:
         outcomes = _outcomes(word)
         known = {outcome.job for outcome in outcomes}
         files = [file for file in self._files.values() if file.job not in known and not file.is_alive()]
-        ended = [
-            *(of_outcome(outcome, self._files.get(outcome.job)) for outcome in outcomes),
-            *(_of(None, file) for file in files),
-        ]
+        ended = [of_outcome(outcome, self._files.get(outcome.job)) for outcome in outcomes]
+        ended += [_of(None, file) for file in files]
+        ended.sort(key=lambda each: each.began_at, reverse=True)
         ids = [each for each in ended if each.job == job_of_unit(word)]
         named = ids or [each for each in ended if each.name and each.name == word]
         if named:
