@@ -493,7 +493,8 @@ def test_stop_ends_a_detached_job_that_waits_for_another(box: Box, gate: Gate) -
     job = detached(box, "-n", "then", "--after", "first", "--", "touch", "ran")
     third = detached(box, "-n", "third", "--after", "then", "--", "touch", "ran")
     pid = outer(box, job)
-    assert slicer(box, "stop", "then").stdout == f"no longer waits: {job}  then\n"
+    assert "then" in slicer(box, "show", "then", SLICER_STATE_DIR=f"{box.state}-other").stdout
+    assert slicer(box, "stop", "then", SLICER_STATE_DIR=f"{box.state}-other").stdout == f"no longer waits: {job}  then\n"
     assert gone(pid)
     assert file(box, job)["exit_code"] == 143
     slicer(box, "wait", third, code=75)  # what waited for it hears of it

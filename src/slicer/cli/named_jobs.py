@@ -59,8 +59,8 @@ def for_each(
             except SlicerError as other:
                 codes.append(complain(other))
     for entry in meant.values():
-        assert ledger is not None  # something was found in it
         try:
+            ledger = ledger or _made_ledger(say.line)  # a detached job may be known by its file alone
             text, data = act(entry, ledger)
             note(text, {"job": entry.job, "name": entry.name or None, **data})
         except SlicerError as failure:
@@ -78,9 +78,14 @@ def known_jobs(warn: Callable[[str], None] = say.line) -> tuple[Ledger | None, S
     ledger = existing_ledger(os.environ, warn)
     mine, others = standing.jobs(os.environ, ledger, warn)
     if ledger is None and (mine.leases or mine.tickets):
-        ledger = Ledger(statedir.locate(os.environ, os.geteuid()), warn)
-        ledger.patience_s = PATIENCE_S
+        ledger = _made_ledger(warn)
     return ledger, mine, others
+
+
+def _made_ledger(warn: Callable[[str], None]) -> Ledger:
+    ledger = Ledger(statedir.locate(os.environ, os.geteuid()), warn)
+    ledger.patience_s = PATIENCE_S
+    return ledger
 
 
 def found_among(
