@@ -493,8 +493,9 @@ def test_stop_ends_a_detached_job_that_waits_for_another(box: Box, gate: Gate) -
     job = detached(box, "-n", "then", "--after", "first", "--", "touch", "ran")
     third = detached(box, "-n", "third", "--after", "then", "--", "touch", "ran")
     pid = outer(box, job)
-    assert "then" in slicer(box, "show", "then", SLICER_STATE_DIR=f"{box.state}-other").stdout
-    assert slicer(box, "stop", "then", SLICER_STATE_DIR=f"{box.state}-other").stdout == f"no longer waits: {job}  then\n"
+    other = {"SLICER_STATE_DIR": f"{box.state}-other"}  # without a ledger so far
+    assert "then" in slicer(box, "show", "then", **other).stdout
+    assert slicer(box, "stop", "then", **other).stdout == f"no longer waits: {job}  then\n"
     assert gone(pid)
     assert file(box, job)["exit_code"] == 143
     slicer(box, "wait", third, code=75)  # what waited for it hears of it
