@@ -27,6 +27,9 @@ from tests.process.harness import (
 )
 
 PLAIN = ("run", "--backend", "plain")
+# Where the caller is stopped before the job is on its own; after that; and the job itself.
+BEFORE, AFTER, OWN = ("detach-started", "detach-connected"), "detach-handed", "detached-noted"
+POINTS = (*BEFORE, AFTER, OWN)
 
 
 def slicer(box: Box, *line: str, code: int | None = 0, **env: str) -> subprocess.CompletedProcess[str]:
@@ -181,7 +184,7 @@ def at(box: Box, point: str, *line: str) -> subprocess.Popen[bytes]:
     return box.start("-d", "-n", "x", *line, env={"SLICER_FAULTS": f"{box.state}:{point}"})
 
 
-@pytest.mark.parametrize("point", ["detach-started", "detach-connected"])
+@pytest.mark.parametrize("point", BEFORE)
 def test_no_job_is_left_of_a_caller_that_was_killed_before_the_hand_over(box: Box, point: str) -> None:  # U1
     caller = at(box, point, "--", "true")
     until(lambda: state_of(caller.pid) == "T", f"it is at {point}")
@@ -195,7 +198,7 @@ def test_no_job_is_left_of_a_caller_that_was_killed_before_the_hand_over(box: Bo
 
 
 def test_a_job_goes_on_once_it_is_handed_over(box: Box) -> None:  # U1
-    caller = at(box, "detach-handed", "--", "sh", "-c", "exit 4")
+    caller = at(box, AFTER, "--", "sh", "-c", "exit 4")
     until(lambda: state_of(caller.pid) == "T", "it has handed over")
     kill_9(caller.pid)
     caller.wait()
@@ -204,7 +207,7 @@ def test_a_job_goes_on_once_it_is_handed_over(box: Box) -> None:  # U1
 
 
 def test_ctrl_c_at_its_caller_leaves_the_job_alone(box: Box) -> None:  # U1
-    caller = at(box, "detached-noted", "--", "sh", "-c", "exit 4")
+    caller = at(box, OWN, "--", "sh", "-c", "exit 4")
     (path,) = until(lambda: list(folder(box).glob("*.json")), "it is there")
     pid = int(json.loads(path.read_text())["pid"])
     until(lambda: state_of(pid) == "T", "it is stopped")
@@ -218,7 +221,7 @@ def test_ctrl_c_at_its_caller_leaves_the_job_alone(box: Box) -> None:  # U1
 
 
 def test_a_job_that_is_killed_before_it_begins_is_an_error_of_its_caller(box: Box) -> None:  # U1
-    caller = at(box, "detached-noted", "--", "true")
+    caller = at(box, OWN, "--", "true")
     (path,) = until(lambda: list(folder(box).glob("*.json")), "it is there")
     pid = int(json.loads(path.read_text())["pid"])
     until(lambda: state_of(pid) == "T", "it is stopped")
@@ -313,7 +316,7 @@ def test_a_link_in_place_of_the_directory_is_refused(box: Box) -> None:  # U1
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="takes root to be somebody else")
 def test_nobody_else_can_take_the_hand_over(box: Box) -> None:  # U1
-    caller = at(box, "detach-started", "--", "true")
+    caller = at(box, BEFORE[0], "--", "true")
     until(lambda: state_of(caller.pid) == "T", "its socket is there")
     (socket,) = box.state.glob("detach-*")
     box.state.chmod(0o755)

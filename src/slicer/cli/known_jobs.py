@@ -1,8 +1,8 @@
-"""One finder for all commands that take a JOB: those that run, wait (for a lease, or another job), or ended.
+"""Finds the job that a word means, for all commands: one that runs, waits, or has ended.
 
-A word is an id, the beginning of one, a unit or a name. Jobs that live go before those that ended, and of
-those that ended with one name the newest is meant. Lines of a jobs file that have not begun are known to
-their queue alone (:mod:`slicer.queue.line_socket`).
+A word is an id, the beginning of one, a unit or a name. Living jobs go before those that have ended. Of
+several that ended with the same name, the word means the newest. Only their queue knows the lines of a jobs
+file that have not begun (:mod:`slicer.queue.line_socket`).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from slicer.outcome.job_files import JobFile
 from slicer.record import record
 from slicer.text import command_text
 
-_MOST_ENDED = 200  # that a beginning of an id is compared with
+_MOST_ENDED = 200  # jobs whose ids are compared with a beginning
 
 
 @record

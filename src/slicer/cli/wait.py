@@ -71,7 +71,8 @@ def _seconds(text: str | None) -> float | None:
 
 def _text(ended: Ended) -> str:
     if ended.outcome is not None:
-        return say.describe_outcome(ended.outcome)
+        text = say.describe_outcome(ended.outcome)
+        return text if ended.name else f"{ended.job} {text}"
     why = f" ({ended.why})" if ended.why else ""
     return f"{ended.name or ended.job}: exit {ended.exit_code}{why}"
 
