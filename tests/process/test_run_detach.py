@@ -155,6 +155,14 @@ def test_it_returns_once_the_job_waits(box: Box, gate: Gate) -> None:  # U1
     box.assert_clean()
 
 
+def test_inside_another_job_it_ends_with_that_and_says_so(box: Box, gate: Gate) -> None:  # U1, A3
+    done = box.run("-p", "heavy", "--", "inner", "-d", "-v", "-n", "x", "--", *waits_at(gate))
+    assert done.returncode == 0, done
+    assert "it ends with the job around it" in done.stderr
+    slicer(box, "wait", "x", code=143)
+    box.assert_clean()
+
+
 def test_it_outlives_its_terminal(box: Box, gate: Gate) -> None:  # U1
     pid, terminal = pty.fork()
     if pid == 0:
