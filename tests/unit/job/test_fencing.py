@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from slicer import gpu
 from slicer.backend.nested import NestedBackend
 from slicer.backend.plain import PlainBackend
 from slicer.backend.systemd import SystemdBackend
@@ -120,7 +121,7 @@ def test_a_gpu_without_a_node_of_its_own_cannot_be_fenced(observer: GpuObserver)
 
 def test_a_machine_with_a_driver_has_gpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:  # W2
     monkeypatch.setenv(SYSROOT, str(tmp_path))
-    assert not fencing.has_nvidia()
+    assert not gpu.has_nvidia()
     (tmp_path / "dev").mkdir()
     (tmp_path / "dev" / "nvidiactl").touch()
-    assert fencing.has_nvidia()
+    assert gpu.has_nvidia()
