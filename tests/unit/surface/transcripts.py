@@ -1,9 +1,11 @@
-"""Scenes whose script is their golden copy: its titles are run in their order.
+r"""Scenes whose script is their golden copy: its titles are run in their order.
 
     ==== slicer status --bogus   # W14     that command line; what follows "#" is a remark, a promise's ID
     ==== SLICER_SIM=1 slicer status        with that variable; "env: SLICER_SIM=1" is for all lines below
     ==== file jobs.txt                     what stands below is written there first
     ==== complete: slicer run -p ''         what completion offers for the last word
+    ==== toml: [slots]\ncpu = 0             what is said of such a file; also routes:, serve:, policy:, jobs:
+    ==== python: slicer.acquire(gpus=0)    which error that raises
     ==== sh: ls ../bin                     any line of a shell's
 
 BOX is the box's directory; commands start in BOX/work. Without an exit code a line has ended with 0.
@@ -26,7 +28,14 @@ from tests.unit.surface.words import settled
 Scene = Callable[[Box], dict[str, str | Shape]]
 
 _SINCE = re.compile(r'(?<="since": )[\d.]+')
-NAMES = ("wrong-lines", "configuration", "routes", "wrap", "install", "completion")
+# What tells of the mistakes in a file, which is FILE or the configuration.
+_OF_A_FILE = {
+    "toml:": ("profiles",), "routes:": ("routes",), "serve:": ("serve", "--check"),
+    "policy:": ("policy", "check", "FILE"), "jobs:": ("queue", "--backend", "plain", "FILE"),
+}  # fmt: skip
+_ESCAPED = {"n": "\n", "t": "\t", "0": "\0"}
+_CATCH, _CAUGHT = "import slicer\ntry:\n    ", "except ValueError as error:\n    print(error)\n"
+NAMES = ("wrong-lines", "configuration", "routes", "wrap", "install", "completion", "mistakes")
 
 
 def scene(name: str) -> Scene:
@@ -49,6 +58,15 @@ def _played(box: Box, env: dict[str, str], title: str, lines: list[str]) -> str:
         return "\n".join(lines)
     if kind == "sh:":
         return told(_in_shell(box, rest))
+    if kind in _OF_A_FILE:
+        path = box.work / "mistake"
+        path.write_text(re.sub(r"\\(.)", lambda found: _ESCAPED.get(found[1], found[1]), rest) + "\n")
+        path.chmod(0o644)
+        words = [str(path) if word == "FILE" else word for word in _OF_A_FILE[kind]]
+        named = {} if "FILE" in _OF_A_FILE[kind] else {"SLICER_CONFIG": str(path)}
+        return told(box.run(*words, env={**env, **named}))
+    if kind == "python:":
+        return told(box.run(script=f"{_CATCH}{rest}\n{_CAUGHT}", env=env))
     words = shlex.split(line, comments=True)
     if kind == "complete:":
         typed = "".join(f"{word}\n" for word in words[1:])
