@@ -32,6 +32,7 @@ def installed(eight: FakeNvml) -> Iterator[Broker]:
     made = Broker(**eight.env)
     yield made
     made.close()
+    made.taken_away()
 
 
 @pytest.fixture

@@ -312,15 +312,25 @@ def stopped_starter(queue: Queue) -> int:
 
 
 @pytest.mark.core
+@pytest.mark.parametrize("victim", ["starter", "queue"])
 @pytest.mark.parametrize("point", STARTER)
-def test_with_its_starter_killed_the_job_runs_once(slicer: Slicer, queues: Queues, point: str) -> None:  # E7
+def test_killed_while_the_starter_starts_a_job_that_job_runs_once(
+    slicer: Slicer, queues: Queues, point: str, victim: str
+) -> None:  # E7, K2
     state, ran = slicer.path("state"), slicer.path("ran")
-    env = {"SLICER_STATE_DIR": str(state), "SLICER_FAULTS": f"{state}:{point}"}
+    env = {"SLICER_STATE_DIR": str(state)}
     queues.write(f"[vram=1G] echo once >> {ran}; exit 3")
-    queue = queues.start(*SIM, env=env)
+    queue = queues.start(*SIM, env={**env, "SLICER_FAULTS": f"{state}:{point}"})
     starter = stopped_starter(queue)
+    if victim == "queue":
+        queue.crash()
     state.with_suffix(".go").touch()  # the next one is not to stop
-    os.kill(starter, signal.SIGKILL)
+    os.kill(starter, signal.SIGKILL if victim == "starter" else signal.SIGCONT)
+    if victim == "queue":
+        until(lambda: not processes.is_alive(starter), "it has ended, too")
+        until(lambda: not systemctl.scopes(), "no scope is left")
+        assert not ran.exists()
+        queue = queues.start(*SIM, env=env)
     assert queue.end().code == 3
     assert ran.read_text() == "once\n"
     assert queues.exit_codes() == {1: 3}
@@ -352,27 +362,6 @@ def test_a_new_starter_starts_jobs_after_the_queue_had_to_speak_with_systemd(
     queue.kill(signal.SIGTERM)
     queue.end()
     assert queue.stderr == ""
-
-
-@pytest.mark.core
-@pytest.mark.parametrize("point", STARTER)
-def test_killed_while_its_starter_starts_a_job_that_job_runs_once(
-    slicer: Slicer, queues: Queues, point: str
-) -> None:  # E7, K2
-    state, ran = slicer.path("state"), slicer.path("ran")
-    env = {"SLICER_STATE_DIR": str(state)}
-    queues.write(f"[vram=1G] echo once >> {ran}; exit 3")
-    queue = queues.start(*SIM, env={**env, "SLICER_FAULTS": f"{state}:{point}"})
-    starter = stopped_starter(queue)
-    queue.crash()
-    state.with_suffix(".go").touch()
-    os.kill(starter, signal.SIGCONT)
-    until(lambda: not processes.is_alive(starter), "it has ended, too")
-    until(lambda: not systemctl.scopes(), "no scope is left")
-    assert not ran.exists()
-    assert queues.run(*SIM, env=env).code == 3
-    assert ran.read_text() == "once\n"
-    assert not leases(f"{state}/sim-2x24G")
 
 
 # -- what is remembered --------------------------------------------------------------------------------------

@@ -5,7 +5,7 @@ Golden copies in ``golden/`` hold it. Where it is to change, write them anew and
     python -m tests.unit.surface          all of them
     python -m tests.unit.surface help     one
 
-Text has to be the same letter for letter, but for what depends on the machine. Of data, keys and types count.
+Those that :mod:`.transcripts` names are their own scripts: a new title is a new case. Text has to be the same letter for letter, but for what depends on the machine. Of data, keys and types count.
 """
 
 from __future__ import annotations
