@@ -5,7 +5,8 @@ Golden copies in ``golden/`` hold it. Where it is to change, write them anew and
     python -m tests.unit.surface          all of them
     python -m tests.unit.surface help     one
 
-Those that :mod:`.transcripts` names are their own scripts: a new title is a new case. Text has to be the same letter for letter, but for what depends on the machine. Of data, keys and types count.
+Text has to be the same letter for letter, but for what depends on the machine. Of data, keys and types count.
+Some copies are their own scripts (:mod:`.transcripts`): a new title there is a new case.
 """
 
 from __future__ import annotations
