@@ -35,7 +35,7 @@ from slicer.model import CPU, LEASE_VARIABLE, PRIORITY_MAX, manager_of
 from slicer.outcome import journal
 from slicer.placement.decision import expected_remaining, first_to_finish
 from slicer.quantity import QuantityError, parse_mib
-from slicer.record import record
+from slicer.record import record, replace
 from slicer.state import statedir
 from slicer.state.statefile import SECONDS_MAX
 from slicer.text import command_text, visible
@@ -128,6 +128,7 @@ class Lease:
         self.job = held.lease.job
         self.waited_s = waited_s
         self.gpus = tuple(dict.fromkeys((*(uuid for one in outer for uuid in one.gpus), *held.lease.gpus)))
+        self.gpu_indices = held.lease.gpu_indices if self.gpus == held.lease.gpus else ()
         self.slots = dict(held.lease.slots)
         self.cpu_slots = self.slots.get(CPU, 0)
         self.forced = bool(held.lease.forced)  # it was not free, and max_wait was over
@@ -143,6 +144,11 @@ class Lease:
         if self.is_own:
             jobs.append(self.job)
         return {**scope.visible_gpus(self.gpus), LEASE_VARIABLE: ",".join(jobs)}
+
+    @property
+    def held(self) -> model.Lease:
+        """The lease as the ledger has it."""
+        return self._held.lease
 
     def _is_held(self) -> bool:
         """Whether this process has taken it, and nobody has given it back: no thread, no task, no parent."""
@@ -260,28 +266,45 @@ def obtain(
         wanted = granting.prepare(broker, who, needs, GpuObserver(config.policy))
         ledger.patience_s = leasing.patience_s(needs)
         try:
-            return _take(wanted, outer, ledger, cancel, broker)
-        finally:
-            wanted.observer.close()
+            return take(wanted, outer, ledger, Hooks(_nothing, None, cancel), broker)
+        except BusyError as error:
+            raise _BUSY[error.busy.kind](error.busy) from None
     except BaseException:
         ledger.close()
         raise
 
 
+def take(
+    wanted: PreparedRequest, outer: OuterJobs, ledger: Ledger, hooks: Hooks, broker: str, pid: int = 0
+) -> Lease:
+    """Get the lease that was prepared, for this process or for ``pid``. Tells the journal.
+
+    Raises as :func:`slicer.job.granting.obtain`.
+    """
+    try:
+        return _take(wanted, outer, ledger, hooks, broker, pid)
+    finally:
+        wanted.observer.close()
+
+
 def _take(
-    wanted: PreparedRequest, outer: OuterJobs, ledger: Ledger, cancel: CancelToken, broker: str
+    wanted: PreparedRequest, outer: OuterJobs, ledger: Ledger, hooks: Hooks, broker: str, pid: int
 ) -> Lease:
     if wanted.needs.is_nothing:
         return Lease(HeldLease(ledger, leasing.nested_lease(wanted.draft, outer)), outer.leases, ledger, 0.0)
     began_s = proc.now_s()
-    try:
-        hooks = Hooks(_tell_wait(wanted), None, cancel)
-        held = granting.obtain(broker, wanted, ledger, hooks, "process")
-    except BusyError as error:
-        raise _BUSY[error.busy.kind](error.busy) from None
+    told, tell = hooks.waits, _tell_wait(wanted)
+
+    def waits(busy: Busy) -> None:
+        told(busy)
+        tell(busy)
+
+    held = granting.obtain(broker, wanted, ledger, replace(hooks, waits=waits), "process")
     ledger.patience_s = None  # to give back has to be done, whoever is in the way
     held.do_postponed()
     held.do_postponed_slow()
+    if pid:  # its memory is the lease's, and it is what `slicer stop` ends
+        held.update(pid=pid, pid_start=proc.start_time(pid) or 0)
     waited_s = proc.now_s() - began_s
     _tell("acquired", held.lease, words.acquired(held.lease, waited_s), waited_s=round(waited_s, 3))
     return Lease(held, outer.leases, ledger, waited_s)
@@ -410,6 +433,10 @@ def _words(gpu: Sequence[int | str] | int | str | None) -> tuple[str, ...]:
         return ()
     given = gpu.split(",") if isinstance(gpu, str) else [gpu] if isinstance(gpu, int) else gpu
     return tuple(str(word).strip() for word in given)
+
+
+def _nothing(busy: Busy) -> None:
+    pass
 
 
 def _tell_wait(wanted: PreparedRequest) -> Callable[[Busy], None]:

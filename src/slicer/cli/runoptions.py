@@ -95,6 +95,13 @@ OPTIONS = (
 # Without a scope nobody applies a property, and there is no unit to log under.
 _SCOPE_FIELDS = ("set", "backend", "exec", "journal", "dry_run", "share", "share_mode")
 
+_HOLD_OPTIONS = (
+    _option(
+        "--protocol", "VERSION",
+        "For programs: hold until stdin ends, and say in lines of JSON what happens (see `slicer client`).",
+        "", choices=("1",),
+    ),
+)  # fmt: skip
 
 # What a route does not decide.
 _ROUTED_FIELDS = (
@@ -118,7 +125,7 @@ def options_of(program: str) -> tuple[Option, ...]:
         return OPTIONS
     if program == "route":
         return *_ROUTE_OPTIONS, *(option for option in OPTIONS if option.field in _ROUTED_FIELDS)
-    return tuple(option for option in OPTIONS if option.field not in _SCOPE_FIELDS)
+    return *(option for option in OPTIONS if option.field not in _SCOPE_FIELDS), *_HOLD_OPTIONS
 
 
 def defaults_of(program: str) -> dict[str, Any]:
