@@ -1,11 +1,11 @@
-"""``slicer hold --protocol 1``: a lease for the program that started this one, in lines of JSON.
+"""``slicer hold --protocol 1``: a lease for the program that started this one, told in lines of JSON.
 
-The program reads what happens from our stdout, and keeps the lease for as long as our stdin is open. So the
-lease ends with the program, whatever ends it. docs/client.md has the lines.
+The lease lasts until our stdin ends, and so ends with the program, whatever ends that. See docs/client.md.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 import threading
@@ -23,6 +23,7 @@ from slicer.ledger import leasing
 from slicer.ledger.leasing import CancelToken, Hooks, Requester
 from slicer.model import manager_of
 from slicer.text import command_text
+from slicer.version import __version__
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -31,8 +32,8 @@ if TYPE_CHECKING:
 
     from slicer.model import Busy
 
-VERSION = "1"
-_MEANINGLESS = ("timeout", "linger", "outcome")  # they are about a command
+_OF_COMMANDS = ("timeout", "linger", "outcome")  # options that are about a command
+_stdin_ended = threading.Event()
 
 
 class _Over(BaseException):
@@ -47,102 +48,82 @@ def perform(options: dict[str, Any], command: tuple[str, ...]) -> int:
         signal.signal(signo, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, _stop)
     try:
-        _said("hello", protocol=int(VERSION), slicer=_version())
-        _end_with_stdin()
-        _hold(_invocation(options, command, parent), parent, mask, _Lines(options["verbosity"]))
+        _say("hello", protocol=int(options["protocol"]), slicer=__version__)
+        threading.Thread(target=_follow_stdin, daemon=True).start()
+        _hold(_invocation(options, command, parent), parent, mask, _Messages(options["verbosity"]))
     except _Over:
-        return EX_OK
+        pass
     except BusyError as failure:
-        _said("busy", **say.busy_dict(failure.busy), waited=failure.waited_s or 0.0)
+        _say("busy", **say.busy_dict(failure.busy), waited=round(failure.waited_s or 0.0, 3))
         return failure.exit_code
     except SlicerError as failure:
         where, hint = failure.where or None, failure.hint or None
-        _said("error", error=failure.kind, message=failure.message, where=where, hint=hint)
+        _say("error", error=failure.kind, message=failure.message, where=where, hint=hint)
         return failure.exit_code
     return EX_OK
 
 
-def _hold(asked: Invocation, parent: int, mask: frozenset[int], lines: _Lines) -> None:
-    environ = dict(os.environ)
-    ledger = open_ledger(environ, lines, asked.backend)
+def _invocation(options: dict[str, Any], command: tuple[str, ...], parent: int) -> Invocation:
+    wrong = [f"--{field}" for field in _OF_COMMANDS if options[field]] + ["a command"] * bool(command)
+    if wrong:
+        raise UsageError(f"starts no command, and so cannot go with {wrong[0]}", where="--protocol")
+    shown = proc.command_line(parent) or (str(parent),)
+    # It runs already, so its program is not looked for.
+    return Invocation(**run.fields(options, shown), hold=True, program=sys.executable)
+
+
+def _hold(asked: Invocation, parent: int, mask: frozenset[int], messages: _Messages) -> None:
+    ledger = open_ledger(os.environ, messages, asked.backend)
     ledger.mask = mask
     ledger.patience_s = None if asked.wait else leasing.AT_ONCE_S
     try:
-        plan = plan_of(asked, environ, ledger)
+        plan = plan_of(asked, dict(os.environ), ledger)
         if not plan.profile.gpus and not plan.profile.slots:
             raise UsageError("nothing to hold", hint="say --gpus, --vram, --cpu-slots or --slot")
         for warning in plan.config.warnings:
-            lines.warning(warning)
-        needs, observer = needs_of(plan), GpuObserver(plan.config.policy)
+            messages.warning(warning)
         who = Requester(
             os.urandom(6).hex(), scope.label(asked.name, asked.command), command_text(asked.command),
             "plain", manager_of(os.geteuid()), "", plan.outer.leases, plan.profile.name,
         )  # fmt: skip
-        wanted = granting.prepare(plan.broker, who, needs, observer)
-        ledger.patience_s = leasing.patience_s(needs)
-        hooks = Hooks(lines.waiting, None, CancelToken(), lines.still_waiting)
+        wanted = granting.prepare(plan.broker, who, needs_of(plan), GpuObserver(plan.config.policy))
+        ledger.patience_s = leasing.patience_s(wanted.needs)
+        hooks = Hooks(messages.waiting, None, CancelToken(), messages.still_waiting)
         lease = api.take(wanted, plan.outer, ledger, hooks, plan.broker, parent)
     except BaseException:
         ledger.close()
         raise
-    ledger.mask = None  # from here on the lease is the program's, and only the end of stdin is its end
-    signal.signal(signal.SIGTSTP, signal.SIG_IGN)  # stopped, it would not see that the program has ended
+    ledger.mask = None
+    signal.signal(signal.SIGTSTP, signal.SIG_IGN)  # stopped, it would not see the program's end
     try:
-        lines.acquired(lease.held, lease.waited_s)
-        _say_acquired(lease, environ)
-        _until_over()
+        messages.acquired(lease.held, lease.waited_s)
+        _say(
+            "acquired", job=lease.job, waited=round(lease.waited_s, 3), forced=lease.forced, gpus=lease.gpus,
+            gpu_indices=lease.gpu_indices, slots=lease.slots, environment=lease.env,
+        )  # fmt: skip
+        while not _stdin_ended.is_set():  # a SIGTERM alone is no reason: the program uses what it holds
+            signal.sigwait({signal.SIGTERM})
     finally:
         lease.release()
-
-
-def _invocation(options: dict[str, Any], command: tuple[str, ...], parent: int) -> Invocation:
-    """The request for that process. Raises UsageError."""
-    if command:
-        raise UsageError("starts no command", where="--protocol", hint="the lease is its caller's")
-    for field in _MEANINGLESS:
-        if options[field]:
-            raise UsageError("cannot go with --protocol, which starts no command", where=f"--{field}")
-    # It runs already: nothing is looked for in its PATH.
-    shown = proc.command_line(parent) or (str(parent),)
-    return Invocation(**run.fields(options, shown), hold=True, program=sys.executable)
-
-
-# -- until when ------------------------------------------------------------------------------------------
 
 
 def _stop(signo: int, frame: FrameType | None) -> None:
     raise _Over
 
 
-_ended = threading.Event()  # stdin has
+def _follow_stdin() -> None:
+    """The end of stdin is a SIGTERM to ourselves, which acts where we sleep."""
+    try:
+        while os.read(0, 4096):
+            pass
+    except OSError:
+        pass  # as good as closed
+    _stdin_ended.set()
+    os.kill(os.getpid(), signal.SIGTERM)
 
 
-def _end_with_stdin() -> None:
-    """From now on the end of stdin is a SIGTERM to us, which acts where we sleep."""
-
-    def read() -> None:
-        try:
-            while os.read(0, 4096):  # says nothing in this version
-                pass
-        except OSError:
-            pass  # as good as closed
-        _ended.set()
-        os.kill(os.getpid(), signal.SIGTERM)
-
-    threading.Thread(target=read, name="stdin", daemon=True).start()
-
-
-def _until_over() -> None:
-    """Sleep until the program closes our stdin. Only then it uses the lease no more: not at a SIGTERM."""
-    while not _ended.is_set():
-        signal.sigwait({signal.SIGTERM})
-
-
-# -- what is said ----------------------------------------------------------------------------------------
-
-
-class _Lines(say.Messages):
-    """Tells the program in lines of JSON why it waits, and a person on stderr as ``slicer hold`` does."""
+class _Messages(say.Messages):
+    """Tells the program why it waits, and a person on stderr as ``slicer hold`` does."""
 
     _told: tuple[object, ...] = ()
 
@@ -158,31 +139,14 @@ class _Lines(say.Messages):
         known = busy.kind, busy.slot, tuple(lease.job for lease in busy.holders), busy.ahead, busy.why
         if known != self._told:
             self._told = known
-            _said("waiting", **say.busy_dict(busy), ahead=busy.ahead)
+            _say("waiting", **say.busy_dict(busy), ahead=busy.ahead)
 
 
-def _say_acquired(lease: api.Lease, environ: dict[str, str]) -> None:
-    made = lease.env
-    _said(
-        "acquired", job=lease.job, waited=round(lease.waited_s, 3), forced=lease.forced,
-        nested=not lease.is_own, gpus=lease.gpus, gpu_indices=lease.gpu_indices, slots=lease.slots,
-        environment={name: value for name, value in made.items() if environ.get(name) != value},
-    )  # fmt: skip
-
-
-def _said(event: str, **fields: Any) -> None:
+def _say(event: str, **fields: Any) -> None:
     """One line on stdout. Raises _Over if nobody reads it any more."""
-    import json
-
     left = json.dumps({"event": event, **fields}).encode() + b"\n"
     try:
         while left:
             left = left[os.write(1, left) :]
     except OSError:
         raise _Over from None
-
-
-def _version() -> str:
-    from slicer.version import __version__
-
-    return __version__
