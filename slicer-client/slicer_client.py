@@ -84,7 +84,7 @@ class ResourceBusy(Exception):
     def __init__(self, said: Mapping[str, Any]) -> None:
         found = said.get("holder")
         self.slot: str = said.get("slot") or ""
-        self.holder = Holder(*map(found.get, Holder._fields)) if isinstance(found, dict) else None
+        self.holder = Holder._make(map(found.get, Holder._fields)) if isinstance(found, dict) else None
         text = f"{self.slot or str(said.get('error')).replace('-busy', '')} is busy"
         text += f": held by {self.holder.name} (pid {self.holder.pid})" if self.holder else ""
         super().__init__(f"{text}: {said['policy']}" if said.get("policy") else text)
@@ -146,7 +146,7 @@ class _Hold:
             self.stdin, self.stdout = self.process.stdin, self.process.stdout
             _holds.add(self)
 
-    def acquired(self) -> Mapping[str, Any]:
+    def acquired(self) -> Any:
         """What it says of the lease, once there is one. Raises ResourceBusy and SlicerError."""
         said, is_known = b"", False
         while True:

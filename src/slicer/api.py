@@ -145,11 +145,6 @@ class Lease:
             jobs.append(self.job)
         return {**scope.visible_gpus(self.gpus), LEASE_VARIABLE: ",".join(jobs)}
 
-    @property
-    def held(self) -> model.Lease:
-        """The lease as the ledger has it."""
-        return self._held.lease
-
     def _is_held(self) -> bool:
         """Whether this process has taken it, and nobody has given it back: no thread, no task, no parent."""
         return self.is_own and not self._is_given_back and os.fstat(self._held.fd).st_nlink > 0
@@ -266,9 +261,10 @@ def obtain(
         wanted = granting.prepare(broker, who, needs, GpuObserver(config.policy))
         ledger.patience_s = leasing.patience_s(needs)
         try:
-            return take(wanted, outer, ledger, Hooks(_nothing, None, cancel), broker)
+            held, waited_s = take(wanted, outer, ledger, Hooks(_nothing, None, cancel), broker)
         except BusyError as error:
             raise _BUSY[error.busy.kind](error.busy) from None
+        return Lease(held, outer.leases, ledger, waited_s)
     except BaseException:
         ledger.close()
         raise
@@ -276,10 +272,10 @@ def obtain(
 
 def take(
     wanted: PreparedRequest, outer: OuterJobs, ledger: Ledger, hooks: Hooks, broker: str, pid: int = 0
-) -> Lease:
-    """Get the lease that was prepared, for this process or for ``pid``. Tells the journal.
+) -> tuple[HeldLease, float]:
+    """The lease that was prepared, for this process or for its parent ``pid``, and the seconds of the wait.
 
-    Raises as :func:`slicer.job.granting.obtain`.
+    Tells the journal. Raises as :func:`slicer.job.granting.obtain`.
     """
     try:
         return _take(wanted, outer, ledger, hooks, broker, pid)
@@ -289,9 +285,9 @@ def take(
 
 def _take(
     wanted: PreparedRequest, outer: OuterJobs, ledger: Ledger, hooks: Hooks, broker: str, pid: int
-) -> Lease:
+) -> tuple[HeldLease, float]:
     if wanted.needs.is_nothing:
-        return Lease(HeldLease(ledger, leasing.nested_lease(wanted.draft, outer)), outer.leases, ledger, 0.0)
+        return HeldLease(ledger, leasing.nested_lease(wanted.draft, outer)), 0.0
     began_s = proc.now_s()
     told, tell = hooks.waits, _tell_wait(wanted)
 
@@ -307,7 +303,7 @@ def _take(
         held.update(pid=pid, pid_start=proc.start_time(pid) or 0)
     waited_s = proc.now_s() - began_s
     _tell("acquired", held.lease, words.acquired(held.lease, waited_s), waited_s=round(waited_s, 3))
-    return Lease(held, outer.leases, ledger, waited_s)
+    return held, waited_s
 
 
 def entered(lease: Lease) -> Lease:

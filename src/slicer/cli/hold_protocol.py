@@ -89,16 +89,17 @@ def _hold(asked: Invocation, parent: int, mask: frozenset[int], messages: _Messa
         wanted = granting.prepare(plan.broker, who, needs_of(plan), GpuObserver(plan.config.policy))
         ledger.patience_s = leasing.patience_s(wanted.needs)
         hooks = Hooks(messages.waiting, None, CancelToken(), messages.still_waiting)
-        lease = api.take(wanted, plan.outer, ledger, hooks, plan.broker, parent)
+        held, waited_s = api.take(wanted, plan.outer, ledger, hooks, plan.broker, parent)
     except BaseException:
         ledger.close()
         raise
     ledger.mask = None
+    lease = api.Lease(held, plan.outer.leases, ledger, waited_s)
     signal.signal(signal.SIGTSTP, signal.SIG_IGN)  # stopped, it would not see the program's end
     try:
-        messages.acquired(lease.held, lease.waited_s)
+        messages.acquired(held.lease, waited_s)
         _say(
-            "acquired", job=lease.job, waited=round(lease.waited_s, 3), forced=lease.forced, gpus=lease.gpus,
+            "acquired", job=lease.job, waited=round(waited_s, 3), forced=lease.forced, gpus=lease.gpus,
             gpu_indices=lease.gpu_indices, slots=lease.slots, environment=lease.env,
         )  # fmt: skip
         while not _stdin_ended.is_set():  # a SIGTERM alone is no reason: the program uses what it holds
