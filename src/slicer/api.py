@@ -271,20 +271,20 @@ def obtain(
 
 
 def take(
-    wanted: PreparedRequest, outer: OuterJobs, ledger: Ledger, hooks: Hooks, broker: str, pid: int = 0
+    wanted: PreparedRequest, outer: OuterJobs, ledger: Ledger, hooks: Hooks, broker: str
 ) -> tuple[HeldLease, float]:
-    """The lease that was prepared, for this process or for its parent ``pid``, and the seconds of the wait.
+    """The lease that was prepared, and the seconds of the wait. Tells the journal.
 
-    Tells the journal. Raises as :func:`slicer.job.granting.obtain`.
+    Raises as :func:`slicer.job.granting.obtain`.
     """
     try:
-        return _take(wanted, outer, ledger, hooks, broker, pid)
+        return _take(wanted, outer, ledger, hooks, broker)
     finally:
         wanted.observer.close()
 
 
 def _take(
-    wanted: PreparedRequest, outer: OuterJobs, ledger: Ledger, hooks: Hooks, broker: str, pid: int
+    wanted: PreparedRequest, outer: OuterJobs, ledger: Ledger, hooks: Hooks, broker: str
 ) -> tuple[HeldLease, float]:
     if wanted.needs.is_nothing:
         return HeldLease(ledger, leasing.nested_lease(wanted.draft, outer)), 0.0
@@ -299,8 +299,6 @@ def _take(
     ledger.patience_s = None  # to give back has to be done, whoever is in the way
     held.do_postponed()
     held.do_postponed_slow()
-    if pid:  # its memory is the lease's, and it is what `slicer stop` ends
-        held.update(pid=pid, pid_start=proc.start_time(pid) or 0)
     waited_s = proc.now_s() - began_s
     _tell("acquired", held.lease, words.acquired(held.lease, waited_s), waited_s=round(waited_s, 3))
     return held, waited_s

@@ -6,7 +6,6 @@ from importlib import resources
 
 import click
 
-
 _EXAMPLES = """\
 \b
 Examples:

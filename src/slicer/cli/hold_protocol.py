@@ -22,6 +22,7 @@ from slicer.kernel.signals import block_interrupts, signal
 from slicer.ledger import leasing
 from slicer.ledger.leasing import CancelToken, Hooks, Requester
 from slicer.model import manager_of
+from slicer.record import replace
 from slicer.text import command_text
 from slicer.version import __version__
 
@@ -87,9 +88,12 @@ def _hold(asked: Invocation, parent: int, mask: frozenset[int], messages: _Messa
             "plain", manager_of(os.geteuid()), "", plan.outer.leases, plan.profile.name,
         )  # fmt: skip
         wanted = granting.prepare(plan.broker, who, needs_of(plan), GpuObserver(plan.config.policy))
+        # Its memory is the lease's, and it is what `slicer stop` ends. We only wait in its place.
+        draft = replace(wanted.draft, pid=parent, pid_start=proc.start_time(parent) or 0)
+        wanted = replace(wanted, draft=draft)
         ledger.patience_s = leasing.patience_s(wanted.needs)
         hooks = Hooks(messages.waiting, None, CancelToken(), messages.still_waiting)
-        held, waited_s = api.take(wanted, plan.outer, ledger, hooks, plan.broker, parent)
+        held, waited_s = api.take(wanted, plan.outer, ledger, hooks, plan.broker)
     except BaseException:
         ledger.close()
         raise

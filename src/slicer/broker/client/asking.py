@@ -44,7 +44,7 @@ def acquire_of(prepared: PreparedRequest, binding: Binding, ahead_of: str = "") 
         margin_mib=ticket.margin_mib, slots=ticket.slots, slot_limits=ticket.slot_limits,
         priority=needs.priority, expect_s=needs.expect_s, ahead_of=ahead_of, wait=needs.wait,
         max_wait_s=needs.max_wait_s,
-        runs_anyway=needs.runs_anyway and not needs.gpus,
+        runs_anyway=needs.runs_anyway and not needs.gpus, for_parent=draft.pid != ticket.pid,
     )  # fmt: skip
 
 
