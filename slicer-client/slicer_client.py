@@ -140,7 +140,8 @@ class _Hold:
                     command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environ, bufsize=0
                 )
             except OSError as error:
-                raise NotInstalled(f"cannot be executed: {error.strerror}", program, _INSTALL) from error
+                text = f"cannot be executed: {error.strerror}"
+                raise NotInstalled(text, program, _INSTALL, "not-installed") from error
             assert self.process.stdin is not None
             assert self.process.stdout is not None
             self.stdin, self.stdout = self.process.stdin, self.process.stdout
@@ -160,6 +161,7 @@ class _Hold:
                 event = json.loads(line)
                 kind = event["event"]
             except (ValueError, TypeError, KeyError):
+                self.process.kill()  # whatever it is
                 text = f"said {line[:80]!r}, which is no line of its protocol"
                 raise ProtocolError(text, self.program, f"is it slicer's? {_INSTALL}") from None
             if kind == "hello" and event.get("protocol") != _PROTOCOL:
