@@ -115,7 +115,9 @@ _inside: contextvars.ContextVar[tuple[Lease, ...]] = contextvars.ContextVar("sli
 
 
 def _forget_in_child() -> None:
-    """Close the pipes that a forked child has inherited: the leases are its parent's."""
+    """Close the pipes that a forked child has inherited: the leases are its parent's, and around its own."""
+    global _shown
+    _shown = _Shown()
     for hold in list(_holds):
         hold.stdin.close()
         hold.stdout.close()
@@ -141,7 +143,9 @@ class _Hold:
                 )
             except OSError as error:
                 text = f"cannot be executed: {error.strerror}"
-                raise NotInstalled(text, program, _INSTALL, "not-installed") from error
+                if error.filename:
+                    raise NotInstalled(text, program, _INSTALL, "not-installed") from error
+                raise SlicerError(text, program, "see ulimit -a") from error  # no descriptor or process is left
             assert self.process.stdin is not None
             assert self.process.stdout is not None
             self.stdin, self.stdout = self.process.stdin, self.process.stdout
@@ -342,6 +346,8 @@ def _options(
     quiet: bool = False,
 ) -> list[str]:
     """The arguments of :func:`acquire` as options of `slicer hold`."""
+    if then not in (None, "run", "fail"):
+        raise ValueError(f"then={then!r}: is neither 'run' nor 'fail'")
     script = os.path.basename((sys.argv or [""])[0])
     said: dict[str, object] = {
         "name": name or ("python" if script[:1] in ("", "-") else script), "gpus": gpus, "vram": _size(vram),

@@ -168,6 +168,8 @@ def test_it_ends_with_the_program_whatever_ends_that(box: Box) -> None:  # U2
     kill_9(holder.pid)
     assert waiter.wait(DEADLINE_S) == 0
     holder = holding(box)
+    kill_9(waiting(box, "acquire('waiter')").pid)
+    until(lambda: not box.tickets(), "it has left the queue")
     assert box.run("-q", "--gpus", "1", "--no-wait", "--", "true").returncode == 75
     holder.communicate()  # without a release
     assert (holder.returncode, box.run("-q", "--gpus", "2", "--no-wait", "--", "true").returncode) == (0, 0)
@@ -182,6 +184,8 @@ def test_a_forked_child_neither_keeps_nor_ends_it(box: Box) -> None:  # U2
         lease = acquire("holder", gpus=2)
         child = os.fork()
         if not child:
+            with acquire("inner", wait=False) as inner:
+                assert inner.gpus == lease.gpus
             seen = lease.is_held, os.environ["CUDA_VISIBLE_DEVICES"] == ",".join(lease.gpus)
             lease.release()
             gc.collect()
@@ -219,19 +223,35 @@ def test_busy_tells_the_holder_and_how_long(box: Box) -> None:  # U2, B4
 
 
 def test_ctrl_c_while_waiting_leaves_the_queue_and_later_does_nothing(box: Box) -> None:  # U2
-    holder = holding(
-        box, "signal.signal(signal.SIGINT, lambda *_: print('again', flush=True))\n" + HOLDS, group=0
+    handles = "signal.signal(signal.SIGINT, lambda *_: print('again', flush=True))\n"
+    holder = holding(box, handles + HOLDS, group=0)
+    waiter = waiting(
+        box,
+        """
+        def once(signo, frame):
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+            print("once", flush=True)
+        signal.signal(signal.SIGINT, once)
+        try:
+            acquire("waiter")
+        except KeyboardInterrupt:
+            print(os.listdir(os.environ["SLICER_STATE_DIR"] + "/sim-2x24G/tickets"))
+        """,
+        group=0,
     )
-    waiter = waiting(box, "acquire('waiter')", group=0)
-    os.killpg(waiter.pid, signal.SIGINT)
-    assert b"KeyboardInterrupt" in waiter.communicate(timeout=DEADLINE_S)[1]
-    assert not box.tickets()
+    assert waiter.stdout is not None
+    for said, left in ((b"once\n", ["waiter"]), (b"[]\n", [])):  # a program that handles it goes on waiting
+        os.killpg(waiter.pid, signal.SIGINT)
+        assert waiter.stdout.readline() == said
+        assert box.run("-q", "--gpus", "1", "--no-wait", "--", "true").returncode == 75
+        assert [ticket.name for ticket in box.tickets()] == left
+    assert waiter.wait(DEADLINE_S) == 0
     for signo in (signal.SIGINT, signal.SIGHUP, signal.SIGTERM):
         os.kill(holding_child(holder.pid), signo)
     os.killpg(holder.pid, signal.SIGINT)
     assert holder.stdout is not None
     assert holder.stdout.readline() == b"again\n"
-    assert lease(box).name == "holder"
+    assert box.run("-q", "--gpus", "1", "--no-wait", "--", "true").returncode == 75
     holder.communicate()
     box.assert_clean()
 
@@ -337,6 +357,8 @@ def test_what_cannot_be_is_said_as_slicer_says_it(box: Box) -> None:  # U2
     assert run(box, f"try: acquire(gpus=3)\n{catch}") == ["infeasible ask for fewer"]
     (line,) = run(box, f"try: acquire(program={str(box.root)!r})\n{catch}")
     assert line.startswith("not-installed install slicer-systemd, or say where it is: acquire(")
+    few = "import resource; resource.setrlimit(resource.RLIMIT_NOFILE, (4, 4))"
+    assert run(box, f"{few}\ntry: acquire(program='/bin/true')\n{catch}") == ["error see ulimit -a"]
 
 
 def test_a_lease_that_was_lost_is_noticed(box: Box) -> None:  # U2

@@ -116,3 +116,18 @@ def test_what_cannot_be_is_2(cli: Cli, line: tuple[str, ...], said: str) -> None
 
 def test_help_is_to_be_had(cli: Cli) -> None:
     assert "lease" in cli.run("hold", "--help").stdout
+
+
+@pytest.mark.parametrize(
+    ("line", "told"),
+    [
+        ([*SLOT, "--", "true"], "starts no command, and so cannot go with a command"),
+        ([*SLOT, "--timeout", "1h"], "starts no command, and so cannot go with --timeout"),
+        ([], "nothing to hold"),
+        (["-p", "nope"], "unknown profile 'nope'"),
+    ],
+)
+def test_the_protocols_last_line_says_what_cannot_be(cli: Cli, line: list[str], told: str) -> None:  # U2
+    hello, error = map(json.loads, cli.run("hold", "--protocol", "1", *line, code=2).stdout.splitlines())
+    assert (hello["event"], hello["protocol"]) == ("hello", 1)
+    assert (error["event"], error["message"]) == ("error", told)
