@@ -145,7 +145,7 @@ class _Hold:
                 text = f"cannot be executed: {error.strerror}"
                 if error.filename:
                     raise NotInstalled(text, program, _INSTALL, "not-installed") from error
-                raise SlicerError(text, program, "see ulimit -a") from error  # no descriptor or process is left
+                raise SlicerError(text, program, "see ulimit -a") from error  # out of descriptors
             assert self.process.stdin is not None
             assert self.process.stdout is not None
             self.stdin, self.stdout = self.process.stdin, self.process.stdout
