@@ -103,4 +103,5 @@ $(VENV)/stamp: pyproject.toml setup.py tools/venv.sh
 # The machines' images stay in the user's cache; see tests/machines/README.md.
 clean:
 	rm -rf $(VENV) $(LIBRARY) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf slicer-client/build slicer-client/*.egg-info slicer-client/.*_cache
 	find . -name __pycache__ -prune -exec rm -rf {} +
