@@ -89,3 +89,18 @@ def test_without_a_command_it_is_a_shell(cli: Cli) -> None:
     assert process.returncode == 7
     assert len(out.split()[1]) == 12
     assert err.splitlines()[0] == "slicer: this shell holds 1 CPU slot; exit gives it back"
+
+
+@pytest.mark.parametrize(
+    ("line", "told"),
+    [
+        ([*SLOT, "--", "true"], "starts no command, and so cannot go with a command"),
+        ([*SLOT, "--timeout", "1h"], "starts no command, and so cannot go with --timeout"),
+        ([], "nothing to hold"),
+        (["-p", "nope"], "unknown profile 'nope'"),
+    ],
+)
+def test_the_protocols_last_line_says_what_cannot_be(cli: Cli, line: list[str], told: str) -> None:  # U2
+    hello, error = map(json.loads, cli.run("hold", "--protocol", "1", *line, code=2).stdout.splitlines())
+    assert (hello["event"], hello["protocol"]) == ("hello", 1)
+    assert (error["event"], error["message"]) == ("error", told)
