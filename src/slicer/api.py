@@ -35,7 +35,7 @@ from slicer.model import CPU, LEASE_VARIABLE, PRIORITY_MAX, Demand, manager_of
 from slicer.outcome import journal
 from slicer.placement.decision import expected_remaining, first_to_finish
 from slicer.quantity import QuantityError, parse_mib
-from slicer.record import as_dict, record
+from slicer.record import as_dict, record, replace
 from slicer.state import statedir
 from slicer.state.statefile import SECONDS_MAX
 from slicer.text import command_text, visible
@@ -128,6 +128,7 @@ class Lease:
         self.job = held.lease.job
         self.waited_s = waited_s
         self.gpus = tuple(dict.fromkeys((*(uuid for one in outer for uuid in one.gpus), *held.lease.gpus)))
+        self.gpu_indices = held.lease.gpu_indices if self.gpus == held.lease.gpus else ()
         self.slots = dict(held.lease.slots)
         self.cpu_slots = self.slots.get(CPU, 0)
         self.forced = bool(held.lease.forced)  # it was not free, and max_wait was over
@@ -260,31 +261,47 @@ def obtain(
         wanted = granting.prepare(broker, who, needs, GpuObserver(config.policy))
         ledger.patience_s = leasing.patience_s(needs)
         try:
-            return _take(wanted, outer, ledger, cancel, broker)
-        finally:
-            wanted.observer.close()
+            held, waited_s = take(wanted, outer, ledger, Hooks(_nothing, None, cancel), broker)
+        except BusyError as error:
+            raise _BUSY[error.busy.kind](error.busy) from None
+        return Lease(held, outer.leases, ledger, waited_s)
     except BaseException:
         ledger.close()
         raise
 
 
-def _take(
-    wanted: PreparedRequest, outer: OuterJobs, ledger: Ledger, cancel: CancelToken, broker: str
-) -> Lease:
-    if wanted.needs.is_nothing:
-        return Lease(HeldLease(ledger, leasing.nested_lease(wanted.draft, outer)), outer.leases, ledger, 0.0)
-    began_s = proc.now_s()
+def take(
+    wanted: PreparedRequest, outer: OuterJobs, ledger: Ledger, hooks: Hooks, broker: str
+) -> tuple[HeldLease, float]:
+    """The lease that was prepared, and the seconds of the wait. Tells the journal.
+
+    Raises as :func:`slicer.job.granting.obtain`.
+    """
     try:
-        hooks = Hooks(_tell_wait(wanted), None, cancel)
-        held = granting.obtain(broker, wanted, ledger, hooks, "process")
-    except BusyError as error:
-        raise _BUSY[error.busy.kind](error.busy) from None
+        return _take(wanted, outer, ledger, hooks, broker)
+    finally:
+        wanted.observer.close()
+
+
+def _take(
+    wanted: PreparedRequest, outer: OuterJobs, ledger: Ledger, hooks: Hooks, broker: str
+) -> tuple[HeldLease, float]:
+    if wanted.needs.is_nothing:
+        return HeldLease(ledger, leasing.nested_lease(wanted.draft, outer)), 0.0
+    began_s = proc.now_s()
+    told, tell = hooks.waits, _tell_wait(wanted)
+
+    def waits(busy: Busy) -> None:
+        told(busy)
+        tell(busy)
+
+    held = granting.obtain(broker, wanted, ledger, replace(hooks, waits=waits), "process")
     ledger.patience_s = None  # giving back must succeed, however long it takes
     held.do_postponed()
     held.do_postponed_slow()
     waited_s = proc.now_s() - began_s
     _tell("acquired", held.lease, words.acquired(held.lease, waited_s), waited_s=round(waited_s, 3))
-    return Lease(held, outer.leases, ledger, waited_s)
+    return held, waited_s
 
 
 def entered(lease: Lease) -> Lease:
@@ -408,6 +425,10 @@ def _words(gpu: Sequence[int | str] | int | str | None) -> tuple[str, ...]:
         return ()
     given = gpu.split(",") if isinstance(gpu, str) else [gpu] if isinstance(gpu, int) else gpu
     return tuple(str(word).strip() for word in given)
+
+
+def _nothing(busy: Busy) -> None:
+    pass
 
 
 def _tell_wait(wanted: PreparedRequest) -> Callable[[Busy], None]:

@@ -284,45 +284,6 @@ def test_a_ledger_that_fills_up_while_a_job_runs_stops_it_not(slicer: Slicer, sm
     assert not list((small_disk / "leases").iterdir())
 
 
-@pytest.mark.parametrize("folder", ["", "leases", "tickets"])
-def test_a_linked_ledger_is_not_followed(slicer: Slicer, tmp_path: Path, folder: str) -> None:
-    real, ledger = tmp_path / "real", tmp_path / "ledger"
-    for path in (real, *([ledger] if folder else [])):
-        path.mkdir(mode=0o700)
-    (ledger / folder if folder else ledger).symlink_to(real)
-    done = slicer.run("-p", "heavy", "--", "true", env={"SLICER_STATE_DIR": str(ledger)})
-    failed_cleanly(done, str(ledger / folder), "symbolic link")
-    assert not list(real.iterdir())
-
-
-def test_a_foreign_or_open_ledger_is_not_trusted(slicer: Slicer, tmp_path: Path) -> None:
-    ledger = tmp_path / "ledger"
-    ledger.mkdir(mode=0o700)
-    os.chown(ledger, 1001, 1001)
-    failed_cleanly(slicer.run("--", "true", env={"SLICER_STATE_DIR": str(ledger)}), "belongs to uid 1001")
-    os.chown(ledger, 0, 0)
-    ledger.chmod(0o777)
-    failed_cleanly(slicer.run("--", "true", env={"SLICER_STATE_DIR": str(ledger)}), "writable by everybody")
-
-
-def test_litter_among_the_leases_is_ignored_aloud(slicer: Slicer) -> None:
-    assert slicer.run("-p", "heavy", "--", "true").code == 0
-    leases = Path("/run/slicer/leases")
-    (leases / "0123456789ab").write_text("SLICER_LEASE=1\nJOB=0123")  # its owner is dead
-    (leases / "123456789abc").write_text("noise")
-    (leases / "linked").symlink_to("/etc/passwd")
-    os.mkfifo(leases / "fifo")
-    (leases / "folder").mkdir()
-    try:
-        done = slicer.run("-p", "heavy", "--", "true")
-        assert done.code == 0
-        assert not (leases / "0123456789ab").exists()
-        assert "123456789abc: ignored" in done.stderr
-    finally:
-        for path in leases.iterdir():
-            path.rmdir() if path.is_dir() and not path.is_symlink() else path.unlink()
-
-
 # -- history ----------------------------------------------------------------------------------------------
 
 
@@ -358,11 +319,6 @@ def test_a_history_on_a_full_disk_stops_no_job(slicer: Slicer, over_history: Pat
     ran_with_a_warning(slicer)
 
 
-def test_a_full_disk_before_the_first_outcome_stops_no_job(slicer: Slicer, over_history: Path) -> None:
-    fill(over_history)
-    ran_with_a_warning(slicer)
-
-
 def test_a_full_disk_under_a_killed_slicer_frees_the_lease(slicer: Slicer, over_history: Path) -> None:  # K2
     fill(over_history)
     gate = slicer.gate()
@@ -376,25 +332,4 @@ def test_a_full_disk_under_a_killed_slicer_frees_the_lease(slicer: Slicer, over_
     assert waiting.end().code == 0
 
 
-def test_an_outcome_file_on_a_full_disk_stops_no_job(slicer: Slicer, small_disk: Path) -> None:
-    fill(small_disk)
-    done = slicer.run("--outcome", str(small_disk / "outcome.json"), "--", "sh", "-c", "exit 3")
-    assert done.code == 3
-    assert "outcome cannot be written: No space left" in done.stderr
-    assert [path.name for path in small_disk.iterdir()] == ["filler"]
-
-
 # -- configuration ----------------------------------------------------------------------------------------
-
-
-def test_a_configuration_that_breaks_while_a_job_runs_changes_nothing_of_it(slicer: Slicer) -> None:
-    config = slicer.path("config.toml")
-    config.write_text('[profiles.mine]\nmemory_max = "300M"\n')
-    env = {"SLICER_CONFIG": str(config)}
-    gate = slicer.gate()
-    job = slicer.hold(gate, "-p", "mine", env=env, code=5)
-    config.write_text('[profiles.mine]\nmemory_max = "300M\n')
-    failed_cleanly(slicer.run("-p", "mine", "--", "true", env=env), f"{config}:2:")
-    assert systemctl.show(job.lease().unit, "MemoryMax") == {"MemoryMax": str(300 << 20)}
-    gate.open()
-    assert job.end().code == 5

@@ -24,6 +24,7 @@ _BROKEN_PIPE = 141  # 128 + SIGPIPE
 _COMMANDS = {
     "run": "run_help",
     "hold": "run_help:hold",
+    "client": "client",
     "route": "run_help:route",
     "queue": "queue.run",
     "serve": "serve",

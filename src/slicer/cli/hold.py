@@ -40,6 +40,10 @@ def perform(options: dict[str, Any], command: tuple[str, ...]) -> int:
 
 
 def _hold(options: dict[str, Any], command: tuple[str, ...]) -> int:
+    if options["protocol"]:
+        from slicer.cli import hold_protocol
+
+        return hold_protocol.perform(options, command)
     shell = os.environ.get("SHELL") or _SHELL
     invocation = Invocation(**run.fields(options, command or (shell,)), hold=True)
     profile = profiles.load(os.environ, profiles.host()).profile(invocation.profile, invocation.overrides)

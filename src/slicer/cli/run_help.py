@@ -95,6 +95,9 @@ Examples:
       Part of a GPU; others see who holds it, and for how long.
   slicer hold --cpu-slots 1 --max-wait 10m -- ./build.sh
       A CPU slot; after ten minutes of waiting, build without one.
+  slicer hold --protocol 1 --gpus 1
+      For a program in any language: tells it in lines of JSON which GPU it
+      has, until the program closes this one's standard input.
 
 \b
 Exit codes: the same as slicer run; see slicer run --help.

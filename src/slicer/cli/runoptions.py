@@ -110,6 +110,13 @@ _SCOPE_FIELDS = (
     "after", "detached", "awaits",
 )  # fmt: skip
 
+_HOLD_OPTIONS = (
+    _option(
+        "--protocol", "VERSION",
+        "For programs: hold until stdin ends, and say in lines of JSON what happens (see `slicer client`).",
+        "", choices=("1",),
+    ),
+)  # fmt: skip
 
 # The options that a route does not decide.
 _ROUTED_FIELDS = (
@@ -133,7 +140,7 @@ def options_of(program: str) -> tuple[Option, ...]:
         return OPTIONS
     if program == "route":
         return *_ROUTE_OPTIONS, *(option for option in OPTIONS if option.field in _ROUTED_FIELDS)
-    return tuple(option for option in OPTIONS if option.field not in _SCOPE_FIELDS)
+    return *(option for option in OPTIONS if option.field not in _SCOPE_FIELDS), *_HOLD_OPTIONS
 
 
 def defaults_of(program: str) -> dict[str, Any]:

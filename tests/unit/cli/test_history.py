@@ -180,17 +180,6 @@ def test_one_job_is_shown_in_full_and_several_of_a_name_as_a_list(
     assert cli.run("history", "twin*").stdout.count("\n") == 3
 
 
-def test_a_bad_duration_is_said(cli: Cli) -> None:
-    assert cli.run("history", "--since", "soon", code=2).stderr.startswith(
-        "slicer: --since: expected a duration"
-    )
-
-
-def test_no_history_is_no_error(cli: Cli) -> None:
-    assert cli.run("history").stdout == "No jobs yet.\n"
-    assert cli.json("history") == {"version": 1, "outcomes": [], "has_more": False}
-
-
 def test_a_job_that_ran_is_found_by_the_beginning_of_its_id(cli: Cli) -> None:  # X3
     cli.run("run", "--backend", "plain", "-p", "heavy", "--name", "a b", "--", "sh", "-c", "exit 7", code=7)
     row = cli.run("history").stdout.splitlines()[1]

@@ -138,59 +138,7 @@ def test_the_routes_and_where_they_send_their_jobs(routes: Cli) -> None:  # C2
     assert found["ocr"]["probes"][0]["kind"] == "pixels"
 
 
-def test_without_routes_it_says_where_they_are_written(cli: Cli) -> None:
-    for line in (("routes",), ("routes", "check")):
-        assert cli.run(*line).stdout.startswith("No routes. Describe one as [routes.")
-    assert cli.json("routes") == {"version": 1, "routes": []}
-
-
-@pytest.mark.parametrize("command", ["check", "stats", "suggest"])
-def test_an_unknown_route_is_2_with_the_nearest(routes: Cli, command: str) -> None:
-    said = routes.run("routes", command, "wisper", code=2).stderr
-    assert said == "slicer: unknown route 'wisper' (did you mean \"whisper\"? known: whisper)\n"
-
-
 # -- check --------------------------------------------------------------------------------------------
-
-
-def test_a_budget_that_holds_is_shown_with_its_sums(routes: Cli) -> None:  # C7
-    said = routes.run("routes", "check").stdout
-    rows = [line.split() for line in said.splitlines()]
-    assert rows[0] == ["whisper:", "fits"]
-    assert ["gpu", "2", "max_jobs", "1", "10.0G", "100.0M", "200.0M"] in [row[:7] for row in rows]
-    assert ["0", "24.0G", "2", "x", "gpu", "4.0G"] in [row[:6] for row in rows]
-    assert ["-200.0M", "gpu,", "2", "x", "100.0M"] in rows
-    assert ["-1.0G", "reserve"] in [row[:2] for row in rows]
-    (found,) = routes.json("routes", "check", "whisper")["routes"]
-    assert found["fits"] is True
-    assert found["needed_bytes"] == (1024 + 2 * 100 + 200) << 20
-    assert found["machine_bytes"] - found["needed_bytes"] == found["left_bytes"]
-
-
-@pytest.mark.parametrize(
-    ("change", "sums"),
-    [
-        (('vram = "10G"', 'vram = "20G"\nprofile = "two"'), "2 jobs x 20G on 2 GPUs each"),
-        (('memory = "100M"', 'memory = "900T"'), "gpu 2 x 900T"),
-    ],
-)
-def test_a_budget_that_does_not_hold_is_refused_with_the_sum(
-    routes: Cli, change: tuple[str, str], sums: str
-) -> None:  # C7
-    configure(routes, CONFIG.replace(*change) + '[profiles.two]\ninherits = "gpu"\ngpus = 2\n')
-    done = routes.run("routes", "check", code=1)
-    assert done.stdout.startswith("whisper: 1 problem\n")
-    (problem,) = [line for line in done.stdout.splitlines() if "problem:" in line]
-    assert sums in problem
-    assert routes.run("routes", "--json", "check", code=1).stdout.count(sums) == 1
-
-
-def test_a_probe_whose_program_is_missing_is_a_problem(routes: Cli) -> None:  # C4
-    more = '[routes.x]\nprobe = "command"\nprobe_command = ["no-such-probe", "{}"]\n[routes.x.cpu]\n'
-    configure(routes, CONFIG + more)
-    done = routes.run("routes", "check", env={"PATH": str(routes.root)}, code=1)
-    assert "the probe's program 'ffprobe' is not in PATH (Debian: apt install ffmpeg)" in done.stdout
-    assert "the probe's program 'no-such-probe' is not in PATH" in done.stdout
 
 
 @pytest.mark.parametrize(
@@ -322,35 +270,6 @@ def test_what_the_proposal_says_can_be_written_into_the_configuration(routes: Cl
     configure(routes, CONFIG.replace('threshold = "1h"', line))
     (now,) = routes.json("routes")["routes"]
     assert now["destinations"][0]["up_to"] == [found["threshold"]] != [3600.0]
-
-
-def test_too_few_jobs_are_refused_with_the_reason(routes: Cli) -> None:  # C9
-    done = routes.run("routes", "suggest", "whisper", code=1)
-    assert done.stdout.startswith("whisper, gpu: no proposal (now 1h): 0 GPU jobs succeeded with known")
-    assert routes.run("routes", "suggest", "whisper", "--json", code=1).stdout.count('"too-few"') == 1
-
-
-@pytest.mark.parametrize(
-    ("line", "said"),
-    [
-        (("--vram", "8"), "--vram: expected a size"),
-        (("--vram", "0G"), "--vram: expected a size"),
-        (("--margin", "95"), "95 is not in the range"),
-        (("--to", "cpu"), "--to: no destination 'cpu' on the GPU"),
-        (("--probe", "2"), "--probe: route whisper has 1 probe, not 2"),
-        (("--plot", "out.pdf"), "--plot: expected a name that ends in .png, .svg, .html"),
-    ],
-)
-def test_wrong_options_are_2(routes: Cli, line: tuple[str, ...], said: str) -> None:
-    assert said in routes.run("routes", "suggest", "whisper", *line, code=2).stderr
-
-
-def test_without_a_gpu_it_wants_to_be_told_the_memory(cli: Cli) -> None:  # C9
-    configure(cli, CONFIG.replace('vram = "10G"\n', ""))
-    done = cli.run("routes", "suggest", "whisper", code=125)
-    assert "the memory for a job of whisper is unknown" in done.stderr
-    assert "--vram 10G" in done.stderr
-    assert "0 GPU jobs" in cli.run("routes", "suggest", "whisper", "--vram", "10G", code=1).stdout
 
 
 # -- the plot -----------------------------------------------------------------------------------------
