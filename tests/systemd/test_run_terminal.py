@@ -219,6 +219,30 @@ def test_ctrl_z_and_fg_again_and_again(bash: Terminal) -> None:
         bash.expect(PROMPT)
 
 
+def test_the_last_copy_of_fgs_signal_may_come_after_the_next_ctrl_z(bash: Terminal) -> None:
+    """The kernel gives a group its signals one by one, and may be interrupted in between."""
+    command(bash, "slicer run -q -- sleep 1000")
+    keeper, pid = keeper_and_command()
+    job = processes.parent(keeper)
+
+    def all_are(state: str) -> None:
+        until(lambda: {processes.state(job), processes.state(pid)} == {state}, f"both are in state {state}")
+
+    all_are("S")
+    bash.type(CTRL_Z)
+    assert "Stopped" in bash.expect(PROMPT)
+    for each in (pid, keeper):  # the first of the group that fg's SIGCONT reaches
+        os.kill(each, signal.SIGCONT)
+    all_are("S")
+    os.kill(pid, signal.SIGTSTP)
+    all_are("T")
+    before = bash.seen.count("Stopped")
+    os.kill(job, signal.SIGCONT)
+    bash.line("echo")  # a shell tells with its next prompt
+    until(lambda: (bash.line(""), bash.expect(PROMPT), bash.seen.count("Stopped") > before)[-1], "it stops")
+    all_are("T")
+
+
 def test_a_command_that_ignores_ctrl_z_keeps_the_terminal(bash: Terminal) -> None:
     program = 'trap "" TSTP; echo went in; read -r line; echo "got $line"'
     command(bash, f"slicer run -q -- bash -c '{program}'")

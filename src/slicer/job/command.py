@@ -203,19 +203,29 @@ class Command:
 
     def _forward(self, signo: int) -> None:
         """The outer half passes on what it was sent."""
+        went_to_group = time.monotonic() - self._direct.get(signo, -_SAME_SIGNAL_S) < _SAME_SIGNAL_S
         if signo == signal.SIGCONT:
             self._reap()
-            if self._job_control.is_to_continue():
+            if went_to_group and self._is_in_our_group():
+                self._job_control.stop_again()
+            elif self._job_control.is_to_continue():
                 self._send(self._pid, signal.SIGCONT)
             return
-        if time.monotonic() - self._direct.get(signo, -_SAME_SIGNAL_S) < _SAME_SIGNAL_S:
-            return  # it went to the whole group, the command included
+        if went_to_group:
+            return  # to the command as well
         self._reap()  # a command that has just ended would swallow it
         if self._status is None:
             self._note_sender(signo, "slicer run")
             self._send(self._pid, signo)
         else:
             self._signal_all(signo)
+
+    def _is_in_our_group(self) -> bool:
+        """Whether the command gets what a shell sends to its job. An interactive shell has its own group."""
+        try:
+            return self._status is None and os.getpgid(self._pid) == os.getpgrp()
+        except ProcessLookupError:
+            return False
 
     def _note_sender(self, signo: int, sender: EndedBy) -> None:
         """Remember who sent the command a signal by which it may end."""
