@@ -12,7 +12,7 @@ from slicer.job.find import AmbiguousJob, find
 from slicer.job.stop import stop
 from slicer.ledger.ledger import Ledger
 from slicer.model import Lease, Ticket
-from slicer.queue.line_socket import stop_line
+from slicer.queue.control.client import stop_line
 
 
 @click.command(

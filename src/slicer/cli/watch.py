@@ -8,9 +8,7 @@ import signal
 import socket
 import stat
 import sys
-import termios
 import time
-import tty
 from collections.abc import Sequence
 from contextlib import closing
 
@@ -18,6 +16,7 @@ from slicer import broker
 from slicer.backend import broker_socket
 from slicer.broker.client.standing import status_reader
 from slicer.cli import output, say
+from slicer.cli.keys import Keys, pause
 from slicer.cli.status_json import status_json, without_clocks
 from slicer.cli.status_text import Section, joined, sections
 from slicer.columns import FAINT, WARNING, Line
@@ -166,23 +165,18 @@ class _Screen:
     """The terminal. From :meth:`take` to :meth:`give_back`: a page of its own, keys at once, no echo."""
 
     def __init__(self) -> None:
-        self.has_keys = os.isatty(0)
-        self._before: list[object] | None = None
+        self.keys = Keys()
 
     def take(self) -> None:
-        if self.has_keys:
-            self._before = termios.tcgetattr(0)
-            tty.setcbreak(0)
+        self.keys.take()
         _write("\x1b[?1049h\x1b[H\x1b[?25l")
 
     def give_back(self) -> None:
         """Put it back as it was. Safe to repeat; a terminal that is gone needs nothing."""
+        self.keys.give_back()
         try:
-            if self._before is not None:
-                termios.tcsetattr(0, termios.TCSAFLUSH, self._before)  # type: ignore[arg-type]
-                self._before = None
             _write("\x1b[?25h\x1b[?1049l")
-        except (OSError, termios.error):
+        except OSError:
             pass
 
     def draw(self, lines: Sequence[Line]) -> None:
@@ -223,17 +217,17 @@ class _LiveView:
 
     def _show(self, signals: SignalPipe) -> int:
         screen = self._screen
-        keys = [0] if screen.has_keys else []
+        keys = screen.keys.descriptors
         while True:
             screen.draw(self._page(shutil.get_terminal_size().lines))
             ready = self._changes.wait([signals.fd, *keys])
-            if 0 in ready and _keys() in (b"", b"q", b"Q"):
+            if 0 in ready and screen.keys.ask_to_leave():
                 return EX_OK
             for signo in signals.take():
                 if signo in _LEAVES:
                     return EX_OK if signo == signal.SIGINT else 128 + signo
                 if signo == signal.SIGTSTP:
-                    _pause(screen)
+                    pause(screen)
                     ready = frozenset()  # much may have changed meanwhile: look again
             if not ready:
                 self._look()
@@ -263,23 +257,6 @@ class _LiveView:
         room = height - 2 - len(below)
         shown = fit(sections(self._status, self._servers), max(1, room))
         return [Line(title, FAINT), Line(""), *shown, *below]
-
-
-def _keys() -> bytes:
-    """The typed bytes, none if the terminal is gone."""
-    try:
-        return os.read(0, 4096)
-    except OSError:
-        return b""
-
-
-def _pause(screen: _Screen) -> None:
-    """Ctrl-Z: give the shell its terminal as it was, stop, and take it again when continued."""
-    screen.give_back()
-    handler = signal.signal(signal.SIGTSTP, signal.SIG_DFL)
-    os.kill(os.getpid(), signal.SIGTSTP)
-    signal.signal(signal.SIGTSTP, handler)
-    screen.take()
 
 
 # -- what fits ----------------------------------------------------------------------------------------------

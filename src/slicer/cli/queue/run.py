@@ -20,7 +20,7 @@ from slicer.queue.model import Options
 from slicer.state.simulated import spec_of
 from slicer.text import counted
 
-_SUBCOMMANDS = ("suggest", "retry")  # modules of this package with a ``command``
+_SUBCOMMANDS = ("add", "retry", "suggest")  # modules of this package with a ``command``
 
 
 def _subcommand(name: str) -> click.Command:
@@ -29,12 +29,14 @@ def _subcommand(name: str) -> click.Command:
 
 
 class _Queue(click.Command):
-    """``slicer queue FILE``; where a subcommand stands in place of FILE, that."""
+    """``slicer queue FILE``; a subcommand in place of FILE; without either, the list of queues."""
 
     def make_context(
         self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
     ) -> click.Context:
-        if args and args[0] in _SUBCOMMANDS:
+        if not args or args == ["--json"]:
+            return _subcommand("list").make_context(info_name, args, parent, **extra)
+        if args[0] in _SUBCOMMANDS:
             return _subcommand(args[0]).make_context(f"{info_name} {args[0]}", args[1:], parent, **extra)
         return super().make_context(info_name, args, parent, **extra)
 
@@ -167,6 +169,12 @@ def command(
         from slicer.cli.queue.detach import detach
 
         return detach(options, environ, as_json=as_json, quiet=quiet)
+    if not as_json and not quiet:
+        from slicer.cli.queue.attach import attach
+
+        code = attach(options, environ)
+        if code is not None:
+            return code
     return _run(options, environ, as_json=as_json, quiet=quiet)
 
 

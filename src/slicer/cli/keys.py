@@ -1,0 +1,56 @@
+"""The keys of a terminal that somebody looks at: taken at once and without echo, and Ctrl-Z."""
+
+from __future__ import annotations
+
+import os
+import signal
+import termios
+import tty
+from typing import Protocol
+
+
+class Keys:
+    """Stdin's terminal, if it is one. Between :meth:`take` and :meth:`give_back` keys come at once."""
+
+    def __init__(self) -> None:
+        self.descriptors = [0] if os.isatty(0) else []
+        self._before: list[object] | None = None
+
+    def take(self) -> None:
+        if self.descriptors:
+            self._before = termios.tcgetattr(0)
+            tty.setcbreak(0)
+
+    def give_back(self) -> None:
+        """Put the terminal back as it was. Safe to repeat; one that is gone needs nothing."""
+        if self._before is not None:
+            try:
+                termios.tcsetattr(0, termios.TCSAFLUSH, self._before)  # type: ignore[arg-type]
+            except termios.error:
+                return
+            self._before = None
+
+    @staticmethod
+    def ask_to_leave() -> bool:
+        """Whether q was typed, or the terminal is gone."""
+        try:
+            return os.read(0, 4096) in (b"", b"q", b"Q")
+        except OSError:
+            return True
+
+
+class Taken(Protocol):
+    def take(self) -> None:
+        """Have the terminal."""
+
+    def give_back(self) -> None:
+        """Let the shell have it as it was."""
+
+
+def pause(terminal: Taken) -> None:
+    """Ctrl-Z: give the shell its terminal as it was, stop, and take it again when continued."""
+    terminal.give_back()
+    handler = signal.signal(signal.SIGTSTP, signal.SIG_DFL)
+    os.kill(os.getpid(), signal.SIGTSTP)
+    signal.signal(signal.SIGTSTP, handler)
+    terminal.take()

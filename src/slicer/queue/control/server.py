@@ -1,0 +1,191 @@
+"""The queue's end of the control socket, which lies in its user's state directory beside the ledger.
+
+The directory is closed to other users. Nobody who asks holds the queue up: what cannot be sent at once is not
+sent, and whoever reads too slowly is told how many events are missing.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections import deque
+from collections.abc import Callable, Collection, Mapping
+from typing import Any
+
+from slicer.queue.control.messages import LONGEST, board_packet, decode, encode, short
+from slicer.queue.model import Board, Event
+from slicer.queue.show import event_text
+from slicer.state.directory import Directory, failed
+from slicer.text import clock
+
+PREFIX = "queue-"
+_MOST_CLIENTS = 64
+_AT_ONCE = 16  # questions of one client that are taken in one go
+_SAID_BEFORE = 10  # events that somebody is told who comes later
+_SUMMED = 40  # lines of the summary
+_LAST_S = 0.2  # for the last word to somebody who reads slowly
+
+Answer = Callable[[dict[str, Any]], dict[str, object]]
+
+
+class _Client:
+    """Somebody who is connected."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self.connection = connection
+        self.watches = False
+        self.missed = 0  # events
+
+    def send(self, packet: bytes) -> bool:
+        """Whether it is sent, or they are gone, as reading tells."""
+        try:
+            self.connection.send(packet)
+        except BlockingIOError:
+            return False
+        except OSError:
+            return True
+        return True
+
+
+class ControlSocket:
+    """Also a renderer, for those who watch.
+
+    ``answers`` has what answers each question, and ``acts`` those questions that change something: their
+    answers wait for :meth:`answer`.
+    """
+
+    def __init__(self, directory: Directory, answers: Mapping[str, Answer], acts: Collection[str]) -> None:
+        """Raises StateError."""
+        self._answers = answers
+        self._acts = acts
+        self._directory = directory
+        self._clients: dict[int, _Client] = {}
+        self._late: list[tuple[_Client, bytes]] = []  # answers for later
+        self._said: deque[list[object]] = deque(maxlen=_SAID_BEFORE)
+        self._name = f"{PREFIX}{os.urandom(6).hex()}"
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK)
+        try:
+            for name in directory.names():
+                if name.startswith(PREFIX):
+                    _sweep(directory, name)
+            self._socket.bind(f"{directory.handle}/{self._name}")
+            self._socket.listen(_MOST_CLIENTS)
+        except OSError as error:
+            self._socket.close()
+            raise failed(f"{directory.path}/{self._name}", error, what="cannot be created") from error
+
+    def descriptors(self) -> list[int]:
+        return [self._socket.fileno(), *self._clients]
+
+    def take(self, ready: Collection[int]) -> bool:
+        """Do what was asked. Whether somebody watches now who did not before."""
+        is_new = False
+        for fd in [fd for fd in self._clients if fd in ready]:
+            is_new |= self._hear(self._clients[fd])
+        while self._socket.fileno() in ready and self._accept():
+            pass
+        return is_new
+
+    def answer(self) -> None:
+        """Send the answers about what was done: it is on the disk."""
+        for client, packet in self._late:
+            client.send(packet)
+        self._late.clear()
+
+    def close(self, summary: Event | None) -> None:
+        """Tell those who watch how the queue ended, close it and remove it. Raises OSError."""
+        if summary is not None:
+            first, *others = event_text.summary_lines(summary)[:_SUMMED]
+            said = [[first, event_text.level(summary)], *([short(line), "info"] for line in others)]
+            last = encode({"end": summary.data["exit_code"], "said": said, "missed": 0})
+            for client in filter(lambda client: client.watches, self._clients.values()):
+                client.connection.settimeout(_LAST_S)
+                client.send(last)
+        for client in self._clients.values():
+            client.connection.close()
+        self._socket.close()
+        self._directory.remove(self._name)
+
+    # -- as a renderer ---------------------------------------------------------------------------------------
+
+    @property
+    def wants_board(self) -> bool:
+        return any(client.watches for client in self._clients.values())
+
+    def begin(self) -> None:
+        """Nothing to do: those who watch see to their own terminals."""
+
+    def event(self, event: Event) -> None:
+        text = event_text.line(event, verbose=True)
+        if text is None:
+            return
+        told: list[object] = [f"{clock(event.at)} {short(text)}", event_text.level(event)]
+        self._said.append(told)
+        for client in filter(lambda client: client.watches, self._clients.values()):
+            is_sent = client.send(encode({"said": [told], "missed": client.missed}))
+            client.missed = 0 if is_sent else client.missed + 1
+
+    def draw(self, board: Board) -> None:
+        packet = board_packet(board)
+        for client in self._clients.values():
+            if client.watches:
+                client.send(packet)
+
+    def end(self, summary: Event | None) -> None:
+        """Nothing to do: :meth:`close` has told them."""
+
+    # -- who asks --------------------------------------------------------------------------------------------
+
+    def _accept(self) -> bool:
+        try:
+            connection, _ = self._socket.accept()
+        except OSError:  # none is left, or there are no descriptors
+            return False
+        connection.setblocking(False)
+        if len(self._clients) >= _MOST_CLIENTS:
+            connection.close()
+        else:
+            self._clients[connection.fileno()] = _Client(connection)
+        return True
+
+    def _hear(self, client: _Client) -> bool:
+        """Whether it begins to watch."""
+        watched = client.watches
+        for _ in range(_AT_ONCE):
+            try:
+                packet = client.connection.recv(LONGEST)
+            except BlockingIOError:
+                break
+            except OSError:
+                packet = b""
+            if not packet:
+                del self._clients[client.connection.fileno()]
+                client.connection.close()
+                return False
+            self._reply(client, decode(packet) or {})
+        return client.watches and not watched
+
+    def _reply(self, client: _Client, question: dict[str, Any]) -> None:
+        ask = question.get("ask")
+        if ask == "watch":
+            client.watches = True
+            client.send(encode({"said": list(self._said), "missed": 0}))
+            return
+        answers = self._answers.get(ask) if isinstance(ask, str) else None
+        found = answers(question) if answers is not None else None
+        packet = encode({"error": "not understood"} if found is None else found)
+        if ask in self._acts and found is not None:
+            self._late.append((client, packet))
+        else:
+            client.send(packet)
+
+
+def _sweep(directory: Directory, name: str) -> None:
+    """Remove the socket of a queue that was killed."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK) as asking:
+        try:
+            asking.connect(f"{directory.handle}/{name}")
+        except (ConnectionRefusedError, FileNotFoundError):
+            directory.remove(name)
+        except OSError:
+            return  # it is alive, and busy
