@@ -34,9 +34,10 @@ class Keys:
     def ask_to_leave() -> bool:
         """Whether q was typed, or the terminal is gone."""
         try:
-            return os.read(0, 4096) in (b"", b"q", b"Q")
+            typed = os.read(0, 4096)
         except OSError:
             return True
+        return not typed or b"q" in typed.lower()
 
 
 class Taken(Protocol):

@@ -93,7 +93,7 @@ class _Viewer:
             board = message.get("board", board)
             if message.get("missed"):
                 self._say(f"{counted(message['missed'], 'event')} not shown: nobody read them", "warning")
-            for text, level in message.get("said", ()):
+            for text, level in (*message.get("said", ()), *message.get("last", ())):
                 self._say(str(text), level if level in get_args(Level) else "info")
             if "end" in message:
                 return int(message["end"])

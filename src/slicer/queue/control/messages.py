@@ -60,8 +60,9 @@ class QueuedLine:
 
 
 def encode(message: Mapping[str, object]) -> bytes:
-    """A packet. ASCII, because names may hold bytes that are no UTF-8."""
-    return json.dumps({"v": VERSION, **message}, separators=(",", ":"), default=as_dict).encode("ascii")
+    """A packet. Paths may hold bytes that are no UTF-8, which come as lone surrogates."""
+    text = json.dumps({"v": VERSION, **message}, separators=(",", ":"), default=as_dict, ensure_ascii=False)
+    return text.encode("utf-8", "surrogatepass")
 
 
 def decode(packet: bytes) -> dict[str, Any] | None:

@@ -1,15 +1,19 @@
 """The queue's end of the control socket, which lies in its user's state directory beside the ledger.
 
-The directory is closed to other users. Nobody who asks holds the queue up: what cannot be sent at once is not
-sent, and whoever reads too slowly is told how many events are missing.
+The directory is closed to other users. Nobody who asks holds the queue up: those who watch get a packet only
+when they have read the last one, and whoever reads too slowly is told how many events are missing.
 """
 
 from __future__ import annotations
 
+import fcntl
 import os
 import socket
+import termios
+from array import array
 from collections import deque
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
+from contextlib import suppress
 from typing import Any
 
 from slicer.queue.control.messages import LONGEST, board_packet, decode, encode, short
@@ -21,9 +25,9 @@ from slicer.text import clock
 PREFIX = "queue-"
 _MOST_CLIENTS = 64
 _AT_ONCE = 16  # questions of one client that are taken in one go
+_UNTOLD = 50  # events that are kept for somebody who reads slowly
 _SAID_BEFORE = 10  # events that somebody is told who comes later
 _SUMMED = 40  # lines of the summary
-_LAST_S = 0.2  # for the last word to somebody who reads slowly
 
 Answer = Callable[[dict[str, Any]], dict[str, object]]
 
@@ -34,17 +38,31 @@ class _Client:
     def __init__(self, connection: socket.socket) -> None:
         self.connection = connection
         self.watches = False
-        self.missed = 0  # events
+        self._untold: deque[list[object]] = deque(maxlen=_UNTOLD)
+        self._missed = 0  # events
 
-    def send(self, packet: bytes) -> bool:
-        """Whether it is sent, or they are gone, as reading tells."""
-        try:
+    def send(self, packet: bytes) -> None:
+        """If they are gone, reading tells."""
+        with suppress(OSError):
             self.connection.send(packet)
-        except BlockingIOError:
-            return False
-        except OSError:
-            return True
-        return True
+
+    def has_read_all(self) -> bool:
+        unread = array("i", [0])
+        fcntl.ioctl(self.connection, termios.TIOCOUTQ, unread)
+        return not unread[0]
+
+    def tell(self, said: Iterable[list[object]]) -> None:
+        """Keep the lines for the next packet."""
+        for each in said:
+            self._missed += len(self._untold) == _UNTOLD
+            self._untold.append(each)
+
+    def untold(self) -> dict[str, object]:
+        """The lines that are kept, which are told herewith."""
+        found: dict[str, object] = {"said": list(self._untold), "missed": self._missed}
+        self._untold.clear()
+        self._missed = 0
+        return found
 
 
 class ControlSocket:
@@ -96,11 +114,11 @@ class ControlSocket:
         """Tell those who watch how the queue ended, close it and remove it. Raises OSError."""
         if summary is not None:
             first, *others = event_text.summary_lines(summary)[:_SUMMED]
-            said = [[first, event_text.level(summary)], *([short(line), "info"] for line in others)]
-            last = encode({"end": summary.data["exit_code"], "said": said, "missed": 0})
-            for client in filter(lambda client: client.watches, self._clients.values()):
-                client.connection.settimeout(_LAST_S)
-                client.send(last)
+            last: list[list[object]] = [[first, event_text.level(summary)]]
+            last += [[short(line), "info"] for line in others]
+            for client in self._watching():
+                untold = client.untold()
+                client.send(encode({**untold, "end": summary.data["exit_code"], "last": last}))
         for client in self._clients.values():
             client.connection.close()
         self._socket.close()
@@ -110,7 +128,7 @@ class ControlSocket:
 
     @property
     def wants_board(self) -> bool:
-        return any(client.watches for client in self._clients.values())
+        return bool(self._watching())
 
     def begin(self) -> None:
         """Nothing to do: those who watch see to their own terminals."""
@@ -121,18 +139,21 @@ class ControlSocket:
             return
         told: list[object] = [f"{clock(event.at)} {short(text)}", event_text.level(event)]
         self._said.append(told)
-        for client in filter(lambda client: client.watches, self._clients.values()):
-            is_sent = client.send(encode({"said": [told], "missed": client.missed}))
-            client.missed = 0 if is_sent else client.missed + 1
+        for client in self._watching():
+            client.tell([told])
 
     def draw(self, board: Board) -> None:
         packet = board_packet(board)
-        for client in self._clients.values():
-            if client.watches:
+        for client in self._watching():
+            if client.has_read_all():
+                client.send(encode(client.untold()))
                 client.send(packet)
 
     def end(self, summary: Event | None) -> None:
         """Nothing to do: :meth:`close` has told them."""
+
+    def _watching(self) -> list[_Client]:
+        return [client for client in self._clients.values() if client.watches]
 
     # -- who asks --------------------------------------------------------------------------------------------
 
@@ -169,7 +190,7 @@ class ControlSocket:
         ask = question.get("ask")
         if ask == "watch":
             client.watches = True
-            client.send(encode({"said": list(self._said), "missed": 0}))
+            client.tell(self._said)
             return
         answers = self._answers.get(ask) if isinstance(ask, str) else None
         found = answers(question) if answers is not None else None
