@@ -133,13 +133,14 @@ def test_callers_without_manners_harm_no_queue(queues: QueueBox) -> None:
     for caller, said in zip(
         callers,
         (b"{", b"[1]", b'{"v":2,"ask":"standing"}', b'{"v":1}', b'{"v":1,"ask":[]}', b"[" * 99_000,
-         b'{"v":1,"ask":"retry","jobs":[{"a":1}]}', encode({"ask": "lines", "word": 7})),
+         b'{"v":1,"ask":"retry","jobs":[{"a":1}]}',
+         b'{"v":1,"ask":"retry","jobs":7}', encode({"ask": "lines", "word": 7})),
         strict=False,
     ):  # fmt: skip
         caller.send(said)
         answer = json.loads(caller.recv(1 << 16))
         assert answer.keys() & {"error", "unknown", "lines"}, (said, answer)
-    for caller in callers[8:60]:
+    for caller in callers[9:60]:
         caller.setblocking(False)
         for _ in range(100):
             try:
@@ -314,7 +315,7 @@ def test_without_a_terminal_a_second_queue_is_refused_as_ever(queues: QueueBox) 
     (queues.root / "other.txt").write_text("[vram=1G] job b\n")
     queue = queues.start()
     queues.started("a")
-    for words in (("jobs.txt",), ("jobs.txt", "--json"), ("other.txt",)):
+    for words in (("jobs.txt",), ("jobs.txt", "--json"), ("other.txt",), ("jobs.txt", "--fresh")):
         refused = call(queues, *words, "--log-dir", "logs", "--sim", "2", "--backend", "plain", code=75)
         assert "already running" in refused.stderr
     other = (*QUEUE, "other.txt", "--log-dir", "logs", "--sim", "2", "--backend", "plain")

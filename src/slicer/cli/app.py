@@ -47,12 +47,12 @@ _COMMANDS = {
 # What other programs have as a command, and how the same is done here.
 _ELSEWHERE = {
     "submit": "slicer run -- COMMAND runs one job, slicer queue FILE those of a file",
-    "add": "a line that is added to the jobs file is a new job; slicer queue FILE runs them",
-    "sweep": "a line for each job in a file, and slicer queue FILE",
+    "add": "slicer queue add FILE -- COMMAND appends a job to a jobs file; slicer queue FILE runs them",
+    "sweep": "slicer queue add FILE --param lr=1,2 -- COMMAND {lr}, and slicer queue FILE",
     "show": "slicer history JOB shows one that has ended, slicer status those that run",
     "log": "slicer queue keeps each job's output in slicer_logs; slicer run has --journal",
     "logs": "slicer queue keeps each job's output in slicer_logs; slicer run has --journal",
-    "attach": "slicer status --watch follows what runs; a queue's output is in slicer_logs",
+    "attach": "slicer queue FILE shows the board of a queue that runs, slicer status --watch what runs",
     "wait": "slicer run and slicer queue return once their jobs have ended",
     "restart": "slicer queue retry FILE makes the failed jobs of a queue pending again",
     "proxy": "slicer serve gives a server a GPU only while it is asked",

@@ -6,6 +6,7 @@ import time
 
 from slicer.cli import say
 from slicer.cli.output import picked
+from slicer.cli.queue.rows import queue_json
 from slicer.cli.status_why import never_text, reason
 from slicer.kernel.users import user_name
 from slicer.model import CPU, Busy
@@ -17,11 +18,14 @@ if TYPE_CHECKING:
 
     from slicer.ledger.status import GpuState, Status
     from slicer.model import Gpu, Lease, Ticket
+    from slicer.queue.control.messages import RunningQueue
     from slicer.serve.model import Standing
     from slicer.share.arena import SharingNow
 
 
-def status_json(status: Status, servers: tuple[Standing, ...] = ()) -> dict[str, Any]:
+def status_json(
+    status: Status, servers: tuple[Standing, ...] = (), queues: tuple[RunningQueue, ...] = ()
+) -> dict[str, Any]:
     """The state of things for scripts."""
     held = {uuid for lease in status.leases for uuid in lease.gpus}
     lock, slots, users, now_s = status.plain_lock, status.slots, status.users, time.time()
@@ -29,6 +33,7 @@ def status_json(status: Status, servers: tuple[Standing, ...] = ()) -> dict[str,
         "state": {"directory": status.directory or None},
         "jobs": [_job(lease, status) for lease in status.leases],
         "waiting": [_ticket(ticket, status) for ticket in status.tickets],
+        "queues": [queue_json(each) for each in queues],
         "servers": [server_json(each, now_s) for each in servers],
         "gpus": {
             "total": len(status.gpus),
@@ -45,7 +50,7 @@ def status_json(status: Status, servers: tuple[Standing, ...] = ()) -> dict[str,
 
 
 _CLOCKS = (
-    "held_for", "halted_for", "expected_remaining", "waited", "starts_in", "state_for", "idle_for",
+    "held_for", "halted_for", "expected_remaining", "waited", "starts_in", "state_for", "idle_for", "left",
 )  # fmt: skip
 # What goes on many times a second while jobs take turns.
 _TURNING = ("charged_mib", "turn", "turn_for", "ahead", "turns", "held_s", "waits", "waited_s")
@@ -65,7 +70,7 @@ def without_clocks(document: dict[str, Any]) -> dict[str, Any]:
                 kept[name] = rest(kept[name], dropped)
         return kept
 
-    folders = ("jobs", "waiting", "servers")
+    folders = ("jobs", "waiting", "queues", "servers")
     return {**document, **{folder: list(map(still, document[folder])) for folder in folders}}
 
 

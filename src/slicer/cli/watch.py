@@ -17,6 +17,7 @@ from slicer.backend import broker_socket
 from slicer.broker.client.standing import status_reader
 from slicer.cli import output, say
 from slicer.cli.keys import Keys, pause
+from slicer.cli.queue import rows
 from slicer.cli.status_json import status_json, without_clocks
 from slicer.cli.status_text import Section, joined, sections
 from slicer.columns import FAINT, WARNING, Line
@@ -28,6 +29,7 @@ from slicer.kernel.sleep import until_readable
 from slicer.ledger.status import Status, StatusReader
 from slicer.ledger.watch import LedgerWatch
 from slicer.quantity import format_duration
+from slicer.queue.control.messages import RunningQueue
 from slicer.record import replace
 from slicer.serve import standings
 from slicer.serve.model import Standing
@@ -149,7 +151,9 @@ def _write_changes(reader: StatusReader, changes: ChangeWaiter) -> None:
     last = None
     while True:
         changes.begin()
-        document = status_json(reader.read(warn), standings.read(os.environ, warn))
+        status = reader.read(warn)
+        servers = standings.read(os.environ, warn)
+        document = status_json(status, servers, rows.running(status.directory))
         if last != (last := without_clocks(document)):
             output.show_json(document, compact=True)
         if changes.problem:
@@ -201,6 +205,7 @@ class _LiveView:
         self._interval_s = interval_s
         self._status: Status | None = None
         self._servers: tuple[Standing, ...] = ()
+        self._queues: tuple[RunningQueue, ...] = ()
         self._looked_at = ""
         self._notes: list[str] = []
         self._screen = _Screen()
@@ -239,6 +244,7 @@ class _LiveView:
         try:
             self._status = self._reader.read(notes.append)
             self._servers = standings.read(os.environ, notes.append)
+            self._queues = rows.running(self._status.directory)
         except SlicerError as error:
             if self._status is None:
                 raise
@@ -255,7 +261,7 @@ class _LiveView:
         notes = [*self._notes, *([self._changes.problem] if self._changes.problem else [])]
         below = [Line(visible(note), WARNING) for note in notes]
         room = height - 2 - len(below)
-        shown = fit(sections(self._status, self._servers), max(1, room))
+        shown = fit(sections(self._status, self._servers, self._queues), max(1, room))
         return [Line(title, FAINT), Line(""), *shown, *below]
 
 

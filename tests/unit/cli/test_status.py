@@ -29,6 +29,7 @@ def test_nothing_ran_yet(cli: Cli) -> None:  # B3
         "state": {"directory": None},
         "jobs": [],
         "waiting": [],
+        "queues": [],
         "servers": [],
         "cpu_slots": {"total": 1, "free": 1},
         "slots": {"cpu": {"total": 1, "free": 1, "held": 0}},

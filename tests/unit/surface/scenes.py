@@ -17,7 +17,7 @@ Section = str | Shape
 HOST = {"SURFACE_HOST": "1"}
 
 # Commands that no help lists as such.
-HIDDEN = (("queue", "suggest"), ("queue", "retry"))
+HIDDEN = (("queue", "add"), ("queue", "suggest"), ("queue", "retry"))
 
 WRONG = (
     ("",),
@@ -57,6 +57,8 @@ WRONG = (
     ("queue", "none.txt", "--sim-vram", "24G"),
     ("queue", "none.txt", "--sim", "2", "--poll", "x"),
     ("queue", "suggest", "none.txt"),
+    ("queue", "add", "none.txt", "--vram", "8X", "--", "true"),
+    ("queue", "add", "none.txt", "--param", "lr=1,2", "--", "true"),
     ("queue", "retry", "none.txt"),
 )
 

@@ -23,9 +23,9 @@ _COMPLETED = {"profile": complete.profiles}
 def _attributes(command: Callable[..., Any]) -> Callable[..., Any]:
     """An option for each attribute that a line can have."""
     for key, example in reversed(attributes.EXAMPLES.items()):
-        more: dict[str, Any] = {"shell_complete": _COMPLETED.get(key)}
+        more: dict[str, Any] = {"metavar": "VALUE", "shell_complete": _COMPLETED.get(key)}
         if key == "env":
-            more |= {"multiple": True, "metavar": "NAME=VALUE"}
+            more = {"multiple": True, "metavar": "NAME=VALUE"}
         command = click.option(f"--{key}", help=f"As [{example}] in the file.", **more)(command)
     return command
 
@@ -37,12 +37,11 @@ def _attributes(command: Callable[..., Any]) -> Callable[..., Any]:
 \b
 Examples:
   slicer queue add jobs.txt --vram 18G -- python train.py --seed 1
+      One job, with its GPU memory in brackets.
   slicer queue add jobs.txt -- 'python a.py && python b.py'
       One word is a shell's command line, as a line of the file is.
-  slicer queue add jobs.txt --vram 8G --name 'lr{lr}' \\
-      --param lr=1e-3,1e-4 --param seed=1,2 \\
-      -- python train.py --lr {lr} --seed {seed}
-      Four lines: each value of lr with each of seed.""",
+  slicer queue add jobs.txt --param lr=1,2 --param s=3,4 -- ./train {lr} {s}
+      Four jobs: each value of lr with each of s.""",
 )
 @parameters.jobs_file
 @click.argument("words", metavar="-- COMMAND...", nargs=-1, required=True, type=click.UNPROCESSED)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import sys
 from collections.abc import Mapping
@@ -33,10 +32,8 @@ def attach(options: Options, environ: Mapping[str, str]) -> int | None:
     if not can_draw(sys.stdout):
         return None
     with client.queues(environ) as found:
-        asked = client.of_log_dir(found, options.log_dir)
-        if asked is None or asked.queue is None or asked.queue.file != os.path.abspath(options.jobs_file):
-            return None
-        return _Viewer(asked, quote(options.jobs_file)).run()
+        asked = client.of_log_dir(found, options.log_dir, options.jobs_file)
+        return None if asked is None else _Viewer(asked, quote(options.jobs_file)).run()
 
 
 class _Viewer:

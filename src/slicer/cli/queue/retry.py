@@ -56,8 +56,8 @@ def _ask(file: str, log_dir: str, jobs: tuple[str, ...]) -> tuple[list[int], boo
     None: no queue runs, or it does not answer.
     """
     with client.queues(os.environ) as found:
-        asked = client.of_log_dir(found, log_dir)
-        if asked is None or asked.queue is None or asked.queue.file != os.path.abspath(file):
+        asked = client.of_log_dir(found, log_dir, file)
+        if asked is None:
             return None
         answer = asked.ask("retry", jobs=list(jobs))
         if "unknown" in answer:

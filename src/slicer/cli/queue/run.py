@@ -34,7 +34,7 @@ class _Queue(click.Command):
     def make_context(
         self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
     ) -> click.Context:
-        if not args or args == ["--json"]:
+        if args in ([], ["--json"]) and not extra.get("resilient_parsing"):
             return _subcommand("list").make_context(info_name, args, parent, **extra)
         if args[0] in _SUBCOMMANDS:
             return _subcommand(args[0]).make_context(f"{info_name} {args[0]}", args[1:], parent, **extra)
@@ -55,9 +55,10 @@ class _Queue(click.Command):
     short_help="Run the jobs of a file as GPUs become free.",
     epilog="""\
 \b
-Commands, in place of FILE:
-  suggest  Print FILE with the memory that its jobs were seen to use.
+Commands, in place of FILE; without FILE, this user's queues are listed:
+  add      Append jobs to FILE, also one for each combination of parameters.
   retry    Have failed jobs run again.
+  suggest  Print FILE with the memory that its jobs were seen to use.
 
 \b
 The jobs file, a shell command a line (edit it while the queue runs):
@@ -95,7 +96,7 @@ Exit codes:
   The largest of the jobs that failed (124 timeout, 128+N signal N), and
     0  all jobs ended well
     2  the command line or the file cannot be right
-   75  another queue uses LOG_DIR
+   75  another queue uses LOG_DIR, and its board cannot be shown
   125  slicer itself failed
   130  interrupted before all had started (143 by SIGTERM)""",
 )
@@ -153,8 +154,8 @@ def command(
     started yet can be added, removed, edited and moved. What was done is remembered in LOG_DIR: started
     again, the queue goes on where it was, also after a crash, and finds the jobs that still run.
 
-    LOG_DIR/status.txt has the board, for `watch cat`; `slicer status` shows who else holds and waits for
-    GPUs.
+    If the queue runs already, a terminal shows its board until q or Ctrl-C, and the queue goes on.
+    `slicer status` shows who else holds and waits for GPUs.
 
     Ctrl-C once: nothing new is started, and what runs is waited for. Twice: it is ended.
     """
@@ -169,7 +170,7 @@ def command(
         from slicer.cli.queue.detach import detach
 
         return detach(options, environ, as_json=as_json, quiet=quiet)
-    if not as_json and not quiet:
+    if not (as_json or quiet or options.fresh):
         from slicer.cli.queue.attach import attach
 
         code = attach(options, environ)

@@ -64,7 +64,8 @@ class Answers:
 
     def retry(self, question: dict[str, Any]) -> dict[str, object]:
         """The numbers of failed jobs that are pending again, or the word that means none."""
-        words = [str(word) for word in question.get("jobs") or ()]
+        jobs = question.get("jobs")
+        words = [str(word) for word in jobs] if isinstance(jobs, list) else [repr(jobs)]
         keys = [entry.key for entry in self._file.entries]
         chosen = judging.to_retry((self._register.states[key] for key in keys), words)
         if isinstance(chosen, str):

@@ -10,28 +10,20 @@ import os
 import socket
 import struct
 import time
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import closing, contextmanager
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, closing, contextmanager, suppress
 from typing import Any
 
 from slicer.errors import StateError
 from slicer.kernel.sleep import until_readable
-from slicer.queue.control.messages import (
-    LONGEST,
-    QueuedLine,
-    RunningQueue,
-    decode,
-    encode,
-    read_line,
-    read_queue,
-)
-from slicer.queue.control.server import PREFIX
+from slicer.queue.control.messages import LONGEST, PREFIX, QueuedLine, RunningQueue, decode, encode, read
 from slicer.state.directory import Directory, open_trusted
 from slicer.state.statedir import where
 
 _ANSWER_S = 5.0
 _LOOK_S = 1.0  # for those who only look
 _SIMULATED = "sim-"
+_WRONG = (TypeError, ValueError, KeyError)
 
 
 class Asked:
@@ -45,8 +37,8 @@ class Asked:
 
     def ask(self, ask: str, **more: object) -> dict[str, Any]:
         """The answer. Raises StateError if there is none in time, or not of this version."""
-        found = self.answer(time.monotonic() + _ANSWER_S) if self.send(ask, **more) else None
-        if found is None or "error" in found:
+        (found,) = _answers([self], ask, _ANSWER_S, **more)
+        if not found or "error" in found:
             raise StateError("does not answer", where=f"the queue of pid {self.pid}", hint="is it stopped?")
         return found
 
@@ -57,13 +49,6 @@ class Asked:
             return False
         return True
 
-    def answer(self, deadline: float) -> dict[str, Any] | None:
-        """What comes by then; None: nothing."""
-        if not until_readable([self.connection.fileno()], max(0.0, deadline - time.monotonic()), None):
-            return None
-        packet = self.receive()
-        return decode(packet) if packet else None
-
     def receive(self) -> bytes | None:
         """A packet; None: none is there now; b"": the queue has ended."""
         try:
@@ -73,45 +58,35 @@ class Asked:
         except OSError:
             return b""
 
-    def close(self) -> None:
-        self.connection.close()
-
 
 @contextmanager
 def queues(environ: Mapping[str, str]) -> Iterator[list[Asked]]:
     """This user's running queues, those on simulated GPUs too. Raises StateError."""
     base = where({**environ, "SLICER_SIM": ""}, os.geteuid())
-    found: list[Asked] = []
-    try:
+    with ExitStack() as opened:
+        directories = []
         if os.path.lexists(base):
-            with closing(open_trusted(base)) as directory:
-                found += _connected(directory)
-                for name in sorted(directory.names()):
-                    if name.startswith(_SIMULATED):
-                        with closing(directory.open_folder(name)) as simulated:
-                            found += _connected(simulated)
+            directories.append(opened.enter_context(closing(open_trusted(base))))
+            simulated = sorted(name for name in directories[0].names() if name.startswith(_SIMULATED))
+            opening = (opened.enter_context(closing(directories[0].open_folder(name))) for name in simulated)
+            directories += opening
+        found = opened.enter_context(_connected(*directories))
         _introduce(found)
         yield found
-    finally:
-        for each in found:
-            each.close()
 
 
-def standings(directory: Directory) -> list[RunningQueue]:
+def standings(path: str) -> tuple[RunningQueue, ...]:
     """What the queues say of themselves whose sockets lie in this directory. Raises StateError."""
-    found = _connected(directory)
-    try:
+    with closing(open_trusted(path)) as directory, _connected(directory) as found:
         _introduce(found)
-        return [each.queue for each in found if each.queue is not None]
-    finally:
-        for each in found:
-            each.close()
+        return tuple(each.queue for each in found if each.queue is not None)
 
 
-def of_log_dir(found: Iterable[Asked], log_dir: str) -> Asked | None:
-    """The queue that uses the log directory."""
-    path = os.path.realpath(log_dir)
-    return next((each for each in found if each.queue is not None and each.queue.log_dir == path), None)
+def of_log_dir(found: list[Asked], log_dir: str, file: str) -> Asked | None:
+    """The queue that runs this file with this log directory."""
+    wanted = os.path.realpath(log_dir), os.path.abspath(file)
+    ours = (each for each in found if each.queue and (each.queue.log_dir, each.queue.file) == wanted)
+    return next(ours, None)
 
 
 def lines_meant(environ: Mapping[str, str], word: str) -> list[QueuedLine]:
@@ -119,69 +94,66 @@ def lines_meant(environ: Mapping[str, str], word: str) -> list[QueuedLine]:
 
     Raises StateError.
     """
+    lines = []
     with queues(environ) as found:
-        answers = _answers([each for each in found if each.queue is not None], "lines", _ANSWER_S, word=word)
-        return [line for answer in answers for line in _read_lines(answer)]
+        for answer in _answers([each for each in found if each.queue], "lines", _ANSWER_S, word=word):
+            with suppress(*_WRONG):  # another version's
+                lines += [read(QueuedLine, each) for each in answer.get("lines", ())]
+    return lines
 
 
 def stop_line(directory: Directory, word: str) -> list[str]:
     """Cancel the line that the word means. Returns what it could mean: of several none is touched."""
-    found = _connected(directory)
-    try:
-        answers = _answers(found, "stop", _ANSWER_S, word=word, does=False)
-        named = [_labels(answer) for answer in answers]
+    with _connected(directory) as found:
+        named = [_labels(answer) for answer in _answers(found, "stop", _ANSWER_S, word=word, does=False)]
         lines = [line for each in named for line in each]
         if len(lines) != 1:
             return lines
-        (meant,) = (each for each, labels in zip(found, named, strict=True) if labels)
-        return _labels(_answers([meant], "stop", _ANSWER_S, word=word, does=True)[0])
-    finally:
-        for each in found:
-            each.close()
+        meant = [each for each, labels in zip(found, named, strict=True) if labels]
+        return _labels(_answers(meant, "stop", _ANSWER_S, word=word, does=True)[0])
 
 
-def _connected(directory: Directory) -> list[Asked]:
-    """Connections to the queues whose sockets are in it. Those of dead queues are left out."""
-    found = []
-    for name in sorted(name for name in directory.names() if name.startswith(PREFIX)):
-        connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK)
-        try:
-            connection.connect(f"{directory.handle}/{name}")
-            asked = Asked(connection)
-        except OSError:  # nobody listens any more, or nobody takes new callers
-            connection.close()
-            continue
-        if asked.uid == os.geteuid():
-            found.append(asked)
-        else:
-            asked.close()
-    return found
+@contextmanager
+def _connected(*directories: Directory) -> Iterator[list[Asked]]:
+    """Connections to the queues whose sockets are in these. Those of dead queues are left out."""
+    found: list[Asked] = []
+    paths = [
+        f"{directory.handle}/{name}"
+        for directory in directories
+        for name in sorted(directory.names())
+        if name.startswith(PREFIX)
+    ]
+    with ExitStack() as opened:
+        for path in paths:
+            connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK)
+            opened.enter_context(connection)
+            try:
+                connection.connect(path)
+                found.append(Asked(connection))
+            except OSError:  # nobody listens any more, or nobody takes new callers
+                continue
+        yield [each for each in found if each.uid == os.geteuid()]
 
 
 def _introduce(found: list[Asked]) -> None:
     """Have all say what they are."""
     for each, answer in zip(found, _answers(found, "standing", _LOOK_S), strict=True):
-        try:
-            each.queue = read_queue(answer)
-        except (TypeError, ValueError, KeyError):
-            each.queue = None
+        with suppress(*_WRONG):  # it does not answer, or it is of another version
+            each.queue = read(RunningQueue, answer)
 
 
-def _answers(found: list[Asked], ask: str, limit_s: float, **more: object) -> list[dict[str, Any] | None]:
-    """The answer of each; None from those who give none in time."""
+def _answers(found: list[Asked], ask: str, limit_s: float, **more: object) -> list[dict[str, Any]]:
+    """The answer of each; {} from those who give none in time."""
     are_asked = [each.send(ask, **more) for each in found]
     deadline = time.monotonic() + limit_s
-    return [
-        each.answer(deadline) if is_asked else None for each, is_asked in zip(found, are_asked, strict=True)
-    ]
+    answers = []
+    for each, is_asked in zip(found, are_asked, strict=True):
+        left_s = max(0.0, deadline - time.monotonic())
+        is_there = is_asked and until_readable([each.connection.fileno()], left_s, None)
+        answers.append(decode((is_there and each.receive()) or b"") or {})
+    return answers
 
 
-def _labels(answer: dict[str, Any] | None) -> list[str]:
-    return [label for label in (answer or {}).get("labels") or () if isinstance(label, str)]
-
-
-def _read_lines(answer: dict[str, Any] | None) -> list[QueuedLine]:
-    try:
-        return [read_line(each) for each in (answer or {}).get("lines") or ()]
-    except (TypeError, ValueError, KeyError):
-        return []
+def _labels(answer: dict[str, Any]) -> list[str]:
+    labels = answer.get("labels")
+    return [str(label) for label in labels] if isinstance(labels, list) else []

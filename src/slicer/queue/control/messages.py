@@ -19,8 +19,10 @@ from slicer.text import without_middle
 _T = TypeVar("_T")
 
 VERSION = 1
+PREFIX = "queue-"  # of the names of the sockets
 LONGEST = 128 << 10  # bytes of a packet: the kernel's default takes one of them, and a little more
 _TEXT_MOST = 300  # characters of a text in a packet
+_DONE: tuple[Status, ...] = ("ok", "cancelled")
 _PARTS = ("running", "pending", "done")
 _ROWS = (100, 20, 4, 0)  # of each part of a board: as many as go into a packet
 
@@ -38,6 +40,15 @@ class RunningQueue:
     counts: dict[Status, int]
     eta_s: float | None  # until all is done; None: nothing to guess from
     warning: str  # what keeps it from going on
+
+    @property
+    def done(self) -> int:
+        """How many jobs have ended well, or were cancelled."""
+        return sum(self.counts.get(status, 0) for status in _DONE)
+
+    @property
+    def failed(self) -> int:
+        return sum(self.counts.get(status, 0) for status in FINAL.difference(_DONE))
 
 
 @record
@@ -101,33 +112,14 @@ def _shortened(row: Row) -> Row:
 def read_board(value: Any) -> Board:
     """Raises TypeError, ValueError, KeyError."""
     values = dict(value)
-    parts = {name: tuple(_read(Row, each) for each in values.pop(name)) for name in _PARTS}
-    gpus = tuple(_read(GpuRow, each) for each in values.pop("gpus"))
+    parts = {name: tuple(read(Row, each) for each in values.pop(name)) for name in _PARTS}
+    gpus = tuple(read(GpuRow, each) for each in values.pop("gpus"))
     if values["state"] not in get_args(BoardState):
         raise ValueError("an unknown state")
-    return _read(Board, values, gpus=gpus, **parts)
+    return read(Board, values, gpus=gpus, **parts)
 
 
-def read_queue(value: Any) -> RunningQueue:
-    """Raises TypeError, ValueError, KeyError."""
-    return _read(RunningQueue, value)
-
-
-def read_line(value: Any) -> QueuedLine:
-    """Raises TypeError, ValueError, KeyError."""
-    return _read(QueuedLine, value)
-
-
-def _read(kind: type[_T], value: Any, **known: Any) -> _T:
-    """A record of a kind from its fields in JSON; of those that are ``known``, without."""
+def read(kind: type[_T], value: Any, **known: Any) -> _T:
+    """A record from JSON, but for fields that are ``known``. Raises TypeError, ValueError, KeyError."""
     rest = {name: how for name, how in kind.__annotations__.items() if name not in known}
     return kind(**known, **{name: json_reader(how)(value[name]) for name, how in rest.items()})
-
-
-def done_of(counts: Mapping[Status, int]) -> int:
-    """How many jobs have ended well, or were cancelled."""
-    return counts.get("ok", 0) + counts.get("cancelled", 0)
-
-
-def failed_of(counts: Mapping[Status, int]) -> int:
-    return sum(counts.get(status, 0) for status in FINAL - {"ok", "cancelled"})

@@ -16,13 +16,12 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
 from typing import Any
 
-from slicer.queue.control.messages import LONGEST, board_packet, decode, encode, short
+from slicer.queue.control.messages import LONGEST, PREFIX, board_packet, decode, encode, short
 from slicer.queue.model import Board, Event
 from slicer.queue.show import event_text
 from slicer.state.directory import Directory, failed
 from slicer.text import clock
 
-PREFIX = "queue-"
 _MOST_CLIENTS = 64
 _AT_ONCE = 16  # questions of one client that are taken in one go
 _UNTOLD = 50  # events that are kept for somebody who reads slowly
