@@ -8,7 +8,6 @@ from typing import Any
 
 from slicer.kernel import cgroup
 from slicer.queue.control.messages import QueuedLine, RunningQueue, short
-from slicer.queue.detach.service import unit_name
 from slicer.queue.display import Display
 from slicer.queue.file.live_file import LiveFile
 from slicer.queue.judge import judging
@@ -37,17 +36,18 @@ class Answers:
         self._notice = notice
         self._jobs_file = os.path.abspath(file.path)
         self._log_dir = os.path.realpath(register.log_dir.path)
-        unit = unit_name(self._log_dir)
-        self._unit = unit if f"/{unit}" in cgroup.of("self") else ""
 
     def by_question(self) -> dict[str, Callable[[dict[str, Any]], dict[str, object]]]:
         return {each.__name__: each for each in (self.standing, self.lines, self.stop, self.retry, self.look)}
 
     def standing(self, _: dict[str, Any]) -> dict[str, object]:
-        board = self._display.board()
+        from slicer.queue.detach.service import unit_name
+
+        board, unit = self._display.board(), unit_name(self._log_dir)
         told = RunningQueue(
-            file=self._jobs_file, log_dir=self._log_dir, pid=board.pid, unit=self._unit, state=board.state,
-            began_at=board.began_at, counts=board.counts, eta_s=board.eta_s, warning=short(board.warning),
+            file=self._jobs_file, log_dir=self._log_dir, pid=board.pid,
+            unit=unit if f"/{unit}" in cgroup.of("self") else "", state=board.state, began_at=board.began_at,
+            counts=board.counts, eta_s=board.eta_s, warning=short(board.warning),
         )  # fmt: skip
         return as_dict(told)
 
