@@ -80,10 +80,12 @@ soak: $(LIBRARY)
 	$(PY) -m tests.soak --seconds $(SOAK) $(ARGS)
 	$(PY) -m tests.soak.broker_soak --seconds $(SOAK)
 
-# What a release consists of: the sdist and the wheel, built from it; and the Debian package, also from the sdist.
+# What a release consists of: slicer's and slicer_client's sdists and the wheels, built from these; and the Debian package,
+# also from the sdist.
 dist: $(VENV)/stamp
 	rm -rf dist
 	$(PY) -m build
+	$(PY) -m build --outdir dist slicer-client
 
 deb: dist
 	rm -rf build/deb
@@ -101,4 +103,5 @@ $(VENV)/stamp: pyproject.toml setup.py tools/venv.sh
 # The machines' images stay in the user's cache; see tests/machines/README.md.
 clean:
 	rm -rf $(VENV) $(LIBRARY) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf slicer-client/build slicer-client/*.egg-info slicer-client/.*_cache
 	find . -name __pycache__ -prune -exec rm -rf {} +

@@ -26,6 +26,7 @@ python3Packages.buildPythonApplication {
       ../man
       ../pyproject.toml
       ../setup.py
+      ../slicer-client
       ../src
       ../tests
       ../tools

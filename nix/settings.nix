@@ -293,6 +293,7 @@ let
     linger =
       key values.flag true
         "Whether to wait for processes that outlive the command instead of ending them.";
+    notify = key values.notifyWords [ "done" "desktop" ] "The events that are told, in place of those in [notify].";
     env = mkOption {
       type = types.attrsOf values.variable;
       default = { };
@@ -329,6 +330,11 @@ in
         reserve_after = key values.finiteWait "5m" ''
           A job that others have passed for longer has what it needs kept for it.
         '';
+      };
+      notify = table "Messages about the ends of jobs. Any user can read them, so put no passwords here." {
+        on = key values.notifyWords [ "failed" "oom" ] "The events, and `desktop` as a destination.";
+        command = key values.words [ "my-notify" ] "A command, which gets each event as JSON on its standard input.";
+        urls = key values.words [ "ntfy://my-topic" ] "Addresses, as apprise reads them.";
       };
       slices = mkOption {
         type = types.submodule {

@@ -160,6 +160,20 @@ in
         || matches "[^-]*[*?[].*" found
       );
 
+  notifyWords = value "notifyWords" "list of done, failed, oom, waited, queue-done and desktop, or [ \"off\" ]" (
+    oneOrMore (
+      lib.flip lib.elem [
+        "done"
+        "failed"
+        "oom"
+        "waited"
+        "queue-done"
+        "desktop"
+        "off"
+      ]
+    )
+  );
+
   words = value "words" "list of texts" (found: isList found && lib.all isString found);
 
   command = value "command" ''list of texts such as [ "my-probe" "{}" ]'' (oneOrMore isString);

@@ -1,14 +1,14 @@
-"""``import slicer``: a lease for a part of a program, in place of a whole command.
-
-    import slicer
+"""``import slicer``: a lease for a part of a program, instead of a whole command.
 
     with slicer.acquire("train", gpus=1, vram="8G", expected_seconds=900, wait=True) as lease:
         os.environ.update(lease.env)
         ...
 
 The lease belongs to this process. It ends with the ``with``, with the process, and with ``kill -9``. Inside a
-job of ``slicer run`` that holds what is asked for already, and inside another ``with``, nothing is taken.
-Nothing outside the standard library is loaded, except the driver's library where GPUs are wanted.
+job of
+``slicer run`` that already holds what is requested, and inside another ``with``, nothing more is taken.
+
+It imports nothing outside the standard library, except the driver's library if GPUs are needed.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from slicer.model import CPU, LEASE_VARIABLE, PRIORITY_MAX, Demand, manager_of
 from slicer.outcome import journal
 from slicer.placement.decision import expected_remaining, first_to_finish
 from slicer.quantity import QuantityError, parse_mib
-from slicer.record import as_dict, record
+from slicer.record import as_dict, record, replace
 from slicer.state import statedir
 from slicer.state.statefile import SECONDS_MAX
 from slicer.text import command_text, visible
@@ -52,13 +52,13 @@ if TYPE_CHECKING:
     from slicer.ledger.nesting import OuterJobs
     from slicer.model import Busy, Then
 
-# What was acquired in this context. It may outlive the leases: only those that are still held count.
+# The leases acquired in this context. Some may have ended: only those that are still held count.
 inside: contextvars.ContextVar[tuple[Lease, ...]] = contextvars.ContextVar("slicer_leases", default=())
 
 
 @record
 class Holder:
-    """A job that holds what was asked for. Times in seconds; ``job`` is its id, as in ``slicer status``."""
+    """A job that holds what was requested. Times in seconds; ``job`` is its id, as in ``slicer status``."""
 
     job: str
     name: str
@@ -66,13 +66,13 @@ class Holder:
     unit: str
     command: str
     held_for: float
-    expected_remaining: float | None  # by its own estimate; 0: overdue; None: it gave none
+    expected_remaining: float | None  # by its own estimate; 0: overdue; None: it made none
 
 
 class ResourceBusy(Exception):
-    """Others hold what was asked for. ``holder`` is the one that is expected to finish first.
+    """Others hold what was requested. ``holder`` is the one that is expected to finish first.
 
-    It is None when only processes outside slicer, or requests that came earlier, are in the way.
+    It is None if only processes outside slicer, or earlier requests, are in the way.
     """
 
     def __init__(self, busy: Busy) -> None:
@@ -90,12 +90,12 @@ class ResourceBusy(Exception):
         super().__init__(text)
 
     def expected_remaining(self) -> float | None:
-        """Seconds that the holder is still expected to need; None when that is not known."""
+        """Seconds that the holder should still need; None if unknown."""
         return self.holder.expected_remaining if self.holder is not None else None
 
 
 class GpuBusy(ResourceBusy):
-    """No GPU, or not enough memory on any, is free."""
+    """No GPU is free, or none has enough free memory."""
 
 
 class CpuBusy(ResourceBusy):
@@ -103,7 +103,7 @@ class CpuBusy(ResourceBusy):
 
 
 class SlotBusy(ResourceBusy):
-    """No slot of another name is free; ``slot`` is that name."""
+    """No slot with another name is free; ``slot`` is that name."""
 
     def __init__(self, busy: Busy) -> None:
         super().__init__(busy)
@@ -114,13 +114,13 @@ _BUSY: dict[model.Resource, type[ResourceBusy]] = {"gpu": GpuBusy, "cpu": CpuBus
 
 
 class Lease:
-    """What was acquired; a context manager that gives it back, as :meth:`release` does (safe to repeat)."""
+    """A lease; a context manager that gives it back, as :meth:`release` does (safe to repeat)."""
 
     def __init__(
         self, held: HeldLease, outer: tuple[model.Lease, ...], ledger: Ledger, waited_s: float
     ) -> None:
         self._held = held
-        self.is_own = held.fd >= 0  # else outer jobs hold it
+        self.is_own = held.fd >= 0  # otherwise outer jobs hold it
         self._ledger = ledger
         self._outer = outer
         self._pid = os.getpid()
@@ -128,15 +128,16 @@ class Lease:
         self.job = held.lease.job
         self.waited_s = waited_s
         self.gpus = tuple(dict.fromkeys((*(uuid for one in outer for uuid in one.gpus), *held.lease.gpus)))
+        self.gpu_indices = held.lease.gpu_indices if self.gpus == held.lease.gpus else ()
         self.slots = dict(held.lease.slots)
         self.cpu_slots = self.slots.get(CPU, 0)
         self.forced = bool(held.lease.forced)  # it was not free, and max_wait was over
 
     @property
     def env(self) -> dict[str, str]:
-        """Environment variables for what uses the lease: this process, before CUDA starts, or a child.
+        """Environment variables for the user of the lease: this process, before CUDA starts, or a child.
 
-        ``CUDA_VISIBLE_DEVICES`` holds the UUIDs of the GPUs, and children that call slicer know that they run
+        ``CUDA_VISIBLE_DEVICES`` holds the UUIDs of the GPUs. Children that call slicer know that they run
         under this lease.
         """
         jobs = [one.job for one in self._outer]
@@ -145,7 +146,7 @@ class Lease:
         return {**scope.visible_gpus(self.gpus), LEASE_VARIABLE: ",".join(jobs)}
 
     def _is_held(self) -> bool:
-        """Whether this process has taken it, and nobody has given it back: no thread, no task, no parent."""
+        """Whether this process took the lease, and no thread, task or parent has given it back."""
         return self.is_own and not self._is_given_back and os.fstat(self._held.fd).st_nlink > 0
 
     def release(self) -> None:
@@ -190,16 +191,16 @@ def acquire(
 ) -> Lease:
     """Take GPUs and slots, all at once, for this process.
 
-    ``gpus`` whole GPUs; with ``vram`` ("8G", or MiB as a number) so much of each, shared with others, and
-    ``margin`` of each kept free beyond that. ``gpu`` names those that will do, by index or UUID. ``slots``
-    says how many of which named slot; ``cpu_slots=1`` is ``slots={"cpu": 1}``. Unless ``wait``, raises
-    :class:`GpuBusy`, :class:`CpuBusy` or :class:`SlotBusy` at once when something is not free. After
-    ``max_wait`` seconds of waiting, ``then="fail"`` raises it too, and ``then="run"`` (the default where only
-    CPU slots are wanted) returns a lease that is marked ``forced``. ``priority`` is from -100 to 100, highest
-    first.
+    ``gpus`` is the number of whole GPUs. With ``vram`` ("8G", or MiB as a number), it takes that much of
+    each, shared with others, and ``margin`` of each is kept free beyond that. ``gpu`` lists the acceptable
+    GPUs, by index or UUID. ``slots`` maps the names of slots to numbers; ``cpu_slots=1`` is ``slots={"cpu":
+    1}``. Unless ``wait``, it raises :class:`GpuBusy`, :class:`CpuBusy` or :class:`SlotBusy` at once if
+    something is not free. After waiting for
+    ``max_wait`` seconds, ``then="fail"`` raises it, too, and ``then="run"`` (the default if only CPU slots
+    are requested) returns a lease that is marked ``forced``. ``priority`` is from -100 to 100, highest first.
 
-    Raises ValueError for arguments that cannot be right, slicer.SlicerError for all that slicer itself fails
-    at: a request that this machine could never serve, no GPU driver, a broken configuration.
+    Raises ValueError for invalid arguments, slicer.SlicerError for all other failures: a request that this
+    machine could never grant, no GPU driver, a broken configuration.
     """
     arguments = Arguments(
         name, gpus, vram, gpu, margin, cpu_slots, slots, priority, expected_seconds, wait, max_wait, then
@@ -236,9 +237,9 @@ class Arguments:
 def obtain(
     arguments: Arguments, around: tuple[Lease, ...], cancel: CancelToken, mask: frozenset[int] | None = None
 ) -> Lease:
-    """:func:`acquire`, in whatever thread. ``around`` is what was acquired in the caller's context.
+    """:func:`acquire`, in any thread. ``around``: the leases acquired in the caller's context.
 
-    ``mask`` is the signal mask to sleep with; None: as it is.
+    ``mask`` is the signal mask to sleep with; None: unchanged.
     """
     _check(arguments)
     environ = dict(os.environ)
@@ -260,35 +261,51 @@ def obtain(
         wanted = granting.prepare(broker, who, needs, GpuObserver(config.policy))
         ledger.patience_s = leasing.patience_s(needs)
         try:
-            return _take(wanted, outer, ledger, cancel, broker)
-        finally:
-            wanted.observer.close()
+            held, waited_s = take(wanted, outer, ledger, Hooks(_nothing, None, cancel), broker)
+        except BusyError as error:
+            raise _BUSY[error.busy.kind](error.busy) from None
+        return Lease(held, outer.leases, ledger, waited_s)
     except BaseException:
         ledger.close()
         raise
 
 
-def _take(
-    wanted: PreparedRequest, outer: OuterJobs, ledger: Ledger, cancel: CancelToken, broker: str
-) -> Lease:
-    if wanted.needs.is_nothing:
-        return Lease(HeldLease(ledger, leasing.nested_lease(wanted.draft, outer)), outer.leases, ledger, 0.0)
-    began_s = proc.now_s()
+def take(
+    wanted: PreparedRequest, outer: OuterJobs, ledger: Ledger, hooks: Hooks, broker: str
+) -> tuple[HeldLease, float]:
+    """The lease that was prepared, and the seconds of the wait. Tells the journal.
+
+    Raises as :func:`slicer.job.granting.obtain`.
+    """
     try:
-        hooks = Hooks(_tell_wait(wanted), None, cancel)
-        held = granting.obtain(broker, wanted, ledger, hooks, "process")
-    except BusyError as error:
-        raise _BUSY[error.busy.kind](error.busy) from None
-    ledger.patience_s = None  # to give back has to be done, whoever is in the way
+        return _take(wanted, outer, ledger, hooks, broker)
+    finally:
+        wanted.observer.close()
+
+
+def _take(
+    wanted: PreparedRequest, outer: OuterJobs, ledger: Ledger, hooks: Hooks, broker: str
+) -> tuple[HeldLease, float]:
+    if wanted.needs.is_nothing:
+        return HeldLease(ledger, leasing.nested_lease(wanted.draft, outer)), 0.0
+    began_s = proc.now_s()
+    told, tell = hooks.waits, _tell_wait(wanted)
+
+    def waits(busy: Busy) -> None:
+        told(busy)
+        tell(busy)
+
+    held = granting.obtain(broker, wanted, ledger, replace(hooks, waits=waits), "process")
+    ledger.patience_s = None  # giving back must succeed, however long it takes
     held.do_postponed()
     held.do_postponed_slow()
     waited_s = proc.now_s() - began_s
     _tell("acquired", held.lease, words.acquired(held.lease, waited_s), waited_s=round(waited_s, 3))
-    return Lease(held, outer.leases, ledger, waited_s)
+    return held, waited_s
 
 
 def entered(lease: Lease) -> Lease:
-    """The lease, known to the context that it was acquired in."""
+    """Register the lease in the context in which it was acquired."""
     if lease.is_own:
         inside.set((*inside.get(), lease))
         atexit.register(lease.release)
@@ -296,7 +313,7 @@ def entered(lease: Lease) -> Lease:
 
 
 def _needs(arguments: Arguments, config: Config, outer: OuterJobs, environ: dict[str, str]) -> Needs:
-    """What is missing beyond what the outer jobs hold."""
+    """What is needed beyond the outer jobs' leases."""
     margin_mib = config.margin_mib if arguments.margin is None else _mib(arguments.margin, "margin") or 0
     wanted = Demand(
         int(arguments.gpus), _words(arguments.gpu), _mib(arguments.vram, "vram"), margin_mib,
@@ -314,24 +331,24 @@ def _needs(arguments: Arguments, config: Config, outer: OuterJobs, environ: dict
 
 
 def _check(arguments: Arguments) -> None:
-    """Raises ValueError for what cannot be right whatever the machine."""
+    """Raises ValueError for arguments that are invalid on any machine."""
     _check_types(arguments)
     gpus, then = arguments.gpus, arguments.then
     words = _words(arguments.gpu)
-    outside = f"priority={arguments.priority}: goes from -{PRIORITY_MAX} to {PRIORITY_MAX}"
+    outside = f"priority={arguments.priority}: must be from -{PRIORITY_MAX} to {PRIORITY_MAX}"
     shortest_s = min(arguments.max_wait or 0, arguments.expected_seconds or 0)
     wrong = {
-        "gpus, cpu_slots and slots: nothing is asked for": gpus == 0 and not _slots(arguments),
-        f"gpus={gpus}: cannot be less than 0": gpus < 0,
-        "vram: is for GPUs, but gpus=0": arguments.vram is not None and gpus == 0,
-        "margin: means something only beside vram": arguments.margin is not None and arguments.vram is None,
+        "gpus, cpu_slots and slots: nothing is requested": gpus == 0 and not _slots(arguments),
+        f"gpus={gpus}: cannot be negative": gpus < 0,
+        "vram: is only valid with GPUs, but gpus=0": arguments.vram is not None and gpus == 0,
+        "margin: is only valid with vram": arguments.margin is not None and arguments.vram is None,
         f"gpu: names {len(words)}, fewer than gpus={gpus}": bool(words) and len(words) < gpus,
         outside: abs(arguments.priority) > PRIORITY_MAX,
-        "max_wait: means something only with wait=True": arguments.max_wait is not None
+        "max_wait: is only valid with wait=True": arguments.max_wait is not None
         and not arguments.wait,
-        "then: means something only beside max_wait": then is not None and arguments.max_wait is None,
-        f"then={then!r}: is neither 'run' nor 'fail'": then not in (None, "run", "fail"),
-        "max_wait and expected_seconds cannot be less than 0": shortest_s < 0,
+        "then: is only valid with max_wait": then is not None and arguments.max_wait is None,
+        f"then={then!r}: must be 'run' or 'fail'": then not in (None, "run", "fail"),
+        "max_wait and expected_seconds cannot be negative": shortest_s < 0,
     }
     for problem, is_so in wrong.items():
         if is_so:
@@ -339,9 +356,9 @@ def _check(arguments: Arguments) -> None:
 
 
 def _check_types(arguments: Arguments) -> None:
-    """Others read these figures and wait by them. Raises ValueError."""
+    """Raises ValueError. Others read these figures and wait by them."""
     if not isinstance(arguments.name, str):
-        raise ValueError(f"name={arguments.name!r}: must be a text")
+        raise ValueError(f"name={arguments.name!r}: must be a string")
     for argument in ("gpus", "priority", "cpu_slots"):
         if not _is_whole(getattr(arguments, argument)):
             raise ValueError(f"{argument}={getattr(arguments, argument)!r}: must be a whole number")
@@ -358,7 +375,7 @@ def _check_types(arguments: Arguments) -> None:
     if not isinstance(arguments.gpu, int | str | None) and not hasattr(arguments.gpu, "__iter__"):
         raise ValueError(f"gpu={arguments.gpu!r}: must be an index, a UUID, or several of them")
     if arguments.slots is not None and not hasattr(arguments.slots, "keys"):
-        raise ValueError(f"slots={arguments.slots!r}: must say how many of which name")
+        raise ValueError(f"slots={arguments.slots!r}: must map names to numbers")
 
 
 def _is_whole(value: object) -> bool:
@@ -366,29 +383,29 @@ def _is_whole(value: object) -> bool:
 
 
 def _is_number(value: Any) -> bool:
-    """Whether it is a finite number, of whatever type."""
+    """Whether it is a finite number of any type."""
     return hasattr(value, "__float__") and not isinstance(value, bool) and math.isfinite(value)
 
 
 def _slots(arguments: Arguments) -> dict[str, int]:
-    """How many of which name. Raises ValueError."""
+    """The number of slots by name. Raises ValueError."""
     slots = dict(arguments.slots or {})
     if arguments.cpu_slots and CPU in slots:
-        raise ValueError(f"cpu_slots={arguments.cpu_slots}: slots has them too")
+        raise ValueError(f"cpu_slots={arguments.cpu_slots}: slots already has CPU slots")
     said = {"cpu_slots": (CPU, arguments.cpu_slots)} if CPU not in slots else {}
     said |= {f"slots[{name!r}]": (name, count) for name, count in slots.items()}
     for argument, (name, count) in said.items():
         if not isinstance(name, str):
-            raise ValueError(f"{argument}: the name of a slot must be a text")
+            raise ValueError(f"{argument}: the name of a slot must be a string")
         if not _is_whole(count):
             raise ValueError(f"{argument}={count!r}: must be a whole number")
         if count < 0:
-            raise ValueError(f"{argument}={count}: cannot be less than 0")
+            raise ValueError(f"{argument}={count}: cannot be negative")
     return {name: int(count) for name, count in said.values() if count}
 
 
 def _seconds(value: float | None) -> float | None:
-    return None if value is None else float(value)  # of numpy's, or the like, no lease tells
+    return None if value is None else float(value)  # a lease's file has no numpy types or the like
 
 
 def _mib(value: str | int | None, argument: str) -> int | None:
@@ -399,7 +416,7 @@ def _mib(value: str | int | None, argument: str) -> int | None:
     except QuantityError as error:
         raise ValueError(f"{argument}: {error}") from None
     if mib < 0 or (mib == 0 and argument == "vram"):
-        raise ValueError(f"{argument}={value!r}: must be more than nothing")
+        raise ValueError(f"{argument}={value!r}: must be above 0")
     return mib
 
 
@@ -410,8 +427,12 @@ def _words(gpu: Sequence[int | str] | int | str | None) -> tuple[str, ...]:
     return tuple(str(word).strip() for word in given)
 
 
+def _nothing(busy: Busy) -> None:
+    pass
+
+
 def _tell_wait(wanted: PreparedRequest) -> Callable[[Busy], None]:
-    """What tells the journal that, and for whom, the request waits."""
+    """A callback that tells the journal that the request waits, and for whom."""
 
     def tell(busy: Busy) -> None:
         text = f"waiting for {words.describe_busy(busy, proc.now_s(), in_public=True)}"
@@ -422,7 +443,7 @@ def _tell_wait(wanted: PreparedRequest) -> Callable[[Busy], None]:
 
 
 def _tell(kind: journal.Kind, lease: model.Lease, text: str, **fields: str | float) -> None:
-    # The script's name, not its arguments: more than its owner may read this.
+    # Use the script's name without its arguments: more people than its owner may read this.
     name = scope.label(lease.name, tuple(sys.argv) or ("python",))
     journal.event(
         kind, job=lease.job, name=name, manager=lease.manager, message=f"{visible(name)}: {text}",

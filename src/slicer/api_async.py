@@ -20,9 +20,10 @@ if TYPE_CHECKING:
 class acquire_async:
     """:func:`slicer.acquire` for asyncio: ``async with slicer.acquire_async(…) as lease:``, or ``await`` it.
 
-    Takes the same arguments and raises the same errors. While it waits, the loop runs on; a cancelled task
-    leaves the queue. The task that awaits it is the one that holds the lease: so for a limit of time use
-    ``max_wait`` or ``asyncio.timeout``. ``asyncio.wait_for`` awaits in another task under Python 3.11.
+    It takes the same arguments and raises the same errors. The loop runs on while it waits; a cancelled task
+    leaves the queue. The task that awaits it holds the lease. So use ``max_wait`` or ``asyncio.timeout`` for
+    a time limit:
+    ``asyncio.wait_for`` awaits in another task under Python 3.11.
     """
 
     def __init__(
@@ -52,14 +53,14 @@ class acquire_async:
     async def _acquire(self) -> api.Lease:
         cancel, work = CancelToken(), Future[api.Lease]()
         around = api.inside.get()
-        # One of its own: waiting must not fill a shared pool, nor keep the interpreter from ending.
+        # A thread of its own: waiting must not fill a shared pool, nor keep the interpreter from exiting.
         threading.Thread(
             target=_obtain, args=(work, self._arguments, around, cancel), name="slicer-acquire", daemon=True
         ).start()
         done = asyncio.wrap_future(work)
-        done.add_done_callback(asyncio.Future.exception)  # nobody may be there any more to hear of it
+        done.add_done_callback(asyncio.Future.exception)  # perhaps nobody is left to retrieve the error
         try:
-            await asyncio.wait([done])  # whose end, by a cancellation, is not that of the thread
+            await asyncio.wait([done])  # cancelling this wait does not end the thread
             return api.entered(done.result())
         except BaseException as error:
             cancel.cancel()
@@ -89,6 +90,6 @@ def _obtain(
 
 
 def _give_back(work: Future[api.Lease]) -> None:
-    """Nobody wants any more what the thread may have got."""
+    """Give back a lease that the thread may have got, but nobody wants any more."""
     if work.exception() is None:
         work.result().release()

@@ -104,7 +104,7 @@ class Property:
 
 @record
 class Demand:
-    """What a job wants of GPUs and slots: all of it at once, or nothing. Whatever asks extends it."""
+    """The GPUs and slots that a job wants: all at once, or none. Profiles, requests and calls extend it."""
 
     gpus: int
     gpu_choice: tuple[str, ...]  # that will do: indices or UUIDs (or their beginnings); empty: any
@@ -117,6 +117,11 @@ class Demand:
     def is_nothing(self) -> bool:
         """Whether the job needs only an entry in the ledger."""
         return not self.gpus and not self.slots
+
+    @property
+    def need_mib(self) -> int | None:
+        """MiB that must be free on each GPU; None: all of it."""
+        return None if self.vram_mib is None else self.vram_mib + self.margin_mib
 
 
 @record
@@ -145,11 +150,22 @@ class Profile(Demand):
     over_cap: OverCap = "warn"  # of a job that got past its cap
     fence: Fence = "auto"  # its processes can open its own GPUs only; "on": no job without that
     devices: tuple[str, ...] = ()  # of NVIDIA's nodes and groups, which it may open besides
+    notify: tuple[str, ...] | None = None  # events that are told, and "desktop"; None: what [notify] says
+
+
+@record
+class Notify:
+    """The events that are told, and the destinations: each gets all of them."""
+
+    on: tuple[str, ...]
+    command: tuple[str, ...]  # an argument list; () for none
+    urls: tuple[str, ...]  # as apprise reads them. They may hold passwords
+    desktop: bool
 
 
 @record
 class Request(Demand):
-    """What a job asks of the ledger. ``gpu_choice`` are whole UUIDs.
+    """A demand with its place in the queue. ``gpu_choice`` are whole UUIDs.
 
     Its place among others is by priority (highest first), then arrival, then job.
     """
@@ -203,7 +219,7 @@ class Ticket(Request):
 
 
 def ticket_from(demand: Demand, inside: tuple[Lease, ...], arrived_s: float, **changes: Any) -> Ticket:
-    """The ticket of a job with the leases of its outer jobs. ``changes``: what the demand does not say."""
+    """The ticket of a demand. ``inside``: the leases of its outer jobs. ``changes`` count over the demand."""
     shares = demand.gpus > 0 and demand.vram_mib is not None
     fields = {
         **fields_for(Ticket, demand), "vram_mib": demand.vram_mib if shares else None,

@@ -53,7 +53,8 @@ def _repr(self: Any) -> str:
 
 
 def _record(cls: type[_T]) -> type[_T]:
-    annotations = {**getattr(cls.__base__, "__annotations__", {}), **cls.__annotations__}  # as it extends one
+    # A record that extends another has its fields first.
+    annotations = {**getattr(cls.__base__, "__annotations__", {}), **cls.__annotations__}
     made: dict[str, Any] = {
         "__annotations__": annotations,
         "__fields__": tuple(annotations),
@@ -89,5 +90,5 @@ def as_dict(value: Any) -> dict[str, Any]:
 
 
 def fields_for(kind: Any, value: Any) -> dict[str, Any]:
-    """Those fields of a record that records of ``kind`` have, too."""
+    """The fields of a record that records of ``kind`` have as well."""
     return {name: getattr(value, name) for name in value.__fields__ if name in kind.__fields__}

@@ -106,7 +106,7 @@ def test_a_job_inside_of_a_fenced_job_sees_what_the_fence_opens(
     assert done.stdout == "open: 7 ctl\n", done
     more = slicer.run("-q", "--gpu", "0", "--", "slicer", "run", "--gpus", "2", "--", "true", env=env)
     assert more.code == 75, more  # the one that it sees is the outer job's
-    assert "only the GPUs that this opens can be seen" in more.stderr
+    assert "and sees only the GPUs that this allows" in more.stderr
 
 
 def test_where_there_can_be_none_it_is_said_and_not_claimed(

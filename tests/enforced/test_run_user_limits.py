@@ -8,6 +8,7 @@ import pytest
 
 from slicer.model import Outcome
 from slicer.outcome import history
+from tests.enforced.test_run_limits import RACES
 from tests.systemd.helpers import systemctl
 from tests.systemd.helpers.jobs import Done, Slicer
 from tests.systemd.helpers.users import User
@@ -84,7 +85,7 @@ def test_a_memory_kill_of_the_whole_scope_is_told_though_it_took_slicers_half_al
 ) -> None:  # K2, X3
     hungry = (sys.executable, "-c", "held = bytearray(200 << 20)")
     options = ("--set", "MemoryMax=64M", "--set", "MemorySwapMax=0", "--set", "OOMPolicy=kill")
-    for _ in range(4):  # slicer races with systemd, which removes an empty cgroup at once
+    for _ in range(RACES):
         done, outcome = run(public_slicer, alice, *options, "--", *hungry)
         assert (done.code, outcome.reason) == (137, "oom-kill"), done
         assert outcome.usage.oom_kills

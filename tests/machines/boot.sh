@@ -49,6 +49,12 @@ for unit in systemd-udevd.service systemd-udevd-control.socket systemd-udevd-ker
     ln -s /dev/null "$root/run/systemd/system/$unit"
 done
 
+# Each reload of systemd runs all generators, for as long as all else that it does; here they have nothing to make.
+mkdir "$root/run/systemd/system-generators"
+for generator in "$root"/usr/lib/systemd/system-generators/*; do
+    ln -s /dev/null "$root/run/systemd/system-generators/${generator##*/}"
+done
+
 # A user's manager goes with its last session, not 10 s later: tests wait for that.
 mkdir -p "$root/run/systemd/logind.conf.d"
 printf '[Login]\nUserStopDelaySec=0\n' > "$root/run/systemd/logind.conf.d/test-machine.conf"

@@ -25,31 +25,17 @@ ASK = """
 """
 
 
-# D16
-def test_a_lease_that_another_thread_gave_back_is_not_held(box: Box) -> None:
-    out = run(
-        box,
-        ASK
-        + """
+GIVEN_BACK = {
+    "by another thread": """
         import threading
         lease = slicer.acquire("first", gpus=0, cpu_slots=1)
-        print(slicer.acquire("inner", gpus=0, cpu_slots=1).is_own, flush=True)
+        assert not slicer.acquire("inner", gpus=0, cpu_slots=1).is_own
         thread = threading.Thread(target=lease.release)
         thread.start()
         thread.join()
         ask()
-        """,
-    )
-    assert out == "False\nTrue\n"
-    box.assert_clean()
-
-
-# D16
-def test_a_task_that_outlives_its_tasks_lease_does_not_hold_it(box: Box) -> None:
-    out = run(
-        box,
-        ASK
-        + """
+    """,
+    "by a task that ended before its own": """
         import asyncio
         async def main():
             given_back = asyncio.Event()
@@ -62,18 +48,8 @@ def test_a_task_that_outlives_its_tasks_lease_does_not_hold_it(box: Box) -> None
             given_back.set()
             await task
         asyncio.run(main())
-        """,
-    )
-    assert out == "True\n"
-    box.assert_clean()
-
-
-# D16
-def test_a_child_that_outlives_its_parents_lease_does_not_hold_it(box: Box) -> None:
-    out = run(
-        box,
-        ASK
-        + """
+    """,
+    "by the parent": """
         lease = slicer.acquire("first", gpus=0, cpu_slots=1)
         reading, writing = os.pipe()
         child = os.fork()
@@ -84,7 +60,12 @@ def test_a_child_that_outlives_its_parents_lease_does_not_hold_it(box: Box) -> N
         lease.release()
         os.write(writing, b"x")
         os.waitpid(child, 0)
-        """,
-    )
-    assert out == "True\n"
+    """,
+}
+
+
+# D16
+@pytest.mark.parametrize("program", GIVEN_BACK.values(), ids=list(GIVEN_BACK))
+def test_a_lease_that_was_given_back_elsewhere_is_not_held(box: Box, program: str) -> None:
+    assert run(box, ASK + program) == "True\n"
     box.assert_clean()

@@ -67,7 +67,7 @@ def test_all_processes_stand_still_but_slicers_own(box: Box) -> None:  # X6
     assert state_of(family.keeper) != "T"
     assert halted(box) == "paused"
     assert box.run("--no-wait", "-p", "heavy", "--", "true").returncode == 75
-    assert "is paused already" in slicer(box, "pause", "x")
+    assert "is already paused" in slicer(box, "pause", "x")
     assert f"resumed {family.job}  x\n" in slicer(box, "resume", "x")
     until(lambda: family.states() == {"S"}, "they go on")
     assert "was not paused" in slicer(box, "resume", "x")
@@ -108,7 +108,7 @@ def test_resume_continues_a_job_that_ctrl_z_stopped(box: Box) -> None:  # X6
         os.kill(pid, signal.SIGSTOP)
     until(lambda: family.states() == {"T"}, "all are stopped")
     assert halted(box) == "stopped"
-    assert "is stopped already (Ctrl-Z)" in slicer(box, "pause", "x")
+    assert "is already stopped (Ctrl-Z)" in slicer(box, "pause", "x")
     slicer(box, "resume", "x")
     until(lambda: family.states() == {"S"}, "they go on")
     family.end(box)

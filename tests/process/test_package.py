@@ -5,6 +5,7 @@ from __future__ import annotations
 import email
 import os
 import re
+import shutil
 import subprocess
 import sys
 import sysconfig
@@ -49,6 +50,22 @@ def make_package(root: Path) -> None:
     with tarfile.open(root / "sdist" / f"{NAME}.tar.gz") as archive:
         archive.extractall(root / "unpacked", filter="data")
     build(root / "unpacked" / NAME, root / "wheel-of-sdist", "--wheel")
+
+
+@pytest.mark.one_python
+def test_slicer_client_is_a_distribution_of_one_module(package: Path, tmp_path: Path) -> None:  # U2
+    build(shutil.copytree(REPO / "slicer-client", tmp_path / "source"), tmp_path / "out")
+    (wheel,) = (tmp_path / "out").glob("slicer_client-*-py3-none-any.whl")
+    assert len(list((tmp_path / "out").glob("slicer_client-*.tar.gz"))) == 1
+    with zipfile.ZipFile(wheel) as archive:
+        names = [name for name in archive.namelist() if ".dist-info/" not in name]
+        (about,) = (name for name in archive.namelist() if name.endswith("/METADATA"))
+        found = email.message_from_bytes(archive.read(about))
+        client = archive.read("slicer_client.py")
+    assert names == ["slicer_client.py"]
+    assert (found["Name"], found["Requires-Python"]) == ("slicer-client", ">=3.9")
+    assert found["Requires-Dist"] is None
+    assert client == files(package / "wheel")["slicer/_client.txt"]  # what `slicer client` prints
 
 
 def files(wheel: Path) -> dict[str, bytes]:

@@ -103,7 +103,7 @@ def test_any_program_that_prints_a_number_is_a_probe(body: str, value: float) ->
         ("echo first >&2; echo 'no such thing' >&2; exit 1", "exit code 1: no such thing"),
         ("echo $1: is broken >&2; exit 1", "exit code 1: is broken"),
         ("printf '\\033]0;title\\007' >&2; exit 1", "exit code 1: \\x1b]0;title\\x07"),
-        ("echo 5; kill -SEGV $$", "./probe was ended by SIGSEGV"),
+        ("echo 5; kill -SEGV $$", "./probe was killed by SIGSEGV"),
     ],
 )
 def test_what_is_no_number_is_an_error_with_its_reason(body: str, message: str) -> None:  # C4
@@ -114,7 +114,8 @@ def test_a_program_that_is_missing_or_no_program_is_an_error() -> None:  # C4
     act = route(COMMAND.format(timeout=AGES))
     assert "in: there is no ./probe (see probe_command)" in str(refused(act, "in"))
     program("probe", "echo 5", head="")
-    assert "./probe cannot be executed: Exec format error (a script begins with #!" in str(refused(act, "in"))
+    error = str(refused(act, "in"))
+    assert "./probe cannot be executed: Exec format error (a script must begin with #!" in error
     Path("probe").chmod(0o644)
     assert "./probe cannot be executed: Permission denied" in str(refused(act, "in"))
 
@@ -246,7 +247,7 @@ def test_standard_input_must_be_a_file_by_then() -> None:  # C4
         assert "standard input: is a pipe, which" in str(refused(stdin, stdin=read_end))
         assert "standard input: is a device" in str(refused(stdin, stdin=null))
         dash = route("probe = 'lines'\ninput = 1")
-        assert '(with input = "stdin" in the route' in str(refused(dash, "-", stdin=read_end))
+        assert '(input = "stdin" in the route' in str(refused(dash, "-", stdin=read_end))
     finally:
         for fd in (read_end, write_end, null):
             os.close(fd)
@@ -267,7 +268,7 @@ def test_neither_a_fifo_nor_a_device_is_opened(
     opened: list[object] = []
     monkeypatch.setattr(os, "open", lambda path, *how: opened.append(path))
     for word, what in (("fifo", "a pipe"), ("link", "a pipe"), ("/dev/zero", "a device")):
-        assert f"{word}: is {what}, which cannot be measured and read again" in str(refused(act, word))
+        assert f"{word}: is {what}, which cannot be measured and then read again" in str(refused(act, word))
     assert not opened  # a tape would rewind
 
 
@@ -284,7 +285,7 @@ def test_what_cannot_be_read_is_an_error(probe: str, monkeypatch: pytest.MonkeyP
     act = route(f"probe = '{probe}'\ninput = 1")
     assert "none: cannot be measured: No such file or directory" in str(refused(act, "none"))
     assert "in/x: cannot be measured: Not a directory" in str(refused(act, "in/x"))
-    assert ".: is a directory, and probe" in str(refused(act, "."))
+    assert ".: is a directory, but probe" in str(refused(act, "."))
     Path("loop").symlink_to("loop")
     assert "loop: cannot be measured: Too many levels" in str(refused(act, "loop"))
     real = os.open
@@ -302,7 +303,7 @@ def test_what_cannot_be_read_is_an_error(probe: str, monkeypatch: pytest.MonkeyP
 
 def test_count_wants_a_directory() -> None:  # C4
     act = route("probe = 'count'\ninput = 1")
-    assert "in: is a file, and probe count measures a directory" in str(refused(act, "in"))
+    assert "in: is a file, but probe count measures a directory" in str(refused(act, "in"))
     assert measure(act, ("w", "."), 0) == (".", (Metric("count", 1.0),))
 
 
@@ -354,11 +355,11 @@ def test_a_file_that_does_not_say_its_duration_is_read_to_its_end() -> None:  # 
     ("duration", "width", "body", "probe", "message"),
     [
         ("9" * 30, 1, "", "duration", "has no duration"),
-        ("99999999999", 1, "", "duration", "claims a duration of 1e+11 s: it is damaged"),
-        ("5", "-1", "", "pixels", "has no picture and no video in it"),
+        ("99999999999", 1, "", "duration", "has an impossible duration of 1e+11 s: the file is damaged"),
+        ("5", "-1", "", "pixels", "contains no picture and no video"),
         ("5", "1", "echo 'Invalid data' >&2; exit 1", "duration", "ffprobe failed with exit code 1: Invalid"),
-        ("5", "1", ": >answer", "duration", "has no audio and no video in it"),
-        ("5", "1", ": >answer", "pixels", "has no picture and no video in it"),
+        ("5", "1", ": >answer", "duration", "contains no audio and no video"),
+        ("5", "1", ": >answer", "pixels", "contains no picture and no video"),
         ("5", "1", "yes", "pixels", "ffprobe printed more than 64 KiB"),
     ],
 )  # fmt: skip
@@ -371,7 +372,7 @@ def test_a_bad_answer_of_ffprobe_is_an_error(
 
 def test_ffprobe_may_be_missing(monkeypatch: pytest.MonkeyPatch) -> None:  # C4
     monkeypatch.setenv("PATH", "/nowhere")
-    message = "in: there is no ffprobe (install ffmpeg, which it belongs to)"
+    message = "in: there is no ffprobe (install ffmpeg, which includes it)"
     assert str(refused(route("probe = 'duration'\ninput = 1"), "in")) == message
 
 

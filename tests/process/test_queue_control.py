@@ -69,7 +69,7 @@ def sockets(queues: QueueBox) -> list[Path]:
 
 # U1, W10: all of this user's, also on simulated GPUs that this shell does not have
 def test_the_queues_are_listed_with_counts(queues: QueueBox) -> None:
-    assert "No queue runs." in call(queues).stdout
+    assert "No queues are running." in call(queues).stdout
     assert listed(queues) == []
     queues.write("[vram=1G] hold a", "[vram=1G] false", "[vram=99G] true", "[gpus=2] true", "[cancel] job c")
     other = queues.root / "my other.txt"
@@ -344,7 +344,7 @@ def test_failed_jobs_of_a_running_queue_run_again(queues: QueueBox) -> None:
     queue.event("unrunnable")
     queues.started("a")
     until(lambda: [s for s, _ in queues.statuses().values()].count("failed") == 2, "two have failed")
-    assert "no job of this number or name" in retry(queues, "1", code=2).stderr
+    assert "no failed job has this number or name" in retry(queues, "1", code=2).stderr
     retry(queues, "b", "--failed", code=2)
     (queues.root / "ok").touch()
     done = retry(queues, "b")

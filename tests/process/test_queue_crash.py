@@ -79,33 +79,19 @@ def test_a_starter_killed_between_two_jobs_loses_neither(queues: QueueBox) -> No
     queues.assert_clean()
 
 
-# E7, E13: the end of a job is on its way when the queue dies
+# E7, E13: the end of a job is on its way when the queue dies, or with its keeper (a whole container)
+@pytest.mark.parametrize("keeper_too", [False, True])
 @pytest.mark.parametrize("point", ["queue-saving", "queue-saved"])
-def test_the_queue_killed_when_it_hears_of_an_end(queues: QueueBox, point: str) -> None:
-    queues.write("[vram=2G] hold a 3")
-    queue = queues.start(env=queues.faults())
-    queue.event("started")
-    queues.started("a")
-    queues.arm(point)
-    queues.let("a")
-    until(lambda: queue.pid in queues.stopped(), f"the queue comes to {point}")
-    queue.kill()
-    finish(queues, {"hold a 3": ("failed", 3)}, 3)
-    assert queues.starts() == {"a": 1}
-
-
-# E7, E13: the same, and the keeper with it (the OOM killer, a whole container)
-@pytest.mark.parametrize("point", ["queue-saving", "queue-saved"])
-def test_queue_and_keeper_killed_when_the_queue_hears_of_an_end(queues: QueueBox, point: str) -> None:
+def test_the_queue_killed_when_it_hears_of_an_end(queues: QueueBox, point: str, keeper_too: bool) -> None:
     queues.write("[vram=2G] hold a 3")
     queue = queues.start(env=queues.faults())
     queue.event("started")
     queues.started("a")
     keeper = queues.keeper("a")
-    queues.arm(point, "ending-finished")
+    queues.arm(point, *(["ending-finished"] if keeper_too else []))
     queues.let("a")
     until(lambda: queue.pid in queues.stopped(), f"the queue comes to {point}")
-    kill_9(queue.pid, keeper)
+    kill_9(queue.pid, *([keeper] if keeper_too else []))
     finish(queues, {"hold a 3": ("failed", 3)}, 3)
     assert queues.starts() == {"a": 1}
 

@@ -40,7 +40,7 @@ def suggest(queues: QueueBox, *options: str, redirect: str = "") -> tuple[int, s
 def test_a_file_that_is_also_the_output_is_refused(queues: QueueBox, redirect: str, is_emptied: bool) -> None:
     code, _, err = suggest(queues, "jobs.txt", redirect=redirect)
     assert code == 2
-    assert "jobs.txt: is where the output goes" in err
+    assert "jobs.txt: is also the output" in err
     assert "--in-place" in err
     assert ("your shell has just emptied it" in err) == is_emptied
     assert queues.file.read_text() == ("" if is_emptied else f"# mine\n{LINE}\n")

@@ -151,48 +151,6 @@ def test_who_has_waited_long_enough_is_blocked_and_never_runs_beside(routes: Rou
 # -- what does not run -------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("words", "code", "said", "result"),
-    [
-        ((), 2, "no route given", None),
-        (("whisper",), 2, "no command given", None),
-        (("whisper", "--bogus", "--", "job"), 2, "--bogus: no such option", None),
-        (("whisper", "--gpus", "1", "job"), 2, "slicer run has it", None),
-        (("whispr", "job"), 2, "unknown route 'whispr' (did you mean \"whisper\"?", None),
-        (("whisper", "--max-wait", "1h", "job"), 2, "--max-wait: the route does not wait", None),
-        (("whisper", "job", "a"), 125, "no argument of the command names a file", "probe-error"),
-        (("whisper", "no-such-job", "small"), 127, "no-such-job: command not found", None),
-    ],
-)
-def test_what_cannot_be_right_is_said_and_nothing_runs(
-    routes: RouteBox, words: tuple[str, ...], code: int, said: str, result: str | None
-) -> None:
-    """C4"""
-    done = routes.run(*words)
-    assert done.returncode == code
-    assert said in done.stderr
-    assert routes.lines() == []
-    assert routes.results() == ([result] if result else [])
-
-
-def test_a_job_that_is_too_large_for_all_is_refused_with_the_reason(routes: RouteBox) -> None:
-    config = "[routes.whisper]\nprobe = 'size'\nthreshold = '1K'\n[routes.whisper.gpu]\n"
-    routes.env["SLICER_CONFIG"] = str(routes.root / "other.toml")
-    (routes.root / "other.toml").write_text(config)
-    done = routes.route(input="large")
-    assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr == "slicer: route whisper: size 4.9K > 1K: too large for gpu\n"
-    assert json_lines(routes.route("--json", input="large").stderr)[0]["error"] == "too-large"
-    assert routes.results() == ["too-large"] * 2
-    assert routes.lines() == []
-
-
-def test_an_error_is_json_where_that_is_wanted(routes: RouteBox) -> None:
-    done = routes.run("whisper", "--json", "--", "job", "nothing")
-    (told,) = json_lines(done.stderr)
-    assert (done.returncode, told["error"]) == (125, "probe")
-
-
 def test_a_probe_that_fails_may_have_a_declared_way(routes: RouteBox) -> None:
     """C4"""
     routes.configure("on_probe_error = 'cpu'")
@@ -318,11 +276,6 @@ def test_explained_before_the_program_is_installed(routes: RouteBox) -> None:  #
     assert done.returncode == 0
     assert "size 4.9K > 1K: cpu" in done.stdout
     assert "not known: not-installed: command not found" in done.stdout
-
-
-def test_explained_an_error_is_the_same_error(routes: RouteBox) -> None:
-    done = routes.run("whisper", "--explain", "--", "job", "nothing")
-    assert (done.returncode, done.stdout) == (125, "")
 
 
 # -- signals -----------------------------------------------------------------------------------------------

@@ -214,7 +214,7 @@ def test_a_killed_relay_is_no_reason_to_run_again(routes: RouteBox) -> None:
     done = routes.route(do=do)
     assert done.returncode == 3, done
     assert routes.ways() == BOTH[:1]
-    assert "it is not known what the job wrote" in done.stderr
+    assert "what the job wrote is unknown" in done.stderr
 
 
 # -- killed between the attempts: nothing runs twice ------------------------------------------------------

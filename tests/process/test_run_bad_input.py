@@ -34,58 +34,15 @@ def refused(
     box.assert_clean()
 
 
-# Issue section 4: the command line
+# Issue section 4: the command line. What is said of each wrong line: the golden surface, wrong-lines
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (("-p", "hevy", *TRUE), ("unknown profile 'hevy'", 'did you mean "heavy"?')),
-        (("-p", "", *TRUE), ("unknown profile ''", "known: gpu, heavy, light")),
         (("-p", "a\nb\x1b[31m", *TRUE), (r"'a\nb\x1b[31m'",)),
         (("-p", "x" * 10000, *TRUE), ("unknown profile 'xxx",)),
-        (("--set", "junk", *TRUE), ("--set", "PROPERTY=VALUE")),
-        (("--set", "=1", *TRUE), ("--set",)),
-        (("--set", "MemoryMaxx=1G", *TRUE), ("--set", "MemoryMaxx", "MemoryMax")),
-        (("--set", "MemoryMax=8 bananas", *TRUE), ("--set: MemoryMax", "8 bananas")),
-        (("--set", "MemoryMax=-5", *TRUE), ("--set: MemoryMax", "negative")),
-        (("--set", "MemoryMax=0", *TRUE), ("--set: MemoryMax",)),
-        (("--set", "CPUQuota=0%", *TRUE), ("--set: CPUQuota",)),
-        (("--set", "CPUQuota=50", *TRUE), ("--set: CPUQuota", "%")),
-        (("--set", "IOWeight=0", *TRUE), ("--set: IOWeight",)),
-        (("--set", "IOWeight=10001", *TRUE), ("--set: IOWeight", "10000")),
-        (("--set", "AllowedCPUs=5-1", *TRUE), ("--set: AllowedCPUs",)),
-        (("--set", "AllowedCPUs=99999", *TRUE), ("--set: AllowedCPUs",)),
-        (("--set", "TasksMax=1e99", *TRUE), ("--set: TasksMax",)),
-        (("--set", "MemoryMax=99999999999999999999G", *TRUE), ("--set: MemoryMax",)),
-        (("--timeout", "0", *TRUE), ("--timeout", "infinity")),
-        (("--timeout", "-1", *TRUE), ("--timeout", "negative")),
-        (("--timeout", "soon", *TRUE), ("--timeout", "90s")),
         (("--timeout", "1" * 400, *TRUE), ("--timeout",)),
-        (("--timeout", "5s", "--set", "RuntimeMaxSec=5s", *TRUE), ("--timeout", "RuntimeMaxSec")),
-        (("--expect", "-5", *TRUE), ("--expect", "negative")),
-        (("--expect", "5 parsecs", *TRUE), ("--expect",)),
-        (("--expect", "nan", *TRUE), ("--expect",)),
-        (("--expect", "20000000d", *TRUE), ("--expect", "absurdly long")),  # D17
-        (("--gpus", "-1", *TRUE), ("--gpus",)),
-        (("--gpus", "many", *TRUE), ("--gpus", "many")),
         (("--gpus", "1" * 5000, *TRUE), ("--gpus",)),
-        (("--gpus", "1.5", *TRUE), ("--gpus",)),
-        (("--backend", "windows", *TRUE), ("--backend", "auto, systemd, plain")),
-        (("--prof", "heavy", *TRUE), ("--prof", "did you mean --profile?")),  # no abbreviations
-        (("--nam=x", *TRUE), ("--nam", "did you mean --name?")),
-        (("--no-such-option", *TRUE), ("--no-such-option",)),
-        (("-Z", *TRUE), ("-Z",)),
         (("-\n", *TRUE), ("no such option",)),
-        (("--quiet=yes", *TRUE), ("--quiet",)),
-        (("--profile",), ("--profile",)),
-        (("-p",), ("-p",)),
-        ((), ("no command given",)),
-        (("--",), ("no command given",)),
-        (("-q", "--"), ("no command given",)),
-        (("--outcome", "/nowhere/at/all", *TRUE), ("--outcome /nowhere/at/all",)),
-        (("--outcome", "/", *TRUE), ("--outcome /",)),
-        (("--exec", *TRUE), ("--exec", "systemd")),
-        (("--exec", "--journal", *TRUE), ("--journal",)),
-        (("--exec", "--outcome", "/tmp/x", *TRUE), ("--outcome",)),
     ],
     ids=lambda value: repr(value)[:50] if isinstance(value, tuple) else None,
 )
@@ -97,22 +54,15 @@ def test_a_bad_command_line(box: Box, arguments: tuple[str, ...], words: tuple[s
     ("command", "code", "words"),
     [
         (("no-such-command",), 127, ("no-such-command", "PATH")),
-        (("",), 127, ("''", "command not found")),
-        (("/nowhere/tool",), 127, ("/nowhere/tool", "no such file")),
-        (("./tool",), 126, ("./tool", "not executable", "chmod +x")),
         (("./folder",), 126, ("./folder", "directory")),
-        (("./broken",), 127, ("./broken",)),  # its interpreter is missing, as the shell has it
         (("a\nb\x1b[2J",), 127, (r"a\nb\x1b[2J",)),
     ],
 )
 def test_a_command_that_cannot_be_executed(
     box: Box, command: tuple[str, ...], code: int, words: tuple[str, ...]
 ) -> None:
-    (box.root / "tool").write_text("#!/bin/sh\n")
     (box.root / "folder").mkdir()
-    (box.root / "broken").write_text("#!/nowhere/interpreter\n")
-    (box.root / "broken").chmod(0o755)
-    refused(box, box.run("-q", "-p", "heavy", "--", *command), code, *words, hint=command != ("./broken",))
+    refused(box, box.run("-q", "-p", "heavy", "--", *command), code, *words)
 
 
 def test_a_script_without_an_interpreter_line_runs_as_everywhere(box: Box) -> None:
@@ -122,36 +72,7 @@ def test_a_script_without_an_interpreter_line_runs_as_everywhere(box: Box) -> No
     assert (done.returncode, done.stdout) == (5, "an argument\n")
 
 
-# Issue section 4: the configuration
-@pytest.mark.parametrize(
-    ("text", "words"),
-    [
-        ("a = ", (":1:",)),
-        ("[profiles.heavy]\nmemory_max = 8G\n", (":2:",)),
-        ("[profiles.heavy]\n\nmemmory_max = '8G'\n", (":3", "memmory_max", "memory_max")),
-        ("[profiles.heavy]\nmemory_max = '8 bananas'\n", (":2", "8 bananas")),
-        ("[profiles.heavy]\nmemory_max = '-8G'\n", (":2", "negative")),
-        ("[profiles.heavy]\ncpu_slots = -1\n", (":2", "cpu_slots")),
-        ("[profiles.heavy]\ncpu_slots = 99999999999999999999\n", (":2", "cpu_slots")),
-        ("[profiles.heavy]\ngpus = 'many'\n", (":2", "gpus")),
-        ("[profiles.a]\ninherits = 'b'\n[profiles.b]\ninherits = 'a'\n", ("circle", "a -> b -> a")),
-        ("[profiles.a]\ninherits = 'nobody'\n", (":2", "nobody")),
-        ("default_profile = 'hevy'\n", (":1", "hevy", "heavy")),
-        ("[slots]\ncpu = 0\n", (":2", "slots.cpu")),
-        ("[slotts]\ncpu = 1\n", (":1", "slotts", "slots")),
-        ("\0", (":1:1",)),
-        ("[profiles.heavy.env]\n'A=B' = 'x'\n", (":2", "A=B")),
-    ],
-    ids=lambda value: repr(value)[:60] if isinstance(value, str) else None,
-)
-def test_a_bad_configuration(box: Box, text: str, words: tuple[str, ...]) -> None:
-    path = box.root / "config.toml"
-    path.write_text(text)
-    path.chmod(0o644)
-    done = box.run("-q", *TRUE, env={"SLICER_CONFIG": str(path), "CPU_RUN_SLOTS": ""})
-    refused(box, done, 125, f"slicer: {path}:", *words, hint=False)
-
-
+# Issue section 4: the configuration. What is said of each mistake: the golden surface, configuration
 @pytest.mark.parametrize("kind", ["missing", "directory", "FIFO", "not UTF-8", "huge"])
 def test_an_unreadable_configuration(box: Box, kind: str) -> None:
     path = box.root / "config.toml"
@@ -186,26 +107,14 @@ def test_a_configuration_that_changes_while_a_job_runs_changes_nothing_that_runs
 
 
 @pytest.mark.parametrize("name", ["CPU_RUN_SLOTS", "CPU_RUN_THREADS"])
-@pytest.mark.parametrize("value", ["0", "-1", "many", "1.5", "9" * 5000])
-def test_a_bad_setting_in_the_environment(box: Box, name: str, value: str) -> None:
-    refused(box, box.run("-q", *TRUE, env={name: value}), 2, name, hint=False)
+def test_a_huge_setting_in_the_environment(box: Box, name: str) -> None:
+    refused(box, box.run("-q", *TRUE, env={name: "9" * 5000}), 2, name, hint=False)
 
 
 # Issue section 4: names and arguments
 @pytest.mark.parametrize(
     "name",
-    [
-        "a\nb",
-        'say "hi"',
-        "it's",
-        "\x1b]0;owned\x07",
-        "\x1b[31mred",
-        "tab\there",
-        "é",
-        "\u202e",
-        b"\xff\xfe",
-        "-x",
-    ],
+    ["a\nb", 'say "hi"', "it's", "\x1b]0;owned\x07", "\x1b[31mred", "a\tb", "é", "\u202e", b"\xff\xfe", "-x"],
 )
 def test_a_hostile_name_is_shown_safely(box: Box, gate: Gate, name: str | bytes) -> None:
     shown = os.fsdecode(name)

@@ -90,7 +90,7 @@ def test_a_model_that_does_not_fit_is_refused_where_that_is_wanted(serve: ServeB
     serve.start()
     status, text = serve.answer(BODY)
     assert status == 503
-    assert "lies in the machine's memory" in json.loads(text)["error"]
+    assert "is in main memory" in json.loads(text)["error"]
 
 
 # -- busy ----------------------------------------------------------------------------------------------------
@@ -168,7 +168,7 @@ def test_the_next_proxy_ends_what_a_killed_one_has_left(serve: ServeBox) -> None
     assert [each["job"] for each in serve.status()["jobs"] if each["gpus"]] == [left]
     assert serve.status()["servers"] == []
     serve.start()
-    assert f"ending what an earlier slicer serve has left: {left}" in serve.said
+    assert f"ending jobs that an earlier slicer serve left behind: {left}" in serve.said
     assert serve.jobs() == []
     assert serve.answer(BODY)[0] == 200
     assert serve.reaches("ollama", "ready")["job"] != left
@@ -259,7 +259,7 @@ def test_a_second_signal_cuts_off_what_is_waited_for(serve: ServeBox) -> None:  
     client = serve.ask(BODY)
     client.hears()
     proxy.send_signal(signal.SIGINT)
-    told = "ollama: lets 1 request end, for 1h at most; Ctrl-C cuts them off"
+    told = "ollama: waits at most 1h for 1 request; Ctrl-C cuts them off"
     until(lambda: told in serve.said, "it says so")
     proxy.send_signal(signal.SIGINT)
     assert proxy.wait(DEADLINE_S) == 0
@@ -299,7 +299,7 @@ def test_a_gpu_that_stays_full_is_not_given_back(serve: ServeBox, fault: str) ->
     serve.start()
     assert serve.answer(BODY)[0] == 200
     standing = serve.reaches("ollama", "stuck")
-    assert "does not give its memory back" in standing["trouble"]
+    assert "does not free its memory" in standing["trouble"]
     assert serve.jobs() == ["serve:ollama"]
     kill(process.pid, signal.SIGKILL)
     process.wait()

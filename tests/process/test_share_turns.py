@@ -195,30 +195,23 @@ def test_the_other_modes_keep_their_turn_until_they_give_it_back(arena: Arena, m
     assert states(arena, 2) == [NONE, HAS]
 
 
-def test_work_that_is_not_done_in_time_is_overtaken(arena: Arena) -> None:  # D1
+@pytest.mark.parametrize(
+    ("priority", "waits", "overtaken"), [(0, (QUANTUM, DRAIN), 1), (1, (OVERTAKE,), 0)]
+)
+def test_work_that_is_not_done_in_time_is_overtaken(
+    arena: Arena, priority: int, waits: tuple[int, ...], overtaken: int
+) -> None:  # D1 D2
+    """By a higher priority soon: as that of a process which is throttled, it goes on beside the other's."""
     arena.add(0)
-    arena.add(1)
+    arena.add(1, priority=priority)
     arena.want(0)
     arena.want(1)
-    arena.settle(QUANTUM)
-    arena.settle(DRAIN)
+    for wait in waits:
+        arena.settle(wait)
     assert states(arena, 2) == [YIELDS, WAITING]
     arena.settle(1)
     assert states(arena, 2) == [NONE, HAS]
-    assert arena.overtaken(0) == 1
-
-
-def test_a_higher_priority_waits_only_a_little_for_work_that_is_not_done(arena: Arena) -> None:  # D1 D2
-    """As that of a process which is throttled, compiles or pages in. Its work goes on beside the other's."""
-    arena.add(0)
-    arena.add(1, priority=1)
-    arena.want(0)
-    arena.want(1)
-    arena.settle(OVERTAKE)
-    assert states(arena, 2) == [YIELDS, WAITING]
-    arena.settle(1)
-    assert states(arena, 2) == [NONE, HAS]
-    assert arena.overtaken(0) == 0
+    assert arena.overtaken(0) == overtaken
 
 
 def test_jobs_of_one_priority_have_the_turn_together(arena: Arena) -> None:  # D2

@@ -39,7 +39,7 @@ def frame(terminal: Terminal) -> list[str]:
 @pytest.fixture
 def at_work(box: Box) -> Iterator[Terminal]:
     with watch(box) as terminal:
-        terminal.expect("No job runs.")
+        terminal.expect("No jobs are running.")
         yield terminal
 
 
@@ -47,14 +47,14 @@ def at_work(box: Box) -> Iterator[Terminal]:
 def test_a_job_that_starts_waits_and_ends_is_seen_at_once(box: Box, gate: Gate) -> None:
     box.run("-q", "--", "true")  # so that there is a ledger to be watched
     with watch(box) as terminal:
-        terminal.expect("No job runs.")
+        terminal.expect("No jobs are running.")
         box.hold(gate, name="train")
         terminal.expect("  train  1 CPU slot ")
         box.wait_in_line("next")
         terminal.expect("  next  1 CPU slot ")
         terminal.expect("held by train")
         gate.open()
-        terminal.expect("No job runs.")
+        terminal.expect("No jobs are running.")
         terminal.type(CTRL_C)
         assert terminal.end() == 0
     box.assert_clean()
@@ -63,12 +63,12 @@ def test_a_job_that_starts_waits_and_ends_is_seen_at_once(box: Box, gate: Gate) 
 # B3: looking makes no ledger, so its first job is found on the timer
 def test_the_first_job_is_seen_too(box: Box, gate: Gate) -> None:
     with watch(box, "--interval", "0.1") as terminal:
-        terminal.expect("No job runs.")
+        terminal.expect("No jobs are running.")
         assert not box.state.exists()
         box.hold(gate, name="train")
         terminal.expect("  train  1 CPU slot ")
         gate.open()
-        terminal.expect("No job runs.")
+        terminal.expect("No jobs are running.")
         terminal.type("q")
         assert terminal.end() == 0
     box.assert_clean()
@@ -96,7 +96,7 @@ def test_the_end_of_what_outlived_slicer_is_seen(box: Box, gate: Gate) -> None:
         kill_9(process.pid, keeper)
         until(lambda: follows_a_process(terminal.pid), "the command is watched")
         gate.open()
-        terminal.expect("No job runs.")
+        terminal.expect("No jobs are running.")
     box.assert_clean()
 
 
@@ -113,7 +113,7 @@ def test_whoever_leaves_gets_the_terminal_as_it_was(box: Box, end: str | signal.
         # The other side of the terminal outlives the command.
         side = os.open(other_side(terminal.fd), os.O_RDWR | os.O_NOCTTY)
         terminal.expect(OWN_PAGE)
-        terminal.expect("No job runs.")
+        terminal.expect("No jobs are running.")
         during = termios.tcgetattr(side)
         assert not during[3] & (termios.ECHO | termios.ICANON)
         if isinstance(end, str):
@@ -140,11 +140,12 @@ def other_side(fd: int) -> str:
 
 def test_a_new_size_is_drawn_at_once(at_work: Terminal) -> None:
     at_work.resize(40, 40)
-    until(lambda: max(map(len, frame(at_work))) <= 40 and "No job runs." in frame(at_work), "40 columns")
+    shown = "No jobs are running."
+    until(lambda: max(map(len, frame(at_work))) <= 40 and shown in frame(at_work), "40 columns")
     at_work.resize(2, 10)
     until(lambda: len(frame(at_work)) <= 2 and max(map(len, frame(at_work))) <= 10, "2 lines of 10")
     at_work.resize(24, 80)
-    until(lambda: "No job runs." in frame(at_work), "all of it again")
+    until(lambda: shown in frame(at_work), "all of it again")
     at_work.type("q")
     assert at_work.end() == 0
 
@@ -154,7 +155,7 @@ def test_ctrl_z_gives_the_shell_its_terminal_and_fg_takes_it_back(box: Box) -> N
     with Terminal(*BASH, env=box.env, cwd=box.root) as bash:
         bash.expect(PROMPT)
         bash.line(line)
-        bash.expect("No job runs.")
+        bash.expect("No jobs are running.")
         bash.type(CTRL_Z)
         bash.expect(PAGE_BEFORE)
         assert "Stopped" in bash.expect(PROMPT)
@@ -162,7 +163,7 @@ def test_ctrl_z_gives_the_shell_its_terminal_and_fg_takes_it_back(box: Box) -> N
         bash.expect("heard\n")
         bash.line("fg")
         bash.expect(OWN_PAGE)
-        bash.expect("No job runs.")
+        bash.expect("No jobs are running.")
         bash.type("q")
         bash.expect(PROMPT)
         bash.line("echo code=$?")
@@ -199,7 +200,7 @@ def test_a_state_directory_that_is_taken_away_ends_no_view(box: Box, gate: Gate)
         box.hold(gate, name="train")
         terminal.expect("  train  1 CPU slot ")
         gate.open()
-        terminal.expect("No job runs.")
+        terminal.expect("No jobs are running.")
         terminal.type("q")
         assert terminal.end() == 0
     box.assert_clean()

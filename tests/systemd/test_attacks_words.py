@@ -68,30 +68,6 @@ def test_a_bad_file_in_ones_own_ledger_costs_itself_alone(
     assert slicer.run("--no-wait", *HEAVY, "--", "true", via=alice.via).code == 0
 
 
-@pytest.mark.parametrize(
-    "fields",
-    [
-        {"CGROUP": "/a\0b"}, {"CGROUP": "/../../../../dev"}, {"SINCE_S": "nan"}, {"EXPECT_S": "inf"},
-        {"PID": "9" * 4200}, {"PID": "-1"}, {"KEEPER": str(10**30)}, {"SLOTS": "cpu=-50"}, {"UID": "0"},
-    ],
-    ids=lambda fields: "=".join(*fields.items())[:20].replace("\0", "NUL"),
-)  # fmt: skip
-def test_a_field_that_cannot_be_is_not_believed(
-    slicer: Slicer, alice: User, fields: dict[str, str]
-) -> None:  # S7
-    job, gate = hold(slicer, alice)
-    leases = ledger_of(alice.uid) / "leases"
-    (good,) = leases.iterdir()
-    bad = leases / "ba9876543210"
-    bad.write_bytes(forged(good.read_bytes(), JOB=bad.name, **fields))
-    os.chown(bad, alice.uid, alice.uid)
-    assert slicer.run("--no-wait", *HEAVY, "--", "true", via=alice.via).code == 75
-    assert command(alice, "status").returncode == 0
-    gate.open()
-    assert job.end().code == 0
-    assert slicer.run("--no-wait", *HEAVY, "--", "true", via=alice.via).code == 0
-
-
 @pytest.mark.core
 def test_stop_signals_nobody_whom_only_a_file_names(slicer: Slicer, alice: User) -> None:  # S8
     job, gate = hold(slicer, alice)

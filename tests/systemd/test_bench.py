@@ -13,7 +13,7 @@ TINY = """
 import json, shutil, sys
 from bench import broker, burst, chain, decision, handoff, inside, packing, preload, queue, serve
 shutil.rmtree("/tmp/bench", ignore_errors=True)
-chain.START_DEADLINE_S = chain.HANDOFF_DEADLINE_S = 30.0  # of a peer that is not here
+chain.START_DEADLINE_S = chain.HANDOFF_DEADLINE_S = 10.0  # of a peer that is not here
 inside.ROUNDS = handoff.ROUNDS = handoff.PASSES = 1
 inside.WARM_UP = handoff.WARM_UP = 0
 handoff.WAITERS, handoff.DEPTHS = 2, {1: 1, 2: 1}

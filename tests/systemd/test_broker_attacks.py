@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import resource
 import shutil
@@ -133,30 +132,6 @@ def test_nobody_moves_a_process_that_is_not_its_own(
         became.kill()
         became.wait()
         alices.end()
-
-
-@pytest.mark.core
-def test_a_call_says_nothing_of_who_calls_or_which_unit(victim: Running, alice: User) -> None:  # L1, S3
-    def frame(method: str, message: Any, **more: Any) -> bytes:
-        said = json.loads(wire.encode_call(message)[:-1])["parameters"] | more
-        return json.dumps({"method": f"io.slicer.Broker.{method}", "parameters": said}).encode() + b"\0"
-
-    job = new_job()
-    frames = [
-        *(frame("Acquire", acquire(), **{name: value}) for name, value in [
-            ("uid", alice.uid), ("pid", 1), ("pid_start", 0), ("inside", [victim.job]), ("arrived_s", 0.0),
-            ("job", "../../../etc/cron.d/x"), ("job", "0123456789AB"), ("name", "a\x1b[2J"), ("name", "a\nb"),
-            ("slots", {"../x": 1}), ("slots", {"cpu": -50}), ("gpus", -1), ("priority", 101),
-            ("binding", "for ever"), ("gpu_choice", ["/dev/sda"]),
-        ]),
-        *(frame("Start", start(job), **{name: value}) for name, value in [
-            ("unit", "ssh.service"), ("slice", "system.slice"), ("slice", "cpu-0"), ("user", "root"),
-            ("properties", {"Delegate": "yes"}), ("limits", {"CPU\nQuota": "1%"}), ("cgroup", "/"),
-            ("description", "a\x1b]0;b\x07"),
-        ]),
-    ]  # fmt: skip
-    found = by(MALLORY, lambda: [say(each) for each in frames])
-    assert found == ["InvalidParameter"] * len(frames)
 
 
 # What systemd would do to a scope, and would harm others or outlive its limits.
@@ -636,5 +611,3 @@ def _waits_and_gets(asked: messages.Acquire) -> list[str]:
     from slicer.broker.client.connection import Connection
 
     return [type(reply).__name__ for reply in replies(Connection(), asked)]
-
-

@@ -43,10 +43,13 @@ def test_the_administrator_ends_what_is_held_too_long_and_it_hears_of_that(
 
 
 @pytest.mark.core
-def test_a_program_that_holds_too_long_is_ended(slicer: Slicer, broker: Broker, ann: User) -> None:  # L1
+@pytest.mark.parametrize(("folder", "module"), [("src", "slicer"), ("slicer-client", "slicer_client")])
+def test_a_program_that_holds_too_long_is_ended(
+    slicer: Slicer, broker: Broker, ann: User, folder: str, module: str
+) -> None:  # L1, U2
     broker.configure("", "[default]\nmax_hold = '2s'\n")
-    program = "import signal, slicer; slicer.acquire(gpus=1); print('up', flush=True); signal.pause()"
-    source = str(Path(__file__).parents[2] / "src")
+    program = f"import signal, {module}; {module}.acquire(gpus=1); print('up', flush=True); signal.pause()"
+    source = str(Path(__file__).parents[2] / folder)
     done = subprocess.run(
         [*ann.via, f"PYTHONPATH={source}", sys.executable, "-c", program], env=slicer.environ(),
         stdout=subprocess.PIPE, check=False, text=True,

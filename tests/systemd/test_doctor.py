@@ -153,7 +153,7 @@ def test_slicer_alone_shows_the_state_to_a_user_without_a_session() -> None:  # 
         [*bob.bare, "slicer"], capture_output=True, text=True, timeout=DEADLINE_S, check=False, cwd="/"
     )
     assert done.returncode == 0, done
-    assert "No job runs." in done.stdout
+    assert "No jobs are running." in done.stdout
     assert "does not answer" in done.stdout
     assert "slicer doctor" in done.stdout
     assert not Path(bob.ledger).exists()

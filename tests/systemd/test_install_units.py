@@ -220,7 +220,7 @@ def test_installing_again_changes_nothing(installed: Report) -> None:  # K5
 def test_install_units_says_the_next_step_and_remove_what_stays(slicer: Slicer) -> None:  # W12
     slicer.run("-q", "--", "true")  # for a history that stays
     try:
-        assert "\nnext: whoever is logged in runs `systemctl" in slicer.command("install").stdout
+        assert "\nnext: users who are logged in run `systemctl" in slicer.command("install").stdout
     finally:
         out = slicer.command("install", "--remove").stdout
     assert "\nstays  /var/lib/slicer  history of jobs; " in out

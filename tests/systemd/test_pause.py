@@ -99,7 +99,7 @@ def test_a_paused_job_stands_still_keeps_its_lease_and_goes_on(slicer: Slicer) -
     shown = slicer.command("status").stdout
     assert " paused: 1 CPU slot " in shown
     assert "; slicer resume x\n" in shown
-    assert slicer.command("pause", "x").stdout == f"{job.lease.job}  x: is paused already\n"
+    assert slicer.command("pause", "x").stdout == f"{job.lease.job}  x: is already paused\n"
     assert job.count() == before
     assert slicer.command("resume", "x").stdout == f"resumed {job.lease.job}  x\n"
     job.goes_on()

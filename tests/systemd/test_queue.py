@@ -312,15 +312,25 @@ def stopped_starter(queue: Queue) -> int:
 
 
 @pytest.mark.core
+@pytest.mark.parametrize("victim", ["starter", "queue"])
 @pytest.mark.parametrize("point", STARTER)
-def test_with_its_starter_killed_the_job_runs_once(slicer: Slicer, queues: Queues, point: str) -> None:  # E7
+def test_killed_while_the_starter_starts_a_job_that_job_runs_once(
+    slicer: Slicer, queues: Queues, point: str, victim: str
+) -> None:  # E7, K2
     state, ran = slicer.path("state"), slicer.path("ran")
-    env = {"SLICER_STATE_DIR": str(state), "SLICER_FAULTS": f"{state}:{point}"}
+    env = {"SLICER_STATE_DIR": str(state)}
     queues.write(f"[vram=1G] echo once >> {ran}; exit 3")
-    queue = queues.start(*SIM, env=env)
+    queue = queues.start(*SIM, env={**env, "SLICER_FAULTS": f"{state}:{point}"})
     starter = stopped_starter(queue)
+    if victim == "queue":
+        queue.crash()
     state.with_suffix(".go").touch()  # the next one is not to stop
-    os.kill(starter, signal.SIGKILL)
+    os.kill(starter, signal.SIGKILL if victim == "starter" else signal.SIGCONT)
+    if victim == "queue":
+        until(lambda: not processes.is_alive(starter), "it has ended, too")
+        until(lambda: not systemctl.scopes(), "no scope is left")
+        assert not ran.exists()
+        queue = queues.start(*SIM, env=env)
     assert queue.end().code == 3
     assert ran.read_text() == "once\n"
     assert queues.exit_codes() == {1: 3}
@@ -352,27 +362,6 @@ def test_a_new_starter_starts_jobs_after_the_queue_had_to_speak_with_systemd(
     queue.kill(signal.SIGTERM)
     queue.end()
     assert queue.stderr == ""
-
-
-@pytest.mark.core
-@pytest.mark.parametrize("point", STARTER)
-def test_killed_while_its_starter_starts_a_job_that_job_runs_once(
-    slicer: Slicer, queues: Queues, point: str
-) -> None:  # E7, K2
-    state, ran = slicer.path("state"), slicer.path("ran")
-    env = {"SLICER_STATE_DIR": str(state)}
-    queues.write(f"[vram=1G] echo once >> {ran}; exit 3")
-    queue = queues.start(*SIM, env={**env, "SLICER_FAULTS": f"{state}:{point}"})
-    starter = stopped_starter(queue)
-    queue.crash()
-    state.with_suffix(".go").touch()
-    os.kill(starter, signal.SIGCONT)
-    until(lambda: not processes.is_alive(starter), "it has ended, too")
-    until(lambda: not systemctl.scopes(), "no scope is left")
-    assert not ran.exists()
-    assert queues.run(*SIM, env=env).code == 3
-    assert ran.read_text() == "once\n"
-    assert not leases(f"{state}/sim-2x24G")
 
 
 # -- what is remembered --------------------------------------------------------------------------------------
@@ -412,72 +401,7 @@ def test_history_and_journal_have_every_attempt(slicer: Slicer, queues: Queues) 
 # -- with others ---------------------------------------------------------------------------------------------
 
 
-@pytest.mark.core
-@pytest.mark.parametrize("what", ["CPU slot", "GPU"])
-def test_two_queues_and_a_run_exclude_each_other(
-    slicer: Slicer, queues: Queues, what: str
-) -> None:  # E13, K2
-    other = Queues(slicer, name="other")
-    inside = slicer.path("inside")
-    alone = f"mkdir {inside} && sleep 0.05 && rmdir {inside}"
-    bracket = "[profile=heavy] " if what == "CPU slot" else ""
-    for each in (queues, other):
-        each.write(*(f"{bracket}{alone}; # {n}" for n in range(5)))
-    env = {"SLICER_SIM": "2x24G"}
-    options = ("-p", "heavy") if what == "CPU slot" else ("-p", "gpu", "--gpu", "0")
-    only = ("--gpus", "0") if what == "GPU" else ()
-    running = [each.start(*SIM, *only) for each in (queues, other)]
-    runs = [slicer.start(*options, "--", "sh", "-c", alone, env=env) for _ in range(3)]
-    done = [job.end() for job in (*running, *runs)]
-    assert [each.code for each in done] == [0] * 5, [each.stderr for each in done if each.code]
-    assert not inside.exists()
-
-
-def test_a_second_queue_of_the_same_log_directory_is_refused(slicer: Slicer, queues: Queues) -> None:  # E7
-    gate = slicer.gate()
-    queues.write(f"[vram=1G] : < {gate}")
-    queue = queues.start(*SIM)
-    queue.told("started", 1)
-    refused = queues.run(*SIM)
-    assert refused.code == 75
-    assert str(queue.pid) in refused.stderr
-    with wide_open(gate):
-        assert queue.end().code == 0
-
-
-def test_a_waiting_queue_starts_when_the_holder_ends(slicer: Slicer, queues: Queues) -> None:  # E13, X4
-    gate = slicer.gate()
-    queues.write("[profile=heavy] echo mine")
-    first = slicer.start("-p", "heavy", "--", "sh", "-c", f"echo up; : < {gate}", env={"SLICER_SIM": "2x24G"})
-    first.said("up")
-    queue = queues.start(*SIM)
-    until(lambda: tickets(SIM_LEDGER), "its ticket")
-    assert len(systemctl.scopes()) == 1
-    gate.open()
-    assert first.end().code == 0
-    assert queue.end().code == 0
-    assert queues.log(1) == "mine\n"
-
-
 # -- signals -------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.core
-@pytest.mark.parametrize("signo", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
-def test_asked_once_it_waits_for_what_runs(
-    slicer: Slicer, queues: Queues, signo: signal.Signals
-) -> None:  # E7
-    gate = slicer.gate()
-    queues.write(f"[vram=1G] : < {gate}", "[vram=1G] echo second")
-    queue = queues.start(*SIM, "-j", "1")
-    queue.told("started", 1)
-    os.kill(queue.pid, signo)
-    queue.told("stopping")
-    with wide_open(gate):
-        assert queue.end().code == 128 + signo
-    assert queue.told("finished", 1)["job"]["status"] == "ok"
-    assert queues.run(*SIM).code == 0
-    assert queues.exit_codes() == {1: 0, 2: 0}
 
 
 @pytest.mark.core

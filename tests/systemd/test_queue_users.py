@@ -61,27 +61,6 @@ def test_a_users_jobs_are_scopes_of_her_own_manager(
 
 
 @pytest.mark.core
-def test_a_users_jobs_survive_her_queue_and_are_adopted(
-    slicer: Slicer, alice: User, queues: Queues
-) -> None:  # E7, E13
-    ran, gates = slicer.path("ran"), (slicer.gate(), slicer.gate())
-    numbers = range(1, 9)
-    queues.write(*(f"[vram=1G] echo {n} >> {ran}; : < {gates[n % 2]}; exit {n % 5}" for n in numbers))
-    queue = queues.start(*SIM)
-    queue.told("started", times=8)
-    queue.crash()
-    with wide_open(gates[0]):
-        until(lambda: len(systemctl.scopes(alice.systemctl)) == 4, "four are left")
-    queue = queues.start(*SIM)
-    queue.told("adopted", times=4)
-    with wide_open(gates[1]):
-        assert queue.end().code == 4
-    assert sorted(map(int, ran.read_text().split())) == list(numbers)
-    assert queues.exit_codes() == {n: n % 5 for n in numbers}
-    assert [outcome.exit_code for outcome in queues.outcomes(alice.history)] == [n % 5 for n in numbers]
-
-
-@pytest.mark.core
 def test_a_user_stops_a_job_of_hers_by_its_scope(slicer: Slicer, alice: User, queues: Queues) -> None:  # K6
     gate = slicer.gate()
     queues.write(f"[vram=1G] : < {gate}", "echo second")

@@ -42,7 +42,7 @@ def test_it_is_set_for_the_scope_before_the_command_starts(
     assert outcome.sharing is not None
     assert (outcome.sharing.driver_cap, outcome.sharing.troubles) == (1, ())
     dry = slicer.run("--vram", "4G", "--share", "cap", "--dry-run", "--", "cat", str(log), env=fake_nvml.env)
-    assert "and the driver is asked to keep the cap, too" in dry.stdout
+    assert "and the driver would enforce the cap, too" in dry.stdout
 
 
 def test_an_older_driver_leaves_it_to_the_library(

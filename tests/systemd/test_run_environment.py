@@ -40,17 +40,6 @@ def test_thread_caps_are_the_profiles_when_it_says(slicer: Slicer) -> None:  # K
     assert (found["OMP_NUM_THREADS"], found["MKL_NUM_THREADS"]) == ("5", "7")
 
 
-def test_cpu_run_threads_is_honoured(slicer: Slicer) -> None:  # A7
-    found = environment(slicer, "-p", "heavy", env={"CPU_RUN_THREADS": "3"})
-    assert {found[name] for name in THREAD_VARIABLES} == {"3"}
-
-
-def test_everything_else_passes_through(slicer: Slicer) -> None:  # K4
-    odd = {"EMPTY": "", "LINES": "one\ntwo", "QUOTES": "'\"`$x", "lower.case": "x"}
-    found = environment(slicer, env=odd)
-    assert {name: found[name] for name in odd} == odd
-
-
 @pytest.mark.core
 def test_a_gpu_job_sees_the_gpus_of_its_lease_by_uuid(slicer: Slicer, fake_nvml: FakeNvml) -> None:  # K4
     found = environment(slicer, "--gpus", "1", env=fake_nvml.env)
@@ -73,42 +62,6 @@ def test_two_gpu_jobs_get_different_gpus(slicer: Slicer, fake_nvml: FakeNvml) ->
     assert job.end().code == 0
 
 
-def test_a_job_of_the_cpu_slice_sees_no_gpu(slicer: Slicer, fake_nvml: FakeNvml) -> None:  # K4
-    for options in (("-p", "heavy"), ("-p", "light")):
-        found = environment(slicer, *options, env={**fake_nvml.env, "CUDA_VISIBLE_DEVICES": "0,1"})
-        assert found["CUDA_VISIBLE_DEVICES"] == ""
-
-
-def test_a_profile_may_show_a_cpu_job_the_gpus(slicer: Slicer) -> None:  # K4
-    config = slicer.path("config.toml")
-    config.write_text('[profiles.mixed]\nslice = "cpu"\n[profiles.mixed.env]\nCUDA_VISIBLE_DEVICES = "1"\n')
-    found = environment(slicer, "-p", "mixed", env={"SLICER_CONFIG": str(config)})
-    assert found["CUDA_VISIBLE_DEVICES"] == "1"
-
-
-@pytest.mark.core
-@pytest.mark.parametrize("name", ["SLICER_SKIP_GPU_LOCK", "PSRUN_SKIP_GPU_LOCK"])
-def test_the_gpu_lock_can_be_skipped(slicer: Slicer, fake_nvml: FakeNvml, name: str) -> None:  # A4
-    gate = slicer.gate()
-    holder = slicer.hold(gate, "--gpus", "2", env=fake_nvml.env)
-    assert slicer.is_busy("-p", "gpu", env=fake_nvml.env)
-    assert slicer.is_busy("-p", "gpu", env={**fake_nvml.env, name: "0"})
-    found = environment(slicer, "--no-wait", "-p", "gpu", env={name: "1", "CUDA_VISIBLE_DEVICES": "7"})
-    assert found["CUDA_VISIBLE_DEVICES"] == "7"  # its own business
-    assert "GPU_LOCK_HELD" not in found
-    gate.open()
-    assert holder.end().code == 0
-
-
-def test_the_lock_of_a_wrapper_around_us_is_honoured(slicer: Slicer, fake_nvml: FakeNvml) -> None:  # A3
-    gate = slicer.gate()
-    holder = slicer.hold(gate, "--gpus", "2", env=fake_nvml.env)
-    assert slicer.is_busy("-p", "gpu", env={**fake_nvml.env, "GPU_LOCK_HELD": "0"})
-    assert not slicer.is_busy("-p", "gpu", env={**fake_nvml.env, "GPU_LOCK_HELD": "1"})
-    gate.open()
-    assert holder.end().code == 0
-
-
 def test_the_lease_is_marked(slicer: Slicer) -> None:  # A3
     gate = slicer.gate()
     script = f'echo "lease=$SLICER_LEASE"; : < {gate}'
@@ -116,16 +69,3 @@ def test_the_lease_is_marked(slicer: Slicer) -> None:  # A3
     job.said(f"lease={job.lease().job}\n")
     gate.open()
     assert job.end().code == 0
-
-
-def test_more_gpus_than_there_are_is_refused_at_once(slicer: Slicer, fake_nvml: FakeNvml) -> None:  # A1
-    done = slicer.run("--gpus", "3", "--", "true", env=fake_nvml.env)
-    assert done.code == 2
-    assert "3 GPUs were asked for, but this machine has 2 GPUs" in done.stderr
-
-
-def test_no_driver_is_said_at_once(slicer: Slicer) -> None:  # A1
-    done = slicer.run("--gpus", "1", "--", "true")
-    assert done.code == 125
-    assert "no NVIDIA driver" in done.stderr
-    assert done.stderr.count("\n") == 1

@@ -25,10 +25,6 @@ def test_the_exit_code_is_the_commands(slicer: Slicer, code: int) -> None:  # A9
     assert slicer.outcome_of(done).exit_code == code
 
 
-def test_false_fails_with_1(slicer: Slicer) -> None:  # A9
-    assert slicer.run("false").code == 1
-
-
 @pytest.mark.core
 @pytest.mark.parametrize(
     "signo", [signal.SIGTERM, signal.SIGKILL, signal.SIGSEGV, signal.SIGHUP, signal.SIGPIPE]
@@ -93,48 +89,6 @@ def test_not_found_is_127_and_nothing_was_acquired(slicer: Slicer) -> None:  # A
         assert done.code == 127
         assert command in done.stderr
         assert done.told.count("\n") == 1
-
-
-@pytest.mark.core
-def test_not_executable_is_126(slicer: Slicer) -> None:  # A9
-    plain = slicer.path("plain")
-    plain.write_text("data")
-    binary = slicer.path("binary")
-    binary.write_bytes(b"#!/no/such/interpreter\n")
-    binary.chmod(0o755)
-    for command, code in ((plain, 126), (slicer.directory, 126), (binary, 127)):
-        done = slicer.run("-p", "heavy", "--", str(command))
-        assert done.code == code, done
-        assert str(command) in done.stderr
-        assert done.told.count("\n") == 1
-    # The last one was found only by the kernel: no outcome, since nothing ran.
-    assert not systemctl.journal(f"_PID={done.pid}", "SLICER_EVENT=finished")
-
-
-def test_what_is_no_program_at_all_is_run_by_sh_as_shells_do(slicer: Slicer) -> None:  # A9
-    script = slicer.path("script")
-    script.write_text('echo "$0: $1"; exit 4\n')
-    script.chmod(0o755)
-    done = slicer.run("--", str(script), "a  b")
-    assert (done.code, done.stdout) == (4, f"{script}: a  b\n")
-
-
-@pytest.mark.core
-def test_mistakes_on_the_command_line_are_2(slicer: Slicer) -> None:  # A9
-    for options in (
-        ["--no-such-option"], ["--profile", "hevy"], ["--set", "MemoryMax=lots"], ["--set", "Nice=5"],
-        ["--gpus", "-1"], ["--timeout", "soon"], ["--expect", "x"], ["--backend", "docker"], [],
-    ):  # fmt: skip
-        done = slicer.run(*options, *(["--", "true"] if options else []))
-        assert done.code == 2, (options, done)
-        assert done.told.count("\n") == 1
-        assert done.stderr.startswith("slicer: ")
-
-
-def test_slicers_own_failure_is_125(slicer: Slicer) -> None:  # A9
-    done = slicer.run("--", "true", env={"SLICER_STATE_DIR": "/proc/1"})
-    assert done.code == 125
-    assert "/proc/1" in done.stderr
 
 
 @pytest.mark.core

@@ -26,7 +26,7 @@ def test_a_job_in_a_scope_imports_what_it_needs(options: tuple[str, ...]) -> Non
     found = imported(Here(), "--backend", "systemd", *options, "--", "true")
     assert surplus(found, SYSTEMD) == set()
     assert found.isdisjoint(BANNED)
-    assert {"slicer.job.outer_half", "slicer.backend.systemd", "pystemd.dbuslib"} <= found
+    assert {"slicer.job.outer_half", "slicer.backend.pystemd_bus", "pystemd.dbuslib"} <= found
 
 
 def test_the_installed_program_does_without_site() -> None:  # K8

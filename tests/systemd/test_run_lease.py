@@ -291,20 +291,6 @@ def test_the_time_limit_holds_when_slicer_is_dead(slicer: Slicer) -> None:  # K2
     assert log(slicer) == ["first began", "second began"]
 
 
-@pytest.mark.parametrize("signo", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
-def test_a_waiting_job_that_dies_leaves_the_queue(slicer: Slicer, signo: int) -> None:  # A2, K2
-    slicer.dirty = signo == signal.SIGKILL
-    gate = slicer.gate()
-    job = logging_job(slicer, gate)
-    quitter, waiting = waiting_job(slicer), waiting_job(slicer)
-    quitter.kill(signo)
-    assert quitter.end().code == -signo
-    gate.open()
-    assert waiting.end().code == 0
-    assert job.end().code == 0
-    assert log(slicer) == ["first began", "first over", "second began"]
-
-
 def test_slicer_killed_at_any_instant_of_its_start_leaves_nothing(slicer: Slicer) -> None:  # A2, K2
     slicer.dirty = True
     for delay_ms in range(0, 120, 4):

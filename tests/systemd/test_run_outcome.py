@@ -13,7 +13,7 @@ import pytest
 
 from slicer.model import Outcome, Usage
 from tests.systemd.helpers import systemctl
-from tests.systemd.helpers.jobs import SYSTEM_HISTORY, Slicer
+from tests.systemd.helpers.jobs import Slicer
 
 pytest_plugins = ["tests.systemd.helpers.fixtures"]
 pytestmark = pytest.mark.systemd
@@ -99,14 +99,6 @@ def test_the_outcome_file_is_written_when_slicer_was_killed(slicer: Slicer) -> N
     assert json.loads(path.read_text())["exit_code"] == 9
 
 
-def test_an_outcome_file_that_cannot_be_written_is_refused_before_the_work(slicer: Slicer) -> None:  # X3
-    for path in ("/no/such/directory/file", str(slicer.directory)):
-        done = slicer.run("--outcome", path, "--", "touch", str(slicer.path("ran")))
-        assert done.code == 2
-        assert path in done.stderr
-    assert not slicer.path("ran").exists()
-
-
 @pytest.mark.core
 @pytest.mark.enforced
 def test_what_is_enforced_is_told_truthfully(slicer: Slicer) -> None:  # X3, K3
@@ -159,20 +151,6 @@ def test_whether_the_device_policy_acts_is_told_truthfully(slicer: Slicer, nvidi
     closed = slicer.run("-q", "--set", "DevicePolicy=closed", "--", *probe)
     acts = "not permitted" in closed.stderr or "ermission denied" in closed.stderr
     assert ("DevicePolicy" in slicer.outcome_of(closed).enforced) == acts, closed.stderr
-
-
-def test_a_job_that_never_ran_has_no_outcome(slicer: Slicer) -> None:  # X3
-    from slicer.outcome import history
-
-    path = slicer.path("outcome.json")
-    before = len(history.read(SYSTEM_HISTORY, limit=None))
-    script = slicer.path("script")
-    script.write_text("#!/no/such/interpreter\n")
-    script.chmod(0o755)
-    assert slicer.run("--outcome", str(path), "--", str(script)).code == 127
-    assert slicer.run("--outcome", str(path), "--", "no-such-command").code == 127
-    assert len(history.read(SYSTEM_HISTORY, limit=None)) == before
-    assert not path.exists()
 
 
 @pytest.mark.core

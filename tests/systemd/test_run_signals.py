@@ -164,12 +164,6 @@ def test_a_pipeline_flows_through(slicer: Slicer) -> None:
     assert done.stdout == "OLLEH\n", done
 
 
-@pytest.mark.core
-def test_a_reader_that_leaves_ends_the_command_by_sigpipe(slicer: Slicer) -> None:
-    done = shell(slicer, "slicer run -q -- yes | head -n 1; echo ${PIPESTATUS[0]}")
-    assert done.stdout == "y\n141\n", done
-
-
 # Writes on all standard descriptors, then says what they are; "closed" where there is none.
 DESCRIPTORS = """\
 import contextlib, os, sys
@@ -211,8 +205,3 @@ def test_closed_descriptors_stay_closed(slicer: Slicer, closed: str) -> None:  #
     assert popen.returncode == 0
     assert held == [popen.pid]  # the lease is whole
     assert slicer.path("found").read_text() == slicer.path("bare").read_text()
-
-
-def test_a_full_stderr_stops_no_job(slicer: Slicer) -> None:
-    done = shell(slicer, "slicer run -v -- sh -c 'echo ran; exit 3' 2>/dev/full; echo $?")
-    assert done.stdout == "ran\n3\n", done

@@ -42,4 +42,4 @@ def test_status_names_holders_waiters_and_what_is_free(slicer: Slicer, fake_nvml
     for gate in gates:
         gate.open()
     assert [job.end().code for job in (train, heavy, light, second)] == [0] * 4
-    assert "No job runs." in slicer.command("status").stdout
+    assert "No jobs are running." in slicer.command("status").stdout

@@ -26,12 +26,12 @@ def test_a_scope_that_comes_and_goes_is_seen_at_once(slicer: Slicer) -> None:
     slicer.run("-q", "--", "true")  # so that there is a ledger to be watched
     gate = slicer.gate()
     with Terminal(*WATCH, env=slicer.environ()) as terminal:
-        terminal.expect("No job runs.")
+        terminal.expect("No jobs are running.")
         job = slicer.hold(gate, "-p", "heavy", "--name", "train")
         terminal.expect(f"{job.lease().unit}: sh -c ")
         gate.open()
         assert job.end().code == 0
-        terminal.expect("No job runs.")
+        terminal.expect("No jobs are running.")
         terminal.type(CTRL_C)
         assert terminal.end() == 0
 
@@ -60,7 +60,7 @@ def test_the_end_of_a_scope_that_outlived_slicer_is_seen(slicer: Slicer) -> None
         job.popen.wait()
         until(lambda: watches(terminal.pid) == 3, "its cgroup is watched")
         gate.open()
-        terminal.expect("No job runs.")
+        terminal.expect("No jobs are running.")
         terminal.type("q")
         assert terminal.end() == 0
 

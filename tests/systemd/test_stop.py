@@ -120,7 +120,7 @@ def test_a_user_sees_and_stops_her_own_jobs_and_nobody_elses_are_seen(
     lease = job.lease()
     assert (lease.manager, lease.uid) == ("user", alice.uid)
     for other in ((), bob.via):
-        assert "No job runs." in slicer.command("status", via=other).stdout
+        assert "No jobs are running." in slicer.command("status", via=other).stdout
         done = slicer.command("stop", "hers", code=2, via=other)
         assert done.stderr == "slicer: no such job: 'hers' (no job runs or waits)\n"
     shown = slicer.command("status", via=alice.bare).stdout

@@ -139,7 +139,7 @@ def test_the_shim_of_a_package_that_is_gone_can_be_taken_away(slicer: Path, tmp_
     run("dpkg", "--install", deb(tmp_path, "1"))
     wrap(slicer, "install", program)
     run("dpkg", "--purge", NAME)
-    assert "was gone already" in wrap(slicer, "remove", program)
+    assert "was already missing" in wrap(slicer, "remove", program)
     assert (program.exists(), diversions()) == (False, [])
 
 
@@ -195,7 +195,7 @@ def test_what_somebody_else_has_diverted_is_refused(slicer: Path, tmp_path: Path
     run("dpkg", "--install", deb(tmp_path, "1"))
     run("dpkg-divert", "--local", "--no-rename", "--divert", f"{program}.orig", "--add", program)
     try:
-        assert f"is diverted to {program}.orig" in wrap(slicer, "install", program, code=2)
+        assert f"is already diverted to {program}.orig" in wrap(slicer, "install", program, code=2)
     finally:
         run("dpkg-divert", "--local", "--no-rename", "--remove", program)
     assert not Path(f"{program}-real").exists()
@@ -206,7 +206,7 @@ def test_the_systems_own_are_refused(slicer: Path) -> None:  # C5
     for path, said in (
         ("/bin/sh", "is the shell of shims"), ("/usr/bin/dash", "is the shell of shims"),
         ("/usr/bin/su", "is setuid"), ("/usr/bin/awk", "belongs to update-alternatives"),
-        ("/usr/bin", "is a directory"), ("/dev/null", "no file: a device"),
+        ("/usr/bin", "is a directory"), ("/dev/null", "not a file: a device"),
     ):  # fmt: skip
         assert said in wrap(slicer, "install", path, code=2)
     home = Path("/home/alice/wrapped")
@@ -215,7 +215,7 @@ def test_the_systems_own_are_refused(slicer: Path) -> None:  # C5
     shutil.chown(home, "alice")
     assert "belongs to uid" in wrap(slicer, "install", home, code=2)
     as_alice = ("runuser", "-u", "alice", "--", "slicer", "wrap", "install", "--route", "tool")
-    assert "you may not write in /usr/bin" in run(*as_alice, "/usr/bin/true", code=125)
+    assert "you may not write to /usr/bin" in run(*as_alice, "/usr/bin/true", code=125)
     assert "wrapped /home/alice/wrapped" in run(*as_alice, home)
     home.unlink()
     home.with_name("wrapped-real").unlink()

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Make recordings to caption: WAV files of real lengths, all silence, which take next to no room.
+"""Create recordings to caption: WAV files of real lengths, all silence, which need hardly any space.
 
     recordings.py DIRECTORY [--files 4100] [--long 20] [--surround 5]
 
-So many files, of 20 seconds to 50 minutes. Of these, so many are longer than an hour (up to three), and so
-many have six channels, which need more GPU memory than their length tells. Equal numbers make equal files.
+It creates --files files of 20 seconds to 50 minutes. --long of them are longer than an hour (up to three),
+and --surround have six channels, which need more GPU memory than usual. Equal numbers give equal files.
 """
 
 import argparse

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""A video runner: captions every recording of a directory, several at a time.
+"""A video runner: captions every recording in a directory, several at a time.
 
     runner.py DIRECTORY [--workers 6] [--pause 0.5] [-- COMMAND…]
 
-It calls COMMAND (slicer route whisper -- whisper, unless told) with a recording and --output_dir. It knows
-nothing of GPUs, but what exit code 75 means: busy, ask again later. Until then its worker takes another
-recording, after a pause of so many seconds. Started again, it leaves out what has its captions.
+It calls COMMAND (default: slicer route whisper -- whisper) with a recording and --output_dir. It knows
+nothing about GPUs, except that exit code 75 means: busy, try again later. Meanwhile its worker takes another
+recording, after a pause of the given number of seconds. Started again, it skips recordings with captions.
 """
 
 import argparse
@@ -52,7 +52,7 @@ class Runner:
                 time.sleep(self.options.pause)
 
     def next(self) -> str | None:
-        """The next recording; None once nothing waits and nothing can come back."""
+        """The next recording; None if none waits and none can come back."""
         with self.change:
             self.change.wait_for(lambda: self.waiting or not self.running)
             if not self.waiting:

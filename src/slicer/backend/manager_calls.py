@@ -59,6 +59,15 @@ class BusError(Exception):
         self.message = message or name
 
 
+class BusBroken(BackendError):
+    """There is no connection, or none any more. What was asked for may have been done or not."""
+
+    def __init__(self, reason: str) -> None:
+        self.reason = reason
+        hint = "is dbus running? see slicer doctor"
+        super().__init__(f"the connection to systemd broke: {self.reason}", hint=hint)
+
+
 class UnitGone(BackendError):
     """There is no such unit any more."""
 
@@ -177,34 +186,24 @@ def thaw(unit: str, thaw_directly: Callable[[], bool], manager: Manager = "syste
             raise
 
 
-def stop(unit: str, manager: Manager = "system") -> Conversation[None]:
-    """Stop a unit (SIGTERM, then SIGKILL after its stop timeout) and await its end. Raises BackendError.
+def stop(unit: str, manager: Manager = "system", *, awaits_end: bool = True) -> Conversation[None]:
+    """Stop a unit: SIGTERM, then SIGKILL after its stop timeout. Raises BackendError.
 
     A frozen unit is thawed, so that its processes can act on SIGTERM. systemd 252 does so by itself, a later
     one refuses to stop it.
     """
+    arguments = (("s", unit), ("s", "replace"))
     for _ in range(_THAWS + 1):
-        result = yield from _ask_to_stop(unit, manager, awaits_job=True)
+        answer = yield Call(f"{MANAGER}.StopUnit", arguments, awaits_job=awaits_end)
+        try:
+            result = checked(answer, unit, "stop", manager)[0]
+        except UnitGone:
+            return
         if result != "frozen":
             return
         if isinstance((yield _of_unit("ThawUnit", unit)), BusError):  # somebody else freezes or thaws it now
             yield _THAW_PAUSE_S
     raise BackendError(f"systemd did not stop {unit}: it is frozen again and again")
-
-
-def request_stop(unit: str, manager: Manager = "system") -> Conversation[None]:
-    """Ask for a unit to be stopped, without awaiting that. Raises BackendError."""
-    yield from _ask_to_stop(unit, manager, awaits_job=False)
-
-
-def _ask_to_stop(unit: str, manager: Manager, *, awaits_job: bool) -> Conversation[str]:
-    """Returns how that ended; "" for a unit that has ended by itself."""
-    arguments = (("s", unit), ("s", "replace"))
-    answer = yield Call(f"{MANAGER}.StopUnit", arguments, awaits_job=awaits_job)
-    try:
-        return str(checked(answer, unit, "stop", manager)[0])
-    except UnitGone:
-        return ""
 
 
 def set_properties(

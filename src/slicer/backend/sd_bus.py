@@ -12,7 +12,7 @@ import errno
 import os
 from ctypes import POINTER, byref, c_char, c_char_p, c_int, c_size_t, c_uint8, c_uint64, c_void_p
 
-from slicer.backend.manager_calls import DAEMON, BusError
+from slicer.backend.manager_calls import DAEMON, BusBroken, BusError
 from slicer.errors import BackendError
 
 TYPE_CHECKING = False
@@ -51,6 +51,7 @@ class _Basic(ctypes.Union):
 # What is called, and with what. All but the texts give a negative errno for a failure.
 _FUNCTIONS: dict[str, tuple[Any, ...]] = {
     "sd_bus_open_system": (POINTER(c_void_p),),
+    "sd_bus_open_user": (POINTER(c_void_p),),
     "sd_bus_get_fd": (c_void_p,),
     "sd_bus_get_events": (c_void_p,),
     "sd_bus_process": (c_void_p, POINTER(c_void_p)),
@@ -82,17 +83,6 @@ _RETURNS = {
 }  # fmt: skip
 
 
-class BusBroken(BackendError):
-    """There is no connection, or none any more. What was asked for may have been done or not."""
-
-    def __init__(self, code: int) -> None:
-        """``code``: a negative errno."""
-        self.reason = os.strerror(-code)
-        super().__init__(
-            f"no connection to systemd: {self.reason}", hint="is dbus running? see slicer doctor"
-        )
-
-
 class SdBus:
     """One connection. Everything returns at once; answers come when :meth:`process` is called.
 
@@ -100,18 +90,22 @@ class SdBus:
     :attr:`senders` are read. These are unique names, for which the bus vouches; its own is one of them.
     """
 
-    def __init__(self, on_signal: Callable[[str, tuple[Any, ...]], None]) -> None:
-        """``on_signal`` gets a signal's INTERFACE.MEMBER and its values. Raises BusBroken."""
+    def __init__(self, on_signal: Callable[[str, tuple[Any, ...]], None], *, is_user: bool = False) -> None:
+        """``on_signal`` gets a signal's INTERFACE.MEMBER and its values. ``is_user``: of the user's bus.
+
+        Raises BusBroken.
+        """
         self._c = _library()
         self._on_signal = on_signal
         self.senders = {DAEMON}
         self._waiting: dict[int, tuple[Callable[[Answer], None], Collection[str]]] = {}
         self._bus = c_void_p()
-        code = self._c.sd_bus_open_system(byref(self._bus))
+        code = (self._c.sd_bus_open_user if is_user else self._c.sd_bus_open_system)(byref(self._bus))
         if code < 0:
-            raise BusBroken(code)
-        # One of our own to wait by: sd-bus closes its own when the connection breaks, before it says so.
-        self.fd = os.dup(self._c.sd_bus_get_fd(self._bus))
+            raise BusBroken(os.strerror(-code))
+        self._own_fd = int(self._c.sd_bus_get_fd(self._bus))
+        # One more to wait by: sd-bus closes its own when the connection breaks, before it says so.
+        self.fd = os.dup(self._own_fd)
 
     def events(self) -> int:
         """The events of the descriptor that it waits for now (poll(2))."""
@@ -124,6 +118,12 @@ class SdBus:
             os.close(self.fd)
             self._c.sd_bus_close_unref(self._bus)
             self._bus = c_void_p()
+
+    def after_fork(self) -> None:
+        """In a child: close the parent's connection, which sd-bus itself refuses to."""
+        os.close(self.fd)
+        os.close(self._own_fd)
+        self._bus = c_void_p()
 
     def call(
         self, destination: str, path: str, name: str, arguments: Arguments,
@@ -195,7 +195,7 @@ class SdBus:
             member = _text(self._c.sd_bus_message_get_member(message))
             self._on_signal(f"{interface}.{member}", self._read(message))
         elif interface == DISCONNECTED and sender == DISCONNECTED:  # sd-bus itself says it
-            raise BusBroken(-errno.ECONNRESET)
+            raise BusBroken(os.strerror(errno.ECONNRESET))
 
     def _error(self, message: c_void_p) -> BusError:
         found = self._c.sd_bus_message_get_error(message)
@@ -266,7 +266,7 @@ class SdBus:
 
     def _check(self, code: int) -> int:
         if code < 0:
-            raise BusBroken(code)
+            raise BusBroken(os.strerror(-code))
         return code
 
 
@@ -305,7 +305,7 @@ def _load() -> ctypes.CDLL:
         return ctypes.CDLL(_LIBRARY)
     except OSError:
         # It is not where the loader looks (NixOS). pystemd knows where it is, and what is loaded is found.
-        from slicer.backend.systemd import load_dbuslib
+        from slicer.backend.pystemd_bus import load_dbuslib
 
         load_dbuslib()
     try:

@@ -1,4 +1,4 @@
-"""The commands other than ``slicer run``, each imported only when it is used, and how their errors look."""
+"""The commands other than ``slicer run``, each imported only when it is used, and their error messages."""
 
 from __future__ import annotations
 
@@ -17,13 +17,14 @@ from slicer.text import visible
 from slicer.version import __version__
 
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EIO)
-_INTERRUPTED = 130  # 128 + SIGINT, as a shell has it
+_INTERRUPTED = 130  # 128 + SIGINT, as in a shell
 _BROKEN_PIPE = 141  # 128 + SIGPIPE
 
-# A command's name and its module in this package, in the order of the help.
+# Each command's name and its module in this package, in the order of the help.
 _COMMANDS = {
     "run": "run_help",
     "hold": "run_help:hold",
+    "client": "client",
     "route": "run_help:route",
     "queue": "queue.run",
     "serve": "serve",
@@ -44,51 +45,51 @@ _COMMANDS = {
     "simjob": "simjob",
 }
 
-# What other programs have as a command, and how the same is done here.
+# Commands that other programs have, and what does the same in slicer.
 _ELSEWHERE = {
-    "submit": "slicer run -- COMMAND runs one job, slicer queue FILE those of a file",
+    "submit": "slicer run -- COMMAND runs one job, slicer queue FILE the jobs in a file",
     "add": "slicer queue add FILE -- COMMAND appends a job to a jobs file; slicer queue FILE runs them",
-    "sweep": "slicer queue add FILE --param lr=1,2 -- COMMAND {lr}, and slicer queue FILE",
-    "show": "slicer history JOB shows one that has ended, slicer status those that run",
+    "sweep": "slicer queue add FILE --param lr=1,2 -- COMMAND {lr}, then slicer queue FILE",
+    "show": "slicer history JOB shows a job that has ended, slicer status those that run",
     "log": "slicer queue keeps each job's output in slicer_logs; slicer run has --journal",
     "logs": "slicer queue keeps each job's output in slicer_logs; slicer run has --journal",
-    "attach": "slicer queue FILE shows the board of a queue that runs, slicer status --watch what runs",
+    "attach": "slicer queue FILE shows the board of a running queue, slicer status --watch running jobs",
     "wait": "slicer run and slicer queue return once their jobs have ended",
     "restart": "slicer queue retry FILE makes the failed jobs of a queue pending again",
-    "proxy": "slicer serve gives a server a GPU only while it is asked",
-    "background": "slicer queue FILE --detach goes on in the background",
+    "proxy": "slicer serve gives a server a GPU only while it has requests",
+    "background": "slicer queue FILE --detach runs in the background",
 }
 
 _EPILOG = """\
 \b
 Examples:
-  slicer run -- make -j8                    a small job, out of others' way
-  slicer run --profile heavy -- xz -T0 x    waits for one of the CPU slots
+  slicer run -- make -j8                    a small job, with low priority
+  slicer run --profile heavy -- xz -T0 x    waits for a CPU slot
   slicer run --gpus 1 -- python train.py    waits for a whole GPU
-  slicer run --vram 8G -- python infer.py   shares one with jobs that fit
+  slicer run --vram 8G -- python infer.py   shares a GPU with jobs that fit
   slicer hold --gpus 1                      a shell that has a GPU
   slicer route whisper -- whisper a.mp4     on the GPU or CPU, by its input
-  slicer serve ollama                       a server that has a GPU when asked
+  slicer serve ollama                       a server with a GPU while in use
   slicer status                             who holds what, and what is free
   slicer stop train                         end the job named train
-  slicer pause train                        stop it for now; resume goes on
+  slicer pause train                        pause it until slicer resume train
   slicer set train MemoryHigh=8G            change its limits while it runs
-  slicer history -n 5                       how the last jobs ended
+  slicer history -n 5                       how the last five jobs ended
   slicer doctor                             what does not work here, and why
 
 \b
-Exit codes besides those of a job's command:
-    2  the command line cannot be right      125  slicer itself failed
+Exit codes other than those of a job's command:
+    2  the command line is wrong             125  slicer itself failed
    75  busy, with --no-wait or --max-wait    126  cannot execute
   124  over a time limit                     127  not found
 
 \b
 Environment:
-  SLICER_CONFIG      one more configuration file, which wins over all others
-  SLICER_STATE_DIR   where leases are kept, in place of /run/slicer
-  SLICER_BROKER=off  leave the broker aside, where there is one
-  SLICER_SIM=2x24G   simulated GPUs in place of this machine's; see simjob
-  SLICER_DEBUG=1     a traceback with every error
+  SLICER_CONFIG      a further configuration file, which overrides all others
+  SLICER_STATE_DIR   where leases are kept, instead of /run/slicer
+  SLICER_BROKER=off  do not use the broker if there is one
+  SLICER_SIM=2x24G   simulated GPUs instead of this machine's; see simjob
+  SLICER_DEBUG=1     show a traceback with every error
 """
 
 
@@ -120,7 +121,7 @@ def main(arguments: list[str]) -> int:
 
 
 def _dispatch(arguments: list[str]) -> Any:
-    """Run one command line, or complete it; its result, or whatever it raises."""
+    """Run or complete one command line. Returns its result and raises its errors."""
     if instruction := os.environ.get("_SLICER_COMPLETE"):
         from slicer.cli import complete
 
@@ -135,7 +136,7 @@ def guarded(action: Callable[[], Any], *, as_json: bool = False) -> int:
         code = action()
         sys.stdout.flush()
     except BrokenPipeError:
-        # The reader (head, less) has seen enough. Without this Python would complain at exit.
+        # The reader (head, less) has closed the pipe. Without this, Python would complain at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         return _BROKEN_PIPE
     except (KeyboardInterrupt, click.Abort):
@@ -148,7 +149,7 @@ def guarded(action: Callable[[], Any], *, as_json: bool = False) -> int:
 
 
 def report(failure: Exception, *, as_json: bool = False) -> int:
-    """Say on stderr what failed, as one line of text or of JSON; returns the exit code."""
+    """Report the failure on stderr, as one line of text or of JSON. Returns the exit code."""
     if os.environ.get("SLICER_DEBUG") == "1":
         import traceback
 
@@ -159,7 +160,7 @@ def report(failure: Exception, *, as_json: bool = False) -> int:
 
 
 def _translated(failure: Exception) -> SlicerError:
-    """Any exception as an error of slicer's kind."""
+    """Any exception as a SlicerError."""
     if isinstance(failure, click.UsageError):
         return _usage(failure)
     if isinstance(failure, click.ClickException):
@@ -173,7 +174,7 @@ def _translated(failure: Exception) -> SlicerError:
 
 
 def _usage(failure: click.UsageError) -> UsageError:
-    """click's complaint about a command line in slicer's form."""
+    """click's error about a command line, in slicer's form."""
     path = failure.ctx.command_path if failure.ctx else "slicer"
     hint = f"see {path} --help"
     message = failure.format_message().rstrip(".")

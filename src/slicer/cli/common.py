@@ -12,7 +12,7 @@ from slicer.quantity import QuantityError, parse_duration
 
 
 def config() -> Config:
-    """The configuration; its warnings are said."""
+    """The configuration. Its warnings are printed."""
     found = load(os.environ, host())
     for warning in found.warnings:
         say.line(warning)
@@ -20,7 +20,7 @@ def config() -> Config:
 
 
 def since(text: str | None) -> float | None:
-    """The time before which nothing counts, in seconds since the epoch; None: all does. Raises UsageError."""
+    """The earliest time that counts, in seconds since the epoch; None: no limit. Raises UsageError."""
     if text is None:
         return None
     try:

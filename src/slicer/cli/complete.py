@@ -1,7 +1,7 @@
-"""Words for the shell's completion. A failure only means that there are none.
+"""Words for the shell's completion. If something fails, there are none.
 
-A shell puts such a word on the command line as it is, and evaluates it at the next Enter. Other people choose
-the names of jobs, profiles and programs. So only words that mean nothing to a shell are offered.
+A shell puts a completed word on the command line as it is, and evaluates it at the next Enter. Other people
+choose the names of jobs, profiles and programs. So only words without meaning to a shell are offered.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ _DIRECTORY = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file
 _VARIABLE = "_SLICER_WORDS"
 
 _HARMLESS = frozenset(string.ascii_letters + string.digits + "._:@-")
-_Listed = Callable[[Config], tuple[Iterable[str], Callable[[str], str]]]  # names, and what is said of each
-_PLAIN = "plain"  # click's word for all but files, which the shell finds (and quotes) itself
-_COMMAND = "command"  # what follows is the job's command: the shell knows better than slicer how it goes on
+_Listed = Callable[[Config], tuple[Iterable[str], Callable[[str], str]]]  # names, and a description of each
+_PLAIN = "plain"  # click's type for everything but files, which the shell finds (and quotes) itself
+_COMMAND = "command"  # the job's command follows; the shell itself knows best how to complete it
 
 
 def harmless(words: Iterable[str], incomplete: str) -> list[str]:
-    """The words that begin with ``incomplete`` and mean nothing else to a shell or to an option parser."""
+    """The words that begin with ``incomplete`` and are neither shell syntax nor options."""
     return [
         word
         for word in words
@@ -40,7 +40,7 @@ def harmless(words: Iterable[str], incomplete: str) -> list[str]:
 
 
 def sifted(items: Iterable[CompletionItem]) -> list[CompletionItem]:
-    """The found items that may be offered. Options, lists (0,1) and the beginning of NAME=VALUE may, too."""
+    """The completions that may be offered, including options, lists (0,1) and the beginning of NAME=VALUE."""
     allowed = _HARMLESS | {","}
     return [
         item
@@ -55,11 +55,11 @@ def script(shell: str) -> str:
 
 
 def answer(app: click.Command, instruction: str, environ: Mapping[str, str]) -> int:
-    """Answer a shell's completion script (``bash_words``) with a line for each word; returns the exit code.
+    """Answer a shell's completion script (``bash_words``) with one line a word. Returns the exit code.
 
-    A line is what it is (plain, file, dir, command), a value and a help text, with tabs between. The words
-    up to the cursor come in an environment variable, a line each: a slicer that did not understand would run
-    what stands in its arguments.
+    A line has a type (plain, file, dir, command), a value and a help text, separated by tabs. The words up to
+    the cursor come one a line in an environment variable: as arguments, a slicer that does not know this
+    protocol would run them.
     """
     shell, _, what = instruction.partition("_")
     if shell not in SCRIPTS or what not in ("source", "words"):
@@ -68,7 +68,7 @@ def answer(app: click.Command, instruction: str, environ: Mapping[str, str]) -> 
         click.echo(script(shell), nl=False)
         return EX_OK
     words = environ.get(_VARIABLE, "").removesuffix("\n").split("\n")
-    if shell == "bash":  # as they were typed
+    if shell == "bash":  # bash passes the words as they were typed
         words = ["".join(split_arg_string(word)[:1]) for word in words]
     for item in _found(app, words):
         click.echo(f"{item.type}\t{item.value}\t{one_line(item.help or '')}")
@@ -83,7 +83,7 @@ def _found(app: click.Command, words: list[str]) -> list[CompletionItem]:
         return [CompletionItem(str(start + 1), type=_COMMAND)]
     found = sifted(ShellComplete(app, {}, "slicer", "").get_completions(before, incomplete))
     option, equals, _ = incomplete.partition("=")
-    if equals and option.startswith("--"):  # click leaves it out of its answer; shells want whole words
+    if equals and option.startswith("--"):  # click's answer lacks this part, but shells want whole words
         return [
             CompletionItem(f"{option}={item.value}", help=item.help) if item.type == _PLAIN else item
             for item in found
@@ -99,13 +99,13 @@ def _command_start(before: list[str]) -> int:
         _, command = parse(before[1:], before[0])
         if before[0] == "route":  # it begins with the route
             _, command = parse(list(command[1:]), "route")
-    except UsageError:  # an option that waits for its value
+    except UsageError:  # an option still lacks its value
         return 0
     return len(before) - len(command) if command else 0
 
 
 def jobs(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
-    """Names and ids of the jobs that run or wait."""
+    """Names and ids of running and waiting jobs."""
     from slicer.broker.client import standing
     from slicer.ledger.status import existing_ledger
 
@@ -114,14 +114,14 @@ def jobs(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[st
         seen, _ = standing.jobs(os.environ, ledger, lambda _: None)
         words = [word for lease in seen.leases for word in (lease.name, lease.job)]
         words += [word for ticket in seen.tickets for word in (ticket.name, ticket.job)]
-        if incomplete.startswith("slicer-"):  # whoever comes from systemctl
+        if incomplete.startswith("slicer-"):  # a unit's name, as systemctl shows it
             words += [lease.unit for lease in seen.leases]
         return harmless(words, incomplete)
     return []
 
 
 def _named(listed: _Listed) -> Callable[[click.Context, click.Parameter, str], list[CompletionItem]]:
-    """A completion of the names that ``listed`` finds in the configuration, with its text about each."""
+    """Completes the names that ``listed`` finds in the configuration, each with its description."""
 
     def names(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
         from slicer.config.profiles import host, load
@@ -135,7 +135,7 @@ def _named(listed: _Listed) -> Callable[[click.Context, click.Parameter, str], l
 
 
 def _described(section: str) -> _Listed:
-    """The names in a section of the configuration, and what each says of itself."""
+    """The names in a section of the configuration, and their descriptions."""
 
     def listed(config: Config) -> tuple[Iterable[str], Callable[[str], str]]:
         found = importlib.import_module(f"slicer.config.{section}").load(config)
@@ -151,7 +151,7 @@ servers = _named(_described("serve"))
 
 
 def wraps(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """The last names of wrapped programs; files, where a path is meant."""
+    """The base names of wrapped programs; files, if the word is a path."""
     from slicer.wrap.records import read
 
     if "/" in incomplete:
@@ -163,30 +163,30 @@ def wraps(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[C
 
 
 def properties(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
-    """The names of systemd's properties that a job may have, up to the "="."""
+    """The names of systemd properties that a job may have, up to the "="."""
     from slicer.config.properties import NAMES
 
     return [f"{name}=" for name in NAMES if name.startswith(incomplete)]
 
 
 def live_properties(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
-    """Those of a running job that can be changed."""
+    """The properties of a running job that can be changed."""
     from slicer.config.live import CHANGEABLE
 
     return [f"{name}=" for name in CHANGEABLE if name.startswith(incomplete)]
 
 
 def share_modes(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """When the turn of a sharing job ends, up to the "=" of what has a number."""
+    """The modes of --share-mode, up to the "=" of those with a number."""
     modes = {
-        "yield": "when others wait", "launches=": "after so many launches", "time=": "after so long (5ms)",
+        "yield": "when others wait", "launches=": "after N launches", "time=": "after this time (5ms)",
         "each": "after each launch",
     }  # fmt: skip
     return [CompletionItem(word, help=says) for word, says in modes.items() if word.startswith(incomplete)]
 
 
 def gpus(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
-    """The indices of the GPUs, one more after each comma."""
+    """The indices of the GPUs, as a list with commas."""
     from slicer.gpu import open_gpus
 
     indices: list[str] = []
@@ -199,14 +199,14 @@ def gpus(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[st
 
 
 def route_line(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """The names of the routes; after one, programs and files."""
+    """Names of routes; after a route, programs and files."""
     if ctx.params.get("command"):
         return command_line(click.Context(ctx.command), param, incomplete)
     return routes(ctx, param, incomplete)
 
 
 def command_line(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """Words of the command to be run: programs first, then files."""
+    """Words of the command to run: first programs, then files."""
     if ctx.params.get("command") or "/" in incomplete:
         return [CompletionItem(incomplete, type="file")]
     found = {name for directory in os.get_exec_path() for name in harmless(_files(directory), incomplete)}
@@ -217,7 +217,7 @@ def _files(directory: str) -> list[str]:
     try:
         return os.listdir(directory)
     except (FileNotFoundError, NotADirectoryError, PermissionError):
-        return []  # PATH may name what is not there, or not for us
+        return []  # PATH may name directories that do not exist, or that we may not read
 
 
 @click.command(
@@ -231,15 +231,15 @@ Examples:
   slicer completion fish | source            in ~/.config/fish/config.fish
 
 \b
-`slicer install` puts all three where each shell looks by itself, and
+`slicer install` puts all three where each shell finds them by itself;
 `slicer install --user` does so for bash and fish.""",
 )
 @click.argument("shell", type=click.Choice(tuple(SCRIPTS)), metavar="bash|zsh|fish")
 def command(shell: str) -> int:
-    """Print the script by which a shell completes slicer's command line.
+    """Print the script with which a shell completes slicer's command line.
 
-    Completed are commands, options, profiles, GPUs, properties, and the names, ids and units of jobs. Words
-    of a job's own command are completed as they would be without slicer.
+    It completes commands, options, profiles, GPUs, properties, and the names, ids and units of jobs. The
+    words of a job's own command are completed as they would be without slicer.
     """
     click.echo(script(shell), nl=False)
     return EX_OK

@@ -1,4 +1,4 @@
-"""``slicer doctor``: what holds here of what slicer promises, what does not, and how to mend it."""
+"""``slicer doctor``: which of slicer's promises do not hold on this machine, why, and how to fix that."""
 
 from __future__ import annotations
 
@@ -28,22 +28,22 @@ _TITLES = {"gpus": "GPUs"}
 
 @click.command(
     "doctor",
-    short_help="Say what does not work here, why, and how to mend it.",
+    short_help="Report what does not work here, why, and how to fix it.",
     epilog="""\
 \b
 Examples:
-  slicer doctor             what is wrong here, why it matters, what mends it
+  slicer doctor             what is wrong, why it matters, and how to fix it
   sudo slicer doctor        the same for root's jobs
   slicer doctor --verbose   what is fine, too
   slicer doctor --json | jq -r '.findings[].id'
-                            for scripts: what it found, by names that stay
+                            for scripts: the findings' ids, which are stable
 
 \b
-It looks at systemd, the kernel, limits, GPUs, slicer's own files, and what
-may be in the way. It changes nothing, and anybody may run it; what it says
-holds for the user who runs it. A problem breaks a promise: jobs do not start,
+It checks systemd, the kernel, limits, GPUs, slicer's own files, and programs
+that may interfere. It changes nothing, and anybody may run it. Its findings
+apply to the user who runs it. A problem breaks a promise: jobs do not start,
 or a limit or a lease does not act. A warning will surprise somebody. A note
-is worth knowing.
+is good to know.
 
 \b
 Exit codes:
@@ -52,13 +52,13 @@ Exit codes:
   125  the doctor itself failed
 
 \b
-Each finding has a name in brackets that stays the same. docs/doctor.md lists
-them all, docs/json.md has the form of --json.""",
+Each finding has a stable id, in brackets. docs/doctor.md lists them all;
+docs/json.md describes the output of --json.""",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
-@click.option("-v", "--verbose", "verbose", is_flag=True, help="Show all that was looked at.")
+@click.option("-v", "--verbose", "verbose", is_flag=True, help="Show all facts, too.")
 def command(as_json: bool, verbose: bool) -> int:
-    """Say what does not hold here of what slicer promises, and what mends it."""
+    """Report which of slicer's promises do not hold on this machine, and how to fix that."""
     from slicer.doctor.examine import examine
 
     report = examine(os.environ, os.geteuid())
@@ -70,7 +70,7 @@ def command(as_json: bool, verbose: bool) -> int:
 
 
 def _lines(report: Report, *, verbose: bool = False) -> list[Line]:
-    """The whole report. ``verbose``: with all facts, and the reasons of notes."""
+    """The whole report. ``verbose``: with all facts, and with the reasons for notes."""
     width = min(_WIDEST, shutil.get_terminal_size((_WIDEST, 24)).columns)
     shown = _areas(report)
     for verdict in report.verdicts if verbose else ():
@@ -80,15 +80,15 @@ def _lines(report: Report, *, verbose: bool = False) -> list[Line]:
             shown += [Line(""), Line(title, HEADING), *map(Line, rows)]
     for found in report.findings:
         shown += [Line(""), *_finding(found, width, is_told_why=verbose or found.kind.severity != "note")]
-    more = [] if verbose else [Line("slicer doctor -v shows all that was looked at.", FAINT)]
+    more = [] if verbose else [Line("slicer doctor -v shows all facts.", FAINT)]
     severities = [each.kind.severity for each in report.findings]
     parts = [counted(severities.count(each), each) for each in SEVERITIES if each in severities]
-    told = f"{', '.join(parts)}." if parts else "Nothing to mend."
+    told = f"{', '.join(parts)}." if parts else "Nothing to fix."
     return [*shown, Line(""), Line(told, HEADING), *more]
 
 
 def mark(severity: Severity | None) -> str:
-    """The sign of a severity; None: all is well."""
+    """The mark for a severity; None: all is well."""
     drawn, plain = _MARKS[severity]
     return drawn if output.may_draw() else plain
 

@@ -1,4 +1,4 @@
-"""matplotlib, for those commands that draw: loaded, and made independent of the place."""
+"""matplotlib, for the commands that draw: loaded so that its result does not depend on where it runs."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ _DPI = 150
 
 
 class NoMatplotlib(SlicerError):
-    """The plotting library is not there, or does not work."""
+    """The plotting library is missing or does not work."""
 
     kind = "no-matplotlib"
 
 
 def load() -> type[Figure]:
-    """matplotlib's figure. What the user or the current directory has set for it does not count.
+    """matplotlib's figure class, without the user's or the current directory's settings.
 
-    It reads a file named matplotlibrc in the current directory, which may be anybody's: so not there. Raises
-    NoMatplotlib.
+    matplotlib reads a file named matplotlibrc in the current directory, which may be anybody's. So it is
+    imported in another directory. Raises NoMatplotlib.
     """
     here = os.open(".", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
@@ -34,19 +34,19 @@ def load() -> type[Figure]:
     except ImportError as error:
         raise NoMatplotlib(
             f"a plot needs matplotlib ({error})",
-            hint="pip install matplotlib where slicer is installed (Debian: apt install python3-matplotlib)",
+            hint="pip install matplotlib in slicer's environment (Debian: apt install python3-matplotlib)",
         ) from error
     finally:
         os.fchdir(here)
         os.close(here)
     matplotlib.rcdefaults()
-    matplotlib.rcParams["svg.hashsalt"] = "slicer"  # the same picture of the same figures
+    matplotlib.rcParams["svg.hashsalt"] = "slicer"  # equal figures give equal pictures
     return Figure
 
 
 def saved(figure: Figure, form: str) -> bytes:
     """The picture, as "png" or "svg"."""
     buffer = io.BytesIO()
-    # Without a date: it would be the only difference between two pictures of the same figures.
+    # Without a date, which would be the only difference between two pictures of equal figures.
     figure.savefig(buffer, format=form, dpi=_DPI, metadata={"Date": None} if form == "svg" else None)
     return buffer.getvalue()

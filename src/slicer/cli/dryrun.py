@@ -1,4 +1,4 @@
-"""``slicer run --dry-run``: what would be done, with the source of every value. Changes nothing."""
+"""``slicer run --dry-run``: what a run would do, with the source of every value. Changes nothing."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from slicer.backend import Backend
 
-_ID = "<id>"  # of a job that does not come to be
+_ID = "<id>"  # of the job that is not created
 
 
 @record
 class Forecast:
     """The ledger's answer at this moment, and the GPUs that the job would get.
 
-    ``is_free`` is None where that is not known. ``busy`` says what the job would wait for.
+    ``is_free`` is None if unknown. ``busy`` says what the job would wait for.
     """
 
     text: str
@@ -46,7 +46,7 @@ class Forecast:
 
 
 def show(invocation: Invocation) -> None:
-    """Print the plan of a job. Raises what running it would raise before its lease."""
+    """Print the plan of a job. Raises what a run would raise before its lease."""
     ledger = existing_ledger(os.environ, say.line)
     plan = plans.plan_of(invocation, os.environ, ledger)
     for warning in plan.config.warnings:
@@ -56,7 +56,7 @@ def show(invocation: Invocation) -> None:
 
 
 def usable_backend(plan: Plan) -> Backend:
-    """The backend that the job would have, which can be reached. Raises BackendError."""
+    """The backend that the job would use, after a test connection. Raises BackendError."""
     backend = plans.choose_backend(plan)
     backend.connect()
     backend.close()
@@ -76,11 +76,10 @@ def lines(plan: Plan, backend: Backend, forecast: Forecast) -> list[Line]:
 
 
 def forecast_of(plan: Plan, backend: Backend, ledger: Ledger | None) -> Forecast:
-    """Ask the ledger for its answer at this moment. Takes nothing."""
+    """Ask the ledger for its answer at this moment. Leases nothing."""
     if plan.nested:
         return Forecast("nothing more than the job around it holds", ())
-    vram_mib = plan.profile.vram_mib if plan.missing.gpus else None
-    what = describe_resources(plan.missing.gpus, plan.missing.slots, vram_mib)
+    what = describe_resources(plan.missing.gpus, plan.missing.slots, plan.missing.vram_mib)
     if plan.skip_gpu_lock and plan.profile.gpus:
         what += " (the GPU lock is skipped)"
     if plan.missing.is_nothing:
@@ -88,7 +87,7 @@ def forecast_of(plan: Plan, backend: Backend, ledger: Ledger | None) -> Forecast
     try:
         found, gpus = _preview(plan, backend, ledger)
     except (InfeasibleError, NoGpu) as never:
-        return Forecast(f"{what}: never: {never.message}", (), is_free=False)
+        return Forecast(f"{what}: impossible: {never.message}", (), is_free=False)
     except (GpuError, BrokerError) as failed:
         return Forecast(f"{what}: not known: {failed.message}", (), is_free=None)
     if isinstance(found, Busy):
@@ -151,16 +150,16 @@ def _overview(
 
 
 def _sharing(plan: Plan) -> str:
-    """The preloaded library, or the reason why there is none."""
+    """The preloaded library, or the reason why none is."""
     order = plan.sharing
     if order is None:
         return f"nothing is preloaded: {plans.idle_sharing(plan)}"
     if not order.is_active:
-        by_driver = ", and the driver alone is to keep the cap" if order.limit_mib else ""
+        by_driver = ", and only the driver would enforce the cap" if order.limit_mib else ""
         return f"nothing is preloaded{by_driver}: {order.problem}"
     mode = f" ({order.mode})" if order.wants != "cap" else ""
     may_ask = order.limit_mib and not plans.why_not_driver(plan)
-    asked = ", and the driver is asked to keep the cap, too" if may_ask else ""
+    asked = ", and the driver would enforce the cap, too" if may_ask else ""
     return f"{wants(order.wants, order.limit_mib)}{mode}, by {order.library} in {plan.program}{asked}"
 
 
@@ -171,11 +170,11 @@ def _is_wanted(setting: Setting) -> bool:
 
 
 def _place(plan: Plan, backend: Backend, spec: ScopeSpec) -> tuple[str, str]:
-    """The backend and the unit."""
+    """The backend and the unit, as text."""
     if backend.name == "inner":
         outer = plan.outer.leases[-1]
         unit = f"{outer.unit or 'none'} (of the job around it, {outer.job})"
-        return "none of its own: inside a job that holds what it needs", unit
+        return "no scope of its own: inside a job that holds what it needs", unit
     if backend.name == "plain":
         return "plain: limits are best effort", "none"
     through = ", through the broker" if plan.broker else ""
@@ -184,7 +183,7 @@ def _place(plan: Plan, backend: Backend, spec: ScopeSpec) -> tuple[str, str]:
 
 
 def _properties(plan: Plan, backend: Backend, spec: ScopeSpec, values: tuple[Setting, ...]) -> list[Line]:
-    """The properties of the scope. There is none yet, so the manager's own cgroup tells which of them act."""
+    """The scope's properties. There is no scope yet, so the manager's own cgroup shows which of them act."""
     uid = os.geteuid()
     top = f"/user.slice/user-{uid}.slice/user@{uid}.service" if backend.manager == "user" else ""
     acting, idle = backend.enforced(spec, top)
@@ -204,7 +203,7 @@ def _properties(plan: Plan, backend: Backend, spec: ScopeSpec, values: tuple[Set
 
 
 def _environment(plan: Plan, gpus: tuple[str, ...]) -> list[Line]:
-    """The variables that the command finds other than slicer did, and why."""
+    """The variables that the command gets with other values than slicer has, and their sources."""
     profile = plan.profile
     made = plans.environment(plan, gpus, _ID)
     threads = profiles.thread_env(profile.threads)

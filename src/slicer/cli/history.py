@@ -1,4 +1,4 @@
-"""``slicer history``: how jobs ended and what they took."""
+"""``slicer history``: how jobs ended and what they used."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 _SHORT_ID = 8
 _MOST_COMMAND = 160
-_COMMAND = 32  # columns of a terminal, before other figures have room
+_COMMAND = 32  # columns of a terminal for the command, before other figures have room
 _TAIL = "CPU>!3 | MEMORY>!2 | VRAM>!1 | WAITED>!4 | NAME: COMMAND"
 _FULL_DATE_S = 300 * 86400
 
@@ -40,42 +40,42 @@ class UnknownOutcome(UsageError):
 
 @click.command(
     "history",
-    short_help="Show how jobs ended and what they took.",
+    short_help="Show how jobs ended and what they used.",
     epilog="""\
 \b
 Examples:
   slicer history -n 5
       The last five jobs.
   slicer history train
-      All that is known about the job of that name.
+      Every figure about the job of that name.
   slicer history --since 1d --name 'sweep*'
-      What the jobs of a sweep did in the last 24 hours.
+      The jobs of a sweep in the last 24 hours.
   sudo slicer history --all-users --since 1d
-      What everybody's jobs did in the last 24 hours, where there is a broker.
+      Everybody's jobs of the last 24 hours, if there is a broker.
   slicer history --json -n 0 | jq '.outcomes[] | select(.exit_code != 0)'
-      All that ended badly, for a script.
+      All jobs that failed, for a script.
 
 \b
-CPU is CPU time; MEMORY the most that was in use at once, VRAM on one GPU;
-WAITED the time from the start of slicer until the lease. "-": not known here.
-A narrow terminal shows fewer of them.
-The form of --json is in docs/json.md.""",
+CPU is CPU time; MEMORY the most that was in use at once, VRAM the same on one
+GPU; WAITED the time from the start of slicer until the lease. "-": unknown.
+A narrow terminal shows fewer columns.
+docs/json.md describes the output of --json.""",
 )
 @click.argument("job", required=False)
 @click.option(
     "-n", "--number", type=click.IntRange(min=0), metavar="N", default=20, show_default=True,
-    help="The last N jobs; 0: all.",
+    help="Show the last N jobs; 0: all.",
 )  # fmt: skip
-@click.option("--name", metavar="PATTERN", help="Only jobs of that name; a shell pattern, such as 'train*'.")
+@click.option("--name", metavar="PATTERN", help="Only jobs with this name; a shell pattern such as 'train*'.")
 @click.option("--since", metavar="DURATION", help="Only jobs that began within this time (2h, 7d).")
-@click.option("--all-users", is_flag=True, help="For root: the jobs of everybody, as the broker knows them.")
+@click.option("--all-users", is_flag=True, help="For root: everybody's jobs, as the broker recorded them.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 def command(
     job: str | None, number: int, name: str | None, since: str | None, all_users: bool, as_json: bool
 ) -> None:
-    """Show how the last jobs ended and what they took, the newest last.
+    """Show how the last jobs ended and what they used, the newest last.
 
-    With JOB (an id or its beginning, a unit or a name): all that is known about it, or a list when several
+    With JOB (an id or its beginning, a unit or a name): every figure about it, or a list if several jobs
     have that name.
     """
     limits = {"limit": number + 1 if number else None, "name": name, "since": began_since(since)}
@@ -85,24 +85,24 @@ def command(
         path = default_path()
         shown = _Shown("outcomes", path, find_outcomes(path, job, **limits), outcome_json, details, table)
     if job is not None and not shown.found:
-        hint = "slicer status shows those that run"
+        hint = "slicer status shows running jobs"
         raise UnknownOutcome(f"no ended job {job!r}", where=shown.path, hint=hint)
     has_more = 0 < number < len(shown.found)
     found = shown.found[: number or None]
-    found.reverse()  # the newest where the eye is: above the prompt
+    found.reverse()  # the newest goes right above the prompt
     if as_json:
         output.show_json({shown.word: [shown.data(each) for each in found], "has_more": has_more})
     elif job is not None and len(found) == 1:
         output.show(shown.details(found[0]), cuts=all_users)
     else:
         output.show(shown.table(found, time.time()) if found else [Line("No jobs yet.")])
-        if has_more and (since or name or job):  # else nobody expects more
-            say.line(f"only the last {number} of them: -n 0 shows all")
+        if has_more and (since or name or job):  # otherwise nobody expects more
+            say.line(f"only the last {number} of them are shown; -n 0 shows all")
 
 
 @record
 class _Shown:
-    """The jobs that are asked for, the newest first, and how they are shown."""
+    """The jobs to show, the newest first, and how to show them."""
 
     word: str  # for them in JSON
     path: str
@@ -113,7 +113,7 @@ class _Shown:
 
 
 def _of_all(job: str | None, **limits: Any) -> _Shown:
-    """The jobs of everybody, as the broker has booked them."""
+    """Everybody's jobs, as the broker recorded them."""
     from slicer.broker import accounts
 
     if os.geteuid():
@@ -125,7 +125,7 @@ def _of_all(job: str | None, **limits: Any) -> _Shown:
 
 
 def find_outcomes(path: str, job: str | None, **limits: Any) -> list[Outcome]:
-    """The outcomes that ``job`` means, as in `slicer stop`: an id or unit, a name, the beginning of an id.
+    """The outcomes of the jobs that ``job`` names, as in `slicer stop`: by id, unit or name.
 
     ``limits`` are arguments of :func:`slicer.outcome.history.read`.
     """
@@ -140,7 +140,7 @@ def _find(read: Callable[..., list[Any]], job: str | None, limits: dict[str, Any
     exact = [each for each in by_id if each.job == word]
     if exact or limits.get("name"):
         return exact or by_id
-    literal = "".join(f"[{c}]" if c in "*?[" else c for c in job)  # a pattern that matches it alone
+    literal = "".join(f"[{c}]" if c in "*?[" else c for c in job)  # a pattern that matches only this name
     return read(**{**limits, "name": literal}) or by_id
 
 
@@ -247,7 +247,7 @@ _BY = {
     "systemd": "from outside (systemctl stop or kill)",
     "shutdown": "at the machine's shutdown, or the user's last logout",
     "outside": "from outside, together with its keeper",
-    "caller": "with the call of the wrapped program, which was killed",
+    "caller": "because the call of the wrapped program was killed",
 }
 
 
@@ -257,13 +257,13 @@ _AT_TERMINAL = {
 
 
 def _changed(outcome: Outcome) -> str:
-    """The properties that were changed while it ran, and the origin of each change."""
+    """The properties that were changed while the job ran, and the origin of each change."""
     changes = (("slicer set", outcome.changed), ("from outside", outcome.changed_outside))
     return "; ".join(f"{', '.join(names)} ({by})" for by, names in changes if names) or "nothing"
 
 
 def _vram(outcome: Outcome) -> str:
-    """The memory declared for each GPU, and the peak on each."""
+    """The declared memory, and the peak on each GPU."""
     if not outcome.gpus:
         return "-"
     declared = "not declared"
@@ -274,7 +274,7 @@ def _vram(outcome: Outcome) -> str:
 
 
 def _stalled(outcome: Outcome) -> str:
-    """Pressure: how long some process of the job waited for what."""
+    """Pressure: how long processes of the job waited for each resource."""
     used = outcome.usage
     waits = (("CPU", used.pressure_cpu_s), ("memory", used.pressure_memory_s), ("IO", used.pressure_io_s))
     return ", ".join(f"{_time(seconds)} for {what}" for what, seconds in waits)
@@ -348,5 +348,5 @@ def row_json(each: AccountRow) -> dict[str, Any]:
 def _row_what(each: AccountRow) -> str:
     command = one_line(each.command, _MOST_COMMAND)
     if each.name == os.path.basename(each.command.partition(" ")[0]):
-        return command  # it has got no name of its own
+        return command  # the job has no name of its own
     return f"{each.name}: {command}" if each.name and command else each.name or command or "-"

@@ -19,14 +19,14 @@ _SHELL = "/bin/sh"
 
 
 class ShellMessages(say.Messages):
-    """Tells the user of a shell what it holds. Nothing else would show it."""
+    """Messages for the user of a shell, who cannot see otherwise what it holds."""
 
     def acquired(self, lease: Lease, waited_s: float) -> None:
         super().acquired(lease, waited_s)
         from slicer.job.words import describe_resources
 
         what = describe_resources(len(lease.gpus), lease.slots)
-        self.notice(f"this shell holds {what}; exit gives back what it holds")
+        self.notice(f"this shell holds {what}; exit gives it back")
 
 
 def main(arguments: list[str]) -> int:
@@ -40,10 +40,14 @@ def perform(options: dict[str, Any], command: tuple[str, ...]) -> int:
 
 
 def _hold(options: dict[str, Any], command: tuple[str, ...]) -> int:
+    if options["protocol"]:
+        from slicer.cli import hold_protocol
+
+        return hold_protocol.perform(options, command)
     shell = os.environ.get("SHELL") or _SHELL
     invocation = Invocation(**run.fields(options, command or (shell,)), hold=True)
     profile = profiles.load(os.environ, profiles.host()).profile(invocation.profile, invocation.overrides)
     if not profile.gpus and not profile.slots:
-        raise UsageError("nothing to hold", hint="say --gpus, --vram, --cpu-slots or --slot")
+        raise UsageError("nothing to hold", hint="add --gpus, --vram, --cpu-slots or --slot")
     kind = say.Messages if command else ShellMessages
     return run.run_job(invocation, kind(options["verbosity"]))

@@ -1,4 +1,4 @@
-"""``slicer install``: slices, journal catalog, completion and manual pages for this machine."""
+"""``slicer install``: slices, journal catalog, completion and manual pages."""
 
 from __future__ import annotations
 
@@ -23,51 +23,48 @@ from slicer.outcome import history
     epilog="""\
 \b
 Examples:
-  slicer install --dry-run            what would be done
+  slicer install --dry-run            what it would do
   sudo slicer install                 for root and all users
   sudo slicer install --broker        one ledger for all users, enforced
   sudo slicer install --closed-shop   no GPU without a lease; asks first
   slicer install --user               for you alone, without root
   slicer install --user --serve ollama
                                       [serve.ollama], at its first request
-  sudo slicer install --remove        take it all away again
+  sudo slicer install --remove        remove all of it
 
 \b
-`slicer run` works without these too. What they add: weights for gpu.slice
-and cpu.slice as a whole, their limits of [slices.gpu] and [slices.cpu] in
-/etc/slicer/config.toml (of ~/.config/slicer/config.toml with --user),
-explanations for journalctl -x, completion for the shell, and these manual
-pages.""",
+`slicer run` also works without these. They add: weights for gpu.slice and
+cpu.slice as a whole; their limits from [slices.gpu] and [slices.cpu] in
+/etc/slicer/config.toml (with --user: ~/.config/slicer/config.toml);
+explanations for journalctl -x; completion for shells; these manual pages.""",
 )
-@click.option("--user", is_flag=True, help="For you alone: your user manager, your shells.")
+@click.option("--user", is_flag=True, help="For you alone: your user manager and your shells.")
 @click.option(
-    "--user-delegation", is_flag=True, help="Let user managers set IOWeight and AllowedCPUs too (a drop-in)."
+    "--user-delegation", is_flag=True, help="Let user managers set IOWeight and AllowedCPUs (a drop-in)."
 )
+@click.option("--broker", is_flag=True, help="One ledger for all users: install and enable the broker.")
 @click.option(
-    "--broker", is_flag=True, help="One ledger for all users: the broker's socket and service, switched on."
-)
-@click.option(
-    "--closed-shop", is_flag=True, help="No GPU without a lease: login sessions cannot open them. Asks first."
+    "--closed-shop", is_flag=True, help="No GPU without a lease: close them to login sessions. Asks first."
 )
 @click.option(
     "--serve", "server", metavar="NAME", shell_complete=complete.servers,
-    help="Only [serve.NAME]: a socket, and the service that its first request starts.",
+    help="Only [serve.NAME]: a socket, and the service that the first request starts.",
 )  # fmt: skip
-@click.option("--as", "run_as", metavar="USER", help="With --serve: the user that it all belongs to.")
-@click.option("--undo", is_flag=True, help="With --closed-shop: take it back.")
+@click.option("--as", "run_as", metavar="USER", help="With --serve: the user who runs the server.")
+@click.option("--undo", is_flag=True, help="With --closed-shop: open the GPUs again.")
 @click.option("--yes", is_flag=True, help="With --closed-shop: do not ask.")
-@click.option("--remove", "removing", is_flag=True, help="Take away what was installed.")
-@click.option("--force", is_flag=True, help="Overwrite, or remove, files that somebody edited as well.")
+@click.option("--remove", "removing", is_flag=True, help="Remove what was installed.")
+@click.option("--force", is_flag=True, help="Also overwrite or remove files that somebody edited.")
 @click.option("--dry-run", is_flag=True, help="Only print what would be done.")
 def command(
     user: bool, user_delegation: bool, broker: bool, closed_shop: bool, server: str | None,
     run_as: str | None, undo: bool, yes: bool, removing: bool, force: bool, dry_run: bool,
 ) -> int:  # fmt: skip
-    """Install slicer's systemd units, completion for shells and manual pages. Safe to repeat.
+    """Install slicer's systemd units, completion for shells, and manual pages. Safe to repeat.
 
-    They go below /usr/local, and systemd is told. A file that somebody edited is left alone. Changes that
-    stay are made with `systemctl edit gpu.slice`, or in the configuration before another `slicer install`.
-    With --broker --remove only the broker goes, with --serve NAME --remove only that server.
+    The files go below /usr/local; then systemd reloads its units. Files that somebody edited stay as they
+    are. For lasting changes use `systemctl edit gpu.slice`, or edit the configuration and run `slicer
+    install` again. --broker --remove removes only the broker, --serve NAME --remove only that server.
     """
     place, way = install_serve.Place(user), Way(removing, force, dry_run)
     if server is not None or run_as is not None:
@@ -76,9 +73,9 @@ def command(
     if user and broker:
         raise UsageError("the broker is for all users of the machine", hint="leave out --user")
     if (undo or yes) and not closed_shop:
-        raise UsageError("goes with --closed-shop", where="--undo" if undo else "--yes")
+        raise UsageError("only valid with --closed-shop", where="--undo" if undo else "--yes")
     if closed_shop and (user or removing):
-        hint = "--undo takes it back" if removing else "leave out --user"
+        hint = "use --undo to open it again" if removing else "leave out --user"
         raise UsageError("a closed shop is for all users of the machine", where="--closed-shop", hint=hint)
     if undo:
         return install_closed.open_again(Way(True, force, dry_run))
@@ -104,10 +101,10 @@ def _change(place: install_serve.Place, way: Way, *, user_delegation: bool, brok
 
 
 def _settled(place: install_serve.Place, way: Way, *, user_delegation: bool, broker: bool) -> Plan:
-    """The plan of the files to install or to remove. Warnings about the configuration are said."""
+    """The plan of the files to install or to remove. Prints warnings about the configuration."""
     user = place.is_user
     warnings: tuple[str, ...] = ()
-    if way.removing:  # all that may ever have been installed, or a drop-in would be left behind
+    if way.removing:  # all that may ever have been installed; otherwise a drop-in would be left behind
         program = "" if user else broker_units.PROGRAM
         settled = plan(user=user, user_delegation=not user, limits={}, broker=program)
         settled = settled if user else going(settled, only_broker=broker)
@@ -126,25 +123,23 @@ def _settled(place: install_serve.Place, way: Way, *, user_delegation: bool, bro
 
 
 def _next(*, user: bool, user_delegation: bool, broker: bool) -> list[Line]:
-    """The steps that remain to be done by hand."""
+    """The steps that the user still has to take."""
     if user:
         return [Line('next: new shells complete; zsh needs eval "$(slicer completion zsh)" in ~/.zshrc')]
-    lines = ["next: whoever is logged in runs `systemctl --user daemon-reload` once, or logs in again"]
+    lines = ["next: users who are logged in run `systemctl --user daemon-reload` once, or log in again"]
     if user_delegation:
-        lines.append(
-            "IOWeight and AllowedCPUs act for a user after the next start of user@UID.service (or of all)"
-        )
+        lines.append("IOWeight and AllowedCPUs act for a user once user@UID.service has been restarted")
     lines.append("try: slicer run --profile heavy -- true; slicer history; systemctl status cpu.slice")
     return [*map(Line, lines), *(install_broker.next_lines() if broker else [])]
 
 
 def _left(*, user: bool, only_broker: bool) -> list[Line]:
-    """The users' own files, which removal leaves alone. Nothing depends on them."""
+    """The users' own files, which stay. Nothing depends on them."""
     if user:
         past, settings = os.path.dirname(history.default_path()), os.path.dirname(files.user_file(os.environ))
     else:
         past, settings = on_host(history.SYSTEM_DIRECTORY), on_host(files.SYSTEM_DIR)
     kept = [] if only_broker else [(past, "history of jobs"), (settings, "configuration")]
-    rows = [("stays", path, f"{what}; rm -r to be rid of it") for path, what in kept if os.path.isdir(path)]
+    rows = [("stays", path, f"{what}; rm -r removes it") for path, what in kept if os.path.isdir(path)]
     gone = [] if user else install_broker.gone_lines(only_broker=only_broker)
     return [*output.rows(rows), *gone]

@@ -1,4 +1,4 @@
-"""``slicer install --closed-shop``: who it locks out, said before it is done."""
+"""``slicer install --closed-shop``: first says whom it locks out."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ _MOST = 20  # sessions or programs to name
 
 
 def close(way: Way, *, yes: bool) -> int:
-    """Make a closed shop. Says first whom it locks out, and asks. Raises SlicerError."""
+    """Close the GPUs. First says whom this locks out, and asks. Raises SlicerError."""
     refuse_nixos("broker.closedShop = true")
     settled = closed_plan()
     output.show([*_consequences(settled), *([Line("")] if way.dry_run else [])], cuts=False)
     if not yes and not way.dry_run:
         if not sys.stdin.isatty():
-            raise UsageError("nobody is there to be asked", where="--closed-shop", hint="add --yes")
+            raise UsageError("cannot ask: stdin is not a terminal", where="--closed-shop", hint="add --yes")
         if not click.confirm("Close it?", err=True):
             say.line("nothing was changed")
             return EX_SLICER
@@ -33,16 +33,16 @@ def close(way: Way, *, yes: bool) -> int:
 
 
 def open_again(way: Way) -> int:
-    """Take the closed shop back. Raises SlicerError."""
+    """Undo the closed shop. Raises SlicerError."""
     settled = closed_plan(only_there=True)
     if not settled.actions:
-        output.show([Line("there is no closed shop here")])
+        output.show([Line("there is no closed shop")])
         return EX_OK
-    return _carried_out(settled, way, "open: whoever may read and write /dev/nvidia* can use the GPUs")
+    return _carried_out(settled, way, "open: every user who may read and write /dev/nvidia* can use the GPUs")
 
 
 def _carried_out(settled: Plan, way: Way, last: str) -> int:
-    """Do it, and say what was done, and ``last`` if nothing was left undone; returns the exit code."""
+    """Carry out the plan and report it, with ``last`` if nothing was skipped. Returns the exit code."""
     report = done(settled, way)
     if report is None:
         return EX_OK
@@ -55,7 +55,7 @@ def _carried_out(settled: Plan, way: Way, last: str) -> int:
 
 
 def with_closed(settled: Plan) -> Plan:
-    """A plan that brings a closed shop up to date too, or takes it away with the rest, if it is there."""
+    """The plan, extended to update or remove a closed shop if there is one."""
     return together(settled, closed_plan(only_there=True))
 
 
@@ -65,12 +65,12 @@ def _consequences(settled: Plan) -> list[Line]:
     rest = [unit for unit in units if unit != closed_shop.SLICE]
     what = f"login sessions and users' own services ({closed_shop.SLICE})"
     what += f", and {', '.join(rest)}" if rest else ""
-    lines = [Line(f"closed shop: no NVIDIA GPU for {what}; jobs with a lease have theirs"), Line("")]
+    lines = [Line(f"closed shop: no NVIDIA GPU for {what}; jobs keep the GPUs of their leases"), Line("")]
     rows = _locked_out()
     lines += output.rows([("" if place else "locked out:", *row) for place, row in enumerate(rows)])
-    lines.append(Line("not closed: other services, containers among them; who starts those is root's choice"))
+    lines.append(Line("not closed: other services, such as containers; root decides who may start those"))
     if not broker_units.is_installed():
-        missing = "no broker here: only root's jobs will get GPUs; first run: slicer install --broker"
+        missing = "there is no broker, so only root's jobs will get GPUs; first run: slicer install --broker"
         lines.append(Line(missing))
     return lines
 
@@ -79,7 +79,7 @@ def _locked_out() -> list[tuple[str, str]]:
     rows = []
     manager = closed_shop.display_manager()
     if manager:
-        rows.append((manager, "graphical logins get no GPU: no screen where that is the only graphics card"))
+        rows.append((manager, "graphical logins get no GPU: no picture if it is the only graphics card"))
     rows += [
         (f"session {found.id}", f"{found.user}, {found.kind}{' (login screen)' if found.is_greeter else ''}")
         for found in closed_shop.sessions()
@@ -91,5 +91,5 @@ def _locked_out() -> list[tuple[str, str]]:
     ]
     if len(openers) > _MOST:
         rows.append((counted(len(openers) - _MOST, "more program"), "that have a GPU open"))
-    rows.append(("your own shells", "nvidia-smi, say; root can: systemd-run --pipe --wait nvidia-smi"))
+    rows.append(("your own shells", "so nvidia-smi fails; root can use systemd-run --pipe --wait nvidia-smi"))
     return [(visible(who), visible(why)) for who, why in rows]

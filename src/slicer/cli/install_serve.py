@@ -1,4 +1,4 @@
-"""``slicer install --serve NAME``: a server of the configuration as a socket and a service of systemd."""
+"""``slicer install --serve NAME``: a configured server as a socket and a service of systemd."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from slicer.wrap.model import WrapRefused
 
 @record
 class Place:
-    """The owner and the folder of the units."""
+    """Whether the units are a user's or the system's, and so their folder."""
 
     is_user: bool
 
@@ -42,11 +42,11 @@ class Place:
 
 
 def act(place: Place, name: str | None, run_as: str | None, way: Way, *, is_alone: bool) -> int:
-    """Do what --serve and --as say. ``is_alone``: no other thing is to be installed. Raises SlicerError."""
+    """Do what --serve and --as ask for. ``is_alone``: no other option asks for more. Raises SlicerError."""
     if name is None or (run_as is not None and (place.is_user or way.removing)):
-        raise UsageError("says as whom a service of the system runs", where="--as", hint="with --serve NAME")
+        raise UsageError("only valid for a system service", where="--as", hint="add --serve NAME")
     if not is_alone:
-        raise UsageError("is installed alone", where="--serve", hint="call slicer install twice")
+        raise UsageError("cannot be combined", where="--serve", hint="call slicer install twice")
     units = None if way.removing else _wanted(place, name, run_as)
     report = done(_plan(place, (units,)) if units else _taken_away(place, name), way)
     if report is None:
@@ -56,29 +56,29 @@ def act(place: Place, name: str | None, run_as: str | None, way: Way, *, is_alon
 
 
 def _wanted(place: Place, name: str, run_as: str | None) -> Units:
-    """The units of a server, and of those that share an address with it."""
+    """The units of a server, and of those at the same address."""
     if not place.is_user:
         refuse_nixos("serve")
     units = _units(place, name, serve_units.run_as_of(place.folder, name) if run_as is None else run_as)
     for each in units.servers:  # servers at one address have one socket
         if each.name != units.name and each.name in serve_units.there(place.folder):
-            message = f"{each.name} listens at the same address, and its unit serves {units.name} too"
+            message = f"{each.name} listens at the same address, and its unit also serves {units.name}"
             hint = f"slicer install {'--user ' if place.is_user else ''}--serve {quote(each.name)} renews it"
             raise UsageError(message, where="--serve", hint=hint)
     return units
 
 
 def _taken_away(place: Place, name: str) -> Plan:
-    """A server's units are stopped and removed."""
+    """The plan to stop and remove a server's units."""
     there = serve_units.there(place.folder)
     if name not in there:
         hint = f"installed: {', '.join(there)}" if there else "none is installed"
-        raise UsageError(f"no server of that name is installed: {name!r:.60}", where="--serve", hint=hint)
+        raise UsageError(f"no server with this name is installed: {name!r:.60}", where="--serve", hint=hint)
     return _going(place, (name,))
 
 
 def with_servers(settled: Plan, place: Place, *, removing: bool = False) -> Plan:
-    """A plan that brings the servers' units up to date, too, or takes them away with the rest."""
+    """The plan, extended to update the servers' units or to remove them."""
     names = serve_units.there(place.folder)
     if removing:
         names = tuple(name for name in names if not _is_of_another(place, name))
@@ -88,16 +88,16 @@ def with_servers(settled: Plan, place: Place, *, removing: bool = False) -> Plan
 
 
 def _is_of_another(place: Place, name: str) -> bool:
-    """Whether the service starts a slicer that is there, and is not this one."""
+    """Whether the service starts another slicer that exists."""
     program = serve_units.program_of(place.folder, name)
     if is_elsewhere() or program == _own_path() or not os.access(program, os.X_OK):
         return False
-    say.line(f"{serve_units.service_of(name)} is of another slicer ({program}), and stays")
+    say.line(f"{serve_units.service_of(name)} belongs to another slicer ({program}) and stays")
     return True
 
 
 def _again(place: Place, names: tuple[str, ...]) -> tuple[Units, ...]:
-    """The units of servers that are installed. Those of one that the configuration lacks are left alone."""
+    """The units of installed servers. Units of a server that the configuration lacks stay as they are."""
     found = []
     for name in names:
         try:
@@ -109,13 +109,13 @@ def _again(place: Place, names: tuple[str, ...]) -> tuple[Units, ...]:
 
 
 def _units(place: Place, name: str, run_as: str) -> Units:
-    """Raises UsageError where the configuration has no such server, ConfigError, SlicerError."""
+    """Raises UsageError if the configuration has no such server, ConfigError, SlicerError."""
     config = common.config()
     server = configured.find(config, name)
     _refuse_unseen(place, server)
     group = (server, *beside(server, configured.load(config).values()))
     if run_as and not is_plain(run_as):
-        raise UsageError("a unit cannot name this user", where="--as", hint="give its plain name")
+        raise UsageError("a unit cannot name this user", where="--as", hint="use the plain user name")
     try:
         if run_as:
             pwd.getpwnam(run_as)
@@ -125,27 +125,27 @@ def _units(place: Place, name: str, run_as: str) -> Units:
 
 
 def _refuse_unseen(place: Place, server: Server) -> None:
-    """The service reads other files than this command may: not that of SLICER_CONFIG, and no user's."""
+    """The service reads fewer files than this command may: neither SLICER_CONFIG's nor another user's."""
     seen = [f"{on_host(files.SYSTEM_DIR)}/"]
     seen += [files.user_file(os.environ)] if place.is_user else []
     source = server.sources.get("kind", "")
     if not any(path and source.startswith(path) for path in seen):
         path = seen[-1] if place.is_user else f"{files.SYSTEM_DIR}/config.toml"
-        message = f"[serve.{server.name}] is where the service would not look"
+        message = f"the service would not find [serve.{server.name}] there"
         raise SlicerError(message, where=source, hint=f"describe it in {path}")
 
 
 def _program(place: Place) -> str:
-    """This slicer, as a unit may start it. Raises SlicerError."""
+    """This slicer's path for a unit. Raises SlicerError."""
     if not place.is_user:
         return install_broker.program("slicer")
     if path := _own_path():
         return path
-    raise SlicerError("it is not known by which path this slicer is called", hint="call it by its path")
+    raise SlicerError("the path of this slicer is unknown", hint="call slicer by its full path")
 
 
 def _own_path() -> str:
-    """The path by which this slicer is called, "" if unknown."""
+    """The path by which this slicer was called; "" if unknown."""
     try:
         return look.own_path(sys.argv[0])
     except WrapRefused:
@@ -177,11 +177,11 @@ def _next(units: Units) -> list[Line]:
     where = ", ".join(dict.fromkeys(address for each in units.servers for address in each.listen))
     scope = "--user " if units.is_user else ""
     lines = [
-        f"{units.name}: asked at {where}; the first request starts it, and it leaves when it is idle",
+        f"{units.name}: listens at {where}; the first request starts it, and it exits when it is idle",
         f"see: slicer status; journalctl {scope}-u {units.service}; slicer serve {units.name} --check",
     ]
     if units.run_as not in ("", "root") and broker_units.is_installed():
-        lines.append("the broker gives a service of a user's jobs only with allow_services = true")
+        lines.append("the broker accepts a service's jobs only if the policy has allow_services = true")
     if units.is_user:
-        lines.append("your last logout ends it, unless you linger: loginctl enable-linger")
+        lines.append("it ends at your last logout, unless you linger: loginctl enable-linger")
     return list(map(Line, lines))

@@ -21,7 +21,7 @@ _SETTINGS = "for config.toml and policy.toml"
 
 @record
 class Way:
-    """Install or remove, with edited files or without, or only describe it."""
+    """Whether to install or remove, whether to include edited files, and whether only to describe it."""
 
     removing: bool
     force: bool
@@ -29,7 +29,7 @@ class Way:
 
 
 def together(one: Plan, other: Plan) -> Plan:
-    """Both plans as one, in which no command is run twice."""
+    """Both plans as one, without running a command twice."""
     return replace(
         one,
         actions=(*one.actions, *other.actions),
@@ -71,7 +71,7 @@ def _intention(state: State, *, going: bool, force: bool) -> str:
 
 
 def _folded(rows: Sequence[tuple[str, str, str]]) -> list[tuple[str, str, str]]:
-    """The rows, in which all manual pages that fare alike are one."""
+    """The rows, with manual pages of the same status joined into one."""
     found: dict[tuple[str, str], tuple[str, str, str]] = {}
     pages: dict[tuple[str, str], int] = {}
     for status, path, what in rows:
@@ -85,7 +85,7 @@ def _folded(rows: Sequence[tuple[str, str, str]]) -> list[tuple[str, str, str]]:
 
 
 def tell(report: Report, after: Sequence[Line], way: Way, *, user: bool) -> int:
-    """Say what was done, what comes next, and what was not done; returns the exit code."""
+    """Report what was done, what comes next, and what was skipped. Returns the exit code."""
     rows = [(done.status, done.action.destination, done.action.what) for done in report.files]
     rows += [("created", path, _SETTINGS) for path in report.made]
     shown = [*output.rows(_folded(rows)), *map(Line, _ran(report))]

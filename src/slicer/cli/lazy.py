@@ -1,4 +1,4 @@
-"""Groups of commands, each imported only when it is used."""
+"""Command groups that import each command only when it is used."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ import click
 
 
 class LazyGroup(click.Group):
-    """A group whose commands are imported when they are asked for.
+    """A group that imports its commands when they are used.
 
-    ``modules``: a command's name and its module in ``slicer.cli``, in the order of the help. The module has
-    it as ``command``, or as what stands behind a colon.
+    ``modules`` maps a command's name to its module in ``slicer.cli``, in the order of the help. The command
+    is the module's ``command``, or the name after a colon.
     """
 
     def __init__(self, *arguments: Any, modules: Mapping[str, str], **more: Any) -> None:

@@ -1,4 +1,4 @@
-"""The jobs that a command line names: several at once, and a word that means none harms no other."""
+"""Several jobs named on one command line. A name without a job does not affect the others."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ def for_each(
     act: Callable[[_Entry, Ledger], tuple[str, dict[str, Any]]], *, quiet: bool, as_json: bool,
     otherwise: Callable[[str, Ledger], tuple[str, dict[str, Any]] | None] = lambda *_: None,
 ) -> int:  # fmt: skip
-    """Act on each job once; the exit code: the highest of all.
+    """Act on each job once. Returns the highest exit code.
 
-    What fails is said on stderr. What the acts return is printed: the text of each, or all data as one
-    document. ``otherwise`` is for a word that no job has in the ledger; None: it means nothing there either.
+    Errors go to stderr. What the acts return is printed: the text of each, or all data as one document.
+    ``otherwise`` handles a word that names no job in the ledger; None: it names nothing there either.
     """
     complain = say.error_json if as_json else say.error
     ledger, mine, others = known_jobs()
@@ -44,7 +44,7 @@ def for_each(
         try:
             entry = found_among(word, mine, others, find)
             meant[entry.job] = entry
-        except SlicerError as failure:  # the others are none the worse for it
+        except SlicerError as failure:  # go on with the others
             try:
                 known = None
                 if isinstance(failure, UnknownJob):
@@ -69,9 +69,9 @@ def for_each(
 
 
 def known_jobs() -> tuple[Ledger | None, Snapshot, Snapshot]:
-    """The user's own ledger, the jobs that the user may act on, and those of others.
+    """The user's own ledger, the jobs on which the user may act, and those of others.
 
-    Where there are any to act on, there is a ledger to note it in. Raises StateError.
+    If there are any on which to act, there is a ledger to record the act. Raises StateError.
     """
     ledger = existing_ledger(os.environ, say.line)
     mine, others = standing.jobs(os.environ, ledger, say.line)
@@ -84,7 +84,7 @@ def known_jobs() -> tuple[Ledger | None, Snapshot, Snapshot]:
 def found_among(
     word: str, mine: Snapshot, others: Snapshot, find: Callable[[str, Snapshot], _Entry]
 ) -> _Entry:
-    """The job that the word means. Raises NotYours for another user's, and what ``find`` raises."""
+    """The job that the word names. Raises NotYours for another user's, and what ``find`` raises."""
     try:
         return find(word, mine)
     except UnknownJob as unknown:
@@ -104,6 +104,6 @@ def _ended(word: str) -> UnknownJob | None:
     try:
         found = find_outcomes(default_path(), word, limit=1)
     except StateError:
-        return None  # a broken history is no reason to say less than before
+        return None  # a broken history does not change the error
     exact = [each for each in found if word in (each.job, each.name, each.unit)]
     return UnknownJob(f"{word!r} has ended", hint=f"slicer history {quote(word)}") if exact else None

@@ -1,4 +1,4 @@
-"""Printing: aligned lines, which only a terminal gets with style and cut to its width."""
+"""Printing: aligned lines. Only on a terminal are they styled, and cut to its width."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ _FIRST_COLOUR = 30
 
 @record
 class Column:
-    """``cap`` is the most columns of a terminal that a cell may take; None: any number.
+    """``cap`` is the most terminal columns that a cell may take; None: any number.
 
-    ``spare``: left out where a terminal is too narrow, the highest first; 0: never.
+    ``spare``: left out if the terminal is too narrow, the highest first; 0: never.
     """
 
     title: str
@@ -33,7 +33,7 @@ class Column:
 
 
 def columns(heads: str) -> list[Column]:
-    """The columns of "NAME<18 | CPU>!3": a cap follows <, a spare follows !, > is for the right side."""
+    """The columns of "NAME<18 | CPU>!3": a cap follows <, a spare follows !, and > aligns to the right."""
     found = []
     for head in heads.split(" | "):
         rest, _, spare = head.partition("!")
@@ -44,7 +44,7 @@ def columns(heads: str) -> list[Column]:
 
 
 def escape_unprintable() -> None:
-    """From now on print as an escape what the locale's encoding lacks."""
+    """Print characters that the locale's encoding lacks as escapes from now on."""
     for stream in (sys.stdout, sys.stderr):
         reconfigure = getattr(stream, "reconfigure", None)
         if reconfigure is not None:
@@ -52,7 +52,7 @@ def escape_unprintable() -> None:
 
 
 def glyphs(stream: TextIO | None = None) -> Glyphs:
-    """The characters that the stream (stdout) and the locale have."""
+    """The glyphs that both the stream (stdout) and the locale can show."""
     encodings = ((stream or sys.stdout).encoding or "", locale.getencoding())
     is_utf8 = all(encoding.lower().replace("-", "") == "utf8" for encoding in encodings)
     return UNICODE if is_utf8 else ASCII
@@ -61,7 +61,7 @@ def glyphs(stream: TextIO | None = None) -> Glyphs:
 def table(heads: str | Sequence[Column], cells: Iterable[Sequence[str]], *, least: int = 0) -> list[Line]:
     """A heading and one line a row. ``heads`` may be text for :func:`columns`.
 
-    ``least``: the columns of a terminal that the last cell, a command, wants. Others are spared for it.
+    ``least``: the terminal columns to keep for the last cell, a command, by leaving out others.
     """
     made = columns(heads) if isinstance(heads, str) else heads
     shown = [[visible(cell) for cell in row] for row in cells]
@@ -80,7 +80,7 @@ def table(heads: str | Sequence[Column], cells: Iterable[Sequence[str]], *, leas
 def _spared(
     columns: Sequence[Column], cells: list[list[str]], least: int
 ) -> tuple[Sequence[Column], list[list[str]]]:
-    """The columns that the terminal has room for, and their cells, with shortened commands."""
+    """The columns for which the terminal has room, and their cells, with shortened commands."""
     import shutil
 
     width = shutil.get_terminal_size().columns
@@ -103,29 +103,29 @@ def rows(cells: Iterable[Sequence[str]]) -> list[Line]:
 
 
 def indented(lines: Iterable[Line]) -> list[Line]:
-    """The lines, two columns further to the right."""
+    """The lines, indented by two columns."""
     return [Line(f"  {line.text}", line.style) for line in lines]
 
 
 def is_terminal() -> bool:
-    """Whether a person looks at stdout."""
+    """Whether stdout is a terminal, so that a person reads it."""
     return sys.stdout.isatty()
 
 
 def may_draw() -> bool:
-    """Whether lines and blocks are drawn: for a person, at a terminal that has them."""
+    """Whether to draw lines and blocks: on a terminal that can show them."""
     return is_terminal() and glyphs() is UNICODE
 
 
 def dotted(parts: Iterable[str]) -> str:
-    """The parts with dots between them, or dashes where nothing is drawn."""
+    """The parts joined with dots, or with dashes if nothing is drawn."""
     return (UNICODE if may_draw() else ASCII).dot.join(parts)
 
 
 def show(lines: Iterable[Line], *, cuts: bool = True) -> None:
-    """Print the lines, each through the filter; on a terminal with their style, and cut to its width.
+    """Print the lines, filtered; on a terminal also styled and cut to its width.
 
-    ``cuts`` false: the terminal breaks what is too long. So it can be copied whole.
+    Without ``cuts`` the terminal wraps long lines, so that they can be copied whole.
     """
     if not is_terminal():
         for line in lines:
@@ -139,14 +139,14 @@ def show(lines: Iterable[Line], *, cuts: bool = True) -> None:
 
 
 def fitted(line: Line, width: int | None) -> str:
-    """The line as a terminal of ``width`` columns shows it. What stdout's encoding lacks is escaped."""
+    """The line as a terminal of ``width`` columns shows it, with characters that stdout lacks escaped."""
     encoding = sys.stdout.encoding or "ascii"
     text = visible(line.text).encode(encoding, "backslashreplace").decode(encoding)
     return styled(clip(text, width, glyphs()), line.style)
 
 
 def styled(text: str, style: str) -> str:
-    """The text in its style. NO_COLOR leaves only the colours out, and a terminal may know no style."""
+    """The text in its style. NO_COLOR leaves out only the colours; some terminals have no styles at all."""
     code = CODES.get(style, 0)
     has_style = os.environ.get("TERM") not in ("dumb", "unknown")
     if not code or not has_style or (code >= _FIRST_COLOUR and os.environ.get("NO_COLOR")):
@@ -155,12 +155,12 @@ def styled(text: str, style: str) -> str:
 
 
 def picked(item: object, names: str) -> dict[str, Any]:
-    """These attributes of it, in JSON's types."""
+    """These attributes of the item, in JSON's types."""
     found = {name: getattr(item, name) for name in names.split()}
     return {name: list(each) if isinstance(each, tuple) else each for name, each in found.items()}
 
 
 def show_json(data: dict[str, Any], *, compact: bool = False) -> None:
-    """Print one JSON document, in which records are objects. ``compact``: in one line, and at once."""
+    """Print one JSON document, with records as objects. ``compact``: on one line, and flushed."""
     indent = None if compact else 2
     print(json.dumps({"version": 1, **data}, indent=indent, default=as_dict), flush=compact)

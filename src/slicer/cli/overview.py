@@ -1,4 +1,4 @@
-"""``slicer`` without arguments: the state, what the doctor warns of, and three calls to try."""
+"""``slicer`` without arguments: the state, the doctor's warnings, and three commands to try."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ if TYPE_CHECKING:
     from slicer.serve.model import Standing
 
 _DEADLINE_S = 5.0
-_MOST_ENTRIES = 5  # of a section
+_MOST_ENTRIES = 5  # in a section
 _CALLS = (
     ("  slicer run -p heavy -- make -j8", "waits for a CPU slot"),
-    ("  slicer history -n 5", "how the last jobs ended"),
+    ("  slicer history -n 5", "how the last five jobs ended"),
     ("  slicer --help", "all commands"),
 )
 
 
 def show() -> None:
-    """Print it. What hangs is left out, after some seconds."""
+    """Print the overview. A look that hangs is left out after some seconds."""
     found = looks.take({"status": _status, "doctor": _glance}, _DEADLINE_S, meanwhile=_load)
     from slicer.cli.status_text import joined, sections
 
@@ -61,7 +61,7 @@ def _glance() -> Report:
 
 
 def _load() -> None:
-    """Import the modules for the rest while others look."""
+    """Import the modules for the rest while the children look."""
     from slicer.cli import status_text
     from slicer.ledger import status
 
@@ -69,7 +69,7 @@ def _load() -> None:
 
 
 def compact(section: Section) -> list[Line]:
-    """A part of the status, with one line for each of the first few things in it."""
+    """A section of the status, with one line for each of its first few entries."""
     shown = [entry[0] for entry in section.entries[:_MOST_ENTRIES]]
     more = len(section.entries) - len(shown)
     rest = [Line(f"… {more} more {section.what} (slicer status)", FAINT)] if more > 0 else []
@@ -77,9 +77,9 @@ def compact(section: Section) -> list[Line]:
 
 
 def warned(report: Report | None) -> list[Line]:
-    """The doctor's problems and warnings, one a line. None: it did not answer."""
+    """The doctor's problems and warnings, one a line. None: the doctor did not answer."""
     if report is None:
-        return [Line("! not all could be looked at: slicer doctor says what hangs", WARNING)]
+        return [Line("! the doctor could not check everything: slicer doctor says what hangs", WARNING)]
     return [
         Line(f"{doctor.mark(one.kind.severity)} {doctor.headline(one)}", doctor.STYLES[one.kind.severity])
         for one in report.findings
@@ -88,12 +88,12 @@ def warned(report: Report | None) -> list[Line]:
 
 
 def calls(status: Status | None, warnings: list[Line]) -> list[Line]:
-    """Three command lines that make sense now."""
+    """Three commands that make sense now."""
     first, second, third = _CALLS
     if status is not None and status.gpus:
         first = ("  slicer run --gpus 1 -- python train.py", "waits for a whole GPU")
     if status is not None and (status.leases or status.tickets):
-        second = ("  slicer status --watch", "jobs as they come and go")
+        second = ("  slicer status --watch", "follow jobs live")
     if warnings:
-        third = ("  slicer doctor", "says how to mend the above")
+        third = ("  slicer doctor", "how to fix the above")
     return [Line("Try", HEADING), *output.rows((first, second, third))]

@@ -1,4 +1,4 @@
-"""``slicer pause`` and ``slicer resume``: jobs stand still and keep what they hold, or go on."""
+"""``slicer pause`` and ``slicer resume``: freeze jobs, which keep what they hold, and let them run again."""
 
 from __future__ import annotations
 
@@ -14,37 +14,37 @@ from slicer.ledger.ledger import Ledger
 from slicer.model import Lease
 
 _ALREADY = {
-    "paused": "is paused already",
-    "frozen": "is frozen already, from outside (systemctl freeze)",
-    "stopped": "is stopped already (Ctrl-Z)",
+    "paused": "is already paused",
+    "frozen": "is already frozen, from outside (systemctl freeze)",
+    "stopped": "is already stopped (Ctrl-Z)",
 }
 
 
 @click.command(
     "pause",
-    short_help="Have jobs stand still; they keep what they hold.",
+    short_help="Pause jobs; they keep what they hold.",
     epilog="""\
 \b
 Examples:
-  slicer pause train            its processes stand still
-  slicer pause train eval       those of both jobs
-  slicer resume train           it goes on
+  slicer pause train            freezes its processes
+  slicer pause train eval       pauses both jobs
+  slicer resume train           it runs again
 
 \b
 Exit codes:
-    0  all of them stand still
-    2  no such job, several could be meant, or it waits; all others are paused
+    0  all of them are paused
+    2  no such job, an ambiguous name, or a waiting job; all others are paused
   125  a job could not be paused: it has just ended, or systemd refused""",
 )
 @click.argument("jobs", metavar="JOB...", nargs=-1, required=True, shell_complete=complete.jobs)
 @click.option("-q", "--quiet", is_flag=True, help="Print errors only.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 def command(jobs: tuple[str, ...], quiet: bool, as_json: bool) -> int:
-    """Freeze all processes of a job. It keeps its GPUs, its slots and its memory until it goes on.
+    """Freeze all processes of a job. It keeps its GPUs, its slots and its memory.
 
-    JOB is a job's id (its first four characters or more will do), its name, or its unit, as `slicer status`
-    shows them. What runs on a GPU at that moment is finished there. The job's time limit goes on. Without
-    systemd its processes get SIGSTOP.
+    JOB is a job's id (or at least its first four characters), its name, or its unit, as in `slicer
+    status`. Work that a GPU has begun is finished there. The job's time limit keeps running. Without
+    systemd, slicer sends SIGSTOP to the processes.
     """
 
     def act(lease: Lease, ledger: Ledger) -> tuple[str, dict[str, Any]]:
@@ -59,26 +59,27 @@ def command(jobs: tuple[str, ...], quiet: bool, as_json: bool) -> int:
 
 @click.command(
     "resume",
-    short_help="Let paused jobs go on.",
+    short_help="Let paused jobs run again.",
     epilog="""\
 \b
 Examples:
-  slicer resume train           it goes on where it stood still
-  slicer resume 3f2a 7d0d       two, by the beginnings of their ids
+  slicer resume train           it continues where it was paused
+  slicer resume 3f2a 7d0d       two jobs, by the beginnings of their ids
 
 \b
 Exit codes:
     0  all of them run
-    2  no such job, several could be meant, or it waits; all others go on
-  125  a job is still frozen, by what is around it, or systemd refused""",
+    2  no such job, an ambiguous name, or a waiting job; all others run again
+  125  a cgroup above the job is still frozen, or systemd refused""",
 )
 @click.argument("jobs", metavar="JOB...", nargs=-1, required=True, shell_complete=complete.jobs)
 @click.option("-q", "--quiet", is_flag=True, help="Print errors only.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 def resume_command(jobs: tuple[str, ...], quiet: bool, as_json: bool) -> int:
-    """Let jobs go on, whoever made them stand still: slicer pause, systemctl freeze or Ctrl-Z.
+    """Let jobs run again after slicer pause, systemctl freeze or Ctrl-Z.
 
-    JOB is as in `slicer pause`. A job that was stopped by Ctrl-Z goes on in the background, as with bg.
+    JOB is the same as for `slicer pause`. A job that Ctrl-Z stopped continues in the background, as with
+    bg.
     """
 
     def act(lease: Lease, ledger: Ledger) -> tuple[str, dict[str, Any]]:

@@ -1,4 +1,4 @@
-"""``slicer policy``: the administrator's policy of the broker, before it is in force."""
+"""``slicer policy``: checks the administrator's policy for the broker before it is in force."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ _EXAMPLES = """\
 \b
 Examples:
   slicer policy check
-      The one that is in force, in /etc/slicer/policy.toml.
+      The policy in force, /etc/slicer/policy.toml.
   slicer policy check new.toml && sudo cp new.toml /etc/slicer/policy.toml
-      Put a new one in force if it is right.
+      Put a new policy in force if it is valid.
 """
 
 
@@ -27,24 +27,24 @@ Examples:
     "policy", short_help="Check the administrator's policy (slicer-policy.toml(5)).", epilog=_EXAMPLES
 )
 def command() -> None:
-    """What users may have, and whose turn it is, by the word of the administrator."""
+    """The administrator's rules: what users may have, and whose turn it is."""
 
 
 @command.command(
     "check",
-    short_help="Say whether a policy is right, before it is in force.",
+    short_help="Check a policy before it is in force.",
     epilog=f"""{_EXAMPLES}
 \b
 Exit codes:
-    0  it is right; names that nobody has are told
-    1  it is not: file and line""",
+    0  it is valid; unknown users and groups are reported
+    1  it is not: the file and line""",
 )
 @click.argument("file", type=click.Path(), default=policy_file.PATH)
 def check(file: str) -> int:
-    """Read FILE as the broker does, and say what is wrong. Nothing is changed.
+    """Read FILE as the broker does, and report mistakes. Changes nothing.
 
-    The broker reads /etc/slicer/policy.toml again by itself. With a mistake in it, the last good policy stays
-    in force until the next boot.
+    The broker reads /etc/slicer/policy.toml again by itself. If it has a mistake, the last good policy
+    stays in force until the next boot.
     """
     try:
         with open(file, "rb") as opened:
@@ -59,5 +59,5 @@ def check(file: str) -> int:
         return _EX_PROBLEM
     for each in warnings:
         say.line(each)
-    output.show([Line(f"{file}: right")])
+    output.show([Line(f"{file}: valid")])
     return EX_OK

@@ -1,4 +1,4 @@
-"""``slicer profiles``: the profiles there are, every value of one, and a file to begin with."""
+"""``slicer profiles``: lists the profiles, shows every value of one, and writes a file to start from."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from slicer.text import visible
 
 
 class FileExists(SlicerError):
-    """There is a configuration file already, and nobody said that it may go."""
+    """The configuration file already exists, and there is no --force."""
 
     kind = "file-exists"
 
@@ -28,19 +28,19 @@ class FileExists(SlicerError):
     epilog="""\
 \b
 Examples:
-  slicer profiles                    the profiles there are, and the settings
-  slicer profiles show heavy         every value of one, and where it is from
-  slicer profiles init --user        a file of your own to begin with
+  slicer profiles                    all profiles, and the settings
+  slicer profiles show heavy         every value of heavy, and its source
+  slicer profiles init --user        write a file of your own to start from
 
 \b
-Read in this order, later files winning key by key:
+Files are read in this order; later ones override single keys:
   /etc/slicer/config.toml, /etc/slicer/conf.d/*.toml,
   ~/.config/slicer/config.toml, $SLICER_CONFIG""",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 @click.pass_context
 def command(ctx: click.Context, as_json: bool) -> None:
-    """List the profiles that `slicer run --profile` takes."""
+    """List the profiles for `slicer run --profile`."""
     if ctx.invoked_subcommand is not None:
         ctx.obj = as_json  # slicer profiles --json show NAME
         return
@@ -58,7 +58,7 @@ def command(ctx: click.Context, as_json: bool) -> None:
         for row in rows
     ]  # fmt: skip
     lines = output.table("PROFILE<20 | SLICE | GPUS> | SLOTS> | INHERITS<20 | DESCRIPTION", cells)
-    output.show([*lines, Line(""), Line("* without --profile"), Line(""), *_settings(general)])
+    output.show([*lines, Line(""), Line("* the default"), Line(""), *_settings(general)])
 
 
 @command.command(
@@ -67,15 +67,15 @@ def command(ctx: click.Context, as_json: bool) -> None:
     epilog="""\
 \b
 Examples:
-  slicer profiles show               of the default profile
-  slicer profiles show heavy         of that one
+  slicer profiles show               the default profile
+  slicer profiles show heavy         the profile heavy
   slicer profiles show gpu --json    for scripts""",
 )
 @click.argument("name", required=False, shell_complete=complete.profiles)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 @click.pass_obj
 def show(outer_json: bool, name: str | None, as_json: bool) -> None:
-    """Show every value of a profile and where it comes from. Without NAME: of the default one."""
+    """Show every value of a profile and where it comes from. Without NAME: the default profile."""
     found = common.config()
     settings = profile_report.settings(found, name)
     shown = name or found.default_profile
@@ -89,7 +89,7 @@ def show(outer_json: bool, name: str | None, as_json: bool) -> None:
 
 
 def _slots(row: Summary) -> str:
-    """As in "1", which is a CPU slot, and "1, license-matlab"."""
+    """Text such as "1", which is a CPU slot, or "1, license-matlab"."""
     others = [name if count == 1 else f"{name} {count}" for name, count in sorted(row.slots.items())]
     return ", ".join([str(row.cpu_slots)] * (row.cpu_slots > 0 or not others) + others)
 
@@ -101,21 +101,21 @@ def _settings(settings: tuple[Setting, ...]) -> list[Line]:
 
 @command.command(
     "init",
-    short_help="Write a configuration file to begin with.",
+    short_help="Write a configuration file to start from.",
     epilog="""\
 \b
 Examples:
   slicer profiles init --user           ~/.config/slicer/config.toml
   sudo slicer profiles init             /etc/slicer/config.toml, for everybody
-  slicer profiles init --user --force   anew; the old one becomes config.toml~""",
+  slicer profiles init --user --force   the old one becomes config.toml~""",
 )
 @click.option(
     "--system", "where", flag_value="system", help="Write /etc/slicer/config.toml (root's default)."
 )
-@click.option("--user", "where", flag_value="user", help="Write your own file (everybody else's default).")
-@click.option("--force", is_flag=True, help="Replace a file that is there, which is kept as FILE~.")
+@click.option("--user", "where", flag_value="user", help="Write your own file (other users' default).")
+@click.option("--force", is_flag=True, help="Replace an existing file, which is kept as FILE~.")
 def init(where: str | None, force: bool) -> None:
-    """Write a configuration file in which every built-in value stands as a comment."""
+    """Write a configuration file with every built-in value as a comment."""
     is_system = where == "system" or (where is None and os.geteuid() == 0)
     path = f"{files.SYSTEM_DIR}/config.toml" if is_system else files.user_file(os.environ)
     if not path:
@@ -130,12 +130,12 @@ def init(where: str | None, force: bool) -> None:
 
 
 def _write(path: str, text: str, *, force: bool) -> str:
-    """Write a new file; the name under which an old one is kept, "" when there was none."""
+    """Write a new file. Returns the name under which the old one is kept; "" if there was none."""
     os.makedirs(os.path.dirname(path), 0o755, exist_ok=True)
     exists = os.path.lexists(path)
     if exists and not force:
         hint = "--force replaces it and keeps it as a backup"
-        raise FileExists("there is a configuration already", where=path, hint=hint)
+        raise FileExists("the configuration file already exists", where=path, hint=hint)
     temporary = f"{path}.{os.getpid()}.tmp"
     try:
         with open(temporary, "x", encoding="utf-8") as file:

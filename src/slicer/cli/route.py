@@ -1,8 +1,8 @@
 """``slicer route``: GPU or CPU, decided by the input. Imports no click.
 
-It is nearly as hot as ``slicer run``, for a binary may be wrapped with it. Such a binary that another one of
-its route starts is executed at once, and one that is only asked for its help. That way imports next to
-nothing.
+It is nearly as hot as ``slicer run``, because a binary may be wrapped with it. If another command of the
+route starts such a binary, or if it is only asked for its help, it is executed at once. That path imports
+next to nothing.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, NoReturn
 
-_ABOUT = (("--help",), ("-h",), ("--version",), ("-V",))  # no job: there is no input
+_ABOUT = (("--help",), ("-h",), ("--version",), ("-V",))  # not a job, because there is no input
 _USAGE = "slicer route NAME [OPTIONS] -- COMMAND [ARGUMENTS]"
 
 
 def main(arguments: list[str]) -> int:
-    """Run the command line after ``slicer route``; returns slicer's exit code."""
+    """Run the command line after ``slicer route``. Returns slicer's exit code."""
     try:
         options, words = runoptions.parse(arguments, "route")
     except SlicerError as failure:
@@ -32,7 +32,7 @@ def main(arguments: list[str]) -> int:
 
 
 def perform(options: dict[str, Any], words: tuple[str, ...]) -> int:
-    """Do what a parsed command line asks for; ``words`` begin with the route. Returns the exit code."""
+    """Perform a parsed command line; ``words`` begin with the route. Returns the exit code."""
     try:
         if words:
             options, command = runoptions.parse(list(words[1:]), "route", options)
@@ -62,7 +62,7 @@ def _error(failure: SlicerError, *, as_json: bool = False) -> int:
 
 
 def _become(program: str, command: tuple[str, ...]) -> NoReturn:
-    """Execute the command in place of slicer: the route around it has decided already."""
+    """Execute the command in place of slicer: the route around it has already decided."""
     from slicer.job.program import become, cannot_execute, find_program
 
     path = find_program(program, os.environ)

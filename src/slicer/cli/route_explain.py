@@ -1,4 +1,4 @@
-"""``slicer route --explain``: where a job would go, why, and whether that is free now. Runs nothing."""
+"""``slicer route --explain``: where a job would go, why, and whether it could start now. Runs nothing."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from slicer.route.inside import environment
 from slicer.route.running import Order, measured
 from slicer.text import command_text
 
-_COMMAND_CHARS = 100_000  # of a command that may be copied
+_COMMAND_CHARS = 100_000  # long enough that a command can be copied
 
 
 @record
 class _Tried:
-    """One attempt that a job would make."""
+    """An attempt that a job would make."""
 
     attempt: Attempt
     command: tuple[str, ...]
@@ -50,7 +50,7 @@ def _now(order: Order, invocation: Invocation) -> Forecast:
     ledger = existing_ledger(order.environ, say.line)
     try:
         plan = plan_of(invocation, environment(order.environ, order.route), ledger)
-    except (CommandNotFound, CannotExecute) as missing:  # the decision is worth knowing before
+    except (CommandNotFound, CannotExecute) as missing:  # the decision is useful all the same
         return Forecast(f"not known: {missing}", (), is_free=None)
     return forecast_of(plan, usable_backend(plan), ledger)
 
@@ -70,7 +70,7 @@ def _rows(order: Order, tries: list[_Tried], later: tuple[Attempt, ...]) -> list
         rows.append(("  when busy", _when_busy(tries, number)))
     if later:
         more = "" if order.route.idempotent else ", unless it has written to stdout"
-        text = f"once more on {destination_text(later[0].destination)}{more}"
+        text = f"again on {destination_text(later[0].destination)}{more}"
         rows.append(("  out of GPU memory", text))
     return rows
 
@@ -85,7 +85,7 @@ def _when_busy(tries: list[_Tried], number: int) -> str:
 
 
 def _data(decision: Decision, tries: list[_Tried], later: tuple[Attempt, ...]) -> dict[str, Any]:
-    """As docs/json.md has it."""
+    """The JSON document (docs/json.md)."""
     first = tries[0].attempt.destination
     return {
         "route": decision.route.name,

@@ -1,4 +1,4 @@
-"""``slicer route`` from its decision on, when it is clear that there is one to make."""
+"""``slicer route`` from its decision on. Imported only if there is one to make."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ if TYPE_CHECKING:
 
 
 def perform(options: dict[str, Any], name: str, command: tuple[str, ...]) -> int:
-    """Do what a parsed command line asks for; returns the exit code."""
+    """Perform a parsed command line. Returns the exit code."""
     return run.reported("route", options, lambda: _told(options, name, command))
 
 
 def _told(options: dict[str, Any], name: str, command: tuple[str, ...]) -> int:
-    """Do it, and say as JSON what went wrong if that is wanted. Returns the exit code."""
+    """Perform it, and print errors as JSON if asked to. Returns the exit code."""
     try:
         return _route(options, name, command)
     except BlockedError as failure:
@@ -41,13 +41,13 @@ def _told(options: dict[str, Any], name: str, command: tuple[str, ...]) -> int:
 
 
 def _route(options: dict[str, Any], name: str, command: tuple[str, ...]) -> int:
-    asked = Invocation(**run.fields(options, command), program=options["program"], route=name)
+    asked = Invocation(**run.fields(options, command), route=name)
     config = profiles.load(os.environ, profiles.host())
     route = routes.find(config, name)
     headroom.check(config, route)
     words = {options["on_busy"] or each.on_busy for each in route.destinations}
     if options["max_wait"] is not None and "wait" not in words:
-        raise UsageError("the route does not wait", where="--max-wait", hint="add --on-busy wait")
+        raise UsageError("the route never waits", where="--max-wait", hint="add --on-busy wait")
     order = Order(config, route, asked, options["on_busy"], os.environ)
     if options["explain"]:
         from slicer.cli.app import guarded
@@ -60,7 +60,7 @@ def _route(options: dict[str, Any], name: str, command: tuple[str, ...]) -> int:
 
 
 def _blocked(failure: BlockedError) -> dict[str, Any]:
-    """The one line of JSON about a job that is blocked (docs/json.md)."""
+    """The one line of JSON about a blocked job (docs/json.md)."""
     decision, to = failure.decision, failure.tried[0].destination
     busy = say.busy_dict(failure.busy)
     return {

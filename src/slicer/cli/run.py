@@ -20,26 +20,26 @@ if TYPE_CHECKING:
 
     from slicer.model import Outcome
 
-_LONGEST_NAME = 200  # others read it in one line
-_OTHER_FILE = "name a file of yours"
+_LONGEST_NAME = 200  # other users read it on one line
+_OTHER_FILE = "name a file of your own"
 
 
 class _Interrupted(BaseException):
-    """A signal came before the job ran. slicer leaves cleanly."""
+    """A signal arrived before the job ran. slicer exits cleanly."""
 
     def __init__(self, signo: int) -> None:
         self.signo = signo
 
 
 def main(arguments: list[str]) -> int:
-    """Run the command line after ``slicer run``; returns slicer's exit code."""
+    """Run the command line after ``slicer run``. Returns slicer's exit code."""
     return main_of("run", arguments, perform)
 
 
 def main_of(
     program: str, arguments: list[str], perform: Callable[[dict[str, Any], tuple[str, ...]], int]
 ) -> int:
-    """Parse the command line after ``slicer PROGRAM`` and perform it; returns slicer's exit code."""
+    """Parse and perform the command line after ``slicer PROGRAM``. Returns slicer's exit code."""
     try:
         options, command = runoptions.parse(arguments, program)
     except SlicerError as failure:
@@ -48,12 +48,12 @@ def main_of(
 
 
 def perform(options: dict[str, Any], command: tuple[str, ...]) -> int:
-    """Do what a parsed command line asks for; returns slicer's exit code."""
+    """Perform a parsed command line. Returns slicer's exit code."""
     return reported("run", options, lambda: _run(options, command))
 
 
 def reported(program: str, options: dict[str, Any], act: Callable[[], int]) -> int:
-    """Show help, or do ``act``. What that raises is said. Returns the exit code."""
+    """Show help, or call ``act`` and report its errors. Returns the exit code."""
     try:
         if options["help"]:
             from slicer.cli.app import main
@@ -61,7 +61,7 @@ def reported(program: str, options: dict[str, Any], act: Callable[[], int]) -> i
             unblock_interrupts()
             return main([program, "--help"])
         return _told(options, act)
-    except _Interrupted as interrupted:  # perhaps while a failure was told: signals act again by then
+    except _Interrupted as interrupted:  # perhaps while an error was being reported: signals act again
         return _die_of(interrupted.signo)
 
 
@@ -82,28 +82,25 @@ def _told(options: dict[str, Any], act: Callable[[], int]) -> int:
 
 
 def fields(options: dict[str, Any], command: tuple[str, ...]) -> dict[str, Any]:
-    """The fields of an :class:`Invocation` that ``hold`` and ``route`` have too. Raises UsageError."""
+    """The fields of an :class:`Invocation` that ``hold`` and ``route`` share. Raises UsageError."""
     if len(options["name"]) > _LONGEST_NAME:
         raise UsageError(f"at most {_LONGEST_NAME} characters", where="--name")
     if options["outcome"]:
         _check_outcome(options["outcome"])
     if options["exec"] and (options["outcome"] or options["journal"]):
         clash = "--outcome" if options["outcome"] else "--journal"
-        raise UsageError(f"{clash} cannot go with --exec: nobody stays to do it", where="--exec")
+        raise UsageError(f"{clash} cannot be combined: no slicer process stays to do it", where="--exec")
     if options["max_wait"] is not None and not options["wait"]:
         hint = "leave one of them out"
-        raise UsageError("--no-wait does not wait at all", where="--max-wait", hint=hint)
-    said = {name: options[name] for name in Overrides.__annotations__ if name in options}
+        raise UsageError("cannot be combined with --no-wait", where="--max-wait", hint=hint)
+    # An option that is called as a field is that field.
+    said = {name: options[name] for name in Invocation.__annotations__ if name in options}
+    changes = {name: options[name] for name in Overrides.__annotations__ if name in options}
     return {
+        **said,
         "command": command,
-        "profile": options["profile"],
-        "overrides": Overrides(assignments=options["set"], slots=options["slot"], **said),
-        "name": options["name"],
+        "overrides": Overrides(assignments=options["set"], slots=options["slot"], **changes),
         "expect_s": _seconds(options["expect"], "--expect"),
-        "wait": options["wait"],
-        "backend": options["backend"],
-        "exec": options["exec"],
-        "journal": options["journal"],
         "outcome_path": options["outcome"],
         "hints": options["verbosity"] >= 0,
     }
@@ -123,12 +120,12 @@ def _run(options: dict[str, Any], command: tuple[str, ...]) -> int:
 
 
 def run_job(invocation: Invocation, messages: say.Messages) -> int:
-    """Run the job to its end and tell about it. Returns the exit code."""
+    """Run the job to its end and report it. Returns the exit code."""
     return to_its_end(messages, lambda: run(invocation, os.environ, messages))
 
 
 def to_its_end(messages: say.Messages, act: Callable[[], Outcome]) -> int:
-    """Do ``act``, which runs a job, and tell how that ended. Returns the exit code."""
+    """Call ``act``, which runs a job, and report how it ended. Returns the exit code."""
     for signo in INTERRUPTS:
         if signal.getsignal(signo) != signal.SIG_IGN:
             signal.signal(signo, _interrupt)
@@ -138,15 +135,15 @@ def to_its_end(messages: say.Messages, act: Callable[[], Outcome]) -> int:
         messages.interrupted()
         raise
     messages.finished(outcome)
-    # A shell ends its loop on Ctrl-C only when it sees its child die of it.
+    # A shell ends its loop on Ctrl-C only if its child dies of SIGINT.
     if outcome.reason == "signal" and outcome.signal == signal.SIGINT:
         return _die_of(signal.SIGINT)
     return outcome.exit_code
 
 
 def _interrupt(signo: int, frame: FrameType | None) -> None:
-    # A second exception would come out of the handling of the first. (Python warns of a handler that is taken
-    # away from a signal that it has yet to handle.)
+    # A second exception would interrupt the handling of the first. (Python warns if a handler is removed
+    # while its signal is pending.)
     for each in INTERRUPTS:
         if signal.getsignal(each) is _interrupt:
             signal.signal(each, lambda signo, _: _die_of(signo))
@@ -154,7 +151,7 @@ def _interrupt(signo: int, frame: FrameType | None) -> None:
 
 
 def _die_of(signo: int) -> int:
-    """End as if the signal had not been handled."""
+    """Die of the signal as if it had not been handled."""
     signal.signal(signo, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signo})
     os.kill(os.getpid(), signo)
@@ -168,7 +165,7 @@ def _seconds(text: str | None, option: str) -> float | None:
         found = parse_duration(text)
     except QuantityError as error:
         raise UsageError(str(error), where=option) from error
-    return None if found == INFINITY else found / 1e6  # nobody waits for an end that never comes
+    return None if found == INFINITY else found / 1e6  # there is nothing to expect
 
 
 def _check_outcome(path: str) -> None:

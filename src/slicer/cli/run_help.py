@@ -1,6 +1,6 @@
-"""``slicer run``, ``hold`` and ``route`` as click sees them, for ``--help`` and completion.
+"""``slicer run``, ``hold`` and ``route`` as click commands, for ``--help`` and completion.
 
-They are made from the table of their fast parser.
+They are built from the option table of the fast parser.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ Complete = Callable[[click.Context, click.Parameter, str], list[CompletionItem]]
 _HELP = """\
 Run a command in a transient systemd scope of its own.
 
-The command gets the limits of a profile and a lease on the GPUs and slots that the profile asks for. It
-waits until they are free, and they stay its own until the last process of the scope is gone. Everything
-from the first word that is not an option belongs to the command; `--` before it is allowed, not needed.
+The command gets the limits of a profile, and a lease on the GPUs and slots that the profile requests. It
+waits until they are free, and keeps them until the scope's last process has exited. The command begins at the
+first word that is not an option; `--` before it is optional.
 
-Without systemd (containers) limits are best effort; `slicer run --dry-run` shows what acts here.
+Without systemd (containers) limits are best effort; `slicer run --dry-run` shows which ones act.
 """
 
 _EPILOG = """\
@@ -35,27 +35,27 @@ Examples:
   slicer run --profile heavy --name backup --expect 20m -- tar cJf b.txz src
       Waits for a CPU slot; others see who holds it, and for how long.
   slicer run --gpus 2 --timeout 12h -- torchrun train.py
-      Two whole GPUs, and an end to it.
+      Two whole GPUs, for at most 12 hours.
   slicer run --vram 8G --share both -- python infer.py
-      8G on one GPU, which others may share if they fit. With --share it
-      cannot use more, and takes turns with them; without, it is trusted.
+      8G on one GPU, which others may share if they fit. --share enforces the
+      8G, and takes turns with others; without it, slicer trusts the job.
   slicer run --gpu 0,1 --gpus 1 --max-wait 1h --then fail -- ./eval
-      One of the first two GPUs, or 75 after an hour.
+      One of the first two GPUs, or exit code 75 after an hour.
   slicer run --gpus 1 --no-wait -- ./infer || handle $?
-      75 when busy, with one line of JSON on stderr about the holder.
+      Exit code 75 if busy, with one line of JSON on stderr about the holder.
   slicer run --set MemoryMax=8G --set CPUQuota=200% -- ./job
-      Limits in systemd's own words, over those of the profile.
+      Limits as systemd names them; they override those of the profile.
   slicer run --profile gpu --dry-run -- python train.py
-      What would be done, with the source of every value.
+      What it would do, with the source of every value.
 
 \b
-On stderr, unless --quiet: who holds what the job waits for, when it was
-acquired, and how the job ended. The command's own output is left alone.
+Unless --quiet, slicer reports on stderr who holds what the job waits for,
+when the job got it, and how it ended. The command's own output is unchanged.
 
 \b
 Exit codes:
-  The command's own, 128+N when signal N ended it, and
-    2  the command line cannot be right (an unknown profile, too many GPUs)
+  The command's own, 128+N if signal N ended it, or
+    2  the command line is wrong (an unknown profile, too many GPUs)
    75  busy, with --no-wait or after --max-wait
   124  over the --timeout
   125  slicer itself failed: configuration, state directory, systemd
@@ -64,70 +64,72 @@ Exit codes:
 
 \b
 Environment:
-  SLICER_SKIP_GPU_LOCK=1  the job does not use the GPU: take no lease on one
-                          (PSRUN_SKIP_GPU_LOCK likewise)
-  GPU_LOCK_HELD=1         a wrapper around slicer holds the GPU already
-  GPU_LOCK_PATH=FILE      with a lease on a GPU take this lock too, for
+  SLICER_SKIP_GPU_LOCK=1  take no lease on a GPU: the job does not use it
+                          (also PSRUN_SKIP_GPU_LOCK)
+  GPU_LOCK_HELD=1         a wrapper around slicer already holds the GPU
+  GPU_LOCK_PATH=FILE      with a lease on a GPU, also lock this file, for
                           scripts that flock it
   SLICER_SHARE_QUANTUM_MS=N, SLICER_SHARE_WINDOW_MS=N, SLICER_SHARE_DRAIN_MS=N
                           with --share: how long a turn lasts while others of
                           its priority wait (0: these take no turns), how much
-                          work of a lower priority is in flight (1), how long
-                          a turn's end may take (2000)
+                          work of lower priority is in flight (1), how long
+                          the end of a turn may take (2000)
   CPU_RUN_SLOTS=N         heavy CPU jobs at a time
-  CPU_RUN_THREADS=N       threads a job
+  CPU_RUN_THREADS=N       threads of each job
 """
 
 _HOLD = """\
 Hold a lease while a command or a shell runs.
 
-What `slicer run` does, without a scope: the lease on GPUs and slots is the same, others wait for it just
-as long, but no limit is put on the command and its environment gets only what the lease says about GPUs. Of
-a profile its needs are taken, not its limits. Without COMMAND your shell ($SHELL) is started; leaving it
-gives everything back.
+This is `slicer run` without a scope. The lease on GPUs and slots is the same, and others wait for it just as
+long. But the command gets no limits, and its environment only has the lease's GPUs. Of a profile, the needs
+apply, not the limits. Without COMMAND, slicer starts your shell ($SHELL); exit it to give everything back.
 """
 
 _HOLD_EPILOG = """\
 \b
 Examples:
   slicer hold --gpus 1
-      A shell that has a GPU to itself until you leave it.
+      A shell that has a GPU to itself until you exit it.
   slicer hold --vram 8G --expect 30m --name notebook -- jupyter lab
-      A share of one GPU; others see who holds it, and for how long.
+      Part of a GPU; others see who holds it, and for how long.
   slicer hold --cpu-slots 1 --max-wait 10m -- ./build.sh
-      A CPU slot; after ten minutes of waiting it is built without.
+      A CPU slot; after ten minutes of waiting, build without one.
+  slicer hold --protocol 1 --gpus 1
+      For a program in any language: tells it in lines of JSON which GPU it
+      has, until the program closes this one's standard input.
 
 \b
-Exit codes: as of slicer run; see slicer run --help.
+Exit codes: the same as slicer run; see slicer run --help.
 """
 
 _ROUTE = """\
 Run a command on the GPU or on the CPU, as its input decides.
 
-NAME is a [routes.NAME] of the configuration. What the route's probe measures of the command's input is
-compared with its threshold; so the job gets a destination, with the arguments, the profile and the limit on
-jobs at a time that belong to it. One line on stderr says why. If the destination is busy the job is blocked:
-it does not wait, unless the route says so.
+NAME is a [routes.NAME] section of the configuration. The route's probe measures the command's input, and the
+route compares the result with its thresholds. So it chooses a destination, which has its own arguments,
+profile and limit on jobs at a time. One line on stderr says why. If the destination is busy, the job is
+blocked: it does not wait, unless the route says so.
 
-Options stand before or after NAME. COMMAND is executed at once, without a decision, inside a job of the same
-route, and if all that follows it is --help, -h, --version or -V.
+Options may come before or after NAME. Inside a job of the same route, or if its only argument is --help, -h,
+--version or -V, COMMAND is executed at once, without a decision.
 """
 
 _ROUTE_EPILOG = """\
 \b
 Examples:
   slicer route whisper -- whisper talk.mp4
-      The route's decision, in one line, and the job.
+      Decide, say why in one line, and run the job.
   slicer route whisper --explain -- whisper talk.mp4
-      The decision alone, and whether its destination is free now.
+      Only decide, and say whether the destination is free now.
   slicer route whisper --on-busy wait --max-wait 1h -- whisper talk.mp4
-      By hand: waits where the route says to fail.
+      Wait although the route says to fail.
   slicer route whisper -- whisper talk.mp4 || handle $?
       75 (or the route's exit_code) when blocked, with one line of JSON on
       stderr about the holder.
 
 \b
-Exit codes: as of slicer run (see slicer run --help), and
+Exit codes: those of slicer run (see slicer run --help), and
     2  the job is too large for all destinations, or there is no such route
    75  blocked; exit_code in the route chooses another
   125  the input could not be found or measured
@@ -158,9 +160,9 @@ def _click_option(option: Option) -> click.Option:
 
 
 def parsed(name: str, params: dict[str, Any]) -> tuple[dict[str, Any], tuple[str, ...]]:
-    """The options and the command as the fast parser gives them.
+    """The options and the command, as the fast parser returns them.
 
-    click is not told the defaults: its versions differ in what a default means for a flag with a value.
+    click is not told the defaults: its versions treat a default of a flag with a value differently.
     """
     options = {
         field: params[field] if params.get(field) is not None else default
@@ -173,7 +175,7 @@ def fast_command(
     name: str, help: str, short_help: str, epilog: str, metavar: str, *,
     options_metavar: str = "[OPTIONS] [--]", completes: Complete = complete.command_line,
 ) -> click.Command:  # fmt: skip
-    """A command that has its fast parser elsewhere, in the module of its name."""
+    """A command whose fast parser is in the module of its name."""
 
     def callback(**params: Any) -> int:
         module = importlib.import_module(f"slicer.cli.{name}")

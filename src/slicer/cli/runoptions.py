@@ -1,7 +1,7 @@
-"""The options of ``slicer run``, ``hold`` and ``route``: a table for the fast parser here and click's help.
+"""The options of ``slicer run``, ``hold`` and ``route``: one table for the fast parser and for click's help.
 
-To import click takes 45 ms, more than all of ``slicer run`` may. So these command lines are read by hand.
-Everything from the first word that is not an option belongs to the command.
+Importing click takes 45 ms, more than the whole of ``slicer run`` may take. So these command lines are parsed
+by hand. The command begins at the first word that is not an option.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ class Option:
     value: object = True
     many: bool = False
     choices: tuple[str, ...] = ()
-    hidden: bool = False  # from people
+    hidden: bool = False  # from --help
 
 
 def _option(names: str, metavar: str, help: str, default: object = None, **more: Any) -> Option:
-    """One that takes a value. Its field is called after the last of its names."""
+    """An option with a value. Its field is named after its last name."""
     field = names.rpartition("--")[2].replace("-", "_")
     return Option(tuple(names.split()), field, metavar, help, default, **more)
 
@@ -40,37 +40,37 @@ def _flag(names: str, field: str, help: str, default: object = False, value: obj
 
 
 OPTIONS = (
-    _option("-p --profile", "NAME", "Limits and needs from this profile (see `slicer profiles`)."),
+    _option("-p --profile", "NAME", "Use the limits and needs of this profile (see `slicer profiles`)."),
     _option("-g --gpus", "N", "Take N GPUs: whole ones, or with --vram a part of each."),
     _option("--gpu", "LIST", "Take these GPUs (indices or UUIDs: 0,2); with --gpus N any N of them."),
     _option("--vram", "SIZE", "Memory to take on each GPU (8G, 500M), sharing it with jobs that fit."),
-    _option("--margin", "SIZE", "Memory that must stay free beside it on each GPU."),
+    _option("--margin", "SIZE", "Memory that must stay free on each GPU, besides the job's own."),
     _option(
         "--share", "WHICH",
-        "Beside others on a GPU: take turns (lock), make --vram a hard limit (cap), both, or off.",
+        "Share a GPU: take turns (lock), make --vram a hard limit (cap), both, or off.",
         choices=("lock", "cap", "both", "off"),
     ),
     _option(
         "--share-mode", "MODE",
         "When a turn ends: yield (when others wait; default), launches=N, time=5ms, each.",
     ),
-    _option("--cpu-slots", "N", "Take N of the CPU slots."),
+    _option("--cpu-slots", "N", "Take N CPU slots."),
     _option(
-        "--slot", "NAME[=N]", "Take a slot, or N, of that name: [slots] in the configuration has them.", (),
+        "--slot", "NAME[=N]", "Take one slot, or N, of this name, from [slots] in the configuration.", (),
         many=True,
     ),
-    _option("--priority", "N", "-100 to 100, default 0: of those who wait, the highest is first."),
-    _option("-n --name", "NAME", "What others see while this job holds what they want.", ""),
+    _option("--priority", "N", "-100 to 100, default 0: the highest in the queue goes first."),
+    _option("-n --name", "NAME", "The name that others see for this job.", ""),
     _option("--expect", "DURATION", "How long the job will hold its lease (15m, 2h); others see it."),
     _flag("--wait", "wait", "Wait until what the job needs is free (default).", True),
     _flag(
-        "--no-wait", "wait", "When busy, print the holder as JSON and exit with 75 instead of waiting.",
+        "--no-wait", "wait", "If busy, do not wait: print the holder as JSON and exit with 75.",
         True, False,
     ),
-    _option("--max-wait", "DURATION", "Wait no longer than this; 0 is not at all."),
+    _option("--max-wait", "DURATION", "Wait no longer than this; 0: not at all."),
     _option(
         "--then", "WHICH",
-        "When --max-wait is over: fail with 75 (the default with GPUs), or run beside the holder.",
+        "After --max-wait: fail with 75 (the default with GPUs), or run beside the holder.",
         choices=("run", "fail"),
     ),
     _option("--timeout", "DURATION", "End the job after this long (SIGTERM, then SIGKILL); exit 124."),
@@ -79,36 +79,44 @@ OPTIONS = (
         many=True,
     ),
     _option(
-        "--backend", "WHICH", "auto takes systemd where it runs.", "auto",
+        "--backend", "WHICH", "auto uses systemd if it is running.", "auto",
         choices=("auto", "systemd", "plain"),
     ),
     _flag("--exec", "exec", "Become the command instead of supervising it; no outcome is recorded."),
     _flag("--linger", "linger", "Wait for processes that outlive the command instead of ending them.", None),
     _flag("--journal", "journal", "Copy the command's output to the journal, under its unit."),
-    _option("--outcome", "FILE", "Write the outcome there as JSON.", ""),
-    _flag("--dry-run", "dry_run", "Print what would be done, with the source of each value."),
+    _option("--notify", "WHAT", "Notify about done, failed, oom, waited; desktop: there; or off."),
+    _option("--outcome", "FILE", "Write the outcome to FILE as JSON.", ""),
+    _flag("--dry-run", "dry_run", "Print what slicer would do, with the source of each value."),
     _flag("-q --quiet", "verbosity", "Print errors only.", 0, -1),
-    _flag("-v --verbose", "verbosity", "Say more.", 0, 1),
+    _flag("-v --verbose", "verbosity", "Print more.", 0, 1),
     _flag("-h --help", "help", "Show this help."),
 )  # fmt: skip
 
-# Without a scope nobody applies a property, and there is no unit to log under.
-_SCOPE_FIELDS = ("set", "backend", "exec", "journal", "dry_run", "share", "share_mode")
+# Without a scope there are no properties, and no unit for the log.
+_SCOPE_FIELDS = ("set", "backend", "exec", "journal", "dry_run", "share", "share_mode", "notify")
 
+_HOLD_OPTIONS = (
+    _option(
+        "--protocol", "VERSION",
+        "For programs: hold until stdin ends, and say in lines of JSON what happens (see `slicer client`).",
+        "", choices=("1",),
+    ),
+)  # fmt: skip
 
-# What a route does not decide.
+# The options that a route does not decide.
 _ROUTED_FIELDS = (
-    "priority", "name", "expect", "max_wait", "timeout", "set", "backend", "linger", "journal", "outcome",
-    "verbosity", "help",
+    "priority", "name", "expect", "max_wait", "timeout", "set", "backend", "linger", "journal",
+    "notify", "outcome", "verbosity", "help",
 )  # fmt: skip
 _ROUTE_OPTIONS = (
     _flag("--explain", "explain", "Only decide: print where the job would go, and why."),
-    _flag("--json", "json", "Print that, and errors, as JSON."),
+    _flag("--json", "json", "Print the decision, and errors, as JSON."),
     _option(
-        "--on-busy", "WHICH", "When busy, whatever the route says: fail, wait, or try other destinations.",
+        "--on-busy", "WHICH", "If busy, override the route: fail, wait, or try other destinations.",
         choices=("fail", "wait", "other"),
     ),
-    _option("--program", "PATH", "Execute this; COMMAND is only what it finds as its name.", "", hidden=True),
+    _option("--program", "PATH", "Execute PATH; COMMAND is only the name that it gets.", "", hidden=True),
 )  # fmt: skip
 
 
@@ -118,7 +126,7 @@ def options_of(program: str) -> tuple[Option, ...]:
         return OPTIONS
     if program == "route":
         return *_ROUTE_OPTIONS, *(option for option in OPTIONS if option.field in _ROUTED_FIELDS)
-    return tuple(option for option in OPTIONS if option.field not in _SCOPE_FIELDS)
+    return *(option for option in OPTIONS if option.field not in _SCOPE_FIELDS), *_HOLD_OPTIONS
 
 
 def defaults_of(program: str) -> dict[str, Any]:
@@ -129,9 +137,9 @@ def defaults_of(program: str) -> dict[str, Any]:
 def parse(
     arguments: list[str], program: str, found: dict[str, Any] | None = None
 ) -> tuple[dict[str, Any], tuple[str, ...]]:
-    """The options by field and the command. Raises UsageError; an empty command is the caller's to judge.
+    """The options by field, and the command. Raises UsageError; the caller checks for an empty command.
 
-    ``found``: the options that were there before.
+    ``found``: the options parsed before.
     """
     known = {name: option for option in options_of(program) for name in option.names}
     found = dict(found) if found is not None else defaults_of(program)
@@ -176,13 +184,13 @@ def _take(found: dict[str, Any], option: Option, name: str, value: str | None, r
             raise UsageError(f"needs a value: {name} {option.metavar}", where=name)
         value = rest.pop(0)
     if option.choices and value not in option.choices:
-        raise UsageError(f"{value!r} is none of {', '.join(option.choices)}", where=name)
+        raise UsageError(f"{value!r} is not one of {', '.join(option.choices)}", where=name)
     found[option.field] = (*found[option.field], value) if option.many else value
 
 
-_MEMORY = "--set MemoryMax=8G limits main memory; --vram 8G asks for GPU memory"
+_MEMORY = "--set MemoryMax=8G limits main memory; --vram 8G requests GPU memory"
 _BACKGROUND = "put the job into a file: slicer queue FILE --detach; or start it with nohup or in tmux"
-# Options of other programs, and how the same is done here.
+# Options of other programs, and what does the same in slicer.
 _ELSEWHERE = {
     "--mem": _MEMORY, "--memory": _MEMORY, "--background": _BACKGROUND, "--detach": _BACKGROUND,
 }  # fmt: skip

@@ -17,20 +17,20 @@ if TYPE_CHECKING:
     from slicer.model import Busy, Lease, Outcome
 
 _PREFIX = "slicer: "
-_TOLD_AGAIN_S = 5.0  # each time costs a look at the ledger
+_TOLD_AGAIN_S = 5.0  # each repetition reads the ledger
 
 
 def line(text: str) -> None:
-    """One line on stderr. A closed or full stderr stops no job."""
+    """Write one line to stderr. A closed or full stderr stops no job."""
     _end_drawn()
     _write(_PREFIX + visible(text.replace("\n", " ").replace("\t", " ")) + "\n")
 
 
-_drawn = False  # whether the last line on the terminal is one of draw()'s, without its end
+_drawn = False  # whether draw() wrote the terminal's last line, which has no newline yet
 
 
 def draw(text: str) -> None:
-    """One line on the terminal, in place of the one that was drawn before."""
+    """Write one line to the terminal, in place of the last one drawn."""
     global _drawn
     shown = visible(f"{_PREFIX}{text}")[: max(1, os.get_terminal_size(2).columns - 1)]
     _write(f"\r\x1b[K{shown}" if _drawn else shown)
@@ -38,7 +38,7 @@ def draw(text: str) -> None:
 
 
 def erase() -> None:
-    """Take away what was drawn last, if nothing was said since."""
+    """Erase the line that was drawn last, unless another line followed."""
     global _drawn
     if _drawn:
         _write("\r\x1b[K")
@@ -61,13 +61,13 @@ def _end_drawn() -> None:
 
 
 def error(failure: SlicerError) -> int:
-    """An error as one line: what was wrong, where, and what to do. Returns its exit code."""
+    """Print an error as one line: what was wrong, where, and what to do. Returns its exit code."""
     line(str(failure))
     return failure.exit_code
 
 
 def error_json(failure: SlicerError) -> int:
-    """The same as one line of JSON; ``where`` and ``hint`` are null when there is nothing to say."""
+    """Print an error as one line of JSON; ``where`` and ``hint`` are null if they are empty."""
     where, hint = failure.where or None, failure.hint or None
     json_line({"error": failure.kind, "message": failure.message, "where": where, "hint": hint})
     return failure.exit_code
@@ -81,7 +81,7 @@ def _write(text: str) -> None:
 
 
 class Messages:
-    """Tells a person about one job. ``verbosity`` is -1 for errors only, 0 for what matters, 1 for all."""
+    """Messages about one job. ``verbosity`` is -1 for errors only, 0 for what matters, 1 for everything."""
 
     def __init__(self, verbosity: int) -> None:
         self._verbosity = verbosity
@@ -101,7 +101,7 @@ class Messages:
             self.notice(f"waiting for {_busy_text(busy)}")
 
     def still_waiting(self, busy: Busy) -> float | None:
-        """On a terminal the line is kept up to date. A file would fill up."""
+        """Keep the line up to date on a terminal. In a file, lines would pile up."""
         if self._verbosity < 0 or not os.isatty(2):
             return None
         if _has_foreground():
@@ -110,13 +110,13 @@ class Messages:
         return _TOLD_AGAIN_S
 
     def interrupted(self) -> None:
-        """A signal ended it before the command began."""
+        """A signal ended the job before its command began."""
         if self._waits:
             self.notice("no longer waiting")
 
     def acquired(self, lease: Lease, waited_s: float) -> None:
         self._waits = False
-        # Those who were told of the wait are told of its end. Without a wait it is said only if asked for.
+        # After a message about the wait, say that it is over. Without a wait, say this only with -v.
         if self._verbosity < 0 or (self._verbosity == 0 and not self._has_waited):
             return
         after = f" after {format_duration(waited_s)}" if self._has_waited else ""
@@ -129,7 +129,7 @@ class Messages:
             line(f"acquired {what}{after} · {lease.unit or lease.job}")
 
     def gave_up(self, busy: Busy, waited_s: float) -> None:
-        """It waited as long as it was told to."""
+        """The time limit for the wait is over."""
         self.notice(f"gave up after {format_duration(waited_s)}: no {_busy_text(busy).partition(' ')[2]}")
 
     def finished(self, outcome: Outcome) -> None:
@@ -146,7 +146,7 @@ def _busy_text(busy: Busy, most: int = 0) -> str:
 
 
 def describe_outcome(outcome: Outcome) -> str:
-    """The last line about a job: how it ended and what it took."""
+    """The last line about a job: how it ended and what it used."""
     from slicer.job.words import describe_usage, why_ended
 
     why = why_ended(outcome)
@@ -163,7 +163,7 @@ def describe_outcome(outcome: Outcome) -> str:
 
 
 def holder_dict(lease: Lease, now: float) -> dict[str, Any]:
-    """A lease's holder as ``--no-wait`` and ``status --json`` show it; times in seconds."""
+    """A lease's holder for ``--no-wait`` and ``status --json``; times in seconds."""
     from slicer.kernel.users import user_name
     from slicer.placement.decision import expected_remaining
 
@@ -180,7 +180,7 @@ def holder_dict(lease: Lease, now: float) -> dict[str, Any]:
 
 
 def _outsider_dict(pid: int) -> dict[str, Any]:
-    """As :func:`holder_dict`, of a process that holds the plain lock of scripts."""
+    """Like :func:`holder_dict`, for a process that holds the plain lock of scripts."""
     command = proc.command_line(pid)
     return {
         "name": command[0] if command else "",

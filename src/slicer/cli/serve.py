@@ -1,4 +1,4 @@
-"""``slicer serve``: proxies that hold GPUs only while somebody asks the servers behind them."""
+"""``slicer serve``: proxies that hold GPUs only while the servers behind them are in use."""
 
 from __future__ import annotations
 
@@ -20,51 +20,51 @@ from slicer.text import command_text, counted, quote
 
 _EX_PROBLEM = 1
 NO_SERVERS = "no server is configured"
-_HINT = "a configuration file describes one as [serve.NAME], see slicer.toml(5) and docs/serve.md"
+_HINT = "describe one as [serve.NAME] in a configuration file; see slicer.toml(5) and docs/serve.md"
 
 
 @click.command(
     "serve",
-    short_help="Give a server such as Ollama a GPU only while it is asked.",
+    short_help="Give a server such as Ollama a GPU only while it is in use.",
     epilog="""\
 \b
 Examples:
-  slicer serve ollama --check     what it would do, and what is in its way
+  slicer serve ollama --check     what it would do, and what prevents it
   slicer serve ollama             serve until Ctrl-C
-  slicer serve                    all servers of the configuration
+  slicer serve                    all servers in the configuration
   slicer install --user --serve ollama
-                                  at each login, started by the first request
+                                  at each login; the first request starts it
 
 \b
-The configuration says what a server is:
+The configuration describes a server:
   [serve.ollama]
   kind = "ollama"                 or openai, llamacpp, comfyui, raw
-  command = ["ollama", "serve"]   left out: it runs already
+  command = ["ollama", "serve"]   leave out if the server runs on its own
   idle = "5m"
 
 \b
 The first request that needs a GPU asks for a lease, starts the server as a
-job, and waits until it is ready. After the last request and `idle` the server
-is stopped, or its models are unloaded, and the lease ends once the memory has
-come back. While it is idle and another job waits for a GPU, that is at once.
-Clients keep their address: slicer listens where they ask. All keys are in
-slicer.toml(5), and `slicer status` shows how each server stands.
+job, and waits until it is ready. Once the server has been unused for `idle`,
+slicer stops it or unloads its models. The lease ends when the GPU's memory is
+free again. If another job waits for a GPU, an idle server gives way at once.
+Clients keep their address, because slicer listens there. slicer.toml(5) has
+all keys, and `slicer status` shows the state of each server.
 
 \b
-Ctrl-C (or SIGTERM) takes no more requests, lets those that go on end, gives
-the GPUs back, and leaves.
+After Ctrl-C (or SIGTERM) slicer accepts no more requests, lets the current
+ones finish, gives the GPUs back, and exits.
 
 \b
 Exit codes:
-    0  ended by a signal, or left because it was idle (started by its socket)
+    0  ended by a signal, or exited when idle (if started by its socket)
     1  --check found a problem
-    2  the command line cannot be right
-  125  slicer itself failed: an address is taken, the configuration is wrong""",
+    2  the command line is wrong
+  125  slicer itself failed: an address in use, a wrong configuration""",
 )
 @click.argument("names", metavar="[NAME]...", nargs=-1, shell_complete=complete.servers)
-@click.option("--check", "checks", is_flag=True, help="Say what each would do, and what is wrong.")
+@click.option("--check", "checks", is_flag=True, help="Show what each server would do, and any problems.")
 def command(names: tuple[str, ...], checks: bool) -> int:
-    """Serve [serve.NAME] of the configuration, or all of them, in the foreground."""
+    """Serve the given [serve.NAME] sections of the configuration, or all of them, in the foreground."""
     config = common.config()
     servers = tuple(configured.load(config).values())
     if names:
@@ -92,7 +92,7 @@ def _check(config: Config, servers: tuple[Server, ...]) -> int:
 
 
 def problems_of(seen: Look) -> tuple[str, ...]:
-    """The obstacles to serving, in the order in which one would mend them."""
+    """What prevents serving, in the order in which to fix it."""
     return tuple(_problems(seen))
 
 
@@ -102,8 +102,8 @@ def _problems(seen: Look) -> Iterator[str]:
         yield seen.aiohttp
     for each in seen.addresses:
         if each.is_public and not server.public:
-            yield f"{each.text} can be reached from other machines: add public = true if that is meant"
-        is_systemds = seen.socket and (not each.pid or each.name == "systemd")  # as far as that can be seen
+            yield f"{each.text} can be reached from other machines: if that is intended, add public = true"
+        is_systemds = seen.socket and (not each.pid or each.name == "systemd")  # as far as we can see
         if each.error and not seen.proxy_pid and not is_systemds:
             yield _taken(each, server)
     if seen.command:
@@ -111,54 +111,55 @@ def _problems(seen: Look) -> Iterator[str]:
     if seen.profile:
         yield f"profile: {seen.profile}"
     elif seen.gpus == 0:
-        yield f"profile {server.profile} wants no GPU: name one that does, or add gpus = 1 or vram"
+        yield f"profile {server.profile} requests no GPU: use one that does, or add gpus = 1 or vram"
     if not server.command and not server.upstream:
-        yield "neither command nor upstream: nothing would answer behind slicer"
+        yield "neither command nor upstream: there is no server to forward to"
     if server.upstream.partition("://")[2].rstrip("/") in server.listen:
-        yield f"upstream {server.upstream} is where slicer itself would listen"
+        yield f"upstream {server.upstream} is the address at which slicer itself listens"
 
 
 def _taken(each: Address, server: Server) -> str:
     if not each.pid:
         return f"{each.text}: {each.error}"
-    taken = f"{each.text} is taken by pid {each.pid} ({each.name})"
+    taken = f"{each.text} is in use by pid {each.pid} ({each.name})"
     if server.command and each.name and each.name in server.command[0]:
         return f"{taken}, which slicer would start itself: stop and disable it"
     if not server.command:
-        return f"{taken}: move that server to the address of upstream, as slicer listens in its place"
+        return f"{taken}: move that server to the address in upstream, because slicer listens here"
     return f"{taken}: stop it, or choose another address with listen"
 
 
 def warnings_of(seen: Look) -> tuple[str, ...]:
-    """Surprises for users of a server that works."""
+    """What may surprise users of a server that works."""
     return tuple(_warnings(seen))
 
 
 def _warnings(seen: Look) -> Iterator[str]:
     server = seen.server
     if seen.proxy_pid:
-        yield f"it is served already, by pid {seen.proxy_pid}; what is said here holds after that has left"
+        yield f"pid {seen.proxy_pid} already serves it; the following applies once that has ended"
     for each in seen.addresses:
         if each.is_public and server.public:
             yield (
-                f"{each.text}: everybody who reaches it may use the GPU; slicer asks for no password "
+                f"{each.text}: everybody who can reach it may use the GPU; slicer asks for no password "
                 "(docs/serve.md shows a reverse proxy in front of it)"
             )
     if seen.upstream and server.upstream:
-        yield f"nobody answers at {server.upstream} now ({seen.upstream})"
-    # Requests for two servers at one address have to differ. One of them may be that of all others.
+        yield f"no server answers at {server.upstream} now ({seen.upstream})"
+    # slicer must be able to tell requests for two servers at one address apart. One of them may take all
+    # others.
     is_open = not server.models and not server.path
     ambiguous = [each.name for each in seen.beside if is_open and not each.models and not each.path]
     if ambiguous:
         yield (
-            f"{', '.join(ambiguous)} at the same address cannot be told from it: "
+            f"slicer cannot tell its requests from those for {', '.join(ambiguous)} at the same address: "
             "give each models = […] or a path"
         )
 
 
 def lines(seen: Look) -> list[Line]:
     problems, warnings = problems_of(seen), warnings_of(seen)
-    told = counted(len(problems), "problem") if problems else "nothing is in its way"
+    told = counted(len(problems), "problem") if problems else "ready to serve"
     made = [Line(f"{seen.server.name}: {told}", BAD if problems else GOOD)]
     rows = [(word, _sourced(seen.server, key, text) if key else text) for word, key, text in _rows(seen)]
     made += output.indented(output.rows(rows))
@@ -167,34 +168,34 @@ def lines(seen: Look) -> list[Line]:
 
 
 def _rows(seen: Look) -> Iterator[tuple[str, str, str]]:
-    """A word, the key of the configuration ("" for none), and a description."""
+    """A label, the key in the configuration ("" for none), and a description."""
     server = seen.server
     yield "kind", "kind", server.kind
     yield "listens at", "listen", ", ".join(server.listen)
     if server.hosts:
         yield "answers to", "hosts", f"its addresses, and {', '.join(server.hosts)}"
     if seen.socket:
-        yield "", "", f"by {seen.socket}, whose first request starts it"
+        yield "", "", f"through {seen.socket}; the first request starts it"
     yield from _start_rows(server)
     yield "takes", "", _takes(seen)
-    wait = f"{format_duration(server.max_wait_s)} at most" if server.max_wait_s else "not at all: 503 at once"
+    wait = f"at most {format_duration(server.max_wait_s)}" if server.max_wait_s else "not at all: 503 at once"
     yield "waits for it", "max_wait", wait
     path = server.ready_path or KINDS[server.kind].ready_path
-    how = _sourced(server, "ready_path", f"GET {path} answers" if path else "its port can be connected to")
+    how = _sourced(server, "ready_path", f"GET {path} answers" if path else "its port accepts a connection")
     yield "is ready when", "ready_timeout", f"{how}, within {format_duration(server.ready_timeout_s)}"
     yield "gives back", "idle", f"{format_duration(server.idle_s)} after the last request"
     if server.give_way:
-        yield "", "give_way", "at once while it is idle and others wait for a GPU"
+        yield "", "give_way", "at once if it is idle and others wait for a GPU"
     if seen.beside:
         names = ", ".join(each.name for each in seen.beside)
-        kept = f"{format_duration(server.min_hold_s)} after it got it, when {names} is asked for"
+        kept = f"{format_duration(server.min_hold_s)} after it got the GPU, if {names} is requested"
         yield "", "min_hold", kept
     yield from _release_rows(server)
     if server.models:
         yield "for models", "models", ", ".join(server.models)
     if server.path:
         yield "for paths", "path", f"{server.path}*"
-    words = {"routes_gpu": "takes a GPU", "routes_free": "takes none", "routes_allow": "forwards also"}
+    words = {"routes_gpu": "takes a GPU", "routes_free": "takes none", "routes_allow": "also forwards"}
     for key, word in words.items():
         if routes := getattr(server, key):
             yield word, key, ", ".join(routes)
@@ -211,13 +212,13 @@ def _start_rows(server: Server) -> Iterator[tuple[str, str, str]]:
         if server.env:
             yield "with", "env", " ".join(f"{name}={quote(value)}" for name, value in server.env.items())
     else:
-        yield "starts", "", "nothing: it runs already"
-    yield "forwards to", "upstream", server.upstream or "a free port of 127.0.0.1"
+        yield "starts", "", "nothing: it runs on its own"
+    yield "forwards to", "upstream", server.upstream or "a free port on 127.0.0.1"
 
 
 def _takes(seen: Look) -> str:
     server = seen.server
-    told = f"{seen.lease or 'nothing that is known'}; profile {_sourced(server, 'profile', server.profile)}"
+    told = f"{seen.lease or 'unknown'}; profile {_sourced(server, 'profile', server.profile)}"
     if server.gpus is not None:
         told += f", gpus = {_sourced(server, 'gpus', str(server.gpus))}"
     if server.vram_mib is not None:
@@ -227,10 +228,10 @@ def _takes(seen: Look) -> str:
 
 def _release_rows(server: Server) -> Iterator[tuple[str, str, str]]:
     within = format_duration(server.release_timeout_s)
-    how = f"unloads its models, and keeps the lease until their memory is back; stuck after {within}"
+    how = f"unloads its models, and keeps the lease until their memory is free; stuck after {within}"
     if server.command:
         how = f"stops it, and kills it after {within}"
     yield "how", "release_timeout", how
     if server.kind == "ollama":
-        lies = "a model that does not fit and lies partly in the machine's memory"
-        yield "offload", "on_offload", f"{lies} is {'said' if server.on_offload == 'warn' else 'refused'}"
+        lies = "a model that does not fit and is partly in main memory"
+        yield "offload", "on_offload", f"{lies} is {'reported' if server.on_offload == 'warn' else 'refused'}"

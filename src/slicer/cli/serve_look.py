@@ -1,4 +1,4 @@
-"""``slicer serve --check``: looks at what a server needs. Starts nothing and keeps nothing."""
+"""``slicer serve --check``: examines what a server needs. Starts nothing and keeps nothing."""
 
 from __future__ import annotations
 
@@ -20,46 +20,46 @@ from slicer.record import record
 UNIX = "unix:"
 _UNITS = ("/usr/local/lib/systemd/system", "/etc/systemd/system")
 _OLDEST_AIOHTTP = (3, 9)
-_LONGEST_PATH = 107  # bytes of a unix socket's
+_LONGEST_PATH = 107  # bytes of a unix socket's path
 _CONNECT_S = 2.0
 
 
 class NoAiohttp(SlicerError):
-    """The HTTP library is not there, or too old."""
+    """The HTTP library is missing or too old."""
 
     kind = "no-aiohttp"
 
     def __init__(self, why: str) -> None:
-        hint = "pip install aiohttp where slicer is installed (Debian: apt install python3-aiohttp)"
+        hint = "pip install aiohttp in slicer's environment (Debian: apt install python3-aiohttp)"
         super().__init__(f"slicer serve needs aiohttp 3.9 or later ({why})", hint=hint)
 
 
 @record
 class Address:
-    """One address of ``listen``, and why nobody can listen there now."""
+    """An address from ``listen``, and why slicer cannot listen there now."""
 
     text: str
-    is_public: bool  # others can reach it than this machine
-    error: str = ""  # in the kernel's words; "" where it is free
-    pid: int = 0  # of whoever listens there; 0: nobody, or it cannot be seen
+    is_public: bool  # other machines can reach it
+    error: str = ""  # the kernel's message; "" if the address is free
+    pid: int = 0  # of the process that listens there; 0: none, or unknown
     name: str = ""  # of that process
 
 
 @record
 class Look:
-    """The findings for one server. An empty text means that nothing is wrong."""
+    """What was found about one server. An empty text means that nothing is wrong."""
 
     server: Server
-    beside: tuple[Server, ...]  # other servers of the configuration at one of its addresses
+    beside: tuple[Server, ...]  # other configured servers at one of its addresses
     addresses: tuple[Address, ...]
-    aiohttp: str  # why it cannot be used
-    command: str  # what is wrong with it
-    lease: str  # what it would take, and whether that is free
-    gpus: int | None  # that a lease has; None: the profile is wrong
-    profile: str  # what is wrong with it, or why it can never have what it wants
-    upstream: str  # why one that runs already does not answer
+    aiohttp: str  # why aiohttp cannot be used
+    command: str  # what is wrong with the command
+    lease: str  # what it would lease, and whether that is free
+    gpus: int | None  # the lease's number of GPUs; None: the profile is wrong
+    profile: str  # what is wrong with the profile, or why its needs can never be met
+    upstream: str  # why a server that runs on its own does not answer
     proxy_pid: int  # of the `slicer serve` that serves it now; 0: none
-    socket: str = ""  # the unit of systemd's that is asked in its place
+    socket: str = ""  # the systemd socket unit that listens for it
 
 
 def aiohttp_version() -> str:
@@ -77,7 +77,7 @@ def aiohttp_version() -> str:
 
 
 def look(server: Server, everyone: Iterable[Server], config: Config, environ: Mapping[str, str]) -> Look:
-    """Look at all that the server needs. Raises nothing of what is wrong with it: that is in the answer."""
+    """Check everything that the server needs. Problems are in the result, not raised."""
     from slicer.serve import standings
 
     standing = (each for each in standings.read(environ, lambda _: None) if each.name == server.name)
@@ -112,7 +112,7 @@ def _socket_of(servers: Iterable[Server], environ: Mapping[str, str]) -> str:
 
 
 def beside(server: Server, everyone: Iterable[Server]) -> tuple[Server, ...]:
-    """The other servers that listen at one of its addresses. Pure."""
+    """The other servers that listen at one of this server's addresses. Pure."""
     own = set(server.listen)
     return tuple(each for each in everyone if each.name != server.name and own.intersection(each.listen))
 
@@ -126,7 +126,7 @@ def split(address: str) -> tuple[str, int]:
 
 
 def is_public(address: str) -> bool:
-    """Whether others than this machine can reach it. Pure."""
+    """Whether other machines can reach the address. Pure."""
     if address.startswith(UNIX):
         return False
     host, _ = split(address)
@@ -159,31 +159,31 @@ def _unix_address(text: str) -> Address:
         return Address(text, False, f"the path is longer than {_LONGEST_PATH} bytes")
     folder = os.path.dirname(path)
     if not os.access(folder, os.W_OK | os.X_OK):
-        return Address(text, False, f"{folder} is not there, or you may not write to it")
+        return Address(text, False, f"{folder} does not exist, or you may not write to it")
     try:
         info = os.lstat(path)
     except OSError:
         return Address(text, False)
     if not stat.S_ISSOCK(info.st_mode):
-        return Address(text, False, "there is a file of another kind")
+        return Address(text, False, "the path exists and is not a socket")
     try:
         with socket.socket(socket.AF_UNIX) as tried:
             tried.settimeout(_CONNECT_S)
             tried.connect(path)
     except OSError as failed:
-        is_left = failed.errno == errno.ECONNREFUSED  # by one that was killed: it is replaced
+        is_left = failed.errno == errno.ECONNREFUSED  # left by a killed server; it is replaced
         return Address(text, False, "" if is_left else failed.strerror or str(failed))
     return Address(text, False, os.strerror(errno.EADDRINUSE))
 
 
 def listener(port: int) -> int:
-    """The process that listens at a TCP port, of those that we may look at; 0: none is seen."""
+    """The process that listens at a TCP port, if we may see it; 0 if none is found."""
     inodes = {inode for family in ("tcp", "tcp6") for inode in _listening(f"/proc/net/{family}", port)}
     for pid in proc.pids() if inodes else ():
         try:
             names = os.listdir(f"/proc/{pid}/fd")
         except OSError:
-            continue  # gone, or another user's
+            continue  # exited, or another user's
         for name in names:
             try:
                 if os.readlink(f"/proc/{pid}/fd/{name}") in inodes:
@@ -208,7 +208,7 @@ def _listening(path: str, port: int) -> list[str]:
 
 
 def _unreachable(url: str) -> str:
-    """Why nobody answers at the URL's host and port; "": somebody does."""
+    """Why no server answers at the URL's host and port; "" if one does."""
     _, _, rest = url.partition("://")
     place = rest.partition("/")[0]
     try:

@@ -1,4 +1,4 @@
-"""``slicer set``: change the limits of a job that runs, or show them."""
+"""``slicer set``: changes or shows the limits of a running job."""
 
 from __future__ import annotations
 
@@ -25,15 +25,16 @@ _SOURCES = {
     epilog="""\
 \b
 Examples:
-  slicer set train                    its limits, and where each is from
+  slicer set train                    its limits, and where each comes from
   slicer set train MemoryHigh=8G CPUQuota=200%
-                                      both, until it ends
-  slicer set train CPUQuota=          what it was started with
+                                      set both until the job ends
+  slicer set train CPUQuota=          as when it started
 
 \b
 Exit codes:
     0  all of them are in force
-    2  no such job, or a property that a running job keeps; nothing changed
+    2  no such job, or a property that cannot change while a job runs; nothing
+       changed
   125  the job has just ended, or systemd refused; nothing changed""",
 )
 @click.argument("job", shell_complete=complete.jobs)
@@ -43,10 +44,11 @@ Exit codes:
 @click.option("-q", "--quiet", is_flag=True, help="Print errors only.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 def command(job: str, assignments: tuple[str, ...], quiet: bool, as_json: bool) -> int:
-    """Change systemd's resource properties of a job while it runs: all that are given, or none.
+    """Change systemd's resource properties of a running job: all that are given, or none.
 
-    Names and values are those of --set and of systemd.resource-control(5). They hold until the job ends. With
-    "PROPERTY=" a property is again what the job was started with. A list, such as DeviceAllow, is replaced.
+    Names and values are those of --set and of systemd.resource-control(5). They apply until the job ends.
+    "PROPERTY=" restores the value with which the job was started. A list, such as DeviceAllow, is
+    replaced.
     """
     ledger, mine, others = known_jobs()
     lease = found_among(job, mine, others, find_running)
@@ -65,5 +67,5 @@ def command(job: str, assignments: tuple[str, ...], quiet: bool, as_json: bool) 
         says = {True: "yes", False: "no"}
         rows = [(one.name, one.value or "-", says[one.acts], _SOURCES[one.source]) for one in found]
         table = output.table("PROPERTY | VALUE | ACTS | FROM", rows)
-        output.show(table if rows else [Line("Nothing was said of its limits.")])
+        output.show(table if rows else [Line("It has no limits.")])
     return 0

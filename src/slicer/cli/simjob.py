@@ -1,4 +1,4 @@
-"""``slicer simjob``: a job that uses simulated GPUs as a real one would use real ones."""
+"""``slicer simjob``: a job that uses simulated GPUs the way a real one uses real GPUs."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ _T = TypeVar("_T")
 
 _LONGEST_SLEEP_S = 3600.0  # time.sleep cannot take "infinity"
 _SPIKE_S = 0.1
-_FORCED_OOM_MIB = 2560  # what --oom claims to have asked for
+_FORCED_OOM_MIB = 2560  # what --oom claims to have requested
 _CHUNK_BYTES = 1 << 16
 _TEXT_LINE = b"simjob: the quick brown fox jumps over the lazy dog 0123456789\n"
 _BINARY_LINE = b"simjob: \xff\xfe\x80\x00\xc3\x28 not UTF-8\n"
 
 
 def _quantity(parse: Callable[[str], _T]) -> Callable[[click.Context, click.Parameter, str], _T]:
-    """The callback of an option whose text ``parse`` reads; it may raise QuantityError."""
+    """The callback of an option whose text ``parse`` converts; it may raise QuantityError."""
 
     def read(ctx: click.Context, param: click.Parameter, text: str) -> _T:
         try:
@@ -48,7 +48,7 @@ def _quantity(parse: Callable[[str], _T]) -> Callable[[click.Context, click.Para
 def _finite_bytes(text: str) -> int:
     size = parse_size(text)
     if size == INFINITY:
-        raise QuantityError("there is no end to infinity")
+        raise QuantityError("a finite size is required")
     return size
 
 
@@ -79,7 +79,7 @@ class Options:
     spike: Spike | None
     exit_code: int
     oom: bool
-    oom_once: str  # path of the marker; "" for never
+    oom_once: str  # the path of the marker; "" for never
     oom_text: str
     host_memory: int  # MiB
     leak: bool
@@ -98,65 +98,63 @@ class Options:
 
 @click.command(
     "simjob",
-    short_help="A job that pretends to use simulated GPUs.",
+    short_help="Run a job that pretends to use simulated GPUs.",
     epilog="""\
 \b
 Examples:
   export SLICER_SIM=2x24G
-      Two simulated GPUs of 24 GiB each, for the commands that follow.
+      Two simulated GPUs of 24 GiB each, for the following commands.
   slicer run --vram 8G -- slicer simjob --vram 6G --hold 30
-      Half a minute at 6 GiB, of 8 GiB that it declared.
+      Uses 6 of the declared 8 GiB for half a minute.
   slicer run --gpus 1 -- slicer simjob --vram 20G --ramp 5 --spike 30G@6
-      Grows for 5 s, and runs out of memory at the sixth.
+      Grows for 5 s, and runs out of memory after 6 s.
   slicer run --vram 8G -- slicer simjob --vram 6G --leak
       Leaves a process behind, which slicer ends.
 
 \b
 Exit codes:
-  What --exit-code says, or 128+N from signal N, or
-    1  out of memory, as CUDA's would be; the text is on stderr
-    2  SLICER_SIM is not set, or the command line cannot be right""",
+  The value of --exit-code, or 128+N from signal N, or
+    1  out of memory, as with CUDA; the text is on stderr
+    2  SLICER_SIM is not set, or the command line is wrong""",
 )
 @click.option("--vram", callback=_mib, default="0", metavar="SIZE", help="Peak on each GPU (8G, 500M).")
-@click.option("--ramp", callback=_seconds, default="0.5", metavar="DURATION", help="Until the peak. [0.5]")
-@click.option("--hold", callback=_seconds, default="1", metavar="DURATION", help="At the peak. [1]")
-@click.option("--spike", callback=_spike, metavar="SIZE@TIME[+DURATION]", help="More for 100ms, or longer.")
+@click.option("--ramp", callback=_seconds, default="0.5", metavar="DURATION", help="Time to the peak. [0.5]")
+@click.option("--hold", callback=_seconds, default="1", metavar="DURATION", help="Time at the peak. [1]")
+@click.option("--spike", callback=_spike, metavar="SIZE@TIME[+DURATION]", help="Use more, for 100ms.")
 @click.option("--utilisation", type=click.IntRange(0, 100), default=90, metavar="PERCENT", help="[90]")
-@click.option("--exit-code", type=click.IntRange(0, 255), default=0, metavar="N", help="How it ends. [0]")
+@click.option("--exit-code", type=click.IntRange(0, 255), default=0, metavar="N", help="Exit with N. [0]")
 @click.option("--oom", is_flag=True, help="Run out of GPU memory at once.")
+@click.option("--oom-once", default="", metavar="MARKER", help="The same, unless the file exists; create it.")
 @click.option(
-    "--oom-once", default="", metavar="MARKER", help="The same, and make the file; not if it exists."
+    "--oom-text", type=click.Choice(LIBRARIES), default=LIBRARIES[0], help="Print its message. [pytorch]"
 )
-@click.option(
-    "--oom-text", type=click.Choice(LIBRARIES), default=LIBRARIES[0], help="In the words of. [pytorch]"
-)
-@click.option("--host-memory", callback=_mib, default="0", metavar="SIZE", help="Really use so much memory.")
+@click.option("--host-memory", callback=_mib, default="0", metavar="SIZE", help="Use this much main memory.")
 @click.option("--leak", is_flag=True, help="Leave a process behind that keeps the GPU memory.")
 @click.option("--leak-seconds", callback=_seconds, default="10", metavar="DURATION", help="How long. [10]")
-@click.option("--ignore-sigterm", is_flag=True, help="Do not end on SIGTERM.")
+@click.option("--ignore-sigterm", is_flag=True, help="Ignore SIGTERM.")
 @click.option("--fork-away", is_flag=True, help="Work in a daemon (two forks and setsid), and exit 0.")
 @click.option(
-    "--print-every", callback=_seconds, default="0", metavar="DURATION", help="Print a line so often."
+    "--print-every", callback=_seconds, default="0", metavar="DURATION", help="Print a line this often."
 )
-@click.option("--log-bytes", callback=_bytes, default="0", metavar="SIZE", help="Print so much at the start.")
+@click.option("--log-bytes", callback=_bytes, default="0", metavar="SIZE", help="Print this much first.")
 @click.option("--binary", is_flag=True, help="Print bytes that are not UTF-8.")
 def command(**options: object) -> int:
-    """Use simulated GPU memory as a GPU job would, for as long as it is told to.
+    """Use simulated GPU memory as a GPU job would, for a given time.
 
-    It uses the GPUs that CUDA_VISIBLE_DEVICES shows, the first without it, of those that SLICER_SIM
-    describes (4, 4x24G, 2x24G,1x80G). Where one has no room it fails as CUDA does. A SIZE without a unit is
-    in MiB (that of --log-bytes in bytes), a DURATION without one in seconds.
+    SLICER_SIM describes the GPUs (4, 4x24G, 2x24G,1x80G). The job uses those in CUDA_VISIBLE_DEVICES, or
+    without it the first. If one has no room, the job fails as CUDA does. A SIZE without a unit is in MiB
+    (for --log-bytes in bytes), a DURATION without one in seconds.
     """
     job = Options(**options)  # type: ignore[arg-type]
     text = os.environ.get(simulated.VARIABLE)
     if not text:
         raise UsageError(
-            "there are no simulated GPUs here",
+            "there are no simulated GPUs",
             where="simjob",
             hint=f"set {simulated.VARIABLE}=2, or call it from a queue with --sim",
         )
     if job.spike is not None and job.spike.at_s >= job.plan.end_s:
-        raise UsageError("the job has ended by then", where="--spike", hint="give it a longer --hold")
+        raise UsageError("the job ends before that", where="--spike", hint="give it a longer --hold")
     gpus = simulated_gpus(simulated.parse_spec(text))
     shown = visible_gpus(os.environ.get("CUDA_VISIBLE_DEVICES"), gpus)
     if not shown and (job.vram or job.spike):
@@ -173,7 +171,7 @@ def command(**options: object) -> int:
 
 
 class Meter:
-    """Records what this process uses of the simulated GPUs."""
+    """Records this process's use of the simulated GPUs."""
 
     def __init__(self, usage: UsageFolder, gpus: tuple[Gpu, ...], utilisation: int) -> None:
         self._usage = usage
@@ -182,7 +180,7 @@ class Meter:
         self.use = Use(pid, proc.start_time(pid) or 0, utilisation, uuids, ())
 
     def now_uses(self, mib: int) -> NoRoom | None:
-        """Use so much on each GPU, if there is room. Raises StateError."""
+        """Use this much on each GPU, if there is room. Raises StateError."""
         mib_each = (mib,) * len(self.use.gpus)
         if not mib_each or mib_each == self.use.mib:
             return None
@@ -193,7 +191,7 @@ class Meter:
         return lacking
 
     def inherit(self) -> None:
-        """In a forked child: take over what the parent uses. Raises StateError."""
+        """In a forked child: take over the parent's use. Raises StateError."""
         before, pid = self.use, os.getpid()
         # An idle context: a leaked process computes nothing.
         self.use = replace(before, pid=pid, started=proc.start_time(pid) or 0, utilisation=0)
@@ -201,18 +199,18 @@ class Meter:
             self._usage.take_over(self.use, before)
 
     def close(self) -> None:
-        """Use nothing any more. Safe to repeat. Raises StateError."""
+        """Free everything. Safe to repeat. Raises StateError."""
         self._usage.free(self.use)
 
 
 def _run_job(job: Options, meter: Meter) -> int:
-    """The job from start to end; its exit code. Raises SlicerError."""
+    """Run the job from start to end. Returns its exit code. Raises SlicerError."""
     _on_signals(job, meter)
     if job.oom or (job.oom_once and _is_first(job.oom_once)):
         gpu = simulated_gpus((simulated.DEFAULT_MIB,))[0]
         _say_oom(job, NoRoom(gpu, min(_FORCED_OOM_MIB, gpu.memory_mib) // 2), _FORCED_OOM_MIB)
         return 1
-    kept = b"\1" * (job.host_memory << 20)  # no zeros: the kernel would give those for nothing
+    kept = b"\1" * (job.host_memory << 20)  # not zeros, for which the kernel would use no memory
     try:
         _print_log(job)
         if not _use_memory(job, meter):
@@ -226,7 +224,7 @@ def _run_job(job: Options, meter: Meter) -> int:
 
 
 def _on_signals(job: Options, meter: Meter) -> None:
-    """End as signals say, but tidily."""
+    """On a signal, free the memory and die of it."""
 
     def die(signo: int, frame: FrameType | None) -> None:
         meter.close()
@@ -241,7 +239,7 @@ def _on_signals(job: Options, meter: Meter) -> None:
 
 
 def _use_memory(job: Options, meter: Meter) -> bool:
-    """Use what the plan says; False when a GPU has no room."""
+    """Follow the plan; False if a GPU has no room."""
     began, at_s, printed_s = time.monotonic(), 0.0, 0.0
     plan = job.plan
     while True:
@@ -268,7 +266,7 @@ def _sleep_until(moment: float) -> None:
 
 
 def _leak(job: Options, meter: Meter) -> None:
-    """Fork a child that keeps the memory; returns once it has it."""
+    """Fork a child that keeps the memory. Returns once the child has it."""
     reading, writing = os.pipe()
 
     def hold() -> None:
@@ -287,14 +285,14 @@ def _leak(job: Options, meter: Meter) -> None:
 
 
 def _is_first(marker: str) -> bool:
-    """Make the marker; whether it was missing."""
+    """Create the marker. Returns whether it was missing."""
     try:
         os.makedirs(os.path.dirname(marker) or ".", exist_ok=True)
         os.close(os.open(marker, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666))
     except FileExistsError:
         return False
     except OSError as error:
-        raise SlicerError(f"cannot be made: {error.strerror}", where=marker) from error
+        raise SlicerError(f"cannot be created: {error.strerror}", where=marker) from error
     return True
 
 

@@ -1,4 +1,4 @@
-"""``slicer status`` as data: the contract in docs/json.md."""
+"""``slicer status`` as data. docs/json.md is the contract."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 def status_json(
     status: Status, servers: tuple[Standing, ...] = (), queues: tuple[RunningQueue, ...] = ()
 ) -> dict[str, Any]:
-    """The state of things for scripts."""
+    """The status for scripts."""
     held = {uuid for lease in status.leases for uuid in lease.gpus}
     lock, slots, users, now_s = status.plain_lock, status.slots, status.users, time.time()
     return {
@@ -52,19 +52,19 @@ def status_json(
 _CLOCKS = (
     "held_for", "halted_for", "expected_remaining", "waited", "starts_in", "state_for", "idle_for", "left",
 )  # fmt: skip
-# What goes on many times a second while jobs take turns.
+# Fields that change many times a second while jobs take turns.
 _TURNING = ("charged_mib", "turn", "turn_for", "ahead", "turns", "held_s", "waits", "waited_s")
 
 
 def without_clocks(document: dict[str, Any]) -> dict[str, Any]:
-    """The document without what changes by itself as time goes by."""
+    """The document without the fields that change only because time passes."""
 
     def rest(item: dict[str, Any], dropped: tuple[str, ...]) -> dict[str, Any]:
         return {name: value for name, value in item.items() if name not in dropped}
 
     def still(item: dict[str, Any]) -> dict[str, Any]:
         kept = rest(item, _CLOCKS)
-        # The text of a reason says how much time is left.
+        # The text of a reason includes the time left.
         for name, dropped in (("why", ("text",)), ("sharing", _TURNING)):
             if kept.get(name):
                 kept[name] = rest(kept[name], dropped)

@@ -1,4 +1,4 @@
-"""``slicer status`` without ``--watch``. Not by click, so that it answers soon on a machine that is full."""
+"""``slicer status`` without ``--watch``. It avoids click, so that it answers soon on a busy machine."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def show(*, as_json: bool) -> None:
 
 
 def main(arguments: list[str]) -> int:
-    """``slicer status`` and ``slicer status --json``; the exit code. Never raises."""
+    """``slicer status`` and ``slicer status --json``. Returns the exit code. Never raises."""
     as_json = "--json" in arguments
     output.escape_unprintable()
     try:

@@ -1,4 +1,4 @@
-"""``slicer status`` for people: sections of lines, in 80 columns where names allow it."""
+"""``slicer status`` for people: sections of lines, in 80 columns if the names allow it."""
 
 from __future__ import annotations
 
@@ -29,18 +29,18 @@ if TYPE_CHECKING:
     _Row = tuple[tuple[str, ...], str]  # cells and style of a row of the GPUs' table
 
 _BAR = 10  # cells
-_GPU_NAME = 14  # characters of it on a terminal
+_GPU_NAME = 14  # characters of a GPU's name on a terminal
 _SLOTS_NAMED = 6  # jobs on the line of a slot
-_WORTH_A_LINE_MIB = 200  # of memory that nobody accounts for: every driver keeps some
+_WORTH_A_LINE_MIB = 200  # of unexplained memory: every driver uses some
 
 
 @record
 class Section:
-    """One part of the status."""
+    """A section of the status."""
 
     head: tuple[Line, ...]
-    entries: tuple[tuple[Line, ...], ...] = ()  # the lines of one thing each, the most important one first
-    what: str = ""  # the word for the entries, as in "3 more waiting"
+    entries: tuple[tuple[Line, ...], ...] = ()  # the lines of each entry, the most important one first
+    what: str = ""  # the noun for the entries, as in "3 more waiting"
 
     @property
     def lines(self) -> list[Line]:
@@ -54,7 +54,7 @@ def lines(
 
 
 def joined(parts: list[list[Line]]) -> list[Line]:
-    """The parts with an empty line between them."""
+    """The parts, with empty lines between them."""
     shown: list[Line] = []
     for part in parts:
         shown += [Line(""), *part] if shown else part
@@ -64,8 +64,8 @@ def joined(parts: list[list[Line]]) -> list[Line]:
 def sections(
     status: Status, servers: tuple[Standing, ...] = (), queues: tuple[RunningQueue, ...] = ()
 ) -> list[Section]:
-    """The parts of the status: jobs, waiting requests, queues, servers of ``slicer serve``, the machine."""
-    found = [_jobs(status) if status.leases else Section((Line("No job runs."),))]
+    """The sections: jobs, waiting requests, queues, servers of ``slicer serve``, the machine."""
+    found = [_jobs(status) if status.leases else Section((Line("No jobs are running."),))]
     if status.tickets:
         found.append(_waiting(status))
     if queues:
@@ -111,9 +111,9 @@ _HALTED_BY = {
 
 
 def _below_job(lease: Lease, status: Status) -> Iterator[Line]:
-    """The lines below a job's own: why it stands still, how it shares its GPUs, its unit and command."""
+    """The lines below a job's own: why it is halted, how it shares its GPUs, its unit and command."""
     if lease.job in status.not_begun:
-        yield Line("  has not begun: its queue runs others first")
+        yield Line("  has not begun: its queue runs other jobs first")
     halt = status.halt(lease.job)
     if halt is not None:
         since = "" if halt.since_s is None else f", {_seconds(status.now_s - halt.since_s)} ago"
@@ -128,7 +128,7 @@ def _below_job(lease: Lease, status: Status) -> Iterator[Line]:
 
 
 def _marks(lease: Lease, status: Status, gpus: Iterable[GpuState]) -> list[str]:
-    """Marks for everything unusual about a job on these GPUs."""
+    """Marks for what is unusual about a job on these GPUs."""
     halt = status.halt(lease.job)
     marks: list[str] = [halt.how] if halt else []
     marks += ["over"] if any(_is_over(lease, state) for state in gpus) else []
@@ -136,7 +136,7 @@ def _marks(lease: Lease, status: Status, gpus: Iterable[GpuState]) -> list[str]:
 
 
 def _is_over(lease: Lease, state: GpuState) -> bool:
-    """Whether the job was seen to use more of that GPU than it declared."""
+    """Whether the job was seen to use more of this GPU than it declared."""
     if lease.vram_mib is None or state.gpu.uuid not in lease.gpus:
         return False
     now_mib = state.device.used_by.get(lease.job, 0) if state.device else 0
@@ -144,7 +144,7 @@ def _is_over(lease: Lease, state: GpuState) -> bool:
 
 
 def _peak(lease: Lease, state: GpuState) -> int | None:
-    """The most that a holder was seen to use of that GPU, in MiB; None: nobody has looked."""
+    """The highest use of this GPU seen for a holder, in MiB; None if it was never measured."""
     place = lease.gpus.index(state.gpu.uuid)
     return lease.vram_peak_mib[place] if place < len(lease.vram_peak_mib) else None
 
@@ -165,7 +165,7 @@ def _held(lease: Lease, status: Status) -> str:
 
 
 def _slot_cells(slots: dict[str, int]) -> list[str]:
-    """As in "1 CPU slot", "2 whisper-gpu"."""
+    """Texts such as "1 CPU slot" or "2 whisper-gpu"."""
     return [
         slot_words(name, slots[name]) if name == CPU else f"{slots[name]} {name}" for name in sorted(slots)
     ]
@@ -177,7 +177,7 @@ def _left(lease: Lease, now_s: float) -> str:
 
 
 def _seconds(seconds: float) -> str:
-    """A duration in whole seconds; a finer one is out of date when it is read."""
+    """A duration in whole seconds: fractions would be out of date when read."""
     return format_duration(float(max(0, round(seconds))))
 
 
@@ -202,7 +202,7 @@ def _waiting(status: Status) -> Section:
 
 
 def _wants(ticket: Ticket, status: Status) -> str:
-    """As in "8G on 2 GPUs (0,1), 1 CPU slot"."""
+    """Text such as "8G on 2 GPUs (0,1), 1 CPU slot"."""
     parts = []
     if ticket.gpus:
         share = "" if ticket.vram_mib is None else f"{short_mib(ticket.vram_mib)} on "
@@ -220,7 +220,7 @@ def _starts(seconds: float | None) -> str:
 
 
 def servers_section(servers: tuple[Standing, ...], now_s: float) -> Section:
-    """The state, times and trouble of each server. ``now_s`` is the wall clock's."""
+    """The state, times and trouble of each server. ``now_s`` is wall-clock time."""
     rows = [
         (
             each.name, each.state, _seconds(now_s - each.since_s), str(each.requests), str(each.served),
@@ -242,7 +242,7 @@ def servers_section(servers: tuple[Standing, ...], now_s: float) -> Section:
 
 
 def _users(users: tuple[UserStanding, ...]) -> Section:
-    """Each user's holdings and caps, and the share of the GPUs that it used and that is due to it."""
+    """Each user's holdings and caps, and the share of the GPUs that they used and that is due to them."""
     rows = [
         (user_name(one.uid), *_held_and_most(one), str(one.waiting), f"{one.share:.2f}", f"{one.due:.2f}")
         for one in users
@@ -269,7 +269,7 @@ def _held_and_most(each: UserStanding | GroupStanding) -> tuple[str, str, str]:
 
 
 def _of(held: int, most: int | None, text: Callable[[int], str] = str) -> str:
-    """As in "2 of 4"; "2" where there is no cap."""
+    """Text such as "2 of 4", or "2" without a cap."""
     return f"{text(held) if held else 0} of {text(most)}" if most is not None else text(held) if held else "0"
 
 
@@ -289,7 +289,7 @@ def _machine(status: Status) -> Section:
 
 
 def _slots(status: Status) -> Section:
-    """The CPU slots, each other slot that is in use or wanted, and in one line all the rest."""
+    """The CPU slots, each other slot that is used or wanted, and all the rest on one line."""
     wanted = {name for ticket in status.tickets for name in ticket.slots}
     busy, idle = [], []
     for name, slot in status.slots.items():
@@ -320,7 +320,7 @@ def _slot_line(name: str, slot: SlotState, status: Status) -> str:
 
 
 def _gpus(status: Status) -> tuple[Line, tuple[tuple[Line, ...], ...]]:
-    """The heading of the GPUs, and for each GPU its line and those of what is on it."""
+    """The GPUs' heading, and for each GPU its line and those of its users."""
     names = [visible(state.gpu.name).removeprefix("NVIDIA ") for state in status.gpus]
     if output.is_terminal():
         names = [clip(name, _GPU_NAME, output.glyphs()) for name in names]
@@ -342,7 +342,7 @@ def _gpus(status: Status) -> tuple[Line, tuple[tuple[Line, ...], ...]]:
 
 
 def _gpu_rows(state: GpuState, what: str, status: Status) -> Iterator[_Row]:
-    """The GPU, its holders, and what uses it without holding it."""
+    """A GPU, its holders, and others that use it."""
     device = state.device
     used_mib, reserved_mib = (device.used_mib, state.reserved_mib) if device else (None, None)
     figures = (format_mib(used_mib), format_mib(reserved_mib), format_mib(state.free_mib))
@@ -356,7 +356,7 @@ def _gpu_rows(state: GpuState, what: str, status: Status) -> Iterator[_Row]:
         peak = format_mib(one.peak_mib) if one.peak_mib else ""
         yield ("", what, format_mib(one.used_mib), "", "", peak, ""), WARNING
     if state.unexplained_mib > _WORTH_A_LINE_MIB:
-        yield ("", "  no process that is seen", format_mib(state.unexplained_mib), "", "", "", ""), WARNING
+        yield ("", "  no visible process", format_mib(state.unexplained_mib), "", "", "", ""), WARNING
 
 
 def _holder_row(lease: Lease, state: GpuState, status: Status) -> _Row:
@@ -372,7 +372,7 @@ def _holder_row(lease: Lease, state: GpuState, status: Status) -> _Row:
 
 
 def _bar(state: GpuState) -> str:
-    """Used, reserved beyond that, and free, of the GPU's memory."""
+    """The GPU's memory as a bar: used, reserved beyond that, and free."""
     device = state.device
     if device is None or not device.total_mib:
         return ""

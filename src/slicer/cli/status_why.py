@@ -1,4 +1,4 @@
-"""Why a job waits, in the words of ``slicer status``."""
+"""Why a job waits, as text for ``slicer status``."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def reason(ticket: Ticket, status: Status) -> str:
-    """Why it waits, as in "held by train (about 3m left) and 1 other, behind 2 others"."""
+    """The reason, such as "held by train (about 3m left) and 1 other, behind 2 others"."""
     wait = status.waits[ticket.job]
     if wait.never is not None:
         return f"can never be served: {never_text(wait.never, ticket)}"
@@ -25,7 +25,7 @@ def reason(ticket: Ticket, status: Status) -> str:
     if wait.held_back:
         return wait.held_back
     if busy is None:
-        return "about to go"
+        return "about to start"
     parts = ["next, with a reservation"] if wait.is_reserving else []
     blocked = _blocked(ticket, busy, status)
     parts += blocked
@@ -39,9 +39,9 @@ def reason(ticket: Ticket, status: Status) -> str:
 
 
 def _blocked(ticket: Ticket, busy: Busy, status: Status) -> list[str]:
-    """The obstacles that would remain if nobody else waited."""
+    """What would still be in the way if nobody else waited."""
     if busy.kind == "gpu" and ticket.gpus and not any(state.device for state in _pool(ticket, status)):
-        return ["the GPUs cannot be looked at"]
+        return ["the GPUs cannot be examined"]
     parts = []
     if busy.holders and busy.slot and len(ticket.slots) > 1:
         parts.append(f"lacks {a_slot(busy.slot)}")
@@ -50,19 +50,18 @@ def _blocked(ticket: Ticket, busy: Busy, status: Status) -> list[str]:
     if busy.foreign:
         gpus = f"GPU{'s' if len(busy.foreign) > 1 else ''} {indices(busy.foreign, status)}"
         parts.append(f"processes outside slicer use {gpus}")
-    if busy.kind == "gpu" and ticket.vram_mib is not None and (busy.holders or busy.foreign):
-        parts.insert(0, _short_of(ticket, ticket.vram_mib, status))
+    if busy.kind == "gpu" and ticket.need_mib is not None and (busy.holders or busy.foreign):
+        parts.insert(0, _short_of(ticket, ticket.need_mib, status))
     return parts
 
 
 def _pool(ticket: Ticket, status: Status) -> list[GpuState]:
-    """The GPUs that would do."""
+    """The GPUs that the ticket accepts."""
     return [state for state in status.gpus if not ticket.gpu_choice or state.gpu.uuid in ticket.gpu_choice]
 
 
-def _short_of(ticket: Ticket, vram_mib: int, status: Status) -> str:
-    """As in "needs 40.5G free, GPU 1 has most: 23.1G"."""
-    need_mib = vram_mib + ticket.margin_mib
+def _short_of(ticket: Ticket, need_mib: int, status: Status) -> str:
+    """Text such as "needs 40.5G free, GPU 1 has most: 23.1G"."""
     rooms = [
         (state.free_mib, state.gpu.index) for state in _pool(ticket, status) if state.free_mib is not None
     ]
@@ -89,11 +88,11 @@ def _holders(holders: tuple[Lease, ...], status: Status) -> str:
 
 
 def never_text(never: Infeasible, ticket: Ticket) -> str:
-    """Why not even an empty machine could serve it."""
+    """Why not even an empty machine could grant it."""
     return refusal(never, ticket).message
 
 
 def indices(uuids: Iterable[str], status: Status) -> str:
-    """As in "0,2"; a question mark for one that the driver does not list."""
+    """Text such as "0,2"; a question mark for a GPU that the driver does not list."""
     known = [status.gpu(uuid) for uuid in uuids]
     return ",".join(str(state.gpu.index) if state else "?" for state in known)

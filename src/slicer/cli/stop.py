@@ -22,16 +22,16 @@ from slicer.queue.control.client import stop_line
 \b
 Examples:
   slicer stop train          the job of that name
-  slicer stop 3f2a 7d0d      two, by the beginnings of their ids
+  slicer stop 3f2a 7d0d      two jobs, by the beginnings of their ids
   slicer stop slicer-3f2a9c01b7de.scope
-                             by the unit, as systemctl has it
+                             by the unit, as in systemctl
 
 \b
 Exit codes:
     0  all of them have ended
-    2  no such job, or several could be meant, or it is another user's; all
-       others were stopped
-  124  a job was told to end but has not done so within 2 minutes
+    2  no such job, an ambiguous name, or another user's job; all others were
+       stopped
+  124  a job did not end within 2 minutes
   125  a job could not be stopped, because systemd refused""",
 )
 @click.argument("jobs", metavar="JOB...", nargs=-1, required=True, shell_complete=complete.jobs)
@@ -40,14 +40,14 @@ Exit codes:
 def command(jobs: tuple[str, ...], quiet: bool, as_json: bool) -> int:
     """End jobs, and wait until they have given back what they held.
 
-    JOB is a job's id (its first four characters or more will do), its name, or its unit, as `slicer status`
-    shows them. A job gets SIGTERM, and SIGKILL when it has not ended after its stop timeout (10s, or the
-    profile's TimeoutStopSec). A paused job goes on, to end. A job that still waits leaves the queue, and so
-    does a line of a jobs file that has not begun (by its name, or as in jobs.txt#7).
+    JOB is a job's id (or at least its first four characters), its name, or its unit, as in `slicer
+    status`. A job gets SIGTERM, and SIGKILL if it has not ended after its stop timeout (10s, or the
+    profile's TimeoutStopSec). A paused job is resumed, so that it can end. A waiting job leaves the
+    queue, and so does a line of a jobs file that has not begun (by its name, or as in jobs.txt#7).
     """
 
     def act(entry: Lease | Ticket, ledger: Ledger) -> tuple[str, dict[str, Any]]:
-        # A job that is just being started has no process but its queue's.
+        # A job that is just being started has no process of its own, only its queue's.
         has_process = not isinstance(entry, Lease) or entry.keeper
         if has_process or not stop_line(ledger.directory.base, entry.job):
             stop(entry, ledger)

@@ -1,4 +1,4 @@
-"""``slicer usage``: who used how much of the machine."""
+"""``slicer usage``: how much of the machine each user used."""
 
 from __future__ import annotations
 
@@ -25,34 +25,34 @@ _AGAIN_S = 1.0
 
 @click.command(
     "usage",
-    short_help="Show who used how much of the machine.",
+    short_help="Show how much of the machine each user used.",
     epilog="""\
 \b
 Examples:
   slicer usage
-      What your jobs used, of each profile; for root: what each user's did.
+      What your jobs used, by profile; for root: everybody's, by user.
   sudo slicer usage --since 30d --by group
       What each group used in the last 30 days.
   slicer usage --json | jq '.rows[].gpu_s'
       GPU-seconds, for a script.
 
 \b
-The broker keeps the accounts (slicer install --broker). They count what
-was held, also while it idled: a whole GPU as one, a job that declared its GPU
-memory (--vram) as that part of one. VRAM is in GiB-hours, and a whole GPU
-counts with all its memory. CPU time is that of jobs that have ended.
-The form of --json is in docs/json.md.""",
+The broker keeps the accounts (slicer install --broker). They count what jobs
+held, even if it was idle: a whole GPU counts as one, a job that declared its
+GPU memory (--vram) as that part of one. VRAM is in GiB-hours; a whole GPU
+counts with all its memory. CPU time only includes jobs that have ended.
+docs/json.md describes the output of --json.""",
 )
-@click.option("--since", metavar="DURATION", help="Only what was used within this time (8h, 30d).")
+@click.option("--since", metavar="DURATION", help="Only use within this time (8h, 30d).")
 @click.option(
     "--by", type=click.Choice(("user", "group", "profile")),
-    help="One line each. Default: user for root, else profile.",
+    help="Print one line for each. Default: user for root, otherwise profile.",
 )  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 def command(since: str | None, by: str | None, as_json: bool) -> None:
-    """Show who used how much: GPU time, GPU memory, CPU time, and how long it waited.
+    """Show use by user, group or profile: GPU time, GPU memory, CPU time and waiting time.
 
-    Root sees everybody's jobs, a user its own. Those that run count so far.
+    Root sees everybody's jobs, other users only their own. Running jobs count up to now.
     """
     after = began_since(since)
     by = by or ("profile" if os.geteuid() else "user")
@@ -62,11 +62,11 @@ def command(since: str | None, by: str | None, as_json: bool) -> None:
     elif rows:
         output.show(table(rows, by))
     else:
-        output.show([Line("Nothing yet." if since is None else f"Nothing since {since} ago.")])
+        output.show([Line("Nothing yet." if since is None else f"Nothing in the last {since}.")])
 
 
 def find(after: float | None, by: str) -> Sequence[UsageRow]:
-    """Usage since then (seconds since 1970): of everybody for root, else of oneself.
+    """Use since ``after`` (seconds since 1970): everybody's for root, otherwise the caller's.
 
     Raises BrokerError, StateError.
     """
@@ -78,10 +78,10 @@ def find(after: float | None, by: str) -> Sequence[UsageRow]:
         except BrokerError as error:
             if not is_root:
                 raise
-            say.line(f"{error}; without jobs that run")
+            say.line(f"{error}; running jobs are not included")
     elif not is_root:
-        hint = "slicer history has your own jobs; sudo slicer install --broker"
-        raise SlicerError("nobody keeps accounts here: there is no broker", hint=hint)
+        hint = "slicer history shows your own jobs; sudo slicer install --broker starts accounting"
+        raise SlicerError("there are no accounts without the broker", hint=hint)
     from slicer.broker.accounts import PATH, usage
 
     return usage(PATH, after, by)
@@ -92,14 +92,14 @@ def _asked(path: str, call: Usage) -> Sequence[UsageRow]:
 
     try:
         rows: tuple[UsageRow, ...] = ask(path, call).rows
-    except TooManyError:  # a user's calls have to be some time apart
+    except TooManyError:  # the broker wants pauses between a user's calls
         time.sleep(_AGAIN_S)
         rows = ask(path, call).rows
     return rows
 
 
 def table(rows: Sequence[UsageRow], by: str) -> list[Line]:
-    """One line a user, group or profile; below them, if there are several, their sum."""
+    """One line a user, group or profile; below several of them, their sum."""
     heads = f"{by.upper()} | JOBS> | RUNNING> | GPU HOURS> | VRAM GiB HOURS> | CPU HOURS> | WAITED>"
     names = [_name(row.of, by) for row in rows]
     if len(rows) > 1:
@@ -120,7 +120,7 @@ def table(rows: Sequence[UsageRow], by: str) -> list[Line]:
 
 
 def _hours(seconds: Sequence[float]) -> list[str]:
-    """A column of hours, all with as many digits as the largest needs to tell something."""
+    """A column of hours, with as many digits as its largest value needs."""
     most = max(seconds) / _HOUR_S
     digits = 1 if most >= 10 else 2 if most >= 1 else 3
     return [f"{each / _HOUR_S:.{digits}f}" if each else "-" for each in seconds]

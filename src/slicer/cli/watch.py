@@ -1,4 +1,4 @@
-"""``slicer status --watch``: the status as it changes, on a terminal or as lines of JSON."""
+"""``slicer status --watch``: the live status, on a terminal or as lines of JSON."""
 
 from __future__ import annotations
 
@@ -36,22 +36,22 @@ from slicer.serve.model import Standing
 from slicer.state.statedir import StateDir
 from slicer.text import visible
 
-_SOONEST_S = 0.1  # between two looks, however much happens
-_LOOKING_SHARE = 0.25  # of the time, at most, goes into looking
+_SOONEST_S = 0.1  # between two updates, however much happens
+_LOOKING_SHARE = 0.25  # the largest part of the time that goes into reading the status
 _LEAVES = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 
 
 def run(*, as_json: bool, interval_s: float) -> int:
-    """Show the state of things until told to leave; returns the exit code.
+    """Show the status until told to quit. Returns the exit code.
 
-    Raises UsageError where there is no terminal to draw on, StateError where the ledger cannot be used.
+    Raises UsageError if there is no terminal to draw on, StateError if the ledger cannot be used.
     """
     hint = "slicer status shows one moment, --watch --json one line for each change"
     if not as_json and not output.is_terminal():
         raise UsageError("stdout is not a terminal", where="--watch", hint=hint)
     term = os.environ.get("TERM", "")
     if not as_json and term in ("dumb", "unknown", ""):
-        raise UsageError("this terminal cannot be drawn on", where=f"TERM={term}", hint=hint)
+        raise UsageError("cannot draw on this terminal", where=f"TERM={term}", hint=hint)
     reader = status_reader(os.environ)
     with closing(reader), closing(ChangeWaiter(reader, interval_s)) as changes:
         if as_json:
@@ -61,7 +61,7 @@ def run(*, as_json: bool, interval_s: float) -> int:
 
 
 class ChangeWaiter:
-    """Sleeps until there may be something new: a change of the ledger, or time to look at the GPUs again."""
+    """Sleeps until something may be new: the ledger has changed, or it is time to check the GPUs again."""
 
     def __init__(self, reader: StatusReader, interval_s: float) -> None:
         self._reader = reader
@@ -69,14 +69,14 @@ class ChangeWaiter:
         self._watch: LedgerWatch | None = None
         self._directory: StateDir | None = None
         self._others = _watch_of_others()
-        self.problem = ""  # why changes of the ledger are seen only after the interval; "" for none
+        self.problem = ""  # why changes of the ledger are noticed only after the interval; "" if they are not
         self._began_s = time.monotonic()
 
     def begin(self) -> None:
         self._began_s = time.monotonic()
 
     def wait(self, others: list[int]) -> frozenset[int]:
-        """Sleep until something may have changed, or some of ``others`` (descriptors) are ready; those."""
+        """Sleep until something may have changed, or descriptors in ``others`` are ready. Returns those."""
         ended_s = time.monotonic()
         pause_s = max(_SOONEST_S, (ended_s - self._began_s) * (1 / _LOOKING_SHARE - 1))
         if not self._follow():
@@ -87,7 +87,7 @@ class ChangeWaiter:
             ready = until_readable([*own, *others], limit_s, None).intersection(others)
             if ready:
                 return ready
-        # Much may happen at once. Nobody reads faster than this.
+        # Much may happen at once. Nobody can read faster than this.
         ready = until_readable(others, max(0.0, ended_s + pause_s - time.monotonic()), None)
         if self._watch is not None:
             self._watch.take()
@@ -96,7 +96,7 @@ class ChangeWaiter:
         return ready
 
     def _follow(self) -> bool:
-        """Watch what was just looked at; whether it may have changed before that began."""
+        """Watch the ledger just read. Returns whether it may have changed before the watch began."""
         directory = self._reader.directory
         if directory is not self._directory:
             self._forget()
@@ -126,7 +126,7 @@ class ChangeWaiter:
 
 
 def _watch_of_others() -> Inotify | None:
-    """A watch on the leases of all users. Only the interval reveals new tickets."""
+    """A watch on all users' leases. New tickets are noticed only after the interval."""
     found = Inotify(broker.DIRECTORY)
     changes = inotify.CREATE | inotify.MOVED_TO | inotify.DELETE
     if broker_socket(os.environ) and found.add(f"{broker.DIRECTORY}/leases", changes) is not None:
@@ -139,7 +139,7 @@ def _watch_of_others() -> Inotify | None:
 
 
 def _write_changes(reader: StatusReader, changes: ChangeWaiter) -> None:
-    """One document a line: at once, and whenever it says something else (the clocks apart)."""
+    """Write one document a line: at once, and whenever more than the clocks has changed."""
     said: set[str] = set()
 
     def warn(text: str) -> None:
@@ -159,14 +159,14 @@ def _write_changes(reader: StatusReader, changes: ChangeWaiter) -> None:
         if changes.problem:
             warn(changes.problem)
         if changes.wait(pipe):
-            raise BrokenPipeError  # a pipe is ready in this way when nobody reads it any more
+            raise BrokenPipeError  # this is how a pipe reports that its reader is gone
 
 
 # -- for people ---------------------------------------------------------------------------------------------
 
 
 class _Screen:
-    """The terminal. From :meth:`take` to :meth:`give_back`: a page of its own, keys at once, no echo."""
+    """The terminal: between :meth:`take` and :meth:`give_back` a separate page, with raw keys and no echo."""
 
     def __init__(self) -> None:
         self.keys = Keys()
@@ -176,7 +176,7 @@ class _Screen:
         _write("\x1b[?1049h\x1b[H\x1b[?25l")
 
     def give_back(self) -> None:
-        """Put it back as it was. Safe to repeat; a terminal that is gone needs nothing."""
+        """Restore the terminal. Safe to repeat, and if the terminal is gone."""
         self.keys.give_back()
         try:
             _write("\x1b[?25h\x1b[?1049l")
@@ -184,9 +184,10 @@ class _Screen:
             pass
 
     def draw(self, lines: Sequence[Line]) -> None:
-        """Write the whole screen at once: in pieces it would flicker."""
+        """Write the whole screen at once, so that it does not flicker."""
         width, height = shutil.get_terminal_size()
-        # Each line is cleared before it is written: some terminals would clear a full one's last character.
+        # Clear each line before writing it: afterwards, some terminals would clear a full line's last
+        # character.
         rows = [f"\x1b[2K{output.fitted(line, width)}" for line in lines[:height]]
         _write("\x1b[H" + "\r\n".join(rows) + ("\x1b[J" if len(rows) < height else ""))
 
@@ -197,7 +198,7 @@ def _write(text: str) -> None:
 
 
 class _LiveView:
-    """Draws the page, and obeys keys and signals."""
+    """Draws the page, and handles keys and signals."""
 
     def __init__(self, reader: StatusReader, changes: ChangeWaiter, interval_s: float) -> None:
         self._reader = reader
@@ -211,9 +212,9 @@ class _LiveView:
         self._screen = _Screen()
 
     def run(self) -> int:
-        """Until q or Ctrl-C (0), or another signal that ends (128 + its number)."""
+        """Run until q or Ctrl-C (0), or another terminating signal (128 + its number)."""
         with closing(SignalPipe((*_LEAVES, signal.SIGWINCH, signal.SIGTSTP))) as signals:
-            self._look()  # an error of this first look is printed on the page as it was
+            self._look()  # an error here is printed before the page opens
             try:
                 self._screen.take()
                 return self._show(signals)
@@ -233,12 +234,12 @@ class _LiveView:
                     return EX_OK if signo == signal.SIGINT else 128 + signo
                 if signo == signal.SIGTSTP:
                     pause(screen)
-                    ready = frozenset()  # much may have changed meanwhile: look again
+                    ready = frozenset()  # much may have changed meanwhile: read again
             if not ready:
                 self._look()
 
     def _look(self) -> None:
-        """Read the status. At the first look a failure is an error; later it is shown, and tried again."""
+        """Read the status. The first failure to read is raised; later ones are shown."""
         notes: list[str] = []
         self._changes.begin()
         try:
@@ -255,9 +256,7 @@ class _LiveView:
     def _page(self, height: int) -> list[Line]:
         assert self._status is not None
         every = format_duration(self._interval_s)
-        title = (
-            f"{socket.gethostname()}  {self._looked_at}  each change at once, GPUs every {every}; q leaves"
-        )
+        title = f"{socket.gethostname()}  {self._looked_at}  changes at once, GPUs every {every}; q quits"
         notes = [*self._notes, *([self._changes.problem] if self._changes.problem else [])]
         below = [Line(visible(note), WARNING) for note in notes]
         room = height - 2 - len(below)
@@ -269,7 +268,7 @@ class _LiveView:
 
 
 def fit(parts: list[Section], height: int) -> list[Line]:
-    """The sections in at most ``height`` lines; what is left out is counted."""
+    """The sections in at most ``height`` lines. Entries left out are counted."""
     briefly = [replace(part, entries=tuple(entry[:1] for entry in part.entries)) for part in parts]
     chosen = [brief if part.what == "jobs" else part for part, brief in zip(parts, briefly, strict=True)]
     room = max(1, height - (len(parts) - 1))
@@ -285,7 +284,7 @@ def fit(parts: list[Section], height: int) -> list[Line]:
 
 
 def _shares(wanted: list[int], room: int) -> list[int]:
-    """``room`` divided fairly: nobody gets more than wanted, nor less than others while wanting more."""
+    """``room`` divided fairly: the largest shares are equal, and no share exceeds what is wanted."""
     shares = [0] * len(wanted)
     for served, index in enumerate(sorted(range(len(wanted)), key=wanted.__getitem__)):
         shares[index] = min(wanted[index], room // (len(wanted) - served))
@@ -294,7 +293,7 @@ def _shares(wanted: list[int], room: int) -> list[int]:
 
 
 def _cut(part: Section, most: int) -> list[Line]:
-    """At most ``most`` lines of it."""
+    """At most ``most`` lines of the section."""
     if len(part.lines) <= most:
         return part.lines
     shown = list(part.head)

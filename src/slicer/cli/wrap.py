@@ -1,4 +1,4 @@
-"""``slicer wrap``: programs whose calls go through a route, whoever makes them."""
+"""``slicer wrap``: programs whose calls always go through a route."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ _EX_UNWELL = 1
 
 _DOING: dict[Step, str] = {
     "record": "record it",
-    "link": "give {bin} the second name {real}",
-    "exchange": "give what is at {bin} the name {real}, in place of what has it",
+    "link": "link {bin} as {real}",
+    "exchange": "rename {bin} to {real}, replacing the file there",
     "divert": "dpkg-divert --local --no-rename --divert {diverted}-real --add {diverted}",
-    "place": "put the shim in the place of {bin}",
+    "place": "put the shim at {bin}",
 }  # fmt: skip
 
 
@@ -45,16 +45,16 @@ _DOING: dict[Step, str] = {
     epilog="""\
 \b
 Examples:
-  sudo slicer wrap install whisper --route whisper   each call of it is routed
-  slicer wrap                                        what is wrapped, and how
-  sudo slicer wrap check --fix                       after upgrades: mend them
-  sudo slicer wrap remove whisper                    as it was before
+  sudo slicer wrap install whisper --route whisper   route each call of it
+  slicer wrap                                        what is wrapped
+  sudo slicer wrap check --fix                       repair after upgrades
+  sudo slicer wrap remove whisper                    put the program back
 
 \b
-BIN becomes BIN-real, and a shim of a few lines for sh takes its place. The
-shim runs slicer route, so that scripts and services need no change. A call
-from inside of the route runs the program at once. docs/wrap.md says what can
-be wrapped, and what cannot.""",
+BIN becomes BIN-real, and a shim of a few lines of sh takes its place. The
+shim runs slicer route, so scripts and services need no change. A call from
+inside the route runs the program at once. docs/wrap.md says what can be
+wrapped, and what cannot.""",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 @click.pass_context
@@ -73,26 +73,26 @@ def command(ctx: click.Context, as_json: bool) -> None:
 Examples:
   sudo slicer wrap install whisper --route whisper        found on PATH
   slicer wrap install ~/venv/bin/whisper --route whisper  one of your own
-  slicer wrap install whisper --route whisper --dry-run   what would be done
+  slicer wrap install whisper --route whisper --dry-run   what it would do
 
 \b
-Safe to repeat: it makes whole what an upgrade or a crash left. At every
-moment BIN can be executed. A file of a Debian package is diverted
+Safe to repeat: it completes what an upgrade or a crash left unfinished. BIN
+can be executed at every moment. A file of a Debian package is diverted
 (dpkg-divert), so an upgrade updates BIN-real and leaves the shim alone.""",
 )
 @click.argument("program", metavar="BIN", type=click.Path())
 @click.option(
-    "--route", required=True, metavar="NAME", help="The route, [routes.NAME] of the configuration.",
+    "--route", required=True, metavar="NAME", help="The route: [routes.NAME] in the configuration.",
     shell_complete=complete.routes,
 )  # fmt: skip
 @click.option(
     "--slicer", "slicer_path", metavar="PATH", type=click.Path(),
-    help="The slicer that the shim calls, in place of this one.",
+    help="The slicer for the shim to call, instead of this one.",
 )  # fmt: skip
-@click.option("--force", is_flag=True, help="Take what is at BIN as the program, where that is not clear.")
+@click.option("--force", is_flag=True, help="If it is not clear that BIN is the program, assume so.")
 @click.option("--dry-run", is_flag=True, help="Only print what would be done.")
 def install(program: str, route: str, slicer_path: str | None, force: bool, dry_run: bool) -> None:
-    """Move BIN to BIN-real and put a shim in its place, which hands each call to a route."""
+    """Move BIN to BIN-real and put a shim in its place that passes each call to a route."""
     config = common.config()
     found = routes.find(config, route)
     called = os.path.abspath(slicer_path) if slicer_path else look.own_path(sys.argv[0])
@@ -105,47 +105,47 @@ def install(program: str, route: str, slicer_path: str | None, force: bool, dry_
 
 
 def _reach(config: Config, route: str) -> tuple[str, ...]:
-    """Warn of callers that do not read the file with the route."""
+    """Warnings about callers that do not read the file with the route."""
     holding = [layer.path for layer in config.layers if route in routes.names((layer,))]
     if any(path.startswith(f"{files.SYSTEM_DIR}/") for path in holding):
         return ()
     if holding and os.geteuid() == 0:
         where = f"put it into {files.SYSTEM_DIR}/config.toml"
-        return (f"the route is in {holding[-1]}, which others who call the program do not read: {where}",)
+        return (f"the route is in {holding[-1]}, which other users' calls do not read: {where}",)
     if files.user_file(os.environ) not in holding:
-        return (f"the route is in {holding[-1]}: it is unknown where SLICER_CONFIG does not name that file",)
+        return (f"the route is in {holding[-1]}: calls without SLICER_CONFIG for that file do not know it",)
     return ()
 
 
 def _unmeasured(route: Route) -> tuple[str, ...]:
-    """Warn that calls fail if the route cannot measure their input."""
+    """A warning that calls fail if the route cannot measure their input."""
     if not route.probes or route.on_probe_error != "fail":
         return ()
-    calls = "calls whose input cannot be measured (several files, -, a URL) end with 125"
+    calls = "calls whose input cannot be measured (several files, -, a URL) fail with exit code 125"
     cure = f'on_probe_error = "cpu" in [routes.{route.name}]'
     return (f"{calls}; with {cure} they run on the CPU",)
 
 
 def _services() -> tuple[str, ...]:
-    """Warn that services cannot get a scope, unless that has been arranged."""
+    """A warning that services cannot get a scope, unless that has been arranged."""
     uid = os.geteuid()
     if not backend.has_systemd() or backend.broker_socket({}) or (uid and host.gather_session(uid).lingers):
         return ()
     user = user_name(uid) if uid else "THAT-USER"
     whose = f"of {user}'s" if uid else "of a user other than root"
     return (
-        f"a system service {whose} has no systemd to ask for a scope, and each of its calls ends with 125:"
-        f" loginctl enable-linger {user}; or the broker, and allow_services in its policy",
+        f"a system service {whose} cannot ask systemd for a scope, so each call fails with exit code 125:"
+        f" loginctl enable-linger {user}; or the broker, with allow_services in its policy",
     )
 
 
 def _installed(plan: Plan) -> str:
     wrap = plan.wrap
     if not plan.steps:
-        return f"{quote(wrap.path)} is wrapped by the route {wrap.route} already"
+        return f"{quote(wrap.path)} is already wrapped by the route {wrap.route}"
     if plan.steps == ("record",):
-        return f"{quote(wrap.path)} has its shim already; recorded anew"
-    return f"wrapped {quote(wrap.path)} by the route {wrap.route}; the program is {quote(wrap.real)} now"
+        return f"{quote(wrap.path)} already has its shim; wrote a new record"
+    return f"wrapped {quote(wrap.path)} by the route {wrap.route}; the program is now {quote(wrap.real)}"
 
 
 def _intended(plan: Plan) -> list[str]:
@@ -160,32 +160,31 @@ def _intended(plan: Plan) -> list[str]:
     epilog="""\
 \b
 Examples:
-  slicer wrap remove /usr/local/bin/whisper   as it was before
-  slicer wrap remove whisper                  a name that only one wrap has
-  slicer wrap remove whisper --keep new       an upgrade replaced the shim
-  sudo slicer wrap remove --all               before slicer itself goes
+  slicer wrap remove /usr/local/bin/whisper   put it back
+  slicer wrap remove whisper                  by name, if only one wrap has it
+  slicer wrap remove whisper --keep new       if an upgrade replaced the shim
+  sudo slicer wrap remove --all               before you remove slicer itself
 
 \b
-The program is renamed back: owner, mode, times and attributes are as they
-were. Where somebody has replaced the shim, --keep says which of the two
-programs stays.""",
+The program is renamed back, and keeps its owner, mode, times and attributes.
+If the shim was replaced, --keep chooses which of the two programs stays.""",
 )
 @click.argument("program", metavar="[BIN]", type=click.Path(), required=False, shell_complete=complete.wraps)
-@click.option("--all", "everything", is_flag=True, help="All that you have wrapped, in place of BIN.")
+@click.option("--all", "everything", is_flag=True, help="Remove all of your wraps.")
 @click.option(
     "--keep", type=click.Choice(["new", "real"]),
-    help="Where the shim was replaced: keep what is at BIN (new), or BIN-real.",
+    help="If the shim was replaced: keep the new file at BIN (new), or BIN-real.",
 )  # fmt: skip
 def remove(program: str | None, everything: bool, keep: Keep | None) -> int:
-    """Put a wrapped program back in its place, as it was."""
+    """Put a wrapped program back in its place, unchanged."""
     if (program is None) != everything:
-        raise UsageError("needs a program, or --all" if program is None else "is not for --all", where="BIN")
+        raise UsageError("needs a program, or --all" if program is None else "not with --all", where="BIN")
     codes = [EX_OK]
     wraps = wrapping.statuses(os.environ, None) if program is None else ()
     for each in (program,) if program is not None else [status.wrap.path for status in wraps]:
         try:
             _removed(wrapping.remove(each, os.environ, keep))
-        except SlicerError as failure:  # the others are none the worse for it
+        except SlicerError as failure:  # go on with the others
             if program is not None:
                 raise
             codes.append(say.error(failure))
@@ -199,7 +198,7 @@ def _removed(plan: Plan) -> None:
         "unlink": f"removed the shim {path}",
         "drop": f"unwrapped {path}; {quote(plan.wrap.real)} is removed",
     }
-    forgotten = f"{path} was no shim any more; the wrap is forgotten"
+    forgotten = f"there was no shim at {path}; the record is removed"
     text = next((text for step, text in told.items() if step in plan.steps), forgotten)
     output.show([Line(text)], cuts=False)
     for note in plan.notes:
@@ -208,18 +207,18 @@ def _removed(plan: Plan) -> None:
 
 @command.command(
     "list",
-    short_help="Show what is wrapped, and how it is.",
+    short_help="Show what is wrapped, and its state.",
     epilog="""\
 \b
 Examples:
-  slicer wrap list          what you have wrapped
-  sudo slicer wrap list     what root has
+  slicer wrap list          your wraps
+  sudo slicer wrap list     root's wraps
   slicer wrap list --json   for scripts""",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 @click.pass_obj
 def list_(outer_json: bool, as_json: bool) -> None:
-    """Show the programs that you have wrapped, their routes, and how they are."""
+    """Show the programs that you have wrapped, their routes, and their state."""
     found = _statuses()
     if as_json or outer_json:
         output.show_json({"wraps": [_data(status) for status in found]})
@@ -233,32 +232,32 @@ def list_(outer_json: bool, as_json: bool) -> None:
     ]
     output.show(output.table("PROGRAM | ROUTE<20 | STATE | PACKAGE<20 | SLICER", rows))
     if any(each.problems for each in found):
-        output.show([Line(""), Line("slicer wrap check says what is wrong, and what helps.", FAINT)])
+        output.show([Line(""), Line("slicer wrap check says what is wrong, and how to fix it.", FAINT)])
 
 
 @command.command(
     "check",
-    short_help="Say which wraps do not hold any more, and mend them.",
+    short_help="Check wraps, and repair them.",
     epilog="""\
 \b
 Examples:
-  slicer wrap check               what is wrong, and the line that mends it
-  slicer wrap check --fix         mend what can be mended
-  slicer wrap check whisper       only that one
+  slicer wrap check               what is wrong, and how to fix it
+  slicer wrap check --fix         repair what can be repaired
+  slicer wrap check whisper       only this program
   slicer wrap check --json        for scripts
 
 \b
 Exit codes:
-    0  all is well (with --fix: by now)
-    1  something is not
+    0  all wraps work (with --fix: after the repair)
+    1  some do not
   125  slicer itself failed""",
 )
 @click.argument("programs", metavar="[BIN]...", nargs=-1, type=click.Path(), shell_complete=complete.wraps)
-@click.option("--fix", is_flag=True, help="Mend what can be mended.")
+@click.option("--fix", is_flag=True, help="Repair what can be repaired.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 @click.pass_obj
 def check(outer_json: bool, programs: tuple[str, ...], fix: bool, as_json: bool) -> int:
-    """Look at each wrap: whether shim, program, slicer, route and diversion are in place."""
+    """Check each wrap: whether the shim, program, slicer, route and diversion are in place."""
     found = _chosen(_statuses(), programs)
     if fix:
         for status in found:
@@ -282,7 +281,7 @@ def _mend(status: Status) -> None:
     slicer = look.own_path(sys.argv[0]) if is_gone else status.wrap.slicer
     path = status.wrap.path
     why = wrapping.mend(path, os.environ, slicer)
-    say.line(f"{quote(path)} is not mended: {why}" if why else f"mended {quote(path)}")
+    say.line(f"could not repair {quote(path)}: {why}" if why else f"repaired {quote(path)}")
 
 
 def _told(found: tuple[Status, ...]) -> list[Line]:
@@ -292,7 +291,7 @@ def _told(found: tuple[Status, ...]) -> list[Line]:
     for status in found:
         if not status.problems:
             wrap = status.wrap
-            shown.append(Line(f"{quote(wrap.path)}: ok, by the route {visible(wrap.route)}", GOOD))
+            shown.append(Line(f"{quote(wrap.path)}: ok, with the route {visible(wrap.route)}", GOOD))
         for problem in status.problems:
             shown.append(Line(f"{visible(problem.message)} [{problem.id}]", BAD))
             shown += [Line(f"    {line}") for line in problem.mend]
@@ -307,13 +306,13 @@ def _statuses() -> tuple[Status, ...]:
     try:
         known = routes.names(profiles.load(os.environ, profiles.host()).layers)
     except SlicerError as error:
-        say.line(f"whether the routes exist is not known: {error}")
+        say.line(f"cannot check whether the routes exist: {error}")
         known = None
     return wrapping.statuses(os.environ, known)
 
 
 def _chosen(found: tuple[Status, ...], programs: tuple[str, ...]) -> tuple[Status, ...]:
-    """Those that the words name, or all. Raises WrapRefused."""
+    """The wraps that the words name, or all. Raises WrapRefused."""
     if not programs:
         return found
     chosen: dict[str, Status] = {}

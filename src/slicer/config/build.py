@@ -28,6 +28,7 @@ TABLES = {
     "slots": (CPU,),
     "gpu": ("idle_threshold", "margin", "spike_buffer"),
     "waiting": ("reserve_after",),
+    "notify": ("on", "command", "urls"),
 }
 # How a profile's jobs share GPUs and are kept from others', read by slicer.config.gpu_keys in this order.
 GPU_KEYS = ("share", "share_mode", "share_skip_syncs", "over_cap", "fence", "devices")
@@ -126,6 +127,7 @@ def profile(
         env=env,
         properties=properties,
         sources=taken.sources,
+        notify=_notify(taken),
         **_gpu_fields(taken, properties, has_memory=bool(vram_mib)),
     )
 
@@ -138,6 +140,15 @@ def _gpu_fields(taken: Said, given: Collection[str], *, has_memory: bool) -> dic
     from slicer.config import gpu_keys
 
     return gpu_keys.read(said, given, has_memory=has_memory)
+
+
+def _notify(taken: Said) -> tuple[str, ...] | None:
+    entry = taken.get("notify")
+    if entry is None:
+        return None
+    from slicer.config.notify_keys import words
+
+    return words(entry)
 
 
 def _gpus(taken: Said, choice: tuple[str, ...], vram_mib: int | None) -> int:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 # The needs of a profile that concern the ledger, spelled as in a file.
 NEEDS = (
     "gpus", "gpu", "vram", "margin", "cpu_slots", "priority", "max_wait", "then", "share", "share_mode",
-    "share_skip_syncs", "over_cap",
+    "share_skip_syncs", "over_cap", "notify",
 )  # fmt: skip
 _ALWAYS = ("description", "slice", "gpus", "cpu_slots", "threads", "timeout", "linger")  # also by default
 # The fields of keys that are called otherwise.
@@ -94,7 +94,7 @@ def settings(
         "threads": str(made.threads), "timeout": _duration(made.timeout_s),
         "linger": "true" if made.linger else "false", "share": made.share, "share_mode": made.share_mode,
         "share_skip_syncs": str(made.share_skip_syncs), "over_cap": made.over_cap, "fence": made.fence,
-        "devices": ", ".join(made.devices),
+        "devices": ", ".join(made.devices), "notify": ", ".join(made.notify or ()),
         **{each.name: each.text.replace("\n", ", ") for each in made.properties.values()},
         **{f"env.{variable}": value for variable, value in made.env.items()},
     }  # fmt: skip

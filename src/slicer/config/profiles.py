@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from slicer.config.values import Entry
+    from slicer.model import Notify
 
 DEFAULT_PROFILE = "light"
 
@@ -101,6 +102,7 @@ class Overrides:
     slots: tuple[str, ...] = ()
     share: str | None = None
     share_mode: str | None = None
+    notify: str | None = None
 
 
 NO_OVERRIDES = Overrides()
@@ -131,6 +133,7 @@ class Config:
     layers: tuple[Layer, ...]  # the built-in profiles first
     margin_mib: int
     policy: Policy
+    notify: Notify | None = None  # as [notify] says; None: it says nothing
 
     def names(self) -> tuple[str, ...]:
         """The names of all profiles, in alphabetical order."""
@@ -324,6 +327,7 @@ def _config(
         layers=builtin + layers,
         margin_mib=values.mib(settings["gpu.margin"], "gpu.margin"),
         policy=_policy(settings),
+        notify=_notify(settings),
     )
 
 
@@ -344,6 +348,14 @@ def _slots(settings: dict[str, Entry], layers: tuple[Layer, ...]) -> dict[str, i
             message = f"the route has max_jobs = {most}, and [slots] says {found[name]} of the same"
             raise values.refuse(entry, f"slots.{name}", message, "leave it out of [slots]")
     return found
+
+
+def _notify(settings: dict[str, Entry]) -> Notify | None:
+    if not any(name.startswith("notify.") for name in settings):
+        return None
+    from slicer.config.notify_keys import table
+
+    return table(settings)
 
 
 def _policy(settings: dict[str, Entry]) -> Policy:

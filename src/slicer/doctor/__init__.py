@@ -1,6 +1,6 @@
-"""``slicer doctor``: what holds here of what slicer promises, what does not, and how to mend it.
+"""``slicer doctor``: which of slicer's promises hold on this machine, which do not, and how to fix that.
 
-``facts/`` looks at the machine, a file an area, and changes nothing. Each look runs in a process of its own
-and has a deadline (``looks``), because a driver, a bus or a file system that hangs is what a doctor meets.
-``checks/`` decides from the facts what to say, and is pure. ``kinds.toml`` has all that can be found.
+``facts/`` examines the machine, one file an area, and changes nothing. Each look runs in its own process with
+a deadline (``looks``), because a driver, a bus or a file system may hang. ``checks/`` decides from the facts
+what to report, and is pure. ``kinds.toml`` has all possible findings.
 """

@@ -1,4 +1,4 @@
-"""The whole examination: the looks, side by side, and what the checks make of them."""
+"""The whole examination: all looks side by side, and the checks of their facts."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from slicer.doctor.kinds import finding
 from slicer.doctor.looks import Look
 from slicer.doctor.model import Area, Finding, Report, Verdict, Who
 
-DEADLINE_S = 8.0  # a driver that is not kept initialised takes seconds for its first answer
+DEADLINE_S = 8.0  # a driver without persistence mode takes seconds to answer at first
 
 
 def examine(environ: Mapping[str, str], uid: int) -> Report:
-    """Look at everything. Takes :data:`DEADLINE_S` seconds at most, and changes nothing."""
+    """Examine everything. Takes at most :data:`DEADLINE_S` seconds and changes nothing."""
     is_sudoer, is_nixos = shutil.which("sudo") is not None, os.path.exists("/etc/NIXOS")
     who = who_is(uid, environ, is_sudoer=is_sudoer, is_nixos=is_nixos)
     return _report(who, looks.take(_duties(environ, who), DEADLINE_S))
 
 
 def _duties(environ: Mapping[str, str], who: Who) -> dict[str, Callable[[], object]]:
-    """The looks by their names."""
+    """The looks by name."""
     return {
         "driver": lambda: gpus.gather_driver(who.uid),  # it takes longest
         "systemd": lambda: systemd.gather(who.uid, who.manager),
@@ -64,7 +64,7 @@ def _report(who: Who, looked: Mapping[str, Look]) -> Report:
 
 
 def _gpus(taken: Taken, look: Look, who: Who) -> Verdict:
-    """The driver's silence is a finding, and not only a look that came to nothing."""
+    """A silent driver is a finding of its own, not only a failed look."""
     manager = taken["systemd"]
     if look.facts is None and look.failed:
         return Verdict("gpus", "not known", (), (finding("look-failed", f"driver: {look.failed}"),))

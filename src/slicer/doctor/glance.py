@@ -1,4 +1,4 @@
-"""What can be found out cheaply: a part of the examination, for ``slicer`` without arguments."""
+"""The cheap part of the examination, for ``slicer`` without arguments."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ _FOR_LIMITS = ("configuration", "systemd", "disks")
 
 
 def who_is(uid: int, environ: Mapping[str, str], *, is_sudoer: bool, is_nixos: bool = False) -> Who:
-    """The user of that number. The broker has everybody's jobs started by the system manager."""
+    """Describe the user. With the broker, the system manager starts everybody's jobs."""
     manager = "system" if broker_socket(environ) else manager_of(uid)
     return Who(uid, user_name(uid), manager, is_sudoer, is_nixos)
 
 
 class Taken:
-    """The looks' facts by their names, and findings for those that came to nothing."""
+    """The looks' facts by name, and findings for looks that failed."""
 
     def __init__(self, taken: Mapping[str, Look]) -> None:
         self._taken = taken
@@ -36,7 +36,7 @@ class Taken:
         return self._taken[name].facts if name in self._taken else None
 
     def unknown(self, area: Area, *names: str) -> Verdict | None:
-        """What to say of an area without the facts of these looks; None where all are there."""
+        """The verdict on an area for which facts are missing; None if all of them are there."""
         failed = [name for name in names if self[name] is None and name in self._taken]
         if not failed:
             return None
@@ -45,16 +45,16 @@ class Taken:
             why = self._taken[name].failed
             if name == "systemd" and not why:
                 found.append(finding("systemd-hangs", "no answer over D-Bus in time", "systemctl list-jobs"))
-            elif name == area or name not in AREAS:  # else the look's own area says it
+            elif name == area or name not in AREAS:  # otherwise the look's own area reports it
                 failure = finding("look-failed", f"{name}: {why}")
-                found.append(failure if why else finding("look-hangs", f"the look at: {name}"))
+                found.append(failure if why else finding("look-hangs", f"the check of: {name}"))
         return Verdict(area, "not known", (), tuple(found))
 
 
 def glance(environ: Mapping[str, str], uid: int) -> Report:
-    """The verdicts that need neither D-Bus, the driver, nor a look at what else runs here.
+    """The verdicts that need neither D-Bus, nor the driver, nor a search for other programs.
 
-    Without children and a deadline, so let :func:`looks.take` call it.
+    It runs without child processes and without a deadline, so let :func:`looks.take` call it.
     """
     who = who_is(uid, environ, is_sudoer=False)
     duties: dict[str, Callable[[], object]] = {
@@ -73,9 +73,9 @@ def report(
     who: Who, taken: Taken, more: Mapping[Area, Callable[[], Verdict]],
     needs: Mapping[Area, tuple[str, ...]],
 ) -> Report:  # fmt: skip
-    """The verdicts on what a glance looks at, and on the areas of ``more``.
+    """The verdicts on the areas of a glance, and on those of ``more``.
 
-    ``needs`` names the looks of an area, where these are not called as the area is.
+    ``needs`` lists the looks that an area needs if they are not named like the area.
     """
     manager = taken["systemd"]
     acts: tuple[Acting, ...] = ()

@@ -1,4 +1,4 @@
-"""Everything that the doctor can find: the table in kinds.toml, which docs/doctor.md is made of, too."""
+"""All possible findings: the table in kinds.toml, from which docs/doctor.md is made, too."""
 
 from __future__ import annotations
 
@@ -21,5 +21,5 @@ def kinds() -> dict[str, Kind]:
 
 
 def finding(id: str, what: str, *mend: str) -> Finding:
-    """A case of the kind with that id."""
+    """A finding of the kind with this id."""
     return Finding(kinds()[id], what, mend)

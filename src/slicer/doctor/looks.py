@@ -1,7 +1,7 @@
-"""Looks at the machine, side by side, each in a child of its own with a deadline.
+"""Looks at the machine, side by side, each in its own child process with a deadline.
 
-A driver that hangs, a dead bus or a network file system must not hang the doctor, nor cost it what the other
-looks found.
+If a driver, a bus or a network file system hangs, the doctor must not hang, nor lose the other looks'
+results.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ _MOST_BYTES = 16 << 20
 
 @record
 class Look:
-    """What came of one look. Without ``facts``, ``failed`` says why: a text, or "" for no answer in time."""
+    """The result of one look. Without ``facts``, ``failed`` is the reason, or "" for a timeout."""
 
     facts: Any
     failed: str = ""
 
 
 class _Child:
-    """A child that makes one look, and the pipe on which it answers."""
+    """A child process that makes one look, and the pipe for its answer."""
 
     def __init__(self, duty: Callable[[], object]) -> None:
         self.fd, writer = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
@@ -48,7 +48,7 @@ class _Child:
         self.data = b""
 
     def read(self) -> bool:
-        """Take what has come. Returns whether that is all."""
+        """Read the available data. Returns whether the answer is complete."""
         try:
             chunk = os.read(self.fd, _CHUNK)
         except BlockingIOError:
@@ -57,7 +57,7 @@ class _Child:
         return not chunk or len(self.data) > _MOST_BYTES
 
     def end(self) -> None:
-        """Make sure that it ends. One that sleeps in the kernel does so as soon as it wakes."""
+        """Kill the child. One that sleeps in the kernel ends when it wakes."""
         os.close(self.fd)
         try:
             os.kill(self.pid, signal.SIGKILL)
@@ -66,7 +66,7 @@ class _Child:
             return
 
     def look(self) -> Look:
-        """What it answered."""
+        """The child's answer."""
         if not self.data:
             return Look(None, "its process ended without an answer")
         answer: Look = pickle.loads(self.data)
@@ -74,9 +74,9 @@ class _Child:
 
 
 def _answer(duty: Callable[[], object], writer: int) -> None:
-    """In the child: look, and answer."""
+    """In the child: make the look, and send the answer."""
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
-    # Ctrl-C ends the doctor, which ends us; what a library prints is not for the user.
+    # Ctrl-C ends the doctor, which ends this child. The user should not see what a library prints.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     nowhere = os.open(os.devnull, os.O_RDWR)
     for fd in (0, 1, 2):
@@ -87,12 +87,12 @@ def _answer(duty: Callable[[], object], writer: int) -> None:
 
 
 def look(duty: Callable[[], object]) -> Look:
-    """Make one look, here and without a deadline."""
+    """Make one look in this process, without a deadline."""
     try:
         return Look(duty())
     except SlicerError as error:
         return Look(None, str(error))
-    except Exception as error:  # whatever a library raises is what the doctor reports
+    except Exception as error:  # the doctor reports whatever a library raises
         return Look(None, f"{type(error).__name__}: {error}")
 
 
@@ -101,9 +101,9 @@ def take(
     deadline_s: float,
     meanwhile: Callable[[], object] | None = None,
 ) -> dict[str, Look]:
-    """Make all the looks, and wait for them at most ``deadline_s`` seconds.
+    """Make all looks, and wait at most ``deadline_s`` seconds for them.
 
-    ``meanwhile`` is called once, while they are under way.
+    ``meanwhile`` is called once while they run.
     """
     end_s = time.monotonic() + deadline_s
     children: dict[str, _Child] = {}
@@ -112,7 +112,7 @@ def take(
         for name, duty in duties.items():
             try:
                 children[name] = _Child(duty)
-            except OSError as error:  # no process is to be had, or no descriptor
+            except OSError as error:  # no process or no descriptor is available
                 found[name] = Look(None, f"no process for it: {error.strerror}")
         if meanwhile is not None:
             meanwhile()
@@ -128,7 +128,7 @@ def take(
 
 
 def _read_ready(waiting: dict[str, _Child], left_s: float) -> None:
-    """Wait until one of them has something to say, and strike out those that have said all."""
+    """Wait until a child writes, and remove those that have finished."""
     poller = select.poll()
     names = {child.fd: name for name, child in waiting.items()}
     for fd in names:

@@ -1,4 +1,4 @@
-"""What the doctor says, as plain data."""
+"""The doctor's findings, as plain data."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from slicer.model import Manager
 
 # A problem breaks a promise: jobs do not start, or run without what their lease or limits say.
-# A warning will surprise somebody. A note is worth knowing.
+# A warning will surprise somebody. A note is good to know.
 Severity = Literal["problem", "warning", "note"]
 Area = Literal[
     "systemd", "kernel", "session", "limits", "gpus", "state", "broker", "journal", "units",
@@ -23,7 +23,7 @@ SEVERITIES: tuple[Severity, ...] = get_args(Severity)
 
 @record
 class Kind:
-    """One thing that can be found. ``id`` is stable; ``title``, ``why`` and ``cure`` hold for every case."""
+    """A possible finding. ``id`` is stable; ``title``, ``why`` and ``cure`` apply to every case."""
 
     id: str
     area: Area
@@ -35,9 +35,9 @@ class Kind:
 
 @record
 class Finding:
-    """A thing that was found: ``what`` is the case at hand, ``mend`` the lines to paste into a shell.
+    """An actual finding: ``what`` describes the case, ``mend`` has the lines to paste into a shell.
 
-    A line of ``mend`` that starts with "# " is for people: what no command does.
+    A line of ``mend`` that starts with "# " is an instruction for a person, where no command helps.
     """
 
     kind: Kind
@@ -47,7 +47,7 @@ class Finding:
 
 @record
 class Verdict:
-    """What is to be said of one area. ``facts`` are names and values, for those who want to see all."""
+    """The result for one area. ``facts`` are names and values for the full report."""
 
     area: Area
     summary: str
@@ -57,7 +57,7 @@ class Verdict:
 
 @record
 class Acting:
-    """What a profile's limits do here. ``idle`` has the directives that do not act, each with the reason."""
+    """What a profile's limits do here. ``idle`` has the directives without effect, with the reasons."""
 
     profile: str
     acting: tuple[str, ...]
@@ -66,10 +66,10 @@ class Acting:
 
 @record
 class Who:
-    """Whose slicer it is. ``manager``: which systemd starts the jobs.
+    """The user whose slicer this is. ``manager``: the systemd manager that starts the jobs.
 
-    ``is_sudoer``: there is a sudo to write commands for root with. ``is_nixos``: what is installed is said in
-    the system's configuration.
+    ``is_sudoer``: sudo is installed, so root's commands are written with it. ``is_nixos``: the system's
+    configuration decides what is installed.
     """
 
     uid: int
@@ -84,24 +84,24 @@ class Who:
         return bool(self.uid) and self.manager == "system"
 
     def root(self, command: str) -> str:
-        """The command as this user has root run it."""
+        """The command line with which this user runs a command as root."""
         if not self.uid:
             return command
         quoted = command.replace("'", "'\\''")
         if not self.is_sudoer:
-            return f"su - -c '{quoted}'"  # without "-" root would look in the user's own PATH
+            return f"su - -c '{quoted}'"  # without "-", root would search the user's PATH
         return f"sudo sh -c '{quoted}'" if any(sign in command for sign in "|>&;") else f"sudo {command}"
 
     def install(self, options: str, setting: str) -> str:
-        """What root does so that ``slicer install OPTIONS`` holds; the setting of NixOS that is the same."""
+        """Root's command ``slicer install OPTIONS``, or the NixOS setting that does the same."""
         return self.configured(f"slicer install {options}".rstrip(), f"programs.slicer.{setting}")
 
     def configured(self, command: str, setting: str) -> str:
-        """What root does for good: a command, or on NixOS, where nothing else lasts, a setting."""
+        """What makes a change permanent: root's command, or on NixOS, where no command lasts, a setting."""
         return f"# in the configuration: {setting}" if self.is_nixos else self.root(command)
 
     def unmask(self, paths: tuple[str, ...]) -> tuple[str, ...]:
-        """What takes these masks away: systemctl looks in one place at a time."""
+        """The commands that remove these masks: each call of systemctl searches only one place."""
         found: dict[str, str] = {}
         for path in paths:
             folder, _, unit = path.rpartition("/")
@@ -116,14 +116,14 @@ class Who:
         return tuple(found.values())
 
     def linger(self) -> str:
-        """The command with which the user's manager stays. Where there is polkit, it lets users do so."""
+        """The command that keeps the user's manager running. With polkit, users may run it themselves."""
         command = f"loginctl enable-linger {self.user}"
         return f"{command} || {self.root(command)}" if self.uid else command
 
 
 @record
 class Report:
-    """All of it, in the order of AREAS."""
+    """The whole result, in the order of AREAS."""
 
     who: Who
     verdicts: tuple[Verdict, ...]
@@ -137,11 +137,11 @@ class Report:
 
     @property
     def is_well(self) -> bool:
-        """Whether no promise is broken: there is no problem."""
+        """Whether no promise is broken: no finding is a problem."""
         return all(finding.kind.severity != "problem" for finding in self.findings)
 
 
 def worst(findings: tuple[Finding, ...]) -> Severity | None:
-    """The worst severity among them; None for no finding."""
+    """The worst severity among the findings; None if there are none."""
     found = {finding.kind.severity for finding in findings}
     return next((severity for severity in SEVERITIES if severity in found), None)

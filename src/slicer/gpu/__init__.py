@@ -1,7 +1,7 @@
-"""GPUs: which there are, and what uses them.
+"""GPUs: which ones there are, and what uses them.
 
-:func:`open_gpus` opens the driver; :class:`slicer.gpu.observer.GpuObserver` is what all of slicer uses. The
-driver's library is loaded only when somebody asks for GPUs.
+:func:`open_gpus` opens the driver. All of slicer uses :class:`slicer.gpu.observer.GpuObserver`. The driver's
+library is loaded only when GPUs are needed.
 """
 
 from __future__ import annotations
@@ -19,48 +19,48 @@ if TYPE_CHECKING:
     from slicer.model import Gpu, GpuMemory, GpuProcess
 
     class Gpus(Protocol):
-        """An open driver of this machine's GPUs. Each call asks it anew, and may raise GpuError."""
+        """An open driver of this machine's GPUs. Each call asks the driver, and may raise GpuError."""
 
         def list(self) -> tuple[Gpu, ...]:
-            """The physical GPUs in CUDA's PCI_BUS_ID order, ``index`` counting in that order."""
+            """The physical GPUs in CUDA's PCI_BUS_ID order; ``index`` is the place in it."""
 
         def memory(self, only: Collection[str] = ()) -> tuple[GpuMemory, ...]:
-            """How full each GPU of :meth:`list` is, in that order; ``only``: the UUIDs to ask about."""
+            """The memory of each GPU of :meth:`list`, in that order; ``only``: these UUIDs."""
 
         def processes(self, only: Collection[str] = ()) -> tuple[GpuProcess, ...]:
             """The processes with a context on any of them, one entry for each GPU and process."""
 
         def utilisation(self, only: Collection[str] = ()) -> dict[str, int | None]:
-            """How busy each GPU is in percent, by UUID; None where the driver does not say."""
+            """The utilisation of each GPU in percent, by UUID; None if the driver does not report it."""
 
         def notes(self) -> tuple[str, ...]:
-            """What :meth:`list` found that a user should know: a GPU that is lost, MIG mode, …"""
+            """What :meth:`list` found that a user should know: a lost GPU, MIG mode, …"""
 
         def close(self) -> None:
-            """Give the library back. Safe to repeat."""
+            """Close the library. Safe to repeat."""
 
     class AttributedGpus(Gpus, Protocol):
-        """The GPUs as somebody else sees them, who knows whose the processes are."""
+        """GPUs that report snapshots whose processes are already attributed to jobs."""
 
         def snapshot(self, only: Collection[str] = ()) -> GpuSnapshot:
-            """All of one moment, the jobs of all processes with it. Raises GpuError."""
+            """A snapshot, with the jobs of all processes. Raises GpuError."""
 
 
 DRIVER_FILES = ("/proc/driver/nvidia/version", "/dev/nvidiactl", "/dev/nvidia0")
 
 
 def has_nvidia() -> bool:
-    """Whether NVIDIA's driver, or a node of it, is here. Without the driver's library, which loads slowly."""
+    """Whether NVIDIA's driver or one of its nodes exists. Does not load the library, which is slow."""
     return any(os.path.exists(on_host(path)) for path in DRIVER_FILES)
 
 
 def open_gpus() -> Gpus:
-    """The GPUs of this machine through NVML, or those that SLICER_SIM describes; the caller closes it.
+    """This machine's GPUs through NVML, or those that SLICER_SIM describes. The caller closes them.
 
-    Loading NVML takes tens of milliseconds. Raises NoGpu when no GPU can be used; its ``reason`` says whether
-    pynvml, the driver's library, the loaded driver, a device or a permission is missing, or the driver does
-    not match its library. Raises GpuError when NVML fails in any other way, UsageError where SLICER_SIM makes
-    no sense.
+    Loading NVML takes tens of milliseconds. Raises NoGpu if no GPU can be used; its ``reason`` says whether
+    pynvml, the driver's library, the loaded driver, a device or a permission is missing, or whether the
+    driver does not match its library. Raises GpuError if NVML fails in any other way, UsageError for an
+    invalid SLICER_SIM.
     """
     if os.environ.get("SLICER_SIM"):
         from slicer.gpu.sim.gpus import SimulatedGpus
@@ -72,9 +72,9 @@ def open_gpus() -> Gpus:
 
 
 def is_fenced() -> bool:
-    """Whether this process is root's, and fenced off from GPUs: by the job around it, or in a closed shop.
+    """Whether this process is root's and fenced off from GPUs: by the job around it, or in a closed shop.
 
-    NVML then shows the job's own GPUs, or none. Simulated GPUs know no fence.
+    NVML then shows only the job's own GPUs, or none. Simulated GPUs have no fence.
     """
     if os.geteuid() != 0 or os.environ.get("SLICER_SIM"):
         return False

@@ -1,22 +1,24 @@
-"""Whose memory a GPU's processes use: that of a job, or nobody's that slicer knows. Pure.
+"""Decides to which job the memory of a GPU's processes belongs, or that it is foreign. Pure.
 
 - A process belongs to the lease whose cgroup contains its own. A process cannot leave a cgroup by setsid, a
-  double fork or a pid namespace. The cgroups that a container runtime makes below the scope count too.
+  double fork or a pid namespace. The cgroups that a container runtime creates below the scope count, too.
 - Some leases have no cgroup: with the backend "plain", in the Python API, and while a scope is not up yet.
-  Then a process belongs to the lease whose job id its first environment has, or whose owner is its ancestor.
+  Then a process belongs to the lease whose job id is in its initial environment, or whose owner is its
+  ancestor.
 - If several leases match, the innermost one that holds this GPU counts. A job inside another uses what the
   outer one holds.
-- NVML knows the machine's pids. A process that /proc does not show lives outside our pid namespace and
-  belongs to no lease. A process that left its scope for another unit belongs to none either.
+- NVML reports the machine's pids. A process that /proc does not show is outside our pid namespace and belongs
+to
+  no lease. Neither does a process that has left its scope for another unit.
 
-A job may use a GPU that its lease does not hold. That process is the job's own (``used_by``), but it is
-foreign to this GPU as well (``foreign_mib``, ``foreign_pids``). Nothing was set aside for it there, so the
-GPU's other users must live with it as with a process that slicer knows nothing of.
+A job may use a GPU that its lease does not hold. That process is the job's own (``used_by``), but it is also
+foreign on this GPU (``foreign_mib``, ``foreign_pids``). No memory was reserved for it there, so to the GPU's
+other users it is the same as an unknown process.
 
-In some containers, under WSL and in MIG mode the driver does not say how much a process uses. The memory of
-such a GPU that no process accounts for belongs to these silent processes. If all of them are of one lease, it
-is that lease's. If they are of several leases, each lease is taken to use what it declared. Memory beyond a
-job's declaration counts as foreign, because nothing was set aside for it. If one of them belongs to no lease,
+In some containers, under WSL and in MIG mode the driver does not report a process's memory. The memory of
+such a GPU that no process accounts for belongs to these silent processes. If all of them belong to one lease,
+it is that lease's. If they belong to several leases, each lease is assumed to use what it declared. Memory
+beyond the declarations counts as foreign, because it was not reserved. If one of them belongs to no lease,
 all of it counts as foreign.
 """
 
@@ -33,18 +35,18 @@ if TYPE_CHECKING:
 
 
 class Owners:
-    """The leases, arranged for finding whose a process is."""
+    """The leases, indexed to find the owner of a process."""
 
     def __init__(self, leases: Iterable[Lease]) -> None:
         self.leases = {lease.job: lease for lease in leases}
         self._in_cgroup = {lease.cgroup: lease for lease in self.leases.values() if lease.cgroup}
-        self._of_pid: dict[int, list[Lease]] = {}  # the youngest first: a lease taken under another
+        self._of_pid: dict[int, list[Lease]] = {}  # the youngest first: it was taken inside the others
         for lease in sorted(self.leases.values(), key=lambda lease: -lease.since_s):
             for pid in {lease.pid, lease.keeper} - {0}:
                 self._of_pid.setdefault(pid, []).append(lease)
 
     def of(self, process: ProcessOnGpu) -> Lease | None:
-        """The lease that the process belongs to; None for a foreign one."""
+        """The lease to which the process belongs; None for a foreign process."""
         inner = self._innermost(process)
         if inner is None or process.gpu_uuid in inner.gpus:
             return inner
@@ -68,7 +70,7 @@ class Owners:
         return None
 
     def _around(self, process: ProcessOnGpu) -> Iterator[Lease]:
-        """The leases that the process was started under, the innermost first."""
+        """The leases under which the process was started, the innermost first."""
         for job in reversed(process.jobs):
             if job in self.leases:
                 yield self.leases[job]
@@ -85,13 +87,13 @@ def _first(climb: tuple[int, ...], pids: tuple[int, ...]) -> int:
 
 
 def attribute(snapshot: GpuSnapshot, leases: Iterable[Lease]) -> list[tuple[ProcessOnGpu, Lease | None]]:
-    """Each process with the lease it belongs to; None where it belongs to none."""
+    """Each process with its lease, or None."""
     owners = Owners(leases)
     return [(process, owners.of(process)) for process in snapshot.processes]
 
 
 def process_counts(snapshot: GpuSnapshot, leases: Iterable[Lease]) -> dict[tuple[str, str], int]:
-    """How many processes of each job the driver lists, by job and GPU."""
+    """The number of each job's processes that the driver lists, by job and GPU."""
     counts: dict[tuple[str, str], int] = {}
     for process, owner in attribute(snapshot, leases):
         if owner is not None:
@@ -101,14 +103,14 @@ def process_counts(snapshot: GpuSnapshot, leases: Iterable[Lease]) -> dict[tuple
 
 
 def is_foreign(process: ProcessOnGpu, lease: Lease | None) -> bool:
-    """Whether nothing was set aside for the process on its GPU; ``lease`` is the one it belongs to."""
+    """Whether no memory was reserved for the process on its GPU; ``lease`` is the one to which it belongs."""
     return lease is None or process.gpu_uuid not in lease.gpus
 
 
 def foreign_peaks(
     snapshot: GpuSnapshot, leases: Iterable[Lease], before: Mapping[ProcessKey, int]
 ) -> dict[ProcessKey, int]:
-    """The most that each foreign process on the GPUs was seen to use, now or ``before``."""
+    """The highest use of each foreign GPU process, now or ``before``."""
     return {
         process.key: max(process.used_mib, before.get(process.key, 0))
         for process, lease in attribute(snapshot, leases)
@@ -119,7 +121,7 @@ def foreign_peaks(
 def devices(
     snapshot: GpuSnapshot, leases: Iterable[Lease], foreign_peaks: Mapping[ProcessKey, int]
 ) -> tuple[Device, ...]:
-    """The GPUs with their processes attributed to the leases (see the module)."""
+    """The GPUs, with their processes attributed to the leases (see the module's docstring)."""
     owned: dict[str, list[tuple[ProcessOnGpu, Lease | None]]] = {}
     for process, lease in attribute(snapshot, leases):
         owned.setdefault(process.gpu_uuid, []).append((process, lease))

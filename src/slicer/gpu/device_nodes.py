@@ -1,4 +1,4 @@
-"""NVIDIA's device nodes on this machine: those of MIG instances, and unified memory's."""
+"""NVIDIA's device nodes: those of MIG instances, and that of unified memory."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Collection
 
-_VERSION = "/proc/driver/nvidia/version"  # there while the driver is loaded
+_VERSION = "/proc/driver/nvidia/version"  # exists while the driver is loaded
 _CAPABILITIES = "/proc/driver/nvidia/capabilities"
 _DEVICES = "/proc/devices"
 _MODPROBES = ("/usr/bin/nvidia-modprobe", "/run/current-system/sw/bin/nvidia-modprobe")
-_LARGEST_MINOR = 1 << 20  # of Linux
+_LARGEST_MINOR = 1 << 20  # in Linux
 
 
 def major_of(group: str, devices: str) -> int | None:
-    """The major number of a group of character devices; None: it has none. ``devices``: /proc/devices."""
+    """The major number of a group of character devices, or None. ``devices``: the text of /proc/devices."""
     characters = devices.partition("Block devices:")[0]
     for line in characters.splitlines():
         number, _, name = line.strip().partition(" ")
@@ -28,9 +28,9 @@ def major_of(group: str, devices: str) -> int | None:
 def caps_of(
     minors: Collection[int], capabilities: str = _CAPABILITIES, devices: str = _DEVICES
 ) -> tuple[str, ...]:
-    """The nodes of the MIG instances of these GPUs, by device number; () where none is in MIG mode.
+    """The nodes of these GPUs' MIG instances, by device number; () if no GPU is in MIG mode.
 
-    ``capabilities`` is a folder of the driver's; each file in it names the minor number of a node.
+    ``capabilities`` is a folder of the driver's. Each file in it contains the minor number of a node.
     """
     found = [each for minor in sorted(minors) for each in _caps_below(f"{capabilities}/gpu{minor}/mig")]
     major = major_of("nvidia-caps", _text(devices)) if found else None
@@ -38,16 +38,16 @@ def caps_of(
 
 
 def load_uvm(modprobes: tuple[str, ...] = _MODPROBES) -> None:
-    """Have the driver for unified memory loaded, if it is not; CUDA itself loads it with its first program.
+    """Load the driver for unified memory, if it is not loaded yet. CUDA would load it for its first program.
 
-    That would be too late behind a fence: systemd looks the driver's number up when it sets the fence.
-    Nothing is raised: without NVIDIA's tool it is up to the administrator (`slicer doctor` tells).
+    That would be too late behind a fence: systemd looks up the driver's number when it sets the fence. This
+    raises nothing: without NVIDIA's tool, the administrator has to load it (`slicer doctor` reports that).
     """
     if major_of("nvidia-uvm", _text(_DEVICES)) is not None or not os.path.exists(_VERSION):
         return
     modprobe = next((path for path in modprobes if os.access(path, os.X_OK)), "")
     try:
-        # "-c=0": and make its node.
+        # "-c=0" also creates its node.
         pid = os.posix_spawn(modprobe, [modprobe, "-u", "-c=0"], {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin"})
     except OSError:
         return
@@ -85,4 +85,4 @@ def _text(path: str) -> str:
         with open(path, encoding="ascii", errors="replace") as file:
             return file.read()
     except OSError:
-        return ""  # as there
+        return ""  # for the same reasons

@@ -1,7 +1,7 @@
-"""The limit of GPU memory that the driver itself keeps for a cgroup: NVIDIA's from 615 on (CUDA 13.4).
+"""The GPU memory limit that the driver itself enforces for a cgroup: NVIDIA's from 615 on (CUDA 13.4).
 
-It holds for all that a process can do, so it is preferred where it can be had. The library counts besides,
-because the driver's limit knows nothing of managed memory. It goes with the scope's cgroup.
+It covers everything that a process can do, so slicer prefers it if it is available. The library counts all
+the same, because the driver's limit ignores managed memory. The limit ends with the scope's cgroup.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ if TYPE_CHECKING:
 
     from slicer.gpu.nvml import Nvml
 
-_WHERE = "/sys/fs/cgroup"  # the driver looks for cgroups there and nowhere else
+_WHERE = "/sys/fs/cgroup"  # the driver looks for cgroups only there
 
 
 def obstacle(*, uid: int, has_scope: bool, root: str | None) -> str:
-    """Why the driver cannot limit a job; "": it may. ``root``: of the cgroup v2 hierarchy. Pure."""
+    """Why the driver cannot limit a job; "" if it can. ``root``: of the cgroup v2 hierarchy. Pure."""
     if uid:
         return "only root may"
     if not has_scope:
@@ -32,18 +32,18 @@ def obstacle(*, uid: int, has_scope: bool, root: str | None) -> str:
 
 
 def why_not_here(*, has_scope: bool, uid: int | None = None) -> str:
-    """Why this machine's driver keeps no limit for a job; "": it may.
+    """Why this machine's driver cannot limit a job; "" if it can.
 
-    ``uid`` is whose process asks the driver for it, which the broker does as root; None: this one.
+    ``uid`` is the user who asks the driver, which the broker does as root; None: this process's.
     """
     return _ask(lambda driver: driver.why_no_limits(), has_scope=has_scope, uid=uid)
 
 
 def keep(cgroup_name: str, unit: str, gpus: Collection[str], limit_bytes: int) -> str:
-    """Have the driver hold a job's scope to so many bytes of each of these GPUs (UUIDs).
+    """Make the driver limit a job's scope to this many bytes on each of these GPUs (UUIDs).
 
-    Returns why it does not. What some of the GPUs took on stays. ``cgroup_name``: as /proc/PID/cgroup has it;
-    one that is not of ``unit`` is an outer job's.
+    Returns why that failed, or "". GPUs that accepted the limit keep it. ``cgroup_name``: as in
+    /proc/PID/cgroup; if it does not belong to ``unit``, it is an outer job's.
     """
 
     def limit(driver: Nvml) -> str:
@@ -54,7 +54,7 @@ def keep(cgroup_name: str, unit: str, gpus: Collection[str], limit_bytes: int) -
 
 
 def _ask(question: Callable[[Nvml], str], *, has_scope: bool, uid: int | None = None) -> str:
-    """What the driver answers; before that, why it need not be asked, or cannot be."""
+    """The driver's answer; or why there is no need or no way to ask."""
     why = obstacle(uid=os.geteuid() if uid is None else uid, has_scope=has_scope, root=cgroup.root())
     if why:
         return why

@@ -1,11 +1,12 @@
 """The device fence: a scope may open its own GPUs, and no others. Pure.
 
-systemd knows only lists of what is allowed. So the fence allows every other device by the name of its driver
-in /proc/devices, and of NVIDIA's nodes those of the lease. The patterns are read by systemd whenever it sets
-up the scope's cgroup. So it allows what a driver brings that is loaded after this text was written, too.
+systemd only knows lists of what is allowed. So the fence allows every other device by the name of its driver
+in /proc/devices, and of NVIDIA's nodes those of the lease. systemd evaluates the patterns whenever it sets up
+the scope's cgroup. So they also cover drivers that are loaded later.
 
-GPUs are named by device number, and need no node yet when the scope starts. Of the unified memory driver only
-the name of its group is known: it has to be loaded before (:func:`slicer.gpu.device_nodes.load_uvm`).
+GPUs are identified by device number, and need no node yet when the scope starts. The unified memory driver
+can only be identified by the name of its group, so it has to be loaded before
+(:func:`slicer.gpu.device_nodes.load_uvm`).
 """
 
 from __future__ import annotations
@@ -19,21 +20,21 @@ if TYPE_CHECKING:
 
     from slicer.model import Fence, Gpu
 
-MAJOR = 195  # of /dev/nvidiaN, nvidiactl and nvidia-modeset; fixed in all of NVIDIA's drivers
+MAJOR = 195  # of /dev/nvidiaN, nvidiactl and nvidia-modeset; the same in all of NVIDIA's drivers
 CONTROL = 255  # the minor of /dev/nvidiactl
-_GROUPS = "nvidia"  # how the names of their groups begin: nvidia, nvidia-frontend, nvidia-uvm, nvidia-caps, …
+_GROUPS = "nvidia"  # their groups' names begin so: nvidia, nvidia-frontend, nvidia-uvm, nvidia-caps, …
 _UVM = "nvidia-uvm"  # /dev/nvidia-uvm and nvidia-uvm-tools
 
 
 def properties(
     minors: Collection[int], caps: Collection[str] = (), extra: Collection[str] = ()
 ) -> tuple[Property, ...]:
-    """The fence for a scope, in the order in which systemd has to get it.
+    """The fence for a scope, in the order in which systemd must get it.
 
     ``minors``: the N of /dev/nvidiaN of the lease's GPUs; empty: no GPU at all. ``caps``: the nodes of their
     MIG instances (:func:`slicer.gpu.device_nodes.caps_of`). ``extra``: more of NVIDIA's nodes, or groups
-    ("/dev/nvidia-modeset", "char-nvidia-caps-imex-channels"); nodes that are not there are left out by
-    systemd. They come from the administrator: a node of a GPU is as good as a lease on it.
+    ("/dev/nvidia-modeset", "char-nvidia-caps-imex-channels"); systemd ignores nodes that do not exist. They
+    come from the administrator, because a GPU's node is as good as a lease on it.
     """
     allowed = [(pattern, "rwm") for pattern in _all_but(_GROUPS)]
     if minors:
@@ -42,7 +43,7 @@ def properties(
         allowed += [(node, "rw") for node in sorted(set(caps))]
     allowed += [(node, "rw") for node in sorted(set(extra))]
     text = "\n".join(f"{node} {access}" for node, access in allowed)
-    # DeviceAllow comes before DevicePolicy. Else there is a moment in which all devices are denied.
+    # DeviceAllow must come before DevicePolicy. Otherwise all devices are denied for a moment.
     return (
         Property("DeviceAllow", "DeviceAllow", "a(ss)", tuple(allowed), text),
         Property("DevicePolicy", "DevicePolicy", "s", "strict", "strict"),
@@ -50,16 +51,16 @@ def properties(
 
 
 def minors_of(uuids: Collection[str], gpus: Collection[Gpu]) -> tuple[int, ...] | None:
-    """The minor numbers of these GPUs' nodes; None where one has no node of its own (WSL)."""
+    """The minor numbers of these GPUs' nodes; None if one has no node of its own (WSL)."""
     found = {gpu.uuid: gpu.minor for gpu in gpus if gpu.uuid in uuids}
     known = len(found) == len(uuids) and min(found.values(), default=0) >= 0
     return tuple(sorted(found.values())) if known else None
 
 
 def _all_but(beginning: str) -> tuple[str, ...]:
-    """Patterns for all block devices, and for all character devices but those whose group begins like that.
+    """Patterns for all block devices, and for all character devices except groups with this beginning.
 
-    One for each letter: the beginning up to it, and then any other letter. A group whose whole name is a
+    There is one for each letter: the beginning up to it, then any other letter. A group whose whole name is a
     part of the beginning ("n") would be left out; Linux has none.
     """
     letters = range(len(beginning))
@@ -67,10 +68,10 @@ def _all_but(beginning: str) -> tuple[str, ...]:
 
 
 def brokered(policy: Fence, profile: Fence | None, *, asks: bool) -> Fence:
-    """What holds for an ordinary user's job: the administrator's word; the user may only ask for more.
+    """The fence for an ordinary user's job. The administrator decides; the user may only ask for more.
 
-    ``policy``: the policy's word. ``profile``: that of the administrator's profile of the job's name; None:
-    it says nothing, or there is none. ``asks``: the user wants the job fenced, or not at all.
+    ``policy``: the policy's setting. ``profile``: the setting in the administrator's profile of the same name
+    as the job's; None if there is none. ``asks``: the user wants the job fenced, or not at all.
     """
     if asks or policy == "on":
         return "on"
@@ -78,7 +79,7 @@ def brokered(policy: Fence, profile: Fence | None, *, asks: bool) -> Fence:
 
 
 def is_left_out(fence: Fence, given: Collection[str]) -> bool:
-    """Whether the job gets no fence, because its profile says no, or has device rules of its own.
+    """Whether the job gets no fence, because its profile says so or because it has its own device rules.
 
     ``given``: the directives that are set for the job.
     """

@@ -1,4 +1,4 @@
-"""GPUs through NVIDIA's management library. The only importer of pynvml (20 ms): loaded on demand."""
+"""GPUs through NVIDIA's management library. Only this module imports pynvml (20 ms), and only on demand."""
 
 from __future__ import annotations
 
@@ -23,27 +23,27 @@ if TYPE_CHECKING:
     Found = list
 
 _MIB = 1 << 20
-_DEBIAN = "/usr/lib/slicer-systemd/"  # where the Debian package has this module
+_DEBIAN = "/usr/lib/slicer-systemd/"  # where the Debian package installs this module
 _UNKNOWN_MINOR = -1  # WSL has no /dev/nvidiaN
 
 _LIBRARY = "libnvidia-ml.so.1"
 _NO_LIBRARY: tuple[NoGpuReason, str, str] = (
     "no-library",
-    f"there is no NVIDIA driver here ({_LIBRARY} cannot be loaded)",
+    f"there is no NVIDIA driver ({_LIBRARY} cannot be loaded)",
     "install the driver; in a container, start it with the NVIDIA runtime; on NixOS, put"
     " /run/opengl-driver/lib into LD_LIBRARY_PATH",
 )
 _FINDS_NONE = "the NVIDIA driver is loaded but finds no GPU"
 _PROCESS_LISTS = ("Compute", "Graphics", "MPSCompute")
-_LIST_VERSIONS = ("_v3", "_v2")  # driver 510 brought _v3; pynvml's own unversioned names insist on the newest
+_LIST_VERSIONS = ("_v3", "_v2")  # driver 510 added _v3; pynvml's unversioned names require the newest
 _COMPUTE_MODES = ("default", "exclusive-thread", "prohibited", "exclusive-process")  # by NVML's numbers
-_TRIES = 5  # of reading a process list that grows while it is read
-_LIMITS_SINCE = 615  # the driver (with CUDA 13.4) that can hold a cgroup to a part of a GPU's memory
+_TRIES = 5  # to read a process list that grows meanwhile
+_LIMITS_SINCE = 615  # the first driver (with CUDA 13.4) that can limit a cgroup's GPU memory
 
 
 @record
 class GpuDetails:
-    """How a GPU is set up. None: this GPU or driver does not say."""
+    """A GPU's settings. None: this GPU or driver does not report it."""
 
     index: int  # in CUDA's PCI_BUS_ID order
     uuid: str
@@ -57,7 +57,7 @@ class GpuDetails:
 
 
 def _see_the_card() -> None:
-    """Inside of a job with a cap NVML tells of the cap in place of the card. We decide about the card."""
+    """Inside a job with a cap, NVML reports the cap as the card. slicer's decisions need the real card."""
     if "SLICER_SHARE_FILE" not in os.environ:
         return
     import ctypes
@@ -82,13 +82,13 @@ class Nvml:
     """The physical GPUs that NVML shows to this process; implements :class:`slicer.gpu.Gpus`.
 
     A GPU in MIG mode is listed as one physical GPU, with a note: slicer leases whole GPUs, so a lease covers
-    all of its instances. A GPU that is lost, or that this user may not touch, is left out with a note. The
+    all of its instances. A GPU that is lost, or that this user may not use, is left out with a note. The
     others stay usable.
     """
 
     def __init__(self) -> None:
         """Initialise NVML. Raises NoGpu or GpuError (see :func:`slicer.gpu.open_gpus`)."""
-        if not _has_library():  # asked first: pynvml takes a third of what `slicer status` takes
+        if not _has_library():  # checked first: importing pynvml takes a third of `slicer status`'s time
             reason, message, hint = _NO_LIBRARY
             raise NoGpu(reason, message, hint=hint)
         try:
@@ -101,7 +101,7 @@ class Nvml:
         self._handles: dict[int, tuple[Any, tuple[int, int, int]]] = {}
         self._uuids: dict[int, str] = {}
         _see_the_card()
-        with AllBlocked():  # the driver's library starts threads, here or when it is asked first
+        with AllBlocked():  # the driver's library starts threads, now or with the first question
             self._start()
 
     def _start(self) -> None:
@@ -112,16 +112,16 @@ class Nvml:
         self._open = True
         try:
             if self._count() == 0:
-                hint = "in a container, pass the GPUs in (--gpus all); else see `lspci` and `dmesg`"
+                hint = "in a container, pass the GPUs in (--gpus all); otherwise see `lspci` and `dmesg`"
                 raise NoGpu("no-devices", _FINDS_NONE, hint=hint)
         except BaseException:
             self.close()
             raise
 
     def list(self) -> tuple[Gpu, ...]:
-        """The GPUs in CUDA's PCI_BUS_ID order. ``memory_mib`` is 0 where memory is shared with the CPU.
+        """The GPUs in CUDA's PCI_BUS_ID order. ``memory_mib`` is 0 if the GPU shares its memory with the CPU.
 
-        ``minor`` is -1 where there is no ``/dev/nvidiaN``. Raises GpuError, or NoGpu when none is left.
+        ``minor`` is -1 if there is no ``/dev/nvidiaN``. Raises GpuError, or NoGpu if none is left.
         """
         notes: Notes = []
         gpus = self._each(lambda index, handle: self._gpu(index, handle, notes), notes)
@@ -129,7 +129,7 @@ class Nvml:
         return tuple(replace(gpu, index=index) for index, gpu in enumerate(gpus))
 
     def details(self) -> tuple[GpuDetails, ...]:
-        """The GPUs of :meth:`list`, and how each is set up. Raises GpuError."""
+        """The GPUs of :meth:`list`, with their settings. Raises GpuError."""
         found = self._each(lambda index, handle: (self._gpu(index, handle, []), handle), [])
         return tuple(self._details(index, gpu, handle) for index, (gpu, handle) in enumerate(found))
 
@@ -148,21 +148,21 @@ class Nvml:
         )  # fmt: skip
 
     def why_no_limits(self) -> str:
-        """Why the driver cannot hold a cgroup to a part of a GPU's memory; "": it can. Raises GpuError."""
+        """Why the driver cannot limit a cgroup's GPU memory; "" if it can. Raises GpuError."""
         version = self.version()
         major = version.partition(".")[0]
         if not major.isdigit() or int(major) < _LIMITS_SINCE:
-            return f"it takes driver {_LIMITS_SINCE}, this is {version}"
+            return f"it requires driver {_LIMITS_SINCE}, this is {version}"
         if not hasattr(self._nvml, "nvmlDeviceSetMemoryLimits_v1"):
-            return f"it takes nvidia-ml-py 13.{_LIMITS_SINCE}, this is {library_version()}"
+            return f"it requires nvidia-ml-py 13.{_LIMITS_SINCE}, this is {library_version()}"
         return ""
 
     def limit(self, limits: Mapping[str, int], directory: str) -> dict[str, str]:
-        """Have the driver hold the cgroup in ``directory`` to so many bytes of each GPU, by UUID.
+        """Make the driver limit the cgroup in ``directory`` to this many bytes on each GPU, by UUID.
 
-        It takes root, and lasts as long as the cgroup. No memory is guaranteed to it (the soft limit is 0):
-        the driver would reserve as much in all cgroups above. Returns why it was not done, by UUID ("": it
-        was). Raises GpuError.
+        It requires root, and lasts as long as the cgroup. No memory is guaranteed (the soft limit is 0),
+        because the driver would reserve as much in all cgroups above. Returns why it was not done, by UUID
+        ("" if it was). Raises GpuError.
         """
         why = self.why_no_limits()
         done: dict[str, str] = {}
@@ -180,7 +180,7 @@ class Nvml:
             if self._concerns_one_gpu(error) and error.value != nvml.NVML_ERROR_NO_PERMISSION:
                 raise
             known = {
-                nvml.NVML_ERROR_FUNCTION_NOT_FOUND: "this driver cannot",
+                nvml.NVML_ERROR_FUNCTION_NOT_FOUND: "this driver cannot do it",
                 nvml.NVML_ERROR_NO_PERMISSION: "only root may",
                 nvml.NVML_ERROR_NOT_FOUND: "the job's cgroup has no dmem controller",
                 nvml.NVML_ERROR_NOT_SUPPORTED: "this GPU or kernel does not support it",
@@ -196,29 +196,29 @@ class Nvml:
             raise _gpu_error(error, "NVML") from error
 
     def memory(self, only: Collection[str] = ()) -> tuple[GpuMemory, ...]:
-        """How full the GPUs of :meth:`list` are, in the same order. Raises GpuError.
+        """The memory of the GPUs of :meth:`list`, in the same order. Raises GpuError.
 
-        ``total_mib`` is what programs can have: the driver's own share is neither in it nor in ``used_mib``.
-        Drivers before 510 do not tell it apart.
+        ``total_mib`` is what programs can use: neither it nor ``used_mib`` includes the driver's own share.
+        Drivers before 510 do not report that separately.
         """
         return tuple(self._each(self._memory, [], only))
 
     def processes(self, only: Collection[str] = ()) -> tuple[GpuProcess, ...]:
-        """Compute, graphics and MPS processes of all GPUs; raises GpuError.
+        """Compute, graphics and MPS processes on all GPUs. Raises GpuError.
 
-        NVML lists a process that computes and draws twice, each time with all of its memory.
+        NVML lists a process that both computes and draws twice, each time with all of its memory.
         """
         return tuple(process for found in self._each(self._processes, [], only) for process in found)
 
     def utilisation(self, only: Collection[str] = ()) -> dict[str, int | None]:
-        """Percent of the driver's last sampling period in which a kernel ran, by UUID. Raises GpuError.
+        """The percentage of the last sampling period in which a kernel ran, by UUID. Raises GpuError.
 
-        None where it is not known: in MIG mode, under WSL.
+        None if unknown: in MIG mode, under WSL.
         """
         return dict(self._each(self._utilisation, [], only))
 
     def notes(self) -> tuple[str, ...]:
-        """What the last :meth:`list` saw that a user should know."""
+        """What the last :meth:`list` found that a user should know."""
         return self._notes
 
     def close(self) -> None:
@@ -241,9 +241,9 @@ class Nvml:
             raise _gpu_error(error, "NVML") from error
 
     def _each(self, ask: Callable[[int, Any], _T], notes: Notes, only: Collection[str] = ()) -> Found[_T]:
-        """What ``ask`` finds about each GPU, by its NVML index and handle, in the order of PCI addresses.
+        """The results of ``ask`` for each GPU, called with its NVML index and handle, in PCI order.
 
-        A failure of one GPU alone leaves that GPU out, with a note. Raises GpuError.
+        If only one GPU fails, it is left out with a note. Raises GpuError.
         """
         with AllBlocked():
             return self._answers(ask, notes, only)
@@ -302,7 +302,7 @@ class Nvml:
     def _memory(self, index: int, handle: Any) -> GpuMemory:
         nvml = self._nvml
         uuid = self._uuid(index, handle)
-        version = getattr(nvml, "nvmlMemory_v2", None)  # pynvml from 11.510 on, as the driver
+        version = getattr(nvml, "nvmlMemory_v2", None)  # pynvml has it from 11.510 on, like the driver
         memory = None
         if version is not None:
             memory = self._supported(lambda gpu: nvml.nvmlDeviceGetMemoryInfo(gpu, version=version), handle)
@@ -329,7 +329,7 @@ class Nvml:
         return self._uuid(index, handle), None if rates is None else int(rates.gpu)
 
     def _supported(self, function: Any, handle: Any) -> Any:
-        """The function's answer, or None where this GPU or driver has none."""
+        """The function's answer, or None if this GPU or driver does not support it."""
         absent = (self._nvml.NVML_ERROR_NOT_SUPPORTED, self._nvml.NVML_ERROR_FUNCTION_NOT_FOUND)
         try:
             return function(handle)
@@ -348,7 +348,7 @@ class Nvml:
                     break
 
     def _grown(self, function: Any) -> Any:
-        """``function``, called again when the list outgrew the buffer that pynvml made for it."""
+        """``function``, called again if the list has outgrown pynvml's buffer."""
 
         def call(handle: Any) -> Any:
             for _ in range(_TRIES - 1):
@@ -368,7 +368,7 @@ class Nvml:
 
 
 def install_command() -> str:
-    """What brings pynvml to slicer's own Python; for the Debian package, in slicer's source directory."""
+    """The command that installs pynvml; for the Debian package, in slicer's source directory."""
     import shlex
     import sys
 
@@ -378,7 +378,7 @@ def install_command() -> str:
 
 
 def library_version() -> str:
-    """The version of nvidia-ml-py; "" where it is not installed."""
+    """The version of nvidia-ml-py; "" if it is not installed."""
     from importlib import metadata
 
     try:
@@ -388,7 +388,7 @@ def library_version() -> str:
 
 
 def _text(value: str | bytes) -> str:
-    """pynvml gave bytes before 11.5, and still does for members of structures in some places."""
+    """Text from pynvml, which returned bytes before 11.5, and still does for some structures."""
     return value.decode(errors="replace") if isinstance(value, bytes) else value
 
 
@@ -407,15 +407,17 @@ def _init_error(nvml: Any, error: Any) -> GpuError:
         ),
         nvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH: (
             "driver-mismatch",
-            "the loaded NVIDIA driver is of another version than its library",
-            "the driver was upgraded while it ran: reboot, or reload the nvidia modules",
+            "the loaded NVIDIA driver and its library have different versions",
+            "the driver was upgraded while it was loaded: reboot, or reload the nvidia modules",
         ),
         getattr(nvml, "NVML_ERROR_GPU_NOT_FOUND", 28): (  # not in Debian 12's pynvml
-            "no-devices", _FINDS_NONE, "see `lspci` and `dmesg`",
+            "no-devices",
+            _FINDS_NONE,
+            "see `lspci` and `dmesg`",
         ),
     }
-    if _is_shut():  # of which NVML says that it is unknown
-        hint = "inside of a job: it has no lease on one; in a login session: a closed shop"
+    if _is_shut():  # NVML reports this as an unknown error
+        hint = "inside a job: it has no lease on a GPU; in a login session: a closed shop"
         return NoGpu("fenced", "the GPUs are fenced off from this process", hint=hint)
     if error.value == nvml.NVML_ERROR_NO_PERMISSION:
         return _no_permission()
@@ -426,7 +428,7 @@ def _init_error(nvml: Any, error: Any) -> GpuError:
 
 
 def _is_shut() -> bool:
-    """Whether the control device is there, and a cgroup's rules keep us from it: permissions say EACCES."""
+    """Whether a cgroup's rules deny the control device (EPERM); file permissions would say EACCES."""
     try:
         os.close(os.open("/dev/nvidiactl", os.O_RDWR | os.O_CLOEXEC))
     except OSError as failed:
@@ -435,5 +437,5 @@ def _is_shut() -> bool:
 
 
 def _gpu_error(error: Any, where: str) -> GpuError:
-    hint = "`nvidia-smi` and `dmesg` tell more"
+    hint = "see `nvidia-smi` and `dmesg`"
     return GpuError(f"the NVIDIA driver failed: {error}", where=where, hint=hint)

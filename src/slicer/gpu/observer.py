@@ -1,7 +1,7 @@
-"""The one observer of GPUs: it opens the driver, takes snapshots, and attributes memory to the leases.
+"""The observer of GPUs: it opens the driver, takes snapshots, and attributes memory to the leases.
 
-Taking a snapshot is slow, because the driver is asked. Attributing it is quick, so that it can happen under
-the ledger's lock. This module is on the hot path: it loads nothing more until somebody wants GPUs.
+Taking a snapshot is slow, because it asks the driver. Attribution is quick, so it can happen under the
+ledger's lock. This module is on the hot path: it imports nothing more until GPUs are needed.
 """
 
 from __future__ import annotations
@@ -19,40 +19,40 @@ if TYPE_CHECKING:
     from slicer.placement.capacity import Device
 
 
-_BEHIND_FENCE = "slicer itself runs behind a fence: only the GPUs that this opens can be seen"
+_BEHIND_FENCE = "slicer itself runs behind a device fence, and sees only the GPUs that this allows"
 
 
 class GpuObserver:
-    """The GPUs: which there are (``gpus``, ``notes``, once opened), and what was last seen on them."""
+    """The GPUs: which ones there are (``gpus``, ``notes``, once opened), and the last snapshot of them."""
 
     def __init__(
         self, policy: Policy | None = None, *, only: Collection[str] = (), reuses: bool = False,
         trusts_environment: bool = True, otherwise: Callable[[], AttributedGpus] | None = None,
     ) -> None:  # fmt: skip
-        """``policy``: by which the ledger decides on what is seen.
+        """``policy``: the ledger's, for decisions on what is seen.
 
-        ``only``: the GPUs to look at (UUIDs); empty:
-        all. ``reuses``: :meth:`look` takes no new snapshot until :meth:`expire`. ``trusts_environment``:
-        a process may say by its environment whose job it is. Not where users do not trust each other.
-        ``otherwise``: what opens the GPUs for a process that is fenced off from the driver.
+        ``only``: the GPUs to observe (UUIDs); empty: all. ``reuses``: :meth:`look` takes no new snapshot
+        until :meth:`expire`. ``trusts_environment``: a process may name its job in its environment; not if
+        users do not trust each other. ``otherwise`` opens the GPUs for a process that is fenced off from the
+        driver.
         """
         self.policy = policy or Policy()
         self.gpus: tuple[Gpu, ...] = ()
         self.notes: tuple[str, ...] = ()
         self.snapshot: GpuSnapshot | None = None
-        self.foreign_peaks: Mapping[ProcessKey, int] = {}  # the most that foreign processes were seen to use
+        self.foreign_peaks: Mapping[ProcessKey, int] = {}  # the highest use seen of foreign processes
         self._only = only
         self._reuses = reuses
         self._trusts_environment = trusts_environment
         self._otherwise = otherwise
         self._is_fresh = False
         self._driver: Gpus | None = None
-        self._attributed: AttributedGpus | None = None  # the driver, if it is one of these
+        self._attributed: AttributedGpus | None = None  # the driver, if it is of this kind
         self._is_wanted = True
         self._is_out_of_reach = False
 
     def open(self) -> None:
-        """Open the driver, unless it is open. Raises NoGpu, GpuError."""
+        """Open the driver, unless it is already open. Raises NoGpu, GpuError."""
         self._is_wanted = True
         if self._driver is not None:
             return
@@ -80,7 +80,7 @@ class GpuObserver:
                 self._attributed = self._otherwise()
                 return self._attributed
             except GpuError:
-                pass  # then what the fence opens is all that can be seen
+                pass  # then only the GPUs that the fence allows can be seen
         try:
             return open_gpus()
         except NoGpu as error:
@@ -93,7 +93,7 @@ class GpuObserver:
             return self._attributed
 
     def try_open(self) -> bool:
-        """As :meth:`open`, for a request that can do without GPUs. Returns whether more can be seen."""
+        """Like :meth:`open`, for a request that can do without GPUs. Returns whether more can be seen now."""
         if self._driver is not None or self._is_out_of_reach:
             return False
         try:
@@ -105,12 +105,12 @@ class GpuObserver:
         return True
 
     def observe(self) -> GpuSnapshot:
-        """A new snapshot. Opens the driver where it is not open. Raises NoGpu, GpuError."""
+        """A new snapshot. Opens the driver if necessary. Raises NoGpu, GpuError."""
         self.open()
         return self._take()
 
     def look(self) -> None:
-        """Take a new snapshot, if the driver is open. Raises GpuError unless GPUs are optional."""
+        """Take a new snapshot if the driver is open. Raises GpuError unless GPUs are optional."""
         if self._driver is None or self._is_fresh:
             return
         try:
@@ -132,11 +132,11 @@ class GpuObserver:
         return self.snapshot
 
     def expire(self) -> None:
-        """The last snapshot is old by now."""
+        """Mark the last snapshot as outdated."""
         self._is_fresh = False
 
     def devices(self, leases: tuple[Lease, ...]) -> tuple[Device, ...] | None:
-        """The GPUs of the last snapshot, their processes attributed to the leases; None without one."""
+        """The GPUs of the last snapshot, with their processes attributed to the leases; None without one."""
         if self.snapshot is None:
             return None
         from slicer.gpu.attribution import devices, foreign_peaks
@@ -146,15 +146,15 @@ class GpuObserver:
 
     @property
     def memory(self) -> tuple[GpuMemory, ...]:
-        """How full the GPUs were in the last snapshot; () without one."""
+        """The GPUs' memory in the last snapshot; () without one."""
         return self.snapshot.memory if self.snapshot else ()
 
     def utilisation(self) -> dict[str, int | None]:
-        """How busy each GPU is now, in percent; None where the driver does not say. Raises GpuError."""
+        """The GPUs' utilisation now, in percent; None if the driver does not report it. Raises GpuError."""
         return self._driver.utilisation() if self._driver is not None else {}
 
     def index(self, uuid: str) -> str:
-        """How people call the GPU: its index, or the UUID of one that is not listed."""
+        """The GPU's index, or its UUID if it is not listed."""
         return next((str(gpu.index) for gpu in self.gpus if gpu.uuid == uuid), uuid)
 
     def indices(self, uuids: tuple[str, ...]) -> tuple[int, ...]:
@@ -164,7 +164,7 @@ class GpuObserver:
         return found if len(found) == len(uuids) else ()
 
     def close(self) -> None:
-        """Give the driver's library back. Safe to repeat; :meth:`open` may follow."""
+        """Close the driver's library. Safe to repeat; :meth:`open` may follow."""
         if self._driver is not None:
             self._driver.close()
         self._driver = self._attributed = self.snapshot = None

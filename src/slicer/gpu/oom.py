@@ -1,6 +1,6 @@
-"""Whether what a program wrote tells that a GPU ran out of memory (C8, E9). Pure.
+"""Whether a program's output says that a GPU ran out of memory (C8, E9). Pure.
 
-If main memory ran out, more of a GPU does not help. So the texts of that (MemoryError, "Cannot allocate
+If main memory ran out, a larger GPU does not help. So messages about that (MemoryError, "Cannot allocate
 memory", std::bad_alloc, DefaultCPUAllocator, TensorFlow's on device:CPU) do not count.
 """
 
@@ -10,12 +10,12 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-# Of a long text only the beginning and the end are worth a look.
+# Only the beginning and the end of a long text are checked.
 HEAD_BYTES = 64 << 10
 TAIL_BYTES = 256 << 10
-_NEAR_BYTES = 400  # before and behind a phrase, on its line: they tell what it is about
+_NEAR_BYTES = 400  # of the line, before and after a phrase, which give its context
 
-# Phrases that are enough by themselves. They are in lower case, as all below.
+# Phrases that are sufficient by themselves; in lower case, like all below.
 _CERTAIN = (
     b"cuda out of memory",  # PyTorch
     b"torch.outofmemoryerror",
@@ -34,9 +34,9 @@ _CERTAIN = (
     b"out of memory error on gpu",  # Paddle
     b"out of gpu memory",  # CUDA.jl, Blender
     b"outofgpumemoryerror",
-    b"bfcarena::allocaterawinternal",  # ONNX Runtime, which does not say where: mostly on the GPU
+    b"bfcarena::allocaterawinternal",  # ONNX Runtime, which does not say where: usually on the GPU
 )
-# Phrases that are enough with one of the words on the same line.
+# Phrases that are sufficient together with one of the words on the same line.
 _WITH: tuple[tuple[bytes, tuple[bytes, ...]], ...] = (
     (b"oom when allocating", (b"",)),  # TensorFlow; older ones do not name the device
     (b"out of memory", (b"cuda", b"resource_exhausted", b"resource exhausted", b"resourceexhaustederror")),
@@ -48,7 +48,7 @@ _MAIN_MEMORY = (b"device:cpu", b"by allocator cpu", b"allocator mklcpu", b"kille
 
 
 class Excerpt:
-    """The beginning and the end of a text that comes in pieces: as much of it as is worth a look."""
+    """The beginning and the end of a text that arrives in pieces, as far as they are checked."""
 
     def __init__(self) -> None:
         self._head = bytearray()
@@ -67,7 +67,7 @@ class Excerpt:
         del self._tail[:-TAIL_BYTES]
 
     def tells_of_oom(self) -> bool:
-        """Whether the text so far has the words of a GPU out of memory."""
+        """Whether the text so far says that a GPU is out of memory."""
         self._cut()
         if self._is_cut:
             return tells_of_oom(bytes(self._tail)) or tells_of_oom(bytes(self._head))
@@ -75,7 +75,7 @@ class Excerpt:
 
 
 def tells_of_oom(data: bytes) -> bool:
-    """Whether the text has the words of a GPU out of memory, as the common libraries write them."""
+    """Whether the text has a common library's message that a GPU is out of memory."""
     text = data.lower().replace(b"\r", b"\n")
     if any(words in text for words in _CERTAIN):
         return True
@@ -87,7 +87,7 @@ def _is_about_gpu(line: bytes, words: tuple[bytes, ...]) -> bool:
 
 
 def _lines_around(text: bytes, phrase: bytes) -> Iterator[bytes]:
-    """The text around each ``phrase``, on its line."""
+    """The part of the line around each ``phrase``."""
     at = text.find(phrase)
     while at >= 0:
         end = at + len(phrase)

@@ -1,7 +1,7 @@
-"""What is on the GPUs at one moment: their memory, and the facts that tell whose their processes are.
+"""The GPUs at one moment: their memory, and the facts that identify the owners of their processes.
 
-The driver names processes by pid. /proc then tells their cgroup, environment and ancestors. That is slow, so
-it happens without the ledger's lock. Under the lock :mod:`slicer.gpu.attribution` says whose they are.
+The driver reports pids. /proc has their cgroup, environment and ancestors. Reading that is slow, so it
+happens without the ledger's lock. Under the lock, :mod:`slicer.gpu.attribution` finds the owners.
 """
 
 from __future__ import annotations
@@ -21,26 +21,26 @@ if TYPE_CHECKING:
 
 _MOST_ANCESTORS = 64
 _MOST_ENVIRON = 4 << 20  # bytes; the kernel allows a quarter of the stack limit, 2 MiB by default
-_DELETED = " (deleted)"  # what the kernel adds to the name of a cgroup that is gone
-_NOWHERE = ("", "/")  # where a process is that has left its cgroup on its way out
+_DELETED = " (deleted)"  # the kernel adds this to the name of a cgroup that is gone
+_NOWHERE = ("", "/")  # the cgroup of a process that has left its own while it exits
 
 
 @record
 class ProcessOnGpu:
-    """A process with a context on one GPU, and what tells whose it is."""
+    """A process with a context on one GPU, and the facts that identify its owner."""
 
     gpu_uuid: str
     pid: int
-    used_mib: int | None  # None: the driver does not say
+    used_mib: int | None  # None: the driver does not report it
     started: int  # clock ticks since boot (see proc.start_time); 0: not in our /proc
     name: str
-    cgroup: str  # as in /proc/PID/cgroup; "" unknown
-    jobs: tuple[str, ...]  # the jobs that it was started inside of, the innermost last
+    cgroup: str  # as in /proc/PID/cgroup; "" if unknown
+    jobs: tuple[str, ...]  # the jobs inside which it was started, the innermost last
     above: tuple[int, ...]  # the pids of its ancestors, the nearest first
 
     @property
     def key(self) -> ProcessKey:
-        """What tells this use of a GPU from all others."""
+        """Identifies this use of a GPU."""
         return self.pid, self.started, self.gpu_uuid
 
 
@@ -55,18 +55,18 @@ class GpuSnapshot:
 def take(
     gpus: Gpus, before: GpuSnapshot | None, only: Collection[str], trusts_environment: bool = True
 ) -> GpuSnapshot:
-    """Ask the driver and /proc, about the GPUs ``only`` (empty: all). Raises GpuError.
+    """Ask the driver and /proc about the GPUs ``only`` (empty: all). Raises GpuError.
 
-    Without ``trusts_environment`` no environment is read: anybody could write another's job into his own.
-
-    When a process is killed, its environment is gone before its memory on the GPU is. So what a process said
-    of itself is taken over from ``before``, the snapshot before this one.
+    Without ``trusts_environment`` no environment is read, because users could put another's job into their
+    own. When a process is killed, its environment is gone before its GPU memory is free. So that information
+    is taken from
+    ``before``, the previous snapshot.
     """
     known = {process.pid: process for process in before.processes} if before else {}
     found = _take(gpus, known, only, trusts_environment)
     if all(process.started for process in found.processes):
         return found
-    # /proc did not have some of them. Most such processes have just ended: the driver lists them no more.
+    # Some were missing in /proc. Most of these have just ended, and the driver no longer lists them.
     return _take(gpus, known, only, trusts_environment)
 
 
@@ -85,7 +85,7 @@ def _take(
 
 
 def facts_of(listed: GpuProcess, known: ProcessOnGpu | None, trusts_environment: bool) -> ProcessOnGpu:
-    """The process as /proc has it. What /proc no longer tells is taken from ``known``."""
+    """The process according to /proc; facts that /proc no longer has are taken from ``known``."""
     pid = listed.pid
     started, name = _identity(pid)
     if known is not None and started in (0, known.started):
@@ -100,7 +100,7 @@ def facts_of(listed: GpuProcess, known: ProcessOnGpu | None, trusts_environment:
 
 
 def _identity(pid: int) -> tuple[int, str]:
-    """The start time and the name of a process; 0 and "" for one that /proc does not show."""
+    """The start time and the name of a process; 0 and "" if /proc does not show it."""
     try:
         stat = proc.read_text(f"/proc/{pid}/stat")
     except OSError:
@@ -117,7 +117,7 @@ def _cgroup(pid: int) -> str:
 
 
 def _marker(pid: int) -> tuple[str, ...]:
-    """The jobs around a process by its environment; none when that is not ours to read."""
+    """The jobs around a process, from its environment; none if we may not read that."""
     prefix = f"{LEASE_VARIABLE}=".encode()
     entries = proc.environment(pid, _MOST_ENVIRON).split(b"\0")
     text = next((entry.removeprefix(prefix) for entry in entries if entry.startswith(prefix)), b"")
@@ -125,7 +125,7 @@ def _marker(pid: int) -> tuple[str, ...]:
 
 
 def _ancestors(pid: int) -> Iterator[int]:
-    for _ in range(_MOST_ANCESTORS):  # pids may be given anew while we climb
+    for _ in range(_MOST_ANCESTORS):  # pids may be reused meanwhile
         pid = proc.parent(pid)
         if not pid:
             return

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from typing import Protocol
 
     from slicer.ledger.leasing import PreparedRequest
-    from slicer.model import Busy, Lease, Profile, Property, ScopeSpec
+    from slicer.model import Busy, Lease, Notify, Profile, Property, ScopeSpec
     from slicer.outcome import journal
     from slicer.share.environment import ShareOrder
 
@@ -74,6 +74,7 @@ class Job:
     ends_with_caller: bool = False  # a wrapped program must not outlive its call
     output: tuple[int, int] = OWN_OUTPUT  # descriptors: the command's stdout and stderr
     sharing: ShareOrder | None = None  # how its GPUs are shared; None: as the driver does
+    notify: Notify | None = None  # who is told of what; None: nobody
     broker: str = ""  # the socket of the broker that has granted its lease; "": its user's own ledger has
     # The rest of its scope's properties, by the GPUs of the lease. None: spec has all there are.
     fence: Callable[[tuple[str, ...]], tuple[Property, ...]] | None = None

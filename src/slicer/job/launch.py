@@ -158,6 +158,10 @@ def _run_planned(
     settings = _terminal_settings()
     if before_start is not None:
         before_start(job, held.lease, waited_s)
+    if job.notify is not None:
+        from slicer.job.notifying import tell_wait as notify_of_wait
+
+        notify_of_wait(job, held.lease, waited_s, listener.warning)
     outcome = runner.run(held, waited_s)
     if settings is not None and outcome.reason != "exited":
         settings.restore()

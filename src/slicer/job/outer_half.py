@@ -408,6 +408,10 @@ class OuterHalf:
         ending.forget(self._job, self._held)  # only now: until then the keeper might have to read it
         self._dismiss()
         faults.point("outer-reaped-keeper")
+        if self._job.notify is not None and not report.exec_errno:
+            from slicer.job.notifying import tell_end
+
+            tell_end(self._job, outcome, self._held.lease, self._listener.warning)
         if report.exec_errno:
             from slicer.job.program import cannot_execute
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from slicer.config.profiles import Config, Overrides
     from slicer.ledger.ledger import Ledger
     from slicer.ledger.nesting import OuterJobs
-    from slicer.model import Host, Profile, ScopeSpec
+    from slicer.model import Host, Notify, Profile, ScopeSpec
     from slicer.share.environment import ShareOrder
 
 
@@ -248,8 +248,18 @@ def job_of(job_id: str, plan: Plan, spec: ScopeSpec) -> Job:
         outcome_path=os.path.abspath(path) if path else "", history_path=default_path(plan.environ),
         with_journal=invocation.journal, idle_threshold_mib=plan.config.policy.idle_threshold_mib,
         queue=invocation.queue, route=invocation.route, output=invocation.output, sharing=plan.sharing,
-        broker=plan.broker, ends_with_caller=bool(invocation.program),
+        broker=plan.broker, ends_with_caller=bool(invocation.program), notify=_notify(plan),
     )  # fmt: skip
+
+
+def _notify(plan: Plan) -> Notify | None:
+    """Who is told of what. A queue tells of its jobs by itself, and nobody stays with --exec to do it."""
+    said = plan.profile.notify
+    if (said is None and plan.config.notify is None) or plan.invocation.queue or plan.invocation.exec:
+        return None
+    from slicer.config.notify_keys import settle
+
+    return settle(said, plan.config.notify, plan.profile.sources["notify"])
 
 
 def environment(plan: Plan, gpus: tuple[str, ...], job_id: str) -> dict[str, str]:

@@ -1,1 +1,1 @@
-"""What became of a job, for others to read: history, outcome files, the system journal."""
+"""How jobs ended, for others to read: history, outcome files, the system journal."""

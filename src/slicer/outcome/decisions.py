@@ -1,8 +1,8 @@
-"""What ``slicer route`` decided, kept beside the outcomes: one row for each job or refusal.
+"""The decisions of ``slicer route``, kept beside the outcomes: one row for each job or refusal.
 
-The rows are in the history's database, and :mod:`slicer.outcome.history` says what that costs and survives.
-A caller whose jobs are blocked may try again for ever. So of the decisions that started nothing the oldest
-are forgotten.
+The rows are in the history's database; :mod:`slicer.outcome.history` describes its costs and its safety. A
+caller whose jobs are blocked may try again for ever. So of the decisions that started nothing, the oldest are
+deleted.
 """
 
 from __future__ import annotations
@@ -19,59 +19,59 @@ if TYPE_CHECKING:
 
     from slicer.model import Reason
 
-    # started: it has its lease. fallback: the same, after the GPU ran out of memory (``after`` is that job).
+    # started: it has its lease. fallback: the same, after another job (``after``) ran out of GPU memory.
     Result = Literal["started", "fallback", "blocked", "too-large", "probe-error"]
 
 
 @record
 class DecisionRow:
-    """One decision. The outcome of ``job`` is in the table of outcomes."""
+    """A decision. The outcome of ``job`` is in the table of outcomes."""
 
     route: str
     decided_at: float  # seconds since the epoch
     kinds: tuple[str, ...]  # of the metrics
     metrics: tuple[float, ...]  # in the probes' units
     bounds: tuple[float | None, ...]  # of the destination, one for each metric
-    destination: str  # "" where there was none
+    destination: str  # "" if there was none
     mode: str  # "gpu", "cpu", or ""
     result: Result
     job: str  # "" if nothing ran
-    after: str  # of a fallback: the job that ran out of GPU memory
+    after: str  # for a fallback: the job that ran out of GPU memory
     waited_s: float  # for the lease
     input: str
-    command: tuple[str, ...]  # as it was given
-    reason: str  # of what did not start: the error in one line; else ""
-    at_least: tuple[bool, ...] = ()  # for each metric: it is more, counting ended there; (): none is
+    command: tuple[str, ...]  # as given
+    reason: str  # why nothing started, as one line; otherwise ""
+    at_least: tuple[bool, ...] = ()  # for each metric: the real value is larger, because counting stopped
 
 
 @record
 class RoutedJob:
-    """The figures of a decision's job, taken from its outcome."""
+    """The figures of a decision's job, from its outcome."""
 
     started_at: float  # seconds since the epoch
     waited_s: float
     wall_s: float
     reason: Reason
     exit_code: int
-    vram_peak_mib: tuple[int, ...]  # the most that was seen in use, one for each of its GPUs; () unknown
+    vram_peak_mib: tuple[int, ...]  # the highest use seen on each of its GPUs; () if unknown
     memory_peak_bytes: int | None
 
 
 @record
 class PastDecision:
-    """A decision and what became of its job. ``job`` is None: nothing ran, it still runs, or nobody knows."""
+    """A decision and the figures of its job. ``job`` is None if nothing ran, it runs, or is unknown."""
 
     row: DecisionRow
     job: RoutedJob | None
 
 
-BUSY_TIMEOUT_S = 2.0  # a job waits behind this
-KEPT = 100_000  # decisions that started nothing are kept until so many newer ones are there
+BUSY_TIMEOUT_S = 2.0  # a job waits for this
+KEPT = 100_000  # decisions that started nothing are kept until there are this many newer ones
 FORGETS_EVERY = 1000  # decisions
 
 _ROW = tuple(DecisionRow.__annotations__)
 _FIGURES = tuple(RoutedJob.__annotations__)
-_COLUMN = {"after": "after_job"}  # "after" is a word of SQL
+_COLUMN = {"after": "after_job"}  # "after" is an SQL keyword
 _STRINGS = ("kinds", "command")  # JSON arrays of strings
 _NUMBERS = ("metrics", "bounds", "at_least")  # JSON arrays of numbers
 _COLUMNS = tuple(_COLUMN.get(name, name) for name in _ROW)
@@ -83,23 +83,24 @@ SELECT decisions.id, {", ".join(f"decisions.{name}" for name in _COLUMNS)},
 FROM decisions LEFT JOIN outcomes ON outcomes.job = decisions.job
 WHERE (?1 IS NULL OR route = ?1) AND (?2 IS NULL OR decided_at >= ?2)
 ORDER BY decisions.id"""
-# The decisions after a job that ran out of GPU memory are few, and each call of a route asks for one input's.
+# There are few decisions after a job that ran out of GPU memory, and each call of a route queries one
+# input's.
 _INDEX = "CREATE INDEX IF NOT EXISTS decisions_ran_out ON decisions (input) WHERE after_job != ''"
 _RAN_OUT = """\
 SELECT max(decided_at) FROM decisions LEFT JOIN outcomes ON outcomes.job = after_job
 WHERE after_job != '' AND input = ?1 AND route = ?2 AND decisions.command = ?3 AND metrics = ?4
     AND (?5 IS NULL OR vram_mib IS NULL OR vram_mib >= ?5)"""
-# As JSON, or Python's reader of it, has what Python writes in another way.
+# The JSON spelling of values that Python writes differently.
 _JSON_WORDS = {
     "inf": "Infinity", "-inf": "-Infinity", "nan": "NaN", "None": "null", "True": "1", "False": "0",
 }  # fmt: skip
 
 
 def append(row: DecisionRow, path: str, *, busy_timeout_s: float = BUSY_TIMEOUT_S) -> str | None:
-    """Add one decision to the history at ``path`` (:func:`slicer.outcome.history.default_path`).
+    """Add a decision to the history at ``path`` (:func:`slicer.outcome.history.default_path`).
 
-    Returns None or a line for the user, and raises StateError, as :func:`slicer.outcome.history.append`. The
-    caller warns and goes on: history stops no job.
+    Returns None or a line for the user, and raises StateError, like :func:`slicer.outcome.history.append`.
+    The caller warns and goes on: the history stops no job.
     """
     values = [_sql_value(name, getattr(row, name)) for name in _ROW]
 
@@ -114,24 +115,25 @@ def append(row: DecisionRow, path: str, *, busy_timeout_s: float = BUSY_TIMEOUT_
 
 
 def read(path: str, *, route: str | None = None, since: float | None = None) -> list[PastDecision]:
-    """All decisions, the oldest first; none where there is no history yet.
+    """All decisions, the oldest first; none if there is no history yet.
 
-    ``route`` is a route's name, ``since`` seconds since the epoch of the decision. Raises StateError when the
-    database or a decision in it is damaged, or cannot be read.
+    ``route`` is a route's name, ``since`` the earliest time of a decision, in seconds since the epoch. Raises
+    StateError if the database or a decision in it is damaged or cannot be read.
     """
     if route is not None:
         route = history.encodable(route)
     from functools import lru_cache
 
-    # Most columns of most rows are the same; a caller that tries for ever has left many rows.
+    # Most columns are the same in most rows. A caller that tries for ever leaves many rows.
     parse = lru_cache(4096)(_parsed)
     return [_decision(row, path, parse) for row in history.select(path, _SELECT, (route, since))]
 
 
 def ran_out_at(row: DecisionRow, vram_mib: int | None, path: str) -> float | None:
-    """When a job with the same route, command, input and metrics ran out of GPU memory last; None: never.
+    """When a job with the same route, command, input and metrics last ran out of GPU memory; None: never.
 
-    One that had less GPU memory than ``vram_mib`` does not count. Seconds since the epoch. Raises StateError.
+    A job that had less GPU memory than ``vram_mib`` does not count. Seconds since the epoch. Raises
+    StateError.
     """
     columns = ("input", "route", "command", "metrics")
     values = (*(_sql_value(name, getattr(row, name)) for name in columns), vram_mib)

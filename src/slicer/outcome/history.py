@@ -1,21 +1,24 @@
 """Outcomes of jobs, kept in SQLite: one row a job, in plain columns for ``sqlite3`` and ``slicer history``.
 
-At its end a job opens the database, inserts one row and closes it. That is on the hot path, so every choice
-was measured (two cores, Python 3.11, SQLite 3.40). A row costs 1.8 ms with all imports, and 0.6 ms where
+When it ends, a job opens the database, inserts one row and closes it. That is on the hot path, so every
+choice was measured (two cores, Python 3.11, SQLite 3.40). A row costs 1.8 ms with all imports, and 0.6 ms if
 :func:`preload` was called while the job ran.
 
-- The C module ``_sqlite3`` is used without Python's ``sqlite3`` package (+4 ms: datetime, collections.abc),
-  and without functools, of which it needs only ``lru_cache`` (+2 ms, see :func:`_sqlite`).
+- It uses the C module ``_sqlite3`` without Python's ``sqlite3`` package (+4 ms: datetime, collections.abc),
+and
+  without functools, of which it needs only ``lru_cache`` (+2 ms, see :func:`_sqlite`).
 - The database has a rollback journal and ``synchronous=OFF``: an insert takes 0.25 ms. After a kill at any
-  instant the next opener finds the journal file and rolls back. The kernel keeps what was written, so a kill
-  needs no fsync. When the *power* fails within seconds of a job's end, the order of writes is lost; a
-  database damaged that way is set aside, and a new one begun. With ``synchronous=FULL`` an insert takes
-  0.9 ms where a flush costs nothing (a virtual disk), and two flushes more where it does.
-- WAL takes 1.2 ms: the last one to close it, here everyone, checkpoints with fsync, which Python 3.11 cannot
+  instant, the next process that opens it finds the journal file and rolls back. The kernel keeps what was
+  written, so a kill needs no fsync. If the *power* fails within seconds of a job's end, the order of writes
+  is lost. A database damaged that way is set aside, and a new one created. With ``synchronous=FULL`` an
+  insert takes 0.9 ms if a flush costs nothing (a virtual disk), and otherwise two more flushes.
+- WAL takes 1.2 ms: the last process to close it, here every one, checkpoints with fsync, which Python 3.11
+cannot
   turn off. Its readers must be able to write, and it does not work on network home directories.
 - Writers that collide wait for each other (``busy_timeout``). A single INSERT takes its lock in one step, so
-  none deadlocks. SQLite waits by sleeping, up to 25 ms at a time. So when many jobs end at once, they take
-  turns by a lock file, at 1 ms each. A writer whose turn does not come goes on without it.
+none
+  deadlocks. SQLite waits by sleeping, up to 25 ms at a time. So when many jobs end at once, they take turns
+  through a lock file, at 1 ms each. A writer that does not get its turn goes on without it.
 """
 
 from __future__ import annotations
@@ -54,8 +57,8 @@ _SMALLEST = 512  # bytes; SQLite's smallest page, and so its smallest file
 # SQLite's primary result codes, from sqlite3.h
 _SQLITE_CORRUPT, _SQLITE_NOTADB = 11, 26
 _HINTS = {
-    **dict.fromkeys((5, 6), "another program holds it open in a transaction"),  # busy, locked
-    8: "it, or its directory, is read-only here",
+    **dict.fromkeys((5, 6), "another program keeps it open in a transaction"),  # busy, locked
+    8: "it, or its directory, is read-only",
     10: "the disk may be full or failing",
     13: "free some space",
     14: "check the permissions of its directory",
@@ -63,14 +66,14 @@ _HINTS = {
 
 
 class _Damaged(Exception):
-    """The file is no usable SQLite database."""
+    """The file is not a usable SQLite database."""
 
 
 def default_path(environ: Mapping[str, str] | None = None) -> str:
-    """Where this user's outcomes are kept.
+    """The path of this user's history.
 
-    ``/var/lib/slicer/history.db`` for root, else ``$XDG_STATE_HOME/slicer/history.db`` with the
-    specification's default of ``~/.local/state``; a relative $XDG_STATE_HOME is ignored, as it says.
+    It is ``/var/lib/slicer/history.db`` for root, otherwise ``$XDG_STATE_HOME/slicer/history.db``, with the
+    specification's default of ``~/.local/state``. As it demands, a relative $XDG_STATE_HOME is ignored.
     """
     environ = os.environ if environ is None else environ
     if os.geteuid() == 0:
@@ -82,20 +85,20 @@ def default_path(environ: Mapping[str, str] | None = None) -> str:
 
 
 def preload() -> None:
-    """Load SQLite (0.8 ms, some 1 MiB), for a process that has nothing else to do while its job runs."""
+    """Load SQLite (0.8 ms, about 1 MiB), in a process that has nothing else to do while its job runs."""
     try:
         _sqlite()
     except StateError:
-        pass  # said when there is an outcome to keep
+        pass  # reported when there is an outcome to keep
 
 
 def append(outcome: Outcome, path: str, *, busy_timeout_s: float = BUSY_TIMEOUT_S) -> str | None:
-    """Add one outcome, creating directory and database where they are missing.
+    """Add an outcome. Creates the directory and the database if they are missing.
 
-    Returns None, or one line for the user when a damaged database was set aside for a new one. Raises
-    StateError when the row could not be kept: the path is a symlink or another user's, the directory is
-    not writable, the disk is full, the database is of another version, or another program kept it locked
-    for ``busy_timeout_s`` seconds. The caller warns and goes on: history stops no job.
+    Returns None, or one line for the user if a damaged database was set aside for a new one. Raises
+    StateError if the row could not be kept: the path is a symlink or another user's, the directory is not
+    writable, the disk is full, the database has another version, or another program kept it locked for
+    ``busy_timeout_s`` seconds. The caller warns and goes on: the history stops no job.
     """
     row = _row(outcome)
 
@@ -106,10 +109,10 @@ def append(outcome: Outcome, path: str, *, busy_timeout_s: float = BUSY_TIMEOUT_
 
 
 def write(path: str, act: Callable[[Connection], None], *, busy_timeout_s: float) -> str | None:
-    """Do ``act`` with the database, which is made where it is missing. For this folder only.
+    """Call ``act`` with the database, which is created if it is missing. Only for this folder.
 
-    Returns and raises as :func:`append`. ``act`` is done again with the new database where the old one turns
-    out to be damaged.
+    Returns and raises the same as :func:`append`. If the database turns out to be damaged, ``act`` is called
+    again with the new one.
     """
     warning = None
     for _attempt in range(3):
@@ -127,7 +130,7 @@ def write(path: str, act: Callable[[Connection], None], *, busy_timeout_s: float
             warning = _set_aside(path, seen.st_ino, str(error)) or warning
         else:
             return warning
-    raise StateError("the history is damaged again and again", where=path, hint="move it away by hand")
+    raise StateError("the history is damaged again and again", where=path, hint="move it away")
 
 
 def read(
@@ -138,10 +141,10 @@ def read(
     job: str | None = None,
     since: float | None = None,
 ) -> list[Outcome]:
-    """The last ``limit`` outcomes (None: all), the newest first; none where there is no history yet.
+    """The last ``limit`` outcomes (None: all), the newest first; none if there is no history yet.
 
-    ``name`` is a shell pattern (``train*``), ``job`` an id or its beginning, ``since`` seconds since the
-    epoch of the job's start. Raises StateError when the database is damaged or cannot be read.
+    ``name`` is a shell pattern (``train*``), ``job`` an id or its beginning, ``since`` the earliest start of
+    a job, in seconds since the epoch. Raises StateError if the database is damaged or cannot be read.
     """
     values = (name, job, since, -1 if limit is None else limit)
     return [_outcome(row) for row in select(path, schema.SELECT, values)]
@@ -165,7 +168,7 @@ def _row(outcome: Outcome) -> list[Sql]:
 
 
 def encodable(text: str) -> str:
-    """``text`` with undecodable bytes (lone surrogates, which SQLite's UTF-8 cannot hold) as ``\\udcff``."""
+    """``text`` with undecodable bytes (lone surrogates, which SQLite does not allow) as ``\\udcff``."""
     return text.encode("utf-8", "backslashreplace").decode()
 
 
@@ -173,12 +176,12 @@ _JSON_ESCAPES = {**{c: f"\\u{c:04x}" for c in (*range(0x20), 0x7F)}, ord('"'): '
 
 
 def json_array(items: Iterable[object]) -> str:
-    """A JSON array, without the json module (3 ms). Lone surrogates survive, as ``\\udcff``."""
+    """A JSON array, without the json module (9 ms). Lone surrogates are kept as ``\\udcff``."""
     return f"[{', '.join(map(_json, items))}]"
 
 
 def _json(value: object) -> str:
-    """As JSON. The names in an object are of slots or of fields, which need no escapes."""
+    """A value as JSON. Names in an object are of slots or fields, which need no escapes."""
     if isinstance(value, tuple):
         return json_array(value)
     if isinstance(value, dict):
@@ -189,7 +192,7 @@ def _json(value: object) -> str:
 
 
 def _sharing(text: str | None) -> Sharing | None:
-    """What is in the column; None also where somebody else wrote there."""
+    """The column's value; None also if another program has written there."""
     if text is None:
         return None
     import json
@@ -217,12 +220,12 @@ def _outcome(row: tuple[Any, ...]) -> Outcome:
 def _sqlite() -> ModuleType:
     """The C module of sqlite3. Raises StateError.
 
-    It imports functools for ``lru_cache`` alone, and functools imports collections: 2 ms of 3. If functools
-    is not loaded yet, a stand-in with the same C cache takes its place during the import.
+    It imports functools only for ``lru_cache``, and functools imports collections: 2 ms of 3. If functools is
+    not loaded yet, a stand-in with the same C cache takes its place during the import.
     """
     if "functools" in sys.modules:
         return _imported_sqlite()
-    cache = __import__("_functools")._lru_cache_wrapper  # which type checkers do not know
+    cache = __import__("_functools")._lru_cache_wrapper  # type checkers do not know it
 
     def lru_cache(size: int) -> Callable[[Callable[..., Any]], Any]:
         return lambda function: cache(function, size, False, tuple)
@@ -242,13 +245,13 @@ def _imported_sqlite() -> ModuleType:
     except ImportError as error:
         raise StateError(
             f"no history is kept: this Python has no sqlite3 ({error})", where=sys.executable,
-            hint="install it, or take another Python",
+            hint="install it, or use another Python",
         ) from error  # fmt: skip
     return _sqlite3
 
 
 def _await_turn(path: str) -> int:
-    """The lock file, flocked; -1 where it cannot be had. It saves time, and nothing else depends on it."""
+    """The lock file, flocked; -1 if it is not available. It only saves time; nothing else depends on it."""
     try:
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     except OSError:
@@ -258,7 +261,7 @@ def _await_turn(path: str) -> int:
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
             return fd
-        except OSError:  # busy, or a file system without such locks
+        except OSError:  # busy, or the file system has no such locks
             if time.monotonic() >= end:
                 os.close(fd)
                 return -1
@@ -276,7 +279,7 @@ def _write(path: str, act: Callable[[Connection], None], busy_timeout_s: float) 
 
 
 def _has_rows(connection: Connection, path: str) -> bool:
-    """Whether the tables are there. Raises StateError for those of another version."""
+    """Whether the tables exist. Raises StateError if they have another version."""
     version = schema.version_of(connection)
     if version not in (0, schema.SCHEMA_VERSION):
         is_newer = version > schema.SCHEMA_VERSION
@@ -287,7 +290,7 @@ def _has_rows(connection: Connection, path: str) -> bool:
 
 
 def select(path: str, statement: str, values: tuple[Sql, ...]) -> list[tuple[Any, ...]]:
-    """The rows that a statement finds; none where there is no database yet. For this folder only.
+    """The rows that a statement finds; none if there is no database yet. Only for this folder.
 
     Raises StateError.
     """
@@ -297,20 +300,20 @@ def select(path: str, statement: str, values: tuple[Sql, ...]) -> list[tuple[Any
     def found(connection: Connection) -> list[tuple[Any, ...]]:
         return connection.execute(statement, values).fetchall() if _has_rows(connection, path) else []
 
-    # Writable where it may be, since a reader has to roll back what a killed writer left.
+    # Writable if possible, because a reader has to roll back what a killed writer left.
     mode = "rw" if os.access(path, os.W_OK) and os.access(os.path.dirname(path) or ".", os.W_OK) else "ro"
-    place = os.fsencode(os.path.abspath(path))  # quoted here, as importing urllib would take milliseconds
+    place = os.fsencode(os.path.abspath(path))  # quoted by hand: importing urllib takes milliseconds
     quoted = "".join(f"%{byte:02x}" if byte > 126 or byte in b"%?#" else chr(byte) for byte in place)
     uri = f"file:{quoted}?mode={mode}"
     try:
         return _connected(path, uri, found, timeout=BUSY_TIMEOUT_S, uri=True)
     except _Damaged as damage:
-        hint = "the next job sets it aside and begins a new one"
+        hint = "the next job sets it aside and creates a new one"
         raise StateError(f"the history is damaged: {damage}", where=path, hint=hint) from damage
 
 
 def _connected(path: str, database: str, act: Callable[[Connection], T], **options: Any) -> T:
-    """What ``act`` returns of a connection to the database at ``path``. Raises StateError and _Damaged."""
+    """Call ``act`` with a connection to the database at ``path``. Raises StateError and _Damaged."""
     sqlite = _sqlite()
     connection = None
     try:
@@ -331,10 +334,10 @@ def _translated(error: Exception, path: str) -> Exception:
 
 
 def _prepare(path: str) -> os.stat_result:
-    """Make sure that ``path`` is a file of ours in a directory where nobody can swap it.
+    """Make sure that ``path`` is our own file, in a directory where nobody else can replace it.
 
-    SQLite opens by name and follows symlinks. These checks must still hold then, so the directory is checked
-    too. Raises StateError.
+    SQLite opens by name and follows symlinks. These checks must still hold then, so they include the
+    directory. Raises StateError.
     """
     directory = os.path.dirname(path) or "."
     try:
@@ -342,11 +345,11 @@ def _prepare(path: str) -> os.stat_result:
         try:
             found = os.lstat(path)
         except FileNotFoundError:
-            # SQLite takes an empty file for an empty database, and would make it 0644 itself.
+            # SQLite accepts an empty file as an empty database, and would create it with mode 0644 itself.
             os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o640))
             found = os.lstat(path)
     except OSError as error:
-        raise StateError(f"the history cannot be kept: {error.strerror}", where=path) from error
+        raise StateError(f"the history cannot be written: {error.strerror}", where=path) from error
     if not stat.S_ISREG(found.st_mode):
         what = "a symbolic link" if stat.S_ISLNK(found.st_mode) else "not a regular file"
         raise StateError(f"the history is {what}", where=path, hint="slicer does not follow it: remove it")
@@ -361,7 +364,7 @@ def _check_directory(directory: str) -> None:
     try:
         found = os.stat(directory)
     except FileNotFoundError:
-        # Command lines may hold secrets: not for everyone's eyes.
+        # Command lines may contain secrets, so others may not read them.
         os.makedirs(directory, 0o700, exist_ok=True)
         found = os.stat(directory)
     others = stat.S_IWOTH | (stat.S_IWGRP if os.geteuid() == 0 else 0)
@@ -371,7 +374,7 @@ def _check_directory(directory: str) -> None:
 
 
 def _set_aside(path: str, seen: int, why: str) -> str | None:
-    """Rename a damaged database (inode ``seen``) with its journal, unless another job has done so."""
+    """Rename a damaged database (inode ``seen``) with its journal, unless another job has already done so."""
     directory = os.open(os.path.dirname(path) or ".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         fcntl.flock(directory, fcntl.LOCK_EX)
@@ -379,8 +382,8 @@ def _set_aside(path: str, seen: int, why: str) -> str | None:
             if os.lstat(path).st_ino != seen:
                 return None
             aside = f"{path}.corrupt-{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}-{seen}"
-            # The journal first: a writer may still be at work on the damaged file, and its journal rolled
-            # back into the new one would damage that too.
+            # The journal first: a writer may still be working on the damaged file, and its journal, rolled
+            # back into the new one, would damage that, too.
             if os.path.lexists(f"{path}-journal"):
                 os.rename(f"{path}-journal", f"{aside}-journal")
             os.rename(path, aside)
@@ -392,4 +395,4 @@ def _set_aside(path: str, seen: int, why: str) -> str | None:
             ) from error
     finally:
         os.close(directory)
-    return f"{path}: the history was damaged ({why}); it is kept as {aside}, and a new one was begun"
+    return f"{path}: the history was damaged ({why}); it is kept as {aside}, and a new one was created"

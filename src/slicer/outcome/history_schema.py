@@ -1,6 +1,6 @@
 """The two tables of the history and their columns.
 
-slicer reads and writes only its own version of the schema; a file of another version is left alone. This
+slicer reads and writes only its own version of the schema, and leaves a file of another version alone. This
 module is on the hot path of ``slicer run``.
 """
 
@@ -67,7 +67,7 @@ CREATE TABLE outcomes (
     pressure_memory_s REAL,
     pressure_io_s REAL
 )"""
-# What `slicer route` decided: slicer.outcome.decisions.
+# The decisions of `slicer route`: slicer.outcome.decisions.
 _DECISIONS = """\
 CREATE TABLE decisions (
     id INTEGER PRIMARY KEY,  -- in the order of the decisions
@@ -97,13 +97,13 @@ ORDER BY id DESC LIMIT ?4"""
 
 
 def version_of(connection: _sqlite3.Connection) -> int:
-    """The schema version of the file; 0: there is nothing in it yet. Raises _sqlite3.Error, as all here."""
+    """The schema version of the file; 0 if it is empty. Raises _sqlite3.Error, like all functions here."""
     version: int = connection.execute("PRAGMA user_version").fetchone()[0]
     return version
 
 
 def make(connection: _sqlite3.Connection) -> None:
-    """Make the tables in a file that has none."""
+    """Create the tables in a file that has none."""
     connection.execute("BEGIN IMMEDIATE")
     if version_of(connection) == 0:  # no other job was faster
         connection.execute(_SCHEMA)

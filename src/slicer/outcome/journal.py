@@ -1,9 +1,9 @@
-"""What happens to a job, as structured entries of systemd's journal.
+"""Events of jobs, as structured entries of systemd's journal.
 
-An event is a datagram in journald's native protocol: no library, no process, some 40 µs. Nothing here waits
-for the journal. Where journald is absent, dead or swamped, :func:`event` returns False and no job notices.
-
-Every kind of event has its own MESSAGE_ID, explained in ``units/catalog/slicer.catalog`` (``journalctl -x``).
+An event is a datagram in journald's native protocol: no library, no process, about 40 µs. Nothing here waits
+for the journal. If journald is absent, dead or overloaded, :func:`event` returns False and no job is
+affected. Every kind of event has its own MESSAGE_ID, explained in ``units/catalog/slicer.catalog``
+(``journalctl -x``).
 
 This module is on the hot path of ``slicer run``: C modules only.
 """
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     Kind = Literal[
         "waiting", "acquired", "started", "finished", "released", "over-limit", "error", "stopped",
-        "stopping", "paused", "resumed", "changed", "routed",
+        "stopping", "paused", "resumed", "changed", "routed", "untold",
     ]
     Value = str | bytes | float | None
     Field = str | bytes | int
@@ -37,9 +37,9 @@ IDENTIFIER = "slicer"
 
 ERROR, WARNING, NOTICE, INFO = 3, 4, 5, 6  # syslog's priorities
 
-_FIELD_NAME_MAX = 64  # journald drops longer names without a word
+_FIELD_NAME_MAX = 64  # journald silently drops longer names
 
-# Of a route's decision, by its result: whether somebody has to look at it. All others are errors.
+# The priority of a route's decision, by its result. All others are errors.
 _ROUTED = {"started": INFO, "fallback": NOTICE, "blocked": NOTICE}
 
 
@@ -47,10 +47,10 @@ _ROUTED = {"started": INFO, "fallback": NOTICE, "blocked": NOTICE}
 class _Kind:
     message_id: str
     priority: int
-    message: str  # what people read after the job's name, when the caller has no better words
+    message: str  # follows the job's name, unless the caller has a better text
 
 
-# The ids are fixed for ever: catalogs and people's alerts refer to them.
+# The ids never change: catalogs and people's alerts refer to them.
 KINDS: dict[Kind, _Kind] = {
     "waiting": _Kind("97655dee75fa468f80c5407fdbf04c18", INFO, "waiting for a lease"),
     "acquired": _Kind("af63995896db4776a32eb93db74d7d50", INFO, "lease acquired"),
@@ -61,10 +61,11 @@ KINDS: dict[Kind, _Kind] = {
     "error": _Kind("5d7d419441a7415b8968325ffae25631", ERROR, "slicer failed"),
     "stopping": _Kind("e595a85f6f81450f8886918c00e467fb", NOTICE, "told to end"),
     "paused": _Kind("f78c18a223c145bcbd2c9c68e88ccf0d", NOTICE, "paused"),
-    "resumed": _Kind("20796cce4a3f41249e734a65b38b5e33", NOTICE, "goes on"),
+    "resumed": _Kind("20796cce4a3f41249e734a65b38b5e33", NOTICE, "resumed"),
     "changed": _Kind("af25d7cae1c049d7a84dc26d4b1e3dda", NOTICE, "its limits were changed"),
     "stopped": _Kind("1fae59122c0848ddb3bce97113dc6363", WARNING, "leftover processes were ended"),
-    "routed": _Kind("d9f7145c5c1240c681db2deb4dd935f6", INFO, "a way was chosen for it"),
+    "routed": _Kind("d9f7145c5c1240c681db2deb4dd935f6", INFO, "a destination was chosen"),
+    "untold": _Kind("64fccecc743f49548ef6fdcc6588e33f", WARNING, "a notification was not delivered"),
 }
 
 
@@ -79,12 +80,13 @@ def event(
     path: str = SOCKET,
     fields: Mapping[str, Value | tuple[str, ...]] | None = None,
 ) -> bool:
-    """Tell the journal what happened to ``job`` ("": none came to be); True when journald has the entry.
+    """Report an event of ``job`` ("" if there is none) to the journal. Returns whether journald has it.
 
-    ``unit`` is the job's scope ("": none), by which ``journalctl -u`` (or ``--user-unit``) finds the entry.
-    ``fields``: ``{"exit_code": 1}`` is ``SLICER_EXIT_CODE=1``. None leaves a field out, and a tuple gives it
-    once for each value. Undecodable bytes, as Python's argv has them, arrive as they were. ``message``
-    replaces the kind's own. Never blocks. Raises only ValueError, for a field name that journald would drop.
+    ``unit`` is the job's scope ("" if none), by which ``journalctl -u`` (or ``--user-unit``) finds the entry.
+    ``fields``:
+    ``{"exit_code": 1}`` becomes ``SLICER_EXIT_CODE=1``. None omits a field; a tuple repeats it for each
+    value. Undecodable bytes, as in Python's argv, arrive unchanged. ``message`` replaces the kind's own.
+    Never blocks. Raises only ValueError, for a field name that journald would drop.
     """
     what, more = KINDS[kind], fields or {}
     entry: dict[str, Field] = {
@@ -98,7 +100,7 @@ def event(
     }
     if unit:
         entry["SLICER_UNIT"] = unit
-        # What journalctl believes in an entry of another process: OBJECT_SYSTEMD_UNIT when _UID=0,
+        # Fields that journalctl trusts in another process's entry: OBJECT_SYSTEMD_UNIT when _UID=0,
         # USER_UNIT when _UID is the reader's own (add_matches_for_unit() in systemd's logs-show.c).
         entry["USER_UNIT" if manager == "user" else "OBJECT_SYSTEMD_UNIT"] = unit
     pairs = [*entry.items(), *_pairs(more)]
@@ -114,7 +116,7 @@ def _priority(kind: Kind, fields: Mapping[str, Value | tuple[str, ...]]) -> int:
 
 
 def about(entry: Lease | Ticket) -> dict[str, Value | tuple[str, ...]]:
-    """The fields that every event of a job has, as far as its lease or ticket knows them."""
+    """The fields of every event of a job that its lease or ticket has."""
     found: dict[str, Value | tuple[str, ...]] = {"profile": entry.profile or None}
     if isinstance(entry.gpus, tuple):
         found["gpu"] = gpu_words(entry.gpus, entry.gpu_indices)
@@ -123,12 +125,12 @@ def about(entry: Lease | Ticket) -> dict[str, Value | tuple[str, ...]]:
 
 
 def gpu_words(uuids: tuple[str, ...], indices: tuple[int, ...]) -> tuple[str, ...]:
-    """All names of the GPUs: ``SLICER_GPU=0`` and ``SLICER_GPU=GPU-…`` are to find the same entries."""
+    """All names of the GPUs: ``SLICER_GPU=0`` and ``SLICER_GPU=GPU-…`` must find the same entries."""
     return (*map(str, indices), *uuids)
 
 
 def _pairs(fields: Mapping[str, Value | tuple[str, ...]]) -> list[tuple[str, Field]]:
-    """Each field with each of its values, as the journal knows them."""
+    """Each field with each of its values, as the journal's types."""
     found: list[tuple[str, Field]] = []
     for key, given in fields.items():
         for value in given if isinstance(given, tuple) else (given,):
@@ -145,7 +147,7 @@ def _encode(name: str, value: Field) -> bytes:
     if not isinstance(value, bytes):
         try:
             value = str(value).encode("utf-8", "surrogateescape")
-        except UnicodeEncodeError:  # a surrogate that stands for no byte
+        except UnicodeEncodeError:  # a surrogate that represents no byte
             value = str(value).encode("utf-8", "backslashreplace")
     key = name.encode()
     if b"\n" not in value:
@@ -174,7 +176,7 @@ def _deliver(data: bytes, path: str) -> bool:
 def _send_memfd(sock: _socket.socket, data: bytes, path: str) -> None:
     """Send an entry that is too large for a datagram. Raises OSError.
 
-    journald takes an unprivileged sender's memory file only if it is sealed for good.
+    journald accepts an unprivileged sender's memory file only if it is permanently sealed.
     """
     import fcntl
 

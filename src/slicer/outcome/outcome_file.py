@@ -1,7 +1,7 @@
 """Outcomes as JSON: the file of ``slicer run --outcome`` and the rows of ``slicer history --json``.
 
-docs/json.md describes the fields. VERSION counts up when a field goes or changes its meaning, not when one is
-added. Importing json costs 3 ms, so this module is imported only where JSON is wanted.
+docs/json.md describes the fields. VERSION increases if a field is removed or changes its meaning, not if one
+is added. Importing json costs 9 ms, so this module is imported only if JSON is needed.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ VERSION = 1
 
 
 def outcome_json(outcome: Outcome) -> dict[str, Any]:
-    """An outcome in JSON's types: the record's own fields, ``unit`` null where there was none."""
+    """An outcome in JSON's types: the record's own fields, with ``unit`` null if there was none."""
     data = as_dict(outcome)
     data["usage"] = {name: _json_value(value) for name, value in as_dict(outcome.usage).items()}
     data["unit"] = outcome.unit or None
@@ -38,13 +38,13 @@ def outcome_json(outcome: Outcome) -> dict[str, Any]:
 
 
 def sharing_json(sharing: Sharing) -> dict[str, Any]:
-    """What became of a job's sharing, in JSON's types."""
+    """The figures of a job's sharing, in JSON's types."""
     found = {name: _json_value(value) for name, value in as_dict(sharing).items()}
     return {**found, **{name: bool(found[name]) for name in _FLAGS}}
 
 
 def sharing_from(data: Any) -> Sharing | None:
-    """What :func:`sharing_json` wrote. Raises ValueError, TypeError, KeyError."""
+    """Reverses :func:`sharing_json`. Raises ValueError, TypeError, KeyError."""
     if data is None:
         return None
     said = {**data, **{name: int(data[name]) for name in _FLAGS}}
@@ -59,12 +59,12 @@ _SHARING: dict[str, str] = Sharing.__annotations__
 
 def _json_value(value: Any) -> Any:
     if isinstance(value, float):
-        return round(value, 6)  # no clock here is finer
+        return round(value, 6)  # no clock is more precise
     return list(value) if isinstance(value, tuple) else value
 
 
 def write(outcome: Outcome, path: str) -> None:
-    """Write one outcome to ``path``, as :func:`put`. Raises StateError."""
+    """Write an outcome to ``path``, like :func:`put`. Raises StateError."""
     data = (json.dumps({"version": VERSION, **outcome_json(outcome)}, indent=2) + "\n").encode()
     try:
         put(data, path)
@@ -73,12 +73,13 @@ def write(outcome: Outcome, path: str) -> None:
 
 
 def put(data: bytes, path: str) -> None:
-    """Write data to ``path``: all of it or nothing, whoever reads meanwhile. Raises OSError, StateError.
+    """Write data to ``path`` atomically, even for concurrent readers. Raises OSError, StateError.
 
-    Links that are ours or root's are followed; what is no regular file (/dev/stdout, a FIFO) is written into.
+    Links that are ours or root's are followed. If the path is not a regular file (/dev/stdout, a FIFO), the
+    data is written into it.
     """
     if names_open_file(path):
-        # /dev/stdout may well be a regular file: the one that the shell's ">" opened.
+        # /dev/stdout may be a regular file: the one that the shell's ">" opened.
         _write_into(os.open(path, _INTO | os.O_CLOEXEC | os.O_NOCTTY), data)
         return
     folder, name, info = _place(path)
@@ -92,7 +93,7 @@ def put(data: bytes, path: str) -> None:
 
 
 def check(path: str) -> None:
-    """Raise OSError or StateError where :func:`put` could not write."""
+    """Raise OSError or StateError if :func:`put` could not write."""
     if names_open_file(path):
         is_fine = os.access(path, os.W_OK)
     else:
@@ -105,14 +106,15 @@ def check(path: str) -> None:
         raise StateError("cannot be written there", where=path)
 
 
-# Not waiting for a FIFO's reader, who may never come; once it is there, writing may take its time.
+# Do not wait for a FIFO's reader, who may never come. Once there is one, writing may take its time.
 _INTO = os.O_WRONLY | os.O_APPEND | os.O_NONBLOCK
 
 
 def _place(path: str) -> tuple[Directory, str, os.stat_result | None]:
-    """The directory to write in, the name there, and what has that name. Raises OSError, StateError.
+    """The directory for the file, the name in it, and what has that name. Raises OSError, StateError.
 
-    Where everybody may make files (/tmp), what is another user's is left alone: it was put in our way.
+    In a directory where everybody may create files (/tmp), another user's file is left alone: it may be a
+    trap.
     """
     folder, name = find(path, RULES)
     try:
@@ -122,10 +124,10 @@ def _place(path: str) -> tuple[Directory, str, os.stat_result | None]:
     except BaseException:
         folder.close()
         raise
-    is_theirs = info.st_uid != os.geteuid() and not stat.S_ISCHR(info.st_mode)  # root alone makes devices
+    is_theirs = info.st_uid != os.geteuid() and not stat.S_ISCHR(info.st_mode)  # only root makes devices
     if os.fstat(folder.fd).st_mode & stat.S_ISVTX and is_theirs:
         folder.close()
-        raise StateError(f"belongs to uid {info.st_uid}", where=path, hint="name a file of yours")
+        raise StateError(f"belongs to uid {info.st_uid}", where=path, hint="name a file of your own")
     return folder, name, info
 
 

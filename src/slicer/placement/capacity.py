@@ -187,7 +187,7 @@ class Capacity:
                 return None
             found = _eligible(request, self._idle)
             return tuple(gpu.uuid for gpu in found[:wanted]) if len(found) >= wanted else None
-        need = request.vram_mib + request.margin_mib
+        need = request.vram_mib + request.margin_mib  # need_mib, which is a call, for thousands of requests
         if len(self._free) < wanted or self._free[-wanted][0] < need:
             return None
         if request.gpu_choice:
@@ -249,7 +249,7 @@ class Capacity:
         kept = self._most_promising(request) if wants_gpus else []
         if not slots and not kept:
             return False
-        need = need_mib(request)
+        need = request.need_mib
         if request.gpus:
             self._gpus_have_turn = len(kept) < request.gpus or any(gpu.is_stuck(need) for gpu in kept)
         else:
@@ -274,7 +274,7 @@ class Capacity:
         """Whether waiting can help. A GPU may have disappeared since the request was made."""
         if too_many(request):
             return False
-        need = need_mib(request)
+        need = request.need_mib
         if not request.gpu_choice and need is None:
             return request.gpus <= len(self._gpus)
         able = [gpu for gpu in _eligible(request, self._gpus) if need is None or gpu.total_mib >= need]
@@ -287,7 +287,7 @@ class Capacity:
         began, then those whose last grant is oldest. So no stream of small jobs can draw the reservation from
         GPU to GPU, whatever durations they state.
         """
-        need = need_mib(request)
+        need = request.need_mib
         began_s = request.arrived_s + self._policy.reserve_after_s  # or later, when it had its turn
 
         def rank(gpu: _Gpu) -> tuple[bool, bool, float, float, float, int]:
@@ -340,11 +340,6 @@ def shape_of(request: Request) -> tuple[object, ...]:
         request.gpus, request.gpu_choice, request.vram_mib, request.margin_mib,
         *sorted(request.slots.items()), *sorted(request.slot_limits.items()),
     )  # fmt: skip
-
-
-def need_mib(request: Request) -> int | None:
-    """MiB that must be free on each GPU of a request that shares; None for one that does not."""
-    return None if request.vram_mib is None else request.vram_mib + request.margin_mib
 
 
 def _eligible(request: Request, gpus: dict[str, _Gpu]) -> list[_Gpu]:

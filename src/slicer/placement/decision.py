@@ -39,7 +39,6 @@ from slicer.placement.capacity import (
     is_eligible,
     is_used_by_others,
     limits_of,
-    need_mib,
     too_many,
 )
 from slicer.record import record
@@ -137,7 +136,7 @@ def infeasible(request: Request, devices: tuple[Device, ...] | None) -> Infeasib
     pool = [device for device in devices if is_eligible(request, device.uuid)]
     if request.gpus > len(pool):
         return Infeasible("gpu", request.gpus, len(pool))
-    need = need_mib(request)
+    need = request.need_mib
     if need is not None:
         sizes = sorted((device.total_mib for device in pool), reverse=True)
         if sizes[request.gpus - 1] < need:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import time
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from slicer.queue.model import Board, Event, EventKind, JobState
 from slicer.queue.run.gpu_use import QueueMonitor
 from slicer.queue.show import rows
+
+if TYPE_CHECKING:
+    from slicer.queue.notifying import Notifier
 
 
 class Renderer(Protocol):
@@ -70,6 +73,7 @@ class Events:
         self._was_waiting = False
         self.has_drained = False
         self.monitor: QueueMonitor | None = None  # set later: some events come before there is one
+        self.notifier: Notifier | None = None
 
     def __bool__(self) -> bool:
         return bool(self._kept)
@@ -94,6 +98,8 @@ class Events:
         kept, self._kept = self._kept, []
         for event in kept:
             self._renderer.event(event)
+            if self.notifier is not None and (problem := self.notifier.event(event)):
+                self._renderer.event(Event("warning", event.at, data={"text": problem}))
 
     # -- told once ---------------------------------------------------------------------------------------
 

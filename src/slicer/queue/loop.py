@@ -62,6 +62,10 @@ class Queue:
         self._starters = Starters(self._backends, self._ledger, mask)
         plans = self._plans = Plans(options, environ, self._ledger, broker)
         self._gpu_observer = GpuObserver(plans.policy, reuses=True, otherwise=open_gpus)
+        if options.notify is not None or plans.config.notify is not None:
+            from slicer.queue.notifying import notifier
+
+            self._events.notifier = notifier(options.notify, plans.config, options.jobs_file)
         self.register = Register(options.log_dir, fresh=options.fresh)
         self._file = LiveFile(
             options.jobs_file, text, self.register.known_names, plans.check, options.poll_s, is_own=is_own

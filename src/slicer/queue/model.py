@@ -242,4 +242,5 @@ class Options:
     profile: str = "gpu"
     at_a_time: int | None = None  # how many jobs may run at once, beyond what the ledger says
     backend: str = "auto"
+    notify: str | None = None  # what is told of its jobs' ends, as slicer run --notify
     trust_file: bool = False  # root runs it, though other users may change it

@@ -1,1 +1,1 @@
-"""``slicer route``: GPU or CPU, decided by what a job's input measures."""
+"""``slicer route``: GPU or CPU, decided by measuring a job's input."""

@@ -1,7 +1,7 @@
-"""Asking a program for a metric: started in a process group of its own, read with a deadline and a limit.
+"""Asks a program for a metric: it runs in its own process group, with a deadline and a limit on its output.
 
-When it is over, in whatever way, the whole group is killed: so nothing that a probe started stays behind,
-unless it left the group.
+However it ends, the whole group is killed. So no process that a probe started stays behind, unless it left
+the group.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ if TYPE_CHECKING:
     from types import FrameType
 
 FFPROBE = "ffprobe"
-MOST_BYTES = 64 * 1024  # of what is kept of an answer
+MOST_BYTES = 64 * 1024  # of an answer are kept
 _MOST_COMPLAINT = 4096
-_DIES_S = 2.0  # SIGKILL takes longer only where the kernel waits for a disk
+_DIES_S = 2.0  # SIGKILL takes longer only if the kernel waits for a disk
 
 
 @record
 class Answer:
-    """What a program printed before it ended with exit code 0."""
+    """A program's output, after exit code 0."""
 
     stdout: bytes  # at most MOST_BYTES
     stderr: bytes
@@ -42,11 +42,11 @@ class _Interrupted(BaseException):
 
 
 class _Interrupts:
-    """Interrupts act only while asleep, and end the program before they end us."""
+    """Lets interrupts act only during sleep, and end the program before they end us."""
 
     def __enter__(self) -> _Interrupts:
         self._before = signal.pthread_sigmask(signal.SIG_BLOCK, ())
-        self.mask = block_interrupts()  # while asleep, and of the program
+        self.mask = block_interrupts()  # during sleep, and in the program
         self._deadly = []
         self._is_raised = False
         for signo in INTERRUPTS:
@@ -54,12 +54,12 @@ class _Interrupts:
                 try:
                     signal.signal(signo, self._raise)
                 except ValueError:
-                    break  # no handler runs in any but the first thread
+                    break  # only the first thread can set handlers
                 self._deadly.append(signo)
         return self
 
     def _raise(self, signo: int, frame: FrameType | None) -> None:
-        if not self._is_raised:  # a second exception would come out of the handling of the first
+        if not self._is_raised:  # a second exception would interrupt the handling of the first
             self._is_raised = True
             raise _Interrupted(signo)
 
@@ -67,25 +67,24 @@ class _Interrupts:
         for signo in self._deadly:
             signal.signal(signo, signal.SIG_DFL)
         signal.pthread_sigmask(signal.SIG_SETMASK, self._before)
-        if isinstance(failure, _Interrupted):  # as if it had not been handled
+        if isinstance(failure, _Interrupted):  # die as if it had not been handled
             signal.pthread_sigmask(signal.SIG_UNBLOCK, {failure.signo})
             os.kill(os.getpid(), failure.signo)
 
 
 @record
 class Setting:
-    """What a program is started with."""
+    """The environment and stdin of a program."""
 
     environ: Mapping[str, str]
-    stdin: int = -1  # the descriptor that it reads from; -1: nothing
+    stdin: int = -1  # the descriptor for its stdin; -1: /dev/null
 
 
 def ask(command: tuple[str, ...], timeout_s: float, setting: Setting, *, keeps_end: bool = False) -> Answer:
-    """Run a program (found in PATH) to its end, and take what it prints.
+    """Run a program (found in PATH) to its end, and return its output.
 
-    ``keeps_end``: it may print any amount, of
-    which the end is kept; otherwise too much is an error. Raises ProbeError, also for an exit code other
-    than 0.
+    ``keeps_end``: keep only the end of any amount of output; otherwise too much is an error. Raises
+    ProbeError, also for an exit code other than 0.
     """
     with _Interrupts() as interrupts:
         out, out_end = os.pipe2(os.O_CLOEXEC)
@@ -110,13 +109,13 @@ def ask(command: tuple[str, ...], timeout_s: float, setting: Setting, *, keeps_e
     if status:
         how = f"failed with exit code {os.waitstatus_to_exitcode(status)}"
         if os.WIFSIGNALED(status):
-            how = f"was ended by {signal_name(os.WTERMSIG(status))}"
+            how = f"was killed by {signal_name(os.WTERMSIG(status))}"
         raise ProbeError(f"{one_line(command[0], 60)} {how}{_complaint(stderr, command)}")
     return Answer(bytes(listener.stdout), stderr)
 
 
 def _spawn(command: tuple[str, ...], setting: Setting, out: int, err: int, mask: frozenset[int]) -> int:
-    """The pid; raises ProbeError."""
+    """Start the program. Returns its pid. Raises ProbeError."""
     none = (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0)
     actions = [
         none if setting.stdin < 0 else (os.POSIX_SPAWN_DUP2, setting.stdin, 0),
@@ -135,15 +134,15 @@ def _spawn(command: tuple[str, ...], setting: Setting, out: int, err: int, mask:
             setsigdef=(signal.SIGPIPE, signal.SIGXFSZ),  # Python ignores these two
         )
     except FileNotFoundError:
-        hint = "install ffmpeg, which it belongs to" if command[0] == FFPROBE else "see probe_command"
+        hint = "install ffmpeg, which includes it" if command[0] == FFPROBE else "see probe_command"
         raise ProbeError(f"there is no {shown}", hint=hint) from None
     except OSError as error:
-        hint = "a script begins with #! and its interpreter" if error.errno == errno.ENOEXEC else ""
+        hint = "a script must begin with #! and its interpreter" if error.errno == errno.ENOEXEC else ""
         raise ProbeError(f"{shown} cannot be executed: {error.strerror}", hint=hint) from None
 
 
 class _Listener:
-    """Reads what a program prints until it ends."""
+    """Reads a program's output until it ends."""
 
     def __init__(self, name: str, pid: int, out: int, err: int, keeps_end: bool) -> None:
         self.stdout, self.stderr = bytearray(), bytearray()
@@ -153,7 +152,7 @@ class _Listener:
         self._open = [out, err]
 
     def listen(self, timeout_s: float, mask: frozenset[int]) -> None:
-        """Until it ends; raises ProbeError where it takes too long, or prints too much."""
+        """Read until the program ends. Raises ProbeError if it takes too long or prints too much."""
         end_s = time.monotonic() + timeout_s
         while True:
             left_s = max(0.0, end_s - time.monotonic())
@@ -163,15 +162,15 @@ class _Listener:
             if self._pidfd in ready:
                 for fd in self._open:
                     while self._read(fd):
-                        pass  # what was in the pipe; whoever else may write there is not waited for
+                        pass  # empty the pipe, without waiting for other processes that may write to it
                 return
             if time.monotonic() >= end_s:
                 after = format_duration(timeout_s)
-                hint = "probe_timeout says how long it may take"
+                hint = "probe_timeout sets the limit"
                 raise ProbeError(f"{self._name} had no answer after {after}", hint=hint)
 
     def _read(self, fd: int) -> bool:
-        """Take one piece; whether there was any. Raises ProbeError."""
+        """Read one piece. Returns whether there was one. Raises ProbeError."""
         try:
             piece = os.read(fd, MOST_BYTES)
         except BlockingIOError:
@@ -181,7 +180,7 @@ class _Listener:
             return False
         if fd == self._err:
             self.stderr += piece
-            del self.stderr[:-_MOST_COMPLAINT]  # programs say last what ended them
+            del self.stderr[:-_MOST_COMPLAINT]  # the last lines say why a program failed
             return True
         self.stdout += piece
         if len(self.stdout) > MOST_BYTES:
@@ -191,21 +190,21 @@ class _Listener:
         return True
 
     def end(self) -> int:
-        """Kill what is left of the group, and reap the program: its status as waitpid(2) has it."""
+        """Kill the rest of the group, and reap the program. Returns its status as in waitpid(2)."""
         try:
             try:
-                os.killpg(self._pid, signal.SIGKILL)  # not reaped yet, so the number is still its own
+                os.killpg(self._pid, signal.SIGKILL)  # not reaped yet, so the pid is still the group's
             except (ProcessLookupError, PermissionError):
-                pass  # all others became another user's, and only the program itself was ours
+                pass  # the rest belongs to another user by now
             if not until_readable([self._pidfd], _DIES_S, None):
-                return signal.SIGKILL  # it hangs in the kernel, and dies as soon as it can
+                return signal.SIGKILL  # it hangs in the kernel, and will die as soon as it can
             return os.waitpid(self._pid, 0)[1]
         finally:
             os.close(self._pidfd)
 
 
 def _complaint(stderr: bytes, command: tuple[str, ...]) -> str:
-    """The last line that a program said, without the argument that it is about, as the end of a message."""
+    """The program's last message, without the argument that it names, as the end of an error message."""
     said = [line.strip() for line in stderr.decode("utf-8", "replace").split("\n") if line.strip()]
     if not said:
         return ""

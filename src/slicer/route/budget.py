@@ -1,4 +1,4 @@
-"""Whether a route's jobs fit into the machine when as many run as may: GPU memory and memory. Pure."""
+"""Whether as many of a route's jobs as allowed fit into the machine: GPU memory and main memory. Pure."""
 
 from __future__ import annotations
 
@@ -16,29 +16,29 @@ if TYPE_CHECKING:
     from slicer.outcome.decisions import PastDecision
 
 _MIB, _GIB = 2**20, 2**30
-_MOST = 10_000  # jobs of one destination that are looked at
-_RESERVE_PERCENT = 10  # of the machine's memory, for everything else, unless the route says how much
+_MOST = 10_000  # jobs of one destination to consider
+_RESERVE_PERCENT = 10  # of the machine's memory, for everything else, unless the route sets the reserve
 
 
 @record
 class Share:
-    """What the jobs of one destination take when as many run as may."""
+    """What the jobs of one destination use when as many run as allowed."""
 
     name: str
     mode: str
-    jobs: int | None  # None: nothing limits them
+    jobs: int | None  # None: unlimited
     limited_by: str  # "max_jobs", "slots.cpu", "GPU memory", or ""
-    gpus: int  # of one job
-    vram_mib: int | None  # of one job, on each GPU; None: whole GPUs, or none
-    memory_bytes: int | None  # MemoryMax of one job; None: unlimited
-    memory_source: str  # where that is from
+    gpus: int  # per job
+    vram_mib: int | None  # per job, on each GPU; None: whole GPUs, or none
+    memory_bytes: int | None  # MemoryMax per job; None: unlimited
+    memory_source: str  # where that is set
     is_declared: bool  # by the route or a file; False: only the cap of a built-in profile
-    suggested_bytes: int | None = None  # a MemoryMax with which all fit; None where that cannot be told
+    suggested_bytes: int | None = None  # a MemoryMax with which all jobs fit; None if unknown
 
 
 @record
 class GpuUse:
-    """One GPU when all run: how many jobs of each destination, and what they leave free."""
+    """One GPU while all jobs run: the number of jobs of each destination, and the free memory."""
 
     index: int
     name: str
@@ -49,7 +49,7 @@ class GpuUse:
 
 @record
 class Worksheet:
-    """The budget of a route on one machine. It holds if there are no ``problems``."""
+    """The budget of a route on one machine. It fits if there are no ``problems``."""
 
     route: str
     shares: tuple[Share, ...]
@@ -57,8 +57,8 @@ class Worksheet:
     machine_bytes: int
     reserve_bytes: int
     reserve_source: str
-    needed_bytes: int  # by all jobs whose memory is declared, and the reserve
-    left_bytes: int  # negative: so much is missing
+    needed_bytes: int  # all jobs with declared memory, and the reserve
+    left_bytes: int  # negative: this much is missing
     problems: tuple[str, ...]  # each with its sum
     notes: tuple[str, ...]
 
@@ -72,16 +72,16 @@ def worksheet(
 ) -> Worksheet:
     """The budget of ``route``.
 
-    ``profiles`` has the profile of each destination (:func:`slicer.config.route_profiles.profile_for`) by the
-    destination's name. ``gpus`` is what the driver reports, None where nobody knows. ``memory_bytes`` is the
-    machine's memory, ``slots`` how many there are of each ("cpu").
+    ``profiles`` maps each destination's name to its profile
+    (:func:`slicer.config.route_profiles.profile_for`). ``gpus`` is what the driver reports; None if unknown.
+    ``memory_bytes`` is the machine's memory; ``slots`` has the number of slots by name ("cpu").
     """
     problems: list[str] = []
     notes: list[str] = []
     shares = [_share(each, profiles[each.name], slots) for each in route.destinations]
     rooms = [Room(gpu) for gpu in gpus or ()]
     if gpus is None:
-        notes.append("which GPUs there are is not known here, so GPU memory was not checked")
+        notes.append("GPU memory was not checked, because the GPUs are unknown")
     else:
         shares = _on_gpus(shares, profiles, rooms, problems, notes)
     reserve, source = _reserve(route, memory_bytes)
@@ -125,7 +125,7 @@ def _on_gpus(
     shares: list[Share], profiles: Mapping[str, Profile], rooms: list[Room],
     problems: list[str], notes: list[str],
 ) -> list[Share]:  # fmt: skip
-    """Put the jobs on the GPUs. The shares again, with the jobs of those that nothing else limits."""
+    """Place the jobs on the GPUs. Returns the shares, with a number of jobs where nothing else limits it."""
     loads = {}
     for each in shares:
         if each.mode == "gpu" and each.gpus:
@@ -140,8 +140,8 @@ def _on_gpus(
         fits = placed[each.name]
         able = sum(room.suits(load) for room in rooms)
         if each.jobs is None and not fits and able >= each.gpus:
-            # Nobody asked for so many of the others: with fewer of them it runs.
-            notes.append(f"{each.name}: no GPU memory is left beside the others (max_jobs would keep some)")
+            # Nobody asked for that many of the other jobs; with fewer of them, these run.
+            notes.append(f"{each.name}: the others leave no GPU memory (max_jobs would keep some free)")
         elif fits < (1 if each.jobs is None else each.jobs):
             problems.append(_gpu_problem(each, load, fits, rooms))
         unfit = [room.gpu.index for room in rooms if not room.suits(load)]
@@ -156,12 +156,12 @@ def _on_gpus(
 
 
 def _gpu_problem(share: Share, load: Load, fits: int, rooms: list[Room]) -> str:
-    """Why not all jobs have GPU memory, with the sum."""
+    """Why not all jobs get GPU memory, with the sum."""
     able = [room for room in rooms if room.suits(load)]
     jobs = "a job" if share.jobs is None else counted(share.jobs, "job")
     on = f" on {share.gpus} GPUs each" if share.gpus > 1 else ""
     if not rooms:
-        return f"{share.name}: there is no GPU here for {jobs}"
+        return f"{share.name}: there is no GPU for {jobs}"
     if share.vram_mib is None:
         wanted = f"{jobs} x {counted(share.gpus, 'whole GPU')}"
         there = f"{'is' if len(able) == 1 else 'are'} {counted(len(able), 'GPU')}"
@@ -173,7 +173,7 @@ def _gpu_problem(share: Share, load: Load, fits: int, rooms: list[Room]) -> str:
     total = short_mib(share.vram_mib * (share.jobs or 1))
     wanted = f"{jobs} x {short_mib(share.vram_mib)}{on} = {total}{margin}"
     others = sorted({name for room in able for name in room.jobs} - {share.name})
-    beside = f" beside {', '.join(others)}" if others else ""
+    beside = f" next to {', '.join(others)}" if others else ""
     return f"{share.name}: {wanted}, but {_sizes(able)}{beside}: {_remedy(fits)}"
 
 
@@ -188,9 +188,9 @@ def _sizes(rooms: list[Room]) -> str:
 
 # -- jobs side by side on GPUs ------------------------------------------------------------------------------
 #
-# GPU memory is given out as the ledger does it: to one job after the other, on the GPUs with the least room
-# that have ``vram`` and the margin free; of that, ``vram`` is taken. Without ``vram`` a job takes whole idle
-# GPUs.
+# This follows the ledger: it gives GPU memory to one job after the other, on the GPUs with the least room
+# that have ``vram`` and the margin free. The job takes ``vram`` of that. Without ``vram`` a job takes whole
+# idle GPUs.
 
 
 @record
@@ -202,30 +202,28 @@ class Load(Demand):
 
 
 class Room:
-    """What is left of one GPU."""
+    """One GPU and its free memory."""
 
     def __init__(self, gpu: Gpu) -> None:
         self.gpu = gpu
         self.left_mib = gpu.memory_mib
         self.jobs: dict[str, int] = {}
-        self.is_whole = False  # taken by one job
+        self.is_whole = False  # one job holds the whole GPU
 
     def suits(self, load: Load) -> bool:
-        """Whether the job could run here, if the GPU were idle."""
+        """Whether the job could run on this GPU if it were idle."""
         if load.gpu_choice and not any(_is_meant(word, self.gpu) for word in load.gpu_choice):
             return False
-        return load.vram_mib is None or self.gpu.memory_mib >= load.vram_mib + load.margin_mib
+        return load.need_mib is None or self.gpu.memory_mib >= load.need_mib
 
     def has_room(self, load: Load) -> bool:
-        """Whether one more of these jobs fits beside those that are here."""
+        """Whether another one of these jobs fits beside those already here."""
         if not self.suits(load) or self.is_whole:
             return False
-        if load.vram_mib is None:
-            return not self.jobs
-        return self.left_mib >= load.vram_mib + load.margin_mib
+        return not self.jobs if load.need_mib is None else self.left_mib >= load.need_mib
 
     def take(self, load: Load) -> None:
-        """Put one more here."""
+        """Place one more job here."""
         self.jobs[load.name] = self.jobs.get(load.name, 0) + 1
         self.is_whole = load.vram_mib is None
         self.left_mib = 0 if load.vram_mib is None else self.left_mib - load.vram_mib
@@ -236,9 +234,9 @@ def _is_meant(word: str, gpu: Gpu) -> bool:
 
 
 def pack(loads: list[Load], rooms: list[Room]) -> dict[str, int]:
-    """Fill the rooms with all jobs; how many of each destination have a place.
+    """Place all jobs on the GPUs. Returns how many jobs of each destination found room.
 
-    Jobs that want whole GPUs come first, then those that want most. Those without a number come last.
+    Jobs that need whole GPUs come first, then those that need most. Unlimited ones come last.
     """
     placed = {}
     for load in sorted(loads, key=lambda it: (it.jobs is None, it.vram_mib is not None, -(it.vram_mib or 0))):
@@ -277,20 +275,20 @@ def _memory_notes(shares: list[Share]) -> list[str]:
     notes = []
     for each in shares:
         if each.jobs is None:
-            why = "nothing limits how many run (max_jobs would)"
-            notes.append(f"{each.name}: {why}, so their memory was not added up")
+            why = "their number is unlimited (max_jobs would limit it)"
+            notes.append(f"{each.name}: {why}, so their memory is not in the sum")
         elif each.jobs and not each.is_declared:
             amount = each.memory_bytes
             limit = "none" if amount is None else f"{_size(amount)}, {each.memory_source}"
-            notes.append(f"{each.name}: no memory is declared (MemoryMax is {limit}), so it was not added up")
+            notes.append(f"{each.name}: no memory is declared (MemoryMax is {limit}): not in the sum")
     return notes
 
 
 def _suggested(share: Share, shares: list[Share], available: int, left: int) -> Share:
-    """With a MemoryMax by which all fit.
+    """The share with a MemoryMax with which all jobs fit.
 
-    What is left is shared by the jobs that declare none, or else by all. If too much is declared, each of
-    those gets less.
+    Jobs without a declaration divide what is left; if there are none, all jobs do. If too much is declared,
+    each of those jobs gets less.
     """
     if not share.jobs or any(each.jobs is None for each in shares):
         return share
@@ -307,12 +305,12 @@ def _suggested(share: Share, shares: list[Share], available: int, left: int) -> 
 
 
 def _floor(amount: int) -> int:
-    """The most that is not above it and shown with one decimal stays what it is."""
+    """The largest amount up to this one that is exact when shown with one decimal."""
     return amount * 10 // _GIB * _GIB // 10 if amount >= _GIB else amount // _MIB * _MIB
 
 
 def peak_notes(route: Route, past: Sequence[PastDecision]) -> list[str]:
-    """The ``memory`` that past jobs of each destination speak for: the most that one used, and a fifth."""
+    """The ``memory`` that past jobs of each destination suggest: the largest peak, and a fifth more."""
     from slicer.route.stats import ENOUGH_JOBS  # it imports statistics, and this module is on the hot path
 
     notes = []
@@ -323,7 +321,7 @@ def peak_notes(route: Route, past: Sequence[PastDecision]) -> list[str]:
             most = max(peaks)
             tenths, mib = -(-most * 12 // _GIB), -(-most * 6 // (5 * _MIB))  # rounded up
             proposed = _size(tenths * _GIB // 10 if most >= _GIB else mib * _MIB)
-            told = f"the most of {counted(len(peaks), 'job')} that ended well was {_size(most)} of memory"
+            told = f"the largest of {counted(len(peaks), 'successful job')} used {_size(most)} of memory"
             notes.append(f'{each.name}: {told}; with a fifth more: memory = "{proposed}"')
     return notes
 
@@ -333,6 +331,6 @@ def _size(amount: int | None) -> str:
 
 
 def together_bytes(sheets: Sequence[Worksheet]) -> int:
-    """What all routes declare together, and the largest of their reserves. Nobody shares memory out."""
+    """The sum of all routes' declarations, and the largest of their reserves. Nothing divides main memory."""
     reserve = max((sheet.reserve_bytes for sheet in sheets), default=0)
     return sum(sheet.needed_bytes - sheet.reserve_bytes for sheet in sheets) + reserve

@@ -1,6 +1,6 @@
-"""Counting lines, tokens and files, with a deadline.
+"""Counts lines, tokens and files, with a deadline.
 
-If ``enough`` is given and passed, counting ends after a while: it cannot change where the job goes.
+Once the count exceeds ``enough``, counting may stop early: more would not change where the job goes.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 _LINES_BYTES = 2**20  # read at a time
-_WORDS_BYTES = 2**17  # less: each word becomes an object
-_ENOUGH_BYTES = 2**28  # so far a file is counted to the end in any case: a second or two
+_WORDS_BYTES = 2**17  # fewer, because each word becomes an object
+_ENOUGH_BYTES = 2**28  # up to here a file is counted in any case, which takes a second or two
 _ENOUGH_FILES = 100_000
 _LOOK_FILES = 1000
 _SUBDIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
@@ -30,31 +30,31 @@ _DEEPEST = 200  # each level needs a descriptor
 
 @record
 class Count:
-    """What was counted. ``at_least``: there is more."""
+    """The result. ``at_least``: there is more."""
 
     value: float
     at_least: bool = False
 
 
 class Deadline:
-    """The end of the time that a probe has."""
+    """The end of a probe's time."""
 
     def __init__(self, timeout_s: float) -> None:
         self._timeout_s = timeout_s
         self._end_s = time.monotonic() + timeout_s
 
     def check(self) -> None:
-        """Raise ProbeError once it has passed. An interrupt that came meanwhile acts now."""
+        """Raise ProbeError after the deadline. An interrupt that is pending acts now."""
         if time.monotonic() >= self._end_s:
-            hint = "probe_timeout says how long it may take"
-            raise ProbeError(f"was not counted after {format_duration(self._timeout_s)}", hint=hint)
+            hint = "probe_timeout sets the limit"
+            raise ProbeError(f"could not be counted within {format_duration(self._timeout_s)}", hint=hint)
         if INTERRUPTS & signal.sigpending():
             before = signal.pthread_sigmask(signal.SIG_SETMASK, block_interrupts())
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def lines(fd: int, start: int, deadline: Deadline, enough: float | None) -> Count:
-    """The lines of a text from an offset on; the last need not have an end. Raises ProbeError, OSError."""
+    """Count a text's lines from an offset on; the last may lack its newline. Raises ProbeError, OSError."""
     ended, last = 0, b"\n"
 
     def count(piece: bytes) -> float:
@@ -68,7 +68,7 @@ def lines(fd: int, start: int, deadline: Deadline, enough: float | None) -> Coun
 
 
 def tokens(fd: int, start: int, per_word: float, deadline: Deadline, enough: float | None) -> Count:
-    """About how many tokens a text has: its words (between blanks) times ``per_word``, rounded up.
+    """Estimate a text's tokens: its words (between blanks) times ``per_word``, rounded up.
 
     Raises ProbeError, OSError.
     """
@@ -87,11 +87,11 @@ def tokens(fd: int, start: int, per_word: float, deadline: Deadline, enough: flo
 def _read(
     fd: int, start: int, most: int, count: Callable[[bytes], float], deadline: Deadline, enough: float | None
 ) -> bool:
-    """Give a text to ``count``, which returns the sum so far; whether there was enough before its end."""
+    """Pass a text to ``count``, which returns the sum so far. Returns whether it stopped before the end."""
     position = start
     while piece := os.pread(fd, most, position):
         if b"\0" in piece:
-            raise ProbeError("is not text: it has NUL bytes", hint='probe = "size" measures any file')
+            raise ProbeError("is not text: it contains NUL bytes", hint='probe = "size" measures any file')
         so_far = count(piece)
         position += len(piece)
         deadline.check()
@@ -101,7 +101,7 @@ def _read(
 
 
 def files(directory: int, deadline: Deadline, enough: float | None) -> Count:
-    """How many files are in an open directory and below: all that is no directory. No link is followed.
+    """Count everything but directories in and below an open directory. Follows no links.
 
     Raises ProbeError, OSError.
     """
@@ -115,7 +115,7 @@ def files(directory: int, deadline: Deadline, enough: float | None) -> Count:
 
 def _below(directory: int, deadline: Deadline, depth: int) -> Iterator[int]:
     if depth > _DEEPEST:
-        raise ProbeError(f"has directories more than {_DEEPEST} deep")
+        raise ProbeError(f"has more than {_DEEPEST} levels of directories")
     names, found = [], 0
     with os.scandir(directory) as entries:
         for entry in entries:
@@ -137,7 +137,7 @@ def _below(directory: int, deadline: Deadline, depth: int) -> Iterator[int]:
         except OSError as error:
             if error.errno not in (errno.ENOTDIR, errno.ELOOP):
                 raise
-            yield 1  # a file or a link has taken its place
+            yield 1  # a file or a link has replaced the directory
             continue
         try:
             yield from _below(fd, deadline, depth + 1)

@@ -1,4 +1,4 @@
-"""Where a job goes by what was measured: the decision, and the attempts that it comes to. Pure."""
+"""Decides by the metrics where a job goes, and which destinations to try in which order. Pure."""
 
 from __future__ import annotations
 
@@ -21,28 +21,28 @@ if TYPE_CHECKING:
 
 @record
 class Metric:
-    """What one probe measured, in its unit (see :class:`slicer.config.routes.Probe`)."""
+    """The result of one probe, in its unit (see :class:`slicer.config.routes.Probe`)."""
 
     kind: ProbeKind
     value: float
-    at_least: bool = False  # counting ended once it was too much for every bound: there is more
+    at_least: bool = False  # counting stopped because it exceeded every bound; there is more
 
 
 @record
 class Decision:
-    """Where a job goes. ``choices`` are all destinations that would take it, the first first."""
+    """Where a job goes. ``choices`` are all destinations that would take it, in order of preference."""
 
     route: Route
-    input: str  # as the command line has it; "-" for standard input; "" if none was found
-    metrics: tuple[Metric, ...]  # () where the probe failed and the route says where to go then
+    input: str  # as in the command line; "-" for standard input; "" if none was found
+    metrics: tuple[Metric, ...]  # () if the probe failed and the route says where to go then
     choices: tuple[Destination, ...]  # () if the job is too large for all
     why: str  # for people, without the route's name: "duration 12m ≤ 1h: gpu"
 
 
 def decide(route: Route, input: str, metrics: tuple[Metric, ...]) -> Decision:
-    """Where a job with these metrics (one for each probe) goes.
+    """Decide where a job with these metrics (one for each probe) goes.
 
-    ``choices`` are all destinations whose bounds hold, in their order: none if the job is too large for all.
+    ``choices`` are all destinations whose bounds hold, in order; none if the job is too large for all.
     """
     measured = tuple(metric.value for metric in metrics)
     choices = tuple(each for each in route.destinations if takes(each, measured))
@@ -55,9 +55,9 @@ def decide(route: Route, input: str, metrics: tuple[Metric, ...]) -> Decision:
 
 
 def on_error(route: Route, error: ProbeError) -> Decision:
-    """Where a job goes whose input could not be measured. Raises ``error`` if the route says "fail".
+    """Decide where a job goes whose input could not be measured. Raises ``error`` if the route says "fail".
 
-    Of several destinations of the mode, the one that takes the largest jobs is the first choice.
+    Of several destinations with the route's mode, the one for the largest jobs comes first.
     """
     choices = tuple(each for each in reversed(route.destinations) if each.mode == route.on_probe_error)
     if not choices:
@@ -67,10 +67,10 @@ def on_error(route: Route, error: ProbeError) -> Decision:
 
 
 def cpu_choices(decision: Decision) -> tuple[Destination, ...]:
-    """The destinations for a job that runs out of GPU memory; none if its route does not want that.
+    """The destinations for a job that ran out of GPU memory; none if its route does not want that.
 
-    These are the CPU destinations that take the job. Where nobody knows how large it is, that is the one for
-    the largest jobs.
+    These are the CPU destinations that take the job. If its size is unknown, it is the one for the largest
+    jobs.
     """
     route = decision.route
     if route.on_gpu_oom != "cpu":
@@ -82,28 +82,28 @@ def cpu_choices(decision: Decision) -> tuple[Destination, ...]:
 
 
 def after_ran_out(decision: Decision, ago_s: float) -> Decision:
-    """The decision about an input that ran out of GPU memory a while ago: it goes to the CPU at once."""
+    """The decision for an input that recently ran out of GPU memory: it goes to the CPU at once."""
     choices = cpu_choices(decision)
     why = f"ran out of GPU memory {format_duration(ago_s)} ago: {destination_text(choices[0])}"
     return replace(decision, choices=choices, why=why)
 
 
 def destination_text(destination: Destination) -> str:
-    """Its name, and its mode where that is not the same."""
+    """The destination's name, and its mode if that differs."""
     if destination.name == destination.mode:
         return destination.name
     return f"{destination.name} ({destination.mode})"
 
 
 def takes(destination: Destination, measured: tuple[float, ...]) -> bool:
-    """Whether all that was measured is within the destination's bounds, one for each probe."""
+    """Whether all metrics are within the destination's bounds, one for each probe."""
     return len(measured) == len(destination.up_to) and all(
         bound is None or metric <= bound for metric, bound in zip(measured, destination.up_to, strict=True)
     )
 
 
 def _compared(route: Route, metric: Metric, at: int, choices: tuple[Destination, ...]) -> str:
-    """``duration 12m ≤ 1h``: beside the bound that holds, or the largest that does not."""
+    """Text such as ``duration 12m ≤ 1h``, with the bound that holds, or the largest that does not."""
     held = choices[0].up_to[at] if choices else None
     passed = [
         bound for each in route.destinations if (bound := each.up_to[at]) is not None and bound < metric.value
@@ -117,12 +117,12 @@ def _compared(route: Route, metric: Metric, at: int, choices: tuple[Destination,
     return f"{shown} {sign} {units.bound_text(metric.kind, beside)}"
 
 
-_LONGEST_NAME = 200  # as of slicer run --name
+_LONGEST_NAME = 200  # the same as for slicer run --name
 
 
 @record
 class Attempt:
-    """One destination to try. ``waits``: until it is free. ``why`` is for people."""
+    """A destination to try. ``waits``: wait until it is free. ``why`` is for people."""
 
     destination: Destination
     waits: bool
@@ -130,16 +130,16 @@ class Attempt:
 
 
 def attempts(decision: Decision, on_busy: OnBusy | None) -> tuple[Attempt, ...]:
-    """What to try, in order, until one is not busy. ``on_busy`` replaces what the destinations say.
+    """What to try, in order, until a destination is not busy. ``on_busy`` overrides the destinations' own.
 
-    A destination that says "other" hands the job on to the next one that takes it, and that one's own word
-    counts there. The last is tried without waiting if it says "other", too.
+    "other" passes the job on to the next destination that takes it, whose own on_busy applies there. If the
+    last one also says "other", it is tried without waiting.
     """
     return _attempts(decision.choices, on_busy, decision.why)
 
 
 def fallback(decision: Decision, on_busy: OnBusy | None, failed: Destination) -> tuple[Attempt, ...]:
-    """What to try when the GPU ran out of memory; nothing if the route does not want that."""
+    """What to try after the GPU ran out of memory; nothing if the route does not want that."""
     choices = cpu_choices(decision) if failed.mode == "gpu" else ()
     why = f"out of GPU memory on {failed.name}"
     return _attempts(choices, on_busy, f"{why}: {destination_text(choices[0])}") if choices else ()
@@ -160,18 +160,18 @@ def _attempts(choices: tuple[Destination, ...], on_busy: OnBusy | None, why: str
 def is_out_of_gpu_memory(outcome: Outcome) -> bool:
     """Whether an attempt may have failed because the GPU ran out of memory.
 
-    Not if somebody ended it, or if it took too long or too much main memory: as a queue judges it (E9).
+    It did not if somebody ended it, or if it exceeded its time or main memory. A queue judges the same (E9).
     """
     return outcome.exit_code != 0 and outcome.reason in ("exited", "signal") and not outcome.ended_by
 
 
 def may_run_again(route: Route, written: Written) -> bool:
-    """Whether the job may run once more, by what its attempt on the GPU wrote."""
+    """Whether the job may run again, given what its attempt on the GPU wrote."""
     return written.tells_of_oom and (route.idempotent or not written.on_stdout)
 
 
 def job_name(route: Route, input: str) -> str:
-    """What the job is called if nobody gave it a name: ``whisper:talk.mp4``."""
+    """The name of a job without --name: ``whisper:talk.mp4``."""
     last = input.rstrip("/").rpartition("/")[2]
     return f"{route.name}:{last}"[:_LONGEST_NAME] if last and input != "-" else route.name
 
@@ -180,9 +180,9 @@ def invocation(
     asked: Invocation, decision: Decision, attempt: Attempt, said: Overrides,
     output: tuple[int, int] = OWN_OUTPUT,
 ) -> Invocation:  # fmt: skip
-    """The job of an attempt. ``asked`` is what the command line says, which counts over the route.
+    """The job of an attempt. ``asked`` is the command line, which overrides the route.
 
-    ``said`` is what the destination says over its profile.
+    ``said`` is what the destination overrides in its profile.
     """
     to = attempt.destination
     return replace(
@@ -204,15 +204,15 @@ def invocation(
 
 # -- the command line ---------------------------------------------------------------------------------------
 #
-# Only whole words are looked at: an option is ``--model X`` or ``--model=X`` (a single dash will do), before
-# a ``--``. Not recognised are ``-mX``, which could be several short options in one word, and abbreviations.
+# Only whole words count: an option is ``--model X`` or ``--model=X`` (or with a single dash), before a
+# ``--``. ``-mX``, which could be several short options in one word, and abbreviations are not recognised.
 
 
 def command_for(destination: Destination, command: tuple[str, ...]) -> tuple[str, ...]:
     """The command with the destination's ``replace``, ``prepend`` and ``args``, in this order.
 
-    ``prepend`` goes right after the command's name and ``args`` to the end. If ``args`` begins with an
-    option, it goes before a ``--``, after which nothing is an option.
+    ``prepend`` goes right after the command's name, ``args`` at the end. If ``args`` begins with an option,
+    it goes before a ``--``, after which there are no options.
     """
     words = command[1:]
     for option, value in destination.replace:
@@ -224,10 +224,10 @@ def command_for(destination: Destination, command: tuple[str, ...]) -> tuple[str
 
 
 def _replaced(words: tuple[str, ...], option: str, value: str | None) -> tuple[str, ...]:
-    """The words with the option's value exchanged wherever it stands; None takes the option away.
+    """The words with each value of the option replaced; None removes the option.
 
-    Taken away are ``--fp16`` and ``--fp16=X``; the word after it too only if ``option`` ends in "=", for a
-    flag has no value.
+    ``--fp16`` and ``--fp16=X`` are removed. The word after it is removed only if ``option`` ends in "=",
+    because a flag has no value.
     """
     name = option.rstrip("=")
     found: list[str] = []
@@ -251,14 +251,14 @@ def _replaced(words: tuple[str, ...], option: str, value: str | None) -> tuple[s
     return tuple(found)
 
 
-# -- what is told ------------------------------------------------------------------------------------------
+# -- reports ------------------------------------------------------------------------------------------------
 
 
 def row(
     decision: Decision, attempt: Attempt | None, command: tuple[str, ...], now_s: float, result: Result, *,
     job: str = "", after: str = "", waited_s: float = 0.0, reason: str = "",
 ) -> DecisionRow:  # fmt: skip
-    """What the history keeps of a decision. ``now_s``: seconds since the epoch."""
+    """The history's row about a decision. ``now_s``: seconds since the epoch."""
     from slicer.outcome.decisions import DecisionRow
 
     to = attempt.destination if attempt else None
@@ -273,9 +273,9 @@ def row(
 
 
 def event_fields(row: DecisionRow, command: tuple[str, ...]) -> dict[str, Value | tuple[str, ...]]:
-    """What the journal is told of a decision: SLICER_RESULT and so on. A metric is ``duration=720``.
+    """The journal's fields about a decision: SLICER_RESULT and so on. A metric is ``duration=720``.
 
-    ``command`` is what runs, or was to run.
+    ``command`` is what runs, or would have run.
     """
     return {
         "route": row.route,
@@ -295,7 +295,7 @@ def event_fields(row: DecisionRow, command: tuple[str, ...]) -> dict[str, Value 
 
 
 def metric_data(metrics: tuple[Metric, ...], to: Destination | None) -> list[dict[str, object]]:
-    """The metrics for programs, each with the bound of the destination."""
+    """The metrics for programs, each with the destination's bound."""
     bounds = to.up_to if to else (None,) * len(metrics)
     return [
         {"probe": metric.kind, "value": metric.value, "at_least": metric.at_least, "bound": bound}

@@ -1,4 +1,4 @@
-"""Which argument of a command line is the input that a route measures. Pure."""
+"""Finds the argument of a command line that is the input. Pure."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ if TYPE_CHECKING:
 
     from slicer.config.routes import Route
 
-    # What a word is the name of; "other": of something that is there, and neither (a FIFO, a device).
+    # What a word names; "other": something that exists and is neither (a FIFO, a device).
     Kind = Literal["file", "directory", "other", ""]
 
-STANDARD_INPUT = "-"  # as many programs call it
+STANDARD_INPUT = "-"  # the usual name in programs
 _SHOWN = 3
-_HINT = 'the route can say which it is: input = -1 (the last), or an option "--audio", or a glob "*.mp4"'
+_HINT = 'set it in the route: input = -1 (the last), or an option "--audio", or a glob "*.mp4"'
 
 
 def find_input(route: Route, command: tuple[str, ...], kind_of: Callable[[str], Kind]) -> str:
-    """The input as the command line has it; "-" for standard input. Raises ProbeError.
+    """The input as in the command line; "-" for standard input. Raises ProbeError.
 
-    An option is found as ``--audio X`` and ``--audio=X``, also with a single dash, and before a ``--``.
-    A glob without a "/" is for the file's name, one with it for the whole argument. If several arguments
-    match, or the route does not say which it is, the only one counts that names what the probes measure.
+    An option is ``--audio X`` or ``--audio=X``, also with a single dash, and before a ``--``. A glob without
+    a "/" must match the file's name, one with a "/" the whole argument. If several arguments match, or the
+    route does not name any, the input is the only one that the probes can measure.
     """
     place, arguments = route.input, command[1:]
     source = route.sources.get("input", "default")
@@ -42,14 +42,14 @@ def find_input(route: Route, command: tuple[str, ...], kind_of: Callable[[str], 
     matching = [word for word in _positional(arguments) if _matches(word, place)]
     if not matching:
         message = f"no argument of the command matches {one_line(place, 60)}"
-        raise ProbeError(message, where=where, hint="name another, or the argument's index")
+        raise ProbeError(message, where=where, hint="set another, or the argument's index")
     return matching[0] if len(matching) == 1 else _only_one(matching, route, kind_of, where)
 
 
 def _at(index: int, arguments: tuple[str, ...], where: str) -> str:
     if abs(index) > len(arguments):
         has = f"has {counted(len(arguments), 'argument')}" if arguments else "has no arguments"
-        raise ProbeError(f"argument {index} is the input, and the command {has}", where=where)
+        raise ProbeError(f"argument {index} is the input, but the command {has}", where=where)
     return arguments[index - 1 if index > 0 else index]
 
 
@@ -64,17 +64,17 @@ def _value_of(option: str, arguments: tuple[str, ...], where: str) -> str:
         elif word.startswith(f"{option}="):
             found.append(word[len(option) + 1 :])
     if not found:
-        raise ProbeError(f"the command has no {option}, which names the input", where=where)
+        raise ProbeError(f"the command lacks {option}, which names the input", where=where)
     if len(found) > 1:
         message = f"the command has {option} {len(found)} times: {_listed(found)}"
         raise ProbeError(message, where=where, hint="only one input can be measured")
     if not found[0]:
-        raise ProbeError(f"{option} has no value, which would be the input", where=where)
+        raise ProbeError(f"{option}, which names the input, has no value", where=where)
     return found[0]
 
 
 def _positional(arguments: tuple[str, ...]) -> list[str]:
-    """The arguments that do not look like options; all of them after ``--``."""
+    """The arguments that do not look like options, and all after ``--``."""
     found, after = [], False
     for word in arguments:
         if after or word[:1] != "-":
@@ -90,7 +90,7 @@ def _matches(word: str, glob: str) -> bool:
 
 
 def _only_one(words: list[str], route: Route, kind_of: Callable[[str], Kind], where: str) -> str:
-    """The only word that names what the probes can measure; else the only one that names anything."""
+    """The only word that names something measurable; otherwise the only one that names anything."""
     kinds = {word: kind_of(word) for word in words}
     wanted = wanted_kinds(route)
     fitting = [word for word in kinds if kinds[word] in wanted]
@@ -99,13 +99,13 @@ def _only_one(words: list[str], route: Route, kind_of: Callable[[str], Kind], wh
         return found[0]
     what = " or ".join(sorted(wanted, reverse=True))
     if not found:
-        raise ProbeError(f"no argument of the command names a {what} that is there", where=where, hint=_HINT)
+        raise ProbeError(f"no argument of the command names an existing {what}", where=where, hint=_HINT)
     message = f"{len(found)} arguments of the command could be the input: {_listed(found)}"
     raise ProbeError(message, where=where, hint=_HINT)
 
 
 def wanted_kinds(route: Route) -> frozenset[Kind]:
-    """What the route's probes can measure."""
+    """The kinds of input that the route's probes can measure."""
     kinds = {probe.kind for probe in route.probes} - {"command"}
     if not kinds:
         return frozenset({"file", "directory"})

@@ -1,6 +1,6 @@
-"""Whether a route may run at all here: the memory that its destinations declare must fit into the machine.
+"""Whether a route may run at all: the memory that its destinations declare must fit into the machine.
 
-GPU memory is looked after by the ledger, job by job; memory by nobody, until it is too late.
+The ledger checks GPU memory, job by job. Nothing checks main memory until it is too late.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def check(config: Config, route: Route) -> None:
-    """Raise ConfigError, with the sum, if as many jobs as may run could need more memory than there is."""
+    """Raise ConfigError, with the sum, if as many jobs as allowed could need more memory than there is."""
     declared = [each for each in route.destinations if each.memory_bytes is not None]
     if not declared:
         return
@@ -28,7 +28,7 @@ def check(config: Config, route: Route) -> None:
 
 
 def worksheet_here(config: Config, route: Route, gpus: tuple[Gpu, ...] | None) -> Worksheet:
-    """The budget of a route on this machine; ``gpus`` None: nobody has looked at them."""
+    """The budget of a route on this machine; ``gpus`` None: they were not examined."""
     from slicer.config.route_profiles import profile_for
     from slicer.route.budget import worksheet
 

@@ -1,6 +1,6 @@
-"""What past decisions say against a route's threshold, with the reason and the lines to write. Pure.
+"""Hints that a route's threshold is wrong, by its past decisions, with the lines to change it. Pure.
 
-A hint is about the configuration as it is now. A job that a bound would send elsewhere today says nothing.
+A hint concerns the current configuration. It ignores jobs that a bound would now send elsewhere.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from slicer.route.deciding import takes
 from slicer.route.suggestion import Suggestion, bounding_probe, points_of, without_ooms
 from slicer.text import counted
 
-_FEWEST = 3  # inputs: fewer are chance
+_FEWEST = 3  # inputs; fewer may be chance
 _OOM_SHARE = 0.01  # of the GPU's jobs
 _JUST_ABOVE = 1.5  # times the threshold
 _NEAR_SHARE = 0.1  # of the CPU's inputs
@@ -25,7 +25,7 @@ _NEAR_SHARE = 0.1  # of the CPU's inputs
 
 @record
 class Facts:
-    """What hints are made of. ``past`` is the route's, the oldest first."""
+    """The basis of hints. ``past`` has the route's decisions, the oldest first."""
 
     route: Route
     past: tuple[PastDecision, ...]
@@ -34,7 +34,7 @@ class Facts:
 
 @record
 class Hint:
-    """Something that looks wrong. ``config`` are lines of the configuration file; () if none would help."""
+    """Something that looks wrong. ``config`` has lines for the configuration file; () if none would help."""
 
     id: str
     text: str  # one line
@@ -50,7 +50,7 @@ def hints(facts: Facts) -> tuple[Hint, ...]:
     made = _gpu_ran_out(facts, part, probe), _cpu_blocked(facts, part), _cpu_just_above(facts, part, probe)
     told: list[Hint] = []
     for hint in made:
-        # Two reasons for the same line: the first is enough.
+        # If two hints propose the same line, the first is enough.
         if hint is not None and not any(hint.config and hint.config == each.config for each in told):
             told.append(hint)
     return tuple(told)
@@ -65,7 +65,7 @@ def gpu_part(route: Route) -> tuple[Destination, int] | None:
 
 
 def _gpu_ran_out(facts: Facts, part: Destination, probe: int) -> Hint | None:
-    """The threshold looks too high: GPU jobs ran out of memory though it let them in."""
+    """The threshold looks too high: jobs that it sent to the GPU ran out of memory."""
     here = [each for each in facts.past if each.row.after or takes(part, each.row.metrics)]
     points = points_of(here, part.name, probe)
     out = [point.metric for point in points if point.ran_out]
@@ -86,7 +86,7 @@ def _gpu_ran_out(facts: Facts, part: Destination, probe: int) -> Hint | None:
 
 
 def _cpu_inputs(facts: Facts, part: Destination, result: str) -> list[PastDecision]:
-    """The decisions for a CPU destination about inputs that are too large for the GPU part."""
+    """The decisions for a CPU destination about inputs that are too large for the GPU destination."""
     return [
         each
         for each in facts.past
@@ -96,17 +96,17 @@ def _cpu_inputs(facts: Facts, part: Destination, result: str) -> list[PastDecisi
 
 
 def _cpu_blocked(facts: Facts, part: Destination) -> Hint | None:
-    """The threshold looks too low, or the CPU's share too small: more inputs were blocked than ran there."""
+    """The threshold looks too low, or the CPU's slots too few: more inputs were blocked there than ran."""
     blocked = _cpu_inputs(facts, part, "blocked")
     inputs, ran = stats.count(blocked).inputs, stats.count(_cpu_inputs(facts, part, "started")).inputs
     if inputs < _FEWEST or inputs <= ran:
         return None
-    text = f"{inputs} inputs were blocked at the CPU and {ran} ran there"
+    text = f"on the CPU {inputs} inputs were blocked and {ran} ran"
     return Hint("cpu-blocked", text, _changed(facts, part) or _more_cpu(facts.route, blocked))
 
 
 def _changed(facts: Facts, part: Destination, *, is_lower: bool = False) -> tuple[str, ...]:
-    """The lines of the suggestion, if that is a larger bound than now, or a smaller one."""
+    """The suggestion's lines, if it proposes a larger (or a smaller) bound than now."""
     suggestion = facts.suggestion
     if suggestion is None or suggestion.threshold is None or suggestion.destination != part.name:
         return ()
@@ -117,7 +117,7 @@ def _changed(facts: Facts, part: Destination, *, is_lower: bool = False) -> tupl
 
 
 def _more_cpu(route: Route, blocked: Sequence[PastDecision]) -> tuple[str, ...]:
-    """Lines that let one more job run where most were blocked, or let them wait."""
+    """Lines that allow one more job where most were blocked, or let them wait."""
     name = Counter(each.row.destination for each in blocked).most_common(1)[0][0]
     part = next((each for each in route.destinations if each.name == name), None)
     if part is None:
@@ -145,8 +145,8 @@ def _cpu_just_above(facts: Facts, part: Destination, probe: int) -> Hint | None:
     largest = max(each.row.metrics[probe] for each in near)
     text = (
         f"{inputs} of {counted(of, 'CPU input')} measured {metrics.text(kind, bound)} to"
-        f" {metrics.text(kind, largest)}; by what {counted(suggestion.line.jobs, 'job')} used,"
-        f" {suggestion.line.share:.0%} of such need less than"
+        f" {metrics.text(kind, largest)}; judging by {counted(suggestion.line.jobs, 'job')},"
+        f" {suggestion.line.share:.0%} of such inputs need less than"
         f" {suggestion.line.at(largest) / 1024:.1f}G of {suggestion.vram_mib / 1024:.1f}G"
     )
     return Hint("cpu-just-above", text, lines)

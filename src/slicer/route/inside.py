@@ -1,4 +1,4 @@
-"""Which routes a process runs inside of. It imports nothing: ``slicer route`` asks before all else."""
+"""The routes around a process. It imports nothing, because ``slicer route`` uses it before anything else."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ if TYPE_CHECKING:
 
     from slicer.config.routes import Route
 
-VARIABLE = "SLICER_ROUTE"  # in a job's environment: the routes that it runs inside of
+VARIABLE = "SLICER_ROUTE"  # in a job's environment: the routes that it runs inside
 
 
 def routes_around(environ: Mapping[str, str]) -> tuple[str, ...]:
-    """The routes that this process runs inside of."""
+    """The routes that this process runs inside."""
     return tuple(filter(None, environ.get(VARIABLE, "").split(",")))
 
 
 def environment(environ: Mapping[str, str], route: Route) -> dict[str, str]:
-    """The environment of a route's job: what it starts by the same route runs at once."""
+    """The environment of a route's job: what it starts through the same route runs at once."""
     return {**environ, VARIABLE: ",".join((*routes_around(environ), route.name))}

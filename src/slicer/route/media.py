@@ -1,4 +1,4 @@
-"""Duration and pixels of media: what ffprobe is asked, and what its answer means."""
+"""Duration and pixels of media: the calls of ffprobe, and the meaning of its answers."""
 
 from __future__ import annotations
 
@@ -14,46 +14,46 @@ if TYPE_CHECKING:
     from slicer.route.asking import Setting
 
 _FFPROBE = (FFPROBE, "-hide_banner", "-v", "warning")
-# A playlist may name any URL. Nothing is fetched to measure a file.
+# A playlist may name any URL. Measuring a file must not fetch anything.
 _SAFE = ("-protocol_whitelist", "file,crypto,data")
 _ENTRIES = (
     "format=format_name,duration,start_time:format_tags=major_brand"
     ":stream=codec_type,width,height,duration:stream_disposition=attached_pic"
 )
 _ESTIMATED = b"Estimating duration from bitrate"
-_STILL = ("avif", "heic", "heix", "heim", "heis", "mif1")  # brands of ISO media files that hold pictures
+_STILL = ("avif", "heic", "heix", "heim", "heis", "mif1")  # brands of ISO media files with pictures
 
 
 @record
 class Stream:
-    """One stream of a file. Of numbers, 0 stands for what ffprobe does not say."""
+    """A stream of a file. A number is 0 if ffprobe does not report it."""
 
     kind: str  # "video", "audio", "subtitle", …
-    is_cover: bool  # a picture that belongs to the file, such as an album's
+    is_cover: bool  # a picture attached to the file, such as an album cover
     duration_s: float
     pixels: int
 
 
 @record
 class Media:
-    """What ffprobe says of a file."""
+    """ffprobe's report about a file."""
 
-    format: str  # as "mov,mp4,m4a"
+    format: str  # such as "mov,mp4,m4a"
     brand: str
     duration_s: float
     start_s: float
-    is_estimated: bool  # the duration is a guess from the bit rate
+    is_estimated: bool  # the duration is a guess by the bit rate
     streams: tuple[Stream, ...]
 
 
 def look(path: str, timeout_s: float, setting: Setting) -> Media:
-    """What ffprobe says of a file. Raises ProbeError."""
+    """Ask ffprobe about a file. Raises ProbeError."""
     command = (*_FFPROBE, *_SAFE, "-show_entries", _ENTRIES, "-of", "flat", "-i", f"file:{path}")
     return read(ask(command, timeout_s, setting))
 
 
 def read(answer: Answer) -> Media:
-    """ffprobe's answer as data."""
+    """Parse ffprobe's answer."""
     fields = {}
     for line in answer.stdout.decode("utf-8", "replace").split("\n"):
         key, _, value = line.strip().partition("=")
@@ -75,7 +75,7 @@ def read(answer: Answer) -> Media:
 
 
 def _number(fields: Mapping[str, str], key: str) -> float:
-    """A number that is not negative; 0 for what is none ("N/A")."""
+    """A number that is not negative; 0 for anything else ("N/A")."""
     try:
         found = float(fields.get(key, "0"))
     except ValueError:
@@ -84,23 +84,23 @@ def _number(fields: Mapping[str, str], key: str) -> float:
 
 
 def duration_s(media: Media) -> float | None:
-    """The duration of the whole file, or of its longest audio or video stream where it has none of its own.
+    """The duration of the file, or of its longest audio or video stream if the file has none.
 
-    None: ffprobe does not know it. Raises ProbeError for what has no duration.
+    None if ffprobe does not know it. Raises ProbeError if the file can have no duration.
     """
     if media.format.endswith("_pipe") or media.format == "image2" or media.brand in _STILL:
         raise ProbeError("is a picture, which has no duration")
     playing = [each for each in media.streams if each.kind in ("audio", "video") and not each.is_cover]
-    if not playing or media.format == "tty":  # which is any text file
-        raise ProbeError("has no audio and no video in it")
+    if not playing or media.format == "tty":  # ffprobe's format for any text file
+        raise ProbeError("contains no audio and no video")
     found = media.duration_s or max(each.duration_s for each in playing)
     if found >= LONGEST_S:
-        raise ProbeError(f"claims a duration of {found:.6g} s: it is damaged")
+        raise ProbeError(f"has an impossible duration of {found:.6g} s: the file is damaged")
     return found if found and not media.is_estimated else None
 
 
 def scan_duration_s(path: str, media: Media, timeout_s: float, setting: Setting) -> float:
-    """The duration of a file that does not say it: the end of its last packets. Reads the whole file.
+    """The duration of a file that does not state it: the end of its last packets. Reads the whole file.
 
     Raises ProbeError.
     """
@@ -108,25 +108,25 @@ def scan_duration_s(path: str, media: Media, timeout_s: float, setting: Setting)
     answer = ask((*command, "-i", f"file:{path}"), timeout_s, setting, keeps_end=True)
     end_s = 0.0
     packets = answer.stdout.decode("ascii", "replace").split("\n")
-    is_cut = len(answer.stdout) >= MOST_BYTES  # and then the first line has lost its beginning
+    is_cut = len(answer.stdout) >= MOST_BYTES  # then the first line lacks its beginning
     for line in packets[is_cut:]:
         begins, _, lasts = line.partition(",")
         fields = {"begins": begins, "lasts": lasts.rstrip(",")}
-        if begin_s := _number(fields, "begins"):  # a raw stream's packets have a duration and no time
+        if begin_s := _number(fields, "begins"):  # packets of a raw stream have a duration and no time
             end_s = max(end_s, begin_s + _number(fields, "lasts"))
     found = end_s - media.start_s
     if found <= 0 or found >= LONGEST_S:
-        hint = "copy it with ffmpeg -c copy, which writes one"
+        hint = "copy it with ffmpeg -c copy, which adds one"
         raise ProbeError("has no duration, and its packets have no times", hint=hint)
     return found
 
 
 def pixels(media: Media) -> int:
-    """The pixels of one frame, of the largest video stream or the picture. Raises ProbeError."""
+    """The pixels of one frame of the largest video stream, or of the picture. Raises ProbeError."""
     seen = [each.pixels for each in media.streams if each.kind == "video" and not each.is_cover]
     if not any(seen) or media.format == "tty":
-        raise ProbeError("has no picture and no video in it")
+        raise ProbeError("contains no picture and no video")
     if media.brand in _STILL and len(seen) > 1:
         hint = "measure it with a probe_command"
-        raise ProbeError("is made of several tiles, and ffprobe does not say how large it is", hint=hint)
+        raise ProbeError("consists of several tiles, and ffprobe does not report its size", hint=hint)
     return max(seen)

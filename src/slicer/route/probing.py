@@ -1,4 +1,4 @@
-"""Measuring the input of a route's job. What cannot be measured is an error with its reason, never a 0."""
+"""Measures the input of a route's job. If that fails, it is an error with its reason, never a 0."""
 
 from __future__ import annotations
 
@@ -21,24 +21,24 @@ if TYPE_CHECKING:
     from slicer.config.routes import Probe, Route
     from slicer.route.media import Media
 
-_MEDIA = ("duration", "pixels", "megapixel_seconds")  # what ffprobe measures
+_MEDIA = ("duration", "pixels", "megapixel_seconds")  # measured by ffprobe
 _LONGEST_NUMBER = 40
 _NUMBER = frozenset("0123456789.eE+-")
 _ONE_NUMBER = "it must print one number and nothing else"
-_LEAST_S = 0.1  # for the second look at media
+_LEAST_S = 0.1  # for the second run of ffprobe
 
 
 def programs(route: Route) -> tuple[str, ...]:
-    """The programs that the route's probes start, each once."""
+    """The programs that the route's probes run, each once."""
     named = [FFPROBE if probe.kind in _MEDIA else probe.command[0] for probe in route.probes
              if probe.kind in _MEDIA or probe.command]  # fmt: skip
     return tuple(dict.fromkeys(named))
 
 
 def measure(route: Route, command: tuple[str, ...], stdin_fd: int) -> tuple[str, tuple[Metric, ...]]:
-    """The input of a command as it is written there ("-" for standard input), and a metric for each probe.
+    """The input as written in the command ("-" for standard input), and a metric for each probe.
 
-    Standard input must be a file by now. It is measured from its offset on, which stays where it is. A route
+    Standard input must already be a file. It is measured from its offset, which stays unchanged. A route
     without probes has neither. Raises ProbeError.
     """
     if not route.probes:
@@ -57,7 +57,7 @@ def measure(route: Route, command: tuple[str, ...], stdin_fd: int) -> tuple[str,
 
 
 def _measured(route: Route, word: str, stdin_fd: int) -> tuple[Metric, ...]:
-    # A command can measure what is no file: an address, a prompt.
+    # A command can measure things that are not files: an address, a prompt.
     is_any = all(probe.kind == "command" for probe in route.probes)
     source = Source(word, stdin_fd, may_be_absent=is_any)
     try:
@@ -65,7 +65,7 @@ def _measured(route: Route, word: str, stdin_fd: int) -> tuple[Metric, ...]:
         found = []
         for at, probe in enumerate(route.probes):
             bounds = (bound for each in route.destinations if (bound := each.up_to[at]) is not None)
-            # Beyond the largest bound it makes no difference how much more there is.
+            # Beyond the largest bound, the exact value makes no difference.
             found.append(_metric(probe, source, asker, max(bounds, default=None)))
         return tuple(found)
     finally:
@@ -93,12 +93,12 @@ def _metric(probe: Probe, source: Source, asker: _Asker, enough: float | None) -
 
 
 class _Asker:
-    """Asks programs about one input. A wrapped program that they start runs at once, not by its route."""
+    """Asks programs about one input. If they call a wrapped program, it runs at once, without its route."""
 
     def __init__(self, source: Source, environ: Mapping[str, str]) -> None:
         self._source = source
         self._environ = environ
-        self._media: Media | None = None  # what ffprobe said, for the next probe
+        self._media: Media | None = None  # ffprobe's report, for the next probe
 
     def media(self, probe: Probe) -> float:
         """The duration, the pixels, or their product. Raises ProbeError."""
@@ -106,7 +106,7 @@ class _Asker:
 
         self._source.check_no_playlist()
         end_s = time.monotonic() + probe.timeout_s
-        path, stdin = self._source.for_program(pattern="%")  # "%d" would be a sequence of pictures
+        path, stdin = self._source.for_program(pattern="%")  # "%d" would mean a sequence of pictures
         setting = Setting(self._environ, stdin)
         if self._media is None:
             self._media = ffprobe.look(path, probe.timeout_s, setting)
@@ -132,7 +132,7 @@ class _Asker:
 
 
 def number(printed: bytes, program: str) -> float:
-    """The one number that a probe printed, 0 or more. Raises ProbeError."""
+    """The single number that a probe printed, 0 or more. Raises ProbeError."""
     text = printed.decode("utf-8", "replace").strip()
     if not text:
         raise ProbeError(f"{program} printed nothing", hint=_ONE_NUMBER)

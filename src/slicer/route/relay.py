@@ -1,11 +1,11 @@
-"""Passes on what a command writes, unchanged and at once, and looks whether it tells of a GPU out of memory.
+"""Passes on what a command writes, unchanged and at once, and checks it for messages about GPU memory.
 
-A relay is a process of its own. So whatever becomes of slicer, nothing that was written is lost, and a
-background process that keeps its stderr open keeps nobody waiting. All signals but one are blocked in it: it
-leaves when nobody can write any more.
+A relay is a separate process. So whatever happens to slicer, no output is lost, and nobody has to wait for a
+background process that keeps its stderr open. All signals but one are blocked in it. It exits when nobody can
+write any more.
 
-Where the output goes to a terminal the command gets a pseudo-terminal, so that progress bars stay. It is raw:
-only the real terminal changes what passes. Its size follows that of the real one.
+If the output goes to a terminal, the command gets a pseudo-terminal, so that progress bars keep working. It
+is raw: only the real terminal changes the output. Its size follows that of the real one.
 """
 
 from __future__ import annotations
@@ -25,31 +25,28 @@ from slicer.kernel.signals import INTERRUPTS, STOP, signal
 from slicer.record import record
 
 _CHUNK = 1 << 16
-_MOST_WAITING = 1 << 20  # bytes; more fits into no pipe of ours, and into no pseudo-terminal
+_MOST_WAITING = 1 << 20  # bytes; no pipe of ours and no pseudo-terminal holds more
 _ASK = b"?"
-_F_SETOWN_EX = 15  # fcntl(2); of what it takes, 0 is F_OWNER_TID: the signal is for this thread
+_F_SETOWN_EX = 15  # fcntl(2); its argument begins with F_OWNER_TID (0): the signal goes to this thread
 
-# A user who wants slicer to end does not wait for a reader that has fallen asleep.
+# A user who ends slicer must not have to wait for a reader that does not read.
 ENDING = INTERRUPTS | {signal.SIGQUIT, STOP}
 
 
 @record
 class Seen:
-    """What has passed a relay so far."""
+    """The output that has passed a relay so far."""
 
     tells_of_oom: bool
     is_empty: bool
-    lost: int  # the errno for which some of it could not be written; 0: all of it was
+    lost: int  # the errno because of which some of it was lost; 0: nothing was
 
 
 class Relay:
-    """One relay. ``fd`` is for the command to write to; what it writes goes to the descriptor ``sink``."""
+    """A relay. The command writes to ``fd``, and the relay passes that on to the descriptor ``sink``."""
 
     def __init__(self, sink: int, *, is_droppable: bool) -> None:
-        """``is_droppable``: a full disk loses what is written, and the command does not hear of it.
-
-        Raises OSError.
-        """
+        """``is_droppable``: a full disk loses output without an error for the command. Raises OSError."""
         source, self.fd = _terminal_like(sink) if os.isatty(sink) else os.pipe2(os.O_CLOEXEC)
         asked, self._ask = os.pipe2(os.O_CLOEXEC)
         self._answer, answer = os.pipe2(os.O_CLOEXEC)
@@ -60,20 +57,20 @@ class Relay:
             proc.be_child(copier.run)
         for fd in (source, asked, answer):
             os.close(fd)
-        self._has_ended = True  # as soon as we let go of it
+        self._has_ended = True  # it does, once our descriptors are closed
 
     def seen(self) -> Seen | None:
-        """What has passed, once all that was written so far is passed on. The command must have ended.
+        """The output, once the relay has passed on everything written so far. The command must have ended.
 
-        None: the relay was killed, or a signal came that is to end us, while a slow reader kept it waiting.
+        None if the relay was killed, or if a signal to end slicer arrived while it waited for a slow reader.
         The signals that end slicer must be blocked.
         """
         import fcntl
 
-        os.close(self.fd)  # so that it sees the end, unless somebody else can write
+        os.close(self.fd)  # so that the relay sees the end, unless another process can still write
         self.fd = -1
         self._has_ended = False
-        # SIGIO comes when the pipe can be read, so that one call waits for that and for the other signals.
+        # SIGIO arrives when the pipe is readable. So one call waits for it and for the other signals.
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGIO})
         fcntl.fcntl(self._answer, _F_SETOWN_EX, bytes(4) + get_native_id().to_bytes(4, sys.byteorder))
         fcntl.fcntl(self._answer, fcntl.F_SETFL, os.O_ASYNC | os.O_NONBLOCK)
@@ -83,14 +80,14 @@ class Relay:
         except BrokenPipeError:
             words = []  # it was killed
         fcntl.fcntl(self._answer, fcntl.F_SETFL, os.O_NONBLOCK)
-        signal.sigtimedwait({signal.SIGIO}, 0)  # unblocked, it would end us
+        signal.sigtimedwait({signal.SIGIO}, 0)  # if it stayed pending, it would kill us once unblocked
         if len(words) != 4:
             return None
         self._has_ended = words[3] == b"1"
         return Seen(words[0] == b"1", words[1] == b"1", int(words[2]))
 
     def _await_answer(self) -> bytes:
-        """The relay's answer; empty if it is dead, or we are to end."""
+        """The relay's answer; empty if it is dead, or if we have to end."""
         while True:
             try:
                 return os.read(self._answer, 64)
@@ -99,9 +96,9 @@ class Relay:
                     return b""
 
     def close(self, *, waits: bool = True) -> None:
-        """Let go of it. It stays for as long as somebody can write.
+        """Let go of the relay. It stays as long as somebody can write.
 
-        Without ``waits`` nobody waits for its end, as where the command may run though slicer has failed.
+        Without ``waits``, do not wait for its end: the command may still run although slicer has failed.
         """
         for fd in (self.fd, self._ask, self._answer):
             if fd >= 0:
@@ -111,7 +108,7 @@ class Relay:
 
 
 def _terminal_like(sink: int) -> tuple[int, int]:
-    """A raw pseudo-terminal of the size of the terminal ``sink``; a pipe where none can be had."""
+    """A raw pseudo-terminal with the size of the terminal ``sink``; a pipe if none is available."""
     import tty
 
     try:
@@ -124,7 +121,7 @@ def _terminal_like(sink: int) -> tuple[int, int]:
 
 
 def _copy_size(terminal: int, master: int) -> bool:
-    """Give a pseudo-terminal the size of the terminal. Returns whether it had another one."""
+    """Give a pseudo-terminal the size of the terminal. Returns whether that changed it."""
     import fcntl
     import termios
 
@@ -133,13 +130,13 @@ def _copy_size(terminal: int, master: int) -> bool:
         if size == fcntl.ioctl(master, termios.TIOCGWINSZ, bytes(8)):
             return False
         fcntl.ioctl(master, termios.TIOCSWINSZ, size)
-    except OSError:  # the terminal has gone away
+    except OSError:  # the terminal is gone
         return False
     return True
 
 
 class _Copier:
-    """What the relay's process does."""
+    """The relay's process."""
 
     def __init__(self, source: int, sink: int, asked: int, answer: int, *, is_droppable: bool) -> None:
         self._source = source
@@ -154,7 +151,7 @@ class _Copier:
 
     def run(self) -> None:
         """Pass on until nobody can write any more, or nobody reads."""
-        # All others: pipes whose end somebody waits for, and locks.
+        # Others wait for the ends of the other pipes, and for locks.
         close_all_but({self._source, self._sink, self._asked, self._answer}, lowest=0)
         with open("/proc/self/comm", "wb", buffering=0) as comm:
             comm.write(b"slicer-relay")
@@ -172,14 +169,14 @@ class _Copier:
                 elif os.read(self._asked, 1):
                     self._tell()
                 else:
-                    poll.unregister(self._asked)  # slicer is gone, or has heard enough
-        # Whoever asks now is answered, too: nothing can come any more.
+                    poll.unregister(self._asked)  # slicer is gone, or needs no more answers
+        # A later question is still answered: no more output can arrive.
         os.close(self._source)
         while os.read(self._asked, 1):
             self._tell()
 
     def _pass_on(self) -> int:
-        """Pass on what is there. Returns how many bytes that were."""
+        """Pass on the available output. Returns its number of bytes."""
         try:
             data = os.read(self._source, _CHUNK)
         except BlockingIOError:
@@ -199,18 +196,18 @@ class _Copier:
         while data:
             try:
                 data = data[os.write(self._sink, data) :]
-            except BlockingIOError:  # whoever shares it with us made it so
+            except BlockingIOError:  # another process that shares it has made it non-blocking
                 room = select.poll()
                 room.register(self._sink, select.POLLOUT)
                 room.poll()
             except OSError as error:
                 self._lost = error.errno or errno.EIO
-                # With nobody to read it, the command must hear of it, as if it had written by itself.
+                # If nobody reads any more, the command must get the error as if it had written directly.
                 self._is_open = self._is_droppable and stat.S_ISREG(os.fstat(self._sink).st_mode)
                 return
 
     def _tell(self) -> None:
-        """Answer, once all is passed on that was there when we were asked."""
+        """Answer, after passing on everything that was there when the question came."""
         passed = 0
         while self._is_open and passed < _MOST_WAITING and (length := self._pass_on()):
             passed += length
@@ -222,7 +219,7 @@ class _Copier:
             pass  # slicer was killed meanwhile
 
     def _resize(self, signo: int, frame: object) -> None:
-        # The command has heard of it, too, and may have asked for the size before it was the new one.
+        # The command has got the signal, too, and may have read the old size.
         if _copy_size(self._sink, self._source):
             os.kill(0, signal.SIGWINCH)
 
@@ -232,7 +229,7 @@ _STDOUT, _STDERR = 1, 2
 
 @record
 class Written:
-    """What an attempt wrote, as far as it matters. ``lost`` says why some of it could not be passed on."""
+    """What matters of an attempt's output. ``lost``: why some of it could not be passed on."""
 
     tells_of_oom: bool
     on_stdout: bool
@@ -240,11 +237,12 @@ class Written:
 
 
 class OutputWatch:
-    """Sees what the command writes. ``output`` is what it gets as its stdout and stderr.
+    """Watches what the command writes. ``output`` has the descriptors for its stdout and stderr.
 
-    Stderr is passed on by a relay. Stdout takes the same way if it goes to the same place, so that their
-    order stays. If ``must_know_stdout``, it has to be told apart. Then a file is compared with what it was,
-    what goes to /dev/null does not count, and for all else there is a second relay.
+    A relay passes on stderr. It also passes on stdout if that goes to the same place, which keeps their
+    order. If
+    ``must_know_stdout``, stdout has to be told apart. Then a file is compared with its state before,
+    /dev/null does not count, and anything else gets a second relay.
     """
 
     def __init__(self, *, must_know_stdout: bool) -> None:
@@ -269,7 +267,7 @@ class OutputWatch:
         self.output = (stdout, self._stderr.fd)
 
     def written(self) -> Written | None:
-        """What the attempt wrote, all of which is passed on by now. None: that cannot be known.
+        """What the attempt wrote, now that all of it is passed on; None if that is unknown.
 
         The signals that end slicer must be blocked.
         """
@@ -286,13 +284,13 @@ class OutputWatch:
         )
 
     def close(self, *, waits: bool = True) -> None:
-        """There is nothing more to see; what still comes is passed on. See :meth:`Relay.close`."""
+        """Stop watching. Later output is still passed on. See :meth:`Relay.close`."""
         for relay in (self._stdout, self._stderr):
             if relay is not None:
                 relay.close(waits=waits)
 
 
 def _marks() -> tuple[int, ...]:
-    """What changes when somebody writes to the file behind stdout."""
+    """Values that change when somebody writes to the file behind stdout."""
     seen = os.fstat(_STDOUT)
     return (os.lseek(_STDOUT, 0, os.SEEK_CUR), seen.st_size, seen.st_mtime_ns)

@@ -1,4 +1,4 @@
-"""Lines of a route's configuration as somebody would write them. Pure."""
+"""Lines of a route's configuration, written as a person would write them. Pure."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ if TYPE_CHECKING:
 _BARE = frozenset(string.ascii_letters + string.digits + "_-")
 _MEGA = 1_000_000
 _IEC: tuple[tuple[int, str], ...] = ((1 << 40, "T"), (1 << 30, "G"), (1 << 20, "M"), (1 << 10, "K"))
-# Somebody who writes a duration by hand takes one of these as the last digit.
+# The steps that a person would use for a duration.
 _STEPS_S = (86400, 43200, 21600, 3600, 1800, 600, 300, 60, 30, 10, 5, 1)
-_FINENESS = 20  # a step is at most the 20th part of the value
+_FINENESS = 20  # a step is at most a 20th of the value
 
 
 def bound_lines(route: Route, destination: Destination, probe: int, value: float) -> tuple[str, ...]:
-    """The lines that make ``value``, rounded down, a destination's bound for the probe of that number."""
+    """The lines that set a destination's bound for this probe to ``value``, rounded down."""
     texts = [_exact(each.kind, bound) for each, bound in zip(route.probes, destination.up_to, strict=True)]
     texts[probe] = rounded(route.probes[probe].kind, value)[0]
     written = texts[0] if len(texts) == 1 else f"[{', '.join(texts)}]"
@@ -38,7 +38,7 @@ def destination_table(route: Route, destination: Destination) -> str:
 
 
 def is_two_way(route: Route) -> bool:
-    """Whether the file says "gpu", "cpu" and "threshold", and not ``[routes.NAME.to.…]``."""
+    """Whether the file uses "gpu", "cpu" and "threshold", and not ``[routes.NAME.to.…]``."""
     return not any(source.startswith("to.") for source in route.sources)
 
 
@@ -48,15 +48,15 @@ def _heading(*keys: str) -> str:
 
 
 def _exact(kind: ProbeKind, bound: float | None) -> str:
-    """A bound as TOML has it, of the same value; None: any."""
+    """A bound in TOML with the same value; None: any."""
     text = metrics.bound_text(kind, bound)
     return json.dumps(text) if bound is None or kind in ("duration", "size", "pixels") else text
 
 
 def rounded(kind: ProbeKind, value: float) -> tuple[str, float]:
-    """A threshold as TOML has it, rounded down to a number that somebody would write, and its value.
+    """A threshold in TOML, rounded down to a number that a person would write, and its value.
 
-    At most a twentieth of ``value`` is lost, which must be positive and finite.
+    ``value`` must be positive and finite. The result is at most a twentieth smaller.
     """
     if kind == "duration":
         us = _duration(value)
@@ -81,7 +81,7 @@ def _duration(value: float) -> int:
 
 
 def _floor(value: float) -> float:
-    """The value with two digits, rounded down; more where the first digits are 10 to 19."""
+    """The value rounded down to two digits; to three if the first two are 10 to 19."""
     if value <= 0:
         return value
     power = math.floor(math.log10(value)) - 1
@@ -92,6 +92,6 @@ def _floor(value: float) -> float:
 
 
 def _plain(value: float) -> str:
-    """A number without an exponent, which TOML and people read."""
+    """A number without an exponent, for TOML and people."""
     text = f"{value:.9f}".rstrip("0").rstrip(".")
     return text or "0"

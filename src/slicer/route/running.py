@@ -1,4 +1,4 @@
-"""One ``slicer route``: measure the input, decide, and run the job to its end. Prints nothing."""
+"""One ``slicer route``: measures the input, decides, and runs the job to its end. Prints nothing."""
 
 from __future__ import annotations
 
@@ -33,20 +33,20 @@ if TYPE_CHECKING:
     from slicer.route.relay import OutputWatch, Written
 
     class RouteListener(RunListener, Protocol):
-        """Hears what happens to a job and why it goes where it goes, for people."""
+        """Gets messages for people about a job and its destination."""
 
         def finished(self, outcome: Outcome) -> None:
             """An attempt is over, and another one follows."""
 
 
 _STDIN = 0
-_REMEMBERS_S = 86400.0  # for so long an input that ran out of GPU memory is not tried there again
+_REMEMBERS_S = 86400.0  # for this long, an input that ran out of GPU memory is not tried there again
 
 
 class BlockedError(SlicerError):
-    """The destinations are busy, and the route says not to wait. Its exit code is the first one's.
+    """The destinations are busy, and the route says not to wait. The exit code is the first one's.
 
-    ``busy`` is what the first one lacks. ``waited_s`` is None when it did not wait.
+    ``busy`` is what the first destination lacks. ``waited_s`` is None if the job did not wait.
     """
 
     kind = "blocked"
@@ -63,17 +63,17 @@ class BlockedError(SlicerError):
 
 @record
 class Order:
-    """What the user asked for. ``asked`` is the job without what a destination says of it."""
+    """The user's request. ``asked`` is the job before a destination changes it."""
 
     config: Config
     route: Route
     asked: Invocation
-    on_busy: OnBusy | None  # in place of what the destinations say
+    on_busy: OnBusy | None  # overrides the destinations' own
     environ: Mapping[str, str]
 
 
 class TooLarge(TooLargeError):
-    """As :class:`TooLargeError`, with the decision."""
+    """A :class:`TooLargeError` with the decision."""
 
     def __init__(self, decision: Decision) -> None:
         super().__init__(decision.why, where=f"route {decision.route.name}")
@@ -81,11 +81,9 @@ class TooLarge(TooLargeError):
 
 
 def measured(order: Order) -> Decision:
-    """Measure the input, and decide by that and by what became of it before.
+    """Measure the input, and decide by the metrics and by what happened to it before.
 
-    Raises ProbeError, SpoolError and TooLargeError.
-
-    Signals that end a program act meanwhile.
+    Signals that end a program act meanwhile. Raises ProbeError, SpoolError and TooLargeError.
     """
     from slicer.route.probing import measure
 
@@ -98,7 +96,7 @@ def measured(order: Order) -> Decision:
             keep_stdin(order.environ.get("TMPDIR") or "/tmp")
         decision = decide(route, *measure(route, order.asked.command, _STDIN))
     except ProbeError as error:
-        error.where = error.where or f"route {route.name}"  # it may be wrapped, and the user not know of it
+        error.where = error.where or f"route {route.name}"  # a user may not know that the program is wrapped
         decision = on_error(route, error)
     finally:
         block_interrupts()
@@ -108,10 +106,10 @@ def measured(order: Order) -> Decision:
 
 
 def _remembered(order: Order, decision: Decision) -> Decision:
-    """The decision, or that for the CPU where this very input has lately run out of GPU memory.
+    """The decision, but for the CPU if this very input recently ran out of GPU memory.
 
-    Else each retry of a caller that finds the CPU busy would run out of it once more. What comes without a
-    name cannot be told from other inputs.
+    Otherwise each retry of a caller that finds the CPU busy would run out of memory again. Inputs without a
+    name cannot be told apart.
     """
     first = decision.choices[0]
     if first.mode != "gpu" or decision.input in ("", "-") or not cpu_choices(decision):
@@ -122,8 +120,8 @@ def _remembered(order: Order, decision: Decision) -> Decision:
     row = deciding.row(decision, None, order.asked.command, now_s, "started")
     try:
         at = decisions.ran_out_at(row, first.vram_mib, history.default_path(order.environ))
-    except StateError as error:  # history stops no job
-        return replace(decision, why=f"{decision.why} (whether it ran out of GPU memory before: {error})")
+    except StateError as error:  # a broken history stops no job
+        return replace(decision, why=f"{decision.why} (past GPU memory failures are unknown: {error})")
     if at is None or now_s - at > _REMEMBERS_S:
         return decision
     return after_ran_out(decision, max(0.0, now_s - at))
@@ -132,7 +130,7 @@ def _remembered(order: Order, decision: Decision) -> Decision:
 def run(order: Order, listener: RouteListener) -> Outcome:
     """Decide, and run the job to its end. Raises BlockedError and other SlicerErrors; then nothing runs.
 
-    Signals are as in :func:`slicer.job.launch.run`, and the interrupts must be blocked.
+    Signals are as in :func:`slicer.job.launch.run`. The interrupts must be blocked.
     """
     try:
         decision = measured(order)
@@ -182,7 +180,7 @@ class _Run:
     def _first_free(
         self, tries: tuple[Attempt, ...], result: Result, after: str
     ) -> tuple[Attempt, Outcome, OutputWatch | None]:
-        """Run the job at the first destination that is not busy, to its end. Raises BlockedError.
+        """Run the job to its end at the first destination that is not busy. Raises BlockedError.
 
         ``after``: the job that ran out of GPU memory.
         """
@@ -217,7 +215,7 @@ class _Run:
             raise
 
     def _watch(self, attempt: Attempt) -> OutputWatch | None:
-        """What looks at the output of an attempt that the CPU may follow. Raises BackendError."""
+        """The watch on the output of an attempt that the CPU may follow. Raises BackendError."""
         if not deciding.fallback(self._decision, self._order.on_busy, attempt.destination):
             return None
         from slicer.route.relay import OutputWatch
@@ -225,21 +223,21 @@ class _Run:
         return OutputWatch(must_know_stdout=not self._order.route.idempotent)
 
     def _runs_again(self, outcome: Outcome, written: Written | None) -> bool:
-        """Whether the job runs once more, on the CPU. Says what stands in the way of that."""
+        """Whether the job runs again, on the CPU. Reports what prevents it."""
         failed = deciding.is_out_of_gpu_memory(outcome)
         if written is None:
             if failed:
-                self._listener.warning("it is not known what the job wrote, so it does not run on the CPU")
+                self._listener.warning("what the job wrote is unknown, so it is not run again on the CPU")
             return False
         if written.lost:
-            self._listener.warning(f"some of what the job wrote could not be passed on: {written.lost}")
+            self._listener.warning(f"some of the job's output could not be passed on: {written.lost}")
         again = failed and deciding.may_run_again(self._order.route, written)
         if failed and written.tells_of_oom and not again:
             why = "it has written to stdout (idempotent = false)"
             self._listener.notice(f"{self._order.route.name}: out of GPU memory, but {why}: not run again")
         return again
 
-    # -- what is told --------------------------------------------------------------------------------------
+    # -- reports -------------------------------------------------------------------------------------------
 
     def _tell_start(
         self, attempt: Attempt, result: Result, after: str, job: Job, lease: Lease, waited_s: float
@@ -254,7 +252,7 @@ class _Run:
         self._keep(row)
 
     def tell_refused(self, result: Result, failure: SlicerError, after: str = "") -> None:
-        """Tell journal and history of a job that does not run."""
+        """Report a job that does not run to the journal and the history."""
         from slicer.outcome import journal
 
         attempt, reason, holders = None, str(failure), None
@@ -276,7 +274,7 @@ class _Run:
         self._keep(row)
 
     def _keep(self, row: DecisionRow) -> None:
-        """Add it to the history, which stops no job."""
+        """Add the row to the history. A failure stops no job."""
         from slicer.outcome import decisions, history
 
         try:
@@ -290,10 +288,10 @@ class _Run:
 
 
 class _Told:
-    """Passes on what is heard of one attempt, and says before it why the job goes there.
+    """Passes on the messages of one attempt, after the reason for its destination.
 
-    Notices wait for that: of a job that is blocked nothing is said but one line of JSON. What an earlier
-    attempt has ``said`` of this machine is not said again.
+    Notices wait for that reason: a blocked job prints only one line of JSON. Messages about this machine that
+    an earlier attempt has already printed (``said``) are not repeated.
     """
 
     def __init__(self, listener: RouteListener, why: str, said: set[str]) -> None:
@@ -304,7 +302,7 @@ class _Told:
         self.still_waiting = listener.still_waiting
 
     def say_why(self) -> None:
-        """Once, when it is clear that the job goes there or waits for it."""
+        """Give the reason, once it is clear that the job goes there or waits for it."""
         if self._why:
             notices, self._why = [*self._notices, self._why], ""
             for text in notices:
@@ -332,7 +330,7 @@ class _Told:
 
 
 def _stdin_offset() -> int | None:
-    """Where a file that is our stdin is read on; None for all else, which is gone when it is read."""
+    """The offset in stdin if it is a file; None for anything else, which can be read only once."""
     try:
         return os.lseek(_STDIN, 0, os.SEEK_CUR) if stat.S_ISREG(os.fstat(_STDIN).st_mode) else None
     except OSError:  # a file system without offsets
@@ -340,7 +338,7 @@ def _stdin_offset() -> int | None:
 
 
 def _take_late_signals() -> bool:
-    """Forget what was sent to the job that is over. False: slicer is to end."""
+    """Discard signals that were meant for the job that is over. False: slicer has to end."""
     from slicer.route.relay import ENDING
 
     late = signal.sigpending()

@@ -1,4 +1,4 @@
-"""The input of a job, opened to be measured. Nothing is waited for; neither a FIFO nor a device is opened."""
+"""The input of a job, opened to be measured. It waits for nothing, and opens no FIFO and no device."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ if TYPE_CHECKING:
 
 _OPEN = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 _NO_NAMES = (errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG)  # a prompt, an address
-_OF_PROGRAM = "/proc/self/fd/0"  # opened by path it has an offset of its own
+_OF_PROGRAM = "/proc/self/fd/0"  # opened by its path, it gets its own offset
 _PLAYLIST = b"#EXTM3U"
 _NOUNS = {"file": "a file", "directory": "a directory", "": "no file"}
 
 
 def kind_of(word: str) -> Kind:
-    """What a word is the name of. What we may not look at counts as being there."""
+    """What a word names. Something that we may not examine counts as existing."""
     try:
         return _kind(os.stat(word).st_mode)
     except PermissionError:
@@ -35,13 +35,13 @@ def _kind(mode: int) -> Kind:
 
 
 class Source:
-    """A file or directory, or standard input if that is a file, from its offset on.
+    """A file or directory, or standard input from its offset on, if that is a file.
 
-    Where nothing of that name is there, ``kind`` is "" and ``fd`` -1.
+    If there is nothing with that name, ``kind`` is "" and ``fd`` -1.
     """
 
     def __init__(self, word: str, stdin_fd: int, *, may_be_absent: bool) -> None:
-        """``word`` is the input as the command line has it. Raises ProbeError, OSError."""
+        """``word`` is the input as in the command line. Raises ProbeError, OSError."""
         self._word = word
         self._is_stdin = word == STANDARD_INPUT
         self.start = 0
@@ -59,53 +59,54 @@ class Source:
                 return
             raise
         try:
-            self.kind = _measurable(os.fstat(self.fd))  # another may have taken its place
+            self.kind = _measurable(os.fstat(self.fd))  # the file may have been replaced
         except ProbeError:
             os.close(self.fd)
             raise
 
     def close(self) -> None:
-        """Give standard input back as it was: a probe may have read from it."""
+        """Restore the offset of standard input, because a probe may have read from it."""
         if self._is_stdin and self.kind == "file":
             os.lseek(self.fd, self.start, os.SEEK_SET)
         elif not self._is_stdin and self.fd >= 0:
             os.close(self.fd)
 
     def check(self, kind: Kind, probe: str) -> None:
-        """Raise ProbeError where a probe cannot measure this."""
+        """Raise ProbeError if the probe cannot measure this."""
         if self.kind != kind:
             hint = 'probe "count" counts the files of a directory' if self.kind == "directory" else ""
-            message = f"is {_NOUNS[self.kind]}, and probe {probe} measures {_NOUNS[kind]}"
+            message = f"is {_NOUNS[self.kind]}, but probe {probe} measures {_NOUNS[kind]}"
             raise ProbeError(message, hint=hint)
 
     def check_no_playlist(self) -> None:
-        """Raise ProbeError for a playlist (M3U). ffprobe waits for what a live one names, to the timeout."""
+        """Raise ProbeError for a playlist (M3U): for a live one, ffprobe would wait until the timeout."""
         if os.pread(self.fd, len(_PLAYLIST), self.start) == _PLAYLIST:
-            raise ProbeError("is a playlist: it has no duration of its own, and what it names is not opened")
+            raise ProbeError("is a playlist: it has no duration of its own, and its entries are not opened")
 
     def size(self) -> int:
-        """Bytes; of standard input, those from its offset on."""
+        """Its bytes; of standard input, those from its offset on."""
         return max(0, os.fstat(self.fd).st_size - self.start)
 
     def for_program(self, *, pattern: str = "") -> tuple[str, int]:
-        """The path by which a program finds it, and the descriptor for its standard input (-1: none).
+        """The path for a program, and the descriptor for its standard input (-1: none).
 
-        A name with a character of ``pattern`` would mean other files to the program, so it gets none.
+        A name with a character of ``pattern`` would mean other files to the program. Then the program gets no
+        name.
         """
         if self._is_stdin or set(pattern) & set(self._word):
             os.lseek(self.fd, self.start, os.SEEK_SET)
             return _OF_PROGRAM, self.fd
-        # Not to be taken for an option.
+        # A file's name must not look like an option.
         is_option = self._word[:1] == "-" and self.fd >= 0
         return f"./{self._word}" if is_option else self._word, -1
 
 
 def _measurable(found: os.stat_result, *, is_stdin: bool = False) -> Kind:
-    """Raises ProbeError for what would have to be waited for, or would be used up."""
+    """Raises ProbeError for anything that would block, or that can be read only once."""
     kind = _kind(found.st_mode)
     if kind != "other":
         return kind
     is_pipe = stat.S_ISFIFO(found.st_mode)
     what = "a pipe" if is_pipe else "a socket" if stat.S_ISSOCK(found.st_mode) else "a device"
-    hint = 'with input = "stdin" in the route it is read into a file first' if is_pipe and is_stdin else ""
-    raise ProbeError(f"is {what}, which cannot be measured and read again", hint=hint)
+    hint = 'input = "stdin" in the route reads it into a file first' if is_pipe and is_stdin else ""
+    raise ProbeError(f"is {what}, which cannot be measured and then read again", hint=hint)

@@ -1,4 +1,4 @@
-"""Standard input as something that can be read twice: once by a probe, once by the command."""
+"""Makes standard input readable twice: once by a probe, once by the command."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ _CHUNK = 1 << 20
 
 
 class SpoolError(SlicerError):
-    """Standard input could not be kept for the command."""
+    """Standard input could not be saved for the command."""
 
     kind = "spool"
 
 
 def keep_stdin(directory: str) -> None:
-    """Make stdin a file: what comes through a pipe is first written to a file in ``directory``.
+    """Make stdin a file: the content of a pipe is first written to a file in ``directory``.
 
-    Nobody else sees the file, and it goes with the last process that has it open. Raises SpoolError.
+    Nobody else can see the file. It vanishes with the last process that has it open. Raises SpoolError.
     """
     if stat.S_ISREG(os.fstat(_STDIN).st_mode):
         return
@@ -32,13 +32,13 @@ def keep_stdin(directory: str) -> None:
         while data := os.read(_STDIN, _CHUNK):
             write_all(fd, data, size)
             size += len(data)
-        # A description of its own: the command reads from the beginning, and cannot write.
+        # A new open file description: the command reads from the beginning, and cannot write.
         read_only = os.open(f"/proc/self/fd/{fd}", os.O_RDONLY | os.O_CLOEXEC)
         os.dup2(read_only, _STDIN)
         os.close(read_only)
     except OSError as error:
-        hint = "TMPDIR names another directory, with more room"
-        message = f"standard input cannot be kept: {error.strerror}"
+        hint = "set TMPDIR to a directory with more room"
+        message = f"standard input cannot be saved: {error.strerror}"
         raise SpoolError(message, where=directory, hint=hint) from error
     finally:
         if fd >= 0:
@@ -51,7 +51,7 @@ def _nameless_file(directory: str) -> int:
     except OSError as error:
         import errno
 
-        # File systems that do not know it, and kernels: open(2).
+        # A file system or kernel may not know O_TMPFILE: open(2).
         if error.errno not in (errno.EOPNOTSUPP, errno.EISDIR, errno.ENOENT) or not os.path.isdir(directory):
             raise
     path = os.path.join(directory, f"slicer-{os.urandom(8).hex()}")

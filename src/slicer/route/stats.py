@@ -1,6 +1,6 @@
-"""What a route decided in the past, counted. Pure.
+"""Counts what a route decided in the past. Pure.
 
-A caller that is refused may try again with the same input, many times. So calls and inputs are counted apart:
+A refused caller may try again with the same input, many times. So calls and inputs are counted separately:
 the same command with the same input is one input.
 """
 
@@ -14,14 +14,14 @@ from slicer.outcome.decisions import DecisionRow, PastDecision
 from slicer.record import record
 
 InputKey = tuple[object, ...]
-ENOUGH_JOBS = 10  # that ended well: of fewer nothing is told
-_NAMELESS = ("", "-")  # inputs that only their metrics tell apart
+ENOUGH_JOBS = 10  # successful ones; fewer say nothing
+_NAMELESS = ("", "-")  # inputs that can be told apart only by their metrics
 _REFUSED = ("blocked", "too-large", "probe-error")
 
 
 @record
 class Count:
-    """How often something was decided, and for how many different inputs."""
+    """The number of decisions, and of the different inputs among them."""
 
     calls: int
     inputs: int
@@ -29,7 +29,7 @@ class Count:
 
 @record
 class Spread:
-    """The middle of some durations, and what 95 % of them do not exceed. Seconds."""
+    """The median of some durations, and their 95th percentile, in seconds."""
 
     median_s: float
     p95_s: float
@@ -37,24 +37,24 @@ class Spread:
 
 @record
 class DestinationStats:
-    """What became of the jobs that one destination took, or should have taken."""
+    """The jobs that one destination took, or should have taken."""
 
     name: str
     mode: str
     started: Count  # without fallbacks
     fallback: Count  # jobs that came here after the GPU ran out of memory
-    blocked: Count  # those that would have come so, too
+    blocked: Count  # including those that would have come that way
     ran_out: int  # jobs that ran out of GPU memory here
-    failed: int  # jobs that ended badly in another way, as far as it is known
-    waited: Spread | None  # of what ran: for its lease
-    wall: Spread | None  # of what ended well
-    vram_peak_mib: int | None  # the most that one job used of one GPU
+    failed: int  # jobs known to have failed in another way
+    waited: Spread | None  # waits for the leases of jobs that ran
+    wall: Spread | None  # run times of successful jobs
+    vram_peak_mib: int | None  # the largest use of one GPU by one job
     memory_peak_bytes: int | None
 
 
 @record
 class RouteStats:
-    """One route's decisions. ``calls`` is each time that somebody called ``slicer route``."""
+    """One route's decisions. ``calls`` counts each call of ``slicer route``."""
 
     route: str
     first_at: float  # seconds since the epoch
@@ -82,38 +82,38 @@ def by_route(past: Iterable[PastDecision]) -> dict[str, list[PastDecision]]:
 
 
 def input_key(row: DecisionRow) -> InputKey:
-    """The same for decisions about the same input. What comes from stdin has only its metrics for a name."""
+    """The same key for decisions about the same input. Input from stdin is identified only by its metrics."""
     told_by = row.metrics if row.input in _NAMELESS else ()
     return row.command, row.input, told_by
 
 
 def calls_of(past: Iterable[PastDecision]) -> list[PastDecision]:
-    """What callers asked for: not what was decided for a second attempt."""
+    """The decisions about callers' requests, without those about second attempts."""
     return [each for each in past if not each.row.after]
 
 
 def out_of_memory(past: Iterable[PastDecision]) -> set[str]:
-    """The jobs that ran out of GPU memory, as far as it is known: the CPU was decided on after them."""
+    """The jobs known to have run out of GPU memory, because a CPU attempt followed."""
     return {each.row.after for each in past if each.row.after}
 
 
 def count(past: Iterable[PastDecision]) -> Count:
-    """How many decisions, and of how many inputs."""
+    """The number of decisions, and of different inputs."""
     keys = [input_key(each.row) for each in past]
     return Count(len(keys), len(set(keys)))
 
 
 def spread(values: Sequence[float]) -> Spread | None:
-    """Median and 95th percentile (the nearest rank); None of nothing."""
+    """Median and 95th percentile (the nearest rank); None if there are no values."""
     if not values:
         return None
     return Spread(statistics.median(values), sorted(values)[math.ceil(0.95 * len(values)) - 1])
 
 
 def summary(name: str, past: Sequence[PastDecision], order: Sequence[str] = ()) -> RouteStats:
-    """Count the decisions of one route, the oldest first, of which there must be one.
+    """Count the decisions of one route, the oldest first. There must be at least one.
 
-    ``order`` has the names of its destinations; those that the configuration knows no more come behind.
+    ``order`` has the names of its destinations; those that the configuration no longer has come last.
     """
     calls = calls_of(past)
     errors = _of(past, "probe-error")
@@ -151,7 +151,7 @@ def never_ran(past: Sequence[PastDecision]) -> set[InputKey]:
 
 
 def has_failed(past: PastDecision) -> bool:
-    """Whether the job is known to have ended badly."""
+    """Whether the job is known to have failed."""
     return past.job is not None and (past.job.reason != "exited" or past.job.exit_code != 0)
 
 

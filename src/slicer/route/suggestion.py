@@ -1,7 +1,7 @@
-"""The threshold that past jobs speak for: up to which metric they fit into a part of a GPU's memory. Pure.
+"""The threshold that past jobs suggest: up to which metric they fit into a part of a GPU's memory. Pure.
 
-Two things decide. A straight line, which 95 of 100 jobs stay at or below, reaches the memory that a job may
-use at some metric. And jobs ran out of GPU memory: where they did, the threshold comes down.
+Two things decide. A straight line that 95 of 100 jobs do not exceed reaches the memory that a job may use at
+some metric. And if jobs ran out of GPU memory, the threshold is lowered.
 """
 
 from __future__ import annotations
@@ -24,38 +24,38 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from slicer.config.routes import ProbeKind
 
-# flat: the memory does not depend on the metric, and all jobs fit. The others propose nothing.
+# flat: the memory does not depend on the metric, and all jobs fit. The verdicts after it propose nothing.
 Verdict = Literal["threshold", "flat", "too-few", "constant", "unrelated", "nothing-fits"]
 DEFAULT_MARGIN_PERCENT = 10
-_ENOUGH_VALUES = 3  # different metrics among the jobs that ended well
-_MOST_JOBS = 4000  # the newest count: programs change
+_ENOUGH_VALUES = 3  # different metrics among the successful jobs
+_MOST_JOBS = 4000  # the newest ones, because programs change
 _SHARE = 0.95  # of the jobs are at or below the line
-_LEAST_CORRELATION = 0.3  # of the ranks; below it the metric does not tell the memory
+_LEAST_CORRELATION = 0.3  # of the ranks; below it the metric says nothing about the memory
 _LEAST_RISE = 0.05  # of the peaks' median, over all metrics seen; below it the line is flat
-_FURTHEST = 2.0  # times the largest metric that a job ended well with
-_OOM_WEIGHT = 20  # one job that runs out of memory weighs as much as so many that end well
+_FURTHEST = 2.0  # times the largest metric of a successful job
+_OOM_WEIGHT = 20  # one job that runs out of memory weighs as much as this many successful ones
 
 
 @record
 class Point:
-    """One input's last job on a GPU."""
+    """The last job on a GPU for one input."""
 
     metric: float
-    peak_mib: float  # on the GPU where it was largest; 0: not known
+    peak_mib: float  # on the GPU with the largest peak; 0: unknown
     ended_well: bool
-    ran_out: bool  # of GPU memory; then it did not end well
+    ran_out: bool  # of GPU memory; then ``ended_well`` is false
 
 
 @record
 class Line:
-    """The memory that most jobs stay at or below, in MiB: ``base_mib + slope * metric``."""
+    """The memory that most jobs do not exceed, in MiB: ``base_mib + slope * metric``."""
 
     base_mib: float
     slope: float  # MiB for one unit of the metric, not negative
     share: float  # of the jobs, at or below the line
-    jobs: int  # that ended well: all that it rests on
-    above: int  # of them, above the line
-    highest_above_mib: float  # the most that one was
+    jobs: int  # the successful jobs, on which the line is based
+    above: int  # jobs above the line
+    highest_above_mib: float  # the largest distance above it
 
     def at(self, metric: float) -> float:
         return self.base_mib + self.slope * metric
@@ -67,31 +67,31 @@ class Line:
 
 @record
 class Suggestion:
-    """What past jobs say of one destination's threshold, for the route's probe number ``probe`` (from 0)."""
+    """What past jobs suggest for one destination's threshold. ``probe`` is the probe's number (from 0)."""
 
     destination: str
     kind: ProbeKind
     probe: int
     verdict: Verdict
-    reason: str  # why, in one line, for people
-    threshold: float | None  # in the probe's unit, rounded down; None: nothing is proposed
-    config: tuple[str, ...]  # the lines of the configuration file that say so
-    current: float | None  # the bound that holds now; None: there is none
+    reason: str  # one line for people
+    threshold: float | None  # in the probe's unit, rounded down; None: no proposal
+    config: tuple[str, ...]  # the lines for the configuration file
+    current: float | None  # the current bound; None: there is none
     vram_mib: int  # that one job may use
-    margin_percent: int  # of it stay free
-    points: tuple[Point, ...]  # the jobs that ended, the newest _MOST_JOBS
+    margin_percent: int  # of this to keep free
+    points: tuple[Point, ...]  # jobs that have ended, the newest _MOST_JOBS
     line: Line | None
     correlation: float | None  # of the ranks of metrics and peaks
-    notes: tuple[str, ...]  # what else to know, a line each
+    notes: tuple[str, ...]  # more to know, one line each
 
     @property
     def limit_mib(self) -> float:
-        """What a job may use at the threshold."""
+        """The memory that a job may use at the threshold."""
         return self.vram_mib * (100 - self.margin_percent) / 100
 
     @property
     def drawn(self) -> tuple[Point, ...]:
-        """The jobs of a plot. One that ran out of memory before anybody looked needed the limit at least."""
+        """The jobs in a plot. A job that ran out of memory unmeasured needed at least the limit."""
         return tuple(
             point if point.peak_mib > 0 else replace(point, peak_mib=self.limit_mib)
             for point in self.points
@@ -103,7 +103,7 @@ def suggest(
     route: Route, destination: Destination, past: Sequence[PastDecision], *, probe: int, vram_mib: int,
     margin_percent: int = DEFAULT_MARGIN_PERCENT,
 ) -> Suggestion:  # fmt: skip
-    """What ``past`` (all decisions of the route, the oldest first) says of a GPU destination's threshold."""
+    """The suggestion for a GPU destination. ``past`` has all decisions of the route, the oldest first."""
     points = points_of(past, destination.name, probe)
     kind = route.probes[probe].kind
     limit = vram_mib * (100 - margin_percent) / 100
@@ -131,14 +131,14 @@ def suggest(
 
 
 def bounding_probe(destination: Destination) -> int:
-    """The number of the first probe that bounds the destination, else of the first."""
+    """The number of the first probe that bounds the destination, or 0."""
     return next((number for number, bound in enumerate(destination.up_to) if bound is not None), 0)
 
 
 def points_of(past: Sequence[PastDecision], destination: str, probe: int) -> list[Point]:
-    """The jobs that a GPU destination ran and that ended: of each input the last, the newest _MOST_JOBS.
+    """The last job for each input that a GPU destination ran and that has ended, the newest _MOST_JOBS.
 
-    Else one input that is tried again and again would weigh as much as many.
+    Otherwise an input that is tried again and again would outweigh others.
     """
     ran_out = stats.out_of_memory(past)
     points: dict[stats.InputKey, Point] = {}
@@ -150,19 +150,19 @@ def points_of(past: Sequence[PastDecision], destination: str, probe: int) -> lis
             continue
         is_out = row.job in ran_out
         is_well = job.reason == "exited" and job.exit_code == 0 and not is_out
-        key = (*stats.input_key(row), row.metrics)  # a file of that name may have been replaced
+        key = (*stats.input_key(row), row.metrics)  # the file may have been replaced
         points.pop(key, None)
         points[key] = Point(row.metrics[probe], max(job.vram_peak_mib, default=0), is_well, is_out)
     return list(points.values())[-_MOST_JOBS:]
 
 
 def known(points: Sequence[Point]) -> list[Point]:
-    """The jobs that a line rests on: they ended well and were seen to use memory."""
+    """The jobs on which a line is based: they succeeded, and their memory was measured."""
     return [point for point in points if point.ended_well and point.peak_mib > 0]
 
 
 def span(kind: ProbeKind, low: float, high: float) -> str:
-    """Two metrics, as in ``1m to 1h``; one where both are the same."""
+    """Two metrics as text, such as ``1m to 1h``; one if both are the same."""
     return " to ".join(dict.fromkeys((metrics.text(kind, low), metrics.text(kind, high))))
 
 
@@ -172,7 +172,7 @@ def _judged(points: Sequence[Point], kind: ProbeKind, limit: float) -> tuple[Ver
     values = {point.metric for point in whole}
     if len(whole) < stats.ENOUGH_JOBS:
         jobs = counted(len(whole), "GPU job")
-        return "too-few", f"{jobs} ended well with known GPU memory; {stats.ENOUGH_JOBS} are needed", None
+        return "too-few", f"{jobs} succeeded with known GPU memory; {stats.ENOUGH_JOBS} are needed", None
     low, high = min(values), max(values)
     if len(values) < _ENOUGH_VALUES:
         seen = span(kind, low, high)
@@ -181,25 +181,25 @@ def _judged(points: Sequence[Point], kind: ProbeKind, limit: float) -> tuple[Ver
     typical = statistics.median(point.peak_mib for point in whole)
     if line.slope * (high - low) < _LEAST_RISE * typical:
         most = max(point.peak_mib for point in whole)
-        seen = f"{format_mib(round(typical))} mostly, {format_mib(round(most))} at most"
+        seen = f"typically {format_mib(round(typical))}, at most {format_mib(round(most))}"
         flat = f"the peaks do not grow with {kind}: {seen}"
         if min(point.peak_mib for point in whole) > limit:
-            return "nothing-fits", f"{flat}, and {format_mib(int(limit))} is less", line
+            return "nothing-fits", f"{flat}, but {format_mib(int(limit))} is less", line
         if line.at(high) > limit:
-            return "unrelated", f"{kind} does not tell which jobs fit: {flat}", line
-        return "flat", f"{flat}. Up to {metrics.text(kind, high)} memory sets no threshold", line
+            return "unrelated", f"{kind} does not show which jobs fit: {flat}", line
+        return "flat", f"{flat}. Up to {metrics.text(kind, high)}, memory sets no threshold", line
     correlation = rank_correlation(whole)
     if correlation < _LEAST_CORRELATION:
-        return "unrelated", f"{kind} does not tell the memory (rank correlation {correlation:.2f})", line
+        return "unrelated", f"{kind} does not predict the memory (rank correlation {correlation:.2f})", line
     return "threshold", "", line
 
 
 def upper_line(whole: Sequence[Point]) -> Line:
-    """The line of :func:`known` points, of which there must be some with different metrics.
+    """The line for :func:`known` points. Some of them must have different metrics.
 
-    Its slope is Theil's, which few odd jobs do not turn: the median slope between each job of the lower half
-    of metrics and one of the upper. Then the line is raised until enough jobs are at or below it. It does not
-    fall: a larger input that takes less memory is not what a threshold is about.
+    Its slope is Theil's, on which a few odd jobs have no influence: the median slope between each job of the
+    lower half of metrics and one of the upper half. Then the line is raised until enough jobs are at or below
+    it. It never falls: a threshold has no use for larger inputs that need less memory.
     """
     ordered = sorted(whole, key=lambda point: point.metric)
     half = len(ordered) // 2
@@ -216,7 +216,7 @@ def upper_line(whole: Sequence[Point]) -> Line:
 
 
 def rank_correlation(points: Sequence[Point]) -> float:
-    """Spearman's: 1 if a larger metric always goes with a larger peak, 0 if nothing can be told from it."""
+    """Spearman's: 1 if a larger metric always goes with a larger peak, 0 if they are unrelated."""
     ours = _ranks([point.metric for point in points])
     peaks = _ranks([point.peak_mib for point in points])
     if len(set(ours)) < 2 or len(set(peaks)) < 2:
@@ -225,7 +225,7 @@ def rank_correlation(points: Sequence[Point]) -> float:
 
 
 def _ranks(values: Sequence[float]) -> list[int]:
-    """Twice the place of each among all; equal ones share the mean of their places."""
+    """Twice the rank of each value among all; equal values share the mean of their ranks."""
     order = sorted(values)
     return [bisect_left(order, value) + bisect_right(order, value) for value in values]
 
@@ -233,35 +233,35 @@ def _ranks(values: Sequence[float]) -> list[int]:
 def _threshold(
     points: Sequence[Point], line: Line, kind: ProbeKind, limit: float
 ) -> tuple[float | None, str, list[str]]:
-    """The largest metric that fits, why that, and what else there is to say."""
+    """The largest metric that fits, the reason for it, and further notes."""
     whole = known(points)
     low, high = min(point.metric for point in whole), max(point.metric for point in whole)
     notes = []
     found = line.reaches(limit)
-    reason = f"there {line.share:.0%} of jobs stay below {format_mib(int(limit))}"
+    reason = f"up to there {line.share:.0%} of jobs stay below {format_mib(int(limit))}"
     if found <= 0 or found < low:
         needed = format_mib(round(line.at(low)))
-        return None, f"the smallest jobs, of {metrics.text(kind, low)}, need {needed} already", []
+        return None, f"even the smallest jobs, of {metrics.text(kind, low)}, need {needed}", []
     if found > high * _FURTHEST:
         notes.append(
-            f"the line allows {metrics.text(kind, found)}, but nothing above"
-            f" {metrics.text(kind, high)} was seen: go up in steps"
+            f"the line allows {metrics.text(kind, found)}, but no input above"
+            f" {metrics.text(kind, high)} was seen: raise the threshold in steps"
         )
         found = high * _FURTHEST
-        reason = f"there {line.share:.0%} of jobs should need {format_mib(round(line.at(found)))}"
+        reason = f"there {line.share:.0%} of jobs should need at most {format_mib(round(line.at(found)))}"
     lowered = without_ooms(points, found)
-    if not lowered:  # nothing measures less than 0
+    if not lowered:  # no metric is below 0
         return None, "jobs of any size ran out of GPU memory", notes
     if lowered < found:
         notes.append(f"between this and {metrics.text(kind, found)} too many jobs ran out of GPU memory")
-        reason = "above it too many jobs ran out of GPU memory"
+        reason = "above this too many jobs ran out of GPU memory"
     return lowered, reason, notes
 
 
 def without_ooms(points: Sequence[Point], most: float) -> float | None:
-    """``most``, or the smaller metric up to which the GPU serves best; None: no such.
+    """``most``, or the smaller metric up to which the GPU serves best; None if there is none.
 
-    It serves best where most jobs end well, less _OOM_WEIGHT for each that runs out of memory.
+    The GPU serves best where most jobs succeed, less _OOM_WEIGHT for each job that runs out of memory.
     """
     ordered = sorted((point for point in points if point.metric <= most), key=lambda point: point.metric)
     best: float | None = None

@@ -1,1 +1,1 @@
-"""``slicer serve``: a proxy before a GPU server, which holds a lease only while somebody asks the server."""
+"""``slicer serve``: a proxy in front of a GPU server that holds a lease only while the server is in use."""

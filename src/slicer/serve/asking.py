@@ -1,4 +1,4 @@
-"""What slicer itself asks of a server: whether it is ready, what it has loaded, to load it or unload it."""
+"""slicer's own calls to a server: whether it is ready, what it has loaded, to load and to unload models."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ if TYPE_CHECKING:
 
     T = TypeVar("T", dict[str, Any], list[Any])
 
-_ANSWER_S = 10.0  # of calls that do no work
+_ANSWER_S = 10.0  # for calls that do no work
 _MOST_BYTES = 1 << 24
-_LONGEST_LINE = 1 << 16  # bytes of a header
+_LONGEST_LINE = 1 << 16  # bytes of a header line
 
-# What calls raise where nothing listens any more. All else may be a server that is alive, and has its GPU.
+# Raised if nothing listens any more. After any other error the server may still be alive and hold its GPU.
 Gone = aiohttp.ClientConnectorError
 
 
 def make_session() -> aiohttp.ClientSession:
-    """What asks upstreams. A connection of its own for each request, so that closing it ends the request."""
+    """A session for upstreams. Each request has its own connection, so closing that ends the request."""
     return aiohttp.ClientSession(
         connector=aiohttp.TCPConnector(limit=0, force_close=True),
         timeout=aiohttp.ClientTimeout(total=None),
@@ -42,18 +42,18 @@ def make_session() -> aiohttp.ClientSession:
 
 @record
 class Loaded:
-    """A model that a server has in memory. Sizes in bytes."""
+    """A model in a server's memory. Sizes in bytes."""
 
     name: str
     size: int
-    size_vram: int  # less than size: the rest is computed by the CPU
+    size_vram: int  # if less than size, the CPU computes the rest
 
 
 class Upstream:
-    """A server of a kind, by its base URL ("http://127.0.0.1:11435").
+    """A server, by its kind and base URL ("http://127.0.0.1:11435").
 
-    Every call raises aiohttp.ClientError where the server cannot be reached (Gone) or is cut, TimeoutError,
-    and ValueError for an answer that makes no sense.
+    Calls raise aiohttp.ClientError if the server cannot be reached (Gone) or the connection is cut,
+    TimeoutError, and ValueError for an unexpected answer.
     """
 
     def __init__(self, kind: Kind, base: str) -> None:
@@ -65,7 +65,7 @@ class Upstream:
         await self._session.close()
 
     async def is_ready(self, path: str) -> bool:
-        """Whether it answers 200 there; without a path, whether it can be connected to. Raises nothing."""
+        """Whether it answers 200 at the path; without a path, whether it accepts a connection."""
         try:
             if path:
                 status, _ = await self._call("GET", path, None, _ANSWER_S)
@@ -79,7 +79,7 @@ class Upstream:
         return True
 
     async def loaded(self) -> tuple[Loaded, ...]:
-        """The models in memory, as Ollama says; () of other kinds. One that is being loaded is missing."""
+        """The models in Ollama's memory; () for other kinds. Models that are still loading are missing."""
         if self.kind != "ollama":
             return ()
         said = await self._answer("GET", "/api/ps", dict)
@@ -92,20 +92,20 @@ class Upstream:
             raise ValueError(f"GET /api/ps was answered with {said!r:.200}") from error
 
     async def load(self, model: str, *, embeds: bool) -> str:
-        """Load a model, however long it takes; what the server says against it, or ""."""
+        """Load a model, however long it takes. Returns the server's error, or ""."""
         path = "/api/embed" if embeds else "/api/generate"
         status, text = await self._call("POST", path, {"model": model}, None)
         return "" if status == 200 else _error_of(text) or f"status {status}"
 
     async def unload(self, model: str) -> None:
-        """Ask for a model to be unloaded, which takes a while; its memory comes back later than that."""
+        """Ask for a model to be unloaded. That takes a while, and its memory becomes free later still."""
         asked = {"model": model, "keep_alive": 0}
         status, _ = await self._call("POST", "/api/generate", asked, _ANSWER_S)
-        if status != 200:  # one that only makes embeddings
+        if status != 200:  # the model only makes embeddings
             await self._call("POST", "/api/embed", asked, _ANSWER_S)
 
     async def is_busy(self) -> bool:
-        """Whether it works on something that no request waits for: ComfyUI's queue, llama.cpp's slots."""
+        """Whether it works on something for which no request waits: ComfyUI's queue, llama.cpp's slots."""
         if self.kind == "llamacpp":
             slots = await self._answer("GET", "/slots", list)
             return any(isinstance(each, dict) and each.get("is_processing") for each in slots)

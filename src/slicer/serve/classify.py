@@ -1,4 +1,4 @@
-"""Whether a request needs the GPU, by its method, its path and its body; and which server it is for. Pure."""
+"""Decides by method, path and body whether a request needs the GPU, and which server it is for. Pure."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ if TYPE_CHECKING:
 
 _READING = ("GET", "HEAD", "OPTIONS")
 _EMBEDS = ("/api/embed", "/api/embeddings", "/v1/embeddings")
-_ZERO = re.compile(r"[+-]?([0.]*0[0.]*(h|m|s|ms|us|µs|ns)?)+")  # of Go's durations
+_ZERO = re.compile(r"[+-]?([0.]*0[0.]*(h|m|s|ms|us|µs|ns)?)+")  # as a duration in Go
 _FORM_MODEL = re.compile(rb'name="?model"?\r\n(?:[^\r\n]+\r\n)*\r\n([^\r\n]{1,500})\r\n')
 _PEEKED = 1 << 20
-_PEEKED_TO_CHOOSE = 1 << 25  # openai's client writes the model behind messages and their images
+_PEEKED_TO_CHOOSE = 1 << 25  # openai's client writes the model after the messages and their images
 
 
 @record
 class Request:
-    """A request, as far as it can be told before its body is read."""
+    """What is known of a request before its body is read."""
 
     method: str
-    path: str  # decoded once, without a query, a double slash, a dot or a slash at the end
+    path: str  # decoded once, without a query, double slashes, dots or a slash at the end
     is_websocket: bool
-    is_compressed: bool  # the body is
+    is_compressed: bool  # the body is compressed
 
     @property
     def route(self) -> str:
@@ -43,10 +43,9 @@ class Request:
 
 
 def origin_form(target: str) -> str:
-    """The path and query of a request line, as they are forwarded; "" where there is no such thing.
+    """The path and query of a request line, in the form to forward; "" if the line has none.
 
-    A client that takes slicer for an HTTP proxy writes the whole URL. Bytes beyond ASCII become
-    percent-encoded.
+    A client that takes slicer for an HTTP proxy sends the whole URL. Bytes beyond ASCII are percent-encoded.
     """
     if not target.startswith("/"):
         parts = urlsplit(target)
@@ -59,7 +58,7 @@ def origin_form(target: str) -> str:
 
 
 def request(method: str, target: str, headers: Mapping[str, str]) -> Request:
-    """``target``: in the form of :func:`origin_form`. Names of ``headers`` are found in any case."""
+    """``target`` has the form of :func:`origin_form`. ``headers`` must find names in any case."""
     path = posixpath.normpath("/" + unquote(target.partition("?")[0]).lstrip("/"))
     is_websocket = method == "GET" and headers.get("Upgrade", "").lower() == "websocket"
     is_compressed = headers.get("Content-Encoding", "identity") != "identity"
@@ -67,7 +66,7 @@ def request(method: str, target: str, headers: Mapping[str, str]) -> Request:
 
 
 def bytes_to_peek(servers: Sequence[Server], asked: Request) -> int:
-    """How much of the body is to be read before it is decided; 0: nothing of it."""
+    """How much of the body to read before the decision; 0: nothing."""
     if asked.method in _READING or asked.is_compressed:
         return 0
     working = [each for each in servers if _need(each, asked) == "gpu"]
@@ -78,10 +77,10 @@ def bytes_to_peek(servers: Sequence[Server], asked: Request) -> int:
 
 @record
 class Body:
-    """What was peeked of a body."""
+    """The part of a body that was read in advance."""
 
-    fields: dict[str, Any]  # of its JSON, or of what could be read of that; their names are folded
-    is_broken: bool  # it is whole, and no JSON
+    fields: dict[str, Any]  # the JSON object's, as far as it could be read; names are case-folded
+    is_broken: bool  # the body is complete, but not a JSON object
 
     @property
     def model(self) -> str:
@@ -93,7 +92,7 @@ NO_BODY = Body({}, is_broken=False)
 
 
 def read_body(peeked: bytes, *, is_whole: bool) -> Body:
-    """Of a body that is longer than what was peeked, the fields at its beginning count."""
+    """Parse the body. If it is longer than ``peeked``, only the fields at its beginning count."""
     if peeked.startswith(b"--"):
         found = _FORM_MODEL.search(peeked)
         return Body({"model": found[1].decode(errors="replace")}, is_broken=False) if found else NO_BODY
@@ -101,7 +100,7 @@ def read_body(peeked: bytes, *, is_whole: bool) -> Body:
     if not is_whole:
         return Body(_first_fields(text), is_broken=False)
     try:
-        # Go takes the first value, and field names in any case: a body must mean the same here and there.
+        # Go takes the first value, and field names in any case. The body must mean the same to both.
         found, _ = json.JSONDecoder(object_pairs_hook=_folded).raw_decode(text)
     except (ValueError, RecursionError):
         return Body({}, is_broken=True)
@@ -109,7 +108,7 @@ def read_body(peeked: bytes, *, is_whole: bool) -> Body:
 
 
 def classify(server: Server, asked: Request, body: Body) -> Asked:
-    """What the request asks for. A body that is cut off or compressed is taken for work."""
+    """What the request asks for. A truncated or compressed body counts as work."""
     need = _need(server, asked)
     if need == "gpu" and server.kind == "ollama":
         need = _ollama_need(asked.route, body)
@@ -119,13 +118,13 @@ def classify(server: Server, asked: Request, body: Body) -> Asked:
 
 
 def is_queued(server: Server, asked: Request, headers: Mapping[str, str]) -> bool:
-    """Whether the server may go on with the work when the request is over. Headers as in :func:`request`."""
+    """Whether the server may go on working after the request. Headers as in :func:`request`."""
     known = KINDS[server.kind]
     return _fits(_own(server, asked), known.queued) and (not known.queued_by or known.queued_by in headers)
 
 
 def choose(servers: Sequence[Server], asked: Request, body: Body) -> Server:
-    """One of those at one address: by the model, else by the longest path that fits, else the first."""
+    """One of the servers at an address: by the model, by the longest matching path, or the first."""
     for server in servers:
         if body.model and any(_same(body.model, each) for each in server.models):
             return server
@@ -134,7 +133,7 @@ def choose(servers: Sequence[Server], asked: Request, body: Body) -> Server:
 
 
 def _same(model: str, listed: str) -> bool:
-    """Ollama's clients may leave ":latest" out."""
+    """Whether the names match. Ollama's clients may omit ":latest"."""
     return model.removesuffix(":latest") == listed.removesuffix(":latest")
 
 
@@ -143,7 +142,7 @@ def _is_below(path: str, prefix: str) -> bool:
 
 
 def _own_path(server: Server, path: str) -> str:
-    """Without what the server was chosen by: its kind's own paths lie below."""
+    """The path without the prefix that selected the server; its kind's paths are relative to that."""
     if server.path and _is_below(path, server.path):
         return "/" + path[len(server.path.rstrip("/")) :].lstrip("/")
     return path
@@ -154,7 +153,7 @@ def _own(server: Server, asked: Request) -> Request:
 
 
 def _need(server: Server, asked: Request) -> Need:
-    """By method and path alone."""
+    """The need by method and path alone."""
     known, own = KINDS[server.kind], _own(server, asked)
     need: Need
     if own.method != "OPTIONS" and _fits(own, known.forbidden) and not _fits(own, server.routes_allow):
@@ -178,9 +177,9 @@ def _fits(asked: Request, routes: Sequence[str]) -> bool:
 
 
 def _ollama_need(route: str, body: Body) -> Need:
-    """A call without work loads or unloads a model: `ollama run` and `ollama stop` send these."""
+    """Ollama's need. A call without work loads or unloads a model, as from `ollama run` and `ollama stop`."""
     if body.is_broken or body.model.endswith((":cloud", "-cloud")):
-        return "free"  # it is refused; a model of ollama.com is computed there
+        return "free"  # Ollama refuses it, or ollama.com computes it
     fields = body.fields
     if route not in ("POST /api/generate", "POST /api/chat") or not fields:
         return "gpu"
@@ -200,21 +199,21 @@ def _folded(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _first_fields(text: str) -> dict[str, Any]:
-    """The fields of an object whose end is missing, up to the first that is not whole."""
+    """The complete fields at the beginning of a truncated object."""
     decoder, fields, at = json.JSONDecoder(object_pairs_hook=_folded), {}, 1
     try:
         while text.startswith("{"):
             name, at = decoder.raw_decode(text, _behind(text, at, ","))
             value, at = decoder.raw_decode(text, _behind(text, at, ":"))
-            if _behind(text, at, "") < len(text):  # else more of a number may come
+            if _behind(text, at, "") < len(text):  # otherwise a number may continue
                 fields[str(name).casefold()] = value
     except (ValueError, RecursionError):
-        pass  # here it is cut off
+        pass  # the text ends here
     return fields
 
 
 def _behind(text: str, at: int, mark: str) -> int:
-    """The place of what comes next, behind spaces and a mark."""
+    """The position of the next token, after spaces and a mark."""
     while at < len(text) and text[at] in (" ", "\t", "\r", "\n", mark):
         at += 1
     return at

@@ -1,4 +1,4 @@
-"""What slicer knows of each kind of server: its paths, where it listens, how its errors look. Pure.
+"""What slicer knows about each kind of server: its paths, its address variables, its errors. Pure.
 
 From the sources of Ollama 0.33, llama.cpp's server, vLLM, SGLang, LM Studio and ComfyUI, as of August 2026.
 """
@@ -18,21 +18,21 @@ if TYPE_CHECKING:
 
 @record
 class Known:
-    """What is known of a kind of server.
+    """A kind of server.
 
-    Routes are "METHOD /path", or "/path" for every method; "*" at the end stands for any rest. What no route
-    names needs the GPU, but for GET, HEAD and OPTIONS.
+    Routes are "METHOD /path", or "/path" for every method; a final "*" matches any rest. A request that
+    matches no route needs the GPU, except for GET, HEAD and OPTIONS.
     """
 
-    ready_path: str  # answers 200 once it can work; "" is: it can be connected to
-    port_variables: tuple[tuple[str, str], ...]  # that tell it its address; ${PORT} stands for the port
-    gpu: tuple[str, ...]  # need the GPU, whatever the method says
-    free: tuple[str, ...]  # need none, whatever the method says
-    forbidden: tuple[str, ...]  # administrative: they give memory back, or take it, behind slicer's back
-    queued: tuple[str, ...]  # may be worked on after their answers (see asking.is_busy)
-    queued_by: str  # the header without which they are not; "" is: they always are
-    is_websocket_work: bool  # whether an open websocket counts as a request
-    shape: Shape  # of errors, where the path does not tell
+    ready_path: str  # answers 200 once the server can work; "": it then accepts connections
+    port_variables: tuple[tuple[str, str], ...]  # set its address; ${PORT} stands for the port
+    gpu: tuple[str, ...]  # need the GPU, with any method
+    free: tuple[str, ...]  # need no GPU, with any method
+    forbidden: tuple[str, ...]  # administrative: they free or take memory without slicer's knowledge
+    queued: tuple[str, ...]  # the work may go on after the answer (see asking.is_busy)
+    queued_by: str  # only with this header; "": always
+    is_websocket_work: bool  # an open websocket counts as a request
+    shape: Shape  # of errors, unless the path decides
 
 
 KINDS: dict[Kind, Known] = {
@@ -69,10 +69,10 @@ KINDS: dict[Kind, Known] = {
     "llamacpp": Known(
         ready_path="/health",
         port_variables=(("LLAMA_ARG_PORT", "${PORT}"), ("LLAMA_ARG_HOST", "127.0.0.1")),
-        gpu=("GET /", "GET /v1/stream"),  # its page starts it, and shows again what a client has left
+        gpu=("GET /", "GET /v1/stream"),  # its page starts the server; a client resumes its stream
         free=("POST /v1/streams/lookup", "POST /v1/chat/completions/control", "DELETE /v1/stream"),
         forbidden=("/models/load", "/models/unload"),
-        queued=("POST /v1/chat/completions",),  # its page can leave, and come back to what was said meanwhile
+        queued=("POST /v1/chat/completions",),  # its page may close and fetch the answer later
         queued_by="X-Conversation-Id",
         is_websocket_work=False,
         shape="openai",
@@ -80,7 +80,7 @@ KINDS: dict[Kind, Known] = {
     "comfyui": Known(
         ready_path="/system_stats",
         port_variables=(),
-        gpu=("GET /",),  # its page starts it; what a page that stays open asks for does not
+        gpu=("GET /",),  # its page starts the server; the calls of an open page do not
         free=(
             "POST /queue", "POST /api/queue", "POST /interrupt", "POST /api/interrupt", "POST /history",
             "POST /api/history",
@@ -88,7 +88,7 @@ KINDS: dict[Kind, Known] = {
         forbidden=("/free", "/api/free"),
         queued=("POST /prompt", "POST /api/prompt"),
         queued_by="",
-        is_websocket_work=False,  # it is open for as long as its page is
+        is_websocket_work=False,  # it is open as long as the page is
         shape="text",
     ),
     "raw": Known(

@@ -1,8 +1,8 @@
-"""The life of one server, from the first request to the memory that is free again: what happens next. Pure.
+"""The life of a server, from the first request until its memory is free again: what happens next. Pure.
 
-:func:`step` takes what has happened and says what is to be done. The owner of a server feeds this with all
-that happens, in its order, and does what it says. So nothing is acquired or started twice, and no request
-reaches a server that is about to go.
+:func:`step` takes an event and returns the actions. The owner of a server passes it all events in order, and
+carries out the actions. So nothing is acquired or started twice, and no request reaches a server that is
+about to go.
 """
 
 from __future__ import annotations
@@ -17,37 +17,37 @@ if TYPE_CHECKING:
 
     Event = Literal[
         "came",  # a request that needs the GPU
-        "gave_up",  # the client of a request that was not forwarded yet has gone
-        "began",  # a call of slicer's own, such as the load of a model: it counts as one that is forwarded
-        "done",  # a request that was forwarded has ended
-        "granted",  # the lease is held; what slicer starts is being started
-        "refused",  # others hold the GPU, and it was not to be waited for; or there can be no lease
+        "gave_up",  # the client of a request that was not forwarded yet is gone
+        "began",  # a call of slicer's own began, such as loading a model; it counts as a forwarded request
+        "done",  # a forwarded request has ended
+        "granted",  # the lease is held; a server that slicer starts is being started
+        "refused",  # others hold the GPU and slicer must not wait, or there can be no lease
         "ready",  # the server answers
-        "failed",  # it did not become ready
+        "failed",  # the server did not become ready
         "ended",  # its job has ended by itself
-        "free",  # released: the memory has come back, and so has the lease
-        "stuck",  # release_timeout is over, and the memory is in use
-        "crowded",  # another job waits for the GPU that this one has
+        "free",  # released: the memory is free, and the lease given back
+        "stuck",  # release_timeout is over, and the memory is still in use
+        "crowded",  # another job waits for this server's GPU
         "uncrowded",
-        "rivalled",  # so does a server at the same address
+        "rivalled",  # a server at the same address waits for it
         "unrivalled",
-        "time",  # nothing but the time that has passed
-        "close",  # slicer serve is to end; heard once more: at once
+        "time",  # only time has passed
+        "close",  # slicer serve has to end; the second time: at once
     ]
     Action = Literal[
         "acquire",  # ask for the lease, and start the server once it is held
-        "withdraw",  # take the request for the lease back
+        "withdraw",  # cancel the request for the lease
         "admit",  # forward the requests that wait
-        "refuse",  # answer those that wait that the server is busy, or why it failed
-        "release",  # unload, or end the job, until that succeeds; "stuck" may be heard, and "free" is
+        "refuse",  # tell those that wait that the server is busy, or why it failed
+        "release",  # unload or end the job until that succeeds; "stuck" may follow, and "free" will
     ]
 
-_LONGEST_PAUSE_S = 60.0  # between attempts to start what fails to
+_LONGEST_PAUSE_S = 60.0  # between attempts after failed starts
 
 
 @record
 class Bounds:
-    """What a server's settings say of its life, in seconds."""
+    """The settings of a server's life, in seconds."""
 
     idle_s: float
     min_hold_s: float
@@ -57,36 +57,36 @@ class Bounds:
 
 @record
 class Life:
-    """What is known of a server. Times in seconds on one clock that only goes forward."""
+    """The state of a server. Times in seconds, on a monotonic clock."""
 
     state: State = "stopped"
     since_s: float = 0.0  # in this state
     held_since_s: float = 0.0  # the lease
     waiting: int = 0  # requests that are not forwarded yet
-    running: int = 0  # requests that are
+    running: int = 0  # forwarded requests
     idle_since_s: float = 0.0  # the end of the last request
-    failures: int = 0  # to start, one after another
-    not_before_s: float = 0.0  # when it may be started again
+    failures: int = 0  # consecutive failed starts
+    not_before_s: float = 0.0  # the earliest time for the next start
     is_crowded: bool = False
     is_rivalled: bool = False
     is_closing: bool = False
-    is_hurried: bool = False  # no request is waited for
+    is_hurried: bool = False  # do not wait for requests
 
     @property
     def is_idle(self) -> bool:
-        """Whether it holds what it has for nobody."""
+        """Whether it holds a lease that nobody uses."""
         return self.state == "ready" and not self.running
 
 
 def step(life: Life, event: Event, now_s: float, bounds: Bounds) -> tuple[Life, tuple[Action, ...]]:
-    """What becomes of the server by this event, and what is to be done, in this order."""
+    """The server's new state after this event, and the actions, in this order."""
     life, actions = _happened(life, event, now_s)
     life, more = _settled(life, now_s, bounds)
     return life, (*actions, *more)
 
 
 def due_s(life: Life, bounds: Bounds) -> float | None:
-    """When :func:`step` is to hear of the time again; None: not before something else happens."""
+    """When :func:`step` needs the next "time" event; None: not before another event."""
     if life.state == "draining" and life.is_closing:
         return life.since_s + bounds.drain_s
     if life.state != "ready":
@@ -97,7 +97,7 @@ def due_s(life: Life, bounds: Bounds) -> float | None:
 
 
 def _happened(life: Life, event: Event, now_s: float) -> tuple[Life, tuple[Action, ...]]:
-    """What the event says by itself."""
+    """The direct effect of the event."""
     match event:
         case "came" if life.state == "ready":
             return replace(life, running=life.running + 1), ("admit",)
@@ -115,12 +115,12 @@ def _happened(life: Life, event: Event, now_s: float) -> tuple[Life, tuple[Actio
             return replace(life, is_rivalled=event == "rivalled"), ()
         case "close":
             return replace(life, is_closing=True, is_hurried=life.is_closing), ()
-        case _:  # the time, or how the lease and the server are
+        case _:  # time, or news of the lease and the server
             return _moved(life, event, now_s)
 
 
 def _moved(life: Life, event: Event, now_s: float) -> tuple[Life, tuple[Action, ...]]:
-    """What news of the lease and of the server mean. Of what was given up meanwhile they mean nothing."""
+    """The effect of news of the lease and the server; none if slicer has given them up meanwhile."""
     match life.state, event:
         case "waiting", "granted":
             life = replace(life, held_since_s=now_s, is_crowded=False, is_rivalled=False)
@@ -128,7 +128,7 @@ def _moved(life: Life, event: Event, now_s: float) -> tuple[Life, tuple[Action, 
         case "waiting", "refused":
             return replace(_into(life, "stopped", now_s), waiting=0), ("refuse",)
         case "starting", "ready":
-            # Requests of the time before may not have heard yet that their server has gone.
+            # Earlier requests may not have noticed yet that their server is gone.
             running = life.running + life.waiting
             life = replace(life, running=running, waiting=0, failures=0, idle_since_s=now_s)
             return _into(life, "ready", now_s), ("admit",)
@@ -138,7 +138,7 @@ def _moved(life: Life, event: Event, now_s: float) -> tuple[Life, tuple[Action, 
             life = replace(life, waiting=0, failures=failures, not_before_s=now_s + pause_s)
             return _into(life, "releasing", now_s), ("refuse", "release")
         case "ready" | "draining", "ended":
-            # Requests that were forwarded hear of it by the cut. The memory has to come back all the same.
+            # The cut tells the forwarded requests. The memory has to become free all the same.
             return _into(life, "releasing", now_s), ("release",)
         case "releasing" | "stuck", "free":
             return _into(life, "stopped", now_s), ()
@@ -149,7 +149,7 @@ def _moved(life: Life, event: Event, now_s: float) -> tuple[Life, tuple[Action, 
 
 
 def _settled(life: Life, now_s: float, bounds: Bounds) -> tuple[Life, tuple[Action, ...]]:
-    """What follows from how things stand."""
+    """What follows from the new state."""
     must_refuse = life.is_closing or (life.state == "stopped" and now_s < life.not_before_s)
     if must_refuse and life.waiting:
         life, more = _settled(replace(life, waiting=0), now_s, bounds)
@@ -170,7 +170,7 @@ def _settled(life: Life, now_s: float, bounds: Bounds) -> tuple[Life, tuple[Acti
 
 
 def _is_to_go(life: Life, now_s: float, bounds: Bounds) -> bool:
-    """Whether a server that is ready is to be released once its requests have ended."""
+    """Whether a ready server must be released once its requests have ended."""
     if life.is_closing:
         return True
     if life.is_rivalled and (life.is_idle or now_s >= life.held_since_s + bounds.min_hold_s):

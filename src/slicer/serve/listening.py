@@ -1,4 +1,4 @@
-"""The sockets of a proxy: those that systemd hands over, or its own."""
+"""The sockets of a proxy: those from systemd, or its own."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ if TYPE_CHECKING:
 
 _UNIX = "unix:"
 _FIRST_FD = 3  # sd_listen_fds(3)
-BACKLOG = 1024  # connections that have not been looked at yet
+BACKLOG = 1024  # connections that are not accepted yet
 
 
 def open_all(addresses: Iterable[str], environ: Mapping[str, str]) -> dict[str, socket.socket]:
-    """A listening socket for each address. Raises UsageError for one that is taken or cannot be had."""
+    """A listening socket for each address. Raises UsageError for an address that cannot be used."""
     given = {_address_of(each): each for each in handed(environ)}
     found: dict[str, socket.socket] = {}
     try:
@@ -39,7 +39,7 @@ def open_all(addresses: Iterable[str], environ: Mapping[str, str]) -> dict[str, 
 
 
 def remove(sockets: Mapping[str, socket.socket], environ: Mapping[str, str]) -> None:
-    """Remove the files of our own unix sockets. Those of systemd's stay."""
+    """Remove the files of our own unix sockets, but not of systemd's."""
     if environ.get("LISTEN_PID") != str(os.getpid()):
         for address in sockets:
             if address.startswith(_UNIX):
@@ -48,7 +48,7 @@ def remove(sockets: Mapping[str, socket.socket], environ: Mapping[str, str]) -> 
 
 
 def handed(environ: Mapping[str, str]) -> list[socket.socket]:
-    """The sockets that systemd has passed on to this very process."""
+    """The sockets that systemd passed to this very process."""
     if environ.get("LISTEN_PID") != str(os.getpid()):
         return []
     count = int(environ.get("LISTEN_FDS", "0"))
@@ -70,7 +70,7 @@ def _open(address: str) -> socket.socket:
         made = _unix(address[len(_UNIX) :]) if address.startswith(_UNIX) else _tcp(*split(address))
     except OSError as error:
         is_taken = error.errno == errno.EADDRINUSE
-        hint = "what listens there has to move: its clients keep this address" if is_taken else ""
+        hint = "move what listens there: its clients keep this address" if is_taken else ""
         raise UsageError(f"cannot listen: {error.strerror or error}", where=address, hint=hint) from error
     made.listen(BACKLOG)
     made.setblocking(False)
@@ -83,7 +83,7 @@ def _tcp(host: str, port: int) -> socket.socket:
     try:
         made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         if family == socket.AF_INET6:
-            made.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)  # 0.0.0.0 is an address of its own
+            made.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)  # 0.0.0.0 is a separate address
         made.bind(where)
     except BaseException:
         made.close()
@@ -107,7 +107,7 @@ def _unix(path: str) -> socket.socket:
 
 
 def _is_abandoned(path: str) -> bool:
-    """Whether it is a socket of our own on which nobody listens: that of a proxy that was killed."""
+    """Whether it is our own socket on which nobody listens, left by a killed proxy."""
     try:
         found = os.lstat(path)
     except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""The models of a server that is ready: slicer loads them itself, and looks whether they fit on the GPU."""
+"""The models of a ready server: slicer loads them itself, and checks whether they fit on the GPU."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ if TYPE_CHECKING:
     from slicer.serve.life import Event
     from slicer.serve.model import Asked
 
-_KNOWN_FOR_S = 2.0  # that a model is loaded: a request that follows at once asks nobody
+_KNOWN_FOR_S = 2.0  # a request this soon after another needs no new check
 
 
 class Loading:
-    """The models of one run of a server. A load counts as a request of its own, whoever has asked for it."""
+    """The models of one run of a server. A load counts as a separate request, whoever asked for it."""
 
     def __init__(
         self, settings: Server, upstream: Upstream, report: Callable[[str], None],
@@ -35,13 +35,13 @@ class Loading:
         self._tell = tell
         self._known_until_s: dict[str, float] = {}
         self._loads: dict[str, asyncio.Task[Unavailable | None]] = {}
-        self._wanted: dict[str, int] = {}  # requests that wait for a load
+        self._wanted: dict[str, int] = {}  # the number of requests that wait for each load
         self._said: set[str] = set()
 
     async def loaded(self, asked: Asked) -> None:
-        """Return when the model of the request is loaded, or cannot be: then the request itself will tell.
+        """Return when the model is loaded or cannot be loaded; then the request itself will fail.
 
-        Raises Unavailable for one that does not fit on the GPU, where that is to be refused.
+        Raises Unavailable if the model does not fit on the GPU and on_offload says to refuse it.
         """
         model = full_name(asked.model)
         if self._settings.kind != "ollama" or not self._settings.load_first:
@@ -58,7 +58,7 @@ class Loading:
         finally:
             self._wanted[model] -= 1
             if not self._wanted[model] and not load.done():
-                # Nobody waits for it any more. It may end, for those who come again, but not hang for ever.
+                # Nobody waits any more. The load may finish, for later requests, but must not hang for ever.
                 loop = asyncio.get_running_loop()
                 loop.call_later(self._settings.ready_timeout_s, self._give_up, model, load)
         if load.cancelled():
@@ -74,7 +74,7 @@ class Loading:
     async def _load(self, asked: Asked, model: str) -> Unavailable | None:
         self._tell("began")
         try:
-            # Of an error the request itself will hear.
+            # The request itself will get the error.
             with suppress(aiohttp.ClientError, TimeoutError, ValueError):
                 found = await self._find(model)
                 if found is None and not await self.upstream.load(asked.model, embeds=asked.embeds):
@@ -92,7 +92,7 @@ class Loading:
     def _judged(self, found: Loaded, model: str) -> Unavailable | None:
         if found.size_vram < found.size:
             part = round(100 * (1 - found.size_vram / found.size))
-            text = f"{part} % of {found.name} lies in the machine's memory: the GPU's is too small for it"
+            text = f"{part} % of {found.name} is in main memory, because the GPU's memory is too small for it"
             if self._settings.on_offload == "fail":
                 return Unavailable("offloaded", text)
             if text not in self._said:
@@ -102,7 +102,7 @@ class Loading:
         return None
 
     async def close(self) -> None:
-        """Give up the loads that go on, and the connections."""
+        """Cancel the loads, and close the connections."""
         loads = list(self._loads.values())
         for load in loads:
             load.cancel()
@@ -111,5 +111,5 @@ class Loading:
 
 
 def full_name(model: str) -> str:
-    """The name of a model with its tag, as /api/ps has it."""
+    """The name of a model with its tag, as in /api/ps."""
     return model if ":" in model.rpartition("/")[2] else f"{model}:latest"

@@ -1,6 +1,6 @@
-"""What all jobs do, as ``slicer status`` tells it: who has the GPUs, who waits for them, what is on them.
+"""The state of all jobs from ``slicer status``: who has the GPUs, who waits for them, what is on them.
 
-It is asked as a process. So a driver that hangs, and the lock of a busy ledger, keep no request waiting.
+It runs as a separate process. So neither a hanging driver nor the lock of a busy ledger delays a request.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ SLICER = (sys.executable, "-P", "-m", "slicer")
 
 
 async def run_slicer(environ: Mapping[str, str], *words: str) -> tuple[int, str, str]:
-    """Exit code, output and errors of a command of slicer's. Cancelled, it ends the command."""
+    """Run a slicer command. Returns its exit code, output and errors. If cancelled, it kills the command."""
     process = await asyncio.create_subprocess_exec(
         *SLICER, *words, env=dict(environ), stdin=asyncio.subprocess.DEVNULL, start_new_session=True,
         stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
@@ -36,7 +36,7 @@ async def run_slicer(environ: Mapping[str, str], *words: str) -> tuple[int, str,
 
 
 async def status(environ: Mapping[str, str]) -> dict[str, Any]:
-    """What ``slicer status --json`` says. Raises StateError where it says nothing."""
+    """The document of ``slicer status --json``. Raises StateError if there is none."""
     code, out, err = await run_slicer(environ, "status", "--json")
     try:
         found = json.loads(out)
@@ -52,30 +52,30 @@ async def status(environ: Mapping[str, str]) -> dict[str, Any]:
 
 @record
 class Pressure:
-    """Who waits for what a job has."""
+    """The kinds of jobs that wait for what a job holds."""
 
     is_crowded: bool  # somebody else's job
-    is_rivalled: bool  # one of the jobs that are named as its rivals
+    is_rivalled: bool  # one of its named rivals
 
 
 NO_PRESSURE = Pressure(is_crowded=False, is_rivalled=False)
 
 
 def own_jobs(document: dict[str, Any], names: Collection[str], uid: int) -> tuple[str, ...]:
-    """The ids of this user's jobs of these names, which run or wait."""
+    """The ids of this user's running and waiting jobs with these names."""
     jobs = [*document["jobs"], *document["waiting"]]
     return tuple(each["job"] for each in jobs if each["name"] in names and each["uid"] == uid)
 
 
 def first_holder(document: dict[str, Any]) -> tuple[str, float | None]:
-    """The job with a GPU that is expected to end first, and in how many seconds; ("", None) for none."""
+    """The GPU job that should end first, and in how many seconds; ("", None) if there is none."""
     jobs = [(each["expected_remaining"], each["name"]) for each in document["jobs"] if each["gpus"]]
     jobs.sort(key=lambda each: (each[0] is None, each[0] or 0.0))
     return (jobs[0][1], jobs[0][0]) if jobs else ("", None)
 
 
 def pressure(document: dict[str, Any], job: str, rivals: Collection[str], uid: int) -> Pressure:
-    """Which jobs wait for GPUs that ``job`` has a part in holding. ``rivals``: names of this user's jobs."""
+    """Which jobs wait for GPUs that ``job`` helps to occupy. ``rivals``: names of this user's jobs."""
     is_crowded = is_rivalled = False
     for each in document["waiting"]:
         why = each["why"]
@@ -86,7 +86,7 @@ def pressure(document: dict[str, Any], job: str, rivals: Collection[str], uid: i
 
 
 def foreign_mib(document: dict[str, Any], gpus: Collection[str]) -> dict[str, int]:
-    """Memory in use by no job, by the GPU's UUID; of the GPUs that could be looked at."""
+    """The memory that no job uses, by the GPU's UUID, for GPUs that could be examined."""
     found = {
         each["uuid"]: each["used_mib"]
         for each in document["gpus"]["all"]

@@ -1,4 +1,4 @@
-"""The words of ``slicer serve`` as types: what a proxy asks of a server, and what it is answered. Pure."""
+"""The terms of ``slicer serve`` as types: what a proxy asks of a server, and the answers. Pure."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ if TYPE_CHECKING:
 
     from slicer.config import serve
 
-    # stopped: nothing is held. waiting: for the lease. starting: the lease is held, the server not ready.
-    # ready: requests are forwarded. draining: these come to their end, new ones wait. releasing: its models
-    # are unloaded or its job is stopped, and its memory has to come back. stuck: the memory did not.
+    # stopped: holds nothing. waiting: for the lease. starting: holds the lease, but the server is not ready.
+    # ready: forwards requests. draining: finishes these, while new ones wait. releasing: its models are being
+    # unloaded or its job stopped, and its memory has to become free. stuck: the memory did not.
     State = Literal["stopped", "waiting", "starting", "ready", "draining", "releasing", "stuck"]
 
-    # gpu: takes the lease and keeps it. free: answered without one, and no reason to keep one. loaded: as
-    # free, and about what is loaded (/api/ps, an unload). load: as gpu, with nothing but the model to be
-    # loaded. forbidden: administrative, and not forwarded.
+    # gpu: takes the lease and keeps it. free: answered without a lease, and does not keep one. loaded: the
+    # same, but about loaded models (/api/ps, an unload). load: the same as gpu, but only loads the model.
+    # forbidden: administrative, and not forwarded.
     Need = Literal["gpu", "free", "loaded", "load", "forbidden"]
 
     Problem = Literal["busy", "failed", "stopping", "offloaded"]
@@ -26,11 +26,11 @@ if TYPE_CHECKING:
 
 @record
 class Asked:
-    """A request, as far as it decides something."""
+    """The parts of a request that decide something."""
 
     need: Need
-    model: str  # "" where it names none
-    embeds: bool  # its model is one that makes embeddings, which is loaded in another way
+    model: str  # "" if it names none
+    embeds: bool  # its model makes embeddings, and is loaded in a different way
 
 
 class Unavailable(Exception):
@@ -42,30 +42,30 @@ class Unavailable(Exception):
         super().__init__(text)
         self.problem = problem
         self.holder = holder  # the name of the job that has the GPU
-        self.retry_after_s = retry_after_s  # None: nothing is known
+        self.retry_after_s = retry_after_s  # None: unknown
 
 
 @record
 class Standing:
-    """How a server stands, for ``slicer status``. Times by the wall clock, in seconds since the epoch."""
+    """A server's state for ``slicer status``. Times in seconds since the epoch."""
 
     name: str
     kind: str
     listen: tuple[str, ...]
     state: State
     since_s: float  # in this state
-    requests: int  # that need the GPU and have not ended
-    served: int  # such requests that have ended, since the proxy began
-    idle_since_s: float | None  # None while there are requests, or nothing is held
-    job: str  # its job or lease, as in `slicer status`; "" where it has none
-    trouble: str  # what went wrong last; "" after a success
-    pid: int  # the proxy's
+    requests: int  # requests that need the GPU and have not ended
+    served: int  # such requests that have ended since the proxy started
+    idle_since_s: float | None  # None if there are requests, or nothing is held
+    job: str  # its job or lease, as in `slicer status`; "" if it has none
+    trouble: str  # the last error; "" after a success
+    pid: int  # of the proxy
 
 
 if TYPE_CHECKING:
 
     class Server(Protocol):
-        """What the HTTP side needs of one ``[serve.NAME]``; :class:`slicer.serve.owner.Owner` is it."""
+        """The HTTP side's view of one ``[serve.NAME]``, implemented by :class:`slicer.serve.owner.Owner`."""
 
         settings: serve.Server
 
@@ -74,15 +74,14 @@ if TYPE_CHECKING:
         def use(self, asked: Asked) -> AbstractAsyncContextManager[str]:
             """The upstream's base URL, once it is ready, and the model loaded if slicer loads it.
 
-            The request counts from the call to the exit. Cancelled while it waits, it leaves the line: with
-            the last one goes the request for the lease. Raises Unavailable.
+            The request counts from the call to the exit. If it is cancelled while it waits, it leaves the
+            line; with the last one, the request for the lease ends. Raises Unavailable.
             """
             ...
 
         def beside(self, asked: Asked) -> AbstractAsyncContextManager[str | None]:
-            """The base URL of an upstream that can answer without a lease, which is not kept for this.
+            """The base URL of an upstream that can answer without a lease, and that does not keep one.
 
-            For "loaded" that is the one that has the GPU. None: nobody can answer just now.
-            Raises Unavailable.
+            For "loaded" it is the one that has the GPU. None: nobody can answer now. Raises Unavailable.
             """
             ...

@@ -1,4 +1,4 @@
-"""The owner of one server: it hears of all that happens, in its order, and does what :mod:`.life` says."""
+"""The owner of one server: it receives all events in order, and does what :mod:`.life` decides."""
 
 from __future__ import annotations
 
@@ -28,44 +28,44 @@ if TYPE_CHECKING:
     from slicer.serve.life import Action, Event
     from slicer.serve.model import Asked
 
-_AGAIN_S = 10.0  # after the memory did not come back
-_STUCK_AFTER_S = 15.0  # beyond release_timeout, after which the job is killed
+_AGAIN_S = 10.0  # the pause while the memory does not become free
+_STUCK_AFTER_S = 15.0  # beyond release_timeout, when the job is killed
 _LONGEST_TROUBLE = 2000  # characters
 
 
 class Owner:
-    """A server of the configuration, as :class:`slicer.serve.model.Server` has it."""
+    """A configured server; implements :class:`slicer.serve.model.Server`."""
 
     def __init__(
         self, settings: Server, log: str, environ: Mapping[str, str], report: Callable[[str], None]
     ) -> None:
-        """``log``: the path of what its job writes. ``report`` is told of what the user should know."""
+        """``log``: the path for its job's output. ``report`` gets messages for the user."""
         self.settings = settings
         self.life = Life()
-        self.listeners: list[Callable[[], None]] = []  # called whenever something has changed
+        self.listeners: list[Callable[[], None]] = []  # called after each change
         self.log = log
         self._environ = environ
         self._report = report
         self._bounds = Bounds(
             settings.idle_s, settings.min_hold_s, settings.drain_s, give_way=settings.give_way
         )
-        self._wall_s = time.time()  # of the last change of state
+        self._wall_s = time.time()  # the last change of state
         self._waiters: set[asyncio.Future[None]] = set()
         self._trouble = ""
-        self._refusal: Unavailable | None = None  # for those that wait
+        self._refusal: Unavailable | None = None  # for the requests that wait
         self._served = 0
         self._form: StartedServer | RunningServer | None = None
         self._start_task: asyncio.Task[None] | None = None
         self._starting = asyncio.Lock()
-        self._loading: Loading | None = None  # of the server while it is ready
+        self._loading: Loading | None = None  # while the server is ready
         self._spare = Spare(settings, log, environ, report)
         self._holder: asyncio.Task[tuple[str, float | None]] | None = None
         self._tasks: set[asyncio.Task[Any]] = set()
         self._timer: asyncio.TimerHandle | None = None
-        # A lease that one task takes must not look like an outer job's to the next one.
+        # One task's lease must not look like an outer job's lease to the next task.
         self._context = contextvars.copy_context()
 
-    # -- what the HTTP side asks -----------------------------------------------------------------------------
+    # -- for the HTTP side -----------------------------------------------------------------------------------
 
     @asynccontextmanager
     async def use(self, asked: Asked) -> AsyncIterator[str]:
@@ -80,11 +80,11 @@ class Owner:
                 self._waiters.discard(turn)
                 self.tell("gave_up")
             elif turn.done() and not turn.cancelled() and turn.exception() is None:
-                self.tell("done")  # admitted in the moment in which its client went
+                self.tell("done")  # admitted at the moment when its client left
             raise
         try:
             loading = self._loading
-            if loading is None:  # it has died in this moment
+            if loading is None:  # the server has just died
                 raise Unavailable("failed", self._trouble or f"{self.settings.name} has ended")
             if asked.model:
                 await loading.loaded(asked)
@@ -96,7 +96,7 @@ class Owner:
             self.tell("done")
 
     async def _admitted(self, turn: asyncio.Future[None]) -> None:
-        """Raises Unavailable once max_wait is over without the lease, and what is said to all that wait."""
+        """Raises Unavailable if max_wait ends without a lease, and any error for all that wait."""
         # Without max_wait the ledger answers at once. Only a release of its own may have to come first.
         await asyncio.wait([turn], timeout=self.settings.max_wait_s or self.settings.release_timeout_s)
         if not turn.done() and self.life.state not in ("starting", "ready"):
@@ -128,7 +128,7 @@ class Owner:
 
     @property
     def job(self) -> str:
-        """The id of the job, or of the lease, that it holds; "" for none."""
+        """The id of the job or lease that it holds; "" if none."""
         return self._form.job if self._form is not None else ""
 
     @property
@@ -137,9 +137,9 @@ class Owner:
         return self.life.state != "stopped" or self._spare.is_running
 
     async def close(self) -> None:
-        """Let requests end for as long as ``drain`` says, and return once all is given back.
+        """Let requests finish for up to ``drain``, and return once everything is given back.
 
-        What does not come back is said, and left: it is in use by no lease then, which the ledger sees.
+        What cannot be freed is reported and left. Then no lease covers its use, which the ledger notices.
         """
         moved = asyncio.Event()
         self.listeners.append(moved.set)
@@ -152,10 +152,10 @@ class Owner:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
-    # -- what happens ----------------------------------------------------------------------------------------
+    # -- events ----------------------------------------------------------------------------------------------
 
     def tell(self, event: Event) -> None:
-        """Something has happened."""
+        """Handle an event."""
         before = self.life
         self.life, actions = life.step(self.life, event, time.monotonic(), self._bounds)
         if self.life.state != before.state:
@@ -198,15 +198,15 @@ class Owner:
                 self._do(self._release())
 
     def _answer(self, error: Unavailable | None) -> None:
-        """Let all that wait go on, or tell them why they cannot."""
+        """Let all waiting requests proceed, or raise the error in them."""
         for turn in self._waiters:
             if not turn.done():
                 turn.set_result(None) if error is None else turn.set_exception(error)
         self._waiters.clear()
 
     async def _start(self) -> None:
-        """Take the lease, and have the server started."""
-        async with self._starting:  # an earlier one may still be leaving the line
+        """Take the lease, and start the server."""
+        async with self._starting:  # an earlier start may still be leaving the line
             await self._begin()
 
     async def _begin(self) -> None:
@@ -218,7 +218,7 @@ class Owner:
         try:
             await form.start()
         except asyncio.CancelledError:
-            await self._end(form)  # its turn may have come in this moment
+            await self._end(form)  # it may have got its lease just now
             raise
         except Unavailable as error:
             self._refusal = await self._busy() if error.problem == "busy" else error
@@ -230,7 +230,7 @@ class Owner:
         self._do(self._run(form))
 
     async def _run(self, form: StartedServer | RunningServer) -> None:
-        """From the lease to the end of the server."""
+        """Run the server from its lease to its end."""
         upstream = Upstream(self.settings.kind, form.base)
         try:
             await until_ready(self.settings, form, upstream)
@@ -241,7 +241,7 @@ class Owner:
                 self._note_trouble(str(error))
                 self.tell("failed")
             return
-        if self.life.state != "starting":  # slicer serve is to end
+        if self.life.state != "starting":  # slicer serve has to end
             await upstream.close()
             return
         self._note_trouble("")
@@ -253,7 +253,7 @@ class Owner:
             self.tell("ended")
 
     async def _release(self) -> None:
-        """End the server, or have it unload. What does not come back is tried again and again."""
+        """End the server, or make it unload its models. Retries until that succeeds."""
         form, loading = self._form, self._loading
         self._loading = None
         if loading is not None:
@@ -276,10 +276,10 @@ class Owner:
             await asyncio.sleep(_AGAIN_S)
 
     async def _busy(self) -> Unavailable:
-        """The answer that others have the GPU, or that it is not given back."""
+        """The error that others have the GPU, or that its memory does not become free."""
         if self.life.state == "stuck":
             return Unavailable("busy", f"{self.settings.name} cannot be used yet: {self._trouble}")
-        if self._holder is None or self._holder.done():  # one look for all that ask in this moment
+        if self._holder is None or self._holder.done():  # one look for all that ask now
             self._holder = self._do(self._look_for_holder())
         holder, left_s = await asyncio.shield(self._holder)
         about = "" if left_s is None else f", for about {format_duration(left_s)} more"

@@ -1,7 +1,7 @@
 """The HTTP side: each request is forwarded byte for byte, once its server may be used.
 
-What is sent is what was received: bodies and compressed content untouched, at once, with no limit of size or
-time. A client that goes ends its request upstream; an upstream that is cut cuts its client.
+slicer sends what it received: bodies and compressed content unchanged, at once, with no limit of size or
+time. If a client disconnects, its upstream request ends; if an upstream is cut, so is its client.
 """
 
 from __future__ import annotations
@@ -37,18 +37,18 @@ _HOP_BY_HOP = frozenset((
     "trailer", "transfer-encoding", "upgrade", "expect", "host",
 ))  # fmt: skip
 _LOCAL_NAMES = ("localhost", "localhost.localdomain")
-_LONGEST_LINE = 1 << 16  # bytes of a header
+_LONGEST_LINE = 1 << 16  # bytes of a header line
 _QUEUE_LOOK_S = 1.0
-_READ_AHEAD = 64 << 20  # bytes, of all requests at an address that wait
-_ALWAYS_PEEKED = 64 << 10  # bytes of each
-_RESET = struct.pack("ii", 1, 0)  # SO_LINGER: a close that the peer sees as an error
+_READ_AHEAD = 64 << 20  # bytes for all waiting requests at an address
+_ALWAYS_PEEKED = 64 << 10  # bytes for each
+_RESET = struct.pack("ii", 1, 0)  # SO_LINGER: the peer sees the close as an error
 
 
 class Front:
     """All servers at one address."""
 
     def __init__(self, servers: Sequence[Server], report: Callable[[str], None]) -> None:
-        """``report`` is told of what only slicer's own user can mend. To be used within one event loop."""
+        """``report`` gets messages that only slicer's own user can act on. Use it within one event loop."""
         self._settings = [each.settings for each in servers]
         self._by_name = {each.settings.name: each for each in servers}
         self._report = report
@@ -56,10 +56,10 @@ class Front:
         self._queued: set[asyncio.Task[None]] = set()
         self._session: aiohttp.ClientSession | None = None
         self._room = _Room(_READ_AHEAD)
-        self.connections = 0  # requests in whatever state; a proxy without any may leave
+        self.connections = 0  # requests in any state; without any, a proxy may exit
 
     def runner(self) -> web.ServerRunner:
-        """What serves it, once it is set up and has sites. Its handlers are cancelled when clients go."""
+        """The aiohttp runner, without sites yet. Its handlers are cancelled when their clients leave."""
         return web.ServerRunner(
             web.Server(
                 self.handle, handler_cancellation=True, access_log=None, auto_decompress=False,
@@ -68,7 +68,7 @@ class Front:
         )  # fmt: skip
 
     async def close(self) -> None:
-        """Give up what is still watched and connected."""
+        """Stop watching, and disconnect."""
         for task in self._queued:
             task.cancel()
         await asyncio.gather(*self._queued, return_exceptions=True)
@@ -78,7 +78,7 @@ class Front:
     # -- one request -----------------------------------------------------------------------------------------
 
     async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
-        """Answer it, or have it answered."""
+        """Answer the request, or forward it."""
         self.connections += 1
         try:
             return await self._handle(request)
@@ -116,12 +116,12 @@ class Front:
         settings = server.settings
         meant = classify.classify(settings, asked, body)
         if meant.need == "forbidden":
-            text = f"{asked.path} is administrative: routes_allow of [serve.{settings.name}] lets it through"
+            text = f"{asked.path} is administrative: routes_allow of [serve.{settings.name}] permits it"
             return _sent(refusing.refusal(settings.kind, asked.path, 403, text))
         if meant.need in ("gpu", "load"):
             if not _is_from_here(incoming.request, settings.hosts):
                 origin = f"{incoming.request.headers.get('Origin', '')!r:.80}"
-                hint = f"add the host to hosts of [serve.{settings.name}] if it is meant"
+                hint = f"if that is intended, add the host to hosts of [serve.{settings.name}]"
                 text = f"not for pages of {origin}: {hint}"
                 return _sent(refusing.refusal(settings.kind, asked.path, 403, text))
             return await self._with_gpu(incoming, server, asked, meant)
@@ -130,7 +130,7 @@ class Front:
                 return await self._forward(incoming, base, asked)
         answer = refusing.without_server(settings, asked.route, meant)
         if answer is None:
-            raise Unavailable("stopping", f"{settings.name} does not run: a request for its work starts it")
+            raise Unavailable("stopping", f"{settings.name} is not running: a request for work starts it")
         return _sent(answer)
 
     async def _with_gpu(
@@ -167,7 +167,7 @@ class Front:
 
     def _foreign_host(self, request: web.BaseRequest, first: serve.Server, asked: Request) -> Answer:
         host = f"{request.headers.get('Host', '')!r:.80}"
-        text = f"not for the host {host}: add it to hosts of [serve.{first.name}] if it is meant"
+        text = f"not for the host {host}: if that is intended, add it to hosts of [serve.{first.name}]"
         if host not in self._refused_hosts and len(self._refused_hosts) < 10:
             self._refused_hosts.add(host)
             self._report(f"{first.name}: refused a request {text}")
@@ -175,20 +175,20 @@ class Front:
 
 
 class _Room:
-    """How many bytes may be taken in before they are wanted."""
+    """The number of bytes that may still be read in advance."""
 
     def __init__(self, left: int) -> None:
         self.left = left
 
 
 class _Incoming:
-    """A request of a client, whose body is read when it is wanted."""
+    """A client's request, whose body is read on demand."""
 
     def __init__(self, request: web.BaseRequest, target: str, room: _Room) -> None:
         self.request = request
         self.target = target
         self._room = room
-        self._ahead = 0  # bytes of that room which this one has
+        self._ahead = 0  # bytes that this request uses of the room
         self._peeked = bytearray()
         self._is_awaited = request.headers.get("Expect", "").lower() == "100-continue"
 
@@ -199,7 +199,7 @@ class _Incoming:
         self._give_back()
 
     async def peek(self, most: int) -> Body:
-        """Read the beginning, up to a bound; all of it where it is shorter."""
+        """Read the beginning of the body, up to ``most`` bytes."""
         if not most or not self.request.body_exists:
             return classify.NO_BODY if not most else classify.read_body(b"", is_whole=True)
         self._invite()
@@ -211,7 +211,7 @@ class _Incoming:
         return classify.read_body(bytes(self._peeked), is_whole=self.request.content.at_eof())
 
     def body(self) -> AsyncIterator[bytes | bytearray] | None:
-        """All of it, as it comes; to be called once."""
+        """The whole body as it arrives; to be called once."""
         return self._chunks() if self.request.body_exists else None
 
     async def _chunks(self) -> AsyncIterator[bytes | bytearray]:
@@ -230,7 +230,7 @@ class _Incoming:
 
     @asynccontextmanager
     async def read_ahead(self) -> AsyncIterator[None]:
-        """Take the body in meanwhile: that the client has gone is heard behind it."""
+        """Read the body in advance: aiohttp notices only after it that the client is gone."""
         reading = asyncio.ensure_future(self._read_ahead())
         try:
             yield
@@ -265,12 +265,12 @@ async def _pass_on(request: web.BaseRequest, upstream: aiohttp.ClientResponse) -
             await response.write(chunk)
         await response.write_eof()
     except aiohttp.ClientError:
-        _cut(request, response)  # a clean end would look like a whole answer
+        _cut(request, response)  # a clean end would look like a complete answer
     return response
 
 
 def _cut(request: web.BaseRequest, response: web.StreamResponse) -> None:
-    """Close the connection behind what is sent, so that the client misses the rest."""
+    """Close the connection so that the client notices the missing rest."""
     if request.transport is None:
         return
     is_of_known_length = request.version >= (1, 1) or "Content-Length" in response.headers
@@ -281,7 +281,7 @@ def _cut(request: web.BaseRequest, response: web.StreamResponse) -> None:
 
 
 async def _until_done(use: AsyncExitStack, settings: serve.Server, base: str) -> None:
-    """Keep a request open until the server has done all that it goes on with."""
+    """Keep a request open until the server has finished the work that it continues."""
     async with use:
         upstream = Upstream(settings.kind, base)
         try:
@@ -295,7 +295,7 @@ async def _is_busy(upstream: Upstream) -> bool:
     try:
         return await upstream.is_busy()
     except TimeoutError:
-        return True  # too busy to say so
+        return True  # too busy to answer
     except (aiohttp.ClientError, ValueError):
         return False  # it has ended
 
@@ -307,7 +307,7 @@ def _sent(answer: Answer) -> web.Response:
 def _forwarded(request: web.BaseRequest, url: URL) -> list[tuple[str, str]]:
     headers = _end_to_end(request.headers)
     is_local = _is_address(url.host or "", only_loopback=True) or url.host in _LOCAL_NAMES
-    # What listens on loopback checks it (Ollama does). Whom the client meant was checked here.
+    # A server on loopback checks the host (Ollama does). The client's own host was checked here.
     return [*headers, ("Host", f"localhost:{url.port}" if is_local else url.authority)]
 
 
@@ -330,13 +330,13 @@ def _is_utf8(value: str) -> bool:
 
 
 def _is_meant(request: web.BaseRequest, hosts: Sequence[str]) -> bool:
-    """Whether the Host is one that a page of somebody else's cannot make its own (DNS rebinding)."""
+    """Whether the Host is one that another site's page cannot claim (DNS rebinding)."""
     host = request.headers.get("Host", "")
     return not host or _is_own(_name_of(host), hosts) or _is_address(_name_of(host))
 
 
 def _is_from_here(request: web.BaseRequest, hosts: Sequence[str]) -> bool:
-    """Whether no page of another site asks: a browser sends simple requests without a question before."""
+    """Whether the request is not from another site's page: browsers send simple requests without asking."""
     origin = request.headers.get("Origin", "").lower()
     if not origin.startswith(("http:", "https:")):
         return origin in ("", *hosts) or "://" in origin  # an application's own page; "null" is anybody's
@@ -349,7 +349,7 @@ def _is_from_here(request: web.BaseRequest, hosts: Sequence[str]) -> bool:
 
 
 def _name_of(authority: str) -> str:
-    """The host of "HOST:PORT" or "[IPV6]:PORT", in small letters."""
+    """The host of "HOST:PORT" or "[IPV6]:PORT", in lower case."""
     text = authority.lower()
     return text[1:].partition("]")[0] if text.startswith("[") else text.partition(":")[0]
 

@@ -1,4 +1,4 @@
-"""How a proxy says that it cannot help: in the words and the shape of the API that was asked. Pure."""
+"""How a proxy refuses a request: in the form of the API that was called. Pure."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from slicer.config.serve import Kind, Server
     from slicer.serve.model import Asked, Unavailable
 
-_LONGEST_RETRY_S = 120  # openai's client obeys no longer one
+_LONGEST_RETRY_S = 120  # openai's client ignores a longer one
 _SHORTEST_RETRY_S = 1
 _UNKNOWN_RETRY_S = 10
 _STATUS = {"busy": 503, "stopping": 503, "offloaded": 503, "failed": 502}
@@ -24,7 +24,7 @@ _ANTHROPIC_TYPES = {400: "invalid_request_error", 403: "permission_error", 503: 
 
 @record
 class Answer:
-    """One that slicer gives itself."""
+    """An answer from slicer itself."""
 
     status: int
     headers: dict[str, str]
@@ -32,7 +32,7 @@ class Answer:
 
 
 def unavailable(kind: Kind, path: str, error: Unavailable) -> Answer:
-    """To a request that cannot be forwarded now."""
+    """The answer to a request that cannot be forwarded now."""
     headers = {}
     if error.holder:
         headers["X-Slicer-Holder"] = visible(error.holder).encode("ascii", "backslashreplace").decode()
@@ -40,7 +40,7 @@ def unavailable(kind: Kind, path: str, error: Unavailable) -> Answer:
     if _STATUS[error.problem] == 503:
         headers["Retry-After"] = str(round(min(max(wait_s, _SHORTEST_RETRY_S), _LONGEST_RETRY_S)))
     if _STATUS[error.problem] != 503 or wait_s > _LONGEST_RETRY_S:
-        headers["x-should-retry"] = "false"  # to openai's client, which else comes again at once
+        headers["x-should-retry"] = "false"  # openai's client would otherwise retry at once
     return refusal(kind, path, _STATUS[error.problem], str(error), headers)
 
 
@@ -63,9 +63,10 @@ def refusal(kind: Kind, path: str, status: int, text: str, headers: dict[str, st
 
 
 def without_server(server: Server, route: str, asked: Asked) -> Answer | None:
-    """What slicer answers for a server that does not run; None where it cannot tell.
+    """slicer's answer for a server that is not running; None if slicer cannot answer.
 
-    Monitors, and pages that wait for a server, ask such things. They must neither start it nor give it up.
+    Monitors, and pages that wait for a server, send such requests. These must neither start the server nor
+    make it look dead.
     """
     route = route.replace("HEAD ", "GET ", 1)
     if asked.need == "loaded" and route.startswith("POST "):
@@ -80,7 +81,7 @@ def without_server(server: Server, route: str, asked: Asked) -> Answer | None:
 
 
 def model_list(models: Iterable[str]) -> Answer:
-    """What the configuration says of models, as OpenAI's API lists them."""
+    """The configured models, as OpenAI's API lists them."""
     listed = [{"id": each, "object": "model", "created": 0, "owned_by": "slicer"} for each in models]
     return _json({"object": "list", "data": listed})
 

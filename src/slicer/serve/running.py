@@ -1,4 +1,4 @@
-"""A server that runs already: slicer holds a lease while it is asked, and then has its models unloaded."""
+"""A server that runs on its own: slicer holds a lease while it is in use, and then unloads its models."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ if TYPE_CHECKING:
     from slicer.config.serve import Server
 
 _LOOK_S = 0.5
-_TOLERANCE_MIB = 512  # a CUDA context that comes with the first request, and stays
+_TOLERANCE_MIB = 512  # for a CUDA context that the first request creates, and that stays
 
 
 class RunningServer:
-    """One burst of requests to it."""
+    """One burst of requests to the server."""
 
     def __init__(self, settings: Server, environ: Mapping[str, str]) -> None:
         self._settings = settings
@@ -35,11 +35,11 @@ class RunningServer:
         self.base = settings.upstream
         self.job = ""  # the lease's id, once it is held
         self._lease: api.Lease | None = None
-        self._before_mib: dict[str, int] = {}  # of no job, when the lease began
+        self._before_mib: dict[str, int] = {}  # memory that no job used when the lease began
         self._over = asyncio.Event()
 
     async def start(self) -> None:
-        """Wait for the lease. Cancelled, it leaves the line. Raises Unavailable."""
+        """Wait for the lease. If cancelled, leave the line. Raises Unavailable."""
         settings = self._settings
         vram = None if settings.vram_mib is None else f"{settings.vram_mib}M"
         try:
@@ -63,14 +63,14 @@ class RunningServer:
 
     @property
     def is_running(self) -> bool:
-        """Whether there is a use in asking it: slicer has not started it, and cannot tell."""
+        """Always true: slicer has not started the server, and cannot tell."""
         return True
 
     def check_listener(self) -> None:
-        """Whoever listens at the address that the configuration names is the one that is meant."""
+        """Does nothing: whoever listens at the configured address is the intended server."""
 
     def failure(self) -> Unavailable:
-        """Why it is not used."""
+        """The error that it cannot be used."""
         return Unavailable("failed", f"{self._settings.name} does not answer at {self.base}")
 
     async def ended(self) -> None:
@@ -78,9 +78,9 @@ class RunningServer:
         await self._over.wait()
 
     async def stop(self) -> None:
-        """Unload all models, and return when the memory is back and the lease with it.
+        """Unload all models, and return when the memory is free and the lease given back.
 
-        Raises Unavailable for what is still there after release_timeout. To be called again then.
+        Raises Unavailable if memory is still in use after release_timeout. Then call it again.
         """
         if self._lease is None:
             return
@@ -92,28 +92,28 @@ class RunningServer:
                     await asyncio.sleep(_LOOK_S)
         except TimeoutError:
             what = left or "a model is still loaded"
-            text = f"{self._settings.name} does not give its memory back: {what}"
+            text = f"{self._settings.name} does not free its memory: {what}"
             raise Unavailable("failed", text) from None
         self._give_back()
         self._over.set()
 
     def _left(self, now_mib: dict[str, int]) -> str:
-        """What is in use that was not when the lease began, in words."""
+        """What is in use that was not when the lease began, as text."""
         for gpu, before_mib in self._before_mib.items():
             mib = now_mib.get(gpu)
             if mib is None:
-                return f"GPU {gpu} cannot be looked at"
+                return f"GPU {gpu} cannot be examined"
             if mib > before_mib + _TOLERANCE_MIB:
                 return f"{format_size((mib - before_mib) << 20)} more than before are in use on GPU {gpu}"
         return ""
 
     async def _foreign_mib(self) -> dict[str, int]:
-        """What is in use by no job on the GPUs of the lease. Raises Unavailable where it cannot be seen."""
+        """The memory that no job uses on the lease's GPUs. Raises Unavailable if that is unknown."""
         gpus = self._lease.gpus if self._lease is not None else ()
         try:
             return looking.foreign_mib(await looking.status(self._environ), gpus)
         except SlicerError as error:
-            raise Unavailable("failed", f"what is on the GPU cannot be seen: {error}") from error
+            raise Unavailable("failed", f"the use of the GPU is unknown: {error}") from error
 
     def _give_back(self) -> None:
         if self._lease is not None:
@@ -122,7 +122,7 @@ class RunningServer:
 
 
 async def unload(settings: Server) -> None:
-    """Have it unload all that it has loaded, and return when it says that nothing is left."""
+    """Unload all of the server's models, and return when it reports that none is left."""
     upstream = Upstream(settings.kind, settings.upstream)
     try:
         while True:
@@ -133,9 +133,9 @@ async def unload(settings: Server) -> None:
                 if not loaded:
                     return
             except Gone:
-                return  # nothing listens there. If its memory is still in use, that is seen
+                return  # nothing listens any more; memory still in use will be noticed
             except (aiohttp.ClientError, ValueError):
-                pass  # it was cut, or answers nonsense: asked again
+                pass  # it was cut, or the answer makes no sense: try again
             await asyncio.sleep(_LOOK_S)
     finally:
         await upstream.close()

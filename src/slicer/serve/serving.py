@@ -1,4 +1,4 @@
-"""``slicer serve`` from its start to its end: the sockets, the servers behind them, signals."""
+"""``slicer serve`` from start to end: the sockets, the servers behind them, signals."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ if TYPE_CHECKING:
 
     from slicer.config.serve import Server
 
-_LEAVES_AFTER_S = 30.0  # without a server in use and a connection, where systemd's socket can start it again
+_LEAVES_AFTER_S = 30.0  # idle and without a connection, if systemd's socket can start it again
 _BETWEEN_NOTES_S = 0.05
 _BETWEEN_TRIMS_S = 60.0
 _LISTEN_VARIABLES = ("LISTEN_PID", "LISTEN_FDS", "LISTEN_FDNAMES")
 
 
 async def run(servers: Sequence[Server], environ: Mapping[str, str], report: Callable[[str], None]) -> int:
-    """Serve until SIGTERM or SIGINT; started by systemd's socket, also until it is idle. The exit code.
+    """Serve until SIGTERM or SIGINT; started by systemd's socket, also until idle. Returns the exit code.
 
-    Raises UsageError for an address that is taken, StateError where another one runs a server of these or the
-    job that an earlier one has left cannot be ended.
+    Raises UsageError for an address in use, StateError if another proxy runs one of the servers, or if the
+    job that an earlier proxy left cannot be ended.
     """
     inner = {name: value for name, value in environ.items() if name not in _LISTEN_VARIABLES}
     board = Board(inner)
@@ -54,11 +54,11 @@ async def run(servers: Sequence[Server], environ: Mapping[str, str], report: Cal
 async def _clear(
     servers: Sequence[Server], environ: Mapping[str, str], report: Callable[[str], None]
 ) -> None:
-    """End what an earlier proxy has left that was killed. Raises StateError."""
+    """End the jobs that a killed proxy left. Raises StateError."""
     names = [name for each in servers for name in job_names(each)]
     left = looking.own_jobs(await looking.status(environ), names, os.geteuid())
     if left:
-        report(f"ending what an earlier slicer serve has left: {' '.join(left)}")
+        report(f"ending jobs that an earlier slicer serve left behind: {' '.join(left)}")
         try:
             await end_jobs(environ, *left)
         except Unavailable as error:
@@ -68,7 +68,7 @@ async def _clear(
             try:
                 await asyncio.wait_for(unload(each), each.release_timeout_s)
             except TimeoutError:
-                report(f"{each.name}: models are still loaded at {each.upstream}, which no lease stands for")
+                report(f"{each.name}: models are still loaded at {each.upstream}, but no lease covers them")
 
 
 async def _serve(
@@ -108,7 +108,7 @@ async def _serve(
 
 
 async def _note(owner: Owner, board: Board, report: Callable[[str], None]) -> None:
-    """Write down how the server stands, whenever that changes."""
+    """Record the server's state after each change."""
     changed = asyncio.Event()
     owner.listeners.append(changed.set)
     while True:
@@ -116,13 +116,13 @@ async def _note(owner: Owner, board: Board, report: Callable[[str], None]) -> No
         try:
             board.write(owner.standing())
         except OSError as error:
-            report(f"{owner.settings.name}: slicer status does not show how it stands: {error}")
+            report(f"{owner.settings.name}: slicer status does not show its state: {error}")
         await asyncio.sleep(_BETWEEN_NOTES_S)
         await changed.wait()
 
 
 async def _trim(owners: Sequence[Owner]) -> None:
-    """Keep the logs of the servers from filling the memory in which they lie."""
+    """Keep the servers' logs, which are in memory, from filling it."""
     while True:
         await asyncio.sleep(_BETWEEN_TRIMS_S)
         for owner in owners:
@@ -130,7 +130,7 @@ async def _trim(owners: Sequence[Owner]) -> None:
 
 
 def _hurry_at_signals(owners: Sequence[Owner], report: Callable[[str], None]) -> None:
-    """Say what is waited for, and that a second signal cuts it off."""
+    """Report what slicer waits for, and that a second signal cuts it off."""
 
     def hurry() -> None:
         for owner in owners:
@@ -142,11 +142,11 @@ def _hurry_at_signals(owners: Sequence[Owner], report: Callable[[str], None]) ->
         if owner.life.running:
             within = format_duration(owner.settings.drain_s)
             requests = counted(owner.life.running, "request")
-            report(f"{owner.settings.name}: lets {requests} end, for {within} at most; Ctrl-C cuts them off")
+            report(f"{owner.settings.name}: waits at most {within} for {requests}; Ctrl-C cuts them off")
 
 
 async def _until_the_end(owners: Sequence[Owner], fronts: Sequence[Front], *, leaves: bool) -> None:
-    """Return at a signal, or, where it may leave, once it has been idle for long enough."""
+    """Return at a signal or, if ``leaves``, after it has been idle for long enough."""
     loop = asyncio.get_running_loop()
     ended = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):

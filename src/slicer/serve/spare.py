@@ -1,4 +1,4 @@
-"""A second instance of a server, without a GPU: for calls that need none, while the first one comes and goes.
+"""A second instance of a server without a GPU, for calls that need none.
 
 Both share the models on the disk. A pull of hours is not cut when the GPU is given back.
 """
@@ -22,7 +22,7 @@ _AGAIN_S = 10.0
 
 
 class Spare:
-    """The first call starts it. It ends when it has been idle for as long as the server itself may be."""
+    """The first call starts it. It ends after the server's own idle time."""
 
     def __init__(
         self, settings: Server, log: str, environ: Mapping[str, str], report: Callable[[str], None]
@@ -89,7 +89,7 @@ class Spare:
                 self._timer = asyncio.get_running_loop().call_later(_AGAIN_S, self._end_if_idle)
 
     async def close(self) -> None:
-        """End it, whoever uses it."""
+        """End it, even if it is in use."""
         if self._timer is not None:
             self._timer.cancel()
         async with self._changing:

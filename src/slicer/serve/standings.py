@@ -1,7 +1,7 @@
-"""How the user's servers stand, as each ``slicer serve`` has written it down.
+"""The states of the user's servers, as each ``slicer serve`` has recorded them.
 
-A file for each server, in the user's own state directory. It counts while its proxy holds the lock on it: so
-what a proxy has left that was killed is not believed. Reading it imports no asyncio.
+There is one file for each server, in the user's own state directory. It counts while its proxy holds its
+lock, so files of killed proxies are ignored. Reading imports no asyncio.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ if TYPE_CHECKING:
 
 _FOLDER = "serve"
 _LOGS = "serve-logs"
-_NO_JOB = "0" * 12  # a file's field "job" has to be a job's id
-_READS = 3  # of a file that is just being written
+_NO_JOB = "0" * 12  # a file's field "job" must be a job's id
+_READS = 3  # for a file that is just being written
 
 
 class Board:
-    """Where one proxy writes how its servers stand."""
+    """One proxy's records of its servers' states."""
 
     def __init__(self, environ: Mapping[str, str]) -> None:
         """Raises StateError."""
@@ -36,14 +36,14 @@ class Board:
         try:
             self._folder = state.base.own_folder(_FOLDER)
             logs = state.base.own_folder(_LOGS)
-            self.logs = logs.path  # a directory for what the servers write
+            self.logs = logs.path  # a directory for the servers' output
             logs.close()
         finally:
             state.close()
         self._files: dict[str, int] = {}
 
     def claim(self, name: str) -> None:
-        """Be the one proxy of this server. Raises StateError where there is another one."""
+        """Become the only proxy of this server. Raises StateError if there is another one."""
         try:
             fd = self._folder.open_file(name, os.O_RDWR | os.O_CREAT)
         except OSError as error:
@@ -55,14 +55,14 @@ class Board:
         self._files[name] = fd
 
     def write(self, standing: Standing) -> None:
-        """Write it over what was there. Raises OSError."""
+        """Overwrite the server's record. Raises OSError."""
         data = encode(replace(standing, job=standing.job or _NO_JOB))
         fd = self._files[standing.name]
         write_all(fd, data)
         os.ftruncate(fd, len(data))
 
     def close(self) -> None:
-        """Take all of it away."""
+        """Remove all records."""
         for name, fd in self._files.items():
             self._folder.remove(name)
             os.close(fd)
@@ -71,7 +71,7 @@ class Board:
 
 
 def read(environ: Mapping[str, str], warn: Callable[[str], None]) -> tuple[Standing, ...]:
-    """The standings of the servers whose proxies run, by their names. Raises StateError."""
+    """The states of the servers with running proxies, by name. Raises StateError."""
     state = statedir.existing(environ, os.geteuid())
     if state is None:
         return ()
@@ -99,13 +99,13 @@ def _read(folder: Directory, name: str, warn: Callable[[str], None]) -> Standing
         for _ in range(_READS):
             data = os.pread(fd, MOST_BYTES + 1, 0)
             if not data:
-                return None  # its proxy has just begun
+                return None  # its proxy has just started
             try:
                 standing = decode(Standing, data)
                 return replace(standing, job="" if standing.job == _NO_JOB else standing.job)
             except TornFile as error:
                 problem = error
-        warn(f"how the server {name!r:.40} stands cannot be read: {problem}")
+        warn(f"the state of the server {name!r:.40} cannot be read: {problem}")
         return None
     finally:
         os.close(fd)

@@ -1,4 +1,4 @@
-"""A server that slicer starts: a job of ``slicer run``, which holds the lease for as long as it lives."""
+"""A server that slicer starts: a job of ``slicer run`` that holds the lease as long as it lives."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from slicer.serve.asking import Upstream
 
     class Form(Protocol):
-        """A server in one of its forms: started by slicer, or running already."""
+        """A server in one of its forms: started by slicer, or running on its own."""
 
         @property
         def is_running(self) -> bool: ...
@@ -33,15 +33,15 @@ if TYPE_CHECKING:
         def check_listener(self) -> None: ...
 
 
-# The job says who it is once it has its lease, and becomes the server. Its standard input is a pipe to the
-# proxy: if that was killed meanwhile, the job ends here, by SIGPIPE.
+# Once it has its lease, the job reports its id and becomes the server. Its standard input is a pipe to the
+# proxy: if the proxy was killed meanwhile, SIGPIPE ends the job here.
 _BEGIN = 'echo "$SLICER_LEASE" >&0 && exec "$@" </dev/null'
 _LOG_LINES = 5
 _LONGEST_LOG = 8 << 20
 _KEPT_LOG = 64 << 10
 _APPENDING = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
 _PORT = "${PORT}"
-_READY_LOOKS_S = (0.01, 0.25)  # between two looks, first and at most
+_READY_LOOKS_S = (0.01, 0.25)  # the first and the longest pause between two checks
 _HIDDEN_GPUS = {
     "CUDA_VISIBLE_DEVICES": "-1", "HIP_VISIBLE_DEVICES": "-1", "ROCR_VISIBLE_DEVICES": "-1",
     "GGML_VK_VISIBLE_DEVICES": "-1",
@@ -49,7 +49,7 @@ _HIDDEN_GPUS = {
 
 
 class StartedServer:
-    """One run of the server. ``without_gpu``: it needs no lease, and answers what needs no GPU."""
+    """One run of the server. ``without_gpu``: it needs no lease, and answers requests that need no GPU."""
 
     def __init__(self, settings: Server, log: str, environ: Mapping[str, str], *, without_gpu: bool) -> None:
         self._settings = settings
@@ -60,10 +60,10 @@ class StartedServer:
         self.base = ""
         self.job = ""  # its id, once it has its lease
         self._process: asyncio.subprocess.Process | None = None
-        self._log_from = 0  # where what this run has written begins
+        self._log_from = 0  # where this run's output begins
 
     async def start(self) -> None:
-        """Wait for the lease, and start the command. Cancelled, it leaves the line. Raises Unavailable."""
+        """Wait for the lease, and start the command. If cancelled, leave the line. Raises Unavailable."""
         fixed = "" if self._without_gpu else self._settings.upstream
         port = int(fixed.rpartition(":")[2]) if fixed else _free_port()
         self.base = fixed or f"http://127.0.0.1:{port}"
@@ -86,7 +86,7 @@ class StartedServer:
         except asyncio.CancelledError:
             if self._process is not None:
                 with suppress(ProcessLookupError):
-                    self._process.terminate()  # it leaves the line, unless its turn has just come
+                    self._process.terminate()  # it leaves the line, unless it has just got its lease
                 self.job = await _line_of(heard)
                 await self.stop()
             raise
@@ -104,7 +104,7 @@ class StartedServer:
             words += ["--profile", "light"]
         else:
             words += ["--profile", settings.profile]
-            # How long a request waits is its own matter: others join it later.
+            # Each request has its own limit for waiting, and others may join the wait.
             words += ["--wait"] if settings.max_wait_s else ["--no-wait"]
             words += ["--gpus", str(settings.gpus)] if settings.gpus is not None else []
             words += ["--vram", f"{settings.vram_mib}M"] if settings.vram_mib is not None else []
@@ -115,19 +115,20 @@ class StartedServer:
         told = dict(KINDS[self._settings.kind].port_variables)
         own = {**told, **self._settings.env}
         if self._without_gpu:
-            own |= {**told, **_HIDDEN_GPUS}  # not the port that is fixed for the other one
+            own |= {**told, **_HIDDEN_GPUS}  # not the other instance's fixed port
         own = {name: value.replace(_PORT, str(port)) for name, value in own.items()}
         return {**self._environ, **own}
 
     @property
     def is_running(self) -> bool:
-        """Whether slicer run has not ended."""
+        """Whether slicer run is still running."""
         return self._process is not None and self._process.returncode is None
 
     def check_listener(self) -> None:
-        """Raise Unavailable where another user listens at its port, who would be told what is asked.
+        """Raise Unavailable if another user listens at its port, who could read the requests.
 
-        He has read the port in the command line, and was quicker than the server, or came when it had died.
+        That user may have read the port in the command line and been faster than the server, or come after
+        its death.
         """
         port = int(self.base.rpartition(":")[2])
         strangers = listeners.uids(port) - {0, os.geteuid()}
@@ -138,34 +139,34 @@ class StartedServer:
             raise Unavailable("failed", f"{self._settings.name}: {whose} listens at its port {port}")
 
     async def ended(self) -> None:
-        """Return when slicer run has ended, which waits for the memory to come back."""
+        """Return when slicer run has ended, which waits until the memory is free."""
         if self._process is not None:
             await self._process.wait()
 
     def failure(self) -> Unavailable:
-        """Why it does not run, with its own last words."""
+        """Why it is not running, with the last lines of its output."""
         code = self._process.returncode if self._process is not None else None
         if code == EX_TEMPFAIL and not self.job:
             return Unavailable("busy", "the GPU is busy")
-        how = "does not run" if code is None else f"ended with {code}" if code >= 0 else "was killed"
+        how = "is not running" if code is None else f"ended with {code}" if code >= 0 else "was killed"
         lines = _last_lines(self._log, self._log_from)
         return Unavailable("failed", "; ".join([f"{self._settings.name} {how}", *lines]))
 
     async def stop(self) -> None:
-        """End the job (SIGTERM, and SIGKILL after release_timeout), and return when its lease is given back.
+        """End the job (SIGTERM, then SIGKILL after release_timeout), and return when its lease is given back.
 
-        Raises Unavailable where it cannot be ended. To be called again then.
+        Raises Unavailable if it cannot be ended. Then call it again.
         """
         if self._process is None:
             return
         has_ended_well = self._process.returncode is not None and self._process.returncode >= 0
-        if self.job and not has_ended_well:  # also where slicer run was killed: the job may live on
+        if self.job and not has_ended_well:  # even if slicer run was killed: the job may live on
             await end_jobs(self._environ, self.job)
         await self._process.wait()
 
 
 async def until_ready(settings: Server, form: Form, upstream: Upstream) -> None:
-    """Return when it answers. Raises Unavailable where it ends before, or takes too long."""
+    """Return when the server answers. Raises Unavailable if it ends before, or takes too long."""
     path = settings.ready_path or KINDS[settings.kind].ready_path
     end_s = time.monotonic() + settings.ready_timeout_s
     pause_s, most_s = _READY_LOOKS_S
@@ -183,12 +184,12 @@ async def until_ready(settings: Server, form: Form, upstream: Upstream) -> None:
 
 
 def job_names(settings: Server) -> tuple[str, str]:
-    """The names of its jobs: that with the GPU, that without one."""
+    """The names of its jobs: with the GPU, and without."""
     return f"serve:{settings.name}", f"serve:{settings.name}-free"
 
 
 async def end_jobs(environ: Mapping[str, str], *jobs: str) -> None:
-    """End jobs, and return when their leases are given back; those that have ended are no error.
+    """End jobs, and return when their leases are given back. Jobs that have already ended are no error.
 
     Raises Unavailable.
     """
@@ -198,7 +199,7 @@ async def end_jobs(environ: Mapping[str, str], *jobs: str) -> None:
 
 
 def trim_log(path: str) -> None:
-    """Keep only the end of a log that has become long. What writes to it appends, and goes on."""
+    """Keep only the end of a log that has become long. Its writer appends, and continues."""
     with suppress(FileNotFoundError), open(path, "r+b", opener=_no_link) as file:
         size = os.fstat(file.fileno()).st_size
         if size > _LONGEST_LOG:
@@ -214,7 +215,7 @@ def _no_link(path: str, flags: int) -> int:
 
 
 async def _line_of(fd: int) -> str:
-    """The first line that comes through a pipe; "" where it ends without one."""
+    """The first line that arrives through a pipe; "" if it ends without one."""
     os.set_blocking(fd, False)
     loop = asyncio.get_running_loop()
     found, readable = b"", asyncio.Event()
@@ -230,7 +231,7 @@ async def _line_of(fd: int) -> str:
                 found += read
     finally:
         loop.remove_reader(fd)
-    return found.decode(errors="replace").strip().rpartition(",")[2]  # inside others its own id is the last
+    return found.decode(errors="replace").strip().rpartition(",")[2]  # its own id follows outer jobs'
 
 
 def _free_port() -> int:

@@ -1,7 +1,7 @@
-"""Whether other jobs wait for what the servers hold: an idle one gives way, one that has a rival in time.
+"""Whether other jobs wait for what the servers hold: an idle server gives way, one with a rival in time.
 
-The ledger's tickets are watched. What a change means is asked of ``slicer status``, and only while a server
-holds something. Of the broker's tickets no user sees the folder: there it is asked now and then.
+It watches the ledger's tickets. If they change, it asks ``slicer status``, but only while a server holds
+something. Users cannot see the broker's tickets, so with a broker it asks at intervals.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _BROKER_TICKETS = os.path.join(os.path.dirname(BROKER), "tickets")
 
 
 class Line:
-    """The jobs that wait, as far as they matter to the servers of one proxy."""
+    """The waiting jobs that matter to the servers of one proxy."""
 
     def __init__(
         self, owners: Sequence[Owner], environ: Mapping[str, str], report: Callable[[str], None]
@@ -46,7 +46,7 @@ class Line:
             owner.listeners.append(self._hear)
 
     def _hear(self) -> None:
-        """Something has changed about an owner. It matters where another job is held than before."""
+        """An owner has changed. This matters only if the held jobs are different now."""
         held = tuple(each.job for each in self._owners)
         if held != self._held:
             self._held = held
@@ -58,7 +58,7 @@ class Line:
             try:
                 await self._watch()
             except (SlicerError, OSError) as error:
-                self._report(f"whether other jobs wait cannot be seen just now: {error}")
+                self._report(f"cannot see now whether other jobs wait: {error}")
             await asyncio.sleep(_BROKER_LOOK_S)
 
     async def _watch(self) -> None:
@@ -90,7 +90,7 @@ class Line:
         self._wake.set()
 
     async def _look(self, is_waited: bool) -> None:
-        """Tell each owner how things stand for it. Raises StateError."""
+        """Tell each owner about its pressure. Raises StateError."""
         held = [each for each in self._owners if each.job]
         document = await looking.status(self._environ) if is_waited else None
         for owner in held:

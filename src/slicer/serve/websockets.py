@@ -1,4 +1,4 @@
-"""Websockets: message by message, both ways, of whatever size."""
+"""Websockets: passes on messages of any size both ways."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ _OWN = ("sec-websocket-key", "sec-websocket-version", "sec-websocket-extensions"
 async def relay(
     session: aiohttp.ClientSession, request: web.BaseRequest, url: URL, headers: list[tuple[str, str]]
 ) -> web.StreamResponse:
-    """Connect a client with a server until one of them has enough. Raises Unavailable without a server."""
+    """Connect a client with a server until one side closes. Raises Unavailable without a server."""
     wanted = ",".join(request.headers.getall("Sec-WebSocket-Protocol", ()))
     protocols = [each.strip() for each in wanted.split(",") if each.strip()]
-    try:  # the server first: it chooses the protocol
+    try:  # the server first, because it chooses the protocol
         upstream = await session.ws_connect(
             url, protocols=protocols, max_msg_size=0, autoping=False,
             headers=[each for each in headers if each[0].lower() not in _OWN],
@@ -52,7 +52,7 @@ async def relay(
 
 
 async def _copy(source: Socket, sink: Socket) -> None:
-    """Pass on what comes, to the end, and then how it ended."""
+    """Pass on all messages, and at the end how the connection was closed."""
     while True:
         message = await source.receive()
         match message.type:
@@ -67,6 +67,6 @@ async def _copy(source: Socket, sink: Socket) -> None:
             case aiohttp.WSMsgType.CLOSE:
                 await sink.close(code=message.data or 1000, message=(message.extra or "").encode())
                 return
-            case _:  # it was cut
+            case _:  # the connection was cut
                 await sink.close(code=aiohttp.WSCloseCode.GOING_AWAY)
                 return

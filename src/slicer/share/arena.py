@@ -1,7 +1,7 @@
-"""How the jobs that share GPUs stand now, for ``slicer status``: by their files and the arena (``arena.h``).
+"""The state of jobs that share GPUs, for ``slicer status``: from their files and the arena (``arena.h``).
 
-The library makes the arena and changes it at any time, and a job may write anything. So all that is read is
-checked, and a row counts only while a living process names it: one that holds the lock on its byte.
+The library creates the arena and changes it at any time, and a job may write anything. So everything read is
+checked. A row counts only if a living process names it, one that holds the lock on its byte.
 """
 
 from __future__ import annotations
@@ -51,28 +51,28 @@ _LONGEST_NS = 10 * 365 * 86400 * 10**9
 
 @record
 class Turn:
-    """What a living job does in the arena now."""
+    """What a living job is doing in the arena."""
 
     doing: Doing
-    for_s: float  # since when
-    ahead: int  # of one that waits: how many wait before it
+    for_s: float  # for how long
+    ahead: int  # if it waits: the number of jobs before it
 
 
 @record
 class ArenaJob:
-    """One row of the jobs."""
+    """A row of a job."""
 
     job: str
     priority: int
     doing: Doing
-    ticket: int  # its place among the waiting of its priority
+    ticket: int  # its place among the waiting jobs of its priority
     since_ns: int
 
 
 def read(directory: StateDir, now_ns: int) -> dict[str, Turn]:
-    """What each living job does, by its id. Nothing where there is no arena, or no right one.
+    """What each living job is doing, by its id. Empty if there is no valid arena.
 
-    ``now_ns``: of CLOCK_MONOTONIC, which the arena has.
+    ``now_ns``: by CLOCK_MONOTONIC, the arena's clock.
     """
     try:
         folder = directory.base.open_folder(FOLDER)
@@ -97,7 +97,7 @@ def read(directory: StateDir, now_ns: int) -> dict[str, Turn]:
 
 
 def is_ours(data: bytes) -> bool:
-    """Whether these are the bytes of a whole arena of this layout."""
+    """Whether this is a complete arena with this layout."""
     if len(data) != SIZE:
         return False
     magic, version, size, _, jobs, processes, *_ = _HEAD.unpack_from(data)
@@ -105,7 +105,7 @@ def is_ours(data: bytes) -> bool:
 
 
 def named_rows(data: bytes, is_alive: Callable[[int], bool]) -> frozenset[int]:
-    """The rows of jobs that a living process names. ``is_alive``: whether the process of a row lives."""
+    """The jobs' rows that a living process names. ``is_alive``: whether the process of a row lives."""
     if not is_ours(data):
         return frozenset()
     used = min(_HEAD.unpack_from(data)[6], PROCESSES)
@@ -118,17 +118,15 @@ def named_rows(data: bytes, is_alive: Callable[[int], bool]) -> frozenset[int]:
 
 
 def turns(data: bytes, rows: frozenset[int], now_ns: int) -> dict[str, Turn]:
-    """What the jobs of these rows do."""
+    """What the jobs of these rows are doing."""
     jobs = [job for row in sorted(rows) if (job := _job(data, row)) is not None]
     waiting = sorted((-job.priority, job.ticket, job.job) for job in jobs if job.doing == "waiting")
     places = {name: place for place, (_, _, name) in enumerate(waiting)}
-    return {
-        job.job: Turn(job.doing, _seconds(now_ns - job.since_ns), places.get(job.job, 0)) for job in jobs
-    }
+    return {job.job: Turn(job.doing, _seconds(now_ns - job.since_ns), places.get(job.job, 0)) for job in jobs}
 
 
 def _job(data: bytes, row: int) -> ArenaJob | None:
-    """The row of a job; None for one that cannot be right."""
+    """A job's row; None if it is invalid."""
     fields = _JOB.unpack_from(data, OFFSET_JOBS + row * _JOB.size)
     name, used, priority, ticket, since_ns, turn = (fields[at] for at in (0, 1, 2, 8, 9, 10))
     job = name.partition(b"\0")[0].decode("ascii", "replace")
@@ -143,16 +141,16 @@ def _seconds(span_ns: int) -> float:
 
 @record
 class SharingNow:
-    """One sharing job. Tuples are in the order of ``gpus``."""
+    """A sharing job. Tuples are in the order of ``gpus``."""
 
     job: str
     wants: Share
     gpus: tuple[str, ...]
     limit_mib: tuple[int, ...]  # 0: no cap
-    charged_mib: tuple[int, ...]  # now, by its living processes
-    processes: int  # of them, that use CUDA
-    has_begun: bool  # whether any ever did
-    turn: Turn | None  # None: the arena does not know it
+    charged_mib: tuple[int, ...]  # now, to its living processes
+    processes: int  # living ones that use CUDA
+    has_begun: bool  # any ever used CUDA
+    turn: Turn | None  # None: the arena does not have it
     turns: int
     held_s: float
     waits: int
@@ -163,7 +161,7 @@ class SharingNow:
 
 
 def standing(directory: StateDir | None, jobs: Iterable[str]) -> tuple[SharingNow, ...]:
-    """Those of the jobs that share. What cannot be read is left out."""
+    """The jobs among these that share. Those that cannot be read are left out."""
     if directory is None:
         return ()
     known = set(jobs_with_files(directory))
@@ -188,7 +186,7 @@ def _one(directory: StateDir, job: str, turn: Turn | None) -> SharingNow | None:
 
 
 def now_of(said: JobFileText, charged: tuple[int, ...], alive: int, turn: Turn | None) -> SharingNow:
-    """What a job's file comes to. ``charged``: bytes by GPU; ``alive``: its processes that live. Pure."""
+    """The state by a job's file. ``charged``: bytes by GPU; ``alive``: its living processes. Pure."""
     counted = said.counters
     return SharingNow(
         job=said.job, wants=said.wants, gpus=said.gpus, limit_mib=tuple(each >> 20 for each in said.limit),

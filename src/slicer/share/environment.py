@@ -1,6 +1,6 @@
-"""What a job wants of sharing, settled before its lease, and the variables that tell its processes. Pure.
+"""A job's request for sharing, decided before its lease, and the variables for its processes. Pure.
 
-The names of others (``CUDA_OVERRIDE_…``) are honoured by the library where ours are not set.
+The library uses other programs' variables (``CUDA_OVERRIDE_…``) if ours are not set.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ FOLDER = "share"  # in the state directory
 
 @record
 class ShareOrder:
-    """What is wanted, and how the job's processes are told. Plain data: queues hand it on."""
+    """What the job wants, and how its processes are told. Plain data, which queues pass on."""
 
     wants: Share  # never "off"
     mode: str  # as in Profile.share_mode
-    is_mode_said: bool  # False: the environment may say another one, and ``mode`` is that
+    is_mode_said: bool  # False: the environment may set another mode, which is then ``mode``
     skip_syncs: int
     over_cap: OverCap
     priority: int
     limit_mib: int  # the cap on each GPU; 0: none
-    outer_gpus: tuple[str, ...]  # of the jobs around it, beside those of its own lease
+    outer_gpus: tuple[str, ...]  # of the jobs around it, besides those of its own lease
     folder: str  # the path of the folder with the jobs' files
-    library: str  # the path of what is preloaded; "": nothing is
-    problem: str  # why nothing is preloaded: only a lock was wanted, or the driver keeps the cap alone
+    library: str  # the path of the library to preload; "": none
+    problem: str  # why nothing is preloaded: only a lock was wanted, or the driver enforces the cap alone
 
     @property
     def is_active(self) -> bool:
@@ -44,7 +44,7 @@ class ShareOrder:
 
 
 def wanted(profile: Profile) -> Share:
-    """What the profile wants of sharing. Whole GPUs are shared with nobody, so nothing is wanted for them."""
+    """The profile's request. Nobody shares a job's whole GPUs, so with those it is "off"."""
     return profile.share if profile.gpus and profile.vram_mib is not None else "off"
 
 
@@ -60,7 +60,7 @@ _MOST_DIGITS = 9
 
 
 def variables(environ: Mapping[str, str], order: ShareOrder, job: str) -> dict[str, str]:
-    """The job's whole environment, out of what it would be without sharing."""
+    """The job's complete environment, from the one without sharing."""
     if not order.is_active:
         return dict(environ)
     found = dict(environ)
@@ -88,13 +88,13 @@ def _of_mode(mode: str) -> dict[str, str]:
 
 
 def _preload(library: str, before: str) -> str:
-    """Ours is first: a hook before it would see the driver's own functions."""
+    """LD_PRELOAD with our library first: a hook before it would see the driver's own functions."""
     others = [word for word in before.replace(":", " ").split(" ") if word and word != library]
     return ":".join([library, *others])
 
 
 def mode_of(environ: Mapping[str, str]) -> str:
-    """The mode that the variables ask the library for, in its one spelling."""
+    """The mode that the variables request, in its canonical spelling."""
     each = _number(environ, _EACH)
     if each:
         return "each"
@@ -108,13 +108,13 @@ def mode_of(environ: Mapping[str, str]) -> str:
 
 
 def _number(environ: Mapping[str, str], names: tuple[str, ...]) -> int | None:
-    """The first of the variables that is set; None where it is no number."""
+    """The first of the variables that is set; None if it is not a number."""
     text = next((environ[name] for name in names if environ.get(name)), "")
     return int(text) if text.isascii() and text.isdigit() and len(text) <= _MOST_DIGITS else None
 
 
 def without(environ: Mapping[str, str]) -> dict[str, str]:
-    """The environment without what told of a sharing job that has ended: its file is gone."""
+    """The environment without the variables of a sharing job that has ended: its file is gone."""
     found = {name: value for name, value in environ.items() if name not in (FILE, WANTS)}
     words = environ.get(PRELOAD, "").replace(":", " ").split()
     others = [word for word in words if word.rpartition("/")[2] != LIBRARY]
@@ -131,9 +131,9 @@ def is_within(environ: Mapping[str, str], jobs: tuple[str, ...]) -> bool:
 
 
 def why_unnameable(path: str) -> str:
-    """Why the dynamic linker cannot take the library from that path; "": it can.
+    """Why the dynamic linker cannot load the library from that path; "" if it can.
 
-    It divides its list at blanks and colons, and replaces what begins with a dollar sign.
+    It splits its list at blanks and colons, and expands words that begin with a dollar sign.
     """
     for mark, called in ((" ", "a blank"), (":", "a colon"), ("$", "a dollar sign")):
         if mark in path:

@@ -1,10 +1,10 @@
-"""A job's file in the state directory: what slicer says to the preloaded library, and what that says back.
+"""A job's file in the state directory, through which slicer and the preloaded library exchange data.
 
-It is made before the job's command starts. It is removed when the outcome was written. What killed processes
-leave is swept when the next job's file is made.
+It is created before the job's command starts, and removed after the outcome is written. Files left by killed
+processes are swept when the next job's file is created.
 
 A file is swept only if nobody can need it any more: its lease is gone, and no keeper holds it (a shared
-flock). The library locks bytes of the file (open file description locks), which a flock does not meet.
+flock). The library locks bytes of the file (open file description locks), which do not conflict with a flock.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def make(
     directory: StateDir, job: str, order: ShareOrder, gpus: tuple[str, ...], *,
     is_kept_by_driver: bool = False,
 ) -> None:  # fmt: skip
-    """Make the job's file, and sweep those of dead jobs. ``gpus``: the lease's. Raises StateError."""
+    """Create the job's file, and sweep those of dead jobs. ``gpus``: the lease's. Raises StateError."""
     folder = directory.base.own_folder(FOLDER)
     path = f"{folder.path}/{job}"
     try:
@@ -47,9 +47,9 @@ def make(
         data = layout.new(job, order.wants, order.priority, both, limit, noted)
         _create(folder, job, data)
     except OSError as error:
-        raise failed(path, error, what="cannot be made") from error
+        raise failed(path, error, what="cannot be created") from error
     except ValueError as error:
-        raise StateError(f"cannot be made: {error}", where=path) from error
+        raise StateError(f"cannot be created: {error}", where=path) from error
     finally:
         folder.close()
     faults.point("share-made")
@@ -69,23 +69,23 @@ def _create(folder: Directory, job: str, data: bytes) -> None:
 
 
 def _reserve(fd: int) -> None:
-    """Have room for all of it. A mapped page for which a full disk has none would kill who touches it."""
+    """Reserve its space. If a mapped page has none on a full disk, accessing it would kill the process."""
     try:
         os.posix_fallocate(fd, 0, layout.SIZE)
     except OSError as error:
-        if error.errno not in (errno.EOPNOTSUPP, errno.EINVAL):  # some file systems cannot promise
+        if error.errno not in (errno.EOPNOTSUPP, errno.EINVAL):  # some file systems cannot reserve
             raise
 
 
 def sweep(folder: Directory, leases: Directory) -> None:
-    """Remove the files of jobs that are over. Raises OSError for a folder that cannot be read."""
+    """Remove the files of jobs that are over. Raises OSError if the folder cannot be read."""
     for name in folder.names():
         if is_job_id(name) and not leases.has(name):
             _sweep_one(folder, name)
 
 
 def _sweep_one(folder: Directory, name: str) -> None:
-    """Remove a file that nobody holds. One that is none of ours, or cannot be removed, is in nobody's way."""
+    """Remove a file that nobody holds. One that is not ours, or cannot be removed, does no harm."""
     try:
         fd = folder.open(name, os.O_RDONLY)
     except OSError:
@@ -116,7 +116,7 @@ def remove(directory: StateDir, job: str) -> None:
 
 
 def jobs(directory: StateDir) -> tuple[str, ...]:
-    """The jobs that have a file, dead ones perhaps among them."""
+    """The jobs that have a file, perhaps including dead ones."""
     try:
         folder = directory.base.open_folder(FOLDER)
     except OSError:
@@ -130,13 +130,13 @@ def jobs(directory: StateDir) -> tuple[str, ...]:
 
 
 def is_locked(fd: int, at: int) -> bool:
-    """Whether somebody holds the lock on that byte of the file. Raises OSError."""
+    """Whether somebody holds the lock on this byte of the file. Raises OSError."""
     asked = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, at, 1, 0)
     return bool(_FLOCK.unpack(fcntl.fcntl(fd, fcntl.F_OFD_GETLK, asked))[0] != fcntl.F_UNLCK)
 
 
 class JobFile:
-    """The file of one job, open. Raises StateError if it is not there or not as it should be."""
+    """One job's file, open. Raises StateError if it is missing or invalid."""
 
     def __init__(self, directory: StateDir, job: str) -> None:
         self._path = f"{directory.base.path}/{FOLDER}/{job}"
@@ -151,28 +151,28 @@ class JobFile:
             raise failed(self._path, error) from error
 
     def close(self) -> None:
-        """Safe to repeat."""
+        """Close the file. Safe to repeat."""
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
 
     def hold(self) -> None:
-        """Keep it from being swept until it is closed here."""
+        """Keep the file from being swept until it is closed here."""
         try:
             try_lock(self._fd, shared=True)
         except OSError:
-            return  # a file system without locks: then only the lease keeps it
+            return  # the file system has no locks: then only the lease keeps it
 
     def read(self) -> JobFileText:
-        """What it says now."""
+        """Its present contents."""
         return self._decoded(self._data())
 
     def charges(self) -> tuple[tuple[int, ...], int]:
-        """What living processes are charged with on each GPU, in bytes, and how many of them there are."""
+        """The bytes charged to living processes on each GPU, and the number of these processes."""
         data = self._data()
         said = self._decoded(data)
         count = len(said.gpus)
-        try:  # living processes hold a lock on the byte of their row's number
+        try:  # a living process holds a lock on the byte with its row's number
             rows = [row for row in range(said.rows) if is_locked(self._fd, row)]
         except OSError as error:
             raise failed(self._path, error) from error
@@ -182,11 +182,11 @@ class JobFile:
         return tuple(sums), len(rows)
 
     def set_overhead(self, place: int, used: int) -> None:
-        """Note how many bytes of a GPU are in use that nobody is charged with."""
+        """Record how many bytes of a GPU are in use but charged to nobody."""
         self._write(layout.OFFSET_OVERHEAD + 8 * place, layout.number(used))
 
     def set_got_past(self) -> None:
-        """Note that the job was seen to use more than its cap."""
+        """Record that the job was seen to use more than its cap."""
         said = self.read()
         noted = layout.NOTED_GOT_PAST | (layout.NOTED_DRIVER_CAP if said.driver_cap else 0)
         noted |= layout.NOTED_END if said.over_cap == "end" else 0
@@ -204,12 +204,12 @@ class JobFile:
         except layout.DamagedFile as error:
             raise StateError(f"is damaged: {error}", where=self._path) from error
         if found.job != self._job:
-            raise StateError("is damaged: of another job", where=self._path)
+            raise StateError("is damaged: it belongs to another job", where=self._path)
         return found
 
     def _write(self, offset: int, data: bytes) -> None:
         try:
-            if os.fstat(self._fd).st_size == layout.SIZE:  # else it was cut, and would grow a hole
+            if os.fstat(self._fd).st_size == layout.SIZE:  # otherwise it was truncated, and would get a hole
                 os.pwrite(self._fd, data, offset)
         except OSError as error:
             if error.errno != errno.ENOSPC:

@@ -1,7 +1,7 @@
-"""The layout of a job's file, as ``preload/job_file.h`` has it; a test compares the two. Pure.
+"""The layout of a job's file, the same as in ``preload/job_file.h``; a test compares the two. Pure.
 
-Slicer writes the head before the job starts. The job's processes write the rest, and may write anything: so
-all that is read is checked here.
+slicer writes the head before the job starts. The job's processes write the rest, and may write anything. So
+everything that is read is checked here.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ LOCK_BYTE = 1 << 20
 _HEAD = struct.Struct("@QII16sIiII768s16Q")
 _UUID_CHARS = 48
 _OVERHEAD = struct.Struct("@16Q")
-_SAID = struct.Struct("@II16Q16Q")  # by the library: troubles, rows, counters, peaks
+_SAID = struct.Struct("@II16Q16Q")  # from the library: troubles, rows, counters, peaks
 _PROCESS = struct.Struct("@iI16Q")
 
 # Where each part begins, in bytes.
@@ -36,14 +36,14 @@ SIZE = OFFSET_PROCESSES + MAX_PROCESSES * _PROCESS.size
 PROCESS_SIZE = _PROCESS.size
 
 NOTED_GOT_PAST = 1  # slicer saw the job use more than its cap
-NOTED_DRIVER_CAP = 2  # the driver keeps the cap of the job's cgroup, too
-NOTED_END = 4  # a job that got past its cap is to be ended; else it is warned of
+NOTED_DRIVER_CAP = 2  # the driver also enforces the cap, for the job's cgroup
+NOTED_END = 4  # end a job that got past its cap; otherwise only warn
 
 WANTS: dict[str, int] = {"lock": 1, "cap": 2, "both": 3}
 _WORDS: dict[int, Share] = {1: "lock", 2: "cap", 3: "both"}
-_MOST = 2**63 - 1  # what the history can keep
+_MOST = 2**63 - 1  # the largest number in the history
 
-# Why something was not applied, by its bit, as in enum TROUBLE_… .
+# Why something could not be applied, by its bit, as in enum TROUBLE_… .
 TROUBLES = {
     1: "no-arena",
     2: "too-many-processes",
@@ -56,12 +56,12 @@ TROUBLES = {
 
 
 class DamagedFile(ValueError):
-    """Not a job's file of ours: cut short, of another version, or something else altogether."""
+    """Not a valid job's file: truncated, of another version, or something else."""
 
 
 @record
 class Counters:
-    """What the library counted, over all processes of the job. Times are in nanoseconds."""
+    """The library's counts over all processes of the job. Times are in nanoseconds."""
 
     gated: int
     passed: int
@@ -78,7 +78,7 @@ class Counters:
 
 @record
 class JobFileText:
-    """What a job's file says. Tuples are in the order of ``gpus``; sizes are bytes."""
+    """The contents of a job's file. Tuples are in the order of ``gpus``; sizes are bytes."""
 
     job: str
     wants: Share
@@ -86,21 +86,19 @@ class JobFileText:
     gpus: tuple[str, ...]
     limit: tuple[int, ...]  # 0: no cap
     got_past_cap: int  # 1: slicer saw the job use more than its cap
-    driver_cap: int  # 1: the driver keeps the cap of the job's cgroup, too
+    driver_cap: int  # 1: the driver also enforces the cap, for the job's cgroup
     over_cap: OverCap
     overhead: tuple[int, ...]
     troubles: tuple[str, ...]
-    rows: int  # how many processes ever took one
+    rows: int  # the number of processes that ever took one
     counters: Counters
     peak: tuple[int, ...]
 
 
-def new(
-    job: str, wants: Share, priority: int, gpus: tuple[str, ...], limit: int, noted: int = 0
-) -> bytes:
-    """The whole file of a job that has not started. ``limit``: bytes on each GPU; 0: no cap.
+def new(job: str, wants: Share, priority: int, gpus: tuple[str, ...], limit: int, noted: int = 0) -> bytes:
+    """The complete file of a job that has not started. ``limit``: bytes on each GPU; 0: no cap.
 
-    Raises ValueError for GPUs that cannot be written down.
+    Raises ValueError for GPUs that do not fit into the layout.
     """
     if len(gpus) > MAX_GPUS or any(len(uuid) >= _UUID_CHARS or not is_gpu(uuid) for uuid in gpus):
         raise ValueError(f"at most {MAX_GPUS} GPUs, each with a name shorter than {_UUID_CHARS} characters")
@@ -113,21 +111,21 @@ def new(
 
 
 def decode(data: bytes) -> JobFileText:
-    """What a file of that content says, the processes apart. Raises DamagedFile."""
+    """Parse a file, except for the processes. Raises DamagedFile."""
     if len(data) != SIZE:
-        raise DamagedFile("of another size")
+        raise DamagedFile("it has another size")
     magic, version, size, job_bytes, wants, priority, count, noted, names, *limit = _HEAD.unpack_from(data)
     if (magic, version, size) != (MAGIC, VERSION, SIZE):
-        raise DamagedFile("of another version")
+        raise DamagedFile("it has another version")
     job = job_bytes.rstrip(b"\0").decode("ascii", "replace")
     gpus = tuple(
         names[at * _UUID_CHARS : (at + 1) * _UUID_CHARS].partition(b"\0")[0].decode("ascii", "replace")
         for at in range(min(count, MAX_GPUS))
     )
     if not is_job_id(job) or wants not in _WORDS or not -100 <= priority <= 100:
-        raise DamagedFile("its head cannot be right")
+        raise DamagedFile("its head is invalid")
     if count > MAX_GPUS or not all(map(is_gpu, gpus)):
-        raise DamagedFile("its GPUs cannot be right")
+        raise DamagedFile("its GPUs are invalid")
     troubles, rows, *numbers = map(_bounded, _SAID.unpack_from(data, OFFSET_SAID))
     return JobFileText(
         job=job, wants=_WORDS[wants], priority=priority, gpus=gpus, limit=tuple(map(_bounded, limit[:count])),
@@ -140,18 +138,18 @@ def decode(data: bytes) -> JobFileText:
 
 
 def charges(data: bytes, row: int, count: int) -> tuple[int, ...]:
-    """What the process of a row is charged with on each of ``count`` GPUs, in bytes."""
+    """The bytes charged to the process of a row on each of ``count`` GPUs."""
     _, _, *charged = _PROCESS.unpack_from(data, OFFSET_PROCESSES + row * PROCESS_SIZE)
     return tuple(map(_bounded, charged[:count]))
 
 
 def number(value: int) -> bytes:
-    """A number of 64 bits as it stands in the file."""
+    """A 64-bit number as in the file."""
     return struct.pack("@Q", _bounded(value))
 
 
 def trouble_words(bits: int) -> tuple[str, ...]:
-    """The words for what is set in ``troubles``."""
+    """The words for the bits in ``troubles``."""
     known = tuple(word for bit, word in TROUBLES.items() if bits & bit)
     return (*known, "other") if bits & ~sum(TROUBLES) else known
 

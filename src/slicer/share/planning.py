@@ -1,7 +1,7 @@
-"""Whether and how a job can share its GPUs, found out before it asks for its lease.
+"""Whether and how a job can share its GPUs, decided before it asks for its lease.
 
-A cap that cannot be applied is an error: a job must not run without a limit that it was asked to have. A lock
-that cannot be applied leaves the job as it would be without one, and is said.
+A cap that cannot be applied is an error: a job must not run without a limit that was requested. A lock that
+cannot be applied is left out, with a message.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ def order_of(
     profile: Profile, environ: Mapping[str, str], program_path: str, directory: str,
     outer_gpus: tuple[str, ...], why_not_driver: Callable[[], str],
 ) -> ShareOrder:  # fmt: skip
-    """What a profile that wants to share (:func:`slicer.share.environment.wanted`) comes to here.
+    """The order for a profile that wants to share (:func:`slicer.share.environment.wanted`).
 
-    ``environ``: with the profile's own variables. ``directory``: the path of the state directory.
-    ``why_not_driver``: why the driver does not keep a cap here by itself; "": it may. Raises UsageError or
-    ConfigError, by where the cap was asked for, if that cannot be applied.
+    ``environ`` includes the profile's own variables. ``directory`` is the path of the state directory.
+    ``why_not_driver``: why the driver alone cannot enforce a cap; "" if it can. If the cap cannot be applied,
+    raises UsageError or ConfigError, depending on where it was requested.
     """
     wants = wanted(profile)
     library = program.library_path()
@@ -49,9 +49,9 @@ def order_of(
 
 
 def order_inside(profile: Profile) -> ShareOrder:
-    """For a job inside another one that shares nothing: it has no GPUs of its own, and no file.
+    """The order for a job inside another one that does not share: it has no GPUs of its own, and no file.
 
-    Raises UsageError or ConfigError if a cap was asked for.
+    Raises UsageError or ConfigError if a cap was requested.
     """
     problem = "it runs inside a job that shares nothing, and has no GPUs of its own"
     if wanted(profile) != "lock":
@@ -63,7 +63,7 @@ def order_inside(profile: Profile) -> ShareOrder:
 
 
 def refusal(profile: Profile, message: str, hint: str = "") -> SlicerError:
-    """The error for a ``share`` that cannot be: of the command line, or of the file that says it."""
+    """The error for an impossible ``share``: of the command line, or of the file that sets it."""
     source = profile.sources.get("share", "")
     if source.startswith("--"):
         return UsageError(message, where=source, hint=hint)

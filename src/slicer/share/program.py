@@ -1,10 +1,10 @@
-"""Whether the library can be preloaded into a program: what the file says, read without running it.
+"""Whether the library can be preloaded into a program, decided from its file without running it.
 
 The dynamic linker preloads nothing into a static program, nor into one that gets rights from its file. A
-program of another architecture cannot take the library. A script is what its interpreter is.
+program of another architecture cannot load the library. For a script, its interpreter counts.
 
-Somebody else's file may be anything. It is read a little, nothing of it is waited for, and what cannot be
-read is taken to be an ordinary program: the supervisor notices a job whose library is not active.
+Another user's file may be anything. This reads only a little of it and waits for nothing. A file that cannot
+be read is assumed to be an ordinary program: the supervisor notices if the library is not active in a job.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from slicer.record import record
 from slicer.share.environment import LIBRARY
 
 _HEAD_BYTES = 4096
-_MOST_STEPS = 4  # from a script to its interpreter, as many as the kernel follows
+_MOST_STEPS = 4  # from a script to its interpreter; the kernel's own limit
 _MOST_SEGMENTS = 128
 _LONGEST_NAME = 4096
 _PT_INTERP = 3
@@ -27,37 +27,37 @@ _MACHINES = {3: "i386", 40: "ARM", 62: "x86-64", 183: "aarch64", 243: "RISC-V", 
 
 @record
 class Elf:
-    """What matters of an ELF file's header."""
+    """The relevant parts of an ELF file's header."""
 
     bits: int  # 32 or 64
     machine: int
-    loader: str  # the dynamic linker that it names; "" for none
+    loader: str  # the dynamic linker that it names; "" if none
 
     @property
     def architecture(self) -> str:
-        """As in "x86-64"."""
+        """The architecture, such as "x86-64"."""
         return _MACHINES.get(self.machine, f"machine {self.machine}")
 
 
 def library_path() -> str:
-    """Where the library that is preloaded lies, if it was built."""
+    """The path of the library to preload, if it was built."""
     return os.path.join(os.path.dirname(os.path.abspath(__file__)), LIBRARY)
 
 
 def why_not_library(path: str) -> str:
-    """Why the library at ``path`` cannot be preloaded; "": it is there, and made for some machine."""
+    """Why the library at ``path`` cannot be preloaded; "" if it exists and is an ELF file."""
     try:
         head, _ = _read(path)
     except OSError as error:
         why = f"{path}: {error.strerror}"
         return f"the library cannot be read: {why} (was slicer built without a C compiler?)"
     if parse_elf(head) is None:
-        return f"the library is none: {path}"
+        return f"the library is not an ELF file: {path}"
     return ""
 
 
 def why_not_program(path: str, library: str) -> str:
-    """Why the library at that path is not preloaded into the program; "": it is, as far as one can see."""
+    """Why the library at that path cannot be preloaded into the program; "" if nothing is in the way."""
     ours = _elf_of(library)
     for _ in range(_MOST_STEPS + 1):
         try:
@@ -70,7 +70,7 @@ def why_not_program(path: str, library: str) -> str:
                 return ""
             continue
         if not head.startswith(_ELF_MAGIC):
-            return ""  # the kernel or a shell finds out what it is
+            return ""  # the kernel or a shell will find out what it is
         return _judge(path, head, found, ours)
     return ""
 
@@ -93,7 +93,7 @@ def _judge(path: str, head: bytes, found: os.stat_result, ours: Elf | None) -> s
 
 
 def _read(path: str) -> tuple[bytes, os.stat_result]:
-    """The beginning of a plain file, and what the file is. Raises OSError."""
+    """The beginning of a regular file, and its attributes. Raises OSError."""
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)
     try:
         found = os.fstat(fd)
@@ -106,7 +106,7 @@ def _read(path: str) -> tuple[bytes, os.stat_result]:
 
 
 def _with_loader(fd: int, head: bytes) -> bytes:
-    """The head of a file whose segments or linker's name lie further behind, with these."""
+    """The head, extended if the segments or the linker's name are further back."""
     wanted = _end_of_segments(head)
     if wanted > len(head):
         head = os.pread(fd, wanted, 0)
@@ -134,20 +134,20 @@ def _has_capabilities(path: str) -> bool:
 
 
 def interpreter(head: bytes) -> str:
-    """The interpreter in a script's first line; "" for none."""
+    """The interpreter in a script's first line; "" if there is none."""
     line = head[2:].partition(b"\n")[0].strip()
     return os.fsdecode(line.split(None, 1)[0].partition(b"\0")[0]) if line else ""
 
 
 def gets_rights(mode: int, uid: int, gid: int, own_uid: int, own_gid: int) -> bool:
-    """Whether a program of that mode and owner runs with other ids than who starts it."""
-    # Without the group's x the bit means something else: mandatory locks, once.
+    """Whether a program with this mode and owner runs with other ids than its caller's."""
+    # Without the group's x, the bit means something else: mandatory locks, in the past.
     is_set_gid = mode & stat.S_ISGID and mode & stat.S_IXGRP
     return bool(mode & stat.S_ISUID and uid != own_uid) or bool(is_set_gid and gid != own_gid)
 
 
 def parse_elf(head: bytes) -> Elf | None:
-    """What an ELF file's beginning says; None for another file, or a broken one."""
+    """Parse the beginning of an ELF file; None for another or broken file."""
     layout = _layout(head)
     if layout is None:
         return None
@@ -161,7 +161,7 @@ def parse_elf(head: bytes) -> Elf | None:
 
 
 def _layout(head: bytes) -> tuple[int, str, int] | None:
-    """Its bits, the byte order as struct has it, and its machine."""
+    """The file's bits, its byte order as in struct, and its machine."""
     if len(head) < 64 or not head.startswith(_ELF_MAGIC) or head[4] not in (1, 2) or head[5] not in (1, 2):
         return None
     order = "<" if head[5] == 1 else ">"
@@ -170,7 +170,7 @@ def _layout(head: bytes) -> tuple[int, str, int] | None:
 
 
 def _segments(head: bytes) -> tuple[int, int, int]:
-    """Where the table of segments begins, the size of an entry, and how many there are."""
+    """The offset of the table of segments, the size of an entry, and the number of entries."""
     layout = _layout(head)
     if layout is None:
         return 0, 0, 0
@@ -183,11 +183,11 @@ def _segments(head: bytes) -> tuple[int, int, int]:
 def _end_of_segments(head: bytes) -> int:
     begin, size, count = _segments(head)
     end = begin + size * count
-    return end if end <= 1 << 20 else 0  # else it is no program that a kernel would take
+    return end if end <= 1 << 20 else 0  # otherwise no kernel would execute it
 
 
 def _loader_place(head: bytes) -> tuple[int, int] | None:
-    """Where the name of the dynamic linker stands, and how long it is; None: it names none."""
+    """The offset and length of the dynamic linker's name; None if there is none."""
     begin, size, count = _segments(head)
     layout = _layout(head)
     if layout is None:

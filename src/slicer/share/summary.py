@@ -1,4 +1,4 @@
-"""What became of a job's sharing, for its outcome. Pure."""
+"""The figures of a job's sharing, for its outcome. Pure."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ if TYPE_CHECKING:
     from slicer.share.environment import ShareOrder
     from slicer.share.layout import JobFileText
 
-NOT_PRELOADED = "not-preloaded"  # it cannot be applied to this program, and no cap depends on it
-NO_FILE = "no-file"  # the job's file was removed, or is damaged: what was counted is not known
+NOT_PRELOADED = "not-preloaded"  # impossible for this program, and no cap depends on it
+NO_FILE = "no-file"  # the job's file was removed or damaged, so the counts are unknown
 
 
 def sharing_of(order: ShareOrder, said: JobFileText | None) -> Sharing:
-    """The summary of what the job's file says; None: it cannot be read."""
+    """The summary of the job's file; None: it cannot be read."""
     if said is None:
         word = NO_FILE if order.is_active else NOT_PRELOADED
-        # A cap without the library is the driver's, or the job would not have started.
+        # Without the library, only the driver can enforce a cap; otherwise the job would not have started.
         is_driver_cap = not order.is_active and order.wants != "lock"
         return Sharing(order.wants, order.mode, 0, driver_cap=int(is_driver_cap), troubles=(word,))
     counted = said.counters

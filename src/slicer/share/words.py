@@ -1,4 +1,4 @@
-"""What is said of a job's sharing: for the terminal, the history and the journal. Pure."""
+"""Texts about a job's sharing: for the terminal, the history and the journal. Pure."""
 
 from __future__ import annotations
 
@@ -13,26 +13,26 @@ if TYPE_CHECKING:
 _WANTS = {"lock": "lock", "cap": "cap", "both": "lock and cap"}
 _TROUBLES = {
     "no-arena": "no lock: the shared arena could not be used",
-    "too-many-processes": "more processes than can be counted",
-    "too-many-functions": "more functions of the driver than can be hooked",
-    "mps": "no lock beside MPS",
+    "too-many-processes": "there were more processes than the library can count",
+    "too-many-functions": "the driver has more functions than the library can hook",
+    "mps": "no lock, because MPS is running",
     "other-gpu": "work or memory on a GPU that is not the job's",
     "undrained": "a turn was passed on before its work was done",
-    "arena-busy": "the arena's lock could not be had in time",
+    "arena-busy": "the arena's lock was not available in time",
     "not-preloaded": "the library could not be preloaded",
-    "no-file": "what was counted is lost: the job's file was gone or damaged",
+    "no-file": "the counts are lost: the job's file was missing or damaged",
     "other": "something that this slicer does not know",
 }
 
 
 def wants(word: str, limit_mib: int | None) -> str:
-    """As in "lock and cap of 8G"."""
+    """Text such as "lock and cap of 8G"."""
     size = f" of {short_mib(limit_mib)}" if limit_mib and word != "lock" else ""
     return f"{_WANTS[word]}{size}"
 
 
 def problem(sharing: Sharing, exit_code: int) -> str:
-    """What of a job's sharing is worth a word in its last line; "" for nothing."""
+    """A problem of the job's sharing for its last line; "" if there is none."""
     if sharing.got_past_cap:
         return "got past its cap"
     if sharing.refused and exit_code:
@@ -43,7 +43,7 @@ def problem(sharing: Sharing, exit_code: int) -> str:
 
 
 def standing_words(now: SharingNow) -> list[str]:
-    """How a job stands, in a few facts: "lock, cap 8G", "has the turn", "7 turns, 9.2s", "4 waits, 1.5s"."""
+    """A job's state in a few facts: "lock, cap 8G", "has the turn", "7 turns, 9.2s", "4 waits, 1.5s"."""
     facts = [f"shares: {_briefly(now.wants, max(now.limit_mib, default=0))}"]
     if not now.has_begun:
         return [*facts, "no CUDA yet", *_troubles(now.troubles)]
@@ -60,7 +60,7 @@ def standing_words(now: SharingNow) -> list[str]:
 
 
 def _briefly(word: str, limit_mib: int) -> str:
-    """As in "lock, cap 8G": a line of the status has little room."""
+    """Text such as "lock, cap 8G": a line of the status has little room."""
     cap = f"cap {short_mib(limit_mib)}"
     return {"lock": "lock", "cap": cap}.get(word, f"lock, {cap}")
 
@@ -73,7 +73,7 @@ def _turn(turn: Turn) -> str:
 
 
 def trouble(word: str) -> str:
-    """What a trouble of the outcome means."""
+    """The meaning of a trouble in the outcome."""
     return _TROUBLES.get(word, word)
 
 
@@ -82,7 +82,7 @@ def _troubles(words: tuple[str, ...]) -> list[str]:
 
 
 def details(sharing: Sharing) -> list[tuple[str, str]]:
-    """All that is known of it, in rows."""
+    """All facts, as rows."""
     mode = f" ({sharing.mode})" if sharing.wants != "cap" else ""
     rows = [("sharing", f"{_WANTS[sharing.wants]}{mode}, {_processes(sharing)}")]
     if sharing.wants != "cap":

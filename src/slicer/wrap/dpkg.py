@@ -1,7 +1,7 @@
-"""What dpkg is asked and told: whose a file is, and where the package's file is to be put instead.
+"""Calls of dpkg: which package owns a file, and diversions, which tell dpkg to put a file elsewhere.
 
-A diversion is set with ``--no-rename``, because dpkg's own renaming leaves the program without its name for a
-moment. slicer renames, in steps after each of which the name is there.
+Diversions use ``--no-rename``, because dpkg's own renaming leaves the program without its name for a moment.
+slicer renames it instead, in steps that never remove the name.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import subprocess
 
 from slicer.wrap.model import NOBODY, SUFFIX, Diversion, Owner, WrapError
 
-_PATH = "/usr/sbin:/usr/bin:/sbin:/bin"  # not the caller's, since root runs what is found
+_PATH = "/usr/sbin:/usr/bin:/sbin:/bin"  # not the caller's, because root runs these programs
 _LIST = "/var/lib/dpkg/diversions"
 _MOST_BYTES = 16 << 20
 _TIMEOUT_S = 60.0
@@ -23,7 +23,7 @@ _OF_DIVERSIONS = ("diversion by ", "local diversion ")
 
 
 def owner(path: str) -> Owner:
-    """The package that a file belongs to, if there is a dpkg that knows. Raises WrapError."""
+    """The package that owns a file, if dpkg is installed and knows it. Raises WrapError."""
     names = aliases(path)
     patterns = [_GLOB.sub(r"\\\1", name) for name in names]
     code, out, err = _run("dpkg-query", "--search", "--", *patterns)
@@ -35,7 +35,7 @@ def owner(path: str) -> Owner:
 
 
 def parse(out: str, names: tuple[str, ...]) -> Owner:
-    """The owner among dpkg-query's lines: ``package, other:amd64: /usr/bin/x``. Pure."""
+    """The owner in dpkg-query's output: ``package, other:amd64: /usr/bin/x``. Pure."""
     for line in out.splitlines():
         if line.startswith(_OF_DIVERSIONS):
             continue
@@ -46,7 +46,7 @@ def parse(out: str, names: tuple[str, ...]) -> Owner:
 
 
 def aliases(path: str) -> tuple[str, ...]:
-    """The names of a file where /bin is a link to /usr/bin, and the like; the canonical one first."""
+    """The file's names if /bin is a link to /usr/bin, and the like; the canonical one first."""
     found = [path]
     top, _, rest = path.removeprefix("/usr/").partition("/")
     if path.startswith("/usr/") and rest and os.path.realpath(f"/{top}") == f"/usr/{top}":
@@ -55,7 +55,7 @@ def aliases(path: str) -> tuple[str, ...]:
 
 
 def diversions(names: tuple[str, ...] | None = None) -> tuple[Diversion, ...]:
-    """All diversions, or those of the names; none where there is no dpkg."""
+    """All diversions, or those of the names; none without dpkg."""
     try:
         with open(_LIST, "rb") as file:
             data = file.read(_MOST_BYTES)
@@ -65,32 +65,32 @@ def diversions(names: tuple[str, ...] | None = None) -> tuple[Diversion, ...]:
 
 
 def parse_list(data: bytes) -> tuple[Diversion, ...]:
-    """dpkg's list: three lines for each, the last one a package or ":". Pure."""
+    """Parse dpkg's list: three lines for each diversion; the last is a package or ":". Pure."""
     lines = os.fsdecode(data).split("\n")
     whole = zip(lines[0::3], lines[1::3], lines[2::3], strict=False)
     return tuple(Diversion(path, to, "" if by == ":" else by) for path, to, by in whole)
 
 
 def divert(path: str) -> None:
-    """Have dpkg put the package's file at REAL from now on. Safe to repeat. Raises WrapError."""
+    """Make dpkg put the package's file at REAL from now on. Safe to repeat. Raises WrapError."""
     _must("--local", "--no-rename", "--divert", f"{path}{SUFFIX}", "--add", path)
 
 
 def undivert(path: str) -> None:
-    """Take that back. Safe to repeat. Raises WrapError."""
+    """Undo the diversion. Safe to repeat. Raises WrapError."""
     _must("--local", "--no-rename", "--divert", f"{path}{SUFFIX}", "--remove", path)
 
 
 def _must(*arguments: str) -> None:
     code, _, err = _run("dpkg-divert", "--quiet", *arguments)
     if code is None:
-        raise WrapError("there is no dpkg-divert", where=arguments[-1], hint=f"looked in {_PATH}")
+        raise WrapError("dpkg-divert is not installed", where=arguments[-1], hint=f"searched in {_PATH}")
     if code:
         raise WrapError(f"dpkg-divert failed: {err}", where=arguments[-1])
 
 
 def _run(name: str, *arguments: str) -> tuple[int | None, str, str]:
-    """Exit code, stdout and stderr in one line; None for a program that is not installed."""
+    """Exit code, stdout, and stderr on one line; None if the program is not installed."""
     program = shutil.which(name, path=_PATH)
     if program is None:
         return None, "", ""
@@ -100,6 +100,6 @@ def _run(name: str, *arguments: str) -> tuple[int | None, str, str]:
             timeout=_TIMEOUT_S, env={**os.environ, "LC_ALL": "C", "PATH": _PATH},
         )  # fmt: skip
     except subprocess.TimeoutExpired as error:
-        raise WrapError(f"{name} did not answer in {_TIMEOUT_S:.0f} s", where=arguments[-1]) from error
+        raise WrapError(f"{name} did not answer within {_TIMEOUT_S:.0f} s", where=arguments[-1]) from error
     said = " ".join(os.fsdecode(done.stderr).split())
     return done.returncode, os.fsdecode(done.stdout), said

@@ -1,6 +1,6 @@
-"""How a recorded wrap is: what is wrong with it, and which steps make it right. Pure.
+"""What is wrong with a recorded wrap, and which steps repair it. Pure.
 
-A kill at any instant leaves one of the situations below, and so does whoever writes BIN or REAL later: a
+A kill at any instant leaves one of the situations below. So does anything that writes BIN or REAL later: a
 package manager, pip, a person.
 """
 
@@ -15,18 +15,18 @@ from slicer.wrap.model import Diversion, Problem, ProblemId, Seen, Situation, St
 
 @record
 class Sight:
-    """What is there of a recorded wrap."""
+    """The files and settings of a recorded wrap as they are now."""
 
     bin: Seen
     real: Seen
-    slicer_runs: bool  # the slicer that the shim calls can be executed
+    slicer_runs: bool  # the slicer that the shim calls is executable
     has_route: bool | None  # None: the configuration cannot be read
     diversions: tuple[Diversion, ...]  # all of dpkg's
-    real_runs: bool = True  # REAL, or what it leads to, can be executed
+    real_runs: bool = True  # REAL, or the file that it leads to, is executable
 
 
 def situation(wrap: Wrap, sight: Sight) -> Situation:
-    """Which of the situations it is in."""
+    """The wrap's situation."""
     bin, real = sight.bin, sight.real
     if wrap.intent != "install":
         return "leaving"
@@ -44,40 +44,40 @@ def situation(wrap: Wrap, sight: Sight) -> Situation:
     if is_same(bin, real):
         return "unfinished"
     if wrap.diverted and is_diverted(wrap, sight.diversions):
-        # dpkg has brought a newer program to REAL, before the shim was in its place.
+        # dpkg has written a newer program to REAL before the shim was in place.
         return "unfinished" if real.is_program and is_recorded(wrap, bin) else "unclear"
     return "replaced" if is_recorded(wrap, real) else "unclear"
 
 
 def is_same(one: Seen, other: Seen) -> bool:
-    """Whether both names are of one file."""
+    """Whether both names are the same file."""
     return one.is_program and (one.dev, one.ino) == (other.dev, other.ino)
 
 
 def is_recorded(wrap: Wrap, seen: Seen) -> bool:
-    """Whether it is the file that was wrapped. (Size and time alone do not tell: reproducible builds.)"""
+    """Whether this is the file that was wrapped. (Size and time are not enough: reproducible builds.)"""
     identity = (wrap.ino, wrap.size, wrap.mtime_ns)
     return seen.is_program and (seen.ino, seen.size, seen.mtime_ns) == identity
 
 
 def is_diverted(wrap: Wrap, diversions: tuple[Diversion, ...]) -> bool:
-    """Whether dpkg still has the diversion that the wrap needs; true for one that needs none."""
+    """Whether dpkg still has the diversion that the wrap needs; true if it needs none."""
     return not wrap.diverted or any(each.path == wrap.diverted and not each.by for each in diversions)
 
 
-# The steps that make a wrap whole; () for what nobody can decide but its owner.
+# The steps that complete a wrap; () if only its owner can decide.
 _MENDING: dict[Situation, tuple[Step, ...]] = {
     "outdated": ("record", "place"),
     "shim-gone": ("record", "place"),
     "unfinished": ("record", "place"),
     "unwrapped": ("record", "link", "place"),
-    # The record last but one: until REAL is the new program, it tells that REAL is the old one.
+    # Record last but one: until REAL is the new program, the record identifies it as the old one.
     "replaced": ("exchange", "record", "place"),
 }
 
 
 def mending(wrap: Wrap, sight: Sight) -> tuple[Step, ...]:
-    """The steps that make it what is wanted; () where all is well, or where a person must choose."""
+    """The steps that repair the wrap; () if all is well, or if a person must choose."""
     found = situation(wrap, sight)
     has_diversion = is_diverted(wrap, sight.diversions)
     if found == "leaving":
@@ -93,7 +93,7 @@ def mending(wrap: Wrap, sight: Sight) -> tuple[Step, ...]:
 
 
 def leaving(wrap: Wrap, sight: Sight) -> tuple[Step, ...]:
-    """What is left to do of a removal; () where somebody has put another program there meanwhile."""
+    """The remaining steps of a removal; () if somebody has put another program there meanwhile."""
     end: tuple[Step, ...] = ("undivert", "forget") if wrap.diverted else ("forget",)
     if wrap.intent == "drop" and sight.bin.is_program:
         return ("drop", *end) if sight.real.is_program else end
@@ -106,7 +106,7 @@ def leaving(wrap: Wrap, sight: Sight) -> tuple[Step, ...]:
 
 
 def problems(wrap: Wrap, sight: Sight) -> tuple[Problem, ...]:
-    """What is wrong with it, the most important first."""
+    """What is wrong with the wrap, the most important first."""
     found = situation(wrap, sight)
     again, away = lines(wrap)
     made: list[Problem] = []
@@ -124,16 +124,16 @@ def problems(wrap: Wrap, sight: Sight) -> tuple[Problem, ...]:
     if found == "leaving":
         return tuple(made)
     if not sight.slicer_runs:
-        told = f"{wrap.slicer} cannot be executed: each call of {wrap.path} fails with 127"
+        told = f"{wrap.slicer} cannot be executed: each call of {wrap.path} fails with exit code 127"
         made.append(Problem("slicer-gone", told, (again,), found == "whole" or bool(mending(wrap, sight))))
     if sight.has_route is False:
-        told = f"there is no route {wrap.route!r} any more: each call of {wrap.path} fails"
+        told = f"the route {wrap.route!r} no longer exists: each call of {wrap.path} fails"
         made.append(Problem("no-route", told, (away, f"# or add [routes.{wrap.route}] again"), False))
     return tuple(made)
 
 
 def lines(wrap: Wrap) -> tuple[str, str]:
-    """The command lines that wrap it anew, and that unwrap it."""
+    """The commands that wrap it again, and that unwrap it."""
     path = shlex.quote(wrap.path)
     return f"slicer wrap install {path} --route {shlex.quote(wrap.route)}", f"slicer wrap remove {path}"
 
@@ -148,17 +148,17 @@ def _choice(key: str, wrap: Wrap) -> tuple[str, ...]:
 
 _TOLD: dict[ProblemId, tuple[str, tuple[str, ...]]] = {
     "replaced": ("{bin} was replaced (by an upgrade?): calls do not go through the route", ("again",)),
-    "unfinished": ("{bin} is wrapped half-way: calls do not go through the route", ("again",)),
+    "unfinished": ("{bin} is only half wrapped: calls do not go through the route", ("again",)),
     "unwrapped": ("{bin} is the program itself again: calls do not go through the route", ("again",)),
     "outdated": ("{bin} is the shim of another slicer, or was changed", ("again",)),
-    "shim-gone": ("{bin} is gone, and its program is still at {real}", ("again", "away")),
+    "shim-gone": ("{bin} is missing; its program is still at {real}", ("again", "away")),
     "program-gone": (
-        "the program {real} is gone, or cannot be executed: each call of {bin} fails with 127", ("away",),
+        "the program {real} is missing or not executable: calls of {bin} exit with 127", ("away",),
     ),
-    "gone": ("{bin} and {real} are both gone", ("away",)),
+    "gone": ("{bin} and {real} are both missing", ("away",)),
     "unclear": (
         "{bin} and {real} were both changed: calls do not go through the route, and slicer cannot tell "
         "which is the program", ("force", "keep"),
     ),
-    "leaving": ("{bin} is unwrapped half-way", ("away",)),
-}  # fmt: skip
+    "leaving": ("{bin} is only half unwrapped", ("away",)),
+        }  # fmt: skip

@@ -1,4 +1,4 @@
-"""What there is: a program, and what lies around it. Looks only."""
+"""Examines a program and its surroundings. Changes nothing."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ from slicer.wrap.model import (
     WrapRefused,
 )
 
-_WAY = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC  # which needs no right to list it
+_WAY = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC  # needs no permission to list it
 _OPEN = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _HEAD_BYTES = 256
-_LAUNCHED = "slicer-python"  # the script that slicer executes where it is a program in C
-_MOST_LINKS = 40  # as many as the kernel follows
+_LAUNCHED = "slicer-python"  # the script that slicer executes if slicer itself is a C program
+_MOST_LINKS = 40  # the kernel's own limit
 
 
 def canonical(path: str) -> str:
-    """The path with no link in it but its last name, which may be one. Raises WrapRefused."""
+    """The path without links, except that its last name may be one. Raises WrapRefused."""
     folder, name = os.path.split(path)
     if name in ("", ".", ".."):
         raise WrapRefused("names a directory, not a program", where=path)
@@ -42,17 +42,17 @@ def canonical(path: str) -> str:
 
 
 def named(text: str) -> str:
-    """The program that a person means: a path, or a name to be found on PATH. Raises WrapRefused."""
+    """The program that a person names: by a path, or by a name on PATH. Raises WrapRefused."""
     found = text if "/" in text else shutil.which(text)
     if found is None:
-        raise WrapRefused("there is no such program on PATH", where=text, hint="name its path")
+        raise WrapRefused("no program on PATH has this name", where=text, hint="give its path")
     return canonical(found)
 
 
 def open_folder(path: str, *, lists: bool = True) -> tuple[Directory, tuple[Ancestor, ...]]:
-    """Open a directory, step by step from "/" on, and tell what each step was. Raises WrapRefused.
+    """Open a directory step by step from "/", and report each step. Raises WrapRefused.
 
-    ``lists`` false: not even the right to list it is needed, and its names cannot be synced.
+    Without ``lists``, not even permission to list it is needed, but its names cannot be synced.
     """
     walked, way = "/", []
     fd = os.open("/", _WAY)
@@ -78,7 +78,7 @@ def _ancestor(fd: int, path: str) -> Ancestor:
 
 
 def site(folder: Directory, way: tuple[Ancestor, ...], path: str, *, asks_dpkg: bool) -> Site:
-    """All about a program in an open directory. Raises WrapError."""
+    """Everything about a program in an open directory. Raises WrapError."""
     name = os.path.basename(path)
     bin = seen(folder, name)
     end_path = os.path.realpath(path) if bin.kind == "link" else path
@@ -97,14 +97,14 @@ def site(folder: Directory, way: tuple[Ancestor, ...], path: str, *, asks_dpkg: 
 
 
 def seen(folder: Directory, name: str) -> Seen:
-    """What is at a name in the directory. Raises WrapError."""
+    """What has this name in the directory. Raises WrapError."""
     try:
         info = folder.lstat(name)
     except OSError as error:
         if error.errno in (errno.ENOENT, errno.ENAMETOOLONG):
             return ABSENT
         where = os.path.join(folder.path, name)
-        raise WrapError(f"cannot be looked at: {error.strerror}", where=where) from error
+        raise WrapError(f"cannot be examined: {error.strerror}", where=where) from error
     if stat.S_ISLNK(info.st_mode):
         target = os.fsencode(os.readlink(name, dir_fd=folder.fd))
         return _seen("link", info, target)
@@ -114,10 +114,10 @@ def seen(folder: Directory, name: str) -> Seen:
 
 
 def _of_file(folder: Directory, name: str, info: os.stat_result) -> Seen:
-    """A file is read only as far as needed to know a shim, or a script."""
+    """Read a file only as far as needed to recognise a shim or a script."""
     try:
         fd = folder.open(name, os.O_RDONLY)
-    except OSError:  # it may be executed, and not read
+    except OSError:  # it may be executable but not readable
         return _seen("file", info, b"")
     try:
         info = os.fstat(fd)
@@ -143,12 +143,12 @@ def _seen(kind: SeenKind, info: os.stat_result, head: bytes, attributes: tuple[s
 def _attributes(fd: int) -> tuple[str, ...]:
     try:
         return tuple(os.listxattr(fd))
-    except OSError:  # a file system without them
+    except OSError:  # the file system has no attributes
         return ()
 
 
 def _end(path: str) -> Seen:
-    """What a link leads to in the end."""
+    """The file to which a link leads in the end."""
     try:
         folder = Directory(os.open(os.path.dirname(path), _WAY), os.path.dirname(path))
     except OSError:
@@ -160,9 +160,9 @@ def _end(path: str) -> Seen:
 
 
 def own_path(argv0: str) -> str:
-    """The slicer that runs, as it is called (a link stays one). Raises WrapRefused.
+    """The running slicer's path, as it was called (a link stays one). Raises WrapRefused.
 
-    A path in the store of Nix or Guix goes with an upgrade, and then no shim could call it. A link to it in
+    An upgrade removes a path in the store of Nix or Guix, and then no shim could call it. A link to it in
     PATH leads to the next version.
     """
     beside = os.path.join(os.path.dirname(sys.executable), "slicer")
@@ -170,24 +170,24 @@ def own_path(argv0: str) -> str:
         if path and os.access(path, os.X_OK):
             path = os.path.abspath(path)
             return path if not path.startswith(STORES) else _lasting(path)
-    hint = "name it with --slicer PATH"
-    raise WrapRefused("it is not known by which path this slicer is called", where=argv0, hint=hint)
+    hint = "add --slicer PATH"
+    raise WrapRefused("the path of this slicer is unknown", where=argv0, hint=hint)
 
 
 def _lasting(path: str) -> str:
-    """What PATH has for a program in a store. Raises WrapRefused."""
+    """The entry in PATH that leads to a program in a store. Raises WrapRefused."""
     for folder in os.environ.get("PATH", "").split(":"):
         found = os.path.join(folder, os.path.basename(path))
         is_lasting = folder.startswith("/") and not found.startswith(STORES)
         if is_lasting and os.path.realpath(found) == os.path.realpath(path):
             return found
-    message = "the next version has another path, and nothing in PATH leads to this one"
-    hint = "install slicer into a profile, or name it with --slicer PATH"
+    message = "the next version will have another path, and nothing in PATH leads to this one"
+    hint = "install slicer into a profile, or add --slicer PATH"
     raise WrapRefused(message, where=path, hint=hint)
 
 
 def tool(path: str) -> Tool:
-    """The slicer that a shim is to call, and what its start goes through."""
+    """The slicer for a shim to call, and the files that its start involves."""
     names = [(hop, "slicer itself") for hop in hops(path)]
     script = os.path.realpath(path)
     launched = os.path.join(os.path.dirname(script), _LAUNCHED)
@@ -208,7 +208,7 @@ def tool(path: str) -> Tool:
 
 
 def hops(path: str) -> Iterator[str]:
-    """Each name that the kernel comes by on the way to a file, without links in their directories."""
+    """Each name on the kernel's way to a file, with its directory free of links."""
     for _ in range(_MOST_LINKS):
         folder, name = os.path.split(path)
         path = os.path.join(os.path.realpath(folder), name)
@@ -220,7 +220,7 @@ def hops(path: str) -> Iterator[str]:
 
 
 def _interpreter(path: str) -> tuple[str, ...]:
-    """The programs that the first line of a script names: the interpreter, and what env(1) finds."""
+    """The programs in the first line of a script: the interpreter, and the one that env(1) finds."""
     line = _first_line(path)
     words = os.fsdecode(line[2:]).split()
     if not line.startswith(b"#!") or not words:
@@ -250,7 +250,7 @@ def _way(path: str) -> tuple[Ancestor, ...]:
 
 
 def _files(paths: list[str]) -> Iterator[Ancestor]:
-    """The files themselves, which others could write to as well. (A link has no mode of its own.)"""
+    """The files themselves, which others may be able to write, too. (A link has no mode of its own.)"""
     for path in paths:
         try:
             info = os.lstat(path)

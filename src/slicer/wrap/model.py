@@ -1,6 +1,6 @@
-"""A wrapped program, what is seen of it, and what is to be done. Plain data.
+"""A wrapped program, what was found, and what has to be done. Plain data.
 
-BIN is the name that people call, REAL the name beside it that the program has once it is wrapped.
+BIN is the name that people call. REAL is the name of the program next to it once it is wrapped.
 """
 
 from __future__ import annotations
@@ -10,64 +10,64 @@ from typing import Literal
 from slicer.errors import SlicerError, UsageError
 from slicer.record import record
 
-# "shim": a file that `slicer wrap install` made. "other": a device, a FIFO, a socket.
+# "shim": a file that `slicer wrap install` wrote. "other": a device, a FIFO, a socket.
 SeenKind = Literal["absent", "file", "shim", "link", "directory", "other"]
-# What is wanted in the end: the shim; REAL back at BIN; what is at BIN now, without REAL.
+# The goal: the shim; REAL back at BIN; the present file at BIN, without REAL.
 Intent = Literal["install", "restore", "drop"]
 Step = Literal[
-    "record",  # write down what is wanted
-    "link",  # BIN gets its second name, REAL
-    "exchange",  # REAL becomes a second name of what is at BIN, in place of what it was
-    "divert",  # dpkg is told to put the package's file at REAL from now on
-    "place",  # the shim takes BIN's place
-    "restore",  # REAL takes BIN's place
-    "drop",  # REAL is removed
-    "unlink",  # the shim is removed
-    "undivert",  # dpkg is told that BIN is BIN again
-    "forget",  # the record is removed
+    "record",  # write the goal down
+    "link",  # give BIN its second name, REAL
+    "exchange",  # make REAL a second name of the file at BIN, replacing the old REAL
+    "divert",  # tell dpkg to put the package's file at REAL from now on
+    "place",  # put the shim at BIN
+    "restore",  # rename REAL to BIN
+    "drop",  # remove REAL
+    "unlink",  # remove the shim
+    "undivert",  # tell dpkg to put the package's file at BIN again
+    "forget",  # remove the record
 ]
 Situation = Literal[
     "whole", "outdated", "program-gone", "shim-gone", "gone", "unfinished", "unwrapped", "replaced",
     "unclear", "leaving",
 ]  # fmt: skip
 ProblemId = Situation | Literal["slicer-gone", "no-route", "diversion-gone"]
-STORES = ("/nix/store/", "/gnu/store/")  # read-only by convention, and checked against their checksums
+STORES = ("/nix/store/", "/gnu/store/")  # read-only by convention, and verified by checksums
 SUFFIX = "-real"
 INTENTS: tuple[Intent, ...] = ("install", "restore", "drop")
 
 
 class WrapRefused(UsageError):
-    """The program cannot be wrapped (or unwrapped) as it is; nothing was changed."""
+    """The program cannot be wrapped (or unwrapped); nothing was changed."""
 
     kind = "wrap-refused"
 
 
 class WrapError(SlicerError):
-    """The system did not let slicer wrap or unwrap a program."""
+    """An operation failed while slicer wrapped or unwrapped a program."""
 
     kind = "wrap"
 
 
 @record
 class Wrap:
-    """A wrapped program, as it is recorded. Paths have no link in them, but for their last name."""
+    """The record of a wrapped program. Paths contain no links, except as their last name."""
 
     path: str  # BIN
     real: str  # REAL
     route: str
-    slicer: str  # which the shim calls
+    slicer: str  # for the shim to call
     intent: Intent
     ino: int  # the inode of the program when it was wrapped
-    size: int  # likewise, in bytes
-    mtime_ns: int  # likewise, in nanoseconds since the epoch
-    package: str  # that it belongs to; "" for none, or not known
-    diverted: str  # BIN as dpkg calls it; "" without a diversion
+    size: int  # its size, in bytes
+    mtime_ns: int  # its modification time, in nanoseconds since the epoch
+    package: str  # its package; "" if none, or unknown
+    diverted: str  # dpkg's name for BIN; "" without a diversion
     since_s: float  # seconds since the epoch
 
 
 @record
 class Seen:
-    """What is at a name, links not followed. ``head``: a shim's text, else the first bytes of a file."""
+    """What has a name, without following links. ``head``: a shim's text, or the first bytes of a file."""
 
     kind: SeenKind
     dev: int = 0
@@ -83,7 +83,7 @@ class Seen:
 
     @property
     def is_program(self) -> bool:
-        """Whether it may be a program that was, or is to be, wrapped."""
+        """Whether it may be a program to wrap, or that was wrapped."""
         return self.kind in ("file", "link")
 
 
@@ -92,7 +92,7 @@ ABSENT = Seen("absent")
 
 @record
 class Ancestor:
-    """A directory on the way to a file. ``is_private``: its group has nobody in it but the caller."""
+    """A directory on the way to a file. ``is_private``: its group has no other member than the caller."""
 
     path: str
     uid: int
@@ -103,7 +103,7 @@ class Ancestor:
 
 @record
 class Diversion:
-    """An entry in dpkg's list: ``path`` is put at ``to``. ``by``: a package, "" for a local one."""
+    """An entry in dpkg's list: dpkg puts ``path`` at ``to``. ``by``: a package, or "" for a local one."""
 
     path: str
     to: str
@@ -112,7 +112,7 @@ class Diversion:
 
 @record
 class Owner:
-    """The package that a file belongs to, and the file's name in it (/bin/x of /usr/bin/x)."""
+    """The package that owns a file, and the file's name in it (/bin/x for /usr/bin/x)."""
 
     package: str
     name: str
@@ -123,7 +123,7 @@ NOBODY = Owner("", "")
 
 @record
 class Site:
-    """All that decides whether, and how, a program is wrapped."""
+    """Everything that decides whether, and how, a program is wrapped."""
 
     path: str
     real_path: str
@@ -132,19 +132,19 @@ class Site:
     is_read_only: bool  # its file system
     bin: Seen
     real: Seen
-    end: Seen  # where BIN leads, if it is a link; else BIN itself
+    end: Seen  # the target of BIN if it is a link; otherwise BIN itself
     end_path: str
-    shimmed: str  # the BIN whose REAL this file is; "" for none
+    shimmed: str  # the BIN whose REAL this file is; "" if none
     owner: Owner
-    diversions: tuple[Diversion, ...]  # of BIN, by any of its names
+    diversions: tuple[Diversion, ...]  # of BIN, under any of its names
 
 
 @record
 class Tool:
-    """The slicer that the shim is to call, and all that runs when it is called.
+    """The slicer for the shim to call, and everything that runs when it is called.
 
-    ``names``: each file that its start goes through (links, the interpreter, sh), with what it is.
-    ``way``: the directories that these lie in, and those above. ``is_for_all``: other users can call it.
+    ``names``: each file that its start involves (links, the interpreter, sh), with a description. ``way``:
+    their directories, and those above. ``is_for_all``: other users can call it.
     """
 
     path: str
@@ -156,7 +156,7 @@ class Tool:
 
 @record
 class Plan:
-    """Steps to be taken in this order, and the record that goes with them; ``notes`` are for people."""
+    """Steps to take in this order, and the record that belongs to them; ``notes`` are for people."""
 
     wrap: Wrap
     steps: tuple[Step, ...]
@@ -165,7 +165,7 @@ class Plan:
 
 @record
 class Problem:
-    """One thing that is wrong with a wrap. ``mend`` are lines for a shell, ``is_mendable``: --fix does it."""
+    """A fault of a wrap. ``mend`` has lines for a shell; ``is_mendable``: --fix can repair it."""
 
     id: ProblemId
     message: str
@@ -175,12 +175,12 @@ class Problem:
 
 @record
 class Status:
-    """A recorded wrap and how it is."""
+    """A recorded wrap and its state."""
 
     wrap: Wrap
     problems: tuple[Problem, ...]
 
     @property
     def state(self) -> str:
-        """One word: "ok", or the first problem's."""
+        """One word: "ok", or the id of the first problem."""
         return self.problems[0].id if self.problems else "ok"

@@ -1,4 +1,4 @@
-"""Whether a program can be wrapped or unwrapped, and in which steps. Pure."""
+"""Whether a program can be wrapped or unwrapped, and the steps for it. Pure."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _AT_BIN = ("unwrapped", "replaced", "unclear", "unfinished")  # the situations i
 
 @record
 class Request:
-    """What was asked for. ``probes``: the files that the route runs to measure an input."""
+    """The user's request. ``probes``: the files that the route runs to measure an input."""
 
     route: str
     uid: int
@@ -44,14 +44,14 @@ class Request:
 
 
 def install(request: Request, site: Site, tool: Tool, known: Wrap | None, sight: Sight | None) -> Plan:
-    """The plan to wrap a program; with no steps where it is wrapped already. Safe to repeat.
+    """The plan to wrap a program, without steps if it is already wrapped. Safe to repeat.
 
-    ``known``: the record of it, if there is one, and ``sight`` how that is. A wrap that a kill or an upgrade
-    left in pieces is made whole. Raises WrapRefused, WrapError.
+    ``known``: its record, if there is one, and ``sight``: its state. A wrap that a kill or an upgrade broke
+    is repaired. Raises WrapRefused, WrapError.
     """
     if known is not None and known.intent != "install":
         hint = f"finish that first: {judging.lines(known)[1]}"
-        raise WrapRefused("is unwrapped half-way", where=site.path, hint=hint)
+        raise WrapRefused("is only half unwrapped", where=site.path, hint=hint)
     for refusal in _refusals(request, site, tool):
         raise refusal
     check_way(site.way, request.uid, site.path)
@@ -64,11 +64,11 @@ def _first(request: Request, site: Site, tool: Tool) -> Plan:
     if site.bin.kind == "shim":
         return _adopted(request, site, tool)
     if site.bin.kind == "absent":
-        hint = f"if {site.real_path} is the program, give it its name back first"
-        raise WrapRefused("there is no such file", where=site.path, hint=hint)
+        hint = f"if {site.real_path} is the program, rename it back first"
+        raise WrapRefused("the file does not exist", where=site.path, hint=hint)
     if site.real.kind != "absent":
         hint = f"move it away, if nothing needs it: mv {shlex.quote(site.real_path)} …"
-        raise WrapRefused("exists already; the program would get this name", where=site.real_path, hint=hint)
+        raise WrapRefused("already exists; the program needs this name", where=site.real_path, hint=hint)
     _check_program(site)
     wrap = _wrap(request, site, tool, site.bin)
     steps: tuple[Step, ...] = ("record", "link", "divert", "place") if wrap.diverted else (
@@ -78,11 +78,11 @@ def _first(request: Request, site: Site, tool: Tool) -> Plan:
 
 
 def _adopted(request: Request, site: Site, tool: Tool) -> Plan:
-    """A shim without a record is believed if it is, byte for byte, the one that would be made now."""
+    """Trust a shim without a record only if it equals, byte for byte, the one that slicer would write now."""
     wrap = _wrap(request, site, tool, site.real)
     if not site.real.is_program or site.bin.head != shim.text(wrap):
         hint = f"if its program is there: {shim.way_back(wrap)}"
-        raise WrapRefused("is a shim already, of which there is no record here", where=site.path, hint=hint)
+        raise WrapRefused("is already a shim, but there is no record of it", where=site.path, hint=hint)
     return Plan(wrap, ("record",))
 
 
@@ -90,13 +90,13 @@ def _again(request: Request, site: Site, tool: Tool, known: Wrap, sight: Sight) 
     away = judging.lines(known)[1]
     found = judging.situation(known, sight)
     if found == "gone":
-        raise WrapRefused("there is no such file", where=site.path, hint=f"to forget the wrap: {away}")
+        raise WrapRefused("the file does not exist", where=site.path, hint=f"to remove the record: {away}")
     if known.route != request.route:
         hint = f"unwrap it first: {away}"
         raise WrapRefused(f"is wrapped by the route {known.route!r}", where=site.path, hint=hint)
     if found == "program-gone":
-        message = f"its program {known.real} is gone"
-        raise WrapRefused(message, where=site.path, hint=f"install that again, or {away}")
+        message = f"its program {known.real} is missing"
+        raise WrapRefused(message, where=site.path, hint=f"reinstall the program, or {away}")
     if found in _AT_BIN:
         _check_program(site)
     program = site.bin if found in _AT_BIN else site.real
@@ -119,7 +119,7 @@ def _diverting(wrap: Wrap, sight: Sight, steps: tuple[Step, ...]) -> Plan:
 
 
 def mend(known: Wrap, sight: Sight, slicer: str) -> Plan:
-    """The plan that makes a recorded wrap what is wanted, with this slicer where the recorded one is gone."""
+    """The plan to repair a recorded wrap, with this slicer if the recorded one is gone."""
     steps = judging.mending(known, sight)
     wrap = known if sight.slicer_runs else replace(known, slicer=slicer)
     found = judging.situation(known, sight)
@@ -130,7 +130,7 @@ def mend(known: Wrap, sight: Sight, slicer: str) -> Plan:
 
 
 def remove(known: Wrap, sight: Sight, keep: Keep | None) -> Plan:
-    """The plan to unwrap a program; ``keep`` says which of two is to stay, where that is not clear.
+    """The plan to unwrap a program. If two programs could stay, ``keep`` chooses one.
 
     Raises WrapRefused.
     """
@@ -141,89 +141,89 @@ def remove(known: Wrap, sight: Sight, keep: Keep | None) -> Plan:
     bin, real = sight.bin, sight.real
     if bin.is_program and real.is_program and not judging.is_same(bin, real):
         if keep is None:
-            message = f"is no shim any more, and {known.real} is another program"
-            hint = "--keep new leaves what is there and removes that, --keep real puts that back"
+            message = f"is no longer a shim, and {known.real} is another program"
+            hint = "--keep new keeps this one and removes the other, --keep real puts the other back"
             raise WrapRefused(message, where=known.path, hint=hint)
     elif keep == "new" and not bin.is_program:
         raise WrapRefused("is still the shim", where=known.path, hint="leave out --keep")
     elif bin.kind in ("directory", "other") or real.kind in ("directory", "shim", "other"):
         shown = known.path if bin.kind in ("directory", "other") else known.real
-        raise WrapRefused("is no program any more", where=shown, hint="move it away")
+        raise WrapRefused("is no longer a program", where=shown, hint="move it away")
     wrap = replace(known, intent="drop" if keep == "new" else "restore")
     if real.is_program:
         wrap = replace(wrap, ino=real.ino, size=real.size, mtime_ns=real.mtime_ns)
     steps = judging.leaving(wrap, sight)
     if keep == "real" and "forget" not in steps:
         steps = ("restore", *(("undivert", "forget") if wrap.diverted else ("forget",)))
-    notes = () if real.is_program or bin.is_program else (f"the program {known.real} was gone already",)
-    # Forgetting needs no record of the wish.
+    notes = () if real.is_program or bin.is_program else (f"the program {known.real} was already missing",)
+    # To remove the record, no new record is needed.
     return Plan(wrap, steps if steps == ("forget",) else ("record", *steps), notes)
 
 
 def _refusals(request: Request, site: Site, tool: Tool) -> Iterator[SlicerError]:
-    """Each reason not to wrap it, the most helpful first."""
+    """The reasons not to wrap it, the most helpful first."""
     path = site.path
     if (what := dict(tool.names).get(path)) is not None:
-        hint = "each call of slicer would call slicer"
+        hint = "otherwise each call of slicer would call slicer"
         yield WrapRefused(f"is {what}, and cannot be wrapped", where=path, hint=hint)
     if path in request.probes:
-        hint = "the route would measure its input by calling itself"
+        hint = "otherwise the route would call itself to measure its input"
         yield WrapRefused(f"is a probe of the route {request.route!r}", where=path, hint=hint)
     if site.shimmed:
         yield WrapRefused("is the program behind a shim", where=path, hint=f"wrap {site.shimmed} itself")
     if site.end.kind == "shim" and site.bin.kind == "link":
-        hint = "calls through this link go through its route already"
+        hint = "calls through this link already go through its route"
         yield WrapRefused(f"leads to {site.end_path}, which is wrapped", where=path, hint=hint)
     yield from _wrong_kinds(site)
     yield from _wrong_places(request, site)
     if not tool.is_executable:
-        hint = "name another one with --slicer"
-        yield WrapRefused("the shim would call it, and it cannot be executed", where=tool.path, hint=hint)
+        hint = "choose another one with --slicer"
+        yield WrapRefused("the shim would call it, but it cannot be executed", where=tool.path, hint=hint)
     if not request.uid and (unsafe := _unsafe(tool.way, 0)):
-        message = f"the shim would call it, and {unsafe[0]}"
-        hint = "root's shims call only what root alone can change: name such a slicer with --slicer"
+        message = f"the shim would call it, but {unsafe[0]}"
+        hint = "root's shims may only call what only root can change: choose such a slicer with --slicer"
         yield WrapRefused(message, where=tool.path, hint=hint)
 
 
 def _wrong_kinds(site: Site) -> Iterator[SlicerError]:
     path, end = site.path, site.end
     if site.bin.kind == "absent" and site.real.kind == "absent":
-        yield WrapRefused("there is no such file", where=path)
+        yield WrapRefused("the file does not exist", where=path)
     if len(path.rpartition("/")[2].encode("utf-8", "surrogateescape")) + len(SUFFIX) > _NAME_MAX:
-        yield WrapRefused(f"its name is too long for {SUFFIX!r} at its end", where=path)
+        yield WrapRefused(f"its name is too long to add {SUFFIX!r}", where=path)
     if site.bin.kind in ("directory", "other"):
-        what = "a directory" if site.bin.kind == "directory" else "no file: a device, a FIFO or a socket"
+        what = "a directory" if site.bin.kind == "directory" else "not a file: a device, a FIFO or a socket"
         yield WrapRefused(f"is {what}", where=path)
     if site.bin.kind == "link" and end.kind != "file" and end.kind != "shim":
-        what = "leads nowhere" if end.kind == "absent" else f"leads to {site.end_path}, which is no file"
+        what = "leads nowhere" if end.kind == "absent" else f"leads to {site.end_path}, which is not a file"
         yield WrapRefused(what, where=path)
 
 
 def _check_program(site: Site) -> None:
-    """Refuse what must keep its own name, its own rights, or belongs to another tool."""
+    """Refuse a program that must keep its own name or rights, or that belongs to another tool."""
     path, end = site.path, site.end
     if not end.mode & 0o111:
         raise WrapRefused("nobody may execute it", where=path, hint=f"chmod +x {shlex.quote(path)}")
     if end.mode & (stat.S_ISUID | stat.S_ISGID):
         kind = "setuid" if end.mode & stat.S_ISUID else "setgid"
-        hint = "slicer could neither end nor limit it as the caller"
-        raise WrapRefused(f"is {kind}: it runs with other rights than its caller's", where=path, hint=hint)
+        hint = "with the caller's rights, slicer could neither end nor limit it"
+        raise WrapRefused(f"is {kind}: it runs with other rights than its caller", where=path, hint=hint)
     if end.has_capabilities:
-        hint = "slicer could neither end nor limit it as the caller; see getcap"
-        message = "has file capabilities: it runs with other rights than its caller's"
+        hint = "with the caller's rights, slicer could neither end nor limit it; see getcap"
+        message = "has file capabilities: it runs with other rights than its caller"
         raise WrapRefused(message, where=path, hint=hint)
     if end.has_acl:
-        hint = "remove it, and wrap again: setfacl -b"
-        message = "has an access list, which the shim would not have"
+        hint = "remove it with setfacl -b, and wrap again"
+        message = "has an access control list, which the shim would not have"
         raise WrapRefused(message, where=path, hint=hint)
     if site.bin.kind == "link" and site.end_path != path and site.bin.head.startswith(_ALTERNATIVES.encode()):
-        hint = f"wrap what it leads to: {site.end_path}"
+        hint = f"wrap its target: {site.end_path}"
         message = "belongs to update-alternatives, which would replace the shim"
         raise WrapRefused(message, where=path, hint=hint)
     theirs = [each for each in site.diversions if each.by or each.to != f"{each.path}{SUFFIX}"]
     if theirs:
         by = theirs[0].by or "the administrator"
-        message = f"is diverted to {theirs[0].to} by {by} already"
+        message = f"is already diverted to {theirs[0].to} by {by}"
         raise WrapRefused(message, where=path, hint="see dpkg-divert --list")
 
 
@@ -232,7 +232,7 @@ def _wrong_places(request: Request, site: Site) -> Iterator[SlicerError]:
     for store in STORES:
         if site.path.startswith(store):
             hint = "wrap it in the package that installs it, or a link in a directory of your own"
-            message = f"lies in {store[:-1]}, which no program may change"
+            message = f"is in {store[:-1]}, which no program may change"
             yield WrapRefused(message, where=site.path, hint=hint)
     if site.way and site.way[-1].mode & stat.S_ISVTX and site.bin.uid not in (0, request.uid):
         yield WrapRefused(f"belongs to uid {site.bin.uid}, who could replace the shim", where=site.path)
@@ -240,26 +240,26 @@ def _wrong_places(request: Request, site: Site) -> Iterator[SlicerError]:
         yield WrapError("its file system is read-only", where=site.path)
     if not site.is_writable:
         hint = "run it as root" if request.uid else f"is it immutable? lsattr -d {shlex.quote(folder)}"
-        yield WrapError(f"you may not write in {folder}", where=site.path, hint=hint)
+        yield WrapError(f"you may not write to {folder}", where=site.path, hint=hint)
 
 
 def check_way(way: tuple[Ancestor, ...], uid: int, path: str) -> None:
-    """Refuse a program that others could exchange behind slicer's back. Raises WrapRefused."""
+    """Refuse a program that others could replace behind slicer's back. Raises WrapRefused."""
     if unsafe := _unsafe(way, uid):
         raise WrapRefused(unsafe[0], where=path, hint=unsafe[1])
 
 
 def _unsafe(way: tuple[Ancestor, ...], uid: int) -> tuple[str, str] | None:
-    """Who else could exchange what lies at the end of the way, and what to do; None for nobody."""
+    """Who else could replace the file at the end of the path, and the remedy; None if nobody."""
     for each in way:
-        if each.uid not in (0, uid, way[0].uid):  # in a user namespace "/" may belong to nobody known
-            message = f"{each.path} belongs to uid {each.uid}, who could replace what is in it"
+        if each.uid not in (0, uid, way[0].uid):  # in a user namespace, "/" may belong to an unknown user
+            message = f"{each.path} belongs to uid {each.uid}, who could replace files in it"
             return message, f"wrap it as that user: sudo -u '#{each.uid}' slicer wrap install …"
         if not each.mode & _OTHERS_WRITE or each.mode & stat.S_ISVTX:
             continue
         if each.mode & stat.S_IWOTH or not (each.is_private or each.gid == 0):
             who = "everybody" if each.mode & stat.S_IWOTH else f"its group (gid {each.gid})"
-            return f"{each.path} can be written by {who}", f"chmod go-w {shlex.quote(each.path)}"
+            return f"{each.path} is writable by {who}", f"chmod go-w {shlex.quote(each.path)}"
     return None
 
 
@@ -272,7 +272,7 @@ def _wrap(request: Request, site: Site, tool: Tool, program: Seen) -> Wrap:
 
 
 def shim_mode(program: int) -> int:
-    """The mode of a program's shim: whoever may execute the program may read and execute the shim."""
+    """The mode of a program's shim: anybody who may execute the program may read and execute the shim."""
     executable = program & 0o011
     return 0o700 | executable | executable << 2
 
@@ -285,5 +285,5 @@ def _notes(wrap: Wrap, site: Site, tool: Tool) -> tuple[str, ...]:
     if wrap.diverted:
         notes.append(f"dpkg puts later versions of {wrap.package} at {wrap.real} (a diversion)")
     if not tool.is_for_all and site.end.mode & 0o001 and site.way and site.way[-1].mode & 0o001:
-        notes.append(f"only you can execute {tool.path}: for others, each call fails with 127")
+        notes.append(f"only you can execute {tool.path}: other users' calls fail with exit code 127")
     return tuple(notes)

@@ -1,7 +1,7 @@
-"""What is wrapped, on disk: a file for each wrap, in a directory of its user's beside the history.
+"""The records of wraps on disk: one file for each, in a directory next to the user's history.
 
-Root's is ``/var/lib/slicer/wraps``, a user's ``~/.local/state/slicer/wraps``. Only files of the caller's (or
-of root's) are believed.
+Root's is ``/var/lib/slicer/wraps``, a user's ``~/.local/state/slicer/wraps``. Only files of the caller or of
+root are trusted.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ _LOCK_WAIT_S = 10.0
 _PAUSE_S = 0.02
 _NAME = 24  # hex digits of a file's name
 _END = ".wrap"
-_HINT = "make it your own: chown, chmod go-w"
+_HINT = "take ownership of it: chown, chmod go-w"
 RULES = Rules(
     may_be_roots=True, is_sticky_safe=False, is_probed=False, is_closed=False,
-    foreign="belongs to uid {uid}, not to you", writable="can be written to by {others} (mode {mode})",
+    foreign="belongs to uid {uid}, not to you", writable="is writable by {others} (mode {mode})",
     no_directory="is not a directory", no_file="is not a regular file",
     second_name="has a second name (a hard link)", hint=_HINT, writable_hint="chmod go-w {path}",
     full_hint="make room there", file_hint="remove it",
@@ -35,12 +35,12 @@ RULES = Rules(
 
 
 def folder_of(environ: Mapping[str, str]) -> str:
-    """Where the caller's records are, or would be."""
+    """The directory of the caller's records, which may not exist."""
     return os.path.join(os.path.dirname(history.default_path(environ)), _FOLDER)
 
 
 def read(environ: Mapping[str, str]) -> tuple[tuple[Wrap, ...], tuple[str, ...]]:
-    """The caller's records by their paths, and a warning for each file that is not believed.
+    """The caller's records by their paths, and a warning for each file that is not trusted.
 
     Changes nothing. Raises StateError for a directory that others can write.
     """
@@ -60,21 +60,21 @@ def _read(folder: Directory) -> tuple[tuple[Wrap, ...], tuple[str, ...]]:
         try:
             found.append(_decoded(name, folder.read(name, _MOST_BYTES)))
         except StateError as error:
-            warnings.append(f"a record of a wrap is passed over: {error}")
+            warnings.append(f"ignoring a record of a wrap: {error}")
         except ValueError as error:
-            warnings.append(f"a record of a wrap is passed over: {folder.path}/{name}: {error}")
+            warnings.append(f"ignoring a record of a wrap: {folder.path}/{name}: {error}")
     return tuple(sorted(found, key=lambda wrap: wrap.path)), tuple(warnings)
 
 
 def _decoded(name: str, data: bytes) -> Wrap:
-    """Raises ValueError for what slicer cannot have written."""
+    """Raises ValueError for anything that slicer cannot have written."""
     wrap = statefile.decode(Wrap, data)
     if name != _name_of(wrap.path) or wrap.path != os.path.normpath(wrap.path):
         raise ValueError("is not named after its path")
     if not wrap.path.startswith("/") or wrap.real != f"{wrap.path}{SUFFIX}" or wrap.intent not in INTENTS:
-        raise ValueError("is no record of a wrap")
+        raise ValueError("is not a record of a wrap")
     if "\0" in f"{wrap.path}{wrap.slicer}{wrap.route}{wrap.diverted}" or not wrap.slicer.startswith("/"):
-        raise ValueError("is no record of a wrap")
+        raise ValueError("is not a record of a wrap")
     return wrap
 
 
@@ -83,36 +83,36 @@ def _name_of(path: str) -> str:
 
 
 class Book:
-    """The records, to be changed; nobody else of the same user changes any meanwhile."""
+    """The records, locked for changes by this process."""
 
     def __init__(self, folder: Directory) -> None:
         self._folder = folder
 
     def find(self, path: str) -> Wrap | None:
-        """The record of that program. Raises StateError."""
+        """The program's record. Raises StateError."""
         return next((wrap for wrap in _read(self._folder)[0] if wrap.path == path), None)
 
     def write(self, wrap: Wrap) -> None:
-        """Keep a record, on the disk before this returns. Raises OSError."""
+        """Write a record, which is on the disk when this returns. Raises OSError."""
         data = statefile.encode(wrap)
         os.close(self._folder.replace(_name_of(wrap.path), data, mode=0o600, sync=True))
         self._folder.sync()
 
     def remove(self, wrap: Wrap) -> None:
-        """Forget one. Raises OSError."""
+        """Remove a record. Raises OSError."""
         self._folder.remove(_name_of(wrap.path))
         self._folder.sync()
 
 
 @contextlib.contextmanager
 def opened(environ: Mapping[str, str]) -> Iterator[Book]:
-    """The caller's records, under their lock; their directory is made where it is missing.
+    """The caller's records, locked; their directory is created if it is missing.
 
     Raises StateError.
     """
     path = folder_of(environ)
     try:
-        os.makedirs(os.path.dirname(path), 0o700, exist_ok=True)  # as the history makes it
+        os.makedirs(os.path.dirname(path), 0o700, exist_ok=True)  # the history uses the same mode
     except OSError as error:
         raise failed(path, error, RULES) from error
     with contextlib.closing(open_or_make(path, RULES)) as folder:
@@ -129,5 +129,5 @@ def _await(lock: int, path: str) -> None:
     while not try_lock(lock):
         if time.monotonic() > end_s:
             hint = "is another `slicer wrap` stopped? see lslocks"
-            raise StateError(f"somebody has held the lock for {_LOCK_WAIT_S:.0f} s", where=path, hint=hint)
+            raise StateError(f"the lock has been held for {_LOCK_WAIT_S:.0f} s", where=path, hint=hint)
         time.sleep(_PAUSE_S)

@@ -1,7 +1,8 @@
-"""The text of a shim: a script for sh that hands the call to a route. Pure.
+"""The text of a shim: a script for sh that passes the call to a route. Pure.
 
-It sets no variable, because one of the caller's by the same name would be changed for the program, too. The
-name that the program is called by goes along, so links to BIN keep telling programs of several names apart.
+It sets no variable, because that would change the caller's variable of the same name for the program. It
+passes on the name by which the program is called, so programs with several names still work through links to
+BIN.
 """
 
 from __future__ import annotations
@@ -18,12 +19,12 @@ _FORM = 1
 
 
 def is_shim(data: bytes) -> bool:
-    """Whether a file that begins in this way is a shim, of whatever slicer and form."""
+    """Whether a file with this beginning is a shim, of any slicer and form."""
     return data.startswith(_HEAD.encode())
 
 
 def text(wrap: Wrap) -> bytes:
-    """The shim of a wrap, whole."""
+    """The complete shim of a wrap."""
     slicer, real = shlex.quote(wrap.slicer), shlex.quote(wrap.real)
     back = f"or put the program back: {way_back(wrap)}"
     no_slicer = f"slicer: {wrap.path} is wrapped, and {wrap.slicer} cannot be executed (install it, {back})"
@@ -47,7 +48,7 @@ def text(wrap: Wrap) -> bytes:
 
 
 def way_back(wrap: Wrap) -> str:
-    """How a person undoes the wrap without slicer, as a line for a shell."""
+    """The line for a shell that undoes the wrap without slicer."""
     line = f"mv -f {shlex.quote(wrap.real)} {shlex.quote(wrap.path)}"
     if wrap.diverted:
         line += f" && dpkg-divert --local --no-rename --remove {shlex.quote(wrap.diverted)}"

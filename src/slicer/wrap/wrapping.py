@@ -1,6 +1,6 @@
-"""``slicer wrap`` from end to end: look, plan, act, all under the lock of the records.
+"""``slicer wrap`` from end to end: look, plan and act, all under the lock of the records.
 
-Each step of a plan leaves BIN executable, and can be taken again after a kill.
+Each step of a plan leaves BIN executable, and can be repeated after a kill.
 """
 
 from __future__ import annotations
@@ -23,22 +23,22 @@ from slicer.wrap.planning import Keep, Request, shim_mode
 from slicer.wrap.records import Book
 
 _DRAFT = ".slicer-wrap-"
-_DRAFT_NAME = 200  # bytes of the program's name in that of the draft
+_DRAFT_NAME = 200  # bytes of the program's name in the draft's name
 _HINTS = {
-    errno.EPERM: "is it immutable (lsattr), somebody else's, or on a file system without hard links?",
+    errno.EPERM: "is it immutable (lsattr), another user's, or on a file system without hard links?",
     errno.EACCES: "run it as root",
-    errno.EROFS: "nothing can be written there",
+    errno.EROFS: "the file system is read-only",
     errno.EBUSY: "something is mounted there",
     errno.EXDEV: "something is mounted there",
     errno.ENOSPC: "make room there",
     errno.EDQUOT: "make room there",
-    errno.EMLINK: "its file system lets no file have one more name",
-    errno.EOPNOTSUPP: "its file system lets no file have two names, so the step could not be safe",
+    errno.EMLINK: "its file system allows no further name for this file",
+    errno.EOPNOTSUPP: "its file system allows only one name for a file, so the step would not be safe",
 }
 
 
 class Acting:
-    """Takes the steps for one program, in its directory."""
+    """Takes the steps for one program in its directory."""
 
     def __init__(self, wrap: Wrap, folder: Directory, book: Book) -> None:
         self._wrap = wrap
@@ -50,7 +50,7 @@ class Acting:
         self._draft = f"{_DRAFT}{os.fsdecode(beginning)}"
 
     def take(self, steps: tuple[Step, ...], *, is_new: bool) -> None:
-        """Take the steps. Of a wrap that ``is_new``, a failure takes back those that were taken.
+        """Take the steps. If the wrap ``is_new``, a failure undoes the steps taken so far.
 
         Raises WrapError, StateError.
         """
@@ -82,14 +82,14 @@ class Acting:
             if "link" in taken and (
                 "divert" not in taken or os.path.samestat(stat(self._bin), stat(self._real))
             ):
-                self._folder.remove(self._real)  # our second name, of whatever was at BIN then
+                self._folder.remove(self._real)  # our second name of the file that was at BIN then
             if "record" in taken:
                 self._book.remove(self._wrap)
         except (OSError, SlicerError):
-            return  # the record stays, so `slicer wrap check` tells of what is left
+            return  # the record stays, so `slicer wrap check` reports what is left
 
     def _check_unchanged(self) -> None:
-        """An upgrade that came in between has put a newer program at BIN, which the shim must not replace."""
+        """Raises WrapError if an upgrade has replaced BIN: the shim must not overwrite a newer program."""
         now = self._folder.lstat(self._bin)
         wrapped = self._wrap.ino, self._wrap.size, self._wrap.mtime_ns
         if (now.st_ino, now.st_size, now.st_mtime_ns) != wrapped:
@@ -101,7 +101,7 @@ class Acting:
         self._folder.sync()
         info = self._folder.lstat(self._real)
         linked = replace(self._wrap, ino=info.st_ino, size=info.st_size, mtime_ns=info.st_mtime_ns)
-        if linked != self._wrap:  # an overlay gives a file another inode when it is first written to
+        if linked != self._wrap:  # on an overlay, a file's inode changes with the first write
             self._wrap = linked
             self._book.write(linked)
 
@@ -111,7 +111,7 @@ class Acting:
         os.link(self._bin, self._draft, src_dir_fd=fd, dst_dir_fd=fd, follow_symlinks=False)
         faults.point("wrap-draft")
         self._folder.rename(self._draft, self._folder, self._real)
-        self._folder.remove(self._draft)  # a rename between two names of one file does nothing
+        self._folder.remove(self._draft)  # renaming between two names of one file does nothing
         self._folder.sync()
 
     def _place(self) -> None:
@@ -122,7 +122,7 @@ class Acting:
         try:
             write_all(fd, shim.text(self._wrap))
             if bool(mode & 0o010) != bool(mode & 0o001):
-                os.fchown(fd, -1, program.st_gid)  # the group makes a difference
+                os.fchown(fd, -1, program.st_gid)  # the group matters
             os.fchmod(fd, mode)
             os.fsync(fd)
         finally:
@@ -147,17 +147,17 @@ class Acting:
         self._folder.sync()
 
 
-# A step's method, and what is said where it fails.
+# Each step's method, and the error message if it fails.
 _STEPS: dict[Step, tuple[Callable[[Acting], None], str]] = {
     "record": (lambda acting: acting._book.write(acting._wrap), "the wrap cannot be recorded"),
-    "link": (Acting._link, "{bin} cannot get the name {real}"),
-    "exchange": (Acting._exchange, "{bin} cannot get the name {real}"),
-    "divert": (lambda acting: dpkg.divert(acting._wrap.diverted), "dpkg cannot be told"),
-    "place": (Acting._place, "the shim cannot be put there"),
+    "link": (Acting._link, "{bin} cannot be linked as {real}"),
+    "exchange": (Acting._exchange, "{bin} cannot be linked as {real}"),
+    "divert": (lambda acting: dpkg.divert(acting._wrap.diverted), "dpkg cannot set the diversion"),
+    "place": (Acting._place, "the shim cannot be put in place"),
     "restore": (Acting._restore, "{real} cannot be put back"),
     "drop": (Acting._drop, "{real} cannot be removed"),
     "unlink": (Acting._unlink, "the shim cannot be removed"),
-    "undivert": (lambda acting: dpkg.undivert(acting._wrap.diverted), "dpkg cannot be told"),
+    "undivert": (lambda acting: dpkg.undivert(acting._wrap.diverted), "dpkg cannot remove the diversion"),
     "forget": (lambda acting: acting._book.remove(acting._wrap), "the record cannot be removed"),
 }
 
@@ -169,7 +169,7 @@ def act(plan: Plan, folder: Directory, book: Book, *, is_new: bool = False) -> N
 
 @record
 class Asked:
-    """What ``slicer wrap install`` was asked for. ``probes``: programs that the route runs to measure."""
+    """The request of ``slicer wrap install``. ``probes``: programs that the route runs to measure."""
 
     program: str
     route: str
@@ -179,7 +179,7 @@ class Asked:
 
 
 def install(asked: Asked, environ: Mapping[str, str], *, dry: bool = False) -> Plan:
-    """Wrap a program, or make its wrap whole. Returns what was done; ``dry``: what would be.
+    """Wrap a program, or repair its wrap. Returns the plan that was carried out, or with ``dry`` would be.
 
     Raises WrapRefused, WrapError, StateError.
     """
@@ -202,15 +202,15 @@ def install(asked: Asked, environ: Mapping[str, str], *, dry: bool = False) -> P
 
 
 def remove(program: str, environ: Mapping[str, str], keep: Keep | None) -> Plan:
-    """Unwrap a program. Returns what was done. Raises WrapRefused, WrapError, StateError."""
+    """Unwrap a program. Returns the plan that was carried out. Raises WrapRefused, WrapError, StateError."""
     with records.opened(environ) as book:
         path = _meant(program, environ)
         known = book.find(path)
         if known is None:
             hint = "slicer wrap list shows what is wrapped"
-            raise WrapRefused("is not wrapped, as far as your records tell", where=path, hint=hint)
+            raise WrapRefused("is not wrapped, according to your records", where=path, hint=hint)
         with _folder_of(known) as folder:
-            if folder is None:  # with all that was in it
+            if folder is None:  # it is gone, with everything in it
                 plan = Plan(known, ("forget",))
                 book.remove(known)
                 return plan
@@ -220,7 +220,7 @@ def remove(program: str, environ: Mapping[str, str], keep: Keep | None) -> Plan:
 
 
 def statuses(environ: Mapping[str, str], routes: Collection[str] | None) -> tuple[Status, ...]:
-    """Every wrap in the caller's records and how it is; ``routes``: those there are, None: not known.
+    """Every wrap in the caller's records and its state; ``routes``: the existing ones; None: unknown.
 
     Starts no program and changes nothing. Raises StateError.
     """
@@ -229,12 +229,12 @@ def statuses(environ: Mapping[str, str], routes: Collection[str] | None) -> tupl
 
 
 def warnings(environ: Mapping[str, str]) -> tuple[str, ...]:
-    """What is to be said of records that are not believed. Raises StateError."""
+    """Warnings about records that are not trusted. Raises StateError."""
     return records.read(environ)[1]
 
 
 def mend(path: str, environ: Mapping[str, str], slicer: str) -> str:
-    """Make a recorded wrap what it is to be. Returns why not, or "". Raises StateError."""
+    """Repair a recorded wrap. Returns why that failed, or "". Raises StateError."""
     with records.opened(environ) as book:
         known = book.find(path)
         if known is None:
@@ -257,18 +257,18 @@ def _known(path: str, environ: Mapping[str, str]) -> Wrap | None:
 
 
 def _meant(program: str, environ: Mapping[str, str]) -> str:
-    """The path of a wrap that a person names: by its path, or by its last name if that says enough."""
+    """The path of the wrap that a person names: by its path, or by its base name if that is unique."""
     if "/" in program:
         return look.canonical(program)
     found = [each.path for each in records.read(environ)[0] if os.path.basename(each.path) == program]
     if len(found) > 1:
-        raise WrapRefused(f"could be {' or '.join(found)}", where=program, hint="name its path")
+        raise WrapRefused(f"could be {' or '.join(found)}", where=program, hint="give its path")
     return found[0] if found else look.named(program)
 
 
 @contextlib.contextmanager
 def _folder_of(wrap: Wrap, *, lists: bool = True) -> Iterator[Directory | None]:
-    """The directory of a wrap; None where it is gone."""
+    """The directory of a wrap; None if it is gone."""
     path = os.path.dirname(wrap.path)
     if not os.path.lexists(path):
         yield None
@@ -282,7 +282,7 @@ def _status(wrap: Wrap, routes: Collection[str] | None, diversions: tuple[Divers
     try:
         with _folder_of(wrap, lists=False) as folder:
             sight = _sight(wrap, folder, has_route, diversions)
-    except SlicerError:  # its directory is a link now, or closed to us
+    except SlicerError:  # its directory is now a link, or not open to us
         sight = _sight(wrap, None, has_route, diversions)
     return Status(wrap, judging.problems(wrap, sight))
 

@@ -28,13 +28,16 @@ _FAULTS = "/run/broker-test"  # no such directory: only files beside it
 
 
 class Broker:
-    """The machine's broker. Each test has it anew."""
+    """The machine's broker. Each test has it anew; its units may stay from one to the next."""
 
     def __init__(self, **gpus: str) -> None:
         """``gpus``: the variables by which it sees some. Without them it has simulated ones."""
         self.callers: list[Caller] = []
         _forget_accounts()  # other tests' brokers
-        systemctl.output("slicer", "install", "--broker")
+        if systemctl.output("systemctl", "is-enabled", SOCKET_UNIT, check=False) == "enabled":
+            systemctl.output("systemctl", "start", SOCKET_UNIT)
+        else:
+            systemctl.output("slicer", "install", "--broker")
         self.configure("[slots]\ncpu = 1\n")
         self.environment(**gpus or {"SLICER_SIM": "2x24G", "SLICER_STATE_DIR": _FAULTS})
 
@@ -46,10 +49,12 @@ class Broker:
     @staticmethod
     def environment(**variables: str) -> None:
         """Give the service variables from its next start on."""
-        _DROP_IN.parent.mkdir(parents=True, exist_ok=True)
         lines = [f'Environment="{name}={value}"' for name, value in variables.items()]
-        _DROP_IN.write_text("[Service]\n" + "\n".join(lines) + "\n")
-        systemctl.output("systemctl", "daemon-reload")
+        text = "[Service]\n" + "\n".join(lines) + "\n"
+        if not _DROP_IN.exists() or _DROP_IN.read_text() != text:
+            _DROP_IN.parent.mkdir(parents=True, exist_ok=True)
+            _DROP_IN.write_text(text)
+            systemctl.output("systemctl", "daemon-reload")
         systemctl.output("systemctl", "stop", SERVICE)
 
     def stop_at(self, *points: str, **gpus: str) -> None:
@@ -101,23 +106,36 @@ class Broker:
         return dict(line.split("=", 1) for line in text.splitlines())
 
     def close(self) -> None:
+        """End it, and leave nothing of it but its units."""
         self.go_on()
         for caller in self.callers:
             caller.close()
         for unit in systemctl.scopes():
             subprocess.run(("systemctl", "kill", "--signal=KILL", unit), check=False, capture_output=True)
-        self.taken_away()
+        systemctl.output("systemctl", "stop", SOCKET_UNIT, SERVICE, check=False)
+        systemctl.output("systemctl", "reset-failed", SOCKET_UNIT, SERVICE, check=False)
+        _unconfigure()
+        _forget()
 
     @staticmethod
     def taken_away() -> None:
         """Leave nothing of a broker, whoever installed it."""
         _DROP_IN.unlink(missing_ok=True)
-        for name in ("config.toml", "policy.toml"):
-            (ETC / name).unlink(missing_ok=True)
+        _unconfigure()
         systemctl.output("slicer", "install", "--broker", "--remove")
-        _forget_accounts()
-        killed = map(str, Path("/run/lock").glob("slicer-*/leases/*"))  # in their users' own books
-        subprocess.run(("rm", "-rf", str(RUN), f"{_FAULTS}.go", *killed), check=True)
+        _forget()
+
+
+def _unconfigure() -> None:
+    for name in ("config.toml", "policy.toml"):
+        (ETC / name).unlink(missing_ok=True)
+
+
+def _forget() -> None:
+    """Remove what a broker and its users' jobs wrote down."""
+    _forget_accounts()
+    killed = map(str, Path("/run/lock").glob("slicer-*/leases/*"))  # in their users' own books
+    subprocess.run(("rm", "-rf", str(RUN), f"{_FAULTS}.go", *killed), check=True)
 
 
 def _forget_accounts() -> None:

@@ -13,8 +13,15 @@ from tests.systemd.helpers.broker import Broker
 from tests.systemd.helpers.users import User, user
 
 
+@pytest.fixture(scope="module")
+def broker_units() -> Iterator[None]:
+    """Installed for the first test of a module that wants them, and taken away after the last."""
+    yield
+    Broker.taken_away()
+
+
 @pytest.fixture
-def broker() -> Iterator[Broker]:
+def broker(broker_units: None) -> Iterator[Broker]:
     if "SLICER_TEST_MACHINE" not in os.environ:
         pytest.fail("this test installs a service: only for test machines")
     made = Broker()

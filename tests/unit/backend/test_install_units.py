@@ -73,29 +73,6 @@ def test_a_plan_touches_nothing_and_names_everything(tmp_path: Path) -> None:  #
         assert there <= sources
 
 
-def test_installing_puts_files_where_systemd_looks(tmp_path: Path) -> None:  # K5
-    report = apply(plan())
-    assert statuses(report) == {"created"}
-    assert files_below(tmp_path / "usr/local/lib") == {
-        "systemd/system/gpu.slice",
-        "systemd/system/cpu.slice",
-        "systemd/user/gpu.slice",
-        "systemd/user/cpu.slice",
-        "systemd/catalog/slicer.catalog",
-    }
-    assert files_below(tmp_path / "usr/local/share") == {
-        "bash-completion/completions/slicer",
-        "zsh/site-functions/_slicer",
-        "man/man1/slicer.1",
-        "man/man5/slicer.toml.5",
-    }
-    # Where fish looks also without XDG_DATA_DIRS.
-    assert files_below(tmp_path / "etc") == {"fish/completions/slicer.fish"}
-    installed = tmp_path / "usr/local/lib/systemd/system/gpu.slice"
-    assert installed.read_bytes().startswith((UNITS / "system/gpu.slice").read_bytes())
-    assert stat.S_IMODE(installed.stat().st_mode) == 0o644
-
-
 def note_in(ran: list[tuple[str, ...]]) -> Callable[[tuple[str, ...]], Ran]:
     """A runner that notes commands, all of which succeed."""
 
@@ -104,14 +81,6 @@ def note_in(ran: list[tuple[str, ...]]) -> Callable[[tuple[str, ...]], Ran]:
         return Ran(command, 0, "")
 
     return note
-
-
-def test_where_systemd_does_not_run_nothing_is_run() -> None:  # K5
-    report = apply(plan())
-    assert [(ran.command[0], ran.exit_code) for ran in report.commands[:2]] == [
-        ("journalctl", None),
-        ("systemctl", None),
-    ]
 
 
 def test_systemd_is_told() -> None:  # K5
@@ -199,17 +168,6 @@ def test_a_file_of_somebody_else_is_left_alone(tmp_path: Path) -> None:  # K5
     assert gpu.read_text() == "[Slice]\n"
 
 
-def test_removing_takes_away_all_that_was_installed(tmp_path: Path) -> None:  # K5
-    made = plan(user_delegation=True)
-    apply(made)
-    drop_in = tmp_path / "usr/local/lib/systemd/system/user@.service.d"
-    assert drop_in.is_dir()
-    assert statuses(remove(made)) == {"removed"}
-    assert files_below(tmp_path) == set()
-    assert not drop_in.exists()
-    assert statuses(remove(made)) == {"absent"}
-
-
 def test_the_state_of_each_file_is_told_without_touching_any(tmp_path: Path) -> None:  # K5, X10
     made = plan()
     gpu, cpu, catalog = (Path(made.actions[index].destination) for index in (0, 1, 4))
@@ -235,25 +193,6 @@ def test_a_drop_in_directory_with_others_files_stays(tmp_path: Path) -> None:  #
     other.touch()
     remove(made)
     assert other.exists()
-
-
-def test_a_user_installs_for_themselves(tmp_path: Path) -> None:  # K5
-    home = {"HOME": f"{tmp_path}/home/alice"}
-    made = plan(user=True, environ=home)
-    assert statuses(apply(made)) == {"created"}
-    assert files_below(tmp_path) == {
-        "home/alice/.local/share/systemd/user/gpu.slice",
-        "home/alice/.local/share/systemd/user/cpu.slice",
-        "home/alice/.local/share/bash-completion/completions/slicer",
-        "home/alice/.local/share/fish/vendor_completions.d/slicer.fish",
-        "home/alice/.local/share/man/man1/slicer.1",
-        "home/alice/.local/share/man/man5/slicer.toml.5",
-    }
-    moved = plan(user=True, environ={**home, "XDG_DATA_HOME": "/data"})
-    assert moved.actions[0].destination == "/data/systemd/user/gpu.slice"
-    assert moved.commands == (("systemctl", "--user", "daemon-reload"),)
-    with pytest.raises(SlicerError, match="setting of the system"):
-        plan(user=True, user_delegation=True)
 
 
 def test_a_place_that_cannot_be_written_is_a_clear_error(tmp_path: Path) -> None:
@@ -380,23 +319,6 @@ def from_configuration(root: Path, **options: bool) -> Plan:
     return configured(environ={"HOME": f"{root}/home"}, **options)[0]
 
 
-def test_limits_of_a_slice_become_a_drop_in_that_says_where_they_stand(tmp_path: Path) -> None:  # K5
-    configure(tmp_path, "[slices.gpu]\nmemory_max = '48G'\ncpu_quota = '400%'\n")
-    apply(from_configuration(tmp_path))
-    folder = tmp_path / "usr/local/lib/systemd/system"
-    drop_in = folder / "gpu.slice.d/10-slicer-config.conf"
-    said = [line for line in drop_in.read_text().splitlines() if line][2:-1]
-    assert said == [
-        "[Slice]",
-        f"# {tmp_path}/etc/slicer/config.toml:3",
-        "CPUQuota=400%",
-        f"# {tmp_path}/etc/slicer/config.toml:2",
-        "MemoryMax=48G",
-    ]
-    assert not (folder / "cpu.slice.d").exists()
-    assert statuses(apply(from_configuration(tmp_path))) == {"unchanged"}
-
-
 def test_a_limit_that_is_no_longer_configured_goes_with_the_next_install(tmp_path: Path) -> None:  # K5
     configure(tmp_path, "[slices.gpu]\nmemory_max = '48G'\n[slices.cpu]\ncpu_weight = 7\n")
     apply(from_configuration(tmp_path))
@@ -422,17 +344,6 @@ def test_a_drop_in_that_somebody_edited_stays(tmp_path: Path) -> None:  # K5
         configure(tmp_path, text)
         assert apply(from_configuration(tmp_path)).files[-1].status == "edited"
         assert drop_in.read_text() == "[Slice]\nMemoryMax=1G\n"
-
-
-def test_a_users_limits_are_for_the_users_own_manager(tmp_path: Path) -> None:  # K5
-    configure(tmp_path, "[slices.gpu]\nmemory_max = '48G'\n")
-    settings = tmp_path / "home/.config/slicer"
-    settings.mkdir(parents=True)
-    (settings / "config.toml").write_text("[slices.cpu]\nmemory_max = '8G'\n")
-    apply(from_configuration(tmp_path, user=True))
-    assert [path for path in files_below(tmp_path) if path.endswith(".conf")] == [
-        "home/.local/share/systemd/user/cpu.slice.d/10-slicer-config.conf"
-    ]
 
 
 # -- where it is to go --------------------------------------------------------------------------------
@@ -472,13 +383,6 @@ def test_a_manual_page_keeps_to_its_own_comments(tmp_path: Path) -> None:
     text, comment, end = page.read_text().rpartition('.\\" Installed by slicer; ')
     assert (text, comment, end.count("\n")) == (".TH SLICER\n", '.\\" Installed by slicer; ', 1)
     assert statuses(apply(plan())) == {"unchanged"}
-
-
-def test_nixos_is_told_to_use_the_module(tmp_path: Path) -> None:  # K5
-    (tmp_path / "etc").mkdir()
-    (tmp_path / "etc/NIXOS").touch()
-    with pytest.raises(SlicerError, match=r"programs\.slicer\.enable = true"):
-        apply(plan())
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import pytest
 from pystemd.dbusexc import DBusError
 
 from slicer.backend import manager_calls as calls
-from slicer.backend import systemd
+from slicer.backend import pystemd_bus
 from slicer.backend.manager_calls import BusError, Call, UnitExists, UnitGone
 from slicer.errors import BackendError, RefusedError
 from slicer.model import Property, ScopeSpec
@@ -130,5 +130,5 @@ def test_a_process_elsewhere_or_dead_is_in_no_scope(is_its: bool, has_ended: boo
 
 @pytest.mark.parametrize("name", [GONE.name, BUSY.name, OLD.name, f"{ERROR}NoReply", f"{ERROR}UnknownObject"])
 def test_an_error_of_pystemds_has_the_name_on_the_bus(name: str) -> None:
-    found = systemd._bus_error(DBusError(-1, name.encode(), b"said"))
+    found = pystemd_bus._bus_error(DBusError(-1, name.encode(), b"said"))
     assert (found.name, found.message) == (name, "said")

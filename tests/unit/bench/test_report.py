@@ -40,7 +40,7 @@ priority 10       1.00  1.00  1.20  1.25    1.20    0.40    1710    86%   95%
 each                 -     -     -     -       -       -       -      -     -
 
 each: the batch job: the GPU is gone
-The lock was not, or not wholly, applied (no lock beside MPS): yield
+The lock was not, or not wholly, applied (no lock, because MPS is running): yield
 The lock helps here: P99 1.2 ms (1.2 times alone) under priority 10, 3 ms (3.0 times alone) unmanaged; the \
 batch jobs do 114% of what they do unmanaged.
 """

@@ -94,39 +94,6 @@ weight = 3
     assert policy.patience_s == float("inf")
 
 
-@pytest.mark.parametrize(
-    ("text", "said"),
-    [
-        ("[default]\nmax_gpu = 1\n", ":2: unknown key 'max_gpu' in [default] (did you mean max_gpus?)"),
-        ("[user.alice]\nmax_gpus = 1\n", ":1: unknown key 'user' (did you mean users?)"),
-        ("[default]\nmax_gpus = -1\n", ":2: max_gpus: "),
-        ("[default]\nmax_gpus = true\n", ":2: max_gpus: "),
-        ("allow_services = 1\n", ":1: allow_services: "),
-        ('[groups.lab]\nmax_vram = "8"\n', ":2: max_vram: "),
-        ("\n[users.alice]\nweight = 0\n", ":3: weight: expected a number above 0"),
-        ("[users.alice]\nweight = nan\n", ":2: weight: "),
-        ("[default]\nweight = 2\n", ":2: weight: a default means nothing"),
-        ('[default]\nmax_hold = "0"\n', ":2: max_hold: "),
-        ("[default]\nmax_priority = 101\n", ":2: max_priority: "),
-        ('half_life = "infinity"\n', ":1: half_life: "),
-        ('fence = "yes"\n', ":1: fence: "),
-        ('devices = ["/dev/sda rw"]\n', ":1: devices: "),
-        ("users = 3\n", ":1: users must be a table"),
-        ("[groups.lab]\ntogether = 3\n", ":2: groups.lab.together must be a table"),
-        ("[groups.lab.together]\nmax_hold = '1h'\n", ":2: unknown key 'max_hold' in [groups.lab.together]"),
-        ("[groups.lab]\ntogether = { max_gpus = -1 }\n", ":2: max_gpus: "),
-        ("[users.alice.together]\nmax_gpus = 1\n", ":1: unknown key 'together' in [users.alice]"),
-        ("[default.together]\nmax_gpus = 1\n", ":1: unknown key 'together' in [default]"),
-        ("[users.alice]\n[users.1001]\n", ":2: '1001' and 'alice' are the same user"),
-        ("[default\n", ":1:"),
-    ],
-)
-def test_an_error_names_file_and_line(etc: Path, text: str, said: str) -> None:  # L3
-    with pytest.raises(ConfigError) as caught:
-        policy_of(etc, text)
-    assert str(caught.value).startswith(f"{etc}/policy.toml{said}"), str(caught.value)
-
-
 def test_a_bad_file_leaves_the_last_good_one_in_force_and_is_told_once(etc: Path) -> None:  # L3
     path, said = etc / "policy.toml", list[str]()
     path.write_text("[default]\nmax_gpus = 1\n")

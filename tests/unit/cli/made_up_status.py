@@ -88,7 +88,7 @@ FULL = made(
     (EVAL,),
     snapshot(process(A, 4213, 77000, IN_TRAIN), process(C, 4213, 400, IN_TRAIN), process(B, 99, 2048)),
 )
-IDLE = made(gpus=(), directory="/tmp/state", slot_limits={"cpu": 3}, no_gpus="there is no NVIDIA driver here")
+IDLE = made(gpus=(), directory="/tmp/state", slot_limits={"cpu": 3}, no_gpus="there is no NVIDIA driver")
 
 
 def text(status: Status) -> str:

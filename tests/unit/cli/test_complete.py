@@ -44,17 +44,6 @@ def test_programs_and_profiles_with_hostile_names_are_not_offered(cli: Cli) -> N
     assert offered(cli, "slicer run -", PATH=str(programs)).count("-zz") == 0
 
 
-def test_slots_are_offered_by_their_names(cli: Cli) -> None:  # issue: named slots
-    path = cli.root / "slots.toml"
-    path.write_text("[slots]\nmatlab = 2\nmatrix = 1\n")
-    assert offered(cli, "slicer run --slot mat", SLICER_CONFIG=str(path)) == ["matlab", "matrix"]
-
-
-def test_the_ways_to_share_are_offered(cli: Cli) -> None:  # D2
-    assert offered(cli, "slicer run --share ") == ["lock", "cap", "both", "off"]
-    assert offered(cli, "slicer run --share-mode ") == ["yield", "launches=", "time=", "each"]
-
-
 def test_a_directory_of_path_that_cannot_be_read_has_no_programs(monkeypatch: pytest.MonkeyPatch) -> None:
     def denied(path: str) -> list[str]:
         raise PermissionError(13, "Permission denied", path)
@@ -72,17 +61,7 @@ def test_every_completion_passes_the_filter(monkeypatch: pytest.MonkeyPatch) -> 
     assert kept == ["0,1", "--gpus", "fine", "any $thing"]
 
 
-def test_routes_are_offered_then_options_and_programs(cli: Cli) -> None:
-    config = cli.root / "routes.toml"
-    config.write_text('[routes.zz-one]\ndescription = "captions"\n[routes.zz-one.cpu]\n')
-    environ = {"SLICER_CONFIG": str(config)}
-    assert offered(cli, "slicer route zz", **environ) == ["zz-one"]
-    assert offered(cli, "slicer route -q zz", **environ) == ["zz-one"]
-    assert offered(cli, "slicer route zz-one --on-b", **environ) == ["--on-busy"]
-    assert offered(cli, "slicer route zz-one --on-busy w", **environ) == ["wait"]
-    assert "--program" not in offered(cli, "slicer route --", **environ)
-    for command in ("routes check", "routes stats", "routes suggest", "wrap install x --route"):
-        assert offered(cli, f"slicer {command} zz", **environ) == ["zz-one"]
+def test_the_command_of_a_route_begins_after_its_options() -> None:
     assert complete._command_start(["route", "-q", "zz-one", "--json", "--", "make"]) == 5
     assert complete._command_start(["route", "zz-one", "--json"]) == 0
 

@@ -214,8 +214,3 @@ def test_without_arguments_nothing_is_made(cli: Cli) -> None:
     before = tree(cli.root)
     cli.run()
     assert tree(cli.root) == before
-
-
-@pytest.mark.parametrize("line", [["doctor", "extra"], ["doctor", "--jsno"]])
-def test_a_wrong_line_is_refused(cli: Cli, line: list[str]) -> None:
-    assert cli.run(*line, code=2).stdout == ""

@@ -19,7 +19,7 @@ pytestmark = pytest.mark.both_pythons
 COMMANDS = all_commands()
 BY_WORDS = {command.words: command for command in COMMANDS}
 GENERAL = Command("slicer", app)
-_SHELL_WORDS = ("|", "||", "&&", "&", ";")
+_SHELL_WORDS = ("|", "||", "&&", "&", ";", ">")
 MAN = Path(__file__).parents[3] / "docs" / "man"
 
 

@@ -17,9 +17,6 @@ from tests.unit.program import Cli
 pytest_plugins = ["tests.unit.program", "tests.fake_nvml"]
 
 SLOT = ("--cpu-slots", "1")
-NOTHING = "slicer: nothing to hold (say --gpus, --vram, --cpu-slots or --slot)\n"
-
-
 @pytest.fixture
 def held(cli: Cli) -> Iterator[Lease]:
     """A CPU slot that a ``slicer hold`` has, until its input ends."""
@@ -91,28 +88,19 @@ def test_without_a_command_it_is_a_shell(cli: Cli) -> None:
         out, err = process.communicate('echo "in $SLICER_LEASE"\nexit 7\n', timeout=DEADLINE_S)
     assert process.returncode == 7
     assert len(out.split()[1]) == 12
-    assert err.splitlines()[0] == "slicer: this shell holds 1 CPU slot; exit gives back what it holds"
+    assert err.splitlines()[0] == "slicer: this shell holds 1 CPU slot; exit gives it back"
 
 
 @pytest.mark.parametrize(
-    ("line", "said"),
+    ("line", "told"),
     [
-        (("--", "true"), NOTHING),
-        (("--gpus", "0", "--", "true"), NOTHING),
-        ((*SLOT, "--set", "A=1", "--", "true"), "slicer: --set: no such option (slicer run has it; see "),
-        (("--vram", "0", "--", "true"), "slicer: --vram: a job cannot share a GPU without any of its memory"),
-        (
-            (*SLOT, "--no-wait", "--max-wait", "1m", "--", "true"),
-            "slicer: --max-wait: --no-wait does not wait at all (leave one of them out)\n",
-        ),
+        ([*SLOT, "--", "true"], "starts no command, and so cannot go with a command"),
+        ([*SLOT, "--timeout", "1h"], "starts no command, and so cannot go with --timeout"),
+        ([], "nothing to hold"),
+        (["-p", "nope"], "unknown profile 'nope'"),
     ],
 )
-def test_what_cannot_be_is_2(cli: Cli, line: tuple[str, ...], said: str) -> None:
-    done = cli.run("hold", *line, code=2)
-    assert done.stderr.startswith(said)
-    assert done.stderr.count("\n") == 1
-    assert not cli.state.exists()
-
-
-def test_help_is_to_be_had(cli: Cli) -> None:
-    assert "lease" in cli.run("hold", "--help").stdout
+def test_the_protocols_last_line_says_what_cannot_be(cli: Cli, line: list[str], told: str) -> None:  # U2
+    hello, error = map(json.loads, cli.run("hold", "--protocol", "1", *line, code=2).stdout.splitlines())
+    assert (hello["event"], hello["protocol"]) == ("hello", 1)
+    assert (error["event"], error["message"]) == ("error", told)

@@ -116,7 +116,9 @@ def test_both_parsers_refuse(line: str) -> None:
 
 @pytest.mark.parametrize("line", HOLD)
 def test_hold_reads_its_command_line_as_run_does(line: str) -> None:
-    assert agree(shlex.split(line), "hold") == by_hand(shlex.split(line), "run")
+    options, command = agree(shlex.split(line), "hold")
+    assert options.pop("protocol") == ""
+    assert (options, command) == by_hand(shlex.split(line), "run")
 
 
 @pytest.mark.parametrize("line", [*BAD, *SCOPED])

@@ -1,4 +1,4 @@
-"""`slicer serve --check`: what each server would do, and what is in its way."""
+"""`slicer serve --check`: what each server would do, and what prevents it."""
 
 from __future__ import annotations
 
@@ -73,12 +73,12 @@ idle = "30s"
 """)  # fmt: skip
     out = check(cli)
     where = f"({cli.root}/slicer.toml:"
-    assert out.startswith("ollama: nothing is in its way\n")
+    assert out.startswith("ollama: ready to serve\n")
     assert f"kind           ollama {where}6)" in out
     assert f"starts         ollama serve {where}8)" in out
     assert "10.0G on 1 GPU: free now (GPU 0 Simulated GPU (24 GiB)); profile llm" in out
     assert f"gives back     30s after the last request {where}10)" in out
-    assert "at once while it is idle and others wait for a GPU (default)" in out
+    assert "at once if it is idle and others wait for a GPU (default)" in out
     assert not cli.state.exists()  # nothing was taken
 
 
@@ -108,11 +108,11 @@ upstream = "http://127.0.0.1:1"
 profile = "light"
 """)  # fmt: skip
     out = check(cli, code=1)
-    assert f"127.0.0.1:{port} is taken by pid {os.getpid()} (" in out
+    assert f"127.0.0.1:{port} is in use by pid {os.getpid()} (" in out
     assert "problem: command: no-such-server: command not found" in out
-    assert f"problem: unix:{cli.root}/none/x.sock: {cli.root}/none is not there" in out
-    assert "problem: profile light wants no GPU" in out
-    assert "warning: nobody answers at http://127.0.0.1:1 now (Connection refused)" in out
+    assert f"problem: unix:{cli.root}/none/x.sock: {cli.root}/none does not exist" in out
+    assert "problem: profile light requests no GPU" in out
+    assert "warning: no server answers at http://127.0.0.1:1 now (Connection refused)" in out
 
 
 def test_without_aiohttp_it_says_what_to_install(cli: Cli) -> None:  # B6
@@ -127,7 +127,7 @@ def test_without_aiohttp_it_says_what_to_install(cli: Cli) -> None:  # B6
     cli.environ["PYTHONPATH"] += f":{absent}"
     assert "problem: slicer serve needs aiohttp 3.9 or later (it is not installed)" in check(cli, code=1)
     said = cli.run("serve", "o", code=125).stderr
-    assert "pip install aiohttp where slicer is installed" in said
+    assert "pip install aiohttp in slicer's environment" in said
     assert said.count("\n") == 1
 
 
@@ -164,7 +164,7 @@ def test_what_is_well_has_no_problem_and_no_warning() -> None:  # B6
 
 def test_a_public_address_is_a_problem_unless_it_is_meant() -> None:  # S9
     seen = replace(WELL, addresses=(Address("0.0.0.0:11434", True),))
-    assert "add public = true if that is meant" in problems_of(seen)[0]
+    assert "if that is intended, add public = true" in problems_of(seen)[0]
     meant = replace(seen, server=replace(OLLAMA, public=True))
     assert problems_of(meant) == ()
     assert "slicer asks for no password" in warnings_of(meant)[0]
@@ -177,7 +177,7 @@ def test_who_has_the_address_decides_what_helps() -> None:  # B6
         return problem
 
     assert told(OLLAMA, "ollama").endswith("which slicer would start itself: stop and disable it")
-    assert "move that server to the address of upstream" in told(RUNS, "ollama")
+    assert "move that server to the address in upstream" in told(RUNS, "ollama")
     assert told(OLLAMA, "nginx").endswith("stop it, or choose another address with listen")
     unseen = replace(WELL, addresses=(Address("127.0.0.1:11434", False, "Address already in use"),))
     assert problems_of(unseen) == ("127.0.0.1:11434: Address already in use",)
@@ -187,7 +187,7 @@ def test_its_own_proxy_is_no_obstacle() -> None:  # B6
     address = Address("127.0.0.1:11434", False, "Address already in use", 812, "slicer")
     seen = replace(WELL, addresses=(address,), proxy_pid=812)
     assert problems_of(seen) == ()
-    assert "it is served already, by pid 812" in warnings_of(seen)[0]
+    assert "pid 812 already serves it" in warnings_of(seen)[0]
 
 
 def test_its_own_socket_is_no_obstacle() -> None:  # B6
@@ -195,9 +195,9 @@ def test_its_own_socket_is_no_obstacle() -> None:  # B6
         address = Address("127.0.0.1:11434", False, "Address already in use", pid, name)
         seen = replace(WELL, addresses=(address,), socket="slicer-serve-ollama.socket")
         assert problems_of(seen) == ()
-        assert any("by slicer-serve-ollama.socket" in line.text for line in lines(seen))
+        assert any("through slicer-serve-ollama.socket" in line.text for line in lines(seen))
     other = replace(WELL, socket="slicer-serve-ollama.socket", addresses=(replace(address, name="nginx"),))
-    assert "is taken by pid 1 (nginx)" in problems_of(other)[0]
+    assert "is in use by pid 1 (nginx)" in problems_of(other)[0]
 
 
 def test_an_installed_socket_is_found(cli: Cli) -> None:  # B6
@@ -205,13 +205,13 @@ def test_an_installed_socket_is_found(cli: Cli) -> None:  # B6
     units = cli.root / ".local/share/systemd/user"
     units.mkdir(parents=True)
     (units / "slicer-serve-ollama.socket").touch()
-    assert "by slicer-serve-ollama.socket, whose first request starts it" in check(cli, code=None)
+    assert "through slicer-serve-ollama.socket; the first request starts it" in check(cli, code=None)
 
 
 def test_servers_at_one_address_have_to_differ() -> None:  # B6
     other = made_up.server("other", command=("x",))
     (warning,) = warnings_of(replace(WELL, beside=(other,)))
-    assert "other at the same address cannot be told from it" in warning
+    assert "requests from those for other at the same address" in warning
     for differs in (replace(other, models=("m",)), replace(other, path="/x")):
         assert warnings_of(replace(WELL, beside=(differs,))) == ()
     assert serve_look.beside(OLLAMA, (OLLAMA, other, RUNS)) == (other,)
@@ -219,7 +219,7 @@ def test_servers_at_one_address_have_to_differ() -> None:  # B6
 
 def test_it_must_not_ask_itself_and_must_ask_somebody() -> None:  # B6
     own = replace(RUNS, upstream="http://127.0.0.1:8000/")
-    assert "is where slicer itself would listen" in problems_of(replace(WELL, server=own))[0]
+    assert "is the address at which slicer itself listens" in problems_of(replace(WELL, server=own))[0]
     nobody = replace(RUNS, upstream="")
     assert "neither command nor upstream" in problems_of(replace(WELL, server=nobody))[0]
 
@@ -242,7 +242,7 @@ def test_a_socket_that_was_left_behind_is_no_obstacle(tmp_path: Path) -> None:  
     assert serve_look._unix_address(f"unix:{path}").error == ""
     path.unlink()
     path.touch()
-    assert "file of another kind" in serve_look._unix_address(f"unix:{path}").error
+    assert "is not a socket" in serve_look._unix_address(f"unix:{path}").error
     assert "longer than 107" in serve_look._unix_address(f"unix:/{'x' * 108}").error
 
 

@@ -21,25 +21,6 @@ from tests.unit.program import Cli
 pytest_plugins = ["tests.unit.program", "tests.fake_nvml"]
 
 
-def test_nothing_ran_yet(cli: Cli) -> None:  # B3
-    found = cli.json("status")
-    assert found.pop("gpus")["total"] >= 0
-    assert found == {
-        "version": 1,
-        "state": {"directory": None},
-        "jobs": [],
-        "waiting": [],
-        "queues": [],
-        "servers": [],
-        "cpu_slots": {"total": 1, "free": 1},
-        "slots": {"cpu": {"total": 1, "free": 1, "held": 0}},
-        "plain_lock": None,
-        "users": None,
-        "groups": None,
-    }
-    assert not cli.state.exists()  # looking makes none
-
-
 def test_jobs_that_run_and_wait(cli: Cli, fake_nvml: FakeNvml) -> None:  # B2, B3
     cli.environ |= fake_nvml.env
     gpu = cli.running("--gpus", "1", "--name", "train", "--expect", "1h")

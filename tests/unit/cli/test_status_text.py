@@ -50,10 +50,10 @@ GPUs: 0 of 3 free                          USED  RESERVED   FREE   PEAK
       3f2a9c01b7de train                 400.0M     whole
 """
 IDLE_TEXT = """\
-No job runs.
+No jobs are running.
 
 CPU slots: 3 of 3 free
-No GPUs: there is no NVIDIA driver here
+No GPUs: there is no NVIDIA driver
 
 Jobs of this user only (/tmp/state).
 """
@@ -166,9 +166,9 @@ def test_what_is_on_a_gpu_without_a_lease_there() -> None:  # B3, X2
     status = made((SERVE,), (), snapshot(stray, process(B, 9, None, name="n/a"), aaaa=700, bbbb=5000))
     shown = text(status)
     assert row_of(shown, "of job 5e72e0aa: pid 502 worker").split()[-2:] == ["2.9G", "2.9G"]
-    assert row_of(shown, "no process that is seen").split()[-1] == "700.0M"
+    assert row_of(shown, "no visible process").split()[-1] == "700.0M"
     assert row_of(shown, "no job: pid 9 n/a").split()[-1] == "-"
-    assert shown.count("no process that is seen") == 1  # what is left of B is the silent one's
+    assert shown.count("no visible process") == 1  # what is left of B is the silent one's
     first, second, _ = status_json(status)["gpus"]["all"]
     assert first["foreign"] == [
         {"pid": 502, "name": "worker", "used_mib": 3000, "peak_mib": 3000, "job": SERVE.job}
@@ -182,7 +182,7 @@ def test_gpus_that_cannot_be_looked_at_are_listed_all_the_same() -> None:
     status = made((TRAIN,), (EVAL,), None)
     shown = text(status)
     assert row_of(shown, " 1  H100").split() == ["1", "H100", "80GB", "HBM3", "79.6G", "-", "-", "-"]
-    assert "the GPUs cannot be looked at" in shown
+    assert "the GPUs cannot be examined" in shown
     gpu = status_json(status)["gpus"]["all"][0]
     assert (gpu["used_mib"], gpu["reserved_mib"], gpu["free_mib"], gpu["idle"]) == (None,) * 4
 

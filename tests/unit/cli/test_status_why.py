@@ -70,7 +70,7 @@ FOREIGN = snapshot(process(A, 1, 70000), process(B, 2, 70000), process(C, 3, 750
         (
             (), (EVAL, replace(EVAL, job="b")), snapshot(), "behind 1 other",
         ),
-        ((), (EVAL,), snapshot(), "about to go"),
+        ((), (EVAL,), snapshot(), "about to start"),
         # of several slots the one that is missing is named
         (
             (replace(BACKUP, slots={"matlab": 1}), replace(SERVE, slots={"ocr": 1})), (LICENSED,), snapshot(),
@@ -88,7 +88,7 @@ def test_why_the_last_waits(
     status = made(leases, tickets, seen)
     assert reason(tickets[-1], status) == why
     found = status_json(status)["waiting"][-1]["why"]
-    assert (found["text"] if found else "about to go") == why
+    assert (found["text"] if found else "about to start") == why
 
 
 @pytest.mark.parametrize(

@@ -62,7 +62,7 @@ def test_a_job_without_a_name_of_its_own_is_its_command() -> None:  # L5
 @pytest.mark.parametrize(
     ("uid", "command", "code", "said"),
     [
-        (1000, ["usage"], 125, "nobody keeps accounts here"),
+        (1000, ["usage"], 125, "there are no accounts without the broker"),
         (0, ["usage"], 125, "there are no accounts on this machine"),
         (0, ["history", "--all-users"], 125, "there are no accounts on this machine"),
         (1000, ["history", "--all-users"], 2, "only root may see the jobs of all users"),

@@ -42,24 +42,6 @@ def test_each_change_is_one_line_for_scripts(cli: Cli) -> None:
         until(lambda: process.poll() is not None, "it leaves")
 
 
-@pytest.mark.parametrize(
-    ("arguments", "env", "said"),
-    [
-        (("--watch",), {}, "stdout is not a terminal"),
-        (("--interval", "1"), {}, "--interval goes with --watch"),
-        (("--watch", "--json", "--interval", "0"), {}, "0"),
-        (("--watch", "--json", "--interval", "nan"), {}, "expected a number"),  # D6
-    ],
-)
-def test_what_cannot_be_watched_is_refused(
-    cli: Cli, arguments: tuple[str, ...], env: dict[str, str], said: str
-) -> None:
-    done = cli.run("status", *arguments, env=env, code=2)
-    assert said in done.stderr
-    assert done.stderr.count("\n") == 1
-    assert done.stdout == ""
-
-
 def test_a_terminal_that_cannot_be_drawn_on_is_refused(cli: Cli) -> None:
     outer, inner = pty.openpty()
     with cli.popen(

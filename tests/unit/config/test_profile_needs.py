@@ -6,7 +6,7 @@ import pytest
 
 from slicer.config import profile_report, profiles
 from slicer.config.profiles import Overrides
-from slicer.errors import ConfigError, UsageError
+from slicer.errors import UsageError
 from slicer.model import Profile
 from slicer.placement.capacity import Policy
 from tests.unit.config.machine import Machine
@@ -126,98 +126,6 @@ def test_a_profile_may_prepare_what_the_command_line_turns_on(machine: Machine) 
 
 
 # ---- mistakes ----
-
-
-@pytest.mark.parametrize(
-    ("overrides", "message"),
-    [
-        ({"vram": "0"}, "--vram: a job cannot share a GPU without any of its memory (leave it out"),
-        ({"vram": "0G"}, "--vram: a job cannot share a GPU"),
-        ({"vram": "-1G"}, '--vram: expected a size such as "8G" or "500M", not \'-1G\': it cannot be neg'),
-        ({"vram": "lots"}, '--vram: expected a size such as "8G" or "500M"'),
-        ({"vram": ""}, '--vram: expected a size such as "8G" or "500M"'),
-        ({"vram": "infinity"}, '--vram: expected a size such as "8G" or "500M"'),
-        ({"vram": "8GB"}, '"GB" is ambiguous'),
-        ({"vram": "50%"}, '--vram: expected a size such as "8G" or "500M"'),
-        ({"vram": "8000"}, 'the unit is missing, write "8000M"'),
-        ({"vram": "8"}, 'the unit is missing, write "8G"'),  # W14
-        ({"vram": "8G", "gpus": "0"}, "--vram: contradicts no GPUs, which --gpus says (leave one of them"),
-        ({"gpu": "0", "gpus": "0"}, "--gpu: contradicts no GPUs, which --gpus says (leave one of them"),
-        ({"gpu": "0,1,0"}, "--gpu: GPU 0 is there twice (name each GPU once)"),
-        ({"gpu": "0,00"}, "--gpu: GPU 0 is there twice"),
-        ({"gpu": ""}, "--gpu: expected GPUs by index or UUID"),
-        ({"gpu": "0,,1"}, "--gpu: expected GPUs by index or UUID"),
-        ({"gpu": "-1"}, "--gpu: expected GPUs by index or UUID"),
-        ({"gpu": "0;1"}, "--gpu: expected GPUs by index or UUID"),
-        ({"gpu": "0-3"}, "--gpu: expected GPUs by index or UUID"),
-        ({"gpus": "3", "gpu": "0,1"}, "--gpus: 3 are more than the 2 that --gpu names (name more GPUs"),
-        ({"priority": "101"}, "--priority: expected a whole number from -100 to 100, not '101'"),
-        ({"priority": "-101"}, "--priority: expected a whole number from -100 to 100"),
-        ({"priority": "high"}, "--priority: expected a whole number from -100 to 100"),
-        ({"priority": "1.5"}, "--priority: expected a whole number from -100 to 100"),
-        ({"priority": "9" * 5000}, "--priority: expected a whole number from -100 to 100"),
-        ({"then": "run"}, "--then: is for a job that has waited too long, and this one waits for ever (add"),
-        ({"then": "run", "max_wait": "infinity"}, "--then: is for a job that has waited too long"),
-        ({"then": "walk", "max_wait": "1m"}, '--then: expected "run" or "fail", not \'walk\''),
-        ({"max_wait": "soon"}, "--max-wait: expected a duration"),
-        ({"max_wait": "-1"}, "--max-wait: expected a duration"),
-        ({"margin": "1G"}, "--margin: is room beside the GPU memory that a job wants, and this one wants"),
-        ({"margin": "1G", "gpus": "1"}, "--margin: is room beside the GPU memory"),
-        ({"margin": "-1G", "vram": "8G"}, "--margin: expected a size such as"),
-        ({"cpu_slots": "-1"}, "--cpu-slots: expected a whole number such as 2, not '-1': it cannot be neg"),
-        ({"cpu_slots": "two"}, "--cpu-slots: expected a whole number"),
-    ],
-)
-def test_contradictions_on_the_command_line_are_2_with_place_and_remedy(
-    machine: Machine, overrides: dict[str, object], message: str
-) -> None:  # E2
-    with pytest.raises(UsageError) as caught:
-        machine.profile("light", **overrides)
-    assert message in str(caught.value)
-    assert caught.value.exit_code == 2
-    assert "\n" not in str(caught.value)
-    assert len(str(caught.value)) < 300
-
-
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("[profiles.a]\nvram = 8", ':2: vram: expected a size such as "8G" or "500M", not 8'),
-        ("[profiles.a]\nvram = '0'", ":2: vram: a job cannot share a GPU without any of its memory"),
-        ("[profiles.a]\ngpus = 0\nvram = '8G'", ":3: vram: contradicts no GPUs, which "),
-        ("[profiles.a]\ngpus = 0\ngpu = 1", ":3: gpu: contradicts no GPUs, which "),
-        ("[profiles.a]\ngpus = 3\ngpu = [0, 1]", ":2: gpus: 3 are more than the 2 that "),
-        ("[profiles.a]\ngpu = [0, '0']", ":2: gpu: GPU 0 is there twice"),
-        ("[profiles.a]\ngpu = []", ":2: gpu: expected GPUs by index or UUID"),
-        ("[profiles.a]\ngpu = true", ":2: gpu: expected GPUs by index or UUID"),
-        ("[profiles.a]\ngpu = [1.5]", ":2: gpu: expected GPUs by index or UUID"),
-        ("[profiles.a]\ngpu = [[0]]", ":2: gpu: expected GPUs by index or UUID"),
-        ("[profiles.a]\npriority = 101", ":2: priority: expected a whole number from -100 to 100"),
-        ("[profiles.a]\npriority = '5'", ":2: priority: expected a whole number from -100 to 100"),
-        ("[profiles.a]\npriority = true", ":2: priority: expected a whole number from -100 to 100"),
-        ("[profiles.a]\nmax_wait = true", ":2: max_wait: expected seconds, or a duration"),
-        ("[profiles.a]\nmax_wait = nan", ":2: max_wait: expected seconds, or a duration"),
-        ("[profiles.a]\nmax_wait = -1.5", ":2: max_wait: expected a duration"),
-        ("[profiles.a]\nthen = true", ':2: then: expected "run" or "fail", not True'),
-        ("[profiles.a]\nmargin = '10%'", ":2: margin: expected a size such as"),
-        ("[gpu]\nidle_treshold = '1G'", ":2: unknown key 'idle_treshold' in [gpu] (did you mean idle_thr"),
-        ("gpu = 1", ":1: gpu must be a table, [gpu], not 1"),
-        ("waiting = '5m'", ":1: waiting must be a table, [waiting]"),
-        ("[gpu]\nidle_threshold = 200", ":2: gpu.idle_threshold: expected a size such as"),
-        ("[gpu]\nmargin = '-1G'", ":2: gpu.margin: expected a size such as"),
-        ("[gpu]\nspike_buffer = 0.1", ':2: gpu.spike_buffer: expected a percentage in quotes such as "10%"'),
-        ("[gpu]\nspike_buffer = '10'", ":2: gpu.spike_buffer: expected a percentage"),
-        ("[gpu]\nspike_buffer = '110%'", ":2: gpu.spike_buffer: expected a percentage"),
-        ("[waiting]\nreserve_after = 'infinity'", ":2: waiting.reserve_after: there must be an end to"),
-        ("[waiting]\nreserve_after = 'soon'", ":2: waiting.reserve_after: expected a duration"),
-    ],
-)
-def test_contradictions_in_a_file_name_its_line(machine: Machine, text: str, message: str) -> None:  # E2
-    path = machine.system(text)
-    with pytest.raises(ConfigError) as caught:
-        machine.load()
-    assert str(caught.value).startswith(f"{path}{message}")
-    assert "\n" not in str(caught.value)
 
 
 # ---- settings ----

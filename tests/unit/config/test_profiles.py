@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 import slicer
 from slicer.config.profiles import THREAD_VARIABLES, host, load, thread_env
-from slicer.errors import ConfigError, UnknownProfile, UsageError
+from slicer.errors import ConfigError
 from slicer.model import Host
 from tests.unit.config.machine import GIB, Machine, values
 
@@ -74,139 +74,6 @@ def test_this_machine_is_read() -> None:
 
 
 # ---- keys and values ----
-
-
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("defualt_profile = 'a'", ":1: unknown key 'defualt_profile' (did you mean default_profile?)"),
-        ("[slots]\ngpu = 1", ":2: slots: 'gpu' would be taken for another thing (GPUs are no slots"),
-        ("[slots]\ncpus = 1", ":2: slots: 'cpus' would be taken for another thing (did you mean cpu?)"),
-        ("[slots]\n'a b' = 1", ":2: slots: 'a b' cannot be a slot's name (up to 64 letters, digits, . _ and"),
-        ("[slots]\n'a=b' = 1", ":2: slots: 'a=b' cannot be a slot's name"),
-        ("[slots]\n'a,b' = 1", ":2: slots: 'a,b' cannot be a slot's name"),
-        ("[slots]\n'-a' = 1", ":2: slots: '-a' cannot be a slot's name"),
-        ("[slots]\n'' = 1", ":2: slots: '' cannot be a slot's name"),
-        ("[slots]\n'\u0661' = 1", ":2: slots: '\u0661' cannot be a slot's name"),
-        (f"[slots]\n{'x' * 65} = 1", ":2: slots: 'xxxx"),
-        ("[slots]\nmatlab = 0", ":2: slots.matlab: expected a whole number such as 2, not '0'"),
-        (
-            "[slots]\nlicense.matlab = 1",
-            ":2: slots.license: expected a whole number, not a table (a name with a dot needs quotes: "
-            '"license.matlab" = 1)',
-        ),
-        ("[profiles.a]\nslots = 1", ":2: profiles.a.slots must be a table"),
-        ("[profiles.a]\nslots = { m = 1 }", ":2: slots.m: there is no slot named 'm' (known: cpu; [sl"),
-        (
-            "[slots]\nmatlab = 1\n[profiles.a]\nslots = { mathlab = 1 }",
-            ":4: slots.mathlab: there is no slot named 'mathlab' (did you mean \"matlab\"? known: "
-            "cpu, matlab; [slots] in the configuration names them)",
-        ),
-        (
-            "[slots]\nm = 1\n[profiles.a]\nslots = { m = '1' }",
-            ":4: slots.m: expected a whole number such as 2",
-        ),
-        (
-            "[profiles.a]\ncpu_slots = 1\nslots = { cpu = 1 }",
-            ":3: cpu_slots and slots.cpu are the same (keep one",
-        ),
-        (
-            "[profiles.a]\nmemory = '8G'",  # W14
-            ":2: unknown key 'memory' in [profiles.a] (did you mean memory_max?)",
-        ),
-        (
-            "[profiles.a]\n\nmemroy_max = '1G'",
-            ":3: unknown key 'memroy_max' in [profiles.a] (did you mean memory_max?",
-        ),
-        (
-            "[profiles.a]\nMemoryMax = '1G'",
-            ":2: unknown key 'MemoryMax' in [profiles.a] (did you mean memory_max?)",
-        ),
-        ('[profiles.a]\n"x\\ny" = 1', ":2: unknown key 'x\\ny' in [profiles.a]"),
-        ("slots = 3", ":1: slots must be a table, [slots], not 3"),
-        ("profiles = []", ":1: profiles must be a table"),
-        ("[profiles]\nheavy = 'x'", ":2: profiles.heavy must be a table, [profiles.heavy], not 'x'"),
-        ("[[profiles.heavy]]\ngpus = 1", ":1: profiles.heavy must be a table"),
-        ("[profiles.a]\nenv = 3", ":2: profiles.a.env must be a table"),
-        ("[profiles.'a b']", ":1: 'a b' cannot be a profile's name"),
-        ("[profiles.-a]", ":1: '-a' cannot be a profile's name"),
-        ("[profiles.'']", ":1: '' cannot be a profile's name"),
-        ("[slots]\ncpu = 0", ":2: slots.cpu: expected a whole number such as 2, not '0': it must be 1 to"),
-        ("[slots]\ncpu = -1", ":2: slots.cpu: expected a whole number such as 2, not '-1': it cannot be neg"),
-        ("[slots]\ncpu = '3'", ":2: slots.cpu: expected a whole number such as 2, not '3'"),
-        ("[slots]\ncpu = true", ":2: slots.cpu: expected a whole number such as 2, not True"),
-        ("[slots]\ncpu = 1e9", ":2: slots.cpu: expected a whole number"),
-        ("default_profile = 3", ":1: default_profile: expected a text in quotes, not 3"),
-        ("default_profile = 'hevy'", ":1: default_profile: unknown profile 'hevy' (did you mean \"heavy\"?"),
-        ("compat_gpu_lock = 'gpu.lock'", ":1: compat_gpu_lock: expected an absolute path"),
-        ("[profiles.a]\ndescription = 1", ":2: description: expected a text in quotes"),
-        ("[profiles.a]\nslice = 'disk'", ':2: slice: expected "cpu" or "gpu", not \'disk\''),
-        (
-            "[profiles.a]\ngpus = -1",
-            ":2: gpus: expected a whole number such as 2, not '-1': it cannot be negative",
-        ),
-        ("[profiles.a]\ngpus = 1000000", ":2: gpus: "),
-        ("[profiles.a]\ncpu_slots = 1.5", ":2: cpu_slots: expected a whole number"),
-        ("[profiles.a]\nthreads = 0", ':2: threads: expected a whole number such as 2 or "auto"'),
-        ("[profiles.a]\nthreads = 'many'", ':2: threads: expected a whole number such as 2 or "auto"'),
-        ("[profiles.a]\nlinger = 'yes'", ":2: linger: expected true or false, not 'yes'"),
-        ("[profiles.a]\ntimeout = 0", ":2: timeout: expected a duration"),
-        ("[profiles.a]\ntimeout = -5", ":2: timeout: expected a duration"),
-        ("[profiles.a]\ntimeout = nan", ":2: timeout: expected seconds, or a duration"),
-        (
-            "[profiles.a]\ntimeout = inf",
-            ':2: timeout: expected seconds, or a duration such as "2h" or "infinity"',
-        ),
-        ("[profiles.a]\ntimeout = '2 fortnights'", ":2: timeout: expected a duration"),
-        ("[profiles.a]\ntimeout = 2024-01-01", ":2: timeout: expected seconds, or a duration"),
-        ("[profiles.a]\ntimeout = 5\nruntime_max = 6", ":3: timeout and runtime_max are the same limit"),
-        (
-            "[profiles.a]\ncpu_quota = 300",
-            ':2: cpu_quota: expected a percentage of one CPU in quotes such as "300%"',
-        ),
-        ("[profiles.a]\ncpu_quota = '300'", ':2: cpu_quota: expected a percentage of one CPU such as "300%"'),
-        ("[profiles.a]\nmemory_max = '20X'", ":2: memory_max: expected a size"),
-        ("[profiles.a]\nmemory_max = 24", ":2: memory_max: expected a size"),
-        ("[profiles.a]\nmemory_max = 1.5", ":2: memory_max: expected a size"),
-        ("[profiles.a]\nmemory_max = true", ":2: memory_max: expected a size"),
-        ("[profiles.a]\nmemory_max = ['1G']", ":2: memory_max: expected a size"),
-        ("[profiles.a]\nmemory_max = 99999999999999999999", ":2: memory_max: expected a size"),
-        ("[profiles.a]\nio_weight = 0", ":2: io_weight: expected a weight"),
-        ("[profiles.a]\nallowed_cpus = 3", ":2: allowed_cpus: expected a CPU list"),
-        ("[profiles.a]\nallowed_cpus = [0, 'x']", ":2: allowed_cpus: expected a CPU list"),
-        ("[profiles.a]\nallowed_cpus = [-1]", ":2: allowed_cpus: expected a CPU list"),
-        ("[profiles.a]\nsend_sigkill = 1", ":2: send_sigkill: expected true or false"),
-        ("[profiles.a.env]\n\nX = true", ":3: env.X: expected a text, not true"),
-        ("[profiles.a.env]\nX = [1]", ":2: env.X: expected a text, not [1]"),
-        ("[profiles.a]\nenv = { 'A=B' = '1' }", ":2: 'A=B' cannot be an environment variable"),
-        ("[profiles.a]\nenv = { '' = '1' }", ":2: '' cannot be an environment variable"),
-        ('[profiles.a]\nenv = { A = "\\u0000" }', ":2: env.A: a NUL character"),
-        ("[profiles.a]\ninherits = 'b'", ':2: profile "a" inherits "b", which does not exist'),
-        ("[profiles.a]\ninherits = 'hevy'", '(did you mean "heavy"? known: a, gpu, heavy, light)'),
-        ("[profiles.a]\ninherits = ['b']", ":2: inherits: expected the name of a profile"),
-        ("[profiles.a]\ninherits = 'a'", ':2: profile "a" inherits itself'),
-        ("[profiles.heavy]\ninherits = 'heavy'", "a built-in of the same name is extended without it"),
-        (
-            "[profiles.a]\ninherits='b'\n[profiles.b]\ninherits='c'\n[profiles.c]\ninherits='a'",
-            ":6: profiles inherit in a circle: a -> b -> c -> a",
-        ),
-        (
-            "[profiles.light]\ninherits='b'\n[profiles.b]\ninherits='light'",
-            "profiles inherit in a circle: ",
-        ),
-    ],
-)
-def test_mistake_is_one_line_with_file_line_and_remedy(
-    machine: Machine, text: str, message: str
-) -> None:  # K3
-    path = machine.system(text + "\n")
-    with pytest.raises(ConfigError) as caught:
-        machine.load()
-    shown = str(caught.value)
-    assert (f"{path}{message}" if message.startswith(":") else message) in shown
-    assert shown.startswith(str(path))
-    assert shown.isprintable()
-    assert caught.value.exit_code == 125
 
 
 def test_values_are_taken_as_text_or_as_number_where_that_is_natural(machine: Machine) -> None:  # K3
@@ -342,14 +209,6 @@ def test_cpu_run_variables_go_before_the_files(machine: Machine) -> None:  # A6,
     assert values(heavy)["CPUQuota"] == 2_000_000
 
 
-@pytest.mark.parametrize("variable", ["CPU_RUN_SLOTS", "CPU_RUN_THREADS"])
-@pytest.mark.parametrize("value", ["0", "-1", "x", "1.5", "9" * 40, " "])
-def test_bad_cpu_run_variable_is_a_usage_error(machine: Machine, variable: str, value: str) -> None:  # A6, A7
-    machine.environ[variable] = value
-    with pytest.raises(UsageError, match=f"^{variable}: expected a whole number"):
-        machine.load()
-
-
 def test_thread_variables_cap_every_library() -> None:  # K4
     assert thread_env(3) == dict.fromkeys(THREAD_VARIABLES, "3")
     required = {f"{name}_NUM_THREADS" for name in ("OMP", "OPENBLAS", "MKL", "NUMEXPR")}
@@ -379,51 +238,6 @@ def test_set_runtime_max_is_the_timeout(machine: Machine) -> None:  # K3
     made = machine.profile("heavy", assignments=("RuntimeMaxSec=1h",))
     assert (made.timeout_s, made.sources["timeout_s"]) == (3600.0, "--set")
     assert "RuntimeMaxSec" not in made.properties
-
-
-@pytest.mark.parametrize(
-    ("overrides", "message"),
-    [
-        ({"gpus": "x"}, "--gpus: expected a whole number"),
-        ({"gpus": -1}, "--gpus: expected a whole number"),
-        ({"timeout": "5 lightyears"}, "--timeout: expected a duration"),
-        ({"timeout": "0"}, "--timeout: expected a duration"),
-        ({"timeout": ""}, "--timeout: expected a duration"),
-        ({"timeout": "1h", "assignments": ("RuntimeMaxSec=1h",)}, "the same limit"),
-        ({"assignments": ("RuntimeMaxSec=x",)}, "--set: RuntimeMaxSec: expected a duration"),
-        ({"assignments": ("MemoryMax",)}, "--set: expected PROPERTY=VALUE"),
-        ({"assignments": ("MemoryMax=20X",)}, "--set: MemoryMax: expected a size"),
-        ({"assignments": ("MemryMax=2G",)}, "did you mean MemoryMax?"),
-        ({"assignments": ("Slice=x.slice",)}, "--set: Slice cannot be set"),
-    ],
-)
-def test_mistake_on_the_command_line_is_a_usage_error(
-    machine: Machine, overrides: dict[str, object], message: str
-) -> None:  # K3
-    with pytest.raises(UsageError) as caught:
-        machine.profile("heavy", **overrides)
-    assert message in str(caught.value)
-    assert caught.value.exit_code == 2
-
-
-@pytest.mark.parametrize(
-    ("name", "hint"),
-    [
-        ("hevy", 'did you mean "heavy"? '),
-        ("HEAVY", 'did you mean "heavy"? '),
-        ("zzz", ""),
-        ("", ""),
-        ("a\nb", ""),
-    ],
-)
-def test_unknown_profile_names_the_nearest_and_the_known(
-    machine: Machine, name: str, hint: str
-) -> None:  # K3
-    with pytest.raises(UnknownProfile) as caught:
-        machine.profile(name)
-    assert str(caught.value).endswith(f"({hint}known: gpu, heavy, light)")
-    assert str(caught.value).isprintable()
-    assert caught.value.exit_code == 2
 
 
 def test_cpus_missing_here_matter_only_to_a_profile_in_use(machine: Machine) -> None:  # K3

@@ -102,60 +102,6 @@ def test_profile_key_is_the_directive_in_snake_case() -> None:  # K3
 
 
 @pytest.mark.parametrize(
-    ("assignment", "message"),
-    [
-        ("MemoryMax=20X", "unknown unit 'X'"),
-        ("MemoryMax=", "expected a size"),
-        ("MemoryMax=-1", "negative"),
-        ("MemoryMax=101%", "more than 100%"),
-        ("MemoryMax=0", "no job fits into less than 1M"),
-        ("MemoryMax=24", "no job fits into less than 1M"),
-        ("MemoryHigh=0%", "no job fits into less than 1M"),
-        ("MemoryMax=9223372036854775808", "absurdly large"),
-        ("CPUQuota=300", 'the "%" is missing'),
-        ("CPUQuota=0%", "could never run"),
-        ("CPUQuota=-5%", "negative"),
-        ("CPUQuota=1000000000%", "more than"),
-        ("CPUQuota=nan%", "expected a percentage"),
-        ("CPUQuotaPeriodSec=2s", "from 1ms to 1s"),
-        ("CPUQuotaPeriodSec=0", "from 1ms to 1s"),
-        ("CPUWeight=0", "1 to 10000"),
-        ("CPUWeight=10001", "1 to 10000"),
-        ("IOWeight=idle", "a weight from 1 to 10000"),
-        ("AllowedCPUs=8-9", "which are 0-7"),
-        ("AllowedCPUs=3-0", "runs backwards"),
-        ("TasksMax=0", "1 to"),
-        ("TasksMax=100%", "less than 100%"),
-        ("TasksMax=5000000", "1 to 4194304"),
-        ("IOReadBandwidthMax=/dev/sda", "a value such as"),
-        ("IOReadBandwidthMax=sda 5M", "absolute path"),
-        ("IOReadBandwidthMax=/dev/../sda 5M", "absolute path"),
-        ("IOReadBandwidthMax=/dev/sda 0", "could never read"),
-        ("DeviceAllow=/etc/passwd r", "a device and its access"),
-        ("DeviceAllow=/dev/null rx", "a device and its access"),
-        ("DeviceAllow=", "expected"),
-        ("DevicePolicy=open", "one of auto, closed, strict"),
-        ("OOMPolicy=", "one of continue, stop, kill"),
-        ("KillMode=none", "one of control-group, mixed"),
-        ("KillSignal=SIGFOO", "a signal such as"),
-        ("KillSignal=_DFL", "a signal such as"),
-        ("KillSignal=0", "a signal such as"),
-        ("KillSignal=999", "a signal such as"),
-        ("RuntimeMaxSec=0", "infinity"),
-        ("TimeoutStopSec=5x", "unknown unit 'x'"),
-        ("SendSIGKILL=maybe", '"yes" or "no"'),
-    ],
-)
-def test_value_that_cannot_be_meant_is_a_usage_error(assignment: str, message: str) -> None:  # K3
-    with pytest.raises(UsageError) as caught:
-        parsed(assignment)
-    text = str(caught.value)
-    assert text.startswith(f"--set: {assignment.partition('=')[0]}: ")
-    assert message in text
-    assert "\n" not in text
-
-
-@pytest.mark.parametrize(
     ("name", "hint"),
     [
         ("MemryMax", "did you mean MemoryMax?"),

@@ -9,7 +9,7 @@ import pytest
 
 from slicer.config import profiles
 from slicer.config.profiles import Overrides
-from slicer.errors import ConfigError, UsageError
+from slicer.errors import UsageError
 from slicer.model import Profile
 
 
@@ -39,37 +39,6 @@ def test_what_is_said_is_taken(  # D2, X7
 ) -> None:
     found = made(tmp_path, text, **said)
     assert (found.share, found.share_mode, found.share_skip_syncs, found.over_cap) == expected
-
-
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ('share = "bth"', 'share: expected "lock", "cap", "both" or "off".*did you mean both'),
-        ("share = true", "did you mean both"),
-        ("share = false", "did you mean off"),
-        ('share = ["lock"]', "expected"),
-        ('shar = "lock"', "did you mean share"),
-        ('share_mode = "lanches=3"', "no mode 'lanches=3'.*did you mean launches"),
-        ('share_mode = "fast"', "known: yield, launches=N, time=DURATION, each"),
-        ('share_mode = "each=1"', "write just each"),
-        ('share_mode = "time"', "time=5ms"),
-        ('share_mode = "time=5"', "with its unit"),
-        ('share_mode = "time=0.5ms"', "cannot last '0.5ms'"),
-        ('share_mode = "time=2h"', "cannot last '2h'"),
-        ('share_mode = "time=x"', "time=5ms"),
-        ('share_mode = "launches=0"', "from 1 to"),
-        ("share_mode = 10", 'such as "launches=10"'),
-        ("share_skip_syncs = -1", "from 0 to"),
-        ("share_skip_syncs = true", "from 0 to"),
-        ('share_skip_syncs = "2"', "from 0 to"),
-        ('over_cap = "kill"', 'expected "warn" or "end"'),
-        ("over_cap = 1", 'expected "warn" or "end"'),
-    ],
-)
-def test_a_mistake_in_a_file_is_told(tmp_path: Path, text: str, message: str) -> None:
-    with pytest.raises(ConfigError, match=message) as caught:
-        made(tmp_path, text)
-    assert "config.toml:3" in str(caught.value)
 
 
 @pytest.mark.parametrize(

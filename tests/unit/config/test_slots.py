@@ -6,7 +6,6 @@ import pytest
 
 from slicer.config import profile_report
 from slicer.config.profiles import Overrides
-from slicer.errors import SlicerError, UsageError
 from tests.unit.config.machine import Machine
 
 FILE = """
@@ -72,33 +71,3 @@ def test_each_value_is_shown_with_its_source(machine: Machine) -> None:
     }  # fmt: skip
     summary = next(row for row in profile_report.summaries(config) if row.name == "more")
     assert (summary.cpu_slots, summary.slots) == (2, {"matlab": 1, "ocr.x": 1})
-
-
-@pytest.mark.parametrize(
-    ("said", "message"),
-    [
-        (
-            {"slots": ("mathlab",)},
-            "--slot: there is no slot named 'mathlab' (did you mean \"matlab\"? known: cpu, matlab, "
-            "ocr.x; [slots] in the configuration names them)",
-        ),
-        ({"slots": ("x" * 65,)}, "--slot: 'xxx"),
-        ({"slots": ("\x1b[31m",)}, "--slot: '\\x1b[31m' cannot be a slot's name (up to 64 letters"),
-        ({"slots": ("",)}, "--slot: '' cannot be a slot's name"),
-        ({"slots": ("=2",)}, "--slot: '' cannot be a slot's name"),
-        ({"slots": ("matlab=",)}, "--slot: expected a whole number such as 2, not ''"),
-        ({"slots": ("matlab=-1",)}, "--slot: expected a whole number such as 2, not '-1'"),
-        ({"slots": ("matlab=1=2",)}, "--slot: expected a whole number such as 2, not '1=2'"),
-        ({"slots": ("matlab=99999999",)}, "--slot: "),
-        ({"slots": ("matlab", "matlab")}, "--slot: matlab is there twice (say --slot matlab=N once)"),
-        ({"slots": ("cpu",), "cpu_slots": "1"}, "--slot: cpu is said by --cpu-slots already"),
-    ],
-)
-def test_a_mistake_on_the_command_line_is_told_with_its_remedy(
-    machine: Machine, said: dict[str, object], message: str
-) -> None:
-    machine.system(FILE)
-    with pytest.raises(SlicerError) as caught:
-        machine.profile("light", **said)
-    assert isinstance(caught.value, UsageError)
-    assert str(caught.value).startswith(message)

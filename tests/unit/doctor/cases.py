@@ -180,7 +180,6 @@ CASES: dict[str, tuple[Case, ...]] = {
         on_systemd(boots=False), on_systemd(boots=False, is_wsl=True),
         on_systemd(boots=False, container="docker"),
     ),
-    "no-pystemd": (on_systemd(unreachable="pystemd is not installed"),),
     "manager-unreachable": (
         on_systemd(unreachable="alice is not logged in (cron, su)"),
         on_systemd(who=ROOT, unreachable="no connection to systemd"),
@@ -379,7 +378,7 @@ HEALTHY: tuple[Case, ...] = (
     on_sharing(library_error="there is no such file", mps="/tmp/nvidia-mps", is_dmem_on=False),
     on_sharing(ProfileFacts("infer", (), "", "cap"), mps="/tmp/nvidia-mps"),
     on_sharing(INFER, who=ALICE, is_dmem_on=False),
-    on_sharing(INFER, limits="it takes driver 615, this is 575.57.08", is_dmem_on=False),
+    on_sharing(INFER, limits="it requires driver 615, this is 575.57.08", is_dmem_on=False),
     # NixOS
     on_units(system=(*NO_UNITS, LIMITS), packaged=("/etc/systemd/system/gpu.slice",), who=ON_NIXOS),
 )  # fmt: skip

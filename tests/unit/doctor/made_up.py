@@ -46,7 +46,7 @@ DEVICES = DeviceFacts(
     nodes=tuple(Node(f"/dev/nvidia{end}", True, True) for end in ("ctl", "-uvm", "0")),
 )  # fmt: skip
 DRIVER = DriverFacts("", "", "", "550.54", "12.550.52", (GPU,), ())
-NO_DRIVER = DriverFacts("no-library", "there is no NVIDIA driver here", "install", "", "12.550.52", (), ())
+NO_DRIVER = DriverFacts("no-library", "there is no NVIDIA driver", "install", "", "12.550.52", (), ())
 NO_DEVICES = DeviceFacts((), (), 0, "", ())
 
 

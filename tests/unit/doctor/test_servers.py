@@ -1,4 +1,4 @@
-"""Model servers that hold a GPU outside of slicer: which are known, and which are said."""
+"""Model servers that hold a GPU outside slicer: which are known, and which are reported."""
 
 from __future__ import annotations
 

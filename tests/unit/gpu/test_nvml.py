@@ -198,7 +198,7 @@ gpus.close()
     [
         (9, "no-driver", "not loaded"),
         (12, "no-library", "libnvidia-ml.so.1"),
-        (18, "driver-mismatch", "another version"),
+        (18, "driver-mismatch", "different versions"),
         (4, "permission", "may not use"),
         (28, "no-devices", "no GPU"),
     ],
@@ -396,8 +396,8 @@ ABSENT = "it is not among the driver's GPUs"
             ("the job's cgroup has no dmem controller", "the job's cgroup has no dmem controller"), False,
         ),
         ("driver 615.20.01\nerror nvmlDeviceSetMemoryLimits 15 0\n", "", (ABSENT, ""), True),
-        ("driver 610.1\n", "it takes driver 615, this is 610.1", None, True),
-        ("driver none\n", "it takes driver 615, this is none", None, True),
+        ("driver 610.1\n", "it requires driver 615, this is 610.1", None, True),
+        ("driver none\n", "it requires driver 615, this is none", None, True),
     ],
 )  # fmt: skip
 def test_the_driver_holds_a_cgroup_to_a_part_of_a_gpu(  # X7

@@ -259,4 +259,4 @@ def test_root_behind_a_fence_asks_the_broker_and_else_says_what_it_sees(
 
     watch = GpuObserver(otherwise=nobody)
     watch.open()
-    assert (driver.opened, "behind a fence" in watch.notes[-1]) == (1, True)
+    assert (driver.opened, "behind a device fence" in watch.notes[-1]) == (1, True)

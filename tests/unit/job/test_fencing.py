@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
+from slicer import gpu
 from slicer.backend.nested import NestedBackend
 from slicer.backend.plain import PlainBackend
 from slicer.backend.systemd import SystemdBackend
 from slicer.errors import RefusedError
 from slicer.gpu.observer import GpuObserver
 from slicer.job import fencing
-from slicer.kernel import bpf
+from slicer.kernel import SYSROOT, bpf
 from slicer.ledger.nesting import OuterJobs
 from slicer.model import Gpu, Property
 from slicer.record import replace
@@ -114,3 +117,11 @@ def test_a_gpu_without_a_node_of_its_own_cannot_be_fenced(observer: GpuObserver)
     assert strict is not None
     with pytest.raises(RefusedError):
         strict(("GPU-a",))
+
+
+def test_a_machine_with_a_driver_has_gpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:  # W2
+    monkeypatch.setenv(SYSROOT, str(tmp_path))
+    assert not gpu.has_nvidia()
+    (tmp_path / "dev").mkdir()
+    (tmp_path / "dev" / "nvidiactl").touch()
+    assert gpu.has_nvidia()

@@ -296,7 +296,7 @@ def test_a_directory_where_others_write_is_refused(path: str) -> None:
 def test_a_place_that_cannot_be_made_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     for place in (tmp_path / "file" / "history.db", Path("/proc/none/history.db")):
-        with pytest.raises(StateError, match="cannot be kept"):
+        with pytest.raises(StateError, match="cannot be written"):
             history.append(OUTCOME, str(place))
 
 
@@ -322,7 +322,7 @@ def test_a_read_only_directory_is_refused(tmp_path: Path) -> None:
         """,
         *unprivileged(65534),  # root may write everywhere
     )
-    assert "state/history.db: the history cannot be kept: Permission denied" in said
+    assert "state/history.db: the history cannot be written: Permission denied" in said
 
 
 def test_an_outcome_that_both_halves_write_is_kept_once(path: str) -> None:  # X3

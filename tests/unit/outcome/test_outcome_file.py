@@ -221,5 +221,5 @@ def test_run_writes_it_to_stdout_even_when_that_is_a_file(cli: Cli) -> None:
 @pytest.mark.parametrize("path", ["no/out.json", "."])
 def test_run_refuses_a_place_that_cannot_be_before_anything_runs(cli: Cli, path: str) -> None:
     done = cli.run("run", "--backend", "plain", "--outcome", path, "--", "touch", "ran", code=2)
-    assert done.stderr == f"slicer: --outcome {path}: cannot be written there (name a file of yours)\n"
+    assert done.stderr == f"slicer: --outcome {path}: cannot be written there (name a file of your own)\n"
     assert not (cli.root / "ran").exists()

@@ -56,7 +56,7 @@ def test_a_budget_that_holds_says_what_is_left() -> None:
         ((8, 24), ""),  # the small one cannot serve
         ((8, 12), "gpu: 2 jobs x 10G = 20G and 512M of margin, but GPU 1 has 12G: 1 job fits"),
         ((8,), "gpu: 2 jobs of 10G and 512M of margin, but GPU 0 has 8G: no GPU is large enough"),
-        ((), "gpu: there is no GPU here for 2 jobs"),
+        ((), "gpu: there is no GPU for 2 jobs"),
     ],
 )
 def test_gpu_memory_is_added_up_as_the_ledger_gives_it_out(sizes: tuple[int, ...], problem: str) -> None:
@@ -86,7 +86,7 @@ def test_a_memory_is_proposed_from_what_past_jobs_used() -> None:  # C7, N9
     assert peak_notes(whisper, past.found[1:]) == []
     (note,) = peak_notes(whisper, past.found)
     assert note == (
-        'gpu: the most of 10 jobs that ended well was 3G of memory; with a fifth more: memory = "3.6G"'
+        'gpu: the largest of 10 successful jobs used 3G of memory; with a fifth more: memory = "3.6G"'
     )
 
 
@@ -120,7 +120,7 @@ def test_what_others_take_without_limit_is_no_problem_of_a_destination() -> None
     """
     made = sheet(text, 24)
     assert made.problems == ()
-    assert "small: no GPU memory is left beside the others (max_jobs would keep some)" in made.notes
+    assert "small: the others leave no GPU memory (max_jobs would keep some free)" in made.notes
     (problem,) = sheet(text, 3).problems
     assert problem == "small: a job of 4G and 512M of margin, but GPU 0 has 3G: no GPU is large enough"
 
@@ -141,7 +141,8 @@ def test_destinations_share_the_gpus() -> None:
     """
     assert sheet(text, 25).problems == ()
     (problem,) = sheet(text, 24).problems
-    assert problem == "small: 2 jobs x 4G = 8G and 512M of margin, but GPU 0 has 24G beside large: 1 job fits"
+    room = "GPU 0 has 24G next to large: 1 job fits"
+    assert problem == f"small: 2 jobs x 4G = 8G and 512M of margin, but {room}"
 
 
 def test_a_whole_gpu_is_the_smallest_that_will_do() -> None:
@@ -183,8 +184,8 @@ def test_what_one_job_wants_of_gpus_counts(
 def test_what_cannot_be_known_is_said() -> None:
     made = sheet("[routes.r.gpu]\nvram = '10G'\n[routes.r.cpu]\nprofile = 'light'\n", known=False)
     assert made.problems == ()
-    assert made.notes[0] == "which GPUs there are is not known here, so GPU memory was not checked"
-    assert "cpu: nothing limits how many run (max_jobs would)" in made.notes[2]
+    assert made.notes[0] == "GPU memory was not checked, because the GPUs are unknown"
+    assert "cpu: their number is unlimited (max_jobs would limit it)" in made.notes[2]
     assert [each.suggested_bytes for each in made.shares] == [None, None]
 
 

@@ -132,7 +132,7 @@ def test_each_hint_comes_when_its_reason_is_there(
     ("scene", "hint", "words"),
     [
         (some_run_out, "gpu-out-of-memory", ("3 of 41 inputs", "smallest measured 40m", "threshold is 1h")),
-        (cpu_blocked, "cpu-blocked", ("6 inputs were blocked at the CPU and 1 ran",)),
+        (cpu_blocked, "cpu-blocked", ("on the CPU 6 inputs were blocked and 1 ran",)),
         (just_above, "cpu-just-above", ("8 of 20 CPU inputs measured 1h to 1h5m", "40 jobs", "of 10.0G")),
         ],
 )

@@ -54,14 +54,14 @@ def test_a_guess_from_the_bit_rate_is_no_measurement() -> None:  # C4
 @pytest.mark.parametrize(
     ("lines", "format", "said"),
     [
-        ((), {"duration": "60"}, "has no audio and no video in it"),
-        ((stream(0, "subtitle"),), {"duration": "60"}, "has no audio and no video in it"),
-        ((COVER.replace("stream.1", "stream.0"),), {"duration": "60"}, "has no audio and no video"),
-        ((VIDEO,), {"format_name": "tty", "duration": "0.04"}, "has no audio and no video"),
+        ((), {"duration": "60"}, "contains no audio and no video"),
+        ((stream(0, "subtitle"),), {"duration": "60"}, "contains no audio and no video"),
+        ((COVER.replace("stream.1", "stream.0"),), {"duration": "60"}, "contains no audio and no video"),
+        ((VIDEO,), {"format_name": "tty", "duration": "0.04"}, "contains no audio and no video"),
         ((VIDEO,), {"format_name": "png_pipe"}, "is a picture, which has no duration"),
         ((VIDEO,), {"format_name": "image2", "duration": "0.04"}, "is a picture, which has no duration"),
         ((VIDEO,), {"format_name": "mov,mp4", "tags.major_brand": "avif"}, "is a picture"),
-        ((VIDEO,), {"duration": "9999999999999"}, "claims a duration of 1e+13 s: it is damaged"),
+        ((VIDEO,), {"duration": "9999999999999"}, "an impossible duration of 1e+13 s: the file is damaged"),
     ],
 )
 def test_what_has_no_duration_is_an_error(
@@ -80,10 +80,10 @@ def test_pixels_are_those_of_the_largest_video_stream() -> None:
 @pytest.mark.parametrize(
     ("lines", "format", "said"),
     [
-        ((AUDIO, COVER), {}, "has no picture and no video in it"),
-        ((stream(0, "video", width=0, height=0),), {}, "has no picture"),
-        ((stream(0, "video", width="N/A", height=-4),), {}, "has no picture"),
-        ((VIDEO,), {"format_name": "tty"}, "has no picture"),
+        ((AUDIO, COVER), {}, "contains no picture and no video"),
+        ((stream(0, "video", width=0, height=0),), {}, "contains no picture"),
+        ((stream(0, "video", width="N/A", height=-4),), {}, "contains no picture"),
+        ((VIDEO,), {"format_name": "tty"}, "contains no picture"),
         ((VIDEO, VIDEO.replace("stream.0", "stream.1")), {"tags.major_brand": "heic"}, "several tiles"),
     ],
 )

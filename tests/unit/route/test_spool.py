@@ -52,15 +52,15 @@ def test_a_directory_that_is_not_there_is_an_error_with_its_reason() -> None:
     done = kept("/nonexistent", input=b"hello")
     assert done.returncode == 9
     assert done.stdout == (
-        b"/nonexistent: standard input cannot be kept: No such file or directory "
-        b"(TMPDIR names another directory, with more room)"
+        b"/nonexistent: standard input cannot be saved: No such file or directory "
+        b"(set TMPDIR to a directory with more room)"
     )
 
 
 def test_a_full_disk_is_an_error_with_its_reason(tmp_path: Path) -> None:
     done = kept(tmp_path, input=b"x" * 100_000, preexec_fn=_small_files)
     assert done.returncode == 9
-    assert b"standard input cannot be kept: File too large" in done.stdout
+    assert b"standard input cannot be saved: File too large" in done.stdout
     assert os.listdir(tmp_path) == []
 
 

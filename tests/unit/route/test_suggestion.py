@@ -1,4 +1,4 @@
-"""The threshold that past jobs speak for, and when they speak for none."""
+"""The threshold that past jobs suggest, and when they suggest none."""
 
 from __future__ import annotations
 
@@ -84,15 +84,15 @@ def only_failures(past: Past) -> None:
 TABLE: list[tuple[Scene, str, str, tuple[str, ...]]] = [
     (clear, "threshold", 'threshold = "1h"', ("95% of jobs stay below 9.0G",)),
     (few, "too-few", "", ("9 GPU jobs", "10 are needed")),
-    (many_whose_memory_nobody_saw, "too-few", "", ("0 GPU jobs ended well with known GPU memory",)),
+    (many_whose_memory_nobody_saw, "too-few", "", ("0 GPU jobs succeeded with known GPU memory",)),
     (only_failures, "too-few", "", ("0 GPU jobs",)),
     (alike, "constant", "", ("all 30 jobs measured 10m: a line",)),
-    (flat, "flat", "", ("do not grow with duration", "Up to 1h memory sets no threshold")),
+    (flat, "flat", "", ("do not grow with duration", "Up to 1h, memory sets no threshold")),
     (falling, "flat", "", ("do not grow",)),
     (flat_and_too_much, "nothing-fits", "", ("9.0G is less",)),
-    (without_rule, "unrelated", "", ("duration does not tell which jobs fit",)),
-    (small_ones_need_all, "nothing-fits", "", ("the smallest jobs, of 1m, need 9.4G already",)),
-    (far_below, "threshold", 'threshold = "20m"', ("allows 1h", "nothing above 10m was seen: go up")),
+    (without_rule, "unrelated", "", ("duration does not show which jobs fit",)),
+    (small_ones_need_all, "nothing-fits", "", ("even the smallest jobs, of 1m, need 9.4G",)),
+    (far_below, "threshold", 'threshold = "20m"', ("allows 1h", "no input above 10m was seen: raise")),
     (largest_ran_out, "threshold", 'threshold = "50m"', ("too many jobs ran out", "the smallest at 50m10s")),
 ]
 

@@ -123,7 +123,7 @@ def test_one_of_the_same_name_is_never_written_into(state: StateDir, folder: Pat
     has_lease(state, A)
     folder.mkdir(mode=0o700)
     (folder / A).write_text("mine")
-    with pytest.raises(StateError, match="cannot be made"):
+    with pytest.raises(StateError, match="cannot be created"):
         job_file.make(state, A, ORDER, (GPU,))
     assert (folder / A).read_text() == "mine"
 

@@ -125,7 +125,7 @@ def test_a_library_that_is_not_there_or_is_none_is_told_of(tmp_path: Path, libra
     assert why_not_library(library) == ""
     assert "No such file" in why_not_library(str(tmp_path / "none.so"))
     (tmp_path / "text.so").write_text("no library")
-    assert "is none" in why_not_library(str(tmp_path / "text.so"))
+    assert "is not an ELF file" in why_not_library(str(tmp_path / "text.so"))
 
 
 @pytest.mark.parametrize("at", range(0, 120, 7))

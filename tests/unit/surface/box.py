@@ -73,9 +73,9 @@ class Box:
             directory.mkdir(exist_ok=True)
             if os.geteuid() == 0:
                 os.chown(directory, USER, USER)
-        prefix = _AS_USER if os.geteuid() == 0 else ()
+        self.as_user = _AS_USER if os.geteuid() == 0 else ()
         self._server = subprocess.Popen(
-            [*prefix, sys.executable, "-P", SERVER],
+            [*self.as_user, sys.executable, "-P", SERVER],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=self.env, cwd=self.work, text=True,
         )  # fmt: skip
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
-from tests.unit.surface import scene_api, scene_jobs, scene_queue, scene_route
+from tests.unit.surface import scene_api, scene_jobs, scene_queue, scene_route, transcripts
 from tests.unit.surface.box import Box
 from tests.unit.surface.shape import Shape
 
@@ -18,49 +18,6 @@ HOST = {"SURFACE_HOST": "1"}
 
 # Commands that no help lists as such.
 HIDDEN = (("queue", "add"), ("queue", "suggest"), ("queue", "retry"))
-
-WRONG = (
-    ("",),
-    ("runn",),
-    ("--jsn",),
-    ("--gpus", "1"),
-    ("status", "extra"),
-    ("status", "--jsno"),
-    ("run",),
-    ("run", "--gpu"),
-    ("run", "--gps", "1", "--", "true"),
-    ("run", "--gpus", "x", "--", "true"),
-    ("run", "--quiet=1", "--", "true"),
-    ("run", "--then", "wait", "--", "true"),
-    ("run", "-p", "hevy", "--", "true"),
-    ("run", "--set", "MemryMax=1G", "--", "true"),
-    ("run", "--timeout", "soon", "--", "true"),
-    ("run", "--exec", "--outcome", "x", "--", "true"),
-    ("run", "--outcome", "/nowhere/x", "--", "true"),
-    ("run", "--backend", "plain", "--", "no-such-command"),
-    ("run", "--backend", "plain", "--", "/"),
-    ("hold", "--exec"),
-    ("route",),
-    ("route", "whisper"),
-    ("route", "whisper", "--", "true"),
-    ("route", "whisper", "--gpus", "1", "--", "true"),
-    ("stop",),
-    ("stop", "nobody"),
-    ("stop", "nobody", "--json"),
-    ("history", "nobody", "--json"),
-    ("history", "--since", "yesterday"),
-    ("profiles", "show", "hevy"),
-    ("profiles", "show", "hevy", "--json"),
-    ("simjob",),
-    ("queue",),
-    ("queue", "none.txt", "--backend", "plain", "--sim", "2", "--json"),
-    ("queue", "none.txt", "--sim-vram", "24G"),
-    ("queue", "none.txt", "--sim", "2", "--poll", "x"),
-    ("queue", "suggest", "none.txt"),
-    ("queue", "add", "none.txt", "--vram", "8X", "--", "true"),
-    ("queue", "add", "none.txt", "--param", "lr=1,2", "--", "true"),
-    ("queue", "retry", "none.txt"),
-)
 
 # Every key of a configuration file; the values do not matter, only that they are taken and shown.
 CONFIG = """\
@@ -122,12 +79,6 @@ def _same_as_long(box: Box, line: tuple[str, ...]) -> bool:
     return box.run(*line) == box.run(line[0], "--help")
 
 
-def wrong_lines(box: Box) -> dict[str, Section]:
-    """What is said about command lines that cannot be right, and the exit code."""
-    done = {line: box.run(*line) for line in WRONG}
-    return {" ".join(("slicer", *line)): _told(*said) for line, said in done.items()}
-
-
 def profiles(box: Box) -> dict[str, Section]:
     """The built-in profiles on a machine of 8 CPUs and 32 GiB, and every key of a configuration file."""
     own = box.root / "own.toml"
@@ -164,10 +115,10 @@ def _told(code: int, out: str, err: str) -> str:
 
 SCENES: dict[str, Callable[[Box], dict[str, Section]]] = {
     "help": help_texts,
-    "wrong-lines": wrong_lines,
     "profiles": profiles,
     "jobs": scene_jobs.jobs,
     "queue": scene_queue.queue,
     "route": scene_route.route,
     "api": scene_api.api,
+    **{name: transcripts.scene(name) for name in transcripts.NAMES},
 }

@@ -56,7 +56,7 @@ def test_where_there_is_no_dpkg_nothing_belongs_to_a_package(
     monkeypatch.setattr(dpkg, "_LIST", str(tmp_path / "none"))
     assert dpkg.owner("/usr/bin/x") == NOBODY
     assert dpkg.diversions() == ()
-    with pytest.raises(WrapError, match="there is no dpkg-divert"):
+    with pytest.raises(WrapError, match="dpkg-divert is not installed"):
         dpkg.divert("/usr/bin/x")
 
 

@@ -65,19 +65,19 @@ TMP = Ancestor("/tmp", 0, 0, 0o1777, False)
 LEFT = replace(WRAP, intent="restore")
 
 REFUSED = {
-    "nothing there": (lambda: install(site(bin=ABSENT)), "there is no such file"),
+    "nothing there": (lambda: install(site(bin=ABSENT)), "the file does not exist"),
     "only REAL there": (lambda: install(site(bin=ABSENT, real=PROGRAM)), "whisper-real is the program"),
     "a directory": (lambda: install(site(bin=Seen("directory"))), "is a directory"),
     "a device": (lambda: install(site(bin=Seen("other"))), "a device, a FIFO or a socket"),
     "a link to nowhere": (lambda: install(site(bin=LINK, end=ABSENT)), "leads nowhere"),
-    "a link to a directory": (lambda: install(site(bin=LINK, end=Seen("directory"))), "which is no file"),
+    "a link to a directory": (lambda: install(site(bin=LINK, end=Seen("directory"))), "which is not a file"),
     "a link to a shim": (
         lambda: install(site(bin=LINK, end=SHIM, end_path="/usr/lib/w")),
         "leads to /usr/lib/w, which is wrapped",
     ),
     "of update-alternatives": (
         lambda: install(site(bin=OF_ALTERNATIVES, end=PROGRAM, end_path="/usr/bin/w2")),
-        "belongs to update-alternatives.*wrap what it leads to: /usr/bin/w2",
+        "belongs to update-alternatives.*wrap its target: /usr/bin/w2",
     ),
     "not executable": (lambda: install(program(mode=0o644)), r"nobody may execute it .*chmod \+x"),
     "setuid": (lambda: install(program(mode=0o4755)), "is setuid: it runs with other rights"),
@@ -86,10 +86,10 @@ REFUSED = {
         lambda: install(site(bin=LINK, end=replace(PROGRAM, mode=0o4755))), "is setuid",
     ),
     "capabilities": (lambda: install(program(has_capabilities=True)), "has file capabilities"),
-    "an access list": (lambda: install(program(has_acl=True)), "has an access list"),
-    "a long name": (lambda: install(site(path=f"/usr/bin/{'x' * 251}")), "too long for '-real'"),
-    "REAL exists": (lambda: install(site(real=PROGRAM)), "whisper-real: exists already"),
-    "REAL is a directory": (lambda: install(site(real=Seen("directory"))), "whisper-real: exists already"),
+    "an access list": (lambda: install(program(has_acl=True)), "has an access control list"),
+    "a long name": (lambda: install(site(path=f"/usr/bin/{'x' * 251}")), "too long to add '-real'"),
+    "REAL exists": (lambda: install(site(real=PROGRAM)), "whisper-real: already exists"),
+    "REAL is a directory": (lambda: install(site(real=Seen("directory"))), "whisper-real: already exists"),
     "slicer": (lambda: install(site(path=TOOL.path)), "is slicer itself"),
     "slicer's Python": (lambda: install(site(path="/usr/bin/python3")), "is what slicer runs on"),
     "sh": (lambda: install(site(path="/bin/sh")), "is the shell of shims"),
@@ -99,7 +99,7 @@ REFUSED = {
     "REAL of another": (
         lambda: install(site(shimmed="/usr/bin/whisper")), "behind a shim .wrap /usr/bin/whisper itself",
     ),
-    "an unknown shim": (lambda: install(site(bin=SHIM)), "is a shim already, of which there is no record"),
+    "an unknown shim": (lambda: install(site(bin=SHIM)), "is already a shim, but there is no record"),
     "a shim of another slicer's": (
         lambda: install(site(bin=replace(SHIM, head=SHIM.head + b"\n"), real=PROGRAM)), "there is no record",
     ),
@@ -107,9 +107,9 @@ REFUSED = {
         lambda: install(site(bin=SHIM, real=PROGRAM), replace(REQUEST, route="fast"), known=WRAP),
         "is wrapped by the route 'whisper' .*slicer wrap remove /usr/bin/whisper",
     ),
-    "a removal under way": (lambda: install(site(real=PROGRAM), known=LEFT), "is unwrapped half-way"),
-    "its program is gone": (lambda: install(site(bin=SHIM), known=WRAP), "whisper-real is gone"),
-    "all is gone": (lambda: install(site(bin=ABSENT), known=WRAP), "there is no such file"),
+    "a removal under way": (lambda: install(site(real=PROGRAM), known=LEFT), "is only half unwrapped"),
+    "its program is gone": (lambda: install(site(bin=SHIM), known=WRAP), "whisper-real is missing"),
+    "all is gone": (lambda: install(site(bin=ABSENT), known=WRAP), "the file does not exist"),
     "both were changed": (
         lambda: install(site(bin=replace(PROGRAM, ino=1, size=1), real=replace(PROGRAM, size=2)), known=WRAP),
         "cannot tell which is the program.*--force",
@@ -122,11 +122,11 @@ REFUSED = {
         lambda: install(site(diversions=(Diversion(SITE.path, f"{SITE.path}.orig", ""),))),
         "by the administrator",
     ),
-    "the nix store": (lambda: install(site(path="/nix/store/x-y/bin/w")), "lies in /nix/store"),
-    "guix": (lambda: install(site(path="/gnu/store/x-y/bin/w")), "lies in /gnu/store"),
+    "the nix store": (lambda: install(site(path="/nix/store/x-y/bin/w")), "is in /nix/store"),
+    "guix": (lambda: install(site(path="/gnu/store/x-y/bin/w")), "is in /gnu/store"),
     "read-only": (lambda: install(site(is_read_only=True)), "its file system is read-only"),
     "no rights": (
-        lambda: install(site(is_writable=False), AS_ALICE), "you may not write in /usr/bin .*run it as root",
+        lambda: install(site(is_writable=False), AS_ALICE), "you may not write to /usr/bin .*run it as root",
     ),
     "an immutable directory": (lambda: install(site(is_writable=False)), "lsattr -d /usr/bin"),
     "root, in a user's directory": (
@@ -138,10 +138,10 @@ REFUSED = {
         "/home/alice/bin belongs to uid",
     ),
     "a directory for everybody": (
-        lambda: install(below(replace(BIN, mode=0o777))), "written by everybody .*chmod go-w /usr/bin",
+        lambda: install(below(replace(BIN, mode=0o777))), "writable by everybody .*chmod go-w /usr/bin",
     ),
     "a directory of a group": (
-        lambda: install(below(replace(HOME, gid=50, mode=0o775)), AS_ALICE), "written by its group .gid 50",
+        lambda: install(below(replace(HOME, gid=50, mode=0o775)), AS_ALICE), "writable by its group .gid 50",
     ),
     "another's file in /tmp": (
         lambda: install(site(way=(ROOT, TMP), bin=replace(PROGRAM, uid=1001)), AS_ALICE),
@@ -151,7 +151,7 @@ REFUSED = {
         lambda: install(tool=replace(TOOL, is_executable=False)), "cannot be executed .*--slicer",
     ),
     "root, with a user's slicer": (
-        lambda: install(tool=replace(TOOL, way=(ROOT, HOME))), "root's shims call only what root alone",
+        lambda: install(tool=replace(TOOL, way=(ROOT, HOME))), "root's shims may only call what only root",
     ),
 }  # fmt: skip
 
@@ -199,7 +199,7 @@ def test_what_is_to_be_known_is_said() -> None:  # C5
     notes = install(program(head=b"#!/usr/bin/python3")).notes
     assert len(notes) == 1
     assert "sees itself as whisper-real" in notes[0]
-    assert "fails with 127" in install(tool=replace(TOOL, is_for_all=False)).notes[0]
+    assert "fail with exit code 127" in install(tool=replace(TOOL, is_for_all=False)).notes[0]
     assert install(program(mode=0o700), tool=replace(TOOL, is_for_all=False)).notes == ()
 
 

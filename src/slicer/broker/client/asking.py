@@ -41,8 +41,10 @@ def acquire_of(prepared: PreparedRequest, binding: Binding, ahead_of: str = "") 
         **fields_for(Acquire, needs), **fields_for(Acquire, ticket), "name": draft.name or program,
         "gpu_choice": needs.gpu_choice if needs.gpus else (), "priority": needs.priority,
     }  # fmt: skip
-    runs_anyway = needs.runs_anyway and not needs.gpus
-    return Acquire(**said, binding=binding, ahead_of=ahead_of, runs_anyway=runs_anyway)
+    runs_anyway, for_parent = needs.runs_anyway and not needs.gpus, draft.pid != ticket.pid
+    return Acquire(
+        **said, binding=binding, ahead_of=ahead_of, runs_anyway=runs_anyway, for_parent=for_parent
+    )
 
 
 class Asking:

@@ -57,6 +57,8 @@ class Acquire(Preview):
     wait: bool
     max_wait_s: float | None
     runs_anyway: bool  # after max_wait_s; only for what wants no GPU
+    # It is for the process that started the caller, and lasts as long as that. With binding "process" only.
+    for_parent: bool = False
 
 
 @record

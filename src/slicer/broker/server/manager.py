@@ -6,8 +6,8 @@ from collections.abc import Callable
 from typing import Any
 
 from slicer.backend import manager_calls as calls
-from slicer.backend.manager_calls import DAEMON, DAEMON_PATH, MANAGER, PATH, SYSTEMD, BusError
-from slicer.backend.sd_bus import BusBroken, SdBus
+from slicer.backend.manager_calls import DAEMON, DAEMON_PATH, MANAGER, PATH, SYSTEMD, BusBroken, BusError
+from slicer.backend.sd_bus import SdBus
 from slicer.broker.server.loop import Due, Loop
 from slicer.errors import BackendError
 

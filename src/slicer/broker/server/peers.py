@@ -7,7 +7,7 @@ import errno
 import os
 import struct
 
-from slicer.kernel.proc import has_ended, pid_of, read_text, start_time
+from slicer.kernel.proc import has_ended, parent, pid_of, read_text, start_time
 from slicer.record import record
 
 _SO_PEERPIDFD = 77  # asm-generic/socket.h; Linux 6.5
@@ -86,6 +86,23 @@ def _peer_pidfd(connection: _socket.socket, pid: int) -> int:
         return os.pidfd_open(pid)
     except ProcessLookupError:
         raise NoPeer(f"process {pid} has ended") from None
+
+
+def parent_of(child: int, uid: int) -> tuple[int, int] | None:
+    """The pid and the start of the parent of a process; None unless that is seen, and wholly that user's."""
+    pid = parent(child)
+    try:
+        pidfd = os.pidfd_open(pid)
+    except OSError:
+        return None
+    try:
+        check_keeper(pidfd, uid)
+        start = start_time(pid)
+        return (pid, start) if start and parent(child) == pid else None
+    except BadKeeper:
+        return None
+    finally:
+        os.close(pidfd)
 
 
 def check_keeper(pidfd: int, uid: int) -> int:

@@ -20,7 +20,8 @@ from slicer.broker.server.connections import Call, Connection
 from slicer.broker.server.deciding import Decider, Reasons
 from slicer.broker.server.lease_files import Claim
 from slicer.broker.server.leases import Leases, Waiter
-from slicer.broker.server.loop import Due, Loop
+from slicer.broker.server.loop import Due, Loop, open_process
+from slicer.broker.server.peers import parent_of
 from slicer.broker.server.policy_state import PolicyState
 from slicer.broker.server.requests import Caller, Refusal, refusal_of
 from slicer.errors import SlicerError, StateError
@@ -96,7 +97,7 @@ class Queueing:
 
     def acquire(self, call: Call) -> None:
         """Take up a request. It is answered by :meth:`settle`."""
-        asked, caller = call.message, self.caller(call)
+        asked, caller = call.message, self._user(call)
         known = self._leases.holdings.get(asked.job)
         if known is not None:
             if not _is_same(known.lease, caller) or known.claim.held or known.is_starting:
@@ -117,7 +118,9 @@ class Queueing:
         waiter.asked, waiter.told = asked, None
         waiter.bind(call.connection)
         waiter.waits = asked.wait and call.more
-        self._leases.watch_waiter(waiter, os.dup(call.connection.peer.pidfd))
+        ticket = waiter.ticket
+        pidfd = open_process(ticket.pid, ticket.pid_start) if asked.for_parent else None
+        self._leases.watch_waiter(waiter, os.dup(call.connection.peer.pidfd) if pidfd is None else pidfd)
         for due in (waiter.absence, waiter.patience):
             if due is not None:
                 due.cancel()
@@ -178,6 +181,14 @@ class Queueing:
         peer = call.connection.peer
         gids = self._policy_state.groups(peer.uid, peer.gids)
         return requests.Caller(peer.pid, peer.start, peer.uid, gids, self._policy_state.boot_id)
+
+    def _user(self, call: Call) -> Caller:
+        """The process that the lease is for: the caller, or its parent, if that is wholly the same user's."""
+        caller = self.caller(call)
+        if not call.message.for_parent or call.message.binding != "process":
+            return caller
+        found = parent_of(caller.pid, caller.uid)
+        return caller if found is None else replace(caller, pid=found[0], start=found[1])
 
     # -- deciding ----------------------------------------------------------------------------------------
 

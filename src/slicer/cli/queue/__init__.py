@@ -1,1 +1,1 @@
-"""``slicer queue`` and its subcommands, each in a file of its name."""
+"""``slicer queue`` and its subcommands, each in a file of its own."""

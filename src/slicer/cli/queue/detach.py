@@ -1,4 +1,4 @@
-"""``slicer queue --detach``: the queue as a service of the user's manager (root: of the system's)."""
+"""``slicer queue --detach``: the queue as a service of the user's manager (for root: of the system's)."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 
 from slicer import backend as backends
+from slicer.backend.manager_calls import start_service
 from slicer.backend.systemd import SystemdBackend
 from slicer.cli import say
 from slicer.cli.queue.show import choose
@@ -33,7 +34,7 @@ _OTHERWISE = "run it in tmux, or with nohup"
 def detach(options: Options, environ: Mapping[str, str], *, as_json: bool, quiet: bool) -> int:
     """Start this command line again as a service, and return.
 
-    Obstacles to its start are found before that, and raised as a queue raises them.
+    Errors that would prevent its start are raised before, as a queue raises them.
     """
     manager = manager_of(os.geteuid())
     backend = _backend(manager)
@@ -43,7 +44,8 @@ def detach(options: Options, environ: Mapping[str, str], *, as_json: bool, quiet
     path = _hand_over(unit, log_dir, environ, manager)
     argv = (sys.executable, "-I", "-S", os.path.abspath(handover.__file__), path)
     try:
-        backend.start_service(unit, service.description(options.jobs_file), argv, service.properties(unit))
+        about = service.description(options.jobs_file)
+        backend.converse(start_service(unit, about, argv, service.properties(unit), manager))
     except BackendError:
         os.unlink(path)
         with suppress(OSError):  # a running service uses it
@@ -61,7 +63,7 @@ def detach(options: Options, environ: Mapping[str, str], *, as_json: bool, quiet
         log, board = (quote(f"{options.log_dir}/{name}") for name in ("queue.log", "status.txt"))
         print(f"detached as {unit}: tail -f {log}, watch cat {board}")
         systemctl = "systemctl --user" if manager == "user" else "systemctl"
-        print(f"{systemctl} stop {unit}: starts nothing new and waits for what runs")
+        print(f"{systemctl} stop {unit}: starts no new jobs and waits for the running ones")
     user = user_name(os.geteuid())
     if manager == "user" and not os.path.exists(f"{_LINGER}/{user}"):
         say.line(f"your last logout would end it: loginctl enable-linger {user} keeps it running")
@@ -71,20 +73,20 @@ def detach(options: Options, environ: Mapping[str, str], *, as_json: bool, quiet
 def _backend(manager: Manager) -> SystemdBackend:
     """The connection to the manager. Raises BackendError."""
     if not backends.has_systemd():
-        raise BackendError("needs systemd, which does not run here", where="--detach", hint=_OTHERWISE)
+        raise BackendError("needs systemd, which is not running", where="--detach", hint=_OTHERWISE)
     backend = SystemdBackend(manager)
     try:
         backend.connect()
     except BackendError as error:
         hint = _OTHERWISE
         if manager == "user":
-            hint = f"loginctl enable-linger {user_name(os.geteuid())} (by root if refused); or {_OTHERWISE}"
+            hint = f"loginctl enable-linger {user_name(os.geteuid())} (as root if refused); or {_OTHERWISE}"
         raise BackendError(error.message, where="--detach", hint=hint) from error
     return backend
 
 
 def _check(options: Options, environ: Mapping[str, str]) -> None:
-    """Open the queue once, to find obstacles to its start. --fresh acts here, not in the service."""
+    """Open the queue once, to find what prevents its start. --fresh acts here, not in the service."""
     if is_pipe(options.jobs_file):
         raise UsageError(
             "the service cannot read this pipe", where=options.jobs_file, hint="save its lines in a file"
@@ -97,18 +99,18 @@ def _check(options: Options, environ: Mapping[str, str]) -> None:
     except OSError as error:
         raise StateError(f"cannot be written: {error.strerror}", where=path) from error
     finally:
-        # Not the whole queue: the board of the last one stays until the service has a new one.
+        # Do not close the whole queue: the last queue's board stays until the service has a new one.
         queue.register.close()
 
 
 def _hand_over(unit: str, log_dir: str, environ: Mapping[str, str], manager: Manager) -> str:
-    """Write the service's hand-over; returns the path of its file. Raises StateError."""
+    """Write the service's hand-over. Returns the path of its file. Raises StateError."""
     handed = service.handed(
         (*_program(), *service.arguments(sys.argv[1:])), environ, directory=os.getcwd(),
         log_path=f"{log_dir}/queue.log", umask=_umask(), soft_limits=handover.soft_limits(),
     )  # fmt: skip
     runtime = f"/run/user/{os.geteuid()}" if manager == "user" else "/run"
-    # A running service may have a hand-over under another name.
+    # A running service may have its own hand-over, under another name.
     path = f"{runtime}/{unit.removesuffix('.service')}/{os.urandom(4).hex()}"
     try:
         handover.write(path, handed)
@@ -126,6 +128,6 @@ def _program() -> tuple[str, ...]:
 
 
 def _umask() -> int:
-    """Ours; os.umask could only tell by changing it."""
+    """Our umask. os.umask could only read it by changing it."""
     with open("/proc/self/status", encoding="ascii", errors="replace") as status:
         return next(int(line.split()[1], 8) for line in status if line.startswith("Umask:"))

@@ -29,4 +29,4 @@ def command(as_json: bool) -> None:
         head, entries = table(running, time.time())
         output.show([head, *(line for entry in entries for line in entry)])
     elif not silent:
-        output.show([Line("No queue runs. slicer queue FILE starts one, slicer queue --help says more.")])
+        output.show([Line("No queues are running. slicer queue FILE starts one; see slicer queue --help.")])

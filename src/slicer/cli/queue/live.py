@@ -1,7 +1,7 @@
 """The queue's board on a terminal. The events scroll by above it, and stay in the scrollback.
 
-Each board is written over the last one. The terminal's page, cursor and settings are never changed, so none
-has to be restored, even after ``kill -9``.
+Each board overwrites the last one. The terminal's page, cursor and settings never change, so nothing has to
+be restored, even after ``kill -9``.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from slicer.queue.show.event_text import summary_lines
 from slicer.text import clock
 
 _SOONEST_S = 0.1  # between two writes, however much happens
-_HELD_BACK = 20_000  # lines, while the terminal takes none
+_HELD_BACK = 20_000  # lines, while the terminal accepts none
 _CLEARED = "\x1b[2K\n"
 STYLES: dict[event_text.Level, str] = {"info": "", "good": GOOD, "warning": WARNING, "bad": BAD}
 
 
 class Live:
-    """Draws on ``stream``, which must be a terminal. Lines that were held back come with the next call."""
+    """Draws on ``stream``, which must be a terminal. Each call also writes lines that were held back."""
 
     wants_board = True
 
@@ -38,15 +38,15 @@ class Live:
         self._verbose = verbose
         self._above: deque[Line] = deque(maxlen=_HELD_BACK)
         self._board: Board | None = None
-        self._drawn: list[int] = []  # columns of each line of the board that is on the screen
+        self._drawn: list[int] = []  # the columns of each line of the board on the screen
         self._written_at = -_SOONEST_S
 
     def begin(self) -> None:
-        """The terminal is ours from here on: at the start, and again after a stop (SIGCONT)."""
+        """Take the terminal: at the start, and again after a stop (SIGCONT)."""
         self._drawn = []
 
     def event(self, event: Event) -> None:
-        """Say it above the board: at once, or with later events if many come together."""
+        """Show the event above the board: at once, or together with later events if many come."""
         text = event_text.line(event, verbose=self._verbose)
         if text is not None:
             self.say(f"{clock(event.at)} {text}", event_text.level(event))
@@ -58,7 +58,7 @@ class Live:
             self._write()
 
     def draw(self, board: Board) -> None:
-        """Show this board in place of the one before, in the size that the terminal has now."""
+        """Show this board in place of the last one, in the terminal's current size."""
         self._board = board
         self._write()
 
@@ -82,7 +82,7 @@ class Live:
         if not self._sink.is_ready():
             return
         if not _is_ours(self._fd):
-            # The shell writes below now, and a board would be in its way.
+            # The shell now writes below, where a board would be in its way.
             self._drawn = []
             self._sink.write(self._said())
             return
@@ -96,13 +96,13 @@ class Live:
         self._sink.write(f"{start}{drawn}\x1b[J" if shown else start)
 
     def _said(self) -> str:
-        """The lines held back until now."""
+        """The lines that were held back."""
         said = "".join(f"{output.styled(line.text, line.style)}\n" for line in self._above)
         self._above.clear()
         return said
 
     def _rows(self) -> int:
-        """How many rows the board takes on the screen. A narrower terminal has broken its lines."""
+        """The number of screen rows of the board. A narrower terminal has wrapped its lines."""
         width, _ = _size(self._fd)
         return sum(max(1, -(-cells // width)) for cells in self._drawn)
 
@@ -116,15 +116,15 @@ class Live:
         """Clears the board and moves to its first line."""
         rows = min(self._rows(), _size(self._fd)[1] - 1)
         back = self._back()
-        # Line by line, because tmux keeps in its scrollback what is cleared at once.
+        # Line by line, because tmux keeps in its scrollback whatever is cleared at once.
         return f"{back}{_CLEARED * rows}\x1b[2K\x1b[{rows}A" if back else ""
 
 
 def _size(fd: int) -> tuple[int, int]:
-    """Columns and lines; 80 and 24 for a terminal that does not know."""
+    """Columns and lines; 80 and 24 if the terminal does not know its size."""
     try:
         columns, rows = os.get_terminal_size(fd)
-    except OSError:  # it hung up
+    except OSError:  # the terminal hung up
         columns, rows = 0, 0
     return columns or 80, rows or 24
 

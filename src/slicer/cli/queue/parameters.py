@@ -1,4 +1,4 @@
-"""Arguments and options of the commands of ``slicer queue``, and how their values are read."""
+"""Arguments and options of the commands of ``slicer queue``, and the parsers of their values."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _FRACTION_MOST = 10
 jobs_file = click.argument("file", type=click.Path())
 
 
-def log_dir(about: str = "Of the queue that ran it.") -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+def log_dir(about: str = "The LOG_DIR of the queue.") -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     return click.option(
         "--log-dir", metavar="DIR", default=DEFAULT_LOG_DIR, show_default=True, type=click.Path(), help=about
     )
@@ -45,13 +45,13 @@ def seconds(ctx: click.Context, param: click.Parameter, value: str) -> float:
     except QuantityError as error:
         raise UsageError(str(error), where=param.opts[0], hint="for example 5, 0.5 or 1m") from error
     if not 0 < found < 86400:
-        raise UsageError(f"{value}: expected more than nothing and less than a day", where=param.opts[0])
+        raise UsageError(f"{value}: expected a time above 0 and below one day", where=param.opts[0])
     return found
 
 
 def fraction(ctx: click.Context, param: click.Parameter, value: float | None) -> float | None:
-    """A share: 0.1 is 10 %."""
-    if value is not None and not 0 <= value <= _FRACTION_MOST:  # nor NaN
+    """A fraction: 0.1 is 10 %."""
+    if value is not None and not 0 <= value <= _FRACTION_MOST:  # this also rejects NaN
         raise UsageError(
             f"{value}: expected a number from 0 to {_FRACTION_MOST}", where=param.opts[0], hint="0.1 is 10 %"
         )
@@ -59,14 +59,14 @@ def fraction(ctx: click.Context, param: click.Parameter, value: float | None) ->
 
 
 def gpus(ctx: click.Context, param: click.Parameter, value: str | None) -> tuple[str, ...]:
-    """Words with commas between them."""
+    """Words separated by commas."""
     if value is None:
         return ()
     words = tuple(word.strip() for word in value.split(","))
     if not all(words):
-        raise UsageError(f"{value!r}: expected GPUs with commas between them", where="--gpus", hint="0,1,3")
+        raise UsageError(f"{value!r}: expected GPUs separated by commas", where="--gpus", hint="0,1,3")
     return words
 
 
 def no_journal(log_dir: str) -> UsageError:
-    return UsageError("there is no journal", where=log_dir, hint="run the queue first, or give --log-dir")
+    return UsageError("there is no journal", where=log_dir, hint="run the queue first, or add --log-dir")

@@ -1,4 +1,4 @@
-"""``slicer queue retry``: have jobs that failed run again."""
+"""``slicer queue retry``: runs failed jobs again."""
 
 from __future__ import annotations
 
@@ -19,23 +19,23 @@ from slicer.text import quote
 
 @click.command(
     "retry",
-    short_help="Have failed jobs run again.",
+    short_help="Make failed jobs pending again.",
     epilog="""\
 \b
 Examples:
-  slicer queue retry jobs.txt           all that failed
-  slicer queue retry jobs.txt 3 sweep   job number 3, and the one named sweep
-  slicer queue jobs.txt                 and now they run, if no queue runs""",
+  slicer queue retry jobs.txt           all failed jobs
+  slicer queue retry jobs.txt 3 sweep   job number 3, and the job named sweep
+  slicer queue jobs.txt                 then run them, if no queue runs""",
 )
 @parameters.jobs_file
 @click.argument("jobs", metavar="[JOB]...", nargs=-1)
 @parameters.log_dir()
-@click.option("--failed", "all_failed", is_flag=True, help="All that failed, as without JOB.")
+@click.option("--failed", "all_failed", is_flag=True, help="All failed jobs, as without JOB.")
 def command(file: str, jobs: tuple[str, ...], log_dir: str, all_failed: bool) -> None:
-    """Make the jobs of FILE that failed pending again; with JOB (a number or a name) only those.
+    """Make the failed jobs of FILE pending again; with JOB (a number or a name) only those.
 
-    A queue that runs starts them at once, else the next `slicer queue FILE` does. Each attempt has a log of
-    its own.
+    A running queue starts them at once; otherwise the next `slicer queue FILE` runs them. Each attempt has
+    its own log.
     """
     if jobs and all_failed:
         raise UsageError("does not go with JOB", where="--failed", hint="leave one of them out")
@@ -86,4 +86,4 @@ def _of_ended(file: str, jobs: tuple[str, ...], log_dir: str) -> list[int]:
 
 
 def _unknown(word: str) -> UsageError:
-    return UsageError(f"no job of this number or name has failed: {word!r:.60}", where="JOB")
+    return UsageError(f"no failed job has this number or name: {word!r:.60}", where="JOB")

@@ -1,4 +1,4 @@
-"""``slicer queue``: run the jobs of a file."""
+"""``slicer queue``: runs the jobs of a file."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def _subcommand(name: str) -> click.Command:
 
 
 class _Queue(click.Command):
-    """``slicer queue FILE``; a subcommand in place of FILE; without either, the list of queues."""
+    """``slicer queue FILE``, or a subcommand that the first word names; without words, a list."""
 
     def make_context(
         self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
@@ -41,11 +41,11 @@ class _Queue(click.Command):
         return super().make_context(info_name, args, parent, **extra)
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """As click's groups have it, for the manual pages."""
+        """The subcommands, as click's groups list them, for the manual pages."""
         return list(_SUBCOMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """The same."""
+        """A subcommand, as in click's groups."""
         return _subcommand(cmd_name)
 
 
@@ -55,109 +55,112 @@ class _Queue(click.Command):
     short_help="Run the jobs of a file as GPUs become free.",
     epilog="""\
 \b
-Commands, in place of FILE; without FILE, this user's queues are listed:
-  add      Append jobs to FILE, also one for each combination of parameters.
-  retry    Have failed jobs run again.
-  suggest  Print FILE with the memory that its jobs were seen to use.
+Commands, in place of FILE; without FILE, your running queues are listed:
+  add      Append jobs to FILE, one for each combination of parameters.
+  retry    Make failed jobs pending again.
+  suggest  Print FILE with the memory that its jobs used.
 
 \b
-The jobs file, a shell command a line (edit it while the queue runs):
+The jobs file has one shell command a line (edit it while the queue runs):
   python prepare.py                    nothing declared: alone on an idle GPU
-  [vram=18G] python train.py --seed 1  shares a GPU where 18 GiB are free
+  [vram=18G] python train.py --seed 1  shares a GPU that has 18 GiB free
   [vram=30G gpus=2 timeout=2h] torchrun train.py
                                        on each of 2 GPUs, for 2 hours at most
-  [vram=8G retries=2] python sweep.py  again, declaring more, after CUDA OOM
-  [profile=heavy] make -j8             a CPU job, with limits of that profile
-  [name=a] ./a.sh                      has a name, for
-  [after=a cwd=out env.X=1] ./b.sh     another that starts once it ended well
-  [cancel] python train.py             not to be started, or ended if it runs
+  [vram=8G retries=2] python sweep.py  after CUDA OOM: again, declaring more
+  [profile=heavy] make -j8             a CPU job, with that profile's limits
+  [name=a] ./a.sh                      a name for other lines to use
+  [after=a cwd=out env.X=1] ./b.sh     starts once job a has succeeded
+  [cancel] python train.py             do not start it, or end it if it runs
 
 \b
 Examples:
   slicer queue jobs.txt
-      Run them all; started again after Ctrl-C or a crash, go on from there.
+      Run them all; started again after Ctrl-C or a crash, it resumes.
   slicer queue jobs.txt --gpus 0,1 --detach
-      On two of the GPUs, in the background; it outlives the session.
+      On two of the GPUs, in the background, beyond the end of the session.
   slicer queue jobs.txt --watch --oom-retries 2
-      Wait for more lines, and give jobs that ran out of memory more of it.
+      Wait for more lines; run jobs that ran out of memory again, with more.
   slicer queue jobs.txt --sim 2
-      Try it out: two simulated GPUs of 24 GiB.
+      Try it out with two simulated GPUs of 24 GiB.
   slicer queue suggest jobs.txt --in-place
-      Write into the file what its jobs were seen to use.
+      Write the memory that the jobs used into the file.
 
 \b
-Detached, it is a service, UNIT (root's is without --user):
-  systemctl --user kill --kill-who=main UNIT   as Ctrl-C, once or twice
-  systemctl --user stop UNIT                   as Ctrl-C once, until the end
+A detached queue is a service, UNIT (for root, leave out --user):
+  systemctl --user kill --kill-who=main UNIT   like Ctrl-C, once or twice
+  systemctl --user stop UNIT                   like Ctrl-C once; waits
   journalctl --user -u UNIT                    its exit code
 
 \b
 Exit codes:
-  The largest of the jobs that failed (124 timeout, 128+N signal N), and
-    0  all jobs ended well
-    2  the command line or the file cannot be right
+  The largest of the failed jobs (124 timeout, 128+N signal N), or
+    0  all jobs succeeded
+    2  the command line or the file is wrong
    75  another queue uses LOG_DIR, and its board cannot be shown
   125  slicer itself failed
-  130  interrupted before all had started (143 by SIGTERM)""",
+  130  interrupted before all jobs had started (143 by SIGTERM)""",
 )
 @parameters.jobs_file
 @click.option(
-    "--gpus", metavar="LIST", callback=parameters.gpus, help="Use only these, as in 0,1,3 (or UUIDs)."
+    "--gpus", metavar="LIST", callback=parameters.gpus, help="Use only these GPUs, as in 0,1,3 (or UUIDs)."
 )
 @click.option(
     "--idle-threshold", "idle_threshold_mib", metavar="MIB", callback=parameters.mib,
-    help="A GPU counts as idle up to this use, for jobs that declare nothing.  [default: 200]",
+    help="Memory in use up to which a GPU counts as idle, for jobs that declare nothing.  [default: 200]",
 )  # fmt: skip
 @click.option(
     "--margin", "margin_mib", metavar="MIB", callback=parameters.mib,
-    help="Kept free on a GPU beyond what a job declares.  [default: 512]",
+    help="Memory to keep free on a GPU beyond what jobs declare.  [default: 512]",
 )  # fmt: skip
 @parameters.tolerance("Report jobs whose memory differs from vram= by more than this.")
 @click.option(
     "--spike-buffer", metavar="FRAC", type=float, callback=parameters.fraction,
-    help="Spare room beside GPU users that declare nothing or too little.  [default: 0.1]",
+    help="Spare room next to GPU users that declare nothing or too little.  [default: 0.1]",
 )  # fmt: skip
 @click.option(
     "--poll", "poll_s", metavar="SEC", default="5", show_default=True, callback=parameters.seconds,
-    help="How often to look at GPU memory, and for changes to FILE that no event tells of (NFS).",
+    help="How often to check GPU memory, and FILE if it reports no changes (NFS).",
 )  # fmt: skip
-@click.option("--exclusive", is_flag=True, help="Never two of these jobs on one GPU, though they would fit.")
-@click.option("--watch", is_flag=True, help="Stay when all is done, for lines that are added.")
+@click.option("--exclusive", is_flag=True, help="Never run two of these jobs on one GPU, even if they fit.")
+@click.option("--watch", is_flag=True, help="When all jobs are done, wait for new lines.")
 @click.option(
     "--oom-retries", metavar="N", type=click.IntRange(0), default=0, show_default=True,
     help="How often to run a job again after CUDA OOM; [retries=N] overrides.",
 )  # fmt: skip
-@click.option("--fresh", is_flag=True, help="Forget what was done, and run all again; its logs are kept.")
-@parameters.log_dir("For the jobs' output, the journal and status.txt.")
+@click.option("--fresh", is_flag=True, help="Forget earlier runs and run all jobs; logs are kept.")
+@parameters.log_dir("The directory for the jobs' output, the journal and status.txt.")
 @click.option(
     "-p", "--profile", metavar="NAME", default="gpu", show_default=True, shell_complete=complete.profiles,
-    help="Of jobs that name none.",
+    help="For jobs that name none.",
 )  # fmt: skip
 @click.option(
     "-j", "--jobs", "at_a_time", metavar="N", type=click.IntRange(1),
     help="At most N jobs at a time, whatever is free.",
 )  # fmt: skip
-@click.option("--trust-file", is_flag=True, help="As root: run FILE though other users may change it.")
+@click.option(
+    "--notify", metavar="WHAT", help="Notify about done, failed, oom, queue-done; desktop: there; or off."
+)
+@click.option("--trust-file", is_flag=True, help="As root: run FILE even if other users may change it.")
 @click.option("--sim", metavar="N", type=int, help="Use N simulated GPUs; see `slicer simjob`.")
 @click.option("--sim-vram", metavar="SIZES", help="Their memory, as in 24G or 24G,24G,80G.  [default: 24G]")
 @click.option("--backend", type=click.Choice(["auto", "systemd", "plain"]), default="auto", hidden=True)
 @click.option("--json", "as_json", is_flag=True, help="Print events as JSON, one a line.")
-@click.option("-q", "--quiet", is_flag=True, help="Print only what is wrong.")
-@click.option("-v", "--verbose", is_flag=True, help="Tell how the jobs' GPU memory grows.")
-@click.option("--detach", "detaches", is_flag=True, help="Go on in the background, also after logout.")
+@click.option("-q", "--quiet", is_flag=True, help="Print only problems.")
+@click.option("-v", "--verbose", is_flag=True, help="Also report how the jobs' GPU memory grows.")
+@click.option("--detach", "detaches", is_flag=True, help="Run in the background, even after logout.")
 def command(
     file: str, sim: int | None, sim_vram: str | None, as_json: bool, quiet: bool, detaches: bool, **said: Any
 ) -> int:
     """Run each line of FILE as a job, as soon as the GPUs have room for it.
 
-    Jobs compete for the same GPUs as every `slicer run`. FILE may be changed at any time: lines that are not
-    started yet can be added, removed, edited and moved. What was done is remembered in LOG_DIR: started
-    again, the queue goes on where it was, also after a crash, and finds the jobs that still run.
+    Its jobs compete for the same GPUs as every `slicer run`. You may change FILE at any time: add,
+    remove, edit and move lines that have not started. LOG_DIR records what was done. Started again, even
+    after a crash, the queue resumes where it was, and finds the jobs that still run. LOG_DIR/status.txt
+    shows the board, for `watch cat`; `slicer status` shows who else holds and waits for GPUs.
 
     If the queue runs already, a terminal shows its board until q or Ctrl-C, and the queue goes on.
-    `slicer status` shows who else holds and waits for GPUs.
 
-    Ctrl-C once: nothing new is started, and what runs is waited for. Twice: it is ended.
+    After Ctrl-C the queue starts no new jobs and waits for the running ones. A second Ctrl-C ends those.
     """
     if sim is None and sim_vram is not None:
         raise UsageError("there are no simulated GPUs", where="--sim-vram", hint="add --sim N")
@@ -180,7 +183,7 @@ def command(
 
 
 def _say_doubts(file: str) -> None:
-    """Warn of what is most likely not meant; a file that cannot be used is an error of the queue's."""
+    """Warn of probable mistakes. If the file cannot be used at all, the queue raises an error."""
     if is_pipe(file):
         return
     try:
@@ -193,7 +196,7 @@ def _say_doubts(file: str) -> None:
 
 
 def _run(options: Options, environ: dict[str, str], *, as_json: bool, quiet: bool) -> int:
-    gc.disable()  # until Queue.run(): no object made before is garbage
+    gc.disable()  # until Queue.run(): no object made so far is garbage
     from slicer.cli.queue.show import choose
     from slicer.queue.loop import Queue
 

@@ -13,15 +13,15 @@ from slicer.queue.show import event_text
 from slicer.queue.show.event_text import summary_lines
 from slicer.text import clock
 
-Encode = Callable[[Event], str | None]  # an event as a line, or lines; None: it is not worth one
+Encode = Callable[[Event], str | None]  # an event as one or more lines; None: nothing to show
 
 _DUMB = ("", "dumb", "unknown")
 
 
 def choose(*, as_json: bool, verbose: bool, stdout: TextIO, quiet: bool = False) -> Renderer:
-    """A board if stdout is a terminal that can be drawn on, else one line an event.
+    """A board if stdout is a terminal that can show it, otherwise one line an event.
 
-    ``quiet``: only lines about problems. ``verbose``: the growth of the jobs' memory, too.
+    ``quiet``: only lines about problems. ``verbose``: also the growth of the jobs' memory.
     """
     if as_json:
         from slicer.queue.show.event_json import encode

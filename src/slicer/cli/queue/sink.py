@@ -1,4 +1,4 @@
-"""The queue's output, to a reader who may be slow or gone. Neither stops the queue."""
+"""The queue's output to a reader that may be slow or gone. Neither stops the queue."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ import select
 import stat
 from typing import TextIO
 
-_AT_ONCE = 4096  # bytes that a writable pipe takes without blocking
-_MOST_BEHIND = 16 << 20  # bytes kept for a slow reader; beyond, the queue waits
+_AT_ONCE = 4096  # bytes that a writable pipe accepts without blocking
+_MOST_BEHIND = 16 << 20  # bytes kept for a slow reader; beyond that, the queue waits
 
 
 class Sink:
-    """Text to the descriptor behind a stream. A reader who is gone, or a full disk, ends only the output.
+    """Writes text to a stream's descriptor. If the reader is gone or the disk full, only the output ends.
 
-    Nothing is written through the stream itself, which would try unwritten text again at exit.
+    Nothing goes through the stream itself, which would write pending text again at exit.
     """
 
     def __init__(self, stream: TextIO) -> None:
@@ -28,14 +28,14 @@ class Sink:
         self._poll.register(self._fd, select.POLLOUT)
 
     def write(self, text: str) -> None:
-        """Write as much as goes at once. The rest goes with the next call."""
+        """Write as much as possible at once. The rest follows with the next call."""
         if self._is_gone:
             return
         self._pending += self._encoded(text)
         self._flush(waits=len(self._pending) > _MOST_BEHIND)
 
     def is_ready(self) -> bool:
-        """Whether text would go at once, with none left from before. Ctrl-S stops a terminal, for example."""
+        """Whether text would be written at once, with none pending. Ctrl-S, for example, stops a terminal."""
         self._flush(waits=False)
         return not self._is_gone and not self._pending and bool(self._poll.poll(0))
 
@@ -57,7 +57,7 @@ class Sink:
                     if waits:
                         continue
                     return
-                # Whatever the error is: the queue's jobs matter more than its output.
+                # Ignore the error, whatever it is: the queue's jobs matter more than its output.
                 self._is_gone = True
                 self._pending.clear()
                 return
@@ -80,5 +80,5 @@ def _of_our_own(fd: int) -> int:
         try:
             return os.open(f"/proc/self/fd/{fd}", os.O_WRONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
         except OSError:
-            pass  # another user's terminal (after su), or it is gone: writing will tell
+            pass  # another user's terminal (after su), or it is gone: the first write will show
     return os.dup(fd)

@@ -1,4 +1,4 @@
-"""``slicer queue suggest``: the jobs file with declarations that fit what was seen."""
+"""``slicer queue suggest``: the jobs file with declarations that fit the jobs' use."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ from slicer.state.named_file import open_named
 Examples:
   slicer queue suggest jobs.txt | diff jobs.txt -   what would change
   slicer queue suggest jobs.txt --in-place          change it
-  slicer queue suggest jobs.txt --tolerance 0.5     only what is far off""",
+  slicer queue suggest jobs.txt --tolerance 0.5     only large differences""",
 )
 @parameters.jobs_file
 @parameters.log_dir()
-@parameters.tolerance("Correct declarations that differ from what was seen by more than this.")
+@parameters.tolerance("Correct declarations that differ from the use by more than this.")
 @click.option("-i", "--in-place", is_flag=True, help="Change FILE itself, and print nothing.")
 def command(file: str, log_dir: str, tolerance: float, in_place: bool) -> None:
-    """Print FILE with declarations that fit: `vram=` is what each job was seen to use, and a little more.
+    """Print FILE with declarations that fit: `vram=` becomes what each job used, and a little more.
 
-    All else stays as it is, comments too. How many lines were changed is said on stderr.
+    Everything else stays as it is, including comments. stderr shows how many lines were changed.
     """
     if not in_place:
         _check_output(file)
@@ -60,23 +60,23 @@ def command(file: str, log_dir: str, tolerance: float, in_place: bool) -> None:
 
 
 def _check_output(file: str) -> None:
-    """Raise UsageError where stdout is the file itself: with ">", the shell has emptied it by now."""
+    """Raise UsageError if stdout is the file itself: with ">", the shell has already emptied it."""
     try:
         read, written = os.stat(file), os.fstat(sys.stdout.fileno())
     except (OSError, ValueError):
-        return  # no such file, as reading it will tell; or no stdout
+        return  # no such file, which reading it will report; or no stdout
     if os.path.samestat(read, written) and stat.S_ISREG(read.st_mode):
         gone = "" if read.st_size else ", and your shell has just emptied it"
         hint = "" if read.st_size else "restore it from a copy, then: "
         raise UsageError(
-            f"is where the output goes{gone}", where=file, hint=f"{hint}slicer queue suggest --in-place FILE"
+            f"is also the output{gone}", where=file, hint=f"{hint}slicer queue suggest --in-place FILE"
         )
 
 
 def _opened(file: str) -> tuple[Directory, str, int]:
-    """The file's directory, its name there, and the file, opened to be read. Raises JobsFileError.
+    """The file's directory, its name there, and the file, opened for reading. Raises JobsFileError.
 
-    Root changes no file that another user could exchange meanwhile.
+    Root changes no file that another user could replace meanwhile.
     """
     try:
         return open_named(file, os.O_RDONLY, is_checked=not os.geteuid())
@@ -89,7 +89,7 @@ def _opened(file: str) -> tuple[Directory, str, int]:
 
 
 def _replace(folder: Directory, name: str, read: int, data: bytes) -> None:
-    """Put ``data`` in the place of what was read, whole or not at all. Raises JobsFileError, StateError."""
+    """Atomically replace the file that was read by ``data``. Raises JobsFileError, StateError."""
     try:
         before = os.fstat(read)
         temporary = f"{name}.{os.urandom(4).hex()}.tmp"
@@ -102,7 +102,7 @@ def _replace(folder: Directory, name: str, read: int, data: bytes) -> None:
                 os.fchmod(out.fileno(), before.st_mode & 0o777)
                 os.fsync(out.fileno())
                 if not os.path.samestat(before, folder.lstat(name)):
-                    raise JobsFileError("was replaced meanwhile", name=name, hint="try it again")
+                    raise JobsFileError("was replaced meanwhile", name=name, hint="try again")
                 folder.rename(temporary, folder, name)
             except BaseException:
                 folder.unlink(temporary)

@@ -1,1 +1,1 @@
-"""``slicer routes``: which there are, whether they fit the machine, what they did, better thresholds."""
+"""``slicer routes``: lists and checks routes, counts their jobs, and suggests better thresholds."""

@@ -32,21 +32,22 @@ _EX_PROBLEM = 1
 \b
 Examples:
   slicer routes check                all routes, with the sums
-  slicer routes check whisper        one of them
+  slicer routes check whisper        one route
   slicer routes check --json | jq '.routes[] | select(.fits | not) | .route'
-                                     for scripts: those that do not fit
+                                     for scripts: the routes that do not fit
 
 \b
-GPU memory is what the ledger gives out if as many jobs run as may (max_jobs).
-Memory is MemoryMax of each job, times the jobs, and the reserve
-(memory_reserve) for everything else. SUGGESTED is a MemoryMax that uses what
-there is, and with which all fit. Routes are checked one by one. If jobs of
-two run together, the ledger still shares out the GPU memory; nothing shares
-out the memory. So the last line warns if all routes together need too much.
+GPU memory is what the ledger leases if the largest number of jobs runs
+(max_jobs). Memory is the MemoryMax of all these jobs, and the reserve
+(memory_reserve) for everything else. SUGGESTED is the MemoryMax with which
+the jobs use all the memory and still fit. Each route is checked on its own.
+If jobs of two routes run together, the ledger still divides the GPU memory,
+but nothing divides main memory. So the last line warns if all routes together
+need too much.
 
 \b
 Exit codes:
-    0  all fits
+    0  everything fits
     1  something does not, or a probe's program is missing""",
 )
 @click.argument("name", required=False, shell_complete=complete.routes)
@@ -55,7 +56,7 @@ Exit codes:
 def command(outer_json: bool, name: str | None, as_json: bool) -> int:
     """Check whether the jobs of each route fit into this machine, with the sums.
 
-    Whether the programs of its probes are there is checked, too.
+    It also checks that the programs of the route's probes are installed.
     """
     config = common.config()
     routes = loading.routes(config, name)
@@ -79,7 +80,7 @@ def command(outer_json: bool, name: str | None, as_json: bool) -> int:
 
 
 def _sheet(config: Config, route: Route, gpus: tuple[Gpu, ...] | None) -> Worksheet:
-    """The budget of a route, with what its past jobs say of their memory."""
+    """The budget of a route, with notes about the memory that its past jobs used."""
     made = headroom.worksheet_here(config, route, gpus)
     return replace(made, notes=(*made.notes, *budget.peak_notes(route, loading.past(route.name, None))))
 
@@ -134,7 +135,7 @@ def _gpus(sheet: Worksheet) -> list[Line]:
 
 
 def _memory(sheet: Worksheet) -> list[Line]:
-    """The sum, as on paper."""
+    """The sum, as one would write it on paper."""
     rows = [(format_size(sheet.machine_bytes), "this machine")]
     for each in sheet.shares:
         if each.is_declared and each.jobs and each.memory_bytes:

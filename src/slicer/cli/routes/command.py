@@ -1,4 +1,4 @@
-"""``slicer routes``: the routes there are, and what they may use."""
+"""``slicer routes``: lists the routes, and what they may use."""
 
 from __future__ import annotations
 
@@ -23,26 +23,26 @@ from slicer.route.deciding import destination_text
     "routes",
     cls=LazyGroup,
     modules={name: f"routes.{name}" for name in ("check", "stats", "suggest")},
-    short_help="Show routes, check that they fit, count their jobs.",
+    short_help="List routes, check that they fit, count their jobs.",
     invoke_without_command=True,
     epilog="""\
 \b
 Examples:
-  slicer routes                      the routes there are
+  slicer routes                      all routes
   slicer routes check                do their jobs fit into this machine?
-  slicer routes stats --since 1d     what was decided in the last 24 hours
+  slicer routes stats --since 1d     the decisions of the last 24 hours
   slicer routes suggest whisper      a threshold, from what past jobs used
 
 \b
 A job goes to the first destination that takes it. AT ONCE is how many of its
-jobs may run (max_jobs), RUN how many do. VRAM and MEMORY are of one job; "-":
-what its profile says. Routes are in the configuration, see slicer.toml(5).
-The form of --json is in docs/json.md.""",
+jobs may run (max_jobs), RUN how many do. VRAM and MEMORY are per job; "-": as
+in its profile. Routes are part of the configuration, see slicer.toml(5).
+docs/json.md describes the output of --json.""",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 @click.pass_context
 def command(ctx: click.Context, as_json: bool) -> None:
-    """List the routes that `slicer route` takes, and where each sends its jobs."""
+    """List the routes for `slicer route`, and where each sends its jobs."""
     if ctx.invoked_subcommand is not None:
         ctx.obj = as_json  # slicer routes --json stats
         return
@@ -74,7 +74,7 @@ def table(routes: Iterable[Route], running: dict[str, int] | None) -> list[Line]
 
 
 def takes(route: Route, part: Destination) -> str:
-    """Which inputs a destination takes: ``up to 1h``, ``up to 1h, 8.3MP``, ``any``."""
+    """The inputs that a destination takes: ``up to 1h``, ``up to 1h, 8.3MP``, ``any``."""
     bounds = [
         "any" if bound is None else metrics.text(probe.kind, bound)
         for probe, bound in zip(route.probes, part.up_to, strict=True)

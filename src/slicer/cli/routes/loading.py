@@ -16,21 +16,21 @@ from slicer.outcome.decisions import PastDecision
 from slicer.outcome.history import default_path
 from slicer.placement.capacity import held_slots
 
-NO_ROUTES = Line("No routes. A configuration file describes one as [routes.NAME], see slicer.toml(5).")
+NO_ROUTES = Line("No routes. Describe one as [routes.NAME] in a configuration file; see slicer.toml(5).")
 
 
 def routes(found: Config, name: str | None = None) -> dict[str, Route]:
-    """All routes by name, or that one. Raises UsageError, ConfigError."""
+    """All routes by name, or only the given one. Raises UsageError, ConfigError."""
     return config_routes.load(found) if name is None else {name: config_routes.find(found, name)}
 
 
 def past(route: str | None, after: float | None) -> list[PastDecision]:
-    """The decisions of a route or of all, the oldest first. Raises StateError."""
+    """The decisions of one route or of all, the oldest first. Raises StateError."""
     return decisions.read(default_path(), route=route, since=after)
 
 
 def gpus() -> tuple[Gpu, ...] | None:
-    """The GPUs of this machine; () where there is no driver, None where it fails, which is said."""
+    """The GPUs of this machine; () without a driver; None, with a message, if the driver fails."""
     from contextlib import closing
 
     from slicer.errors import NoGpu
@@ -47,7 +47,7 @@ def gpus() -> tuple[Gpu, ...] | None:
 
 
 def running_jobs(environ: Mapping[str, str]) -> dict[str, int] | None:
-    """The number of held slots by name. None if the ledger cannot be read, which is said."""
+    """The number of held slots by name; None, with a message, if the ledger cannot be read."""
     from slicer.ledger.status import existing_ledger
 
     try:

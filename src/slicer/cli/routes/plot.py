@@ -1,4 +1,4 @@
-"""A suggestion as a picture: PNG, SVG, or HTML that needs no other file."""
+"""A suggestion as a picture: PNG, SVG, or a self-contained HTML page."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ if TYPE_CHECKING:
 
 _SIZE_INCHES = (9, 5.5)
 _LINE, _LIMIT, _FAINT = "#203040", "#c08020", "#999999"
-# How a job ended, in a word and for the legend; its colour and mark.
+# How a job ended, for the table and the legend; its colour and mark.
 _MARKS = {
-    ("well", "ended well"): ("#4878a8", "o"),
+    ("well", "succeeded"): ("#4878a8", "o"),
     ("failed", "failed, and may need more"): (_FAINT, "^"),
     ("out of GPU memory", "ran out of GPU memory"): ("#c03028", "x"),
 }
-# Of the metric's axis: the largest unit that its end has at least one of.
+# For the metric's axis: the largest unit of which its end has at least one.
 _UNITS = {
     "duration": ((86400, "d"), (3600, "h"), (60, "min"), (1, "s")),
     "size": ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")),
@@ -43,14 +43,14 @@ svg { max-width: 100%; height: auto }
 
 
 def write(route: str, found: Suggestion, path: str, facts: list[tuple[str, str]]) -> None:
-    """Write the plot to ``path``, whose end says in which form. ``facts`` are words and texts for the page.
+    """Write the plot to ``path``; its extension chooses the format. ``facts``: labels and texts for HTML.
 
     Raises SlicerError.
     """
     extension = os.path.splitext(path)[1].lower()
     directory = os.path.dirname(path)
     if directory and not os.path.isdir(directory):
-        raise SlicerError("there is no such directory", where=directory)
+        raise SlicerError("the directory does not exist", where=directory)
     picture = drawing.saved(_figure(route, found), "png" if extension == ".png" else "svg")
     if extension == ".html":
         picture = _page(route, found, picture.decode(), facts).encode()
@@ -61,7 +61,7 @@ def write(route: str, found: Suggestion, path: str, facts: list[tuple[str, str]]
 
 
 def _figure(route: str, found: Suggestion) -> Figure:
-    """The picture: jobs as dots, the line, what a job may use, the thresholds of now and of then."""
+    """The picture: jobs as dots, the line, the memory limit, and the current and proposed thresholds."""
     figure = drawing.load()(figsize=_SIZE_INCHES, layout="constrained")
     axes = figure.add_subplot()
     shown = (found.threshold, *(point.metric for point in found.drawn))
@@ -77,7 +77,7 @@ def _figure(route: str, found: Suggestion) -> Figure:
             )  # fmt: skip
     if found.line is not None:
         ends = [found.line.at(0) / 1024, found.line.at(right) / 1024]
-        axes.plot([0, right / unit], ends, color=_LINE, label=f"{found.line.share:.0%} of jobs stay below")
+        axes.plot([0, right / unit], ends, color=_LINE, label=f"{found.line.share:.0%} of jobs are below")
     label = f"{format_mib(int(found.limit_mib))} may be used"
     axes.axhline(found.limit_mib / 1024, color=_LIMIT, ls="--", label=label)
     for word, metric, colour in (("proposed", found.threshold, _LINE), ("now", found.current, _FAINT)):
@@ -88,7 +88,7 @@ def _figure(route: str, found: Suggestion) -> Figure:
     axes.set_ylim(bottom=0)
     axes.set_xlabel(f"{found.kind} ({letter})" if letter else found.kind)
     axes.set_ylabel("peak GPU memory (GiB)")
-    # A name may hold what matplotlib takes for a formula.
+    # matplotlib might take a name for a formula.
     axes.set_title(visible(f"slicer route {route}, {found.destination}"), parse_math=False)
     axes.grid(alpha=0.25)
     axes.legend(fontsize="small")

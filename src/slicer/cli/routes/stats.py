@@ -29,39 +29,39 @@ Found = tuple[RouteStats, tuple[Hint, ...]]
 
 @click.command(
     "stats",
-    short_help="Count what routes decided, and say what looks wrong.",
+    short_help="Count what routes decided, and report what looks wrong.",
     epilog="""\
 \b
 Examples:
   slicer routes stats                all routes, from the beginning
-  slicer routes stats --since 1d     in the last 24 hours
+  slicer routes stats --since 1d     the last 24 hours
   slicer routes stats whisper        one route, by its destinations
   slicer routes stats --json | jq -r '.routes[].hints[].id'
                                      for scripts: what looks wrong
 
 \b
-CALLS is how often `slicer route` was asked, INPUTS for how many different
-command lines: the rest are repeats. GPU and CPU count jobs that started,
+CALLS counts calls of `slicer route`; INPUTS counts different command lines,
+so the rest of the calls are repeats. GPU and CPU count jobs that started,
 FALLBACK those that ran again on the CPU after the GPU ran out of memory.
 BLOCKED, TOO BIG and ERRORS (of the probe) started nothing. WAITED is the time
-to the lease of those that ran: the middle, and what 95 of 100 do not exceed.
-With NAME: retries are repeats after a refusal or a failed job. A hint says
-what looks wrong with the configuration as it is now, and the lines that would
-change it. The form of --json is in docs/json.md.""",
+until the lease of jobs that ran: the median, and the 95th percentile. With
+NAME: retries are repeats after a refusal or a failed job. A hint says what
+looks wrong with the current configuration, and has the lines that would
+change it. docs/json.md describes the output of --json.""",
 )
 @click.argument("name", required=False, shell_complete=complete.routes)
-@click.option("--since", metavar="DURATION", help="Only what was decided within this time (2h, 7d).")
+@click.option("--since", metavar="DURATION", help="Only decisions within this time (2h, 7d).")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 @click.pass_obj
 def command(outer_json: bool, name: str | None, since: str | None, as_json: bool) -> None:
-    """Count what routes decided: GPU, CPU, blocked, again on the CPU; and say what looks wrong.
+    """Count what routes decided: GPU, CPU, blocked, again on the CPU. Report what looks wrong.
 
-    With NAME: that route alone, by its destinations.
+    With NAME: only that route, by its destinations.
     """
     after = common.since(since)
     config = common.config()
     past = loading.past(name, after)
-    # What the configuration knows no more has its figures still.
+    # Routes that the configuration no longer has still have figures.
     routes = loading.routes(config, name if name is not None and not past else None)
     found = []
     for each, rows in sorted(stats.by_route(past).items()):
@@ -71,7 +71,7 @@ def command(outer_json: bool, name: str | None, since: str | None, as_json: bool
     if as_json or outer_json:
         output.show_json({"routes": [_json(*each, each[0].route in routes) for each in found]})
     elif not found:
-        output.show([Line("No decisions yet." if since is None else f"No decisions since {since} ago.")])
+        output.show([Line("No decisions yet." if since is None else f"No decisions in the last {since}.")])
     elif name is not None:
         output.show([*details(found[0][0]), *hint_lines(found)], cuts=False)
     else:
@@ -145,7 +145,7 @@ def _refusals(found: RouteStats) -> Iterable[tuple[str, str]]:
     if found.blocked.calls:
         inputs = counted(found.blocked.inputs, "input")
         never = found.blocked_for_good
-        later = "all ran later" if not never else f"{never} did not run since"
+        later = "all ran later" if not never else f"{never} not run since"
         yield "blocked", f"{counted(found.blocked.calls, 'call')}, {inputs}: {later}"
     if found.too_large.calls:
         calls = counted(found.too_large.calls, "call")
@@ -161,14 +161,14 @@ def _when(at: float) -> str:
 
 
 def hint_lines(found: Iterable[Found]) -> list[Line]:
-    """Each hint with the lines for the configuration."""
+    """Each hint, with its lines for the configuration."""
     lines: list[Line] = []
     for each, hints in found:
         for hint in hints:
             lines += [Line(""), Line(f"{each.route}: {one_line(hint.text, 400)}", WARNING)]
             lines += [Line(f"    {text}") for text in hint.config]
     if any(hints for _, hints in found):
-        lines += [Line(""), Line("slicer routes suggest NAME shows what past jobs speak for.", FAINT)]
+        lines += [Line(""), Line("slicer routes suggest NAME shows what past jobs suggest.", FAINT)]
     return lines
 
 
@@ -180,7 +180,7 @@ def _json(found: RouteStats, hints: tuple[Hint, ...], is_known: bool) -> dict[st
 
 
 def _plain(value: Any) -> Any:
-    """Records as dicts, whole."""
+    """Records as dicts, recursively."""
     if hasattr(value, "__fields__"):
         return {name: _plain(each) for name, each in as_dict(value).items()}
     if isinstance(value, tuple):

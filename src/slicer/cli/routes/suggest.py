@@ -31,34 +31,34 @@ _FORMATS = (".png", ".svg", ".html")
     epilog="""\
 \b
 Examples:
-  slicer routes suggest whisper              within what the route declares
+  slicer routes suggest whisper              with the declared memory
   slicer routes suggest whisper --vram 8G    if a job may use 8 GiB of a GPU
   slicer routes suggest whisper --plot out.html
                                              a page with plot and figures
 
 \b
-It draws a straight line that 95 of 100 past jobs stay at or below, and finds
-where that reaches the memory that a job may use, less the margin. Where too
-many jobs ran out of memory the proposal comes down. It proposes nothing from
-fewer than 10 jobs that ended well, from inputs that are all alike, or where
-the metric tells nothing, and goes no further than to twice the largest input
+It fits a straight line that 95 of 100 past jobs do not exceed, and finds
+where it reaches the memory that a job may use, less the margin. If too many
+jobs ran out of memory, it proposes less. It makes no proposal from fewer than
+10 successful jobs, from inputs that are all alike, or if the metric says
+nothing about the memory. It never proposes more than twice the largest input
 seen. A plot needs matplotlib.
 
 \b
 Exit codes:
     0  there is a proposal, or memory sets no threshold
-    1  there is none, for the reason said""",
+    1  there is no proposal, for the reason shown""",
 )
 @click.argument("name", shell_complete=complete.routes)
-@click.option("--vram", metavar="SIZE", help="What a job may use of a GPU.  [default: as declared]")
+@click.option("--vram", metavar="SIZE", help="GPU memory that a job may use.  [default: as declared]")
 @click.option(
     "--margin", "margin_percent", metavar="PERCENT", type=click.IntRange(0, 90),
-    default=DEFAULT_MARGIN_PERCENT, show_default=True, help="Kept free of that.",
+    default=DEFAULT_MARGIN_PERCENT, show_default=True, help="Part of that to keep free.",
 )  # fmt: skip
-@click.option("--to", "to", metavar="DESTINATION", help="Of several destinations on the GPU, only this one.")
-@click.option("--probe", "number", metavar="N", type=click.IntRange(1), help="Of several probes the Nth.")
+@click.option("--to", "to", metavar="DESTINATION", help="Only this of several destinations on the GPU.")
+@click.option("--probe", "number", metavar="N", type=click.IntRange(1), help="Only the Nth probe.")
 @click.option("--since", metavar="DURATION", help="Only jobs within this time (7d): programs change.")
-@click.option("--plot", "plot", metavar="FILE", help="Draw it: a name that ends in .png, .svg or .html.")
+@click.option("--plot", "plot", metavar="FILE", help="Draw a plot into FILE (.png, .svg or .html).")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 @click.pass_obj
 def command(
@@ -104,7 +104,7 @@ def _mib(text: str | None) -> int | None:
 
 
 def _gpu_parts(route: Route, to: str | None) -> list[Destination]:
-    """The destinations to look at. Raises UsageError."""
+    """The destinations to examine. Raises UsageError."""
     parts = [each for each in route.destinations if each.mode == "gpu"]
     names = ", ".join(each.name for each in parts)
     if not route.probes:
@@ -131,8 +131,8 @@ def _found(
         margin_percent=margin_percent,
     )  # fmt: skip
     if made is None:
-        hint = "say it: --vram 10G"
-        raise SlicerError(f"how much memory may a job of {route.name} use? There is no GPU here", hint=hint)
+        hint = "add --vram 10G, for example"
+        raise SlicerError(f"the memory for a job of {route.name} is unknown, and there is no GPU", hint=hint)
     return made
 
 
@@ -140,9 +140,9 @@ def suggestion_for(
     config: Config, route: Route, part: Destination, past: Sequence[PastDecision], *,
     probe: int | None = None, vram_mib: int | None = None, margin_percent: int = DEFAULT_MARGIN_PERCENT,
 ) -> Suggestion | None:  # fmt: skip
-    """The suggestion within ``vram_mib``, else what the configuration, or the smallest GPU, has for a job.
+    """The suggestion within ``vram_mib``, by default what the configuration or the smallest GPU allows a job.
 
-    None where nobody says how much that is. Without ``probe`` it is the one that bounds the destination.
+    None if that is unknown. ``probe`` defaults to the one that bounds the destination.
     """
     usable_mib = part.vram_mib if vram_mib is None else vram_mib
     if usable_mib is None:
@@ -166,7 +166,7 @@ def lines(route: Route, found: Suggestion) -> list[Line]:
 
 
 def facts(found: Suggestion) -> list[tuple[str, str]]:
-    """A word and a text for each thing to know, the proposal first."""
+    """A label and a text for each fact, the proposal first."""
     now = "no bound" if found.current is None else metrics.text(found.kind, found.current)
     proposed = "no proposal"
     if found.threshold is not None:
@@ -184,16 +184,16 @@ def facts(found: Suggestion) -> list[tuple[str, str]]:
 
 def _jobs(found: Suggestion) -> str:
     whole = suggestion.known(found.points)
-    parts = [f"{counted(len(whole), 'job')} that ended well"]
+    parts = [f"{counted(len(whole), 'successful job')}"]
     if whole:
         low, high = min(point.metric for point in whole), max(point.metric for point in whole)
         parts[0] += f", of {suggestion.span(found.kind, low, high)}"
     seen = sum(point.peak_mib > 0 for point in found.points)
     if seen > len(whole):
-        parts.append(f"{seen - len(whole)} that did not")
+        parts.append(f"{seen - len(whole)} that failed")
     unseen = len(found.points) - seen
     if unseen:
-        parts.append(f"{unseen} whose memory nobody saw")
+        parts.append(f"{unseen} whose memory was not measured")
     return "; ".join(parts)
 
 

@@ -1,1 +1,1 @@
-"""What the doctor makes of the facts: a file an area. Pure."""
+"""What the doctor concludes from the facts: one file an area. Pure."""

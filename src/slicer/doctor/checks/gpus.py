@@ -1,4 +1,4 @@
-"""What to say of the GPUs: of them, the fence around them, sharing, and servers on them. Pure."""
+"""Findings about the GPUs, the fence around them, sharing, and model servers on them. Pure."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _OLDEST_LIBRARY = (12, 535)
 _MENDS = {
     "no-library": "# install NVIDIA's driver",
     "no-driver": "modprobe nvidia",
-    "driver-mismatch": "# reboot: the driver was upgraded while it ran",
+    "driver-mismatch": "# reboot: the driver was upgraded while it was loaded",
     "no-devices": "dmesg | grep -i -e nvrm -e xid",
     "permission": "ls -l /dev/nvidia*",
     "error": "nvidia-smi; dmesg | grep -i -e nvrm -e xid",
@@ -32,9 +32,9 @@ def gpus(
     devices: DeviceFacts, driver: DriverFacts | None, container: str, who: Who,
     sharing: tuple[tuple[Fact, ...], tuple[Finding, ...]] = ((), ()), served: tuple[str, ...] = (),
 ) -> Verdict:  # fmt: skip
-    """``driver``: None where it did not answer in time. ``sharing``: facts and findings about ``--share``.
+    """``driver``: None if it did not answer in time. ``sharing``: facts and findings about ``--share``.
 
-    ``served``: the kinds of servers that run by themselves, and that `slicer serve` stands in front of.
+    ``served``: the kinds of servers that run on their own behind `slicer serve`.
     """
     found: list[Finding] = []
     if driver is None:
@@ -59,8 +59,8 @@ def _summary(devices: DeviceFacts, driver: DriverFacts | None) -> str:
         names = sorted({gpu.name.removeprefix("NVIDIA ") for gpu in driver.gpus})
         return f"{counted(len(driver.gpus), 'GPU')} ({', '.join(names)}), driver {driver.version}"
     if driver.reason == "fenced":
-        return "fenced off from here"
-    return "none that can be used" if devices.nvidia else "none here"
+        return "this shell is fenced off from them"
+    return "no usable GPU" if devices.nvidia else "none"
 
 
 def _facts(devices: DeviceFacts, driver: DriverFacts | None) -> tuple[tuple[str, str], ...]:
@@ -81,25 +81,25 @@ def _described(gpu: GpuDetails) -> str:
 
 
 def _access(exists: bool, is_usable: bool) -> str:
-    return "usable" if is_usable else "not for you" if exists else "missing"
+    return "usable" if is_usable else "not allowed" if exists else "missing"
 
 
 def _unusable(devices: DeviceFacts, driver: DriverFacts, container: str, who: Who) -> Iterator[Finding]:
     if driver.reason == "fenced":
-        return  # as it should be: in a job without a lease on one, in a closed shop
+        return  # as intended, in a job without a GPU lease or in a closed shop
     if driver.reason == "no-pynvml":
-        if devices.nvidia or devices.driver:  # else there is nothing to ask for
+        if devices.nvidia or devices.driver:  # without a GPU nothing needs pynvml
             yield finding("no-nvidia-ml-py", driver.message, *_binding(driver))
         return
     if not devices.nvidia and not devices.driver:
         if driver.reason == "no-library":
-            return  # there is nothing to drive
+            return  # without a GPU nothing needs a driver
     elif container and driver.reason in ("no-library", "no-driver", "no-devices"):
-        what = f"{counted(len(devices.nvidia), 'GPU')} of the host, none in this container"
+        what = f"the host has {counted(len(devices.nvidia), 'GPU')}, this container none"
         yield finding("gpus-not-passed-in", what, "# on the host: docker run --gpus all …")
         return
     elif devices.nvidia and driver.reason in ("no-library", "no-driver") and _other_drivers(devices):
-        return  # said as nouveau
+        return  # the finding "nouveau" reports it
     mend = _MENDS.get(driver.reason, f"# {driver.hint}")
     mend = who.root(mend) if driver.reason in _AS_ROOT else mend
     if devices.nvidia or devices.driver or driver.reason != "no-driver":
@@ -107,7 +107,7 @@ def _unusable(devices: DeviceFacts, driver: DriverFacts, container: str, who: Wh
 
 
 def _binding(driver: DriverFacts) -> tuple[str, ...]:
-    there = ("# in slicer's source directory, and install that package:",)
+    there = ("# in slicer's source directory; then install the package that this builds:",)
     return *(there if driver.hint.startswith("debian/") else ()), driver.hint
 
 
@@ -117,7 +117,7 @@ def _other_drivers(devices: DeviceFacts) -> tuple[str, ...]:
 
 def _details(driver: DriverFacts, who: Who) -> Iterator[Finding]:
     if library_is_old(driver.library):
-        yield finding("no-nvidia-ml-py", f"nvidia-ml-py is of version {driver.library}", *_binding(driver))
+        yield finding("no-nvidia-ml-py", f"nvidia-ml-py has version {driver.library}", *_binding(driver))
     for gpu in driver.gpus:
         choose = f"nvidia-smi -i {gpu.index}"
         if gpu.is_mig:
@@ -133,7 +133,7 @@ def _details(driver: DriverFacts, who: Who) -> Iterator[Finding]:
 def _devices(devices: DeviceFacts, who: Who) -> Iterator[Finding]:
     other = _other_drivers(devices)
     if other:
-        what = f"{counted(len(devices.nvidia), 'NVIDIA GPU')} under {', '.join(other)}"
+        what = f"{counted(len(devices.nvidia), 'NVIDIA GPU')} driven by {', '.join(other)}"
         yield finding("nouveau", what, "# install NVIDIA's driver")
     for node in devices.nodes:
         if not node.exists:
@@ -144,7 +144,7 @@ def _devices(devices: DeviceFacts, who: Who) -> Iterator[Finding]:
             mend = who.root(f"usermod -aG {quote(node.group)} {who.user}")
             if node.group in ("", "root"):
                 mend = "# options nvidia NVreg_DeviceFileMode=0666, in /etc/modprobe.d"
-            yield finding("node-forbidden", f"{node.path} is closed to {who.user}", mend)
+            yield finding("node-forbidden", f"{who.user} may not open {node.path}", mend)
     if devices.amd:
         mend = f"# [slots] amd-gpu = {devices.amd} in a configuration file; slicer run --slot amd-gpu"
         yield finding("amd-not-handled", counted(devices.amd, "AMD GPU"), mend)
@@ -165,14 +165,14 @@ def _user(user: GpuUser) -> str:
 
 
 def library_is_old(version: str) -> bool:
-    """Whether an nvidia-ml-py is older than the one that slicer needs; False for none."""
+    """Whether this nvidia-ml-py is older than slicer needs; False if there is none."""
     numbers = tuple(int(part) for part in version.split(".")[:2] if part.isdigit())
     return len(numbers) == 2 and numbers < _OLDEST_LIBRARY
 
 
 @record
 class Known:
-    """A server that slicer can stand in front of: what people call it, and its kind and command there."""
+    """A server that `slicer serve` supports: its usual name, and its kind and command there."""
 
     what: str
     kind: str
@@ -186,18 +186,18 @@ _SGLANG = Known("SGLang", "openai", ("sglang", "serve", "--model-path", "MODEL",
 _TGI = Known("TGI", "openai", ("text-generation-launcher", "--model-id", "MODEL", "--port", "${PORT}"))
 _COMFYUI = Known("ComfyUI", "comfyui", ("python3", "ComfyUI/main.py", "--port", "${PORT}"))
 
-# By what the words of its command end in or begin with. The first that fits: Ollama starts a llama-server.
+# Matched against the first words of a command. The first match wins: Ollama starts a llama-server.
 _ENDS = (
     ("ollama", _OLLAMA), ("ollama_llama_server", _OLLAMA), ("llama-server", _LLAMACPP), ("vllm", _VLLM),
     ("vllm.entrypoints.openai.api_server", _VLLM), ("sglang.launch_server", _SGLANG), ("sglang", _SGLANG),
     ("text-generation-launcher", _TGI), ("text-generation-server", _TGI), ("ComfyUI/main.py", _COMFYUI),
 )  # fmt: skip
 _BEGINNINGS = (("VLLM::", _VLLM), ("sglang::", _SGLANG))
-_WORDS = 3  # of a command, in which its program or its script stands
+_WORDS = 3  # of a command; its program or script is among these
 
 
 def known_server(user: GpuUser) -> Known | None:
-    """Which server a process on a GPU is; None: none that is known, or its word is not believed."""
+    """The server that a GPU process is; None if unknown, or if its command line cannot be trusted."""
     if not user.command:
         return None
     if user.unit == "ollama.service" or "/ollama/" in user.command[0]:
@@ -211,7 +211,7 @@ def known_server(user: GpuUser) -> Known | None:
 
 
 def outside_servers(users: tuple[GpuUser, ...], served: tuple[str, ...], who: Who) -> tuple[Finding, ...]:
-    """A finding for each such server. ``served``: the kinds that `slicer serve` has in hand as they run."""
+    """A finding for each such server. ``served``: the kinds that `slicer serve` already manages."""
     found: dict[str, tuple[Known, list[GpuUser]]] = {}
     for user in users:
         server = None if user.is_slicers else known_server(user)
@@ -227,7 +227,7 @@ def _server_outside(server: Known, users: list[GpuUser], who: Who) -> Finding:
     what = f"{server.what}: {shown}"
     if who.is_nixos:
         setting = f"programs.slicer.settings.serve.{name}"
-        return finding("server-outside", what, f"# in the configuration: {setting}, in place of its own unit")
+        return finding("server-outside", what, f"# in the configuration: {setting}, not its own unit")
     units = dict.fromkeys(each.unit for each in users if each.unit)
     stops = [who.root(f"systemctl disable --now {quote(unit)}") for unit in units]
     return finding(
@@ -240,13 +240,13 @@ def _server_outside(server: Known, users: list[GpuUser], who: Who) -> Finding:
 def fence(
     facts: FenceFacts, devices: DeviceFacts, systemd: SystemdFacts, broker: BrokerFacts | None, who: Who
 ) -> Iterator[Finding]:
-    """The findings about it. ``broker``: None where nobody could look."""
+    """The findings about the fence. ``broker``: None if that look failed."""
     has_broker = broker is None or (broker.has_socket and broker.variable != "off")
     if devices.driver and systemd.boots:
         if who.manager == "system" and not systemd.filters_devices:
             look = "journalctl -b | grep -i bpf"
-            mend = "# have the host allow bpf(2) in here" if systemd.container else look
-            yield finding("gpus-not-fenced", "systemd may load no BPF programs here", mend)
+            mend = "# on the host: allow bpf(2) in this container" if systemd.container else look
+            yield finding("gpus-not-fenced", "systemd may not load BPF programs here", mend)
         elif who.manager == "user" and not has_broker:
             mend = who.install("--broker", "broker.enable = true")
             yield finding("gpus-not-fenced", "your manager cannot do it, and there is no broker", mend)
@@ -268,11 +268,11 @@ def fence(
 
 
 def fence_rows(facts: FenceFacts, systemd: SystemdFacts) -> tuple[tuple[str, str], ...]:
-    """What there is to see of it."""
-    keeps = "can be kept" if systemd.filters_devices else "cannot be kept"
-    rows = [("device fence", keeps if systemd.boots else "takes systemd")]
+    """Facts about the fence, for the report."""
+    keeps = "works" if systemd.filters_devices else "does not work"
+    rows = [("device fence", keeps if systemd.boots else "requires systemd")]
     if facts.closed_shop:
-        acts = {True: "acts", False: "does not act", None: "not to be seen now"}[facts.acts]
+        acts = {True: "acts", False: "does not act", None: "cannot be checked now"}[facts.acts]
         rows.append(("closed shop", f"{facts.closed_shop} ({acts})"))
     return tuple(rows)
 
@@ -284,27 +284,27 @@ _ENABLE = "echo +dmem > /sys/fs/cgroup{}/cgroup.subtree_control"
 def sharing(
     facts: SharingFacts, profiles: tuple[ProfileFacts, ...], driver: DriverFacts | None, who: Who
 ) -> Iterator[Finding]:
-    """The findings about it. ``driver``: None where it did not answer in time."""
+    """The findings about sharing. ``driver``: None if it did not answer in time."""
     sharers = [profile for profile in profiles if profile.share]
     if not sharers and not facts.was_used:
         return
     if facts.library_error:
         what = f"{facts.library}: {facts.library_error}"
-        yield finding("share-library-unusable", what, "# install slicer again; from source that takes gcc")
+        yield finding("share-library-unusable", what, "# reinstall slicer; from source, this needs gcc")
     if facts.mps and (facts.was_used or any(profile.share in ("lock", "both") for profile in sharers)):
-        yield finding("mps-beside-share", f"its pipes: {facts.mps}", who.root(_QUIT))
+        yield finding("mps-beside-share", f"MPS has its pipes in {facts.mps}", who.root(_QUIT))
     can = driver is not None and not driver.reason and not driver.why_no_limits
     if can and not who.uid and facts.has_dmem and facts.is_dmem_on is False:
-        what = "the driver can limit GPU memory by cgroup; gpu.slice does not pass on the controller dmem"
+        what = "the driver can limit GPU memory by cgroup, but gpu.slice does not pass on dmem"
         yield finding("dmem-not-enabled", what, _ENABLE.format(""), _ENABLE.format("/gpu.slice"))
 
 
 def sharing_rows(facts: SharingFacts, driver: DriverFacts | None, who: Who) -> tuple[tuple[str, str], ...]:
-    """The facts, for those who want to see all."""
+    """Facts about sharing, for the report."""
     library = f"cannot be loaded: {facts.library_error}" if facts.library_error else facts.library
     return (
         ("library of --share", library),
-        ("MPS", f"pipes in {facts.mps}" if facts.mps else "does not run"),
+        ("MPS", f"pipes in {facts.mps}" if facts.mps else "not running"),
         ("GPU memory limit by cgroup", _limit(facts, driver, who)),
     )
 
@@ -315,7 +315,7 @@ def _limit(facts: SharingFacts, driver: DriverFacts | None, who: Who) -> str:
     if driver.why_no_limits:
         return f"no: {driver.why_no_limits}"
     if who.uid:
-        return "not for you: only root may set it"
+        return "not allowed: only root may set it"
     if facts.has_dmem and facts.is_dmem_on is False:
         return "no: gpu.slice does not pass on the controller dmem"
     return "by the driver"

@@ -1,4 +1,4 @@
-"""What each profile's limits do here, and the configuration itself. Pure."""
+"""Findings about profiles' limits and about the configuration. Pure."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from slicer.doctor.kinds import finding
 from slicer.doctor.model import Acting, Finding, Verdict, Who
 from slicer.text import quote
 
-_NOT_GIVEN = ("io", "cpuset")  # to user managers, by systemd's own user@.service
+_NOT_GIVEN = ("io", "cpuset")  # systemd's user@.service does not delegate these to user managers
 _IO_WEIGHTS = ("IOWeight", "IODeviceWeight")
-_NO_CONTROLLER = "controller {} is not there"
-_ROTATING = ("sd", "vd", "hd", "xvd")  # disks for which bfq costs nothing that is felt
+_NO_CONTROLLER = "no controller {}"
+_ROTATING = ("sd", "vd", "hd", "xvd")  # on these disks bfq has no noticeable cost
 
 
 def profiles(
     configuration: ConfigurationFacts, systemd: SystemdFacts, disks: DiskFacts, who: Who
 ) -> tuple[Acting, ...]:
-    """What each profile's directives do here; nothing while the manager is not up, and cannot be seen."""
+    """The effect of each profile's directives; empty while the manager does not run, so nothing is known."""
     if systemd.boots and not systemd.is_there:
         return ()
     return tuple(
@@ -54,25 +54,25 @@ def _reason(directive: str, systemd: SystemdFacts, who: Who) -> str:
         return "no systemd"
     if needed == "devices":
         if who.manager == "system":
-            return "the kernel does not let systemd fence devices here"
+            return "the kernel does not let systemd fence devices"
         return "only root's manager may fence devices"
     if needed and needed not in systemd.controllers:
         return _NO_CONTROLLER.format(needed)
-    return "systemd-oomd does not run" if directive.startswith("ManagedOOM") else "no disk heeds weights"
+    return "systemd-oomd is not running" if directive.startswith("ManagedOOM") else "no disk honours weights"
 
 
 def limits(acts: tuple[Acting, ...], systemd: SystemdFacts, disks: DiskFacts, who: Who) -> Verdict:
-    """The findings about limits. ``acts``: of :func:`profiles`."""
+    """The findings about limits. ``acts``: from :func:`profiles`."""
     shown = tuple((each.profile, _described(each)) for each in acts)
     shown += tuple((f"disk {disk.name}", f"scheduler {disk.scheduler}") for disk in disks.disks)
     idle = sorted({directive for each in acts for directive, _ in each.idle})
-    summary = f"do not act: {', '.join(idle)}" if idle else "all limits of all profiles act"
+    summary = f"no effect: {', '.join(idle)}" if idle else "all limits of all profiles act"
     if not systemd.boots:
         summary = "best effort, without systemd"
     elif not acts and systemd.is_there:
         summary = "not known without a configuration"
     elif not systemd.is_there:
-        summary = "not known while your manager is not up"
+        summary = "not known while your manager is not running"
     return Verdict("limits", summary, shown, tuple(_limits(acts, systemd, disks, who)))
 
 
@@ -83,16 +83,16 @@ def _described(acts: Acting) -> str:
 
 
 def _limits(acts: tuple[Acting, ...], systemd: SystemdFacts, disks: DiskFacts, who: Who) -> Iterator[Finding]:
-    users: dict[str, list[str]] = {}  # the profiles that ask for it, by the directive that does not act
+    users: dict[str, list[str]] = {}  # a directive without effect -> the profiles that use it
     for each in acts:
         for directive, _ in each.idle:
             users.setdefault(directive, []).append(each.profile)
     fenced = [name for name in users if controller(name) == "devices"]
     if fenced:
-        mend = "# run these as root, or take the directives out of the profile"
+        mend = "# run these as root, or remove the directives from the profile"
         yield finding("devices-not-fenced", _used(fenced, users), mend)
     if not systemd.boots:
-        return  # said once, as no-systemd
+        return  # the finding "no-systemd" covers the rest
     lacking = {name: controller(name) for name in users if controller(name) not in ("", "devices")}
     lacking = {name: needed for name, needed in lacking.items() if needed not in systemd.controllers}
     given = [name for name, needed in lacking.items() if who.manager == "user" and needed in _NOT_GIVEN]
@@ -111,13 +111,13 @@ def _limits(acts: tuple[Acting, ...], systemd: SystemdFacts, disks: DiskFacts, w
 
 def _used(names: list[str], users: dict[str, list[str]]) -> str:
     asking = sorted({profile for name in names for profile in users[name]})
-    return f"{', '.join(names)} of the profile{'s' * (len(asking) > 1)} {', '.join(asking)}"
+    return f"{', '.join(names)} in the profile{'s' * (len(asking) > 1)} {', '.join(asking)}"
 
 
 def _missing(
     names: list[str], lacking: dict[str, str], systemd: SystemdFacts, who: Who, users: dict[str, list[str]]
 ) -> Finding:
-    """A weight that does not act costs fairness only; somebody relies on any other limit."""
+    """A missing I/O weight costs only fairness; somebody may rely on any other limit."""
     needed = ", ".join(sorted({lacking[name] for name in names}))
     what = f"no controller {needed}: {_used(names, users)}"
     host = "the host's" if systemd.container else "the"
@@ -128,7 +128,7 @@ def _missing(
         mends = (f"# add to {host} kernel command line: {options}",)
     elif is_delegable:
         delegate = who.install("--user-delegation", "userDelegation = true")
-        mends = delegate, "# then log out everywhere, and in again"
+        mends = delegate, "# then log out everywhere and log in again"
     elif systemd.container:
         mends = (f"# on the host: delegate {needed} to the container's cgroup",)
     elif who.manager == "user":
@@ -151,15 +151,15 @@ def _weigh(disks: DiskFacts, who: Who) -> Iterator[str]:
             line = f"w /sys/fs/cgroup/io.cost.qos - - - - {disk.number} enable=1"
             yield who.root(f"echo '{line}' > /etc/tmpfiles.d/io-cost.conf")
     if not disks.disks:
-        yield "# no disk with a scheduler is seen here; in a machine of its own, see its host"
+        yield "# no disk with a scheduler here; in a virtual machine, check the host"
 
 
 def configuration(facts: ConfigurationFacts) -> Verdict:
-    """Mistakes in the files, and profiles that this machine cannot serve."""
+    """Mistakes in the files, and profiles that do not work on this machine."""
     shown = tuple(("file", path) for path in facts.files)
     if facts.error:
-        look = f"ls -ld {quote(facts.place)}  # it is to be a file that you may read"
-        mend = f"# {facts.hint}" if facts.hint else look if facts.place else "# mend that line"
+        look = f"ls -ld {quote(facts.place)}  # it must be a file that you may read"
+        mend = f"# {facts.hint}" if facts.hint else look if facts.place else "# correct that line"
         broken = finding("configuration-broken", facts.error, mend)
         return Verdict("configuration", "cannot be used", shown, (broken,))
     read = f"{len(facts.files)} files" if len(facts.files) != 1 else "1 file"

@@ -1,4 +1,4 @@
-"""What to say of the ledger, the history and the broker, and of how slicer is called. Pure."""
+"""Findings about the ledger, the history, the broker, and the way slicer is called. Pure."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ _LEDGER_NEEDS_BYTES = 1 << 20
 _LEDGER_NEEDS_FILES = 64
 _HISTORY_NEEDS_BYTES = 16 << 20
 _OTHERS_WRITE = 0o022
-_FOR_ALL = 0o1002  # sticky, and anybody may write
+_FOR_ALL = 0o1002  # sticky, and writable by all
 
 
 def state(facts: StateFacts, who: Who) -> Verdict:
-    """The ledger's directory and the history's."""
+    """The directories of the ledger and the history."""
     shown = (
         ("ledger", _described(facts.ledger)),
         *((f"{place.path} for users' ledgers", _described(place)) for place in facts.public),
@@ -35,7 +35,7 @@ def state(facts: StateFacts, who: Who) -> Verdict:
 
 def _described(place: Place) -> str:
     if not place.kind:
-        return f"{place.path}: not there yet"
+        return f"{place.path}: does not exist yet"
     free = "" if place.free_bytes < 0 else f", {format_size(place.free_bytes)} free"
     on = place.file_system or "unknown"
     return f"{place.path}: {place.kind} of uid {place.uid}, {place.mode:04o}, {on}{free}"
@@ -58,7 +58,7 @@ def _ledger(facts: StateFacts, who: Who) -> Iterator[Finding]:
         what = f"pid {facts.lock_holder} is stopped and holds {place.path}/lock"
         yield finding("ledger-stuck", what, f"kill -CONT {facts.lock_holder}")
     if facts.squatted:
-        what = f"{facts.squatted} is not yours; your ledger is {place.path}"
+        what = f"{facts.squatted} belongs to another user; your ledger is {place.path}"
         yield finding("ledger-name-taken", what, f"ls -ld {quote(facts.squatted)}")
 
 
@@ -76,9 +76,9 @@ def _room(facts: StateFacts) -> Iterator[Finding]:
     place = facts.ledger
     what = ""
     if 0 <= place.free_bytes < _LEDGER_NEEDS_BYTES:
-        what = f"{format_size(place.free_bytes)} are free where {place.path} is"
+        what = f"the file system of {place.path} has {format_size(place.free_bytes)} free"
     elif 0 <= place.free_files < _LEDGER_NEEDS_FILES:
-        what = f"{place.free_files} files can still be made where {place.path} is"
+        what = f"the file system of {place.path} has room for {place.free_files} more files"
     if what:
         yield finding("ledger-full", what, f"du -x -d1 {quote(place.path.rpartition('/')[0])}")
     if place.file_system not in _IN_MEMORY:
@@ -91,16 +91,16 @@ def _history(facts: StateFacts, who: Who) -> Iterator[Finding]:
     place, directory = facts.history, facts.history_directory
     problem = _why_unusable(place, directory, who)
     if facts.history_shut:
-        problem = f"{directory.path} cannot be made in {facts.history_shut}"
+        problem = f"{directory.path} cannot be created in {facts.history_shut}"
     if problem:
         mend = f"ls -ld {quote(directory.path)} {quote(place.path)}"
-        if directory.kind == "directory" and directory.uid != who.uid:  # root's, say, by `sudo -E`
+        if directory.kind == "directory" and directory.uid != who.uid:  # e.g. root's, after `sudo -E`
             mend = f"mv {quote(directory.path)} {quote(f'{directory.path}.of-{directory.uid}')}"
         if facts.history_shut:
             mend = f"ls -ld {quote(facts.history_shut)}"
         yield finding("history-unusable", problem, mend)
     if 0 <= place.free_bytes < _HISTORY_NEEDS_BYTES or 0 <= place.free_files < 4:
-        what = f"{format_size(max(0, place.free_bytes))} are free where {place.path} is"
+        what = f"the file system of {place.path} has {format_size(max(0, place.free_bytes))} free"
         path = place.path if place.kind else directory.path
         there = path if place.kind or directory.kind else path.split("/slicer")[0]
         yield finding("history-unusable", what, f"df -h {quote(there)}")
@@ -126,13 +126,13 @@ _POLICY = "/etc/slicer/policy.toml"
 
 
 def broker(facts: BrokerFacts, who: Who) -> Verdict:
-    """Whether one ledger holds for all users, and whether it works."""
+    """Whether there is one ledger for all users, and whether it works."""
     is_asked = facts.has_socket and not facts.place_problem
     answers = visible(facts.answer_error) or "yes" if is_asked else "not asked"
     shown = (
         ("installed", "yes" if facts.is_installed else "no"),
         ("enabled", "yes" if facts.is_enabled else "no"),
-        ("socket", facts.place_problem or ("is there" if facts.has_socket else "is not there")),
+        ("socket", facts.place_problem or ("exists" if facts.has_socket else "missing")),
         ("answers", answers),
         ("policy", facts.policy), ("SLICER_BROKER", visible(facts.variable) or "not set"),
     )  # fmt: skip
@@ -141,18 +141,18 @@ def broker(facts: BrokerFacts, who: Who) -> Verdict:
 
 def _broker_summary(facts: BrokerFacts) -> str:
     if not facts.has_socket:
-        return "of no use" if facts.absence else "off: each user has a ledger of their own"
+        return "not usable" if facts.absence else "off: each user has their own ledger"
     if facts.place_problem or facts.answer_error:
-        return "of no use"
+        return "not usable"
     return f"on: one ledger for all users, {counted(facts.leases, 'lease')}, {facts.waiting} waiting"
 
 
 def _broker(facts: BrokerFacts, who: Who) -> Iterator[Finding]:
     journal = who.root("journalctl -u slicer-broker.service -n 20 --no-pager")
-    # Not only started: its file may be gone while systemd has it as listening.
+    # A start alone is not enough: systemd may think that it listens although its file is gone.
     restart = *who.unmask(facts.masked), who.root(f"systemctl restart {_SOCKET}")
     if facts.place_problem:
-        # Not by a restart alone: a directory that is there stays as it is.
+        # A restart alone does not help: systemd leaves an existing directory as it is.
         made = who.root(f"install -d -m 0755 -o root -g root {DIRECTORY}")
         yield finding("broker-place", visible(facts.place_problem), made, *restart)
     elif facts.answer_error:
@@ -168,7 +168,7 @@ def _broker(facts: BrokerFacts, who: Who) -> Iterator[Finding]:
         yield finding("policy-unknown-name", visible(warning), who.root(f"editor {_POLICY}"))
     if facts.policy not in ("none", "broken") and not facts.is_enabled and not facts.has_socket:
         mend = who.install("--broker", "broker.enable = true")
-        yield finding("policy-without-broker", f"{_POLICY} is there", mend)
+        yield finding("policy-without-broker", f"{_POLICY} exists", mend)
     if facts.variable and facts.has_socket:
         yield finding("broker-bypassed", f"SLICER_BROKER={visible(facts.variable)}", "unset SLICER_BROKER")
 
@@ -199,7 +199,7 @@ def _environment(facts: EnvironmentFacts) -> Iterator[Finding]:
 def others(facts: OthersFacts) -> Verdict:
     """Docker, and scripts that lock the GPUs."""
     shown = (("docker", "yes" if facts.has_docker else "no"), ("GPU lock of scripts", facts.lock or "none"))
-    summary = "seen: docker" if facts.has_docker else "nothing in the way"
+    summary = "docker is installed" if facts.has_docker else "nothing interferes"
     return Verdict("others", summary, shown, tuple(_others(facts)))
 
 

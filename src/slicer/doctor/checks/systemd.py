@@ -1,4 +1,4 @@
-"""What to say of systemd, the kernel and the session. Pure."""
+"""Findings about systemd, the kernel and the session. Pure."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from slicer.doctor.kinds import finding
 from slicer.doctor.model import Finding, Verdict, Who
 
 _TESTED = 252
-_STOPS_LINGERING = ((255, 0), (256, 2))  # systemd#43361: from, to
+_STOPS_LINGERING = ((255, 0), (256, 2))  # systemd#43361: first and last version with the bug
 
 
 def systemd(facts: SystemdFacts, who: Who) -> Verdict:
@@ -18,7 +18,7 @@ def systemd(facts: SystemdFacts, who: Who) -> Verdict:
     whose = "your user manager" if who.manager == "user" else "the system manager"
     whose += ", through the broker" if who.is_brokered else ""
     inside = f", in a container ({facts.container})" if facts.container else ""
-    named = f"systemd {facts.version}" if facts.version else "systemd of an unknown version"
+    named = f"systemd {facts.version}" if facts.version else "systemd, version unknown"
     summary = f"{named}, {whose}; cgroup {facts.cgroups}{inside}" if facts.boots else f"not running{inside}"
     shown = (
         ("version", facts.version or "unknown"), ("manager", who.manager),
@@ -44,30 +44,27 @@ def _no_systemd(facts: SystemdFacts) -> Iterator[Finding]:
 
 def _manager(facts: SystemdFacts, who: Who) -> Iterator[Finding]:
     if facts.cgroups in ("v1", "none"):
-        what = "the machine has cgroup v1" if facts.cgroups == "v1" else "no cgroups are mounted"
+        what = "the machine uses cgroup v1" if facts.cgroups == "v1" else "no cgroups are mounted"
         mend = "# add to the kernel command line: systemd.unified_cgroup_hierarchy=1"
         yield finding("no-cgroup2", what, mend)
         return
-    if "pystemd" in facts.unreachable:
-        mend = who.configured("apt install python3-pystemd", "programs.slicer.enable = true")
-        yield finding("no-pystemd", facts.unreachable, mend)
-    elif facts.unreachable:
-        # One that lingers already may have failed, or been stopped.
+    if facts.unreachable:
+        # A lingering user's manager may have failed, or been stopped.
         mends: tuple[str, ...] = (who.linger(), who.root(f"systemctl start user@{who.uid}.service"))
         if who.manager == "system":
             mends = (who.root("systemctl start dbus.socket"),)
         yield finding("manager-unreachable", facts.unreachable, *mends)
     if facts.version and facts.number[0] < _TESTED:
-        yield finding("systemd-old", f"systemd is of version {facts.version}", "# upgrade the distribution")
+        yield finding("systemd-old", f"systemd has version {facts.version}", "# upgrade the distribution")
 
 
 def kernel(facts: KernelFacts, who: Who) -> Verdict:
-    """What the kernel has of what slicer uses."""
+    """Which of the features that slicer uses the kernel has."""
     features = (
         ("pidfd", not facts.pidfd_error), ("memory.peak", facts.memory_peak),
         ("cgroup.kill", facts.cgroup_kill), ("PSI", facts.psi), ("dmem", facts.dmem),
     )  # fmt: skip
-    there = " ".join(name for name, has in features if has) or "nothing of what slicer uses"
+    there = " ".join(name for name, has in features if has) or "none of the features that slicer uses"
     shown = (
         ("release", facts.release),
         *((name, "not known" if has is None else "yes" if has else "no") for name, has in features),
@@ -86,30 +83,30 @@ def _kernel(facts: KernelFacts, who: Who) -> Iterator[Finding]:
 
 
 def session(facts: SessionFacts, systemd: SystemdFacts | None, who: Who) -> Verdict:
-    """Whether a user's jobs outlive the logout. Root's do."""
+    """Whether a user's jobs outlive the logout. Root's always do."""
     shown = (
         ("lingers", "yes" if facts.lingers else "no"),
         ("logged in", "yes" if facts.has_runtime else "no"),
-        ("logind ends what a session leaves behind", "yes" if facts.kills_processes else "no"),
+        ("logind kills a session's processes", "yes" if facts.kills_processes else "no"),
     )
     if not who.uid:
         return Verdict("session", "root's jobs outlive every logout", shown, ())
     if systemd is not None and not systemd.boots:
-        return Verdict("session", "no systemd, so no logind that ends jobs", shown, ())
+        return Verdict("session", "no systemd, so no logind to end jobs", shown, ())
     outlives = facts.lingers or who.is_brokered
-    summary = "jobs outlive the logout" if outlives else "jobs end with the last logout"
+    summary = "jobs outlive your logout" if outlives else "jobs end at your last logout"
     return Verdict("session", summary, shown, tuple(_session(facts, systemd, who)))
 
 
 def _session(facts: SessionFacts, systemd: SystemdFacts | None, who: Who) -> Iterator[Finding]:
     first, last = _STOPS_LINGERING
     if who.is_brokered:
-        pass  # the system's manager has the jobs
+        pass  # the system manager runs the jobs
     elif not facts.lingers and facts.has_runtime:
         yield finding("no-linger", f"{who.user} does not linger", who.linger())
     elif systemd is not None and first <= systemd.number <= last:
-        what = f"{who.user} lingers, but systemd {systemd.version} stops the user manager all the same"
+        what = f"{who.user} lingers, but systemd {systemd.version} stops the user manager anyway"
         yield finding("linger-in-vain", what, "# upgrade systemd to 256.3 or later")
     if facts.kills_processes:
-        what = f"KillUserProcesses=yes holds for {who.user}"
+        what = f"KillUserProcesses=yes applies to {who.user}"
         yield finding("logout-kills", what, "slicer queue --detach JOBS.txt")

@@ -1,4 +1,4 @@
-"""What to say of systemd's journal, of slicer's files in systemd's directories, and of wraps. Pure."""
+"""Findings about systemd's journal, slicer's files in systemd's directories, and wrapped programs. Pure."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from slicer.doctor.model import Finding, Verdict, Who
 from slicer.text import counted, visible
 from slicer.wrap.model import ProblemId
 
-_LIMITS = ".slice.d/"  # drop-ins with what the configuration says of slices
+_LIMITS = ".slice.d/"  # drop-ins with the configured limits of slices
 _OF_SYSTEMD = "/systemd/"
 
 
 def journal(facts: JournalFacts, systemd: SystemdFacts | None, who: Who) -> Verdict:
-    """Whether events get there, stay there, and can be read."""
-    kept = "kept over reboots" if facts.is_persistent else "lost at a reboot"
+    """Whether the journal accepts events, keeps them, and can be read."""
+    kept = "kept across reboots" if facts.is_persistent else "lost at a reboot"
     shown = (
-        ("socket", facts.socket_error or "listens"), ("Storage=", facts.storage or "default"),
+        ("socket", facts.socket_error or "listening"), ("Storage=", facts.storage or "default"),
         ("entries", kept),
         ("you may read it", "yes" if facts.may_read else "your own" if facts.may_read_own else "no"),
     )  # fmt: skip
@@ -29,8 +29,8 @@ def journal(facts: JournalFacts, systemd: SystemdFacts | None, who: Who) -> Verd
     if facts.socket_error:
         mend = who.root("systemctl start systemd-journald.socket systemd-journald")
         what = f"/run/systemd/journal/socket: {facts.socket_error}"
-        return Verdict("journal", "does not listen", shown, (finding("no-journald", what, mend),))
-    return Verdict("journal", f"listens; entries are {kept}", shown, tuple(_journal(facts, who)))
+        return Verdict("journal", "not listening", shown, (finding("no-journald", what, mend),))
+    return Verdict("journal", f"listening; entries are {kept}", shown, tuple(_journal(facts, who)))
 
 
 def _journal(facts: JournalFacts, who: Who) -> Iterator[Finding]:
@@ -39,14 +39,14 @@ def _journal(facts: JournalFacts, who: Who) -> Iterator[Finding]:
         mend = "# set Storage=persistent in journald.conf"
         yield finding("journal-volatile", f"Storage={facts.storage} in journald.conf", mend)
     elif not facts.is_persistent:
-        yield finding("journal-volatile", "/var/log/journal is not there or not in use", persist)
+        yield finding("journal-volatile", "/var/log/journal does not exist or is not in use", persist)
     if not facts.may_read_own:
         mend = who.root(f"usermod -aG systemd-journal {who.user}")
         yield finding("journal-closed", f"{who.user} is not in the group systemd-journal", mend)
 
 
 def units(facts: UnitFacts, systemd: SystemdFacts | None, who: Who) -> Verdict:
-    """The slices, and the catalog."""
+    """The slices and the message catalog."""
     files = (*facts.system, *(facts.user if who.uid else ()))
     shown = tuple((file.path, file.state) for file in files if _is_telling(file))
     rest = [file.state for file in files if not _is_telling(file)]
@@ -61,7 +61,7 @@ def units(facts: UnitFacts, systemd: SystemdFacts | None, who: Who) -> Verdict:
 
 
 def _is_telling(file: UnitFile) -> bool:
-    """Whether it deserves a line: units and catalog do, and what is not as it was installed."""
+    """Whether it deserves a line: units and the catalog always, other files only if they were changed."""
     return _OF_SYSTEMD in file.path or file.state not in ("missing", "current")
 
 
@@ -96,7 +96,7 @@ def _units(facts: UnitFacts, who: Who) -> Iterator[Finding]:
 
 
 def _lacking(files: tuple[UnitFile, ...], *, is_packaged: bool) -> list[str]:
-    """Files that are missing beside others; of a slice that a package brings, the configured limits."""
+    """Files missing beside others. If a package has the slices: only the files with configured limits."""
     missing = _with(files, "missing")
     if _are_there(files):
         return missing
@@ -107,12 +107,12 @@ def _with(files: tuple[UnitFile, ...], state: str) -> list[str]:
     return [file.path for file in files if file.state == state]
 
 
-# Calls fail; with all else that is wrong they may go past the route.
+# With these, calls fail; with any other problem they may bypass the route.
 _BROKEN: tuple[ProblemId, ...] = ("program-gone", "slicer-gone", "no-route", "shim-gone")
 
 
 def wraps(facts: WrapFacts) -> Verdict:
-    """Each program, and whether calls of it go through its route."""
+    """Each wrapped program, and whether its calls go through its route."""
     shown = tuple((visible(each.wrap.path), f"{each.wrap.route}, {each.state}") for each in facts.wraps)
     summary = f"{counted(len(shown), 'program')} wrapped" if shown else "nothing is wrapped"
     return Verdict("wraps", summary, shown, tuple(_wraps(facts)))

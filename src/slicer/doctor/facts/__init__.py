@@ -1,5 +1,5 @@
-"""What the doctor looks at: each area with a frozen record of facts and a ``gather…``.
+"""The facts that the doctor gathers: each area has a record of facts and a ``gather…`` function.
 
-Nothing here changes anything, makes a directory or takes a lock. A file counts only if it is root's or the
-caller's and a regular one; no FIFO is waited for.
+Nothing here changes anything, creates a directory or takes a lock. A file counts only if it is a regular file
+of root's or the caller's; nothing waits for a FIFO.
 """

@@ -1,4 +1,4 @@
-"""The broker: whether it is there, whether it answers, and what the administrator's policy is."""
+"""The broker: whether it exists, whether it answers, and the state of the administrator's policy."""
 
 from __future__ import annotations
 
@@ -19,24 +19,24 @@ from slicer.errors import ConfigError
 from slicer.record import record
 
 _UNIT, _SERVICE = "slicer-broker.socket", "slicer-broker.service"
-_MASKS = UNIT_FOLDERS[:2]  # where systemctl puts masks
+_MASKS = UNIT_FOLDERS[:2]  # systemctl puts masks there
 _UNITS = tuple(f"{folder}/{_UNIT}" for folder in UNIT_FOLDERS)
 
 
 @record
 class BrokerFacts:
-    """``answer_error``: why it is of no use; "" where it answers, or no socket is there.
+    """``answer_error``: why the broker cannot be used; "" if it answers, or if there is no socket.
 
-    ``absence``: what is wrong where a broker decides and has no socket.
-    ``policy``: "none", "read", "hidden" (from this user) or "broken", which ``policy_error`` explains.
+    ``absence``: what is wrong if there should be a broker but it has no socket.
+    ``policy``: "none", "read", "hidden" (from this user) or "broken"; then ``policy_error`` says why.
     """
 
     is_installed: bool
     is_enabled: bool
     has_socket: bool
     absence: str
-    masked: tuple[str, ...]  # units of its that are masked
-    place_problem: str  # why the socket's place is not to be trusted
+    masked: tuple[str, ...]  # its units that are masked
+    place_problem: str  # why the socket cannot be trusted
     answer_error: str
     leases: int
     waiting: int
@@ -47,7 +47,7 @@ class BrokerFacts:
 
 
 def gather(environ: Mapping[str, str]) -> BrokerFacts:
-    """Asks the broker, which starts it where it sleeps. Takes 5 s at most. Changes nothing."""
+    """Asks the broker, which starts if it sleeps. Takes at most 5 s and changes nothing."""
     has_socket = lstat(SOCKET) is not None
     place_problem = _place_problem() if has_socket else ""
     error, leases, waiting = _asked() if has_socket and not place_problem else ("", 0, 0)
@@ -63,7 +63,7 @@ def gather(environ: Mapping[str, str]) -> BrokerFacts:
 
 
 def _place_problem() -> str:
-    """Somebody else's socket would be asked for leases, and told of jobs."""
+    """Why the socket cannot be trusted: another user's would be asked for leases, and learn about jobs."""
     for path, is_right in ((DIRECTORY, stat.S_ISDIR), (SOCKET, stat.S_ISSOCK)):
         info = lstat(path)
         if info is None:
@@ -71,16 +71,16 @@ def _place_problem() -> str:
         if info.st_uid:
             return f"{path} belongs to uid {info.st_uid}"
         if not is_right(info.st_mode):
-            return f"{path} is of another kind"
+            return f"{path} has the wrong file type"
         if path == DIRECTORY and info.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-            return f"{path} can be written to by others"
+            return f"{path} is writable by others"
         if path == SOCKET and info.st_mode & 0o666 != 0o666:
             return f"{path} is not open to all (mode {stat.S_IMODE(info.st_mode):04o})"
     return ""
 
 
 def _asked() -> tuple[str, int, int]:
-    """Why there is no answer, else "" and how many leases and waiting jobs there are."""
+    """Why there is no answer, or "" and the numbers of leases and waiting jobs."""
     connection = Connection()
     try:
         standing = connection.ask(Status())

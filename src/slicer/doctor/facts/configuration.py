@@ -1,4 +1,4 @@
-"""The configuration and what each profile asks for; how slicer is called; Docker and the lock of scripts."""
+"""The configuration and its profiles; how slicer is called; Docker and the lock of scripts."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ from slicer.record import record
 
 @record
 class ProfileFacts:
-    """A profile's directives; ``error`` says why it can not be used on this machine."""
+    """A profile's directives; ``error`` says why it cannot be used on this machine."""
 
     name: str
     directives: tuple[str, ...]
     error: str
-    share: str = ""  # "lock", "cap" or "both"; "": its jobs share no GPU by --share
+    share: str = ""  # "lock", "cap" or "both"; "" without --share
 
 
 @record
 class ConfigurationFacts:
-    """``error`` is the first mistake in the files, with its place; then there are no profiles."""
+    """``error`` is the first mistake in the files, with its place; if set, there are no profiles."""
 
     error: str
     hint: str
@@ -37,12 +37,12 @@ class ConfigurationFacts:
     profiles: tuple[ProfileFacts, ...]
     default_profile: str
     files: tuple[str, ...]
-    place: str = ""  # what cannot be read as a file at all
-    served: tuple[str, ...] = ()  # the kinds of servers of `slicer serve` that run by themselves
+    place: str = ""  # the path that cannot be read as a file at all
+    served: tuple[str, ...] = ()  # the kinds of `slicer serve`'s servers that run on their own
 
 
 def gather_configuration(environ: Mapping[str, str]) -> ConfigurationFacts:
-    """Reads the files, and leaves nothing in the cache."""
+    """Reads the files without writing the cache."""
     try:
         config = profiles.load(environ, profiles.host(), remembers=False)
         servers = serve.load(config)
@@ -71,7 +71,7 @@ def _profile(config: Config, name: str) -> ProfileFacts:
     return ProfileFacts(name, tuple(made.properties), "", share)
 
 
-# Variables that change what slicer does, and that somebody may have left in a shell's start-up file.
+# Variables that change slicer's behaviour, and that may be left over in a shell's start-up file.
 WATCHED = (
     "SLICER_SIM", "SLICER_SKIP_GPU_LOCK", "PSRUN_SKIP_GPU_LOCK", "GPU_LOCK_HELD", "SLICER_LEASE",
     "SLICER_CONFIG", "SLICER_STATE_DIR", "SLICER_FAULTS", "CPU_RUN_SLOTS", "CPU_RUN_THREADS", "GPU_LOCK_PATH",
@@ -81,17 +81,17 @@ WATCHED = (
 
 @record
 class EnvironmentFacts:
-    """What the shell that calls slicer has set."""
+    """The environment in which slicer was called."""
 
-    program: str  # this slicer's own executable; "" unknown (python -m slicer)
-    on_path: tuple[str, ...]  # all executables called slicer on PATH, each file once, the first wins
+    program: str  # this slicer's own executable; "" if unknown (python -m slicer)
+    on_path: tuple[str, ...]  # executables named slicer on PATH, each file once, in PATH's order
     prefix: str  # of the Python that runs this slicer
     variables: tuple[tuple[str, str], ...]  # those of WATCHED that are set
     is_under_sudo: bool
 
 
 def gather_environment(environ: Mapping[str, str], argv0: str, *, searches: bool = True) -> EnvironmentFacts:
-    """Starts nothing. ``searches``: looks through PATH."""
+    """Starts nothing. ``searches``: search PATH."""
     path = environ.get("PATH", "") if searches else ""
     return EnvironmentFacts(
         program=os.path.abspath(argv0) if os.path.basename(argv0) == "slicer" else "",
@@ -103,7 +103,7 @@ def gather_environment(environ: Mapping[str, str], argv0: str, *, searches: bool
 
 
 def _slicers(directories: Iterator[str]) -> Iterator[str]:
-    """The programs called slicer, but not the same file by a second path."""
+    """The programs named slicer, without a second path to the same file."""
     seen = set()
     for directory in directories:
         path = f"{directory}/slicer"
@@ -115,17 +115,17 @@ def _slicers(directories: Iterator[str]) -> Iterator[str]:
 
 @record
 class OthersFacts:
-    """Programs that start jobs outside of slicer, or keep slicer's from starting."""
+    """Programs that start jobs outside slicer, or keep slicer's jobs from starting."""
 
     has_docker: bool
     lock: str  # the lock file of scripts; "" for none
-    lock_problem: str  # why the lock file of scripts cannot be used; "" where it can, or none is set
-    lock_holder: int  # the process that excludes slicer's GPU jobs by it; 0: none
+    lock_problem: str  # why that file cannot be used; "" if it can, or if none is set
+    lock_holder: int  # the process whose lock keeps out slicer's GPU jobs; 0: none
     lock_holder_name: str
 
 
 def gather_others(environ: Mapping[str, str]) -> OthersFacts:
-    """Looks for docker's files, and at the lock file that the configuration names."""
+    """Checks for Docker's files and the lock file that the configuration names."""
     lock = _lock(environ)
     holder = PlainLock(lock).holder() if lock else 0
     return OthersFacts(
@@ -145,15 +145,15 @@ def _lock(environ: Mapping[str, str]) -> str:
 
 
 def _lock_problem(path: str) -> str:
-    """Why the file cannot be the lock. It is opened by nobody here: it may be a FIFO."""
+    """Why the file cannot be the lock. Nothing opens it here: it may be a FIFO."""
     parent = lstat(os.path.dirname(path))
     info = lstat(path)
     if parent is None:
         return "its directory does not exist"
     if info is None:
-        return "" if os.access(os.path.dirname(path), os.W_OK | os.X_OK) else "it cannot be made there"
+        return "" if os.access(os.path.dirname(path), os.W_OK | os.X_OK) else "cannot be created there"
     if stat.S_ISLNK(info.st_mode) and parent.st_mode & stat.S_IWOTH:
-        return "is a symbolic link in a directory that everybody may write to"
+        return "is a symbolic link in a directory that is writable by all"
     if not os.path.isfile(path):
         return "is not a plain file"
     return "" if os.access(path, os.R_OK) else "cannot be read"

@@ -1,4 +1,4 @@
-"""Reading files that may be anybody's: bounded, without following what another user could have put there."""
+"""Reading files that others may own: bounded, and without following links that another user may have made."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _MOST_BYTES = 1 << 20
 
 
 def kernel_text(path: str) -> str:
-    """The beginning of a file in /proc or /sys, without white space around it; "" where it is not there."""
+    """The beginning of a file in /proc or /sys, stripped; "" if it does not exist."""
     try:
         return read_text(path).strip()
     except OSError:
@@ -21,15 +21,15 @@ def kernel_text(path: str) -> str:
 
 
 def trusted_text(path: str, most_bytes: int = _MOST_BYTES) -> str | None:
-    """A regular file's text, if it is root's or ours, and nobody else may write it. None: it is not."""
+    """A regular file's text, if root or we own it and nobody else may write to it; otherwise None."""
     data = trusted_bytes(path, most_bytes)
     return None if data is None else data.decode("utf-8", "replace")
 
 
 def trusted_bytes(path: str, most_bytes: int = _MOST_BYTES, *, follows: bool = True) -> bytes | None:
-    """As :func:`trusted_text`, as bytes: at most the first ``most_bytes`` of them.
+    """Like :func:`trusted_text`, but at most the first ``most_bytes`` bytes.
 
-    ``follows``: the path may be a link, as in /etc of some distributions.
+    ``follows``: the path may be a link, as in /etc on some distributions.
     """
     try:
         fd = os.open(path, _READ if follows else _READ | os.O_NOFOLLOW)
@@ -49,7 +49,7 @@ def trusted_bytes(path: str, most_bytes: int = _MOST_BYTES, *, follows: bool = T
 
 
 def lstat(path: str) -> os.stat_result | None:
-    """None where there is nothing, or nothing that we may see."""
+    """None if there is nothing, or nothing that we may see."""
     try:
         return os.lstat(path)
     except OSError:
@@ -57,12 +57,12 @@ def lstat(path: str) -> os.stat_result | None:
 
 
 def masks_in(paths: Iterable[str]) -> tuple[str, ...]:
-    """Those of the units' files that systemctl masked."""
+    """The unit files among these that systemctl has masked."""
     return tuple(path for path in paths if os.path.realpath(path) == os.devnull)
 
 
 def names_in(path: str) -> list[str]:
-    """The names in a directory, sorted; none where it cannot be listed."""
+    """The names in a directory, sorted; empty if it cannot be listed."""
     try:
         return sorted(os.listdir(path))
     except OSError:
@@ -72,10 +72,10 @@ def names_in(path: str) -> list[str]:
 def setting(
     file: str, key: str, roots: tuple[str, ...] = ("/etc", "/run", "/usr/local/lib", "/usr/lib")
 ) -> str:
-    """A setting of one of systemd's daemons ("logind.conf"), with its drop-ins; "" where none is said.
+    """A setting of one of systemd's daemons ("logind.conf"), including its drop-ins; "" if it is not set.
 
-    As systemd reads them: the first main file that there is, then the drop-ins by name, of which one in a
-    directory named earlier replaces one of the same name named later.
+    It follows systemd's order: the first main file found, then the drop-ins by name. Of drop-ins with the
+    same name, the one in the earlier directory wins.
     """
     main = (trusted_text(f"{root}/systemd/{file}") for root in roots)
     texts = [next((text for text in main if text is not None), "")]

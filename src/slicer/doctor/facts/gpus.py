@@ -1,6 +1,6 @@
-"""The GPUs: device nodes, the driver and what is on them, the fence, and what ``--share`` needs.
+"""The GPUs: device nodes, the driver and its processes, the fence, and what ``--share`` needs.
 
-The driver may hang: it has a look of its own.
+The driver may hang, so it has its own look.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _NVIDIA = "0x10de"
 _AMD = "0x1002"
 _DISPLAY_CLASS = "0x03"
 _NODES = ("/dev/nvidiactl", "/dev/nvidia-uvm")
-_FIRST_USER = 1000  # SYS_UID_MAX of login.defs is below it
+_FIRST_USER = 1000  # SYS_UID_MAX in login.defs is below this
 _SEEN_BY_KERNEL = "/proc/driver/nvidia/gpus"
 
 
@@ -38,36 +38,36 @@ class Node:
     path: str
     exists: bool
     is_usable: bool
-    group: str = ""  # that owns it
+    group: str = ""  # its owning group
 
 
 @record
 class DeviceFacts:
-    """What can be seen without asking the driver."""
+    """What is known without asking the driver."""
 
     nvidia: tuple[str, ...]  # PCI addresses of NVIDIA's display devices
-    driven_by: tuple[str, ...]  # the kernel drivers bound to these ("nvidia", "nouveau", "vfio-pci")
-    amd: int  # how many display devices are AMD's
-    driver: str  # the version of the loaded kernel module; "" where none is
-    nodes: tuple[Node, ...]  # that CUDA needs
+    driven_by: tuple[str, ...]  # the kernel drivers bound to them ("nvidia", "nouveau", "vfio-pci")
+    amd: int  # the number of AMD's display devices
+    driver: str  # the version of the loaded kernel module; "" if none is loaded
+    nodes: tuple[Node, ...]  # the device nodes that CUDA needs
 
 
 @record
 class GpuUser:
-    """A process on a GPU that belongs to no job of this ledger."""
+    """A GPU process that belongs to no job of this ledger."""
 
     gpu: int
-    pid: int  # 0: outside of our pid namespace
+    pid: int  # 0: outside our pid namespace
     name: str
     used_mib: int | None
     is_slicers: bool  # it is a job of another ledger
-    command: tuple[str, ...] = ()  # of root's, this user's and the system's own processes
-    unit: str = ""  # the system's service that it belongs to
+    command: tuple[str, ...] = ()  # only for processes of root, this user and system users
+    unit: str = ""  # the system service to which it belongs
 
 
 @record
 class DriverFacts:
-    """What NVML says. ``reason`` is "" where it answers; else that of NoGpu, or "error"."""
+    """NVML's answer. ``reason`` is "" if it answers; otherwise that of NoGpu, or "error"."""
 
     reason: str
     message: str
@@ -76,11 +76,11 @@ class DriverFacts:
     library: str  # of nvidia-ml-py
     gpus: tuple[GpuDetails, ...]
     users: tuple[GpuUser, ...]
-    why_no_limits: str = ""  # why the driver cannot hold a cgroup to a part of a GPU's memory; "": it can
+    why_no_limits: str = ""  # why the driver cannot limit a cgroup's GPU memory; "" if it can
 
 
 def gather_devices() -> DeviceFacts:
-    """Looks into /sys and /dev."""
+    """Reads /sys and /dev."""
     nvidia, drivers, amd = [], set(), 0
     for address in names_in("/sys/bus/pci/devices"):
         device = f"/sys/bus/pci/devices/{address}"
@@ -102,7 +102,7 @@ def gather_devices() -> DeviceFacts:
 
 
 def module_version(text: str) -> str:
-    """The version in /proc/driver/nvidia/version: "NVRM version: … Module  550.54.14  …"; "" for none."""
+    """The version in /proc/driver/nvidia/version ("NVRM version: … Module  550.54.14  …"), or ""."""
     for word in text.partition("\n")[0].split():
         if word[0].isdigit() and "." in word:
             return word
@@ -153,13 +153,13 @@ def _users(driver: Nvml, details: tuple[GpuDetails, ...], uid: int) -> tuple[Gpu
     for process in take(driver, None, ()).processes:
         in_scope = "/slicer-" in process.cgroup
         owner = _owner(process.pid)
-        is_marked = process.jobs and owner == uid  # others' environment is their word
-        # In the cgroup of this user's manager nobody else can make scopes.
+        is_marked = process.jobs and owner == uid  # other users can put anything into their environment
+        # Nobody else can create scopes below the cgroup of this user's manager.
         is_below = f"/user-{uid}.slice/" in process.cgroup if uid else "/user.slice/" not in process.cgroup
         if is_marked or (in_scope and is_below):
             continue
         pid = process.pid if process.started else 0
-        is_believed = owner == uid or 0 <= owner < _FIRST_USER  # root's, or the system's, such as Ollama's
+        is_believed = owner == uid or 0 <= owner < _FIRST_USER  # root or a system user (Ollama's)
         command = proc.command_line(pid) if pid and is_believed else ()
         unit = _unit(process.cgroup) if command else ""
         place = index.get(process.gpu_uuid, -1)
@@ -168,7 +168,7 @@ def _users(driver: Nvml, details: tuple[GpuDetails, ...], uid: int) -> tuple[Gpu
 
 
 def _unit(cgroup: str) -> str:
-    """The system's service that a cgroup is of; "": none."""
+    """The system service to which a cgroup belongs; "" if none."""
     parts = cgroup.split("/")
     if "user.slice" in parts:
         return ""
@@ -187,18 +187,18 @@ _CONTROL = "/dev/nvidiactl"
 
 @record
 class FenceFacts:
-    """``acts``: whether the kernel keeps a closed shop; None where that cannot be seen.
+    """``acts``: whether the kernel enforces a closed shop; None if that cannot be seen.
 
-    Root cannot while nobody is logged in.
+    Root cannot see it while nobody is logged in.
     """
 
-    closed_shop: str  # the path of its drop-in; "" for none
+    closed_shop: str  # the path of its drop-in; "" if there is none
     acts: bool | None
-    left_open: tuple[str, ...] = ()  # of a closed shop: units that it should close as well, and does not
+    left_open: tuple[str, ...] = ()  # units that the closed shop should also close, but does not
 
 
 def gather_fence(uid: int) -> FenceFacts:
-    """Looks at files, and at cgroups; opens the driver's control device."""
+    """Reads files and cgroups, and opens the driver's control device."""
     closed = {unit: drop_in(_FOLDERS, unit) for unit in (closed_shop.SLICE, *closed_shop.JOB_RUNNERS)}
     found = closed.pop(closed_shop.SLICE)
     left_open = [unit for unit, path in closed.items() if not path and has_unit(unit)] if found else []
@@ -208,14 +208,14 @@ def gather_fence(uid: int) -> FenceFacts:
     acts: bool | None = None
     if found and uid == 0:
         slice_ = cgroup.path_of(f"/{closed_shop.SLICE}")
-        acts = filters_devices(slice_) if os.path.isdir(slice_) else None  # it is there while somebody is
+        acts = filters_devices(slice_) if os.path.isdir(slice_) else None  # None: nobody is logged in
     elif found and "/slicer-" not in own and own.startswith(f"/{closed_shop.SLICE}/"):
         acts = _is_shut()
     return FenceFacts(found, acts, tuple(left_open))
 
 
 def drop_in(folders: tuple[str, ...], unit: str = closed_shop.SLICE) -> str:
-    """The file that closes a unit off: ours, or that of NixOS with all that is said of the unit."""
+    """The file that closes a unit off: ours, or NixOS's file with all settings of the unit."""
     for folder in folders:
         path = f"{folder}/{unit}.d/{closed_shop.NAME}"
         if lstat(path) is not None:
@@ -235,25 +235,25 @@ def _is_shut() -> bool | None:
 
 
 _MPS = "CUDA_MPS_PIPE_DIRECTORY"
-_MPS_PIPES = "/tmp/nvidia-mps"  # where CUDA looks for the daemon without that variable
+_MPS_PIPES = "/tmp/nvidia-mps"  # CUDA's default if that variable is not set
 _SLICE = "/gpu.slice"
-_LATEST = 100  # jobs of the history
+_LATEST = 100  # this many jobs of the history
 
 
 @record
 class SharingFacts:
-    """What the look at sharing saw."""
+    """Facts about sharing."""
 
     library: str  # its path
-    library_error: str  # why it cannot be loaded; "": it can
-    mps: str  # where the pipes of an MPS daemon are; "": none is to be seen
+    library_error: str  # why it cannot be loaded; "" if it can
+    mps: str  # where an MPS daemon has its pipes; "" if there is none
     has_dmem: bool  # the kernel has the controller dmem
-    is_dmem_on: bool | None  # scopes in gpu.slice have it; None: there is no gpu.slice now
+    is_dmem_on: bool | None  # scopes in gpu.slice have it; None if there is no gpu.slice now
     was_used: bool = False  # one of the latest jobs in the history shared its GPU
 
 
 def gather_sharing(environ: Mapping[str, str]) -> SharingFacts:
-    """Loads the library into this process, which is the look's own."""
+    """Loads the library into this process, which runs only this look."""
     path = library_path()
     return SharingFacts(
         library=path, library_error=_load_error(path), mps=mps(environ, _MPS_PIPES),
@@ -263,7 +263,7 @@ def gather_sharing(environ: Mapping[str, str]) -> SharingFacts:
 
 
 def mps(environ: Mapping[str, str], usual: str) -> str:
-    """The directory of an MPS daemon's pipes, as the library looks for it (arena.c). No pipe is opened."""
+    """The directory of an MPS daemon's pipes, found as the library does (arena.c). Opens no pipe."""
     chosen = environ.get(_MPS, "")
     if chosen and os.path.isdir(chosen):
         return chosen
@@ -279,13 +279,13 @@ def _was_used(environ: Mapping[str, str]) -> bool:
     try:
         latest = history.read(path, limit=_LATEST)
     except SlicerError:
-        return False  # the look at the state says so
+        return False  # the look at the state reports it
     return any(outcome.sharing is not None for outcome in latest)
 
 
 def _load_error(path: str) -> str:
     if not os.path.exists(path):
-        return "there is no such file"
+        return "the file does not exist"
     try:
         ctypes.CDLL(path)
     except OSError as error:
@@ -294,7 +294,7 @@ def _load_error(path: str) -> str:
 
 
 def _passes_on(directory: str) -> bool | None:
-    """Whether the cgroups right below this one get the controller dmem; None: it is not there."""
+    """Whether this cgroup's children get the controller dmem; None if it does not exist."""
     try:
         with open(f"{directory}/cgroup.subtree_control", encoding="ascii") as file:
             return "dmem" in file.read().split()

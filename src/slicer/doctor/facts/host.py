@@ -1,4 +1,4 @@
-"""What the machine offers: the kernel, mounts, disks, the session and the journal."""
+"""The host: the kernel, mounts, disks, the session and the journal."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ _MOST_CGROUPS = 200
 
 @record
 class KernelFacts:
-    """A feature is None where it cannot be seen from here."""
+    """A feature is None if it cannot be determined here."""
 
     release: str
     memory_peak: bool | None
     cgroup_kill: bool | None
     psi: bool
     dmem: bool
-    pidfd_error: str  # why it gives no pidfd; "" where it does
-    inotify_error: str  # why no instance can be had; "" where one can
+    pidfd_error: str  # why there are no pidfds; "" if there are
+    inotify_error: str  # why no instance is available; "" if one is
     inotify_instances: str  # fs.inotify.max_user_instances
 
 
 def gather_kernel() -> KernelFacts:
-    """Looks into /proc and the cgroup file system."""
+    """Reads /proc and the cgroup file system."""
     return KernelFacts(
         release=os.uname().release, memory_peak=_has("memory.current", "memory.peak"),
         cgroup_kill=_has("cgroup.procs", "cgroup.kill"), psi=os.path.exists("/proc/pressure/cpu"),
@@ -43,9 +43,9 @@ def gather_kernel() -> KernelFacts:
 
 
 def _has(beside: str, name: str) -> bool | None:
-    """Whether the cgroups that have the one file have the other; None: there is none to look at.
+    """Whether cgroups that have the file ``beside`` also have ``name``; None if there is no such cgroup.
 
-    The root cgroup has neither, so it is the ones below it that tell.
+    The root cgroup has neither file, so this checks those below it.
     """
     top = cgroup.root()
     if top is None:
@@ -59,7 +59,7 @@ def _has(beside: str, name: str) -> bool | None:
 
 
 def _pidfd_error() -> str:
-    """Why the kernel (or a container's seccomp filter) gives no pidfd; "" where it does."""
+    """Why the kernel (or a container's seccomp filter) provides no pidfd; "" if it does."""
     try:
         os.close(os.pidfd_open(os.getpid()))
     except OSError as error:
@@ -82,14 +82,14 @@ _MOUNTS_BYTES = 4 << 20
 
 @record
 class Mount:
-    """One mounted file system."""
+    """A mounted file system."""
 
     point: str
     kind: str  # "tmpfs", "ext4", …
 
 
 def mounts(path: str = "/proc/self/mountinfo") -> tuple[Mount, ...]:
-    """All that are mounted here; none where /proc does not say."""
+    """All mounts; empty if /proc cannot be read."""
     try:
         with open(path, encoding="utf-8", errors="surrogateescape") as file:
             return parse(file.read(_MOUNTS_BYTES))
@@ -110,7 +110,7 @@ def parse(text: str) -> tuple[Mount, ...]:
 
 
 def holding(path: str, among: tuple[Mount, ...]) -> Mount | None:
-    """The file system that a path is on, whether it exists or not."""
+    """The mount that a path is on, whether the path exists or not."""
     real = os.path.realpath(path)
     best: Mount | None = None
     for mount in among:
@@ -122,21 +122,21 @@ def holding(path: str, among: tuple[Mount, ...]) -> Mount | None:
 
 @record
 class Disk:
-    """A block device with a queue of its own."""
+    """A block device with its own queue."""
 
     name: str
-    number: str  # major:minor, as io.cost.qos wants it
+    number: str  # major:minor, as io.cost.qos expects it
     scheduler: str  # the active one
     offered: tuple[str, ...]
 
 
 @record
 class DiskFacts:
-    """``weighs``: some disk heeds weights."""
+    """``weighs``: some disk honours weights."""
 
     disks: tuple[Disk, ...]
     weighs: bool
-    has_io_cost: bool  # the kernel offers io.cost at the root of the hierarchy
+    has_io_cost: bool  # the kernel has io.cost at the root of the hierarchy
     oomd_runs: bool
 
 
@@ -164,11 +164,11 @@ def _disk(name: str) -> Disk | None:
 
 @record
 class SessionFacts:
-    """Of the user whose slicer this is."""
+    """The session of this slicer's user."""
 
     lingers: bool
-    has_runtime: bool  # /run/user/UID: logged in, or lingering
-    kills_processes: bool  # logind ends what a session leaves behind (KillUserProcesses) of this user
+    has_runtime: bool  # /run/user/UID exists: the user is logged in or lingers
+    kills_processes: bool  # logind kills this user's processes at the end of a session (KillUserProcesses)
 
 
 def gather_session(uid: int) -> SessionFacts:
@@ -190,13 +190,13 @@ _VOLATILE = "/run/log/journal"
 
 @record
 class JournalFacts:
-    """``socket_error`` is "" where journald listens."""
+    """``socket_error`` is "" if journald listens."""
 
     socket_error: str
-    storage: str  # Storage= of journald.conf; "" the default
-    is_persistent: bool  # entries outlive a reboot
-    may_read: bool  # this user sees the entries of the system, and so those of root's jobs
-    may_read_own: bool  # and those of the user's own
+    storage: str  # Storage= of journald.conf; "" if not set
+    is_persistent: bool  # entries survive a reboot
+    may_read: bool  # this user may read the system's entries, and so those about root's jobs
+    may_read_own: bool  # the user may read the entries about their own jobs
 
 
 def gather_journal(uid: int) -> JournalFacts:
@@ -225,7 +225,7 @@ def _may_read(files: list[str], name: str) -> bool:
 
 
 def _socket_error() -> str:
-    """Why journald cannot be reached; connecting a datagram socket sends nothing."""
+    """Why journald cannot be reached. To connect a datagram socket sends nothing."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK) as sock:
         try:
             sock.connect(SOCKET)

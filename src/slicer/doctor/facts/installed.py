@@ -1,4 +1,4 @@
-"""slicer's files in systemd's directories, and the programs that were wrapped (slicer wrap)."""
+"""slicer's files in systemd's directories, and wrapped programs (slicer wrap)."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from slicer.wrap.model import Status
 
 _DELEGATION = "/user@.service.d/"
 _SLICES = ("gpu.slice", "cpu.slice")
-# Where systemd looks before the directory of `slicer install`, and after it (systemd.unit(5)).
+# Where systemd searches before and after the directory of `slicer install` (systemd.unit(5)).
 _BEFORE = ("/etc/systemd/{}", "/run/systemd/{}")
 _AFTER = ("/usr/lib/systemd/{}", "/lib/systemd/{}")
 
 
 @record
 class UnitFile:
-    """A file that `slicer install` would put there. ``state`` is missing, current, outdated or edited."""
+    """A file that `slicer install` writes. ``state`` is missing, current, outdated or edited."""
 
     path: str
     what: str
@@ -33,17 +33,17 @@ class UnitFile:
 
 @record
 class UnitFacts:
-    """``packaged``: slices that a package or the administrator put elsewhere. ``masked``: to /dev/null."""
+    """``packaged``: slices from a package or the administrator. ``masked``: slices linked to /dev/null."""
 
     system: tuple[UnitFile, ...]
     user: tuple[UnitFile, ...]  # this user's own
     packaged: tuple[str, ...]
     masked: tuple[str, ...]
-    delegation: str  # the drop-in for user managers: missing, current, outdated or edited
+    delegation: str  # the state of the drop-in for user managers: missing, current, outdated or edited
 
 
 def gather_units(environ: Mapping[str, str]) -> UnitFacts:
-    """Reads the files, and the configuration, which says what limits slices are to have."""
+    """Reads the files, and the configuration, which may set limits for the slices."""
     settled = _plan(environ, user_delegation=True, broker=broker_units.program_of())
     states = install_units.states(settled)
     system = [UnitFile(action.destination, action.what, state) for action, state in states]
@@ -78,17 +78,17 @@ def _plan(environ: Mapping[str, str], **options: Any) -> Plan:
 
 @record
 class WrapFacts:
-    """``passed_over`` tells of records that are not believed."""
+    """``passed_over`` has messages about records that slicer does not trust."""
 
     wraps: tuple[Status, ...]
     passed_over: tuple[str, ...]
 
 
 def gather_wraps(environ: Mapping[str, str]) -> WrapFacts:
-    """Starts no program, and leaves nothing in the cache. Raises StateError."""
+    """Starts no program and does not write the cache. Raises StateError."""
     known: tuple[str, ...] | None
     try:
         known = routes.names(profiles.load(environ, profiles.host(), remembers=False).layers)
-    except SlicerError:  # which the look at the configuration tells
+    except SlicerError:  # the look at the configuration reports it
         known = None
     return WrapFacts(wrapping.statuses(environ, known), wrapping.warnings(environ))

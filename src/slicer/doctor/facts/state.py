@@ -1,4 +1,4 @@
-"""Where slicer keeps the ledger and the history here, and whether it could."""
+"""The directories of the ledger and the history, and whether slicer could create them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from slicer.state.directory import open_trusted
 
 @record
 class Place:
-    """A path and what is there. ``uid`` and ``mode`` are -1 where nothing is."""
+    """A path and what is there. ``uid`` and ``mode`` are -1 if nothing is."""
 
     path: str
     kind: str  # "directory", "file", "link", "other", "" for nothing
@@ -32,24 +32,24 @@ class Place:
 
 @record
 class StateFacts:
-    """``error`` says why there can be no ledger; "" where there can."""
+    """``error`` says why there can be no ledger; "" if there can."""
 
     ledger: Place
     error: str
     hint: str
     is_chosen: bool  # by SLICER_STATE_DIR
-    squatted: str  # the usual name, which somebody else has taken; "" for none
-    lock_holder: int  # the process that holds the ledger's lock and is stopped; 0: none
-    public: tuple[Place, ...]  # where users' ledgers could be
+    squatted: str  # the usual path, which another user has taken; "" if not
+    lock_holder: int  # the stopped process that holds the ledger's lock; 0: none
+    public: tuple[Place, ...]  # the directories for users' ledgers
     history: Place
     history_directory: Place
-    history_shut: str = ""  # the directory in which the history's cannot be made; "" for none
+    history_shut: str = ""  # the directory in which the history's cannot be created; "" if it can
 
 
 def gather(environ: Mapping[str, str], uid: int, *, asks_for_lock: bool = True) -> StateFacts:
-    """Looks at the directories by lstat, and changes none.
+    """Examines the directories with lstat, and changes none.
 
-    ``asks_for_lock``: looks who holds the ledger's lock. The kernel takes its time for that.
+    ``asks_for_lock``: finds the holder of the ledger's lock, which takes the kernel a while.
     """
     mounted = mounts()
     error = hint = ""
@@ -60,7 +60,7 @@ def gather(environ: Mapping[str, str], uid: int, *, asks_for_lock: bool = True) 
         path = environ.get("SLICER_STATE_DIR") or f"{statedir.PUBLIC_DIRS[0]}/slicer-{uid}"
         error, hint = f"{wrong.where}: {wrong.message}", wrong.hint
     ledger = place(path, mounted)
-    is_ours = ledger.kind == "directory" and ledger.uid == uid  # else what is in it is somebody's word
+    is_ours = ledger.kind == "directory" and ledger.uid == uid  # otherwise its contents cannot be trusted
     database = history.default_path(environ)
     usual = os.path.join(os.path.dirname(path), f"slicer-{uid}")
     is_chosen = bool(environ.get("SLICER_STATE_DIR"))
@@ -75,7 +75,7 @@ def gather(environ: Mapping[str, str], uid: int, *, asks_for_lock: bool = True) 
 
 
 def place(path: str, mounted: tuple[Mount, ...]) -> Place:
-    """What is at a path, and the room on its file system."""
+    """What is at a path, and how much room its file system has."""
     info, on = lstat(path), holding(path, mounted)
     free_bytes, free_files = _room(path)
     kind = "" if info is None else _kind(info.st_mode)
@@ -84,7 +84,7 @@ def place(path: str, mounted: tuple[Mount, ...]) -> Place:
 
 
 def shut(path: str) -> str:
-    """The nearest directory above a path that is missing, if the caller may not write there; else ""."""
+    """The nearest existing directory above a missing path if the caller may not write there, else ""."""
     if os.path.lexists(path):
         return ""
     while not os.path.lexists(path) and path not in ("", "/"):
@@ -101,7 +101,7 @@ def _kind(mode: int) -> str:
 
 
 def _room(path: str) -> tuple[int, int]:
-    """Free bytes and inodes on the file system of a path, or of the nearest directory above that exists."""
+    """Free bytes and inodes on the file system of a path, or of its nearest existing parent."""
     while not os.path.lexists(path) and path not in ("", "/"):
         path = os.path.dirname(path)
     try:

@@ -1,4 +1,4 @@
-"""systemd, its managers and the cgroups that it could give to jobs."""
+"""systemd, its managers, and the cgroups that it can give to jobs."""
 
 from __future__ import annotations
 
@@ -21,36 +21,36 @@ if TYPE_CHECKING:
 
 @record
 class SystemdFacts:
-    """``unreachable`` is "" where the manager that would start jobs answers."""
+    """``unreachable`` is "" if the manager that would start jobs answers."""
 
     boots: bool  # systemd runs here
     unreachable: str
-    version: str  # as systemd says it, "257.13-1~deb13u1"; "" unknown
-    state: str  # "running", "degraded", …; "" unknown
-    container: str  # "docker", "lxc", …; "" for none
+    version: str  # systemd's own text, such as "257.13-1~deb13u1"; "" if unknown
+    state: str  # "running", "degraded", …; "" if unknown
+    container: str  # "docker", "lxc", …; "" if none
     is_wsl: bool
     cgroups: str  # "v2", "hybrid", "v1" or "none"
-    at: str  # the manager's cgroup, below which scopes are made
-    is_there: bool  # that cgroup exists, so its controllers can be seen
-    controllers: tuple[str, ...]  # that act there
-    on_v1: tuple[str, ...]  # controllers that a v1 hierarchy has taken
-    filters_devices: bool = True  # the kernel lets the system manager fence devices off; True where not known
+    at: str  # the manager's cgroup, below which scopes are created
+    is_there: bool  # that cgroup exists, so its controllers are known
+    controllers: tuple[str, ...]  # the controllers that it has
+    on_v1: tuple[str, ...]  # controllers in use by a v1 hierarchy
+    filters_devices: bool = True  # the kernel lets the system manager fence devices; True if unknown
 
     @property
     def number(self) -> tuple[int, int]:
-        """The version's first two numbers; (0, 0) unknown."""
+        """The version's first two numbers; (0, 0) if unknown."""
         found = re.match(r"(\d+)(?:\.(\d+))?", self.version)
         return (int(found[1]), int(found[2] or 0)) if found else (0, 0)
 
 
 def gather(uid: int, manager: Manager, *, asks: bool = True) -> SystemdFacts:
-    """``asks``: asks the manager over D-Bus, which may hang. Else it only looks whether there is a socket."""
+    """``asks``: ask the manager over D-Bus, which may hang. Otherwise only check that its socket exists."""
     at = f"/user.slice/user-{uid}.slice/user@{uid}.service" if manager == "user" else ""
     boots = has_systemd()
     unreachable, version, state = "", "", ""
     if boots and not asks:
         path = f"/run/user/{uid}/bus" if manager == "user" else "/run/dbus/system_bus_socket"
-        unreachable = "" if os.path.exists(path) else f"{path} is not there"
+        unreachable = "" if os.path.exists(path) else f"{path} does not exist"
     elif boots:
         try:
             version, state, at = _ask(manager)
@@ -106,6 +106,6 @@ def _cgroups() -> str:
 
 
 def _on_v1() -> tuple[str, ...]:
-    """The controllers with a hierarchy of their own: /proc/cgroups has name, hierarchy, cgroups, enabled."""
+    """The controllers with their own hierarchy: /proc/cgroups has name, hierarchy, cgroups, enabled."""
     rows = [line.split() for line in kernel_text("/proc/cgroups").splitlines() if not line.startswith("#")]
     return tuple(row[0] for row in rows if len(row) == 4 and row[1] != "0" and row[3] == "1")

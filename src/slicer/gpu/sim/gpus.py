@@ -1,4 +1,4 @@
-"""Simulated GPUs in place of the driver's, for machines without one; see :mod:`slicer.gpu.sim.usage`."""
+"""Simulated GPUs in place of the driver's, for machines without any; see :mod:`slicer.gpu.sim.usage`."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ if TYPE_CHECKING:
 
 
 class SimulatedGpus:
-    """The GPUs that ``SLICER_SIM`` describes, and what processes say that they use of them.
+    """The GPUs that ``SLICER_SIM`` describes, and the use that processes claim.
 
     Implements :class:`slicer.gpu.Gpus`.
     """
 
     def __init__(self, environ: Mapping[str, str]) -> None:
-        """Raises UsageError where the variable makes no sense, StateError for a bad state directory, GpuError
-        where what is used cannot be read.
+        """Raises UsageError for an invalid variable, StateError for a bad state directory, GpuError if the
+        use cannot be read.
         """
         sizes = simulated.parse_spec(environ[simulated.VARIABLE])
         self._gpus = simulated_gpus(sizes)
@@ -42,11 +42,11 @@ class SimulatedGpus:
         self._note = f"the GPUs are simulated ({simulated.VARIABLE}={simulated.canonical(sizes)})"
 
     def list(self) -> Gpus:
-        """The GPUs in the order in which they are described."""
+        """The GPUs in the order of their description."""
         return self._gpus
 
     def memory(self, only: Collection[str] = ()) -> tuple[GpuMemory, ...]:
-        """How full they are. Raises GpuError."""
+        """The GPUs' memory. Raises GpuError."""
         used = usage.in_use(self._living())
         return tuple(GpuMemory(gpu.uuid, gpu.memory_mib, used.get(gpu.uuid, 0)) for gpu in self._chosen(only))
 
@@ -61,7 +61,7 @@ class SimulatedGpus:
         )
 
     def utilisation(self, only: Collection[str] = ()) -> dict[str, int | None]:
-        """Percent by UUID: that of the busiest process on each, 0 without any. Raises GpuError."""
+        """Percent by UUID: the busiest process on each GPU, 0 without any. Raises GpuError."""
         uses = self._living()
         return {
             gpu.uuid: max([use.utilisation for use in uses if gpu.uuid in use.gpus], default=0)
@@ -69,11 +69,11 @@ class SimulatedGpus:
         }
 
     def notes(self) -> tuple[str, ...]:
-        """That they are simulated."""
+        """A note that they are simulated."""
         return (self._note,)
 
     def close(self) -> None:
-        """Give the descriptors up."""
+        """Close the descriptors."""
         if self._directory is not None:
             self._directory.close()
         if self._usage is not None:
@@ -85,7 +85,7 @@ class SimulatedGpus:
 
     def _living(self) -> Uses:
         if self._usage is None:
-            return []  # nobody has simulated anything yet
+            return []  # no process has used any yet
         try:
             return self._usage.living()
         except StateError as error:

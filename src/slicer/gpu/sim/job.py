@@ -1,4 +1,4 @@
-"""How a simulated job uses memory over time, and what it prints when a GPU is full. Pure."""
+"""A simulated job's use of memory over time, and its message when a GPU is full. Pure."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Spike:
 
 @record
 class MemoryPlan:
-    """How much memory is used when; times count from the start."""
+    """How much memory the job uses when; times count from the start."""
 
     vram_mib: int  # on each GPU, reached at the end of the ramp
     ramp_s: float
@@ -40,7 +40,7 @@ class MemoryPlan:
 
 
 def demand_mib(plan: MemoryPlan, at_s: float) -> int:
-    """What the job wants to use on each GPU at a moment."""
+    """The memory that the job wants on each GPU at a moment."""
     share = min(1.0, at_s / plan.ramp_s) if plan.ramp_s else 1.0
     mib = round(plan.vram_mib * share)
     spike = plan.spike
@@ -50,7 +50,7 @@ def demand_mib(plan: MemoryPlan, at_s: float) -> int:
 
 
 def next_step_s(plan: MemoryPlan, at_s: float, now_s: float) -> float:
-    """When the demand changes next after ``at_s``. Steps of the ramp before ``now_s`` are left out."""
+    """When the demand changes next after ``at_s``. Steps of the ramp before ``now_s`` are skipped."""
     moments = [plan.end_s, plan.ramp_s]
     if plan.spike is not None:
         moments += [plan.spike.at_s, plan.spike.at_s + plan.spike.length_s]
@@ -62,13 +62,13 @@ def next_step_s(plan: MemoryPlan, at_s: float, now_s: float) -> float:
 def visible_gpus(text: str | None, gpus: tuple[Gpu, ...]) -> tuple[Gpu, ...]:
     """The GPUs that CUDA_VISIBLE_DEVICES shows, by index or by the beginning of their UUID; unset: the first.
 
-    Raises UsageError for one that is not there.
+    Raises UsageError for a GPU that does not exist.
     """
     if text is None:
         return gpus[:1]
     found: list[Gpu] = []
     for word in filter(None, (word.strip() for word in text.split(","))):
-        if word == "-1":  # CUDA shows none from here on
+        if word == "-1":  # CUDA ignores the rest
             break
         meant = [gpu for gpu in gpus if word == str(gpu.index) or gpu.uuid.lower().startswith(word.lower())]
         exact = [gpu for gpu in meant if word == str(gpu.index)] or meant
@@ -79,7 +79,7 @@ def visible_gpus(text: str | None, gpus: tuple[Gpu, ...]) -> tuple[Gpu, ...]:
 
 
 def oom_text(kind: str, lacking: NoRoom, wanted_mib: int) -> str:
-    """What a library says when the driver has no memory left, as it would stand at the end of a traceback."""
+    """A library's message when the driver has no memory left, as at the end of a traceback."""
     index, total, free = lacking.gpu.index, lacking.gpu.memory_mib, lacking.free_mib
     size = wanted_mib << 20
     match kind:

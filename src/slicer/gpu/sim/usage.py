@@ -1,8 +1,8 @@
-"""What simulated jobs use of simulated GPUs.
+"""The use of simulated GPUs by simulated jobs.
 
-A simulated machine has a state directory of its own (:mod:`slicer.state.statedir`). In its folder "usage"
-each process that uses simulated GPUs has one file, named after its pid and start time. The file of a process
-that has ended does not count; the next reader of the folder removes it.
+A simulated machine has its own state directory (:mod:`slicer.state.statedir`). In its folder "usage" each
+process that uses simulated GPUs has one file, named after its pid and start time. The file of a process that
+has ended does not count, and the next reader of the folder removes it.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
 _MAX_BYTES = 1 << 16
-_NEW = ".tmp"  # the end of a file's name while it is written
+_NEW = ".tmp"  # the end of a file's name while it is being written
 
 
 @record
 class Use:
-    """What one process uses of simulated GPUs. This name and those of the fields stand in its file."""
+    """One process's use of simulated GPUs. The file contains this name and those of the fields."""
 
     pid: int
     started: int  # clock ticks since boot (see proc.start_time)
@@ -42,11 +42,11 @@ class NoRoom:
     """Why an allocation failed."""
 
     gpu: Gpu
-    free_mib: int  # all that the process can have there, with what it has already
+    free_mib: int  # all that the process can have on this GPU, including what it already has
 
 
 def no_room(use: Use, others: Iterable[Use], gpus: Iterable[Gpu]) -> NoRoom | None:
-    """The first GPU on which ``use`` does not fit beside the others; None where it does. Pure."""
+    """The first GPU on which ``use`` does not fit beside the others; None if it fits. Pure."""
     wanted = dict(zip(use.gpus, use.mib, strict=True))
     taken = in_use(others)
     for gpu in gpus:
@@ -66,7 +66,7 @@ def in_use(uses: Iterable[Use]) -> Mapping[str, int]:
 
 
 class UsageFolder:
-    """The folder with what processes use. Every method may raise StateError."""
+    """The folder with the processes' use. Every method may raise StateError."""
 
     def __init__(self, base: Directory, gpus: tuple[Gpu, ...]) -> None:
         """``base``: the simulated machine's state directory. Raises StateError."""
@@ -75,11 +75,11 @@ class UsageFolder:
         self._gpus = gpus
 
     def close(self) -> None:
-        """Give the descriptor up."""
+        """Close the descriptor."""
         self._folder.close()
 
     def living(self) -> list[Use]:
-        """What all living processes use. The files of dead ones are removed."""
+        """The use of all living processes. Files of dead ones are removed."""
         try:
             names = sorted(self._folder.names())
         except OSError as error:
@@ -96,7 +96,7 @@ class UsageFolder:
         return found
 
     def allocate(self, use: Use) -> NoRoom | None:
-        """Set what the process uses from now on, if there is room; else nothing changes."""
+        """Set the process's use, if there is room; otherwise nothing changes."""
         lock = self._lock()
         try:
             mine = use.pid, use.started
@@ -109,7 +109,7 @@ class UsageFolder:
             os.close(lock)
 
     def take_over(self, use: Use, before: Use) -> None:
-        """Give a process what another has had until now."""
+        """Pass one process's use on to another."""
         lock = self._lock()
         try:
             self._write(use)
@@ -118,12 +118,12 @@ class UsageFolder:
             os.close(lock)
 
     def free(self, use: Use) -> None:
-        """The process uses nothing any more. Safe to repeat."""
+        """End the process's use. Safe to repeat."""
         self._remove(_name(use))
         self._remove(_name(use) + _NEW)
 
     def _lock(self) -> int:
-        # The directory itself is locked, so that readers find no further file in it.
+        # The lock is on the directory itself, so that readers find no additional file in it.
         try:
             fd = os.open(self._folder.handle, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         except OSError as error:
@@ -132,7 +132,7 @@ class UsageFolder:
         return fd
 
     def _read(self, name: str) -> Use | None:
-        """None for a file that has just gone, or is none of ours."""
+        """None for a file that is already gone, or that is not ours."""
         try:
             fd = self._folder.open(name, os.O_RDONLY)
             try:
@@ -169,7 +169,7 @@ def _name(use: Use) -> str:
 
 
 def _owner(name: str) -> tuple[int, int] | None:
-    """The pid and start time that a file is named after; None for a file that is none of ours."""
+    """The pid and start time in a file's name; None if the file is not ours."""
     words = name.removesuffix(_NEW).split("-")
     if len(words) != 2 or not all(map(statefile.is_digits, words)):
         return None

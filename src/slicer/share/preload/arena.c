@@ -10,13 +10,13 @@
 #include "gate.h"
 
 enum {
-    REST_MS = 1000, /* without the lock, after it could not be had */
+    REST_MS = 1000, /* a rest without the lock, after a failed attempt */
     PATIENCE_MS = 3000
 };
 
 struct file arena_file = FILE_OF("the arena", PATIENCE_MS, struct arena);
 static _Atomic(struct arena *) mapped;
-static struct arena_job no_job; /* where there is none: nobody gives it a turn */
+static struct arena_job no_job; /* used if there is none; nobody gives it a turn */
 static struct arena_process no_process;
 static _Atomic(struct arena_job *) own_job = &no_job;
 static _Atomic(struct arena_process *) own_process = &no_process;
@@ -44,7 +44,7 @@ void arena_reap(uint64_t gpus)
     }
 }
 
-/* The bits of the job's GPUs; 0: the table is full. */
+/* The bits of the job's GPUs; 0 if the table is full. */
 static uint64_t gpu_bits(const struct job_file *file)
 {
     struct arena *arena = mapped;
@@ -75,7 +75,7 @@ static struct arena_job *take_job_row(const struct job_file *file)
     uint64_t bits = gpu_bits(file);
     if (!row || !bits)
         return NULL;
-    uint32_t epoch = turn_epoch(atomic_load(&row->turn)); /* counts on, so that no old number is met again */
+    uint32_t epoch = turn_epoch(atomic_load(&row->turn)); /* never reset, so that no old number reappears */
     memset(row, 0, sizeof *row);
     memcpy(row->id, file->job, JOB_ID_CHARS);
     atomic_store(&row->priority, file->priority);
@@ -117,7 +117,7 @@ static bool take_rows(const struct job_file *file)
 static void rest(void)
 {
     atomic_store(&rest_until_ns, now_ns() + (uint64_t)REST_MS * NS_A_MS);
-    trouble(TROUBLE_ARENA_BUSY, "the GPU lock could not be had in time: some work of this program ran without it");
+    trouble(TROUBLE_ARENA_BUSY, "the GPU lock was not available in time: some work of this program ran without it");
 }
 
 static bool is_resting(void)
@@ -142,7 +142,7 @@ static const char *arena_path(void)
     return path;
 }
 
-/* Shorter, and without the word that is written last: whoever made it did not come to the end. Under its lock. */
+/* A file that is too short, or lacks the word that is written last, is incomplete. Under its lock. */
 static bool make(void)
 {
     struct stat status;
@@ -172,7 +172,7 @@ static bool is_right(struct arena *arena)
            arena->size == sizeof *arena && atomic_load(&arena->processes_used) <= ARENA_PROCESSES;
 }
 
-/* Another file than before gets another mapping. The old one stays: threads may be looking at it. Under its lock. */
+/* A different file gets another mapping. The old one stays, because threads may be using it. Under its lock. */
 static bool map(dev_t device, ino_t inode)
 {
     bool is_mapped = arena_file.mapping && arena_file.device == device && arena_file.inode == inode;
@@ -198,13 +198,13 @@ static bool attach(const struct job_file *file)
         return false;
     fault("arena-locked");
     if (before != &no_process && atomic_load(&before->pid) == getpid())
-        atomic_store(&before->job, 0); /* the row that was lost: its byte stays locked while the old mapping is there */
+        atomic_store(&before->job, 0); /* the lost row: its byte stays locked as long as the old mapping exists */
     bool is_attached = map(device, inode) && (take_rows(file) || file_fail(&arena_file, "is full", 0));
     file_unlock(&arena_file);
     return is_attached;
 }
 
-/* MPS runs the work of all its clients at once: a turn would stop what MPS is for. */
+/* MPS runs the work of all its clients at once, which turns would prevent. */
 static bool is_beside_mps(void)
 {
     const char *folder = getenv("CUDA_MPS_PIPE_DIRECTORY");
@@ -222,12 +222,12 @@ static enum attached attach_first(void)
     if (!file || !(file->wants & WANTS_LOCK))
         return WITHOUT;
     if (is_beside_mps()) {
-        trouble(TROUBLE_MPS, "the GPU lock is off, because MPS is in use here");
+        trouble(TROUBLE_MPS, "the GPU lock is off, because MPS is in use");
         return WITHOUT;
     }
     bool is_attached = contexts_can_be_synced() ? attach(file) : file_fail(&arena_file, "needs functions of the driver", 0);
     if (is_attached && (helper_start() || file_fail(&arena_file, "needs a thread", 0)))
-        return atexit(capture_begin), ATTACHED; /* after CUDA's own, which it registered before: so it runs before that */
+        return atexit(capture_begin), ATTACHED; /* registered after CUDA's own handler, so it runs before that */
     drop();
     if (arena_file.is_stuck) {
         rest();
@@ -252,7 +252,7 @@ enum attached arena_attach(void)
     return known;
 }
 
-/* The rows, if they are still this process's: the program may have closed the descriptor, and lost them. */
+/* Whether the rows are still this process's: the program may have closed the descriptor, and lost them. */
 static bool has_rows(void)
 {
     const struct arena_process *process = arena_process();

@@ -1,11 +1,11 @@
-/* Captures: while a program records a graph, nothing may be synchronised in its process: that would break the capture.
- * And what it records is no work yet. A context that is being destroyed is treated alike: it must not be synchronised. */
+/* Captures: while a program records a graph, nothing may be synchronised in its process, because that would break the
+ * capture. And recorded calls are not work yet. A context that is being destroyed must not be synchronised, either. */
 #include "gate.h"
 
 enum { PER_THREAD_STREAM = 2, WRONG_THREAD = 908 };
 
-static _Atomic uint32_t open; /* captures, also those that are about to begin */
-static _Atomic uint32_t holds; /* synchronisations that go on */
+static _Atomic uint32_t open; /* captures, including those that are about to begin */
+static _Atomic uint32_t holds; /* current synchronisations */
 
 bool capture_is_open(void)
 {
@@ -22,7 +22,7 @@ bool capture_is_on(uintptr_t stream)
     return real && (int)call(real, a) == CUDA_SUCCESS && status;
 }
 
-/* Each side says first that it is there and then looks for the other: so at least one of them sees the other. */
+/* Each side announces itself before it checks for the other. So at least one of them sees the other. */
 bool capture_hold(void)
 {
     atomic_fetch_add(&holds, 1);
@@ -38,7 +38,7 @@ void capture_release(void)
         futex_wake(&holds);
 }
 
-/* The work that is waited for may itself wait for this thread: so not without limit. */
+/* The work may itself wait for this thread, so this wait is limited. */
 void capture_begin(void)
 {
     uint64_t start = now_ns(), limit = settings()->drain_us * UINT64_C(1000);
@@ -68,12 +68,12 @@ long on_capture_end(void *real, long *a)
 {
     bool was_open = capture_is_on((uintptr_t)a[0]);
     long result = call(real, a);
-    if (was_open && (int)result != WRONG_THREAD) /* any other error has ended the capture too */
+    if (was_open && (int)result != WRONG_THREAD) /* any other error has ended the capture, too */
         capture_end();
     return result;
 }
 
-/* A capture goes with its stream. */
+/* A capture ends with its stream. */
 long on_stream_gone(void *real, long *a)
 {
     bool was_open = capture_is_open() && a[0] && capture_is_on((uintptr_t)a[0]);

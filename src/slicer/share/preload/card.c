@@ -1,4 +1,4 @@
-/* What programs are told of the card, by the driver and by NVML: the cap in place of its size. */
+/* What programs learn about the card from the driver and NVML: the cap instead of its size. */
 #include "cap.h"
 
 #include <dlfcn.h>
@@ -31,7 +31,7 @@ long on_total_mem(void *real, long *a)
     return result;
 }
 
-/* Slicer itself, run inside of a sharing job, sets it: it decides about the card, and not about its own part. */
+/* slicer itself sets this inside a sharing job: its decisions need the real card, not the job's part. */
 EXPORTED int slicer_share_shows_card;
 
 struct memory {
@@ -43,7 +43,7 @@ struct memory_v2 {
     unsigned long long total, reserved, unused, used;
 };
 
-/* The function beside `real` in the library that `real` is in: a program may have loaded NVML by any name. */
+/* The function in the same library as `real`: a program may have loaded NVML under any name. */
 static void *neighbour(void *real, const char *symbol)
 {
     Dl_info info;
@@ -53,11 +53,11 @@ static void *neighbour(void *real, const char *symbol)
     if (library == NULL)
         return NULL;
     void *found = dlsym(library, symbol);
-    dlclose(library); /* `real` is being called: it stays */
+    dlclose(library); /* `real` is being called, so the library stays */
     return found;
 }
 
-/* The cap on the GPU with this handle, and what the job uses of it. False: there is none. */
+/* The cap on the GPU with this handle, and the job's use of it. False: there is no cap. */
 static bool cap_of(void *real, long device, uint64_t *limit, uint64_t *used)
 {
     char uuid[96] = "";
@@ -75,7 +75,7 @@ static bool cap_of(void *real, long device, uint64_t *limit, uint64_t *used)
     return has_cap;
 }
 
-/* nvmlDeviceGetMemoryInfo(device, *memory). All that is not free is used: so it is where the card tells. */
+/* nvmlDeviceGetMemoryInfo(device, *memory). Everything that is not free counts as used, as on the real card. */
 long on_nvml_memory_info(void *real, long *a)
 {
     uint64_t limit, used;
@@ -89,7 +89,7 @@ long on_nvml_memory_info(void *real, long *a)
     return result;
 }
 
-/* nvmlDeviceGetMemoryInfo_v2(device, *memory). What is neither used by the job nor free is reserved. */
+/* nvmlDeviceGetMemoryInfo_v2(device, *memory). What is neither used by the job nor free counts as reserved. */
 long on_nvml_memory_info_v2(void *real, long *a)
 {
     uint64_t limit, used;

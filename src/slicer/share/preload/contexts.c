@@ -1,4 +1,4 @@
-/* The CUDA contexts that the program has put work into: what is to be waited for before a turn ends. */
+/* The CUDA contexts into which the program has put work: they have to be waited for before a turn ends. */
 #include "cap.h"
 #include "gate.h"
 
@@ -8,17 +8,17 @@ enum { CONTEXTS = 64, EVENT_WITHOUT_TIME = 2 };
 
 struct context {
     _Atomic(void *) handle; /* NULL: free */
-    /* These are for one thread at a time, and go with the context. */
+    /* Only one thread at a time uses these; they end with the context. */
     _Atomic(void *) events[2];
-    _Atomic uint32_t recorded; /* how often one of them was; which one by turns */
+    _Atomic uint32_t recorded; /* how often one of them was recorded; they alternate */
 };
 
 static struct context contexts[CONTEXTS];
 static pthread_mutex_t changing = PTHREAD_MUTEX_INITIALIZER, syncing = PTHREAD_MUTEX_INITIALIZER;
-static _Atomic(void *) synced; /* the context that is being synchronised at this moment */
+static _Atomic(void *) synced; /* the context that is being synchronised now */
 static _Atomic uint64_t synced_since_ns;
 
-/* Calls a function of the driver's, looked up once. */
+/* Calls a driver function, looked up once. */
 static int ask(_Atomic(void *) *known, const char *symbol, long first, long second)
 {
     return (int)call(driver_once(known, symbol), (long[ARGUMENTS]){first, second});
@@ -54,7 +54,7 @@ static struct context *add(void *handle, int device)
     }
     pthread_mutex_unlock(&changing);
     if (!context)
-        trouble(TROUBLE_UNDRAINED, "this program uses more CUDA contexts than can be waited for at the end of a turn");
+        trouble(TROUBLE_UNDRAINED, "this program has more CUDA contexts than slicer can wait for at the end of a turn");
     return context;
 }
 
@@ -79,7 +79,7 @@ bool contexts_wait_elsewhere(const struct context *context, uint64_t ns)
     return context && handle && handle != atomic_load(&context->handle) && now > since && now - since > ns;
 }
 
-/* Any error counts as done: a context that is broken does no more work. */
+/* Any error counts as done, because a broken context does no more work. */
 static void sync_one(void *handle)
 {
     void *popped;
@@ -107,7 +107,7 @@ bool contexts_sync(void)
     return true;
 }
 
-/* By asking again and again, because what is in the stream may itself wait for the calling thread. */
+/* Polls, because the work in the stream may itself wait for the calling thread. */
 static void wait_for(void *event, uint64_t about_ns, uint64_t most_ns)
 {
     uint64_t start = now_ns();
@@ -136,7 +136,7 @@ bool context_pace(struct context *context, uintptr_t stream, uint64_t about_ns, 
     return is_paced;
 }
 
-/* Destroying waits for the context's work itself, or ends it. Nothing is synchronised meanwhile. */
+/* Destroying a context waits for its work, or ends it. Nothing is synchronised meanwhile. */
 static long destroy(void *real, long *a, const void *handle)
 {
     capture_begin();
@@ -173,7 +173,7 @@ static bool primary_is_active(long device)
     return ask && (int)call(ask, (long[ARGUMENTS]){device, (long)&flags, (long)&active}) == CUDA_SUCCESS && active;
 }
 
-/* A device's primary context; NULL: nobody has it. Only that it is retained tells its handle. */
+/* A device's primary context; NULL: it does not exist. Only retaining it yields its handle. */
 static void *primary_of(long device)
 {
     void *handle = NULL, *retain = driver("cuDevicePrimaryCtxRetain"), *release = driver("cuDevicePrimaryCtxRelease_v2");
@@ -184,7 +184,7 @@ static void *primary_of(long device)
     return handle;
 }
 
-/* cuDevicePrimaryCtxRelease, …Reset. A release is the end only where it is the last one of several: else the next work
+/* cuDevicePrimaryCtxRelease, …Reset. A release ends the context only if it is the last one; otherwise the next work
  * notes the context again. */
 long on_primary_context_gone(void *real, long *a)
 {

@@ -1,5 +1,5 @@
 /* Files that processes share. A process owns a row as long as it holds the lock on the byte with the row's number. The
- * mapping keeps that lock too, because it refers to the same open file description. */
+ * mapping also keeps that lock, because it refers to the same open file description. */
 #include "file.h"
 #include "gate.h"
 
@@ -9,7 +9,7 @@
 #include <sys/mman.h>
 
 enum {
-    HIGH_DESCRIPTOR = 500,   /* programs like to close or use the low numbers without asking */
+    HIGH_DESCRIPTOR = 500,   /* programs tend to close or use low numbers without checking */
     SHORT_PATIENCE_MS = 2,
     SPINS = 50
 };
@@ -71,7 +71,7 @@ bool file_is_right(struct file *file)
     return true;
 }
 
-/* Blocks that nobody has allocated are now: to touch one for which the disk is full would be a SIGBUS. */
+/* Allocate all blocks now: accessing a missing one on a full disk would raise SIGBUS. */
 bool file_map(struct file *file)
 {
     if (fallocate(file->descriptor, 0, 0, (off_t)file->size) != 0 && errno != EOPNOTSUPP && errno != ENOSYS)

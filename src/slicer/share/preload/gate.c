@@ -11,11 +11,11 @@ enum { LARGE_COPY = 1 << 20, MEMORY_TYPE = 2 /* CUpointer_attribute */ };
 static _Atomic uint32_t syncing;
 static pthread_mutex_t in_window = PTHREAD_MUTEX_INITIALIZER;
 static _Atomic uint64_t closed_ns;
-static _Atomic uint64_t calls; /* that start work: the lower half counts those in progress, the upper half those that ended */
+static _Atomic uint64_t calls; /* calls that start work; lower half: those in progress, upper half: those that ended */
 static enum { UNKNOWN, ON, OFF } _Atomic gate;
-/* What each call needs, known from when the gate is on. */
+/* Known once the gate is on, for use by each call. */
 static _Atomic(struct job_file *) counted_in;
-static _Atomic uint32_t gives_back; /* the mode is one that gives the turn back by itself */
+static _Atomic uint32_t gives_back; /* in this mode the turn is given back without a request */
 
 static bool gate_is_on(void)
 {
@@ -46,7 +46,7 @@ void gate_open(void)
     futex_wake(&arena_process()->call);
 }
 
-/* At the program's end. The turn is not given back: work may be in flight until the process is gone. */
+/* At the program's end. The turn is not given back, because work may be in flight until the process is gone. */
 __attribute__((destructor)) static void count_at_end(void)
 {
     if (gate_is_on() && !atomic_load(&share_is_off))
@@ -81,7 +81,7 @@ static uintptr_t stream_of(const long *a, int place)
     return stream || !share_hook->is_per_thread ? stream : PER_THREAD_STREAM;
 }
 
-/* Each one at once, so that a process that is killed has counted all. */
+/* Written at once, so that a killed process has counted everything. */
 static inline void count_work(bool is_in)
 {
     struct job_file *file = atomic_load_explicit(&counted_in, memory_order_relaxed);
@@ -92,8 +92,8 @@ static inline void count_work(bool is_in)
         atomic_fetch_add_explicit(&file->counters.passed, 1, memory_order_relaxed);
 }
 
-/* Keep about a window of work in flight, in two halves: after every half, wait for the one before it. How many launches
- * a half has is learnt from how long the last one took. */
+/* Keep about a window of work in flight, in two halves: after each half, wait for the one before it. The number of
+ * launches in a half follows from how long the last half took. */
 static void keep_window(struct context *context, uintptr_t stream)
 {
     static _Atomic uint32_t started, every = 1; /* grows */
@@ -114,7 +114,7 @@ static void keep_window(struct context *context, uintptr_t stream)
 
 static bool enter(const struct context *context)
 {
-    gate_enter(); /* before the look at the turn: who ends it looks at this after */
+    gate_enter(); /* before the check of the turn: whoever ends it checks this count afterwards */
     if (turn_is_ours())
         return true;
     atomic_fetch_sub(&calls, 1);
@@ -147,8 +147,8 @@ long on_work_5(void *real, long *a) { return work(real, a, 5); }
 long on_work_8(void *real, long *a) { return work(real, a, 8); }
 long on_work_config(void *real, long *a) { return work(real, a, IN_CONFIG); }
 
-/* Of a MiB and more, from or to pageable memory of the host: the driver takes that through small buffers of its own, and
- * the GPU computes on meanwhile. It passes, as it would hold the turn with an idle GPU. */
+/* The driver copies a MiB or more from or to pageable memory of the host through small buffers of its own, and the GPU
+ * computes on meanwhile. Such a copy passes, because it would hold the turn while the GPU idles. */
 static long copy(void *real, long *a, int place, long host)
 {
     static _Atomic(void *) known;

@@ -1,4 +1,4 @@
-/* What this process holds: a hash table. */
+/* What this process holds, as a hash table. */
 #include "cap.h"
 
 #include <stdlib.h>
@@ -13,7 +13,7 @@ struct node {
 static pthread_mutex_t guard = PTHREAD_MUTEX_INITIALIZER;
 static struct node *buckets[BUCKETS];
 
-/* The place that points to its node, or to NULL where it would be put. */
+/* The pointer to its node, or the NULL pointer where it would be inserted. */
 static struct node **find(uint32_t kind, uint64_t key)
 {
     uint64_t mixed = (key ^ ((uint64_t)kind << 56)) * UINT64_C(0x9e3779b97f4a7c15);

@@ -1,13 +1,13 @@
-/* The helper thread: gives the turn back when others ask for it, or when the program does nothing with it. */
+/* The helper thread: gives the turn back if others ask for it, or if the program does not use it. */
 #include "file.h"
 #include "gate.h"
 
 #include <signal.h>
 
 enum {
-    TICK_MS = 500, /* counts how long the turn was held, so that little is lost if the process is killed */
-    WATCH_US = 200, /* how often it looks whether the program does something, while others wait */
-    IDLE_US = 400,  /* so long without work, and the turn goes to others */
+    TICK_MS = 500, /* records how long the turn was held, so that little is lost if the process is killed */
+    WATCH_US = 200, /* how often it checks whether the program works, while others wait */
+    IDLE_US = 400,  /* after this time without work, the turn goes to others */
     STACK = 1024 * 1024
 };
 
@@ -20,7 +20,7 @@ void helper_ring(void)
     futex_wake(&process->bell);
 }
 
-/* What the program did when the helper last looked. */
+/* The program's activity at the helper's last check. */
 struct activity {
     uint32_t started;
     uint64_t since_ns;
@@ -36,7 +36,7 @@ static uint64_t idle_ns(struct activity *seen)
     return now_ns() - seen->since_ns;
 }
 
-/* Do what is to be done now. Says how long to sleep then, if nobody rings. */
+/* Do what is due. Returns how long to sleep then, unless somebody rings. */
 static uint64_t look(struct activity *seen)
 {
     struct arena_job *row = arena_job();
@@ -48,7 +48,7 @@ static uint64_t look(struct activity *seen)
         turn_move();
     turn_tell();
     if (turn_state(turn) != TURN_HAS || joined != turn_epoch(turn))
-        return turn_leave() ? again : NS_A_MS; /* asked back, or gone on without us */
+        return turn_leave() ? again : NS_A_MS; /* asked back, or ended without us */
     if (!atomic_load(&row->waited)) {
         seen->since_ns = 0;
         return again;
@@ -77,7 +77,7 @@ static void *helper(void *unused)
     return NULL;
 }
 
-/* A thread that no signal of the program's reaches. */
+/* Start a thread that receives none of the program's signals. */
 bool helper_start(void)
 {
     sigset_t all, old;

@@ -1,4 +1,4 @@
-/* The job's file: found, checked and mapped when it is first asked for; this process's row, and the file's lock. */
+/* The job's file: found, checked and mapped when it is first needed; this process's row, and the file's lock. */
 #include "cap.h"
 #include "file.h"
 #include "gate.h"
@@ -14,15 +14,15 @@ enum { ROW_NONE = -1, ROW_NOT_TRIED = -2, PATIENCE_MS = 500 };
 _Atomic bool share_is_off;
 
 static char path[PATH_MAX];
-static bool is_cap_asked_for; /* by the environment: what to go by where there is no file to ask */
+static bool is_cap_asked_for; /* in the environment, which decides if there is no file */
 static struct file shared = FILE_OF("the job's file", PATIENCE_MS, struct job_file);
-static struct job_file said; /* the file up to its processes, as it was checked */
+static struct job_file said; /* the file up to its processes, as it was when checked */
 static _Atomic bool is_looked_for;
 static _Atomic(struct job_file *) mapped;
 static _Atomic bool is_said;
 static _Atomic int row = ROW_NOT_TRIED;
 
-/* Where the parent has begun to use CUDA, CUDA does not work in the child: so all calls pass there. */
+/* If the parent has begun to use CUDA, CUDA does not work in the child, so all calls pass there. */
 void job_after_fork(void)
 {
     if (atomic_load(&row) != ROW_NOT_TRIED)
@@ -34,7 +34,7 @@ void job_after_fork(void)
     atomic_store(&row, ROW_NOT_TRIED);
 }
 
-/* The program may change its environment before it comes to use CUDA. */
+/* The program may change its environment before it uses CUDA. */
 __attribute__((constructor)) static void remember_environment(void)
 {
     const char *file = getenv("SLICER_SHARE_FILE");
@@ -86,7 +86,7 @@ struct job_file *job_seen(void)
         return atomic_load_explicit(&mapped, memory_order_acquire);
     pthread_mutex_lock(&shared.threads);
     if (!atomic_load(&is_looked_for)) {
-        remember_environment(); /* where another library's constructor came before ours */
+        remember_environment(); /* another library's constructor may run before ours */
         if (path[0] != '\0' && attach())
             atomic_store(&mapped, (struct job_file *)shared.mapping);
         else
@@ -121,7 +121,7 @@ bool job_row_is_live(unsigned other)
     return file_is_taken(&shared, other);
 }
 
-/* Own the first row whose byte is free. */
+/* Take the first row whose byte is free. */
 static int take_row(struct job_file *file)
 {
     for (unsigned taken = 0; taken < JOB_MAX_PROCESSES; taken++) {
@@ -150,7 +150,7 @@ static void take_row_once(struct job_file *file)
     int taken = atomic_load(&row);
     job_unlock(locked);
     if (is_first && taken < 0 && (file->wants & WANTS_CAP) != 0)
-        atomic_fetch_or(&file->troubles, TROUBLE_NO_ROW); /* cuInit says it, and fails */
+        atomic_fetch_or(&file->troubles, TROUBLE_NO_ROW); /* cuInit reports it, and fails */
     else if (is_first && taken < 0)
         trouble(TROUBLE_NO_ROW, "this job has too many processes that use CUDA: this one is not counted");
 }
@@ -199,7 +199,7 @@ bool job_limit(int gpu, uint64_t *limit)
     return *limit != 0;
 }
 
-/* A cap that cannot be applied is an error. The lock is not: the program runs without. */
+/* A cap that cannot be applied is an error. For a lock the program runs without it. */
 long on_init(void *real, long *a)
 {
     if (job() == NULL)

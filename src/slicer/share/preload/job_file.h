@@ -1,8 +1,8 @@
-/* The job's file: what slicer says about a job to the library in its processes, and what these say back. The same layout is in
- * src/slicer/share/layout.py; a test compares them. All numbers are in the machine's own order. cap.md tells the rest.
+/* The job's file, through which slicer and the library in the job's processes exchange data. The same layout is in
+ * src/slicer/share/layout.py; a test compares them. All numbers are in the machine's byte order. See also cap.md.
  *
- * The environment names it: SLICER_SHARE_FILE is its absolute path, SLICER_SHARE what was asked for. The second tells what
- * to do where the file cannot be used: with "lock" the program runs without; else cuInit fails. */
+ * The environment names it: SLICER_SHARE_FILE is its absolute path, SLICER_SHARE what was requested. The latter decides
+ * what to do if the file cannot be used: with "lock" the program runs without a lock; otherwise cuInit fails. */
 #ifndef SLICER_SHARE_JOB_FILE_H
 #define SLICER_SHARE_JOB_FILE_H
 
@@ -16,41 +16,41 @@
 enum {
     JOB_MAX_GPUS = 16,
     JOB_MAX_PROCESSES = 256,
-    JOB_ID_CHARS = 16,  /* 12 hexadecimal digits, zeros after them */
-    JOB_UUID_CHARS = 48 /* "GPU-…", as NVML writes it, zeros after it */
+    JOB_ID_CHARS = 16,  /* 12 hexadecimal digits, then zeros */
+    JOB_UUID_CHARS = 48 /* "GPU-…", as NVML writes it, then zeros */
 };
 
-/* What is asked for, in `wants`. */
+/* What is requested, in `wants`. */
 enum { WANTS_LOCK = 1, WANTS_CAP = 2 };
 
-/* Why something is not applied, in `troubles`: bits, set by the library, said by slicer in the outcome. */
+/* Why something is not applied, in `troubles`: bits that the library sets and slicer reports in the outcome. */
 enum {
-    TROUBLE_NO_ARENA = 1,     /* the lock: the arena cannot be opened or is not right */
+    TROUBLE_NO_ARENA = 1,     /* the lock: the arena cannot be opened or is invalid */
     TROUBLE_NO_ROW = 2,       /* more processes than there are rows */
     TROUBLE_POOL_FULL = 4,    /* more pointers than wrappers: some functions pass through */
-    TROUBLE_MPS = 8,          /* the lock is off beside MPS */
+    TROUBLE_MPS = 8,          /* no lock, because MPS is running */
     TROUBLE_OTHER_GPU = 16,   /* work or memory on a GPU that is not the job's */
     TROUBLE_UNDRAINED = 32,   /* a turn was passed on before its work was done */
-    TROUBLE_ARENA_BUSY = 64   /* the arena's lock could not be had in time */
+    TROUBLE_ARENA_BUSY = 64   /* the arena's lock was not available in time */
 };
 
 struct job_process {
-    _Atomic int32_t pid; /* as the process itself sees it; 0: never used */
+    _Atomic int32_t pid; /* in the process's own pid namespace; 0: never used */
     uint32_t reserved;
     _Atomic uint64_t charged[JOB_MAX_GPUS]; /* bytes that it holds */
 };
 
-/* All by the library, added up over the job's processes. They only grow. */
+/* Written by the library, summed over the job's processes. They only grow. */
 struct job_counters {
     _Atomic uint64_t gated;       /* launches, copies and the like that went through the gate */
-    _Atomic uint64_t passed;      /* of these, without a turn: in a capture, or what cannot be gated */
-    _Atomic uint64_t turns;       /* that the job had */
-    _Atomic uint64_t held_ns;     /* how long it had them, the current one not counted */
+    _Atomic uint64_t passed;      /* those among them without a turn: in a capture, or calls that cannot be gated */
+    _Atomic uint64_t turns;       /* the job's turns */
+    _Atomic uint64_t held_ns;     /* how long it had them, without the current one */
     _Atomic uint64_t waits;       /* how often one of its threads slept for a turn */
-    _Atomic uint64_t waited_ns;   /* how long they slept, added up */
+    _Atomic uint64_t waited_ns;   /* how long they slept, in total */
     _Atomic uint64_t longest_ns;  /* the longest of these waits */
     _Atomic uint64_t undrained;   /* turns that were passed on before the work was done */
-    _Atomic uint64_t allocations; /* that were charged */
+    _Atomic uint64_t allocations; /* allocations that were charged */
     _Atomic uint64_t refused;     /* allocations that the cap refused */
     _Atomic uint64_t uncounted;   /* allocations that could not be counted and passed through */
     _Atomic uint64_t reserved[5];
@@ -65,18 +65,18 @@ struct job_file {
     uint32_t wants;
     int32_t priority; /* -100 … 100 */
     uint32_t gpu_count;
-    uint32_t noted; /* for slicer itself. 1: it saw the job use more than its limit; 2: the driver keeps the limit, too;
-                       4: such a job is to be ended */
-    char gpus[JOB_MAX_GPUS][JOB_UUID_CHARS]; /* the lease's, in its order */
+    uint32_t noted; /* for slicer itself. 1: it saw the job use more than its limit; 2: the driver also enforces the
+                     * limit; 4: end such a job */
+    char gpus[JOB_MAX_GPUS][JOB_UUID_CHARS]; /* the lease's GPUs, in its order */
     uint64_t limit[JOB_MAX_GPUS];            /* bytes; 0: no cap */
     /* written by slicer while the job runs */
     _Atomic uint64_t overhead[JOB_MAX_GPUS]; /* bytes in use that were not charged: CUDA contexts, as NVML saw them.
-                                                Before the first look it may be what contexts are expected to take */
+                                              * Before the first look it may be an estimate of the contexts */
     /* written by the library */
     _Atomic uint32_t troubles;
-    _Atomic uint32_t rows; /* how many rows of `processes` were ever used: none of the later ones was */
+    _Atomic uint32_t rows; /* the number of rows of `processes` that were ever used */
     struct job_counters counters;
-    _Atomic uint64_t peak[JOB_MAX_GPUS]; /* bytes: the most that was charged at once */
+    _Atomic uint64_t peak[JOB_MAX_GPUS]; /* the highest number of bytes charged at once */
     struct job_process processes[JOB_MAX_PROCESSES];
 };
 

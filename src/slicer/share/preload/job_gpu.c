@@ -1,4 +1,4 @@
-/* Which of the job's GPUs is meant: by UUID, because every process numbers the GPUs that it sees by itself. */
+/* Finds the job's GPU by its UUID, because every process numbers its visible GPUs in its own way. */
 #include "cap.h"
 
 #include <stdio.h>
@@ -28,7 +28,7 @@ int job_gpu_of(const struct job_file *file, const char *uuid)
     return -1;
 }
 
-/* cuDeviceGetUuid tells the GPU, _v2 the MIG instance where there are such. A lease names the first. */
+/* cuDeviceGetUuid identifies the GPU, _v2 the MIG instance if there are any. A lease names the GPU. */
 static bool ask(const struct job_file *file, const char *symbol, int ordinal, int *gpu)
 {
     unsigned char b[UUID_BYTES] = {0};

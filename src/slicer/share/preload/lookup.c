@@ -1,7 +1,7 @@
 /* How programs find the driver's functions: dlsym, cuGetProcAddress, and names that the linker binds (exports.c).
  *
- * The real lookup always goes first. What it finds for a hooked name is wrapped, pointer by pointer: so each version
- * and each variant (legacy or per-thread default stream) keeps its own target. */
+ * The real lookup always goes first. The result for a hooked name is wrapped, pointer by pointer. So each version and
+ * each variant (legacy or per-thread default stream) keeps its own target. */
 #include <dlfcn.h>
 #include <errno.h>
 #include <stdatomic.h>
@@ -11,15 +11,15 @@
 
 typedef void *lookup(void *handle, const char *symbol);
 
-/* Sanitizers look functions up themselves, before they are ready for code that they instrumented. */
+/* Sanitizers look up functions themselves, before they are ready for instrumented code. */
 #define EARLY __attribute__((no_sanitize("address"), no_sanitize("thread"), no_sanitize("undefined")))
 
-/* Called from the assembly below only, by this name. */
+/* Called only from the assembly below, by this name. */
 __attribute__((used, visibility("hidden"))) lookup *slicer_share_dlsym(void *handle, const char *symbol, void **found);
 
-/* The exported dlsym. It asks slicer_share_dlsym, and returns what that found, or else jumps on to the function that it
- * named, with the arguments and the return address as they came. In assembly, because the real dlsym looks at its
- * return address to learn which library asks (RTLD_NEXT, RTLD_DEFAULT). A compiler may jump there, but need not. */
+/* The exported dlsym. It asks slicer_share_dlsym, and returns its result, or jumps on to the function that it named,
+ * with the original arguments and return address. It is in assembly because the real dlsym uses its return address to
+ * find out which library asks (RTLD_NEXT, RTLD_DEFAULT). A compiler may use a jump here, but need not. */
 #if defined(__x86_64__)
 __asm__(".text\n.globl dlsym\n.type dlsym, @function\n"
         "dlsym:\n"
@@ -84,7 +84,7 @@ static bool is_ours(const void *address)
     return dladdr(&here, &us) && dladdr(address, &other) && us.dli_fbase == other.dli_fbase;
 }
 
-/* A handle of a library that is loaded already, kept for good. Never loads it. */
+/* A handle of a library that is already loaded, kept for good. Never loads it. */
 static void *loaded(const char *soname)
 {
     return dlopen(soname, RTLD_LAZY | RTLD_NOLOAD);
@@ -92,7 +92,7 @@ static void *loaded(const char *soname)
 
 static void *find(lookup *real, const char *symbol)
 {
-    static _Atomic(void *) handles[2]; /* kept: what was looked up once must not be unloaded by the program */
+    static _Atomic(void *) handles[2]; /* kept, so that the program cannot unload the functions */
     bool is_nvml = strncmp(symbol, "nvml", 4) == 0;
     void *handle = atomic_load(&handles[is_nvml]);
     void *found = real(RTLD_NEXT, symbol);
@@ -106,7 +106,7 @@ void *driver(const char *symbol)
     int before = errno;
     lookup *real = real_dlsym();
     void *found = real ? find(real, symbol) : NULL;
-    dlerror(); /* what was tried first and failed is not the program's business, nor is errno */
+    dlerror(); /* failed attempts before this one are not the program's business, nor is errno */
     errno = before;
     return found;
 }
@@ -116,9 +116,9 @@ static void *wrapped(lookup *real, void *handle, const char *symbol, const struc
     int before = errno;
     void *found = real(handle, symbol);
     if (found && is_ours(found)) {
-        /* It is in the global scope, because this library is. But is the driver there too? */
+        /* It is in the global scope, because this library is. But is the driver there, too? */
         if (!driver(symbol))
-            found = real(RTLD_NEXT, symbol); /* NULL, and a dlerror that says so */
+            found = real(RTLD_NEXT, symbol); /* NULL, with a dlerror that says so */
     } else if (found)
         found = wrapper_of(hook, found);
     errno = before;
@@ -133,8 +133,8 @@ EARLY static bool may_be_hooked(const char *symbol)
 EARLY lookup *slicer_share_dlsym(void *handle, const char *symbol, void **found)
 {
     lookup *real = real_dlsym();
-    /* A library that asks for the next one after itself (RTLD_NEXT) stands in the call's way already, behind us or
-     * before us. And only a jump tells the real dlsym who asks. */
+    /* A library that asks for the next one after itself (RTLD_NEXT) is already in the call's path, behind or before us.
+     * And only a jump tells the real dlsym who asks. */
     if (real && (!symbol || handle == RTLD_NEXT || !may_be_hooked(symbol)))
         return real;
     const struct hook *hook = symbol ? hook_of(symbol) : NULL;
@@ -144,7 +144,7 @@ EARLY lookup *slicer_share_dlsym(void *handle, const char *symbol, void **found)
     return NULL;
 }
 
-enum { PER_THREAD_DEFAULT_STREAM = 2 }; /* of its flags */
+enum { PER_THREAD_DEFAULT_STREAM = 2 }; /* in its flags */
 
 /* cuGetProcAddress(symbol, **function, version, flags), _v2 with one more: the handler is the same. */
 long on_get_proc_address(void *real, long *a)

@@ -3,7 +3,7 @@
 
 #include <string.h>
 
-enum { PITCH = 512 }; /* what rows are rounded up to */
+enum { PITCH = 512 }; /* the unit to which rows are rounded up */
 
 static const char not_counted[] = "some GPU memory of this program cannot be counted: it is not under the job's cap";
 
@@ -63,7 +63,7 @@ long uncounted_call(void *real, long *a)
     return result;
 }
 
-/* On a GPU that is not the job's there is nothing to charge. */
+/* On a GPU that is not the job's, nothing is charged. */
 long elsewhere_call(void *real, long *a)
 {
     long result = call(real, a);
@@ -115,13 +115,13 @@ long on_alloc_pitch(void *real, long *a)
     return is_capped() ? alloc(real, a, times(row, (uint64_t)a[3])) : call(real, a);
 }
 
-/* Arrays: nobody says how much memory they take. */
+/* Arrays: their size is unknown. */
 long on_uncounted(void *real, long *a)
 {
     return is_capped() ? uncounted_call(real, a) : call(real, a);
 }
 
-/* Forgotten before the call: as soon as it is free, another thread may get the same address. */
+/* Forgotten before the call, because another thread may get the same address as soon as it is free. */
 long free_call(void *real, long *a, enum kind kind)
 {
     struct held what;

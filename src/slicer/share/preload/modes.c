@@ -1,9 +1,9 @@
-/* The modes launches, time and each, for experiments: the program's own threads give the turn back, and wait for the GPU
- * each time. Nobody asks it of them. Nothing else of the library knows how they differ. */
+/* The modes launches, time and each, for experiments: the program's own threads give the turn back without a request,
+ * and wait for the GPU each time. Only this file knows how these modes differ. */
 #include "gate.h"
 
 enum {
-    FORGOTTEN_US = 20000 /* of a turn that should last for so many launches: so long without one, and no more come */
+    FORGOTTEN_US = 20000 /* a turn of MODE_LAUNCHES also ends after this time without a launch */
 };
 
 bool mode_gives_back(void)
@@ -11,7 +11,7 @@ bool mode_gives_back(void)
     return settings()->mode != MODE_YIELD;
 }
 
-/* Keeps the turn over the first so many syncs, if that is asked for. */
+/* Keeps the turn during the first skip_syncs syncs, if that is requested. */
 void mode_at_sync(void)
 {
     static _Atomic uint32_t skipped;

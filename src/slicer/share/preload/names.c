@@ -54,7 +54,7 @@ const struct hook *hook_of(const char *symbol)
     return exact ? exact : named(symbol, base, is_per_thread);
 }
 
-/* cuGetProcAddress is asked for names without a version, and gives the one of today's headers. */
+/* cuGetProcAddress is called with names without a version, and returns the version of today's headers. */
 const struct hook *hook_of_asked(const char *symbol, bool is_per_thread)
 {
     char whole[64];

@@ -1,13 +1,13 @@
-/* The hooked functions by base name, and the names that programs linked with the driver bind. For names.c, exports.c. */
+/* The hooked functions by base name, and the names that linked programs bind. For names.c, exports.c. */
 #ifndef SLICER_SHARE_NAMES_H
 #define SLICER_SHARE_NAMES_H
 
-/* X(base name, handler, variants). A name with _v2 is that version alone: the first one has addresses and sizes of 32 bits, and
- * passes. Work's handler tells where its stream is: on_work_3 takes argument 3 (from 0), on_work_config
- * finds it in a CUlaunchConfig, on_work has none, or one whose place differs between versions of the function.
+/* X(base name, handler, variants). A name with _v2 means only that version: the first one has 32-bit addresses and
+ * sizes, and passes. The name of a work handler says where its stream is: on_work_3 takes argument 3 (from 0),
+ * on_work_config finds it in a CUlaunchConfig, on_work has none, or one whose place differs between versions.
  *
- * Not here on purpose: cuStreamWaitValue*, cuStreamWriteValue*, cuStreamBatchMemOp*, cuLaunchHostFunc and events. Other
- * work waits for these, so one that waits for a turn could keep a turn from ending. */
+ * Left out on purpose: cuStreamWaitValue*, cuStreamWriteValue*, cuStreamBatchMemOp*, cuLaunchHostFunc and events. Other
+ * work waits for these, so if one waited for a turn, it could keep a turn from ending. */
 #define HOOKS(X) \
     X(cuGetProcAddress, on_get_proc_address, V2) \
     X(cuInit, on_init, ONE) \
@@ -104,8 +104,8 @@
     X(nvmlDeviceGetMemoryInfo, on_nvml_memory_info, ONE) \
     X(nvmlDeviceGetMemoryInfo_v2, on_nvml_memory_info_v2, ONE)
 
-/* The variants, as the driver exports them. A program linked with -lcuda binds these to the library. It never asks for one
- * that its own driver's headers did not have, so a name too many does no harm. */
+/* The variants that the driver exports. A program linked with -lcuda binds these to the library. It never asks for a
+ * name that its own driver's headers did not have, so a superfluous name does no harm. */
 #define ONE(X, name) X(name)
 #define PTDS(X, name) X(name) X(name##_ptds)
 #define PTSZ(X, name) X(name) X(name##_ptsz)

@@ -1,8 +1,8 @@
-/* The pool of wrappers: functions in plain C, one for each pointer of the driver's that was wrapped.
+/* The pool of wrappers: functions in plain C, one for each wrapped pointer of the driver's.
  *
  * A wrapper takes as many integer arguments as any hooked function has, and passes all of them on, in the registers and
- * at the places on the stack where the caller put its own: those that the caller did not pass are never looked at by the
- * real function. So no prototypes are needed, and no version of the CUDA headers. */
+ * stack slots where the caller put its own. The real function never reads those that the caller did not pass. So neither
+ * prototypes nor a version of the CUDA headers are needed. */
 #include <stdatomic.h>
 
 #include "names.h"
@@ -52,14 +52,14 @@ static void *address(unsigned number)
     return u.pointer;
 }
 
-/* Without a lock, so that a fork at any moment leaves the child a pool that works. A slot belongs to who first wrote its
- * `real`, and is complete with its `hook`. Two threads that ask for the same pair at the same moment may get two. */
+/* Without a lock, so that the pool works in the child of a fork at any moment. A slot belongs to the thread that first
+ * wrote its `real`, and is complete with its `hook`. Two threads that ask for the same pair at once may get two. */
 void *wrapper_of(const struct hook *hook, void *real)
 {
     for (unsigned i = 0; i < SLOTS; i++) {
         void *taken = NULL;
         if (address(i) == real)
-            return real; /* a wrapper already */
+            return real; /* already a wrapper */
         if (atomic_compare_exchange_strong(&slots[i].real, &taken, real)) {
             atomic_store_explicit(&slots[i].hook, hook, memory_order_release);
             return address(i);

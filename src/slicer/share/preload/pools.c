@@ -1,8 +1,8 @@
-/* Stream-ordered memory: cuMemAllocAsync, cuMemAllocFromPoolAsync, and the pools that it comes from.
+/* Stream-ordered memory: cuMemAllocAsync, cuMemAllocFromPoolAsync, and their pools.
  *
- * A pool keeps what is freed until the next sync, and after that up to its release threshold. On the card that is in use.
- * So a pool is charged what the driver says that it has reserved: before an allocation what that will add to it, after it
- * what the driver made of it, and again after each sync. Single allocations are not remembered. */
+ * A pool keeps freed memory until the next sync, and then up to its release threshold. On the card this memory is in
+ * use. So a pool is charged the amount that the driver says it has reserved: before an allocation the expected increase,
+ * after it the actual amount, and again after each sync. Single allocations are not remembered. */
 #include "cap.h"
 
 #include <pthread.h>
@@ -22,7 +22,7 @@ struct pool {
 
 static pthread_mutex_t guard = PTHREAD_MUTEX_INITIALIZER;
 static struct pool pools[POOLS];
-static _Atomic bool is_loose; /* a pool may have reserved more than is used */
+static _Atomic bool is_loose; /* a pool may have reserved more than it uses */
 
 static uint64_t attribute(const struct pool *pool, long name)
 {
@@ -34,7 +34,7 @@ static uint64_t attribute(const struct pool *pool, long name)
     return value;
 }
 
-/* False: it has reserved more than there is room for under the cap. If that is `certain`, it is charged all the same. */
+/* False: it has reserved more than the cap leaves. If `certain`, that is charged all the same. */
 static bool settle(struct pool *pool, bool certain)
 {
     uint64_t limit, reserved = job_limit(pool->gpu, &limit) ? attribute(pool, RESERVED) : 0;
@@ -50,7 +50,7 @@ static bool settle(struct pool *pool, bool certain)
     return true;
 }
 
-/* As the driver does it when a card is full: give back what pools hold and do not use. True: it was something. */
+/* Release the pools' unused memory, as the driver does on a full card. True: there was some. */
 static bool trim(int gpu)
 {
     void *real = driver("cuMemPoolTrimTo");
@@ -66,7 +66,7 @@ static bool trim(int gpu)
     return is_less;
 }
 
-/* A new one if it is not known; NULL: there are too many. */
+/* The pool, or a new one if it is unknown; NULL: there are too many. */
 static struct pool *find(uint64_t handle, int gpu)
 {
     struct pool *unused = NULL;
@@ -81,14 +81,14 @@ static struct pool *find(uint64_t handle, int gpu)
     return unused;
 }
 
-/* Charge what the pool has to reserve for it. */
+/* Charge what the pool has to reserve for the allocation. */
 static enum verdict grow(struct pool *pool, uint64_t bytes)
 {
     uint64_t used = attribute(pool, USED), kept = pool->charged > used ? pool->charged - used : 0;
     uint64_t more = bytes > kept ? bytes - kept : 0;
     enum verdict verdict = more == 0 ? CHARGED : quota_charge(pool->gpu, more);
     if (verdict == REFUSED && trim(pool->gpu))
-        return grow(pool, bytes); /* once more: each time they have less */
+        return grow(pool, bytes); /* try again: the pools have less each time */
     if (verdict == CHARGED)
         pool->charged += more;
     return verdict;
@@ -170,7 +170,7 @@ static long alloc(void *real, long *a, uint64_t handle, int gpu, long stream)
     return result;
 }
 
-/* In a capture nothing is allocated: the graph does it, when it is launched. */
+/* In a capture nothing is allocated: the graph does that when it is launched. */
 static bool is_capturing(long stream)
 {
     static _Atomic(void *) known;
@@ -194,7 +194,7 @@ long on_alloc_async(void *real, long *a)
     void *get_pool = driver_once(&known, "cuDeviceGetMemPool");
     if (is_capturing(a[2]) || ordinal < 0 || get_pool == NULL ||
         (int)call(get_pool, (long[ARGUMENTS]){(long)&handle, ordinal}) != CUDA_SUCCESS)
-        return uncounted_call(real, a); /* without a context it fails */
+        return uncounted_call(real, a); /* it fails without a context */
     return alloc(real, a, (uintptr_t)handle, job_gpu(ordinal), a[2]);
 }
 
@@ -206,7 +206,7 @@ long on_alloc_from_pool(void *real, long *a)
     if (is_capturing(a[3]))
         return uncounted_call(real, a);
     pthread_mutex_lock(&guard);
-    const struct pool *pool = find((uint64_t)a[2], job_gpu_current()); /* one that is not known is its GPU's default */
+    const struct pool *pool = find((uint64_t)a[2], job_gpu_current()); /* an unknown pool is its GPU's default */
     int gpu = pool != NULL ? pool->gpu : -1;
     pthread_mutex_unlock(&guard);
     return gpu == GPU_IS_HOST ? call(real, a) : alloc(real, a, (uint64_t)a[2], gpu, a[3]);
@@ -227,12 +227,12 @@ long on_pool_create(void *real, long *a)
     return result;
 }
 
-/* cuMemPoolDestroy(pool). What lives in it stays until it is freed; but nobody says then how much that is. */
+/* cuMemPoolDestroy(pool). Its live allocations stay until they are freed, but nothing reports their size then. */
 long on_pool_destroy(void *real, long *a)
 {
     if (!is_capped() || a[0] == 0)
         return call(real, a);
-    pthread_mutex_lock(&guard); /* the handle may be another pool's at once */
+    pthread_mutex_lock(&guard); /* the handle may belong to another pool at once */
     struct pool *pool = find((uint64_t)a[0], job_gpu_current());
     uint64_t used = pool != NULL && pool->charged != 0 ? attribute(pool, USED) : 0;
     long result = call(real, a);

@@ -1,8 +1,8 @@
 /* The job's use of memory, and whether more of it fits under the cap.
  *
- * A charge is written first, and the sum over all rows is taken after that, before the memory is asked for. So two processes
- * that charge at once never both pass, even if one of them goes without the lock, because the one that has it is stopped.
- * The lock is there so that neither is refused in vain. */
+ * A charge is written first, then the sum over all rows is taken, and only then is the memory requested. So two
+ * processes that charge at once never both pass, even if one of them goes without the lock because its holder is
+ * stopped. The lock only prevents that both are refused. */
 #include "cap.h"
 
 static uint64_t plus(uint64_t a, uint64_t b)
@@ -18,7 +18,7 @@ static uint32_t rows_of(struct job_file *file)
     return rows < JOB_MAX_PROCESSES ? rows : JOB_MAX_PROCESSES;
 }
 
-/* What all rows say, those of dead processes too. */
+/* The sum over all rows, including those of dead processes. */
 static uint64_t sum(struct job_file *file, int gpu)
 {
     uint64_t total = 0;
@@ -28,7 +28,7 @@ static uint64_t sum(struct job_file *file, int gpu)
     return total;
 }
 
-/* What the rows of living processes say. With the lock, the others are cleared: no new process can own one meanwhile. */
+/* The sum over the rows of living processes. With the lock the others are cleared: no new process can own one meanwhile. */
 static uint64_t sum_of_living(struct job_file *file, int gpu, bool locked)
 {
     uint64_t total = 0;
@@ -56,7 +56,7 @@ static void raise_peak(struct job_file *file, int gpu, bool locked)
         continue;
 }
 
-/* With what is charged now. */
+/* Whether the present charges fit. */
 static bool fits(struct job_file *file, int gpu, bool locked)
 {
     uint64_t limit = 0, overhead = atomic_load(&file->overhead[gpu]);

@@ -1,4 +1,4 @@
-/* What the library has to say to the program's user: little, once, and on stderr only. */
+/* Messages to the program's user: few, each once, and only on stderr. */
 #include <errno.h>
 #include <poll.h>
 #include <signal.h>
@@ -9,8 +9,8 @@
 
 #include "share.h"
 
-/* One write, and none that would wait: the program must not hang on a reader that does not read. A reader that is gone
- * costs the program nothing: no SIGPIPE. */
+/* One write that never blocks, so that the program does not hang on a reader that does not read. If the reader is gone,
+ * the program gets no SIGPIPE. */
 bool say(const char *text)
 {
     int before = errno;
@@ -41,6 +41,6 @@ void trouble(uint32_t bit, const char *text)
     if (file)
         atomic_fetch_or_explicit(&file->troubles, bit, memory_order_relaxed);
     if (!(atomic_fetch_or(&said, bit) & bit) && !say(text))
-        atomic_fetch_and(&said, ~bit); /* perhaps the next time */
+        atomic_fetch_and(&said, ~bit); /* perhaps next time */
     errno = before;
 }

@@ -1,4 +1,4 @@
-/* How the lock behaves, from the environment. The older names hold where ours are not set. */
+/* The lock's settings, from the environment. The older names count if ours are not set. */
 #include <limits.h>
 #include <pthread.h>
 #include <stdio.h>
@@ -10,18 +10,18 @@ enum {
     MOST_LAUNCHES = 1000000,
     MOST_MS = 3600000,
     US = 1000,
-    WINDOWS = 10, /* so many a higher priority waits for the end of a turn's work, and of no less than a millisecond */
+    WINDOWS = 10, /* a higher priority waits this many windows for the end of a turn's work, but at least a millisecond */
 };
 
 static struct settings chosen;
 
-/* A whole number in a variable, 0 … most. False where it is not set; or no such number, which is said. */
+/* A whole number in a variable, 0 … most. False if it is not set, or invalid, which is reported. */
 static bool number(const char *variable, unsigned most, unsigned *value)
 {
     const char *text = getenv(variable);
     if (!text || !*text)
         return false;
-    /* Not strtoul: glibc 2.38 gives it a name that older ones do not have. */
+    /* Not strtoul: glibc 2.38 gives it a name that older versions lack. */
     unsigned long given = 0;
     for (; *text >= '0' && *text <= '9' && given <= most; text++)
         given = given * 10 + (unsigned long)(*text - '0');

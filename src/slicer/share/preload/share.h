@@ -1,4 +1,4 @@
-/* The seams between the files of the library. See README.md beside this file. */
+/* The interfaces between the files of the library. See README.md in this directory. */
 #ifndef SLICER_SHARE_H
 #define SLICER_SHARE_H
 
@@ -13,9 +13,9 @@
 
 #define EXPORTED __attribute__((visibility("default")))
 
-enum { ARGUMENTS = 12 }; /* no hooked function of the driver has more, and none has one that is no integer or pointer */
+enum { ARGUMENTS = 12 }; /* no hooked function of the driver has more, and all are integers or pointers */
 
-/* CUresult, as far as the library returns or reads it. */
+/* The values of CUresult that the library returns or reads. */
 enum {
     CUDA_SUCCESS = 0,
     CUDA_ERROR_INVALID_VALUE = 1,
@@ -26,20 +26,20 @@ enum {
 
 /* -- hooks (names.c) and their wrappers (pool.c) -------------------------------------------------------------------- */
 
-/* Runs in the place of a hooked function. `real` is the very pointer that the lookup gave, `a` the arguments. */
+/* Runs in place of a hooked function. `real` is the very pointer from the lookup, `a` the arguments. */
 typedef long handler(void *real, long *a);
 
 struct hook {
     const char *name; /* without _v2, _v3, _ptsz, _ptds */
     handler *handle;
-    bool is_per_thread; /* for this variant the stream 0 is each thread's own */
+    bool is_per_thread; /* in this variant, stream 0 is each thread's own */
 };
 
-/* The hook for a symbol of libcuda or libnvidia-ml, whatever its version; NULL: it is not hooked. */
+/* The hook for a symbol of libcuda or libnvidia-ml, in any version; NULL: it is not hooked. */
 const struct hook *hook_of(const char *symbol);
 const struct hook *hook_of_asked(const char *symbol, bool is_per_thread); /* by cuGetProcAddress */
 
-/* A function that calls hook->handle(real, arguments). The same for the same pair. Where the pool is full: `real`. */
+/* A function that calls hook->handle(real, arguments). The same pair gets the same one. `real` if the pool is full. */
 void *wrapper_of(const struct hook *hook, void *real);
 
 /* The shape of a wrapper: ARGUMENTS integers. */
@@ -51,10 +51,10 @@ typedef long wrapper(WRAPPER_PARAMETERS);
 /* Calls a real function with all arguments. */
 long call(void *real, long *a);
 
-/* The driver's own function, never a wrapper; NULL if it has none of that name, or there is no driver here. (lookup.c) */
+/* The driver's own function, never a wrapper; NULL if the driver is missing or lacks it. (lookup.c) */
 void *driver(const char *symbol);
 
-/* The same, looked up once. On the way of every launch. */
+/* The same, looked up once. On the path of every launch. */
 static inline void *driver_once(_Atomic(void *) *known, const char *symbol)
 {
     void *real = atomic_load_explicit(known, memory_order_acquire);
@@ -65,31 +65,31 @@ static inline void *driver_once(_Atomic(void *) *known, const char *symbol)
 
 /* -- the job (job_file.c, job_gpu.c) ------------------------------------------------------------------------------- */
 
-struct job_file *job(void);   /* mapped, with a row of this process; NULL: there is none, which was said once */
-const char *job_path(void);   /* NULL: the environment does not say */
+struct job_file *job(void);   /* mapped, with a row for this process; NULL: there is none, which was reported once */
+const char *job_path(void);   /* NULL: the environment does not name it */
 int job_row(void);            /* of this process; -1: it has none */
-int job_gpu(int ordinal);     /* which of the job's GPUs a CUDA ordinal of this process is; -1: none of them */
-int job_gpu_current(void);    /* that of the thread's context */
+int job_gpu(int ordinal);     /* the job's GPU for a CUDA ordinal of this process; -1: none of them */
+int job_gpu_current(void);    /* the GPU of the thread's context */
 int ordinal_current(void);    /* its ordinal; -1: there is no context */
 void *context_of_thread(void);
 
-/* One line on stderr (say.c). False: nobody takes it now, and it is lost. */
+/* Write one line to stderr (say.c). False: it cannot be written now, and is lost. */
 bool say(const char *text);
 
-/* Note a trouble in the job's file; and the first time in this process, say `text`. Asks for job(). */
+/* Record a trouble in the job's file and, the first time in this process, say `text`. Calls job(). */
 void trouble(uint32_t bit, const char *text);
 
 enum mode { MODE_YIELD, MODE_LAUNCHES, MODE_TIME, MODE_EACH };
 
 struct settings {
     enum mode mode;
-    unsigned launches;      /* of MODE_LAUNCHES: sync and give the turn back after so many */
-    unsigned hold_us;       /* of MODE_TIME: after so long */
-    unsigned skip_syncs;    /* of the modes: keep the turn over the first so many syncs */
-    unsigned quantum_us;    /* how long a turn lasts while others of the same priority wait; 0: no turns between these */
+    unsigned launches;      /* for MODE_LAUNCHES: sync and give the turn back after this many */
+    unsigned hold_us;       /* for MODE_TIME: after this time */
+    unsigned skip_syncs;    /* for these modes: keep the turn during this many first syncs */
+    unsigned quantum_us;    /* how long a turn lasts while others of the same priority wait; 0: they take no turns */
     unsigned window_us;     /* about how much work a lower priority has in flight */
     unsigned overtake_us;   /* how long a higher priority waits for the end of a turn's work */
-    unsigned drain_us;      /* how long all others do */
+    unsigned drain_us;      /* how long all others wait */
 };
 
 const struct settings *settings(void); /* from the environment, read once */
@@ -97,7 +97,7 @@ const struct settings *settings(void); /* from the environment, read once */
 /* -- handlers ---------------------------------------------------------------------------------------------------- */
 
 handler on_get_proc_address; /* lookup.c */
-handler on_init;             /* job_file.c: cuInit fails where a cap cannot be applied */
+handler on_init;             /* job_file.c: cuInit fails if a cap cannot be applied */
 /* gate.c: launches, copies, …, by the place of their stream (names.h); cu*Synchronize */
 handler on_work, on_work_1, on_work_3, on_work_4, on_work_5, on_work_8, on_work_config, on_sync;
 handler on_copy_in, on_copy_in_async, on_copy_out, on_copy_out_async;
@@ -110,14 +110,14 @@ handler on_mem_get_info, on_total_mem, on_nvml_memory_info, on_nvml_memory_info_
 
 /* -- passing ------------------------------------------------------------------------------------------------------ */
 
-/* The hook that the calling thread is in; NULL: none. What is called from within it passes: a profiler's callback must not
- * wait with the driver's locks held, and a libcuda that passes on to another one must not be charged twice. */
+/* The hook in which the calling thread is; NULL: none. Calls from within it pass: a profiler's callback must not wait
+ * with the driver's locks held, and a libcuda that passes calls on to another one must not be charged twice. */
 extern __thread const struct hook *share_hook;
 
-/* Of CUDA everything passes: this is the child of a process that had begun to use it. */
+/* All of CUDA passes: this is the child of a process that had begun to use it. */
 extern _Atomic bool share_is_off;
 
-/* In the place of a hooked function. No thread is cancelled in it, with a lock of the library's, say; and errno stays. */
+/* Runs in place of a hooked function. Keeps errno, and disables cancellation: the thread may hold a lock of ours. */
 static inline long handled(const struct hook *hook, void *real, long *a)
 {
     int before = errno, cancel;

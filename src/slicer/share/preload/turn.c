@@ -1,18 +1,18 @@
-/* The job's turn, as one of its processes takes part in it. */
+/* The job's turn, from the point of view of one of its processes. */
 #include "gate.h"
 
 #include <string.h>
 
 enum {
-    PROBE_MS = 10,   /* how often a thread that waits looks who is dead */
-    LOOK_US = 200,   /* and how often it looks while its job yields */
+    PROBE_MS = 10,   /* how often a waiting thread checks for dead processes */
+    LOOK_US = 200,   /* and how often it checks while its job yields */
     MOST_DOUBLINGS = 10
 };
 
-/* What arena_job.turn says in the turn that this process has a part in; 0: in none. */
+/* The value of arena_job.turn in the turn that this process has joined; 0: none. */
 static _Atomic uint32_t expected;
 static _Atomic uint32_t waiting; /* threads */
-static _Atomic uint32_t rounds;  /* how often the end of this turn was waited for in vain, because more was started */
+static _Atomic uint32_t rounds;  /* how often a wait for the end of this turn was in vain, because more work was started */
 static pthread_mutex_t leaving = PTHREAD_MUTEX_INITIALIZER;
 
 bool turn_is_ours(void)
@@ -39,13 +39,13 @@ static void count_time(void)
     unsigned state = turn_state(atomic_load(&row->turn));
     if (!file || !from || now <= from || (state != TURN_HAS && state != TURN_YIELDS))
         return;
-    /* One of the job's processes counts each piece of time. */
+    /* Only one of the job's processes counts each interval. */
     if (atomic_compare_exchange_strong(&row->counted_ns, &from, now))
         atomic_fetch_add(&file->counters.held_ns, now - from);
 }
 
-/* Others ended turns of this job, and could not write that into its file. Without the arena's lock: what it says may
- * have to wait. One of the job's processes tells each of them. */
+/* Others ended turns of this job, and could not record that in its file. Without the arena's lock, because the message
+ * may block. Only one of the job's processes reports each of them. */
 static void tell_overtaken(void)
 {
     struct arena_job *row = arena_job();
@@ -67,11 +67,11 @@ void turn_move(void)
 {
     struct rings rings;
     trouble(TROUBLE_NO_ARENA, "the file of the turns (" ARENA_NAME ") was removed: for a moment work ran without turns");
-    if (arena_lock(&rings)) /* that opens the new one */
+    if (arena_lock(&rings)) /* this opens the new one */
         arena_unlock(&rings);
 }
 
-/* Take part in the turn that the job has. Under the arena's lock. */
+/* Join the job's turn. Under the arena's lock. */
 static void join(void)
 {
     struct arena_job *row = arena_job();
@@ -97,10 +97,10 @@ static uint64_t patience(uint32_t doublings)
     return (uint64_t)NS_A_MS << (doublings < MOST_DOUBLINGS ? doublings : MOST_DOUBLINGS);
 }
 
-/* The job gives its turn back, and waits for work that may itself wait for work which another of its processes, or a thread
- * on another GPU, has not started yet, as the ranks of a collective operation do. So a process whose own work is done may
- * start one more piece while another's has not been done for a while; then its own must be done again. Kernels that only
- * take long do not make two of them go on for ever: what was started to catch up is waited for twice as long. */
+/* The job is giving its turn back, and waits for work that may itself depend on work which another of its processes, or
+ * a thread on another GPU, has not started yet, like the ranks of a collective operation. So a process whose own work is
+ * done may start one more piece if another's has not been done for a while; then its own must be done again. To keep
+ * two processes with long kernels from doing this for ever, work started to catch up is waited for twice as long. */
 static bool may_catch_up(const struct context *context)
 {
     static _Atomic uint64_t last_ns;
@@ -108,7 +108,7 @@ static bool may_catch_up(const struct context *context)
     uint32_t epoch = turn_epoch(atomic_load(&row->turn));
     uint64_t began = atomic_load(&row->since_ns), now = now_ns();
     if (capture_is_open())
-        return true; /* what captures must go on to its end: nothing can be synchronised before */
+        return true; /* a capture must reach its end: nothing can be synchronised before */
     if (atomic_load(&arena_process()->joined) == epoch) {
         bool may = contexts_wait_elsewhere(context, patience(atomic_load(&rounds))) &&
                    now - atomic_load(&last_ns) > LOOK_US * (uint64_t)NS_A_US;
@@ -130,13 +130,13 @@ static bool may_catch_up(const struct context *context)
     return false;
 }
 
-/* Is the calling thread in? Under the arena's lock. */
+/* Is the calling thread in the turn? Under the arena's lock. */
 static bool admit(const struct context *context, bool reap, struct rings *rings)
 {
     struct arena_job *row = arena_job();
     if (reap)
         arena_reap(atomic_load(&row->gpus));
-    atomic_store(&arena_process()->wanting, atomic_load(&waiting) + 1); /* and the calling one */
+    atomic_store(&arena_process()->wanting, atomic_load(&waiting) + 1); /* including the calling thread */
     if (turn_state(atomic_load(&row->turn)) == TURN_NONE)
         turns_request(arena_mapped(), row, now_ns());
     turns_settle(arena_mapped(), now_ns(), rings);
@@ -149,7 +149,7 @@ static bool admit(const struct context *context, bool reap, struct rings *rings)
     bool is_stuck = state == TURN_YIELDS || (state == TURN_HAS && gate_is_closed());
     if (is_stuck && may_catch_up(context)) {
         join();
-        helper_ring(); /* to wait for this work too */
+        helper_ring(); /* to wait for this work, too */
         return true;
     }
     return false;
@@ -210,12 +210,12 @@ static void part(struct rings *rings)
     count_time();
     atomic_store(&arena_process()->joined, 0);
     /* In the modes that give the turn back by themselves, one process of the job must not go on while another waits for
-     * a turn of another job to end. */
+     * the end of another job's turn. */
     if (mode_gives_back() && atomic_load(&row->waited) && turn_state(atomic_load(&row->turn)) == TURN_HAS)
         turns_ask_back(arena_mapped(), arena_job_row(), now_ns(), rings);
 }
 
-/* Wait for what was started, and part from the turn, unless more was started meanwhile. */
+/* Wait for the work, and leave the turn, unless more was started meanwhile. */
 static bool leave_once(bool *is_over)
 {
     struct rings rings;

@@ -1,6 +1,6 @@
 /* Whose turn it is. Strict priority, then first come, first served. Jobs of one priority have the turn together, unless
- * one of them asks for turns. A job that waits keeps later ones from its GPUs, even where it waits for only one of them:
- * so nobody waits for ever for two GPUs that are never free at once. */
+ * one of them asks for turns. A waiting job keeps later ones from its GPUs, even if it waits for only one of them. So
+ * nobody waits for ever for two GPUs that are never free at once. */
 #include "arena.h"
 
 #include "share.h"
@@ -8,8 +8,8 @@
 enum {
     NS_A_US = 1000,
     A_LITTLE_NS = 1000 * 1000 * 1000,
-    ASLEEP_NS = 1000 * 1000 * 1000, /* so long a helper thread sleeps at the most, where the limit of the drain is shorter */
-    TAKE_NS = 500 * 1000 * 1000,   /* how long a job may take to use a turn that it got. A frozen one never does */
+    ASLEEP_NS = 1000 * 1000 * 1000, /* the longest sleep of a helper thread, if the drain limit is shorter */
+    TAKE_NS = 500 * 1000 * 1000,   /* how long a job may take to use a granted turn; a frozen one never does */
     LEAST_QUANTUM_US = 1000
 };
 
@@ -17,13 +17,13 @@ enum {
 #define LOAD(field) atomic_load_explicit(&(field), memory_order_relaxed)
 #define STORE(field, value) atomic_store_explicit(&(field), (value), memory_order_relaxed)
 
-/* What the processes of a job do. */
+/* What a job's processes are doing. */
 struct tally {
     unsigned processes, joined, wanting, deaf;
 };
 
-/* A time in the future is nonsense: then as much has passed as nobody waits for. But what is written without the lock
- * may be a little later than `now`. */
+/* A time in the future is invalid: then longer has passed than anybody waits. But times written without the lock may be
+ * slightly later than `now`. */
 static uint64_t since(uint64_t then, uint64_t now)
 {
     if (then > now)
@@ -47,7 +47,7 @@ static void set_state(struct arena_job *job, unsigned state, uint64_t now)
 {
     uint32_t turn = LOAD(job->turn);
     STORE(job->since_ns, now);
-    /* The gate of every process of the job looks at this word, without a lock. */
+    /* The gate of every process of the job reads this word, without a lock. */
     atomic_store(&job->turn, (turn & ~(uint32_t)TURN_STATE) | state);
 }
 
@@ -67,7 +67,7 @@ static bool wants_turns(const struct arena_job *job)
     return LOAD(job->quantum_us) != 0 || LOAD(job->mode) != MODE_YIELD;
 }
 
-/* May they not have the turn at the same time? */
+/* Must these two not have the turn at the same time? */
 static bool exclude(const struct arena_job *one, const struct arena_job *other)
 {
     return (LOAD(one->gpus) & LOAD(other->gpus)) != 0 &&
@@ -128,7 +128,7 @@ void turns_ask_back(struct arena *arena, unsigned job, uint64_t now, struct ring
     ring_job(arena, job, rings);
 }
 
-/* What is left of a job's wish when its turn is over. */
+/* The job's state after its turn. */
 static void end(struct arena *arena, unsigned number, const struct tally *tally, uint64_t now, struct rings *rings)
 {
     struct arena_job *job = &arena->jobs[number];
@@ -137,13 +137,13 @@ static void end(struct arena *arena, unsigned number, const struct tally *tally,
     if (tally->wanting && was_used)
         turns_request(arena, job, now);
     else if (tally->wanting && had < TAKE_NS)
-        set_state(job, TURN_WAITING, now); /* it had no time to take it, and keeps its place */
+        set_state(job, TURN_WAITING, now); /* it had no time to use the turn, and keeps its place */
     else
-        set_state(job, TURN_NONE, now); /* its threads, if any wait, do not answer: they ask anew when they can */
+        set_state(job, TURN_NONE, now); /* its threads, if any wait, do not answer: they ask again when they can */
     call_job(arena, number, rings);
 }
 
-/* The strongest that waits for the job's end: the first of the highest priority. */
+/* The strongest job that waits for this job's end: the first of the highest priority. */
 static const struct arena_job *strongest_waiter(const struct arena *arena, const struct arena_job *job)
 {
     const struct arena_job *best = NULL;
@@ -158,8 +158,8 @@ static const struct arena_job *strongest_waiter(const struct arena *arena, const
     return best;
 }
 
-/* How long work may take to be done after its turn. For a higher priority a job whose process is throttled, compiles or
- * pages in is waited for only a little, and then its work goes on beside the other's. */
+/* How long work may take after its turn. A job whose process is throttled, compiles or pages in delays a higher priority
+ * only a little; then its work goes on beside the other's. */
 static uint64_t limit_ns(const struct arena_job *job, const struct arena_job *waiter)
 {
     uint64_t drain = LOAD(job->drain_us), overtake = LOAD(job->overtake_us);
@@ -186,7 +186,7 @@ static void end_what_is_over(struct arena *arena, const struct tally *tallies, u
     }
 }
 
-/* The one who asks for turns between equals says how long they are. */
+/* The quantum is set by the job that asks for turns between equals. */
 static uint64_t quantum_ns(const struct arena_job *job, const struct arena_job *waiter)
 {
     uint64_t quantum = LOAD(job->quantum_us) ? LOAD(job->quantum_us) : LOAD(waiter->quantum_us);
@@ -199,7 +199,7 @@ static uint32_t by_whom(const struct arena_job *job, const struct arena_job *wai
     return other > own ? WAITED_BY_HIGHER : other < own ? WAITED_BY_LOWER : WAITED_BY_EQUAL;
 }
 
-/* Who waits for a job that has the turn, and is it to be asked back? Says when to look again. */
+/* Who waits for a job that has the turn, and must it be asked back? Returns when to check again. */
 static uint64_t ask(struct arena *arena, unsigned number, uint64_t now, struct rings *rings)
 {
     struct arena_job *job = &arena->jobs[number];
@@ -241,7 +241,7 @@ static void grant(struct arena *arena, unsigned number, uint64_t now, struct rin
     call_job(arena, number, rings);
 }
 
-/* Is there a job with the turn, or in line before this one, that this one may not be beside? */
+/* Is there a job with the turn, or in line before this one, that excludes this one? */
 static bool is_kept_from(const struct arena *arena, unsigned number, const uint64_t *seen)
 {
     for (unsigned i = 0; i < ARENA_JOBS; i++)
@@ -272,8 +272,8 @@ static void grant_what_is_free(struct arena *arena, uint64_t now, struct rings *
     }
 }
 
-/* A job keeps little work in flight while one of higher priority is there, wanting or not, and while one of its own that
- * it takes turns with waits: so that a turn does not end long after it was asked back. */
+/* A job keeps little work in flight while there is one of higher priority, waiting or not, and while one of its own
+ * priority with which it takes turns waits. So a turn ends soon after it was asked back. */
 static bool is_windowed(const struct arena *arena, const struct arena_job *job)
 {
     for (unsigned i = 0; i < ARENA_JOBS; i++) {
@@ -299,7 +299,7 @@ static void set_windows(struct arena *arena)
 uint64_t turns_settle(struct arena *arena, uint64_t now, struct rings *rings)
 {
     uint64_t again = MOST_NS;
-    /* Twice, because a turn that is asked back from a job that does nothing with it is over at once. */
+    /* Twice, because a turn that is asked back from an inactive job is over at once. */
     for (int round = 0; round < 2; round++) {
         struct tally tallies[ARENA_JOBS] = {{0}};
         count(arena, now, tallies);

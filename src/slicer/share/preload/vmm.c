@@ -1,12 +1,12 @@
-/* Memory that is made by handle and mapped by address: cuMemCreate, cuMemMap.
+/* Memory that is created by handle and mapped by address: cuMemCreate, cuMemMap.
  *
- * It is free when its last handle was released and its last mapping is gone: programs release the handle as soon as
- * the memory is mapped. So handles and mappings point to a block, which is charged, and which counts them. */
+ * It is free when its last handle has been released and its last mapping is gone: programs release the handle as soon as
+ * the memory is mapped. So handles and mappings point to a block, which is charged and counts them. */
 #include "cap.h"
 
 #include <string.h>
 
-/* How CUmemAllocationProp and CUmemPoolProps begin, and some of the numbers in there. */
+/* The beginning of CUmemAllocationProp and CUmemPoolProps, and some of their values. */
 struct properties {
     int type, handle_types, location, id;
 };
@@ -21,7 +21,7 @@ static void leave_block(uint64_t block)
         forgotten(&what);
 }
 
-/* Both, or none of them. */
+/* Both, or neither. */
 static bool put_handle(struct held what)
 {
     struct held old;
@@ -29,7 +29,7 @@ static bool put_handle(struct held what)
                          .gpu = what.gpu};
     what.link = block.key;
     what.count = 1;
-    what.bytes = 0; /* they are the block's */
+    what.bytes = 0; /* they belong to the block */
     if (!held_put(block, &old))
         return false;
     if (!held_put(what, &old)) {
@@ -51,8 +51,8 @@ static void remember_handle(struct held what)
     say_not_counted();
 }
 
-/* Locations of the host are told by their names: all others, those of later drivers too, are on a GPU. Managed memory
- * counts where it is made, wherever it comes to lie. */
+/* Only locations of the host are listed: all others, including those of later drivers, are on a GPU. Managed memory
+ * counts where it is created, wherever it moves. */
 int gpu_of_properties(const void *properties)
 {
     struct properties given;
@@ -74,8 +74,8 @@ long on_mem_create(void *real, long *a)
     return what.gpu == GPU_IS_HOST ? call(real, a) : charged_call(real, a, what, remember_handle);
 }
 
-/* Something that gives one more reference to a handle: cuMemRetainAllocationHandle(*handle, address),
- * cuMemImportFromShareableHandle(*handle, …). What other processes made is charged there, and not known here. */
+/* Calls that add a reference to a handle: cuMemRetainAllocationHandle(*handle, address),
+ * cuMemImportFromShareableHandle(*handle, …). Memory that other processes created is charged there, and unknown here. */
 long on_mem_retain(void *real, long *a)
 {
     long result = call(real, a);
@@ -120,7 +120,7 @@ long on_mem_map(void *real, long *a)
     return result;
 }
 
-/* cuMemUnmap(address, size): of one or several mappings, side by side. Only the program maps something else there, and
+/* cuMemUnmap(address, size): of one or several adjacent mappings. Only the program itself maps something else there, and
  * not before this returns. */
 long on_mem_unmap(void *real, long *a)
 {

@@ -1,0 +1,68 @@
+"""Tells of a queue and its jobs by the user's own ways (``[notify]``)."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from slicer.config.profiles import Config
+from slicer.errors import UsageError
+from slicer.model import Notify
+from slicer.notify.sending import send
+from slicer.outcome.history import default_path
+from slicer.queue.model import Event, Status
+from slicer.queue.show.event_json import job_object
+from slicer.queue.show.event_text import line
+
+_ENDS = ("finished", "lost", "infeasible", "unrunnable")
+_EVENTS: dict[Status, tuple[str, ...]] = {"ok": ("done",), "oom": ("oom", "failed"), "cancelled": ()}
+
+
+class Notifier:
+    """Tells of events as they are shown. Raises UsageError where nobody could be told."""
+
+    def __init__(self, notify: Notify, title: str) -> None:
+        self._notify = notify
+        self._title = os.path.basename(title)
+
+    def event(self, event: Event) -> str:
+        """Tell of it, if that is wanted. Returns what went wrong, in words."""
+        if event.kind == "drained":
+            return self._send("queue-done", {"job": "", "name": self._title, "text": "nothing is left to do"})
+        if event.kind not in _ENDS or event.job is None:
+            return ""
+        events = _EVENTS.get(event.job.status, ("failed",))
+        wanted = next((name for name in events if name in self._notify.on), None)
+        if wanted is None:
+            return ""
+        row = job_object(event.job)
+        name = event.job.name or f"{self._title}#{event.job.no}"
+        path = str(event.data.get("log_path") or "")
+        log = os.path.abspath(path) if path else ""
+        about = {
+            "job": "",
+            "name": name,
+            "text": line(event, verbose=False) or "",
+            "queue": self._title,
+            "log": log,
+        }
+        return self._send(wanted, {**row, **about})
+
+    def _send(self, event: str, about: dict[str, Any]) -> str:
+        if event not in self._notify.on:
+            return ""
+        try:
+            told = {"event": event, "title": f"{about['name']}: {event}", **about}
+            send(self._notify, told, default_path())
+        except OSError as error:
+            return f"nobody is told of it: {error.strerror}"
+        return ""
+
+
+def notifier(said: str | None, config: Config, title: str) -> Notifier | None:
+    """For a queue that says this (None: nothing) beside its configuration. Raises UsageError."""
+    from slicer.config.notify_keys import settle, words
+
+    chosen = None if said is None else words((said, "--notify", UsageError))
+    found = settle(chosen, config.notify, "--notify")
+    return Notifier(found, title) if found is not None else None
