@@ -56,7 +56,7 @@ def attached(queues: QueueBox, *options: str, **env: str) -> Iterator[Terminal]:
     """``slicer queue jobs.txt`` once more, at a terminal."""
     command = [*QUEUE, "jobs.txt", "--log-dir", "logs", *options]
     with Terminal(*command, env={**queues.box.env, **env}, cwd=queues.root) as terminal:
-        terminal.expect("jobs.txt runs already")
+        terminal.expect("jobs.txt is running already")
         yield terminal
 
 
@@ -218,7 +218,7 @@ def test_leaving_the_board(queues: QueueBox, key: str | signal.Signals, code: in
             terminal.type(key)
         else:
             kill(terminal.pid, key)
-        terminal.expect(f"left: the queue goes on (pid {queue.pid})")
+        terminal.expect(f"left the board: the queue continues (pid {queue.pid})")
         assert terminal.end() == code
         assert termios.tcgetattr(side)[3] & termios.ECHO
         os.close(side)
@@ -254,7 +254,7 @@ def test_the_viewer_of_a_queue_that_is_killed_says_so(queues: QueueBox) -> None:
     with attached(queues) as terminal:
         terminal.expect("1 running")
         queue.kill()
-        terminal.expect("the queue ended without a word: slicer queue jobs.txt goes on from there")
+        terminal.expect("the queue was killed or has crashed; slicer queue jobs.txt resumes it")
         assert terminal.end() == 125
     again = queues.start()
     again.event("adopted")
@@ -280,7 +280,7 @@ def test_the_viewer_under_job_control(queues: QueueBox) -> None:
         shell.line('fg; echo "left $?"')
         shell.expect("1 running")
         shell.type("q")
-        shell.expect("left: the queue goes on")
+        shell.expect("left the board: the queue continues")
         shell.expect("left 0")
         shell.line("exit")
         shell.end()
@@ -300,7 +300,7 @@ def test_the_board_on_a_poor_terminal(queues: QueueBox) -> None:
         kill(terminal.pid, signal.SIGWINCH)
         terminal.expect("... and 2")
         terminal.type("q")
-        terminal.expect("left: the queue goes on")
+        terminal.expect("left the board: the queue continues")
         assert terminal.end() == 0
         assert terminal.seen.isascii()
         assert not re.search(r"\x1b\[3\dm", terminal.seen)

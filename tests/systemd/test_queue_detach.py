@@ -190,7 +190,7 @@ def test_it_is_listed_and_its_board_is_shown_at_a_terminal(slicer: Slicer, queue
     with Terminal(*command, env=env) as terminal:
         terminal.expect("1 running")
         terminal.type("q")
-        terminal.expect(f"left: the queue goes on (pid {service.pid})")
+        terminal.expect(f"left the board: the queue continues (pid {service.pid})")
         assert terminal.end() == 0
     with Terminal(*command, env=env) as terminal:
         terminal.expect("1 running")

@@ -1,4 +1,4 @@
-"""The keys of a terminal that somebody looks at: taken at once and without echo, and Ctrl-Z."""
+"""Raw keys from the terminal, and Ctrl-Z."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Keys:
             tty.setcbreak(0)
 
     def give_back(self) -> None:
-        """Put the terminal back as it was. Safe to repeat; one that is gone needs nothing."""
+        """Restore the terminal. Safe to repeat, and if the terminal is gone."""
         if self._before is not None:
             try:
                 termios.tcsetattr(0, termios.TCSAFLUSH, self._before)  # type: ignore[arg-type]
@@ -42,14 +42,14 @@ class Keys:
 
 class Taken(Protocol):
     def take(self) -> None:
-        """Have the terminal."""
+        """Take the terminal."""
 
     def give_back(self) -> None:
-        """Let the shell have it as it was."""
+        """Restore the terminal."""
 
 
 def pause(terminal: Taken) -> None:
-    """Ctrl-Z: give the shell its terminal as it was, stop, and take it again when continued."""
+    """Ctrl-Z: give the terminal back to the shell, stop, and take it again when continued."""
     terminal.give_back()
     handler = signal.signal(signal.SIGTSTP, signal.SIG_DFL)
     os.kill(os.getpid(), signal.SIGTSTP)

@@ -56,9 +56,9 @@ def command(
     file: str, words: tuple[str, ...], env: tuple[str, ...], params: tuple[str, ...], only_prints: bool,
     log_dir: str, **said: str | None,
 ) -> None:  # fmt: skip
-    """Append a line to FILE, which runs COMMAND. A queue that runs FILE takes it at once.
+    """Append a line that runs COMMAND to FILE. A running queue takes it up at once.
 
-    The line is checked together with the whole file; if there is anything wrong, nothing is added.
+    The line is checked together with the whole file. If anything is wrong, nothing is added.
     """
     typed = [(key, value) for key, value in said.items() if value is not None]
     typed += [(f"env.{name}", value) for name, value in (_pair(each, "--env") for each in env)]
@@ -97,7 +97,7 @@ def _parameters(params: tuple[str, ...]) -> dict[str, list[str]]:
 
 
 def _taken_by(file: str) -> str:
-    """Who runs the new lines; running queues are told to look at the file, as no event may tell them."""
+    """Tell the running queues of this file to read it; returns which will run the lines, or what to type."""
     try:
         with client.queues(os.environ) as found:
             ours = [each for each in found if each.queue and _is_same(each.queue.file, file)]

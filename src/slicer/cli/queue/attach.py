@@ -44,7 +44,7 @@ class _Viewer:
         self._keys = Keys()
 
     def take(self) -> None:
-        """Draw on the terminal, from here on or again, and have its keys."""
+        """Draw on the terminal from now on, and take its keys."""
         self._keys.take()
         self._live.begin()
 
@@ -56,7 +56,7 @@ class _Viewer:
         with closing(SignalPipe((*_LEAVES, signal.SIGWINCH, signal.SIGTSTP))) as signals:
             try:
                 self.take()
-                self._say(f"{self._file} runs already (pid {self._asked.pid}): its board; q leaves it")
+                self._say(f"{self._file} is running already (pid {self._asked.pid}); q leaves its board")
                 return self._follow(signals)
             finally:
                 self._live.end()
@@ -81,7 +81,7 @@ class _Viewer:
                 self._live.redraw()
 
     def _hear(self) -> int | None:
-        """Take what the queue says. Its exit code, if it has ended."""
+        """Process the packets of the queue. Returns its exit code if it has ended."""
         board: Any = None
         while packet := self._asked.receive():
             message = decode(packet)
@@ -89,7 +89,7 @@ class _Viewer:
                 raise self._unknown()
             board = message.get("board", board)
             if message.get("missed"):
-                self._say(f"{counted(message['missed'], 'event')} not shown: nobody read them", "warning")
+                self._say(f"{counted(message['missed'], 'event')} not shown (slow terminal)", "warning")
             for text, level in (*message.get("said", ()), *message.get("last", ())):
                 self._say(str(text), level if level in get_args(Level) else "info")
             if "end" in message:
@@ -105,11 +105,11 @@ class _Viewer:
         return StateError("is of another version", where=f"the queue of pid {self._asked.pid}")
 
     def _lost(self) -> int:
-        self._say(f"the queue ended without a word: slicer queue {self._file} goes on from there", "bad")
+        self._say(f"the queue was killed or has crashed; slicer queue {self._file} resumes it", "bad")
         return EX_SLICER
 
     def _leave(self, code: int) -> int:
-        self._say(f"left: the queue goes on (pid {self._asked.pid}); slicer queue {self._file} comes back")
+        self._say(f"left the board: the queue continues (pid {self._asked.pid})")
         return code
 
     def _say(self, text: str, level: Level = "info") -> None:

@@ -158,7 +158,7 @@ def command(
     after a crash, the queue resumes where it was, and finds the jobs that still run. LOG_DIR/status.txt
     shows the board, for `watch cat`; `slicer status` shows who else holds and waits for GPUs.
 
-    If the queue runs already, a terminal shows its board until q or Ctrl-C, and the queue goes on.
+    If the queue is running already, a terminal shows its board until q or Ctrl-C; the queue continues.
 
     After Ctrl-C the queue starts no new jobs and waits for the running ones. A second Ctrl-C ends those.
     """

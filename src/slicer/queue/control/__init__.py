@@ -1,1 +1,1 @@
-"""The control socket of a running queue: what others ask it, and what they are told."""
+"""The control socket of a running queue: questions of other processes, answers, and news."""

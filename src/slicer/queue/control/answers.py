@@ -1,4 +1,4 @@
-"""What a queue answers over its control socket."""
+"""The answers of a queue to the questions on its control socket."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Answers:
         self, register: Register, dispatch: Dispatch, display: Display, file: LiveFile,
         load: Callable[[], object], notice: Callable[[str], None],
     ) -> None:  # fmt: skip
-        """``load`` finds anew which of the file's lines are pending, ``notice`` tells an event."""
+        """``load`` determines the pending lines again; ``notice`` adds an event."""
         self._register = register
         self._dispatch = dispatch
         self._display = display

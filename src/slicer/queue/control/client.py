@@ -1,4 +1,4 @@
-"""Asking the user's running queues.
+"""Questions to the user's running queues.
 
 Their sockets lie beside the ledger, and beside that of each set of simulated GPUs. All are asked at once. A
 queue that does not answer in time (Ctrl-Z stops it, for example) costs its own answer alone.
@@ -27,7 +27,7 @@ _WRONG = (TypeError, ValueError, KeyError)
 
 
 class Asked:
-    """A connection to a queue. ``queue`` says what it is; None: not known yet, or it does not answer."""
+    """A connection to a queue. ``queue`` describes it; None: not known yet, or it does not answer."""
 
     def __init__(self, connection: socket.socket) -> None:
         self.connection = connection
@@ -45,7 +45,7 @@ class Asked:
     def send(self, ask: str, **more: object) -> bool:
         try:
             self.connection.send(encode({"ask": ask, **more}))
-        except OSError:  # it has just ended, or it reads nothing
+        except OSError:  # it has just ended, or does not read
             return False
         return True
 
@@ -76,7 +76,7 @@ def queues(environ: Mapping[str, str]) -> Iterator[list[Asked]]:
 
 
 def standings(path: str) -> tuple[RunningQueue, ...]:
-    """What the queues say of themselves whose sockets lie in this directory. Raises StateError."""
+    """The queues whose sockets lie in this directory. Raises StateError."""
     with closing(open_trusted(path)) as directory, _connected(directory) as found:
         _introduce(found)
         return tuple(each.queue for each in found if each.queue is not None)
@@ -130,13 +130,13 @@ def _connected(*directories: Directory) -> Iterator[list[Asked]]:
             try:
                 connection.connect(path)
                 found.append(Asked(connection))
-            except OSError:  # nobody listens any more, or nobody takes new callers
+            except OSError:  # it is dead, or accepts nobody
                 continue
         yield [each for each in found if each.uid == os.geteuid()]
 
 
 def _introduce(found: list[Asked]) -> None:
-    """Have all say what they are."""
+    """Ask each queue for its description."""
     for each, answer in zip(found, _answers(found, "standing", _LOOK_S), strict=True):
         with suppress(*_WRONG):  # it does not answer, or it is of another version
             each.queue = read(RunningQueue, answer)

@@ -1,4 +1,4 @@
-"""What is said over the control socket: one JSON object a packet, with the protocol's version. Pure.
+"""The messages on the control socket: one JSON object a packet, with the protocol's version. Pure.
 
 A question has an ``ask``: what the queue is (``standing``), which lines a ``word`` means (``lines``), to
 cancel one (``stop``), to run failed ``jobs`` again (``retry``), to look at its file (``look``), or to tell
@@ -29,7 +29,7 @@ _ROWS = (100, 20, 4, 0)  # of each part of a board: as many as go into a packet
 
 @record
 class RunningQueue:
-    """What a queue says of itself."""
+    """A running queue, as it describes itself."""
 
     file: str  # the jobs file, absolute
     log_dir: str  # absolute

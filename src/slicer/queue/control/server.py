@@ -1,7 +1,7 @@
 """The queue's end of the control socket, which lies in its user's state directory beside the ledger.
 
-The directory is closed to other users. Nobody who asks holds the queue up: those who watch get a packet only
-when they have read the last one, and whoever reads too slowly is told how many events are missing.
+The directory is closed to other users. A client cannot delay the queue: a watching client gets a packet only
+after it has read the last one, and a slow one learns how many events it has missed.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ from slicer.text import clock
 
 _MOST_CLIENTS = 64
 _AT_ONCE = 16  # questions of one client that are taken in one go
-_UNTOLD = 50  # events that are kept for somebody who reads slowly
-_SAID_BEFORE = 10  # events that somebody is told who comes later
+_UNTOLD = 50  # events kept for a client that reads slowly
+_SAID_BEFORE = 10  # past events that a new watcher gets
 _SUMMED = 40  # lines of the summary
 
 Answer = Callable[[dict[str, Any]], dict[str, object]]
 
 
 class _Client:
-    """Somebody who is connected."""
+    """A connected process."""
 
     def __init__(self, connection: socket.socket) -> None:
         self.connection = connection
@@ -41,7 +41,7 @@ class _Client:
         self._missed = 0  # events
 
     def send(self, packet: bytes) -> None:
-        """If they are gone, reading tells."""
+        """If the client is gone, the next read reveals it."""
         with suppress(OSError):
             self.connection.send(packet)
 
@@ -51,13 +51,13 @@ class _Client:
         return not unread[0]
 
     def tell(self, said: Iterable[list[object]]) -> None:
-        """Keep the lines for the next packet."""
+        """Keep these lines for the next packet."""
         for each in said:
             self._missed += len(self._untold) == _UNTOLD
             self._untold.append(each)
 
     def untold(self) -> dict[str, object]:
-        """The lines that are kept, which are told herewith."""
+        """Take the kept lines."""
         found: dict[str, object] = {"said": list(self._untold), "missed": self._missed}
         self._untold.clear()
         self._missed = 0
@@ -65,9 +65,9 @@ class _Client:
 
 
 class ControlSocket:
-    """Also a renderer, for those who watch.
+    """Also a renderer, for the watching clients.
 
-    ``answers`` has what answers each question, and ``acts`` those questions that change something: their
+    ``answers`` has a function for each question. ``acts`` are the questions that change something: their
     answers wait for :meth:`answer`.
     """
 
@@ -95,7 +95,7 @@ class ControlSocket:
         return [self._socket.fileno(), *self._clients]
 
     def take(self, ready: Collection[int]) -> bool:
-        """Do what was asked. Whether somebody watches now who did not before."""
+        """Take and answer questions. Returns whether a client has begun to watch."""
         is_new = False
         for fd in [fd for fd in self._clients if fd in ready]:
             is_new |= self._hear(self._clients[fd])
@@ -104,13 +104,13 @@ class ControlSocket:
         return is_new
 
     def answer(self) -> None:
-        """Send the answers about what was done: it is on the disk."""
+        """Send the answers that had to wait until the journal was written."""
         for client, packet in self._late:
             client.send(packet)
         self._late.clear()
 
     def close(self, summary: Event | None) -> None:
-        """Tell those who watch how the queue ended, close it and remove it. Raises OSError."""
+        """Tell the watching clients how the queue ended; close and remove the socket. Raises OSError."""
         if summary is not None:
             first, *others = event_text.summary_lines(summary)[:_SUMMED]
             last: list[list[object]] = [[first, event_text.level(summary)]]
@@ -130,7 +130,7 @@ class ControlSocket:
         return bool(self._watching())
 
     def begin(self) -> None:
-        """Nothing to do: those who watch see to their own terminals."""
+        """Nothing to do: each watching client draws on its own terminal."""
 
     def event(self, event: Event) -> None:
         text = event_text.line(event, verbose=True)
@@ -149,12 +149,12 @@ class ControlSocket:
                 client.send(packet)
 
     def end(self, summary: Event | None) -> None:
-        """Nothing to do: :meth:`close` has told them."""
+        """Nothing to do: :meth:`close` tells the clients."""
 
     def _watching(self) -> list[_Client]:
         return [client for client in self._clients.values() if client.watches]
 
-    # -- who asks --------------------------------------------------------------------------------------------
+    # -- clients ---------------------------------------------------------------------------------------------
 
     def _accept(self) -> bool:
         try:
@@ -169,7 +169,7 @@ class ControlSocket:
         return True
 
     def _hear(self, client: _Client) -> bool:
-        """Whether it begins to watch."""
+        """Whether the client begins to watch."""
         watched = client.watches
         for _ in range(_AT_ONCE):
             try:

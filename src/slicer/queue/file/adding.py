@@ -66,8 +66,8 @@ def _line(said: Sequence[tuple[str, str]], command: Sequence[str], values: Mappi
         raise UsageError(error.message, where="the line", hint=error.hint) from None
     expected = attributes.parse(inside) if inside else Attributes()
     if [(entry.command, entry.attributes) for entry in entries] != [(text, expected)]:
-        hint = "a line cannot have line breaks, and begins with neither # nor brackets: write a script"
-        raise UsageError("would not be this command", where=repr(line[:60]), hint=hint)
+        hint = "a line has no line breaks and begins neither with # nor with brackets; put it into a script"
+        raise UsageError("the queue would not read this as the command", where=repr(line[:60]), hint=hint)
     return line
 
 
@@ -80,7 +80,7 @@ def _filled(text: str, values: Mapping[str, str]) -> str:
 
 
 def _all_names(line: str) -> set[str]:
-    """What the line follows: only the whole file shows whether it exists."""
+    """The names in ``after=``: only the whole file shows whether such jobs exist."""
     cache: dict[str, Attributes] = {}
     return {name for each in jobs_file.lines(line) for name in jobs_file.read_attributes(each, cache).after}
 
@@ -117,7 +117,7 @@ def append(path: str, added: Sequence[str], known: Collection[str]) -> int:
 
 
 def _lock(fd: int, path: str) -> None:
-    """Keep others who append away."""
+    """Wait until no other process appends."""
     deadline = time.monotonic() + _LOCKED_S
     while not try_lock(fd):
         if time.monotonic() > deadline:
