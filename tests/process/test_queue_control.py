@@ -228,6 +228,13 @@ def test_leaving_the_board(queues: QueueBox, key: str | signal.Signals, code: in
     queues.assert_clean()
 
 
+# U1, B3: Ctrl-C discards what was typed before, also what poll has just seen
+def test_a_key_that_is_gone_is_not_waited_for(queues: QueueBox) -> None:
+    program = "from slicer.cli.keys import Keys; k = Keys(); k.take(); print('leaves:', k.ask_to_leave())"
+    with Terminal(sys.executable, "-c", program, env=queues.box.env) as terminal:
+        terminal.expect("leaves: False")
+
+
 # U1
 def test_a_viewer_that_is_killed_or_stopped_does_not_hold_the_queue_up(queues: QueueBox) -> None:
     queues.write("[vram=1G] hold a", *(f"[vram=1G] job b{n}" for n in range(60)))

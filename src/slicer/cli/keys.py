@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import select
 import signal
 import termios
 import tty
@@ -20,6 +21,9 @@ class Keys:
         if self.descriptors:
             self._before = termios.tcgetattr(0)
             tty.setcbreak(0)
+            settings = termios.tcgetattr(0)
+            settings[6][termios.VMIN] = 0  # a read waits for nothing: Ctrl-C discards keys that were there
+            termios.tcsetattr(0, termios.TCSANOW, settings)
 
     def give_back(self) -> None:
         """Restore the terminal. Safe to repeat, and if the terminal is gone."""
@@ -37,7 +41,9 @@ class Keys:
             typed = os.read(0, 4096)
         except OSError:
             return True
-        return not typed or b"q" in typed.lower()
+        poll = select.poll()
+        poll.register(0, 0)  # for a hang-up
+        return b"q" in typed.lower() or (not typed and bool(poll.poll(0)))
 
 
 class Taken(Protocol):
