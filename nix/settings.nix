@@ -331,6 +331,10 @@ in
           A job that others have passed for longer has what it needs kept for it.
         '';
       };
+      logs = table "The output of jobs that were started with `--detach`." {
+        max_size = key values.gpuMemory "256M" "The most of a job's log that is kept; the beginning goes first.";
+        keep = key values.wait "30d" "How long the logs of ended jobs stay.";
+      };
       notify = table "Messages about the ends of jobs. Any user can read them, so put no passwords here." {
         on = key values.notifyWords [ "failed" "oom" ] "The events, and `desktop` as a destination.";
         command = key values.words [ "my-notify" ] "A command, which gets each event as JSON on its standard input.";

@@ -373,3 +373,5 @@ class Outcome:
     changed: tuple[str, ...] = ()  # "NAME=VALUE" at the end, of what slicer set changed while it ran
     changed_outside: tuple[str, ...] = ()  # the same, of what others changed (systemctl set-property)
     sharing: Sharing | None = None  # None: it was not run with --share
+    directory: str = ""  # that it ran in; "" unknown
+    log: str = ""  # the file that its output went to; "" where slicer did not open one

@@ -16,7 +16,14 @@ import pytest
 
 from slicer.kernel import proc
 from tests.patience import until
-from tests.process import test_broker, test_broker_client, test_control, test_queue_crash, test_route_oom
+from tests.process import (
+    test_broker,
+    test_broker_client,
+    test_control,
+    test_queue_crash,
+    test_route_oom,
+    test_run_detach,
+)
 from tests.process.harness import (
     SRC,
     Box,
@@ -435,7 +442,7 @@ def test_every_point_is_one_of_these() -> None:
     others = {"outer-told-keeper", "outer-reaped-keeper", "ledger-rung"}
     others |= {"wrap-draft"}  # tests/unit/wrap
     others |= {"share-made"}  # test_run_share.py
-    others |= {*test_control.POINTS}
+    others |= {*test_control.POINTS, *test_run_detach.POINTS}
     others |= {point for point in test_route_oom.POINTS if point.startswith("route-")}
     others |= {*test_broker.POINTS, *test_broker_client.POINTS, *test_broker_faults.POINTS}
     others |= {"broker-account-row"}  # test_broker_policy.py

@@ -59,7 +59,7 @@ def test_the_core_together_imports_no_class_machinery() -> None:
 # What only some queues need comes when they do: a queue of a few jobs is over in the time of its imports.
 RARE = {
     "dataclasses", "difflib", "hashlib", "inspect", "psutil", "subprocess", "slicer.cli.queue.live",
-    "slicer.cli.queue.detach", "slicer.queue.detach.service", "slicer.queue.show.event_json",
+    "slicer.cli.queue.detach", "slicer.detach.service", "slicer.queue.show.event_json",
     "slicer.config.property_names",
 }  # fmt: skip
 

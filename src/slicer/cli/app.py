@@ -29,6 +29,9 @@ _COMMANDS = {
     "queue": "queue.run",
     "serve": "serve",
     "status": "status",
+    "show": "show",
+    "logs": "logs",
+    "wait": "wait",
     "stop": "stop",
     "pause": "pause",
     "resume": "pause:resume_command",
@@ -47,17 +50,15 @@ _COMMANDS = {
 
 # Commands that other programs have, and what does the same in slicer.
 _ELSEWHERE = {
-    "submit": "slicer run -- COMMAND runs one job, slicer queue FILE the jobs in a file",
+    "submit": "slicer run --detach -- COMMAND runs one job, slicer queue FILE the jobs in a file",
     "add": "slicer queue add FILE -- COMMAND appends a job to a jobs file; slicer queue FILE runs them",
     "sweep": "slicer queue add FILE --param lr=1,2 -- COMMAND {lr}, then slicer queue FILE",
-    "show": "slicer history JOB shows a job that has ended, slicer status those that run",
-    "log": "slicer queue keeps each job's output in slicer_logs; slicer run has --journal",
-    "logs": "slicer queue keeps each job's output in slicer_logs; slicer run has --journal",
-    "attach": "slicer queue FILE shows the board of a running queue, slicer status --watch running jobs",
-    "wait": "slicer run and slicer queue return once their jobs have ended",
+    "log": "slicer logs JOB shows what it printed",
+    "tail": "slicer logs -f JOB follows what it prints",
+    "attach": "slicer logs -f JOB follows a job's output, slicer queue FILE the board of a running queue",
     "restart": "slicer queue retry FILE makes the failed jobs of a queue pending again",
     "proxy": "slicer serve gives a server a GPU only while it has requests",
-    "background": "slicer queue FILE --detach runs in the background",
+    "background": "slicer run --detach and slicer queue FILE --detach run in the background",
 }
 
 _EPILOG = """\
@@ -70,7 +71,9 @@ Examples:
   slicer hold --gpus 1                      a shell that has a GPU
   slicer route whisper -- whisper a.mp4     on the GPU or CPU, by its input
   slicer serve ollama                       a server with a GPU while in use
+  slicer run -d --gpus 1 -- ./train         in the background; prints its id
   slicer status                             who holds what, and what is free
+  slicer logs -f train                      what it prints, until it ends
   slicer stop train                         end the job named train
   slicer pause train                        pause it until slicer resume train
   slicer set train MemoryHigh=8G            change its limits while it runs

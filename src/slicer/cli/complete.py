@@ -120,6 +120,17 @@ def jobs(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[st
     return []
 
 
+def all_jobs(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
+    """Names and ids of the jobs that run, wait or ended lately; for ``slicer stop`` without the last."""
+    from slicer.cli.known_jobs import names
+
+    with suppress(SlicerError):
+        has_units = incomplete.startswith("slicer-")  # whoever comes from systemctl
+        found = names(has_ended=ctx.info_name != "stop", has_units=has_units)
+        return harmless(dict.fromkeys(found), incomplete)
+    return []
+
+
 def _named(listed: _Listed) -> Callable[[click.Context, click.Parameter, str], list[CompletionItem]]:
     """Completes the names that ``listed`` finds in the configuration, each with its description."""
 

@@ -230,6 +230,8 @@ def details(outcome: Outcome) -> list[Line]:
             ("written", format_size(used.io_write_bytes)),
             ("stalled", _stalled(outcome)),
             ("leftovers", f"{outcome.leftovers} ended" if outcome.leftovers else "none"),
+            ("directory", outcome.directory or "-"),
+            ("log", outcome.log or "-"),
             ("enforced", ", ".join(outcome.enforced) or "nothing"),
             ("not enforced", ", ".join(outcome.not_enforced) or "nothing"),
             ("changed", _changed(outcome)),

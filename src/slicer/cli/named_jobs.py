@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from slicer.broker.client import standing
 from slicer.cli import output, say
@@ -13,11 +13,13 @@ from slicer.job.find import NotYours, UnknownJob
 from slicer.kernel.users import user_name
 from slicer.ledger.ledger import Ledger, Snapshot
 from slicer.ledger.status import PATIENCE_S, existing_ledger
-from slicer.model import Lease, Ticket
 from slicer.state import statedir
 from slicer.text import quote, visible
 
-_Entry = TypeVar("_Entry", bound=Lease | Ticket)
+if TYPE_CHECKING:
+    from slicer.job.find import NamedJob
+
+_Entry = TypeVar("_Entry", bound="NamedJob")
 
 
 def for_each(
@@ -57,8 +59,8 @@ def for_each(
             except SlicerError as other:
                 codes.append(complain(other))
     for entry in meant.values():
-        assert ledger is not None  # something was found in it
         try:
+            ledger = ledger or _made_ledger(say.line)  # a detached job may be known by its file alone
             text, data = act(entry, ledger)
             note(text, {"job": entry.job, "name": entry.name or None, **data})
         except SlicerError as failure:
@@ -68,17 +70,22 @@ def for_each(
     return max(codes)
 
 
-def known_jobs() -> tuple[Ledger | None, Snapshot, Snapshot]:
+def known_jobs(warn: Callable[[str], None] = say.line) -> tuple[Ledger | None, Snapshot, Snapshot]:
     """The user's own ledger, the jobs on which the user may act, and those of others.
 
     If there are any on which to act, there is a ledger to record the act. Raises StateError.
     """
-    ledger = existing_ledger(os.environ, say.line)
-    mine, others = standing.jobs(os.environ, ledger, say.line)
+    ledger = existing_ledger(os.environ, warn)
+    mine, others = standing.jobs(os.environ, ledger, warn)
     if ledger is None and (mine.leases or mine.tickets):
-        ledger = Ledger(statedir.locate(os.environ, os.geteuid()), say.line)
-        ledger.patience_s = PATIENCE_S
+        ledger = _made_ledger(warn)
     return ledger, mine, others
+
+
+def _made_ledger(warn: Callable[[str], None]) -> Ledger:
+    ledger = Ledger(statedir.locate(os.environ, os.geteuid()), warn)
+    ledger.patience_s = PATIENCE_S
+    return ledger
 
 
 def found_among(

@@ -116,6 +116,10 @@ def _run(options: dict[str, Any], command: tuple[str, ...]) -> int:
 
         unblock_interrupts()
         return guarded(lambda: show(invocation))
+    if options["detach"] or options["detached"] or options["after"] or options["log_to"]:
+        from slicer.cli import background
+
+        return background.run(options, invocation, to_its_end, lambda act: _told(options, act))
     return run_job(invocation, say.Messages(options["verbosity"]))
 
 

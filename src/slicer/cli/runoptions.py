@@ -87,6 +87,17 @@ OPTIONS = (
     _flag("--journal", "journal", "Copy the command's output to the journal, under its unit."),
     _option("--notify", "WHAT", "Notify about done, failed, oom, waited; desktop: there; or off."),
     _option("--outcome", "FILE", "Write the outcome to FILE as JSON.", ""),
+    _flag("-d --detach", "detach", "Run in the background: print the job's id, and write a log."),
+    Option(
+        ("--output",), "log_to", "FILE",
+        "With --detach: append the output to FILE instead of a log of slicer's.", "",
+    ),
+    _option(
+        "--after", "JOB[:ok|any|failed]",
+        "Start after that job has ended: well (default), in any way, or badly.", (), many=True,
+    ),
+    _option("--detached", "JOB", "Be that job, which a caller has detached.", "", hidden=True),
+    _option("--awaits", "JOB:CONDITION", "As --after, by the whole id.", (), many=True, hidden=True),
     _flag("--dry-run", "dry_run", "Print what slicer would do, with the source of each value."),
     _flag("-q --quiet", "verbosity", "Print errors only.", 0, -1),
     _flag("-v --verbose", "verbosity", "Print more.", 0, 1),
@@ -94,7 +105,10 @@ OPTIONS = (
 )  # fmt: skip
 
 # Without a scope there are no properties, and no unit for the log.
-_SCOPE_FIELDS = ("set", "backend", "exec", "journal", "dry_run", "share", "share_mode", "notify")
+_SCOPE_FIELDS = (
+    "set", "backend", "exec", "journal", "dry_run", "share", "share_mode", "notify", "detach", "log_to",
+    "after", "detached", "awaits",
+)  # fmt: skip
 
 _HOLD_OPTIONS = (
     _option(
@@ -189,7 +203,7 @@ def _take(found: dict[str, Any], option: Option, name: str, value: str | None, r
 
 
 _MEMORY = "--set MemoryMax=8G limits main memory; --vram 8G requests GPU memory"
-_BACKGROUND = "put the job into a file: slicer queue FILE --detach; or start it with nohup or in tmux"
+_BACKGROUND = "slicer run --detach runs it in the background; start slicer hold and route in tmux"
 # Options of other programs, and what does the same in slicer.
 _ELSEWHERE = {
     "--mem": _MEMORY, "--memory": _MEMORY, "--background": _BACKGROUND, "--detach": _BACKGROUND,

@@ -11,19 +11,20 @@ from slicer.text import command_text, visible
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from typing import Any
 
     from slicer.errors import SlicerError
     from slicer.model import Busy, Lease, Outcome
 
-_PREFIX = "slicer: "
+PREFIX = "slicer: "
 _TOLD_AGAIN_S = 5.0  # each repetition reads the ledger
 
 
 def line(text: str) -> None:
     """Write one line to stderr. A closed or full stderr stops no job."""
     _end_drawn()
-    _write(_PREFIX + visible(text.replace("\n", " ").replace("\t", " ")) + "\n")
+    _write(PREFIX + visible(text.replace("\n", " ").replace("\t", " ")) + "\n")
 
 
 _drawn = False  # whether draw() wrote the terminal's last line, which has no newline yet
@@ -32,7 +33,7 @@ _drawn = False  # whether draw() wrote the terminal's last line, which has no ne
 def draw(text: str) -> None:
     """Write one line to the terminal, in place of the last one drawn."""
     global _drawn
-    shown = visible(f"{_PREFIX}{text}")[: max(1, os.get_terminal_size(2).columns - 1)]
+    shown = visible(f"{PREFIX}{text}")[: max(1, os.get_terminal_size(2).columns - 1)]
     _write(f"\r\x1b[K{shown}" if _drawn else shown)
     _drawn = True
 
@@ -73,7 +74,12 @@ def error_json(failure: SlicerError) -> int:
     return failure.exit_code
 
 
+hears: Callable[[str], None] | None = None  # all that is said, too: a detached job's caller
+
+
 def _write(text: str) -> None:
+    if hears is not None:
+        hears(text)
     try:
         os.write(2, text.encode("utf-8", "backslashreplace"))
     except OSError:
@@ -105,7 +111,7 @@ class Messages:
         if self._verbosity < 0 or not os.isatty(2):
             return None
         if _has_foreground():
-            room = os.get_terminal_size(2).columns - len(f"{_PREFIX}waiting for ") - 1
+            room = os.get_terminal_size(2).columns - len(f"{PREFIX}waiting for ") - 1
             draw(f"waiting for {_busy_text(busy, most=max(1, room))}")
         return _TOLD_AGAIN_S
 

@@ -11,6 +11,7 @@ from slicer.cli.status_why import never_text, reason
 from slicer.kernel.users import user_name
 from slicer.model import CPU, Busy
 from slicer.record import as_dict
+from slicer.text import command_text
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 
     from slicer.ledger.status import GpuState, Status
     from slicer.model import Gpu, Lease, Ticket
+    from slicer.outcome.job_files import JobFile
     from slicer.queue.control.messages import RunningQueue
     from slicer.serve.model import Standing
     from slicer.share.arena import SharingNow
@@ -31,8 +33,9 @@ def status_json(
     lock, slots, users, now_s = status.plain_lock, status.slots, status.users, time.time()
     return {
         "state": {"directory": status.directory or None},
-        "jobs": [_job(lease, status) for lease in status.leases],
-        "waiting": [_ticket(ticket, status) for ticket in status.tickets],
+        "jobs": [job_json(lease, status) for lease in status.leases],
+        "waiting": [ticket_json(ticket, status) for ticket in status.tickets],
+        "later": [_later(file, now_s) for file in status.later],
         "queues": [queue_json(each) for each in queues],
         "servers": [server_json(each, now_s) for each in servers],
         "gpus": {
@@ -70,7 +73,7 @@ def without_clocks(document: dict[str, Any]) -> dict[str, Any]:
                 kept[name] = rest(kept[name], dropped)
         return kept
 
-    folders = ("jobs", "waiting", "queues", "servers")
+    folders = ("jobs", "waiting", "later", "queues", "servers")
     return {**document, **{folder: list(map(still, document[folder])) for folder in folders}}
 
 
@@ -86,6 +89,14 @@ def server_json(server: Standing, now_s: float) -> dict[str, Any]:
         "trouble": server.trouble or None,
         "pid": server.pid,
     }
+
+
+def _later(file: JobFile, now_s: float) -> dict[str, Any]:
+    return {
+        **picked(file, "job name"), "name": file.name or None, "pid": file.pid, "after": list(file.after),
+        "waited": max(0.0, round(now_s - file.began_at, 1)), "command": command_text(file.command),
+        "log": file.log,
+    }  # fmt: skip
 
 
 def _gpu(gpu: Gpu) -> dict[str, Any]:
@@ -109,7 +120,7 @@ def _state(state: GpuState, status: Status) -> dict[str, Any]:
     }
 
 
-def _job(lease: Lease, status: Status) -> dict[str, Any]:
+def job_json(lease: Lease, status: Status) -> dict[str, Any]:
     halt = status.halt(lease.job)
     return {
         "job": lease.job,
@@ -157,7 +168,7 @@ def _held(lease: Lease, place: int, status: Status) -> dict[str, Any]:
     }
 
 
-def _ticket(ticket: Ticket, status: Status) -> dict[str, Any]:
+def ticket_json(ticket: Ticket, status: Status) -> dict[str, Any]:
     wait = status.waits[ticket.job]
     starts_in_s = wait.starts_in_s
     return {

@@ -15,7 +15,7 @@ from slicer.quantity import format_duration, format_estimate, format_mib, short_
 from slicer.record import record
 from slicer.share.words import standing_words
 from slicer.state.statedir import SYSTEM_DIR
-from slicer.text import counted, quote, slot_words, visible
+from slicer.text import command_text, counted, quote, slot_words, visible
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -68,6 +68,8 @@ def sections(
     found = [_jobs(status) if status.leases else Section((Line("No jobs are running."),))]
     if status.tickets:
         found.append(_waiting(status))
+    if status.later:
+        found.append(_later(status, time.time()))
     if queues:
         head, entries = table(queues, time.time())
         found.append(Section((head,), tuple(entries), "queues"))
@@ -199,6 +201,21 @@ def _waiting(status: Status) -> Section:
         why = output.dotted(filter(None, (priority, reason(ticket, status), ticket.command)))
         entries.append((row, _below(why)))
     return Section((head,), tuple(entries), "waiting")
+
+
+def _later(status: Status, now_s: float) -> Section:
+    """Jobs that wait for others to end. ``now_s`` is the wall clock's."""
+    names = {lease.job: lease.name for lease in status.leases}
+    names |= {ticket.job: ticket.name for ticket in status.tickets}
+    names |= {file.job: file.name for file in status.later}
+    rows = []
+    for file in status.later:
+        words = [word.partition(":") for word in file.after]
+        after = [f"{names.get(job) or job}:{condition}" for job, _, condition in words]
+        rows.append((file.job, file.name or "-", ", ".join(after), _seconds(now_s - file.began_at)))
+    head, *found = output.table("LATER | NAME<18 | AFTER<40 | FOR>", rows)
+    commands = [_below(command_text(file.command)) for file in status.later]
+    return Section((head,), tuple(zip(found, commands, strict=True)), "to begin later")
 
 
 def _wants(ticket: Ticket, status: Status) -> str:

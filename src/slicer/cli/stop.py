@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+import os
+import signal
+from fnmatch import fnmatchcase
 from typing import Any
 
 import click
 
 from slicer.cli import complete
+from slicer.cli.ends import ends
+from slicer.cli.known_jobs import KnownJob, KnownJobs, detached_jobs, living
 from slicer.cli.named_jobs import for_each
-from slicer.job.find import AmbiguousJob, find
-from slicer.job.stop import stop
-from slicer.ledger.ledger import Ledger
-from slicer.model import Lease, Ticket
+from slicer.errors import EX_OK
+from slicer.job.find import AmbiguousJob, pick
+from slicer.job.stop import DEADLINE_S, signal_process, stop
+from slicer.ledger.ledger import Ledger, Snapshot
+from slicer.model import Lease
 from slicer.queue.control.client import stop_line
+
+_PATTERN = frozenset("*?[")
 
 
 @click.command(
@@ -23,6 +31,8 @@ from slicer.queue.control.client import stop_line
 Examples:
   slicer stop train          the job of that name
   slicer stop 3f2a 7d0d      two jobs, by the beginnings of their ids
+  slicer stop 'train*'       all jobs with such a name
+  slicer stop --mine         all your jobs that run or wait
   slicer stop slicer-3f2a9c01b7de.scope
                              by the unit, as in systemctl
 
@@ -34,19 +44,32 @@ Exit codes:
   124  a job did not end within 2 minutes
   125  a job could not be stopped, because systemd refused""",
 )
-@click.argument("jobs", metavar="JOB...", nargs=-1, required=True, shell_complete=complete.jobs)
+@click.argument("jobs", metavar="[JOB]...", nargs=-1, shell_complete=complete.all_jobs)
+@click.option("--mine", is_flag=True, help="All jobs of this user that run or wait.")
 @click.option("-q", "--quiet", is_flag=True, help="Print errors only.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
-def command(jobs: tuple[str, ...], quiet: bool, as_json: bool) -> int:
+def command(jobs: tuple[str, ...], quiet: bool, as_json: bool, mine: bool = False) -> int:
     """End jobs, and wait until they have given back what they held.
 
-    JOB is a job's id (or at least its first four characters), its name, or its unit, as in `slicer
-    status`. A job gets SIGTERM, and SIGKILL if it has not ended after its stop timeout (10s, or the
-    profile's TimeoutStopSec). A paused job is resumed, so that it can end. A waiting job leaves the
-    queue, and so does a line of a jobs file that has not begun (by its name, or as in jobs.txt#7).
+    JOB is a job's id (or at least its first four characters), its name, its unit, as in `slicer status`, or a
+    shell pattern for names. A job gets SIGTERM, and SIGKILL if it has not ended after its stop timeout (10s,
+    or the profile's TimeoutStopSec). A paused job is resumed, so that it can end. A job that waits, for its
+    turn or for another job, leaves the queue, and so does a line of a jobs file that has not begun (by its
+    name, or as in jobs.txt#7).
     """
+    if not jobs and not mine:
+        raise click.UsageError("missing argument: JOB or --mine", click.get_current_context())
+    words = _expanded(jobs, mine=mine)
+    files = detached_jobs()
 
-    def act(entry: Lease | Ticket, ledger: Ledger) -> tuple[str, dict[str, Any]]:
+    def find(word: str, seen: Snapshot) -> KnownJob:
+        return pick(word, living(seen, files.values()))
+
+    def act(known: KnownJob, ledger: Ledger) -> tuple[str, dict[str, Any]]:
+        entry = known.entry
+        if entry is None:
+            _end_wait(known)
+            return f"no longer waits: {known.job}  {known.label}", {"done": "dequeued"}
         # A job that is just being started has no process of its own, only its queue's.
         has_process = not isinstance(entry, Lease) or entry.keeper
         if has_process or not stop_line(ledger.directory.base, entry.job):
@@ -63,4 +86,25 @@ def command(jobs: tuple[str, ...], quiet: bool, as_json: bool) -> int:
             raise AmbiguousJob(f"{word!r} could be {len(found)} lines: {lines}", hint="give one of these")
         return f"no longer waits: {found[0]}", {"job": None, "name": found[0], "done": "dequeued"}
 
-    return for_each(jobs, find, act, quiet=quiet, as_json=as_json, otherwise=act_on_line)
+    return for_each(words, find, act, quiet=quiet, as_json=as_json, otherwise=act_on_line) if words else EX_OK
+
+
+def _expanded(words: tuple[str, ...], *, mine: bool) -> tuple[str, ...]:
+    """The words, with the ids of jobs in place of patterns. One that no name is like stays a word."""
+    if not mine and all(_PATTERN.isdisjoint(word) for word in words):
+        return words
+    there = KnownJobs().living
+    found = [each.job for each in there if mine and each.uid == os.geteuid()]
+    for word in words:
+        is_name = any(each.name == word for each in there)
+        alike = [each.job for each in there if each.name and fnmatchcase(each.name, word)]
+        found += [word] if is_name or _PATTERN.isdisjoint(word) else alike or [word]
+    return tuple(dict.fromkeys(found))
+
+
+def _end_wait(known: KnownJob) -> None:
+    """End a detached job that waits for others. Raises StillRunning."""
+    assert known.file is not None
+    signal_process(known.file.pid, known.file.pid_start, os.geteuid(), signal.SIGTERM)
+    for _ in ends([known], DEADLINE_S):
+        pass

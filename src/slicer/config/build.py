@@ -28,6 +28,7 @@ TABLES = {
     "slots": (CPU,),
     "gpu": ("idle_threshold", "margin", "spike_buffer"),
     "waiting": ("reserve_after",),
+    "logs": ("max_size", "keep"),
     "notify": ("on", "command", "urls"),
 }
 # How a profile's jobs share GPUs and are kept from others', read by slicer.config.gpu_keys in this order.

@@ -73,6 +73,8 @@ def general_settings(config: Config) -> tuple[Setting, ...]:
         "gpu.margin": size_text(config.margin_mib << 20),
         "gpu.spike_buffer": percent_text(round(config.policy.spike_buffer * 10_000)),
         "waiting.reserve_after": _duration(config.policy.reserve_after_s),
+        "logs.max_size": size_text(config.log_mib << 20),
+        "logs.keep": _duration(config.log_keep_s),
     }
     return tuple(Setting(name, value, config.sources[name]) for name, value in values.items())
 
@@ -158,6 +160,8 @@ _COMMENTS = {
     "gpu.margin": "kept free beside the vram that a job wants",
     "gpu.spike_buffer": "what other programs may use beyond their peak",
     "waiting.reserve_after": "passed over for longer, what a job needs is kept for it in its turn",
+    "logs.max_size": "of a detached job's log; the beginning goes first",
+    "logs.keep": "how long logs of ended detached jobs stay",
 }
 
 

@@ -28,12 +28,14 @@ if TYPE_CHECKING:
 
 DEFAULT_PROFILE = "light"
 
-# How jobs share GPUs and take turns, unless a file says otherwise.
+# How jobs share GPUs and take turns, and what is kept of their output, unless a file says otherwise.
 POLICY_SETTINGS = {
     "gpu.idle_threshold": "200M",
     "gpu.margin": "512M",
     "gpu.spike_buffer": "10%",
     "waiting.reserve_after": "5m",
+    "logs.max_size": "256M",
+    "logs.keep": "30d",
 }
 
 # One variable for each library that has its own. PyTorch, NumPy, SciPy, scikit-learn and Arrow read those of
@@ -133,6 +135,8 @@ class Config:
     layers: tuple[Layer, ...]  # the built-in profiles first
     margin_mib: int
     policy: Policy
+    log_mib: int  # of a detached job, at most
+    log_keep_s: float | None  # how long the logs of ended jobs are kept; None: for ever
     notify: Notify | None = None  # as [notify] says; None: it says nothing
 
     def names(self) -> tuple[str, ...]:
@@ -327,6 +331,8 @@ def _config(
         layers=builtin + layers,
         margin_mib=values.mib(settings["gpu.margin"], "gpu.margin"),
         policy=_policy(settings),
+        log_mib=_log_mib(settings["logs.max_size"]),
+        log_keep_s=values.seconds(settings["logs.keep"], "logs.keep"),
         notify=_notify(settings),
     )
 
@@ -369,6 +375,14 @@ def _policy(settings: dict[str, Entry]) -> Policy:
         spike_buffer=values.fraction(settings["gpu.spike_buffer"], "gpu.spike_buffer"),
         reserve_after_s=after_s,
     )
+
+
+def _log_mib(entry: Entry) -> int:
+    found = values.mib(entry, "logs.max_size")
+    if not found:
+        message = "a log of nothing tells nothing"
+        raise values.refuse(entry, "logs.max_size", message, "the least is 1M")
+    return found
 
 
 def _check_profiles(config: Config) -> None:

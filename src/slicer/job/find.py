@@ -11,8 +11,27 @@ from slicer.model import Lease, job_of_unit, manager_of, unit_name
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from typing import Protocol, TypeVar
+
     from slicer.ledger.ledger import Ledger, Snapshot
     from slicer.model import Ticket
+
+    class NamedJob(Protocol):
+        """Whatever has the names by which a job is found."""
+
+        @property
+        def job(self) -> str: ...
+        @property
+        def uid(self) -> int: ...
+        @property
+        def name(self) -> str: ...
+        @property
+        def pid(self) -> int: ...
+        @property
+        def command(self) -> str: ...
+
+    _Named = TypeVar("_Named", bound=NamedJob)
 
 _SHORTEST_PREFIX = 4  # of a job's id; a shorter one is taken for a slip
 
@@ -40,6 +59,11 @@ class NotRunning(UsageError):
 def find(word: str, seen: Snapshot) -> Lease | Ticket:
     """The job of that id, unit, name or beginning of an id. Raises UnknownJob, AmbiguousJob."""
     entries: tuple[Lease | Ticket, ...] = (*seen.leases, *seen.tickets)
+    return pick(word, entries)
+
+
+def pick(word: str, entries: Sequence[_Named]) -> _Named:
+    """As :func:`find`, of these jobs."""
     id_of_unit = job_of_unit(word)
     for entry in entries:
         if entry.job in (word, id_of_unit):
@@ -65,7 +89,7 @@ def find_running(word: str, seen: Snapshot) -> Lease:
     raise NotRunning(f"{name} waits, and has no process yet", hint=hint)
 
 
-def _known(word: str, entries: tuple[Lease | Ticket, ...]) -> str:
+def _known(word: str, entries: Sequence[_Named]) -> str:
     from slicer.config.property_names import nearest
 
     if not entries:

@@ -65,8 +65,10 @@ class Job:
     history_path: str
     with_journal: bool  # the command's output goes to the journal too
     idle_threshold_mib: int  # a GPU with no more in use than this counts as empty
-    # Only of a queue's job, which has no terminal:
-    log: str = ""  # the name, in the log directory, of the file that takes the command's output
+    # Of a job without a terminal, detached or of a queue:
+    log: str = ""  # the path of the file that takes the command's output
+    log_mib: int = 0  # its beginning is freed beyond that; 0: never
+    # Only of a queue's job:
     directory: str = ""  # to run in
     queue: str = ""  # the path of its jobs file
     # Only of a route's job:

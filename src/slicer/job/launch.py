@@ -69,20 +69,25 @@ def open_ledger(environ: Mapping[str, str], listener: Listener, backend: str) ->
 
 def run(
     invocation: Invocation, environ: Mapping[str, str], listener: RunListener,
-    before_start: Callable[[Job, Lease, float], None] | None = None,
+    before_start: Callable[[Job, Lease, float], None] | None = None, *,
+    wait_first: Callable[[frozenset[int]], None] = lambda _: None,
+    tell_started: Callable[[], None] = lambda: None,
 ) -> Outcome:  # fmt: skip
     """Run one job to its end. Raises BusyError, InfeasibleError and other SlicerErrors; then nothing ran.
 
     ``before_start`` is called once the job has its lease, with the seconds that it waited for it. It must not
     raise anything.
+    ``wait_first`` is called before anything is asked for, with the signal mask to sleep with.
+    ``tell_started`` is called once the command has its order.
     Signals are for the job: those that end a program act only while this waits for the lease. When it
     returns they are blocked, so that a late one does not change how slicer ends.
     """
     environ = dict(environ)  # connecting to the user's bus may add to our own, which is not the job's
-    job_id = os.urandom(6).hex()
+    job_id = invocation.job or os.urandom(6).hex()
     mask = block_interrupts()
     try:
-        return _run(job_id, invocation, environ, listener, mask, before_start)
+        wait_first(mask)
+        return _run(job_id, invocation, environ, listener, mask, before_start, tell_started)
     except BaseException as failure:
         if isinstance(failure, SlicerError):
             _journal_error(job_id, invocation, failure)
@@ -93,6 +98,7 @@ def run(
 def _run(
     job_id: str, invocation: Invocation, environ: Mapping[str, str], listener: RunListener,
     mask: frozenset[int], before_start: Callable[[Job, Lease, float], None] | None,
+    tell_started: Callable[[], None],
 ) -> Outcome:  # fmt: skip
     ledger = open_ledger(environ, listener, invocation.backend)
     ledger.mask = mask
@@ -104,17 +110,18 @@ def _run(
         raise
     _warn(plan, listener)
     try:
-        return _run_planned(job_id, plan, ledger, listener, mask, before_start)
+        return _run_planned(job_id, plan, ledger, listener, mask, before_start, tell_started)
     except BrokerError as failure:
         if not plan.broker or not plan.missing.is_nothing:
             raise
         listener.warning(f"{failure}; this job needs neither GPU nor slot, and runs without it")
-    return _run_planned(job_id, replace(plan, broker=""), ledger, listener, mask, before_start)
+    without = replace(plan, broker="")
+    return _run_planned(job_id, without, ledger, listener, mask, before_start, tell_started)
 
 
 def _run_planned(
     job_id: str, plan: Plan, ledger: Ledger, listener: RunListener, mask: frozenset[int],
-    before_start: Callable[[Job, Lease, float], None] | None,
+    before_start: Callable[[Job, Lease, float], None] | None, tell_started: Callable[[], None],
 ) -> Outcome:  # fmt: skip
     """Raises BrokerError only as long as the command has not started."""
     ledger.mask = mask
@@ -145,6 +152,7 @@ def _run_planned(
         runner = Execution(job, backend, mask)
     else:
         runner = OuterHalf(job, backend, ledger, listener, mask)
+        runner.tell_started = tell_started
     try:
         ledger.patience_s = leasing.patience_s(wanted.needs)
         held, waited_s = _acquire(plan, wanted, job, ledger, backend, runner, listener)

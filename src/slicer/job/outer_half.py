@@ -23,12 +23,14 @@ from slicer.ledger.held_lease import HeldLease
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from typing import Any
 
     from slicer.backend import Backend
     from slicer.job.fencing import LateFence
     from slicer.job.gpu_watch import GpuWatch
     from slicer.job.job import Job, Listener
+    from slicer.job.log_bound import LogBound
     from slicer.job.report import Report
     from slicer.job.scope_watch import SignalWait
     from slicer.ledger.ledger import Ledger
@@ -95,7 +97,9 @@ class OuterHalf:
         self._watch: GpuWatch | None = None  # of the GPUs that are the job's own
         self._signals: SignalWait | None = None  # once the job has run for a while
         self._is_settled = False  # it has
+        self._bound: LogBound | None = None  # of a detached job's log
         self._late_fence: LateFence | None = None  # of a scope that stands before the lease
+        self.tell_started: Callable[[], None] = lambda: None  # called once the command has its order
 
     # -- before the lease ----------------------------------------------------------------------------------
 
@@ -232,6 +236,7 @@ class OuterHalf:
             self._forget()
             raise
         faults.point("outer-let-go")
+        self.tell_started()
         self._journal_start(waited_s)
         # Now, because afterwards the scope is gone.
         enforced = self._backend.enforced(self._job.spec, started.cgroup)
@@ -316,12 +321,14 @@ class OuterHalf:
                 return info
             if self._watch is not None and self._watch.left_s() == 0.0:
                 self._watch.sample()
+            if self._bound is not None and self._bound.left_s() == 0.0:
+                self._bound.look()
             if not self._is_settled and time.monotonic() >= self._began + _QUIET_S:
                 self._settle()
 
     def _due_s(self) -> float | None:
         """Seconds until there is something to do without a signal; None: never."""
-        due = [self._watch.left_s()] if self._watch is not None else []
+        due = [each.left_s() for each in (self._watch, self._bound) if each is not None]
         if not self._is_settled:
             due.append(max(0.0, self._began + _QUIET_S - time.monotonic()))
         return min((left_s for left_s in due if left_s is not None), default=None)
@@ -335,6 +342,10 @@ class OuterHalf:
         """The job has run for a while: do what would have been in its way."""
         self._is_settled = True
         self._held.do_postponed_slow()
+        if self._job.log_mib:
+            from slicer.job.log_bound import LogBound
+
+            self._bound = LogBound(1, self._job.log_mib, self._listener.warning)
         if self._backend.name != "systemd" or self._held.fd < 0:
             return
         self.stop_empty_scopes()

@@ -50,6 +50,9 @@ class Invocation:
     route: str = ""  # the name of the route that it comes from
     program: str = ""  # to execute in place of the command's first word, which it still finds as its name
     output: tuple[int, int] = OWN_OUTPUT  # descriptors: the command's stdout and stderr
+    job: str = ""  # the id that it is to have; "": any
+    log: str = ""  # the path of the file that they are; "" for a terminal or whatever they were before
+    is_bounded: bool = False  # the log is freed from its beginning on, as [logs] says
 
 
 @record
@@ -249,6 +252,7 @@ def job_of(job_id: str, plan: Plan, spec: ScopeSpec) -> Job:
         with_journal=invocation.journal, idle_threshold_mib=plan.config.policy.idle_threshold_mib,
         queue=invocation.queue, route=invocation.route, output=invocation.output, sharing=plan.sharing,
         broker=plan.broker, ends_with_caller=bool(invocation.program), notify=_notify(plan),
+        log=invocation.log, log_mib=plan.config.log_mib if invocation.is_bounded else 0,
     )  # fmt: skip
 
 

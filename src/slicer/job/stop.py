@@ -121,9 +121,9 @@ def _stop_processes(lease: Lease, ledger: Ledger) -> None:
     """Tell the job's keeper, which ends the rest. Without one, signal the processes that are there."""
     if keeper_lives(lease, ledger):
         _continue_outer_half(lease)
-        _signal(lease.keeper, None, lease.uid, STOP)
+        signal_process(lease.keeper, None, lease.uid, STOP)
     elif not lease.keeper:
-        _signal(lease.pid, lease.pid_start, lease.uid, signal.SIGTERM)  # it has not begun yet
+        signal_process(lease.pid, lease.pid_start, lease.uid, signal.SIGTERM)  # it has not begun yet
     else:
         # What lives on after outer half and keeper were killed: nothing else would end it.
         from slicer.backend.plain import PlainBackend
@@ -133,10 +133,10 @@ def _stop_processes(lease: Lease, ledger: Ledger) -> None:
 
 def _continue_outer_half(lease: Lease) -> None:
     """If it was stopped by Ctrl-Z, it would neither see the end nor give the lease back."""
-    _signal(lease.pid, lease.pid_start, lease.uid, signal.SIGCONT)
+    signal_process(lease.pid, lease.pid_start, lease.uid, signal.SIGCONT)
 
 
-def _signal(pid: int, started: int | None, uid: int, signo: int) -> None:
+def signal_process(pid: int, started: int | None, uid: int, signo: int) -> None:
     """Signal a process, if it is of that start time (None: proven otherwise) and that user."""
     try:
         fd = os.pidfd_open(pid)

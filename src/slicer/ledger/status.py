@@ -12,6 +12,7 @@ from slicer.ledger.halted import Halted, awaits_turn, halted
 from slicer.ledger.ledger import Ledger, Snapshot
 from slicer.ledger.lock import EAGER_PAUSE_S
 from slicer.model import CPU
+from slicer.outcome.history import folder
 from slicer.placement import capacity, decision, forecast
 from slicer.placement.capacity import Policy
 from slicer.record import record, replace
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from slicer.gpu import AttributedGpus
     from slicer.gpu.snapshot import GpuSnapshot, ProcessKey
     from slicer.model import Busy, Gpu, GroupStanding, Lease, Ticket, UserStanding
+    from slicer.outcome.job_files import JobFile
     from slicer.placement.capacity import Device
     from slicer.placement.decision import Infeasible
     from slicer.state.statedir import StateDir
@@ -118,6 +120,7 @@ class Status:
     sharing: tuple[SharingNow, ...] = ()  # the jobs that share GPUs, with --share
     users: tuple[UserStanding, ...] | None = None  # None: only this user's jobs are known
     groups: tuple[GroupStanding, ...] = ()  # that may hold only so much together
+    later: tuple[JobFile, ...] = ()  # detached jobs that wait for others to end, the oldest first
 
     def halt(self, job: str) -> Halted | None:
         """How the job stands still; None: it does not."""
@@ -217,7 +220,22 @@ class StatusReader:
             sharing=standing(self.directory, [lease.job for lease in leases]),
             users=others.users if others else None,
             groups=others.groups if others else (),
+            later=self._later({lease.job for lease in leases} | {ticket.job for ticket in found.tickets}),
         )
+
+    def _later(self, there: set[str]) -> tuple[JobFile, ...]:
+        """The detached jobs that wait for others, and have neither lease nor ticket."""
+        if not os.path.lexists(folder(self._environ)):
+            return ()
+        from slicer.outcome import job_files
+
+        try:
+            known = job_files.known(self._environ, self._warn)
+        except StateError as error:
+            self._warn(str(error))
+            return ()
+        found = (file for file in known if file.after and file.job not in there and file.is_alive())
+        return tuple(found)[::-1]
 
     def _hear_of_others(self) -> Everybody | None:
         try:

@@ -84,6 +84,11 @@ def default_path(environ: Mapping[str, str] | None = None) -> str:
     return os.path.join(base, "slicer", FILE)
 
 
+def folder(environ: Mapping[str, str] | None = None) -> str:
+    """Where files of this user's detached jobs are: :mod:`slicer.outcome.job_files`."""
+    return f"{os.path.dirname(default_path(environ))}/jobs"
+
+
 def preload() -> None:
     """Load SQLite (0.8 ms, about 1 MiB), in a process that has nothing else to do while its job runs."""
     try:

@@ -12,7 +12,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     import _sqlite3
 
-SCHEMA_VERSION = 5
+SCHEMA_VERSION = 6
 
 # A column for each field of Outcome and Usage, in the order of insertion; lists are JSON arrays,
 # slots and sharing JSON objects.
@@ -55,6 +55,8 @@ CREATE TABLE outcomes (
     changed TEXT NOT NULL DEFAULT '[]',  -- JSON array of NAME=VALUE
     changed_outside TEXT NOT NULL DEFAULT '[]',  -- JSON array of NAME=VALUE
     sharing TEXT,  -- JSON object, of a job that was run with --share
+    directory TEXT NOT NULL DEFAULT '',
+    log TEXT NOT NULL DEFAULT '',  -- the file with its output
     cpu_s REAL,
     cpu_user_s REAL,
     cpu_system_s REAL,

@@ -63,7 +63,7 @@ def swept(monkeypatch: pytest.MonkeyPatch) -> Swept:
 def outer_half(backend: str = "systemd", broker: str = "") -> Any:
     half: Any = OuterHalf.__new__(OuterHalf)
     half._backend = SimpleNamespace(name=backend, manager="user")
-    half._job = SimpleNamespace(broker=broker)
+    half._job = SimpleNamespace(broker=broker, log_mib=0)
     half._cgroup = "/own"
     return half
 

@@ -52,6 +52,8 @@ read          -
 written       -
 stalled       - for CPU, - for memory, - for IO
 leftovers     2 ended
+directory     -
+log           -
 enforced      MemoryMax
 not enforced  IOWeight
 changed       CPUQuota=50% (slicer set)

@@ -8,6 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from slicer.cli import app, named_jobs, output, say, stop
+from slicer.cli.known_jobs import KnownJob
 from slicer.columns import Line
 from slicer.errors import SlicerError
 from slicer.model import Busy
@@ -137,7 +138,8 @@ def test_a_forged_job_id_does_not_talk_to_the_terminal(
     forged = replace(TRAIN, job=EVIL, name="")
     monkeypatch.setattr(stop, "stop", lambda *_: None)
     monkeypatch.setattr(named_jobs, "known_jobs", lambda: (object(), None, None))
-    monkeypatch.setattr(named_jobs, "found_among", lambda *_: forged)
+    known = KnownJob(EVIL, EVIL, 1, EVIL, forged, None, None)
+    monkeypatch.setattr(named_jobs, "found_among", lambda *_: known)
     stop.command.callback(jobs=("x",), quiet=False, as_json=False)  # type: ignore[misc]
     for lease in (forged, replace(forged, unit=EVIL, command=EVIL, forced=1)):
         say.Messages(1).acquired(lease, 2.0)

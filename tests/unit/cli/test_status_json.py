@@ -120,6 +120,7 @@ def test_the_contract() -> None:  # B3
                 "command": "python eval.py",
             },
         ],
+        "later": [],
         "queues": [],
         "servers": [],
         "gpus": {

@@ -118,6 +118,7 @@ WHOLE: dict[str, Any] = {
     "slots": {"cpu": 3, "license-matlab": 2},
     "gpu": {"idle_threshold": "100M", "margin": "1G", "spike_buffer": "5%"},
     "waiting": {"reserve_after": "10m"},
+    "logs": {"max_size": "1G", "keep": "90d"},
     "slices": {"gpu": {"memory_max": "60G"}},
     "profiles": {
         "train": {

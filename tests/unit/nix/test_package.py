@@ -35,7 +35,7 @@ def names(requirements: list[str]) -> list[str]:
 
 
 EXTRA = PROJECT["project"]["optional-dependencies"]
-DEPENDENCIES = names([*PROJECT["project"]["dependencies"], *EXTRA["serve"]])
+DEPENDENCIES = names([*PROJECT["project"]["dependencies"], *EXTRA["serve"], *EXTRA["pystemd"]])
 BUILD = names(PROJECT["build-system"]["requires"])
 # Without what only the launcher executes, which Nix does without.
 SCRIPTS = ["bin/slicer", "bin/slicer-broker"]

@@ -97,6 +97,8 @@ FIELDS = {
     "ended_by": "slicer stop",
     "changed": ["CPUQuota=50%"],
     "changed_outside": [],
+    "directory": "",
+    "log": "",
     "sharing": {
         "wants": "both",
         "mode": "yield",

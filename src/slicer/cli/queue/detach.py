@@ -14,10 +14,10 @@ from slicer.backend.manager_calls import start_service
 from slicer.backend.systemd import SystemdBackend
 from slicer.cli import say
 from slicer.cli.queue.show import choose
+from slicer.detach import handover, service, starting
 from slicer.errors import EX_OK, BackendError, StateError, UsageError
 from slicer.kernel.users import user_name
 from slicer.model import manager_of
-from slicer.queue.detach import handover, service
 from slicer.queue.file.live_file import is_pipe
 from slicer.queue.loop import Queue
 from slicer.queue.model import Options
@@ -40,12 +40,11 @@ def detach(options: Options, environ: Mapping[str, str], *, as_json: bool, quiet
     backend = _backend(manager)
     _check(options, environ)
     log_dir = os.path.realpath(options.log_dir)
-    unit = service.unit_name(log_dir)
+    unit = service.queue_unit(log_dir)
     path = _hand_over(unit, log_dir, environ, manager)
-    argv = (sys.executable, "-I", "-S", os.path.abspath(handover.__file__), path)
+    described, settings = service.queue_description(options.jobs_file), service.queue_properties(unit)
     try:
-        about = service.description(options.jobs_file)
-        backend.converse(start_service(unit, about, argv, service.properties(unit), manager))
+        backend.converse(start_service(unit, described, starting.taker(path), settings, manager))
     except BackendError:
         os.unlink(path)
         with suppress(OSError):  # a running service uses it
@@ -105,10 +104,8 @@ def _check(options: Options, environ: Mapping[str, str]) -> None:
 
 def _hand_over(unit: str, log_dir: str, environ: Mapping[str, str], manager: Manager) -> str:
     """Write the service's hand-over. Returns the path of its file. Raises StateError."""
-    handed = service.handed(
-        (*_program(), *service.arguments(sys.argv[1:])), environ, directory=os.getcwd(),
-        log_path=f"{log_dir}/queue.log", umask=_umask(), soft_limits=handover.soft_limits(),
-    )  # fmt: skip
+    arguments = service.queue_arguments(sys.argv[1:])
+    handed = starting.handed_by_us(arguments, environ, f"{log_dir}/queue.log")
     runtime = f"/run/user/{os.geteuid()}" if manager == "user" else "/run"
     # A running service may have its own hand-over, under another name.
     path = f"{runtime}/{unit.removesuffix('.service')}/{os.urandom(4).hex()}"
@@ -117,17 +114,3 @@ def _hand_over(unit: str, log_dir: str, environ: Mapping[str, str], manager: Man
     except OSError as error:
         raise StateError(f"cannot be written: {error.strerror}", where=path) from error
     return path
-
-
-def _program() -> tuple[str, ...]:
-    """The command that started this slicer."""
-    script = os.path.abspath(sys.argv[0])
-    if os.path.basename(script) != "__main__.py" and os.access(script, os.X_OK):
-        return (script,)
-    return sys.executable, "-m", "slicer"
-
-
-def _umask() -> int:
-    """Our umask. os.umask could only read it by changing it."""
-    with open("/proc/self/status", encoding="ascii", errors="replace") as status:
-        return next(int(line.split()[1], 8) for line in status if line.startswith("Umask:"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -18,6 +19,7 @@ from slicer.queue.state.register import Register
 from slicer.record import as_dict
 
 _MOST_NAMED = 20  # lines in an answer
+_SERVICE = re.compile(r"/(slicer-queue-[0-9a-f]+\.service)(?:/|$)")  # as slicer.detach names it
 _SHORTEST_ID = 4  # characters of a job's id that mean it
 ACTS = ("stop", "retry")  # questions whose answers wait until the journal is written
 
@@ -41,12 +43,10 @@ class Answers:
         return {each.__name__: each for each in (self.standing, self.lines, self.stop, self.retry, self.look)}
 
     def standing(self, _: dict[str, Any]) -> dict[str, object]:
-        from slicer.queue.detach.service import unit_name
-
-        board, unit = self._display.board(), unit_name(self._log_dir)
+        board, service = self._display.board(), _SERVICE.search(cgroup.of("self"))
         told = RunningQueue(
             file=self._jobs_file, log_dir=self._log_dir, pid=board.pid,
-            unit=unit if f"/{unit}" in cgroup.of("self") else "", state=board.state, began_at=board.began_at,
+            unit=service[1] if service else "", state=board.state, began_at=board.began_at,
             counts=board.counts, eta_s=board.eta_s, warning=short(board.warning),
         )  # fmt: skip
         return as_dict(told)

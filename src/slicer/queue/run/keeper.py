@@ -103,7 +103,7 @@ class QueueKeeper(Keeper):
     def _run(self, task: Task, started: Started) -> tuple[Report, Usage]:
         self._started = started
         try:
-            self._log = LogFile(self._logs, self._job.log)
+            self._log = LogFile(self._logs, os.path.basename(self._job.log))
             self._attempt = attempt.begin(self._attempts, self._job.id)
         except OSError as error:
             return Report(1, "unknown", exec_errno=error.errno or errno.EIO), Usage()

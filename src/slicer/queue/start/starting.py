@@ -127,7 +127,7 @@ class StartingJobs:
             )
         )  # fmt: skip
         job = QueueOuterHalf(
-            state.key, replace(granted.job, log=log, directory=directory),
+            state.key, replace(granted.job, log=f"{self._register.log_dir.path}/{log}", directory=directory),
             self._backends.of(granted.job.broker), self._starters, self._register.log_dir, self._ledger,
             self._listener,
         )  # fmt: skip

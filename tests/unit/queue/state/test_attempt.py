@@ -57,7 +57,7 @@ DRAWN: dict[str, st.SearchStrategy[Any]] = {
     "usage": st.builds(Usage, **dict.fromkeys(Usage.__annotations__, st.just(None))), "leftovers": COUNT,
     "enforced": LISTS, "not_enforced": LISTS, "paused_s": st.none() | SECONDS,
     "ended_by": st.sampled_from(["", "slicer stop", "slicer queue", "terminal", "systemd", "shutdown"]),
-    "changed": LISTS, "changed_outside": LISTS,
+    "changed": LISTS, "changed_outside": LISTS, "directory": TEXTS, "log": TEXTS,
     "sharing": st.none() | st.builds(
         Sharing, wants=st.sampled_from(["lock", "cap", "both"]), mode=TEXTS, processes=COUNT, gated=COUNT,
         passed=COUNT, turns=COUNT, held_s=SECONDS, waits=COUNT, waited_s=SECONDS, longest_wait_s=SECONDS,

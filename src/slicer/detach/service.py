@@ -1,4 +1,4 @@
-"""A detached queue as a service: its name, arguments, environment and properties. Pure."""
+"""What goes on without its terminal: where, and as a service its name, environment and properties. Pure."""
 
 from __future__ import annotations
 
@@ -8,6 +8,12 @@ from collections.abc import Mapping, Sequence
 
 from slicer.text import command_text
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Literal
+
+    Place = Literal["system", "user", "process"]
+
 ServiceProperty = tuple[str, str, object]  # as StartTransientUnit has it: name, D-Bus signature, value
 
 _FOREVER = 2**64 - 1
@@ -15,8 +21,8 @@ _RESTARTS = 5  # within _RESTARTS_WITHIN_S; a queue that crashes more often will
 _RESTARTS_WITHIN_S = 600
 _RESTART_AFTER_S = 1
 
-# Variables about the caller's terminal or login session, which the queue outlives, and about the service or
-# job around the caller, which will not be around the queue.
+# Variables about the caller's terminal or login session, which a queue or job outlives, and about the service
+# or job around the caller, which will not be around it.
 _SESSION_VARIABLES = frozenset((
     "TERM", "COLORTERM", "COLUMNS", "LINES", "TERMCAP", "TERM_PROGRAM", "TERM_PROGRAM_VERSION",
     "TERM_SESSION_ID", "WINDOWID", "VTE_VERSION", "TMUX", "TMUX_PANE", "STY", "WINDOW", "INSIDE_EMACS",
@@ -33,18 +39,18 @@ _TERMINAL_PREFIXES = ("KITTY_", "KONSOLE_", "ITERM_", "WEZTERM_", "ALACRITTY_", 
 _MANAGER_VARIABLES = ("DBUS_SESSION_BUS_ADDRESS", "XDG_RUNTIME_DIR")
 
 
-def unit_name(log_dir: str) -> str:
+def queue_unit(log_dir: str) -> str:
     """The service's name: one for each log directory (an absolute path), as only one queue can use it."""
     digest = hashlib.sha1(os.fsencode(log_dir), usedforsecurity=False).hexdigest()
     return f"slicer-queue-{digest[:8]}.service"
 
 
-def description(jobs_file: str) -> str:
+def queue_description(jobs_file: str) -> str:
     """The service's name in ``systemctl status``: without the directory, because every user sees it."""
     return command_text(("slicer", "queue", os.path.basename(jobs_file)))
 
 
-def arguments(said: Sequence[str]) -> tuple[str, ...]:
+def queue_arguments(said: Sequence[str]) -> tuple[str, ...]:
     """The caller's arguments without ``--fresh``: a service that is restarted goes on where it was."""
     end = said.index("--") if "--" in said else len(said)
     kept = [word for word in said[:end] if word not in ("--detach", "--fresh")]
@@ -60,8 +66,58 @@ def environment(environ: Mapping[str, str]) -> dict[str, str]:
     }
 
 
-def properties(unit: str) -> tuple[ServiceProperty, ...]:
-    """The service's properties, besides its command.
+def place_of(uid: int, *, has_systemd: bool, reaches_manager: bool, lingers: bool) -> Place:
+    """Where a detached job runs: as a service of the system or of the user, or as a process of its own.
+
+    The user's manager ends with the last session, unless the user lingers. A process of its own stays, unless
+    logind is told to end what a session leaves behind.
+    """
+    if not has_systemd:
+        return "process"
+    if uid == 0:
+        return "system"
+    return "user" if reaches_manager and lingers else "process"
+
+
+def at_logout(
+    user: str, *, in_own_manager: bool, kills_processes: bool, has_broker: bool, is_inside: bool
+) -> str:
+    """What ends a job that is a process of its own, and no service; "": nothing does.
+
+    ``in_own_manager``: its scope is in the user's manager. ``is_inside``: its caller runs in another job.
+    """
+    if is_inside:
+        return "it ends with the job around it"
+    if in_own_manager:
+        return f"your last logout would end it: loginctl enable-linger {user} keeps it running"
+    if not kills_processes:
+        return ""
+    if has_broker:
+        return "a logout ends it while it waits (KillUserProcesses=yes); once it runs, it goes on"
+    return f"a logout would end it (KillUserProcesses=yes): loginctl enable-linger {user}"
+
+
+def job_unit(job: str) -> str:
+    """The service of a detached job, beside its scope."""
+    return f"slicer-run-{job}.service"
+
+
+def job_properties() -> tuple[ServiceProperty, ...]:
+    """The properties of a detached job's service, besides its command.
+
+    ``systemctl stop`` sends SIGTERM to the outer half alone, which passes it on. It is not restarted: the
+    keeper ends the job well without it.
+    """
+    return (
+        ("Type", "s", "exec"),
+        ("KillMode", "s", "process"),
+        ("OOMPolicy", "s", "continue"),
+        ("CollectMode", "s", "inactive-or-failed"),
+    )
+
+
+def queue_properties(unit: str) -> tuple[ServiceProperty, ...]:
+    """The properties of a queue's service, besides its command.
 
     ``systemctl stop`` sends one SIGTERM to the queue alone and waits as long as the jobs take. After a crash
     the service is restarted, which runs nothing twice; after an exit it is not, whatever the code.
@@ -86,15 +142,16 @@ def properties(unit: str) -> tuple[ServiceProperty, ...]:
 
 def handed(
     command: Sequence[str], environ: Mapping[str, str], *, directory: str, log_path: str, umask: int,
-    soft_limits: Mapping[int, int],
+    soft_limits: Mapping[int, int], log_mode: int = 0o666,
 ) -> dict[str, object]:  # fmt: skip
-    """The data for :mod:`slicer.queue.detach.handover`. ``soft_limits`` has the numbers of getrlimit(2)."""
+    """The data for :mod:`slicer.detach.handover`. ``soft_limits`` has the numbers of getrlimit(2)."""
     return {
         "command": [_text(word) for word in command],
         "environment": {_text(name): _text(value) for name, value in environment(environ).items()},
         "from_manager": list(_MANAGER_VARIABLES),
         "directory": _text(directory),
         "log": _text(log_path),
+        "log_mode": log_mode,
         "umask": umask,
         "soft_limits": {str(number): value for number, value in soft_limits.items()},
     }

@@ -17,34 +17,35 @@ import pytest
 
 from slicer import backend
 from slicer.cli.queue.detach import detach
+from slicer.detach import handover, service
 from slicer.errors import BackendError
-from slicer.queue.detach import handover, service
 from slicer.queue.model import Options
 
 NOFILE = resource.RLIMIT_NOFILE
 # Not every system has them in /bin.
 BASH, ECHO, ENV = (shutil.which(name) or name for name in ("bash", "echo", "env"))
-TOLD: dict[str, Any] = {name: value for name, _, value in service.properties("slicer-queue-12345678.service")}
+UNIT = "slicer-queue-12345678.service"
+TOLD: dict[str, Any] = {name: value for name, _, value in service.queue_properties(UNIT)}
 
 
 # -- what the service is told --------------------------------------------------------------------------------
 
 
 def test_a_log_directory_has_one_name_and_no_other_has_it() -> None:  # E7
-    name = service.unit_name("/data/logs")
-    assert name == service.unit_name("/data/logs")
-    assert name != service.unit_name("/data/logs2")
+    name = service.queue_unit("/data/logs")
+    assert name == service.queue_unit("/data/logs")
+    assert name != service.queue_unit("/data/logs2")
     prefix, _, rest = name.rpartition("-")
     assert prefix == "slicer-queue"
     assert len(rest.removesuffix(".service")) == 8
     int(rest.removesuffix(".service"), 16)
-    assert service.unit_name("/d/\udcff") != service.unit_name("/d/\udcfe")  # bytes that are not UTF-8
+    assert service.queue_unit("/d/\udcff") != service.queue_unit("/d/\udcfe")  # bytes that are not UTF-8
 
 
 def test_its_description_is_one_line_that_names_the_jobs_file() -> None:
-    assert service.description("jobs.txt") == "slicer queue jobs.txt"
-    assert service.description("/home/bob/secret/jobs.txt") == "slicer queue jobs.txt"  # S10
-    assert "\n" not in service.description("a\nb.txt")
+    assert service.queue_description("jobs.txt") == "slicer queue jobs.txt"
+    assert service.queue_description("/home/bob/secret/jobs.txt") == "slicer queue jobs.txt"  # S10
+    assert "\n" not in service.queue_description("a\nb.txt")
 
 
 def test_stopping_it_is_one_signal_to_the_queue_and_then_patience() -> None:  # E7
@@ -69,7 +70,7 @@ def test_a_crash_restarts_it_a_few_times_but_no_exit_code_does() -> None:  # E7
     ],
 )
 def test_the_service_has_the_callers_arguments_but_forgets_nothing_again(said: str, kept: str) -> None:  # E7
-    assert service.arguments(said.split()) == tuple(kept.split())
+    assert service.queue_arguments(said.split()) == tuple(kept.split())
 
 
 # -- the environment -----------------------------------------------------------------------------------------

@@ -1,0 +1,262 @@
+"""``slicer run --detach`` and ``--after``: a job goes on without its terminal, or begins after others.
+
+The caller checks what was asked for, starts the same command line again (:mod:`slicer.detach`), and shows
+what that says until it waits or runs. The detached process is an ordinary ``slicer run`` whose output is the
+log.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from slicer import backend as backends
+from slicer import faults
+from slicer.backend.manager_calls import start_service
+from slicer.backend.systemd import SystemdBackend
+from slicer.cli import after, say
+from slicer.detach import handover, service, starting
+from slicer.doctor.facts.host import gather_session
+from slicer.errors import EX_OK, EX_SLICER, BackendError, StateError, UsageError
+from slicer.job.launch import open_ledger
+from slicer.job.launch import run as run_job
+from slicer.job.plan import Invocation, plan_of
+from slicer.job.scope import label
+from slicer.kernel.signals import block_interrupts, signal, unblock_interrupts
+from slicer.kernel.users import user_name
+from slicer.ledger.ledger import Ledger
+from slicer.model import LEASE_VARIABLE, Outcome, manager_of
+from slicer.outcome import job_files
+from slicer.record import replace
+from slicer.state.statefile import is_job_id
+from slicer.text import quote
+
+if TYPE_CHECKING:
+    from slicer.detach.service import Place
+    from slicer.job.plan import Plan
+    from slicer.model import Busy
+
+    ToItsEnd = Callable[[say.Messages, Callable[[], Outcome]], int]
+    Told = Callable[[Callable[[], int]], int]
+
+
+def run(options: dict[str, Any], invocation: Invocation, to_its_end: ToItsEnd, told: Told) -> int:
+    """Do what the command line asks for; the exit code. ``told`` says what is raised.
+
+    ``to_its_end`` runs a job and tells how that ended. Raises SlicerError.
+    """
+    if options["detached"]:
+        return _Detached(options, invocation).run(to_its_end, told)
+    if options["log_to"] and not options["detach"]:
+        hint = "without --detach the output goes where slicer's does: > FILE"
+        raise UsageError("goes with --detach", where="--output", hint=hint)
+    if invocation.exec:
+        which = "--detach" if options["detach"] else "--after"
+        raise UsageError(f"{which} cannot go with --exec: nobody stays to do it", where="--exec")
+    awaited = after.resolved(options["after"])
+    messages = say.Messages(options["verbosity"])
+    if options["detach"]:
+        return _detach(options, invocation, awaited, messages)
+    plan_of(invocation, os.environ, None)  # what cannot be right is refused before the wait
+
+    def job() -> Outcome:
+        return run_job(
+            invocation, os.environ, messages, wait_first=lambda mask: _wait(awaited, mask, messages)
+        )
+
+    return to_its_end(messages, job)
+
+
+def _wait(awaited: tuple[after.After, ...], mask: frozenset[int], messages: say.Messages) -> None:
+    if awaited:
+        names = ", ".join(quote(each.known.name or each.known.job) for each in awaited)
+        messages.notice(f"begins after {names}")
+        after.wait(awaited, mask)
+
+
+# -- the caller ---------------------------------------------------------------------------------------------
+
+
+def _detach(
+    options: dict[str, Any], invocation: Invocation, awaited: tuple[after.After, ...], messages: say.Messages
+) -> int:
+    if not os.path.isdir("."):
+        raise UsageError("the working directory was removed", where="--detach", hint="cd to another one")
+    environ = service.environment(os.environ)
+    ledger = open_ledger(environ, messages, invocation.backend)
+    plan = plan_of(invocation, environ, None)
+    job = os.urandom(6).hex()
+    log = _log(options["log_to"], job, plan, ledger)
+    more = [word for each in awaited for word in ("--awaits", each.word)]
+    arguments = ("run", "--detached", job, *more, *sys.argv[2:])
+    handed = starting.handed_by_us(arguments, os.environ, log, 0o666 if options["log_to"] else 0o600)
+    mask = block_interrupts()  # as it was for the caller
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    unblock_interrupts()
+    has_handed_over = False
+    try:
+        with starting.HandOver(ledger.directory.base, job) as hand_over:
+            place, at_logout = _start(job, plan, starting.taker(hand_over.path), mask)
+            hand_over.send(handed)
+            has_handed_over = True
+            state = hand_over.hear(_show)
+    except starting.DetachFailed as failure:
+        return failure.exit_code
+    except KeyboardInterrupt:
+        if has_handed_over:
+            say.line(f"{job} goes on in the background: slicer show {job}, or slicer stop {job}")
+        return 128 + signal.SIGINT
+    if options["verbosity"] >= 0:
+        where = f"{service.job_unit(job)}, " if place != "process" else ""
+        say.line(f"{state} in the background ({where}log {quote(log)}): slicer logs -f {job}")
+        if at_logout:
+            say.line(at_logout)
+    try:
+        os.write(1, f"{job}\n".encode())
+    except OSError as error:  # nobody reads it, and the job goes on
+        say.line(f"{job}: its id cannot be printed: {error.strerror}")
+    return EX_OK
+
+
+def _show(text: str) -> None:
+    """What the job's process says, as it said it."""
+    say.line(text.removeprefix(say.PREFIX).rstrip("\n"))
+
+
+def _log(asked: str, job: str, plan: Plan, ledger: Ledger) -> str:
+    """The path of the log, which can be written. Removes logs that are too old. Raises StateError."""
+    files = job_files.opened(os.environ)
+    try:
+        held = {lease.job for lease in ledger.snapshot().leases}
+        files.prune(plan.config.log_keep_s, held.__contains__, say.line)
+        if not asked:
+            return files.log_of(job)
+    except OSError as error:
+        raise StateError(f"cannot be read: {error.strerror}", where=files.log_of("")) from error
+    finally:
+        files.close()
+    path = os.path.abspath(asked)
+    try:
+        os.close(handover.open_log(path))
+    except OSError as error:
+        raise UsageError(f"cannot be written: {error.strerror}", where=f"--output {asked}") from error
+    return path
+
+
+def _start(job: str, plan: Plan, command: tuple[str, ...], mask: frozenset[int]) -> tuple[Place, str]:
+    """Start the job's process; where that is, and what a logout does to it ("": nothing)."""
+    uid, session = os.geteuid(), gather_session(os.geteuid())
+    backend = SystemdBackend(manager_of(uid))
+    has_systemd = backends.has_systemd()
+    reaches = has_systemd and _reaches(backend)
+    place = service.place_of(uid, has_systemd=has_systemd, reaches_manager=reaches, lingers=session.lingers)
+    invocation = plan.invocation
+    if place == "process":
+        backend.close()
+        starting.start_process(command, mask)
+        return place, service.at_logout(
+            user_name(uid), in_own_manager=reaches and not plan.broker and invocation.backend != "plain",
+            kills_processes=session.kills_processes and has_systemd, has_broker=bool(plan.broker),
+            is_inside=bool(os.environ.get(LEASE_VARIABLE)),
+        )  # fmt: skip
+    described = f"slicer run --detach: {label(invocation.name, invocation.command)}"
+    try:
+        unit, told = service.job_unit(job), service.job_properties()
+        backend.converse(start_service(unit, described, command, told, backend.manager))
+    finally:
+        backend.close()
+    return place, ""
+
+
+def _reaches(backend: SystemdBackend) -> bool:
+    try:
+        backend.connect()
+    except BackendError:
+        return False
+    return True
+
+
+# -- the job ------------------------------------------------------------------------------------------------
+
+
+class _Detached(say.Messages):
+    """The job in its own process. Its messages go to the log, and to the caller until it waits or runs."""
+
+    def __init__(self, options: dict[str, Any], invocation: Invocation) -> None:
+        super().__init__(options["verbosity"])
+        job = options["detached"]
+        if not is_job_id(job):
+            raise UsageError("is for slicer's own use", where="--detached", hint="--detach")
+        self._caller = starting.Caller()
+        log = os.readlink("/proc/self/fd/1")
+        self._awaits: tuple[str, ...] = options["awaits"]
+        self._invocation = replace(invocation, job=job, log=log, is_bounded=not options["log_to"])
+        self._files: job_files.JobFiles | None = None
+        profile = invocation.profile or ""
+        self._file = job_files.new(job, invocation.name, invocation.command, profile, log, after=self._awaits)
+        self._is_ready = False
+        self._last = ""  # said
+        say.hears = self._hear
+
+    def _hear(self, text: str) -> None:
+        if text.startswith(say.PREFIX):  # else it is for a script
+            self._last = text.removeprefix(say.PREFIX).strip()
+        self._caller.hear(text)
+
+    def waiting(self, busy: Busy) -> None:
+        super().waiting(busy)
+        self._be_ready("waits")
+
+    def _be_ready(self, state: str) -> None:
+        self._is_ready = True
+        self._caller.be_ready(state)
+
+    def run(self, to_its_end: ToItsEnd, told: Told) -> int:
+        """From the first file to the last; the exit code."""
+        outcomes: list[Outcome] = []
+
+        def act() -> int:
+            self._files = job_files.opened(os.environ)
+            self._files.write(self._file)
+            faults.point("detached-noted")
+            return to_its_end(self, job)
+
+        def job() -> Outcome:
+            outcomes.append(
+                run_job(
+                    self._invocation, os.environ, self, wait_first=self._wait_first,
+                    tell_started=lambda: self._be_ready("runs"),
+                )
+            )  # fmt: skip
+            return outcomes[0]
+
+        code = EX_SLICER
+        try:
+            code = told(act)
+        except BaseException as error:
+            signo = getattr(error, "signo", 0)  # that ended its wait
+            code = 128 + signo if signo else EX_SLICER
+            raise
+        finally:
+            self._end(code, has_run=bool(outcomes))
+        return code
+
+    def _wait_first(self, mask: frozenset[int]) -> None:
+        awaited = after.resolved(self._awaits)
+        if awaited:
+            self._be_ready("waits")
+        _wait(awaited, mask, self)
+
+    def _end(self, code: int, *, has_run: bool) -> None:
+        """Note how it ended. A job that did not get ready leaves nothing but its caller's error."""
+        try:
+            if self._files is not None and self._is_ready:
+                self._files.write(replace(self._file, exit_code=code, why="" if has_run else self._last))
+            elif self._files is not None:
+                self._files.remove(self._file.job)
+        except (StateError, OSError) as error:  # the disk is full; perhaps the history has it
+            say.line(str(error))
+        if not self._is_ready:
+            self._caller.fail(code)

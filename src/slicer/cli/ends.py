@@ -1,0 +1,177 @@
+"""Waiting for the ends of jobs: of any that run, wait, or have ended already."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator, Sequence
+
+from slicer.cli import say
+from slicer.cli.known_jobs import KnownJob
+from slicer.errors import EX_SLICER, EX_TIMEOUT, SlicerError, StateError
+from slicer.kernel import proc
+from slicer.kernel.sleep import soonest, until_readable
+from slicer.ledger.ledger import Ledger
+from slicer.ledger.status import existing_ledger
+from slicer.model import Lease, Outcome, Ticket
+from slicer.outcome import history, job_files
+from slicer.record import record
+
+_UNSEEN_S = 0.5  # a scope whose slicer was killed whole tells nobody of its end
+_SETTLES_S = 1.0  # the outcome may be written a moment after its writer was last seen
+
+
+class StillRunning(SlicerError):
+    """A job has not ended in time (exit code 124)."""
+
+    exit_code = EX_TIMEOUT
+    kind = "still-there"
+
+
+@record
+class Ended:
+    """How a job ended. Without an outcome its command did not run, or nobody knows."""
+
+    job: str
+    name: str
+    exit_code: int
+    outcome: Outcome | None
+    why: str = ""
+
+
+def ends(
+    jobs: Sequence[KnownJob], timeout_s: float | None = None, mask: frozenset[int] | None = None
+) -> Iterator[Ended]:
+    """The jobs in the order of their ends. Raises StillRunning after ``timeout_s`` seconds.
+
+    ``mask`` is the signal mask while asleep.
+    """
+    end = None if timeout_s is None else time.monotonic() + timeout_s
+    left = {known.job: Awaited(known) for known in jobs}
+    ledger = existing_ledger(os.environ, say.line)
+    while True:
+        for awaited in list(left.values()):
+            found = awaited.look(ledger)
+            if found is not None:
+                del left[awaited.known.job]
+                yield found
+        if not left:
+            return
+        left_s = None if end is None else max(0.0, end - time.monotonic())
+        if left_s == 0.0:
+            names = ", ".join(each.known.name or job for job, each in left.items())
+            raise StillRunning(f"after {timeout_s:g} s: {names} has not ended", where="--timeout")
+        asleep(list(left.values()), left_s, mask)
+        if ledger is None:
+            ledger = existing_ledger(os.environ, say.line)
+
+
+def asleep(
+    awaited: Sequence[Awaited], limit_s: float | None, mask: frozenset[int] | None = None,
+    others: Sequence[int] = (),
+) -> frozenset[int]:  # fmt: skip
+    """Sleep until something happens to one of the jobs, or one of the other descriptors is readable.
+
+    Returns those of the others that are.
+    """
+    descriptors = [fd for each in awaited for fd in each.descriptors]
+    due = soonest(limit_s, *(each.due_s for each in awaited))
+    return until_readable([*descriptors, *others], due, mask) & frozenset(others)
+
+
+class Awaited:
+    """A job whose end is awaited, by the ends of slicer's processes beside it."""
+
+    def __init__(self, known: KnownJob) -> None:
+        self.known = known
+        self.descriptors: list[int] = []  # pidfds
+        self.due_s: float | None = None  # when to look again without an event
+        self._gone_at: float | None = None  # since when there has been nothing of it
+
+    def look(self, ledger: Ledger | None) -> Ended | None:
+        """How it ended; None: it has not. Raises StateError."""
+        self.close()
+        known, path = self.known, history.default_path()
+        if known.outcome is None:
+            entry = self._entry(ledger)
+            self.descriptors = self._processes(entry)
+            found = history.read(path, limit=1, job=known.job)
+            if not found:
+                return self._ended_without(is_there=entry is not None)
+            self.close()
+            return Ended(known.job, known.name, found[0].exit_code, found[0])
+        return Ended(known.job, known.name, known.outcome.exit_code, known.outcome)
+
+    def _entry(self, ledger: Ledger | None) -> Lease | Ticket | None:
+        """It in the ledger; at the broker a request is followed by its process."""
+        seen = ledger.snapshot() if ledger is not None else None
+        entries: tuple[Lease | Ticket, ...] = (*seen.leases, *seen.tickets) if seen is not None else ()
+        return next((entry for entry in entries if entry.job == self.known.job), None)
+
+    def _processes(self, entry: Lease | Ticket | None) -> list[int]:
+        """Pidfds of its outer half and keeper, as far as they live."""
+        known, found = self.known, set[tuple[int, int]]()
+        for each in (known.file, known.entry, entry):
+            if each is not None and each.boot_id == proc.boot_id():
+                found.add((each.pid, each.pid_start))
+        if isinstance(entry, Lease) and entry.keeper:
+            found.add((entry.keeper, proc.start_time(entry.keeper) or 0))
+        return [fd for pid, start in found if (fd := _open(pid, start)) >= 0]
+
+    def _ended_without(self, *, is_there: bool) -> Ended | None:
+        """It has no outcome. How it ended by its file, once nothing of it is left."""
+        self.due_s = None
+        if self.descriptors:
+            self._gone_at = None
+            return None
+        now = time.monotonic()
+        if is_there:
+            self.due_s, self._gone_at = _UNSEEN_S, None
+            return None
+        known, file = self.known, self._file()
+        theirs = self._by_broker() if known.uid != os.geteuid() else None
+        if theirs is not None:
+            return Ended(known.job, known.name, theirs, None)
+        if file is not None and file.exit_code is not None:
+            return Ended(known.job, known.name, file.exit_code, None, file.why)
+        if self._gone_at is None:
+            self._gone_at = now
+        if now - self._gone_at < _SETTLES_S:
+            self.due_s = _UNSEEN_S
+            return None
+        return Ended(known.job, known.name, EX_SLICER, None, "it was killed, and nobody saw how it ended")
+
+    def _by_broker(self) -> int | None:
+        """The exit code of another user's job, for root; None: the broker does not have it (yet)."""
+        from slicer.broker import accounts
+
+        found = accounts.jobs(accounts.PATH, limit=1, job=self.known.job)
+        return found[0].exit_code if found else None
+
+    def _file(self) -> job_files.JobFile | None:
+        if self.known.file is None:
+            return None
+        try:
+            return job_files.of_job(os.environ, self.known.job)
+        except StateError:
+            return None  # told before
+
+    def close(self) -> None:
+        """Close the descriptors. Safe to repeat."""
+        for fd in self.descriptors:
+            os.close(fd)
+        self.descriptors = []
+
+
+def _open(pid: int, start: int) -> int:
+    """A pidfd of that very process; -1: it has ended."""
+    if pid <= 0:
+        return -1
+    try:
+        fd = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return -1
+    if proc.start_time(pid) == start and not proc.has_ended(fd):
+        return fd
+    os.close(fd)
+    return -1

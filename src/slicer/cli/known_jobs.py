@@ -1,0 +1,165 @@
+"""Finds the job that a word means, for all commands: one that runs, waits, or has ended.
+
+A word is an id, the beginning of one, a unit or a name. Living jobs go before those that have ended. Of
+several that ended with the same name, the word means the newest. Only their queue knows the lines of a jobs
+file that have not begun (:mod:`slicer.queue.control.client`).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable
+
+from slicer.cli import say
+from slicer.cli.history import find_outcomes
+from slicer.cli.named_jobs import found_among, known_jobs
+from slicer.errors import StateError
+from slicer.job.find import UnknownJob, find, pick
+from slicer.ledger.ledger import Ledger, Snapshot
+from slicer.model import Lease, Outcome, Ticket, job_of_unit
+from slicer.outcome import history, job_files
+from slicer.outcome.job_files import JobFile
+from slicer.record import record
+from slicer.text import command_text
+
+_MOST_ENDED = 200  # jobs whose ids are compared with a beginning
+
+
+@record
+class KnownJob:
+    """A job that a word means. At least one of the last three is there."""
+
+    job: str
+    name: str
+    pid: int  # of its outer half; 0 unknown
+    command: str  # for people
+    entry: Lease | Ticket | None  # it runs, or waits for its lease
+    file: JobFile | None  # it was detached
+    outcome: Outcome | None  # it has run and ended
+
+    @property
+    def waits_for_others(self) -> bool:
+        """Whether it follows others, and neither runs nor waits for its lease."""
+        has_begun = self.entry is not None or self.outcome is not None
+        return not has_begun and self.file is not None and bool(self.file.after) and self.file.is_alive()
+
+    @property
+    def began_at(self) -> float:
+        """When it was detached or, else, started, in seconds since the epoch; 0 for one that lives."""
+        return self.file.began_at if self.file else self.outcome.started_at if self.outcome else 0.0
+
+    @property
+    def uid(self) -> int:
+        """Whose it is. Only one's own jobs have files and outcomes here."""
+        return self.entry.uid if self.entry is not None else os.geteuid()
+
+    @property
+    def label(self) -> str:
+        """What people call it."""
+        return self.name or self.command or self.job
+
+
+class KnownJobs:
+    """The jobs of one moment. Raises StateError."""
+
+    def __init__(self, warn: Callable[[str], None] = say.line) -> None:
+        self.ledger: Ledger | None
+        self.ledger, self._mine, self._others = known_jobs(warn)
+        self._files = detached_jobs(warn)
+        self.living = living(self._mine, self._files.values())
+
+    def find(self, word: str) -> KnownJob:
+        """The job that the word means. Raises UnknownJob, AmbiguousJob, NotYours."""
+        try:
+            return pick(word, self.living)
+        except UnknownJob as unknown:
+            found = self._ended(word)
+            if found is not None:
+                return found
+            try:
+                found_among(word, Snapshot((), ()), self._others, find)
+            except UnknownJob:
+                raise unknown from None
+            raise
+
+    def _ended(self, word: str) -> KnownJob | None:
+        outcomes = _outcomes(word)
+        known = {outcome.job for outcome in outcomes}
+        files = [file for file in self._files.values() if file.job not in known and not file.is_alive()]
+        ended = [of_outcome(outcome, self._files.get(outcome.job)) for outcome in outcomes]
+        ended += [_of(None, file) for file in files]
+        ended.sort(key=lambda each: each.began_at, reverse=True)
+        ids = [each for each in ended if each.job == job_of_unit(word)]
+        named = ids or [each for each in ended if each.name and each.name == word]
+        if named:
+            return named[0]  # the newest
+        try:
+            return pick(word, ended)
+        except UnknownJob:
+            return None
+
+
+def living(mine: Snapshot, files: Iterable[JobFile]) -> list[KnownJob]:
+    """Those that run or wait, each once."""
+    detached = {file.job: file for file in files}
+    entries: tuple[Lease | Ticket, ...] = (*mine.leases, *mine.tickets)
+    found = [_of(entry, detached.get(entry.job)) for entry in entries]
+    there = {entry.job for entry in entries}
+    rest = (file for file in detached.values() if file.job not in there and file.is_alive())
+    return found + [_of(None, file) for file in rest]
+
+
+def of_outcome(outcome: Outcome, file: JobFile | None) -> KnownJob:
+    return KnownJob(outcome.job, outcome.name, 0, command_text(outcome.command), None, file, outcome)
+
+
+def _of(entry: Lease | Ticket | None, file: JobFile | None) -> KnownJob:
+    if entry is not None:
+        return KnownJob(entry.job, entry.name, entry.pid, entry.command, entry, file, None)
+    assert file is not None
+    return KnownJob(file.job, file.name, file.pid, command_text(file.command), None, file, None)
+
+
+def output_of(known: KnownJob) -> str:
+    """The path that the job's output goes to; "" if that is not known, or none."""
+    said = known.outcome or known.file
+    if said is not None and said.log:
+        return said.log
+    # Of a queue's job the keeper has it as stderr only.
+    if not isinstance(known.entry, Lease):
+        return ""
+    for fd in (1, 2):
+        try:
+            path = os.readlink(f"/proc/{known.entry.pid}/fd/{fd}")
+        except OSError:
+            return ""
+        if path != os.devnull:
+            return path if path.startswith("/") else ""
+    return ""
+
+
+def detached_jobs(warn: Callable[[str], None] = say.line) -> dict[str, JobFile]:
+    """All that are not forgotten, the newest first."""
+    try:
+        return {file.job: file for file in job_files.known(os.environ, warn)}
+    except StateError as error:  # jobs are found without them, too
+        warn(str(error))
+        return {}
+
+
+def _outcomes(word: str) -> list[Outcome]:
+    try:
+        return find_outcomes(history.default_path(), word, limit=_MOST_ENDED)
+    except StateError as error:
+        say.line(str(error))
+        return []
+
+
+def names(*, has_ended: bool, has_units: bool) -> list[str]:
+    """The names and ids (and units) of jobs that live (and of those that ended lately), for completion."""
+    found = KnownJobs(lambda _: None).living
+    if has_ended:
+        found += [of_outcome(each, None) for each in history.read(history.default_path(), limit=20)]
+    units = [each.entry.unit for each in found if has_units and isinstance(each.entry, Lease)]
+    return [word for each in found for word in (each.name, each.job) if word] + units
+

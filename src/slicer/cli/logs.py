@@ -1,0 +1,144 @@
+"""``slicer logs``: what a job has printed, and prints."""
+
+from __future__ import annotations
+
+import os
+import stat
+import sys
+from collections.abc import Iterator
+
+import click
+
+from slicer.cli import complete, say
+from slicer.cli.ends import Awaited, asleep
+from slicer.cli.known_jobs import KnownJob, KnownJobs, output_of
+from slicer.errors import UsageError
+from slicer.kernel import inotify, punch
+from slicer.ledger.status import existing_ledger
+
+_BLOCK = 1 << 16
+
+
+class NoLog(UsageError):
+    """There is no file with the job's output (any more)."""
+
+    kind = "no-log"
+
+
+@click.command(
+    "logs",
+    short_help="Show what a job has printed.",
+    epilog="""\
+\b
+Examples:
+  slicer logs train             all that it has printed so far
+  slicer logs -n 20 train       the last 20 lines
+  slicer logs -f train          all, and what it prints until it ends
+  slicer logs 'jobs.txt#7'      a job of a queue, by its line
+
+\b
+Exit codes:
+    0  shown; with --follow, the job has ended
+    2  no such job, or slicer has no log of it""",
+)
+@click.argument("job", shell_complete=complete.all_jobs)
+@click.option("-f", "--follow", is_flag=True, help="Go on until the job ends.")
+@click.option(
+    "-n", "--lines", type=click.IntRange(min=0), metavar="N", help="Only the last N lines; all by default."
+)
+def command(job: str, follow: bool, lines: int | None) -> int:
+    """Show the output of a job that was started with --detach, or by a queue.
+
+    JOB is a job's id (its first four characters or more will do), its unit, or its name: of a job that lives,
+    else of the last that had it. The output is shown as it is. Its beginning is gone once the log has grown
+    beyond [logs] max_size.
+    """
+    known = KnownJobs().find(job)
+    fd = _opened(known)
+    begin = punch.beginning(fd)
+    place = _after_line(fd, begin) if begin else 0
+    if lines is not None:
+        place = last_lines(fd, lines, place)
+    if follow:
+        _follow(fd, place, known)
+    else:
+        _copy(fd, place)
+    return 0
+
+
+def _opened(known: KnownJob) -> int:
+    """The log. Raises NoLog."""
+    path = output_of(known)
+    if not path and known.outcome is None:
+        raise NoLog(f"slicer keeps no log of {known.label}", hint="slicer run --detach does")
+    if not path:
+        hint = "slicer run --detach keeps a log"
+        raise NoLog(f"the output of {known.label} went to where it was started from", hint=hint)
+    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+    try:
+        fd = os.open(path, flags)
+    except FileNotFoundError as error:
+        hint = "logs of old jobs are removed: [logs] keep"
+        raise NoLog(f"the log of {known.label} is gone", where=path, hint=hint) from error
+    except OSError as error:
+        raise NoLog(f"cannot be read: {error.strerror}", where=path) from error
+    if stat.S_ISREG(os.fstat(fd).st_mode):
+        return fd
+    os.close(fd)
+    raise NoLog("is no file, and cannot be shown", where=path, hint=f"{known.label} writes there")
+
+
+def _after_line(fd: int, begin: int) -> int:
+    """The beginning of the first whole line from ``begin`` on, where the rest of one was freed."""
+    found = os.pread(fd, _BLOCK, begin).find(b"\n")
+    return begin + found + 1 if found >= 0 else begin
+
+
+def last_lines(fd: int, number: int, begin: int = 0) -> int:
+    """The place in a file from which its last ``number`` lines are, at least ``begin``."""
+    end = os.fstat(fd).st_size
+    if not number:
+        return end
+    place, wanted = end, number
+    if end > begin and os.pread(fd, 1, end - 1) == b"\n":
+        wanted += 1  # the last line ends there
+    while place > begin:
+        start = max(begin, place - _BLOCK)
+        block = os.pread(fd, place - start, start)
+        at = len(block)
+        while wanted and (at := block.rfind(b"\n", 0, at)) >= 0:
+            wanted -= 1
+        if not wanted:
+            return start + at + 1
+        place = start
+    return begin
+
+
+def _blocks(fd: int, place: int) -> Iterator[tuple[int, bytes]]:
+    """What is in the file from a place on, without what was freed; each with the place behind it."""
+    while data := os.pread(fd, _BLOCK, place := punch.beginning(fd, place)):
+        place += len(data)
+        yield place, data
+
+
+def _copy(fd: int, place: int) -> int:
+    """Print what is there; the place behind it."""
+    for behind, data in _blocks(fd, place):
+        sys.stdout.buffer.write(data)
+        place = behind
+    sys.stdout.flush()
+    return place
+
+
+def _follow(fd: int, place: int, known: KnownJob) -> None:
+    awaited, ledger = Awaited(known), existing_ledger(os.environ, say.line)
+    watch = inotify.Inotify(f"/proc/self/fd/{fd}")
+    watch.add(f"/proc/self/fd/{fd}", inotify.MODIFY)
+    while True:
+        has_ended = awaited.look(ledger) is not None
+        place = _copy(fd, place)
+        if has_ended:
+            return
+        while watch.fd in asleep([awaited], None, others=(watch.fd,)):
+            watch.take()
+            place = _copy(fd, place)

@@ -1,0 +1,197 @@
+"""``slicer show``: all that is known of one job, whether it waits, runs or has ended."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import click
+
+from slicer.broker.client.standing import read
+from slicer.cli import complete, output, say
+from slicer.cli.history import details
+from slicer.cli.known_jobs import KnownJob, KnownJobs, output_of
+from slicer.cli.status_json import job_json, ticket_json
+from slicer.errors import SlicerError
+from slicer.job import change
+from slicer.job.find import members
+from slicer.kernel import cgroup, proc
+from slicer.ledger.ledger import Ledger
+from slicer.model import Lease, Ticket
+from slicer.outcome.outcome_file import outcome_json
+from slicer.quantity import format_duration, format_estimate, format_mib, format_size
+from slicer.record import as_dict
+from slicer.text import slots_words
+
+_PIDS_SHOWN = 12
+
+
+@click.command(
+    "show",
+    short_help="Show all that is known of one job.",
+    epilog="""\
+\b
+Examples:
+  slicer show train             what it holds and uses, or why it waits
+  slicer show 3f2a --json | jq -r .log
+                                where its output goes, for a script
+
+The form of --json is in docs/json.md.""",
+)
+@click.argument("job", shell_complete=complete.all_jobs)
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
+def command(job: str, as_json: bool) -> None:
+    """Show all that is known of a job, whether it waits, runs or has ended.
+
+    JOB is as in `slicer logs`. Of a running job: its limits and what it uses of them now, its GPUs and its
+    processes. Of a waiting one: why it waits, and when it may start. Of an ended one: as `slicer history`.
+    """
+    jobs = KnownJobs()
+    known = jobs.find(job)
+    if known.outcome is not None and not as_json:
+        output.show(details(known.outcome), cuts=False)
+        return
+    data = _data(known, jobs.ledger)
+    if as_json:
+        output.show_json(data)
+    else:
+        output.show(output.rows([(name, value) for name, value in _rows(data) if value]), cuts=False)
+
+
+# -- the data -----------------------------------------------------------------------------------------------
+
+
+def _data(known: KnownJob, ledger: Ledger | None) -> dict[str, Any]:
+    entry, file, outcome = known.entry, known.file, known.outcome
+    said = outcome or file
+    found: dict[str, Any] = {
+        "job": known.job, "name": known.name or None, "state": _state(known), "command": known.command,
+        "directory": said.directory if said else _directory(known), "profile": said.profile if said else None,
+        "log": output_of(known) or None, "after": list(file.after) if file else [],
+        "exit_code": outcome.exit_code if outcome else file.exit_code if file else None,
+        "why": file.why or None if file else None,
+        "running": None, "waiting": None, "outcome": outcome_json(outcome) if outcome else None,
+    }  # fmt: skip
+    if entry is not None:
+        found["profile"] = entry.profile or found["profile"]
+        status = read(os.environ, say.line)
+        for lease in status.leases:
+            if lease.job == entry.job:
+                found["running"] = {**job_json(lease, status), **_running(lease, ledger)}
+        for ticket in status.tickets:
+            if ticket.job == entry.job:
+                found["waiting"] = ticket_json(ticket, status)
+    return found
+
+
+def _state(known: KnownJob) -> str:
+    if isinstance(known.entry, Lease):
+        return "running"
+    if isinstance(known.entry, Ticket):
+        return "waiting"
+    if known.waits_for_others:
+        return "after"
+    is_alive = known.outcome is None and known.file is not None and known.file.is_alive()
+    return "running" if is_alive else "ended"  # about to have its lease, or to end
+
+
+def _directory(known: KnownJob) -> str | None:
+    try:
+        return os.readlink(f"/proc/{known.pid}/cwd") if known.pid else None
+    except OSError:
+        return None
+
+
+def _running(lease: Lease, ledger: Ledger | None) -> dict[str, Any]:
+    """What it uses, its limits and its processes. None: not known."""
+    path = cgroup.path_of(lease.cgroup) if lease.cgroup else ""
+    pids = list(cgroup.processes(path)) if path else members(lease, ledger) if ledger is not None else []
+    limits = None
+    if ledger is not None and path:
+        try:
+            limits = [as_dict(each) for each in change.show(lease, ledger)]
+        except SlicerError as error:
+            say.line(str(error))
+    usage = as_dict(cgroup.usage(path)) if path else None
+    if usage is not None:
+        usage["memory_bytes"] = _number(f"{path}/memory.current")
+        usage["processes"] = _number(f"{path}/pids.current")
+    return {"processes": sorted(pids), "usage": usage, "limits": limits}
+
+
+def _number(path: str) -> int | None:
+    try:
+        return int(proc.read_text(path))
+    except (OSError, ValueError):
+        return None
+
+
+# -- for people ---------------------------------------------------------------------------------------------
+
+_STATES = {"after": "waits for other jobs", "waiting": "waits", "running": "runs", "ended": "ended"}
+
+
+def _rows(data: dict[str, Any]) -> list[tuple[str, str]]:
+    running, waiting = data["running"], data["waiting"]
+    rows = [
+        ("job", data["job"]),
+        ("name", data["name"] or "-"),
+        ("state", _STATES[data["state"]] + _how_ended(data)),
+        ("after", ", ".join(data["after"])),
+        ("command", data["command"]),
+        ("directory", data["directory"] or ""),
+        ("profile", data["profile"] or ""),
+        ("output", data["log"] or ""),
+    ]
+    if waiting is not None:
+        rows += _waiting_rows(waiting)
+    return rows + _running_rows(running) if running is not None else rows
+
+
+def _how_ended(data: dict[str, Any]) -> str:
+    if data["state"] != "ended":
+        return ""
+    if data["exit_code"] is None:
+        return ": it was killed, and nobody saw how it ended"
+    return f", exit code {data['exit_code']}" + (f": {data['why']}" if data["why"] else "")
+
+
+def _waiting_rows(waiting: dict[str, Any]) -> list[tuple[str, str]]:
+    starts, why = waiting["starts_in"], waiting["why"]
+    return [
+        ("waits", f"for {format_duration(waiting['waited'])}"),
+        ("why", why["text"] if why else "about to go"),
+        ("starts", "not known" if starts is None else f"in about {format_estimate(starts)}"),
+        ("pid", str(waiting["pid"])),
+    ]
+
+
+def _running_rows(running: dict[str, Any]) -> list[tuple[str, str]]:
+    left, usage, pids = running["expected_remaining"], running["usage"], running["processes"]
+    shown = " ".join(map(str, pids[:_PIDS_SHOWN])) + (" …" if len(pids) > _PIDS_SHOWN else "")
+    rows = [
+        ("user", running["user"]),
+        ("unit", f"{running['unit']} ({running['manager']} manager)" if running["unit"] else "none"),
+        ("runs", f"for {format_duration(running['held_for'])}"),
+        ("left", "" if left is None else f"about {format_estimate(left)}" if left else "overdue"),
+        ("halted", running["halted"] or ""),
+        *(("GPU", _gpu(gpu, running["vram_mib"])) for gpu in running["gpus"]),
+        ("slots", ", ".join(slots_words(running["slots"]))),
+        ("processes", shown or "none is seen"),
+    ]
+    if usage is not None:
+        now, peak = (format_size(usage[name]) for name in ("memory_bytes", "memory_peak_bytes"))
+        rows += [
+            ("CPU time", "-" if usage["cpu_s"] is None else format_duration(usage["cpu_s"])),
+            ("memory", f"{now}, peak {peak}"),
+        ]
+    for limit in running["limits"] or ():
+        acts = "" if limit["acts"] else " (does not act)"
+        rows.append(("limit", f"{limit['name']}={limit['value']}{acts}"))
+    return rows
+
+
+def _gpu(gpu: dict[str, Any], declared_mib: int | None) -> str:
+    index = "?" if gpu["index"] is None else gpu["index"]
+    declared = "the whole of it" if declared_mib is None else f"{format_mib(declared_mib)} declared"
+    return f"{index}: {declared}, uses {format_mib(gpu['used_mib'])}, peak {format_mib(gpu['peak_mib'])}"

@@ -1,0 +1,85 @@
+"""``slicer wait``: until jobs have ended, with their exit code."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from slicer.cli import complete, output, say
+from slicer.cli.ends import Ended, ends
+from slicer.cli.known_jobs import KnownJobs
+from slicer.errors import UsageError
+from slicer.quantity import INFINITY, QuantityError, parse_duration
+from slicer.text import visible
+
+
+@click.command(
+    "wait",
+    short_help="Wait until jobs have ended, with their exit code.",
+    epilog="""\
+\b
+Examples:
+  slicer wait train && ./publish     once it has ended well
+  slicer wait 3f2a 7d0d              both; the higher exit code
+  slicer wait --any train eval       the first of them
+  slicer wait --timeout 1h train     124 after an hour; the job goes on
+
+\b
+Exit codes:
+  The job's own, of several the highest, with --any that of the first, and
+    2  no such job, or several could be meant; nothing was waited for
+  124  a job has not ended within --timeout
+  125  a job was killed with all of slicer, and nobody saw how it ended""",
+)
+@click.argument("jobs", metavar="JOB...", nargs=-1, required=True, shell_complete=complete.all_jobs)
+@click.option("--any", "is_any", is_flag=True, help="Only for the first that ends.")
+@click.option("--timeout", metavar="DURATION", help="Wait no longer than this (15m, 2h).")
+@click.option("-q", "--quiet", is_flag=True, help="Print errors only.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
+def command(jobs: tuple[str, ...], is_any: bool, timeout: str | None, quiet: bool, as_json: bool) -> int:
+    """Wait until jobs have ended, whether they run, wait or have ended already.
+
+    JOB is as in `slicer logs`. A job that never ran has the exit code of its `slicer run`.
+    """
+    timeout_s = _seconds(timeout)
+    known = KnownJobs()
+    found = {each.job: each for each in map(known.find, jobs)}
+    ended: list[Ended] = []
+    try:
+        for each in ends(list(found.values()), timeout_s):
+            ended.append(each)
+            if not quiet and not as_json:
+                print(visible(_text(each)), flush=True)
+            if is_any:
+                break
+    finally:
+        if as_json and ended:
+            output.show_json({"jobs": list(map(_json, ended))})
+    return max(each.exit_code for each in ended)
+
+
+def _seconds(text: str | None) -> float | None:
+    if text is None:
+        return None
+    try:
+        found = parse_duration(text)
+    except QuantityError as error:
+        raise UsageError(str(error), where="--timeout") from error
+    return None if found == INFINITY else found / 1e6
+
+
+def _text(ended: Ended) -> str:
+    if ended.outcome is not None:
+        text = say.describe_outcome(ended.outcome)
+        return text if ended.name else f"{ended.job} {text}"
+    why = f" ({ended.why})" if ended.why else ""
+    return f"{ended.name or ended.job}: exit {ended.exit_code}{why}"
+
+
+def _json(ended: Ended) -> dict[str, Any]:
+    reason = ended.outcome.reason if ended.outcome is not None else None
+    return {
+        "job": ended.job, "name": ended.name or None, "exit_code": ended.exit_code, "reason": reason,
+        "why": ended.why or None,
+    }  # fmt: skip

@@ -1,0 +1,1 @@
+"""Jobs and queues that go on without their terminal."""

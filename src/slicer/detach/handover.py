@@ -1,0 +1,132 @@
+"""The hand-over from the caller to what goes on without it: environment, directory, limits, umask and log.
+
+systemd could be told all of this. But it shows a service's environment to every user, refuses values that it
+cannot print, and opens files in other ways than slicer. So the manager (or the caller itself, without one)
+executes this file, with nothing but the standard library (``python -I -S``), and this process becomes the
+queue or the job.
+
+The hand-over of a queue is a file, as its service may be restarted. That of a job comes through a socket, on
+which the caller also hears whether the job waits or runs. So it is never on a disk, and the job begins only
+if its caller was there to the end of the hand-over.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import resource
+import socket
+import stat
+import struct
+import sys
+from typing import Any, NoReturn
+
+CALLER_FD = 3  # the socket to the caller, in the process that a job becomes
+_OTHERS = stat.S_IWGRP | stat.S_IWOTH
+
+
+def write(path: str, handed: dict[str, object]) -> None:
+    """Write a file that only its owner can read: the environment may hold secrets. Raises OSError."""
+    os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    with os.fdopen(fd, "w", encoding="ascii") as file:
+        json.dump(handed, file)  # bytes that are no UTF-8 become lone surrogates
+
+
+def open_log(path: str | bytes, mode: int = 0o666) -> int:
+    """The log, to append. Raises OSError, also for a symbolic link or a directory where others may write.
+
+    In a sticky one (/tmp) they cannot exchange a file of ours.
+    """
+    above, name = os.path.split(path)
+    directory = os.open(above, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        info = os.fstat(directory)
+        is_sticky = bool(info.st_mode & stat.S_ISVTX)
+        if info.st_uid not in (0, os.geteuid()) or (info.st_mode & _OTHERS and not is_sticky):
+            raise PermissionError(errno.EPERM, "others may write to its directory", path)
+        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NOCTTY | os.O_CLOEXEC
+        fd = os.open(name, flags | os.O_NONBLOCK, mode, dir_fd=directory)
+    finally:
+        os.close(directory)
+    found = os.fstat(fd)
+    if stat.S_ISREG(found.st_mode) and (not is_sticky or (found.st_uid, found.st_nlink) == (os.geteuid(), 1)):
+        return fd
+    os.close(fd)
+    if stat.S_ISREG(found.st_mode):
+        raise PermissionError(errno.EPERM, "it is not yours alone", path)
+    raise OSError(errno.EINVAL, "it is not a regular file", path)
+
+
+def soft_limits() -> dict[int, int]:
+    """This process's soft limits, by the numbers of getrlimit(2)."""
+    numbers = {getattr(resource, name) for name in dir(resource) if name.startswith("RLIMIT_")}
+    return {number: resource.getrlimit(number)[0] for number in sorted(numbers)}
+
+
+def peer(connection: socket.socket) -> tuple[int, int]:
+    """The process at the other end, and its user, as the kernel says. Raises OSError."""
+    size = struct.calcsize("3i")
+    pid, uid, _ = struct.unpack("3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size))
+    return pid, uid
+
+
+def _received(path: str) -> tuple[dict[str, Any], int]:
+    """The hand-over that comes through a socket, and the socket. Raises OSError, ValueError."""
+    above, name = os.path.split(path)
+    directory = os.open(above, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    caller = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    caller.connect(f"/proc/self/fd/{directory}/{name}")  # the path may be too long for a socket's
+    os.close(directory)
+    if peer(caller)[1] != os.geteuid():
+        raise PermissionError(errno.EPERM, "it is another user's", path)
+    data = b""
+    while not data.endswith(b"\0"):
+        more = caller.recv(1 << 16)
+        if not more:
+            raise ConnectionError(errno.EPIPE, "the caller has ended", path)
+        data += more
+    return json.loads(data[:-1]), caller.detach()
+
+
+def _become(handed: dict[str, Any], caller: int) -> NoReturn:
+    os.umask(handed["umask"])
+    for number, wanted in handed["soft_limits"].items():
+        _, most = resource.getrlimit(int(number))
+        is_too_much = most != resource.RLIM_INFINITY and not 0 <= wanted <= most
+        resource.setrlimit(int(number), (most if is_too_much else wanted, most))
+    os.chdir(_bytes(handed["directory"]))
+    log = open_log(_bytes(handed["log"]), handed["log_mode"])
+    os.dup2(log, 1)
+    os.dup2(log, 2)
+    if caller >= 0:
+        os.dup2(caller, CALLER_FD)  # perhaps in place of the log's own descriptor, which is done with
+    own = [_bytes(name) for name in handed["from_manager"]]
+    environ = {name: os.environb[name] for name in own if name in os.environb}
+    environ.update((_bytes(name), _bytes(value)) for name, value in handed["environment"].items())
+    command = [_bytes(word) for word in handed["command"]]
+    os.execve(command[0], command, environ)
+
+
+def _bytes(text: str) -> bytes:
+    """The bytes that were handed over, whatever the service's locale."""
+    return text.encode("utf-8", "surrogateescape")
+
+
+def _main(path: str) -> NoReturn:
+    if stat.S_ISSOCK(os.stat(path).st_mode):
+        handed, caller = _received(path)
+        try:
+            _become(handed, caller)
+        except OSError as error:  # the caller tells it; what is written here nobody may read
+            place = os.fsdecode(error.filename) if error.filename else handed["log"]
+            with socket.socket(fileno=caller) as told:
+                told.sendall(f"m{place}: {error.strerror}\0f125\0".encode("utf-8", "backslashreplace"))
+            os._exit(125)
+    with open(path, encoding="ascii") as handed_over:
+        _become(json.load(handed_over), -1)
+
+
+if __name__ == "__main__":
+    _main(sys.argv[1])

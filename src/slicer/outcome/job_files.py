@@ -1,0 +1,191 @@
+"""Files of detached jobs, beside the history: ``jobs/ID.json``, and ``jobs/ID.log`` with what each printed.
+
+The job's own process writes the JSON: when it is there, which is before it has a ticket or a lease, and when
+it ends. So jobs are found that wait for another one, logs of all, and the end of those that never ran, which
+the history does not have. The directory is its user's alone and opened once. A file that cannot be right
+costs itself alone.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+
+from slicer.errors import StateError
+from slicer.kernel import proc
+from slicer.outcome.history import folder
+from slicer.record import as_dict, record, replace
+from slicer.state.directory import LEDGER, Directory, failed, open_or_make
+from slicer.state.statefile import check_fields, is_job_id, json_reader
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from typing import Any, TypeVar
+
+    _T = TypeVar("_T")
+
+_HINT = "move it away"
+_RULES = replace(LEDGER, hint=_HINT, writable_hint=_HINT, full_hint="make room there", file_hint="remove it")
+_LONGEST = 4 << 20  # a command may have 2 MiB
+_VERSION = 1
+
+
+@record
+class JobFile:
+    """A detached job, by its own word."""
+
+    job: str
+    name: str
+    command: tuple[str, ...]
+    directory: str
+    profile: str
+    log: str  # the path of the file with its output
+    pid: int  # of its outer half
+    pid_start: int
+    boot_id: str
+    after: tuple[str, ...]  # JOB:CONDITION, of the jobs that it waits for
+    began_at: float  # seconds since the epoch, when it was detached
+    exit_code: int | None = None  # of slicer; None: it has not ended, or was killed
+    why: str = ""  # why its command did not run; "" where it did
+
+    def is_alive(self) -> bool:
+        """Whether its outer half lives."""
+        return self.boot_id == proc.boot_id() and proc.is_running(self.pid, self.pid_start)
+
+
+_FIELDS: dict[str, str] = JobFile.__annotations__
+
+
+class JobFiles:
+    """The directory of these files."""
+
+    def __init__(self, directory: Directory) -> None:
+        self._directory = directory
+
+    def log_of(self, job: str) -> str:
+        """The path of the job's log, unless its user names another one."""
+        return f"{self._directory.path}/{job}.log"
+
+    def write(self, file: JobFile) -> None:
+        """Write the job's file, all of it or nothing. Raises StateError."""
+        name = f"{file.job}.json"
+        data = json.dumps({"version": _VERSION, **as_dict(file)}, default=list).encode("ascii")
+        try:
+            os.close(self._directory.replace(name, data + b"\n", mode=0o600))
+        except OSError as error:
+            path = f"{self._directory.path}/{name}"
+            raise failed(path, error, _RULES, "cannot be written") from error
+
+    def read(self, job: str) -> JobFile | None:
+        """The job's file; None: there is none. Raises StateError."""
+        name = f"{job}.json"
+        data = self._directory.read(name, _LONGEST)
+        if not data:
+            return None
+        try:
+            said = json.loads(data)
+            values = {field: json_reader(kind)(said[field]) for field, kind in _FIELDS.items()}
+            check_fields(values)
+        except (ValueError, TypeError, KeyError, RecursionError) as error:
+            path = f"{self._directory.path}/{name}"
+            raise StateError("is not the file of a job", where=path, hint=_HINT) from error
+        return JobFile(**values) if values["job"] == job else None
+
+    def all(self, warn: Callable[[str], None]) -> list[JobFile]:
+        """Those of all jobs, the newest first. It is told of bad ones."""
+        found = []
+        for name in self._directory.names():
+            job, _, kind = name.rpartition(".")
+            if kind != "json" or not is_job_id(job):
+                continue
+            try:
+                file = self.read(job)
+            except StateError as error:
+                warn(str(error))
+                continue
+            found += [file] if file is not None else []
+        return sorted(found, key=lambda file: -file.began_at)
+
+    def remove(self, job: str) -> None:
+        """Remove what there is of the job. Raises OSError."""
+        for kind in ("log", "json"):
+            self._directory.remove(f"{job}.{kind}")
+
+    def prune(self, keep_s: float | None, holds: Callable[[str], bool], warn: Callable[[str], None]) -> None:
+        """Remove files of jobs that ended ``keep_s`` seconds ago. ``holds``: whether a job has a lease.
+
+        It is told of what cannot be removed. Raises OSError.
+        """
+        if keep_s is None:
+            return
+        before, newest = time.time() - keep_s, dict[str, float]()
+        for name in self._directory.names():
+            job = name.partition(".")[0]
+            if not is_job_id(job) or name not in (f"{job}.log", f"{job}.json"):
+                continue
+            try:
+                newest[job] = max(newest.get(job, 0.0), self._directory.lstat(name).st_mtime)
+            except FileNotFoundError:
+                continue  # another job's caller removes them, too
+        for job, changed_at in newest.items():
+            if changed_at < before and not holds(job) and not self._may_live(job):
+                try:
+                    self.remove(job)
+                except OSError as error:
+                    warn(f"{self.log_of(job)}: cannot be removed: {error.strerror}")
+
+    def _may_live(self, job: str) -> bool:
+        try:
+            file = self.read(job)
+        except StateError:
+            return False
+        return file is not None and file.is_alive()
+
+    def close(self) -> None:
+        """Close the directory."""
+        self._directory.close()
+
+
+def opened(environ: Mapping[str, str]) -> JobFiles:
+    """The directory of this user, made where it is missing. Raises StateError."""
+    path = folder(environ)
+    try:
+        os.makedirs(os.path.dirname(path), 0o700, exist_ok=True)
+    except OSError as error:
+        raise failed(path, error, _RULES, "cannot be made") from error
+    return JobFiles(open_or_make(path, _RULES))
+
+
+def known(environ: Mapping[str, str], warn: Callable[[str], None]) -> list[JobFile]:
+    """All detached jobs that are not forgotten yet, the newest first. Raises StateError."""
+    return _looked(environ, lambda files: files.all(warn)) or []
+
+
+def of_job(environ: Mapping[str, str], job: str) -> JobFile | None:
+    """The file of a job; None: it was not detached, or is forgotten. Raises StateError."""
+    return _looked(environ, lambda files: files.read(job))
+
+
+def _looked(environ: Mapping[str, str], look: Callable[[JobFiles], _T]) -> _T | None:
+    """What ``look`` returns of the directory; None where there is none. Raises StateError."""
+    path = folder(environ)
+    if not os.path.lexists(path):
+        return None
+    files = JobFiles(open_or_make(path, _RULES))
+    try:
+        return look(files)
+    except OSError as error:
+        raise failed(path, error, _RULES) from error
+    finally:
+        files.close()
+
+
+def new(job: str, name: str, command: tuple[str, ...], profile: str, log: str, **more: Any) -> JobFile:
+    """The file of this process's job, now."""
+    pid = os.getpid()
+    return JobFile(
+        job=job, name=name, command=command, directory=os.getcwd(), profile=profile, log=log, pid=pid,
+        pid_start=proc.start_time(pid) or 0, boot_id=proc.boot_id(), began_at=time.time(), **more,
+    )  # fmt: skip

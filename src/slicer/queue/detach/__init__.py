@@ -1,1 +1,0 @@
-"""A queue that goes on without its terminal."""

@@ -1,0 +1,515 @@
+"""``slicer run --detach`` and ``--after``: what goes on without its caller, and what becomes of it."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import signal
+import stat
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.patience import DEADLINE_S, until
+from tests.process.harness import (
+    SLICER,
+    Box,
+    Gate,
+    gone,
+    kill_9,
+    mounting,
+    sleeps_in_poll,
+    state_of,
+    unprivileged,
+)
+
+PLAIN = ("run", "--backend", "plain")
+# Where the caller is stopped before the job is on its own; after that; and the job itself.
+BEFORE, AFTER, OWN = ("detach-started", "detach-connected"), "detach-handed", "detached-noted"
+POINTS = (*BEFORE, AFTER, OWN)
+
+
+def slicer(box: Box, *line: str, code: int | None = 0, **env: str) -> subprocess.CompletedProcess[str]:
+    done = subprocess.run(
+        [*box.prefix, *SLICER, *line], env={**box.env, **env}, capture_output=True, text=True, cwd=box.root,
+        timeout=DEADLINE_S, check=False, stdin=subprocess.DEVNULL, errors="surrogateescape",
+    )  # fmt: skip
+    assert code is None or done.returncode == code, done
+    return done
+
+
+def detached(box: Box, *line: str, **env: str) -> str:
+    """The id of a detached job."""
+    job = slicer(box, *PLAIN, "-d", *line, **env).stdout
+    assert len(job) == 13, job
+    return job.strip()
+
+
+def shown(box: Box, job: str) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(slicer(box, "show", "--json", job).stdout)
+    return found
+
+
+def folder(box: Box) -> Path:
+    return box.var_lib / "slicer" / "jobs"
+
+
+def file(box: Box, job: str) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((folder(box) / f"{job}.json").read_text())
+    return found
+
+
+def outer(box: Box, job: str) -> int:
+    return int(file(box, job)["pid"])
+
+
+def waits_at(gate: Gate, more: str = "") -> tuple[str, ...]:
+    return "sh", "-c", f"echo begun; read x <{gate.path}; echo ended; {more}"
+
+
+# -- it goes on ---------------------------------------------------------------------------------------------
+
+
+def test_the_id_is_printed_and_the_job_goes_on_with_a_log_of_its_own(box: Box, gate: Gate) -> None:  # U1
+    done = slicer(box, *PLAIN, "--detach", "-n", "x", "--", *waits_at(gate, "exit 3"))
+    job = done.stdout.strip()
+    assert done.stdout == f"{job}\n"
+    assert f"slicer logs -f {job}" in done.stderr
+    log = folder(box) / f"{job}.log"
+    assert shown(box, "x")["state"] == "running"
+    assert shown(box, job[:5])["log"] == str(log)
+    gate.open()
+    assert slicer(box, "wait", "x", code=3).stdout.startswith("x: exit 3")
+    printed = slicer(box, "logs", "x").stdout
+    assert printed.splitlines()[-3:-1] == ["begun", "ended"]
+    assert stat.S_IMODE(log.stat().st_mode) == 0o600
+    assert stat.S_IMODE(folder(box).stat().st_mode) == 0o700
+    (outcome,) = box.outcomes()
+    assert (outcome.job, outcome.log, outcome.directory) == (job, str(log), str(box.root))
+    assert str(log) in slicer(box, "history", "x").stdout
+    box.assert_clean()
+
+
+def test_its_command_has_nothing_of_the_hand_over(box: Box) -> None:  # U1
+    script = "ls /proc/self/fd; echo; env; echo; readlink /proc/self/fd/0; ulimit -n; umask"
+    job = detached(box, "--", "sh", "-c", script)
+    slicer(box, "wait", job)
+    text = slicer(box, "logs", job).stdout
+    listed, variables, rest = text.rpartition("slicer: ")[0].split("\n\n")
+    foreground = box.run("--", "ls", "/proc/self/fd")
+    assert len(listed.split("which\n")[1].split()) == len(foreground.stdout.split())
+    assert "DETACH" not in variables.upper()
+    assert rest.split()[0] == "/dev/null"
+
+
+def test_a_log_of_the_users_is_appended_to(box: Box) -> None:  # U1
+    (box.root / "mine").write_text("before\n")
+    job = detached(box, "--output", "mine", "--", "echo", "after")
+    slicer(box, "wait", job)
+    assert (box.root / "mine").read_text().startswith("before\n")
+    assert "\nafter\n" in (box.root / "mine").read_text()
+    assert slicer(box, "logs", job).stdout == (box.root / "mine").read_text()
+    assert not (folder(box) / f"{job}.log").exists()
+
+
+@pytest.mark.parametrize(
+    ("line", "code", "says"),
+    [
+        (("-p", "none", "--", "true"), 2, "unknown profile"),
+        (("--", "no-such-command"), 127, "no-such-command"),
+        (("--gpus", "1", "--", "true"), 125, "NVIDIA"),
+        (("--exec", "--", "true"), 2, "--exec"),
+        (("--output", "no/such/log", "--", "true"), 2, "no/such/log"),
+        (("--output", "/dev/null", "--", "true"), 2, "/dev/null"),
+        (("--after", "nobody", "--", "true"), 2, "no such job"),
+        (("-p", "heavy", "--no-wait", "--", "true"), 75, '"error": "cpu-busy"'),
+    ],
+)
+def test_what_cannot_be_is_refused_at_once_as_in_the_foreground(
+    box: Box, gate: Gate, line: tuple[str, ...], code: int, says: str
+) -> None:  # U1
+    holder = box.hold(gate)
+    done = slicer(box, *PLAIN, "-d", *line, code=code)
+    assert done.stdout == ""
+    assert says in done.stderr, done
+    assert list(folder(box).glob("*")) == []
+    gate.open()
+    holder.process.wait(DEADLINE_S)
+    box.assert_clean()
+
+
+def test_it_returns_once_the_job_waits(box: Box, gate: Gate) -> None:  # U1
+    holder = box.hold(gate)
+    done = slicer(box, *PLAIN, "-d", "-p", "heavy", "-n", "next", "--", "true")
+    assert "waits in the background" in done.stderr
+    found = shown(box, "next")
+    assert found["state"] == "waiting"
+    assert "held by holder" in found["waiting"]["why"]["text"]
+    assert "held by holder" in slicer(box, "show", "next").stdout
+    gate.open()
+    holder.process.wait(DEADLINE_S)
+    slicer(box, "wait", "next")
+    box.assert_clean()
+
+
+def test_inside_another_job_it_ends_with_that_and_says_so(box: Box, gate: Gate) -> None:  # U1, A3
+    done = box.run("-p", "heavy", "--", "inner", "-d", "-v", "-n", "x", "--", *waits_at(gate))
+    assert done.returncode == 0, done
+    assert "it ends with the job around it" in done.stderr
+    slicer(box, "wait", "x", code=143)
+    box.assert_clean()
+
+
+def test_it_outlives_its_terminal(box: Box, gate: Gate) -> None:  # U1
+    pid, terminal = pty.fork()
+    if pid == 0:
+        os.chdir(box.root)
+        command = [*SLICER, *PLAIN, "-d", "-n", "x", "--", *waits_at(gate)]
+        os.execve("/bin/sh", ["sh", "-c", '"$@"; echo done; sleep 1000', "sh", *command], box.env)
+    said = b""
+
+    def has_said() -> bool:
+        nonlocal said
+        said += os.read(terminal, 4096)
+        return b"done" in said
+
+    until(has_said, "the shell has its prompt")
+    os.close(terminal)  # SIGHUP for the session
+    os.waitpid(pid, 0)
+    gate.open()
+    slicer(box, "wait", "x")
+    assert "ended\n" in slicer(box, "logs", "x").stdout
+
+
+# -- kill -9 ------------------------------------------------------------------------------------------------
+
+
+def at(box: Box, point: str, *line: str) -> subprocess.Popen[bytes]:
+    """A caller, and the process that has stopped at a fault point."""
+    return box.start("-d", "-n", "x", *line, env={"SLICER_FAULTS": f"{box.state}:{point}"})
+
+
+@pytest.mark.parametrize("point", BEFORE)
+def test_no_job_is_left_of_a_caller_that_was_killed_before_the_hand_over(box: Box, point: str) -> None:  # U1
+    caller = at(box, point, "--", "true")
+    until(lambda: state_of(caller.pid) == "T", f"it is at {point}")
+    kill_9(caller.pid)
+    caller.wait()
+    until(lambda: not box.processes(), "nothing of it is left")
+    assert box.outcomes() == []
+    assert list(folder(box).glob("*")) == []
+    slicer(box, "wait", detached(box, "--", "true"))
+    box.assert_clean()  # its socket, too
+
+
+def test_a_job_goes_on_once_it_is_handed_over(box: Box) -> None:  # U1
+    caller = at(box, AFTER, "--", "sh", "-c", "exit 4")
+    until(lambda: state_of(caller.pid) == "T", "it has handed over")
+    kill_9(caller.pid)
+    caller.wait()
+    until(lambda: [each.exit_code for each in box.outcomes()] == [4], "the job has run")
+    assert slicer(box, "wait", "x", code=4)
+
+
+def test_ctrl_c_at_its_caller_leaves_the_job_alone(box: Box) -> None:  # U1
+    caller = at(box, OWN, "--", "sh", "-c", "exit 4")
+    (path,) = until(lambda: list(folder(box).glob("*.json")), "it is there")
+    pid = int(json.loads(path.read_text())["pid"])
+    until(lambda: state_of(pid) == "T", "it is stopped")
+    caller.send_signal(signal.SIGINT)
+    out, err = caller.communicate(timeout=DEADLINE_S)
+    assert (caller.returncode, out) == (130, b"")
+    assert b"goes on in the background" in err
+    Path(f"{box.state}.go").touch()
+    os.kill(pid, signal.SIGCONT)
+    slicer(box, "wait", "x", code=4)
+
+
+def test_a_job_that_is_killed_before_it_begins_is_an_error_of_its_caller(box: Box) -> None:  # U1
+    caller = at(box, OWN, "--", "true")
+    (path,) = until(lambda: list(folder(box).glob("*.json")), "it is there")
+    pid = int(json.loads(path.read_text())["pid"])
+    until(lambda: state_of(pid) == "T", "it is stopped")
+    kill_9(pid)
+    out, err = caller.communicate(timeout=DEADLINE_S)
+    assert (caller.returncode, out) == (125, b"")
+    assert b"was ended before it could say" in err
+    done = slicer(box, "wait", "x", code=125)
+    assert "killed" in done.stdout
+    assert "killed" in slicer(box, "show", "x").stdout
+
+
+def test_its_output_and_exit_code_outlive_its_outer_half(box: Box, gate: Gate) -> None:  # U1, X3
+    job = detached(box, "-n", "x", "--", *waits_at(gate, "exit 5"))
+    until(lambda: "begun\n" in slicer(box, "logs", "x").stdout, "it runs")
+    waiting = subprocess.Popen([*SLICER, "wait", "x"], env=box.env, stdout=subprocess.PIPE)
+    following = subprocess.Popen([*SLICER, "logs", "-f", "x"], env=box.env, stdout=subprocess.PIPE)
+    box.adopt(waiting)
+    box.adopt(following)
+    kill_9(outer(box, job))
+    gate.open()
+    assert waiting.wait(DEADLINE_S) == 5
+    assert b"begun\nended\n" in following.communicate(timeout=DEADLINE_S)[0]
+    assert box.outcomes()[0].exit_code == 5
+
+
+# -- a full disk, hostile files -----------------------------------------------------------------------------
+
+
+def test_a_full_disk_refuses_a_job_whose_file_it_cannot_hold(box: Box) -> None:  # U1
+    script = 'mount -t tmpfs -o size=64k none "$0" && (head -c 1M /dev/zero >"$0/x"; true) 2>/dev/null'
+    box.prefix = mounting(script, box.var_lib)
+    done = slicer(box, *PLAIN, "-d", "--", "true", code=125)
+    assert "No space left" in done.stderr
+    assert done.stdout == ""
+
+
+def test_a_job_outlives_a_disk_that_its_log_fills(box: Box) -> None:  # U1
+    (box.root / "small").mkdir()
+    box.prefix = mounting('mount -t tmpfs -o size=64k none "$0"', box.root / "small")
+    job = detached(
+        box, "--output", "small/log", "--", "sh", "-c", "head -c 1M /dev/zero 2>/dev/null; echo $? >went-on"
+    )
+    box.prefix = ()
+    slicer(box, "wait", job)
+    assert (box.root / "went-on").read_text() == "1\n"
+
+
+def test_bad_files_cost_themselves_alone(box: Box) -> None:  # U1
+    job = detached(box, "-n", "good", "--", "true")
+    slicer(box, "wait", job)
+    names = [f"{number:012x}" for number in range(1, 7)]
+    paths = [folder(box) / f"{name}.json" for name in names]
+    paths[0].symlink_to(f"{job}.json")
+    os.mkfifo(paths[1])
+    paths[2].write_text("{}")
+    paths[3].write_text("[" * 100_000)
+    paths[4].write_text(json.dumps({**file(box, job), "job": names[0]}))
+    paths[5].mkdir()
+    said = slicer(box, "show", "good")
+    for name in (*names[:4], names[5]):
+        assert name in said.stderr
+    assert slicer(box, "stop", names[1], code=2).stdout == ""
+    assert slicer(box, "wait", "good").stdout.startswith("good: exit 0")
+    slicer(box, "wait", detached(box, "--", "true"))
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="takes root to give a file away")
+def test_another_users_file_is_not_believed(box: Box, gate: Gate) -> None:  # U1
+    victim = subprocess.Popen(["sleep", "1000"])
+    box.adopt(victim)
+    job = detached(box, "-n", "good", "--", "true")
+    slicer(box, "wait", job)
+    told = {**file(box, job), "job": "0" * 12, "name": "bad", "pid": victim.pid, "exit_code": None}
+    told["pid_start"] = int(Path(f"/proc/{victim.pid}/stat").read_text().rpartition(") ")[2].split()[19])
+    path = folder(box) / f"{'0' * 12}.json"
+    path.write_text(json.dumps(told))
+    os.chown(path, 4242, 4242)
+    slicer(box, "stop", "bad", code=2)
+    assert victim.poll() is None
+    victim.kill()
+
+
+def test_a_link_in_place_of_the_directory_is_refused(box: Box) -> None:  # U1
+    (box.root / "elsewhere").mkdir()
+    folder(box).parent.mkdir()
+    folder(box).symlink_to(box.root / "elsewhere")
+    done = slicer(box, *PLAIN, "-d", "--", "true", code=125)
+    assert "symbolic link" in done.stderr
+    assert list((box.root / "elsewhere").iterdir()) == []
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="takes root to be somebody else")
+def test_nobody_else_can_take_the_hand_over(box: Box) -> None:  # U1
+    caller = at(box, BEFORE[0], "--", "true")
+    until(lambda: state_of(caller.pid) == "T", "its socket is there")
+    (socket,) = box.state.glob("detach-*")
+    box.state.chmod(0o755)
+    box.root.chmod(0o755)
+    code = f"import socket; socket.socket(socket.AF_UNIX).connect({str(socket)!r})"
+    done = subprocess.run(
+        [*unprivileged(4242), "python3", "-c", code], capture_output=True, text=True, cwd="/", check=False
+    )
+    assert "Error" in done.stderr
+    kill_9(caller.pid)
+
+
+# -- logs ---------------------------------------------------------------------------------------------------
+
+
+def test_the_last_lines_and_then_all_until_its_end(box: Box, gate: Gate) -> None:  # U1
+    job = detached(box, "-q", "-n", "x", "--", "sh", "-c", f"seq 9; read x <{gate.path}; printf end")
+    until(lambda: slicer(box, "logs", "x").stdout.endswith("9\n"), "it has printed")
+    assert slicer(box, "logs", "-n", "2", job).stdout == "8\n9\n"
+    assert slicer(box, "logs", "-n", "0", job).stdout == ""
+    follow = subprocess.Popen([*SLICER, "logs", "-f", "-n", "1", "x"], env=box.env, stdout=subprocess.PIPE)
+    box.adopt(follow)
+    until(lambda: sleeps_in_poll(follow.pid), "it sleeps")
+    gate.open()
+    assert follow.communicate(timeout=DEADLINE_S)[0] == b"9\nend"
+
+
+@pytest.mark.slow
+def test_a_log_has_a_bound_and_its_end_stays(box: Box, gate: Gate) -> None:  # U1
+    (box.root / "config.toml").write_text('[logs]\nmax_size = "1M"\n')
+    script = f"seq 1000000; read x <{gate.path}; echo the end"
+    job = detached(box, "-q", "--", "sh", "-c", script, SLICER_CONFIG=str(box.root / "config.toml"))
+    log = folder(box) / f"{job}.log"
+    until(lambda: log.stat().st_size > 6_000_000 and log.stat().st_blocks * 512 < 1_300_000, "it is freed")
+    gate.open()
+    slicer(box, "wait", job)
+    lines = slicer(box, "logs", job).stdout.splitlines()
+    assert lines[-2:] == ["1000000", "the end"]
+    assert lines[0] == str(1_000_000 - len(lines) + 2)  # a whole line
+    assert 1_000_000 < sum(len(line) + 1 for line in lines) < 1_300_000
+
+
+def test_a_job_without_a_log_says_where_its_output_went(box: Box, gate: Gate) -> None:  # U1
+    holder = box.hold(gate)  # its output is a pipe
+    assert "no log" in slicer(box, "logs", "holder", code=2).stderr
+    gate.open()
+    holder.process.wait(DEADLINE_S)
+    assert "where it was started from" in slicer(box, "logs", "holder", code=2).stderr
+    job = detached(box, "--", "true")
+    slicer(box, "wait", job)
+    (folder(box) / f"{job}.log").unlink()
+    assert "is gone" in slicer(box, "logs", job, code=2).stderr
+
+
+def test_files_of_old_jobs_are_removed_but_not_of_one_that_lives(box: Box, gate: Gate) -> None:  # U1
+    old, lives = detached(box, "--", "true"), detached(box, "--", *waits_at(gate))
+    slicer(box, "wait", old)
+    for path in folder(box).iterdir():
+        os.utime(path, (1, 1))
+    new = detached(box, "--", "true")
+    left = {path.name.partition(".")[0] for path in folder(box).iterdir()}
+    assert left == {lives, new}
+    gate.open()
+    slicer(box, "wait", lives, new)
+
+
+# -- names, several -----------------------------------------------------------------------------------------
+
+
+def test_two_jobs_of_one_name_are_told_apart(box: Box, gate: Gate) -> None:  # U1
+    jobs = [detached(box, "-n", "train", "--", *waits_at(gate)) for _ in range(2)]
+    for verb in ("logs", "wait", "show", "stop"):
+        said = slicer(box, verb, "train", code=2).stderr
+        assert all(job in said for job in jobs), said
+    assert "no such job: 'nothing*'" in slicer(box, "stop", "nothing*", code=2).stderr
+    assert sorted(slicer(box, "stop", "tr*n").stdout.split()[1::3]) == sorted(jobs)
+    assert slicer(box, "wait", "train", code=143)  # the newest
+    assert slicer(box, "stop", "--mine").stdout == ""
+    box.assert_clean()
+
+
+def test_of_those_that_ended_a_name_means_the_last_even_if_it_never_ran(box: Box) -> None:  # U1
+    slicer(box, "wait", detached(box, "-n", "x", "--", "true"))
+    slicer(box, "wait", "x")
+    last = detached(box, "-n", "x", "--after", "x:failed", "--", "true")
+    slicer(box, "wait", last, code=75)
+    slicer(box, "wait", "x", code=75)
+    assert shown(box, "x")["job"] == last
+    box.run("-n", "x", "--", "sh", "-c", "exit 3")
+    slicer(box, "wait", "x", code=3)
+
+
+def test_wait_knows_any_several_and_a_limit(box: Box, gate: Gate) -> None:  # U1
+    detached(box, "-n", "quick", "--", "sh", "-c", "exit 7")
+    detached(box, "-n", "slow", "--", *waits_at(gate, "exit 2"))
+    assert slicer(box, "wait", "--any", "slow", "quick", code=7).stdout.startswith("quick: exit 7")
+    assert "slow has not ended" in slicer(box, "wait", "--timeout", "50ms", "slow", code=124).stderr
+    assert slicer(box, "wait", "slow", "typo", code=2).stdout == ""
+    gate.open()
+    found = json.loads(slicer(box, "wait", "--json", "slow", "quick", code=7).stdout)
+    assert {each["name"]: each["exit_code"] for each in found["jobs"]} == {"slow": 2, "quick": 7}
+
+
+def test_a_foreground_job_is_awaited_and_shown_likewise(box: Box, gate: Gate) -> None:  # U1
+    holder = box.hold(gate)
+    waiting = subprocess.Popen([*SLICER, "wait", "holder"], env=box.env, stdout=subprocess.DEVNULL)
+    box.adopt(waiting)
+    found = shown(box, "holder")
+    assert (found["state"], found["directory"]) == ("running", str(box.root))
+    assert holder.command in found["running"]["processes"]
+    until(lambda: sleeps_in_poll(waiting.pid), "it sleeps")
+    slicer(box, "stop", "holder")
+    assert waiting.wait(DEADLINE_S) == 143
+
+
+# -- after --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("code", "condition", "runs"),
+    [
+        (0, "", True), (3, "", False), (3, ":ok", False), (3, ":any", True), (0, ":any", True),
+        (0, ":failed", False), (3, ":failed", True),
+    ],
+)  # fmt: skip
+def test_a_job_begins_after_another_that_ended_as_it_wants(
+    box: Box, gate: Gate, code: int, condition: str, runs: bool
+) -> None:  # U1
+    first = detached(box, "-n", "first", "--", *waits_at(gate, f"exit {code}"))
+    done = slicer(box, *PLAIN, "-d", "-n", "then", "--after", f"first{condition}", "--", "touch", "ran")
+    assert "waits in the background" in done.stderr
+    found = shown(box, "then")
+    (later,) = json.loads(slicer(box, "status", "--json").stdout)["later"]
+    assert (later["job"], later["after"]) == (found["job"], found["after"])
+    assert f"first:{condition[1:] or 'ok'}" in slicer(box, "status").stdout
+    assert (found["state"], found["after"]) == ("after", [f"{first}:{condition[1:] or 'ok'}"])
+    assert not (box.root / "ran").exists()
+    gate.open()
+    done = slicer(box, "wait", "then", code=0 if runs else 75)
+    assert (box.root / "ran").exists() is runs
+    assert ("will not run" in done.stdout) is not runs
+    assert slicer(box, *PLAIN, "-d", "--after", f"first{condition}", "--", "true").returncode == 0  # it ended
+    box_is_quiet(box)
+
+
+def box_is_quiet(box: Box) -> None:
+    until(lambda: not box.processes(), "nothing runs")
+
+
+def test_the_foreground_waits_for_others_too(box: Box, gate: Gate) -> None:  # U1
+    detached(box, "-n", "first", "--", *waits_at(gate))
+    then = box.start("--after", "first", "--", "echo", "then")
+    until(lambda: sleeps_in_poll(then.pid), "it sleeps")
+    gate.open()
+    out, err = then.communicate(timeout=DEADLINE_S)
+    assert (then.returncode, out) == (0, b"then\n")
+    assert b"begins after first" in err
+    failed = box.run("--after", "first:failed", "--", "echo", "never")
+    assert (failed.returncode, failed.stdout) == (75, "")
+    box.assert_clean()
+
+
+@pytest.mark.parametrize("signo", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_the_wait_for_another_job(box: Box, gate: Gate, signo: signal.Signals) -> None:  # U1
+    detached(box, "-n", "first", "--", *waits_at(gate))
+    then = box.start("--after", "first", "--", "touch", "ran")
+    until(lambda: sleeps_in_poll(then.pid), "it sleeps")
+    then.send_signal(signo)
+    assert then.wait(DEADLINE_S) == -signo
+    gate.open()
+    slicer(box, "wait", "first")
+    assert not (box.root / "ran").exists()
+
+
+def test_stop_ends_a_detached_job_that_waits_for_another(box: Box, gate: Gate) -> None:  # U1
+    detached(box, "-n", "first", "--", *waits_at(gate))
+    job = detached(box, "-n", "then", "--after", "first", "--", "touch", "ran")
+    third = detached(box, "-n", "third", "--after", "then", "--", "touch", "ran")
+    pid = outer(box, job)
+    other = {"SLICER_STATE_DIR": f"{box.state}-other"}  # without a ledger so far
+    assert "then" in slicer(box, "show", "then", **other).stdout
+    assert slicer(box, "stop", "then", **other).stdout == f"no longer waits: {job}  then\n"
+    assert gone(pid)
+    assert file(box, job)["exit_code"] == 143
+    slicer(box, "wait", third, code=75)  # what waited for it hears of it
+    slicer(box, "stop", "--mine")
+    assert not (box.root / "ran").exists()
+    box.assert_clean()

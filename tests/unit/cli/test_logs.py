@@ -1,0 +1,79 @@
+"""``slicer logs``: which lines are the last, and what is left of a log whose beginning was freed."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from slicer.cli import after, logs
+from slicer.cli.ends import Ended
+from slicer.job import log_bound
+from slicer.job.log_bound import LogBound
+from slicer.kernel import punch
+
+
+@given(st.text(alphabet="ab\n", max_size=40), st.integers(0, 8), st.integers(1, 7))
+def test_the_last_lines_are_those_of_tail(
+    tmp_path_factory: pytest.TempPathFactory, text: str, number: int, block: int
+) -> None:  # U1
+    path = tmp_path_factory.mktemp("log") / "log"
+    path.write_text(text)
+    with path.open("rb") as file, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(logs, "_BLOCK", block)
+        place = logs.last_lines(file.fileno(), number)
+    assert text[place:] == "".join(text.splitlines(keepends=True)[-number:] if number else [])
+
+
+def test_a_freed_beginning_is_skipped(tmp_path: Path) -> None:  # U1
+    path = tmp_path / "log"
+    path.write_bytes(b"x" * (1 << 20) + b"end\n")
+    fd = os.open(path, os.O_RDWR)
+    try:
+        punch.free_beginning(fd, 1 << 19)
+    except OSError as error:
+        pytest.skip(f"this file system cannot: {error}")
+    assert os.fstat(fd).st_size == (1 << 20) + 4
+    assert punch.beginning(fd) == 1 << 19
+    assert punch.beginning(fd, 1 << 20) == 1 << 20
+    assert punch.beginning(fd, 5 << 20) == (1 << 20) + 4
+    assert b"".join(data for _, data in logs._blocks(fd, 0)) == b"x" * (1 << 19) + b"end\n"
+    os.close(fd)
+
+
+def test_a_file_system_that_cannot_is_told_of_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # U1
+    def cannot(fd: int, end: int) -> None:
+        raise OSError(95, "Operation not supported")
+
+    monkeypatch.setattr(punch, "free_beginning", cannot)
+    monkeypatch.setattr(log_bound, "_LOOKS_S", 0.0)
+    fd, told = os.open(tmp_path / "log", os.O_RDWR | os.O_CREAT), list[str]()
+    bound = LogBound(fd, 1, told.append)
+    bound.look()
+    assert (told, bound.left_s()) == ([], 0.0)
+    os.ftruncate(fd, 2 << 20)
+    bound.look()
+    assert "Operation not supported" in told[0]
+    assert bound.left_s() is None
+    os.close(fd)
+
+
+@pytest.mark.parametrize(
+    ("code", "condition", "runs"),
+    [
+        (0, "ok", True), (1, "ok", False), (0, "any", True), (1, "any", True), (0, "failed", False),
+        (1, "failed", True),
+    ],
+)  # fmt: skip
+def test_a_job_follows_only_such_an_end(code: int, condition: str, runs: bool) -> None:  # U1
+    ended = Ended("0" * 12, "first", code, None)
+    if runs:
+        after._judge(ended, condition)
+        return
+    with pytest.raises(after.InVain, match="will not run: first") as caught:
+        after._judge(ended, condition)
+    assert caught.value.exit_code == 75

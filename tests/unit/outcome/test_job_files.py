@@ -1,0 +1,95 @@
+"""The files of detached jobs: read back as written, and nothing else believed."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from slicer.kernel import proc
+from slicer.outcome import job_files
+from slicer.outcome.job_files import JobFile, JobFiles
+from slicer.record import as_dict, replace
+from slicer.state.directory import open_or_make
+
+JOB = "3f2a9c01b7de"
+FILE = JobFile(
+    job=JOB, name="train", command=("python", "a b\udcff"), directory="/work", profile="gpu", log="/work/log",
+    pid=4711, pid_start=12, boot_id=proc.boot_id(), after=("0123456789ab:ok",), began_at=1.5e9,
+)  # fmt: skip
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> JobFiles:
+    return JobFiles(open_or_make(str(tmp_path / "jobs"), job_files._RULES))
+
+
+@pytest.mark.parametrize("file", [FILE, replace(FILE, exit_code=75, why="will not run", after=())])
+def test_it_is_read_back_as_it_was_written(files: JobFiles, file: JobFile) -> None:  # U1
+    files.write(file)
+    assert files.read(JOB) == file
+    assert files.all(pytest.fail) == [file]
+    assert files.read("0" * 12) is None
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"pid": -1}, {"pid": "1"}, {"pid": True}, {"pid": 1 << 40}, {"boot_id": "x"}, {"job": "../../etc"},
+        {"exit_code": 256}, {"exit_code": "0"}, {"command": "rm"}, {"command": [1]}, {"after": None},
+        {"began_at": "now"}, {"began_at": -1}, {"log": None}, {"pid_start": 1 << 70},
+    ],
+)  # fmt: skip
+def test_no_field_is_believed_that_cannot_be(files: JobFiles, tmp_path: Path, change: dict[str, Any]) -> None:
+    # U1
+    files.write(FILE)
+    path = tmp_path / "jobs" / f"{JOB}.json"
+    path.write_text(json.dumps({**as_dict(FILE), **change}, default=list))
+    warnings: list[str] = []
+    assert files.all(warnings.append) == []
+    assert len(warnings) == 1
+    assert str(path) in warnings[0]
+
+
+@given(st.binary(max_size=300) | st.recursive(st.none() | st.text() | st.integers(), st.lists).map(
+    lambda value: json.dumps(value).encode()
+))  # fmt: skip
+def test_whatever_is_in_it_costs_itself_alone(tmp_path_factory: pytest.TempPathFactory, data: bytes) -> None:
+    # U1
+    place = tmp_path_factory.mktemp("files")
+    files = JobFiles(open_or_make(str(place), job_files._RULES))
+    files.write(FILE)
+    (place / f"{'0' * 12}.json").write_bytes(data)
+    assert files.all(lambda _: None) == [FILE]
+    files.close()
+
+
+def test_a_process_of_another_boot_or_start_is_not_it(files: JobFiles) -> None:  # U1
+    mine = job_files.new(JOB, "", ("true",), "", "/log", after=())
+    assert mine.is_alive()
+    assert not replace(mine, boot_id=FILE.boot_id.replace("-", "")[:8] + "-" * 28).is_alive()
+    assert not replace(mine, pid_start=mine.pid_start + 1).is_alive()
+    assert not replace(mine, pid=0).is_alive()
+
+
+def test_what_is_too_old_goes_unless_the_job_lives_or_holds(files: JobFiles, tmp_path: Path) -> None:  # U1
+    alive = job_files.new("a" * 12, "", ("true",), "", "/log", after=())
+    for file in (FILE, alive, replace(FILE, job="b" * 12)):
+        files.write(file)
+    place = tmp_path / "jobs"
+    (place / f"{'c' * 12}.log").touch()  # its caller was killed
+    (place / "theirs.txt").touch()
+    (place / f"{'d' * 12}.json").mkdir()  # cannot be removed
+    for path in place.iterdir():
+        os.utime(path, (1, 1))
+    files.prune(None, lambda _: False, pytest.fail)
+    assert len(list(place.iterdir())) == 6
+    told: list[str] = []
+    files.prune(60.0, ("b" * 12).__eq__, told.append)
+    assert {path.name[0] for path in place.iterdir()} == {"a", "b", "t", "d"}
+    assert len(told) == 1
