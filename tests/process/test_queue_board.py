@@ -209,12 +209,6 @@ def test_failed_jobs_are_run_again_when_asked(queues: QueueBox) -> None:
     assert queue.wait() == 0
     assert len(queue.events("finished")) == 1
     assert of_queue(queues, "retry", "jobs.txt").stdout == "no job of jobs.txt has failed\n"
-    queues.append("[profile=light] hold d")
-    queue = queues.start()
-    queues.started("d")
-    assert of_queue(queues, "retry", "jobs.txt").returncode == 75
-    queues.let("d")
-    assert queue.wait() == 0
     assert of_queue(queues, "retry", "jobs.txt", "--log-dir", "none").returncode == 2
     assert not (queues.root / "none").exists()
     queues.assert_clean()

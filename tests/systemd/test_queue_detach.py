@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +17,7 @@ from tests.patience import until
 from tests.systemd.helpers import processes, systemctl
 from tests.systemd.helpers.jobs import SYSTEM_LEDGER, Done, Slicer, leases, tickets
 from tests.systemd.helpers.queues import Queues, cgroup_of, wide_open
+from tests.systemd.helpers.terminal import Terminal
 from tests.systemd.helpers.users import User, stop_manager, user
 
 pytest_plugins = ["tests.systemd.helpers.fixtures"]
@@ -172,6 +174,30 @@ def test_it_runs_as_a_service_and_its_jobs_in_scopes_of_their_own(slicer: Slicer
     assert queues.exit_codes() == {1: 3, 2: 0}
     assert "status=3/" in service.messages()
     assert (queues.log_dir / "status.txt").exists()
+
+
+@pytest.mark.core
+def test_it_is_listed_and_its_board_is_shown_at_a_terminal(slicer: Slicer, queues: Detached) -> None:  # U1
+    gate = slicer.gate()
+    queues.write(f"[vram=1G] : < {gate}; exit 3")
+    service = queues.detach()
+    service.has_told("started")
+    via, env = queues.manager.via, slicer.environ()
+    listed = subprocess.run([*via, "slicer", "queue", "--json"], env=env, capture_output=True, check=True)
+    (told,) = json.loads(listed.stdout)["queues"]
+    assert (told["unit"], told["pid"], told["file"]) == (service.unit, service.pid, str(queues.file))
+    command = (*via, "slicer", "queue", str(queues.file), "--log-dir", str(queues.log_dir))
+    with Terminal(*command, env=env) as terminal:
+        terminal.expect("1 running")
+        terminal.type("q")
+        terminal.expect(f"left the board: the queue continues (pid {service.pid})")
+        assert terminal.end() == 0
+    with Terminal(*command, env=env) as terminal:
+        terminal.expect("1 running")
+        with wide_open(gate):
+            terminal.expect("1 failed")
+            assert terminal.end() == 3
+    service.end()
 
 
 @pytest.mark.core

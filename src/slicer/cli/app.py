@@ -51,11 +51,11 @@ _COMMANDS = {
 # Commands that other programs have, and what does the same in slicer.
 _ELSEWHERE = {
     "submit": "slicer run --detach -- COMMAND runs one job, slicer queue FILE the jobs in a file",
-    "add": "slicer queue FILE runs each line of the file as a job; add a line to it",
-    "sweep": "write one line a job into a file, then slicer queue FILE",
+    "add": "slicer queue add FILE -- COMMAND appends a job to a jobs file; slicer queue FILE runs them",
+    "sweep": "slicer queue add FILE --param lr=1,2 -- COMMAND {lr}, then slicer queue FILE",
     "log": "slicer logs JOB shows what it printed",
     "tail": "slicer logs -f JOB follows what it prints",
-    "attach": "slicer logs -f JOB follows a job's output, slicer status --watch all running jobs",
+    "attach": "slicer logs -f JOB follows a job's output, slicer queue FILE the board of a running queue",
     "restart": "slicer queue retry FILE makes the failed jobs of a queue pending again",
     "proxy": "slicer serve gives a server a GPU only while it has requests",
     "background": "slicer run --detach and slicer queue FILE --detach run in the background",

@@ -2,7 +2,7 @@
 
 A word is an id, the beginning of one, a unit or a name. Living jobs go before those that have ended. Of
 several that ended with the same name, the word means the newest. Only their queue knows the lines of a jobs
-file that have not begun (:mod:`slicer.queue.line_socket`).
+file that have not begun (:mod:`slicer.queue.control.client`).
 """
 
 from __future__ import annotations

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 
 from slicer.cli import doctor, output, say
+from slicer.cli.queue import rows
 from slicer.columns import FAINT, HEADING, WARNING, Line
 from slicer.doctor import looks
 
@@ -13,6 +14,7 @@ if TYPE_CHECKING:
     from slicer.cli.status_text import Section
     from slicer.doctor.model import Report
     from slicer.ledger.status import Status
+    from slicer.queue.control.messages import RunningQueue
     from slicer.serve.model import Standing
 
 _DEADLINE_S = 5.0
@@ -31,23 +33,25 @@ def show() -> None:
 
     status: Status | None = None
     servers: tuple[Standing, ...] = ()
+    queues: tuple[RunningQueue, ...] = ()
     if found["status"].facts is not None:
-        status, servers, warnings = found["status"].facts
+        status, servers, queues, warnings = found["status"].facts
         for warning in warnings:
             say.line(warning)
     else:
         say.line(f"the state is not known: {found['status'].failed or 'no answer in time'}")
-    parts = [compact(section) for section in sections(status, servers)] if status is not None else []
+    parts = [compact(section) for section in sections(status, servers, queues)] if status is not None else []
     warnings = warned(found["doctor"].facts)
     output.show(joined([*parts, *filter(None, [warnings]), calls(status, warnings)]))
 
 
-def _status() -> tuple[Status, tuple[Standing, ...], list[str]]:
+def _status() -> tuple[Status, tuple[Standing, ...], tuple[RunningQueue, ...], list[str]]:
     from slicer.broker.client.standing import read
     from slicer.serve import standings
 
     warnings: list[str] = []
-    return read(os.environ, warnings.append), standings.read(os.environ, warnings.append), warnings
+    status, servers = read(os.environ, warnings.append), standings.read(os.environ, warnings.append)
+    return status, servers, rows.running(status.directory), warnings
 
 
 def _glance() -> Report:

@@ -6,6 +6,7 @@ import time
 
 from slicer.cli import say
 from slicer.cli.output import picked
+from slicer.cli.queue.rows import queue_json
 from slicer.cli.status_why import never_text, reason
 from slicer.kernel.users import user_name
 from slicer.model import CPU, Busy
@@ -19,11 +20,14 @@ if TYPE_CHECKING:
     from slicer.ledger.status import GpuState, Status
     from slicer.model import Gpu, Lease, Ticket
     from slicer.outcome.job_files import JobFile
+    from slicer.queue.control.messages import RunningQueue
     from slicer.serve.model import Standing
     from slicer.share.arena import SharingNow
 
 
-def status_json(status: Status, servers: tuple[Standing, ...] = ()) -> dict[str, Any]:
+def status_json(
+    status: Status, servers: tuple[Standing, ...] = (), queues: tuple[RunningQueue, ...] = ()
+) -> dict[str, Any]:
     """The status for scripts."""
     held = {uuid for lease in status.leases for uuid in lease.gpus}
     lock, slots, users, now_s = status.plain_lock, status.slots, status.users, time.time()
@@ -32,6 +36,7 @@ def status_json(status: Status, servers: tuple[Standing, ...] = ()) -> dict[str,
         "jobs": [job_json(lease, status) for lease in status.leases],
         "waiting": [ticket_json(ticket, status) for ticket in status.tickets],
         "later": [_later(file, now_s) for file in status.later],
+        "queues": [queue_json(each) for each in queues],
         "servers": [server_json(each, now_s) for each in servers],
         "gpus": {
             "total": len(status.gpus),
@@ -48,7 +53,7 @@ def status_json(status: Status, servers: tuple[Standing, ...] = ()) -> dict[str,
 
 
 _CLOCKS = (
-    "held_for", "halted_for", "expected_remaining", "waited", "starts_in", "state_for", "idle_for",
+    "held_for", "halted_for", "expected_remaining", "waited", "starts_in", "state_for", "idle_for", "left",
 )  # fmt: skip
 # Fields that change many times a second while jobs take turns.
 _TURNING = ("charged_mib", "turn", "turn_for", "ahead", "turns", "held_s", "waits", "waited_s")
@@ -68,7 +73,7 @@ def without_clocks(document: dict[str, Any]) -> dict[str, Any]:
                 kept[name] = rest(kept[name], dropped)
         return kept
 
-    folders = ("jobs", "waiting", "later", "servers")
+    folders = ("jobs", "waiting", "later", "queues", "servers")
     return {**document, **{folder: list(map(still, document[folder])) for folder in folders}}
 
 

@@ -7,21 +7,23 @@ import sys
 
 from slicer.broker.client.standing import read
 from slicer.cli import output, say
+from slicer.cli.queue import rows
 from slicer.serve import standings
 
 
 def show(*, as_json: bool) -> None:
-    """Print who holds what, who waits and why, what is free, and the servers. Raises SlicerError."""
+    """Print who holds what, who waits and why, what is free, queues and servers. Raises SlicerError."""
     status = read(os.environ, say.line)
     servers = standings.read(os.environ, say.line)
+    queues = rows.running(status.directory)
     if as_json:
         from slicer.cli.status_json import status_json
 
-        output.show_json(status_json(status, servers))
+        output.show_json(status_json(status, servers, queues))
     else:
         from slicer.cli.status_text import lines
 
-        output.show(lines(status, servers))
+        output.show(lines(status, servers, queues))
 
 
 def main(arguments: list[str]) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 
 from slicer.cli import output
+from slicer.cli.queue.rows import table
 from slicer.cli.status_why import indices, reason
 from slicer.columns import FAINT, HEADING, WARNING, Line, aligned, clip
 from slicer.kernel.users import user_name
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
     from slicer.ledger.status import GpuState, SlotState, Status
     from slicer.model import GroupStanding, Lease, Ticket, UserStanding
+    from slicer.queue.control.messages import RunningQueue
     from slicer.serve.model import Standing
 
     _Row = tuple[tuple[str, ...], str]  # cells and style of a row of the GPUs' table
@@ -45,8 +47,10 @@ class Section:
         return [*self.head, *(line for entry in self.entries for line in entry)]
 
 
-def lines(status: Status, servers: tuple[Standing, ...] = ()) -> list[Line]:
-    return joined([section.lines for section in sections(status, servers)])
+def lines(
+    status: Status, servers: tuple[Standing, ...] = (), queues: tuple[RunningQueue, ...] = ()
+) -> list[Line]:
+    return joined([section.lines for section in sections(status, servers, queues)])
 
 
 def joined(parts: list[list[Line]]) -> list[Line]:
@@ -57,13 +61,18 @@ def joined(parts: list[list[Line]]) -> list[Line]:
     return shown
 
 
-def sections(status: Status, servers: tuple[Standing, ...] = ()) -> list[Section]:
-    """The sections of the status: jobs, waiting requests, servers of ``slicer serve``, the machine."""
+def sections(
+    status: Status, servers: tuple[Standing, ...] = (), queues: tuple[RunningQueue, ...] = ()
+) -> list[Section]:
+    """The sections: jobs, waiting requests, queues, servers of ``slicer serve``, the machine."""
     found = [_jobs(status) if status.leases else Section((Line("No jobs are running."),))]
     if status.tickets:
         found.append(_waiting(status))
     if status.later:
         found.append(_later(status, time.time()))
+    if queues:
+        head, entries = table(queues, time.time())
+        found.append(Section((head,), tuple(entries), "queues"))
     if servers:
         found.append(servers_section(servers, time.time()))
     if len(status.slots) > 1:

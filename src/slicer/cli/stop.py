@@ -18,7 +18,7 @@ from slicer.job.find import AmbiguousJob, pick
 from slicer.job.stop import DEADLINE_S, signal_process, stop
 from slicer.ledger.ledger import Ledger, Snapshot
 from slicer.model import Lease
-from slicer.queue.line_socket import stop_line
+from slicer.queue.control.client import stop_line
 
 _PATTERN = frozenset("*?[")
 

@@ -8,9 +8,7 @@ import signal
 import socket
 import stat
 import sys
-import termios
 import time
-import tty
 from collections.abc import Sequence
 from contextlib import closing
 
@@ -18,6 +16,8 @@ from slicer import broker
 from slicer.backend import broker_socket
 from slicer.broker.client.standing import status_reader
 from slicer.cli import output, say
+from slicer.cli.keys import Keys, pause
+from slicer.cli.queue import rows
 from slicer.cli.status_json import status_json, without_clocks
 from slicer.cli.status_text import Section, joined, sections
 from slicer.columns import FAINT, WARNING, Line
@@ -29,6 +29,7 @@ from slicer.kernel.sleep import until_readable
 from slicer.ledger.status import Status, StatusReader
 from slicer.ledger.watch import LedgerWatch
 from slicer.quantity import format_duration
+from slicer.queue.control.messages import RunningQueue
 from slicer.record import replace
 from slicer.serve import standings
 from slicer.serve.model import Standing
@@ -150,7 +151,9 @@ def _write_changes(reader: StatusReader, changes: ChangeWaiter) -> None:
     last = None
     while True:
         changes.begin()
-        document = status_json(reader.read(warn), standings.read(os.environ, warn))
+        status = reader.read(warn)
+        servers = standings.read(os.environ, warn)
+        document = status_json(status, servers, rows.running(status.directory))
         if last != (last := without_clocks(document)):
             output.show_json(document, compact=True)
         if changes.problem:
@@ -166,23 +169,18 @@ class _Screen:
     """The terminal: between :meth:`take` and :meth:`give_back` a separate page, with raw keys and no echo."""
 
     def __init__(self) -> None:
-        self.has_keys = os.isatty(0)
-        self._before: list[object] | None = None
+        self.keys = Keys()
 
     def take(self) -> None:
-        if self.has_keys:
-            self._before = termios.tcgetattr(0)
-            tty.setcbreak(0)
+        self.keys.take()
         _write("\x1b[?1049h\x1b[H\x1b[?25l")
 
     def give_back(self) -> None:
         """Restore the terminal. Safe to repeat, and if the terminal is gone."""
+        self.keys.give_back()
         try:
-            if self._before is not None:
-                termios.tcsetattr(0, termios.TCSAFLUSH, self._before)  # type: ignore[arg-type]
-                self._before = None
             _write("\x1b[?25h\x1b[?1049l")
-        except (OSError, termios.error):
+        except OSError:
             pass
 
     def draw(self, lines: Sequence[Line]) -> None:
@@ -208,6 +206,7 @@ class _LiveView:
         self._interval_s = interval_s
         self._status: Status | None = None
         self._servers: tuple[Standing, ...] = ()
+        self._queues: tuple[RunningQueue, ...] = ()
         self._looked_at = ""
         self._notes: list[str] = []
         self._screen = _Screen()
@@ -224,17 +223,17 @@ class _LiveView:
 
     def _show(self, signals: SignalPipe) -> int:
         screen = self._screen
-        keys = [0] if screen.has_keys else []
+        keys = screen.keys.descriptors
         while True:
             screen.draw(self._page(shutil.get_terminal_size().lines))
             ready = self._changes.wait([signals.fd, *keys])
-            if 0 in ready and _keys() in (b"", b"q", b"Q"):
+            if 0 in ready and screen.keys.ask_to_leave():
                 return EX_OK
             for signo in signals.take():
                 if signo in _LEAVES:
                     return EX_OK if signo == signal.SIGINT else 128 + signo
                 if signo == signal.SIGTSTP:
-                    _pause(screen)
+                    pause(screen)
                     ready = frozenset()  # much may have changed meanwhile: read again
             if not ready:
                 self._look()
@@ -246,6 +245,7 @@ class _LiveView:
         try:
             self._status = self._reader.read(notes.append)
             self._servers = standings.read(os.environ, notes.append)
+            self._queues = rows.running(self._status.directory)
         except SlicerError as error:
             if self._status is None:
                 raise
@@ -260,25 +260,8 @@ class _LiveView:
         notes = [*self._notes, *([self._changes.problem] if self._changes.problem else [])]
         below = [Line(visible(note), WARNING) for note in notes]
         room = height - 2 - len(below)
-        shown = fit(sections(self._status, self._servers), max(1, room))
+        shown = fit(sections(self._status, self._servers, self._queues), max(1, room))
         return [Line(title, FAINT), Line(""), *shown, *below]
-
-
-def _keys() -> bytes:
-    """The typed bytes; empty if the terminal is gone."""
-    try:
-        return os.read(0, 4096)
-    except OSError:
-        return b""
-
-
-def _pause(screen: _Screen) -> None:
-    """Ctrl-Z: give the terminal back to the shell, stop, and take it again when continued."""
-    screen.give_back()
-    handler = signal.signal(signal.SIGTSTP, signal.SIG_DFL)
-    os.kill(os.getpid(), signal.SIGTSTP)
-    signal.signal(signal.SIGTSTP, handler)
-    screen.take()
 
 
 # -- what fits ----------------------------------------------------------------------------------------------

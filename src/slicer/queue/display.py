@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Mapping
 from operator import attrgetter
 from typing import Any
 
@@ -12,7 +13,7 @@ from slicer.kernel.sleep import seconds_until
 from slicer.queue.events import Renderer
 from slicer.queue.judge import judging
 from slicer.queue.judge.log import last_line
-from slicer.queue.model import Board, BoardState, Event, Kind, Options, Row
+from slicer.queue.model import Board, BoardState, Event, JobState, Kind, Options, Row
 from slicer.queue.run.gpu_use import QueueMonitor
 from slicer.queue.show import board_text, rows
 from slicer.queue.start.dispatch import Dispatch
@@ -49,7 +50,7 @@ class Display:
         self._is_unwritten = True
         self._every_s = max(_WRITE_S, options.poll_s)  # how often status.txt is written while jobs run
         self._look = 0  # how many of the monitor's looks status.txt has seen
-        self._state: BoardState = "running"
+        self.state: BoardState = "running"
         self._problem = ""
         self._cost_s = 0.0
 
@@ -64,22 +65,22 @@ class Display:
 
     def update(self, state: BoardState, problem: str, running: int) -> None:
         """Draw and write what is due. ``running``: how many jobs run or are being started."""
-        if self._register.has_changed or (state, problem) != (self._state, self._problem):
+        if self._register.has_changed or (state, problem) != (self.state, self._problem):
             self.is_stale = self._is_unwritten = True
             self._register.has_changed = False
         if self._look != self._monitor.look_count:
             self._is_unwritten = True
             self._look = self._monitor.look_count
-        self._state, self._problem = state, problem
+        self.state, self._problem = state, problem
         self._width = max(self._width, running)
         if self._renderer.wants_board and time.monotonic() >= self._redraw_at():
-            self._renderer.draw(self._board())
+            self._renderer.draw(self.board())
             self.is_stale = False
             self._draw_at = time.monotonic() + max(_DRAW_S, self._cost_s / _SHARE)
         self._write_status()
 
     def end(self) -> None:
-        self._state = "ended"
+        self.state = "ended"
         self._write_status(force=True)
 
     def _redraw_at(self) -> float:
@@ -96,7 +97,7 @@ class Display:
         is_old = bool(self._register.states.running) and now >= self._rewrite_at()
         if not force and not is_old and (not self._is_unwritten or now < self._write_at):
             return
-        text = board_text.render(self._board(), None)
+        text = board_text.render(self.board(), None)
         self._is_unwritten = False
         self._write_at = time.monotonic() + max(_WRITE_S, self._cost_s / _SHARE)
         try:
@@ -104,7 +105,8 @@ class Display:
         except OSError:
             self._is_unwritten = True
 
-    def _board(self) -> Board:
+    def board(self) -> Board:
+        """How things stand."""
         began = time.monotonic()
         pending = self._dispatch.pending
         states = self._register.states
@@ -125,7 +127,7 @@ class Display:
                 states.ok_wall_s, states.ok_count, [now - state.started_at for state in running],
                 len(pending), self._width,
             ),
-            state=self._state,
+            state=self.state,
             warning=self._problem,
             pid=os.getpid(),
             every_s=self._every_s,
@@ -141,13 +143,26 @@ class Display:
             state = self._register.states[entry.key]
             kind = kind_of(entry, state)
             waits_for = pending.never.get(entry.key) or pending.waits_for(entry.key)
-            if not waits_for and kind in first:
-                waits_for = f"job {first[kind]}"
-            elif not waits_for:
-                first[kind] = state.no
-                waits_for = rows.why(self._requests.why(kind), indices, proc.now_s())
+            waits_for = waits_for or self._why(kind, first.setdefault(kind, state.no), state, indices)
             found.append(rows.row(state, declared_mib=kind.vram_mib, waits_for=waits_for))
         return found
+
+    def _why(self, kind: Kind, first: int, state: JobState, indices: Mapping[str, int]) -> str:
+        """Why a job of this kind waits, whose ``first`` job is to start before the others."""
+        if first != state.no:
+            return f"job {first}"
+        return rows.why(self._requests.why(kind), indices, proc.now_s())
+
+    def why(self, state: JobState) -> str:
+        """Why a job waits, as on the board; "" for one that does not."""
+        pending = self._dispatch.pending
+        if state.key not in pending:
+            return ""
+        kind = kind_of(pending.entries[state.key], state)
+        first = next((entry.key for head, entry in pending.heads() if head == kind), state.key)
+        waits_for = pending.never.get(state.key) or pending.waits_for(state.key)
+        number = self._register.states[first].no
+        return waits_for or self._why(kind, number, state, self._monitor.indices())
 
     def why_waiting(self) -> str:
         """The reason why the first job that could start waits."""

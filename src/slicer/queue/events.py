@@ -33,6 +33,36 @@ class Renderer(Protocol):
         """The queue has ended. None: it failed, and there is nothing to sum up. Safe to repeat with None."""
 
 
+class Renderers:
+    """Several renderers as one."""
+
+    def __init__(self, *renderers: Renderer) -> None:
+        self._renderers = list(renderers)
+
+    def add(self, renderer: Renderer) -> None:
+        self._renderers.append(renderer)
+
+    @property
+    def wants_board(self) -> bool:
+        return any(each.wants_board for each in self._renderers)
+
+    def begin(self) -> None:
+        for each in self._renderers:
+            each.begin()
+
+    def event(self, event: Event) -> None:
+        for each in self._renderers:
+            each.event(event)
+
+    def draw(self, board: Board) -> None:
+        for each in self._renderers:
+            each.draw(board)
+
+    def end(self, summary: Event | None) -> None:
+        for each in self._renderers:
+            each.end(summary)
+
+
 class Events:
     """Keeps events until the journal has their causes. Also the Listener of all that the queue starts."""
 

@@ -22,14 +22,15 @@ from slicer.job.gpu_watch import ESCAPED, Escaped, Exceeded
 from slicer.kernel.signal_pipe import SignalPipe
 from slicer.kernel.signals import INTERRUPTS, block_interrupts
 from slicer.kernel.sleep import soonest, until_readable
+from slicer.queue.control.answers import ACTS, Answers
+from slicer.queue.control.server import ControlSocket
 from slicer.queue.display import Display
-from slicer.queue.events import Events, Renderer
+from slicer.queue.events import Events, Renderer, Renderers
 from slicer.queue.file import jobs_file
 from slicer.queue.file.jobs_file import JobsFileError
 from slicer.queue.file.live_file import LiveFile
 from slicer.queue.judge import judging
 from slicer.queue.judge.concluding import Conclusions
-from slicer.queue.line_socket import LineSocket
 from slicer.queue.model import BoardState, Event, Options
 from slicer.queue.run.gpu_use import QueueMonitor
 from slicer.queue.run.running import RunningJobs
@@ -50,8 +51,8 @@ class Queue:
     def __init__(self, options: Options, environ: Mapping[str, str], renderer: Renderer) -> None:
         """Open everything. Raises JobsFileError, QueueRunning, StateError, ConfigError, BackendError, …"""
         self._options = options
-        self._renderer = renderer
-        self._events = Events(renderer)
+        self._renderer = Renderers(renderer)
+        self._events = Events(self._renderer)
         is_own = not options.trust_file
         text = jobs_file.read(options.jobs_file, is_own=is_own)  # before anything is made in its directory
         broker = backends.broker_socket(environ, options.backend)
@@ -95,10 +96,15 @@ class Queue:
             self.register, plans, self._requests, self._starting, self._running, self._gpu_observer,
             self._events, self._ledger.broker_now,
         )  # fmt: skip
-        self._lines = LineSocket(self._ledger.directory.base, self._dispatch.stop_lines)
         self._display = Display(
-            self.register, self._monitor, self._requests, self._dispatch, options, renderer
+            self.register, self._monitor, self._requests, self._dispatch, options, self._renderer
         )
+        answers = Answers(
+            self.register, self._dispatch, self._display, self._file, self._load, self._events.notice
+        )
+        self._control = ControlSocket(self._ledger.directory.base, answers.by_question(), ACTS)
+        self._renderer.add(self._control)
+        self._summary: Event | None = None
         self._ready: frozenset[int] = frozenset()  # the descriptors that woke us
         self._signals: list[int] = []  # those that ask the queue to leave
         self._has_stopped = False  # to start jobs
@@ -135,12 +141,14 @@ class Queue:
         self.register.close()
         if self.register.problem:
             self._renderer.event(Event("warning", time.time(), data={"text": self.register.problem}))
-        self._lines.close()
+        self._control.close(self._summary)
         for each in (self._file, self._gpu_observer, self._starters, self._backends, self._ledger):
             each.close()
 
     def summary(self) -> Event:
-        return self._display.summary(self._exit_code())
+        """Also for those who watch."""
+        self._summary = self._display.summary(self._exit_code())
+        return self._summary
 
     def _open(self) -> None:
         states, register, entries = self.register.states, self.register, self._file.entries
@@ -179,7 +187,7 @@ class Queue:
         self._take_signals()
         self._take_ended()
         self._take_file()
-        self._lines.take(self._ready)
+        self._display.is_stale |= self._control.take(self._ready)
         self._watch_gpus()
         if not self._signals:
             self._dispatch.start()
@@ -192,7 +200,7 @@ class Queue:
             while self._concluded:  # the journal has it now
                 self.register.forget(self._concluded.pop())
             self._dispatch.start_commands()
-            self._lines.answer()
+            self._control.answer()
             self._events.flush()
         self._tell_if_idle()
         problem = self.register.problem or self._file.problem or self._dispatch.trouble
@@ -201,7 +209,7 @@ class Queue:
     def _sleep(self) -> None:
         waiting, ask_s = self._requests.watched()
         descriptors = [
-            self._signal_pipe.fd, self._file.fd, self._lines.fd, *self._starting.descriptors(),
+            self._signal_pipe.fd, self._file.fd, *self._control.descriptors(), *self._starting.descriptors(),
             *self._running.descriptors(), *waiting,
         ]  # fmt: skip
         limits = [
@@ -282,12 +290,17 @@ class Queue:
             self._events.add("file-good")
         if self._file.entries is before:
             return
+        old, new = self._load()
+        if old != new:
+            self._events.add("file-changed", added=len(new - old), removed=len(old - new))
+
+    def _load(self) -> tuple[set[str], set[str]]:
+        """Find the pending jobs anew; those that were pending, and those that are."""
         old = set(self._dispatch.pending)
         self._dispatch.load(self._file.entries)
         new = set(self._dispatch.pending)
         self._requests.forget(old - new)
-        if old != new:
-            self._events.add("file-changed", added=len(new - old), removed=len(old - new))
+        return old, new
 
     def _take_ended(self) -> None:
         dispatch = self._dispatch

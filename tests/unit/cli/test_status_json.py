@@ -121,6 +121,7 @@ def test_the_contract() -> None:  # B3
             },
         ],
         "later": [],
+        "queues": [],
         "servers": [],
         "gpus": {
             "total": 2,

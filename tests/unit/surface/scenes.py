@@ -17,7 +17,7 @@ Section = str | Shape
 HOST = {"SURFACE_HOST": "1"}
 
 # Commands that no help lists as such.
-HIDDEN = (("queue", "suggest"), ("queue", "retry"))
+HIDDEN = (("queue", "add"), ("queue", "suggest"), ("queue", "retry"))
 
 # Every key of a configuration file; the values do not matter, only that they are taken and shown.
 CONFIG = """\

@@ -23,7 +23,7 @@ from slicer.text import clock
 _SOONEST_S = 0.1  # between two writes, however much happens
 _HELD_BACK = 20_000  # lines, while the terminal accepts none
 _CLEARED = "\x1b[2K\n"
-_STYLES: dict[event_text.Level, str] = {"info": "", "good": GOOD, "warning": WARNING, "bad": BAD}
+STYLES: dict[event_text.Level, str] = {"info": "", "good": GOOD, "warning": WARNING, "bad": BAD}
 
 
 class Live:
@@ -49,20 +49,29 @@ class Live:
         """Show the event above the board: at once, or together with later events if many come."""
         text = event_text.line(event, verbose=self._verbose)
         if text is not None:
-            self._above.append(Line(f"{clock(event.at)} {text}", _STYLES[event_text.level(event)]))
-            if time.monotonic() - self._written_at >= _SOONEST_S:
-                self._write()
+            self.say(f"{clock(event.at)} {text}", event_text.level(event))
+
+    def say(self, text: str, level: event_text.Level) -> None:
+        """The same of a line of text."""
+        self._above.append(Line(text, STYLES[level]))
+        if time.monotonic() - self._written_at >= _SOONEST_S:
+            self._write()
 
     def draw(self, board: Board) -> None:
         """Show this board in place of the last one, in the terminal's current size."""
         self._board = board
         self._write()
 
+    def redraw(self) -> None:
+        """The terminal has another size, or was somebody else's."""
+        if self._board is not None:
+            self._write()
+
     def end(self, summary: Event | None = None) -> None:
         """Remove the board; the events stay, and the summary follows them. Safe to repeat."""
         if summary is not None:
             first, *others = summary_lines(summary)
-            self._above += [Line(first, _STYLES[event_text.level(summary)]), *map(Line, others)]
+            self._above += [Line(first, STYLES[event_text.level(summary)]), *map(Line, others)]
         self._board = None
         self._sink.write(self._erased() + self._said())
         self._sink.close()

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
+
 import click
 
 from slicer.cli.queue import parameters
 from slicer.errors import StateError, UsageError
+from slicer.queue.control import client
 from slicer.queue.file import jobs_file
 from slicer.queue.judge import judging
 from slicer.queue.state import folding
@@ -22,36 +25,65 @@ from slicer.text import quote
 Examples:
   slicer queue retry jobs.txt           all failed jobs
   slicer queue retry jobs.txt 3 sweep   job number 3, and the job named sweep
-  slicer queue jobs.txt                 then run them""",
+  slicer queue jobs.txt                 then run them, if no queue runs""",
 )
 @parameters.jobs_file
 @click.argument("jobs", metavar="[JOB]...", nargs=-1)
 @parameters.log_dir()
-def command(file: str, jobs: tuple[str, ...], log_dir: str) -> None:
+@click.option("--failed", "all_failed", is_flag=True, help="All failed jobs, as without JOB.")
+def command(file: str, jobs: tuple[str, ...], log_dir: str, all_failed: bool) -> None:
     """Make the failed jobs of FILE pending again; with JOB (a number or a name) only those.
 
-    The next `slicer queue FILE` runs them. Each attempt has its own log.
+    A running queue starts them at once; otherwise the next `slicer queue FILE` runs them. Each attempt has
+    its own log.
     """
+    if jobs and all_failed:
+        raise UsageError("does not go with JOB", where="--failed", hint="leave one of them out")
+    running = _ask(file, log_dir, jobs)
+    numbers, goes_on = running or (_of_ended(file, jobs, log_dir), False)
+    if not numbers:
+        print(f"no job of {quote(file)} has failed")
+        return
+    named = ", ".join(map(str, numbers))
+    told = f"job {named} is" if len(numbers) == 1 else f"jobs {named} are"
+    after = "the queue runs" if goes_on else f"next: slicer queue {quote(file)} --log-dir {quote(log_dir)}"
+    print(f"{told} pending again; {after}")
+
+
+def _ask(file: str, log_dir: str, jobs: tuple[str, ...]) -> tuple[list[int], bool] | None:
+    """The numbers of the jobs that a running queue runs again, and whether it starts anything still.
+
+    None: no queue runs, or it does not answer.
+    """
+    with client.queues(os.environ) as found:
+        asked = client.of_log_dir(found, log_dir, file)
+        if asked is None:
+            return None
+        answer = asked.ask("retry", jobs=list(jobs))
+        if "unknown" in answer:
+            raise _unknown(answer["unknown"])
+        return answer["again"], answer["state"] not in ("stopping", "ending")
+
+
+def _of_ended(file: str, jobs: tuple[str, ...], log_dir: str) -> list[int]:
+    """The numbers of the jobs that are pending again in the journal. Raises SlicerError."""
     entries = jobs_file.load(file)
     if Journal.peek(log_dir) is None:
         raise parameters.no_journal(log_dir)
     register = Register(log_dir, fresh=False)
     try:
         known = [register.states[entry.key] for entry in entries if entry.key in register.states]
-        failed = sorted(filter(judging.has_failed, known), key=lambda state: state.no)
-        for word in jobs:
-            if not any(word in (str(state.no), state.name) for state in failed):
-                raise UsageError(f"no failed job has this number or name: {word!r:.60}", where="JOB")
-        chosen = [state for state in failed if not jobs or {str(state.no), state.name} & set(jobs)]
+        chosen = judging.to_retry(known, jobs)
+        if isinstance(chosen, str):
+            raise _unknown(chosen)
         for state in chosen:
             register.do(folding.reconsidered(state.key))
         if not register.save():
             raise StateError(register.problem)
     finally:
         register.close()
-    if not chosen:
-        print(f"no job of {quote(file)} has failed")
-        return
-    numbers = ", ".join(str(state.no) for state in chosen)
-    told = f"job {numbers} is" if len(chosen) == 1 else f"jobs {numbers} are"
-    print(f"{told} pending again; next: slicer queue {quote(file)} --log-dir {quote(log_dir)}")
+    return [state.no for state in chosen]
+
+
+def _unknown(word: str) -> UsageError:
+    return UsageError(f"no failed job has this number or name: {word!r:.60}", where="JOB")

@@ -20,7 +20,7 @@ from slicer.queue.model import Options
 from slicer.state.simulated import spec_of
 from slicer.text import counted
 
-_SUBCOMMANDS = ("suggest", "retry")  # modules of this package with a ``command``
+_SUBCOMMANDS = ("add", "retry", "suggest")  # modules of this package with a ``command``
 
 
 def _subcommand(name: str) -> click.Command:
@@ -29,12 +29,14 @@ def _subcommand(name: str) -> click.Command:
 
 
 class _Queue(click.Command):
-    """``slicer queue FILE``, or a subcommand if the first word names one."""
+    """``slicer queue FILE``, or a subcommand that the first word names; without words, a list."""
 
     def make_context(
         self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
     ) -> click.Context:
-        if args and args[0] in _SUBCOMMANDS:
+        if args in ([], ["--json"]) and not extra.get("resilient_parsing"):
+            return _subcommand("list").make_context(info_name, args, parent, **extra)
+        if args[0] in _SUBCOMMANDS:
             return _subcommand(args[0]).make_context(f"{info_name} {args[0]}", args[1:], parent, **extra)
         return super().make_context(info_name, args, parent, **extra)
 
@@ -53,9 +55,10 @@ class _Queue(click.Command):
     short_help="Run the jobs of a file as GPUs become free.",
     epilog="""\
 \b
-Commands, in place of FILE:
-  suggest  Print FILE with the memory that its jobs used.
+Commands, in place of FILE; without FILE, your running queues are listed:
+  add      Append jobs to FILE, one for each combination of parameters.
   retry    Make failed jobs pending again.
+  suggest  Print FILE with the memory that its jobs used.
 
 \b
 The jobs file has one shell command a line (edit it while the queue runs):
@@ -93,7 +96,7 @@ Exit codes:
   The largest of the failed jobs (124 timeout, 128+N signal N), or
     0  all jobs succeeded
     2  the command line or the file is wrong
-   75  another queue uses LOG_DIR
+   75  another queue uses LOG_DIR, and its board cannot be shown
   125  slicer itself failed
   130  interrupted before all jobs had started (143 by SIGTERM)""",
 )
@@ -155,6 +158,8 @@ def command(
     after a crash, the queue resumes where it was, and finds the jobs that still run. LOG_DIR/status.txt
     shows the board, for `watch cat`; `slicer status` shows who else holds and waits for GPUs.
 
+    If the queue is running already, a terminal shows its board until q or Ctrl-C; the queue continues.
+
     After Ctrl-C the queue starts no new jobs and waits for the running ones. A second Ctrl-C ends those.
     """
     if sim is None and sim_vram is not None:
@@ -168,6 +173,12 @@ def command(
         from slicer.cli.queue.detach import detach
 
         return detach(options, environ, as_json=as_json, quiet=quiet)
+    if not (as_json or quiet or options.fresh):
+        from slicer.cli.queue.attach import attach
+
+        code = attach(options, environ)
+        if code is not None:
+            return code
     return _run(options, environ, as_json=as_json, quiet=quiet)
 
 

@@ -27,11 +27,15 @@ def choose(*, as_json: bool, verbose: bool, stdout: TextIO, quiet: bool = False)
         from slicer.queue.show.event_json import encode
 
         return _Lines(stdout, lambda event: encode(event) if verbose or event.kind != "usage" else None)
-    if quiet or not stdout.isatty() or os.environ.get("TERM", "") in _DUMB:
+    if quiet or not can_draw(stdout):
         return _Lines(stdout, _text(verbose, quiet))
     from slicer.cli.queue.live import Live
 
     return Live(stdout, verbose=verbose)
+
+
+def can_draw(stdout: TextIO) -> bool:
+    return stdout.isatty() and os.environ.get("TERM", "") not in _DUMB
 
 
 def _text(verbose: bool, quiet: bool) -> Encode:

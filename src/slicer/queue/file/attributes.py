@@ -267,3 +267,4 @@ _KNOWN = {
     "env": _Attribute("env.SEED=17"),
 }
 _READ = {key: attribute for key, attribute in _KNOWN.items() if attribute.field}
+EXAMPLES = {key: attribute.example for key, attribute in _KNOWN.items()}

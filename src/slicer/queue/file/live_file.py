@@ -85,6 +85,11 @@ class LiveFile:
         """The seconds until :meth:`look` is due without an event; None: never."""
         return seconds_until(self._due, self._search_at, self._look_at)
 
+    def look_soon(self) -> None:
+        """Take it that the file has changed."""
+        if self._look_at is not None:  # no pipe
+            self._is_unheard, self._due = False, time.monotonic()
+
     def look(self, *, is_last: bool = False) -> bool:
         """Take the changes; whether ``entries`` or ``problem`` changed. ``is_last``: put nothing off."""
         now = time.monotonic()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 from slicer.errors import EX_TIMEOUT
 from slicer.queue.model import ENOUGH_LOOKS, JobState, Status, Verdict
@@ -104,6 +104,15 @@ def raised(
 def has_failed(state: JobState) -> bool:
     """Whether the job failed, so that it counts for the queue's exit code."""
     return state.is_final and state.status not in ("ok", "cancelled")
+
+
+def to_retry(states: Iterable[JobState], words: Collection[str]) -> list[JobState] | str:
+    """The failed jobs of these numbers and names, by number (of no words: all); else the word of no job."""
+    failed = sorted(filter(has_failed, states), key=lambda state: state.no)
+    for word in words:
+        if not any(word in (str(state.no), state.name) for state in failed):
+            return word
+    return [state for state in failed if not words or {str(state.no), state.name} & set(words)]
 
 
 def exit_code_of(states: Iterable[JobState]) -> int:

@@ -22,7 +22,7 @@ from slicer.gpu.observer import GpuObserver
 from slicer.job.plan import Plan
 from slicer.kernel.sleep import seconds_until
 from slicer.queue.events import Events
-from slicer.queue.model import Attributes, Entry, Kind, Status
+from slicer.queue.model import Attributes, Entry, JobState, Kind, Status
 from slicer.queue.run.running import RunningJobs
 from slicer.queue.start.lease_requests import Granted, LeaseRequests
 from slicer.queue.start.pending import Pending, to_ask
@@ -89,6 +89,10 @@ class Dispatch:
 
     def entry(self, key: str) -> Entry | None:
         return self.pending.entries.get(key)
+
+    def label(self, state: JobState) -> str:
+        """As in "jobs.txt#7"."""
+        return self._plans.label(state.no)
 
     def put_back(self, key: str) -> None:
         """The job is to be started again, if its line is still there."""

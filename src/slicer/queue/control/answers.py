@@ -1,0 +1,98 @@
+"""The answers of a queue to the questions on its control socket."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable
+from typing import Any
+
+from slicer.kernel import cgroup
+from slicer.queue.control.messages import QueuedLine, RunningQueue, short
+from slicer.queue.display import Display
+from slicer.queue.file.live_file import LiveFile
+from slicer.queue.judge import judging
+from slicer.queue.model import JobState
+from slicer.queue.start.dispatch import Dispatch
+from slicer.queue.state import folding
+from slicer.queue.state.register import Register
+from slicer.record import as_dict
+
+_MOST_NAMED = 20  # lines in an answer
+_SERVICE = re.compile(r"/(slicer-queue-[0-9a-f]+\.service)(?:/|$)")  # as slicer.detach names it
+_SHORTEST_ID = 4  # characters of a job's id that mean it
+ACTS = ("stop", "retry")  # questions whose answers wait until the journal is written
+
+
+class Answers:
+    def __init__(
+        self, register: Register, dispatch: Dispatch, display: Display, file: LiveFile,
+        load: Callable[[], object], notice: Callable[[str], None],
+    ) -> None:  # fmt: skip
+        """``load`` determines the pending lines again; ``notice`` adds an event."""
+        self._register = register
+        self._dispatch = dispatch
+        self._display = display
+        self._file = file
+        self._load = load
+        self._notice = notice
+        self._jobs_file = os.path.abspath(file.path)
+        self._log_dir = os.path.realpath(register.log_dir.path)
+
+    def by_question(self) -> dict[str, Callable[[dict[str, Any]], dict[str, object]]]:
+        return {each.__name__: each for each in (self.standing, self.lines, self.stop, self.retry, self.look)}
+
+    def standing(self, _: dict[str, Any]) -> dict[str, object]:
+        board, service = self._display.board(), _SERVICE.search(cgroup.of("self"))
+        told = RunningQueue(
+            file=self._jobs_file, log_dir=self._log_dir, pid=board.pid,
+            unit=service[1] if service else "", state=board.state, began_at=board.began_at,
+            counts=board.counts, eta_s=board.eta_s, warning=short(board.warning),
+        )  # fmt: skip
+        return as_dict(told)
+
+    def lines(self, question: dict[str, Any]) -> dict[str, object]:
+        """The lines and jobs of a name, label or job's id."""
+        word = str(question.get("word"))
+        found = [state for state in self._register.states.values() if self._is_meant(state, word)]
+        return {"lines": [self._line(state) for state in found[:_MOST_NAMED]]}
+
+    def stop(self, question: dict[str, Any]) -> dict[str, object]:
+        """The labels of unstarted lines that a word means; with ``does``, they are cancelled."""
+        found = self._dispatch.stop_lines(str(question.get("word")), question.get("does") is True)
+        return {"labels": found[:_MOST_NAMED]}
+
+    def retry(self, question: dict[str, Any]) -> dict[str, object]:
+        """The numbers of failed jobs that are pending again, or the word that means none."""
+        jobs = question.get("jobs")
+        words = [str(word) for word in jobs] if isinstance(jobs, list) else [repr(jobs)]
+        keys = [entry.key for entry in self._file.entries]
+        chosen = judging.to_retry((self._register.states[key] for key in keys), words)
+        if isinstance(chosen, str):
+            return {"unknown": chosen}
+        for state in chosen:
+            self._register.do(folding.reconsidered(state.key))
+        numbers = [state.no for state in chosen]
+        if chosen:
+            self._load()
+            self._notice(f"pending again by slicer queue retry: job {', '.join(map(str, numbers))}")
+        return {"again": numbers, "state": self._display.state}
+
+    def look(self, _: dict[str, Any]) -> dict[str, object]:
+        """Read the file at once: no event tells of some changes (NFS)."""
+        self._file.look_soon()
+        return {"looks": True}
+
+    def _is_meant(self, state: JobState, word: str) -> bool:
+        is_id = len(word) >= _SHORTEST_ID and state.job.startswith(word)
+        return is_id or word in (state.name or None, self._dispatch.label(state))
+
+    def _line(self, state: JobState) -> dict[str, object]:
+        told = QueuedLine(
+            label=self._dispatch.label(state), no=state.no, name=state.name, command=short(state.command),
+            status=state.status, attempts=state.attempts, job=state.job,
+            log=f"{self._log_dir}/{state.log}" if state.log else "",
+            waits_for=short(self._display.why(state)), exit_code=state.exit_code, jobs_file=self._jobs_file,
+            log_dir=self._log_dir, pid=os.getpid(),
+        )  # fmt: skip
+        return as_dict(told)

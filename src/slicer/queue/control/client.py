@@ -1,0 +1,159 @@
+"""Questions to the user's running queues.
+
+Their sockets lie beside the ledger, and beside that of each set of simulated GPUs. All are asked at once. A
+queue that does not answer in time (Ctrl-Z stops it, for example) costs its own answer alone.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import struct
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, closing, contextmanager, suppress
+from typing import Any
+
+from slicer.errors import StateError
+from slicer.kernel.sleep import until_readable
+from slicer.queue.control.messages import LONGEST, PREFIX, QueuedLine, RunningQueue, decode, encode, read
+from slicer.state.directory import Directory, open_trusted
+from slicer.state.statedir import where
+
+_ANSWER_S = 5.0
+_LOOK_S = 1.0  # for those who only look
+_SIMULATED = "sim-"
+_WRONG = (TypeError, ValueError, KeyError)
+
+
+class Asked:
+    """A connection to a queue. ``queue`` describes it; None: not known yet, or it does not answer."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self.connection = connection
+        self.queue: RunningQueue | None = None
+        credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
+        self.pid, self.uid, _ = struct.unpack("3i", credentials)
+
+    def ask(self, ask: str, **more: object) -> dict[str, Any]:
+        """The answer. Raises StateError if there is none in time, or not of this version."""
+        (found,) = _answers([self], ask, _ANSWER_S, **more)
+        if not found or "error" in found:
+            raise StateError("does not answer", where=f"the queue of pid {self.pid}", hint="is it stopped?")
+        return found
+
+    def send(self, ask: str, **more: object) -> bool:
+        try:
+            self.connection.send(encode({"ask": ask, **more}))
+        except OSError:  # it has just ended, or does not read
+            return False
+        return True
+
+    def receive(self) -> bytes | None:
+        """A packet; None: none is there now; b"": the queue has ended."""
+        try:
+            return self.connection.recv(2 * LONGEST)
+        except BlockingIOError:
+            return None
+        except OSError:
+            return b""
+
+
+@contextmanager
+def queues(environ: Mapping[str, str]) -> Iterator[list[Asked]]:
+    """This user's running queues, those on simulated GPUs too. Raises StateError."""
+    base = where({**environ, "SLICER_SIM": ""}, os.geteuid())
+    with ExitStack() as opened:
+        directories = []
+        if os.path.lexists(base):
+            directories.append(opened.enter_context(closing(open_trusted(base))))
+            simulated = sorted(name for name in directories[0].names() if name.startswith(_SIMULATED))
+            opening = (opened.enter_context(closing(directories[0].open_folder(name))) for name in simulated)
+            directories += opening
+        found = opened.enter_context(_connected(*directories))
+        _introduce(found)
+        yield found
+
+
+def standings(path: str) -> tuple[RunningQueue, ...]:
+    """The queues whose sockets lie in this directory. Raises StateError."""
+    with closing(open_trusted(path)) as directory, _connected(directory) as found:
+        _introduce(found)
+        return tuple(each.queue for each in found if each.queue is not None)
+
+
+def of_log_dir(found: list[Asked], log_dir: str, file: str) -> Asked | None:
+    """The queue that runs this file with this log directory."""
+    wanted = os.path.realpath(log_dir), os.path.abspath(file)
+    ours = (each for each in found if each.queue and (each.queue.log_dir, each.queue.file) == wanted)
+    return next(ours, None)
+
+
+def lines_meant(environ: Mapping[str, str], word: str) -> list[QueuedLine]:
+    """The lines and jobs of running queues that a name, a label (jobs.txt#7) or a job's id means.
+
+    Raises StateError.
+    """
+    lines = []
+    with queues(environ) as found:
+        for answer in _answers([each for each in found if each.queue], "lines", _ANSWER_S, word=word):
+            with suppress(*_WRONG):  # another version's
+                lines += [read(QueuedLine, each) for each in answer.get("lines", ())]
+    return lines
+
+
+def stop_line(directory: Directory, word: str) -> list[str]:
+    """Cancel the line that the word means. Returns what it could mean: of several none is touched."""
+    with _connected(directory) as found:
+        named = [_labels(answer) for answer in _answers(found, "stop", _ANSWER_S, word=word, does=False)]
+        lines = [line for each in named for line in each]
+        if len(lines) != 1:
+            return lines
+        meant = [each for each, labels in zip(found, named, strict=True) if labels]
+        return _labels(_answers(meant, "stop", _ANSWER_S, word=word, does=True)[0])
+
+
+@contextmanager
+def _connected(*directories: Directory) -> Iterator[list[Asked]]:
+    """Connections to the queues whose sockets are in these. Those of dead queues are left out."""
+    found: list[Asked] = []
+    paths = [
+        f"{directory.handle}/{name}"
+        for directory in directories
+        for name in sorted(directory.names())
+        if name.startswith(PREFIX)
+    ]
+    with ExitStack() as opened:
+        for path in paths:
+            connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK)
+            opened.enter_context(connection)
+            try:
+                connection.connect(path)
+                found.append(Asked(connection))
+            except OSError:  # it is dead, or accepts nobody
+                continue
+        yield [each for each in found if each.uid == os.geteuid()]
+
+
+def _introduce(found: list[Asked]) -> None:
+    """Ask each queue for its description."""
+    for each, answer in zip(found, _answers(found, "standing", _LOOK_S), strict=True):
+        with suppress(*_WRONG):  # it does not answer, or it is of another version
+            each.queue = read(RunningQueue, answer)
+
+
+def _answers(found: list[Asked], ask: str, limit_s: float, **more: object) -> list[dict[str, Any]]:
+    """The answer of each; {} from those who give none in time."""
+    are_asked = [each.send(ask, **more) for each in found]
+    deadline = time.monotonic() + limit_s
+    answers = []
+    for each, is_asked in zip(found, are_asked, strict=True):
+        left_s = max(0.0, deadline - time.monotonic())
+        is_there = is_asked and until_readable([each.connection.fileno()], left_s, None)
+        answers.append(decode((is_there and each.receive()) or b"") or {})
+    return answers
+
+
+def _labels(answer: dict[str, Any]) -> list[str]:
+    labels = answer.get("labels")
+    return [str(label) for label in labels] if isinstance(labels, list) else []

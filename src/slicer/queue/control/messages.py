@@ -1,0 +1,125 @@
+"""The messages on the control socket: one JSON object a packet, with the protocol's version. Pure.
+
+A question has an ``ask``: what the queue is (``standing``), which lines a ``word`` means (``lines``), to
+cancel one (``stop``), to run failed ``jobs`` again (``retry``), to look at its file (``look``), or to tell
+all that happens from now on (``watch``). The answer has what was asked for, or an ``error``.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any, TypeVar, get_args
+
+from slicer.queue.model import FINAL, Board, BoardState, GpuRow, Row, Status
+from slicer.record import as_dict, record, replace
+from slicer.state.statefile import json_reader
+from slicer.text import without_middle
+
+_T = TypeVar("_T")
+
+VERSION = 1
+PREFIX = "queue-"  # of the names of the sockets
+LONGEST = 128 << 10  # bytes of a packet: the kernel's default takes one of them, and a little more
+_TEXT_MOST = 300  # characters of a text in a packet
+_DONE: tuple[Status, ...] = ("ok", "cancelled")
+_PARTS = ("running", "pending", "done")
+_ROWS = (100, 20, 4, 0)  # of each part of a board: as many as go into a packet
+
+
+@record
+class RunningQueue:
+    """A running queue, as it describes itself."""
+
+    file: str  # the jobs file, absolute
+    log_dir: str  # absolute
+    pid: int
+    unit: str  # the service that it is (--detach); "" for none
+    state: str  # as Board.state
+    began_at: float  # seconds since the epoch
+    counts: dict[Status, int]
+    eta_s: float | None  # until all is done; None: nothing to guess from
+    warning: str  # what keeps it from going on
+
+    @property
+    def done(self) -> int:
+        """How many jobs have ended well, or were cancelled."""
+        return sum(self.counts.get(status, 0) for status in _DONE)
+
+    @property
+    def failed(self) -> int:
+        return sum(self.counts.get(status, 0) for status in FINAL.difference(_DONE))
+
+
+@record
+class QueuedLine:
+    """A line of a running queue's file, or a job that it ran."""
+
+    label: str  # jobs.txt#7
+    no: int
+    name: str  # "" for none
+    command: str
+    status: Status
+    attempts: int  # that have begun
+    job: str  # the id of the last attempt; "" before the first
+    log: str  # its log, absolute; "" before the first
+    waits_for: str  # why it does not run yet, as on the board; "" unknown or no
+    exit_code: int
+    jobs_file: str  # absolute
+    log_dir: str  # absolute
+    pid: int  # the queue's
+
+
+def encode(message: Mapping[str, object]) -> bytes:
+    """A packet. Paths may hold bytes that are no UTF-8, which come as lone surrogates."""
+    text = json.dumps({"v": VERSION, **message}, separators=(",", ":"), default=as_dict, ensure_ascii=False)
+    return text.encode("utf-8", "surrogatepass")
+
+
+def decode(packet: bytes) -> dict[str, Any] | None:
+    """A packet's object; None if it is not one of this version."""
+    try:
+        found = json.loads(packet)
+    except (ValueError, RecursionError):
+        return None
+    return found if isinstance(found, dict) and found.get("v") == VERSION else None
+
+
+def short(text: str) -> str:
+    return without_middle(text, _TEXT_MOST)
+
+
+def board_packet(board: Board) -> bytes:
+    """The board, with as many rows as there is room for."""
+    packet = b""
+    for most in _ROWS:
+        parts: dict[str, Any] = {
+            "running": tuple(map(_shortened, board.running[:most])),
+            "pending": tuple(map(_shortened, board.pending[:most])),
+            "done": tuple(map(_shortened, board.done[-most:] if most else ())),
+            "title": short(board.title), "warning": short(board.warning),
+        }  # fmt: skip
+        packet = encode({"board": replace(board, **parts)})
+        if len(packet) <= LONGEST:
+            break
+    return packet
+
+
+def _shortened(row: Row) -> Row:
+    return replace(row, command=short(row.command), reason=short(row.reason), waits_for=short(row.waits_for))
+
+
+def read_board(value: Any) -> Board:
+    """Raises TypeError, ValueError, KeyError."""
+    values = dict(value)
+    parts = {name: tuple(read(Row, each) for each in values.pop(name)) for name in _PARTS}
+    gpus = tuple(read(GpuRow, each) for each in values.pop("gpus"))
+    if values["state"] not in get_args(BoardState):
+        raise ValueError("an unknown state")
+    return read(Board, values, gpus=gpus, **parts)
+
+
+def read(kind: type[_T], value: Any, **known: Any) -> _T:
+    """A record from JSON, but for fields that are ``known``. Raises TypeError, ValueError, KeyError."""
+    rest = {name: how for name, how in kind.__annotations__.items() if name not in known}
+    return kind(**known, **{name: json_reader(how)(value[name]) for name, how in rest.items()})

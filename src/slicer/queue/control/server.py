@@ -1,0 +1,211 @@
+"""The queue's end of the control socket, which lies in its user's state directory beside the ledger.
+
+The directory is closed to other users. A client cannot delay the queue: a watching client gets a packet only
+after it has read the last one, and a slow one learns how many events it has missed.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import socket
+import termios
+from array import array
+from collections import deque
+from collections.abc import Callable, Collection, Iterable, Mapping
+from contextlib import suppress
+from typing import Any
+
+from slicer.queue.control.messages import LONGEST, PREFIX, board_packet, decode, encode, short
+from slicer.queue.model import Board, Event
+from slicer.queue.show import event_text
+from slicer.state.directory import Directory, failed
+from slicer.text import clock
+
+_MOST_CLIENTS = 64
+_AT_ONCE = 16  # questions of one client that are taken in one go
+_UNTOLD = 50  # events kept for a client that reads slowly
+_SAID_BEFORE = 10  # past events that a new watcher gets
+_SUMMED = 40  # lines of the summary
+
+Answer = Callable[[dict[str, Any]], dict[str, object]]
+
+
+class _Client:
+    """A connected process."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self.connection = connection
+        self.watches = False
+        self._untold: deque[list[object]] = deque(maxlen=_UNTOLD)
+        self._missed = 0  # events
+
+    def send(self, packet: bytes) -> None:
+        """If the client is gone, the next read reveals it."""
+        with suppress(OSError):
+            self.connection.send(packet)
+
+    def has_read_all(self) -> bool:
+        unread = array("i", [0])
+        fcntl.ioctl(self.connection, termios.TIOCOUTQ, unread)
+        return not unread[0]
+
+    def tell(self, said: Iterable[list[object]]) -> None:
+        """Keep these lines for the next packet."""
+        for each in said:
+            self._missed += len(self._untold) == _UNTOLD
+            self._untold.append(each)
+
+    def untold(self) -> dict[str, object]:
+        """Take the kept lines."""
+        found: dict[str, object] = {"said": list(self._untold), "missed": self._missed}
+        self._untold.clear()
+        self._missed = 0
+        return found
+
+
+class ControlSocket:
+    """Also a renderer, for the watching clients.
+
+    ``answers`` has a function for each question. ``acts`` are the questions that change something: their
+    answers wait for :meth:`answer`.
+    """
+
+    def __init__(self, directory: Directory, answers: Mapping[str, Answer], acts: Collection[str]) -> None:
+        """Raises StateError."""
+        self._answers = answers
+        self._acts = acts
+        self._directory = directory
+        self._clients: dict[int, _Client] = {}
+        self._late: list[tuple[_Client, bytes]] = []  # answers for later
+        self._said: deque[list[object]] = deque(maxlen=_SAID_BEFORE)
+        self._name = f"{PREFIX}{os.urandom(6).hex()}"
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK)
+        try:
+            for name in directory.names():
+                if name.startswith(PREFIX):
+                    _sweep(directory, name)
+            self._socket.bind(f"{directory.handle}/{self._name}")
+            self._socket.listen(_MOST_CLIENTS)
+        except OSError as error:
+            self._socket.close()
+            raise failed(f"{directory.path}/{self._name}", error, what="cannot be created") from error
+
+    def descriptors(self) -> list[int]:
+        return [self._socket.fileno(), *self._clients]
+
+    def take(self, ready: Collection[int]) -> bool:
+        """Take and answer questions. Returns whether a client has begun to watch."""
+        is_new = False
+        for fd in [fd for fd in self._clients if fd in ready]:
+            is_new |= self._hear(self._clients[fd])
+        while self._socket.fileno() in ready and self._accept():
+            pass
+        return is_new
+
+    def answer(self) -> None:
+        """Send the answers that had to wait until the journal was written."""
+        for client, packet in self._late:
+            client.send(packet)
+        self._late.clear()
+
+    def close(self, summary: Event | None) -> None:
+        """Tell the watching clients how the queue ended; close and remove the socket. Raises OSError."""
+        if summary is not None:
+            first, *others = event_text.summary_lines(summary)[:_SUMMED]
+            last: list[list[object]] = [[first, event_text.level(summary)]]
+            last += [[short(line), "info"] for line in others]
+            for client in self._watching():
+                untold = client.untold()
+                client.send(encode({**untold, "end": summary.data["exit_code"], "last": last}))
+        for client in self._clients.values():
+            client.connection.close()
+        self._socket.close()
+        self._directory.remove(self._name)
+
+    # -- as a renderer ---------------------------------------------------------------------------------------
+
+    @property
+    def wants_board(self) -> bool:
+        return bool(self._watching())
+
+    def begin(self) -> None:
+        """Nothing to do: each watching client draws on its own terminal."""
+
+    def event(self, event: Event) -> None:
+        text = event_text.line(event, verbose=True)
+        if text is None:
+            return
+        told: list[object] = [f"{clock(event.at)} {short(text)}", event_text.level(event)]
+        self._said.append(told)
+        for client in self._watching():
+            client.tell([told])
+
+    def draw(self, board: Board) -> None:
+        packet = board_packet(board)
+        for client in self._watching():
+            if client.has_read_all():
+                client.send(encode(client.untold()))
+                client.send(packet)
+
+    def end(self, summary: Event | None) -> None:
+        """Nothing to do: :meth:`close` tells the clients."""
+
+    def _watching(self) -> list[_Client]:
+        return [client for client in self._clients.values() if client.watches]
+
+    # -- clients ---------------------------------------------------------------------------------------------
+
+    def _accept(self) -> bool:
+        try:
+            connection, _ = self._socket.accept()
+        except OSError:  # none is left, or there are no descriptors
+            return False
+        connection.setblocking(False)
+        if len(self._clients) >= _MOST_CLIENTS:
+            connection.close()
+        else:
+            self._clients[connection.fileno()] = _Client(connection)
+        return True
+
+    def _hear(self, client: _Client) -> bool:
+        """Whether the client begins to watch."""
+        watched = client.watches
+        for _ in range(_AT_ONCE):
+            try:
+                packet = client.connection.recv(LONGEST)
+            except BlockingIOError:
+                break
+            except OSError:
+                packet = b""
+            if not packet:
+                del self._clients[client.connection.fileno()]
+                client.connection.close()
+                return False
+            self._reply(client, decode(packet) or {})
+        return client.watches and not watched
+
+    def _reply(self, client: _Client, question: dict[str, Any]) -> None:
+        ask = question.get("ask")
+        if ask == "watch":
+            client.watches = True
+            client.tell(self._said)
+            return
+        answers = self._answers.get(ask) if isinstance(ask, str) else None
+        found = answers(question) if answers is not None else None
+        packet = encode({"error": "not understood"} if found is None else found)
+        if ask in self._acts and found is not None:
+            self._late.append((client, packet))
+        else:
+            client.send(packet)
+
+
+def _sweep(directory: Directory, name: str) -> None:
+    """Remove the socket of a queue that was killed."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK) as asking:
+        try:
+            asking.connect(f"{directory.handle}/{name}")
+        except (ConnectionRefusedError, FileNotFoundError):
+            directory.remove(name)
+        except OSError:
+            return  # it is alive, and busy
