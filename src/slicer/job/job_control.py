@@ -56,7 +56,7 @@ class JobControl:
         return self._is_stopped and not proc.stops(self._outer)
 
     def stop_again(self) -> None:
-        """The outer half was continued with its whole group, the command included. Stop it if that is stopped.
+        """Stop the outer half, which was continued with its whole group, if the command is stopped.
 
         The kernel sends a group its signals one by one, and may be interrupted in between. Then Ctrl-Z can
         stop the command before the outer half, the last of the group, gets the SIGCONT of ``fg``.
