@@ -86,7 +86,7 @@ def parse_size(text: str, *, base: int = 1024, what: str = _SIZE) -> int:
             why = f'"{unit}" is ambiguous, write "{unit[0].upper()}" or "{unit[0].upper()}iB"'
         raise _refuse(text, what, why)
     if factor == 1 and divisor != 1:
-        raise _refuse(text, what, "there is no fraction of a byte")
+        raise _refuse(text, what, "bytes cannot be fractional")
     value = mantissa * factor // divisor
     if value >= _TOO_BIG:
         raise _refuse(text, what, "it is absurdly large")
@@ -142,7 +142,7 @@ def parse_pixels(text: str) -> int:
             raise _refuse(text, PIXELS_TEXT, why)
         value, rest = divmod(mantissa * (10**6 if unit == "MP" else 10**9), divisor)
     if rest:
-        raise _refuse(text, PIXELS_TEXT, "there is no fraction of a pixel")
+        raise _refuse(text, PIXELS_TEXT, "pixels cannot be fractional")
     if value >= _TOO_BIG:
         raise _refuse(text, PIXELS_TEXT, "it is absurdly large")
     return value
@@ -214,7 +214,7 @@ def parse_cpus(text: str) -> tuple[int, ...]:
         first = _index(low, text)
         last = _index(high, text) if dash else first
         if last < first:
-            raise _refuse(text, _CPUS, f'"{part}" runs backwards')
+            raise _refuse(text, _CPUS, f'"{part}"is in descending order')
         bits |= (1 << last + 1) - (1 << first)
     if not bits:
         raise _refuse(text, _CPUS)

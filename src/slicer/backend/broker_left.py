@@ -30,7 +30,7 @@ def is_switched_on() -> bool:
 def why_absent() -> tuple[str, str] | None:
     """What is wrong and what to do, where the socket is not there; None: there is no broker."""
     if is_switched_on():
-        message = "the broker is switched on, and its socket is not there"
+        message = "the broker is switched on, but its socket is missing"
         hint = f"systemctl start {_SOCKET}; or, to go on without a broker, systemctl disable {_SOCKET}"
         return message, hint
     left = leases_left()
@@ -38,9 +38,9 @@ def why_absent() -> tuple[str, str] | None:
         return None
     named = ", ".join(lease.unit or f"pid {lease.pid}" for lease in left[:_NAMED])
     more = f" and {len(left) - _NAMED} more" if len(left) > _NAMED else ""
-    message = f"the broker was switched off, and {counted(len(left), 'job')} of it still run: {named}{more}"
+    message = f"the broker was switched off, but {counted(len(left), 'job')} of it still run: {named}{more}"
     if len(left) == 1:
-        message = f"the broker was switched off, and a job of it still runs: {named}"
+        message = f"the broker was switched off, but one of its jobs still runs: {named}"
     return message, f"wait until they have ended, or switch it on: systemctl enable --now {_SOCKET}"
 
 

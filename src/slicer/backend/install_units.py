@@ -130,8 +130,8 @@ def plan(
     user_delegation are both asked for.
     """
     if user and user_delegation:
-        message = "delegation to user managers is a setting of the system, not of one user"
-        raise SlicerError(message, hint="leave out either --user or --user-delegation")
+        message = "delegation to user managers is a system setting, not a user's"
+        raise SlicerError(message, hint="use either --user or --user-delegation")
     top = data_home(os.environ if environ is None else environ) if user else on_host(_PREFIX)
     actions: list[Action] = []
     unwanted: list[Action] = []
@@ -242,7 +242,7 @@ def refuse_nixos(setting: str) -> None:
     """Raise SlicerError on NixOS, where modules do all this: with ``setting`` of the configuration."""
     if os.path.exists(on_host(_NIXOS)):
         hint = f"set programs.slicer.{setting} in the configuration: docs/nixos.md"
-        raise SlicerError("NixOS looks for units only where its modules put them", hint=hint)
+        raise SlicerError("NixOS uses only the units that its modules install", hint=hint)
 
 
 def states(plan: Plan) -> tuple[tuple[Action, State], ...]:

@@ -203,7 +203,7 @@ def stop(unit: str, manager: Manager = "system", *, awaits_end: bool = True) -> 
             return
         if isinstance((yield _of_unit("ThawUnit", unit)), BusError):  # somebody else freezes or thaws it now
             yield _THAW_PAUSE_S
-    raise BackendError(f"systemd did not stop {unit}: it is frozen again and again")
+    raise BackendError(f"systemd did not stop {unit}: it is repeatedly frozen")
 
 
 def set_properties(
@@ -217,8 +217,8 @@ def set_properties(
     told = [(each.dbus_name, each.signature, each.value) for each in properties]
     answer = yield set_call(unit, told)
     if isinstance(answer, BusError) and answer.name in _FINAL:
-        hint = "an older systemd knows less"
-        raise failure(answer, f"systemd does not take {names}", hint, RefusedError)
+        hint = "an older systemd supports fewer"
+        raise failure(answer, f"systemd does not accept {names}", hint, RefusedError)
     checked(answer, unit, f"set {names} of", manager)
 
 

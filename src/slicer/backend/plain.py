@@ -33,7 +33,7 @@ BEST_EFFORT = {
     "RuntimeMaxSec": "by the keeper",
     "TimeoutStopSec": "by the keeper",
 }
-LIMITS = "limits are best effort, `slicer run --dry-run` says which"
+LIMITS = "limits are best effort; `slicer run --dry-run` lists them"
 
 
 class PlainBackend:

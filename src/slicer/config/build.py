@@ -160,8 +160,8 @@ def _gpus(taken: Said, choice: tuple[str, ...], vram_mib: int | None) -> int:
     gpus = values.count(entry, "gpus", lowest=0)
     for key in ("gpu", "vram"):
         if not gpus and key in taken.entries:
-            message = f"contradicts no GPUs, which {sources['gpus']} says"
-            raise values.refuse(taken.entries[key], key, message, "leave one of them out")
+            message = f"conflicts with gpus = 0, set by {sources['gpus']}"
+            raise values.refuse(taken.entries[key], key, message, "remove one of them")
     if choice and gpus > len(choice):
         message = f"{gpus} are more than the {len(choice)} that {sources['gpu_choice']} names"
         raise values.refuse(entry, "gpus", message, "name more GPUs, or ask for fewer")
@@ -179,7 +179,7 @@ def _margin(taken: Said, setting: tuple[int, str], vram_mib: int | None) -> int:
     found = values.mib(entry, "margin")
     if vram_mib:
         return found
-    message = "is room beside the GPU memory that a job wants, and this one wants none"
+    message = "is added to the GPU memory that a job requests, and this job requests none"
     values.check_beside(entry, "margin", message, "add --vram")
     return 0
 
@@ -214,7 +214,7 @@ def _max_wait(taken: Said, then: Entry | None) -> float | None:
     entry = taken.get("max_wait", "max_wait_s")
     found = values.seconds(entry, "max_wait") if entry else None
     if found is None and then:
-        message = "is for a job that has waited too long, and this one waits for ever"
+        message = "applies when the wait is over, and this job waits for ever"
         values.check_beside(then, "then", message, "add --max-wait")
     return found
 

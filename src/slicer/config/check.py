@@ -39,9 +39,9 @@ def check_keys(layer: Layer) -> None:
     profiles = _below(data, None, layer, "profiles")
     for name in profiles:
         if not re.fullmatch(r"[\w.+][\w.+-]*", name, re.ASCII):
-            hint = "letters, digits, . _ + and - are allowed, the first not a -"
+            hint = "letters, digits, . _ + and - are allowed, but not a leading -"
             where = layer.where("profiles", name)
-            raise ConfigError(f"{name!r:.60} cannot be a profile's name", where=where, hint=hint)
+            raise ConfigError(f"{name!r:.60} is not a valid profile name", where=where, hint=hint)
         table = _below(profiles, (*OWN_KEYS, *KEYS), layer, "profiles", name)
         _check_variables(table, layer, "profiles", name)
         _check_slot_names(table, layer, "profiles", name)
@@ -107,7 +107,7 @@ def _check_slot_names(around: dict[str, Any], layer: Layer, *around_path: str) -
         where = layer.where(*path, name)
         values.slot_name((name, where, ConfigError), ".".join(path))
         if name.lower() in _NO_SLOTS and name != CPU:
-            message = f"{'.'.join(path)}: {name!r} would be taken for another thing"
+            message = f"{'.'.join(path)}: {name!r} would be mistaken for something else"
             raise ConfigError(message, where=where, hint=_NO_SLOTS[name.lower()])
         if isinstance(count, dict):  # license.matlab = 1 is a table in a table
             hint = f'a name with a dot needs quotes: "{name}.{next(iter(count), "…")}" = 1'
@@ -145,10 +145,10 @@ def _check_variables(table: dict[str, Any], layer: Layer, *path: str) -> None:
 
 def _check_variable(name: str, value: object, where: str) -> None:
     if not name or "=" in name or "\0" in name:
-        raise ConfigError(f"{name!r:.60} cannot be an environment variable", where=where)
+        raise ConfigError(f"{name!r:.60} is not a valid name of an environment variable", where=where)
     if isinstance(value, bool):
         if value:
-            hint = 'write "1" or "true"; false takes an inherited variable back'
+            hint = 'write "1" or "true"; false removes an inherited variable'
             raise ConfigError(f"env.{name}: expected a text, not true", where=where, hint=hint)
     elif not isinstance(value, (str, int)):
         raise ConfigError(f"env.{name}: expected a text, not {value!r:.40}", where=where)

@@ -161,7 +161,7 @@ def _candidates(
         yield f"{base}/slicer/config.toml", "user"
     elif base and os.path.lexists(f"{base}/slicer/config.toml"):
         warnings.append(
-            f"{printable(base)}/slicer/config.toml is passed over: root does not follow the configuration"
+            f"{printable(base)}/slicer/config.toml is ignored: root does not use the configuration"
             f" of the owner of {printable(anchor)}"
         )
     explicit = environ.get("SLICER_CONFIG")
@@ -210,7 +210,7 @@ def _open(path: str, *, required: bool) -> int:
         raise ConfigError(
             "the file named by SLICER_CONFIG does not exist",
             where=printable(path),
-            hint="unset SLICER_CONFIG or mend it",
+            hint="unset or correct SLICER_CONFIG",
         ) from None
     except OSError as error:
         raise ConfigError(f"cannot read the file: {error.strerror}", where=printable(path)) from None
@@ -223,11 +223,11 @@ def _check(path: str, st: os.stat_result, system_dir: str) -> None:
     if not stat.S_ISREG(st.st_mode):
         raise ConfigError("is not a regular file", where=where)
     if st.st_size > MAX_BYTES:
-        raise ConfigError("is larger than 1 MiB, which no configuration is", where=where)
+        raise ConfigError("is larger than 1 MiB, too large for a configuration", where=where)
     if os.geteuid() == 0 and not _by_root_alone(st) and not _owner_of_etc(st, system_dir):
         raise ConfigError(
             f"users other than root can write it (owner {st.st_uid}, mode {stat.S_IMODE(st.st_mode):04o}),"
-            " so root does not follow it",
+            " so root does not use it",
             where=where,
             hint=f"chown root:root {where} && chmod go-w {where}",
         )
@@ -247,5 +247,5 @@ def _read(path: str, fd: int) -> bytes:
     except OSError as error:
         raise ConfigError(f"cannot read the file: {error.strerror}", where=printable(path)) from None
     if len(content) > MAX_BYTES:
-        raise ConfigError("is larger than 1 MiB, which no configuration is", where=printable(path))
+        raise ConfigError("is larger than 1 MiB, too large for a configuration", where=printable(path))
     return content

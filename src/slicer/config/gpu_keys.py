@@ -58,7 +58,7 @@ def read(said: dict[str, Entry], given: Collection[str], *, has_memory: bool) ->
 def _share(entry: Entry, *, has_memory: bool) -> Share:
     found = choice(entry, "share", _SHARES, _meant(entry[0], _SHARES))
     if found != "off" and not has_memory:
-        message = "sharing is for a part of a GPU, and this job takes none: whole GPUs are shared with nobody"
+        message = "only part of a GPU can be shared, and this job takes whole GPUs"
         check_beside(entry, "share", message, "add --vram")
     return found
 
@@ -81,7 +81,7 @@ def _mode(entry: Entry, wanted: Share) -> str:
     if not isinstance(value, str):
         raise refuse(entry, "share_mode", f"expected a text such as \"launches=10\", not {value!r:.40}")
     if wanted not in ("lock", "both"):
-        message = "is how a lock is shared, and this job has none"
+        message = "is a mode of the lock, and this job has no lock"
         check_beside(entry, "share_mode", message, "add --share lock")
     name, equals, argument = value.strip().partition("=")
     if name == "launches":
@@ -134,8 +134,8 @@ def fence(entry: Entry, given: Collection[str] = ()) -> Fence:
     found = choice(entry, "fence", _FENCES, instead)
     own = [name for name in FENCE_DIRECTIVES if name in given]
     if found == "on" and own:
-        message = f"{' and '.join(own)} of the profile take its place"
-        raise refuse(entry, "fence", message, "leave them out, or say what else to allow in devices")
+        message = f"{' and '.join(own)} of the profile replace it"
+        raise refuse(entry, "fence", message, "remove them, or list what else to allow in devices")
     return found
 
 
@@ -145,11 +145,11 @@ def devices(entry: Entry) -> tuple[str, ...]:
     if not isinstance(value, list) or not all(isinstance(each, str) for each in value):
         raise refuse(entry, "devices", f"expected a list such as {_EXAMPLE}, not {value!r:.40}")
     if len(value) > _MOST_NODES:
-        raise refuse(entry, "devices", f"{len(value)} are more than the {_MOST_NODES} that a job can have")
+        raise refuse(entry, "devices", f"{len(value)} are more than the {_MOST_NODES} that a job may have")
     for each in value:
         if not each.startswith(_NODES):
             hint = "every other device is open to a job in any case"
-            raise refuse(entry, "devices", f"{each!r:.60} is none of NVIDIA's nodes, /dev/nvidia…", hint)
+            raise refuse(entry, "devices", f"{each!r:.60} is not one of NVIDIA's nodes, /dev/nvidia…", hint)
         if len(each) > _LONGEST_NODE or not _NODE_CHARS.issuperset(each) or ".." in each or "//" in each:
-            raise refuse(entry, "devices", f"{each!r:.60} is no node's name", f"for example {_EXAMPLE}")
+            raise refuse(entry, "devices", f"{each!r:.60} cannot be a node", f"for example {_EXAMPLE}")
     return tuple(dict.fromkeys(value))

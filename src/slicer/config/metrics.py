@@ -54,7 +54,7 @@ def parse_bound(kind: ProbeKind, written: object) -> float | None:
         why = f"that is {_NOUNS[meant]}"
         raise QuantityError(f'expected {expected} for probe "{kind}", not {text!r:.40}: {why}') from None
     if not value and kind in _NOUNS:
-        raise QuantityError(f"expected {expected}, not {text!r:.40}: no job is that small")
+        raise QuantityError(f"expected {expected}, not {text!r:.40}: that is too small for a job")
     return value
 
 

@@ -252,7 +252,7 @@ def _override(entries: dict[str, Entry], overrides: Overrides) -> None:
 
 
 def _slots_said(overrides: Overrides) -> dict[str, Entry]:
-    """The slots that the command line asks for. Raises UsageError for a name that is there twice."""
+    """The slots that the command line asks for. Raises UsageError for a name that is listed twice."""
     said: dict[str, Entry] = {}
     if overrides.cpu_slots is not None:
         said[f"slots.{CPU}"] = (overrides.cpu_slots, "--cpu-slots", UsageError)
@@ -261,8 +261,8 @@ def _slots_said(overrides: Overrides) -> dict[str, Entry]:
         values.slot_name((name, "--slot", UsageError), "slot")
         if f"slots.{name}" in said:
             which = said[f"slots.{name}"][1]
-            message = f"{name} is there twice" if which == "--slot" else f"{name} is said by {which} already"
-            raise UsageError(message, where="--slot", hint=f"say --slot {name}=N once")
+            message = f"{name} is listed twice" if which == "--slot" else f"{name} is already set by {which}"
+            raise UsageError(message, where="--slot", hint=f"write --slot {name}=N once")
         said[f"slots.{name}"] = (count if equals else 1, "--slot", UsageError)
     return said
 

@@ -92,7 +92,7 @@ def kinds(entry: Entry, label: str) -> tuple[ProbeKind, ...]:
     written = entry[0] if isinstance(entry[0], list) else [entry[0]]
     found = tuple(choice((each, *entry[1:]), label, metrics.KINDS) for each in written)
     if not found or len(set(found)) < len(found):
-        problem = "is there twice" if found else "expected at least one"
+        problem = "is listed twice" if found else "expected at least one"
         raise values.refuse(entry, label, problem, "leave it out for a route that measures nothing")
     return found
 

@@ -113,7 +113,7 @@ def _listen(entry: Entry, key: str) -> tuple[str, ...]:
         if not (each.startswith("unix:/") or _host_of(each)):
             raise values.refuse(entry, key, f"{each!r:.60} is no address", _LISTEN_HINT)
     if len(set(found)) < len(found):
-        raise values.refuse(entry, key, "an address is there twice")
+        raise values.refuse(entry, key, "an address is listed twice")
     return found
 
 

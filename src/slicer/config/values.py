@@ -200,7 +200,7 @@ def gpu_list(entry: Entry) -> tuple[str, ...]:
         if not name:
             break
         if name in found:
-            raise refuse(entry, "gpu", f"GPU {name} is there twice", "name each GPU once")
+            raise refuse(entry, "gpu", f"GPU {name} is listed twice", "name each GPU once")
         found.append(name)
     if not words or len(found) < len(words):
         expected = 'GPUs by index or UUID such as "0,1" or "GPU-5a3c"'

@@ -149,7 +149,7 @@ class LedgerFiles:
             data = b""
         found = _decoded(Lease, entry, data)
         if found.job != name:
-            raise TornFile("its name is not what it says")
+            raise TornFile("its name does not match its content")
         return found
 
     def _meet_unreadable(self, name: str, entry: entries.Entry, why: str) -> None:
@@ -161,7 +161,7 @@ class LedgerFiles:
         elif not entry.is_locked and not proc.in_lease(name):
             self.drop_lease(name)
         else:
-            self.warn(f"{path}: {why}; it may hold any GPU, so nobody else gets one until its job has ended")
+            self.warn(f"{path}: {why}; it may hold any GPU, so no others are granted until its job has ended")
             self._unreadable.append(_stand_in(name))
 
     def spare(self, job: str) -> entries.Spare:
@@ -230,7 +230,7 @@ class LedgerFiles:
         try:
             ticket = _decoded(Ticket, entry)
             if tickets.name_of(ticket) != name:
-                raise TornFile("its name is not what it says")
+                raise TornFile("its name does not match its content")
         except TornFile as error:
             if not entry.is_locked and statefile.begins_as(Ticket, entry.data):
                 self.discard(name, tickets.job_of(name))  # its owner is dead
@@ -267,7 +267,7 @@ class LedgerFiles:
         if statefile.is_job_id(job):
             self.spare(job).remove()  # the owner was killed while it made the ticket a lease
         if not entries.remove(self.directory.tickets, name):
-            self.warn(f"{self._ticket_path(name)}: ignored: neither a ticket nor to be removed")
+            self.warn(f"{self._ticket_path(name)}: ignored: not a ticket, and it cannot be removed")
             self._ignored.add(name)
         self._parsed.pop(name, None)
         faults.point("ledger-ticket-unlinked")
@@ -390,7 +390,7 @@ def _decoded(kind: type[_Record], entry: entries.Entry, data: bytes = b"") -> _R
         raise TornFile(entry.problem)
     found = statefile.decode(kind, data or entry.data)
     if found.uid != os.geteuid():
-        raise TornFile(f"it speaks for uid {found.uid}")
+        raise TornFile(f"it belongs to uid {found.uid}")
     return found
 
 

@@ -120,7 +120,7 @@ def prepare(requester: Requester, needs: Needs, observer: GpuObserver) -> Prepar
         chosen = among if known else gpus_named(words, observer.gpus)
         if not needs.gpus and (chosen or known) and not set(chosen) & set(held):
             raise UsageError(
-                "the job around holds none of these",
+                "the outer job holds none of these",
                 where="--gpu",
                 hint=f"it has {', '.join(held)}; ask for the others in the outer job",
             )
@@ -181,7 +181,7 @@ def gpus_named(words: tuple[str, ...], gpus: tuple[Gpu, ...]) -> tuple[str, ...]
             problem = f"{word!r} could be {len(meant)} GPUs" if meant else f"no such GPU: {word!r}"
             raise UsageError(problem, where="--gpu", hint=f"this machine has {known}")
         if meant[0] in found:
-            raise UsageError(f"{word!r} is there twice", where="--gpu", hint="name each GPU once")
+            raise UsageError(f"{word!r} is listed twice", where="--gpu", hint="name each GPU once")
         found += meant
     return tuple(found)
 

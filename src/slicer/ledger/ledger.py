@@ -217,7 +217,7 @@ class Ledger(LedgerFiles):
         stuck = deadlocked(ticket, self.live_tickets(), found.devices, found.leases, found.policy, now_s())
         if stuck:
             raise DeadlockError(
-                f"would wait for ever: {', '.join(stuck)} has what is missing, and waits for us",
+                f"would wait for ever: {', '.join(stuck)} has what is missing, and waits for this job",
                 hint="ask for everything in the outer job",
             )
 

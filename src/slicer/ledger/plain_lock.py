@@ -157,7 +157,7 @@ def _open(path: str) -> int:
         raise _failed(path, error) from error
     if not stat.S_ISREG(os.fstat(fd).st_mode):
         os.close(fd)
-        raise StateError("is not a plain file, and cannot be the GPU lock", where=path, hint=_HINT)
+        raise StateError("is not a plain file, so it cannot be the GPU lock", where=path, hint=_HINT)
     return fd
 
 

@@ -226,7 +226,7 @@ class StatusReader:
             self._warn(f"only your own jobs are known: {error}")
             return None
         if found is not None and found.left_out:
-            self._warn(f"{found.left_out} jobs are not shown: all of them are too long for one answer")
+            self._warn(f"{found.left_out} jobs are not shown: the broker's answer has no room for them")
         return found
 
     def _look_at_gpus(self) -> str:
@@ -241,7 +241,7 @@ class StatusReader:
         try:
             observer.observe()
         except GpuError as error:
-            warn(f"what is on the GPUs is not known: {error.message}")
+            warn(f"the use of the GPUs is unknown: {error.message}")
             observer.close()
         return "" if observer.gpus else "the driver lists none"
 

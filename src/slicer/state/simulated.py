@@ -68,7 +68,7 @@ def _size(text: str, where: str, hint: str) -> int:
     except QuantityError as error:
         raise UsageError(str(error), where=where, hint=hint) from None
     if not mib:
-        raise UsageError("a GPU without memory is of no use", where=where, hint=hint)
+        raise UsageError("a GPU must have memory", where=where, hint=hint)
     return mib
 
 
@@ -76,5 +76,5 @@ def _checked(sizes: tuple[int, ...], where: str) -> tuple[int, ...]:
     if len(sizes) > MOST_GPUS:
         raise UsageError(f"{len(sizes)} GPUs, but at most {MOST_GPUS} can be simulated", where=where)
     if len(canonical(sizes)) > _MOST_CHARS:
-        raise UsageError("too many GPUs of different sizes", where=where, hint="give them fewer sizes")
+        raise UsageError("too many GPUs of different sizes", where=where, hint="use fewer sizes")
     return sizes

@@ -136,7 +136,7 @@ def _base(environ: Mapping[str, str], uid: int) -> tuple[Directory, tuple[str, .
         return _among_all(uid)
     parent, name = os.path.split(path)
     if not name:
-        raise StateError("is no directory for this", where=path, hint=HINT)
+        raise StateError("is not a suitable directory", where=path, hint=HINT)
     above = open_trusted(parent)
     try:
         return above.folder(name), ()
@@ -181,7 +181,7 @@ def _among_all(uid: int) -> tuple[Directory, tuple[str, ...]]:
         if found is None:
             found = public.folder(f"{name}.{os.urandom(6).hex()}")
         is_usual = found.path == f"{public.path}/{name}"
-        note = f"somebody else has made {public.path}/{name}: your leases are in {found.path}"
+        note = f"another user has made {public.path}/{name}: your leases are in {found.path}"
         return found, () if is_usual else (note,)
     finally:
         public.close()

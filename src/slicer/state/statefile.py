@@ -52,7 +52,7 @@ def _encode_value(value: Any) -> str:
 def number(text: str) -> int:
     """A whole number of a sensible size. Raises ValueError."""
     if len(text) > _MOST_DIGITS:
-        raise ValueError("a number of too many digits")
+        raise ValueError("a number with too many digits")
     return int(text)
 
 
@@ -97,7 +97,7 @@ def _slots_of(text: str) -> dict[str, int]:
     each = [word.partition("=") for word in text.split(",")] if text else []
     found = {name: number(count) for name, _, count in each}
     if slots_text(found) != text:  # a name twice, blanks, another order
-        raise ValueError("slots in another form than ours")
+        raise ValueError("slots not in slicer's form")
     return found
 
 
@@ -230,14 +230,14 @@ def check_fields(values: dict[str, Any]) -> None:
     """Refuse values that a field of that name cannot have. Raises ValueError."""
     for name, value in values.items():
         if name in _RULES and not _RULES[name](value):
-            raise ValueError(f"{name.upper()} cannot be that")
+            raise ValueError(f"{name.upper()} has an invalid value")
 
 
 def _check_scope(values: dict[str, Any]) -> None:
     """A lease's scope is the job's own (or the outer job's), its cgroup the scope's. Raises ValueError."""
     cgroup = values.get("cgroup", "")
     if cgroup and not is_canonical(cgroup):
-        raise ValueError("its cgroup is none")
+        raise ValueError("its cgroup is not valid")
     if "slot_limits" in values and values["slot_limits"].keys() != values["slots"].keys():
         raise ValueError("SLOT_LIMITS are not those of its SLOTS")
     if values.get("gpu_indices") and len(values["gpu_indices"]) != len(values["gpus"]):

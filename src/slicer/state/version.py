@@ -29,7 +29,7 @@ def claim(base: Directory, ours: int) -> None:
             if not is_contended or attempt == _ATTEMPTS - 1:
                 raise failed(name, error, what="cannot be written") from error
     if not text.isdigit():
-        raise StateError(f"is no version number: {text[:20]!r}", where=name, hint="remove it, or " + HINT)
+        raise StateError(f"is not a version number: {text[:20]!r}", where=name, hint="remove it, or " + HINT)
     if int(text) != ours:
         made_by, advice = _NEWER if int(text) > ours else _OLDER
         message = f"made by {made_by} slicer: version {int(text)}, this one knows {ours}"

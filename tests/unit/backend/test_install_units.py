@@ -252,7 +252,7 @@ def test_a_user_installs_for_themselves(tmp_path: Path) -> None:  # K5
     moved = plan(user=True, environ={**home, "XDG_DATA_HOME": "/data"})
     assert moved.actions[0].destination == "/data/systemd/user/gpu.slice"
     assert moved.commands == (("systemctl", "--user", "daemon-reload"),)
-    with pytest.raises(SlicerError, match="setting of the system"):
+    with pytest.raises(SlicerError, match="system setting"):
         plan(user=True, user_delegation=True)
 
 

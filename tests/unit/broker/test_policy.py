@@ -105,7 +105,7 @@ weight = 3
         ('[groups.lab]\nmax_vram = "8"\n', ":2: max_vram: "),
         ("\n[users.alice]\nweight = 0\n", ":3: weight: expected a number above 0"),
         ("[users.alice]\nweight = nan\n", ":2: weight: "),
-        ("[default]\nweight = 2\n", ":2: weight: a default means nothing"),
+        ("[default]\nweight = 2\n", ":2: weight: a default has no effect"),
         ('[default]\nmax_hold = "0"\n', ":2: max_hold: "),
         ("[default]\nmax_priority = 101\n", ":2: max_priority: "),
         ('half_life = "infinity"\n', ":1: half_life: "),
@@ -163,7 +163,7 @@ def test_the_last_good_one_outlives_the_broker(etc: Path) -> None:  # L3, W30
     path.write_text("[users.bob]\nmax_gpu = 1\n")
     file = began()
     assert (file.policy.users[BOB].max_gpus, said[0].startswith(f"{path}:2: unknown key")) == (1, True)
-    assert [each.endswith("; the policy from before stays in force") for each in said] == [True]
+    assert [each.endswith("; the previous policy stays in force") for each in said] == [True]
     path.write_text("[users.bob]\nmax_gpus = 33\n")
     assert file.refresh()
     assert (file.policy.users[BOB].max_gpus, len(said)) == (33, 1)
@@ -194,7 +194,7 @@ def test_a_name_that_nobody_has_is_told_and_the_rest_acts(etc: Path) -> None:  #
     policy, warnings = load(f"{etc}/policy.toml", Names(str(etc)))
     assert policy.users == {BOB: Caps(max_gpus=2)}
     assert warnings == (
-        f"{etc}/policy.toml:1: there is no user 'nobody-of-that-name': what is said of it does not act",
+        f"{etc}/policy.toml:1: there is no user 'nobody-of-that-name': its rules have no effect",
     )
 
 

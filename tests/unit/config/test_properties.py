@@ -123,7 +123,7 @@ def test_profile_key_is_the_directive_in_snake_case() -> None:  # K3
         ("CPUWeight=10001", "1 to 10000"),
         ("IOWeight=idle", "a weight from 1 to 10000"),
         ("AllowedCPUs=8-9", "which are 0-7"),
-        ("AllowedCPUs=3-0", "runs backwards"),
+        ("AllowedCPUs=3-0", "is in descending order"),
         ("TasksMax=0", "1 to"),
         ("TasksMax=100%", "less than 100%"),
         ("TasksMax=5000000", "1 to 4194304"),

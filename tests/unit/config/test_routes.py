@@ -161,7 +161,7 @@ T = "[routes.r.to.one]\nmode = 'gpu'\n"
         ("[routes.r.to.'a,b']", ":1: 'a,b' cannot be a destination's name"),
         (R + "probe = 'length'\n" + G, ':2: probe: expected one of "duration", "size"'),
         (R + "probe = []\n" + G, ":2: probe: expected at least one"),
-        (R + "probe = ['size', 'size']\n" + G, ":2: probe: is there twice"),
+        (R + "probe = ['size', 'size']\n" + G, ":2: probe: is listed twice"),
         (R + "probe = 3\n" + G, ":2: probe: expected one of"),
         (R + "probe = 'command'\n" + G, ":2: probe: a probe \"command\" needs a probe_command"),
         (P + "probe_command = ['x']\n" + G, ':3: probe_command: is of probe = "command"'),

@@ -101,12 +101,12 @@ def test_a_server_that_is_not_there_is_said_with_those_that_are(machine: Machine
         ('kind = "ollama"\nlisten = ["127.0.0.1"]', "is no address", 3),
         ('kind = "ollama"\nlisten = ["::1:80"]', "is no address", 3),
         ('kind = "ollama"\nlisten = ["gpu.example.org:80"]', "is no address", 3),
-        ('kind = "ollama"\nlisten = ["127.0.0.1:80", "127.0.0.1:80"]', "is there twice", 3),
+        ('kind = "ollama"\nlisten = ["127.0.0.1:80", "127.0.0.1:80"]', "is listed twice", 3),
         ('kind = "ollama"\nidle = "infinity"', "must come to an end", 3),
         ('kind = "ollama"\nroutes_gpu = ["extra"]', "is no route", 3),
         ('kind = "ollama"\npath = "coder"', "is no path", 3),
         ('kind = "ollama"\nidel = "5m"', "unknown key 'idel'", 3),
-        ('kind = "ollama"\nenv = { "A=B" = "c" }', "cannot be an environment variable", 3),
+        ('kind = "ollama"\nenv = { "A=B" = "c" }', "is not a valid name of an environment variable", 3),
     ],
 )  # fmt: skip
 def test_what_cannot_be_meant_is_refused_with_its_line(

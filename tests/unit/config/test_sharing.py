@@ -75,9 +75,9 @@ def test_a_mistake_in_a_file_is_told(tmp_path: Path, text: str, message: str) ->
 @pytest.mark.parametrize(
     ("said", "message"),
     [
-        ({"share": "lock"}, "--share: sharing is for a part of a GPU.*add --vram"),
-        ({"share": "cap", "vram": "8G", "share_mode": "each"}, "--share-mode: is how.*add --share lock"),
-        ({"vram": "8G", "share_mode": "each"}, "--share-mode: is how a lock"),
+        ({"share": "lock"}, "--share: only part of a GPU can be shared.*add --vram"),
+        ({"share": "cap", "vram": "8G", "share_mode": "each"}, "--share-mode: is a mode.*add --share lock"),
+        ({"vram": "8G", "share_mode": "each"}, "--share-mode: is a mode of the lock"),
         ({"vram": "8G", "share": "lock", "share_mode": "eech"}, "--share-mode: there is no mode.*each"),
     ],
 )

@@ -90,8 +90,8 @@ def test_each_value_is_shown_with_its_source(machine: Machine) -> None:
         ({"slots": ("matlab=-1",)}, "--slot: expected a whole number such as 2, not '-1'"),
         ({"slots": ("matlab=1=2",)}, "--slot: expected a whole number such as 2, not '1=2'"),
         ({"slots": ("matlab=99999999",)}, "--slot: "),
-        ({"slots": ("matlab", "matlab")}, "--slot: matlab is there twice (say --slot matlab=N once)"),
-        ({"slots": ("cpu",), "cpu_slots": "1"}, "--slot: cpu is said by --cpu-slots already"),
+        ({"slots": ("matlab", "matlab")}, "--slot: matlab is listed twice (write --slot matlab=N once)"),
+        ({"slots": ("cpu",), "cpu_slots": "1"}, "--slot: cpu is already set by --cpu-slots"),
     ],
 )
 def test_a_mistake_on_the_command_line_is_told_with_its_remedy(

@@ -104,7 +104,7 @@ def test_who_takes_a_users_name_locks_nobody_out(public: Path, squat: Callable[[
     os.chown(name, 65534, 65534, follow_symlinks=False)
     found = statedir.locate({}, 1000)
     assert found.path.startswith(f"{name}.")
-    assert found.notes == (f"somebody else has made {name}: your leases are in {found.path}",)
+    assert found.notes == (f"another user has made {name}: your leases are in {found.path}",)
     # It is found again, also when the name is free again.
     assert statedir.locate({}, 1000).path == found.path
     name.rmdir() if squat is Path.mkdir else name.unlink()
