@@ -200,8 +200,7 @@ class Connection:
         return True
 
     def _why_refused(self) -> None:
-        """A new connection was closed. Raise the broker's error if it sent one; if not, it was killed: Lost.
-        """
+        """A new connection was closed. Raise the broker's error, if any; if none, it was killed: Lost."""
         try:
             is_answered = self._sock is not None and bool(self._sock.recv(1, _socket.MSG_PEEK))
         except OSError:

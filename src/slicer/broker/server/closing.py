@@ -97,7 +97,7 @@ class _Child:
             self._later(_AGAIN_S, self._pass_on)
 
     def _give_next(self) -> None:
-        """Send a connection to the child. The next message confirms that only the child has it."""
+        """Send a connection; the next message says that it is closed here and may be closed there."""
         assert self._socket is not None
         if not self._is_let_go:
             self._socket.send(b"x", socket.MSG_DONTWAIT)

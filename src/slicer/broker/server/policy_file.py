@@ -47,8 +47,7 @@ class PolicyFile:
     def __init__(
         self, path: str = PATH, *, kept: Directory, warn: Callable[[str], None], names: Names | None = None
     ) -> None:
-        """``kept``: where the last good policy is kept until the next boot. Raises ConfigError without one.
-        """
+        """``kept``: where the last good policy is kept until the next boot. Without any: ConfigError."""
         self._path = path
         self._kept = kept
         self._warn = warn
