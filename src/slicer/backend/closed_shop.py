@@ -34,11 +34,11 @@ _MAJORS = 512  # of character devices there are no more
 _NVIDIA = 195
 
 _TEXT = """\
-# A closed shop: nothing in {unit} opens an NVIDIA GPU. Jobs of slicer that have a lease do.
-# `slicer install --closed-shop --undo` takes it back.
+# A closed shop: nothing in {unit} can open an NVIDIA GPU. slicer's jobs with a lease can.
+# `slicer install --closed-shop --undo` removes it.
 #
 # All block devices, and every major number of character devices but NVIDIA's. Without NVIDIA's control device
-# the other drivers of its GPUs (unified memory, MIG) are of no use. By number, because systemd looks names up
+# the other drivers of its GPUs (unified memory, MIG) are useless. By number, because systemd looks names up
 # when the unit starts, and drivers that are loaded later would be left out.
 
 [{section}]

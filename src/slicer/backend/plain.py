@@ -29,7 +29,7 @@ BEST_EFFORT = {
     "CPUQuota": "by CPU affinity",
     "AllowedCPUs": "by CPU affinity",
     "CPUWeight": "by niceness",
-    "MemoryMax": "by a guard that looks 4 times a second",
+    "MemoryMax": "by a guard that checks 4 times a second",
     "RuntimeMaxSec": "by the keeper",
     "TimeoutStopSec": "by the keeper",
 }

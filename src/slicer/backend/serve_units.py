@@ -206,8 +206,8 @@ def _stream(address: str) -> str:
     try:
         found = ipaddress.ip_address(host)
     except ValueError:
-        hint = "write it as a number, such as 127.0.0.1:11434"
-        raise SlicerError("systemd listens at no name", where=address, hint=hint) from None
+        hint = "write an IP address, such as 127.0.0.1:11434"
+        raise SlicerError("systemd cannot listen at a host name", where=address, hint=hint) from None
     return f"[{found}]:{port}" if found.version == 6 else f"{found}:{port}"
 
 

@@ -130,7 +130,7 @@ class SystemdBackend(ScopeBackend):
         """A property of the manager that is a text. Raises BackendError."""
         answer = self._connected().ask(calls.get_call(MANAGER, name), 0.0, lambda: None)
         if isinstance(answer, BusError):
-            raise BackendError(f"systemd did not say its {name}: {answer.message}")
+            raise BackendError(f"systemd did not report its {name}: {answer.message}")
         return str(answer[0])
 
     def stop(self, unit: str, deadline_s: float = STOP_DEADLINE_S) -> None:

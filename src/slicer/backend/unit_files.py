@@ -123,7 +123,7 @@ def _way_out(error: OSError) -> str:
         return "nothing can be written there: slicer install --user installs for you alone"
     if isinstance(error, PermissionError):
         if os.geteuid() == 0:
-            return "root may not either: is it immutable (lsattr), or of another file server?"
+            return "even root may not: is it immutable (lsattr), or on a file server?"
         return "run it as root, or with --user"
     return ""
 

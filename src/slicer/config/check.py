@@ -39,7 +39,7 @@ def check_keys(layer: Layer) -> None:
     profiles = _below(data, None, layer, "profiles")
     for name in profiles:
         if not re.fullmatch(r"[\w.+][\w.+-]*", name, re.ASCII):
-            hint = "letters, digits, . _ + and - are allowed, but not a leading -"
+            hint = "letters, digits, . _ + and - are allowed, not beginning with -"
             where = layer.where("profiles", name)
             raise ConfigError(f"{name!r:.60} is not a valid profile name", where=where, hint=hint)
         table = _below(profiles, (*OWN_KEYS, *KEYS), layer, "profiles", name)
@@ -88,16 +88,16 @@ def _check_route(name: str, routes: dict[str, Any], layer: Layer) -> None:
 
 def _check_name(name: str, what: str, where: str) -> None:
     if not re.fullmatch(r"\w[\w.-]*", name, re.ASCII) or len(name) > _LONGEST_NAME:
-        hint = f"letters, digits, . _ and - are allowed, the first no . or -, at most {_LONGEST_NAME}"
-        raise ConfigError(f"{name!r:.60} cannot be a {what}'s name", where=where, hint=hint)
+        hint = f"letters, digits, . _ and - are allowed, not beginning with . or -, at most {_LONGEST_NAME}"
+        raise ConfigError(f"{name!r:.60} is not a valid {what} name", where=where, hint=hint)
 
 
 # Names that somebody has who means something else.
 _NO_SLOTS = {
     "cpu": f"did you mean {CPU}?",
     "cpus": f"did you mean {CPU}?",
-    "gpu": "GPUs are no slots: a profile asks for them with gpus",
-    "gpus": "GPUs are no slots: a profile asks for them with gpus",
+    "gpu": "GPUs are not slots: a profile requests them with gpus",
+    "gpus": "GPUs are not slots: a profile requests them with gpus",
 }
 
 

@@ -93,7 +93,7 @@ def _mode(entry: Entry, wanted: Share) -> str:
             raise refuse(entry, "share_mode", f"{name} takes no value", f"write just {name}")
         return name
     hint = _meant(name, _MODES) or "known: yield, launches=N, time=DURATION, each"
-    raise refuse(entry, "share_mode", f"there is no mode {value!r:.40}", hint)
+    raise refuse(entry, "share_mode", f"unknown mode {value!r:.40}", hint)
 
 
 def _launches(entry: Entry, text: str) -> int:
@@ -130,7 +130,7 @@ def _skip_syncs(entry: Entry) -> int:
 
 def fence(entry: Entry, given: Collection[str] = ()) -> Fence:
     """Whether a job can open no GPUs but its own. ``given`` as in :func:`read`."""
-    instead = {True: 'say "on"', False: 'say "off"'}.get(entry[0], "") if isinstance(entry[0], bool) else ""
+    instead = {True: 'use "on"', False: 'use "off"'}.get(entry[0], "") if isinstance(entry[0], bool) else ""
     found = choice(entry, "fence", _FENCES, instead)
     own = [name for name in FENCE_DIRECTIVES if name in given]
     if found == "on" and own:

@@ -28,13 +28,13 @@ if TYPE_CHECKING:
 
 # What a running scope has for good, and what to do instead.
 _FIXED = {
-    "RuntimeMaxSec": "give it to the next run: slicer run --timeout=…",
-    "TimeoutStopSec": "it counts from the job's start on",
+    "RuntimeMaxSec": "set it for the next run: slicer run --timeout=…",
+    "TimeoutStopSec": "it is fixed at the job's start",
     "KillSignal": "slicer stop sends it; any other signal: systemctl kill --signal=…",
     "KillMode": "slicer stop ends all its processes",
     "SendSIGHUP": "systemctl kill --signal=HUP sends one",
     "SendSIGKILL": "systemctl kill --signal=KILL kills it",
-    "OOMPolicy": "give it to the next run: slicer run --set OOMPolicy=…",
+    "OOMPolicy": "set it for the next run: slicer run --set OOMPolicy=…",
 }
 
 CHANGEABLE = tuple(name for name in NAMES if name not in _FIXED)

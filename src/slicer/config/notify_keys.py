@@ -30,9 +30,9 @@ def words(entry: Entry, label: str = "notify") -> tuple[str, ...]:
     found = [word.strip() for word in found]
     for word in found:
         if word not in _WORDS:
-            raise refuse(entry, label, f"{word!r:.40} is none of {', '.join(_WORDS)}")
+            raise refuse(entry, label, f"{word!r:.40} is not one of {', '.join(_WORDS)}")
     if OFF in found and found != [OFF]:
-        raise refuse(entry, label, f"{OFF} cannot go with others")
+        raise refuse(entry, label, f"{OFF} cannot be combined with others")
     return tuple(found)
 
 

@@ -345,7 +345,7 @@ def _slots(settings: dict[str, Entry], layers: tuple[Layer, ...]) -> dict[str, i
     for name, most in slot_limits(layers).items():
         entry = settings.setdefault(f"slots.{name}", (most, "max_jobs of its route", ConfigError))
         if found.setdefault(name, most) != most:
-            message = f"the route has max_jobs = {most}, and [slots] says {found[name]} of the same"
+            message = f"the route has max_jobs = {most}, but [slots] sets {found[name]} for the same"
             raise values.refuse(entry, f"slots.{name}", message, "leave it out of [slots]")
     return found
 
@@ -362,7 +362,7 @@ def _policy(settings: dict[str, Entry]) -> Policy:
     reserve_after = settings["waiting.reserve_after"]
     after_s = values.seconds(reserve_after, "waiting.reserve_after")
     if after_s is None:
-        message = "there must be an end to being passed over"
+        message = "must be finite"
         raise values.refuse(reserve_after, "waiting.reserve_after", message, 'the default is "5m"')
     return Policy(
         idle_threshold_mib=values.mib(settings["gpu.idle_threshold"], "gpu.idle_threshold"),

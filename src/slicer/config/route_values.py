@@ -154,7 +154,7 @@ def replacements(entry: Entry, label: str) -> tuple[tuple[str, str | None], ...]
     for option, value in table.items():
         name = option[:-1] if option.endswith("=") else option
         if name[:1] != "-" or not name.strip("-") or set("= \0") & set(name):
-            message = f"{option!r:.40} is no option such as \"--model\""
+            message = f"{option!r:.40} is not an option such as \"--model\""
             raise values.refuse(entry, label, message)
         if value is False:
             found.append((option, None))
@@ -162,7 +162,7 @@ def replacements(entry: Entry, label: str) -> tuple[tuple[str, str | None], ...]
             _without_nul(entry, label, str(value))
             found.append((name, str(value)))
         else:
-            message = f"{option}: expected a text, or false to take it away, not {value!r:.40}"
+            message = f"{option}: expected a text, or false to remove it, not {value!r:.40}"
             raise values.refuse(entry, label, message, f"write {example}")
     return tuple(found)
 

@@ -136,7 +136,7 @@ def _probes(said: _Said) -> tuple[Probe, ...]:
     entry, command = said.get("probe"), said.get("probe_command")
     kinds = route_values.kinds(entry, "probe") if entry else ()
     if command and "command" not in kinds:
-        message = 'probe_command: is of probe = "command"'
+        message = 'probe_command: requires probe = "command"'
         raise ConfigError(message, where=command[1], hint='add probe = "command", or leave it out')
     if entry and not command and "command" in kinds:
         hint = 'add probe_command = ["my-probe", "{}"]'
@@ -161,7 +161,7 @@ def _destinations(
         message = f"route {name} has destinations of both kinds"
         raise ConfigError(message, where=next(iter(several.values())), hint=f"keep {hint}")
     if threshold and ("gpu",) not in pair:
-        message = f"threshold: is what [routes.{name}.gpu] takes, and there is none"
+        message = f"threshold: is the bound of [routes.{name}.gpu], which does not exist"
         hint = "up_to is the bound of a destination in [routes.….to.…]" if several else f"add {hint}"
         raise ConfigError(message, where=threshold[1], hint=hint)
     # Of two with the same bounds the file's first one goes first; of gpu and cpu, the GPU.
@@ -207,7 +207,7 @@ def _memory_reader(host: Host) -> Callable[[Entry, str], int]:
     def read(entry: Entry, key: str) -> int:
         found = build.property_of("memory_max", entry, host, key).value
         if not isinstance(found, int) or found == INFINITY:
-            raise values.refuse(entry, key, "there must be an end to it", 'write a size such as "6G"')
+            raise values.refuse(entry, key, "must be finite", 'write a size such as "6G"')
         return found
 
     return read
@@ -262,11 +262,11 @@ def _check_modes(route: Route) -> None:
 def _check_input(route: Route) -> None:
     kinds = {probe.kind for probe in route.probes}
     if "count" in kinds and route.input == route_values.STDIN:
-        message = 'input: standard input is no directory, whose files probe "count" counts'
+        message = 'input: probe "count" counts files in a directory, which standard input is not'
         raise ConfigError(message, where=route.sources["input"])
     if "count" in kinds and len(kinds - {"command"}) > 1:
         other = min(kinds - {"command", "count"})
-        message = f'probe: "count" measures a directory and "{other}" a file, and there is one input'
+        message = f'probe: "count" measures a directory and "{other}" a file, but there is one input'
         raise ConfigError(message, where=route.sources["probe"], hint="keep one of them")
 
 
@@ -283,7 +283,7 @@ def check(config: AnyConfig) -> None:
             other = owners.setdefault(each.slot or own, own)
             if other != own:
                 where = source(route, each, "max_jobs")
-                message = f"its slot {each.slot} is that of {other} too"
+                message = f"its slot {each.slot} is also that of {other}"
                 raise ConfigError(message, where=where, hint="give one of them another name")
 
 
@@ -296,8 +296,8 @@ def _check_profile(route: Route, each: Destination, config: AnyConfig) -> None:
         raise ConfigError(f"profile: there is no profile {each.profile!r:.60}", where=where, hint=hint)
     gpus = config.profile(each.profile).gpus
     if each.mode == "gpu" and not gpus and not each.vram_mib:
-        message = f"profile {each.profile} wants no GPU, and {each.name} is for GPU jobs"
+        message = f"profile {each.profile} requests no GPU, but {each.name} is for GPU jobs"
         raise ConfigError(message, where=where, hint='add vram = "…", or name a profile with gpus')
     if each.mode == "cpu" and gpus:
-        message = f"profile {each.profile} wants GPUs, and {each.name} is for CPU jobs"
+        message = f"profile {each.profile} requests GPUs, but {each.name} is for CPU jobs"
         raise ConfigError(message, where=where, hint="name a profile without gpus, gpu and vram")

@@ -103,7 +103,7 @@ def _seconds(entry: Entry, key: str) -> float:
     """Raises ConfigError, also for "infinity"."""
     found = values.seconds(entry, key)
     if found is None:
-        raise values.refuse(entry, key, "must come to an end", 'write a duration such as "5m" or "30d"')
+        raise values.refuse(entry, key, "must be finite", 'write a duration such as "5m" or "30d"')
     return found
 
 
@@ -111,7 +111,7 @@ def _listen(entry: Entry, key: str) -> tuple[str, ...]:
     found = route_values.texts(entry, key, '["127.0.0.1:8080"]')
     for each in found:
         if not (each.startswith("unix:/") or _host_of(each)):
-            raise values.refuse(entry, key, f"{each!r:.60} is no address", _LISTEN_HINT)
+            raise values.refuse(entry, key, f"{each!r:.60} is not an address", _LISTEN_HINT)
     if len(set(found)) < len(found):
         raise values.refuse(entry, key, "an address is listed twice")
     return found
@@ -152,7 +152,7 @@ def _upstream(entry: Entry, key: str) -> str:
     if entry[1] != "default" and not (
         is_url and port.isascii() and port.isdigit() and 0 < int(port) < 65536
     ):
-        raise values.refuse(entry, key, f"{found!r:.60} is no base URL", 'write "http://127.0.0.1:11435"')
+        raise values.refuse(entry, key, f"{found!r:.60} is not a base URL", 'write "http://127.0.0.1:11435"')
     return found
 
 
@@ -164,7 +164,7 @@ def _env(entry: Entry, _: str) -> dict[str, str]:
 def _path(entry: Entry, key: str) -> str:
     found = values.text(entry, key)
     if found and not found.startswith("/"):
-        raise values.refuse(entry, key, f"{found!r:.60} is no path", 'write "/health"')
+        raise values.refuse(entry, key, f"{found!r:.60} is not a path", 'write "/health"')
     return found
 
 
@@ -174,7 +174,7 @@ def _routes(entry: Entry, key: str) -> tuple[str, ...]:
         method, _, path = each.rpartition(" ")
         if not (path.startswith("/") and (method == "" or (method.isascii() and method.isupper()))):
             hint = 'write "POST /extra", or "/extra" for every method; a * at the end stands for any rest'
-            raise values.refuse(entry, key, f"{each!r:.60} is no route", hint)
+            raise values.refuse(entry, key, f"{each!r:.60} is not a route", hint)
     return found
 
 
@@ -215,7 +215,7 @@ def _check(server: Server, where: str) -> None:
     """Raise ConfigError for keys that do not go together."""
     named = f"serve.{server.name}"
     if not server.listen:
-        raise ConfigError(f"{named} listens nowhere", where=where, hint='add listen = ["127.0.0.1:8080"]')
+        raise ConfigError(f"{named} has no address", where=where, hint='add listen = ["127.0.0.1:8080"]')
     if not server.command and not server.upstream:
         hint = 'add command = ["…"], or upstream = "http://127.0.0.1:11435" where it runs already'
         raise ConfigError(f"{named} has neither a command nor an upstream", where=where, hint=hint)
@@ -223,7 +223,7 @@ def _check(server: Server, where: str) -> None:
     hears = server.kind in _HEARS_ITS_PORT or any(_PORT in each for each in said)
     if not (server.upstream or hears):
         hint = 'add "--port", "${PORT}" or the like; where the port is fixed, upstream = "http://127.0.0.1:8001"'
-        message = "command: the server does not learn at which port to listen"
+        message = "command: the server is not told its port"
         raise ConfigError(message, where=server.sources["command"], hint=hint)
     for address in server.listen:
         if is_public(address) and not server.public:
@@ -232,5 +232,5 @@ def _check(server: Server, where: str) -> None:
             raise ConfigError(message, where=server.sources["listen"], hint=hint)
         if server.upstream.removeprefix("http://") == address:
             message = f"upstream: {address} is where slicer itself listens"
-            hint = "let the server listen elsewhere"
+            hint = "let the server listen at another address"
             raise ConfigError(message, where=server.sources["upstream"], hint=hint)

@@ -120,8 +120,8 @@ def slot_name(entry: Entry, label: str) -> str:
     """The name of a slot."""
     name = text(entry, label)
     if not is_slot_name(name):
-        allowed = f"up to {SLOT_CHARS} letters, digits, . _ and -, the first neither . nor -"
-        raise refuse(entry, label, f"{name!r:.80} cannot be a slot's name", allowed)
+        allowed = f"up to {SLOT_CHARS} letters, digits, . _ and -, not beginning with . or -"
+        raise refuse(entry, label, f"{name!r:.80} is not a valid slot name", allowed)
     return name
 
 

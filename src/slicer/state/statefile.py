@@ -127,13 +127,13 @@ def json_reader(annotation: str) -> Callable[[Any], Any]:
 
 def _list(value: Any) -> list[Any]:
     if type(value) is not list:
-        raise TypeError("no list")
+        raise TypeError("not a list")
     return value
 
 
 def _object(value: Any) -> dict[str, Any]:
     if type(value) is not dict:
-        raise TypeError("no object")
+        raise TypeError("not an object")
     return value
 
 
@@ -277,7 +277,7 @@ def encode(value: Any) -> bytes:
                 raise ValueError(f"{name.upper()} would be read back as something else")
     except ValueError as error:
         why = error.__cause__ or error
-        raise UsageError(f"the {type(value).__name__.lower()} cannot be written down: {why}") from error
+        raise UsageError(f"the {type(value).__name__.lower()} cannot be written: {why}") from error
     return data
 
 

@@ -32,7 +32,7 @@ def claim(base: Directory, ours: int) -> None:
         raise StateError(f"is not a version number: {text[:20]!r}", where=name, hint="remove it, or " + HINT)
     if int(text) != ours:
         made_by, advice = _NEWER if int(text) > ours else _OLDER
-        message = f"made by {made_by} slicer: version {int(text)}, this one knows {ours}"
+        message = f"made by {made_by} slicer: version {int(text)}, this one supports {ours}"
         raise StateError(message, where=name, hint=f"{advice}, or {HINT}")
 
 

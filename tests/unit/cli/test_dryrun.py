@@ -32,7 +32,7 @@ def test_the_plan_with_the_source_of_every_value(cli: Cli) -> None:  # K3, K4
     assert {"gpus", "gpu", "vram", "margin", "priority", "max_wait", "then"}.isdisjoint(found)
     assert found["timeout"] == "2h (--timeout)"
     assert found["leftovers"] == "waited for (--linger)"
-    assert re.fullmatch(r"8G +by a guard that looks 4 times a second +--set", found["MemoryMax"])
+    assert re.fullmatch(r"8G +by a guard that checks 4 times a second +--set", found["MemoryMax"])
     assert re.fullmatch(r"20 +no +built-in heavy", found["IOWeight"])
     assert re.fullmatch(r"3 +threads: CPU_RUN_THREADS", found["OMP_NUM_THREADS"])
     assert re.fullmatch(r'"" +slice cpu: built-in heavy', found["CUDA_VISIBLE_DEVICES"])

@@ -208,7 +208,7 @@ def test_contradictions_on_the_command_line_are_2_with_place_and_remedy(
         ("[gpu]\nspike_buffer = 0.1", ':2: gpu.spike_buffer: expected a percentage in quotes such as "10%"'),
         ("[gpu]\nspike_buffer = '10'", ":2: gpu.spike_buffer: expected a percentage"),
         ("[gpu]\nspike_buffer = '110%'", ":2: gpu.spike_buffer: expected a percentage"),
-        ("[waiting]\nreserve_after = 'infinity'", ":2: waiting.reserve_after: there must be an end to"),
+        ("[waiting]\nreserve_after = 'infinity'", ":2: waiting.reserve_after: must be finite"),
         ("[waiting]\nreserve_after = 'soon'", ":2: waiting.reserve_after: expected a duration"),
     ],
 )

@@ -91,20 +91,20 @@ def test_a_server_that_is_not_there_is_said_with_those_that_are(machine: Machine
     [
         ('command = ["x"]', "has no kind", 1),
         ('kind = "vllm"', 'expected one of "ollama", "openai"', 2),
-        ('kind = "raw"\nupstream = "http://127.0.0.1:1"', "listens nowhere", 1),
+        ('kind = "raw"\nupstream = "http://127.0.0.1:1"', "has no address", 1),
         ('kind = "ollama"', "neither a command nor an upstream", 1),
-        ('kind = "ollama"\nupstream = "127.0.0.1:11435"', "is no base URL", 3),
+        ('kind = "ollama"\nupstream = "127.0.0.1:11435"', "is not a base URL", 3),
         ('kind = "ollama"\nupstream = "http://127.0.0.1:11434"', "is where slicer itself listens", 3),
-        ('kind = "openai"\ncommand = ["vllm", "serve", "m"]', "does not learn at which port", 3),
+        ('kind = "openai"\ncommand = ["vllm", "serve", "m"]', "is not told its port", 3),
         ('kind = "ollama"\ncommand = "ollama serve"', "expected a list of texts", 3),
         ('kind = "ollama"\nlisten = ["0.0.0.0:11434"]\ncommand = ["o"]', "from other machines", 3),
-        ('kind = "ollama"\nlisten = ["127.0.0.1"]', "is no address", 3),
-        ('kind = "ollama"\nlisten = ["::1:80"]', "is no address", 3),
-        ('kind = "ollama"\nlisten = ["gpu.example.org:80"]', "is no address", 3),
+        ('kind = "ollama"\nlisten = ["127.0.0.1"]', "is not an address", 3),
+        ('kind = "ollama"\nlisten = ["::1:80"]', "is not an address", 3),
+        ('kind = "ollama"\nlisten = ["gpu.example.org:80"]', "is not an address", 3),
         ('kind = "ollama"\nlisten = ["127.0.0.1:80", "127.0.0.1:80"]', "is listed twice", 3),
-        ('kind = "ollama"\nidle = "infinity"', "must come to an end", 3),
-        ('kind = "ollama"\nroutes_gpu = ["extra"]', "is no route", 3),
-        ('kind = "ollama"\npath = "coder"', "is no path", 3),
+        ('kind = "ollama"\nidle = "infinity"', "must be finite", 3),
+        ('kind = "ollama"\nroutes_gpu = ["extra"]', "is not a route", 3),
+        ('kind = "ollama"\npath = "coder"', "is not a path", 3),
         ('kind = "ollama"\nidel = "5m"', "unknown key 'idel'", 3),
         ('kind = "ollama"\nenv = { "A=B" = "c" }', "is not a valid name of an environment variable", 3),
     ],
@@ -119,7 +119,7 @@ def test_what_cannot_be_meant_is_refused_with_its_line(
 
 
 def test_a_name_that_no_unit_could_have_is_refused(machine: Machine) -> None:  # B6
-    with pytest.raises(ConfigError, match="cannot be a server's name"):
+    with pytest.raises(ConfigError, match="is not a valid server name"):
         only(machine, SMALL.replace("serve.s", 'serve."a/b"'))
 
 

@@ -348,7 +348,7 @@ def test_a_wrong_value_is_refused_with_what_was_expected(
 CONTRADICTIONS: list[tuple[dict[str, Any], str]] = [
     ({"default_profile": "trian"}, 'default_profile: there is no profile "trian" (known: gpu, heavy, light'),
     ({"profiles": {"a": {"inherits": "b"}}}, 'profiles.a.inherits: there is no profile "b" (known: a, gpu,'),
-    ({"profiles": {"a b": {}}}, '"a b" cannot be a profile\'s name'),
+    ({"profiles": {"a b": {}}}, '"a b" is not a valid profile name'),
     ({"profiles": {"a": {"timeout": 1, "runtime_max": 2}}}, "profiles.a: timeout and runtime_max are the"),
     ({"profiles": {"a": {"gpus": 0, "vram": "8G"}}}, "profiles.a: gpus = 0 contradicts vram and gpu"),
     ({"profiles": {"a": {"gpus": 3, "gpu": [0, 1]}}}, "profiles.a: gpus = 3 is more than gpu names"),
