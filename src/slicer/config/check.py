@@ -1,4 +1,4 @@
-"""The keys that a configuration file may have. Imported only where a file has changed."""
+"""The keys that a configuration file may have. Imported only after a file has changed."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _LONGEST_NAME = 31  # of a route or a destination; with a dash between them they
 
 
 def check_keys(layer: Layer) -> None:
-    """Raise ConfigError for a key that means nothing, or a table that is none."""
+    """Raise ConfigError for an unknown key, or for a table of another type."""
     data = layer.data
     known_keys(data, TOP_KEYS, layer, ())
     _check_slot_names(data, layer)
@@ -56,7 +56,7 @@ def check_keys(layer: Layer) -> None:
 def _below(
     around: dict[str, Any], known: tuple[str, ...] | None, layer: Layer, *path: str
 ) -> dict[str, Any]:
-    """The table at ``path``, in the one around it, with known keys only (None: any)."""
+    """The table at ``path`` in the outer table, with known keys only (None: any)."""
     table = as_table(around.get(path[-1], {}), layer, *path)
     if known is not None:
         known_keys(table, known, layer, path)
@@ -92,7 +92,7 @@ def _check_name(name: str, what: str, where: str) -> None:
         raise ConfigError(f"{name!r:.60} is not a valid {what} name", where=where, hint=hint)
 
 
-# Names that somebody has who means something else.
+# Names that probably mean something else.
 _NO_SLOTS = {
     "cpu": f"did you mean {CPU}?",
     "cpus": f"did you mean {CPU}?",
@@ -125,7 +125,7 @@ def as_table(value: object, layer: Layer, *path: str) -> dict[str, Any]:
 
 
 def known_keys(table: dict[str, Any], known: tuple[str, ...], layer: Layer, path: tuple[str, ...]) -> None:
-    """Raise ConfigError for a key of the table that is not known."""
+    """Raise ConfigError for an unknown key of the table."""
     for key in table:
         if key not in known:
             from slicer.config.property_names import nearest

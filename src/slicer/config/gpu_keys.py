@@ -1,6 +1,6 @@
 """The keys of a profile for sharing GPUs and for the device fence.
 
-Imported only where one of them is said. Each reader raises the entry's error.
+Imported only if one of them is set. Each reader raises the entry's error.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _LONGEST_TURN_MS = 60_000
 _MOST_SYNCS = 1_000_000
 _INSTEAD: dict[object, str] = {True: "both", False: "off", "none": "off", "all": "both", "on": "both"}
 
-_NODES = ("/dev/nvidia", "char-nvidia")  # how the names of devices begin
+_NODES = ("/dev/nvidia", "char-nvidia")  # how the names of its devices begin
 _NODE_CHARS = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789/_.-")
 _LONGEST_NODE = 200
 _MOST_NODES = 64
@@ -38,7 +38,7 @@ _EXAMPLE = '["/dev/nvidia-modeset"]'
 def read(said: dict[str, Entry], given: Collection[str], *, has_memory: bool) -> dict[str, Any]:
     """Read the keys in ``said`` into fields of a profile.
 
-    ``given``: the directives that the profile sets. ``has_memory``: the job takes a part of a GPU.
+    ``given``: the directives that the profile sets. ``has_memory``: the job takes part of a GPU.
     """
     found: dict[str, Any] = {}
     for key, entry in said.items():
@@ -64,7 +64,7 @@ def _share(entry: Entry, *, has_memory: bool) -> Share:
 
 
 def _meant(value: object, words: tuple[str, ...]) -> str:
-    """A hint for a value that is none of the words."""
+    """A hint for a value that is not one of the words."""
     if value in words:
         return ""
     from slicer.config.property_names import nearest
@@ -103,7 +103,7 @@ def _launches(entry: Entry, text: str) -> int:
 
 
 def _turn_ms(entry: Entry, text: str) -> int:
-    """Whole milliseconds, because the library takes no others."""
+    """Whole milliseconds, because the library accepts nothing finer."""
     written = text.strip()
     hint = f"with its unit, from 1ms to {_LONGEST_TURN_MS // 1000}s: time=5ms"
     if not written or written.replace(".", "").isdigit():
@@ -140,7 +140,7 @@ def fence(entry: Entry, given: Collection[str] = ()) -> Fence:
 
 
 def devices(entry: Entry) -> tuple[str, ...]:
-    """Nodes and groups of NVIDIA's that a job may open whatever GPUs it has."""
+    """NVIDIA's nodes and groups that a job may open whatever GPUs it has."""
     value = entry[0]
     if not isinstance(value, list) or not all(isinstance(each, str) for each in value):
         raise refuse(entry, "devices", f"expected a list such as {_EXAMPLE}, not {value!r:.40}")

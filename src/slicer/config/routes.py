@@ -1,4 +1,4 @@
-"""Routes of the configuration: whether a job goes to the GPU or the CPU, by what its input measures."""
+"""Routes of the configuration: a job goes to the GPU or the CPU, depending on the size of its input."""
 
 from __future__ import annotations
 
@@ -33,32 +33,32 @@ _PROFILES = {"gpu": "gpu", "cpu": "heavy"}  # the defaults
 
 @record
 class Probe:
-    """The measurement of one metric of the input. :mod:`slicer.config.metrics` has its unit."""
+    """The measurement of one metric of the input. :mod:`slicer.config.metrics` defines its unit."""
 
     kind: ProbeKind
-    command: tuple[str, ...]  # of "command", with "{}" where the input goes; () for the built-in ones
+    command: tuple[str, ...]  # of "command", with "{}" for the input; () for built-in probes
     timeout_s: float
     tokens_per_word: float  # of "tokens"
 
 
 @record
 class Destination:
-    """One way that a job of a route can go."""
+    """One possible destination of a route's jobs."""
 
-    name: str  # "gpu", "cpu", or what the file calls it
+    name: str  # "gpu", "cpu", or the file's name for it
     mode: Mode
     up_to: tuple[float | None, ...]  # the largest metric of each probe that it takes; None: any
-    args: tuple[str, ...]  # put after the command's own arguments
-    prepend: tuple[str, ...]  # put before them
-    # Options and their new values; None takes the option away, with its value if the name ends in "=".
+    args: tuple[str, ...]  # appended to the command's own arguments
+    prepend: tuple[str, ...]  # inserted before them
+    # Options and their new values; None removes the option, with its value if the name ends in "=".
     replace: tuple[tuple[str, str | None], ...]
     profile: str
-    max_jobs: int | None  # how many of them at a time; None: as many as the ledger gives
-    slot: str  # the ledger's name for these: "whisper-gpu"; "" without max_jobs
-    vram_mib: int | None  # of one GPU; None: what the profile says
-    memory_bytes: int | None  # MemoryMax of a job; None: what the profile says
+    max_jobs: int | None  # at a time; None: as many as the ledger grants
+    slot: str  # their slot in the ledger: "whisper-gpu"; "" without max_jobs
+    vram_mib: int | None  # of one GPU; None: the profile's
+    memory_bytes: int | None  # MemoryMax of a job; None: the profile's
     on_busy: OnBusy
-    exit_code: int  # when it is blocked
+    exit_code: int  # for a blocked job
 
 
 @record
@@ -77,7 +77,7 @@ class Route:
     on_probe_error: OnProbeError
     on_gpu_oom: OnGpuOom
     idempotent: bool  # whether a job that has written something may run again
-    memory_reserve_bytes: int | None  # of the machine, for everything else; None: the default
+    memory_reserve_bytes: int | None  # of the machine, for all other uses; None: the default
     sources: dict[str, str]
 
 
@@ -92,7 +92,7 @@ def load(config: AnyConfig) -> dict[str, Route]:
 
 
 def find(config: AnyConfig, name: str) -> Route:
-    """The route of that name. Raises UsageError where there is none, ConfigError for what a file says."""
+    """The route of that name. Raises UsageError if there is none, ConfigError for an error in a file."""
     route_values.check_known(config.layers, "routes", name, "route")
     return _route(name, config.layers, config.host)
 
@@ -149,7 +149,7 @@ def _probes(said: _Said) -> tuple[Probe, ...]:
 def _destinations(
     name: str, said: _Said, probes: tuple[Probe, ...], host: Host
 ) -> tuple[Destination, ...]:
-    """In the order of their bounds; raises ConfigError also where there are none, or both kinds of tables."""
+    """The destinations in the order of their bounds. Raises ConfigError if there are none, or two kinds."""
     threshold = said.get("threshold")
     several = {path: where for path, where in said.tables.items() if len(path) > 1}
     pair = {path: where for path, where in said.tables.items() if len(path) == 1}
@@ -188,7 +188,7 @@ def _destination(
 
 
 def _mode_and_bound(path: tuple[str, ...], said: _Said) -> tuple[Mode, Entry | None, str]:
-    """The mode of a destination, its bound, and the name of the key that has this."""
+    """The mode of a destination, its bound, and the key of the bound."""
     if path == ("gpu",):
         return "gpu", said.get("threshold"), "threshold"
     if path == ("cpu",):
@@ -220,7 +220,7 @@ def _exit_code(entry: Entry, key: str) -> int:
     return found
 
 
-# Of each field: how its key is read, and the default as a file would write it (None: none).
+# For each field: the reader of its key, and the default as in a file (None: none).
 _ROWS: dict[str, Row] = {
     "description": (values.text, ""),
     "input": (route_values.place, None),
@@ -274,7 +274,7 @@ def _check_input(route: Route) -> None:
 
 
 def check(config: AnyConfig) -> None:
-    """Raise ConfigError for a route that does not make sense, alone or beside profiles and others."""
+    """Raise ConfigError for a route that is invalid, by itself or in combination with profiles and others."""
     owners: dict[str, str] = {}
     for route in load(config).values():
         for each in route.destinations:
