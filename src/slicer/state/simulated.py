@@ -1,4 +1,4 @@
-"""``SLICER_SIM``: which GPUs are simulated. It also names the state directory of their jobs. Pure."""
+"""``SLICER_SIM``: the simulated GPUs. It also names the state directory of their jobs. Pure."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ def parse_spec(text: str) -> tuple[int, ...]:
 def spec_of(count: int, sizes: str | None) -> str:
     """The canonical text for ``--sim COUNT --sim-vram SIZE[,SIZE...]``. Raises UsageError.
 
-    Where there are fewer sizes than GPUs, the last one is that of all further GPUs. A size without a unit is
-    in MiB.
+    If there are fewer sizes than GPUs, the last one applies to all further GPUs. A size without a unit is in
+    MiB.
     """
     _count(str(count), "--sim", "for example --sim 4")
     words = (f"{DEFAULT_MIB}M" if sizes is None else sizes).split(",")
@@ -40,13 +40,13 @@ def spec_of(count: int, sizes: str | None) -> str:
 
 
 def in_mib(text: str) -> str:
-    """A size without a unit, as gpusched has them, is in MiB."""
+    """The size; without a unit it is in MiB, as in gpusched."""
     stripped = text.strip()
     return f"{stripped}M" if stripped.isascii() and stripped.isdigit() else stripped
 
 
 def canonical(sizes: tuple[int, ...]) -> str:
-    """``2x24G,1x80G`` from sizes in MiB: one text for all that mean the same."""
+    """``2x24G,1x80G`` from sizes in MiB: one text for all specifications with the same meaning."""
     runs: list[tuple[int, int]] = []
     for mib in sizes:
         count = runs.pop()[0] if runs and runs[-1][1] == mib else 0
