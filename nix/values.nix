@@ -319,7 +319,7 @@ in
     entries "(/dev/|char-|block-)[^ \n]*( +[rwm]+)?"
   );
 
-  variable = value "variable" "text or whole number, or false to take an inherited variable back" (
+  variable = value "variable" "text or whole number, or false to remove an inherited variable" (
     found: isString found || isInt found || found == false
   );
 }

@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 _OWNER_LEFT = inotify.CLOSE_WRITE | inotify.DELETE | inotify.MOVED_FROM
 _OWNER_CAME = inotify.CREATE | inotify.MOVED_TO | inotify.MODIFY
 
-# The kernel announces a dead owner's close an instant before it drops the flock. So look again after so many
-# seconds, a few times.
+# The kernel announces a dead owner's close an instant before it drops the flock. So look again a few times,
+# after these pauses (s).
 _SETTLING_S = (0.001, 0.005, 0.025, 0.125)
 
 # How often to look (s) if invisible processes hold a lease: another user's, without a scope.

@@ -327,7 +327,7 @@ WRONG: list[tuple[dict[str, Any], str, str]] = [
     ({"profiles": {"x": {"cpu_weight": 0}}}, "profiles.x.cpu_weight", "whole number from 1 to 10000"),
     ({"profiles": {"x": {"timeout": "soon"}}}, "profiles.x.timeout", "a duration such as"),
     ({"profiles": {"x": {"slice": "gpu.slice"}}}, "profiles.x.slice", 'one of "cpu", "gpu"'),
-    ({"profiles": {"x": {"env": {"A": True}}}}, "profiles.x.env.A", "false to take an inherited"),
+    ({"profiles": {"x": {"env": {"A": True}}}}, "profiles.x.env.A", "false to remove an inherited"),
     ({"serve": {"x": {"kind": "olama"}}}, "serve.x.kind", 'one of "ollama", "openai"'),
     ({"serve": {"x": {"command": "ollama serve"}}}, "serve.x.command", "list of texts such as"),
     ({"routes": {"x": {"exit_code": 0}}}, "routes.x.exit_code", "whole number from 1 to 255"),

@@ -257,9 +257,9 @@ def _unknown(method: str) -> BadCall:
 
 
 def decode_reply(kind: type, frame: bytes) -> Reply:
-    """A reply to a call of that kind. A field that is unknown was added by a newer broker, and is left out.
+    """The reply to a call of that kind. Unknown fields, which a newer broker may have added, are left out.
 
-    Raises ErrorReply for an error, BadReply for what is no reply.
+    Raises ErrorReply for an error, BadReply for a frame that is not a reply.
     """
     try:
         found = _parse(frame)
@@ -278,14 +278,14 @@ def decode_reply(kind: type, frame: bytes) -> Reply:
             read_record(kinds[0], parameters, is_strict=False), found.get("continues", False) is True
         )
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise BadReply(f"no reply of a broker: {error}") from error
+        raise BadReply(f"not a broker's reply: {error}") from error
 
 
 def _parse(frame: bytes) -> dict[str, Json]:
     """The JSON object of a frame. Raises ValueError."""
     text = frame.removesuffix(b"\0").decode()  # a UnicodeDecodeError is a ValueError
     if not text.startswith("{"):
-        raise ValueError("no JSON object")
+        raise ValueError("not a JSON object")
     if text.count("{") + text.count("[") > MOST_DEPTH and _depth(text) > MOST_DEPTH:
         raise ValueError("nested too deeply")
     try:
@@ -293,14 +293,14 @@ def _parse(frame: bytes) -> dict[str, Json]:
     except StopIteration:
         raise ValueError("a value is missing") from None
     if end != len(text):
-        raise ValueError("there is something after its end")
+        raise ValueError("data after the end")
     if type(value) is not dict:
-        raise ValueError("no JSON object")
+        raise ValueError("not a JSON object")
     return value
 
 
 def _depth(text: str) -> int:
-    """How deep its brackets go. What is in strings does not count, where it is JSON at all."""
+    """How deeply its brackets are nested. Strings in valid JSON are skipped."""
     outside = text.replace("\\\\", "").replace('\\"', "").split('"')[::2]
     depth = deepest = 0
     for character in "".join(outside):
@@ -315,7 +315,7 @@ def _depth(text: str) -> int:
 def _pairs(pairs: list[tuple[str, Json]]) -> dict[str, Json]:
     found = dict(pairs)
     if len(found) != len(pairs):
-        raise ValueError("a key comes twice")
+        raise ValueError("a repeated key")
     return found
 
 
@@ -337,7 +337,7 @@ def _constant(text: str) -> float:
 
 
 class _Rules:
-    """What the scanner asks for."""
+    """The interface that the scanner requires."""
 
     strict = True  # no control characters in strings
     object_hook = None

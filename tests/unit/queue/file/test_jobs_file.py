@@ -156,7 +156,7 @@ def test_a_bracket_that_is_shell_is_a_command(line: str) -> None:
         ("[slots=../a] x", 2, "the name of a slot cannot be '../a'", ""),
         ("[slots=a=] x", 2, "a number of slots cannot be ''", "a whole number"),
         ("[slots=a=-1] x", 2, "a number of slots cannot be '-1'", ""),
-        ("[slots=a,a=2] x", 2, "slot a is listed twice", "a=N"),
+        ("[slots=a,a=2] x", 2, "slot a is there twice", "a=N"),
         ("[slots] x", 2, "slots needs a value", ""),
         ("[slot=a] x", 2, "unknown attribute 'slot=a'", "did you mean slots="),
         ("[retries=-1] x", 2, "retries cannot be '-1'", ""),
