@@ -36,8 +36,8 @@ def test_while_its_socket_is_stopped_nobody_decides_alone(slicer: Slicer, ann: U
     assert refused.code == 75
     assert f"switched on, but its socket is missing (systemctl start {SOCKET_UNIT}" in refused.told
     free = slicer.run("--", "true", via=bob.via)  # it wants nothing that anybody could hold
-    assert (free.code, "its socket is not there" in free.told) == (0, True)
-    assert "its socket is not there" in slicer.command("status", via=bob.via).stderr
+    assert (free.code, "its socket is missing" in free.told) == (0, True)
+    assert "its socket is missing" in slicer.command("status", via=bob.via).stderr
     systemctl.output("systemctl", "start", SOCKET_UNIT)
     busy = wants_a_slot(slicer, bob)
     assert (busy.code, json.loads(busy.told.splitlines()[-1])["holder"]["user"]) == (75, "alice")

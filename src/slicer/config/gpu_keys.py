@@ -58,7 +58,7 @@ def read(said: dict[str, Entry], given: Collection[str], *, has_memory: bool) ->
 def _share(entry: Entry, *, has_memory: bool) -> Share:
     found = choice(entry, "share", _SHARES, _meant(entry[0], _SHARES))
     if found != "off" and not has_memory:
-        message = "only part of a GPU can be shared, and this job takes whole GPUs"
+        message = "requires part of a GPU, and this job takes whole GPUs"
         check_beside(entry, "share", message, "add --vram")
     return found
 
@@ -93,7 +93,7 @@ def _mode(entry: Entry, wanted: Share) -> str:
             raise refuse(entry, "share_mode", f"{name} takes no value", f"write just {name}")
         return name
     hint = _meant(name, _MODES) or "known: yield, launches=N, time=DURATION, each"
-    raise refuse(entry, "share_mode", f"unknown mode {value!r:.40}", hint)
+    raise refuse(entry, "share_mode", f"has no mode {value!r:.40}", hint)
 
 
 def _launches(entry: Entry, text: str) -> int:

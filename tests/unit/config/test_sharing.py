@@ -75,10 +75,10 @@ def test_a_mistake_in_a_file_is_told(tmp_path: Path, text: str, message: str) ->
 @pytest.mark.parametrize(
     ("said", "message"),
     [
-        ({"share": "lock"}, "--share: only part of a GPU can be shared.*add --vram"),
+        ({"share": "lock"}, "--share: requires part of a GPU.*add --vram"),
         ({"share": "cap", "vram": "8G", "share_mode": "each"}, "--share-mode: is a mode.*add --share lock"),
         ({"vram": "8G", "share_mode": "each"}, "--share-mode: is a mode of the lock"),
-        ({"vram": "8G", "share": "lock", "share_mode": "eech"}, "--share-mode: unknown mode.*each"),
+        ({"vram": "8G", "share": "lock", "share_mode": "eech"}, "--share-mode: has no mode.*each"),
     ],
 )
 def test_a_mistake_on_the_command_line_is_told(tmp_path: Path, said: dict[str, Any], message: str) -> None:
