@@ -184,7 +184,7 @@ class Ledger(LedgerFiles):
         return held
 
     def sweep(self) -> None:
-        """Remove dead owners' files. If nothing is decided here, nobody else does."""
+        """Remove dead owners' files. Without decisions in this ledger, no other call does."""
         with self.locked():
             if self.has_to_look(os.urandom(1).hex()):
                 self.leases()

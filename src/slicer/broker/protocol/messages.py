@@ -7,7 +7,7 @@ caller. Sizes are MiB, times seconds on CLOCK_BOOTTIME, unless specified otherwi
 from __future__ import annotations
 
 from slicer.model import Demand
-from slicer.model import GroupStanding as GroupStanding  # said in Standing
+from slicer.model import GroupStanding as GroupStanding  # a part of Standing
 from slicer.model import UserStanding as UserStanding
 from slicer.record import record
 

@@ -27,7 +27,7 @@ class Bounds:
     connections: int = 4096  # of all users; root's are not counted
     connections_each: int = 1024  # of one user
     silence_s: float = 10.0
-    output_each: int = 4 << 20  # that a user has not read
+    output_each: int = 4 << 20  # bytes that a user has not read
     accepted_at_once: int = 32
     part_of_time: float = 0.5  # of one CPU, for one user's calls ...
     burst_s: float = 0.15  # ... beyond this much CPU time

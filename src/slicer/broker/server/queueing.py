@@ -155,7 +155,7 @@ class Queueing:
             return  # these cannot have that much text
         text = sum(_text_in(each.lease) for each in held) + sum(_text_in(each.ticket) for each in own)
         if text > _MOST_TEXT_EACH:
-            raise Refusal("TooMany", "your jobs have too long names and commands", hint="shorten them")
+            raise Refusal("TooMany", "the names and commands of your jobs are too long", hint="shorten them")
 
     def ticket_of(self, asked: Acquire, caller: Caller) -> Ticket:
         """The ticket of a new request. Raises Refusal, UsageError, GpuError."""
