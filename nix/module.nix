@@ -92,8 +92,8 @@ let
     {
       assertion = lib.match "[A-Za-z0-9_.+][A-Za-z0-9_.+-]*" name != null;
       message =
-        "programs.slicer.settings.profiles: \"${name}\" cannot be a profile's name."
-        + " Letters, digits, . _ + and - are allowed, the first not a -.";
+        "programs.slicer.settings.profiles: \"${name}\" is not a valid profile name."
+        + " Letters, digits, . _ + and - are allowed, not beginning with -.";
     }
     {
       assertion = profile.inherits == null || lib.elem profile.inherits known;

@@ -49,7 +49,7 @@ in
       default = mkOption {
         type = types.submodule { options = caps; };
         default = { };
-        description = "Caps of every user but root.";
+        description = "Caps of every user except root.";
       };
       users = each "Caps and weights of users, by name or uid. They win over all others." (caps // { inherit weight; });
       groups = each "Caps and weights of each member of groups, by name or gid." (
@@ -59,7 +59,7 @@ in
           together = mkOption {
             type = types.submodule { options = amounts; };
             default = { };
-            description = "Caps of all members together, beside those of each.";
+            description = "Caps of all members together, in addition to those of each.";
           };
         }
       );

@@ -133,7 +133,7 @@ in
     in
     {
       sockets."slicer-serve-${name}" = {
-        description = "Where ${lib.concatMapStringsSep ", " (each: each.name) group} is asked";
+        description = "The address of ${lib.concatMapStringsSep ", " (each: each.name) group}";
         documentation = [ "man:slicer-serve(1)" ];
         wantedBy = [ "sockets.target" ];
         listenStreams = map stream streams;
@@ -152,7 +152,7 @@ in
           // optionalAttrs (!lib.all isAnywhere streams) { FreeBind = true; };
       };
       services."slicer-serve-${name}" = {
-        description = "slicer serve ${names}: a GPU while somebody asks";
+        description = "slicer serve ${names}: a GPU while it is in use";
         documentation = [ "man:slicer-serve(1)" ];
         after = [
           "slicer-broker.socket"

@@ -178,7 +178,7 @@ in
 
   command = value "command" ''list of texts such as [ "my-probe" "{}" ]'' (oneOrMore isString);
 
-  replacements = value "replacements" "options, each with its new value, or false to take it away" (
+  replacements = value "replacements" "options, each with its new value, or false to remove it" (
     found:
     isAttrs found
     && lib.all (each: isString each || isInt each || each == false) (lib.attrValues found)
@@ -319,7 +319,7 @@ in
     entries "(/dev/|char-|block-)[^ \n]*( +[rwm]+)?"
   );
 
-  variable = value "variable" "text or whole number, or false to take an inherited variable back" (
+  variable = value "variable" "text or whole number, or false to remove an inherited variable" (
     found: isString found || isInt found || found == false
   );
 }

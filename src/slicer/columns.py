@@ -1,6 +1,6 @@
-"""Text in the columns of a terminal: how wide it is, what of it fits, how cells stand in a table. Pure.
+"""Text in a terminal's columns: its width, cutting it to fit, and the cells of a table. Pure.
 
-A ``width`` is in columns; None is any width.
+A ``width`` is in columns; None is unlimited.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ FAINT = "dim"
 GOOD = "green"
 WARNING = "yellow"
 BAD = "red"
-CODES = {HEADING: 1, FAINT: 2, BAD: 31, GOOD: 32, WARNING: 33}  # what a terminal is sent for each
+CODES = {HEADING: 1, FAINT: 2, BAD: 31, GOOD: 32, WARNING: 33}  # the terminal's codes
 
 
 @record
@@ -32,7 +32,7 @@ class Line:
 
 @record
 class Glyphs:
-    """The characters that lines are drawn with."""
+    """The characters for drawing lines."""
 
     running: str = "▶"
     pending: str = "·"
@@ -52,7 +52,7 @@ ASCII = Glyphs(">", ".", "r", "+", "x", "-", "#", "=", ".", " - ", "...")
 
 
 def cell_count(text: str) -> int:
-    """How many columns of a terminal the text takes."""
+    """The text's width in columns of a terminal."""
     if text.isascii():
         return len(text)
     return sum(map(_cells, text))
@@ -74,7 +74,7 @@ def clip(text: str, width: int | None, glyphs: Glyphs) -> str:
 def aligned(
     rows: Sequence[Sequence[str]], align: str, width: int | None = None, glyphs: Glyphs = UNICODE
 ) -> list[str]:
-    """One line a row, in columns that fit their widest cell. ``align`` has "l" or "r" for each column."""
+    """One line for each row, in columns that fit their widest cell. ``align``: "l" or "r" for each."""
     widths = [max((cell_count(row[i]) for row in rows), default=0) for i in range(len(align))]
     lines = []
     for row in rows:
@@ -89,7 +89,7 @@ def aligned(
 def fit(rows: Sequence[list[str]], width: int | None, glyphs: Glyphs, of: int = 1) -> int:
     """Shorten the last cell of each row, a command, to the columns left beside the others; returns those.
 
-    The first row is the heading. ``of``: the commands get only the ``of``-th part of what is left.
+    The first row is the heading. ``of``: the commands get only one ``of``-th of those columns.
     """
     room = _COMMAND
     if width is not None:
@@ -103,9 +103,9 @@ def fit(rows: Sequence[list[str]], width: int | None, glyphs: Glyphs, of: int = 
 
 
 def told_apart(texts: Sequence[str], width: int, glyphs: Glyphs) -> list[str]:
-    """Each text in at most ``width`` columns. A longer one first loses what its neighbours have, too.
+    """Each text in at most ``width`` columns. A longer one first loses what its neighbours share.
 
-    The lines of a sweep differ in a word or two, anywhere in them.
+    The lines of a sweep differ in a word or two, anywhere.
     """
     shown = []
     for number, text in enumerate(texts):
@@ -123,7 +123,7 @@ def _difference(text: str, others: Iterable[str], width: int) -> tuple[int, int]
     for other in others:
         start = _common(text, other)
         same = _common(text[start:][::-1], other[start:][::-1])
-        start = text.rfind(" ", 0, start) + 1  # all of the word
+        start = text.rfind(" ", 0, start) + 1  # the whole word
         end = text.find(" ", len(text) - same)
         found.append((start, end if end >= 0 else len(text)))
     fitting = [(start, end) for start, end in found if cell_count(text[start:end]) <= width // 2]
@@ -144,7 +144,7 @@ def _common(one: str, other: str) -> int:
 
 
 def _cut(text: str, kept: tuple[int, int], width: int, glyphs: Glyphs) -> str:
-    """The text in ``width`` columns: the part from and to ``kept``, and as much as fits around it."""
+    """The text in ``width`` columns: the part ``kept``, and as much as fits around it."""
     before, middle, after = text[: kept[0]], text[kept[0] : kept[1]], text[kept[1] :]
     room = width - cell_count(middle)
     if not middle:
@@ -163,7 +163,7 @@ def _middle(text: str, width: int, glyphs: Glyphs) -> str:
 
 
 def _first(text: str, width: int) -> str:
-    """The first characters, as many as fit into ``width`` columns."""
+    """The first characters that fit into ``width`` columns."""
     for number, character in enumerate(text):
         width -= _cells(character)
         if width < 0:

@@ -1,4 +1,4 @@
-"""The kinds of failure. Each says what was wrong, where, and what to do, and has its exit code."""
+"""The kinds of errors. Each says what was wrong, where, and what to do, and has an exit code."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ EX_NOT_FOUND = 127
 
 
 class SlicerError(Exception):
-    """slicer itself could not do what was asked.
+    """slicer itself could not do what was requested.
 
-    ``message`` says what was wrong, ``where`` the place it was found (file:line:column, an option, a
-    path), ``hint`` what the user can do. ``kind`` is the stable word that ``--json`` and the journal use.
+    ``message`` says what was wrong, ``where`` names the place (file:line:column, an option, a path), ``hint``
+    says what the user can do. ``kind`` is the stable word for ``--json`` and the journal.
     """
 
     exit_code = EX_SLICER
@@ -44,14 +44,14 @@ class SlicerError(Exception):
 
 
 class UsageError(SlicerError):
-    """Something on the command line cannot be right."""
+    """Something on the command line is invalid."""
 
     exit_code = EX_USAGE
     kind = "usage"
 
 
 class ConfigError(SlicerError):
-    """A configuration file cannot be read or does not make sense."""
+    """A configuration file cannot be read or is invalid."""
 
     kind = "config"
 
@@ -61,13 +61,13 @@ class UnknownProfile(UsageError):
 
 
 class InfeasibleError(UsageError):
-    """The request could not be met even by an empty machine; waiting would never end."""
+    """Not even an empty machine could serve the request, so waiting would never end."""
 
     kind = "infeasible"
 
 
 class NotAllowedError(InfeasibleError):
-    """The administrator's policy forbids the request, whoever waits and however long."""
+    """The administrator's policy forbids the request, however long it waits."""
 
     kind = "not-allowed"
 
@@ -79,22 +79,22 @@ class TooLargeError(InfeasibleError):
 
 
 class StateError(SlicerError):
-    """The state directory cannot be used, or holds something that slicer must not trust."""
+    """The state directory cannot be used, or contains something that slicer must not trust."""
 
     kind = "state"
 
 
 class LedgerGone(StateError):
-    """The ledger was removed while it was in use, and all that was in it."""
+    """The ledger was removed with all its contents while it was in use."""
 
     def __init__(self, path: str) -> None:
         super().__init__("was removed while it was in use", where=path, hint="try again")
 
 
 class LedgerBusy(StateError):
-    """Somebody holds the ledger's lock and does not go on (exit code 75). ``pid`` 0: it is not known who.
+    """Another process keeps the ledger's lock (exit code 75). ``pid`` 0: it is unknown which one.
 
-    ``is_in_turn``: many hold it in turn, so nobody is to blame.
+    ``is_in_turn``: many processes take turns with the lock, so none of them is to blame.
     """
 
     exit_code = EX_TEMPFAIL
@@ -102,30 +102,30 @@ class LedgerBusy(StateError):
 
     def __init__(self, path: str, pid: int, waited_s: float, *, is_in_turn: bool = False) -> None:
         if is_in_turn:
-            message = f"others have taken the lock in turn for {waited_s:.0f} s"
+            message = f"other processes have taken turns with the lock for {waited_s:.0f} s"
             super().__init__(message, where=path, hint="many jobs start at once: try again")
             return
-        who = f"pid {pid}" if pid else "somebody"
+        who = f"pid {pid}" if pid else "another process"
         hint = f"is it stopped? see ps -p {pid}" if pid else "see lslocks"
         super().__init__(f"{who} has held the lock for {waited_s:.0f} s", where=path, hint=hint)
 
 
 class BrokerError(StateError):
-    """The broker is there and does not work (exit code 75). Nothing that it decides about may be taken."""
+    """The broker exists but does not work (exit code 75). No resource under its control may be taken."""
 
     exit_code = EX_TEMPFAIL
     kind = "broker"
 
 
 class TooManyError(StateError):
-    """The user has as many requests waiting, or connections, as the broker allows (exit code 75)."""
+    """The user has as many waiting requests, or connections, as the broker allows (exit code 75)."""
 
     exit_code = EX_TEMPFAIL
     kind = "too-many"
 
 
 class ProbeError(SlicerError):
-    """The input of a route's job could not be found or measured. ``input`` is it, "" if none was found."""
+    """The input of a route's job could not be found or measured. ``input`` is "" if none was found."""
 
     kind = "probe"
     input = ""
@@ -138,23 +138,23 @@ class BackendError(SlicerError):
 
 
 class RefusedError(BackendError):
-    """systemd refused this very job. It would do so at any other time too, so asking again is of no use."""
+    """systemd refused this particular job. Repeating the request would not help."""
 
 
 class KeeperEnded(BackendError):
-    """Somebody ended the job's keeper before the command could start: systemctl stop, or the kernel."""
+    """The job's keeper was ended before the command could start: by systemctl stop, or by the kernel."""
 
 
 class BusyError(SlicerError):
-    """Others hold what was asked for, and the caller does not wait (any longer). Exit code 75.
+    """Others hold what was requested, and the caller does not wait, or no longer. Exit code 75.
 
-    ``waited_s`` is how long it waited, in seconds; None when it did not.
+    ``waited_s`` is the length of the wait in seconds; None if there was none.
     """
 
     exit_code = EX_TEMPFAIL
 
     def __init__(self, busy: Busy, *, waited_s: float | None = None) -> None:
-        hint = "run without --no-wait to queue up" if waited_s is None else "it waited as long as it was to"
+        hint = "run without --no-wait to queue up" if waited_s is None else "raise max_wait to wait longer"
         super().__init__(f"{busy.slot or busy.kind} is busy", hint=hint)
         self.busy = busy
         self.waited_s = waited_s
@@ -162,9 +162,9 @@ class BusyError(SlicerError):
 
 
 class RequestCancelled(SlicerError):
-    """Somebody took the request out of the queue, with ``slicer stop`` (exit code 143)."""
+    """The request was taken out of the queue with ``slicer stop`` (exit code 143)."""
 
-    exit_code = 128 + 15  # as of a job that is ended while it runs
+    exit_code = 128 + 15  # the same as of a running job that is ended
     kind = "cancelled"
 
     def __init__(self) -> None:
@@ -193,13 +193,13 @@ class CommandNotFound(SlicerError):
 
 
 class GpuError(SlicerError):
-    """The driver failed to answer about a GPU that is there."""
+    """The driver failed to report about a GPU that exists."""
 
     kind = "gpu"
 
 
 class NoGpu(GpuError):
-    """No GPU can be used here. ``reason`` is the stable word for why."""
+    """No GPU can be used here. ``reason`` is a stable word."""
 
     kind = "no-gpu"
 

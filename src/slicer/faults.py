@@ -1,13 +1,13 @@
-"""Points at which a crash test stops a process, to kill it just there, or has it fail or hang.
+"""Points at which a crash test stops a process in order to kill it there, or makes it fail or hang.
 
-``SLICER_FAULTS=STATE_DIR:POINT[,POINT…]`` stops (SIGSTOP) every process that comes to a POINT, until
-STATE_DIR.go exists. The POINTs in the file STATE_DIR.armed count too, as soon as it is there. ``POINT!``
-raises an exception, ``POINT~`` sleeps: the process hangs, but is not stopped.
+``SLICER_FAULTS=STATE_DIR:POINT[,POINT…]`` stops (SIGSTOP) every process that reaches a POINT, until
+STATE_DIR.go exists. The POINTs in the file STATE_DIR.armed count, too, as soon as the file exists. ``POINT!``
+raises an exception; at ``POINT~`` the process sleeps, as if it hung.
 
-All this holds only where ``SLICER_STATE_DIR`` names the same STATE_DIR. Nobody sets both by accident. The
+All this requires that ``SLICER_STATE_DIR`` names the same STATE_DIR. Nobody sets both by accident. The
 machine's own state directory is out of reach, because no variable names it.
 
-A point costs 50 ns where nothing is armed. A run comes to 20 of them.
+A point costs 50 ns if nothing is armed. A run passes 20 of them.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ ARMED = frozenset(_NAMES.split(",")) if _IS_MEANT else frozenset()
 
 
 class Injected(Exception):
-    """What a test asked for."""
+    """The exception that a test requested."""
 
 
 def point(name: str) -> None:
-    """Stop, fail or hang here, if that is what the test asked for."""
+    """Stop, fail or hang here, if a test requested it."""
     # In a loop, because the keeper continues an outer half that it finds stopped.
     while _IS_MEANT and (asked := {name, f"{name}!", f"{name}~"}.intersection((*ARMED, *_armed_later()))):
         if os.path.exists(f"{_PLACE}.go"):

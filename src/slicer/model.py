@@ -1,7 +1,7 @@
-"""The words of slicer as types: job, profile, lease, scope, outcome.
+"""slicer's terms as types: job, profile, lease, scope, outcome.
 
-Everything here is immutable data, and nothing touches the machine. The module is on the hot path of
-``slicer run``, so it imports nothing but :mod:`slicer.record`.
+Everything here is immutable data that does not touch the machine. The module is on the hot path of ``slicer
+run``, so it imports nothing but :mod:`slicer.record`.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ if TYPE_CHECKING:
     Share = Literal["off", "lock", "cap", "both"]
     OverCap = Literal["warn", "end"]
     Fence = Literal["auto", "on", "off"]
-    Resource = Literal["gpu", "cpu", "slot"]  # what is scarce; slot: one of another name than "cpu"
+    Resource = Literal["gpu", "cpu", "slot"]  # a scarce resource; slot: one with a name other than "cpu"
     Value = bool | int | str | bytes | tuple[tuple[str, str], ...] | tuple[tuple[str, int], ...]
 
-LEASE_VARIABLE = "SLICER_LEASE"  # in a job's environment: the ids of the jobs it runs inside of
-KEEPER = "slicer-keeper"  # what a keeper calls itself, in /proc/PID/comm
+LEASE_VARIABLE = "SLICER_LEASE"  # in a job's environment: the ids of its outer jobs
+KEEPER = "slicer-keeper"  # a keeper's name in /proc/PID/comm
 SLICES: tuple[SliceName, ...] = ("cpu", "gpu")
-PRIORITY_MAX = 100  # and -100 the least
+PRIORITY_MAX = 100  # the lowest is -100
 CPU = "cpu"  # the slot that every machine has
 
 
@@ -40,12 +40,12 @@ def unit_name(job: str) -> str:
 
 
 def job_of_unit(unit: str) -> str:
-    """The job whose scope has that name; any other word as it is."""
+    """The job whose scope has that name; any other text unchanged."""
     return unit.removesuffix(".scope").removeprefix("slicer-")
 
 
 def manager_of(uid: int) -> Manager:
-    """The systemd that a user's jobs belong to: the system's for root, their own for everybody else."""
+    """The systemd that runs a user's jobs: the system's for root, their own for everybody else."""
     return "user" if uid else "system"
 
 
@@ -63,7 +63,7 @@ class Gpu:
 
 @record
 class GpuProcess:
-    """A process that has a context on a GPU. ``used_mib`` is None where the driver does not say."""
+    """A process that has a context on a GPU. ``used_mib`` is None if the driver does not report it."""
 
     gpu_uuid: str
     pid: int
@@ -72,7 +72,7 @@ class GpuProcess:
 
 @record
 class GpuMemory:
-    """How full one GPU is. ``total_mib`` is 0 where the memory is shared with the CPU."""
+    """One GPU's memory. ``total_mib`` is 0 if the memory is shared with the CPU."""
 
     gpu_uuid: str
     total_mib: int
@@ -81,9 +81,9 @@ class GpuMemory:
 
 @record
 class Host:
-    """What a decision may know about this machine."""
+    """The facts about this machine on which a decision may depend."""
 
-    cpus: tuple[int, ...]  # the CPUs this process may run on
+    cpus: tuple[int, ...]  # that this process may use
     memory_bytes: int  # physical memory
 
 
@@ -91,8 +91,8 @@ class Host:
 class Property:
     """A systemd resource property, ready to be sent.
 
-    ``name`` is systemd's directive (``MemoryMax``), ``dbus_name``/``signature``/``value`` what
-    StartTransientUnit takes (``MemoryMax``, ``t``, bytes), ``text`` what the user wrote.
+    ``name`` is systemd's directive (``MemoryMax``), ``dbus_name``/``signature``/``value`` are the arguments
+    of StartTransientUnit (``MemoryMax``, ``t``, bytes), ``text`` is the user's spelling.
     """
 
     name: str
@@ -107,10 +107,10 @@ class Demand:
     """The GPUs and slots that a job wants: all at once, or none. Profiles, requests and calls extend it."""
 
     gpus: int
-    gpu_choice: tuple[str, ...]  # that will do: indices or UUIDs (or their beginnings); empty: any
-    vram_mib: int | None  # wanted on each GPU; None: whole GPUs, shared with nobody
+    gpu_choice: tuple[str, ...]  # the suitable ones: indices or UUIDs (or their beginnings); empty: any
+    vram_mib: int | None  # on each GPU; None: whole GPUs, not shared
     margin_mib: int  # of each GPU's memory, kept free beyond vram_mib
-    slots: dict[str, int]  # how many of which name, each at least 1
+    slots: dict[str, int]  # counts by name, each at least 1
     priority: int  # -100 … 100
 
     @property
@@ -120,46 +120,46 @@ class Demand:
 
     @property
     def need_mib(self) -> int | None:
-        """MiB that must be free on each GPU; None: all of it."""
+        """The MiB that must be free on each GPU; None: all of it."""
         return None if self.vram_mib is None else self.vram_mib + self.margin_mib
 
 
 @record
 class Profile(Demand):
-    """A named set of limits and needs with every default resolved for this machine.
+    """A named set of limits and needs, with every default resolved for this machine.
 
-    ``sources`` names the origin of each value ("built-in heavy", "/etc/slicer/config.toml:12", "--set");
-    its keys are this record's field names, ``env.NAME`` for variables and the directive for properties.
+    ``sources`` names the origin of each value ("built-in heavy", "/etc/slicer/config.toml:12", "--set"); its
+    keys are this record's field names, ``env.NAME`` for variables and the directive for properties.
     """
 
     name: str
     description: str
     slice: SliceName
     max_wait_s: float | None  # None: wait for ever
-    then: Then | None  # after max_wait_s; None: "fail" where GPUs are wanted, else "run"
-    threads: int  # the cap for OMP_NUM_THREADS and its kin
+    then: Then | None  # after max_wait_s; None: "fail" if GPUs are wanted, else "run"
+    threads: int  # the cap for OMP_NUM_THREADS and the like
     timeout_s: float | None  # wall time, None: unlimited
     linger: bool  # wait for leftovers instead of ending them
     env: dict[str, str]
     properties: dict[str, Property]
     sources: dict[str, str]
-    # How it shares GPUs with other jobs. Idle where vram_mib is None: whole GPUs are shared with nobody.
-    share: Share = "off"  # a lock around its work, a cap on its memory, both
+    # How it shares GPUs with other jobs. Unused if vram_mib is None: whole GPUs are not shared.
+    share: Share = "off"  # a lock for its GPU work, a cap on its memory, both
     share_mode: str = "yield"  # when a turn ends: "yield", "launches=10", "time=5ms", "each"
-    share_skip_syncs: int = 0  # keep the turn over the first so many syncs
-    over_cap: OverCap = "warn"  # of a job that got past its cap
-    fence: Fence = "auto"  # its processes can open its own GPUs only; "on": no job without that
-    devices: tuple[str, ...] = ()  # of NVIDIA's nodes and groups, which it may open besides
-    notify: tuple[str, ...] | None = None  # events that are told, and "desktop"; None: what [notify] says
+    share_skip_syncs: int = 0  # keep the turn over this number of syncs
+    over_cap: OverCap = "warn"  # the treatment of a job that exceeded its cap
+    fence: Fence = "auto"  # its processes can open its own GPUs only; "on": the fence is required
+    devices: tuple[str, ...] = ()  # further nodes and groups of NVIDIA's that it may open
+    notify: tuple[str, ...] | None = None  # events, and "desktop"; None: those of [notify]
 
 
 @record
 class Notify:
-    """The events that are told, and the destinations: each gets all of them."""
+    """The events to report, and the destinations: each gets all of them."""
 
     on: tuple[str, ...]
     command: tuple[str, ...]  # an argument list; () for none
-    urls: tuple[str, ...]  # as apprise reads them. They may hold passwords
+    urls: tuple[str, ...]  # for apprise; they may contain passwords
     desktop: bool
 
 
@@ -172,7 +172,7 @@ class Request(Demand):
 
     job: str  # the job's id: 12 lower-case hex digits
     arrived_s: float  # CLOCK_BOOTTIME seconds, in whole microseconds
-    slot_limits: dict[str, int]  # how many there are of these names, by the configuration of who asks
+    slot_limits: dict[str, int]  # the limits of these slots, by the requester's configuration
 
 
 @record
@@ -181,7 +181,7 @@ class Lease:
 
     job: str
     name: str
-    command: str  # for people: quoted as a shell would read it, cut to a sensible length
+    command: str  # for display: quoted as in a shell, and shortened
     pid: int  # of the outer half (with --exec of the command)
     pid_start: int  # field 22 of /proc/PID/stat; with boot_id it makes pid unique
     keeper: int  # pid of the keeper; 0 before the start
@@ -189,23 +189,23 @@ class Lease:
     uid: int
     backend: BackendName
     manager: Manager
-    unit: str  # "" under the plain backend
-    cgroup: str  # absolute path below /sys/fs/cgroup; "" until the scope is up
+    unit: str  # "" with the plain backend
+    cgroup: str  # absolute path below /sys/fs/cgroup; "" until the scope is running
     gpus: tuple[str, ...]  # UUIDs
-    vram_mib: int | None  # declared for each of gpus; None: the whole of them
-    vram_peak_mib: tuple[int, ...]  # the most that was seen in use, in the order of gpus; () before a look
-    slots: dict[str, int]  # how many of which name, each at least 1
+    vram_mib: int | None  # declared for each of gpus; None: all of it
+    vram_peak_mib: tuple[int, ...]  # the highest use, in the order of gpus; () before the first snapshot
+    slots: dict[str, int]  # counts by name, each at least 1
     priority: int
-    forced: int  # 1: it waited too long, and runs though what it holds here is not free
+    forced: int  # 1: it waited too long, and runs although its resources are not free
     since_s: float  # CLOCK_BOOTTIME seconds when it was granted
     expect_s: float | None
-    profile: str = ""  # "" where there is none: a Python program's
-    gpu_indices: tuple[int, ...] = ()  # of gpus, as people count them; () unknown
+    profile: str = ""  # "": none, in a Python program
+    gpu_indices: tuple[int, ...] = ()  # of gpus, as users see them; () unknown
 
 
 @record
 class Ticket(Request):
-    """A request that waits for its lease, and who waits."""
+    """A request that waits for its lease, with its requester."""
 
     name: str
     command: str  # as in Lease
@@ -213,13 +213,13 @@ class Ticket(Request):
     pid_start: int
     boot_id: str
     uid: int
-    inside: tuple[str, ...]  # its outer jobs, which hold on to their leases while it waits
+    inside: tuple[str, ...]  # its outer jobs, which keep their leases while it waits
     expect_s: float | None
     profile: str = ""  # as in Lease
 
 
 def ticket_from(demand: Demand, inside: tuple[Lease, ...], arrived_s: float, **changes: Any) -> Ticket:
-    """The ticket of a demand. ``inside``: the leases of its outer jobs. ``changes`` count over the demand."""
+    """The ticket of a demand. ``inside``: the leases of its outer jobs. ``changes`` override the demand."""
     shares = demand.gpus > 0 and demand.vram_mib is not None
     fields = {
         **fields_for(Ticket, demand), "vram_mib": demand.vram_mib if shares else None,
@@ -230,7 +230,7 @@ def ticket_from(demand: Demand, inside: tuple[Lease, ...], arrived_s: float, **c
 
 
 def lease_from(ticket: Ticket, gpus: tuple[str, ...], since_s: float, **changes: Any) -> Lease:
-    """The lease that a ticket becomes, before its scope is up."""
+    """The lease that a ticket becomes, before its scope is running."""
     fields = {
         **fields_for(Lease, ticket), "keeper": 0, "backend": "systemd", "manager": "system", "unit": "",
         "cgroup": "", "gpus": gpus, "vram_peak_mib": (), "forced": 0, "since_s": since_s,
@@ -243,34 +243,34 @@ class Busy:
     """Why a request was not granted."""
 
     kind: Resource
-    holders: tuple[Lease, ...]  # have what is missing
+    holders: tuple[Lease, ...]  # the leases on what is missing
     ahead: int  # requests that go first
-    foreign: tuple[str, ...]  # the GPUs that it does not get because processes of no lease use them
-    reserved_for: str  # the job for which what is free is kept; "" for none
+    foreign: tuple[str, ...]  # the GPUs that are not available because foreign processes use them
+    reserved_for: str  # the job for which free resources are kept; "" for none
     outsider: int = 0  # the process that holds the plain lock of scripts; 0 for none
-    slot: str = ""  # the name of the slot that is missing; "" for a GPU
-    why: str = ""  # what the administrator's policy has to do with it, in words; "" for nothing
+    slot: str = ""  # the missing slot; "" for a GPU
+    why: str = ""  # the policy's part in it, in words; "" for none
 
 
 @record
 class UserStanding:
-    """What a user holds, is allowed, and has used. None: no cap."""
+    """A user's holdings, caps and usage. None: no cap."""
 
     uid: int
     gpus: int
     max_gpus: int | None
     vram_mib: int
     max_vram_mib: int | None
-    slots: int  # of the CPU
+    slots: int  # CPU slots
     max_slots: int | None
     waiting: int
-    share: float  # of what all users used lately, 0 … 1
-    due: float  # by the weights of those who use something or wait
+    share: float  # of all users' recent usage, 0 … 1
+    due: float  # by the weights of active users
 
 
 @record
 class GroupStanding:
-    """What the members of a group hold together, and are allowed. None: no cap."""
+    """The holdings and caps of a group's members together. None: no cap."""
 
     gid: int
     name: str
@@ -278,28 +278,28 @@ class GroupStanding:
     max_gpus: int | None
     vram_mib: int
     max_vram_mib: int | None
-    slots: int  # of the CPU
+    slots: int  # CPU slots
     max_slots: int | None
 
 
 @record
 class ScopeSpec:
-    """Everything StartTransientUnit needs for a job's scope, except the process."""
+    """The arguments of StartTransientUnit for a job's scope, without the process."""
 
     unit: str
     slice: str  # "gpu.slice"
     description: str
     properties: tuple[Property, ...]
     manager: Manager
-    # What only the broker is told:
-    share_cap: bool = False  # the driver is to cap the scope's GPU memory, where it can
-    fence: str = ""  # what the profile says of the device fence; "" where it says nothing
+    # Only for the broker:
+    share_cap: bool = False  # the driver should cap the scope's GPU memory, if it can
+    fence: str = ""  # the profile's value; "" if it is not set
     devices: tuple[str, ...] = ()  # as in Profile
 
 
 @record
 class Usage:
-    """What a job used, read from its cgroup (None: not known here). Bytes and seconds."""
+    """A job's usage, from its cgroup (None: unknown). Bytes and seconds."""
 
     cpu_s: float | None = None
     cpu_user_s: float | None = None
@@ -316,32 +316,32 @@ class Usage:
 
 @record
 class Sharing:
-    """What the preloaded library did for a job that was run with ``--share``, added up over its processes."""
+    """The preloaded library's work for a job that was run with ``--share``, summed over its processes."""
 
-    wants: Share  # what was asked for; never "off"
+    wants: Share  # as requested; never "off"
     mode: str  # as in Profile.share_mode
-    processes: int  # that used CUDA with the library; 0: it was never active
+    processes: int  # that used CUDA through the library; 0: it was never active
     gated: int = 0  # launches, copies and the like that went through the gate
-    passed: int = 0  # those of them that did without a turn: in a capture, or what cannot be gated
-    turns: int = 0  # that the job had
-    held_s: float = 0.0  # how long it had them
+    passed: int = 0  # those of them without a turn: in a capture, or impossible to gate
+    turns: int = 0  # the job's turns
+    held_s: float = 0.0  # their total duration
     waits: int = 0  # how often one of its threads slept for a turn
-    waited_s: float = 0.0  # how long they slept, added up
+    waited_s: float = 0.0  # their total sleep
     longest_wait_s: float = 0.0
     undrained: int = 0  # turns that were passed on before the work was done
-    allocations: int = 0  # that were charged
+    allocations: int = 0  # charged allocations
     refused: int = 0  # allocations that the cap refused
     uncounted: int = 0  # allocations that could not be counted and passed through
     peak_mib: tuple[int, ...] = ()  # the most that was charged at once, by GPU
-    overhead_mib: tuple[int, ...] = ()  # in use beside that, as last seen: CUDA contexts; by GPU
+    overhead_mib: tuple[int, ...] = ()  # used in addition, as last seen: CUDA contexts; by GPU
     got_past_cap: int = 0  # 1: it was seen to use more than its cap
-    driver_cap: int = 0  # 1: the driver kept the cap of the job's cgroup, too
-    troubles: tuple[str, ...] = ()  # why something was not applied: slicer.share.troubles
+    driver_cap: int = 0  # 1: the driver enforced the cap of the job's cgroup, too
+    troubles: tuple[str, ...] = ()  # why a setting was not applied: slicer.share.troubles
 
 
 @record
 class Outcome:
-    """What became of a job."""
+    """How a job ended, with its figures."""
 
     job: str
     name: str
@@ -353,25 +353,25 @@ class Outcome:
     slice: str
     gpus: tuple[str, ...]
     vram_mib: int | None  # declared for each of gpus; None: whole GPUs, or none
-    vram_peak_mib: tuple[int, ...]  # the most that was seen in use, in the order of gpus; () unknown
-    cpu_slots: int  # those of slots that are called "cpu"
-    slots: dict[str, int]  # how many of which name, each at least 1
-    forced: int  # 1: it waited too long, and ran though what it held was not free
+    vram_peak_mib: tuple[int, ...]  # the highest use, in the order of gpus; () unknown
+    cpu_slots: int  # slots with the name "cpu"
+    slots: dict[str, int]  # counts by name, each at least 1
+    forced: int  # 1: it waited too long, and ran although its resources were not free
     uid: int
     reason: Reason
-    exit_code: int  # what slicer itself exits with
+    exit_code: int  # slicer's own
     signal: int | None  # the signal that ended the command
-    started_at: float  # seconds since the epoch, for people; durations below are monotonic
+    started_at: float  # seconds since the epoch, for display; durations below are monotonic
     waited_s: float  # from the request to the lease
     wall_s: float  # from the command's start to its end; with linger, to that of the last process
     usage: Usage
     leftovers: int  # processes that outlived the command and were ended
-    enforced: tuple[str, ...]  # directives that really act here
-    not_enforced: tuple[str, ...]  # asked for, but not acting here
-    paused_s: float | None = None  # how much of wall_s it was paused or frozen; None: not known
-    ended_by: EndedBy = ""  # who ended it; "": it ended by itself, or nobody knows
-    changed: tuple[str, ...] = ()  # "NAME=VALUE" at the end, of what slicer set changed while it ran
-    changed_outside: tuple[str, ...] = ()  # the same, of what others changed (systemctl set-property)
+    enforced: tuple[str, ...]  # directives that are effective here
+    not_enforced: tuple[str, ...]  # requested directives that are not effective here
+    paused_s: float | None = None  # the part of wall_s during which it was paused or frozen; None: unknown
+    ended_by: EndedBy = ""  # who ended it; "": it ended by itself, or unknown
+    changed: tuple[str, ...] = ()  # final "NAME=VALUE" of properties that slicer set changed
+    changed_outside: tuple[str, ...] = ()  # the same, for changes by others (systemctl set-property)
     sharing: Sharing | None = None  # None: it was not run with --share
     directory: str = ""  # that it ran in; "" unknown
     log: str = ""  # the file that its output went to; "" where slicer did not open one

@@ -1,8 +1,8 @@
 """Units in one place: sizes, percentages, CPU lists, durations and weights, read and written.
 
-The readers take what systemd's unit files take (``8G`` is 1024-based, ``90`` is seconds, ``0-3,8`` are
-CPUs) and refuse what systemd would take in a surprising sense. Each raises :class:`QuantityError`, whose
-one-line message says what was expected, with an example.
+The readers accept the syntax of systemd's unit files (``8G`` is 1024-based, ``90`` is seconds, ``0-3,8`` are
+CPUs), except where systemd's meaning would be surprising. Each raises :class:`QuantityError`, whose one-line
+message contains what was expected, with an example.
 """
 
 from __future__ import annotations
@@ -11,15 +11,15 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-INFINITY = 2**64 - 1  # how systemd writes "no limit" on D-Bus
+INFINITY = 2**64 - 1  # systemd's "no limit" on D-Bus
 _TOO_BIG = 2**63  # the kernel's and systemd's own parsers stop at a signed 64-bit number
 _DIGITS = "0123456789"
-_LONGEST = 30  # more digits than any number here can have
-LONGEST_US = 2**40 * 10**6  # of a duration: 34,000 years, which is still exact as a number of seconds
+_LONGEST = 30  # no number here has more digits
+LONGEST_US = 2**40 * 10**6  # of a duration: 34,000 years, still exact as a number of seconds
 
-_FEWEST_MIB = 100  # nobody asks for fewer: a smaller number without a unit was meant in GiB
+_FEWEST_MIB = 100  # a smaller number without a unit was meant in GiB
 MAX_CPU = 8191  # the largest NR_CPUS that a kernel can be built with, minus one
-MAX_CORES_PERCENT = 1_000_000  # 10,000 CPUs; a larger quota is a slip of the keyboard
+MAX_CORES_PERCENT = 1_000_000  # 10,000 CPUs; a larger quota is a typo
 
 _SIZE = 'a size such as "8G", "512M" or "infinity"'
 MIB_TEXT = 'a size such as "8G" or "500M"'
@@ -42,7 +42,7 @@ _DURATION_WORDS = {
 
 
 class QuantityError(ValueError):
-    """A text that is not the quantity it should be; the message is one line, for the user."""
+    """A text is not the expected quantity; the message is one line, for the user."""
 
 
 def _refuse(text: str, expected: str, why: str = "") -> QuantityError:
@@ -52,7 +52,7 @@ def _refuse(text: str, expected: str, why: str = "") -> QuantityError:
 
 
 def _number(text: str, start: int, full: str, expected: str) -> tuple[int, int, int]:
-    """Read ``12`` or ``12.5`` at ``start``; gives (125, 10, position after): exact, where a float is not."""
+    """Read ``12`` or ``12.5`` at ``start``; returns (125, 10, position after), exact unlike a float."""
     rest = text[start:].lstrip(_DIGITS)
     whole, fraction = text[start : len(text) - len(rest)], ""
     if not whole:
@@ -70,9 +70,9 @@ def _number(text: str, start: int, full: str, expected: str) -> tuple[int, int, 
 def parse_size(text: str, *, base: int = 1024, what: str = _SIZE) -> int:
     """A number of bytes (or of operations) from ``8G``, ``1.5GiB``, ``512``; ``infinity`` is INFINITY.
 
-    K, M, G, T, P, E count in ``base`` (1024 as systemd's memory limits, 1000 as its IO limits), KiB, MiB,
-    ... always in 1024. ``GB`` and ``Gb`` mean different things to different people and are refused.
-    ``what`` says in the error what was expected.
+    K, M, G, T, P, E count in ``base`` (1024 as systemd's memory limits, 1000 as its IO limits), KiB, MiB, ...
+    always in 1024. ``GB`` and ``Gb`` mean different things to different people and are refused. ``what`` is
+    the error's description of the expected text.
     """
     stripped = text.strip()
     if stripped == "infinity":
@@ -86,7 +86,7 @@ def parse_size(text: str, *, base: int = 1024, what: str = _SIZE) -> int:
             why = f'"{unit}" is ambiguous, write "{unit[0].upper()}" or "{unit[0].upper()}iB"'
         raise _refuse(text, what, why)
     if factor == 1 and divisor != 1:
-        raise _refuse(text, what, "there is no fraction of a byte")
+        raise _refuse(text, what, "bytes cannot be fractional")
     value = mantissa * factor // divisor
     if value >= _TOO_BIG:
         raise _refuse(text, what, "it is absurdly large")
@@ -142,7 +142,7 @@ def parse_pixels(text: str) -> int:
             raise _refuse(text, PIXELS_TEXT, why)
         value, rest = divmod(mantissa * (10**6 if unit == "MP" else 10**9), divisor)
     if rest:
-        raise _refuse(text, PIXELS_TEXT, "there is no fraction of a pixel")
+        raise _refuse(text, PIXELS_TEXT, "pixels cannot be fractional")
     if value >= _TOO_BIG:
         raise _refuse(text, PIXELS_TEXT, "it is absurdly large")
     return value
@@ -159,7 +159,7 @@ def size_text(value: int) -> str:
 
 
 def format_size(value: int | None) -> str:
-    """A number of bytes for people: ``24.0G``, ``512B``, ``infinity``, and ``-`` for what is not known."""
+    """A number of bytes for display: ``24.0G``, ``512B``, ``infinity``, and ``-`` if unknown."""
     if value is None:
         return "-"
     if value == INFINITY:
@@ -174,12 +174,12 @@ def format_size(value: int | None) -> str:
 
 
 def format_mib(mib: int | None) -> str:
-    """MiB for people: ``8.0G``, ``0``, and ``-`` for what is not known. In a column all have one decimal."""
+    """MiB for display: ``8.0G``, ``0``, and ``-`` if unknown. In a column all have one decimal."""
     return "-" if mib is None else format_size(mib << 20) if mib else "0"
 
 
 def short_mib(mib: int) -> str:
-    """MiB for people, in a sentence: ``8G``, ``1.5G``, ``0``."""
+    """MiB in a sentence: ``8G``, ``1.5G``, ``0``."""
     return format_mib(mib).replace(".0", "")
 
 
@@ -208,13 +208,13 @@ def percent_text(value: int) -> str:
 
 def parse_cpus(text: str) -> tuple[int, ...]:
     """CPU (or NUMA node) numbers from ``0-3,8`` or ``0 1 2``: sorted, each once."""
-    bits = 0  # not a set: a text full of large ranges would keep whoever reads it busy for a second
+    bits = 0  # not a set: a text full of large ranges would keep its reader busy for a second
     for part in text.replace(",", " ").split():
         low, dash, high = part.partition("-")
         first = _index(low, text)
         last = _index(high, text) if dash else first
         if last < first:
-            raise _refuse(text, _CPUS, f'"{part}" runs backwards')
+            raise _refuse(text, _CPUS, f'"{part}"is in descending order')
         bits |= (1 << last + 1) - (1 << first)
     if not bits:
         raise _refuse(text, _CPUS)
@@ -250,7 +250,7 @@ def cpus_to_mask(cpus: Iterable[int]) -> bytes:
 
 
 def mask_to_cpus(mask: bytes) -> tuple[int, ...]:
-    """The CPU numbers in a mask as :func:`cpus_to_mask` makes it."""
+    """The CPU numbers in a mask of :func:`cpus_to_mask`."""
     return _set_bits(int.from_bytes(mask, "little"))
 
 
@@ -261,7 +261,7 @@ def _set_bits(bits: int) -> tuple[int, ...]:
 def parse_duration(text: str) -> int:
     """Microseconds from ``90`` (seconds), ``500ms``, ``1h30m``, ``2 days``; ``infinity`` is INFINITY.
 
-    Units must come largest first and once each: ``30m1h`` and ``1h30`` are more often slips than meant.
+    Units must come largest first and once each: ``30m1h`` and ``1h30`` are probably typos.
     """
     stripped = text.strip()
     if stripped == "infinity":
@@ -311,7 +311,7 @@ def duration_text(value: int) -> str:
 
 
 def format_duration(seconds: float | None) -> str:
-    """A duration for people, two units at most: ``2.3s``, ``15m``, ``1h30m``; None is ``unlimited``."""
+    """A duration for display, two units at most: ``2.3s``, ``15m``, ``1h30m``; None is ``unlimited``."""
     if seconds is None:
         return "unlimited"
     if seconds < 0:
@@ -339,12 +339,12 @@ def _two_units(count: int, per_large: int, large: str, small: str) -> str:
 
 
 def parse_weight(text: str) -> int:
-    """A cgroup weight: 1 to 10000, the kernel's default being 100."""
+    """A cgroup weight: 1 to 10000; the kernel's default is 100."""
     return parse_count(text, lowest=1, highest=10000, what='a weight from 1 to 10000 such as "50"')
 
 
 def parse_count(text: str, *, lowest: int, highest: int, what: str) -> int:
-    """A whole number from ``lowest`` to ``highest``; ``what`` says in the error what was expected."""
+    """A whole number from ``lowest`` to ``highest``; ``what`` is the error's description of it."""
     stripped = text.strip()
     if stripped.startswith("-"):
         raise _refuse(text, what, "it cannot be negative")
@@ -357,7 +357,7 @@ def parse_count(text: str, *, lowest: int, highest: int, what: str) -> int:
 
 
 def parse_integer(text: str, *, lowest: int, highest: int, what: str) -> int:
-    """A whole number that may be negative; ``what`` says in the error what was expected."""
+    """A whole number that may be negative; ``what`` is the error's description of it."""
     stripped = text.strip()
     digits = stripped[1:] if stripped[:1] in ("-", "+") else stripped
     if not (digits.isascii() and digits.isdigit()):

@@ -1,8 +1,8 @@
 """Small immutable records for the hot path.
 
 ``dataclasses`` would be the natural choice. But it imports ``inspect`` and ``re``, which takes 17 ms, more
-than all of ``slicer run`` may cost over ``systemd-run``. Type checkers see an ordinary frozen dataclass. At
-run time :func:`record` gives the class the same behaviour in microseconds, and imports nothing.
+than ``slicer run`` may add to ``systemd-run``. Type checkers see an ordinary frozen dataclass. At run time
+:func:`record` gives the class the same behaviour in microseconds, and imports nothing.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def _repr(self: Any) -> str:
 
 
 def _record(cls: type[_T]) -> type[_T]:
-    # A record that extends another has its fields first.
+    # A record that extends another begins with its fields.
     annotations = {**getattr(cls.__base__, "__annotations__", {}), **cls.__annotations__}
     made: dict[str, Any] = {
         "__annotations__": annotations,

@@ -1,6 +1,6 @@
-"""Other people's words, made fit to be shown: names, commands, paths and errors may hold anything.
+"""Makes foreign text fit for display: names, commands, paths and errors may contain anything.
 
-Pure, but for the user's time zone.
+Pure, except for the user's time zone.
 """
 
 from __future__ import annotations
@@ -9,13 +9,13 @@ import time
 
 _LINE_CHARS = 500
 _COMMAND_CHARS = 160
-_NEEDS_QUOTES = frozenset(" \t\n'\"\\$`&|;<>()*?[]{}~#!")  # words that a shell would not read as they are
+_NEEDS_QUOTES = frozenset(" \t\n'\"\\$`&|;<>()*?[]{}~#!")  # a word with one of these needs quotes in a shell
 
 
 def visible(text: str, keep: str = "") -> str:
-    """The text with all that is not printable escaped, except the characters of ``keep``.
+    """The text with all unprintable characters escaped, except those in ``keep``.
 
-    So it neither breaks out of its line nor talks to the terminal.
+    So it can neither leave its line nor control the terminal.
     """
     if text.isprintable():
         return text
@@ -29,7 +29,7 @@ def one_line(text: str, most: int = _LINE_CHARS) -> str:
 
 
 def without_middle(text: str, most: int) -> str:
-    """As :func:`one_line`, but with the middle left out: the lines of a sweep differ at their ends."""
+    """As :func:`visible` in one line, but without the middle: the lines of a sweep differ at their ends."""
     if len(text) > 2 * most:
         text = text[:most] + text[-most:]  # the rest would be cut anyway
     shown = visible(text)
@@ -55,7 +55,7 @@ def slot_words(name: str, number: int) -> str:
 
 
 def slots_words(slots: dict[str, int]) -> list[str]:
-    """The same of all slots, in the order of their names."""
+    """The same for all slots, in the order of their names."""
     return [slot_words(name, slots[name]) for name in sorted(slots)]
 
 
@@ -65,7 +65,7 @@ def a_slot(name: str) -> str:
 
 
 def quote(argument: str) -> str:
-    """One argument as it would be typed in a shell, and visible."""
+    """One argument as typed in a shell, and visible."""
     shown = visible(argument)
     if shown and _NEEDS_QUOTES.isdisjoint(shown):
         return shown
@@ -73,7 +73,7 @@ def quote(argument: str) -> str:
 
 
 def command_text(command: tuple[str, ...], limit: int = _COMMAND_CHARS) -> str:
-    """A command as it would be typed in a shell, in at most ``limit`` characters."""
+    """A command as typed in a shell, in at most ``limit`` characters."""
     shown = ""
     for argument in command:
         # Cut before quoting, too: an argument may have megabytes.

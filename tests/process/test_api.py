@@ -331,7 +331,7 @@ def test_a_name_that_cannot_be_written_down_takes_nothing(box: Box, name: str) -
             print(error.kind, error)
         slicer.acquire(gpus=0, cpu_slots=1).release()
         """
-    assert run(box, program).startswith("usage the lease cannot be written down: ")
+    assert run(box, program).startswith("usage the lease cannot be written: ")
     assert box.leases() == []
 
 

@@ -84,7 +84,7 @@ def test_an_end_by_the_users_own_hand_is_not_told(box: Box) -> None:
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (("--notify", "nope"), "--notify: 'nope' is none of "),
+        (("--notify", "nope"), "--notify: 'nope' is not one of "),
         (("--notify", "done"), "--notify: there is no destination"),
     ],
 )

@@ -27,7 +27,7 @@ def test_a_gpu_that_the_job_around_does_not_hold_is_refused(box: Box) -> None:
     done = box.run("-q", "--gpu", "0", "--", "inner", "--gpu", "1", "--", *SHOW)
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr == (
-        "slicer: --gpu: the job around holds none of these "
+        "slicer: --gpu: the outer job holds none of these "
         f"(it has {GPU_A}; ask for the others in the outer job)\n"
     )
     box.assert_clean()

@@ -84,7 +84,7 @@ def test_gpus_are_chosen_by_index_or_uuid(box: Box, options: tuple[str, ...], se
     [
         (("--gpu", "2"), "--gpu: no such GPU: '2' (this machine has 0 (GPU-0000"),
         (("--gpu", "GPU-"), "--gpu: 'GPU-' could be 2 GPUs"),
-        (("--gpu", "0,GPU-0"), "--gpu: 'GPU-0' is there twice"),
+        (("--gpu", "0,GPU-0"), "--gpu: 'GPU-0' is listed twice"),
         (
             ("--vram", "80G"),
             "80G + 512M margin fits on no GPU; the largest has 79.6G (see slicer status for the GPUs' sizes)",

@@ -336,7 +336,7 @@ def test_it_says_once_what_is_not_enforced(box: Box) -> None:
     ]
     (outcome,) = box.outcomes()
     assert outcome.not_enforced == ("MemoryHigh", "IOWeight")
-    assert "MemoryMax (by a guard that looks 4 times a second)" in outcome.enforced
+    assert "MemoryMax (by a guard that checks 4 times a second)" in outcome.enforced
 
 
 def test_quiet_is_quiet(box: Box) -> None:

@@ -376,7 +376,7 @@ def test_a_line_that_cannot_share_says_why(shared: Box) -> None:
     assert queue.process.returncode == 2
     said = json.loads(err)
     assert (said["where"], said["hint"]) == ("jobs.txt:2:1", "add vram=")
-    assert "whole GPUs are shared with nobody" in said["message"]
+    assert "requires part of a GPU" in said["message"]
 
 
 @pytest.mark.parametrize("killed", ["queue", "keeper"])

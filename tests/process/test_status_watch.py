@@ -180,7 +180,7 @@ def test_gpu_figures_follow_and_a_broken_driver_is_survived(box: Box, fake_nvml:
         terminal.expect("GPUs: 1 of 2 free")
         terminal.expect(f"no job: pid {os.getpid()} ")
         fake_nvml.write(f"{right}error nvmlDeviceGetComputeRunningProcesses 999\n")
-        terminal.expect("what is on the GPUs is not known: ")
+        terminal.expect("the use of the GPUs is unknown: ")
         fake_nvml.write("error nvmlInit 9\n")
         terminal.expect("No GPUs: ")
         fake_nvml.write(right)

@@ -34,10 +34,10 @@ def test_while_its_socket_is_stopped_nobody_decides_alone(slicer: Slicer, ann: U
     systemctl.output("systemctl", "stop", SOCKET_UNIT)
     refused = wants_a_slot(slicer, bob)
     assert refused.code == 75
-    assert f"switched on, and its socket is not there (systemctl start {SOCKET_UNIT}" in refused.told
+    assert f"switched on, but its socket is missing (systemctl start {SOCKET_UNIT}" in refused.told
     free = slicer.run("--", "true", via=bob.via)  # it wants nothing that anybody could hold
-    assert (free.code, "its socket is not there" in free.told) == (0, True)
-    assert "its socket is not there" in slicer.command("status", via=bob.via).stderr
+    assert (free.code, "its socket is missing" in free.told) == (0, True)
+    assert "its socket is missing" in slicer.command("status", via=bob.via).stderr
     systemctl.output("systemctl", "start", SOCKET_UNIT)
     busy = wants_a_slot(slicer, bob)
     assert (busy.code, json.loads(busy.told.splitlines()[-1])["holder"]["user"]) == (75, "alice")
@@ -59,7 +59,7 @@ def test_switched_off_it_stays_off_and_what_its_jobs_hold_is_theirs(  # W22
     assert systemctl.show(SERVICE, "ActiveState") == {"ActiveState": "inactive"}
     refused = wants_a_slot(slicer, bob)
     assert refused.code == 75
-    assert f"was switched off, and a job of it still runs: {unit} (wait until" in refused.told
+    assert f"was switched off, but one of its jobs still runs: {unit} (wait until" in refused.told
     gate.open()
     assert job.end().code == 0
     until(lambda: not systemctl.scopes(), "the scope has ended")
@@ -107,7 +107,7 @@ def test_a_queue_does_not_wait_for_a_broker_that_was_switched_off(  # L1
     queue.told("waiting")
     systemctl.output("systemctl", "disable", "--now", SOCKET_UNIT)
     assert waiter.end(2 * DEADLINE_S).code == 75  # for half a minute it tries to be heard again
-    until(lambda: "was switched off, and a job of it still runs" in queue.stdout, "so does the queue")
+    until(lambda: "was switched off, but one of its jobs still runs" in queue.stdout, "so does the queue")
     gate.open()
     assert job.end().code == 0
     assert queue.end(2 * DEADLINE_S).code == 75

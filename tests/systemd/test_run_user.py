@@ -216,7 +216,7 @@ def test_who_takes_the_name_of_a_users_ledger_shuts_nobody_out(
     (hers,) = Path(alice.ledger).parent.glob(f"{Path(alice.ledger).name}.*")
     try:
         assert (hers.stat().st_uid, hers.stat().st_mode & 0o7777) == (alice.uid, 0o700)
-        assert f"somebody else has made {alice.ledger}: your leases are in {hers}" in job.stderr
+        assert f"another user has made {alice.ledger}: your leases are in {hers}" in job.stderr
         assert len(leases(str(hers))) == 1
         assert not os.listdir(alice.ledger)
         for via in (alice.via, alice.bare):  # the same one again

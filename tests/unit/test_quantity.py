@@ -53,7 +53,7 @@ def test_size_is_read_as_systemd_reads_it(text: str, size: int) -> None:  # K3
         (".5G", "expected a size"),
         ("5.G", "expected a size"),
         ("1,5G", "unknown unit"),
-        ("1.5", "fraction of a byte"),
+        ("1.5", "bytes cannot be fractional"),
         ("1e9", "unknown unit"),
         ("0x10", "unknown unit"),
         ("nan", "expected a size"),

@@ -1,4 +1,4 @@
-"""What puts a job under limits: systemd, or without it what an unprivileged process can do itself."""
+"""Puts a job under limits: by systemd, or without it by the means of an unprivileged process."""
 
 from __future__ import annotations
 
@@ -21,81 +21,80 @@ if TYPE_CHECKING:
         """Enforces in user space what the kernel does not enforce here (the plain backend's memory limit)."""
 
         interval_s: float
-        peak_bytes: int  # the most memory that was seen in use
+        peak_bytes: int  # the highest use so far
 
         def check(self) -> Reason | None:
-            """Look once. Returns a reason when the job must end now."""
+            """Check once. Returns a reason if the job must end now."""
 
     class Backend(Protocol):
         """One way to put a process under limits."""
 
         name: BackendName
         manager: Manager
-        notice: str  # what the user should know of each job; "" for nothing
-        why_no_cap: str | None  # why the driver does not cap the last scope, by the broker; None: not asked
+        notice: str  # for the user of each job; "" for none
+        why_no_cap: str | None  # from the broker: why the driver does not cap the last scope; None: unasked
 
         def connect(self) -> None:
-            """Do what can be done before the lease is there (connect, import). Raises BackendError."""
+            """Prepare whatever needs no lease (connect, import). Raises BackendError."""
 
         def after_fork(self) -> None:
-            """In the keeper: give up what only the parent may use."""
+            """In the keeper: release what only the parent may use."""
 
         def start(self, spec: ScopeSpec, pid: int, meanwhile: Callable[[], None]) -> str:
             """Put the waiting process ``pid`` into its scope and apply the limits.
 
-            ``meanwhile`` may be called once, while systemd works on it. Returns the cgroup as
-            /proc/PID/cgroup names it ("" where there is none). Raises BackendError; then the process is in
-            no scope.
+            ``meanwhile`` may be called once, while systemd works on it. Returns the cgroup in the form of
+            /proc/PID/cgroup ("" if there is none). Raises BackendError; then the process is in no scope.
             """
 
         def enforced(self, spec: ScopeSpec, cgroup: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
-            """The spec's directives that act here, and those that do not."""
+            """The spec's directives that are effective here, and those that are not."""
 
         def members(self, cgroup: str, besides: int) -> Callable[[], list[int]]:
-            """In the keeper: how to list the job's processes, without the keeper and ``besides``."""
+            """In the keeper: a lister of the job's processes, without the keeper and ``besides``."""
 
         def watchdog(self, spec: ScopeSpec) -> Watchdog | None:
-            """In the keeper: what has to be enforced from user space."""
+            """In the keeper: the enforcement in user space, if any."""
 
         def living(self, job: str, cgroup: str) -> list[int]:
             """The job's processes, for a caller that is not their parent."""
 
         def end(self, job: str, unit: str, stop_timeout_s: float) -> None:
-            """End the job's processes, whose keeper is dead, and wait for that. Raises BackendError."""
+            """End the job's processes, whose keeper is dead, and wait for their end. Raises BackendError."""
 
         def close(self) -> None:
-            """Give up what :meth:`connect` holds."""
+            """Release what :meth:`connect` holds."""
 
     class QueueBackend(Backend, Protocol):
         """A backend for the jobs of a queue."""
 
         def preload(self) -> None:
-            """Load what every keeper will need, once for all of them. Raises BackendError."""
+            """Load whatever every keeper will need, once for all of them. Raises BackendError."""
 
         def request_end(self, job: str, unit: str) -> None:
-            """Ask a job whose keeper is dead to end, without waiting for it. Raises BackendError."""
+            """Request the end of a job whose keeper is dead, without waiting. Raises BackendError."""
 
 
 BOOTED = "/run/systemd/system"  # sd_booted(3)
-BROKER = "/run/slicer-broker/socket"  # here, so that nothing of the broker is imported where there is none
-# systemd's own mark that the broker is switched on. Root alone can make it, and no restart takes it away.
+BROKER = "/run/slicer-broker/socket"  # here, so that nothing of the broker is imported if there is none
+# systemd's own mark that the broker is switched on. Only root can create it, and it survives restarts.
 BROKER_ENABLED = "/etc/systemd/system/sockets.target.wants/slicer-broker.socket"
 BROKER_VARIABLE = "SLICER_BROKER"  # "off", or the path of another socket
 _OFF = "off"
-_ONLY_HERE = ("SLICER_SIM", "SLICER_STATE_DIR")  # with these, a ledger is nobody else's business
+_ONLY_HERE = ("SLICER_SIM", "SLICER_STATE_DIR")  # with these, a ledger concerns nobody else
 
 
 def has_systemd() -> bool:
-    """Whether systemd runs here. Then jobs can have scopes, and be found by their cgroups."""
+    """Whether systemd runs here. Then jobs can have scopes, and can be found by their cgroups."""
     return os.path.isdir(on_host(BOOTED))
 
 
 def broker_socket(environ: Mapping[str, str], wanted: str = "auto") -> str:
     """The socket of the broker that decides for all users of this machine; "": there is none.
 
-    A broker that is switched on decides even without its socket, and one that was switched off while its jobs
-    still run: private ledgers would give out again what those hold. ``wanted``: as --backend has it. Without
-    systemd, and for the ledger of a test or a simulation, the private ledger serves.
+    A broker that is switched on decides even without its socket. So does one that was switched off while its
+    jobs still run: private ledgers would grant their resources again. ``wanted``: the value of --backend.
+    Without systemd, and for the ledger of a test or a simulation, the private ledger serves.
     """
     path = environ.get(BROKER_VARIABLE) or on_host(BROKER)
     if path == _OFF or wanted == "plain" or any(map(environ.get, _ONLY_HERE)):
@@ -106,7 +105,7 @@ def broker_socket(environ: Mapping[str, str], wanted: str = "auto") -> str:
 
 
 def _is_missed() -> bool:
-    """Whether this machine's broker decides, though its socket is not there."""
+    """Whether this machine's broker decides, although its socket does not exist."""
     if not os.path.lexists(BROKER_ENABLED) and not os.path.exists(BROKER.rpartition("/")[0]):
         return False  # it is off, and has not run since the boot
     from slicer.backend.broker_left import is_switched_on, leases_left
@@ -115,15 +114,15 @@ def _is_missed() -> bool:
 
 
 def changes_of(unit: str, manager: Manager) -> str:
-    """Where systemd keeps the properties of a transient unit that were changed while it runs."""
+    """systemd's folder for the properties of a transient unit that were changed while it runs."""
     base = f"/run/user/{os.getuid()}/systemd" if manager == "user" else "/run/systemd"
     return f"{base}/transient/{unit}.d"
 
 
 def time_limit_of(unit: str) -> float | None:
-    """After how many seconds the system manager stops a transient unit; None: never, or there is none.
+    """After how many seconds the system manager stops a transient unit; None: never, or no such unit.
 
-    It may be less than the profile says: the administrator limits how long a job may hold what it has.
+    It may be less than the profile's: the administrator limits how long a job may hold its resources.
     """
     try:
         lines = read_text(f"/run/systemd/transient/{unit}").splitlines()
@@ -135,7 +134,7 @@ def time_limit_of(unit: str) -> float | None:
 
 
 def choose(wanted: str, uid: int) -> QueueBackend:
-    """The backend for ``--backend wanted``: "auto" takes systemd where it runs. Raises BackendError."""
+    """The backend for ``--backend wanted``: "auto" uses systemd if it runs. Raises BackendError."""
     if wanted == "systemd" and not has_systemd():
         hint = "use --backend auto or plain"
         raise BackendError("systemd does not run here", where="--backend systemd", hint=hint)

@@ -1,4 +1,4 @@
-"""A broker that does not listen: whether it decides here all the same, and what to do."""
+"""A broker that does not listen: whether it still decides here, and what to do."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from slicer.state.statefile import TornFile
 from slicer.text import counted
 
 _SOCKET = "slicer-broker.socket"
-_FOLDER = f"{BROKER.rpartition('/')[0]}/leases"  # root's, and for all to read
+_FOLDER = f"{BROKER.rpartition('/')[0]}/leases"  # root's, and readable by all
 _CONDITION = "ConditionFileIsExecutable="  # in the socket's unit: its program
-_NAMED = 3  # so many jobs are named
+_NAMED = 3  # the number of jobs that are named
 
 
 def is_switched_on() -> bool:
-    """Whether the socket is enabled and its program there. Without the program, its units decide nothing."""
+    """Whether the socket is enabled and its program exists. Without the program, its units decide nothing."""
     try:
         with open(BROKER_ENABLED, encoding="utf-8") as unit:
             conditions = [line.strip() for line in unit if line.startswith(_CONDITION)]
@@ -28,9 +28,9 @@ def is_switched_on() -> bool:
 
 
 def why_absent() -> tuple[str, str] | None:
-    """What is wrong and what to do, where the socket is not there; None: there is no broker."""
+    """What is wrong and what to do if the socket does not exist; None: there is no broker."""
     if is_switched_on():
-        message = "the broker is switched on, and its socket is not there"
+        message = "the broker is switched on, but its socket is missing"
         hint = f"systemctl start {_SOCKET}; or, to go on without a broker, systemctl disable {_SOCKET}"
         return message, hint
     left = leases_left()
@@ -38,14 +38,14 @@ def why_absent() -> tuple[str, str] | None:
         return None
     named = ", ".join(lease.unit or f"pid {lease.pid}" for lease in left[:_NAMED])
     more = f" and {len(left) - _NAMED} more" if len(left) > _NAMED else ""
-    message = f"the broker was switched off, and {counted(len(left), 'job')} of it still run: {named}{more}"
+    message = f"the broker was switched off, but {counted(len(left), 'job')} of it still run: {named}{more}"
     if len(left) == 1:
-        message = f"the broker was switched off, and a job of it still runs: {named}"
+        message = f"the broker was switched off, but one of its jobs still runs: {named}"
     return message, f"wait until they have ended, or switch it on: systemctl enable --now {_SOCKET}"
 
 
 def leases_left() -> list[Lease]:
-    """The leases of a broker that is not there which still count. No private ledger knows of them."""
+    """The leases of an absent broker that still count. No private ledger knows them."""
     try:
         names = sorted(filter(statefile.is_job_id, os.listdir(_FOLDER)))
     except (FileNotFoundError, NotADirectoryError):
@@ -57,15 +57,15 @@ def leases_left() -> list[Lease]:
             with open(f"{_FOLDER}/{name}", "rb") as file:
                 lease = statefile.decode(Lease, file.read())
         except (FileNotFoundError, TornFile):
-            continue  # it has just ended; or an older broker wrote it, as nobody knows it any more
+            continue  # it has just ended; or an older broker wrote it, and nobody knows it any more
         if lease.boot_id == boot and _counts(lease):
             found.append(lease)
     return found
 
 
 def _counts(lease: Lease) -> bool:
-    """While its scope is populated; without one, and before its keeper is there, while its process lives."""
+    """Whether its scope is populated; without one or before its keeper, whether its process lives."""
     if lease.cgroup and cgroup.lives(lease.cgroup):
         return True
     is_awaited = not lease.cgroup or proc.start_time(lease.keeper) is not None
-    return is_awaited and proc.start_time(lease.pid) in (lease.pid_start, 0)  # 0: hidden, and so it lives
+    return is_awaited and proc.start_time(lease.pid) in (lease.pid_start, 0)  # 0: hidden, so it lives

@@ -1,4 +1,4 @@
-"""The broker's units: the files, the program that they start, and what systemd is told of them."""
+"""The broker's units: the files, their program, and the commands for systemd."""
 
 from __future__ import annotations
 
@@ -18,27 +18,27 @@ _UNITS = (
     ("slicer-broker-devices.service", "NVIDIA's device nodes, for the broker"),
     ("slicer-job-ended.target", "what wakes the broker at the end of a job"),
 )
-# As the file of the package has it: where Debian's package puts the program.
+# As in the package's file: the path of the program in Debian's package.
 PROGRAM = "/usr/lib/slicer-systemd/slicer-broker"
 _PLAIN = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789/._+-@:~,=")
 
 ENABLE = (
     ("systemctl", "enable", "--now", SOCKET),
-    # One that runs is of the older version. Its leases and its queue outlive it.
+    # A running one is of the older version. Its leases and its queue outlive it.
     ("systemctl", "try-restart", SERVICE),
 )
-DISABLE = (("systemctl", "disable", "--now", SOCKET),)  # the service needs the socket, and so goes with it
+DISABLE = (("systemctl", "disable", "--now", SOCKET),)  # the service requires the socket, so it stops with it
 
 
 def table() -> tuple[tuple[str, str, str], ...]:
-    """Source below src/slicer/, destination below the prefix, what it is."""
+    """Source below src/slicer/, destination below the prefix, description."""
     return tuple((f"_units/system/{name}", f"{_FOLDER}/{name}", what) for name, what in _UNITS)
 
 
 def with_program(action: Action, program: str) -> Action:
-    """The file as it is to be installed where the broker is ``program``. Raises SlicerError.
+    """The file, changed so that the broker is ``program``. Raises SlicerError.
 
-    A path that systemd would read otherwise (spaces, %, $) is refused.
+    A path that systemd would interpret (spaces, %, $) is refused.
     """
     if os.path.basename(action.destination) not in (SERVICE, SOCKET) or program == PROGRAM:
         return action
@@ -54,12 +54,12 @@ def with_program(action: Action, program: str) -> Action:
 
 
 def is_plain(word: str) -> bool:
-    """Whether systemd reads the word in a unit as it stands there."""
+    """Whether systemd takes the word in a unit literally."""
     return bool(word) and _PLAIN.issuperset(word)
 
 
 def program_of() -> str:
-    """The program that the unit of `slicer install` starts; "" where there is no such unit."""
+    """The program in the unit of `slicer install`; "" without such a unit."""
     text = read(on_host(f"{SYSTEM_UNITS}/{SERVICE}"))
     if text is None:
         return ""
@@ -69,5 +69,5 @@ def program_of() -> str:
 
 
 def is_installed() -> bool:
-    """Whether the broker was installed or enabled, be it by slicer or by a package."""
+    """Whether the broker was installed or enabled, by slicer or by a package."""
     return any(os.path.lexists(on_host(path)) for path in (BROKER_ENABLED, f"{SYSTEM_UNITS}/{SOCKET}"))

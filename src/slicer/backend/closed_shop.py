@@ -1,10 +1,10 @@
-"""The closed shop: login sessions cannot open NVIDIA's GPUs, so that the only way to them is a lease.
+"""The closed shop: login sessions cannot open NVIDIA's GPUs, so only a lease gives access.
 
-It is a drop-in for user.slice, and for the services by which users run things outside of it. systemd knows
-only lists of what is allowed, so each driver's major number but NVIDIA's is. Names of drivers would not do:
-systemd looks them up once, when the machine boots, and most drivers are loaded later.
+It is a drop-in for user.slice, and for the services by which users run things outside of it. systemd only has
+lists of allowed devices, so each driver's major number except NVIDIA's is allowed. Names of drivers would not
+work: systemd looks them up once, when the machine boots, and most drivers are loaded later.
 
-Other services, containers among them, stay open: the administrator decides who may start those.
+Other services, including containers, stay open: the administrator decides who may start those.
 """
 
 from __future__ import annotations
@@ -20,25 +20,25 @@ from slicer.record import record
 
 NAME = "50-slicer-closed-shop.conf"
 SLICE = "user.slice"
-# Services that run what users have ordered, outside of user.slice: cron and at, as distributions call them.
+# Services that run users' orders outside of user.slice: cron and at, by the distributions' names.
 JOB_RUNNERS = (
     "cron.service", "crond.service", "cronie.service", "fcron.service", "anacron.service", "atd.service",
 )  # fmt: skip
-# What runs has the rules, too: systemd 252 gives them to the kernel at the reload, 257 only when some unit
-# starts.
+# Running units get the rules, too: systemd 252 gives them to the kernel at the reload, 257 only when some
+# unit starts.
 COMMANDS = (
     ("systemctl", "daemon-reload"),
     ("systemd-run", "--quiet", "--collect", "--wait", "--description=rules of the closed shop", "true"),
 )
-_MAJORS = 512  # of character devices there are no more
+_MAJORS = 512  # character devices have no more
 _NVIDIA = 195
 
 _TEXT = """\
-# A closed shop: nothing in {unit} opens an NVIDIA GPU. Jobs of slicer that have a lease do.
-# `slicer install --closed-shop --undo` takes it back.
+# A closed shop: nothing in {unit} can open an NVIDIA GPU. slicer's jobs with a lease can.
+# `slicer install --closed-shop --undo` removes it.
 #
 # All block devices, and every major number of character devices but NVIDIA's. Without NVIDIA's control device
-# the other drivers of its GPUs (unified memory, MIG) are of no use. By number, because systemd looks names up
+# the other drivers of its GPUs (unified memory, MIG) are useless. By number, because systemd looks names up
 # when the unit starts, and drivers that are loaded later would be left out.
 
 [{section}]
@@ -74,7 +74,7 @@ _GRAPHICAL = ("x11", "wayland", "mir")
 
 @record
 class Session:
-    """A graphical login session, by logind. ``kind``: "x11", "wayland" or "mir"."""
+    """A graphical login session, from logind. ``kind``: "x11", "wayland" or "mir"."""
 
     id: str
     user: str
@@ -84,7 +84,7 @@ class Session:
 
 @record
 class Opener:
-    """A process that has a GPU open now, in a login session."""
+    """A process in a login session that has a GPU open now."""
 
     pid: int
     name: str
@@ -92,13 +92,13 @@ class Opener:
 
 
 def has_unit(unit: str) -> bool:
-    """Whether systemd knows a unit of that name, by its file."""
+    """Whether systemd has a file for a unit of that name."""
     folders = (*UNIT_FOLDERS, "/lib/systemd/system")
     return any(os.path.exists(on_host(f"{folder}/{unit}")) for folder in folders)
 
 
 def display_manager() -> str:
-    """The display manager that is switched on ("gdm.service"); "": there is none."""
+    """The enabled display manager ("gdm.service"); "": there is none."""
     try:
         return os.path.basename(os.readlink(on_host(_DISPLAY_MANAGER)))
     except OSError:
@@ -111,7 +111,7 @@ def sessions() -> tuple[Session, ...]:
     found = []
     for name in _names(folder):
         path = os.path.join(folder, name)
-        said = _assignments(path) if os.path.isfile(path) else {}  # beside each lies a FIFO
+        said = _assignments(path) if os.path.isfile(path) else {}  # beside each session's file lies a FIFO
         if said.get("TYPE") in _GRAPHICAL:
             uid = said.get("UID", "")
             user = said.get("USER") or (user_name(int(uid)) if uid.isdecimal() else "unknown")
@@ -147,7 +147,7 @@ def _names(folder: str) -> list[str]:
     try:
         return sorted(os.listdir(folder))
     except OSError:
-        return []  # it is not there, or has just ended
+        return []  # it does not exist, or has just ended
 
 
 def _assignments(path: str) -> dict[str, str]:

@@ -1,7 +1,7 @@
-"""Scopes of jobs that nobody is in, and that systemd still has as active: nothing else would end them.
+"""Stops empty scopes of jobs that systemd still calls active, because nothing else would end them.
 
-A process that is killed while systemd moves it into its scope leaves that one empty, and the kernel's event
-of it may come before systemd looks for it. The broker sweeps its users' scopes by itself.
+If a process is killed while systemd moves it into its scope, the scope stays empty, and the kernel's event of
+that may come before systemd looks for it. The broker sweeps its users' scopes itself.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from slicer.model import Manager
 
-_OLD_S = 10.0  # since it was made: by then its job is in it, or has been
-_MOST = 64  # in a crowd of jobs, somebody looks when it is over
+_OLD_S = 10.0  # since its creation: by then its job is in it, or has been
+_MOST = 64  # with more jobs than this, a later job checks
 
 
 def stop_beside(scope: str, manager: Manager) -> None:
@@ -30,13 +30,13 @@ def stop_beside(scope: str, manager: Manager) -> None:
         try:
             SystemdBackend(manager).request_end(job_of_unit(unit), unit)
         except BackendError:
-            return  # the next job looks again
+            return  # the next job checks again
 
 
 def empty_beside(scope: str, now_s: float) -> tuple[str, ...]:
-    """The units that are empty though they are old."""
+    """The units that are empty although they are old."""
     above = os.path.dirname(os.path.dirname(scope)).rstrip("/")
-    # systemd puts a "_" before the name of a cgroup that is like a controller's: _cpu.slice.
+    # systemd puts a "_" before a cgroup's name that resembles a controller's: _cpu.slice.
     slices = [f"{above}/{mark}{name}.slice" for name in SLICES for mark in ("", "_")]
     return tuple(unit for slice_ in slices for unit in _empty_in(slice_, now_s))
 
@@ -53,8 +53,8 @@ def _empty_in(slice_: str, now_s: float) -> list[str]:
 def _is_left(scope: str, now_s: float) -> bool:
     path = cgroup.path_of(scope)
     try:
-        # The kernel dates a cgroup from when it was first looked at: systemd did when it made it.
+        # The kernel dates a cgroup from its first lookup, which systemd did when it created it.
         is_old = now_s - os.stat(path).st_ctime >= _OLD_S
         return is_old and not cgroup.populated(path) and os.path.exists(path)
     except OSError:
-        return False  # gone, or nobody can tell now
+        return False  # removed, or unreadable now

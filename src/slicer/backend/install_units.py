@@ -1,7 +1,8 @@
-"""Put units, completion and manual pages where systemd, shells and man look, and take them away again.
+"""Installs units, completion and manual pages for systemd, shells and man, and removes them again.
 
-Everything goes below ``/usr/local`` (a user's own below ``~/.local/share``), where all of these look for what
-the administrator installed: ``systemctl edit`` keeps its changes in ``/etc``, and these files stay slicer's.
+Everything goes below ``/usr/local`` (a user's own below ``~/.local/share``), where all of these look for the
+administrator's installations: ``systemctl edit`` keeps its changes in ``/etc``, and these files stay
+slicer's.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ _PACKAGED = "/usr"  # the prefix of distributions' packages
 _NIXOS = "/etc/NIXOS"
 _SOURCES = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
-# Source below src/slicer/, destination below the prefix, what it is.
+# Source below src/slicer/, destination below the prefix, description.
 _SYSTEM = (
     ("_units/system/gpu.slice", "lib/systemd/system/gpu.slice", "slice of GPU jobs"),
     ("_units/system/cpu.slice", "lib/systemd/system/cpu.slice", "slice of CPU jobs"),
@@ -61,7 +62,7 @@ _SHELLS = (
     ("_completions/_slicer", _ZSH, "completion for zsh"),
     ("_completions/slicer.fish", _FISH, "completion for fish"),
 )
-# fish looks below /usr/local only where XDG_DATA_DIRS says so, which is not so over ssh.
+# fish looks below /usr/local only if XDG_DATA_DIRS names it, which is not the case over ssh.
 _FISH_OF_ADMIN = "/etc/fish/completions/slicer.fish"
 _ZSH_OF_DEBIAN = "share/zsh/vendor-completions/_slicer"
 _DELEGATION = (
@@ -85,19 +86,19 @@ _USER_COMMANDS = (("systemctl", "--user", "daemon-reload"),)
 
 @record
 class Plan:
-    """What an installation consists of."""
+    """The parts of an installation."""
 
     actions: tuple[Action, ...]
-    unwanted: tuple[Action, ...]  # of an earlier configuration, or by now a package's: to be taken away
+    unwanted: tuple[Action, ...]  # of an earlier configuration, or a package's by now: to be removed
     commands: tuple[tuple[str, ...], ...]
-    user: bool  # it is for the caller's own user manager
-    stops: tuple[tuple[str, ...], ...] = ()  # to be run before the files are taken away
-    settings: str = ""  # the administrator's directory of configuration, to be made; "": it is left alone
+    user: bool  # whether it is for the caller's own user manager
+    stops: tuple[tuple[str, ...], ...] = ()  # commands to run before the files are removed
+    settings: str = ""  # the administrator's configuration directory to create; "": none
 
 
 @record
 class Ran:
-    """What became of one command. ``exit_code`` is None where it was not run; ``output`` says why."""
+    """The result of one command. ``exit_code`` is None if it was not run; ``output`` is the reason."""
 
     command: tuple[str, ...]
     exit_code: int | None
@@ -106,7 +107,7 @@ class Ran:
 
 @record
 class Report:
-    """What was done. ``made``: directories that are new."""
+    """The work that was done. ``made``: new directories."""
 
     files: tuple[Done, ...]
     commands: tuple[Ran, ...]
@@ -125,13 +126,13 @@ def plan(
 
     ``user`` is for the caller's own user manager alone, below $XDG_DATA_HOME. ``user_delegation`` adds the
     drop-in that lets all user managers set IOWeight and AllowedCPUs. ``limits`` of the slices become drop-ins
-    (see :func:`configured`); None leaves those that are there as they are. ``broker`` is the program of the
-    broker, whose units are to be installed too; "": they are left out. Raises SlicerError when user and
-    user_delegation are both asked for.
+    (see :func:`configured`); None leaves existing ones unchanged. ``broker`` is the program of the broker,
+    whose units are to be installed, too; "": they are left out. Raises SlicerError if both user and
+    user_delegation are requested.
     """
     if user and user_delegation:
-        message = "delegation to user managers is a setting of the system, not of one user"
-        raise SlicerError(message, hint="leave out either --user or --user-delegation")
+        message = "delegation to user managers is a system setting, not a user's"
+        raise SlicerError(message, hint="use either --user or --user-delegation")
     top = data_home(os.environ if environ is None else environ) if user else on_host(_PREFIX)
     actions: list[Action] = []
     unwanted: list[Action] = []
@@ -152,9 +153,9 @@ def plan(
 
 
 def going(made: Plan, *, only_broker: bool = False) -> Plan:
-    """What to take away of a plan with ``broker``: all of it, or the broker alone. Touches nothing.
+    """What to remove of a plan with ``broker``: all of it, or only the broker. Touches nothing.
 
-    The broker is stopped before its files go, if it is there.
+    An existing broker is stopped before its files are removed.
     """
     stops = broker_units.DISABLE if broker_units.is_installed() else ()
     names = {os.path.basename(name) for _, name, _ in broker_units.table()}
@@ -173,7 +174,7 @@ def going(made: Plan, *, only_broker: bool = False) -> Plan:
 
 
 def _table(*, user: bool, user_delegation: bool) -> tuple[tuple[str, str, str], ...]:
-    """What there is to install: source below src/slicer/, destination below the prefix, what it is."""
+    """The possible files: source below src/slicer/, destination below the prefix, description."""
     if user:
         return (*_USER, *_man_pages("man"))
     files = (*_SYSTEM, *_SHELLS, *_man_pages("share/man"))
@@ -181,7 +182,7 @@ def _table(*, user: bool, user_delegation: bool) -> tuple[tuple[str, str, str], 
 
 
 def _man_pages(folder: str) -> tuple[tuple[str, str, str], ...]:
-    """The manual pages that were packaged, by section."""
+    """The packaged manual pages, by section."""
     pages = os.path.join(_SOURCES, "_man")
     names = sorted(name for name in os.listdir(pages) if name[-2:-1] == ".") if os.path.isdir(pages) else ()
     return tuple(
@@ -193,7 +194,7 @@ def _man_pages(folder: str) -> tuple[tuple[str, str, str], ...]:
 def configured(
     *, environ: Mapping[str, str], user: bool = False, **options: Any
 ) -> tuple[Plan, tuple[str, ...]]:
-    """:func:`plan` with what the configuration says of the slices, and warnings for the user.
+    """:func:`plan` with the configuration's limits of the slices, and warnings for the user.
 
     Raises ConfigError.
     """
@@ -216,7 +217,7 @@ def _is_packaged(action: Action, place: str) -> bool:
 
 
 def _limits(limits: Limits, top: str, *, user: bool) -> list[Action]:
-    """A drop-in for each slice; without content where the configuration says nothing of it."""
+    """A drop-in for each slice; without content if the configuration sets no limit."""
     folder = os.path.join(top, "systemd/user" if user else "lib/systemd/system")
     return [
         Action(
@@ -230,7 +231,7 @@ def _limits(limits: Limits, top: str, *, user: bool) -> list[Action]:
 
 
 def closed_plan(*, only_there: bool = False) -> Plan:
-    """What makes a closed shop. ``only_there``: of its files those that are there by now."""
+    """The files of a closed shop. ``only_there``: only those that exist."""
     job_runners = (unit for unit in closed_shop.JOB_RUNNERS if only_there or has_unit(unit))
     made = closed_shop.actions((closed_shop.SLICE, *job_runners))
     if only_there:
@@ -242,14 +243,13 @@ def refuse_nixos(setting: str) -> None:
     """Raise SlicerError on NixOS, where modules do all this: with ``setting`` of the configuration."""
     if os.path.exists(on_host(_NIXOS)):
         hint = f"set programs.slicer.{setting} in the configuration: docs/nixos.md"
-        raise SlicerError("NixOS looks for units only where its modules put them", hint=hint)
+        raise SlicerError("NixOS uses only the units that its modules install", hint=hint)
 
 
 def states(plan: Plan) -> tuple[tuple[Action, State], ...]:
-    """How each file of a plan is (see :func:`slicer.backend.unit_files.state`). Touches nothing.
+    """The state of each file of a plan (see :func:`slicer.backend.unit_files.state`). Touches nothing.
 
-    Of the unwanted files those that are there: outdated, or edited. Raises SlicerError for a file that cannot
-    be read.
+    For existing unwanted files: outdated, or edited. Raises SlicerError for a file that cannot be read.
     """
     wanted = [(action, state(action)) for action in plan.actions]
     found = [(action, leftover(action)) for action in plan.unwanted]
@@ -257,10 +257,10 @@ def states(plan: Plan) -> tuple[tuple[Action, State], ...]:
 
 
 def apply(plan: Plan, *, force: bool = False, run: Runner | None = None) -> Report:
-    """Install the files, then tell systemd. Safe to repeat.
+    """Install the files, then notify systemd. Safe to repeat.
 
-    A file that somebody edited stays as it is unless ``force``. Each file is replaced in one step.
-    Raises SlicerError when a file cannot be written; those written before stay, and on NixOS.
+    An edited file stays unchanged unless ``force``. Each file is replaced in one step. Raises SlicerError on
+    NixOS, and if a file cannot be written; those written before stay.
     """
     if plan.settings:
         refuse_nixos("enable = true (and userDelegation)")
@@ -276,22 +276,22 @@ def _tell_systemd(plan: Plan, files: tuple[Done, ...], run: Runner | None) -> tu
 
 
 def remove(plan: Plan, *, force: bool = False, run: Runner | None = None) -> Report:
-    """Take away what :func:`apply` put there, except (without ``force``) what somebody edited.
+    """Remove the files of :func:`apply`, except (without ``force``) edited ones.
 
-    A plan with ``user_delegation`` covers everything that may be there. The ledger and the history stay.
-    Raises SlicerError when a file cannot be removed.
+    A plan with ``user_delegation`` covers all possible files. The ledger and the history stay. Raises
+    SlicerError if a file cannot be removed.
     """
     stopped = tuple(map(run or _run, plan.stops))
     files = tuple(uninstall(action, force=force) for action in plan.actions) + _clear(plan.unwanted, force)
     commands = stopped + _tell_systemd(plan, files, run)
     _remove_empty(plan.actions)
-    with contextlib.suppress(OSError):  # it is not empty, or not there
+    with contextlib.suppress(OSError):  # it is not empty, or does not exist
         os.rmdir(plan.settings)
     return Report(files, commands)
 
 
 def _reach_running_slices(plan: Plan, files: tuple[Done, ...], run: Runner) -> tuple[Ran, ...]:
-    """Have systemd give the kernel what changed of slices that are running.
+    """Make systemd apply the changed limits of running slices to the kernel.
 
     After daemon-reload systemd shows the new values, but it writes them when something starts in the slice.
     """
@@ -310,14 +310,14 @@ def _reach_running_slices(plan: Plan, files: tuple[Done, ...], run: Runner) -> t
 
 
 def _clear(actions: tuple[Action, ...], force: bool) -> tuple[Done, ...]:
-    """Take away what is there of these files."""
+    """Remove the existing ones of these files."""
     done = tuple(uninstall(action, force=force) for action in actions)
     _remove_empty(actions)
     return tuple(each for each in done if each.status != "absent")
 
 
 def unmade_settings(plan: Plan) -> str:
-    """The directory of the administrator's configuration, if it is to be made; else "". Touches nothing."""
+    """The administrator's configuration directory, if it is to be created; else "". Touches nothing."""
     return "" if os.path.lexists(plan.settings) else plan.settings
 
 
@@ -332,7 +332,7 @@ def _make_settings(path: str) -> tuple[str, ...]:
 
 
 def _remove_empty(actions: tuple[Action, ...]) -> None:
-    """The directories of drop-ins, which exist for these alone."""
+    """Remove the directories of drop-ins, which exist for these alone."""
     for action in actions:
         directory = os.path.dirname(action.destination)
         if directory.endswith((".service.d", ".slice.d")):
@@ -341,7 +341,7 @@ def _remove_empty(actions: tuple[Action, ...]) -> None:
 
 
 def data_home(environ: Mapping[str, str]) -> str:
-    """Where a user's own data lies: $XDG_DATA_HOME."""
+    """The directory of a user's own data: $XDG_DATA_HOME."""
     home = environ.get("XDG_DATA_HOME", "")
     if home.startswith("/"):
         return home
@@ -349,7 +349,7 @@ def data_home(environ: Mapping[str, str]) -> str:
 
 
 def _run(command: tuple[str, ...]) -> Ran:
-    if not has_systemd():  # in a chroot, say
+    if not has_systemd():  # in a chroot, for example
         return Ran(command, None, "systemd is not running")
     program = shutil.which(command[0])
     if program is None:

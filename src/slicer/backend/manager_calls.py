@@ -1,4 +1,4 @@
-"""What systemd is asked, and what its answers mean: the same over each binding of D-Bus. Pure.
+"""The calls to systemd, and the meaning of its answers, for each binding of D-Bus. Pure.
 
 A conversation is a generator. It yields a Call and is sent the answer, or yields a pause in seconds. It
 returns its result, or raises BackendError. So it serves a client that waits as well as an event loop.
@@ -41,17 +41,17 @@ _UNIT_EXISTS = f"{SYSTEMD}.UnitExists"
 _NO_PROPERTY = tuple(
     f"{DAEMON}.Error.{name}" for name in ("InvalidArgs", "UnknownInterface", "UnknownProperty")
 )
-# Errors in the request itself, which would be the same at any other time.
+# Errors in the request itself, which would recur at any time.
 _FINAL = tuple(
     f"{DAEMON}.Error.{name}"
     for name in ("InvalidArgs", "InvalidSignature", "NotSupported", "PropertyReadOnly", "UnknownProperty")
 )
-_THAWS = 20  # of a unit that is to stop, while somebody else freezes it again
+_THAWS = 20  # of a unit that is to stop, while another process freezes it again
 _THAW_PAUSE_S = 0.05
 
 
 class BusError(Exception):
-    """What a call was answered with in place of a result."""
+    """An error in place of a call's result."""
 
     def __init__(self, name: str, message: str) -> None:
         super().__init__(message or name)
@@ -60,7 +60,7 @@ class BusError(Exception):
 
 
 class BusBroken(BackendError):
-    """There is no connection, or none any more. What was asked for may have been done or not."""
+    """There is no connection, or no longer. The request may or may not have been carried out."""
 
     def __init__(self, reason: str) -> None:
         self.reason = reason
@@ -69,11 +69,11 @@ class BusBroken(BackendError):
 
 
 class UnitGone(BackendError):
-    """There is no such unit any more."""
+    """The unit does not exist any more."""
 
 
 class UnitExists(BackendError):
-    """A unit of that name is there already."""
+    """A unit of that name exists already."""
 
 
 @record
@@ -83,13 +83,13 @@ class Call:
     name: str
     arguments: Arguments = ()
     path: str = PATH
-    awaits_job: bool = False  # the reply is a job of systemd, and the answer is its result
+    awaits_job: bool = False  # the reply is a systemd job, and the answer is its result
     only: Collection[str] = ()  # the reply is a dictionary of properties, of which these are wanted
 
 
 # -- scopes and services -----------------------------------------------------------------------------------
 
-# What `systemctl status` and `systemctl help` of a unit point to.
+# The documentation in `systemctl status` and `systemctl help` of a unit.
 _DOCUMENTATION = ("Documentation", "as", ["man:slicer(1)"])
 
 
@@ -98,7 +98,7 @@ def start_scope(
 ) -> Conversation[None]:
     """Start a scope with a process in it. ``pid``: the process's, for systemd before 255.
 
-    Raises RefusedError for a request that would be refused at any other time, UnitExists, BackendError.
+    Raises RefusedError for a request that would always be refused, UnitExists, BackendError.
     """
     properties = [
         _description(spec.description),
@@ -118,8 +118,8 @@ def start_scope(
 def start_service(
     unit: str, description: str, argv: tuple[str, ...], properties: Properties, manager: Manager
 ) -> Conversation[None]:
-    """Start a transient service. ``argv`` as execve(2) takes it, the first an absolute path."""
-    # systemd would put its variables in place of $words.
+    """Start a transient service. ``argv`` as for execve(2), the first an absolute path."""
+    # systemd would replace $words with its variables.
     words = [argument.replace("$", "$$") for argument in argv]
     command = ("ExecStart", "a(sasb)", [(argv[0], words, False)])
     answer = yield _start(unit, [_description(description), _DOCUMENTATION, *properties, command])
@@ -170,7 +170,7 @@ def freeze(unit: str, manager: Manager = "system") -> Conversation[None]:
 
 
 def thaw(unit: str, thaw_directly: Callable[[], bool], manager: Manager = "system") -> Conversation[None]:
-    """Thaw a unit. ``thaw_directly`` thaws its cgroup, and tells whether that is allowed.
+    """Thaw a unit. ``thaw_directly`` thaws its cgroup, and returns whether that is permitted.
 
     Raises UnitGone, BackendError.
     """
@@ -180,7 +180,7 @@ def thaw(unit: str, thaw_directly: Callable[[], bool], manager: Manager = "syste
     except UnitGone:
         raise
     except BackendError:
-        # systemd thaws no unit that is being stopped, though it waits for that to end.
+        # systemd does not thaw a unit that is being stopped, although it waits for the unit's end.
         state = yield from property_of(unit, "ActiveState", manager)
         if state == "active" or not thaw_directly():
             raise
@@ -189,8 +189,8 @@ def thaw(unit: str, thaw_directly: Callable[[], bool], manager: Manager = "syste
 def stop(unit: str, manager: Manager = "system", *, awaits_end: bool = True) -> Conversation[None]:
     """Stop a unit: SIGTERM, then SIGKILL after its stop timeout. Raises BackendError.
 
-    A frozen unit is thawed, so that its processes can act on SIGTERM. systemd 252 does so by itself, a later
-    one refuses to stop it.
+    A frozen unit is thawed, so that its processes can act on SIGTERM. systemd 252 does so itself; later
+    versions refuse to stop it.
     """
     arguments = (("s", unit), ("s", "replace"))
     for _ in range(_THAWS + 1):
@@ -201,9 +201,9 @@ def stop(unit: str, manager: Manager = "system", *, awaits_end: bool = True) -> 
             return
         if result != "frozen":
             return
-        if isinstance((yield _of_unit("ThawUnit", unit)), BusError):  # somebody else freezes or thaws it now
+        if isinstance((yield _of_unit("ThawUnit", unit)), BusError):  # another process freezes or thaws it
             yield _THAW_PAUSE_S
-    raise BackendError(f"systemd did not stop {unit}: it is frozen again and again")
+    raise BackendError(f"systemd did not stop {unit}: it is repeatedly frozen")
 
 
 def set_properties(
@@ -211,14 +211,14 @@ def set_properties(
 ) -> Conversation[None]:
     """Change properties of a unit until it ends, all or none. Lists are replaced.
 
-    Raises RefusedError for what systemd does not know or take, UnitGone, BackendError.
+    Raises RefusedError for properties that systemd does not support or accept, UnitGone, BackendError.
     """
     names = ", ".join(f"{each.name}={each.text}" for each in properties)
     told = [(each.dbus_name, each.signature, each.value) for each in properties]
     answer = yield set_call(unit, told)
     if isinstance(answer, BusError) and answer.name in _FINAL:
-        hint = "an older systemd knows less"
-        raise failure(answer, f"systemd does not take {names}", hint, RefusedError)
+        hint = "an older systemd supports fewer"
+        raise failure(answer, f"systemd does not accept {names}", hint, RefusedError)
     checked(answer, unit, f"set {names} of", manager)
 
 
@@ -227,7 +227,7 @@ def set_call(unit: str, properties: Properties) -> Call:
     told: list[tuple[str, tuple[str, Any]]] = []
     for name, signature, value in properties:
         if signature.startswith("a(") and value:
-            told.append((name, (signature, ())))  # systemd would add to the list
+            told.append((name, (signature, ())))  # otherwise systemd would append to the list
         told.append((name, (signature, value)))
     return Call(f"{MANAGER}.SetUnitProperties", (("s", unit), ("b", True), ("a(sv)", told)))
 
@@ -250,7 +250,7 @@ def get_call(interface: str, name: str, path: str = PATH) -> Call:
 
 
 def properties_call(unit: str, interface: str, names: Collection[str]) -> Call:
-    """Some properties of a unit, which systemd loads for that. Those that it does not know are left out."""
+    """Some properties of a unit, which systemd loads for that. Unknown ones are left out."""
     return Call(f"{PROPERTIES}.GetAll", (("s", f"{SYSTEMD}.{interface}"),), path_of(unit), only=names)
 
 
@@ -280,14 +280,14 @@ def checked(answer: Answer, unit: str, verb: str, manager: Manager) -> tuple[Any
 
 
 def failure(error: BusError, what: str, hint: str, kind: type[BackendError] = BackendError) -> BackendError:
-    """An error of systemd's in the words of slicer."""
+    """An error of systemd's as slicer's exception."""
     if error.name == LATE:
         return BackendError(error.message, hint="is PID 1 stuck? see systemctl list-jobs")
     return kind(f"{what}: {error.message}", hint=hint)
 
 
 def late(deadline_s: float, trouble: str = "") -> BusError:
-    """The answer to a call when there was none in time."""
+    """The answer to a call without a timely answer."""
     message = f"systemd did not answer within {deadline_s:g} s"
     return BusError(LATE, f"{message}: {trouble}" if trouble else message)
 

@@ -1,4 +1,4 @@
-"""A job inside another job that already holds what it needs. The outer scope's limits hold for it too."""
+"""A job inside another job that already holds what it needs. The outer scope's limits apply to it, too."""
 
 from __future__ import annotations
 
@@ -24,20 +24,20 @@ class NestedBackend:
         """Nothing to connect to."""
 
     def after_fork(self) -> None:
-        """Nothing to give up."""
+        """Nothing to release."""
 
     def start(self, spec: ScopeSpec, pid: int, meanwhile: Callable[[], None]) -> str:
-        """The process is where it belongs already."""
+        """The process is already in the right place."""
         return self._cgroup
 
     def enforced(self, spec: ScopeSpec, cgroup: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """Of the job's own limits only the time limit acts, which the keeper enforces."""
+        """Of the job's own limits only the time limit is effective, which the keeper enforces."""
         names = tuple(item.name for item in spec.properties)
         kept = ("RuntimeMaxSec", "TimeoutStopSec")
         return tuple(n for n in names if n in kept), tuple(n for n in names if n not in kept)
 
     def members(self, cgroup: str, besides: int) -> Callable[[], list[int]]:
-        """What outlives the command belongs to the outer job."""
+        """Processes that outlive the command belong to the outer job."""
         return list
 
     def watchdog(self, spec: ScopeSpec) -> None:
@@ -51,4 +51,4 @@ class NestedBackend:
         """Nothing of its own to end."""
 
     def close(self) -> None:
-        """Nothing to give up."""
+        """Nothing to release."""

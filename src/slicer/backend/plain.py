@@ -1,7 +1,7 @@
 """Machines without systemd (containers, WSL): limits that one process can put on another.
 
 CPU affinity stands in for the quota, niceness for the weight, a guard in the keeper for MemoryMax. This is
-best effort: a job's children inherit it, but nothing stops them from leaving it.
+best effort: a job's children inherit it, but nothing stops them from changing it.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ if TYPE_CHECKING:
 _DEFAULT_WEIGHT = 100
 _KILL_DEADLINE_S = 10.0
 
-# The directives that act here, and how. All others are reported as not enforced.
+# The directives that are effective here, and how. All others are reported as not enforced.
 BEST_EFFORT = {
     "CPUQuota": "by CPU affinity",
     "AllowedCPUs": "by CPU affinity",
     "CPUWeight": "by niceness",
-    "MemoryMax": "by a guard that looks 4 times a second",
+    "MemoryMax": "by a guard that checks 4 times a second",
     "RuntimeMaxSec": "by the keeper",
     "TimeoutStopSec": "by the keeper",
 }
-LIMITS = "limits are best effort, `slicer run --dry-run` says which"
+LIMITS = "limits are best effort; `slicer run --dry-run` lists them"
 
 
 class PlainBackend:
@@ -70,7 +70,7 @@ class PlainBackend:
         return ""
 
     def enforced(self, spec: ScopeSpec, cgroup: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """The directives that act as well as they can, each with its means, and those that do not act."""
+        """The directives that are effective, each with its means, and those that are not."""
         given = {item.name: item.value for item in spec.properties}
         weight = given.get("CPUWeight")
         can = set(BEST_EFFORT)
@@ -86,14 +86,15 @@ class PlainBackend:
             if not proc.has_children():
                 return []  # the usual case
             own = os.getpid()
-            # If none was seen, look again: an orphan is below nobody for a moment, until it becomes ours.
+            # If none was seen, check again: an orphan has no visible parent for a moment, until it becomes
+            # ours.
             found = proc.descendants(own) or proc.descendants(own)
             return [pid for pid in found if pid != besides]
 
         return living
 
     def watchdog(self, spec: ScopeSpec) -> MemoryGuard | None:
-        """The guard for MemoryMax, when there is one."""
+        """The guard for MemoryMax, if it is set."""
         limit = next((item.value for item in spec.properties if item.name == "MemoryMax"), None)
         return MemoryGuard(limit) if isinstance(limit, int) and limit < INFINITY else None
 
@@ -102,7 +103,7 @@ class PlainBackend:
         return [pid for pid in proc.in_lease(job) if pid != os.getpid()]
 
     def end(self, job: str, unit: str, stop_timeout_s: float) -> None:
-        """SIGTERM, and SIGKILL when the time is up."""
+        """SIGTERM, and SIGKILL at the end of the time."""
         self._signal(self.living(job, ""), signal.SIGTERM)
         if not proc.wait_for_end(lambda: self.living(job, ""), stop_timeout_s):
             self._signal(self.living(job, ""), signal.SIGKILL)
@@ -120,14 +121,14 @@ class PlainBackend:
             try:
                 os.kill(pid, signo)
             except (ProcessLookupError, PermissionError):
-                continue  # gone, or another user's by now
+                continue  # it has ended, or the pid is another user's by now
 
     def close(self) -> None:
-        """Nothing to give up."""
+        """Nothing to release."""
 
 
 def affinity(given: dict[str, Property], available: list[int], seed: int) -> set[int]:
-    """The CPUs for a job: as many as its quota fills. ``seed`` says where in the list they begin."""
+    """The CPUs for a job: as many as its quota fills. ``seed`` determines the first one in the list."""
     allowed = given.get("AllowedCPUs")
     if allowed is not None and isinstance(allowed.value, bytes):
         available = [cpu for cpu in mask_to_cpus(allowed.value) if cpu in available] or available
@@ -145,7 +146,7 @@ def niceness(weight: int) -> int:
 
 
 class MemoryGuard:
-    """Ends a job whose processes together use more than the limit. ``peak_bytes`` is the most seen."""
+    """Ends a job whose processes together use more than the limit. ``peak_bytes`` is the highest use."""
 
     interval_s = 0.25
 
@@ -155,14 +156,14 @@ class MemoryGuard:
 
     def check(self) -> Reason | None:
         """Add up the private memory of each process, and the largest shared memory of any."""
-        import psutil  # only for jobs that have a limit
+        import psutil  # only for jobs with a limit
 
         private, shared = 0, 0
         for pid in proc.descendants(os.getpid()):
             try:
                 memory = psutil.Process(pid).memory_info()
             except (psutil.NoSuchProcess, psutil.AccessDenied):
-                continue  # gone, or hidden
+                continue  # it has ended, or is hidden
             private += max(0, memory.rss - memory.shared)
             shared = max(shared, memory.shared)
         self.peak_bytes = max(self.peak_bytes, private + shared)

@@ -21,13 +21,13 @@ def load_dbuslib() -> Any:
     """pystemd's extension module, without the package around it. None: it is not installed.
 
     ``import pystemd`` loads lxml, inspect and typing, which takes 60 to 75 ms. The extension needs only a
-    str-to-bytes helper and an exception factory of its package. Should a later pystemd need more, the
-    ordinary import below serves, only slower.
+    str-to-bytes helper and an exception factory of its package. If a later pystemd needs more, the ordinary
+    import below works, only more slowly.
     """
     found = sys.modules.get("pystemd.dbuslib")
     if found is not None:
         return found
-    # importlib.util.find_spec does the same, but imports as much as the package that is left out.
+    # importlib.util.find_spec does the same, but imports as much as the package that is avoided.
     specs = (finder.find_spec("pystemd", None) for finder in sys.meta_path)
     spec = next((spec for spec in specs if spec is not None), None)
     if spec is None or spec.submodule_search_locations is None:
@@ -61,8 +61,8 @@ class PystemdBus:
         self._jobs: _RemovedJobs | None = None
         try:
             self._bus.open()
-            # The daemon drops who has not authenticated within seconds. sd-bus does so with the first call,
-            # and ours may be due when the job's turn comes.
+            # The daemon disconnects clients that have not authenticated within seconds. sd-bus does so with
+            # the first call, and ours may be due when the job's turn comes.
             words = (DAEMON, DAEMON_PATH, DAEMON, "GetId")
             self._bus.call_method(*(word.encode() for word in words), [])
         except Exception as error:  # pystemd raises one of thirty classes, all plain Exceptions
@@ -74,12 +74,12 @@ class PystemdBus:
         self._bus.close()
 
     def after_fork(self) -> None:
-        """In a child: close the parent's connection (sd-bus itself refuses to, after a fork)."""
+        """In a child: close the parent's connection (after a fork, sd-bus itself refuses to)."""
         os.close(self.fd)
 
     def ask(self, call: Call, deadline_s: float, meanwhile: Callable[[], None]) -> Answer:
         """Make a call and wait for its answer; ``meanwhile`` is called once systemd works on a job."""
-        jobs = self._watch() if call.awaits_job else None  # before the job is made, whose end it could miss
+        jobs = self._watch() if call.awaits_job else None  # before the job exists, to miss no end
         interface, _, member = call.name.rpartition(".")
         words = (word.encode() for word in (SYSTEMD, call.path, interface, member))
         try:
@@ -92,7 +92,7 @@ class PystemdBus:
         return jobs.wait((bytes(reply.get_sender()), bytes(reply.body)), deadline_s)
 
     def _flat(self, arguments: Arguments) -> list[tuple[int, Any]]:
-        """Arguments as pystemd takes them, which itself knows no variants."""
+        """Arguments in pystemd's form, which has no variants."""
         flat: list[tuple[int, Any]] = []
         for signature, value in arguments:
             if signature != "a(sv)":
@@ -107,8 +107,8 @@ class PystemdBus:
         return flat
 
     def _watch(self) -> _RemovedJobs:
-        """Hear of the ends of systemd's jobs."""
-        # There is one for the connection's whole life: the C side calls it without holding a reference.
+        """Collect the ends of systemd's jobs."""
+        # One for the connection's whole life: the C side calls it without holding a reference.
         if self._jobs is None:
             try:
                 self._jobs = _RemovedJobs(self._bus)
@@ -120,8 +120,8 @@ class PystemdBus:
 class _RemovedJobs:
     """Collects the ends of systemd's jobs from now on.
 
-    Any user may send such a signal to a connection of the system bus. So it counts only from who answered the
-    call that made the job: the bus vouches for the sender's unique name.
+    Any user may send such a signal to a connection of the system bus. So it counts only if its sender
+    answered the call that created the job: the bus vouches for the sender's unique name.
     """
 
     def __init__(self, bus: Any) -> None:
@@ -134,7 +134,7 @@ class _RemovedJobs:
                 _, path, _, result = message.body
                 self._results[bytes(message.get_sender()), bytes(path)] = bytes(result).decode()
             except Exception:
-                return  # not of systemd's form: somebody else's
+                return  # not of systemd's form: from another sender
 
         self._callback = removed  # kept alive: see PystemdBus._watch
         bus.match_signal(SYSTEMD.encode(), PATH.encode(), MANAGER.encode(), b"JobRemoved", removed, None)
@@ -151,7 +151,7 @@ class _RemovedJobs:
                 if job not in self._results:
                     self._bus.wait(int(left * 1e6))
             except Exception as error:
-                if getattr(error, "errno", 0) == -4:  # EINTR: a signal that we only take note of
+                if getattr(error, "errno", 0) == -4:  # EINTR: a signal that we only note
                     continue
                 raise _broken(error) from error
         return (self._results[job],)
@@ -163,7 +163,7 @@ def _broken(error: BaseException) -> BusBroken:
 
 
 def _bus_error(error: Exception) -> BusError:
-    """An error of pystemd's, which has a class for most names, and then keeps only that."""
+    """An error of pystemd's. It has a class for most names, and then keeps only that."""
     kind = type(error).__name__.removeprefix("DBus").removesuffix("Error")
     by_class = calls.NO_UNIT if kind == "NoSuchUnit" else f"{DAEMON}.Error.{kind}"
     message = _plain(getattr(error, "err_message", "")) or str(error)

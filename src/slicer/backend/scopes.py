@@ -1,4 +1,4 @@
-"""Which directives act here, and what is the same of every job in a scope."""
+"""The directives that are effective here, and the common behaviour of jobs in scopes."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ if TYPE_CHECKING:
     from slicer.model import BackendName, Manager, ScopeSpec
 
 _IO_WEIGHTS = frozenset({"IOWeight", "IODeviceWeight"})
-_NO_DISKS = ("loop", "ram", "zram")  # a dozen of each in many machines, and never weighed
+_NO_DISKS = ("loop", "ram", "zram")  # a dozen of each in many machines, and never weighted
 _OOMD = "/system.slice/systemd-oomd.service"
-_USERS = "/user@"  # in the path of what a user's own manager runs
+_USERS = "/user@"  # in the path of a user manager's units
 
 
 def is_of_another(there: str, own: str) -> bool:
-    """Whether a process in the cgroup ``there`` is of another job, started in the job in ``own``. Pure.
+    """Whether a process in the cgroup ``there`` belongs to another job, started in the job in ``own``. Pure.
 
-    A user's manager names scopes as the user wants. So it tells nothing where jobs are the system's.
+    A user's manager names scopes as the user wants. So its names prove nothing if jobs are the system's.
     """
     return any(map(is_job_scope, there.split("/"))) and (_USERS in own or _USERS not in there)
 
@@ -34,9 +34,9 @@ def acting(
     io_is_weighed: Callable[[], bool], oomd_runs: Callable[[], bool],
     filters_devices: Callable[[], bool],
 ) -> frozenset[str]:  # fmt: skip
-    """Those of the directives that act in a cgroup with these controllers.
+    """Those of the directives that are effective in a cgroup with these controllers.
 
-    ``filters_devices``: whether the kernel filters devices for it; asked only of the system manager.
+    ``filters_devices``: whether the kernel filters devices for it; called only for the system manager.
     """
 
     def acts(name: str) -> bool:
@@ -53,7 +53,7 @@ def acting(
 
 
 def io_is_weighed(blocks: str = "/sys/block", qos: str = "") -> bool:
-    """Whether any disk heeds weights, by its scheduler (bfq) or because io.cost is on for it."""
+    """Whether any disk obeys weights: by its scheduler (bfq) or because io.cost is on for it."""
     if "enable=1" in _text(qos or cgroup.path_of("/io.cost.qos")):
         return True
     try:
@@ -72,7 +72,7 @@ def oomd_runs() -> bool:
 def filters_devices(directory: str) -> bool:
     """Whether the kernel filters devices for the cgroup of this directory; "": whether it would for one.
 
-    Of others' cgroups only root can know. So anybody else's systemd is believed.
+    Only root can find out about others' cgroups. So other users trust their systemd.
     """
     from slicer.kernel import bpf
 
@@ -85,7 +85,7 @@ def _text(path: str) -> str:
     try:
         return read_text(path)
     except OSError:
-        return ""  # it is not there: such a kernel, or such a device
+        return ""  # this kernel or device does not have it
 
 
 class ScopeBackend:
@@ -97,10 +97,10 @@ class ScopeBackend:
     why_no_cap: str | None = None
 
     def members(self, cgroup_name: str, besides: int) -> Callable[[], list[int]]:
-        """Who is in the scope, and who left it and is still below the keeper.
+        """The processes in the scope, and those that left it and are still below the keeper.
 
-        A user may have the user manager take a process over (`systemd-run --user --scope`). It can go on
-        using what the lease is for, so it is the job's all the same.
+        A user may let the user manager take a process over (`systemd-run --user --scope`). It can go on using
+        the lease's resources, so it is still the job's.
         """
         directory, own = cgroup.path_of(cgroup_name), os.getpid()
 
@@ -120,10 +120,10 @@ class ScopeBackend:
         """Nothing: the kernel enforces."""
 
     def enforced(self, spec: ScopeSpec, cgroup_name: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """By the controllers that the scope's cgroup has, and by what needs more than a controller."""
+        """By the controllers of the scope's cgroup, and by requirements beyond controllers."""
         names = tuple(dict.fromkeys((*(item.name for item in spec.properties), *self.added(spec))))
         directory = cgroup.path_of(cgroup_name)
-        own = directory if cgroup_name.endswith(spec.unit) else ""  # else there is no scope yet
+        own = directory if cgroup_name.endswith(spec.unit) else ""  # otherwise there is no scope yet
         found = acting(
             names, cgroup.controllers(directory), self.manager, io_is_weighed, oomd_runs,
             lambda: filters_devices(own),
@@ -131,5 +131,5 @@ class ScopeBackend:
         return tuple(n for n in names if n in found), tuple(n for n in names if n not in found)
 
     def added(self, spec: ScopeSpec) -> tuple[str, ...]:
-        """The directives that were set beside those of the spec."""
+        """The directives that were set in addition to the spec's."""
         return ()

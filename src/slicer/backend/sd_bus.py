@@ -1,8 +1,8 @@
-"""Calls over the system bus for which nobody waits: libsystemd's sd-bus, through ctypes.
+"""Calls over the system bus without waiting: libsystemd's sd-bus, through ctypes.
 
 pystemd only has calls that wait for their answers. One root process that serves all users of a machine must
 not wait: a freeze takes as long as the job's processes sleep in the kernel, and PID 1 answers nobody while it
-reloads. No callback is given to C. A call is sent with a cookie, and the reply is known by it.
+reloads. No callback is given to C. A call is sent with a cookie, which identifies the reply.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ UNSAID = "slicer.Unsaid"  # our own name of an error: the call was not sent
 
 _LIBRARY = "libsystemd.so.0"
 _SIGNAL, _RETURN, _ERROR = 4, 2, 3  # sd_bus_message_get_type(3)
-_AT_ONCE = 256  # messages taken in one go, so that a flood of them keeps nobody else waiting
+_AT_ONCE = 256  # messages taken at a time, so that a flood of them delays nobody else
 
 _NUMBERS: dict[str, Any] = {
     "y": ctypes.c_uint8, "b": c_int, "n": ctypes.c_int16, "q": ctypes.c_uint16, "i": ctypes.c_int32,
@@ -43,12 +43,13 @@ class _Error(ctypes.Structure):
 
 
 class _Basic(ctypes.Union):
-    """What sd_bus_message_read_basic(3) fills in."""
+    """The result of sd_bus_message_read_basic(3)."""
 
     _fields_ = (*[(f"as_{name}", kind) for name, kind in _NUMBERS.items()], ("text", c_char_p))
 
 
-# What is called, and with what. All but the texts give a negative errno for a failure.
+# The functions and their argument types. All but those that return a text return a negative errno after a
+# failure.
 _FUNCTIONS: dict[str, tuple[Any, ...]] = {
     "sd_bus_open_system": (POINTER(c_void_p),),
     "sd_bus_open_user": (POINTER(c_void_p),),
@@ -91,7 +92,7 @@ class SdBus:
     """
 
     def __init__(self, on_signal: Callable[[str, tuple[Any, ...]], None], *, is_user: bool = False) -> None:
-        """``on_signal`` gets a signal's INTERFACE.MEMBER and its values. ``is_user``: of the user's bus.
+        """``on_signal`` gets a signal's INTERFACE.MEMBER and its values. ``is_user``: use the user's bus.
 
         Raises BusBroken.
         """
@@ -104,11 +105,12 @@ class SdBus:
         if code < 0:
             raise BusBroken(os.strerror(-code))
         self._own_fd = int(self._c.sd_bus_get_fd(self._bus))
-        # One more to wait by: sd-bus closes its own when the connection breaks, before it says so.
+        # A second descriptor for waiting: sd-bus closes its own when the connection breaks, before it reports
+        # that.
         self.fd = os.dup(self._own_fd)
 
     def events(self) -> int:
-        """The events of the descriptor that it waits for now (poll(2))."""
+        """The events for which its descriptor waits now (poll(2))."""
         return max(0, int(self._c.sd_bus_get_events(self._bus)))
 
     def close(self) -> None:
@@ -120,7 +122,7 @@ class SdBus:
             self._bus = c_void_p()
 
     def after_fork(self) -> None:
-        """In a child: close the parent's connection, which sd-bus itself refuses to."""
+        """In a child: close the parent's connection, which sd-bus itself refuses to do."""
         os.close(self.fd)
         os.close(self._own_fd)
         self._bus = c_void_p()
@@ -131,9 +133,9 @@ class SdBus:
     ) -> int:  # fmt: skip
         """Send a call of INTERFACE.MEMBER. ``done`` gets the reply's values or its error, later.
 
-        ``only``: the reply is a dictionary of properties ("a{sv}"), of which these are wanted. (To read all
-        of a unit's takes 2 ms.)
-        Returns a cookie for :meth:`forget`. Raises BusBroken; BusError for what cannot be said in a message.
+        ``only``: the reply is a dictionary of properties ("a{sv}"), of which these are wanted. (Reading all
+        of a unit's takes 2 ms.) Returns a cookie for :meth:`forget`. Raises BusBroken; BusError for arguments
+        that do not fit into a message.
         """
         interface, _, member = name.rpartition(".")
         message = c_void_p()
@@ -143,7 +145,7 @@ class SdBus:
             try:
                 for signature, value in arguments:
                     self._append(message, signature, value)
-            except BusBroken as error:  # such as no descriptors left
+            except BusBroken as error:  # for example, no descriptors left
                 raise BusError(UNSAID, error.reason) from error
             cookie = c_uint64()
             self._check(self._c.sd_bus_send(self._bus, message, byref(cookie)))
@@ -153,14 +155,14 @@ class SdBus:
         return cookie.value
 
     def forget(self, cookie: int) -> None:
-        """Have nobody called when the reply comes."""
+        """Do not call back when the reply comes."""
         self._waiting.pop(cookie, None)
 
     def process(self) -> bool:
-        """Read and write what can be, and tell of what came. True: there may be more. Raises BusBroken."""
+        """Read and write, and call back for what came. True: there may be more. Raises BusBroken."""
         for _ in range(_AT_ONCE):
             if not self._bus:
-                return False  # closed by one of those that were told
+                return False  # a callback closed it
             message = c_void_p()
             code = self._check(self._c.sd_bus_process(self._bus, byref(message)))
             if message:
@@ -194,7 +196,7 @@ class SdBus:
         if sender in self.senders:
             member = _text(self._c.sd_bus_message_get_member(message))
             self._on_signal(f"{interface}.{member}", self._read(message))
-        elif interface == DISCONNECTED and sender == DISCONNECTED:  # sd-bus itself says it
+        elif interface == DISCONNECTED and sender == DISCONNECTED:  # sd-bus itself reports it
             raise BusBroken(os.strerror(errno.ECONNRESET))
 
     def _error(self, message: c_void_p) -> BusError:
@@ -304,7 +306,7 @@ def _load() -> ctypes.CDLL:
     try:
         return ctypes.CDLL(_LIBRARY)
     except OSError:
-        # It is not where the loader looks (NixOS). pystemd knows where it is, and what is loaded is found.
+        # It is not where the loader looks (NixOS). pystemd knows its place, and a loaded library is found.
         from slicer.backend.pystemd_bus import load_dbuslib
 
         load_dbuslib()

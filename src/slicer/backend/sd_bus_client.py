@@ -1,4 +1,4 @@
-"""systemd's D-Bus by libsystemd itself, for a client that waits. Where pystemd is not installed."""
+"""systemd's D-Bus by libsystemd itself, for a client that waits. Used if pystemd is not installed."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ class SdBusClient:
         self.fd = self._bus.fd
         self._results: dict[str, str] = {}  # of systemd's jobs that have ended, by path
         self._hears_of_jobs = False
-        # As the first call it authenticates: the daemon drops who has not done that within seconds. It also
-        # tells whose signals to believe: any user may send one.
+        # This first call authenticates: the daemon disconnects clients that have not done so within seconds.
+        # It also shows whose signals to trust, because any user may send one.
         owner = self._call(DAEMON, DAEMON_PATH, f"{DAEMON}.GetNameOwner", (("s", SYSTEMD),))
         if isinstance(owner, BusError):
             raise BusBroken(owner.message)
@@ -62,12 +62,12 @@ class SdBusClient:
         answers: list[Answer] = []
         try:
             self._bus.call(destination, path, name, arguments, answers.append)
-        except BusError as error:  # it cannot be said in a message
+        except BusError as error:  # it does not fit into a message
             return error
         return answers[0] if self._wait(lambda: bool(answers), _ANSWER_S) else calls.late(_ANSWER_S)
 
     def _wait(self, is_done: Callable[[], bool], limit_s: float) -> bool:
-        """Process what comes until it is done; False: not within the time."""
+        """Process messages until it is done; False: the time is over."""
         end = time.monotonic() + limit_s
         while True:
             has_more = self._bus.process()

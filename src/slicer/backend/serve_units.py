@@ -1,8 +1,8 @@
 """The units of ``slicer install --serve NAME``: a socket, and the service that it starts.
 
-What the service may not do is of two kinds. Limits of its cgroup (devices, addresses, memory) hold for the
-proxy alone, as a job has a scope of its own. What a process inherits (mounts, capabilities, system calls)
-holds for a server that the proxy starts, too. So there only what such a server can do without is closed.
+The service's restrictions are of two kinds. Limits of its cgroup (devices, addresses, memory) apply only to
+the proxy, because a job has its own scope. Inherited ones (mounts, capabilities, system calls) also apply to
+a server that the proxy starts. So with such a server, only what it does not need is closed.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from slicer.record import record
 
 PREFIX = "slicer-serve-"
 _UNIX = "unix:"
-_BESIDE_S = 20  # of TimeoutStopSec=, beyond what the configuration allows
+_BESIDE_S = 20  # of TimeoutStopSec=, in addition to the configured times
 
 # Their containers need namespaces and set-user-ID helpers.
 _CONTAINERS = frozenset(("apptainer", "bwrap", "enroot", "flatpak", "podman", "singularity"))
 
-# A started server inherits these. It can do without in the system's manager and in a user's.
+# A started server inherits these. It does not need them, in the system's manager or in a user's.
 _INHERITED = """\
 NoNewPrivileges=yes
 RestrictNamespaces=yes
@@ -39,13 +39,13 @@ SystemCallErrorNumber=EPERM
 _PROTECTED = "".join(
     f"Protect{what}=yes\n" for what in ("Clock", "Hostname", "KernelLogs", "KernelModules", "KernelTunables")
 )
-# In the system's manager. (In a user's they would put all users but one out of sight.)
+# In the system's manager. (In a user's they would hide all users but one.)
 _INHERITED_OF_SYSTEM = """\
 CapabilityBoundingSet=CAP_CHOWN CAP_DAC_OVERRIDE CAP_FOWNER CAP_IPC_LOCK CAP_KILL CAP_SETGID CAP_SETUID
 CapabilityBoundingSet=CAP_SYS_NICE CAP_SYS_PTRACE
 ProtectSystem=full
 """ + _PROTECTED
-# Where nothing is started.
+# If nothing is started.
 _ALONE = """\
 UMask=0077
 MemoryDenyWriteExecute=yes
@@ -57,7 +57,7 @@ ProtectSystem=full
 ProtectHome=read-only
 PrivateTmp=yes
 """ + _PROTECTED
-# Of the proxy's own cgroup.
+# For the proxy's own cgroup.
 _OWN_OF_SYSTEM = """\
 DevicePolicy=closed
 DeviceAllow=char-nvidia* rw
@@ -68,11 +68,11 @@ DeviceAllow=char-nvidia* rw
 class Units:
     """The two units of the servers that share an address."""
 
-    name: str  # of the first of them, which the units are named after
+    name: str  # of the first server, which gives the units their name
     servers: tuple[Server, ...]
-    program: str  # the slicer to start, by its path
-    is_user: bool  # for the caller's own manager
-    run_as: str = ""  # the user that it all belongs to; "": the manager's own
+    program: str  # the path of the slicer to start
+    is_user: bool  # whether it is for the caller's own manager
+    run_as: str = ""  # the user that everything belongs to; "": the manager's own
 
     @property
     def socket(self) -> str:
@@ -94,19 +94,19 @@ def service_of(name: str) -> str:
 
 
 def actions(units: Units, folder: str) -> tuple[Action, Action]:
-    """The two files in ``folder``. Raises SlicerError for what no unit can say."""
+    """The two files in ``folder``. Raises SlicerError for names that no unit can contain."""
     for word in (units.program, *(each.name for each in units.servers)):
         if not is_plain(word):
             hint = "install slicer in a directory with a plain name, such as /opt/slicer"
             raise SlicerError("a unit cannot name this", where=word, hint=hint)
     return (
-        Action("", f"{folder}/{units.socket}", f"where {units.name} is asked", socket_text(units).encode()),
+        Action("", f"{folder}/{units.socket}", f"the address of {units.name}", socket_text(units).encode()),
         Action("", f"{folder}/{units.service}", f"slicer serve {units.name}", service_text(units).encode()),
     )
 
 
 def there(folder: str) -> tuple[str, ...]:
-    """The names of the servers whose units lie in ``folder``, in alphabetical order."""
+    """The names of the servers whose units are in ``folder``, in alphabetical order."""
     try:
         found = os.listdir(folder)
     except OSError:
@@ -116,12 +116,12 @@ def there(folder: str) -> tuple[str, ...]:
 
 
 def run_as_of(folder: str, name: str) -> str:
-    """The user that an installed service runs as; "": the manager's own."""
+    """The user of an installed service; "": the manager's own."""
     return _said(f"{folder}/{service_of(name)}", "User=")
 
 
 def program_of(folder: str, name: str) -> str:
-    """The slicer that an installed service starts; "": it is not known."""
+    """The slicer that an installed service starts; "": unknown."""
     return _said(f"{folder}/{service_of(name)}", "ExecStart=").partition(" ")[0]
 
 
@@ -132,7 +132,7 @@ def _said(path: str, key: str) -> str:
 
 
 def enable(units: Units, *, is_changed: bool) -> tuple[tuple[str, ...], ...]:
-    """What systemd is told once the files are there. A service that runs is of the older version."""
+    """The commands for systemd once the files exist. A running service is of the older version."""
     systemctl = _systemctl(is_user=units.is_user)
     if not is_changed:
         return ((*systemctl, "enable", "--now", units.socket),)
@@ -144,7 +144,7 @@ def enable(units: Units, *, is_changed: bool) -> tuple[tuple[str, ...], ...]:
 
 
 def disable(name: str, *, is_user: bool) -> tuple[tuple[str, ...], ...]:
-    """What systemd is told before the files go. The service gives its GPU back."""
+    """The commands for systemd before the files are removed. The service returns its GPU."""
     systemctl = _systemctl(is_user=is_user)
     return (
         (*systemctl, "disable", "--now", socket_of(name)),
@@ -157,30 +157,30 @@ def _systemctl(*, is_user: bool) -> tuple[str, ...]:
 
 
 def socket_text(units: Units) -> str:
-    """The unit of the socket. Raises SlicerError for an address that systemd cannot listen at."""
+    """The unit of the socket. Raises SlicerError for an address at which systemd cannot listen."""
     listened = dict.fromkeys(address for server in units.servers for address in server.listen)
     streams = [_stream(address) for address in listened]
     options = []
     if any(address.startswith(_UNIX) for address in listened):
-        options += ["# Nobody else may ask.", "SocketMode=0600", "DirectoryMode=0755"]
+        options += ["# Only its user may connect.", "SocketMode=0600", "DirectoryMode=0755"]
         options += [f"SocketUser={units.run_as}"] if units.run_as else []
     if any(stream.startswith("[") for stream in streams):
         options.append("BindIPv6Only=ipv6-only")
     if any(not address.startswith(_UNIX) and not _is_anywhere(address) for address in listened):
-        options += ["# The address may come later than this.", "FreeBind=yes"]
+        options += ["# The address may appear later than the socket.", "FreeBind=yes"]
     return "\n".join([
         *_head(units),
         "[Unit]",
-        f"Description=Where {_names(units)} is asked",
+        f"Description=The address of {_names(units)}",
         "Documentation=man:slicer-serve(1)",
-        "# Without its program it would leave each request without an answer.",
+        "# Without its program no request would be answered.",
         f"ConditionFileIsExecutable={units.program}",
         "",
         "[Socket]",
         *(f"ListenStream={stream}" for stream in streams),
         f"FileDescriptorName={units.name}",
         *options,
-        "# Stopped, it is not there, and a client is told so at once.",
+        "# Once stopped, it is removed, and clients are refused at once.",
         "RemoveOnStop=yes",
         "Backlog=1024",
         "# However often the service fails, the next request starts it.",
@@ -193,7 +193,7 @@ def socket_text(units: Units) -> str:
 
 
 def _stream(address: str) -> str:
-    """An address of the configuration in systemd's words."""
+    """An address of the configuration in systemd's form."""
     if address.startswith(_UNIX):
         path = address.removeprefix(_UNIX)
         if not is_plain(path):
@@ -206,8 +206,8 @@ def _stream(address: str) -> str:
     try:
         found = ipaddress.ip_address(host)
     except ValueError:
-        hint = "write it as a number, such as 127.0.0.1:11434"
-        raise SlicerError("systemd listens at no name", where=address, hint=hint) from None
+        hint = "write an IP address, such as 127.0.0.1:11434"
+        raise SlicerError("systemd cannot listen at a host name", where=address, hint=hint) from None
     return f"[{found}]:{port}" if found.version == 6 else f"{found}:{port}"
 
 
@@ -228,22 +228,22 @@ def service_text(units: Units) -> str:
     return "\n".join([
         *_head(units),
         "[Unit]",
-        f"Description=slicer serve {names}: a GPU while somebody asks",
+        f"Description=slicer serve {names}: a GPU while it is in use",
         "Documentation=man:slicer-serve(1)",
         *([] if units.is_user else ["After=slicer-broker.socket nvidia-persistenced.service"]),
-        "# However often it fails, it is tried again. What was wrong may be mended by then.",
+        "# However often it fails, it is tried again. The fault may be fixed by then.",
         "StartLimitIntervalSec=0",
         "",
         "[Service]",
         "Type=exec",
         f"ExecStart={units.program} serve {names}",
         *([f"User={units.run_as}"] if units.run_as else []),
-        "# Its program is gone, and not for the moment of an upgrade: slicer was taken away.",
+        "# If its program stays missing, beyond an upgrade, slicer was removed.",
         _left_behind(units),
-        "# It leaves by itself when all its servers are stopped. The next request starts it.",
+        "# It exits by itself when all its servers are stopped. The next request starts it.",
         "Restart=on-failure",
         "RestartSec=10s",
-        "# SIGTERM: no more requests. Those that go on may end, and the GPUs are given back.",
+        "# SIGTERM: no more requests. Running ones may end, and the GPUs are returned.",
         "KillMode=mixed",
         f"TimeoutStopSec={int(stop_s)}s",
         "MemoryMax=512M",
@@ -255,7 +255,7 @@ def service_text(units: Units) -> str:
 
 
 def _left_behind(units: Units) -> str:
-    """What keeps systemd from trying for ever to start a program that is not there."""
+    """The line that keeps systemd from trying for ever to start a missing program."""
     stop = " ".join((*_systemctl(is_user=units.is_user), "--no-block", "stop", units.socket, units.service))
     script = f"p={units.program}; test -x $$p || {{ sleep 3; test -x $$p || {stop}; }}"
     return f"ExecStopPost={'' if units.is_user else '+'}/bin/sh -c '{script}'"
@@ -268,9 +268,9 @@ def _sandbox(units: Units) -> list[str]:
     own = [] if units.is_user else _OWN_OF_SYSTEM.splitlines()
     if not units.is_user and all(_is_local(each) for each in units.servers):
         own += ["IPAddressDeny=any", "IPAddressAllow=localhost"]
-    shown = ["# Of the proxy alone, as a job has a scope of its own:", *own] if own else []
+    shown = ["# For the proxy alone, because a job has its own scope:", *own] if own else []
     if containers:
-        return [*shown, f"# The rest is open: {containers[0]} needs namespaces, and inherits what is closed."]
+        return [*shown, f"# The rest is open: {containers[0]} needs namespaces, and would inherit limits."]
     if is_alone:
         closed = _INHERITED + _ALONE + ("" if units.is_user else _ALONE_OF_SYSTEM)
         return [*shown, "# It starts nothing:", *closed.splitlines()]
@@ -279,7 +279,7 @@ def _sandbox(units: Units) -> list[str]:
 
 
 def _is_local(server: Server) -> bool:
-    """Whether it is asked from this machine alone, and forwards to nobody else."""
+    """Whether only this machine can reach it, and it forwards to no other."""
     host = server.upstream.partition("://")[2].partition("/")[0].rpartition(":")[0].strip("[]")
     try:
         is_near = not server.upstream or host == "localhost" or _ip(host).is_loopback

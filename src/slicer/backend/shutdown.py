@@ -1,7 +1,7 @@
 """Whether a systemd is about to end: the machine's at a shutdown, a user's at the last logout.
 
-The processes that it manages are told to end just then, and its bus may be gone already. So it is asked
-through its own socket, where that is open to us: libsystemd's sd-bus, through ctypes.
+At that moment its processes are told to end, and its bus may be closed already. So it is asked through its
+own socket, if that is open to us: libsystemd's sd-bus, through ctypes.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _GONE = (errno.ENOENT, errno.ECONNREFUSED, errno.ECONNRESET, errno.ENOTCONN, err
 
 
 def is_shutting_down(manager: Manager) -> bool:
-    """Whether it is, or is gone already. One that does not answer within a second is not."""
+    """Whether it is, or has ended already. One that does not answer within a second is not."""
     try:
         lib = ctypes.CDLL(_LIBRARY)
     except OSError:
@@ -44,7 +44,7 @@ def is_shutting_down(manager: Manager) -> bool:
 
 
 def _open(lib: Any, bus: c_void_p, manager: Manager) -> int:
-    """Connect; below 0, what went wrong."""
+    """Connect; below 0, the error."""
     private = _private_socket(manager)
     if private:
         code = lib.sd_bus_new(byref(bus))
@@ -58,7 +58,7 @@ def _open(lib: Any, bus: c_void_p, manager: Manager) -> int:
 
 
 def _private_socket(manager: Manager) -> str:
-    """The socket of its own; "" where only root may use it."""
+    """The path of its own socket; "" if only root may use it."""
     if manager == "system":
         return "" if os.geteuid() else "/run/systemd/private"
     runtime = os.environ.get("XDG_RUNTIME_DIR") or f"/run/user/{os.getuid()}"

@@ -1,4 +1,4 @@
-"""The drop-in by which systemd learns the limits that a configuration gives a slice. Pure."""
+"""The drop-in that gives systemd a configuration's limits for a slice. Pure."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ NAME = "10-slicer-config.conf"
 
 _TEXT = """\
 # Limits of all jobs in {name}.slice together, from slicer's configuration. Change them there, then run
-# `slicer install{flag}`. What `systemctl{flag} edit {name}.slice` says wins, and so does `set-property`.
+# `slicer install{flag}`. `systemctl{flag} edit {name}.slice` and `set-property` override them.
 
 [Slice]
 {lines}"""
 
 
 def drop_in(name: SliceName, limits: tuple[Limit, ...], *, user: bool) -> bytes:
-    """The text of the drop-in. Each value says where in the configuration it stands."""
+    """The text of the drop-in. Each value has its place in the configuration."""
     lines = "".join(f"# {limit.source}\n{limit.name}={limit.value}\n" for limit in limits)
     text = _TEXT.format(name=name, flag=" --user" if user else "", lines=lines)
     return text.encode("utf-8", "surrogateescape")

@@ -1,4 +1,4 @@
-"""Transient scopes by systemd's manager, asked over D-Bus."""
+"""Transient scopes of systemd's manager, over D-Bus."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ if TYPE_CHECKING:
             """Close the connection."""
 
         def after_fork(self) -> None:
-            """In a child: give up the parent's connection, and leave it open for the parent."""
+            """In a child: release the parent's connection, and leave it open for the parent."""
 
 
 STOP_DEADLINE_S = 120.0
 
 
 def open_bus(*, is_user: bool) -> Bus:
-    """A connection by pystemd; by sd-bus where pystemd is not installed, 3 ms slower. Raises BusBroken."""
+    """A connection by pystemd; by sd-bus if pystemd is not installed, 3 ms slower. Raises BusBroken."""
     from slicer.backend.pystemd_bus import PystemdBus, load_dbuslib
 
     lib = load_dbuslib()
@@ -59,7 +59,7 @@ class SystemdBackend(ScopeBackend):
         self._bus: Bus | None = None
 
     def connect(self) -> None:
-        """Connect to the bus. Raises BackendError with the way out."""
+        """Connect to the bus. Raises BackendError with a remedy."""
         self._connected()
 
     def _connected(self) -> Bus:
@@ -82,7 +82,7 @@ class SystemdBackend(ScopeBackend):
             self._bus = None
 
     def after_fork(self) -> None:
-        """In a child: give up the parent's connection."""
+        """In a child: release the parent's connection."""
         if self._bus is not None:
             self._bus.after_fork()
             self._bus = None
@@ -91,9 +91,9 @@ class SystemdBackend(ScopeBackend):
         self, steps: Conversation[_T], deadline_s: float = START_DEADLINE_S,
         meanwhile: Callable[[], None] = lambda: None,
     ) -> _T:  # fmt: skip
-        """Have a conversation with systemd, and wait for each answer. Raises BackendError.
+        """Run a conversation with systemd, waiting for each answer. Raises BackendError.
 
-        ``deadline_s``: for each of systemd's jobs. ``meanwhile`` is called while systemd works on one.
+        ``deadline_s`` applies to each of systemd's jobs. ``meanwhile`` is called while systemd works on one.
         """
         bus = self._connected()
         answer: Answer | None = None
@@ -119,7 +119,7 @@ class SystemdBackend(ScopeBackend):
                 is_its = found.rpartition("/")[2] == spec.unit
                 calls.check_place(spec.unit, found, is_its=is_its, has_ended=proc.has_ended(pidfd))
             except BackendError:
-                # systemd may never see it become empty.
+                # systemd may never notice that it becomes empty.
                 self.converse(calls.stop(spec.unit, self.manager, awaits_end=False))
                 raise
             return found
@@ -130,7 +130,7 @@ class SystemdBackend(ScopeBackend):
         """A property of the manager that is a text. Raises BackendError."""
         answer = self._connected().ask(calls.get_call(MANAGER, name), 0.0, lambda: None)
         if isinstance(answer, BusError):
-            raise BackendError(f"systemd did not say its {name}: {answer.message}")
+            raise BackendError(f"systemd did not report its {name}: {answer.message}")
         return str(answer[0])
 
     def stop(self, unit: str, deadline_s: float = STOP_DEADLINE_S) -> None:
@@ -146,9 +146,9 @@ class SystemdBackend(ScopeBackend):
         self.close()
 
     def request_end(self, job: str, unit: str) -> None:
-        """Have a scope stopped, without waiting for it. Raises BackendError.
+        """Request that a scope be stopped, without waiting. Raises BackendError.
 
-        The connection is closed, so that no process inherits it that the queue forks later.
+        The connection is closed, so that later forks of the queue do not inherit it.
         """
         try:
             self.converse(calls.stop(unit, self.manager, awaits_end=False))

@@ -1,4 +1,4 @@
-"""What systemd can do to a scope that runs: freeze and thaw it, change its properties, tell them."""
+"""systemd's operations on a running scope: freeze and thaw it, change its properties, read them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class UnitControl(SystemdBackend):
-    """A connection to act on units that run. Close it."""
+    """A connection to control running units. The caller closes it."""
 
     def freeze(self, unit: str) -> None:
         """Freeze a scope: no process in it runs until it is thawed. Raises UnitGone, BackendError."""
@@ -27,12 +27,12 @@ class UnitControl(SystemdBackend):
     def set_properties(self, unit: str, properties: tuple[Property, ...]) -> None:
         """Change properties of a scope until it ends, all or none. Lists are replaced.
 
-        Raises RefusedError for what systemd does not know or take, UnitGone, BackendError.
+        Raises RefusedError for properties that systemd does not support or accept, UnitGone, BackendError.
         """
         self.converse(calls.set_properties(unit, properties, self.manager))
 
     def cgroup_of(self, unit: str) -> str | None:
-        """The cgroup of a unit as /proc/PID/cgroup names it; None: there is none. Raises BackendError."""
+        """The cgroup of a unit in the form of /proc/PID/cgroup; None: there is none. Raises BackendError."""
         found = self.property_of(unit, "ControlGroup")
         return found if isinstance(found, str) and found else None
 

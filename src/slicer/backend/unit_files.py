@@ -1,7 +1,7 @@
-"""One installed file: whether it is there and as slicer installed it, to put it there, to take it away.
+"""One installed file: its state, its installation and its removal.
 
-Each installed file ends in a checksum of itself, so that an upgrade can tell its own old version, which it
-replaces, from one that somebody edited, which it leaves alone.
+Each installed file ends in a checksum of itself. So an upgrade can distinguish its own old version, which it
+replaces, from an edited one, which it leaves alone.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ from slicer.record import record
 
 State = Literal["missing", "current", "outdated", "edited"]
 Status = Literal["created", "unchanged", "updated", "overwritten", "edited", "removed", "absent"]
-# Where the system manager looks for what the administrator installed.
+# Where the system manager looks for the administrator's units.
 SYSTEM_UNITS = "/usr/local/lib/systemd/system"
 
 _STAMP = b"Installed by slicer; unchanged as long as its checksum is "
-_COMMENTS = (b"# ", b'.\\" ')  # of unit files and shells, and of man pages
+_COMMENTS = (b"# ", b'.\\" ')  # in unit files and shells, and in man pages
 
 
 @record
 class Action:
-    """One file to install: from where, to where, and what it is for people.
+    """One file to install: source, destination, and description.
 
-    ``content`` is for a file that is made up on the spot, and has no source.
+    ``content`` is for a generated file, which has no source.
     """
 
     source: str
@@ -40,10 +40,10 @@ class Action:
 
 @record
 class Done:
-    """What became of one file.
+    """The result for one file.
 
-    ``status`` is created, unchanged, updated (an older version of ours), edited (somebody changed it: left
-    alone), overwritten (edited, but forced), removed or absent.
+    ``status`` is created, unchanged, updated (an older version of ours), edited (left alone), overwritten
+    (edited, but forced), removed or absent.
     """
 
     action: Action
@@ -51,10 +51,10 @@ class Done:
 
 
 def state(action: Action) -> State:
-    """How a file is. Touches nothing.
+    """The state of a file. Touches nothing.
 
-    It is missing, current (as this version installs it), outdated (as another version of slicer installed
-    it) or edited (somebody changed it, or it was never slicer's). Raises SlicerError when it cannot be read.
+    It is missing, current (as this version installs it), outdated (as another version of slicer installed it)
+    or edited (somebody changed it, or it was never slicer's). Raises SlicerError if it cannot be read.
     """
     try:
         return _state(_wanted(action), read(action.destination))
@@ -65,13 +65,13 @@ def state(action: Action) -> State:
 def _state(wanted: bytes, found: bytes | None) -> State:
     if found is None:
         return "missing"
-    if found in (wanted, _without_stamp(wanted)):  # a wheel brings manual pages as they are
+    if found in (wanted, _without_stamp(wanted)):  # a wheel contains manual pages without the stamp
         return "current"
     return "outdated" if is_ours(found) else "edited"
 
 
 def leftover(action: Action) -> State:
-    """How a file is that is not wanted: missing, outdated or edited. Raises SlicerError."""
+    """The state of an unwanted file: missing, outdated or edited. Raises SlicerError."""
     try:
         found = read(action.destination)
     except OSError as error:
@@ -80,9 +80,9 @@ def leftover(action: Action) -> State:
 
 
 def install(action: Action, *, force: bool) -> Done:
-    """Put a file in its place, in one step. One that somebody edited stays unless ``force``.
+    """Put a file in its place, in one step. An edited one stays unless ``force``.
 
-    Raises SlicerError when it cannot be written.
+    Raises SlicerError if it cannot be written.
     """
     try:
         wanted = _wanted(action)
@@ -99,7 +99,7 @@ def install(action: Action, *, force: bool) -> Done:
 
 
 def uninstall(action: Action, *, force: bool) -> Done:
-    """Take a file away. One that somebody edited stays unless ``force``. Raises SlicerError."""
+    """Remove a file. An edited one stays unless ``force``. Raises SlicerError."""
     try:
         found = read(action.destination)
         if found is None:
@@ -123,7 +123,7 @@ def _way_out(error: OSError) -> str:
         return "nothing can be written there: slicer install --user installs for you alone"
     if isinstance(error, PermissionError):
         if os.geteuid() == 0:
-            return "root may not either: is it immutable (lsattr), or of another file server?"
+            return "even root may not: is it immutable (lsattr), or on a file server?"
         return "run it as root, or with --user"
     return ""
 
@@ -135,7 +135,7 @@ def is_ours(installed: bytes) -> bool:
 
 
 def read(path: str) -> bytes | None:
-    """The file's content, None where there is none, b"" for what is no regular file (so: not ours)."""
+    """The file's content, None if there is none, b"" if it is not a regular file (so: not ours)."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY)
     except OSError as error:
@@ -185,7 +185,7 @@ def _replace(path: str, content: bytes) -> None:
 
 
 def make_directory(path: str) -> None:
-    """With those above it, for everybody to read whatever the umask: systemd is not the only reader."""
+    """Create it and those above it, readable by all whatever the umask: not only systemd reads them."""
     if path and not os.path.isdir(path):
         make_directory(os.path.dirname(path))
         os.mkdir(path)

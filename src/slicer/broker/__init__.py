@@ -1,7 +1,7 @@
-"""One ledger for all users of a machine: a root helper decides, writes down, and asks systemd for scopes.
+"""One ledger for all users of a machine: a root helper decides, records, and asks systemd for scopes.
 
-``protocol`` is what both ends know, ``rules`` decides (both pure); ``server`` is the helper, ``client`` what
-``slicer run`` and its kin use. Nothing in ``client`` is needed by ``server``, nor the other way round.
+``protocol`` is common to both ends, ``rules`` decides (both pure); ``server`` is the helper, ``client`` the
+part for ``slicer run`` and the like. ``client`` and ``server`` do not need each other.
 """
 
 from __future__ import annotations
@@ -11,4 +11,4 @@ from slicer.backend import BROKER_VARIABLE as SOCKET_VARIABLE
 
 __all__ = ["DIRECTORY", "SOCKET", "SOCKET_VARIABLE"]
 
-DIRECTORY = SOCKET.rpartition("/")[0]  # root's, open to be read; not /run/slicer, root's private ledger
+DIRECTORY = SOCKET.rpartition("/")[0]  # root's, readable by all; not /run/slicer, root's private ledger

@@ -44,7 +44,7 @@ CREATE TABLE jobs (
     exit_code INTEGER  -- NULL: nobody told
 );
 CREATE INDEX jobs_by_uid ON jobs (uid, id);
-CREATE TABLE days (  -- jobs that are in the table above no more
+CREATE TABLE days (  -- jobs that are no longer in the table above
     day INTEGER NOT NULL,  -- since 1970, in UTC
     uid INTEGER NOT NULL,
     gid INTEGER NOT NULL,
@@ -115,7 +115,7 @@ FORGET = "DELETE FROM jobs WHERE uid = ?1 AND id <= ?2"
 OLDEST_KEPT = "SELECT id FROM jobs WHERE uid = ?1 ORDER BY id DESC LIMIT 1 OFFSET ?2"
 COUNTS = "SELECT uid, count(*) FROM jobs GROUP BY uid"
 
-# Of a job that began before ?1, the part since then counts. ?2: of this user only, or NULL.
+# Of a job that began before ?1, only the part since then counts. ?2: only this user, or NULL.
 USAGE = """\
 SELECT {key}, sum(jobs), sum(gpu_s), sum(vram_mib_s), sum(cpu_s), sum(waited_s) FROM (
     SELECT uid, gid, profile, 1 AS jobs, gpu_rate * held_s * part AS gpu_s,
@@ -145,7 +145,7 @@ _BUSY_TIMEOUT_S = 5.0
 
 
 def usage(path: str, since: float | None, by: str, most: int = 10_000) -> list[UsageRow]:
-    """Usage of all users' jobs that ended since then (seconds since 1970). Raises StateError."""
+    """Usage of all users' jobs that ended since ``since`` (seconds since 1970). Raises StateError."""
     return _read(path, lambda connection: select_usage(connection, since, None, by, most))
 
 
@@ -176,7 +176,7 @@ def _read(path: str, act: Callable[[sqlite3.Connection], _T]) -> _T:
         hint = "the broker keeps them: see slicer install --broker"
         raise StateError("there are no accounts on this machine", where=path, hint=hint)
     try:
-        # Writable, because the first to open it rolls back what a killed broker left.
+        # Writable, because the first process to open it rolls back what a killed broker left unfinished.
         database = sqlite3.connect(f"file:{path}?mode=rw", timeout=_BUSY_TIMEOUT_S, uri=True)
         with closing(database) as connection:
             version = connection.execute("PRAGMA user_version").fetchone()[0]

@@ -21,9 +21,9 @@ if TYPE_CHECKING:
     from slicer.config.values import Entry
     from slicer.model import SliceName, Then
 
-# The settings outside of profiles: those of the top level, and those of each table.
+# The settings outside of profiles: the top level's, and each table's.
 TOP_SETTINGS = ("default_profile", "compat_gpu_lock")
-# Of the slots' names only that of the CPU slots is fixed.
+# Only the name of the CPU slots is fixed.
 TABLES = {
     "slots": (CPU,),
     "gpu": ("idle_threshold", "margin", "spike_buffer"),
@@ -31,10 +31,10 @@ TABLES = {
     "logs": ("max_size", "keep"),
     "notify": ("on", "command", "urls"),
 }
-# How a profile's jobs share GPUs and are kept from others', read by slicer.config.gpu_keys in this order.
+# The keys for sharing and fencing GPUs, in the order in which slicer.config.gpu_keys reads them.
 GPU_KEYS = ("share", "share_mode", "share_skip_syncs", "over_cap", "fence", "devices")
 _THENS: tuple[Then, ...] = ("run", "fail")
-# What can be said of a slice. A slice holds many jobs: time limits and signals are for each of them.
+# The limits of a slice. A slice holds many jobs: time limits and signals are for each of them.
 SLICE_KEYS = (
     "cpu_weight", "cpu_quota", "allowed_cpus", "memory_high", "memory_max", "memory_swap_max", "tasks_max",
     "io_weight",
@@ -47,7 +47,7 @@ def default_slots(machine: Host) -> int:
 
 
 def builtin_profiles(machine: Host, slots: int) -> dict[str, dict[str, Any]]:
-    """The built-in profiles as a configuration file would write them, scaled to the machine."""
+    """The built-in profiles in the form of a configuration file, scaled to the machine."""
     return {
         "light": {
             "description": "interactive work and small jobs: no slot, gives way to others",
@@ -87,10 +87,10 @@ def profile(
     name: str, entries: dict[str, Entry], host: Host, threads: int | None, margin: tuple[int, str],
     slots: Collection[str],
 ) -> Profile:  # fmt: skip
-    """A profile out of its entries. ``threads`` (CPU_RUN_THREADS) overrides the profile's own.
+    """The profile made from its entries. ``threads`` (CPU_RUN_THREADS) overrides the profile's own.
 
     ``margin`` is the default margin in MiB, with its source; ``slots`` are the names of all slots. Raises the
-    entry's own kind of error for a value that is not what it should be.
+    entry's own kind of error for an invalid value.
     """
     taken = Said(entries)
     properties: dict[str, Property] = {}
@@ -161,8 +161,8 @@ def _gpus(taken: Said, choice: tuple[str, ...], vram_mib: int | None) -> int:
     gpus = values.count(entry, "gpus", lowest=0)
     for key in ("gpu", "vram"):
         if not gpus and key in taken.entries:
-            message = f"contradicts no GPUs, which {sources['gpus']} says"
-            raise values.refuse(taken.entries[key], key, message, "leave one of them out")
+            message = f"conflicts with gpus = 0, set by {sources['gpus']}"
+            raise values.refuse(taken.entries[key], key, message, "remove one of them")
     if choice and gpus > len(choice):
         message = f"{gpus} are more than the {len(choice)} that {sources['gpu_choice']} names"
         raise values.refuse(entry, "gpus", message, "name more GPUs, or ask for fewer")
@@ -170,7 +170,7 @@ def _gpus(taken: Said, choice: tuple[str, ...], vram_mib: int | None) -> int:
 
 
 def _margin(taken: Said, setting: tuple[int, str], vram_mib: int | None) -> int:
-    """In MiB; 0 for whole GPUs, which no other job shares."""
+    """The margin in MiB; 0 for whole GPUs, which no other job shares."""
     entry = taken.get("margin", "margin_mib")
     if not entry:
         if not vram_mib:
@@ -180,14 +180,14 @@ def _margin(taken: Said, setting: tuple[int, str], vram_mib: int | None) -> int:
     found = values.mib(entry, "margin")
     if vram_mib:
         return found
-    message = "is room beside the GPU memory that a job wants, and this one wants none"
+    message = "is added to the GPU memory that a job requests, and this job requests none"
     values.check_beside(entry, "margin", message, "add --vram")
     return 0
 
 
 def _slots(taken: Said, known: Collection[str]) -> dict[str, int]:
-    """The slots that it takes. ``known``: the names that there are."""
-    taken.get(f"slots.{CPU}")  # its source is wanted even where there is none
+    """The slots that the profile takes. ``known``: the names of all slots."""
+    taken.get(f"slots.{CPU}")  # its source is needed even if there is none
     found: dict[str, int] = {}
     for key, entry in taken.entries.items():
         if not key.startswith("slots."):
@@ -204,7 +204,7 @@ def _slots(taken: Said, known: Collection[str]) -> dict[str, int]:
 
 
 def unknown_slot(name: str, known: Collection[str]) -> tuple[str, str]:
-    """The message and the hint for the name of a slot that is not there."""
+    """The message and the hint for an unknown slot name."""
     from slicer.config.property_names import known_names
 
     hint = f"{known_names(name, known)}; [slots] in the configuration names them"
@@ -215,7 +215,7 @@ def _max_wait(taken: Said, then: Entry | None) -> float | None:
     entry = taken.get("max_wait", "max_wait_s")
     found = values.seconds(entry, "max_wait") if entry else None
     if found is None and then:
-        message = "is for a job that has waited too long, and this one waits for ever"
+        message = "applies when the wait is over, and this job waits for ever"
         values.check_beside(then, "then", message, "add --max-wait")
     return found
 
@@ -227,7 +227,7 @@ def _slice(taken: Said, gpus: int) -> SliceName:
             return name
     if value not in SLICES:
         raise error(f'slice: expected "cpu" or "gpu", not {value!r:.40}', where=source)
-    # Unless a file says otherwise a job belongs where its GPUs are: "--profile heavy --gpus 1" to gpu.slice.
+    # Unless a file sets the slice, a job goes where its GPUs are: "--profile heavy --gpus 1" to gpu.slice.
     implied: SliceName = "gpu" if gpus else "cpu"
     if implied != value:
         taken.sources["slice"] = f"gpus = {gpus} ({taken.sources['gpus']})"
@@ -276,7 +276,7 @@ def _timeout(taken: Said, host: Host) -> float | None:
 
 
 def property_of(key: str, entry: Entry, host: Host, label: str = "") -> Property:
-    """The resource property of a key, from its entry; raises the entry's error."""
+    """The resource property of a key, from its entry. Raises the entry's error."""
     value, source, error = entry
     info = find_key(key)
     shown = label or (info.name if error is UsageError else key)
@@ -291,9 +291,9 @@ _NUMBERS = ("memory", "memory-any", "weight", "cpu-weight", "tasks", "time", "si
 
 
 def _text_of(kind: str, value: object) -> str:
-    """A file's number, truth value or list as the text that ``--set`` takes.
+    """A file's number, truth value or list in the syntax of ``--set``.
 
-    Raises QuantityError where a bare number could mean two things, and for other types.
+    Raises QuantityError if a bare number could mean two things, and for other types.
     """
     if isinstance(value, bool):
         if kind == "bool":

@@ -1,10 +1,9 @@
 """Parsed configuration kept between starts: importing tomllib costs a dozen milliseconds, this under one.
 
-The cache is one file, ``~/.cache/slicer/config``. It counts only if it and its directory belong to the
-caller and nobody else may write them, because a hostile ``marshal`` stream can crash the interpreter. The
-same version of slicer and of Python must have written it, and device, inode, size and both times of every
-configuration file must be what they were. Otherwise there is no cache. A cache that cannot be written is no
-error.
+The cache is one file, ``~/.cache/slicer/config``. It counts only if it and its directory belong to the caller
+and nobody else may write them, because a hostile ``marshal`` stream can crash the interpreter. The same
+version of slicer and of Python must have written it, and the device, inode, size and both times of every
+configuration file must be unchanged. Otherwise there is no cache. A cache that cannot be written is no error.
 """
 
 from __future__ import annotations
@@ -55,20 +54,20 @@ def load(path: str, ids: tuple[FileId, ...]) -> list[Content] | None:
 
 
 def store(path: str, ids: tuple[FileId, ...], content: Sequence[Content]) -> None:
-    """Keep the content of these files in this directory, if that can be done."""
+    """Keep the content of these files in this directory, if possible."""
     newest = max(max(mtime, ctime) for _, _, _, _, mtime, ctime in ids)
     if not path or newest > time.time_ns() - _SETTLED_NS:
         return
     try:
         payload = marshal.dumps((ids, list(content)))
-    except ValueError:  # a TOML date, which no key of slicer takes
+    except ValueError:  # a TOML date, which no key of slicer accepts
         return
     try:
         os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
         if not os.path.isdir(path):
             os.mkdir(path, 0o700)
         _write(path, _HEADER + _checksum(payload) + payload)
-    except OSError:  # a full disk, most likely
+    except OSError:  # probably a full disk
         return
 
 

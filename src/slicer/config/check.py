@@ -1,4 +1,4 @@
-"""The keys that a configuration file may have. Imported only where a file has changed."""
+"""The keys that a configuration file may have. Imported only after a file has changed."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _LONGEST_NAME = 31  # of a route or a destination; with a dash between them they
 
 
 def check_keys(layer: Layer) -> None:
-    """Raise ConfigError for a key that means nothing, or a table that is none."""
+    """Raise ConfigError for an unknown key, or for a table of another type."""
     data = layer.data
     known_keys(data, TOP_KEYS, layer, ())
     _check_slot_names(data, layer)
@@ -39,9 +39,9 @@ def check_keys(layer: Layer) -> None:
     profiles = _below(data, None, layer, "profiles")
     for name in profiles:
         if not re.fullmatch(r"[\w.+][\w.+-]*", name, re.ASCII):
-            hint = "letters, digits, . _ + and - are allowed, the first not a -"
+            hint = "letters, digits, . _ + and - are allowed, not beginning with -"
             where = layer.where("profiles", name)
-            raise ConfigError(f"{name!r:.60} cannot be a profile's name", where=where, hint=hint)
+            raise ConfigError(f"{name!r:.60} is not a valid profile name", where=where, hint=hint)
         table = _below(profiles, (*OWN_KEYS, *KEYS), layer, "profiles", name)
         _check_variables(table, layer, "profiles", name)
         _check_slot_names(table, layer, "profiles", name)
@@ -56,7 +56,7 @@ def check_keys(layer: Layer) -> None:
 def _below(
     around: dict[str, Any], known: tuple[str, ...] | None, layer: Layer, *path: str
 ) -> dict[str, Any]:
-    """The table at ``path``, in the one around it, with known keys only (None: any)."""
+    """The table at ``path`` in the outer table, with known keys only (None: any)."""
     table = as_table(around.get(path[-1], {}), layer, *path)
     if known is not None:
         known_keys(table, known, layer, path)
@@ -88,16 +88,16 @@ def _check_route(name: str, routes: dict[str, Any], layer: Layer) -> None:
 
 def _check_name(name: str, what: str, where: str) -> None:
     if not re.fullmatch(r"\w[\w.-]*", name, re.ASCII) or len(name) > _LONGEST_NAME:
-        hint = f"letters, digits, . _ and - are allowed, the first no . or -, at most {_LONGEST_NAME}"
-        raise ConfigError(f"{name!r:.60} cannot be a {what}'s name", where=where, hint=hint)
+        hint = f"letters, digits, . _ and - are allowed, not beginning with . or -, at most {_LONGEST_NAME}"
+        raise ConfigError(f"{name!r:.60} is not a valid {what} name", where=where, hint=hint)
 
 
-# Names that somebody has who means something else.
+# Names that probably mean something else.
 _NO_SLOTS = {
     "cpu": f"did you mean {CPU}?",
     "cpus": f"did you mean {CPU}?",
-    "gpu": "GPUs are no slots: a profile asks for them with gpus",
-    "gpus": "GPUs are no slots: a profile asks for them with gpus",
+    "gpu": "GPUs are not slots: a profile requests them with gpus",
+    "gpus": "GPUs are not slots: a profile requests them with gpus",
 }
 
 
@@ -107,7 +107,7 @@ def _check_slot_names(around: dict[str, Any], layer: Layer, *around_path: str) -
         where = layer.where(*path, name)
         values.slot_name((name, where, ConfigError), ".".join(path))
         if name.lower() in _NO_SLOTS and name != CPU:
-            message = f"{'.'.join(path)}: {name!r} would be taken for another thing"
+            message = f"{'.'.join(path)}: {name!r} would be mistaken for something else"
             raise ConfigError(message, where=where, hint=_NO_SLOTS[name.lower()])
         if isinstance(count, dict):  # license.matlab = 1 is a table in a table
             hint = f'a name with a dot needs quotes: "{name}.{next(iter(count), "…")}" = 1'
@@ -125,7 +125,7 @@ def as_table(value: object, layer: Layer, *path: str) -> dict[str, Any]:
 
 
 def known_keys(table: dict[str, Any], known: tuple[str, ...], layer: Layer, path: tuple[str, ...]) -> None:
-    """Raise ConfigError for a key of the table that is not known."""
+    """Raise ConfigError for an unknown key of the table."""
     for key in table:
         if key not in known:
             from slicer.config.property_names import nearest
@@ -145,10 +145,10 @@ def _check_variables(table: dict[str, Any], layer: Layer, *path: str) -> None:
 
 def _check_variable(name: str, value: object, where: str) -> None:
     if not name or "=" in name or "\0" in name:
-        raise ConfigError(f"{name!r:.60} cannot be an environment variable", where=where)
+        raise ConfigError(f"{name!r:.60} is not a valid name of an environment variable", where=where)
     if isinstance(value, bool):
         if value:
-            hint = 'write "1" or "true"; false takes an inherited variable back'
+            hint = 'write "1" or "true"; false removes an inherited variable'
             raise ConfigError(f"env.{name}: expected a text, not true", where=where, hint=hint)
     elif not isinstance(value, (str, int)):
         raise ConfigError(f"env.{name}: expected a text, not {value!r:.40}", where=where)

@@ -1,11 +1,11 @@
-"""Finding and reading slicer's configuration files. :mod:`slicer.config.profiles` says what they mean.
+"""Finds and reads slicer's configuration files. :mod:`slicer.config.profiles` interprets them.
 
-The files, later ones winning key by key: ``/etc/slicer/config.toml``, ``/etc/slicer/conf.d/*.toml`` in
-the order of their names, ``$XDG_CONFIG_HOME/slicer/config.toml`` (``~/.config``), ``$SLICER_CONFIG``.
+The files, later ones winning key by key: ``/etc/slicer/config.toml``, ``/etc/slicer/conf.d/*.toml`` in the
+order of their names, ``$XDG_CONFIG_HOME/slicer/config.toml`` (``~/.config``), ``$SLICER_CONFIG``.
 
-A profile sets variables of a job's environment, so a file that root reads can make root run any code. Root
-therefore reads only what root alone can write. A file in somebody else's ``$HOME`` (``sudo -E``) is passed
-over with a warning; any other such file is an error.
+A profile sets variables of a job's environment, so a file that root reads can make root run any code. So root
+reads only files that root alone can write. A file in another user's ``$HOME`` (``sudo -E``) is ignored with a
+warning; any other such file is an error.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ if TYPE_CHECKING:
 
 SYSTEM_DIR = "/etc/slicer"
 MAX_BYTES = 2**20
-KINDS = ("system", "user", "explicit")  # of a file: below /etc, the user's own, the one of SLICER_CONFIG
+KINDS = ("system", "user", "explicit")  # of files: below /etc, the user's own, the one of SLICER_CONFIG
 
 
 @record
 class Layer:
-    """One file's content (or a built-in profile's), and where in it each key stands."""
+    """One file's content (or a built-in profile's), and the line of each key."""
 
     path: str
     data: dict[str, Any]
@@ -56,7 +56,7 @@ class Layer:
 
 @record
 class Files:
-    """All that was read. ``fresh``: parsed just now and not yet validated (not from the cache)."""
+    """The files that were read. ``fresh``: parsed just now and not validated yet (not from the cache)."""
 
     layers: tuple[Layer, ...]
     warnings: tuple[str, ...]
@@ -65,17 +65,17 @@ class Files:
 
 
 def printable(path: str) -> str:
-    """A path as one line: quoted if it holds a newline or bytes that are not text."""
+    """A path as one line: quoted if it contains a newline or bytes that are not text."""
     return path if path.isprintable() else repr(path)
 
 
 def read_files(
     environ: Mapping[str, str], system_dir: str = "", *, only: tuple[str, ...] = KINDS
 ) -> Files:
-    """Every configuration file there is, lowest precedence first; of ``only`` some kinds, if so wanted.
+    """All existing configuration files, lowest precedence first; with ``only``, those of some kinds.
 
-    ``system_dir`` stands in for ``/etc/slicer``.
-    Raises ConfigError for a file that is there but cannot be read, is not TOML or must not be trusted.
+    ``system_dir`` stands in for ``/etc/slicer``. Raises ConfigError for a file that exists but cannot be
+    read, is not TOML or must not be trusted.
     """
     warnings: list[str] = []
     opened: list[tuple[str, int, os.stat_result]] = []
@@ -108,9 +108,9 @@ def read_files(
 
 
 def read_system_file(path: str) -> bytes | None:
-    """One file of ``/etc/slicer``; None where it is missing. Raises ConfigError as :func:`read_files`.
+    """One file of ``/etc/slicer``; None if it is missing. Raises ConfigError as :func:`read_files`.
 
-    A link is followed: who may write there is trusted with where it leads (as NixOS' /etc does).
+    A link is followed: whoever may write there is trusted with its target, too (as in NixOS' /etc).
     """
     fd = _open(path, required=False)
     if fd < 0:
@@ -123,7 +123,7 @@ def read_system_file(path: str) -> bytes | None:
 
 
 def store(environ: Mapping[str, str], files: Files) -> None:
-    """Remember files that have been found valid, so that the next start need not parse them."""
+    """Remember files that proved valid, so that the next start need not parse them."""
     from slicer.config import cache
 
     content = [(layer.path, layer.data, layer.lines) for layer in files.layers]
@@ -137,7 +137,7 @@ def user_file(environ: Mapping[str, str]) -> str:
 
 
 def cache_dir(environ: Mapping[str, str]) -> str:
-    """The directory of slicer's cache, "" if there is none that belongs to the caller."""
+    """The directory of slicer's cache; "" if none belongs to the caller."""
     base, anchor = _base(environ, "XDG_CACHE_HOME", ".cache")
     return f"{base}/slicer" if base and _is_trusted(anchor) else ""
 
@@ -161,7 +161,7 @@ def _candidates(
         yield f"{base}/slicer/config.toml", "user"
     elif base and os.path.lexists(f"{base}/slicer/config.toml"):
         warnings.append(
-            f"{printable(base)}/slicer/config.toml is passed over: root does not follow the configuration"
+            f"{printable(base)}/slicer/config.toml is ignored: root does not use the configuration"
             f" of the owner of {printable(anchor)}"
         )
     explicit = environ.get("SLICER_CONFIG")
@@ -170,9 +170,9 @@ def _candidates(
 
 
 def _base(environ: Mapping[str, str], variable: str, below_home: str) -> tuple[str, str]:
-    """A base directory of the XDG specification, and the directory whose owner decides over it."""
+    """A base directory of the XDG specification, and the directory whose owner controls it."""
     base = environ.get(variable, "")
-    if base.startswith("/"):  # the specification: a relative path is to be ignored
+    if base.startswith("/"):  # by the specification, a relative path is ignored
         return base, base
     home = environ.get("HOME", "")
     if not home.startswith("/"):
@@ -186,13 +186,13 @@ def _base(environ: Mapping[str, str], variable: str, below_home: str) -> tuple[s
 
 
 def _is_trusted(directory: str) -> bool:
-    """Whether root may trust a directory of a user's; anybody else trusts what the environment names."""
+    """Whether root may trust a user's directory; other users trust their environment."""
     if os.geteuid() != 0:
         return True
     try:
         return _by_root_alone(os.stat(directory))
     except OSError:
-        return True  # nothing in it to be followed
+        return True  # it contains nothing
 
 
 def _by_root_alone(st: os.stat_result) -> bool:
@@ -201,7 +201,7 @@ def _by_root_alone(st: os.stat_result) -> bool:
 
 
 def _open(path: str, *, required: bool) -> int:
-    """A descriptor, or -1 where the file is missing and may be. Does not wait on a FIFO."""
+    """A descriptor; -1 if an optional file is missing. Does not wait on a FIFO."""
     try:
         return os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)
     except (FileNotFoundError, NotADirectoryError):
@@ -210,7 +210,7 @@ def _open(path: str, *, required: bool) -> int:
         raise ConfigError(
             "the file named by SLICER_CONFIG does not exist",
             where=printable(path),
-            hint="unset SLICER_CONFIG or mend it",
+            hint="unset or correct SLICER_CONFIG",
         ) from None
     except OSError as error:
         raise ConfigError(f"cannot read the file: {error.strerror}", where=printable(path)) from None
@@ -223,18 +223,18 @@ def _check(path: str, st: os.stat_result, system_dir: str) -> None:
     if not stat.S_ISREG(st.st_mode):
         raise ConfigError("is not a regular file", where=where)
     if st.st_size > MAX_BYTES:
-        raise ConfigError("is larger than 1 MiB, which no configuration is", where=where)
+        raise ConfigError("is larger than 1 MiB, too large for a configuration", where=where)
     if os.geteuid() == 0 and not _by_root_alone(st) and not _owner_of_etc(st, system_dir):
         raise ConfigError(
             f"users other than root can write it (owner {st.st_uid}, mode {stat.S_IMODE(st.st_mode):04o}),"
-            " so root does not follow it",
+            " so root does not use it",
             where=where,
             hint=f"chown root:root {where} && chmod go-w {where}",
         )
 
 
 def _owner_of_etc(st: os.stat_result, system_dir: str) -> bool:
-    """In a user namespace /etc belongs to the overflow user: who owns /etc may own what is in it."""
+    """In a user namespace /etc belongs to the overflow user: its owner may own the files in it, too."""
     if not system_dir or st.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
         return False
     return st.st_uid == os.stat(os.path.dirname(system_dir)).st_uid
@@ -247,5 +247,5 @@ def _read(path: str, fd: int) -> bytes:
     except OSError as error:
         raise ConfigError(f"cannot read the file: {error.strerror}", where=printable(path)) from None
     if len(content) > MAX_BYTES:
-        raise ConfigError("is larger than 1 MiB, which no configuration is", where=printable(path))
+        raise ConfigError("is larger than 1 MiB, too large for a configuration", where=printable(path))
     return content

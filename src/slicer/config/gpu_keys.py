@@ -1,6 +1,6 @@
 """The keys of a profile for sharing GPUs and for the device fence.
 
-Imported only where one of them is said. Each reader raises the entry's error.
+Imported only if one of them is set. Each reader raises the entry's error.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _LONGEST_TURN_MS = 60_000
 _MOST_SYNCS = 1_000_000
 _INSTEAD: dict[object, str] = {True: "both", False: "off", "none": "off", "all": "both", "on": "both"}
 
-_NODES = ("/dev/nvidia", "char-nvidia")  # how the names of devices begin
+_NODES = ("/dev/nvidia", "char-nvidia")  # how the names of its devices begin
 _NODE_CHARS = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789/_.-")
 _LONGEST_NODE = 200
 _MOST_NODES = 64
@@ -38,7 +38,7 @@ _EXAMPLE = '["/dev/nvidia-modeset"]'
 def read(said: dict[str, Entry], given: Collection[str], *, has_memory: bool) -> dict[str, Any]:
     """Read the keys in ``said`` into fields of a profile.
 
-    ``given``: the directives that the profile sets. ``has_memory``: the job takes a part of a GPU.
+    ``given``: the directives that the profile sets. ``has_memory``: the job takes part of a GPU.
     """
     found: dict[str, Any] = {}
     for key, entry in said.items():
@@ -58,13 +58,13 @@ def read(said: dict[str, Entry], given: Collection[str], *, has_memory: bool) ->
 def _share(entry: Entry, *, has_memory: bool) -> Share:
     found = choice(entry, "share", _SHARES, _meant(entry[0], _SHARES))
     if found != "off" and not has_memory:
-        message = "sharing is for a part of a GPU, and this job takes none: whole GPUs are shared with nobody"
+        message = "requires part of a GPU, and this job takes whole GPUs"
         check_beside(entry, "share", message, "add --vram")
     return found
 
 
 def _meant(value: object, words: tuple[str, ...]) -> str:
-    """A hint for a value that is none of the words."""
+    """A hint for a value that is not one of the words."""
     if value in words:
         return ""
     from slicer.config.property_names import nearest
@@ -81,7 +81,7 @@ def _mode(entry: Entry, wanted: Share) -> str:
     if not isinstance(value, str):
         raise refuse(entry, "share_mode", f"expected a text such as \"launches=10\", not {value!r:.40}")
     if wanted not in ("lock", "both"):
-        message = "is how a lock is shared, and this job has none"
+        message = "is a mode of the lock, and this job has no lock"
         check_beside(entry, "share_mode", message, "add --share lock")
     name, equals, argument = value.strip().partition("=")
     if name == "launches":
@@ -93,7 +93,7 @@ def _mode(entry: Entry, wanted: Share) -> str:
             raise refuse(entry, "share_mode", f"{name} takes no value", f"write just {name}")
         return name
     hint = _meant(name, _MODES) or "known: yield, launches=N, time=DURATION, each"
-    raise refuse(entry, "share_mode", f"there is no mode {value!r:.40}", hint)
+    raise refuse(entry, "share_mode", f"has no mode {value!r:.40}", hint)
 
 
 def _launches(entry: Entry, text: str) -> int:
@@ -103,7 +103,7 @@ def _launches(entry: Entry, text: str) -> int:
 
 
 def _turn_ms(entry: Entry, text: str) -> int:
-    """Whole milliseconds, because the library takes no others."""
+    """Whole milliseconds, because the library accepts nothing finer."""
     written = text.strip()
     hint = f"with its unit, from 1ms to {_LONGEST_TURN_MS // 1000}s: time=5ms"
     if not written or written.replace(".", "").isdigit():
@@ -130,26 +130,26 @@ def _skip_syncs(entry: Entry) -> int:
 
 def fence(entry: Entry, given: Collection[str] = ()) -> Fence:
     """Whether a job can open no GPUs but its own. ``given`` as in :func:`read`."""
-    instead = {True: 'say "on"', False: 'say "off"'}.get(entry[0], "") if isinstance(entry[0], bool) else ""
+    instead = {True: 'use "on"', False: 'use "off"'}.get(entry[0], "") if isinstance(entry[0], bool) else ""
     found = choice(entry, "fence", _FENCES, instead)
     own = [name for name in FENCE_DIRECTIVES if name in given]
     if found == "on" and own:
-        message = f"{' and '.join(own)} of the profile take its place"
-        raise refuse(entry, "fence", message, "leave them out, or say what else to allow in devices")
+        message = f"{' and '.join(own)} of the profile replace it"
+        raise refuse(entry, "fence", message, "remove them, or list what else to allow in devices")
     return found
 
 
 def devices(entry: Entry) -> tuple[str, ...]:
-    """Nodes and groups of NVIDIA's that a job may open whatever GPUs it has."""
+    """NVIDIA's nodes and groups that a job may open whatever GPUs it has."""
     value = entry[0]
     if not isinstance(value, list) or not all(isinstance(each, str) for each in value):
         raise refuse(entry, "devices", f"expected a list such as {_EXAMPLE}, not {value!r:.40}")
     if len(value) > _MOST_NODES:
-        raise refuse(entry, "devices", f"{len(value)} are more than the {_MOST_NODES} that a job can have")
+        raise refuse(entry, "devices", f"{len(value)} are more than the {_MOST_NODES} that a job may have")
     for each in value:
         if not each.startswith(_NODES):
             hint = "every other device is open to a job in any case"
-            raise refuse(entry, "devices", f"{each!r:.60} is none of NVIDIA's nodes, /dev/nvidia…", hint)
+            raise refuse(entry, "devices", f"{each!r:.60} is not one of NVIDIA's nodes, /dev/nvidia…", hint)
         if len(each) > _LONGEST_NODE or not _NODE_CHARS.issuperset(each) or ".." in each or "//" in each:
-            raise refuse(entry, "devices", f"{each!r:.60} is no node's name", f"for example {_EXAMPLE}")
+            raise refuse(entry, "devices", f"{each!r:.60} cannot be a node", f"for example {_EXAMPLE}")
     return tuple(dict.fromkeys(value))

@@ -1,7 +1,7 @@
 """The properties of a running scope that can be changed, and the spelling of their values. Pure.
 
-systemd takes the properties of cgroups for a running unit. It refuses those by which it watches, stops and
-kills the unit (tried on 252 and 257).
+systemd changes a running unit's cgroup properties. It refuses those by which it watches, stops and kills the
+unit (tested with 252 and 257).
 """
 
 from __future__ import annotations
@@ -26,20 +26,20 @@ if TYPE_CHECKING:
 
     from slicer.model import Host, Property, Value
 
-# What a running scope has for good, and what to do instead.
+# The properties that a running scope keeps, and alternatives.
 _FIXED = {
-    "RuntimeMaxSec": "give it to the next run: slicer run --timeout=…",
-    "TimeoutStopSec": "it counts from the job's start on",
+    "RuntimeMaxSec": "set it for the next run: slicer run --timeout=…",
+    "TimeoutStopSec": "it is fixed at the job's start",
     "KillSignal": "slicer stop sends it; any other signal: systemctl kill --signal=…",
     "KillMode": "slicer stop ends all its processes",
     "SendSIGHUP": "systemctl kill --signal=HUP sends one",
     "SendSIGKILL": "systemctl kill --signal=KILL kills it",
-    "OOMPolicy": "give it to the next run: slicer run --set OOMPolicy=…",
+    "OOMPolicy": "set it for the next run: slicer run --set OOMPolicy=…",
 }
 
 CHANGEABLE = tuple(name for name in NAMES if name not in _FIXED)
 
-# What systemd has for a property that nothing is said of.
+# systemd's value of a property that is not set.
 _UNSET: dict[str, Value] = {
     "memory": INFINITY, "memory-any": INFINITY, "quota": INFINITY, "period": INFINITY, "cpu-weight": INFINITY,
     "weight": INFINITY, "tasks": INFINITY, "cpus": b"", "nodes": b"", "bool": True, "pressure": 0,
@@ -48,14 +48,14 @@ _UNSET: dict[str, Value] = {
 }  # fmt: skip
 _UNSET_BY_NAME: dict[str, Value] = {"MemoryMin": 0, "MemoryLow": 0}
 
-_LIMITS = ("memory", "memory-any", "quota", "tasks")  # of which "infinity" is how to say none
+_LIMITS = ("memory", "memory-any", "quota", "tasks")  # for these, "infinity" means no limit
 
 # D-Bus names of the second spelling of a property.
 _SCALED = {"TasksMaxScale": "TasksMax"}
 
 
 def unset_value(name: str) -> Value:
-    """The value that systemd gives a property by itself. Raises KeyError for one that is fixed."""
+    """systemd's default for a property. Raises KeyError for one that is fixed."""
     return _UNSET_BY_NAME[name] if name in _UNSET_BY_NAME else _UNSET[row_of(name).kind]
 
 
@@ -70,9 +70,9 @@ def check_name(name: str, where: str) -> None:
 def wanted(
     assignments: Iterable[str], given: dict[str, str], host: Host, where: str = "slicer set"
 ) -> tuple[Property, ...]:
-    """The properties that ``NAME=VALUE`` ask for, each once. ``NAME=`` means what the job was started with.
+    """The requested properties (``NAME=VALUE``), each once. ``NAME=`` restores the job's initial value.
 
-    ``given`` is what it was started with, as systemd wrote it. Raises UsageError.
+    ``given``: the initial values, as systemd wrote them. Raises UsageError.
     """
     texts: dict[str, str] = {}
     for assignment in assignments:
@@ -89,7 +89,7 @@ def wanted(
 
 
 def value_text(name: str, value: Any) -> str:
-    """A value as systemd tells it, spelled as a user would write it; "" for one that nothing is said of."""
+    """A value from systemd in a user's spelling; "" for one that is not set."""
     info = find(name)
     if info is None or value is None:
         return ""

@@ -2,7 +2,7 @@
 
 Pure. A metric is a float in its unit: ``duration`` seconds, ``size`` bytes, ``pixels`` pixels of one frame,
 ``megapixel_seconds`` the duration times millions of those. ``lines``, ``tokens``, ``count`` and ``command``
-count.
+are counts.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ _NOUNS = {"size": "a size", "duration": "a duration", "pixels": "a number of pix
 
 
 def parse_bound(kind: ProbeKind, written: object) -> float | None:
-    """The largest metric that a destination takes, as a file has it; None for "infinity": any.
+    """The largest metric that a destination takes, from a file's value; None for "infinity": any.
 
-    Raises QuantityError: also where the unit is that of another probe.
+    Raises QuantityError, also for a unit of another probe.
     """
     expected = _EXPECTED.get(kind, quantity.AMOUNT_TEXT)
     if isinstance(written, bool) or not isinstance(written, (int, float, str)):
@@ -54,12 +54,12 @@ def parse_bound(kind: ProbeKind, written: object) -> float | None:
         why = f"that is {_NOUNS[meant]}"
         raise QuantityError(f'expected {expected} for probe "{kind}", not {text!r:.40}: {why}') from None
     if not value and kind in _NOUNS:
-        raise QuantityError(f"expected {expected}, not {text!r:.40}: no job is that small")
+        raise QuantityError(f"expected {expected}, not {text!r:.40}: that is too small for a job")
     return value
 
 
 def _plain(number: float) -> str:
-    """A file's number as text; what is not finite becomes a text that no parser takes."""
+    """A file's number as text. A non-finite one becomes a text that no parser accepts."""
     return str(number) if isinstance(number, int) else f"{number:.9f}".rstrip("0").rstrip(".")
 
 
@@ -81,9 +81,9 @@ _PARSERS: dict[str, Callable[[str], float]] = {
 
 
 def _other_kind(kind: ProbeKind, text: str) -> str:
-    """The kind of probe whose unit the text has, if that is not this one's; "" if it is none's."""
+    """The kind of another probe whose unit the text has; "" if there is none."""
     if text[-1:].isdigit() and "x" not in text:
-        return ""  # a bare number is no unit of anything
+        return ""  # a bare number has no unit
     for other, parse in _PARSERS.items():
         if other != kind:
             try:
@@ -95,9 +95,9 @@ def _other_kind(kind: ProbeKind, text: str) -> str:
 
 
 def text(kind: ProbeKind, value: float, *, beside: float | None = None) -> str:
-    """A metric for people: ``12m``, ``1.4G``, ``8.3MP``, ``41000``.
+    """A metric for display: ``12m``, ``1.4G``, ``8.3MP``, ``41000``.
 
-    ``beside`` is a bound that it is shown next to: what would look the same and is not, is shown exactly.
+    ``beside`` is a bound shown next to it: if both would look the same and differ, the exact value is shown.
     """
     shown = _rounded(kind, value)
     if beside is not None and value != beside and shown in (_rounded(kind, beside), bound_text(kind, beside)):
@@ -123,7 +123,7 @@ def _exact(kind: ProbeKind, value: float) -> str:
 
 
 def bound_text(kind: ProbeKind, bound: float | None) -> str:
-    """A bound exactly, as a file would have it: ``1h``, ``2G``, ``8MP``, ``10000``; "infinity" for None."""
+    """A bound, exactly as in a file: ``1h``, ``2G``, ``8MP``, ``10000``; "infinity" for None."""
     if bound is None:
         return "infinity"
     if kind == "duration":

@@ -1,4 +1,4 @@
-"""``notify`` of a profile and the table ``[notify]``. Imported only where one of them is said."""
+"""``notify`` of a profile and the table ``[notify]``. Imported only if one of them is set."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ if TYPE_CHECKING:
 EVENTS = ("done", "failed", "oom", "waited", "queue-done")
 DESKTOP = "desktop"  # a destination that needs no configuration
 OFF = "off"
-_USUAL = ("done", "failed")  # what is told where only a destination is named
+_USUAL = ("done", "failed")  # the events if only a destination is named
 _WORDS = (*EVENTS, DESKTOP, OFF)
 
 
 def words(entry: Entry, label: str = "notify") -> tuple[str, ...]:
-    """Events and "desktop", or "off" alone, from a list or from one text with commas between them."""
+    """Events and "desktop", or "off" alone, from a list or from one comma-separated text."""
     value = entry[0]
     found = value.split(",") if isinstance(value, str) else value
     if not isinstance(found, list) or not found or not all(isinstance(word, str) for word in found):
@@ -30,14 +30,14 @@ def words(entry: Entry, label: str = "notify") -> tuple[str, ...]:
     found = [word.strip() for word in found]
     for word in found:
         if word not in _WORDS:
-            raise refuse(entry, label, f"{word!r:.40} is none of {', '.join(_WORDS)}")
+            raise refuse(entry, label, f"{word!r:.40} is not one of {', '.join(_WORDS)}")
     if OFF in found and found != [OFF]:
-        raise refuse(entry, label, f"{OFF} cannot go with others")
+        raise refuse(entry, label, f"{OFF} cannot be combined with others")
     return tuple(found)
 
 
 def table(settings: Mapping[str, Entry]) -> Notify | None:
-    """``[notify]`` of the configuration, out of its settings; None where it says nothing."""
+    """The table ``[notify]`` from its settings; None if it is not set."""
     on, command, urls = (settings.get(f"notify.{key}") for key in ("on", "command", "urls"))
     if not (on or command or urls):
         return None
@@ -49,7 +49,7 @@ def table(settings: Mapping[str, Entry]) -> Notify | None:
 
 
 def _command(entry: Entry) -> tuple[str, ...]:
-    """A list of words, or one text that is split as a shell would."""
+    """A list of words, or one text, split as by a shell."""
     value = entry[0]
     try:
         found = value if isinstance(value, list) else shlex.split(text(entry, "notify.command"))
@@ -69,9 +69,9 @@ def _urls(entry: Entry) -> tuple[str, ...]:
 
 
 def settle(said: tuple[str, ...] | None, table: Notify | None, source: str = "") -> Notify | None:
-    """Who is told of what, by a profile or an option (None: it says nothing) and ``[notify]``.
+    """The events and destinations, from a profile or an option (None: not set) and ``[notify]``.
 
-    Raises UsageError, with ``source``, where there is something to tell and nobody to be told.
+    Raises UsageError, with ``source``, for events without a destination.
     """
     if said is None:
         return table

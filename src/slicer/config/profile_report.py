@@ -1,4 +1,4 @@
-"""The data that ``slicer profiles`` shows, and the file that ``slicer profiles init`` writes."""
+"""The data for ``slicer profiles``, and the file that ``slicer profiles init`` writes."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from slicer.model import Host
 
-# The needs of a profile that concern the ledger, spelled as in a file.
+# A profile's needs from the ledger, spelled as in a file.
 NEEDS = (
     "gpus", "gpu", "vram", "margin", "cpu_slots", "priority", "max_wait", "then", "share", "share_mode",
     "share_skip_syncs", "over_cap", "notify",
 )  # fmt: skip
-_ALWAYS = ("description", "slice", "gpus", "cpu_slots", "threads", "timeout", "linger")  # also by default
-# The fields of keys that are called otherwise.
+_ALWAYS = ("description", "slice", "gpus", "cpu_slots", "threads", "timeout", "linger")  # defaults, too
+# Fields named unlike their keys.
 _FIELDS = {
     "gpu": "gpu_choice", "vram": "vram_mib", "margin": "margin_mib", "cpu_slots": f"slots.{CPU}",
     "max_wait": "max_wait_s", "timeout": "timeout_s",
@@ -27,7 +27,7 @@ _FIELDS = {
 
 @record
 class Setting:
-    """One value, spelled as a configuration file would, and where it comes from."""
+    """One value, spelled as in a configuration file, and its origin."""
 
     name: str
     value: str
@@ -43,13 +43,13 @@ class Summary:
     slice: str
     gpus: int
     cpu_slots: int
-    slots: dict[str, int]  # those of other names
+    slots: dict[str, int]  # other than CPU slots
     inherits: tuple[str, ...]
     is_default: bool
 
 
 def summaries(config: Config) -> tuple[Summary, ...]:
-    """All profiles, in alphabetical order. Raises ConfigError where one does not make sense."""
+    """All profiles, in alphabetical order. Raises ConfigError for an invalid one."""
 
     def summary(name: str) -> Summary:
         made, parents = config.profile(name), config.chain(name)[1:]
@@ -82,7 +82,7 @@ def general_settings(config: Config) -> tuple[Setting, ...]:
 def settings(
     config: Config, name: str | None = None, overrides: Overrides = NO_OVERRIDES
 ) -> tuple[Setting, ...]:
-    """Every value of a profile with its source, but for what it says nothing of and no limit is.
+    """Every value of a profile with its source, except unset values and absent limits.
 
     Raises what :meth:`Config.profile` raises.
     """
@@ -115,26 +115,26 @@ _HEAD = """\
 #   /etc/slicer/config.toml, /etc/slicer/conf.d/*.toml, ~/.config/slicer/config.toml, $SLICER_CONFIG
 # "slicer profiles show NAME" shows every value and the file it comes from.
 #
-# What stands below without a blank after the "#" is what slicer does by itself on this machine
-# ({machine}). Take the "#" away to change it.
+# Lines below without a blank after the "#" are slicer's defaults on this machine
+# ({machine}). Remove the "#" to change one.
 """
 
 _TAIL = """\
 
-# A profile of your own takes what it does not say (but the description) from the one it inherits from:
+# Your own profile takes the values that it does not set from its parent (except the description):
 #
 #   [profiles.train]
 #   inherits = "gpu"
 #   memory_max = "80%"                      # of this machine's memory
-#   vram = "20G"                            # on each GPU, shared with who fits; without it whole GPUs
+#   vram = "20G"                            # on each GPU, shared with jobs that fit; without it whole GPUs
 #   share = "both"                          # vram is a hard cap, and the jobs of a GPU take turns
 #   gpu = [0, 1]                            # these GPUs; with gpus = 1 one of them
-#   priority = 10                           # -100 to 100: of those who wait, the highest is first
-#   max_wait = "2h"                         # then = "fail" or "run" says what follows
+#   priority = 10                           # -100 to 100: of the waiting jobs, the highest is first
+#   max_wait = "2h"                         # then = "fail" or "run" sets what follows
 #   timeout = "12h"
-#   slots = { cpu = 1 }                     # of these and of others that [slots] names
-#   threads = 8                             # "auto": as many as CPUs that the limits leave
-#   env = { WANDB_MODE = "offline", TERM = false }   # false: not what the parent sets
+#   slots = { cpu = 1 }                     # these and other slots of [slots]
+#   threads = 8                             # "auto": the number of CPUs within the limits
+#   env = { WANDB_MODE = "offline", TERM = false }   # false: unset the parent's
 #
 # Other keys: margin, linger, fence, devices, cpu_quota_period, allowed_cpus, memory_swap_max, tasks_max, and
 # every other resource property of systemd in this spelling (MemorySwapMax is memory_swap_max).
@@ -143,39 +143,39 @@ _TAIL = """\
 #   [slices.gpu]
 #   memory_max = "48G"
 #
-# Hold this file's lock too with a lease on a GPU, for scripts that use flock(1) on it:
+# Each lease on a GPU also holds this file's lock, for scripts that use flock(1) on it:
 #   compat_gpu_lock = "/tmp/gpu.lock"       # must stand above the first [table]
 """
 
 _COMMENTS = {
-    "cpu_slots": "how many of the slots above it takes",
+    "cpu_slots": "the number of the slots above that it takes",
     "cpu_quota": "CPU time: 100% is one core",
     "cpu_weight": "against other jobs in the slice, 1 to 10000; systemd's default is 100",
     "io_weight": "likewise for disks; the user manager needs a drop-in for it",
     "memory_high": "slowed down above this",
     "memory_max": "killed above this",
-    "threads": "OMP_NUM_THREADS and its kin",
+    "threads": "OMP_NUM_THREADS and the like",
     "gpus": "whole GPUs",
-    "gpu.idle_threshold": "a GPU of which no more is used counts as idle",
-    "gpu.margin": "kept free beside the vram that a job wants",
+    "gpu.idle_threshold": "a GPU with no more in use counts as idle",
+    "gpu.margin": "kept free in addition to a job's vram",
     "gpu.spike_buffer": "what other programs may use beyond their peak",
-    "waiting.reserve_after": "passed over for longer, what a job needs is kept for it in its turn",
+    "waiting.reserve_after": "a job passed over for longer gets a reservation in its turn",
     "logs.max_size": "of a detached job's log; the beginning goes first",
     "logs.keep": "how long logs of ended detached jobs stay",
 }
 
 
 def default_config_text(host: Host) -> str:
-    """A commented configuration file that says what the built-ins do on this machine."""
+    """A commented configuration file that shows the built-ins' settings on this machine."""
     slots = build.default_slots(host)
     machine = f"CPUs {format_cpus(host.cpus)}, {format_size(host.memory_bytes)} of memory"
     lines = [
         _HEAD.format(machine=machine),
-        _line("default_profile", "light", "for a job that names no profile"),
+        _line("default_profile", "light", "for a job without a profile"),
         "",
         "#[slots]",
         _line("cpu", slots, "heavy CPU jobs at a time"),
-        "# license-matlab = 2              # any other name, for what else has to be counted",
+        "# license-matlab = 2              # any other name, for other countable resources",
     ]
     table_of = ""
     for name, value in profiles.POLICY_SETTINGS.items():

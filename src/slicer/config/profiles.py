@@ -1,8 +1,8 @@
-"""From configuration files to profiles in which every value is decided and knows where it came from.
+"""From configuration files to profiles in which every value is decided, with its source.
 
-:func:`load` gives a :class:`Config`, its :meth:`~Config.profile` a :class:`slicer.model.Profile` for this
-machine. Precedence, lowest first: what a parent (``inherits``) says, the built-in profile of the name, the
-files in their order key by key, the command line.
+:func:`load` returns a :class:`Config`, its :meth:`~Config.profile` a :class:`slicer.model.Profile` for this
+machine. Precedence, lowest first: a parent (``inherits``), the built-in profile of the name, the files in
+their order key by key, the command line.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 DEFAULT_PROFILE = "light"
 
-# How jobs share GPUs and take turns, and what is kept of their output, unless a file says otherwise.
+# The sharing of GPUs, the turns, and the limits of logs, unless a file sets them.
 POLICY_SETTINGS = {
     "gpu.idle_threshold": "200M",
     "gpu.margin": "512M",
@@ -63,11 +63,11 @@ def thread_env(threads: int) -> dict[str, str]:
 
 
 def host() -> Host:
-    """This machine: the CPUs this process may use, and its memory in bytes.
+    """This machine: the CPUs that this process may use, and its memory in bytes.
 
-    Memory is the physical memory, which percentages mean to systemd, or the limit of the container around us
-    if that is lower (the cgroup root's, as systemd sees it). A limit on slicer's own cgroup holds for the job
-    anyway.
+    Memory is the physical memory, to which systemd's percentages refer, or the limit of the container around
+    us if that is lower (the cgroup root's, as systemd sees it). A limit on slicer's own cgroup applies to the
+    job anyway.
     """
     memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     for path in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
@@ -85,7 +85,7 @@ def host() -> Host:
 class Overrides:
     """Options of ``slicer run`` that override the profile; None: not given.
 
-    ``timeout`` and ``max_wait`` are durations, ``vram`` and ``margin`` sizes as the user wrote them, ``gpu``
+    ``timeout`` and ``max_wait`` are durations, ``vram`` and ``margin`` sizes in the user's spelling, ``gpu``
     is a list of GPUs, ``assignments`` the ``NAME=VALUE`` of each ``--set``, ``slots`` the ``NAME=N`` (or
     ``NAME``, which is one) of each ``--slot``.
     """
@@ -118,11 +118,11 @@ def without_limits(profile: Profile, overrides: Overrides) -> Profile:
 
 @record
 class Config:
-    """All configuration, ready to make profiles. ``sources`` names the origin of the settings here.
+    """The whole configuration, ready to make profiles. ``sources`` names the origin of its settings.
 
-    ``warnings`` are lines for the user. ``compat_gpu_lock`` is "" when not set. ``margin_mib`` is the default
-    of profiles that want memory on GPUs. ``slots`` says of each name how many slots there are, the most jobs
-    of each ``max_jobs`` of a route among them.
+    ``warnings`` are lines for the user. ``compat_gpu_lock`` is "" if not set. ``margin_mib`` is the default
+    of profiles that want memory on GPUs. ``slots`` has the number of slots of each name, including those that
+    a route's ``max_jobs`` creates.
     """
 
     host: Host
@@ -137,16 +137,16 @@ class Config:
     policy: Policy
     log_mib: int  # of a detached job, at most
     log_keep_s: float | None  # how long the logs of ended jobs are kept; None: for ever
-    notify: Notify | None = None  # as [notify] says; None: it says nothing
+    notify: Notify | None = None  # None: it is not set
 
     def names(self) -> tuple[str, ...]:
         """The names of all profiles, in alphabetical order."""
         return tuple(sorted({name for layer in self.layers for name in layer.data.get("profiles", {})}))
 
     def profile(self, name: str | None = None, overrides: Overrides = NO_OVERRIDES) -> Profile:
-        """The profile of that name (the default one for None) for this machine.
+        """The profile of that name (None: the default) for this machine.
 
-        Raises UnknownProfile or UsageError for what the command line says, ConfigError for what a file says.
+        Raises UnknownProfile or UsageError for errors on the command line, ConfigError for those in a file.
         """
         chosen = name if name is not None else self.default_profile
         if chosen not in self.names():
@@ -157,18 +157,18 @@ class Config:
             raise ConfigError(f"default_profile: {message}", where=where, hint=hint)
         entries: dict[str, Entry] = {}
         for said in reversed(self._said(chosen).values()):
-            entries.pop("description", None)  # it says what its own profile is, and no other
+            entries.pop("description", None)  # a description applies to its own profile only
             _lay(entries, said)
         _override(entries, overrides)
         margin = self.margin_mib, self.sources["gpu.margin"]
         return build.profile(chosen, entries, self.host, self.threads, margin, self.slots)
 
     def chain(self, name: str) -> tuple[str, ...]:
-        """The profile and those it inherits from, nearest first. Raises ConfigError for a circle."""
+        """The profile and those from which it inherits, nearest first. Raises ConfigError for a circle."""
         return tuple(self._said(name))
 
     def _said(self, name: str) -> dict[str, dict[str, Entry]]:
-        """The entries of a profile and of each that it inherits from, nearest first."""
+        """The entries of a profile and of each from which it inherits, nearest first."""
         found: dict[str, dict[str, Entry]] = {}
         while True:
             entries: dict[str, Entry] = {}
@@ -200,12 +200,12 @@ def _circle(found: list[str], again: str) -> str:
     return f"profiles inherit in a circle: {' -> '.join([*found[found.index(again) :], again])}"
 
 
-_OTHER_NAMES = {"runtime_max": "timeout", "cpu_slots": f"slots.{CPU}"}  # keys that mean the same as others
+_OTHER_NAMES = {"runtime_max": "timeout", "cpu_slots": f"slots.{CPU}"}  # keys with the same meaning as others
 _SAME = (("timeout", "runtime_max", "the same limit"), ("cpu_slots", f"slots.{CPU}", "the same"))
 
 
 def _said_in(layer: Layer, name: str) -> dict[str, Entry]:
-    """The entries of a profile in one file. Raises ConfigError if it gives one limit twice."""
+    """The entries of a profile in one file. Raises ConfigError if it sets one limit twice."""
     said = layer.entries("profiles", name)
     for table in ("env", "slots"):
         if said.pop(table, None):
@@ -218,10 +218,10 @@ def _said_in(layer: Layer, name: str) -> dict[str, Entry]:
 
 
 def _lay(entries: dict[str, Entry], said: dict[str, Entry]) -> None:
-    """Lay the entries of one place over those of weaker places.
+    """Lay the entries of one source over those with lower precedence.
 
-    The GPU keys belong together. ``gpu`` without ``gpus`` wants all the GPUs it names, ``vram`` over
-    ``gpus = 0`` wants one GPU, and ``gpus = 0`` takes ``gpu`` and ``vram`` back.
+    The GPU keys belong together. ``gpu`` without ``gpus`` requests all the GPUs that it names, ``vram`` over
+    ``gpus = 0`` requests one GPU, and ``gpus = 0`` removes ``gpu`` and ``vram``.
     """
     if "gpu" in said or ("vram" in said and _is_zero(entries.get("gpus"))):
         entries.pop("gpus", None)
@@ -256,7 +256,7 @@ def _override(entries: dict[str, Entry], overrides: Overrides) -> None:
 
 
 def _slots_said(overrides: Overrides) -> dict[str, Entry]:
-    """The slots that the command line asks for. Raises UsageError for a name that is there twice."""
+    """The slots on the command line. Raises UsageError for a name that is listed twice."""
     said: dict[str, Entry] = {}
     if overrides.cpu_slots is not None:
         said[f"slots.{CPU}"] = (overrides.cpu_slots, "--cpu-slots", UsageError)
@@ -265,8 +265,8 @@ def _slots_said(overrides: Overrides) -> dict[str, Entry]:
         values.slot_name((name, "--slot", UsageError), "slot")
         if f"slots.{name}" in said:
             which = said[f"slots.{name}"][1]
-            message = f"{name} is there twice" if which == "--slot" else f"{name} is said by {which} already"
-            raise UsageError(message, where="--slot", hint=f"say --slot {name}=N once")
+            message = f"{name} is listed twice" if which == "--slot" else f"{name} is already set by {which}"
+            raise UsageError(message, where="--slot", hint=f"write --slot {name}=N once")
         said[f"slots.{name}"] = (count if equals else 1, "--slot", UsageError)
     return said
 
@@ -274,10 +274,10 @@ def _slots_said(overrides: Overrides) -> dict[str, Entry]:
 def load(
     environ: Mapping[str, str], machine: Host, *, system_dir: str = "", remembers: bool = True
 ) -> Config:
-    """The configuration of this machine and user. ``remembers``: files that are new are put into the cache.
+    """The configuration of this machine and user. ``remembers``: write new files to the cache.
 
-    Raises ConfigError for what is wrong in any file (an unused profile's mistakes too, when the file has
-    changed since it was last read), UsageError for bad values of CPU_RUN_SLOTS and CPU_RUN_THREADS.
+    Raises ConfigError for an error in any file (after a change, also in an unused profile), UsageError for
+    bad values of CPU_RUN_SLOTS and CPU_RUN_THREADS.
     """
     files = read_files(environ, system_dir)
     if files.fresh:
@@ -351,7 +351,7 @@ def _slots(settings: dict[str, Entry], layers: tuple[Layer, ...]) -> dict[str, i
     for name, most in slot_limits(layers).items():
         entry = settings.setdefault(f"slots.{name}", (most, "max_jobs of its route", ConfigError))
         if found.setdefault(name, most) != most:
-            message = f"the route has max_jobs = {most}, and [slots] says {found[name]} of the same"
+            message = f"the route has max_jobs = {most}, but [slots] sets {found[name]} for the same"
             raise values.refuse(entry, f"slots.{name}", message, "leave it out of [slots]")
     return found
 
@@ -368,7 +368,7 @@ def _policy(settings: dict[str, Entry]) -> Policy:
     reserve_after = settings["waiting.reserve_after"]
     after_s = values.seconds(reserve_after, "waiting.reserve_after")
     if after_s is None:
-        message = "there must be an end to being passed over"
+        message = "must be finite"
         raise values.refuse(reserve_after, "waiting.reserve_after", message, 'the default is "5m"')
     return Policy(
         idle_threshold_mib=values.mib(settings["gpu.idle_threshold"], "gpu.idle_threshold"),
@@ -386,9 +386,9 @@ def _log_mib(entry: Entry) -> int:
 
 
 def _check_profiles(config: Config) -> None:
-    """Every profile must make sense, whether it is used or not.
+    """Check every profile, whether it is used or not.
 
-    One file may serve machines of several sizes: that a CPU is missing here matters only to a profile in use.
+    One file may serve machines of several sizes: a CPU that is missing here matters only to a profile in use.
     """
     anywhere = replace(config, host=replace(config.host, cpus=tuple(range(quantity.MAX_CPU + 1))))
     for name in anywhere.names():

@@ -1,7 +1,7 @@
 """systemd's resource properties of a scope: the one table behind ``--set`` and the keys of a profile.
 
-A row says how a directive (``CPUQuota``) is written in a profile (``cpu_quota``), what kind of value it
-takes, and which cgroup controller enforces it. Names and signatures are those of systemd's dbus-cgroup.c,
+A row specifies the key of a directive (``CPUQuota``) in a profile (``cpu_quota``), the kind of its value, and
+the cgroup controller that enforces it. Names and signatures are those of systemd's dbus-cgroup.c,
 dbus-scope.c and dbus-kill.c.
 """
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @record
 class PropertyInfo:
-    """One row of the table. ``controller`` is "" for what systemd does by itself (signals, timeouts)."""
+    """One row of the table. ``controller`` is "" for systemd's own work (signals, timeouts)."""
 
     name: str
     key: str
@@ -36,7 +36,7 @@ class PropertyInfo:
 
     @property
     def dbus_name(self) -> str:
-        """As StartTransientUnit knows it."""
+        """Its name in StartTransientUnit."""
         return _dbus_name(self.name)
 
 
@@ -76,11 +76,11 @@ _TABLE = (
     ("SendSIGHUP", "send_sighup", "bool", ""),
     ("SendSIGKILL", "send_sigkill", "bool", ""),
 )
-# How long a stopped job has between SIGTERM and SIGKILL where nothing is said.
+# The default time between SIGTERM and SIGKILL for a stopped job.
 DEFAULT_STOP_TIMEOUT_S = 10.0
 _ROW_BY_NAME = {row[0]: row for row in _TABLE}
 _ROW_BY_KEY = {row[1]: row for row in _TABLE}
-FENCE_DIRECTIVES = ("DeviceAllow", "DevicePolicy")  # what the device fence consists of
+FENCE_DIRECTIVES = ("DeviceAllow", "DevicePolicy")  # the directives of the device fence
 NAMES = tuple(_ROW_BY_NAME)
 KEYS = tuple(_ROW_BY_KEY)
 
@@ -92,7 +92,7 @@ _CHOICES = {
     # "process" and "none" signal the main process only, and a scope has none: stopping would stop nothing.
     "kill-mode": ("control-group", "mixed"),
 }
-# What systemd takes on D-Bus; most kinds are a number ("t").
+# The D-Bus types; most kinds are a number ("t").
 _SIGNATURES = {
     "cpus": "ay", "nodes": "ay", "bool": "b", "pressure": "u", "signal": "i", "io-weights": "a(st)",
     "io-sizes": "a(st)", "io-times": "a(st)", "devices": "a(ss)",
@@ -109,14 +109,14 @@ def find(name: str) -> PropertyInfo | None:
 
 
 def row_of(name: str) -> PropertyInfo:
-    """The row of a directive that is known to have one."""
+    """The row of a directive that certainly has one."""
     return PropertyInfo(*_ROW_BY_NAME[name])
 
 
 def in_order(properties: Iterable[Property]) -> list[Property]:
-    """The properties in the order in which systemd has to get them.
+    """The properties in the order that systemd requires.
 
-    DeviceAllow comes before DevicePolicy. Else there is a moment in which all devices are denied.
+    DeviceAllow comes before DevicePolicy. Otherwise all devices are denied for a moment.
     """
     return sorted(properties, key=lambda each: each.name == "DevicePolicy")
 
@@ -132,7 +132,7 @@ def controller(name: str) -> str:
 
 
 def property_with(name: str, value: Value, text: str = "") -> Property:
-    """A directive with a value that is known already."""
+    """A directive with a known value."""
     return Property(name, _dbus_name(name), _signature(_ROW_BY_NAME[name][2]), value, text)
 
 
@@ -144,10 +144,10 @@ def time_limit(name: str, seconds: float) -> Property:
 def parse_property(
     name: str, text: str, host: Host, where: str, *, error: type[SlicerError] = UsageError, label: str = ""
 ) -> Property:
-    """A directive and its text, as systemd is to get it.
+    """A directive and its text, parsed for systemd.
 
-    Entries of a list property are separated by newlines. ``where`` and ``label`` (the name the user wrote)
-    go into the error. Raises ``error`` for a bad value and for a name that is not a resource property.
+    Newlines separate the entries of a list property. ``where`` and ``label`` (the user's name for it) go into
+    the error. Raises ``error`` for a bad value and for a name that is not a resource property.
     """
     info = find(name)
     if info is None:
@@ -163,7 +163,7 @@ def parse_property(
 
 
 def split_assignment(assignment: str, where: str) -> tuple[str, str]:
-    """``NAME=VALUE`` taken apart; raises UsageError."""
+    """The two parts of ``NAME=VALUE``. Raises UsageError."""
     name, equals, text = assignment.partition("=")
     if not equals or not name.strip():
         raise UsageError(
@@ -181,7 +181,7 @@ def unknown(name: str, where: str, error: type[SlicerError] = UsageError) -> Sli
 
 
 def _dbus_name(name: str) -> str:
-    """A unit file's name as StartTransientUnit knows it: times are in microseconds there."""
+    """A unit file's name in StartTransientUnit's form: times are in microseconds there."""
     if name == "CPUQuota":
         return "CPUQuotaPerSecUSec"
     return f"{name.removesuffix('Sec')}USec" if name.endswith("Sec") else name
@@ -248,7 +248,7 @@ def _cpu_weight(text: str) -> int:
 
 
 def _cpus(text: str, host: Host) -> bytes:
-    # The kernel refuses a whole list that names one CPU too many, and systemd only logs that.
+    # The kernel refuses a whole list because of one missing CPU, and systemd only logs that.
     usable = set(quantity.parse_cpus(text)) & set(host.cpus)
     if not usable:
         raise QuantityError(
@@ -263,7 +263,7 @@ def _tasks(text: str) -> int:
         return INFINITY
     if stripped.endswith("%"):
         share = quantity.parse_percent(text)
-        # systemd takes a share of 2**32 - 1, and neither of the two ends.
+        # systemd accepts a share of 2**32 - 1, except 0 and 100%.
         if not 0 < share < 10000:
             raise QuantityError(f"expected more than 0% and less than 100%, not {stripped!r}")
         return _scaled(share)

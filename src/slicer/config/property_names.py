@@ -1,4 +1,4 @@
-"""Why a name is not a resource property that a user may set. Imported on the error path only."""
+"""Why a name is not a resource property that a user may set. Imported only after an error."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ RESERVED = {
         ("CPUAccounting", "MemoryAccounting", "IOAccounting", "TasksAccounting"), "slicer accounts every job"
     ),
 }
-# Names that people know from services, nice or older systemds, and a scope's counterpart.
+# Names from services, nice or older systemds, and a scope's counterpart.
 INSTEAD = {
     "Nice": "CPUWeight=50",
     "CPUSchedulingPolicy": "CPUWeight=idle",
@@ -44,7 +44,7 @@ INSTEAD = {
     "TimeoutStopUSec": "TimeoutStopSec=10s",
 }
 
-# Other programs' words, and slicer's for the same. The first that is known in a place is meant.
+# Other programs' terms, and slicer's for the same. The first one known in a place is meant.
 _SYNONYMS = {
     "memory": ("memorymax", "vram"),
     "mem": ("memorymax", "vram"),
@@ -60,17 +60,17 @@ _SYNONYMS = {
 
 
 def known_names(word: str, known: Collection[str]) -> str:
-    """A hint where there is nothing of that name: what was most likely meant, and all that there is."""
+    """A hint for an unknown name: the most likely one, and all known ones."""
     close = nearest(word, known)
     meant = f'did you mean "{close}"? ' if close else ""
     return f"{meant}known: {', '.join(sorted(known))}"
 
 
 def nearest(word: str, known: Iterable[str]) -> str:
-    """The known word that ``word`` was most likely meant to be, or "".
+    """The known word that ``word`` most likely means, or "".
 
-    A word that other programs have for it goes before one that looks alike. Nobody mistypes the first letter.
-    Case, dashes and underscores do not count.
+    Another program's term goes before a similar word. Nobody mistypes the first letter. Case, dashes and
+    underscores do not count.
     """
     folded = {_folded(name): name for name in known}
     typed = _folded(word)

@@ -1,4 +1,4 @@
-"""The profile of a route's job: the one that its destination names, with the destination's overrides."""
+"""The profile of a route's job: its destination's profile, with the destination's overrides."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ def profile_for(config: Config, route: Route, destination: Destination) -> Profi
 def overrides_for(config: Config, destination: Destination) -> Overrides:
     """The destination's overrides of its profile, without its slot.
 
-    A built-in profile's MemoryHigh= belongs to its MemoryMax=. Below the destination's ``memory`` it would
-    slow down a job that is allowed more, so it goes.
+    A built-in profile's MemoryHigh= belongs to its MemoryMax=. With the destination's ``memory`` it would
+    slow down a job that is allowed more, so it is removed.
     """
     assignments: tuple[str, ...] = ()
     if destination.memory_bytes is not None:

@@ -1,7 +1,7 @@
-"""The slots that routes make: one for each destination with ``max_jobs``.
+"""The slots that routes create: one for each destination with ``max_jobs``.
 
-Apart from :mod:`slicer.config.routes`, because ``slicer run`` needs these wherever a file describes a route,
-and nothing else of routes.
+Separate from :mod:`slicer.config.routes`, because ``slicer run`` needs these whenever a file describes a
+route, and nothing else of routes.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ MODES: tuple[Mode, ...] = ("gpu", "cpu")
 
 
 def slot_limits(layers: Iterable[Layer]) -> dict[str, int]:
-    """The slots that ``max_jobs`` of destinations make, and how many of each. Raises ConfigError."""
+    """The slots that ``max_jobs`` of destinations creates, and their numbers. Raises ConfigError."""
     found: dict[str, int] = {}
     for layer in layers:
         for name, table in layer.data.get("routes", {}).items():
@@ -40,7 +40,7 @@ def slot_name(route: str, destination: str) -> str:
 
 
 def max_jobs(entry: Entry, key: str = "max_jobs") -> int:
-    """The number of jobs of a destination that run at a time."""
+    """The number of jobs of a destination that may run at a time."""
     return values.count(entry, key, lowest=1)
 
 

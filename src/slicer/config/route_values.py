@@ -1,4 +1,4 @@
-"""The tables of routes and servers, and the values in them that no other table has.
+"""The tables of routes and servers, and their special values.
 
 Each reader raises the entry's error.
 """
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from slicer.model import Host, Profile
 
     class AnyConfig(Protocol):
-        """The part of :class:`slicer.config.profiles.Config` that is needed here."""
+        """The necessary part of :class:`slicer.config.profiles.Config`."""
 
         @property
         def host(self) -> Host: ...
@@ -40,7 +40,7 @@ def names(layers: Iterable[Layer], table: str) -> tuple[str, ...]:
 
 
 def check_known(layers: Iterable[Layer], table: str, name: str, what: str) -> None:
-    """Raise UsageError where no file describes a ``what`` ("route") of that name."""
+    """Raise UsageError if no file describes a ``what`` ("route") of that name."""
     known = names(layers, table)
     if name in known:
         return
@@ -58,7 +58,7 @@ def one_of(words: tuple[Word, ...]) -> Callable[[Entry, str], Word]:
 
 
 def list_like(example: str) -> Callable[[Entry, str], tuple[str, ...]]:
-    """A reader of a list of texts. The example shows users such a list."""
+    """A reader of a list of texts. Errors show the example."""
     return lambda entry, label: texts(entry, label, example)
 
 
@@ -72,7 +72,7 @@ def choice(entry: Entry, label: str, words: tuple[Word, ...]) -> Word:
 
 
 def texts(entry: Entry, label: str, example: str) -> tuple[str, ...]:
-    """A list of texts, which a command is to get as they are."""
+    """A list of texts for a command, unchanged."""
     found = entry[0]
     if not isinstance(found, list) or not all(isinstance(each, str) for each in found):
         hint = f"write {example}"
@@ -92,7 +92,7 @@ def kinds(entry: Entry, label: str) -> tuple[ProbeKind, ...]:
     written = entry[0] if isinstance(entry[0], list) else [entry[0]]
     found = tuple(choice((each, *entry[1:]), label, metrics.KINDS) for each in written)
     if not found or len(set(found)) < len(found):
-        problem = "is there twice" if found else "expected at least one"
+        problem = "is listed twice" if found else "expected at least one"
         raise values.refuse(entry, label, problem, "leave it out for a route that measures nothing")
     return found
 
@@ -110,7 +110,7 @@ def probe_command(entry: Entry, label: str) -> tuple[str, ...]:
 
 
 def probe_timeout(entry: Entry, label: str) -> float:
-    """More than nothing, and not for ever."""
+    """A time above 0, and finite."""
     found = values.seconds(entry, label)
     if not found or found > _LONGEST_PROBE_S:
         hint = 'the default is "30s"'
@@ -145,7 +145,7 @@ def place(entry: Entry, label: str) -> int | str:
 
 
 def replacements(entry: Entry, label: str) -> tuple[tuple[str, str | None], ...]:
-    """Options and their new values; None takes an option away (:func:`slicer.route.deciding.command_for`)."""
+    """Options and their new values; None removes an option (:func:`slicer.route.deciding.command_for`)."""
     table = entry[0]
     example = '{ "--model" = "large", "--verbose" = false }'
     if not isinstance(table, dict):
@@ -154,7 +154,7 @@ def replacements(entry: Entry, label: str) -> tuple[tuple[str, str | None], ...]
     for option, value in table.items():
         name = option[:-1] if option.endswith("=") else option
         if name[:1] != "-" or not name.strip("-") or set("= \0") & set(name):
-            message = f"{option!r:.40} is no option such as \"--model\""
+            message = f"{option!r:.40} is not an option such as \"--model\""
             raise values.refuse(entry, label, message)
         if value is False:
             found.append((option, None))
@@ -162,7 +162,7 @@ def replacements(entry: Entry, label: str) -> tuple[tuple[str, str | None], ...]
             _without_nul(entry, label, str(value))
             found.append((name, str(value)))
         else:
-            message = f"{option}: expected a text, or false to take it away, not {value!r:.40}"
+            message = f"{option}: expected a text, or false to remove it, not {value!r:.40}"
             raise values.refuse(entry, label, message, f"write {example}")
     return tuple(found)
 

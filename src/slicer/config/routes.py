@@ -1,4 +1,4 @@
-"""Routes of the configuration: whether a job goes to the GPU or the CPU, by what its input measures."""
+"""Routes of the configuration: a job goes to the GPU or the CPU, depending on the size of its input."""
 
 from __future__ import annotations
 
@@ -33,32 +33,32 @@ _PROFILES = {"gpu": "gpu", "cpu": "heavy"}  # the defaults
 
 @record
 class Probe:
-    """The measurement of one metric of the input. :mod:`slicer.config.metrics` has its unit."""
+    """The measurement of one metric of the input. :mod:`slicer.config.metrics` defines its unit."""
 
     kind: ProbeKind
-    command: tuple[str, ...]  # of "command", with "{}" where the input goes; () for the built-in ones
+    command: tuple[str, ...]  # of "command", with "{}" for the input; () for built-in probes
     timeout_s: float
     tokens_per_word: float  # of "tokens"
 
 
 @record
 class Destination:
-    """One way that a job of a route can go."""
+    """One possible destination of a route's jobs."""
 
-    name: str  # "gpu", "cpu", or what the file calls it
+    name: str  # "gpu", "cpu", or the file's name for it
     mode: Mode
     up_to: tuple[float | None, ...]  # the largest metric of each probe that it takes; None: any
-    args: tuple[str, ...]  # put after the command's own arguments
-    prepend: tuple[str, ...]  # put before them
-    # Options and their new values; None takes the option away, with its value if the name ends in "=".
+    args: tuple[str, ...]  # appended to the command's own arguments
+    prepend: tuple[str, ...]  # inserted before them
+    # Options and their new values; None removes the option, with its value if the name ends in "=".
     replace: tuple[tuple[str, str | None], ...]
     profile: str
-    max_jobs: int | None  # how many of them at a time; None: as many as the ledger gives
-    slot: str  # the ledger's name for these: "whisper-gpu"; "" without max_jobs
-    vram_mib: int | None  # of one GPU; None: what the profile says
-    memory_bytes: int | None  # MemoryMax of a job; None: what the profile says
+    max_jobs: int | None  # at a time; None: as many as the ledger grants
+    slot: str  # their slot in the ledger: "whisper-gpu"; "" without max_jobs
+    vram_mib: int | None  # of one GPU; None: the profile's
+    memory_bytes: int | None  # MemoryMax of a job; None: the profile's
     on_busy: OnBusy
-    exit_code: int  # when it is blocked
+    exit_code: int  # for a blocked job
 
 
 @record
@@ -77,7 +77,7 @@ class Route:
     on_probe_error: OnProbeError
     on_gpu_oom: OnGpuOom
     idempotent: bool  # whether a job that has written something may run again
-    memory_reserve_bytes: int | None  # of the machine, for everything else; None: the default
+    memory_reserve_bytes: int | None  # of the machine, for all other uses; None: the default
     sources: dict[str, str]
 
 
@@ -92,7 +92,7 @@ def load(config: AnyConfig) -> dict[str, Route]:
 
 
 def find(config: AnyConfig, name: str) -> Route:
-    """The route of that name. Raises UsageError where there is none, ConfigError for what a file says."""
+    """The route of that name. Raises UsageError if there is none, ConfigError for an error in a file."""
     route_values.check_known(config.layers, "routes", name, "route")
     return _route(name, config.layers, config.host)
 
@@ -136,7 +136,7 @@ def _probes(said: _Said) -> tuple[Probe, ...]:
     entry, command = said.get("probe"), said.get("probe_command")
     kinds = route_values.kinds(entry, "probe") if entry else ()
     if command and "command" not in kinds:
-        message = 'probe_command: is of probe = "command"'
+        message = 'probe_command: requires probe = "command"'
         raise ConfigError(message, where=command[1], hint='add probe = "command", or leave it out')
     if entry and not command and "command" in kinds:
         hint = 'add probe_command = ["my-probe", "{}"]'
@@ -149,7 +149,7 @@ def _probes(said: _Said) -> tuple[Probe, ...]:
 def _destinations(
     name: str, said: _Said, probes: tuple[Probe, ...], host: Host
 ) -> tuple[Destination, ...]:
-    """In the order of their bounds; raises ConfigError also where there are none, or both kinds of tables."""
+    """The destinations in the order of their bounds. Raises ConfigError if there are none, or two kinds."""
     threshold = said.get("threshold")
     several = {path: where for path, where in said.tables.items() if len(path) > 1}
     pair = {path: where for path, where in said.tables.items() if len(path) == 1}
@@ -161,7 +161,7 @@ def _destinations(
         message = f"route {name} has destinations of both kinds"
         raise ConfigError(message, where=next(iter(several.values())), hint=f"keep {hint}")
     if threshold and ("gpu",) not in pair:
-        message = f"threshold: is what [routes.{name}.gpu] takes, and there is none"
+        message = f"threshold: is the bound of [routes.{name}.gpu], which does not exist"
         hint = "up_to is the bound of a destination in [routes.….to.…]" if several else f"add {hint}"
         raise ConfigError(message, where=threshold[1], hint=hint)
     # Of two with the same bounds the file's first one goes first; of gpu and cpu, the GPU.
@@ -188,7 +188,7 @@ def _destination(
 
 
 def _mode_and_bound(path: tuple[str, ...], said: _Said) -> tuple[Mode, Entry | None, str]:
-    """The mode of a destination, its bound, and the name of the key that has this."""
+    """The mode of a destination, its bound, and the key of the bound."""
     if path == ("gpu",):
         return "gpu", said.get("threshold"), "threshold"
     if path == ("cpu",):
@@ -207,7 +207,7 @@ def _memory_reader(host: Host) -> Callable[[Entry, str], int]:
     def read(entry: Entry, key: str) -> int:
         found = build.property_of("memory_max", entry, host, key).value
         if not isinstance(found, int) or found == INFINITY:
-            raise values.refuse(entry, key, "there must be an end to it", 'write a size such as "6G"')
+            raise values.refuse(entry, key, "must be finite", 'write a size such as "6G"')
         return found
 
     return read
@@ -220,7 +220,7 @@ def _exit_code(entry: Entry, key: str) -> int:
     return found
 
 
-# Of each field: how its key is read, and the default as a file would write it (None: none).
+# For each field: the reader of its key, and the default as in a file (None: none).
 _ROWS: dict[str, Row] = {
     "description": (values.text, ""),
     "input": (route_values.place, None),
@@ -262,11 +262,11 @@ def _check_modes(route: Route) -> None:
 def _check_input(route: Route) -> None:
     kinds = {probe.kind for probe in route.probes}
     if "count" in kinds and route.input == route_values.STDIN:
-        message = 'input: standard input is no directory, whose files probe "count" counts'
+        message = 'input: probe "count" counts files in a directory, which standard input is not'
         raise ConfigError(message, where=route.sources["input"])
     if "count" in kinds and len(kinds - {"command"}) > 1:
         other = min(kinds - {"command", "count"})
-        message = f'probe: "count" measures a directory and "{other}" a file, and there is one input'
+        message = f'probe: "count" measures a directory and "{other}" a file, but there is one input'
         raise ConfigError(message, where=route.sources["probe"], hint="keep one of them")
 
 
@@ -274,7 +274,7 @@ def _check_input(route: Route) -> None:
 
 
 def check(config: AnyConfig) -> None:
-    """Raise ConfigError for a route that does not make sense, alone or beside profiles and others."""
+    """Raise ConfigError for a route that is invalid, by itself or in combination with profiles and others."""
     owners: dict[str, str] = {}
     for route in load(config).values():
         for each in route.destinations:
@@ -283,7 +283,7 @@ def check(config: AnyConfig) -> None:
             other = owners.setdefault(each.slot or own, own)
             if other != own:
                 where = source(route, each, "max_jobs")
-                message = f"its slot {each.slot} is that of {other} too"
+                message = f"its slot {each.slot} is also that of {other}"
                 raise ConfigError(message, where=where, hint="give one of them another name")
 
 
@@ -296,8 +296,8 @@ def _check_profile(route: Route, each: Destination, config: AnyConfig) -> None:
         raise ConfigError(f"profile: there is no profile {each.profile!r:.60}", where=where, hint=hint)
     gpus = config.profile(each.profile).gpus
     if each.mode == "gpu" and not gpus and not each.vram_mib:
-        message = f"profile {each.profile} wants no GPU, and {each.name} is for GPU jobs"
+        message = f"profile {each.profile} requests no GPU, but {each.name} is for GPU jobs"
         raise ConfigError(message, where=where, hint='add vram = "…", or name a profile with gpus')
     if each.mode == "cpu" and gpus:
-        message = f"profile {each.profile} wants GPUs, and {each.name} is for CPU jobs"
+        message = f"profile {each.profile} requests GPUs, but {each.name} is for CPU jobs"
         raise ConfigError(message, where=where, hint="name a profile without gpus, gpu and vram")

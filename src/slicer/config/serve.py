@@ -1,4 +1,4 @@
-"""Servers of the configuration, ``[serve.NAME]``: each gets a GPU only while somebody asks it."""
+"""Servers of the configuration, ``[serve.NAME]``: each has a GPU only while it is in use."""
 
 from __future__ import annotations
 
@@ -26,38 +26,38 @@ class Server:
     """One ``[serve.NAME]``, with every default decided. Times in seconds.
 
     With a ``command`` slicer starts the server, as a job named ``serve:NAME``, and stops it when it is idle.
-    Without one the server runs already, and slicer unloads its models when it is idle.
+    Otherwise the server is already running, and slicer unloads its models when it is idle.
     """
 
     name: str
     description: str
     kind: Kind
     listen: tuple[str, ...]  # "127.0.0.1:11434", "[::1]:11434", "unix:/run/user/1000/ollama.sock"
-    public: bool  # addresses besides loopback are meant
-    hosts: tuple[str, ...]  # names that the Host header may have, besides loopback's and addresses
+    public: bool  # addresses other than loopback are intended
+    hosts: tuple[str, ...]  # allowed names in the Host header, besides loopback's and addresses
     upstream: str  # "http://127.0.0.1:11435"; "" with a command: a free port is chosen
-    command: tuple[str, ...]  # ${PORT} in a word becomes the upstream's port; () where it runs already
+    command: tuple[str, ...]  # ${PORT} in a word becomes the upstream's port; () if it already runs
     env: dict[str, str]  # for the command; ${PORT} likewise
-    profile: str  # of its job; and what says how much a lease takes where the server runs already
-    gpus: int | None  # None: what the profile says
-    vram_mib: int | None  # of each GPU; None: what the profile says
-    models: tuple[str, ...]  # of several servers at one address: those asked for by the JSON field "model"
-    path: str  # of several at one address: those asked for by a path that begins with this; "" is any
-    ready_path: str  # "" is: the port can be connected to
+    profile: str  # of its job; for a running server, of its lease
+    gpus: int | None  # None: the profile's
+    vram_mib: int | None  # of each GPU; None: the profile's
+    models: tuple[str, ...]  # of several servers at one address: this one's values of the JSON field "model"
+    path: str  # of several at one address: this one's paths begin with this; "" is any
+    ready_path: str  # "": a connection to the port suffices
     ready_timeout_s: float
     idle_s: float  # from the end of the last request to the release
-    min_hold_s: float  # so long it is kept although a server at the same address is asked for
-    max_wait_s: float  # for the lease; 0: answered with 503 at once
-    give_way: bool  # while it is idle and somebody waits for a GPU, it is released at once
-    release_timeout_s: float  # for the unload and for the memory to come back; then the job is killed
-    drain_s: float  # how long requests may go on after SIGTERM
-    on_offload: OnOffload  # a model that lies partly in the machine's memory: say it, or refuse the request
-    load_first: bool  # slicer loads a model itself, so that a client that hangs up early does not stop it
-    routes_gpu: tuple[str, ...]  # "POST /extra": more that need the GPU, beyond those of the kind
-    routes_free: tuple[str, ...]  # more that need none
-    routes_allow: tuple[str, ...]  # administrative paths that are forwarded, which else are not
-    ignore_websockets: bool  # an open websocket is no request
-    sources: dict[str, str]  # where each key is from
+    min_hold_s: float  # the shortest time before another server at the same address gets the GPU
+    max_wait_s: float  # for the lease; 0: an immediate 503
+    give_way: bool  # release the GPU at once if it is idle and another job waits for one
+    release_timeout_s: float  # for the unload and the release of the memory; then the job is killed
+    drain_s: float  # how long requests may continue after SIGTERM
+    on_offload: OnOffload  # a model that lies partly in the machine's memory: warn, or refuse the request
+    load_first: bool  # slicer loads a model itself, so that a disconnecting client does not stop the load
+    routes_gpu: tuple[str, ...]  # "POST /extra": further requests that need the GPU
+    routes_free: tuple[str, ...]  # further requests that do not need it
+    routes_allow: tuple[str, ...]  # administrative paths that are forwarded; by default none are
+    ignore_websockets: bool  # an open websocket does not count as a request
+    sources: dict[str, str]  # of each key
 
 
 KINDS: tuple[Kind, ...] = ("ollama", "openai", "llamacpp", "comfyui", "raw")
@@ -65,7 +65,7 @@ _LISTEN = {
     "ollama": "127.0.0.1:11434", "openai": "127.0.0.1:8000", "llamacpp": "127.0.0.1:8080",
     "comfyui": "127.0.0.1:8188",
 }  # fmt: skip
-_HEARS_ITS_PORT = ("ollama", "llamacpp")  # from a variable that slicer sets
+_HEARS_ITS_PORT = ("ollama", "llamacpp")  # through a variable that slicer sets
 _ON_OFFLOAD: tuple[OnOffload, ...] = ("warn", "fail")
 _PORT = "${PORT}"
 _LISTEN_HINT = 'write ["127.0.0.1:8080"], ["[::1]:8080"] or ["unix:/run/user/1000/model.sock"]'
@@ -77,7 +77,7 @@ def load(config: AnyConfig) -> dict[str, Server]:
 
 
 def find(config: AnyConfig, name: str) -> Server:
-    """The server of that name. Raises UsageError where there is none, ConfigError for what a file says."""
+    """The server of that name. Raises UsageError if there is none, ConfigError for an error in a file."""
     route_values.check_known(config.layers, "serve", name, "server")
     return _server(name, config.layers)
 
@@ -103,7 +103,7 @@ def _seconds(entry: Entry, key: str) -> float:
     """Raises ConfigError, also for "infinity"."""
     found = values.seconds(entry, key)
     if found is None:
-        raise values.refuse(entry, key, "must come to an end", 'write a duration such as "5m" or "30d"')
+        raise values.refuse(entry, key, "must be finite", 'write a duration such as "5m" or "30d"')
     return found
 
 
@@ -111,14 +111,14 @@ def _listen(entry: Entry, key: str) -> tuple[str, ...]:
     found = route_values.texts(entry, key, '["127.0.0.1:8080"]')
     for each in found:
         if not (each.startswith("unix:/") or _host_of(each)):
-            raise values.refuse(entry, key, f"{each!r:.60} is no address", _LISTEN_HINT)
+            raise values.refuse(entry, key, f"{each!r:.60} is not an address", _LISTEN_HINT)
     if len(set(found)) < len(found):
-        raise values.refuse(entry, key, "an address is there twice")
+        raise values.refuse(entry, key, "an address is listed twice")
     return found
 
 
 def _host_of(address: str) -> str:
-    """The host of "127.0.0.1:80", "[::1]:80" or "localhost:80"; "" for what is none of these."""
+    """The host of "127.0.0.1:80", "[::1]:80" or "localhost:80"; "" for anything else."""
     host, _, port = address.rpartition(":")
     if not (port.isascii() and port.isdigit() and 0 < int(port) < 65536):
         return ""
@@ -136,7 +136,7 @@ def _host_of(address: str) -> str:
 
 
 def is_public(address: str) -> bool:
-    """Whether others than this machine can reach an address of ``listen``."""
+    """Whether other machines can reach an address of ``listen``."""
     if address.startswith("unix:"):
         return False
     import ipaddress
@@ -152,19 +152,19 @@ def _upstream(entry: Entry, key: str) -> str:
     if entry[1] != "default" and not (
         is_url and port.isascii() and port.isdigit() and 0 < int(port) < 65536
     ):
-        raise values.refuse(entry, key, f"{found!r:.60} is no base URL", 'write "http://127.0.0.1:11435"')
+        raise values.refuse(entry, key, f"{found!r:.60} is not a base URL", 'write "http://127.0.0.1:11435"')
     return found
 
 
 def _env(entry: Entry, _: str) -> dict[str, str]:
-    """Variables. Their names and values are checked where the file's keys are."""
+    """Variables. The check of the file's keys also checks these."""
     return {name: str(value) for name, value in entry[0].items() if value is not False}
 
 
 def _path(entry: Entry, key: str) -> str:
     found = values.text(entry, key)
     if found and not found.startswith("/"):
-        raise values.refuse(entry, key, f"{found!r:.60} is no path", 'write "/health"')
+        raise values.refuse(entry, key, f"{found!r:.60} is not a path", 'write "/health"')
     return found
 
 
@@ -174,11 +174,11 @@ def _routes(entry: Entry, key: str) -> tuple[str, ...]:
         method, _, path = each.rpartition(" ")
         if not (path.startswith("/") and (method == "" or (method.isascii() and method.isupper()))):
             hint = 'write "POST /extra", or "/extra" for every method; a * at the end stands for any rest'
-            raise values.refuse(entry, key, f"{each!r:.60} is no route", hint)
+            raise values.refuse(entry, key, f"{each!r:.60} is not a route", hint)
     return found
 
 
-# Of each field of Server: how its key is read, and the default as a file would write it (None: none).
+# For each field of Server: the reader of its key, and the default as in a file (None: none).
 ROWS: dict[str, Row] = {
     "kind": (one_of(KINDS), None),
     "description": (values.text, ""),
@@ -212,10 +212,10 @@ KEYS = tuple(map(values.key_of, ROWS))
 
 
 def _check(server: Server, where: str) -> None:
-    """Raise ConfigError for keys that do not go together."""
+    """Raise ConfigError for keys that contradict each other."""
     named = f"serve.{server.name}"
     if not server.listen:
-        raise ConfigError(f"{named} listens nowhere", where=where, hint='add listen = ["127.0.0.1:8080"]')
+        raise ConfigError(f"{named} has no address", where=where, hint='add listen = ["127.0.0.1:8080"]')
     if not server.command and not server.upstream:
         hint = 'add command = ["…"], or upstream = "http://127.0.0.1:11435" where it runs already'
         raise ConfigError(f"{named} has neither a command nor an upstream", where=where, hint=hint)
@@ -223,7 +223,7 @@ def _check(server: Server, where: str) -> None:
     hears = server.kind in _HEARS_ITS_PORT or any(_PORT in each for each in said)
     if not (server.upstream or hears):
         hint = 'add "--port", "${PORT}" or the like; where the port is fixed, upstream = "http://127.0.0.1:8001"'
-        message = "command: the server does not learn at which port to listen"
+        message = "command: the server is not told its port"
         raise ConfigError(message, where=server.sources["command"], hint=hint)
     for address in server.listen:
         if is_public(address) and not server.public:
@@ -232,5 +232,5 @@ def _check(server: Server, where: str) -> None:
             raise ConfigError(message, where=server.sources["listen"], hint=hint)
         if server.upstream.removeprefix("http://") == address:
             message = f"upstream: {address} is where slicer itself listens"
-            hint = "let the server listen elsewhere"
+            hint = "let the server listen at another address"
             raise ConfigError(message, where=server.sources["upstream"], hint=hint)

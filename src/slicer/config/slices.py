@@ -1,7 +1,7 @@
-"""Limits of a whole slice, all its jobs together: ``[slices.gpu]`` and ``[slices.cpu]`` of a configuration.
+"""Limits of all jobs in a slice together: ``[slices.gpu]`` and ``[slices.cpu]`` of a configuration.
 
-They are written as in a profile and checked by the same code. No job reads them: ``slicer install`` writes
-them where systemd does.
+They have the syntax of a profile and are checked by the same code. No job reads them: ``slicer install``
+writes them for systemd.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _POSSIBLE_CPUS = "/sys/devices/system/cpu/possible"
 
 @record
 class Limit:
-    """One limit of a slice: a directive, its value as a unit file has it, and where it was said."""
+    """One limit of a slice: a directive, its value as in a unit file, and its source."""
 
     name: str
     value: str
@@ -42,8 +42,7 @@ def read(
 ) -> tuple[Limits, tuple[str, ...]]:
     """The limits of the system manager's slices, or of the caller's own (``user``), and warnings.
 
-    The system manager follows ``/etc/slicer`` alone, a user's the files of that user alone.
-    Raises ConfigError.
+    The system manager uses only ``/etc/slicer``, a user's manager only that user's files. Raises ConfigError.
     """
     files = read_files(environ, only=("user", "explicit") if user else ("system",))
     for layer in files.layers:
@@ -58,9 +57,9 @@ def check(layers: tuple[Layer, ...], host: Host) -> None:
 
 
 def _cpus() -> tuple[int, ...]:
-    """The CPUs that a file may name which stays: also those that are off, or not for this process.
+    """The CPUs that a permanent file may name, including those that are off, or not for this process.
 
-    The kernel refuses a whole list that names one more.
+    The kernel refuses a whole list because of one more.
     """
     try:
         return quantity.parse_cpus(read_text(_POSSIBLE_CPUS))
@@ -69,7 +68,7 @@ def _cpus() -> tuple[int, ...]:
 
 
 def settled(layers: tuple[Layer, ...], host: Host) -> Limits:
-    """The limits that these files come to; later files win key by key. Raises ConfigError."""
+    """The limits from these files; later files win key by key. Raises ConfigError."""
     found: dict[SliceName, tuple[Limit, ...]] = {}
     for name in SLICES:
         said: dict[str, Entry] = {}
@@ -87,7 +86,7 @@ def _limit(key: str, entry: Entry, host: Host) -> Limit:
 
 
 def _unit_file_text(made: Property) -> str:
-    """A value as systemd.resource-control(5) spells it. Nothing of the user's own text is left in it."""
+    """A value in the spelling of systemd.resource-control(5). Nothing of the user's own text remains."""
     if isinstance(made.value, int) and made.text.endswith("%") and made.name != "CPUQuota":
         return quantity.percent_text(quantity.parse_percent(made.text))  # of the machine that reads it
     shown = live.value_text(made.name, made.value)

@@ -1,6 +1,6 @@
-"""TOML text to data, the line of each key, and errors that name file, line and column.
+"""TOML text to data, the line of each key, and errors with file, line and column.
 
-Imported only where a configuration file has changed: tomllib costs more than all the rest of a start.
+Imported only after a configuration file has changed: tomllib costs more than the rest of a start.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _TOKEN = re.compile(
 def parse(content: bytes, where: str) -> tuple[dict[str, Any], dict[Keys, int]]:
     """The content of a TOML file, and the line of each of its keys.
 
-    ``where`` is what errors call the file. Raises ConfigError.
+    ``where`` is the file's name in errors. Raises ConfigError.
     """
     try:
         # Editors on Windows put a byte order mark first.
@@ -60,12 +60,12 @@ def _position(message: str, text: str) -> tuple[str, str]:
 def key_lines(text: str) -> dict[Keys, int]:
     """The first line (from 1) of each table and key, by its full path. ``text`` must be valid TOML.
 
-    tomllib does not say it, and every error should. Keys inside a list have no path of their own.
+    tomllib does not report it, and every error needs it. Keys inside a list have no path of their own.
     """
     lines: dict[Keys, int] = {}
     line, expects_key = 1, True
     parts: list[str] = []
-    path: Keys | None = ()  # of the key whose value is being read; None inside a list
+    path: Keys | None = ()  # of the present value's key; None inside a list
     brackets: list[tuple[str, Keys | None]] = [("", ())]  # the table, then each open bracket, with its path
     for token in _TOKEN.finditer(text):
         word = token[0]

@@ -1,7 +1,7 @@
-"""Reading one value of a configuration file or of the command line, with an error that says where it stands.
+"""Reads one value of a configuration file or of the command line, with errors that name its place.
 
-A value travels as an *entry*: what was written, where, and which error to raise over it (ConfigError for a
-file, UsageError for an option or a variable).
+A value travels as an *entry*: the written value, its place, and the error to raise (ConfigError for a file,
+UsageError for an option or a variable).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from typing import Any, TypeVar
 
     Entry = tuple[Any, str, type[SlicerError]]
-    Row = tuple[Callable[[Entry, str], object], object]  # how a key is read, and its default (None: none)
+    Row = tuple[Callable[[Entry, str], object], object]  # the reader of a key, and its default (None: none)
     Word = TypeVar("Word", bound=str)
 
 _MAX_COUNT = quantity.MAX_CPU + 1
@@ -34,13 +34,13 @@ class Said:
         self.sources: dict[str, str] = {}
 
     def get(self, key: str, field: str = "") -> Entry | None:
-        """The entry of a key, or None. ``field``: the key of its source, if that is another."""
+        """The entry of a key, or None. ``field``: the key of its source, if that differs."""
         entry = self.entries.get(key)
         self.sources[field or key] = entry[1] if entry else "default"
         return entry
 
     def settled(self, key: str, default: object) -> Entry:
-        """The same, with a default as a file would write it."""
+        """The entry of a key, or a default in the form of a file's value."""
         return self.get(key) or (default, "default", ConfigError)
 
     def read(self, rows: Mapping[str, Row], path: str = "") -> dict[str, Any]:
@@ -62,19 +62,19 @@ class Said:
 
 
 def key_of(field: str) -> str:
-    """The key of a field, which has no unit in its name: "idle" of "idle_s"."""
+    """The key of a field, without the unit in the field's name: "idle" of "idle_s"."""
     unit = next((each for each in _UNITS if field.endswith(each)), "")
     return field.removesuffix(unit)
 
 
 def refuse(entry: Entry, label: str, message: str, hint: str = "") -> SlicerError:
-    """The entry's own kind of error; ``label`` is the key's name, which an option's source says already."""
+    """The entry's own kind of error; ``label`` is the key's name, which an option's source has already."""
     _, source, error = entry
     return error(f"{label}: {message}" if error is ConfigError else message, where=source, hint=hint)
 
 
 def text(entry: Entry, label: str) -> str:
-    """A text; raises the entry's error for anything else, as all here."""
+    """A text. Raises the entry's error for anything else, as all readers here."""
     return _text(entry, label, "a text in quotes")
 
 
@@ -86,7 +86,7 @@ def _text(entry: Entry, label: str, expected: str) -> str:
 
 
 def parsed(entry: Entry, label: str, parse: Callable[..., int], written: str, **limits: Any) -> int:
-    """The number that a parser makes of a text."""
+    """The number that a parser finds in a text."""
     try:
         return parse(written, **limits)
     except QuantityError as bad:
@@ -110,7 +110,7 @@ def lock_path(entry: Entry) -> str:
 
 
 def count(entry: Entry, label: str, *, lowest: int, also: str = "") -> int:
-    """A whole number from ``lowest`` to as many as a machine can have CPUs."""
+    """A whole number from ``lowest`` to the most CPUs that a machine can have."""
     what = f"a whole number such as {max(lowest, 2)}{also}"
     written = _digits(entry, label, what)
     return parsed(entry, label, quantity.parse_count, written, lowest=lowest, highest=_MAX_COUNT, what=what)
@@ -120,8 +120,8 @@ def slot_name(entry: Entry, label: str) -> str:
     """The name of a slot."""
     name = text(entry, label)
     if not is_slot_name(name):
-        allowed = f"up to {SLOT_CHARS} letters, digits, . _ and -, the first neither . nor -"
-        raise refuse(entry, label, f"{name!r:.80} cannot be a slot's name", allowed)
+        allowed = f"up to {SLOT_CHARS} letters, digits, . _ and -, not beginning with . or -"
+        raise refuse(entry, label, f"{name!r:.80} is not a valid slot name", allowed)
     return name
 
 
@@ -133,7 +133,7 @@ def priority(entry: Entry, label: str = "priority") -> int:
 
 
 def _digits(entry: Entry, label: str, what: str) -> str:
-    """A file's number, or the text that stands for one elsewhere."""
+    """A file's number, or another source's text for it."""
     value, _, error = entry
     if isinstance(value, bool) or not isinstance(value, int if error is ConfigError else (int, str)):
         raise refuse(entry, label, f"expected {what}, not {value!r:.40}")
@@ -146,7 +146,7 @@ def mib(entry: Entry, label: str) -> int:
 
 
 def vram(entry: Entry, instead: str) -> int:
-    """The memory that a job takes of a GPU, in MiB. ``instead``: what it has without it."""
+    """A job's part of a GPU's memory, in MiB. ``instead``: its share without this key."""
     found = mib(entry, "vram")
     if not found:
         message = "a job cannot share a GPU without any of its memory"
@@ -155,7 +155,7 @@ def vram(entry: Entry, instead: str) -> int:
 
 
 def check_beside(entry: Entry, label: str, message: str, hint: str) -> None:
-    """Refuse an option that does nothing. A profile may have it in case another one is added."""
+    """Refuse an option without effect. A profile may have it in case another one is added."""
     if entry[2] is UsageError:
         raise refuse(entry, label, message, hint)
 
@@ -190,7 +190,7 @@ def choice(entry: Entry, label: str, words: tuple[Word, ...], hint: str = "") ->
 def gpu_list(entry: Entry) -> tuple[str, ...]:
     """GPUs by index or by (the beginning of) their UUID: "0,GPU-5a3c", or a file's list of them.
 
-    Whether they exist, and whether two words mean the same GPU, is checked where the GPUs are known.
+    Whether they exist, and whether two words mean the same GPU, is checked when the GPUs are known.
     """
     value = entry[0]
     words = value.split(",") if isinstance(value, str) else value if isinstance(value, list) else [value]
@@ -200,7 +200,7 @@ def gpu_list(entry: Entry) -> tuple[str, ...]:
         if not name:
             break
         if name in found:
-            raise refuse(entry, "gpu", f"GPU {name} is there twice", "name each GPU once")
+            raise refuse(entry, "gpu", f"GPU {name} is listed twice", "name each GPU once")
         found.append(name)
     if not words or len(found) < len(words):
         expected = 'GPUs by index or UUID such as "0,1" or "GPU-5a3c"'
@@ -209,7 +209,7 @@ def gpu_list(entry: Entry) -> tuple[str, ...]:
 
 
 def _gpu_name(word: object) -> str:
-    """An index without leading zeros, or a UUID or its beginning; "" for what is neither."""
+    """An index without leading zeros, or a UUID or its beginning; "" for anything else."""
     if isinstance(word, bool) or not isinstance(word, (int, str)):
         return ""
     name = str(word).strip()

@@ -1,7 +1,7 @@
-"""Whether the kernel filters devices for cgroups, and whether it does for one of them: bpf(2).
+"""Whether the kernel can filter devices for cgroups, and whether it does so for a given one: bpf(2).
 
-systemd enforces DevicePolicy with a program that it attaches to the unit's cgroup. Where it may not (in most
-containers), it says so in its log and goes on without.
+systemd enforces DevicePolicy with a program that it attaches to the unit's cgroup. If it may not do so (in
+most containers), it logs that and continues.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ _CGROUP_DEVICE_PROG, _CGROUP_DEVICE = 15, 6  # the type of program, and where it
 _RETURN_1 = bytes((0xB7, 0, 0, 0, 1, 0, 0, 0, 0x95, 0, 0, 0, 0, 0, 0, 0))  # r0 = 1; exit: allow it
 _ATTRIBUTE_BYTES = 128  # of union bpf_attr; the kernel takes any size whose rest is zero
 _COUNT = 24  # the offset of query.prog_cnt: how many programs are attached
-# The number of bpf(2), by what uname(2) calls the machine.
+# The number of bpf(2), by the machine's name in uname(2).
 _NUMBERS = {
     "x86_64": 321, "aarch64": 280, "riscv64": 280, "loongarch64": 280, "ppc64le": 361, "s390x": 351,
 }  # fmt: skip
 
 
 def can_filter_devices() -> bool:
-    """Whether this process may load a program that filters devices, as systemd tries it."""
+    """Whether this process may load a program that filters devices, in the way that systemd tries it."""
     code, licence = ctypes.create_string_buffer(_RETURN_1), ctypes.create_string_buffer(b"GPL")
     attribute = _attribute(
         (0, 4, _CGROUP_DEVICE_PROG), (4, 4, len(_RETURN_1) // 8), (8, 8, ctypes.addressof(code)),
@@ -37,9 +37,9 @@ def can_filter_devices() -> bool:
 
 
 def filters_devices(directory: str) -> bool:
-    """Whether a program filters devices for the cgroup of this directory itself, not just for one above it.
+    """Whether a program filters devices for this directory's own cgroup, not just for one above it.
 
-    Only root can know. False also where the cgroup is gone.
+    Only root can find out. False also if the cgroup does not exist.
     """
     try:
         fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -65,7 +65,7 @@ def _attribute(*fields: tuple[int, int, int]) -> ctypes.Array[ctypes.c_char]:
 
 
 def _bpf(command: int, attribute: ctypes.Array[ctypes.c_char]) -> int:
-    """The call's result; negative where it failed, or is not known for this machine."""
+    """The call's result; negative if it failed, or if its number is unknown for this machine."""
     number = _NUMBERS.get(os.uname().machine)
     if number is None:
         return -1

@@ -1,4 +1,4 @@
-"""Reading cgroups (v2). Writing is left to systemd, but for one thing: see :func:`thaw`."""
+"""Reading cgroups (v2). Writing is left to systemd, with one exception: see :func:`thaw`."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _MAX_BYTES = 4096
 
 
 def root() -> str | None:
-    """Where the v2 hierarchy is mounted. None: it is not."""
+    """The mount point of the v2 hierarchy, or None."""
     for path in _ROOTS:
         if os.path.exists(f"{path}/cgroup.procs"):
             return path
@@ -43,22 +43,22 @@ def path_of(cgroup: str) -> str:
 
 
 def is_canonical(cgroup: str) -> bool:
-    """Whether the text names a cgroup as /proc/PID/cgroup does: absolute, and within the hierarchy."""
+    """Whether the text names a cgroup in the form of /proc/PID/cgroup: absolute, and within the hierarchy."""
     parts = cgroup.split("/")
     is_plain = cgroup.isprintable() and all(part not in ("", ".", "..") for part in parts[1:])
     return is_plain and not parts[0] and len(parts) > 1 and len(cgroup) < _PATH_MAX
 
 
 def lives(cgroup: str) -> bool:
-    """:func:`populated` for a cgroup that somebody's file names. Opens nothing outside the hierarchy."""
+    """:func:`populated` for a cgroup that comes from a file. Opens nothing outside the hierarchy."""
     return is_canonical(cgroup) and populated(path_of(cgroup), os.stat(root() or _ROOTS[0]).st_dev)
 
 
 def populated(directory: str, device: int | None = None) -> bool:
-    """Whether any live process is in the cgroup or below it. A cgroup that is gone is empty.
+    """Whether any live process is in the cgroup or below it. A cgroup that does not exist is empty.
 
-    ``device``: the file system that it has to be on. Raises OSError when that cannot be read, for example
-    when there are no descriptors left.
+    ``device``: the file system on which it must be. Raises OSError if that cannot be read, for example
+    without free descriptors.
     """
     try:
         fd = os.open(f"{directory}/cgroup.events", _READ)
@@ -75,14 +75,14 @@ def populated(directory: str, device: int | None = None) -> bool:
 
 
 def processes(directory: str) -> Iterator[int]:
-    """The pids in the cgroup and below it. Raises OSError when it is there but cannot be read."""
+    """The pids in the cgroup and below it. Raises OSError if the cgroup exists but cannot be read."""
     try:
         with open(f"{directory}/cgroup.procs", encoding="utf-8") as file:
             text = file.read()
         children = [entry.path for entry in os.scandir(directory) if entry.is_dir(follow_symlinks=False)]
     except OSError as error:
         if error.errno in _GONE:
-            return  # it was removed meanwhile: nobody is in it
+            return  # it was removed in the meantime, so it is empty
         raise
     # 0 stands for a process outside our pid namespace.
     yield from (pid for pid in map(int, text.split()) if pid)
@@ -99,7 +99,7 @@ def controllers(directory: str) -> frozenset[str]:
 
 
 def _flat(directory: str, name: str) -> dict[str, int]:
-    """A flat-keyed file such as cpu.stat. Empty when the controller is off or the cgroup is gone."""
+    """A flat-keyed file such as cpu.stat. Empty if the controller is off or the cgroup does not exist."""
     try:
         lines = read_text(f"{directory}/{name}").splitlines()
     except OSError:
@@ -129,7 +129,7 @@ def _io_bytes(directory: str) -> tuple[int | None, int | None]:
 
 
 def _stalled_s(directory: str, resource: str) -> float | None:
-    """How long some task of the cgroup waited for the resource so far, in seconds (PSI "some" total)."""
+    """How long some task of the cgroup has waited for the resource so far, in seconds (PSI "some" total)."""
     try:
         first = read_text(f"{directory}/{resource}.pressure").split("\n", 1)[0]
     except OSError:
@@ -139,12 +139,12 @@ def _stalled_s(directory: str, resource: str) -> float | None:
 
 
 def is_frozen(directory: str) -> bool:
-    """Whether the cgroup is frozen, by itself or with one around it. One that is gone is not."""
+    """Whether the cgroup is frozen, by itself or with an ancestor. One that does not exist is not frozen."""
     return _flat(directory, "cgroup.events").get("frozen") == 1
 
 
 def is_to_freeze(directory: str) -> bool:
-    """Whether the cgroup itself was told to freeze. It may thaw for an instant, as a process in it ends."""
+    """Whether the cgroup itself was told to freeze. It may thaw for an instant when a process in it ends."""
     return _number(directory, "cgroup.freeze") == 1
 
 
@@ -155,9 +155,9 @@ def frozen_s(directory: str) -> float | None:
 
 
 def thaw(directory: str) -> bool:
-    """Thaw a cgroup behind systemd's back; whether that was allowed. One that is gone is thawed.
+    """Thaw a cgroup without systemd; whether that was permitted. One that does not exist counts as thawed.
 
-    Only for a unit that is being stopped, which systemd neither thaws nor ends before its stop timeout.
+    Only for a unit that is being stopped: systemd neither thaws it nor ends it before its stop timeout.
     """
     try:
         fd = os.open(f"{directory}/cgroup.freeze", os.O_WRONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
@@ -176,7 +176,7 @@ def oom_kills(directory: str) -> int | None:
 
 
 def usage(directory: str) -> Usage:
-    """What the cgroup has used so far. Each figure is None where its file is not there."""
+    """The cgroup's usage so far. A figure is None if its file does not exist."""
     cpu = _flat(directory, "cpu.stat")
 
     def seconds(key: str) -> float | None:

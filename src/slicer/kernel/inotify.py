@@ -1,4 +1,4 @@
-"""inotify(7), which the standard library does not have: its three calls."""
+"""The three calls of inotify(7), which the standard library lacks."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ CREATE = 0x100
 DELETE = 0x200
 DELETE_SELF = 0x400
 MOVE_SELF = 0x800
-OVERFLOWED = 0x4000  # sent, not asked for: events were lost
-IGNORED = 0x8000  # sent, not asked for: the watch is gone with what it watched
+OVERFLOWED = 0x4000  # sent without being requested: events were lost
+IGNORED = 0x8000  # sent without being requested: the watch was removed with its target
 
 _EVENT = struct.Struct("iIII")
 
 
 @record
 class Change:
-    """One event: of which watch, what (the bits above), and which file of a watched directory."""
+    """One event: the watch, the change (the bits above), and the file in a watched directory."""
 
     watch: int
     mask: int
@@ -34,7 +34,7 @@ class Change:
 
 
 class Inotify:
-    """One inotify instance. Raises StateError, which names ``where``, when there are too many."""
+    """One inotify instance. Raises StateError, which names ``where``, if there are too many."""
 
     def __init__(self, where: str) -> None:
         self._libc = ctypes.CDLL(None, use_errno=True)
@@ -43,7 +43,7 @@ class Inotify:
             raise _failure(where)
 
     def add(self, path: str, mask: int) -> int | None:
-        """Watch a path. Returns the watch's number, None when the path does not exist. Raises StateError."""
+        """Watch a path. Returns the watch's number, or None if the path does not exist. Raises StateError."""
         watch = int(self._libc.inotify_add_watch(self.fd, os.fsencode(path), mask))
         if watch >= 0:
             return watch
@@ -52,9 +52,10 @@ class Inotify:
         raise _failure(path)
 
     def take(self) -> list[Change]:
-        """What happened since the last call. Never waits.
+        """The events since the last call. Never waits.
 
-        At most 64 KiB of it, so that somebody who makes changes faster than we read cannot keep us here.
+        It reads at most 64 KiB, so that a process which changes files faster than we read cannot keep us
+        here.
         """
         try:
             data = os.read(self.fd, 65536)

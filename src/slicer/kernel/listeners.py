@@ -1,4 +1,4 @@
-"""Whose sockets listen at a TCP port of this network namespace. See sock_diag(7) and proc_net(5)."""
+"""Finds the users that listen at a TCP port of this network namespace. See sock_diag(7), proc_net(5)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _STATE, _ADDRESS, _UID = 3, 1, 7  # fields of a line in /proc
 
 
 def uids(port: int) -> frozenset[int]:
-    """The users that listen at that port, on whatever address; none where it cannot be seen."""
+    """The users that listen at that port, on any address; empty if that cannot be determined."""
     found: set[int] = set()
     for family, file in _FAMILIES.items():
         try:

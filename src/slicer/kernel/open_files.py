@@ -1,4 +1,4 @@
-"""Which processes have which files open, who holds the lock on one, and whether a file has changed."""
+"""Finds the processes that have a file open, the holder of its lock, and whether a file has changed."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def flock_holder(info: os.stat_result, *, exclusively: bool = False) -> int:
-    """The process that took a flock on the file, 0 for none that we can see. Raises OSError.
+    """The process that holds a flock on the file; 0 if none is visible. Raises OSError.
 
     Costly: the kernel stops all flocks while it makes the list.
     """
@@ -27,12 +27,12 @@ def flock_holder(info: os.stat_result, *, exclusively: bool = False) -> int:
 
 
 def with_open(file: os.stat_result) -> list[int]:
-    """The processes that have a file open, of those that we may look at."""
+    """The processes that have a file open, as far as we may inspect them."""
     return [pid for pid in pids() if has_open(pid, file)]
 
 
 def has_open(pid: int, file: os.stat_result) -> bool:
-    """Whether a process has a file open. False for one that is gone, or not ours to look at."""
+    """Whether a process has a file open. False if the process has ended or we may not inspect it."""
     return any(descriptors_of(pid, file))
 
 
@@ -61,11 +61,11 @@ def close_all_but(kept: Collection[int], beginning: str | None = None, *, lowest
             if beginning is None or not os.readlink(f"/proc/self/fd/{fd}").startswith(beginning):
                 os.close(fd)
         except OSError:
-            continue  # the one by which they were listed
+            continue  # the one used for the listing
 
 
 def file_id(path: str) -> FileId | None:
-    """Figures that change when the file does; None if they cannot be read."""
+    """Values that change when the file does; None if they cannot be read."""
     try:
         info = os.stat(path)
     except OSError:

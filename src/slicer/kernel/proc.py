@@ -1,4 +1,4 @@
-"""What is known of processes and of this boot, mostly from /proc; waiting for processes; being a child."""
+"""Facts about processes and this boot, mostly from /proc; waiting for processes; being a child."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any, NoReturn
 
-# How /proc answers for a process that is gone, or another user's and hidden (hidepid, ProtectProc).
+# /proc's errors for a process that has ended, or that is another user's and hidden (hidepid, ProtectProc).
 _UNSEEN = (FileNotFoundError, ProcessLookupError, PermissionError)
 _TERMINALS = ("/dev/pts/", "/dev/tty", "/dev/console")
 _CAP_SYS_NICE = 23  # capability.h
@@ -46,7 +46,7 @@ def now_s() -> float:
 
 
 def _stat(pid: int) -> list[str]:
-    """The fields of /proc/PID/stat from the third (state) on. Empty when the process is gone or hidden."""
+    """The fields of /proc/PID/stat from the third (state) on. Empty if the process has ended or is hidden."""
     try:
         stat = read_text(f"/proc/{pid}/stat")
     except _UNSEEN:
@@ -58,7 +58,7 @@ def _stat(pid: int) -> list[str]:
 def start_time(pid: int) -> int | None:
     """When a process started, in clock ticks since boot (field 22 of stat). None: it has ended. 0: hidden.
 
-    A zombie counts as ended. It holds nothing, but a careless parent may keep it for ever.
+    A zombie counts as ended: it holds nothing, but a careless parent may keep it for ever.
     """
     fields = _stat(pid)
     if not fields:
@@ -67,7 +67,7 @@ def start_time(pid: int) -> int | None:
 
 
 def _is_hidden(pid: int) -> bool:
-    """Whether a process that /proc does not show is another user's and hidden, rather than gone."""
+    """Whether a process that /proc does not show is hidden (another user's), rather than ended."""
     try:
         os.kill(pid, 0)
     except PermissionError:
@@ -78,7 +78,7 @@ def _is_hidden(pid: int) -> bool:
 
 
 def command_line(pid: int) -> tuple[str, ...]:
-    """The arguments of a process. Empty when it is gone, hidden or a kernel thread."""
+    """The arguments of a process. Empty if it has ended, is hidden or is a kernel thread."""
     try:
         text = read_text(f"/proc/{pid}/cmdline")
     except _UNSEEN:
@@ -87,15 +87,15 @@ def command_line(pid: int) -> tuple[str, ...]:
 
 
 def retitle(text: str) -> None:
-    """Make ps, systemd-cgls and `systemctl status` show this in place of our own arguments.
+    """Make ps, systemd-cgls and `systemctl status` show this text in place of our arguments.
 
-    It is cut to the room that these take (setproctitle(3) would need the environment's, too).
+    It is cut to their length (setproctitle(3) would also use the space of the environment).
     """
     begin, end = map(int, _stat(os.getpid())[45:47])  # proc(5): arg_start, arg_end
     title = text.encode("utf-8", "replace")[: max(0, end - begin - 1)].decode("utf-8", "ignore").encode()
     try:
         fd = os.open("/proc/self/mem", os.O_WRONLY | os.O_CLOEXEC)
-    except PermissionError:  # where nobody may look at other processes' memory, not even at their own
+    except PermissionError:  # where no process may read another's memory, nor its own
         return
     try:
         os.pwrite(fd, title.ljust(end - begin, b"\0"), begin)
@@ -104,7 +104,7 @@ def retitle(text: str) -> None:
 
 
 def is_stopped(pid: int, started: int | None = None) -> bool:
-    """Whether the process (of this start time) is stopped, by Ctrl-Z or a debugger, and so does nothing."""
+    """Whether the process (with this start time) is stopped, by Ctrl-Z or a debugger."""
     fields = _stat(pid)
     return bool(fields) and fields[0] in "Tt" and started in (None, int(fields[19]))
 
@@ -116,7 +116,7 @@ def stops(pid: int) -> bool:
 
 
 def is_interactive_shell(pid: int) -> bool:
-    """Whether the process looks like a shell that a person types at. Such a shell ignores SIGTERM."""
+    """Whether the process looks like a person's interactive shell. Such a shell ignores SIGTERM."""
     try:
         stdin = os.readlink(f"/proc/{pid}/fd/0")
     except _UNSEEN:
@@ -130,7 +130,7 @@ def may_be_faster() -> bool:
 
 
 def _has_bit(pid: int, which: str, number: int) -> bool:
-    """Whether a set in /proc/PID/status (of signals or of capabilities) has the bit."""
+    """Whether a set in /proc/PID/status (of signals or of capabilities) contains the bit."""
     try:
         status = read_text(f"/proc/{pid}/status")
     except _UNSEEN:
@@ -140,7 +140,7 @@ def _has_bit(pid: int, which: str, number: int) -> bool:
 
 
 def uid_of(pid: int) -> int | None:
-    """The real uid of a process, which no set-uid program changes as it starts. None: gone, or hidden."""
+    """The real uid of a process, which set-uid programs do not change. None if it has ended or is hidden."""
     try:
         status = read_text(f"/proc/{pid}/status")
     except _UNSEEN:
@@ -150,15 +150,15 @@ def uid_of(pid: int) -> int | None:
 
 
 def parent(pid: int) -> int:
-    """The parent's pid. 0 when the process is gone or hidden, or is the first of its namespace."""
+    """The parent's pid. 0 if the process has ended, is hidden, or is the first of its namespace."""
     fields = _stat(pid)
     return int(fields[1]) if fields else 0
 
 
 def descendants(pid: int) -> list[int]:
-    """The living processes below this one, also those in sessions of their own.
+    """The living processes below this one, including those in sessions of their own.
 
-    One that loses its parent during the look may be missed. Where that matters, look again.
+    A process that loses its parent during the search may be missed. If that matters, search again.
     """
     below = children if os.path.exists("/proc/thread-self/children") else _families().get
     seen: set[int] = set()
@@ -170,7 +170,7 @@ def descendants(pid: int) -> list[int]:
 
 
 def children(pid: int) -> list[int]:
-    """The children of all threads of a process, zombies included. Empty when it is gone or hidden."""
+    """The children of all threads of a process, zombies included. Empty if it has ended or is hidden."""
     try:
         threads = os.listdir(f"/proc/{pid}/task")
     except _UNSEEN:
@@ -181,12 +181,12 @@ def children(pid: int) -> list[int]:
             with open(f"/proc/{pid}/task/{thread}/children", "rb", buffering=0) as file:
                 found += map(int, file.readall().split())
         except _UNSEEN:
-            continue  # it has ended meanwhile
+            continue  # it has ended in the meantime
     return found
 
 
 def _families() -> dict[int, list[int]]:
-    """The children of each process that can be seen, for kernels without CONFIG_PROC_CHILDREN."""
+    """The children of each visible process, for kernels without CONFIG_PROC_CHILDREN."""
     found: dict[int, list[int]] = {}
     for pid in pids():
         found.setdefault(parent(pid), []).append(pid)
@@ -194,14 +194,14 @@ def _families() -> dict[int, list[int]]:
 
 
 def pids() -> list[int]:
-    """All processes that can be seen."""
+    """All visible processes."""
     return [int(name) for name in os.listdir("/proc") if name.isdigit()]
 
 
 def in_lease(job: str) -> list[int]:
-    """The processes that were started under the lease of ``job``, of those that we may inspect.
+    """The processes that were started under the lease of ``job``, as far as we may inspect them.
 
-    They have its id in their environment (LEASE_VARIABLE). Costs a look at every process.
+    Their environment contains its id (LEASE_VARIABLE). This reads every process.
     """
     prefix, wanted = f"{LEASE_VARIABLE}=".encode(), job.encode()
     found = []
@@ -214,9 +214,9 @@ def in_lease(job: str) -> list[int]:
 
 
 def environment(pid: int, limit: int = -1) -> bytes:
-    """The environment that a process was started with, as /proc has it: up to ``limit`` bytes, -1: all.
+    """The initial environment of a process, from /proc: up to ``limit`` bytes, -1: all.
 
-    Empty for one that is gone, or not ours to inspect. Raises OSError when we are short of descriptors or
+    Empty if the process has ended, or if we may not inspect it. Raises OSError if we lack descriptors or
     memory.
     """
     end = time.monotonic() + _EXECUTES_S
@@ -226,7 +226,7 @@ def environment(pid: int, limit: int = -1) -> bytes:
                 data = file.read(limit)
         except OSError as error:
             if error.errno in _SHORTAGES:
-                raise  # not being able to look does not mean that nobody is there
+                raise  # a failed read does not mean that there is no process
             return b""
         if data or time.monotonic() > end or not _has_environment(pid):
             return data
@@ -238,7 +238,7 @@ def _has_environment(pid: int) -> bool:
     try:
         os.readlink(f"/proc/{pid}/exe")
     except OSError:
-        return False  # it is a kernel thread, or ends: the usual case
+        return False  # a kernel thread, or a process that is ending: the usual case
     fields = _stat(pid)
     if not fields:
         return False
@@ -247,7 +247,7 @@ def _has_environment(pid: int) -> bool:
 
 
 def wait_for_end(living: Callable[[], list[int]], deadline_s: float) -> bool:
-    """Wait until ``living`` lists no process. False when it still does after ``deadline_s`` seconds."""
+    """Wait until ``living`` lists no process. False if it still does after ``deadline_s`` seconds."""
     import select
 
     end = time.monotonic() + deadline_s
@@ -269,19 +269,19 @@ def wait_for_end(living: Callable[[], list[int]], deadline_s: float) -> bool:
 
 
 def is_running(pid: int, started: int) -> bool:
-    """Whether the process that had this pid and start time (see :func:`start_time`) is still there."""
+    """Whether the process with this pid and start time (see :func:`start_time`) still exists."""
     return bool(pid) and start_time(pid) == started
 
 
 def pid_of(pidfd: int) -> int | None:
-    """The pid of a pidfd; -1 when it has been reaped, 0 when it cannot be seen from here. None: no pidfd."""
+    """The pid of a pidfd; -1 if the process was reaped, 0 if it is not visible here. None: not a pidfd."""
     lines = read_text(f"/proc/self/fdinfo/{pidfd}").splitlines()
     return next((int(line.split()[1]) for line in lines if line.startswith("Pid:")), None)
 
 
 def has_ended(pidfd: int) -> bool:
     """Whether the process of a pidfd has ended."""
-    from select import POLLIN, poll  # not select(2), which knows no descriptor above 1023
+    from select import POLLIN, poll  # not select(2), which accepts no descriptor above 1023
 
     poller = poll()
     poller.register(pidfd, POLLIN)
@@ -296,15 +296,15 @@ def be_child(duty: Callable[[], None]) -> NoReturn:
         duty()
         code = 0
     except BaseException:
-        sys.excepthook(*sys.exc_info())  # nobody above would show it
+        sys.excepthook(*sys.exc_info())  # no caller would show it
     finally:
         os._exit(code)
 
 
 def adopt_orphans() -> None:
-    """Become the parent of all below us whose parents end. Else they would be init's or systemd's.
+    """Become the parent of all orphans below us. Otherwise init or systemd would adopt them.
 
-    In a Python without ctypes they are; then nobody can tell that they came from here.
+    A Python without ctypes cannot do this; then their origin is lost.
     """
     try:
         import _ctypes  # ctypes itself takes milliseconds, for one prctl(2)
@@ -317,7 +317,7 @@ def adopt_orphans() -> None:
 
 
 def has_children() -> bool:
-    """Whether this process has any, zombies included. Takes one system call."""
+    """Whether this process has children, zombies included. Takes one system call."""
     try:
         os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
     except ChildProcessError:
@@ -326,7 +326,7 @@ def has_children() -> bool:
 
 
 def ancestors(pid: int) -> frozenset[int]:
-    """The pids of the processes above this one that can be seen."""
+    """The pids of this process's visible ancestors."""
     found = set()
     while (pid := parent(pid)) and pid not in found:
         found.add(pid)
@@ -334,12 +334,12 @@ def ancestors(pid: int) -> frozenset[int]:
 
 
 def is_systemd(pid: int) -> bool:
-    """Whether the sender of a signal is a systemd. The pid 0 is one outside our pid namespace."""
+    """Whether the sender of a signal is a systemd. The pid 0 is outside our pid namespace."""
     return pid in (0, 1) or comm(pid) == "systemd"
 
 
 def comm(pid: int) -> str:
-    """What a process calls itself; "" for one that cannot be seen."""
+    """The name of a process (comm); "" if it is not visible."""
     try:
         return read_text(f"/proc/{pid}/comm").removesuffix("\n")
     except OSError:
@@ -349,7 +349,7 @@ def comm(pid: int) -> str:
 def peak_bytes(maxrss_kib: int) -> int:
     """Peak memory of the command in bytes, from its ru_maxrss.
 
-    0 if it stayed below slicer's own, because getrusage(2) starts a child at its parent's figure.
+    0 if it stayed below slicer's own, because getrusage(2) starts a child with its parent's figure.
     """
     import resource
 
@@ -358,9 +358,9 @@ def peak_bytes(maxrss_kib: int) -> int:
 
 
 def survive_group_kill() -> None:
-    """Stay alive when the kernel kills the scope as a whole (OOMPolicy=kill), to tell of it.
+    """Stay alive when the kernel kills the whole scope (OOMPolicy=kill), in order to report it.
 
-    Only root may. To be called after the command was started, which would inherit it.
+    Only root may. Call it after the command was started, because a child would inherit it.
     """
     try:
         fd = os.open("/proc/self/oom_score_adj", os.O_WRONLY | os.O_CLOEXEC)

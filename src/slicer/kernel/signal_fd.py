@@ -1,7 +1,7 @@
-"""Waiting for signals and for descriptors at the same time, without losing who sent a signal.
+"""Waits for signals and descriptors at once, and preserves who sent a signal.
 
-``sigwaitinfo(2)`` tells who sent a signal, but waits for nothing else. signalfd(2) says when it would return
-at once.
+``sigwaitinfo(2)`` reports the sender, but waits for nothing else. signalfd(2) shows when it would return at
+once.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ _CLOEXEC_NONBLOCK = os.O_CLOEXEC | os.O_NONBLOCK  # SFD_CLOEXEC and SFD_NONBLOCK
 
 
 def signal_fd(signals: frozenset[int]) -> int:
-    """A descriptor that is readable while one of the signals, all blocked, is pending. Raises OSError."""
-    import ctypes  # slow to load, and most jobs need none
+    """A descriptor that is readable while one of the (blocked) signals is pending. Raises OSError."""
+    import ctypes  # slow to load, and most jobs do not need it
 
     libc = ctypes.CDLL(None, use_errno=True)
     bits = sum(1 << (signo - 1) for signo in signals)

@@ -1,4 +1,4 @@
-"""Signals as a readable descriptor, so that a loop waits for signals and descriptors at once."""
+"""Signals as a readable descriptor, so that a loop can wait for signals and descriptors at once."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from collections.abc import Collection, Iterable
 
 
 class SignalPipe:
-    """Takes signals until :meth:`close`; ``fd`` is readable when some came. A process can have only one."""
+    """Takes signals until :meth:`close`; ``fd`` is readable when one has come. One for each process."""
 
     def __init__(self, signals: Iterable[int], *, unless_ignored: Collection[int] = ()) -> None:
-        """``unless_ignored``: those that stay ignored if they are so now (nohup)."""
+        """``unless_ignored``: signals that stay ignored if they are ignored now (nohup)."""
         self.fd, self._write_fd = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self._signals: list[int] = []
         self._before = {}
@@ -21,7 +21,7 @@ class SignalPipe:
         self._fd_before = signal.set_wakeup_fd(self._write_fd, warn_on_full_buffer=False)
 
     def take(self) -> list[int]:
-        """The signals that came since the last call."""
+        """The signals since the last call."""
         try:
             while os.read(self.fd, 4096):
                 pass

@@ -13,10 +13,10 @@ if TYPE_CHECKING:
 else:
     import _signal as signal
 
-# Tells a keeper to stop its job, as systemctl stop would. Sent by the outer half or ``slicer stop``.
+# Tells a keeper to stop its job, as systemctl stop would. The outer half or ``slicer stop`` sends it.
 STOP = signal.SIGRTMIN + 3
 
-# These end a program that does not handle them. They are blocked where no step may be left half done.
+# These end a program that does not handle them. They are blocked where no step may be interrupted half-way.
 INTERRUPTS = frozenset({signal.SIGHUP, signal.SIGINT, signal.SIGTERM})
 
 SI_KERNEL = 0x80  # the si_code of a signal that no process sent
@@ -27,8 +27,9 @@ _before: frozenset[int] | None = None  # the mask from before the first block_in
 def block_interrupts() -> frozenset[int]:
     """Block the interrupts. Returns the signal mask from before the first call.
 
-    An exception out of a signal handler can get lost in an import or an extension, and the signal with it. So
-    ``slicer run`` blocks signals from its first instant. It takes them where it sleeps, then for the job.
+    An exception from a signal handler can get lost in an import or an extension, together with the signal. So
+    ``slicer run`` blocks signals from the first instant. It takes them where it sleeps, and later for the
+    job.
     """
     global _before
     mask = frozenset(signal.pthread_sigmask(signal.SIG_BLOCK, INTERRUPTS))
@@ -38,13 +39,13 @@ def block_interrupts() -> frozenset[int]:
 
 
 def unblock_interrupts() -> None:
-    """Undo :func:`block_interrupts`: an interrupt that came meanwhile acts now."""
+    """Undo :func:`block_interrupts`. Interrupts that came in the meantime act now."""
     if _before is not None:
         signal.pthread_sigmask(signal.SIG_SETMASK, _before)
 
 
 def block_only_interrupts() -> None:
-    """Block what :func:`block_interrupts` does, and else only what was blocked before it."""
+    """Block the signals of :func:`block_interrupts`, and otherwise only those that were blocked before it."""
     if _before is not None:
         signal.pthread_sigmask(signal.SIG_SETMASK, _before | INTERRUPTS)
 
@@ -52,11 +53,12 @@ def block_only_interrupts() -> None:
 class BlockedInterrupts:
     """Blocks the interrupts in this thread until the end of a ``with``, for a program with its own handlers.
 
-    An interrupt that came meanwhile acts at the end: the ``with`` raises what the handler raises. They also
-    act wherever the caller puts :attr:`mask` in force.
+    An interrupt that came in the meantime acts at the end: the ``with`` raises what the handler raises.
+    Interrupts also act wherever the caller puts :attr:`mask` in force.
 
-    The kernel gives a signal that one thread blocks to another, and Python still runs the handler in the
-    first. So the handlers are wrapped: while they are blocked, the signal is sent to the first thread alone.
+    If one thread blocks a signal, the kernel gives it to another, and Python still runs the handler in the
+    first. So the handlers are wrapped: while signals are blocked, the signal is sent only to the first
+    thread.
     """
 
     def __enter__(self) -> BlockedInterrupts:
@@ -68,7 +70,7 @@ class BlockedInterrupts:
                 try:
                     signal.signal(signo, self._handle)
                 except ValueError:
-                    break  # no handler runs in any but the first thread
+                    break  # handlers run only in the first thread
                 self._handlers[signo] = handler
         return self
 
@@ -89,8 +91,8 @@ class BlockedInterrupts:
 class AllBlocked:
     """Blocks all signals until the end of a ``with``, in this thread and in those that it starts meanwhile.
 
-    For libraries that start threads of their own. A signal that the first thread blocks goes to any thread
-    that does not. There a signal that slicer waits for is lost, and others end the program.
+    For libraries that start their own threads. A signal that the first thread blocks goes to any thread that
+    does not block it. There a signal for which slicer waits is lost, and others end the program.
     """
 
     def __enter__(self) -> None:
@@ -101,9 +103,9 @@ class AllBlocked:
 
 
 def timed_wait(signals: frozenset[int], timeout_s: float) -> Any:
-    """``signal.sigtimedwait``: the signal that came, or None when the time is over.
+    """``signal.sigtimedwait``: the signal that came, or None at the end of the time.
 
-    If the time runs out while the process is stopped (SIGSTOP), CPython returns what lies on its stack. That
+    If the time runs out while the process is stopped (SIGSTOP), CPython returns a value from its stack. That
     counts as None.
     """
     info = signal.sigtimedwait(signals, timeout_s)
@@ -111,6 +113,6 @@ def timed_wait(signals: frozenset[int], timeout_s: float) -> Any:
 
 
 def signal_name(number: int) -> str:
-    """``SIGKILL``, or ``signal 40`` where it has no name."""
+    """``SIGKILL``, or ``signal 40`` for a signal without a name."""
     names = (name for name in dir(signal) if name.startswith("SIG") and name[3].isalpha())
     return next((name for name in sorted(names) if getattr(signal, name) == number), f"signal {number}")

@@ -1,4 +1,4 @@
-"""Sleeping until a descriptor is readable, or something is due."""
+"""Sleeping until a descriptor is readable or a deadline is due."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def soonest(*limits_s: float | None) -> float | None:
-    """The least of these numbers of seconds; None (for ever) without any."""
+    """The least of these numbers of seconds; None (for ever) if there is none."""
     return min((limit_s for limit_s in limits_s if limit_s is not None), default=None)
 
 
@@ -24,9 +24,9 @@ def until_readable(
 ) -> frozenset[int]:  # fmt: skip
     """Sleep until one of the descriptors is readable, or for ``timeout_s`` seconds (None: for ever).
 
-    ``urgent``: more of them, with events that are not read but exceptional (POLLPRI), as of cgroup.events.
-    Returns those that have something. Nobody is woken later than after a day. ``mask`` is the signal mask
-    while asleep (None: as it is); a signal that it lets through is taken before or during the sleep.
+    ``urgent``: further descriptors, with exceptional events (POLLPRI), as of cgroup.events. Returns those
+    with events. A sleep ends after a day at the latest. ``mask`` is the signal mask while asleep (None:
+    unchanged); a signal that it lets through is taken before or during the sleep.
     """
     poll = select.poll()
     for fd in descriptors:
@@ -44,6 +44,6 @@ def until_readable(
 
 
 def seconds_until(*due: float | None) -> float | None:
-    """The seconds until the first of these times of the monotonic clock, at least 0; None without any."""
+    """The seconds until the earliest of these monotonic times, at least 0; None if there is none."""
     first = soonest(*due)
     return None if first is None else max(0.0, first - time.monotonic())

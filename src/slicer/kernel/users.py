@@ -1,4 +1,4 @@
-"""Users and groups by their names."""
+"""Names of users and groups."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pwd
 
 
 def user_name(uid: int) -> str:
-    """The user's name, or the number where there is none."""
+    """The user's name, or the number if there is no name."""
     try:
         return pwd.getpwuid(uid).pw_name
     except KeyError:
@@ -16,12 +16,12 @@ def user_name(uid: int) -> str:
 
 
 def other_user(uid: int) -> str:
-    """The name of a user that is not ourselves; "" for ourselves."""
+    """The name of another user; "" for ourselves."""
     return "" if uid == os.geteuid() else user_name(uid)
 
 
 def group_name(gid: int) -> str:
-    """The group's name, or the number where there is none."""
+    """The group's name, or the number if there is no name."""
     try:
         return grp.getgrgid(gid).gr_name
     except KeyError:
@@ -29,10 +29,10 @@ def group_name(gid: int) -> str:
 
 
 def is_private_group(gid: int) -> bool:
-    """Whether a group is the caller's alone, as many systems make one for each user.
+    """Whether a group is the caller's alone: many systems create one for each user.
 
-    It has the user's name and nobody else in it. (Who has it as a primary group is asked only of the caller:
-    such groups are made together with their user.)
+    It has the user's name and no other members. (Whether it is a primary group is checked only for the
+    caller: such groups are created together with their user.)
     """
     try:
         user = pwd.getpwuid(os.geteuid())

@@ -1,1 +1,1 @@
-"""Who holds GPUs and slots, who waits, and who is next."""
+"""The holders of GPUs and slots, the waiting jobs, and the decision who is next."""

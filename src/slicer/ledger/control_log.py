@@ -1,10 +1,10 @@
-"""The log of acts on a running job: pause, resume, change, stop. One append-only file a job.
+"""The log of acts on a running job: pause, resume, change, stop. Each job has one append-only file.
 
-``slicer pause`` and its kin write a line before they act, and one when it is done. The outer half writes what
-it sees others do (``systemctl freeze``). The file lies beside the leases' folder, so that it wakes nobody who
-waits, and goes with the lease. Its lines are ``SECONDS KIND UID TEXT``.
+``slicer pause`` and the like write a line before they act, and one after. The outer half writes the acts of
+others that it sees (``systemctl freeze``). The file lies beside the leases' folder, so that it wakes no
+waiting job, and is removed with the lease. Its lines are ``SECONDS KIND UID TEXT``.
 
-A killed writer leaves a line that nothing followed. So the file alone never says that a job stands still: the
+A killed writer leaves a line without a successor. So the file alone never shows that a job stands still: the
 cgroup does.
 """
 
@@ -27,9 +27,9 @@ if TYPE_CHECKING:
     from slicer.ledger.ledger import Ledger
     from slicer.state.statedir import StateDir
 
-    # "pause" and "resume" come before the act, "paused" and "resumed" after it. "frozen" and "thawed" were
-    # seen, and done by others. "set" is NAME=VALUE, done. "stop" and "cap" (it got past its cap,
-    # and is ended for it) come before the act.
+    # "pause" and "resume" come before the act, "paused" and "resumed" after it. "frozen" and "thawed" are
+    # acts of others. "set" is a completed NAME=VALUE. "stop" and "cap" (the job exceeded its cap and is ended
+    # for that) come before the act.
     Kind = Literal["pause", "paused", "resume", "resumed", "frozen", "thawed", "set", "stop", "cap"]
 
 _MAX_BYTES = 1 << 20
@@ -41,17 +41,17 @@ _KINDS = frozenset({*_OPENING, *_CLOSING, "resume", "set", "stop", "cap"})
 
 @record
 class Act:
-    """One line."""
+    """One line of the log."""
 
     at_s: float  # CLOCK_BOOTTIME, the ledger's clock
     kind: Kind
-    uid: int  # who did it
+    uid: int  # of the process that acted
     text: str
 
 
 @record
 class Pause:
-    """A time in which the job stood still. ``until_s`` None: it still does, or its end was not noted."""
+    """A time in which the job stood still. ``until_s`` None: it still does, or its end was not logged."""
 
     since_s: float
     until_s: float | None
@@ -59,14 +59,14 @@ class Pause:
 
 
 def read(directory: StateDir, job: str) -> tuple[Act, ...]:
-    """The job's lines, in their order; lines that cannot be right are left out. Raises StateError."""
+    """The job's lines, in order; invalid lines are left out. Raises StateError."""
     return decode(directory.base.read(control_name(job), _MAX_BYTES))
 
 
 def add(directory: StateDir, job: str, kind: Kind, text: str = "") -> None:
     """Add a line. Raises StateError.
 
-    Call it only while the lease is certain to be there. Nobody would remove the file.
+    Call it only while the lease certainly exists. Otherwise the file would never be removed.
     """
     name = control_name(job)
     try:
@@ -93,13 +93,13 @@ def note(ledger: Ledger, job: str, kind: Kind, text: str = "") -> None:
 
 
 def encode(act: Act) -> bytes:
-    """The line."""
+    """The act as a line."""
     text = act.text[:_LONGEST_TEXT].replace("\\", "\\\\").replace("\n", "\\n")
     return f"{act.at_s:.6f} {act.kind} {act.uid} {text}\n".encode("utf-8", "surrogateescape")
 
 
 def decode(data: bytes) -> tuple[Act, ...]:
-    """The acts in a file's bytes. What cannot be right is left out, and so is a line without its end."""
+    """The acts in a file's bytes. Invalid lines are left out, and so is an incomplete one."""
     lines = data.decode("utf-8", "surrogateescape").split("\n")[:-1]
     return tuple(act for act in map(_act, lines) if act is not None)
 
@@ -119,7 +119,7 @@ def _act(line: str) -> Act | None:
 
 
 def pauses(acts: Iterable[Act]) -> tuple[Pause, ...]:
-    """The times in which the job stood still, as far as they were noted. Only the last one may be open."""
+    """The times in which the job stood still, as logged. Only the last one may be open."""
     found: list[Pause] = []
     since: Act | None = None
     for act in acts:
@@ -134,7 +134,7 @@ def pauses(acts: Iterable[Act]) -> tuple[Pause, ...]:
 
 
 def open_pause(acts: Iterable[Act]) -> Pause | None:
-    """The pause whose end was not noted, if the last one is such."""
+    """The last pause, if its end was not logged."""
     last = next(reversed(pauses(acts)), None)
     return last if last is not None and last.until_s is None else None
 
@@ -146,12 +146,12 @@ def paused_s(acts: Iterable[Act], at_s: float) -> float:
 
 
 def last_set(acts: Iterable[Act]) -> dict[str, str]:
-    """The last value that ``slicer set`` gave each property."""
+    """The last value of each property from ``slicer set``."""
     found = (act.text.partition("=") for act in acts if act.kind == "set")
     return {name: value for name, _, value in found}
 
 
 def who_told_to_end(acts: Iterable[Act]) -> Literal["", "slicer stop", "slicer cap"]:
-    """The first of slicer's commands to end the job; "": none."""
+    """The first of slicer's commands that told the job to end; "": none."""
     words: dict[str, Literal["slicer stop", "slicer cap"]] = {"stop": "slicer stop", "cap": "slicer cap"}
     return next((words[act.kind] for act in acts if act.kind in words), "")

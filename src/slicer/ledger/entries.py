@@ -3,9 +3,9 @@
 The kernel is the garbage collector: an unlocked file belongs to a dead owner. Probe a file's flock only under
 the ledger's lock, because a probe takes the flock for an instant.
 
-An owner has its file open twice. One descriptor is flocked and can only read: the job inherits it, and must
-not be able to change its lease. The other can write and stays with the owner, so that the owner's death is
-the close of a writer. Readers of the ledger cause no such event.
+An owner has its file open twice. One descriptor is flocked and read-only: the job inherits it, and must not
+be able to change its lease. The other is writable and stays with the owner, so that the owner's death closes
+a writer. Readers of the ledger cause no such event.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ class Entry:
 
     data: bytes
     is_locked: bool
-    problem: str = ""  # why its content is not believed
+    problem: str = ""  # why its content is not trusted
 
 
 def create(folder: Directory, name: str, data: bytes) -> tuple[int, int]:
-    """Make the file and keep it flocked. Raises StateError.
+    """Create the file and keep it flocked. Raises StateError.
 
-    Returns two descriptors: the one that is flocked, only to be read, and one to write.
+    Returns two descriptors: a flocked one for reading, and one for writing.
     """
     path = f"{folder.path}/{name}"
     try:
@@ -69,7 +69,7 @@ def create(folder: Directory, name: str, data: bytes) -> tuple[int, int]:
 def write(spare: Spare, writer: int, data: bytes) -> None:
     """Replace a file's content. Raises StateError.
 
-    The file must stay the same one, because it is flocked. So the new content is laid elsewhere first. A
+    The file must remain the same, because it is flocked. So the new content is first written elsewhere. A
     reader takes it from there if it finds the file half written.
     """
     try:
@@ -84,7 +84,7 @@ def write(spare: Spare, writer: int, data: bytes) -> None:
 
 
 class Spare:
-    """The new text of a job's lease while it is written. Not in the leases' folder: it would wake leaders."""
+    """The new text of a job's lease while it is written. Outside the leases' folder, to wake no leaders."""
 
     def __init__(self, base: Directory, job: str) -> None:
         self._base = base
@@ -93,7 +93,7 @@ class Spare:
 
     def lay(self, data: bytes) -> None:
         """Raises OSError."""
-        self.remove()  # a killed writer's
+        self.remove()  # left by a killed writer
         fd = self._base.open(self._name, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
         try:
             write_all(fd, data)
@@ -101,7 +101,7 @@ class Spare:
             os.close(fd)
 
     def read(self) -> bytes:
-        """The text; empty if there is none. Raises StateError if nobody can tell."""
+        """The text; empty if there is none. Raises StateError if that cannot be determined."""
         fd = _open(self._base, self._name)
         if fd is None:
             return b""
@@ -117,9 +117,9 @@ class Spare:
 
 
 def read(folder: Directory, name: str, warn: Callable[[str], None]) -> Entry | None:
-    """The file as it is; None if it does not count (with a warning, unless it is just gone).
+    """The file's present content; None if it does not count (with a warning, unless it was just removed).
 
-    Raises StateError if nobody can tell whether it counts.
+    Raises StateError if that cannot be determined.
     """
     path = f"{folder.path}/{name}"
     try:
@@ -155,7 +155,7 @@ def _entry(fd: int, path: str) -> Entry:
 
 
 def is_held(folder: Directory, name: str) -> bool:
-    """Whether the file exists and its owner is alive. Raises StateError if nobody can tell."""
+    """Whether the file exists and its owner is alive. Raises StateError if that cannot be determined."""
     fd = _open(folder, name)
     if fd is None:
         return False
@@ -166,7 +166,7 @@ def is_held(folder: Directory, name: str) -> bool:
 
 
 def _open(folder: Directory, name: str) -> int | None:
-    """A descriptor to read a file; None if there is none. Raises StateError if nobody can tell."""
+    """A descriptor to read a file; None if there is none. Raises StateError if that cannot be determined."""
     try:
         return folder.open(name, os.O_RDONLY)
     except OSError as error:
@@ -178,7 +178,7 @@ def _open(folder: Directory, name: str) -> int | None:
 def remove(folder: Directory, name: str) -> bool:
     """Unlink the file, if it exists; False if it cannot be removed."""
     try:
-        folder.remove(name)  # it may be gone: somebody else has found the owner dead
+        folder.remove(name)  # it may not exist: another process has found the owner dead, too
     except OSError:
-        return False  # it is no file
+        return False  # it is not a file
     return True

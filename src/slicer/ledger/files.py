@@ -1,6 +1,6 @@
 """The files of a ledger on disk: leases, tickets and bells, and the lock that guards them.
 
-Call everything but the ringing of others under the ledger's lock. Only there it is certain whether a file's
+Call everything but the ringing of others under the ledger's lock. Only there is it certain whether a file's
 owner holds its flock.
 """
 
@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 
     _Record = TypeVar("_Record", Lease, Ticket)
 
-# How long a waiting job may take to look at the ledger after it was rung. One that takes longer is frozen,
-# hangs in the GPU's driver or waits for a disk. The next ones go ahead until it looks again.
+# How long a waiting job may take to look at the ledger after its bell rang. A job that takes longer is
+# frozen, hangs in the GPU's driver or waits for a disk. The next ones go ahead until it looks again.
 ANSWER_WITHIN_S = 5.0
 
 
@@ -38,29 +38,29 @@ _FEW = 16  # leases, which take a millisecond or two to read
 
 
 class LedgerFiles:
-    """Reads the files that count, removes those of dead owners, and warns once of what is not slicer's."""
+    """Reads the files that count, removes those of dead owners, and warns once of foreign files."""
 
     def __init__(self, directory: StateDir, warn: Callable[[str], None]) -> None:
         self.directory = directory
         self._say = warn
         self._said: set[str] = set()
-        self._ignored: set[str] = set()  # names among the tickets that are none, and cannot be removed
+        self._ignored: set[str] = set()  # names that are not tickets', and cannot be removed
         self._parsed: dict[str, Request] = {}  # by the tickets' file names
-        self._decoded: dict[str, tuple[bytes, Lease]] = {}  # the leases last seen, and what their files said
-        self._ringing: dict[str, tuple[int, float]] = {}  # by job: the bell's ringing, and since when
+        self._decoded: dict[str, tuple[bytes, Lease]] = {}  # the leases last seen, and their files' content
+        self._ringing: dict[str, tuple[int, float]] = {}  # by job: the bell's ringing, and its start
         self._seen: tuple[tuple[Lease, bool], ...] = ()  # leases last seen, and whether they are flocked
-        self._unreadable: list[Lease] = []  # stand for the leases last seen that nobody can read
-        # The signal mask while asleep (None: as it is). With it, a caller who blocks signals can be
+        self._unreadable: list[Lease] = []  # stand-ins for unreadable leases that were last seen
+        # The signal mask while asleep (None: unchanged). With it, a caller that blocks signals can be
         # interrupted there, and only there.
         self.mask: frozenset[int] | None = None
-        self.patience_s: float | None = None  # how long one holder of the lock may keep us; None: for ever
+        self.patience_s: float | None = None  # how long one holder of the lock may delay us; None: for ever
         self.longest_pause_s = LONGEST_PAUSE_S
-        self.tell: Callable[[str], None] = self.warn  # that somebody has held the lock for long
-        self.broker_now: Callable[[], str] = str  # the socket of the broker that decides by now; "": none
+        self.tell: Callable[[str], None] = self.warn  # reports that a process has held the lock for long
+        self.broker_now: Callable[[], str] = str  # the socket of the broker that decides now; "": none
         self._lock_fd = directory.base.open_lock()
 
     def close(self) -> None:
-        """Close the descriptors, for callers who live on."""
+        """Close the descriptors, for callers that go on."""
         os.close(self._lock_fd)
         self.directory.close()
 
@@ -69,7 +69,7 @@ class LedgerFiles:
         return (self._lock_fd, *self.directory.descriptors())
 
     def after_fork(self) -> None:
-        """In a child: open the lock file anew, or it would share its parent's flock. Raises StateError.
+        """In a child: reopen the lock file, because it would share its parent's flock. Raises StateError.
 
         Signals that the child blocks stay blocked: the parent's handlers, which end its wait, are not for it.
         """
@@ -85,7 +85,7 @@ class LedgerFiles:
         )
 
     def warn(self, text: str) -> None:
-        """Say it once, however often the thing is looked at."""
+        """Warn of a problem once, however often it is found."""
         if text not in self._said:
             self._said.add(text)
             self._say(text)
@@ -96,22 +96,22 @@ class LedgerFiles:
         return tuple(lease for lease, _ in self._seen)
 
     def has_to_look(self, chance: str) -> bool:
-        """Whether to read the leases though no grant depends on them: to remove what dead owners left.
+        """Whether to read the leases though no grant depends on them, in order to remove dead owners' files.
 
-        If there are many, each of many newcomers would read them all, so ``chance`` (hex digits) picks some.
+        If there are many, every newcomer would read all of them, so ``chance`` (hex digits) picks some.
         """
         return chance[0] == "0" or len(_listed(self.directory.leases)) <= _FEW
 
     def orphans(self) -> tuple[Lease, ...]:
-        """Of the leases last seen, those whose owners are dead: only the job holds them.
+        """Those of the leases last seen whose owners are dead: only the job holds them.
 
-        The end of such a lease is no close of a writer.
+        The end of such a lease closes no writer.
         """
         left = [lease for lease, is_locked in self._seen if not is_locked or _is_left_alone(lease)]
         return (*left, *self._unreadable)
 
     def closing(self, gpus: tuple[str, ...]) -> tuple[Lease, ...]:
-        """Leases on all these GPUs for those last seen that nobody can read: they may hold any of them."""
+        """Stand-ins on all these GPUs for unreadable leases, which may hold any of them."""
         return tuple(replace(lease, gpus=gpus) for lease in self._unreadable)
 
     def _living_leases(self) -> Iterator[tuple[Lease, bool]]:
@@ -136,10 +136,10 @@ class LedgerFiles:
                 self.drop_lease(name)
 
     def _lease(self, name: str, entry: entries.Entry) -> Lease:
-        """The lease in a file, or the one that its writer was writing when it was killed. Raises TornFile.
+        """The lease in a file, or the one that its killed writer was writing. Raises TornFile.
 
-        Half of the new text and half of the old one may look like a whole lease that never was. So the new
-        text counts wherever it is whole. If it is not whole, the file itself was not changed yet.
+        Half of the new text and half of the old one may look like a valid lease that never existed. So the
+        new text counts wherever it is whole. If it is not whole, the file itself was not changed yet.
         """
         data = self.spare(name).read() if statefile.is_job_id(name) else b""
         try:
@@ -149,11 +149,11 @@ class LedgerFiles:
             data = b""
         found = _decoded(Lease, entry, data)
         if found.job != name:
-            raise TornFile("its name is not what it says")
+            raise TornFile("its name does not match its content")
         return found
 
     def _meet_unreadable(self, name: str, entry: entries.Entry, why: str) -> None:
-        """Keep the GPUs from others while somebody holds a lease that nobody can read; then remove it."""
+        """While a process holds an unreadable lease, keep the GPUs from others; then remove the lease."""
         path = f"{self.directory.leases.path}/{name}"
         is_ours = statefile.is_job_id(name) and statefile.begins_as(Lease, entry.data)
         if not entry.is_locked and not is_ours:
@@ -161,24 +161,25 @@ class LedgerFiles:
         elif not entry.is_locked and not proc.in_lease(name):
             self.drop_lease(name)
         else:
-            self.warn(f"{path}: {why}; it may hold any GPU, so nobody else gets one until its job has ended")
+            self.warn(f"{path}: {why}; it may hold any GPU, so no others are granted until its job has ended")
             self._unreadable.append(_stand_in(name))
 
     def spare(self, job: str) -> entries.Spare:
-        """The spare file in which the next text of a job's lease is laid first."""
+        """The spare file for the next text of a job's lease."""
         return entries.Spare(self.directory.base, job)
 
     def write(self, writer: int, lease: Lease) -> None:
-        """Write a lease's file anew. Raises StateError."""
+        """Write a lease's file again. Raises StateError."""
         entries.write(self.spare(lease.job), writer, statefile.encode(lease))
 
     def give_back(
         self, job: str, close: Callable[[], None], is_kept: Callable[[], bool] = lambda: False
     ) -> None:
-        """Take a job off the ledger and ring who comes next. Needs no lock. Raises StateError.
+        """Take a job off the ledger and ring the next one. Needs no lock. Raises StateError.
 
-        ``close`` closes the caller's descriptors of its lease or ticket. ``is_kept`` is asked under the lock
-        whether somebody else still holds the lease: then it stays. A ledger that was removed is no error.
+        ``close`` closes the caller's descriptors of its lease or ticket. ``is_kept`` is called under the lock
+        and returns whether another process still holds the lease: then it stays. A removed ledger is no
+        error.
         """
         try:
             with self.locked():
@@ -201,13 +202,13 @@ class LedgerFiles:
             entries.remove(self.directory.base, control_name(job))
 
     def requests(self) -> list[tuple[str, Request]]:
-        """The tickets' names and requests, in their order. Hardly a file is opened."""
+        """The tickets' names and requests, in their order. Opens hardly any file."""
         names = sorted(_listed(self.directory.tickets))
         self._parsed = {name: request for name in names if (request := self._request(name)) is not None}
         return list(self._parsed.items())
 
     def names_by_job(self) -> dict[str, str]:
-        """The names of the tickets that :meth:`requests` last saw, less those discarded since."""
+        """The names of the tickets last seen by :meth:`requests`, without those discarded since."""
         return {request.job: name for name, request in self._parsed.items()}
 
     def _request(self, name: str) -> Request | None:
@@ -222,7 +223,7 @@ class LedgerFiles:
         return request
 
     def ticket(self, name: str) -> Ticket | None:
-        """The ticket in a file; None if it is torn, foreign or gone."""
+        """The ticket in a file; None if it is torn, foreign or removed."""
         path = self._ticket_path(name)
         entry = entries.read(self.directory.tickets, name, self.warn)
         if entry is None:
@@ -230,7 +231,7 @@ class LedgerFiles:
         try:
             ticket = _decoded(Ticket, entry)
             if tickets.name_of(ticket) != name:
-                raise TornFile("its name is not what it says")
+                raise TornFile("its name does not match its content")
         except TornFile as error:
             if not entry.is_locked and statefile.begins_as(Ticket, entry.data):
                 self.discard(name, tickets.job_of(name))  # its owner is dead
@@ -254,7 +255,7 @@ class LedgerFiles:
         return name in self._parsed
 
     def is_waiting(self, name: str) -> bool:
-        """Whether the ticket of that name is there, and its owner alive."""
+        """Whether the ticket of that name exists, and its owner is alive."""
         return entries.is_held(self.directory.tickets, name)
 
     def _ticket_path(self, name: str) -> str:
@@ -265,16 +266,16 @@ class LedgerFiles:
         entries.remove(self.directory.bells, job)
         faults.point("ledger-bell-unlinked")
         if statefile.is_job_id(job):
-            self.spare(job).remove()  # the owner was killed while it made the ticket a lease
+            self.spare(job).remove()  # the owner was killed while it turned the ticket into a lease
         if not entries.remove(self.directory.tickets, name):
-            self.warn(f"{self._ticket_path(name)}: ignored: neither a ticket nor to be removed")
+            self.warn(f"{self._ticket_path(name)}: ignored: not a ticket, and it cannot be removed")
             self._ignored.add(name)
         self._parsed.pop(name, None)
         faults.point("ledger-ticket-unlinked")
         self.wake_next(name)
 
     def wake_next(self, name: str) -> None:
-        """Ring the ticket after that name. If the name wants GPUs, ring the next one that does, too."""
+        """Ring the ticket after that name. If the name wants GPUs, also ring the next one that does."""
         everybody, with_gpus = ([other for other in line if other > name] for line in self._lines())
         self._ring_first(everybody)
         if tickets.wants_gpus(name):
@@ -283,7 +284,7 @@ class LedgerFiles:
     def nudge(self) -> None:
         """Ring the leaders after a change. If one is stopped (Ctrl-Z) or dead, ring the next ones, too.
 
-        A leader notices most changes by itself. But its unanswered bell tells others that it does not.
+        A leader notices most changes without the bell. But an unanswered bell shows others that it does not.
         """
         for line in self._lines():
             self._ring_first(line)
@@ -295,7 +296,7 @@ class LedgerFiles:
                 self._ring_first(line[1:])
 
     def _lines(self) -> tuple[list[str], list[str]]:
-        """The names of all tickets in their order, and those of the ones that want GPUs."""
+        """The names of all tickets in their order, and of those that want GPUs."""
         names = [name for name in self._names() if tickets.parse_name(name) is not None]
         return names, [name for name in names if tickets.wants_gpus(name)]
 
@@ -312,7 +313,8 @@ class LedgerFiles:
     def _can_act(self, name: str) -> bool:
         """Whether the file is a ticket whose owner is alive and not stopped. Needs no lock.
 
-        A probe takes the flock for an instant. That hinders nobody: a whole ticket is flocked already.
+        A probe takes the flock for an instant. That does no harm, because a complete ticket is flocked
+        already.
         """
         ticket = self._peek(name)
         if ticket is None or proc.is_stopped(ticket.pid, ticket.pid_start):
@@ -320,7 +322,7 @@ class LedgerFiles:
         return self.is_waiting(name)
 
     def is_idle(self, name: str) -> bool:
-        """Whether the ticket's owner is stopped (Ctrl-Z), or was rung and does not look.
+        """Whether the ticket's owner is stopped (Ctrl-Z), or does not look although its bell rang.
 
         Such a ticket keeps its place, and others may pass it.
         """
@@ -346,7 +348,7 @@ class LedgerFiles:
         return now_s - since_s
 
     def _peek(self, name: str) -> Ticket | None:
-        """The ticket in a file, if it is whole. Needs no lock, so the file may be half made."""
+        """The ticket in a file, if it is whole. Needs no lock, so the file may be incomplete."""
         try:
             return statefile.decode(Ticket, self.directory.tickets.read(name, statefile.MOST_BYTES))
         except (StateError, TornFile):
@@ -358,14 +360,14 @@ class LedgerFiles:
             self.warn(f"{self.directory.bells.path}/{job}: ignored: it cannot be rung")
 
     def _names(self) -> list[str]:
-        """The file names among the tickets, in their order; none if somebody removed the directory."""
+        """The file names of the tickets, in their order; none if the directory was removed."""
         try:
             return sorted(_listed(self.directory.tickets))
         except StateError:
             return []  # then there is nobody to wake
 
     def tidy(self) -> None:
-        """Remove dead owners' tickets at the end of the queue. Others are removed by the ticket behind."""
+        """Remove dead owners' tickets at the end of the queue. The ticket behind removes the others."""
         names = self._names()
         while names and tickets.parse_name(names[-1]) and not self.is_waiting(names[-1]):
             name = names.pop()
@@ -373,7 +375,7 @@ class LedgerFiles:
 
 
 def control_name(job: str) -> str:
-    """The name, beside the leases' folder, of a job's :mod:`slicer.ledger.control_log`."""
+    """The name of a job's :mod:`slicer.ledger.control_log`, beside the leases' folder."""
     return f"{job}.control"
 
 
@@ -385,17 +387,17 @@ def _listed(folder: Directory) -> list[str]:
 
 
 def _decoded(kind: type[_Record], entry: entries.Entry, data: bytes = b"") -> _Record:
-    """The record in a file, or in ``data`` in its place. Raises TornFile."""
+    """The record in a file, or in ``data`` instead. Raises TornFile."""
     if entry.problem:
         raise TornFile(entry.problem)
     found = statefile.decode(kind, data or entry.data)
     if found.uid != os.geteuid():
-        raise TornFile(f"it speaks for uid {found.uid}")
+        raise TornFile(f"it belongs to uid {found.uid}")
     return found
 
 
 def _stand_in(job: str) -> Lease:
-    """A lease for a file that nobody can read, still without its GPUs."""
+    """A lease that stands in for an unreadable file, still without its GPUs."""
     return Lease(
         job=job, name="a lease that cannot be read", command="", pid=0, pid_start=0, keeper=0,
         boot_id=proc.boot_id(), uid=os.geteuid(), backend="plain", manager=manager_of(os.geteuid()), unit="",
@@ -405,7 +407,7 @@ def _stand_in(job: str) -> Lease:
 
 
 def _is_left_alone(lease: Lease) -> bool:
-    """Whether the job alone holds a flocked lease: its outer half is dead, or (--exec) there was none."""
+    """Whether only the job holds a flocked lease: its outer half is dead, or (--exec) there was none."""
     is_exec = bool(lease.cgroup) and not lease.keeper
     return is_exec or not proc.is_running(lease.pid, lease.pid_start)
 
@@ -419,4 +421,4 @@ def lives_on(lease: Lease) -> bool:
     try:
         return bool(lease.cgroup) and cgroup.lives(lease.cgroup)
     except OSError:
-        return True  # nobody can tell (no descriptor is left): then it counts
+        return True  # unknown, because descriptors ran out: then it counts

@@ -1,4 +1,4 @@
-"""Jobs that have a lease and do nothing: paused (slicer pause), frozen, stopped (Ctrl-Z), or not begun."""
+"""Jobs with a lease that do nothing: paused (slicer pause), frozen, stopped (Ctrl-Z), or not begun."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ class Halted:
 
     job: str
     how: How  # by slicer pause; by others through the cgroup (systemctl freeze); by Ctrl-Z or SIGSTOP
-    since_s: float | None  # on the ledger's clock; None: not known
+    since_s: float | None  # on the ledger's clock; None: unknown
 
 
 def halted(leases: Iterable[Lease], directory: StateDir | None) -> tuple[Halted, ...]:
-    """Those of the jobs that do nothing. ``directory`` is the ledger's."""
+    """The jobs that do nothing. ``directory`` is the ledger's."""
     found = (halt_of(lease, directory) for lease in leases)
     return tuple(each for each in found if each is not None)
 
@@ -53,7 +53,7 @@ def _noted(lease: Lease, directory: StateDir | None) -> control_log.Pause | None
     try:
         return control_log.open_pause(control_log.read(directory, lease.job))
     except StateError:
-        return None  # what the cgroup says counts for more
+        return None  # the cgroup's state counts for more
 
 
 def _is_stopped(lease: Lease) -> bool:
@@ -63,10 +63,10 @@ def _is_stopped(lease: Lease) -> bool:
 
 
 def awaits_turn(lease: Lease) -> bool:
-    """Whether the scope stands and the command has not begun: its queue runs others first.
+    """Whether the scope is running and the command has not begun: its queue runs other jobs first.
 
-    That is so of jobs that hold nothing, and so are in nobody's way. A queue's keeper has no child before the
-    command begins; later it has what the command leaves behind, too.
+    Only jobs that hold nothing wait like this, so they are in nobody's way. A queue's keeper has no child
+    before the command begins; later it also has what the command leaves behind.
     """
     if lease.gpus or lease.slots or not lease.keeper or lease.pid != lease.keeper:
         return False

@@ -1,4 +1,4 @@
-"""A lease that this process holds: its flocked file, and what is done with it until it is given back."""
+"""A lease that this process holds: its flocked file, and the actions on it until it is returned."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 class HeldLease:
     """A lease of ours, proved by a flocked file.
 
-    ``fd`` has the flock and can only read; the job may inherit it. ``writer`` is the same file opened to be
-    written; with -1 it is opened here. Without a file (``fd`` -1) this stands for what outer jobs hold.
+    ``fd`` has the flock and is read-only; the job may inherit it. ``writer`` is the same file opened for
+    writing; with -1 it is opened here. Without a file (``fd`` -1) this represents the holdings of outer jobs.
     """
 
     def __init__(self, files: LedgerFiles, lease: Lease, fd: int = -1, writer: int = -1) -> None:
@@ -37,13 +37,13 @@ class HeldLease:
             try:
                 self._writer = files.directory.leases.open_file(lease.job, os.O_WRONLY)
             except (OSError, StateError):
-                pass  # the ledger was removed: the job can run all the same, and update() will say it
-        self.is_handed_on = False  # to a job that runs: it holds the lease too, and may outlive us
+                pass  # the ledger was removed: the job can run all the same, and update() will report it
+        self.is_handed_on = False  # to a running job: it holds the lease, too, and may outlive us
         self.is_outlived = False  # the job lives on without us: its end frees the lease, not ours
-        self.plain_lock: PlainLock | None = None  # held along with it, for scripts that know no leases
-        self.gives_back: Callable[[], None] | None = None  # to the broker, while that counts by our process
-        self.postponed: list[Callable[[], None]] = []  # what can wait until the command runs
-        self.postponed_slow: list[Callable[[], None]] = []  # what takes long, and can wait for a quiet moment
+        self.plain_lock: PlainLock | None = None  # held along with it, for scripts that do not know leases
+        self.gives_back: Callable[[], None] | None = None  # to the broker, while it is bound to our process
+        self.postponed: list[Callable[[], None]] = []  # work that can wait until the command runs
+        self.postponed_slow: list[Callable[[], None]] = []  # slow work that can wait for a quiet moment
 
     @property
     def descriptors(self) -> tuple[int, ...]:
@@ -53,14 +53,14 @@ class HeldLease:
 
     @property
     def private(self) -> tuple[int, ...]:
-        """The descriptors that nobody may inherit. A forked child that is no holder closes them."""
+        """The descriptors that nobody may inherit. A forked child that is not a holder closes them."""
         return (self._writer,) if self._writer >= 0 else ()
 
     def update(self, **changes: Any) -> None:
-        """Record what became known after the grant (the cgroup, the pid). Raises StateError."""
+        """Record facts that became known after the grant (the cgroup, the pid). Raises StateError."""
         self.lease = replace(self.lease, **changes)
         if changes.get("cgroup"):
-            self.gives_back = None  # from now on it counts by the scope
+            self.gives_back = None  # from now on it is bound to the scope
         if self.fd < 0:
             return
         if self._writer < 0:
@@ -71,7 +71,7 @@ class HeldLease:
 
     @property
     def was_controlled(self) -> bool:
-        """Whether something is noted in the job's control log. Raises OSError."""
+        """Whether the job's control log has entries. Raises OSError."""
         return self._files.directory.base.has(control_name(self.lease.job))
 
     @property
@@ -80,17 +80,17 @@ class HeldLease:
         return self._files.directory
 
     def do_postponed(self) -> None:
-        """Do what waited for the command's start. Safe to repeat."""
+        """Do the work that waited for the command's start. Safe to repeat."""
         while self.postponed:
             self.postponed.pop(0)()
 
     def do_postponed_slow(self) -> None:
-        """Do what waited for a quiet moment. Safe to repeat."""
+        """Do the work that waited for a quiet moment. Safe to repeat."""
         while self.postponed_slow:
             self.postponed_slow.pop(0)()
 
     def close(self) -> None:
-        """Close our files and leave the lease to another holder, who gives it back. Safe to repeat."""
+        """Close our files and leave the lease to another holder, who returns it. Safe to repeat."""
         self.do_postponed()
         self._close_files()
         if self.plain_lock is not None:
@@ -104,10 +104,10 @@ class HeldLease:
         self.fd = self._writer = -1
 
     def release(self) -> None:
-        """Give the resources back; only close the files if the job outlives us. Safe to repeat.
+        """Return the resources; only close the files if the job outlives us. Safe to repeat.
 
-        The lease may have been handed on (:attr:`is_handed_on`). Then it is taken off the ledger only if
-        nobody else holds it any more. Raises StateError.
+        If the lease was handed on (:attr:`is_handed_on`), it is taken off the ledger only if nobody else
+        holds it any more. Raises StateError.
         """
         self.do_postponed()
         if self.fd < 0:
@@ -126,11 +126,11 @@ class HeldLease:
         return self.is_outlived
 
     def alert(self) -> None:
-        """Some time after :meth:`release`: make sure that somebody has looked."""
+        """Some time after :meth:`release`: make sure that another ticket has looked."""
         self._files.alert()
 
     def is_shared(self) -> bool:
-        """Whether others hold the lease too: a process of the job, or the job as a whole by its scope.
+        """Whether others hold the lease, too: a process of the job, or the whole job through its scope.
 
         Raises StateError.
         """
@@ -140,12 +140,12 @@ class HeldLease:
         return self.is_outlived
 
     def _has_others(self) -> bool:
-        """Give up our flock, and take it again if nobody else has it. Call it under the ledger's lock."""
+        """Release our flock, and take it again if nobody else has it. Call it under the ledger's lock."""
         folder = self._files.directory.leases
         try:
             again = folder.open(self.lease.job, os.O_RDONLY)
         except FileNotFoundError:
-            return False  # somebody removed the file: there is nothing left to hold
+            return False  # the file was removed: there is nothing left to hold
         except OSError as error:
             where = f"{folder.path}/{self.lease.job}"
             raise StateError(f"cannot be read: {error.strerror}", where=where) from error

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from slicer.model import BackendName, Manager, Then
 
     class Interruptible(Protocol):
-        """A wait."""
+        """A wait that another thread can interrupt."""
 
         def interrupt(self) -> None:
             """Make it look again, from another thread."""
@@ -34,7 +34,7 @@ AT_ONCE_S = 2.0  # how long --no-wait and --max-wait 0 wait for the ledger's loc
 class Needs(Demand):
     """The resources that the job still lacks, and the limits of its wait."""
 
-    slot_limits: dict[str, int]  # of these, and perhaps of others
+    slot_limits: dict[str, int]  # of these slots, and perhaps of others
     expect_s: float | None
     wait: bool
     max_wait_s: float | None
@@ -43,16 +43,17 @@ class Needs(Demand):
 
     @property
     def runs_anyway(self) -> bool:
-        """Whether the job runs after ``max_wait_s`` though nothing is free.
+        """Whether the job runs after ``max_wait_s`` although nothing is free.
 
-        By default only a job that just wants CPU slots does: one more makes the others slower, and no worse.
+        By default only a job that just wants CPU slots does: one more slows the others down, but does no
+        worse.
         """
         return self.then == "run" or (self.then is None and not self.gpus and not self.slots.keys() - {CPU})
 
 
 @record
 class Requester:
-    """The job that asks. ``name``, ``command`` and ``unit`` are as in :class:`slicer.model.Lease`."""
+    """The requesting job. ``name``, ``command`` and ``unit`` are as in :class:`slicer.model.Lease`."""
 
     job: str
     name: str
@@ -66,7 +67,7 @@ class Requester:
 
 @record
 class PreparedRequest:
-    """A request that is ready for the ledger. ``draft`` is the lease to come, still without its GPUs."""
+    """A request that is ready for the ledger. ``draft`` is the future lease, without its GPUs."""
 
     needs: Needs
     ticket: Ticket
@@ -93,10 +94,10 @@ class Hooks:
     """Callbacks of the caller during a wait.
 
     ``waits`` is called once, when the request has to wait. ``reaches_front`` is called once, when nobody is
-    ahead of it any more in the private ledger, and may prepare what needs no lease. It returns a descriptor,
-    which is closed in the end; the descriptor becomes readable if what was prepared is lost (-1: nothing was
-    prepared). ``still_waits`` is called before each sleep. It returns the seconds until its next call (None:
-    never).
+    ahead of it any more in the private ledger, and may prepare whatever needs no lease. It returns a
+    descriptor, which is closed in the end; the descriptor becomes readable if the preparation is lost (-1:
+    nothing was prepared). ``still_waits`` is called before each sleep. It returns the seconds until its next
+    call (None: never).
     """
 
     waits: Callable[[Busy], None]
@@ -106,9 +107,9 @@ class Hooks:
 
 
 def prepare(requester: Requester, needs: Needs, observer: GpuObserver) -> PreparedRequest:
-    """Prepare the request. Raises UsageError for GPUs that are not there, NoGpu, GpuError."""
+    """Prepare the request. Raises UsageError for GPUs that do not exist, NoGpu, GpuError."""
     outer = requester.outer
-    # Only GPUs that serve the job count as held. It can get more of one where the outer jobs have too little.
+    # Only GPUs that serve the job count as held. It can get more of one if the outer jobs have too little.
     held = OuterJobs(outer, False).gpus_for(needs.vram_mib)
     chosen: tuple[str, ...] = ()
     if needs.gpus or (needs.gpu_choice and held):
@@ -120,7 +121,7 @@ def prepare(requester: Requester, needs: Needs, observer: GpuObserver) -> Prepar
         chosen = among if known else gpus_named(words, observer.gpus)
         if not needs.gpus and (chosen or known) and not set(chosen) & set(held):
             raise UsageError(
-                "the job around holds none of these",
+                "the outer job holds none of these",
                 where="--gpu",
                 hint=f"it has {', '.join(held)}; ask for the others in the outer job",
             )
@@ -131,9 +132,9 @@ def prepare(requester: Requester, needs: Needs, observer: GpuObserver) -> Prepar
 def drafted(
     requester: Requester, needs: Needs, observer: GpuObserver, chosen: tuple[str, ...] = ()
 ) -> PreparedRequest:
-    """The request, with the UUIDs of the GPUs that will do (none: any, or it is not known yet)."""
+    """The request, with the UUIDs of the suitable GPUs (none: any, or not known yet)."""
     pid = os.getpid()
-    # Outer jobs keep what they have while this one waits. Behind a reservation it could wait for ever.
+    # Outer jobs keep their resources while this one waits. Behind a reservation it could wait for ever.
     is_urgent = any(lease.gpus or lease.slots for lease in requester.outer)
     since_s = proc.now_s()
     ticket = ticket_from(
@@ -150,9 +151,9 @@ def drafted(
 
 
 def _numbered(outer: tuple[Lease, ...]) -> tuple[Gpu, ...]:
-    """The GPUs of the outer jobs as people count them, with nothing else known of them; () unless of all.
+    """The outer jobs' GPUs by their user-visible indices, with nothing else known; () unless all are known.
 
-    Behind a fence the driver's library counts anew, from those that it may open.
+    Behind a fence the driver's library numbers only the GPUs that it may open.
     """
     found = _indices(outer)
     if any(uuid not in found for lease in outer for uuid in lease.gpus):
@@ -161,7 +162,7 @@ def _numbered(outer: tuple[Lease, ...]) -> tuple[Gpu, ...]:
 
 
 def _indices(leases: tuple[Lease, ...]) -> dict[str, int]:
-    """The indices of the leases' GPUs, as far as they are known."""
+    """The known indices of the leases' GPUs."""
     return {
         uuid: index for lease in leases for uuid, index in zip(lease.gpus, lease.gpu_indices, strict=False)
     }
@@ -172,7 +173,7 @@ def _means(word: str, gpu: Gpu) -> bool:
 
 
 def gpus_named(words: tuple[str, ...], gpus: tuple[Gpu, ...]) -> tuple[str, ...]:
-    """The UUIDs that the words mean. Raises UsageError."""
+    """The UUIDs of the named GPUs. Raises UsageError."""
     found: list[str] = []
     for word in words:
         meant = [gpu.uuid for gpu in gpus if _means(word, gpu)]
@@ -181,13 +182,13 @@ def gpus_named(words: tuple[str, ...], gpus: tuple[Gpu, ...]) -> tuple[str, ...]
             problem = f"{word!r} could be {len(meant)} GPUs" if meant else f"no such GPU: {word!r}"
             raise UsageError(problem, where="--gpu", hint=f"this machine has {known}")
         if meant[0] in found:
-            raise UsageError(f"{word!r} is there twice", where="--gpu", hint="name each GPU once")
+            raise UsageError(f"{word!r} is listed twice", where="--gpu", hint="name each GPU once")
         found += meant
     return tuple(found)
 
 
 def obtain(prepared: PreparedRequest, ledger: Ledger, hooks: Hooks) -> HeldLease:
-    """Get the lease, and wait for it if ``needs.wait``.
+    """Get the lease; wait for it if ``needs.wait``.
 
     Raises BusyError, InfeasibleError, DeadlockError, StateError, GpuError.
     """
@@ -206,7 +207,7 @@ def obtain(prepared: PreparedRequest, ledger: Ledger, hooks: Hooks) -> HeldLease
 def with_plain_lock(
     held: HeldLease, prepared: PreparedRequest, ledger: Ledger, hooks: Hooks
 ) -> HeldLease:
-    """The lease with the lock that scripts take, where one is configured. Raises BusyError."""
+    """The lease with the lock that scripts take, if one is configured. Raises BusyError."""
     needs = prepared.needs
     if held.lease.gpus and needs.plain_lock:
         try:
@@ -228,7 +229,7 @@ def queue_up(prepared: PreparedRequest, ledger: Ledger) -> HeldLease | Waiting:
     found = ledger.acquire_or_queue(prepared.ticket, prepared.draft, prepared.observer)
     if isinstance(found, HeldLease):
         return found
-    from slicer.ledger.waiting import Waiting  # a job that need not wait needs none of it
+    from slicer.ledger.waiting import Waiting  # a job that need not wait does not need it
 
     return Waiting(ledger, prepared.ticket, prepared.draft, prepared.observer, found)
 
@@ -273,7 +274,7 @@ def _take_plain_lock(
 
 
 def preview(prepared: PreparedRequest, ledger: Ledger | None) -> tuple[str, ...] | Busy:
-    """The GPUs that the request would get now, or what stands in its way. Nothing is taken.
+    """The GPUs that the request would get now, or why it would wait. Takes nothing.
 
     ``ledger`` None: there is no ledger yet. Raises InfeasibleError, GpuError.
     """
@@ -296,7 +297,7 @@ def patience_s(needs: Needs) -> float | None:
 
 
 def nested_lease(draft: Lease, outer: OuterJobs) -> Lease:
-    """The lease of a job whose outer jobs hold all that it needs."""
+    """The lease of a job whose outer jobs hold everything that it needs."""
     last = next((lease for lease in reversed(outer.leases) if lease.gpus), None)
     vram_mib = last.vram_mib if last else None
     known = _indices(outer.leases)

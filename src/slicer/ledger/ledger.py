@@ -1,12 +1,12 @@
 """The ledger: all leases and tickets of this user on this machine, and the decision who is next.
 
-A lease and a ticket are one file each (:mod:`slicer.ledger.entries`), flocked by their owner for as long as
-they count. A lease also counts while its scope is populated, whatever became of its file descriptors.
-Everything is read and changed under the ledger's lock. Nobody sleeps while holding it.
+Leases and tickets are files (:mod:`slicer.ledger.entries`), flocked by their owners for as long as they
+count. A lease also counts while its scope is populated, whatever became of its file descriptors. Everything
+is read and changed under the ledger's lock. Nobody sleeps while holding it.
 
 Each process decides for all tickets that it sees, with the same pure function over the same files. It takes
-what it is granted itself, and rings the bell of every other ticket that could go. A grant is written nowhere:
-the process that was rung decides again for itself. So nothing of a decision is lost with its maker.
+its own grant, and rings the bell of every other ticket that could go. Grants are not written down: a process
+whose bell rings decides again for itself. So no decision is lost with its maker.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Snapshot:
 
 @record
 class Decision:
-    """One decision for all requests, and what it was made from."""
+    """One decision for all requests, and its input."""
 
     verdict: Verdict
     queue: tuple[Request, ...]
@@ -59,9 +59,9 @@ class Decision:
 class Queued:
     """The ticket and the bell of a request that has to wait. The receiver closes them."""
 
-    files: tuple[int, int]  # the ticket, as slicer.ledger.entries.create gives it
+    files: tuple[int, int]  # the ticket, from slicer.ledger.entries.create
     bell: int
-    busy: Busy  # what stood in its way
+    busy: Busy  # why it had to wait
 
 
 class Ledger(LedgerFiles):
@@ -70,15 +70,15 @@ class Ledger(LedgerFiles):
     # -- for everybody -----------------------------------------------------------------------------------
 
     def snapshot(self) -> Snapshot:
-        """The ledger as of now. Dead owners' files are removed on the way."""
+        """The ledger's present state. Dead owners' files are removed on the way."""
         with self.locked():
             return Snapshot(self.leases(), tuple(self.live_tickets()))
 
     def acquire(self, request: Request, draft: Lease, observer: GpuObserver) -> HeldLease | Busy:
-        """Grant the request now, or say what stands in its way.
+        """Grant the request now, or return why it is not granted.
 
-        ``draft`` is the lease to come, still without its GPUs. Raises InfeasibleError when waiting could
-        never help, StateError, GpuError.
+        ``draft`` is the future lease, without its GPUs. Raises InfeasibleError if waiting could never help,
+        StateError, GpuError.
         """
         observer.look()
         with self.locked():
@@ -88,7 +88,7 @@ class Ledger(LedgerFiles):
     def acquire_or_queue(self, ticket: Ticket, draft: Lease, observer: GpuObserver) -> HeldLease | Queued:
         """As :meth:`acquire`, but take a ticket under the same lock if the request has to wait.
 
-        Raises DeadlockError when it would wait for jobs that wait for it.
+        Raises DeadlockError if it would wait for jobs that wait for it.
         """
         observer.look()
         with self.locked():
@@ -122,9 +122,9 @@ class Ledger(LedgerFiles):
     # -- under the lock ----------------------------------------------------------------------------------
 
     def decide_and_ring(self, request: Request, observer: GpuObserver) -> Decision:
-        """Decide for all, and ring the others that could go. Raises BrokerError if a broker does that by now.
+        """Decide for all, and ring the others that could go. Raises BrokerError if a broker decides by now.
 
-        Nobody would tell it what this ledger gave out.
+        That broker would not know what this ledger granted.
         """
         if not request.is_nothing and self.broker_now():
             raise BrokerError("a broker was switched on in the meantime", hint="run it again")
@@ -137,7 +137,7 @@ class Ledger(LedgerFiles):
         return found
 
     def decide(self, request: Request, observer: GpuObserver) -> Decision:
-        """The decision as of now, without idle and dead tickets. Raises InfeasibleError for ``request``."""
+        """The present decision, without idle and dead tickets. Raises InfeasibleError for ``request``."""
         from slicer.placement import decision  # imported here: a client of the broker never decides
 
         leases = self.leases()
@@ -158,7 +158,7 @@ class Ledger(LedgerFiles):
             stopped |= idle
 
     def _grant_now(self, request: Request, draft: Lease, observer: GpuObserver) -> HeldLease | Decision:
-        """The lease, or the decision that there is none."""
+        """The lease, or the decision that it is not granted."""
         if request.is_nothing and not self.has_to_look(request.job):
             return self._grant(request, draft, (), observer)
         found = self.decide_and_ring(request, observer)
@@ -173,9 +173,9 @@ class Ledger(LedgerFiles):
         return HeldLease(self, lease, *created)
 
     def note_granted(self, lease: Lease) -> HeldLease:
-        """Write down a lease that the broker has granted, for what reads this ledger. Raises StateError.
+        """Write a lease that the broker has granted, for readers of this ledger. Raises StateError.
 
-        Nothing is decided: with a broker, this ledger only keeps its user's books.
+        Nothing is decided: with a broker, this ledger only records its user's leases.
         """
         with self.locked():
             created = entries.create(self.directory.leases, lease.job, statefile.encode(lease))
@@ -184,22 +184,22 @@ class Ledger(LedgerFiles):
         return held
 
     def sweep(self) -> None:
-        """Remove what dead owners left. Where nothing is decided here, nobody else does."""
+        """Remove dead owners' files. Without decisions in this ledger, no other call does."""
         with self.locked():
             if self.has_to_look(os.urandom(1).hex()):
                 self.leases()
 
     def convert(self, name: str, held: tuple[int, int], lease: Lease) -> HeldLease:
-        """Make the ticket of that name the lease: the same file, under another name. Raises StateError.
+        """Turn the ticket of that name into the lease: the same file, with another name. Raises StateError.
 
-        ``held`` is what :func:`slicer.ledger.entries.create` gave for the ticket. So a process that inherited
-        the ticket holds the lease. The next ticket is rung only when the job has started, because its
-        look would slow the start down. If we die before that, it notices our death.
+        ``held`` is the ticket's result from :func:`slicer.ledger.entries.create`. So a process that inherited
+        the ticket holds the lease. The next ticket is rung only when the job has started, because its look
+        would slow the start down. If we die before that, it notices our death.
         """
         folder = self.directory.tickets
         self.write(held[1], lease)
         faults.point("ledger-converting")
-        entries.remove(self.directory.bells, lease.job)  # no bell without its ticket, wherever we are killed
+        entries.remove(self.directory.bells, lease.job)  # no bell without its ticket, whenever we are killed
         faults.point("ledger-bell-unlinked")
         try:
             folder.rename(name, self.directory.leases, lease.job)
@@ -217,12 +217,12 @@ class Ledger(LedgerFiles):
         stuck = deadlocked(ticket, self.live_tickets(), found.devices, found.leases, found.policy, now_s())
         if stuck:
             raise DeadlockError(
-                f"would wait for ever: {', '.join(stuck)} has what is missing, and waits for us",
+                f"would wait for ever: {', '.join(stuck)} has what is missing, and waits for this job",
                 hint="ask for everything in the outer job",
             )
 
     def _queue(self, own: Request) -> tuple[Request, ...]:
-        """All requests in their order, ``own`` among them, whether it has a ticket or not."""
+        """All requests in their order, including ``own``, whether it has a ticket or not."""
         from slicer.placement.capacity import rank_of
 
         queue = [request for _, request in self.requests()]
@@ -245,7 +245,7 @@ def lease_of(
 def _feasible_devices(
     request: Request, leases: tuple[Lease, ...], observer: GpuObserver
 ) -> tuple[Device, ...] | None:
-    """The GPUs as last looked at. Raises InfeasibleError when they can never serve ``request``."""
+    """The GPUs as last seen. Raises InfeasibleError if they can never serve ``request``."""
     from slicer.placement import decision
 
     devices = observer.devices(leases)
@@ -258,7 +258,7 @@ def _feasible_devices(
 
 
 def decide_alone(request: Request, observer: GpuObserver) -> Decision:
-    """As :meth:`Ledger.decide`, where there is no ledger yet."""
+    """As :meth:`Ledger.decide`, if there is no ledger yet."""
     from slicer.placement import decision
 
     devices = _feasible_devices(request, (), observer)

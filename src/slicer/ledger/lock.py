@@ -1,4 +1,4 @@
-"""The ledger's lock. It is held for as long as a decision takes, and never while asleep."""
+"""The ledger's lock. A process holds it for one decision, and never while asleep."""
 
 from __future__ import annotations
 
@@ -15,27 +15,26 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from types import TracebackType
 
-# How soon to try again while somebody else holds the lock, in seconds. A decision takes about a millisecond.
-# The longer a wait has lasted, the more others wait, and the longer are the pauses. A thousand that try every
-# 20 ms leave the holder no CPU. Chance keeps those apart that came together.
-#
-# Nobody sleeps in flock(2), where the kernel wakes one after the other: it would wake one that is stopped
-# (Ctrl-Z) as well, and all behind that one would sleep on.
+# The pauses between tries while another process holds the lock, in seconds. A decision takes about a
+# millisecond. The longer a wait has lasted, the more others wait, and the longer are the pauses: a thousand
+# processes that try every 20 ms leave the holder no CPU. Random pauses separate processes that came together.
+# Nobody sleeps in flock(2), where the kernel wakes waiters one after the other: it would also wake a stopped
+# one (Ctrl-Z), and all behind that one would sleep on.
 _FIRST_PAUSE_S = 0.0002
 LONGEST_PAUSE_S = 0.5
-EAGER_PAUSE_S = 0.02  # the longest of those who only look, and are few
+EAGER_PAUSE_S = 0.02  # the longest pause of processes that only look, which are few
 _GROWTH = 1.25
-_TELL_S = 3.0  # how long one holder keeps the lock before the user is told
-_IN_TURN = 10  # so many times the patience for one holder, where many hold the lock in turn
+_TELL_S = 3.0  # how long one holder may keep the lock before the user is told
+_IN_TURN = 10  # the patience for one holder times this, if many hold the lock in turn
 
 
 class LedgerLock:
     """Holds the lock within a ``with``. Signals are blocked there: Ctrl-Z must not stop all other decisions.
 
-    ``mask`` is the signal mask while asleep (None: as it is). ``patience_s`` is how long one holder may keep
-    us waiting, in seconds (None: for ever). ``longest_pause_s`` is the longest pause between two tries, in
-    seconds. ``tell`` is called once if one does so for long. Entering raises
-    LedgerBusy when the time is over, and LedgerGone when the ledger was removed.
+    ``mask`` is the signal mask while asleep (None: unchanged). ``patience_s`` is how long one holder may
+    delay us, in seconds (None: for ever). ``longest_pause_s`` is the longest pause between two tries, in
+    seconds. ``tell`` is called once if one holder keeps the lock for long. Entering raises LedgerBusy at the
+    end of the time, and LedgerGone if the ledger was removed.
     """
 
     def __init__(
@@ -57,7 +56,7 @@ class LedgerLock:
             if not os.fstat(self._fd).st_nlink:
                 raise LedgerGone(self._path)
             taken_ns = time.monotonic_ns()
-            os.utime(self._fd, ns=(taken_ns, taken_ns))  # so others see that the lock changes hands
+            os.utime(self._fd, ns=(taken_ns, taken_ns))  # to show others that the lock changes hands
         except BaseException:
             fcntl.flock(self._fd, fcntl.LOCK_UN)
             signal.pthread_sigmask(signal.SIG_SETMASK, self._mask)
@@ -72,7 +71,7 @@ class LedgerLock:
         while not try_lock(self._fd):
             now_s, known_ns, taken_ns = time.monotonic(), taken_ns, self._taken_ns()
             if taken_ns != known_ns:
-                since_s = now_s  # somebody else holds it
+                since_s = now_s  # another process holds it
             self._check_patience(now_s - since_s, now_s - began_s)
             if now_s - since_s >= _TELL_S and not is_told:
                 is_told = True
@@ -83,7 +82,7 @@ class LedgerLock:
             pause_s = min(_GROWTH * pause_s, self._longest_pause_s)
 
     def _taken_ns(self) -> int:
-        """The time at which the lock was last taken, by the monotonic clock."""
+        """The monotonic time at which the lock was last taken."""
         return os.fstat(self._fd).st_mtime_ns
 
     def _check_patience(self, held_s: float, waited_s: float) -> None:
@@ -103,7 +102,7 @@ class LedgerLock:
 
 
 def _holder(fd: int) -> int:
-    """The process that holds the flock on a file; 0: it cannot be seen."""
+    """The process that holds the flock on a file; 0: it is not visible."""
     from slicer.kernel.open_files import flock_holder
 
     try:

@@ -1,4 +1,4 @@
-"""The resources held by outer jobs, in which this process runs. Pure."""
+"""The resources of outer jobs, inside which this process runs. Pure."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 class OuterJobs:
     """The leases of the outer jobs, outermost first.
 
-    ``foreign_gpu``: a wrapper that is not slicer's holds the GPU lock for us (GPU_LOCK_HELD).
+    ``foreign_gpu``: a wrapper other than slicer holds the GPU lock for us (GPU_LOCK_HELD).
     """
 
     leases: tuple[Lease, ...]
@@ -48,7 +48,7 @@ def _gpus_of(leases: Iterable[Lease]) -> tuple[str, ...]:
 
 
 def may_be_nested(environ: Mapping[str, str], own_cgroup: str) -> bool:
-    """Whether there may be outer jobs, so that it is worth reading the ledger for them."""
+    """Whether there may be outer jobs, so that reading the ledger is worthwhile."""
     return bool(_marked(environ)) or "/slicer-" in own_cgroup
 
 
@@ -57,8 +57,8 @@ def outer_jobs(
 ) -> OuterJobs:
     """The outer jobs among the live ``leases``.
 
-    They are found by their ids in the environment, and by the cgroup in case somebody has cleared the
-    environment. Without scopes they are found by a keeper among our ancestors.
+    They are found by their ids in the environment, or by the cgroup if the environment was cleared. Without
+    scopes they are found by a keeper among our ancestors.
     """
     jobs = _marked(environ)
     inside = [
@@ -74,12 +74,12 @@ def outer_jobs(
 
 
 def _marked(environ: Mapping[str, str]) -> tuple[str, ...]:
-    """The ids of the outer jobs as the environment has them, outermost first."""
+    """The ids of the outer jobs in the environment, outermost first."""
     return tuple(job for job in environ.get(LEASE_VARIABLE, "").split(",") if job)
 
 
 def missing(wanted: Demand, held: OuterJobs, skip_gpu_lock: bool) -> Demand:
-    """The demand beyond what is held."""
+    """The demand beyond the held resources."""
     is_covered = skip_gpu_lock or held.foreign_gpu
     gpus = 0 if is_covered else max(0, wanted.gpus - len(held.gpus_for(wanted.vram_mib)))
     there = held.slots
@@ -89,7 +89,7 @@ def missing(wanted: Demand, held: OuterJobs, skip_gpu_lock: bool) -> Demand:
 
 
 def skips_gpu_lock(environ: Mapping[str, str]) -> bool:
-    """Whether the user says that the job does not touch the GPU."""
+    """Whether the user declares that the job does not use the GPU."""
     return _is_set(environ, "SLICER_SKIP_GPU_LOCK") or _is_set(environ, "PSRUN_SKIP_GPU_LOCK")
 
 

@@ -4,8 +4,8 @@ Scripts take it exclusively (``flock FILE command``), slicer's jobs take it shar
 its GPUs, may hold it together. A script excludes all of them and is excluded by each. The kernel keeps no
 order between the two kinds: a script can wait for long while jobs follow each other without a gap.
 
-flock(2) knows no time limit. So a child sleeps in it, on the file that it inherits. A flock belongs to the
-open file: this process has the lock once the child has it. The child is killed when the time is over.
+flock(2) has no time limit. So a child sleeps in it, on the file that it inherits. A flock belongs to the open
+file: this process has the lock once the child has it. The child is killed at the end of the time.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from slicer.state.directory import try_lock
 _HINT = "see compat_gpu_lock in the configuration, or GPU_LOCK_PATH"
 _ALL = frozenset(signal.valid_signals())
 _FROM_TERMINAL = frozenset({signal.SIGTSTP, signal.SIGTTIN, signal.SIGTTOU})
-# Standard input is the lock file. The kernel kills the child (PR_SET_PDEATHSIG) when its parent is gone.
+# Standard input is the lock file. The kernel kills the child (PR_SET_PDEATHSIG) when its parent has ended.
 _SLEEPER = """
 import ctypes, fcntl, os, sys
 ctypes.CDLL(None).prctl(1, 9)
@@ -38,8 +38,8 @@ if os.getppid() == int(sys.argv[1]):
 class PlainLock:
     """One holder's share of the lock.
 
-    ``fd`` is the open file that has it (-1: none), not inheritable until somebody makes it so: a process
-    that inherits it keeps the lock held.
+    ``fd`` is the open file that has it (-1: none). It is not inheritable at first: a process that inherits it
+    keeps the lock held.
     """
 
     def __init__(self, path: str) -> None:
@@ -49,9 +49,9 @@ class PlainLock:
     def take(self, wait_s: float | None, mask: frozenset[int] | None) -> bool:
         """Take the lock, waiting at most ``wait_s`` seconds for it (None: for ever, 0: not at all).
 
-        ``mask`` is the signal mask while asleep (None: as it is), so that a caller who holds signals back
-        can be interrupted there. Returns whether the lock is held now. Raises StateError for a path that
-        cannot be a lock, and whatever a signal's handler raises; then nothing is held.
+        ``mask`` is the signal mask while asleep (None: unchanged), so that a caller that blocks signals can
+        be interrupted there. Returns whether the lock is held now. Raises StateError for a path that cannot
+        be a lock, and whatever a signal handler raises; then nothing is held.
         """
         end_s = None if wait_s is None else time.monotonic() + wait_s
         try:
@@ -62,7 +62,7 @@ class PlainLock:
                     return False
                 if self._is_current():
                     return True
-                self.release()  # a script has removed the file: the lock is that of the new one
+                self.release()  # a script has removed the file: the new file's lock counts
         except OSError as error:
             self.release()
             raise _failed(self.path, error) from error
@@ -71,7 +71,7 @@ class PlainLock:
             raise
 
     def holder(self) -> int:
-        """The process that holds the lock exclusively, 0 when that cannot be known."""
+        """The process that holds the lock exclusively; 0 if it is unknown."""
         try:
             info = os.stat(self.path)
             pid = flock_holder(info, exclusively=True)
@@ -84,7 +84,7 @@ class PlainLock:
         return pid
 
     def release(self) -> None:
-        """Let go; the lock stays held while a process that inherited ``fd`` has it open. Safe to repeat."""
+        """Release the lock, unless a process that inherited ``fd`` has it open. Safe to repeat."""
         if self.fd >= 0:
             os.close(self.fd)
             self.fd = -1
@@ -115,7 +115,7 @@ def _sleep_in_flock(fd: int, left_s: float | None, mask: frozenset[int] | None) 
             command,
             os.environ,
             file_actions=[(os.POSIX_SPAWN_DUP2, fd, 0), (os.POSIX_SPAWN_CLOSE, 1), (os.POSIX_SPAWN_CLOSE, 2)],
-            setsigmask=_ALL - _FROM_TERMINAL,  # Ctrl-Z stops both: no stopped process is to get the lock
+            setsigmask=_ALL - _FROM_TERMINAL,  # Ctrl-Z stops both: no stopped process may get the lock
             setsigdef=_FROM_TERMINAL,
         )
         pidfd = os.pidfd_open(child)
@@ -133,7 +133,7 @@ def _end(pidfd: int) -> None:
         signal.pidfd_send_signal(pidfd, signal.SIGKILL)
         ended = os.waitid(os.P_PIDFD, pidfd, os.WEXITED)
     except (ProcessLookupError, ChildProcessError):
-        return  # the program reaps all children by itself
+        return  # the program reaps all children itself
     finally:
         os.close(pidfd)
     if ended is not None and ended.si_code == os.CLD_EXITED and ended.si_status:
@@ -141,7 +141,7 @@ def _end(pidfd: int) -> None:
 
 
 def _open(path: str) -> int:
-    """The lock file, made for everybody when missing. Reading is enough to lock it. Raises StateError.
+    """The lock file, created for everybody if missing. Reading is enough to lock it. Raises StateError.
 
     Links are followed, since scripts follow them, except where anybody could have put one.
     """
@@ -157,16 +157,16 @@ def _open(path: str) -> int:
         raise _failed(path, error) from error
     if not stat.S_ISREG(os.fstat(fd).st_mode):
         os.close(fd)
-        raise StateError("is not a plain file, and cannot be the GPU lock", where=path, hint=_HINT)
+        raise StateError("is not a plain file, so it cannot be the GPU lock", where=path, hint=_HINT)
     return fd
 
 
 def _create(path: str, flags: int) -> int:
-    # Never O_CREAT on a file that is there: in a sticky directory that is refused for others' files.
+    # Never O_CREAT on an existing file: in a sticky directory that is refused for others' files.
     try:
         return os.open(path, flags | os.O_CREAT | os.O_EXCL, 0o666)
     except FileExistsError:
-        return os.open(path, flags)  # made meanwhile; still missing: a link to nowhere
+        return os.open(path, flags)  # created meanwhile; still missing: a link to nowhere
 
 
 def _failed(path: str, error: OSError) -> StateError:
@@ -174,7 +174,7 @@ def _failed(path: str, error: OSError) -> StateError:
 
 
 def _with_lock_open(info: os.stat_result) -> int:
-    """The first process that has the locked file open, of those that we may look at; 0: none."""
+    """The first process that has the locked file open, as far as we may inspect them; 0: none."""
     return next(
         (pid for pid in sorted(proc.pids()) for fd in descriptors_of(pid, info) if _has_lock(pid, fd)), 0
     )
@@ -185,4 +185,4 @@ def _has_lock(pid: int, fd: str) -> bool:
         with open(f"/proc/{pid}/fdinfo/{fd}", encoding="ascii") as lines:
             return any(line.startswith("lock:") and " WRITE " in line for line in lines)
     except OSError:
-        return False  # closed meanwhile
+        return False  # closed in the meantime

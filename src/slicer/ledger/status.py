@@ -1,4 +1,4 @@
-"""The data behind ``slicer status``: which jobs hold what, which wait and why, and what is free."""
+"""The data behind ``slicer status``: the jobs that hold resources, those that wait, and what is free."""
 
 from __future__ import annotations
 
@@ -35,18 +35,18 @@ if TYPE_CHECKING:
     Warn = Callable[[str], None]
     AskOthers = Callable[[], "Everybody | None"]
 
-PATIENCE_S = 10.0  # of commands that only look, while another process decides
+PATIENCE_S = 10.0  # of read-only commands, while another process decides
 
 
 @record
 class ForeignProcess:
-    """A process on a GPU where nothing is set aside for it."""
+    """A process on a GPU that has no memory reserved there."""
 
     pid: int
-    name: str  # "" where /proc does not show it
-    used_mib: int | None  # None: the driver does not say
-    peak_mib: int | None  # the most it was seen to use
-    job: str  # the job it belongs to, which does not hold this GPU; "" for none
+    name: str  # "" if /proc does not show it
+    used_mib: int | None  # None: the driver does not report it
+    peak_mib: int | None  # its highest use so far
+    job: str  # its job, which does not hold this GPU; "" for none
 
 
 @record
@@ -55,10 +55,10 @@ class GpuState:
 
     gpu: Gpu
     device: Device | None  # None: the driver did not answer
-    reserved_mib: int  # set aside: for the leases on it, and for foreign processes
-    free_mib: int | None  # what one more sharer could count on; None: unknown
-    is_idle: bool  # it could be leased whole
-    unexplained_mib: int  # in use by no process that is seen
+    reserved_mib: int  # for the leases on it, and for foreign processes
+    free_mib: int | None  # available to one more sharer; None: unknown
+    is_idle: bool  # whether it could be leased whole
+    unexplained_mib: int  # used, but by no visible process
     foreign: tuple[ForeignProcess, ...]
 
 
@@ -68,26 +68,26 @@ class Wait:
 
     busy: Busy | None
     never: Infeasible | None
-    is_reserving: bool  # what it needs is kept for it as it becomes free
+    is_reserving: bool  # whether what it needs is kept for it as it becomes free
     starts_in_s: float | None  # expected; None: it depends on a job that gave no estimate
-    held_back: str = ""  # the cap or the share of the administrator's policy that it waits for, in words
+    held_back: str = ""  # the administrator's cap or share for which it waits, in words
 
 
 @record
 class Everybody:
-    """The broker's knowledge of all users of this machine."""
+    """The broker's data about all users of this machine."""
 
     snapshot: Snapshot  # its tickets in the order in which they are served
     held_back: dict[str, str]  # by the ticket's job, as in Wait
     users: tuple[UserStanding, ...]
-    groups: tuple[GroupStanding, ...]  # those that may hold only so much together
-    slot_limits: dict[str, int]  # of the administrator
-    left_out: int  # jobs that it did not tell, as there are too many
+    groups: tuple[GroupStanding, ...]  # those with common limits
+    slot_limits: dict[str, int]  # the administrator's
+    left_out: int  # jobs for which its answer had no room
 
 
 @record
 class SlotState:
-    """The slots of one name. None: the configuration names none, or cannot be read."""
+    """The slots of one name. None: the configuration defines none, or cannot be read."""
 
     total: int | None
     free: int | None
@@ -104,22 +104,22 @@ class PlainLockState:
 
 @record
 class Status:
-    """One look at the ledger and the machine."""
+    """The state of the ledger and the machine at one moment."""
 
-    directory: str  # the ledger's; "" while nothing has run yet
+    directory: str  # the ledger's; "" before the first job
     leases: tuple[Lease, ...]  # the oldest first
     tickets: tuple[Ticket, ...]  # in their order
     waits: dict[str, Wait]  # by the ticket's job
     gpus: tuple[GpuState, ...]
-    no_gpus: str  # why there are none to list; "" where there are
-    slot_limits: dict[str, int] | None  # how many there are; None: the configuration cannot be read
+    no_gpus: str  # why none are listed; "" if some are
+    slot_limits: dict[str, int] | None  # None: the configuration cannot be read
     plain_lock: PlainLockState | None  # None: not configured
     now_s: float  # the ledger's clock
     halted: tuple[Halted, ...] = ()  # the jobs that stand still
-    not_begun: tuple[str, ...] = ()  # the jobs whose scopes stand before it is their turn in a queue
+    not_begun: tuple[str, ...] = ()  # jobs whose scopes are running before it is their turn in a queue
     sharing: tuple[SharingNow, ...] = ()  # the jobs that share GPUs, with --share
     users: tuple[UserStanding, ...] | None = None  # None: only this user's jobs are known
-    groups: tuple[GroupStanding, ...] = ()  # that may hold only so much together
+    groups: tuple[GroupStanding, ...] = ()  # with common limits
     later: tuple[JobFile, ...] = ()  # detached jobs that wait for others to end, the oldest first
 
     def halt(self, job: str) -> Halted | None:
@@ -150,7 +150,7 @@ class Status:
 
 
 def existing_ledger(environ: Mapping[str, str], warn: Warn) -> Ledger | None:
-    """The caller's ledger; None while there is none, because looking must not make one. Raises StateError."""
+    """The caller's ledger, or None: reading the status must not create one. Raises StateError."""
     directory = statedir.existing(environ, os.geteuid())
     if directory is None:
         return None
@@ -162,15 +162,15 @@ def existing_ledger(environ: Mapping[str, str], warn: Warn) -> Ledger | None:
 
 
 class StatusReader:
-    """Reads the status again and again. Keeps the driver and the ledger open, and opens anew what broke."""
+    """Reads the status repeatedly. Keeps the driver and the ledger open, and reopens what broke."""
 
     def __init__(
         self, environ: Mapping[str, str], ask_others: AskOthers | None = None,
         gpus_otherwise: Callable[[], AttributedGpus] | None = None,
     ) -> None:  # fmt: skip
-        """``ask_others``: what tells of all users' jobs; it returns None, or raises, where it cannot.
+        """``ask_others`` returns all users' jobs; it returns None, or raises, if it cannot.
 
-        ``gpus_otherwise``: as :class:`slicer.gpu.observer.GpuObserver` has it.
+        ``gpus_otherwise``: as in :class:`slicer.gpu.observer.GpuObserver`.
         """
         self._environ = environ
         self._ask_others = ask_others
@@ -179,7 +179,7 @@ class StatusReader:
         self._warn: Warn = lambda _: None
 
     def read(self, warn: Warn) -> Status:
-        """The status now. It warns of what cannot be found out, and leaves it out.
+        """The present status. Warns of parts that cannot be determined, and leaves them out.
 
         Asks the driver, and waits for the ledger's lock. Each call repeats its warnings. Raises StateError
         for a ledger that cannot be used.
@@ -195,7 +195,7 @@ class StatusReader:
             limits = {**(limits or {}), **others.slot_limits}
         held_back = others.held_back if others else {}
         still = halted(found.leases, self.directory)
-        unknown = {each.job for each in still}  # nobody knows how long a job that stands still will need
+        unknown = {each.job for each in still}  # the remaining time of a job that stands still is unknown
         leases = tuple(
             replace(lease, expect_s=None) if lease.job in unknown else lease
             for lease in sorted(found.leases, key=lambda lease: (lease.since_s, lease.job))
@@ -244,11 +244,11 @@ class StatusReader:
             self._warn(f"only your own jobs are known: {error}")
             return None
         if found is not None and found.left_out:
-            self._warn(f"{found.left_out} jobs are not shown: all of them are too long for one answer")
+            self._warn(f"{found.left_out} jobs are not shown: the broker's answer has no room for them")
         return found
 
     def _look_at_gpus(self) -> str:
-        """Take a snapshot of the GPUs, if that can be done. Returns why there are none to list, or ""."""
+        """Take a snapshot of the GPUs, if possible. Returns why none are listed, or ""."""
         observer, warn = self._observer, self._warn
         try:
             observer.open()
@@ -259,7 +259,7 @@ class StatusReader:
         try:
             observer.observe()
         except GpuError as error:
-            warn(f"what is on the GPUs is not known: {error.message}")
+            warn(f"the use of the GPUs is unknown: {error.message}")
             observer.close()
         return "" if observer.gpus else "the driver lists none"
 
@@ -287,7 +287,7 @@ class StatusReader:
 
     @property
     def directory(self) -> StateDir | None:
-        """The directory of the ledger that was read; None for none."""
+        """The directory of the ledger that was read, or None."""
         return self._ledger.directory if self._ledger else None
 
     @property
@@ -296,7 +296,7 @@ class StatusReader:
         return self._ledger.orphans() if self._ledger else ()
 
     def close(self) -> None:
-        """Give the driver's library and the ledger back. Safe to repeat."""
+        """Close the driver's library and the ledger. Safe to repeat."""
         self._observer.close()
         self._close_ledger()
 
@@ -307,9 +307,10 @@ class StatusReader:
 
 
 def joined(own: Snapshot, all_users: Snapshot) -> Snapshot:
-    """Add the broker's other jobs to those in the user's own books. Pure.
+    """Add the broker's other jobs to those in the user's own ledger. Pure.
 
-    The books know more of the user's jobs: their peaks and keepers. The broker decides places in the queue.
+    The user's ledger has more data about the user's jobs: their peaks and keepers. The broker decides places
+    in the queue.
     """
     known = {lease.job for lease in own.leases}
     waiting = {ticket.job for ticket in all_users.tickets}
@@ -323,7 +324,7 @@ def _config(environ: Mapping[str, str], warn: Warn) -> Config | None:
     try:
         return profiles.load(environ, profiles.host())
     except SlicerError as error:
-        warn(str(error))  # a broken configuration stops no job, so it must not hide them either
+        warn(str(error))  # a broken configuration stops no job, so it must not hide jobs either
         return None
 
 
@@ -342,7 +343,7 @@ def states(
     gpus: tuple[Gpu, ...], devices: tuple[Device, ...] | None, snapshot: GpuSnapshot | None,
     leases: tuple[Lease, ...], policy: Policy, peaks: Mapping[ProcessKey, int],
 ) -> tuple[GpuState, ...]:  # fmt: skip
-    """Each GPU with what is on it. ``devices`` None: they could not be looked at."""
+    """Each GPU with its use. ``devices`` None: they are unknown."""
     found = {device.uuid: device for device in devices or ()}
     foreign = _foreign(snapshot, leases, peaks)
     return tuple(
@@ -403,8 +404,8 @@ def waits(
     verdict = decision.decide(able, devices, leases, policy, at_s)
     starts = forecast.start_times(able, devices, leases, policy, at_s)
     found: dict[str, Wait] = {}
-    reserved = 0  # the place of the last one so far with a reservation, counted from 1
-    reasons: dict[tuple[object, ...], Busy] = {}  # thousands that wait ask for a handful of things
+    reserved = 0  # the place of the last ticket so far with a reservation, counted from 1
+    reasons: dict[tuple[object, ...], Busy] = {}  # thousands of requests are of a few kinds
     for ahead, ticket in enumerate(able):
         never = decision.infeasible(ticket, devices)
         is_reserving = ticket.job in verdict.reserving

@@ -1,13 +1,13 @@
-"""The queue on disk: a ticket's file name says its place and what it wants, and its bell wakes its owner.
+"""The queue on disk: a ticket's file name encodes its place and its request, and its bell wakes its owner.
 
-A decision for thousands of tickets reads one directory and opens nothing. Plain sorting of the names gives
-the order. ``100-0000000012345678-3f2a9c01b7de-cpu=1of4-2x8192+512`` is a request of priority 0 that arrived
-12.345678 s after boot. Job 3f2a… wants 1 of 4 CPU slots, and 8 GiB (and 512 MiB of margin) on each of 2 GPUs.
-Of several slots each has its ``NAME=1of4``, with a comma between them; ``0`` is none. ``0x`` is no GPU,
-``2xall`` are whole ones. With a final ``s`` the file lists the GPUs that the job may use. Where the names
-of slots are too long for that of a file, there is a ``*``: the file lists them, too.
+A decision for thousands of tickets reads one directory and opens nothing. Sorting the names gives the order.
+``100-0000000012345678-3f2a9c01b7de-cpu=1of4-2x8192+512`` is a request of priority 0 that arrived 12.345678 s
+after boot. Job 3f2a… wants 1 of 4 CPU slots, and 8 GiB (and 512 MiB of margin) on each of 2 GPUs. Several
+slots are separated by commas, each with its ``NAME=1of4``; ``0`` is none. ``0x`` is no GPU, ``2xall`` are
+whole ones. With a final ``s`` the file lists the GPUs that the job may use. If the names of slots are too
+long for a file name, there is a ``*``, and the file lists them, too.
 
-A bell is a FIFO that the ticket's owner reads. It only says: look again.
+A bell is a FIFO that the ticket's owner reads. It only means: look again.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from slicer.state.directory import Directory
 
-_BEFORE_SLOTS = 3  # rank, arrival and job; a slot's name may have a "-" in it
+_BEFORE_SLOTS = 3  # rank, arrival and job; a slot's name may contain a "-"
 _NO_SLOTS = "0"
 _IN_FILE = "*"
-_LONGEST_SLOTS = 150  # of the 255 bytes that a file's name may have
+_LONGEST_SLOTS = 150  # of the 255 bytes that a file name may have
 
 
 def name_of(request: Request) -> str:
@@ -56,7 +56,7 @@ def _name(request: Request, slots: str) -> str:
 
 
 def says_all(name: str) -> bool:
-    """Whether the name alone says what the job wants: which GPUs, and which slots."""
+    """Whether the name alone specifies the job's request: its GPUs and its slots."""
     return not name.endswith("s") and f"-{_IN_FILE}-" not in name
 
 
@@ -72,9 +72,9 @@ def wants_gpus(name: str) -> bool:
 
 
 def parse_name(name: str) -> Request | None:
-    """The request that :func:`name_of` named; None for any other name.
+    """The request in a name from :func:`name_of`; None for any other name.
 
-    Without what only the file says (see :func:`says_all`).
+    It lacks the data that only the file has (see :func:`says_all`).
     """
     try:
         rank, arrived_us, job, wanted = name.removesuffix("s").split("-", _BEFORE_SLOTS)
@@ -88,14 +88,14 @@ def parse_name(name: str) -> Request | None:
         )  # fmt: skip
     except ValueError:
         return None
-    # A name is not ours if we would have written it in another way ("+5", "1_000").
+    # A name is not ours if we would have written it differently ("+5", "1_000").
     is_ours = is_job_id(job) and _name(request, text) == name.removesuffix("s")
     return request if is_ours and _is_sane(request) else None
 
 
 _Slots = tuple[dict[str, int], dict[str, int]]  # and their limits
 
-# What slots in names mean: thousands of tickets want a handful of things.
+# The meanings of slots in names: thousands of tickets request a few kinds.
 _known: dict[str, _Slots] = {_NO_SLOTS: ({}, {}), _IN_FILE: ({}, {})}
 _KNOWN_MAX = 1000
 
@@ -123,7 +123,7 @@ def _parse_slots(text: str) -> _Slots:
 
 
 def _is_sane(request: Request) -> bool:
-    """Whether a ticket's file may say the same. Checked here again: a decision reads thousands of names."""
+    """Whether a ticket's file may contain the same. Repeated here: a decision reads thousands of names."""
     return (
         abs(request.priority) <= PRIORITY_MAX
         and request.arrived_s <= SECONDS_MAX
@@ -133,7 +133,7 @@ def _is_sane(request: Request) -> bool:
 
 
 def make_bell(bells: Directory, job: str) -> int:
-    """Make the FIFO and open it for reading; returns the descriptor. Raises StateError."""
+    """Create the FIFO and open it for reading; returns the descriptor. Raises StateError."""
     try:
         bells.make_fifo(job)
         faults.point("ledger-bell-made")
@@ -146,12 +146,12 @@ def make_bell(bells: Directory, job: str) -> int:
 def ring(bells: Directory, job: str) -> bool:
     """Wake the bell's owner, if there is one; False if this is no bell. Never waits.
 
-    A bell that rings already is left alone, so that others can tell for how long nobody has answered.
+    A ringing bell is left alone, so that others can tell how long it has been unanswered.
     """
     try:
         fd = bells.open(job, os.O_RDWR)
     except OSError as error:
-        return error.errno in (errno.ENOENT, errno.ENXIO)  # gone, or dead
+        return error.errno in (errno.ENOENT, errno.ENXIO)  # removed, or its owner is dead
     try:
         if not stat.S_ISFIFO(os.fstat(fd).st_mode):
             return False
@@ -163,11 +163,11 @@ def ring(bells: Directory, job: str) -> bool:
 
 
 def ringing(bells: Directory, job: str) -> int | None:
-    """A number of this ringing of a bell, which no later one has; None if it does not ring."""
+    """The number of a bell's present ringing, which is unique; None if it does not ring."""
     try:
         fd = bells.open(job, os.O_RDONLY)
     except OSError:
-        return None  # its owner has left
+        return None  # its owner has left the queue
     try:
         info = os.fstat(fd)
         return info.st_mtime_ns if stat.S_ISFIFO(info.st_mode) and _rings(fd) else None

@@ -1,13 +1,13 @@
 """Waiting for a lease. A change wakes one process, however many wait.
 
-Each ticket sleeps on a bell of its own and on the death of the ticket just ahead (a pidfd). It removes that
-ticket if its owner is dead. Two tickets lead: the first, and the first that wants GPUs. They watch the leases
-as well. The second also looks at the GPUs now and then while processes of no lease use them, because these
-send no event.
+Each ticket sleeps on its own bell and on the death of the ticket just ahead (a pidfd). It removes that ticket
+if its owner is dead. Two tickets lead: the first, and the first that wants GPUs. They watch the leases as
+well. The second also checks the GPUs from time to time while foreign processes use them, because these send
+no event.
 
-Nobody needs to be told that it leads. A ticket comes to the front when the one just ahead leaves, and that
-one rings the next bell, or is dead. A newcomer with a higher priority may slip in between. The ticket ahead
-then leaves first, and the ticket behind still looks again in time.
+A ticket need not be told that it leads. It comes to the front when the one just ahead leaves, and that one
+rings the next bell, or is dead. A newcomer with a higher priority may slip in between. The ticket ahead then
+leaves first, and the ticket behind still looks again in time.
 """
 
 from __future__ import annotations
@@ -40,20 +40,20 @@ if TYPE_CHECKING:
 
 _LOOK_AT_GPUS_S = 1.0
 
-# How soon to look again, first and at most (s), if the owner ahead cannot be watched. It may be just dead,
-# while a child still holds its ticket. Or it is in another pid namespace: hence ever more slowly.
+# The pauses between looks (s), first and at most, if the owner ahead cannot be watched. It may have just
+# died, while a child still holds its ticket. Or it is in another pid namespace, hence the growing pauses.
 _UNSEEN_S = (0.01, 2.0)
 
 
 @record
 class _Place:
-    """A ticket's place in the queue. It decides which events the ticket has to watch."""
+    """A ticket's place in the queue. It determines the events that the ticket has to watch."""
 
     is_first: bool
-    ahead: Ticket | None  # the one just ahead whose owner lives
+    ahead: Ticket | None  # the next one ahead whose owner lives
     leads: bool
     looks_at_gpus: bool
-    is_stale: bool  # there were dead tickets ahead, or the GPUs are seen only from now on: decide once more
+    is_stale: bool  # there were dead tickets ahead, or the GPUs are seen only from now on: decide again
 
 
 class Waiting:
@@ -72,14 +72,14 @@ class Waiting:
         self._observer = observer
         self._fd, self._writer = queued.files
         self._bell = queued.bell
-        self._guard = -1  # what was returned by reaches_front
+        self._guard = -1  # the descriptor from reaches_front
         self._watch: LedgerWatch | None = None
         self._unseen_s = _UNSEEN_S[0]
         self._place: _Place | None = None  # at the last look
         self._found: Decision | None = None  # at the last look
-        self._answers_due_s: float | None = None  # when to see whether others that were rung have looked
+        self._answers_due_s: float | None = None  # when to check whether others that were rung have looked
         self._pidfd = -1  # of the owner just ahead, while asleep
-        self.is_unsettled = True  # the ledger may have changed since it was looked at: do not sleep
+        self.is_unsettled = True  # the ledger may have changed since the last look: do not sleep
 
     @property
     def descriptors(self) -> tuple[int, ...]:
@@ -92,7 +92,7 @@ class Waiting:
         return (self._bell, self._writer)
 
     def tell_lease(self, known: dict[str, Any]) -> None:
-        """Set fields of the lease to come that are known already."""
+        """Set known fields of the future lease."""
         self._draft = replace(self._draft, **known)
 
     def __enter__(self) -> Waiting:
@@ -130,7 +130,7 @@ class Waiting:
         return held
 
     def why(self) -> Busy:
-        """The reason to wait, as of the last look."""
+        """Why the request waits, as of the last look."""
         return self.busy if self._found is None else self._found.why_not(self.ticket)
 
     def interrupt(self) -> None:
@@ -142,8 +142,8 @@ class Waiting:
     ) -> HeldLease | None:
         """Sleep until the request is granted, or return None at ``until_s`` on the ledger's clock.
 
-        Raises BackendError when what was prepared at the front is lost, RequestCancelled if it was taken out
-        of the queue.
+        Raises BackendError if the preparation at the front is lost, RequestCancelled if the request was taken
+        out of the queue.
         """
         while not is_cancelled():
             held = self.look()
@@ -151,16 +151,16 @@ class Waiting:
                 return held
             if until_s is not None and now_s() >= until_s:
                 return None
-            # Asked again: the look before may have silenced the ring that came with a cancellation.
+            # Checked again: the look before may have silenced the ring that came with a cancellation.
             if not self.is_unsettled and not is_cancelled():
                 self._sleep(until_s)
         return None
 
     def look(self) -> HeldLease | None:
-        """Look once: the lease, if it is granted now. For callers who wait for several things at a time.
+        """Look once: the lease, if it is granted now. For callers that wait for several things at a time.
 
-        Look again at once if :attr:`is_unsettled`. Else look when one of :meth:`watched` is readable or its
-        time is over, and call :meth:`woken` before. Raises as :meth:`wait`.
+        Look again at once if :attr:`is_unsettled`. Otherwise look when one of :meth:`watched` is readable or
+        its time is over, and call :meth:`woken` before. Raises as :meth:`wait`.
         """
         tickets.silence(self._bell)
         self._observer.look()
@@ -191,7 +191,7 @@ class Waiting:
         return busy
 
     def _decide(self) -> Decision:
-        """Raises RequestCancelled if somebody removed the ticket (:meth:`Ledger.withdraw`)."""
+        """Raises RequestCancelled if the ticket was removed (:meth:`Ledger.withdraw`)."""
         found = self._ledger.decide_and_ring(self.ticket, self._observer)
         if not self._ledger.is_queued(self._name):
             raise RequestCancelled
@@ -223,7 +223,7 @@ class Waiting:
         )
 
     def _seconds_to_answer(self, found: Decision) -> float | None:
-        """The seconds until a request that was rung counts as idle, unless it looks; None: none was rung."""
+        """The seconds until a request that was rung counts as idle; None: none was rung."""
         others = {*found.verdict.grants, *found.verdict.reserving} - {self.ticket.job}
         rung = [since_s for job in others if (since_s := self._ledger.unanswered_s(job)) is not None]
         return max(0.0, ANSWER_WITHIN_S - max(rung)) if rung else None
@@ -234,7 +234,7 @@ class Waiting:
         return bool(self.ticket.slots) and is_mixed and self._observer.try_open()
 
     def _has_to_look_again(self, place: _Place) -> bool:
-        """Begin to watch what has to be watched. Returns whether it may have changed just before."""
+        """Begin the necessary watches. Returns whether a change may have come just before."""
         if place.leads and self.reaches_front is not None:
             prepare, self.reaches_front = self.reaches_front, None
             self._guard = prepare(self)
@@ -249,7 +249,7 @@ class Waiting:
         return self._watch.follow(self._ledger.orphans())
 
     def _sleep(self, until_s: float | None) -> None:
-        """Sleep until something happens that concerns us."""
+        """Sleep until an event concerns us."""
         descriptors, limit_s = self.watched()
         told_s = None if self.still_waits is None else self.still_waits(self.why())
         left_s = None if until_s is None else max(0.0, until_s - now_s())
@@ -260,7 +260,7 @@ class Waiting:
         self.woken(ready)
 
     def watched(self) -> tuple[list[int], float | None]:
-        """The descriptors and the seconds after which to look again: one is readable, or the time is over."""
+        """The descriptors to wait for, and the longest wait in seconds."""
         place = self._place
         if place is None:
             return [self._bell], 0.0
@@ -282,7 +282,7 @@ class Waiting:
         return descriptors, soonest(*limits)
 
     def woken(self, ready: Collection[int]) -> None:
-        """Take note of the readable descriptors. Raises BackendError when what was prepared is lost."""
+        """Take note of the readable descriptors. Raises BackendError if the preparation is lost."""
         faults.point("waiting-woken")
         self._close_pidfd()
         if self._guard in ready:

@@ -19,24 +19,24 @@ if TYPE_CHECKING:
     from slicer.state.directory import Directory
     from slicer.state.statedir import StateDir
 
-# Readers of the ledger open its files read-only, so their closes are IN_CLOSE_NOWRITE. Nobody waits for that:
-# else every look at the ledger would wake the leader, who would look again.
+# Readers of the ledger open its files read-only, so their closes are IN_CLOSE_NOWRITE. Those are not watched:
+# otherwise every reader would wake the leader, which would look again.
 _OWNER_LEFT = inotify.CLOSE_WRITE | inotify.DELETE | inotify.MOVED_FROM
 _OWNER_CAME = inotify.CREATE | inotify.MOVED_TO | inotify.MODIFY
 
-# The kernel announces a dead owner's close an instant before it drops the flock. So look again after so many
-# seconds, a few times.
+# The kernel announces a dead owner's close an instant before it drops the flock. So look again a few times,
+# after these pauses (s).
 _SETTLING_S = (0.001, 0.005, 0.025, 0.125)
 
-# How often to look (s) if processes that cannot be seen hold a lease: another user's, without a scope.
+# How often to look (s) if invisible processes hold a lease: another user's, without a scope.
 _UNSEEN_S = 1.0
 
 
 class LedgerWatch:
-    """Watches one state directory. A context manager. Raises StateError when inotify is exhausted.
+    """Watches one state directory. A context manager. Raises StateError if inotify is exhausted.
 
     When one of :meth:`descriptors` is readable, or :meth:`due_s` seconds have passed, :meth:`take` the events
-    and look again. ``sees_newcomers``: new and changed files are events too. Waiting jobs need none of them.
+    and look again. ``sees_newcomers``: new and changed files are events, too. Waiting jobs do not need them.
     """
 
     def __init__(
@@ -44,7 +44,7 @@ class LedgerWatch:
     ) -> None:
         self._directory = directory
         self._settling: list[float] = []
-        self._followed: set[str] = set()  # jobs whose scope is watched
+        self._followed: set[str] = set()  # jobs whose scopes are watched
         self._pidfds: list[int] = []
         self._unseen_s: float | None = None  # when to look for a holder that causes no event
         self._inotify = inotify.Inotify(directory.path)
@@ -108,7 +108,7 @@ class LedgerWatch:
         self.take()
 
     def _drain(self) -> bool:
-        """Take all pending events; whether one of them was a close without a delete."""
+        """Take all pending events; returns whether one of them was a close without a delete."""
         left = inotify.CLOSE_WRITE | inotify.MODIFY
         return any([change.mask & left for change in self._inotify.take()])
 
@@ -119,14 +119,14 @@ class LedgerWatch:
 
 
 def _processes_of(lease: Lease, leases: Directory) -> list[int]:
-    """Pidfds of the processes that keep a lease without a scope alive after its outer half's death."""
+    """Pidfds of the processes that keep a lease without a scope after its outer half's death."""
     from slicer.kernel.open_files import with_open
 
     pids = proc.in_lease(lease.job)
     try:
         pids += with_open(os.stat(lease.job, dir_fd=leases.fd, follow_symlinks=False))
     except FileNotFoundError:
-        pass  # just given back
+        pass  # the lease was just returned
     found = []
     for pid in {*pids} - {os.getpid()}:
         try:

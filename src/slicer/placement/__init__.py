@@ -1,1 +1,1 @@
-"""The decision who gets what. Pure."""
+"""The decision who gets which resources. Pure."""

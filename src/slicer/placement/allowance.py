@@ -1,6 +1,6 @@
-"""What the caps of a policy let each user have: how a decision asks. Pure.
+"""The interface to a policy's caps, as a decision uses it. Pure.
 
-:mod:`slicer.broker.rules.allowance` answers. A ledger of one user has no caps and asks nothing.
+:mod:`slicer.broker.rules.allowance` implements it. A ledger of one user has no caps and does not use it.
 """
 
 from __future__ import annotations
@@ -16,22 +16,22 @@ if TYPE_CHECKING:
     _Request = TypeVar("_Request", bound=Request)
 
     class Balance(Protocol):
-        """What is left of everybody's caps while a decision goes through the queue. It only shrinks."""
+        """The rest of all caps while a decision goes through the queue. It only shrinks."""
 
         def within(self, request: _Request) -> _Request | None:
-            """The request as far as the caps of its user and groups allow it; None: it is over them.
+            """The request within the caps of its user and groups; None: it is over them.
 
-            What comes back may have a narrower choice of GPUs.
+            The result may have a narrower choice of GPUs.
             """
 
         def take(self, request: Request, gpus: tuple[str, ...]) -> None:
-            """The request was granted these GPUs, and what else it wants."""
+            """Count these GPUs, and the other needs of the request, as granted."""
 
         def keep(self, request: Request) -> None:
-            """Keep what the request needs from later ones that the same caps bind. No others lose by it."""
+            """Keep what the request needs from later ones under the same caps. Others lose nothing."""
 
     class Allowance(Protocol):
         """The caps of all users."""
 
         def balance(self, leases: Iterable[Lease], devices: tuple[Device, ...] | None) -> Balance:
-            """What is left of them beside these leases."""
+            """The rest of the caps beside these leases."""

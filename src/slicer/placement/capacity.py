@@ -1,9 +1,9 @@
-"""What one machine has left to give: the arithmetic under :mod:`slicer.placement.decision`. Pure.
+"""The resources left on one machine: the arithmetic of :mod:`slicer.placement.decision`. Pure.
 
 Jobs that declared their memory share a GPU. A job that declared none holds it whole.
 
     headroom = total - max(used, reserved)
-    reserved = sum over its leases of (what was declared; once the peak is more, peak x (1 + spike buffer))
+    reserved = sum over its leases of (the declaration; once the peak is more, peak x (1 + spike buffer))
                + foreign peaks x (1 + spike buffer)
 """
 
@@ -23,18 +23,18 @@ NEVER = float("inf")
 
 @record
 class Device:
-    """One GPU as a decision sees it: what the driver and /proc said at one moment."""
+    """One GPU as a decision sees it: the data of the driver and /proc at one moment."""
 
     uuid: str
     total_mib: int  # 0: unknown, the memory is shared with the CPU
-    used_mib: int  # by everybody, as the driver says
+    used_mib: int  # by all processes, according to the driver
     used_by: dict[str, int]  # MiB now, by the job of a lease
-    foreign_mib: int  # by processes of no lease, each at the most it was seen to use
+    foreign_mib: int  # by foreign processes, each at its highest use
     foreign_pids: tuple[int, ...]
 
 
 def reserved_mib(device: Device, leases: Iterable[Lease], policy: Policy) -> int:
-    """MiB set aside on the GPU for leases and foreign use. A lease without ``vram`` takes all of it."""
+    """The MiB reserved on the GPU for leases and foreign use. A lease without ``vram`` takes all of it."""
     total = _buffered(device.foreign_mib, policy)
     for lease in leases:
         if device.uuid not in lease.gpus:
@@ -46,7 +46,7 @@ def reserved_mib(device: Device, leases: Iterable[Lease], policy: Policy) -> int
 
 
 def _budget(lease: Lease, device: Device, policy: Policy) -> int:
-    """MiB that a sharing lease counts for: its declaration, or more once it has used more."""
+    """The MiB that a sharing lease counts for: its declaration, or more once it has used more."""
     seen = device.used_by.get(lease.job, 0)
     index = lease.gpus.index(device.uuid)
     if index < len(lease.vram_peak_mib):
@@ -61,7 +61,7 @@ def _buffered(mib: int, policy: Policy) -> int:
 
 
 def headroom(device: Device, leases: Iterable[Lease], policy: Policy) -> int | None:
-    """MiB that one more sharer could count on (may be negative); None: the whole GPU is held."""
+    """The MiB available to one more sharer (may be negative); None: the whole GPU is held."""
     here = [lease for lease in leases if device.uuid in lease.gpus]
     if any(lease.vram_mib is None for lease in here):
         return None
@@ -69,12 +69,12 @@ def headroom(device: Device, leases: Iterable[Lease], policy: Policy) -> int | N
 
 
 def is_idle(device: Device, leases: Iterable[Lease], policy: Policy) -> bool:
-    """Whether the GPU is nobody's, and could be taken whole."""
+    """Whether nobody uses the GPU, so that it could be taken whole."""
     return not any(device.uuid in lease.gpus for lease in leases) and not is_used_by_others(device, policy)
 
 
 def is_used_by_others(device: Device, policy: Policy) -> bool:
-    """Whether processes of no lease use so much of the GPU that it does not count as idle."""
+    """Whether foreign processes use too much of the GPU for it to count as idle."""
     return max(device.foreign_mib, _unexplained_mib(device)) > policy.idle_threshold_mib
 
 
@@ -83,7 +83,7 @@ def _unexplained_mib(device: Device) -> int:
 
 
 class _Gpu:
-    """What is left of one GPU during a decision."""
+    """The rest of one GPU during a decision."""
 
     def __init__(self, index: int, device: Device, leases: list[Lease], policy: Policy) -> None:
         self.uuid = device.uuid
@@ -94,39 +94,39 @@ class _Gpu:
         self.is_idle = not leases and not self.is_foreign
         self.free_mib = headroom(device, leases, policy) if device.total_mib else None  # None: no sharing
         self.newest_s = max((lease.since_s for lease in leases), default=-NEVER)
-        # When the last of its leases should end. Not the time left: that is 0 for every overdue lease, so
-        # the order of the GPUs would change by itself.
+        # When the last of its leases should end. Not the time left: that is 0 for every overdue lease, so the
+        # order of the GPUs would change by itself.
         self.end_s = max(
             (NEVER if lease.expect_s is None else lease.since_s + lease.expect_s for lease in leases),
             default=-NEVER,
         )
 
     def lacks(self, need: int | None) -> bool:
-        """Whether something has to end before ``need`` MiB (None: the whole GPU) are free."""
+        """Whether some use has to end before ``need`` MiB (None: the whole GPU) are free."""
         if need is None:
             return self.newest_s > -NEVER or self.is_foreign
         return self.free_mib is None or self.free_mib < need
 
     def is_taken_by_foreign(self, need: int | None) -> bool:
-        """Whether processes of no lease stand in the way of ``need`` MiB (None: of the whole GPU)."""
+        """Whether foreign processes are in the way of ``need`` MiB (None: of the whole GPU)."""
         return self.is_foreign if need is None else self.total_mib - self.foreign_mib < need
 
     def is_stuck(self, need: int | None) -> bool:
-        """Whether it is taken by foreign processes, and no lease is left whose end could free it."""
+        """Whether foreign processes take it, and no lease is left whose end could free it."""
         return self.is_taken_by_foreign(need) and self.newest_s == -NEVER
 
 
 class Capacity:
-    """What is left to give while a decision goes through the queue. It only shrinks.
+    """The resources left while a decision goes through the queue. They only shrink.
 
-    Most requests of a long queue are blocked. It takes constant time to see that one is.
+    Most requests of a long queue are blocked. To see that takes constant time.
     """
 
     def __init__(
         self, devices: tuple[Device, ...] | None, leases: tuple[Lease, ...], policy: Policy, now_s: float,
         limits: Mapping[str, int],
     ) -> None:  # fmt: skip
-        """``limits``: of each slot that a request names, how many there are (see :func:`limits_of`)."""
+        """``limits``: for each slot that a request names, how many there are (see :func:`limits_of`)."""
         self.sees_gpus = devices is not None
         self.reserved_for: dict[tuple[str, str], str] = {}  # jobs by ("gpu", UUID) and ("slot", name)
         self._policy = policy
@@ -135,7 +135,7 @@ class Capacity:
         self._slots = dict.fromkeys(limits, 0)  # held, granted or reserved
         self._reserved_slots = dict.fromkeys(limits, 0)
         self._gpus_have_turn = True  # whether a request with GPUs may still reserve
-        self._slots_in_turn: set[str] = set()  # those for which a request without GPUs has a reservation
+        self._slots_in_turn: set[str] = set()  # slots for which a request without GPUs has a reservation
         for lease in leases:
             self._add_slots(lease.slots)
         by_uuid: dict[str, list[Lease]] = {device.uuid: [] for device in devices or ()}
@@ -150,29 +150,29 @@ class Capacity:
         self._by_index = list(self._gpus.values())
         self._unreserved = dict(self._gpus)
         self._idle = {uuid: gpu for uuid, gpu in self._gpus.items() if gpu.is_idle}
-        # In increasing order: the n-th last entry tells at once whether n GPUs have enough.
+        # In increasing order: the n-th last entry shows at once whether n GPUs have enough.
         self._free = sorted((gpu.free_mib, gpu.index) for gpu in self._by_index if gpu.free_mib is not None)
         self._update()
 
     def _update(self) -> None:
-        self.is_exhausted = (  # no request can be given anything
+        self.is_exhausted = (  # nothing can be granted to any request
             not self._idle
             and (not self._free or self._free[-1][0] <= 0)
             and all(held >= self._limits[name] for name, held in self._slots.items())
         )
 
     def fit(self, request: Request) -> tuple[str, ...] | None:
-        """The GPUs for the request (none for a CPU job), or None where it does not fit."""
+        """The GPUs for the request (none for a CPU job), or None if it does not fit."""
         if not self.has_slots(request):
             return None
         return self.fit_gpus(request) if request.gpus else ()
 
     def has_slots(self, request: Request) -> bool:
-        """Whether there are slots for the request."""
+        """Whether the slots suffice for the request."""
         return not request.slots or not self.missing_slot(request)
 
     def missing_slot(self, request: Request) -> str:
-        """The first slot, by name, of which there are too few for the request; "" for none."""
+        """The first slot, by name, that does not suffice for the request; "" for none."""
         missing = ""
         for name, wanted in request.slots.items():
             if self._slots[name] + wanted > min(request.slot_limits[name], self._limits[name]):
@@ -180,14 +180,14 @@ class Capacity:
         return missing
 
     def fit_gpus(self, request: Request) -> tuple[str, ...] | None:
-        """As :meth:`fit`, without regard to slots."""
+        """As :meth:`fit`, without slots."""
         wanted = request.gpus
         if request.vram_mib is None:
             if len(self._idle) < wanted:
                 return None
             found = _eligible(request, self._idle)
             return tuple(gpu.uuid for gpu in found[:wanted]) if len(found) >= wanted else None
-        need = request.vram_mib + request.margin_mib  # need_mib, which is a call, for thousands of requests
+        need = request.vram_mib + request.margin_mib  # need_mib without a call, for thousands of requests
         if len(self._free) < wanted or self._free[-wanted][0] < need:
             return None
         if request.gpu_choice:
@@ -200,7 +200,7 @@ class Capacity:
         return tuple(self._by_index[index].uuid for index in sorted(index for _, index in tightest))
 
     def take(self, request: Request, gpus: tuple[str, ...]) -> None:
-        """Give the request what :meth:`fit` found."""
+        """Grant the request the resources that :meth:`fit` found."""
         self._add_slots(request.slots)
         for uuid in gpus:
             gpu = self._gpus[uuid]
@@ -209,17 +209,17 @@ class Capacity:
         self._update()
 
     def take_slots(self, slots: Mapping[str, int]) -> None:
-        """Give slots only."""
+        """Grant slots only."""
         self._add_slots(slots)
         self._update()
 
     def _add_slots(self, slots: Mapping[str, int]) -> None:
         for name, count in slots.items():
-            if name in self._slots:  # else nobody wants any
+            if name in self._slots:  # otherwise no request wants any
                 self._slots[name] += count
 
     def _shrink(self, gpu: _Gpu, by_mib: int | None) -> None:
-        """Take so many MiB of the GPU; None: all of it."""
+        """Take this number of MiB of the GPU; None: all of it."""
         before_mib = gpu.free_mib
         if before_mib is not None:
             self._free.remove((before_mib, gpu.index))
@@ -231,7 +231,7 @@ class Capacity:
             self._free.sort()
 
     def reserve(self, request: Request) -> bool:
-        """Keep what the request needs from all requests behind it; whether there was anything to keep.
+        """Keep what the request needs from all requests behind it; returns whether it kept any.
 
         One request with GPUs has its turn at a time, and one without for each slot. A request that waits for
         processes of no lease passes its turn on, because these may stay for days. A request behind it does
@@ -281,14 +281,14 @@ class Capacity:
         return request.gpus <= len(able)
 
     def _most_promising(self, request: Request) -> list[_Gpu]:
-        """The GPUs to keep for the request. Every decision chooses the same ones, so that they assemble.
+        """The GPUs to keep for the request. Every decision chooses the same ones, so that they accumulate.
 
         First come GPUs on which the request fits already, then GPUs without a new grant since the reservation
-        began, then those whose last grant is oldest. So no stream of small jobs can draw the reservation from
-        GPU to GPU, whatever durations they state.
+        began, then those whose last grant is oldest. So no stream of small jobs can move the reservation from
+        GPU to GPU, whatever durations they declare.
         """
         need = request.need_mib
-        began_s = request.arrived_s + self._policy.reserve_after_s  # or later, when it had its turn
+        began_s = request.arrived_s + self._policy.reserve_after_s  # or later, when it got its turn
 
         def rank(gpu: _Gpu) -> tuple[bool, bool, float, float, float, int]:
             lacks = gpu.lacks(need)
@@ -303,9 +303,9 @@ class Capacity:
 
 
 def limits_of(requests: Iterable[Request]) -> dict[str, int]:
-    """How many slots there are of each name that a request wants: the most that any of them assumes."""
+    """The number of slots of each requested name: the most that any request assumes."""
     found: dict[str, int] = {}
-    # Of a long queue many have the very same (see slicer.ledger.tickets).
+    # In a long queue many have the same (see slicer.ledger.tickets).
     for limits in {id(request.slot_limits): request.slot_limits for request in requests}.values():
         for name, limit in limits.items():
             found[name] = max(limit, found.get(name, 0))
@@ -313,7 +313,7 @@ def limits_of(requests: Iterable[Request]) -> dict[str, int]:
 
 
 def held_slots(leases: Iterable[Lease]) -> dict[str, int]:
-    """How many slots of each name the leases hold together."""
+    """The number of slots of each name that the leases hold together."""
     found: dict[str, int] = {}
     for lease in leases:
         for name, count in lease.slots.items():
@@ -322,7 +322,7 @@ def held_slots(leases: Iterable[Lease]) -> dict[str, int]:
 
 
 def too_many(request: Request) -> str:
-    """A slot of which the request wants more than there are; "" for none."""
+    """A slot of which the request wants more than exist; "" for none."""
     for name, wanted in request.slots.items():
         if wanted > request.slot_limits[name]:
             return name
@@ -335,7 +335,7 @@ def rank_of(request: Request) -> tuple[int, float, str]:
 
 
 def shape_of(request: Request) -> tuple[object, ...]:
-    """What a request asks for: the same of all that ask for the same."""
+    """The kind of a request: equal for all that request the same."""
     return (
         request.gpus, request.gpu_choice, request.vram_mib, request.margin_mib,
         *sorted(request.slots.items()), *sorted(request.slot_limits.items()),

@@ -1,12 +1,12 @@
 """Who gets what: a pure decision over one snapshot of the ledger and the GPUs.
 
-A request gets all that it asks for at once, or nothing. The decision goes through the requests in their order
-and grants what fits. A blocked request holds nothing back at first, so smaller ones behind it may pass
+A request gets everything at once, or nothing. The decision goes through the requests in their order and
+grants those that fit. A blocked request holds nothing back at first, so smaller ones behind it may pass
 (backfill). Once it has waited for ``Policy.reserve_after_s``, it may have its turn; the first such request in
 the order does. Then it has a reservation: what it needs is kept from all behind it as it becomes free. On a
 GPU where it fits already, others may have the rest. A GPU where it does not fit yet is closed to them. When
 it starts, the turn passes to the next. Requests without GPUs have turns of their own, one for each slot: two
-of them can have theirs at a time if no slot is wanted by both. So nobody waits behind a stranger for the end
+of them can have theirs at a time if they want no common slot. So nobody waits behind a stranger for the end
 of a job that has nothing to do with either.
 
 So no request starves. The argument: let a request have its turn from time T on. Call a GPU *good* if the
@@ -18,15 +18,15 @@ of T have ended, the request fits on each good GPU. Slots work the same way, eac
 get what the leases and the request's own need leave. So the request starts at the latest when the leases of T
 have ended, whatever was granted behind it since.
 
-Every request has its turn. The first in the order that has waited for too long has it: of those ahead of it
-none has a reservation. It starts, as was shown, and then the next one is the first. A request further back
-may have its turn sooner, and lose it again: while A has that for slot x, and B ahead of C waits for it
-because it wants x and y, C may have the turn for y. Once A has started, B has the turn for both. Each such
-loss follows the start of a request ahead, and these are so many at most.
+Every request has its turn. The first overdue request in the order has it: none of those ahead of it has a
+reservation. It starts, as shown above, and then the next one is the first. A request further back may have
+its turn sooner, and lose it again: while A has that for slot x, and B ahead of C waits for it because it
+wants x and y, C may have the turn for y. Once A has started, B has the turn for both. Each such loss follows
+the start of a request ahead, so their number is limited.
 
 Three limits. A request with a higher priority that arrives later goes ahead. A job that uses more than it
-declared can delay a request by its own length. Processes of no lease may stay for days: a request that waits
-for them keeps its reservation, and the next one has its turn all the same.
+declared can delay a request by its own length. Foreign processes may stay for days: a request that waits for
+them keeps its reservation, and the next one has its turn all the same.
 """
 
 from __future__ import annotations
@@ -55,9 +55,9 @@ if TYPE_CHECKING:
 
 @record
 class Verdict:
-    """What the queue gets."""
+    """The result for the queue."""
 
-    grants: dict[str, tuple[str, ...]]  # the GPUs (none for CPU jobs) of each job that can go, in their order
+    grants: dict[str, tuple[str, ...]]  # by each job that can go, in order: its GPUs (none for CPU jobs)
     reserving: tuple[str, ...]  # the blocked jobs that have a reservation
 
 
@@ -65,8 +65,8 @@ class Verdict:
 class Infeasible:
     """Not even an empty machine could serve the request.
 
-    ``vram``: MiB wanted on each GPU, and of the smallest of those that it would have to take.
-    ``gpu-choice``: ``uuid`` is not there, of ``total`` that are. ``slot``: of those named ``slot``.
+    ``vram``: MiB wanted on each GPU, and of the smallest of those that it would have to take. ``gpu-choice``:
+    ``uuid`` does not exist among ``total`` GPUs. ``slot``: the numbers of the slot ``slot``.
     """
 
     kind: Literal["gpu", "slot", "vram", "gpu-choice"]
@@ -80,10 +80,10 @@ def decide(
     queue: Sequence[Request], devices: tuple[Device, ...] | None, leases: tuple[Lease, ...],
     policy: Policy, now_s: float, allowance: Allowance | None = None,
 ) -> Verdict:  # fmt: skip
-    """Which requests of the queue, given in their order, can go now. Same input, same answer.
+    """The requests of the queue, given in order, that can go now. Same input, same answer.
 
-    ``devices`` None: nobody has looked at the GPUs. Then only requests without GPUs are granted. A request
-    that wants slots too takes them as if it could go.
+    ``devices`` None: the GPUs are unknown. Then only requests without GPUs are granted. A request with GPUs
+    that also wants slots takes them as if it could go.
 
     ``allowance``: the caps of users and groups. A request over one of them is passed over. It keeps nothing
     from those whom the same caps do not bind, however long it has waited.
@@ -123,7 +123,7 @@ def _go_through(
 
 
 def infeasible(request: Request, devices: tuple[Device, ...] | None) -> Infeasible | None:
-    """Why not even an empty machine could serve the request; None when it could (or nobody has looked)."""
+    """Why not even an empty machine could serve the request; None if it could (or the GPUs are unknown)."""
     slot = too_many(request)
     if slot:
         return Infeasible("slot", request.slots[slot], request.slot_limits[slot], slot=slot)
@@ -148,7 +148,7 @@ def explain(
     request: Request, queue: Sequence[Request], devices: tuple[Device, ...] | None,
     leases: tuple[Lease, ...], policy: Policy, now_s: float, allowance: Allowance | None = None,
 ) -> Busy:  # fmt: skip
-    """What stands in the way of a request of the queue that was not granted, apart from caps."""
+    """Why a request of the queue was not granted, apart from caps."""
     jobs = [each.job for each in queue]
     ahead = jobs.index(request.job) if request.job in jobs else len(jobs)
     left = Capacity(devices, leases, policy, now_s, limits_of([*queue[:ahead], request]))
@@ -177,18 +177,18 @@ def _busy_slot(slot: str, holders: tuple[Lease, ...], ahead: int, reserved_for: 
 
 
 def slot_holders(leases: Iterable[Lease], names: Iterable[str]) -> tuple[Lease, ...]:
-    """The leases that hold a slot of one of these names."""
+    """The leases that hold a slot with one of these names."""
     wanted = set(names)
     return tuple(lease for lease in leases if not wanted.isdisjoint(lease.slots))
 
 
 def gpu_holders(request: Request, leases: Iterable[Lease]) -> tuple[Lease, ...]:
-    """The leases on GPUs that would do for the request."""
+    """The leases on GPUs that suit the request."""
     return tuple(lease for lease in leases if any(is_eligible(request, uuid) for uuid in lease.gpus))
 
 
 def _reserved_for(request: Request, left: Capacity) -> str:
-    """The first job ahead that has reserved what the request could use; "" for none."""
+    """The first job ahead that has reserved resources which the request could use; "" for none."""
     for (kind, name), job in left.reserved_for.items():
         if (request.gpus and is_eligible(request, name)) if kind == "gpu" else name in request.slots:
             return job
@@ -210,12 +210,12 @@ def roomiest(
 
 
 def expected_remaining(lease: Lease, now_s: float) -> float | None:
-    """Seconds that the holder is still expected to need (never negative); None when it gave no estimate."""
+    """The seconds that the holder should still need (never negative); None without an estimate."""
     return None if lease.expect_s is None else max(0.0, lease.since_s + lease.expect_s - now_s)
 
 
 def first_to_finish(holders: tuple[Lease, ...], now_s: float) -> Lease | None:
-    """The holder worth naming: the one expected to finish first, else the one that has held longest."""
+    """The holder to name: the one expected to finish first, else the one that has held longest."""
 
     def rank(lease: Lease) -> tuple[bool, float, float]:
         left = expected_remaining(lease, now_s)

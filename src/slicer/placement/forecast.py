@@ -1,6 +1,6 @@
 """The future of the queue: when each request should start, and which would wait for ever. Pure.
 
-A job that starts at once needs none of it, so it is apart from :mod:`slicer.placement.decision`.
+Separate from :mod:`slicer.placement.decision`, because a job that starts at once does not need it.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ if TYPE_CHECKING:
     from slicer.placement.allowance import Allowance
     from slicer.placement.capacity import Policy
 
-_FORECAST_DEPTH = 100  # requests; beyond that the estimates mean little
-_MOST_WORK = 5000  # leases and requests that are looked at, over all steps: some ten milliseconds
+_FORECAST_DEPTH = 100  # requests; beyond that, estimates mean little
+_MOST_WORK = 5000  # leases and requests to examine, over all steps: some ten milliseconds
 
 
 def start_times(
     queue: Sequence[Ticket], devices: tuple[Device, ...] | None, leases: tuple[Lease, ...], policy: Policy,
     now_s: float, allowance: Allowance | None = None,
 ) -> dict[str, float | None]:  # fmt: skip
-    """In how many seconds each ticket of the queue is expected to become a lease, by job.
+    """In how many seconds each ticket of the queue should become a lease, by job.
 
     This uses the estimates of the leases and tickets. An overdue lease counts as ending now. None: the start
     depends on a job without an estimate, or too many others have to end before.
@@ -74,7 +74,7 @@ def deadlocked(
     """The jobs for which ``ticket`` would wait for ever; () for none. It need not be in the queue yet.
 
     A job that waits inside another keeps the outer job's lease from ending. All other leases will end. Then
-    some inner jobs can be served, so their outer jobs end too, and so on (the banker's argument). A request
+    some inner jobs can be served, so their outer jobs end, too, and so on (the banker's argument). A request
     that has a reservation and still cannot be served keeps its share from those behind it.
 
     ``rank``: the order of the queue.
@@ -113,7 +113,7 @@ def _not_served(
             left.add(ticket.job)
             continue
         if capacity.fit(each) is not None:
-            continue  # it ends and gives everything back
+            continue  # it ends and returns everything
         left.add(each.job)
         if now_s - each.arrived_s >= policy.reserve_after_s and capacity.reserve(each):
             reserving.append(each.job)

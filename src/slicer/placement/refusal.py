@@ -1,4 +1,4 @@
-"""What is said of a request that could never be served."""
+"""The message for a request that could never be served."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Where slicer's own files lie, and how they are read back."""
+"""The places of slicer's own files, and how they are read back."""

@@ -1,7 +1,7 @@
 """A directory that is opened once. Everything in it is reached through its descriptor, not by its path.
 
-Somebody who may write to a directory above can rename ours, and put another one or a link in its place, at
-any moment. So no path is used twice. :class:`Rules` say what is safe for one purpose.
+A process that may write to a directory above can rename ours, and put another one or a link in its place, at
+any moment. So no path is used twice. :class:`Rules` define what is safe for one purpose.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ _WAY = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
 _OPEN = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
 _FILE = os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
 _OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
-_MOST_LINKS = 40  # as many as the kernel follows
+_MOST_LINKS = 40  # the kernel's limit
 
 
 @record
 class Rules:
-    """Who may own a directory and its files, and what others may do there; and the texts for users if not."""
+    """The allowed owners of a directory and its files, and others' allowed access; with the error texts."""
 
-    may_be_roots: bool  # root may own it as well as we
-    is_sticky_safe: bool  # others may write there if it is sticky: they cannot take away or exchange ours
+    may_be_roots: bool  # root may own it as well
+    is_sticky_safe: bool  # others may write there if it is sticky: they cannot remove or replace ours
     is_probed: bool  # we must be able to write there
-    is_closed: bool  # others may not even look into it: if they may so far, that ends
-    # What users are told. What stands in braces is filled in.
+    is_closed: bool  # others must not even read it: such access is removed
+    # The error texts, with names in braces to fill in.
     foreign: str  # {uid}
     writable: str  # {others}, {mode}
     no_directory: str
@@ -37,7 +37,7 @@ class Rules:
     second_name: str
     hint: str
     writable_hint: str  # {path}
-    full_hint: str  # where the disk is full
+    full_hint: str  # if the disk is full
     file_hint: str
 
 
@@ -46,7 +46,7 @@ LEDGER = Rules(
     may_be_roots=False,
     is_sticky_safe=False,
     is_probed=True,
-    is_closed=True,  # who can open a file can lock it
+    is_closed=True,  # whoever can open a file can lock it
     foreign="belongs to uid {uid}, not to you",
     writable="is writable by {others}",
     no_directory="is not a directory",
@@ -68,7 +68,7 @@ _ABOVE_LEDGER = replace(
 
 
 class Directory:
-    """An open directory. ``path`` is how messages call it, ``rules`` are those of what is in it."""
+    """An open directory. ``path`` is its name in messages, ``rules`` apply to its contents."""
 
     def __init__(self, fd: int, path: str, rules: Rules = LEDGER) -> None:
         self.fd = fd
@@ -77,15 +77,15 @@ class Directory:
 
     @property
     def handle(self) -> str:
-        """A path that leads to this very directory, for system calls that take no descriptor."""
+        """A path to this very directory, for system calls that accept no descriptor."""
         return f"/proc/self/fd/{self.fd}"
 
     def open(self, name: str, flags: int, mode: int = 0o600) -> int:
-        """Open a file in it. Links are not followed, and nothing is waited for. Raises OSError."""
+        """Open a file in it. Follows no link and waits for nothing. Raises OSError."""
         return os.open(name, flags | _FILE, mode, dir_fd=self.fd)
 
     def open_file(self, name: str, flags: int, mode: int = 0o600) -> int:
-        """As :meth:`open`, but only a file that keeps the rules. Raises OSError, StateError."""
+        """As :meth:`open`, but only a file that obeys the rules. Raises OSError, StateError."""
         fd = self.open(name, flags, mode)
         try:
             check_file(fd, self._path_of(name), self.rules)
@@ -95,7 +95,7 @@ class Directory:
         return fd
 
     def read(self, name: str, most_bytes: int) -> bytes:
-        """The beginning of a file; empty where there is none. Raises StateError."""
+        """The beginning of a file; empty if there is none. Raises StateError."""
         try:
             fd = self.open_file(name, os.O_RDONLY)
         except FileNotFoundError:
@@ -114,19 +114,19 @@ class Directory:
         except OSError as error:
             raise failed(self._path_of("lock"), error, self.rules) from error
         if os.fstat(fd).st_mode & 0o077:
-            os.fchmod(fd, 0o600)  # who can open it can hold it
+            os.fchmod(fd, 0o600)  # whoever can open it can hold it
         return fd
 
     def names(self) -> list[str]:
-        """The names in it. Raises OSError, also where the directory itself was removed."""
-        # By the handle: a listing of the descriptor itself would move an offset that forked processes share.
+        """The names in it. Raises OSError, also if the directory itself was removed."""
+        # Through the handle: listing the descriptor itself would move an offset that forked processes share.
         found = os.listdir(self.handle)
         if not found and not self.is_there():
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
         return found
 
     def is_there(self) -> bool:
-        """Whether the directory still exists, under whatever name."""
+        """Whether the directory still exists, under any name."""
         return os.fstat(self.fd).st_nlink > 0
 
     def lstat(self, name: str) -> os.stat_result:
@@ -134,7 +134,7 @@ class Directory:
         return os.stat(name, dir_fd=self.fd, follow_symlinks=False)
 
     def has(self, name: str) -> bool:
-        """Whether there is something of that name, if only a link to nowhere. Raises OSError."""
+        """Whether the name exists, even as a broken link. Raises OSError."""
         try:
             self.lstat(name)
         except FileNotFoundError:
@@ -146,22 +146,22 @@ class Directory:
         os.unlink(name, dir_fd=self.fd)
 
     def remove(self, name: str) -> None:
-        """As :meth:`unlink`, but it need not be there. Raises OSError."""
+        """As :meth:`unlink`, but the name need not exist. Raises OSError."""
         try:
             self.unlink(name)
         except FileNotFoundError:
             pass
 
     def rename(self, name: str, to: Directory, new: str) -> None:
-        """Move a name, in place of what is there. Raises OSError."""
+        """Move a name, replacing any existing file. Raises OSError."""
         os.rename(name, new, src_dir_fd=self.fd, dst_dir_fd=to.fd)
 
     def replace(self, name: str, data: bytes, *, mode: int = 0o644, sync: bool = False) -> int:
-        """Put a file with ``data`` there, whole or not at all; its descriptor. Raises OSError.
+        """Write a file with ``data``, whole or not at all; returns its descriptor. Raises OSError.
 
-        Only one process at a time may do so. With ``sync`` the data is on the disk before it has its name.
+        Only one process at a time may do so. With ``sync`` the data is on the disk before it gets its name.
         """
-        temporary = f"{name}.tmp"  # one that is there is a dead process's
+        temporary = f"{name}.tmp"  # an existing one is a dead process's
         self.remove(temporary)
         fd = self.open(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL, mode)
         try:
@@ -176,26 +176,26 @@ class Directory:
         return fd
 
     def sync(self) -> None:
-        """Have the names in it on the disk. Raises OSError."""
+        """Write its names to the disk. Raises OSError."""
         try:
             os.fsync(self.fd)
         except OSError as error:
-            if error.errno != errno.EINVAL:  # a file system that cannot
+            if error.errno != errno.EINVAL:  # a file system without support for it
                 raise
 
     def make_fifo(self, name: str) -> None:
-        """Make a FIFO that is its owner's alone. Raises OSError."""
+        """Create a FIFO that only its owner may use. Raises OSError."""
         os.mkfifo(name, 0o600, dir_fd=self.fd)
 
     def folder(self, name: str) -> Directory:
-        """The directory of that name in it, made for us alone where it is missing. Raises StateError."""
+        """The directory of that name in it, created for us alone if it is missing. Raises StateError."""
         try:
             return Directory(_open_or_make(name, _OPEN, self.fd, 0o700), self._path_of(name), self.rules)
         except OSError as error:
             raise failed(self._path_of(name), error, self.rules) from error
 
     def own_folder(self, name: str) -> Directory:
-        """As :meth:`folder`, but only a directory that keeps the rules."""
+        """As :meth:`folder`, but only a directory that obeys the rules."""
         return _checked(self.folder(name))
 
     def open_folder(self, name: str) -> Directory:
@@ -221,14 +221,14 @@ class Directory:
         return f"{self.path.rstrip('/')}/{name}"
 
     def close(self) -> None:
-        """Give up the descriptor. Safe to repeat."""
+        """Close the descriptor. Safe to repeat."""
         if self.fd >= 0:
             os.close(self.fd)
             self.fd = -1
 
 
 def check_file(fd: int, path: str, rules: Rules = LEDGER) -> os.stat_result:
-    """Refuse what is no ordinary file with one name (a FIFO, a hard link to elsewhere), or not ours.
+    """Refuse anything but an ordinary file with one name (so no FIFO or hard link), and files of others.
 
     Raises StateError.
     """
@@ -258,7 +258,7 @@ def _checked(directory: Directory) -> Directory:
 
 
 def open_trusted(path: str) -> Directory:
-    """Open a directory that is there, each step of the way checked. Raises StateError.
+    """Open an existing directory, checking each step of the way. Raises StateError.
 
     Every directory from "/" on has to belong to root or to us. Nobody else may write there, unless it is
     sticky.
@@ -282,9 +282,9 @@ def open_trusted(path: str) -> Directory:
 
 
 def open_or_make(path: str, rules: Rules) -> Directory:
-    """The directory at ``path``, made where it is missing and checked. Raises StateError.
+    """The directory at ``path``, created if it is missing, and checked. Raises StateError.
 
-    What lies above it may be anybody's. A link on the way is followed only if it is ours or root's.
+    Directories above it may belong to anybody. A link on the way is followed only if it is ours or root's.
     """
     shown = os.path.abspath(path)
     try:
@@ -300,10 +300,10 @@ def open_or_make(path: str, rules: Rules) -> Directory:
 def find(
     path: str, rules: Rules, *, makes: bool = False, is_checked: bool = False, follows: bool = True
 ) -> tuple[Directory, str]:
-    """The directory (an O_PATH descriptor) in which a path's file is or would be, and its name there.
+    """The directory (an O_PATH descriptor) of the file at a path, existing or not, and its name there.
 
-    A link is followed if it is ours or root's; one at the end only with ``follows``. ``makes``: directories
-    that are missing. ``is_checked``: each directory from "/" on has to keep the rules. Raises OSError,
+    A link is followed if it is ours or root's; one at the end only with ``follows``. ``makes``: create
+    missing directories. ``is_checked``: each directory from "/" on has to obey the rules. Raises OSError,
     StateError.
     """
     if is_checked and not path.startswith("/"):
@@ -353,7 +353,7 @@ def _steps(path: str) -> list[str]:
 
 
 def _open_or_make(name: str, flags: int, above: int, mode: int) -> int:
-    """Open a directory, made where it is missing. Raises OSError."""
+    """Open a directory, created if it is missing. Raises OSError."""
     try:
         return os.open(name, flags, dir_fd=above)
     except FileNotFoundError:
@@ -361,16 +361,16 @@ def _open_or_make(name: str, flags: int, above: int, mode: int) -> int:
     try:
         os.mkdir(name, mode, dir_fd=above)
     except FileExistsError:
-        pass  # made meanwhile
+        pass  # created in the meantime
     fd = os.open(name, flags, dir_fd=above)
     info = os.fstat(fd)
     if info.st_uid == os.geteuid() and info.st_mode & 0o700 != 0o700 and not flags & os.O_PATH:
-        os.fchmod(fd, mode)  # whatever the umask
+        os.fchmod(fd, mode)  # regardless of the umask
     return fd
 
 
 def try_lock(fd: int, *, shared: bool = False) -> bool:
-    """Flock an open file until it is closed; False where another open file description is in the way.
+    """Flock an open file until it is closed; False if another open file description is in the way.
 
     Raises OSError.
     """
@@ -382,14 +382,14 @@ def try_lock(fd: int, *, shared: bool = False) -> bool:
 
 
 def write_all(fd: int, data: bytes, offset: int = 0) -> None:
-    """Write all of it from that place in the file on. Raises OSError."""
+    """Write all of the data, from that place in the file on. Raises OSError."""
     done = 0
     while done < len(data):
         done += os.pwrite(fd, memoryview(data)[done:], offset + done)
 
 
 def failed(path: str, error: OSError, rules: Rules = LEDGER, what: str = "cannot be used") -> StateError:
-    """The error to raise where the system refuses something."""
+    """The error to raise for a failed system call."""
     if error.errno == errno.ELOOP or (error.errno == errno.ENOTDIR and os.path.islink(path)):
         return StateError("is a symbolic link; not followed", where=path, hint=rules.file_hint)
     if error.errno == errno.ENOTDIR:

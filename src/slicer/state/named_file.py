@@ -1,7 +1,7 @@
-"""A file that somebody names by a path: where it is, and whether anybody else may change it.
+"""A file that a user names by a path: its place, and whether anybody else may change it.
 
-Whoever may write to a directory of the path can put another file or a link there at any moment. So the path
-is walked once, by descriptors, and what is done to the file is done in the directory that was found.
+A process that may write to a directory of the path can put another file or a link there at any moment. So the
+path is walked once, by descriptors, and every operation on the file happens in the directory that was found.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from slicer.errors import StateError
 from slicer.record import replace
 from slicer.state.directory import LEDGER, Directory, find
 
-_STREAMS = ("/dev/fd/", "/dev/std", "/proc/")  # files that are open already
+_STREAMS = ("/dev/fd/", "/dev/std", "/proc/")  # files that are already open
 RULES = replace(
     LEDGER, may_be_roots=True, is_sticky_safe=True, is_probed=False, is_closed=False,
     hint="name another one", writable_hint="", foreign="belongs to uid {uid}",
@@ -21,14 +21,14 @@ RULES = replace(
 
 
 def names_open_file(path: str) -> bool:
-    """Whether the path is one of the process's own descriptors, as in /dev/stdin."""
+    """Whether the path is one of the process's own descriptors, such as /dev/stdin."""
     return path.startswith(_STREAMS)
 
 
 def open_named(path: str, flags: int, *, is_checked: bool) -> tuple[Directory, str, int]:
     """The directory of an existing file, its name there, and the file. Raises OSError, StateError.
 
-    ``is_checked``: only a file that nobody but its reader and root can change or exchange.
+    ``is_checked``: only a file that nobody but its reader and root can change or replace.
     """
     folder, name = find(path, RULES, is_checked=is_checked)
     try:
@@ -47,14 +47,14 @@ def open_named(path: str, flags: int, *, is_checked: bool) -> tuple[Directory, s
 
 
 def open_own(path: str, flags: int) -> int:
-    """A file that nobody but its reader and root can change or exchange. Raises OSError, StateError."""
+    """A file that nobody but its reader and root can change or replace. Raises OSError, StateError."""
     if not names_open_file(path):
         folder, _, fd = open_named(path, flags, is_checked=True)
         folder.close()
         return fd
     fd = os.open(path, flags | os.O_CLOEXEC)
     try:
-        if not stat.S_ISFIFO(os.fstat(fd).st_mode):  # a pipe came from whoever started us
+        if not stat.S_ISFIFO(os.fstat(fd).st_mode):  # a pipe came from the process that started us
             _check_own(os.fstat(fd), path)
     except BaseException:
         os.close(fd)

@@ -1,4 +1,4 @@
-"""``SLICER_SIM``: which GPUs are simulated. It also names the state directory of their jobs. Pure."""
+"""``SLICER_SIM``: the simulated GPUs. It also names the state directory of their jobs. Pure."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ def parse_spec(text: str) -> tuple[int, ...]:
 def spec_of(count: int, sizes: str | None) -> str:
     """The canonical text for ``--sim COUNT --sim-vram SIZE[,SIZE...]``. Raises UsageError.
 
-    Where there are fewer sizes than GPUs, the last one is that of all further GPUs. A size without a unit is
-    in MiB.
+    If there are fewer sizes than GPUs, the last one applies to all further GPUs. A size without a unit is in
+    MiB.
     """
     _count(str(count), "--sim", "for example --sim 4")
     words = (f"{DEFAULT_MIB}M" if sizes is None else sizes).split(",")
@@ -40,13 +40,13 @@ def spec_of(count: int, sizes: str | None) -> str:
 
 
 def in_mib(text: str) -> str:
-    """A size without a unit, as gpusched has them, is in MiB."""
+    """The size; without a unit it is in MiB, as in gpusched."""
     stripped = text.strip()
     return f"{stripped}M" if stripped.isascii() and stripped.isdigit() else stripped
 
 
 def canonical(sizes: tuple[int, ...]) -> str:
-    """``2x24G,1x80G`` from sizes in MiB: one text for all that mean the same."""
+    """``2x24G,1x80G`` from sizes in MiB: one text for all specifications with the same meaning."""
     runs: list[tuple[int, int]] = []
     for mib in sizes:
         count = runs.pop()[0] if runs and runs[-1][1] == mib else 0
@@ -68,7 +68,7 @@ def _size(text: str, where: str, hint: str) -> int:
     except QuantityError as error:
         raise UsageError(str(error), where=where, hint=hint) from None
     if not mib:
-        raise UsageError("a GPU without memory is of no use", where=where, hint=hint)
+        raise UsageError("a GPU must have memory", where=where, hint=hint)
     return mib
 
 
@@ -76,5 +76,5 @@ def _checked(sizes: tuple[int, ...], where: str) -> tuple[int, ...]:
     if len(sizes) > MOST_GPUS:
         raise UsageError(f"{len(sizes)} GPUs, but at most {MOST_GPUS} can be simulated", where=where)
     if len(canonical(sizes)) > _MOST_CHARS:
-        raise UsageError("too many GPUs of different sizes", where=where, hint="give them fewer sizes")
+        raise UsageError("too many GPUs of different sizes", where=where, hint="use fewer sizes")
     return sizes

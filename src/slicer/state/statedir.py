@@ -1,11 +1,11 @@
-"""Where a user's ledger lives: in a directory of that user alone, in memory, gone after a reboot.
+"""The place of a user's ledger: a directory of that user alone, in memory, removed at a reboot.
 
-Root's is /run/slicer. Another user's is /run/lock/slicer-UID, or /dev/shm/slicer-UID where /run/lock is not
-open to everybody. It is the same with and without a login session, and outlives the session. No two users
-write to one directory, so nothing in it is somebody else's word.
+Root's is /run/slicer. Another user's is /run/lock/slicer-UID, or /dev/shm/slicer-UID if /run/lock is not open
+to everybody. It is the same with and without a login session, and outlives the session. No two users write to
+one directory, so nothing in it comes from another user.
 
-Simulated GPUs (``SLICER_SIM``) have a directory of their own in there, of the same form. So their jobs never
-meet those of real GPUs.
+Simulated GPUs (``SLICER_SIM``) have their own directory inside it, of the same form. So their jobs never meet
+those of real GPUs.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 SYSTEM_DIR = "/run/slicer"
-PUBLIC_DIRS = ("/run/lock", "/dev/shm")  # in memory, and anybody may make directories there
-VERSION = 5  # of what is in the directory; a slicer touches none of another version
-_VERSION_LINE = b"%d\n" % VERSION  # what the file "version" in it says
-_BASE = replace(LEDGER, is_closed=False)  # only what is in it is closed to others
+PUBLIC_DIRS = ("/run/lock", "/dev/shm")  # in memory, and anybody may create directories there
+VERSION = 5  # of the directory's contents; slicer touches no other version
+_VERSION_LINE = b"%d\n" % VERSION  # the content of its file "version"
+_BASE = replace(LEDGER, is_closed=False)  # only its contents are closed to others
 _FOR_ALL = stat.S_ISVTX | stat.S_IWOTH
 
 
@@ -44,11 +44,11 @@ class StateDir:
         return self.base.path
 
     def descriptors(self) -> tuple[int, ...]:
-        """What is kept open."""
+        """The descriptors that are kept open."""
         return tuple(each.fd for each in (self.base, self.leases, self.tickets, self.bells))
 
     def is_in_place(self) -> bool:
-        """Whether the path still leads here. For those who only look: a lease counts wherever its file is."""
+        """Whether the path still leads here. For read-only callers: a lease counts wherever its file is."""
         try:
             return os.path.samestat(os.lstat(self.path), os.fstat(self.base.fd))
         except FileNotFoundError:
@@ -61,10 +61,10 @@ class StateDir:
 
 
 def locate(environ: Mapping[str, str], uid: int) -> StateDir:
-    """Open the state directory of this user; make it if it is missing.
+    """Open the state directory of this user; create it if it is missing.
 
-    Raises StateError if there can be none or a slicer of another version uses it, and UsageError for a
-    SLICER_SIM that makes no sense.
+    Raises StateError if that is impossible or a slicer of another version uses it, and UsageError for an
+    invalid SLICER_SIM.
     """
     sim = _simulated(environ)
     base, notes = _base(environ, uid)
@@ -78,7 +78,7 @@ def locate(environ: Mapping[str, str], uid: int) -> StateDir:
             opened.append(opened[0].own_folder(name))
         made = StateDir(notes, *opened)
         if made.base.read("version", len(_VERSION_LINE) + 1) != _VERSION_LINE:
-            from slicer.state import version  # this happens once a boot
+            from slicer.state import version  # once for each boot
 
             version.claim(made.base, VERSION)
         return made
@@ -89,14 +89,14 @@ def locate(environ: Mapping[str, str], uid: int) -> StateDir:
 
 
 def existing(environ: Mapping[str, str], uid: int) -> StateDir | None:
-    """As :func:`locate`, but None while there is none. For those who only look."""
+    """As :func:`locate`, but None if it does not exist. For read-only callers."""
     return locate(environ, uid) if os.path.lexists(where(environ, uid)) else None
 
 
 def where(environ: Mapping[str, str], uid: int) -> str:
     """The path of this user's state directory, whether it exists or not.
 
-    Raises StateError, and UsageError for a SLICER_SIM that makes no sense.
+    Raises StateError, and UsageError for an invalid SLICER_SIM.
     """
     sim = _simulated(environ)
     path = _chosen(environ, uid)
@@ -111,7 +111,7 @@ def where(environ: Mapping[str, str], uid: int) -> str:
 
 
 def _simulated(environ: Mapping[str, str]) -> str:
-    """The name of the directory of simulated GPUs; "" where they are real. Raises UsageError."""
+    """The name of the directory of simulated GPUs; "" for real ones. Raises UsageError."""
     text = environ.get("SLICER_SIM")
     if not text:
         return ""
@@ -121,7 +121,7 @@ def _simulated(environ: Mapping[str, str]) -> str:
 
 
 def _chosen(environ: Mapping[str, str], uid: int) -> str | None:
-    """The path that the user chose, or root's; None: one among those of all users. Raises StateError."""
+    """The path that the user chose, or root's; None: one in a public directory. Raises StateError."""
     chosen = environ.get("SLICER_STATE_DIR")
     if not chosen:
         return SYSTEM_DIR if uid == 0 else None
@@ -136,7 +136,7 @@ def _base(environ: Mapping[str, str], uid: int) -> tuple[Directory, tuple[str, .
         return _among_all(uid)
     parent, name = os.path.split(path)
     if not name:
-        raise StateError("is no directory for this", where=path, hint=HINT)
+        raise StateError("is not a suitable directory", where=path, hint=HINT)
     above = open_trusted(parent)
     try:
         return above.folder(name), ()
@@ -152,7 +152,7 @@ def _name(uid: int) -> str:
 
 
 def _public() -> Directory:
-    """The directory in which every user may make one. Raises StateError."""
+    """The directory in which every user may create one. Raises StateError."""
     for path in PUBLIC_DIRS:
         try:
             info = os.lstat(path)
@@ -164,24 +164,24 @@ def _public() -> Directory:
 
 
 def _among_all(uid: int) -> tuple[Directory, tuple[str, ...]]:
-    """This user's directory among those of all users, under another name if somebody took the usual one.
+    """This user's directory in a public one, under another name if somebody took the usual one.
 
-    The place is sticky: nobody else can make a directory that belongs to us, or remove or rename ours. So its
-    owner tells ours from others, and the usual name is only where to look first.
+    The public directory is sticky: nobody else can create a directory that belongs to us, or remove or rename
+    ours. So the owner identifies ours, and the usual name is only the first place to look.
     """
     public = _public()
     try:
         name = _name(uid)
         found = _find(public, uid)
-        if found is None:  # another slicer of ours may have made it since
+        if found is None:  # another slicer of ours may have created it since
             found = _open_ours(public, name) if public.has(name) else public.folder(name)
-        if found is not None and not _is_ours(found):  # taken this very moment
+        if found is not None and not _is_ours(found):  # taken at this very moment
             found.close()
             found = None
         if found is None:
             found = public.folder(f"{name}.{os.urandom(6).hex()}")
         is_usual = found.path == f"{public.path}/{name}"
-        note = f"somebody else has made {public.path}/{name}: your leases are in {found.path}"
+        note = f"another user has made {public.path}/{name}: your leases are in {found.path}"
         return found, () if is_usual else (note,)
     finally:
         public.close()
@@ -199,11 +199,11 @@ def _find(public: Directory, uid: int) -> Directory | None:
 
 
 def _open_ours(public: Directory, name: str) -> Directory | None:
-    """The directory of that name, if it is one and ours."""
+    """The directory of that name, if it is a directory and ours."""
     try:
         found = public.open_folder(name)
     except OSError:
-        return None  # gone, a file, a link
+        return None  # it does not exist, or is a file or a link
     if _is_ours(found):
         return found
     found.close()

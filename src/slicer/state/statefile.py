@@ -3,9 +3,9 @@
 People can read them with cat. Values are escaped, not quoted, so that no shell sources them by accident. They
 are parsed without ``json``, whose import would cost the hot path 8 ms.
 
-This is the one place that decodes them. It checks every field: a file may be torn, of another version, or
-written by somebody who means harm. The rules of the fields serve records in JSON as well. Nothing is encoded
-that could not be decoded again: a lease that others cannot read would hold nothing.
+Only this module decodes them. It checks every field: a file may be torn, of another version, or written by an
+attacker. The rules of the fields also serve records in JSON. Nothing is encoded that could not be decoded
+again: a lease that others cannot read would hold nothing.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ MOST_BYTES = 1 << 20  # a name may be as long as an argument (128 KiB), and is e
 
 
 class TornFile(ValueError):
-    """Not a whole file of ours: cut short, of another version, or something else altogether."""
+    """Not a whole file of ours: cut short, of another version, or something else."""
 
 
 def _escape(text: str) -> str:
@@ -52,7 +52,7 @@ def _encode_value(value: Any) -> str:
 def number(text: str) -> int:
     """A whole number of a sensible size. Raises ValueError."""
     if len(text) > _MOST_DIGITS:
-        raise ValueError("a number of too many digits")
+        raise ValueError("a number with too many digits")
     return int(text)
 
 
@@ -63,7 +63,7 @@ def is_digits(text: str) -> bool:
 
 def _finite(text: str) -> float:
     value = float(text)
-    if value - value != 0.0:  # infinite, or no number
+    if value - value != 0.0:  # infinite, or not a number
         raise ValueError(f"{text} is not finite")
     return value
 
@@ -96,13 +96,13 @@ def slots_text(slots: dict[str, int]) -> str:
 def _slots_of(text: str) -> dict[str, int]:
     each = [word.partition("=") for word in text.split(",")] if text else []
     found = {name: number(count) for name, _, count in each}
-    if slots_text(found) != text:  # a name twice, blanks, another order
-        raise ValueError("slots in another form than ours")
+    if slots_text(found) != text:  # a repeated name, blanks, another order
+        raise ValueError("slots not in slicer's form")
     return found
 
 
 def json_reader(annotation: str) -> Callable[[Any], Any]:
-    """A reader of a field's value out of JSON, by its annotation. It raises TypeError and ValueError."""
+    """A reader of a field's JSON value, by its annotation. It raises TypeError and ValueError."""
     kind, optional, _ = annotation.partition(" | None")
     if optional:
         read_some = json_reader(kind)
@@ -117,8 +117,8 @@ def json_reader(annotation: str) -> Callable[[Any], Any]:
 
     def read(value: Any) -> Any:
         if type(value) not in types:
-            raise TypeError(f"not of type {kind}")  # to isinstance, true would be a number
-        if int in types and not 0 <= value <= _JSON_MAX:  # nor a NaN
+            raise TypeError(f"not of type {kind}")  # for isinstance, true would be a number
+        if int in types and not 0 <= value <= _JSON_MAX:  # this also excludes NaN
             raise ValueError("out of range")
         return float(value) if float in types else value
 
@@ -127,22 +127,22 @@ def json_reader(annotation: str) -> Callable[[Any], Any]:
 
 def _list(value: Any) -> list[Any]:
     if type(value) is not list:
-        raise TypeError("no list")
+        raise TypeError("not a list")
     return value
 
 
 def _object(value: Any) -> dict[str, Any]:
     if type(value) is not dict:
-        raise TypeError("no object")
+        raise TypeError("not an object")
     return value
 
 
 # -- what the fields may say ------------------------------------------------------------------------------
 
 _MOST_DIGITS = 19
-_JSON_MAX = 2**63 - 1  # what the history can keep
+_JSON_MAX = 2**63 - 1  # the history can store no larger ones
 _HEX = frozenset("0123456789abcdef")
-PID_MAX = 1 << 22  # of the kernel
+PID_MAX = 1 << 22  # the kernel's
 START_MAX = 1 << 62  # of a process's start time, in clock ticks
 MIB_MAX = 1 << 40
 SECONDS_MAX = LONGEST_US // 10**6
@@ -169,7 +169,7 @@ def is_gpu(text: str) -> bool:
 
 
 def is_slot_name(text: str) -> bool:
-    """Whether a slot may be called that: letters, digits, . _ and -, the first neither . nor -."""
+    """Whether this may be a slot's name: letters, digits, . _ and -, not beginning with . or -."""
     plain = text.translate(_SLOT_MARKS)
     is_plain = plain.isascii() and (not plain or plain.isalnum())
     return 0 < len(text) <= SLOT_CHARS and is_plain and text[0] not in ".-"
@@ -193,7 +193,7 @@ def _all(rule: Callable[[Any], bool]) -> Callable[[Any], bool]:
     return lambda values: all(map(rule, values))
 
 
-# By the names of the fields, which mean the same in every record. Texts for people have no rule.
+# By the names of the fields, which mean the same in every record. Human-readable texts have no rule.
 _RULES: dict[str, Callable[[Any], bool]] = {
     "job": is_job_id,
     "inside": _all(is_job_id),
@@ -230,14 +230,14 @@ def check_fields(values: dict[str, Any]) -> None:
     """Refuse values that a field of that name cannot have. Raises ValueError."""
     for name, value in values.items():
         if name in _RULES and not _RULES[name](value):
-            raise ValueError(f"{name.upper()} cannot be that")
+            raise ValueError(f"{name.upper()} has an invalid value")
 
 
 def _check_scope(values: dict[str, Any]) -> None:
-    """A lease's scope is the job's own (or the outer job's), its cgroup the scope's. Raises ValueError."""
+    """Check that the scope is the job's own (or the outer job's), and the cgroup its. Raises ValueError."""
     cgroup = values.get("cgroup", "")
     if cgroup and not is_canonical(cgroup):
-        raise ValueError("its cgroup is none")
+        raise ValueError("its cgroup is not valid")
     if "slot_limits" in values and values["slot_limits"].keys() != values["slots"].keys():
         raise ValueError("SLOT_LIMITS are not those of its SLOTS")
     if values.get("gpu_indices") and len(values["gpu_indices"]) != len(values["gpus"]):
@@ -256,7 +256,7 @@ def _head(kind: type[object]) -> str:
 
 
 def begins_as(kind: type[object], data: bytes) -> bool:
-    """Whether this is the beginning of a file of that kind and of this version, as far as it goes."""
+    """Whether this is the beginning of a file of that kind and this version, as far as it goes."""
     head = f"{_head(kind)}\n".encode()
     return data[: len(head)] == head[: len(data)]
 
@@ -264,7 +264,7 @@ def begins_as(kind: type[object], data: bytes) -> bool:
 def encode(value: Any) -> bytes:
     """A record as bytes. The last line marks the end, so that a torn file is noticed.
 
-    Raises UsageError for a record that nobody could read back.
+    Raises UsageError for a record that could not be read back.
     """
     lines = [_head(type(value))]
     lines += [f"{name.upper()}={_encode_value(getattr(value, name))}" for name in value.__fields__]
@@ -277,19 +277,19 @@ def encode(value: Any) -> bytes:
                 raise ValueError(f"{name.upper()} would be read back as something else")
     except ValueError as error:
         why = error.__cause__ or error
-        raise UsageError(f"the {type(value).__name__.lower()} cannot be written down: {why}") from error
+        raise UsageError(f"the {type(value).__name__.lower()} cannot be written: {why}") from error
     return data
 
 
 def decode(kind: type[_T], data: bytes) -> _T:
-    """The record that :func:`encode` wrote; raises TornFile for anything else, whatever the bytes."""
+    """The record that :func:`encode` wrote. Raises TornFile for anything else, whatever the bytes."""
     if len(data) > MOST_BYTES:
         raise TornFile(f"longer than {MOST_BYTES >> 20} MiB")
     head, *lines = data.decode("utf-8", "surrogateescape").split("\n")
     if head != _head(kind) or lines[-2:] != ["END=", ""]:
         raise TornFile(f"not a whole {kind.__name__.lower()} file of version {VERSION}")
     found = [line.partition("=") for line in lines[:-2]]
-    # Every field once, in order. A shorter text written over a longer one ends well, but has more lines.
+    # Every field once, in order. A shorter text written over a longer one ends well, but has extra lines.
     if [key for key, _, _ in found] != [name.upper() for name in kind.__annotations__]:
         raise TornFile(f"bad {kind.__name__.lower()} file: not its fields")
     try:

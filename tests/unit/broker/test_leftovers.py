@@ -53,7 +53,7 @@ def test_an_empty_scope_without_a_lease_is_stopped(  # L1
     assert not stopped, "systemd has its time"
     until(lambda: stopped or loop.turn(0.1), "it is stopped")
     assert stopped == [f"slicer-{EMPTY}.scope"]
-    assert log == [f"<6>slicer-{EMPTY}.scope is stopped: nobody is in it, and systemd has not seen that"]
+    assert log == [f"<6>slicer-{EMPTY}.scope is stopped: it is empty, and systemd has not noticed"]
 
     (tmp_path / f"gpu.slice/gpu-1001.slice/slicer-{EMPTY}.scope/cgroup.events").unlink()
     (tmp_path / f"gpu.slice/gpu-1001.slice/slicer-{EMPTY}.scope").rmdir()

@@ -130,7 +130,7 @@ def test_the_last_good_one_outlives_the_broker(etc: Path) -> None:  # L3, W30
     path.write_text("[users.bob]\nmax_gpu = 1\n")
     file = began()
     assert (file.policy.users[BOB].max_gpus, said[0].startswith(f"{path}:2: unknown key")) == (1, True)
-    assert [each.endswith("; the policy from before stays in force") for each in said] == [True]
+    assert [each.endswith("; the previous policy stays in force") for each in said] == [True]
     path.write_text("[users.bob]\nmax_gpus = 33\n")
     assert file.refresh()
     assert (file.policy.users[BOB].max_gpus, len(said)) == (33, 1)
@@ -161,7 +161,7 @@ def test_a_name_that_nobody_has_is_told_and_the_rest_acts(etc: Path) -> None:  #
     policy, warnings = load(f"{etc}/policy.toml", Names(str(etc)))
     assert policy.users == {BOB: Caps(max_gpus=2)}
     assert warnings == (
-        f"{etc}/policy.toml:1: there is no user 'nobody-of-that-name': what is said of it does not act",
+        f"{etc}/policy.toml:1: there is no user 'nobody-of-that-name': its rules have no effect",
     )
 
 

@@ -190,5 +190,5 @@ def test_a_job_that_ran_is_found_by_the_beginning_of_its_id(cli: Cli) -> None:  
     assert "\nheld          1 CPU slot\n" in shown
     assert "\nended         exit 7, exit code 7\n" in shown
     assert "\nunit          none\n" in shown
-    assert "MemoryMax (by a guard that looks 4 times a second)" in shown
+    assert "MemoryMax (by a guard that checks 4 times a second)" in shown
     assert "\nnot enforced  MemoryHigh, IOWeight\n" in shown

@@ -80,7 +80,7 @@ def test_a_driver_that_fails_is_said_and_stops_nothing(cli: Cli, fake_nvml: Fake
     lease = cli.running("--gpus", "1", "--name", "x")
     fake_nvml.add("error nvmlDeviceGetComputeRunningProcesses 999")
     done = cli.run("status")
-    assert done.stderr.startswith("slicer: what is on the GPUs is not known: ")
+    assert done.stderr.startswith("slicer: the use of the GPUs is unknown: ")
     assert done.stderr.count("\n") == 1
     assert re.search(rf"^ 0  H100 80GB HBM3 +79.6G +- +- +-\n      {lease.job} x", done.stdout, re.M)
 

@@ -34,15 +34,15 @@ def test_what_is_said_is_taken(tmp_path: Path, text: str, expected: tuple[Any, .
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("fence = true", 'expected "auto", "on" or "off".*say "on"'),
+        ("fence = true", 'expected "auto", "on" or "off".*use "on"'),
         ('fence = "yes"', "expected"),
         ('fence = ["on"]', "expected"),
-        ('fence = "on"\ndevice_allow = ["/dev/nvidia0 rw"]', "DeviceAllow of the profile take"),
+        ('fence = "on"\ndevice_allow = ["/dev/nvidia0 rw"]', "DeviceAllow of the profile replace"),
         ('devices = "/dev/nvidia-modeset"', "expected a list"),
         ("devices = [0]", "expected a list"),
-        ('devices = ["/dev/kvm"]', "none of NVIDIA's nodes"),
-        ('devices = ["/dev/nvidia*"]', "no node's name"),
-        ('devices = ["/dev/nvidia/../kvm"]', "no node's name"),
+        ('devices = ["/dev/kvm"]', "not one of NVIDIA's nodes"),
+        ('devices = ["/dev/nvidia*"]', "cannot be a node"),
+        ('devices = ["/dev/nvidia/../kvm"]', "cannot be a node"),
         ('device = ["/dev/nvidia0"]', "did you mean devices"),
     ],
 )

@@ -44,7 +44,7 @@ def test_written_file_says_exactly_what_the_builtins_do(machine: Machine, here: 
 
 
 def test_examples_in_the_written_file_are_valid(machine: Machine) -> None:
-    tail = profile_report.default_config_text(HOST).partition("# A profile of your own")[2]
+    tail = profile_report.default_config_text(HOST).partition("# Your own profile")[2]
     examples = [line[4:] for line in tail.split("\n") if line.startswith("#   ")]
     machine.write(machine.user, "\n".join([examples[-1], *examples[:-1]]))
     assert machine.profile("train").threads == 8

@@ -143,7 +143,7 @@ def test_slots_and_max_jobs_cannot_contradict_each_other(machine: Machine) -> No
     machine.system("[slots]\nr-gpu = 2\n" + G + "max_jobs = 2\n")
     assert machine.load().slots["r-gpu"] == 2
     machine.system("[slots]\nr-gpu = 3\n" + G + "max_jobs = 2\n")
-    with pytest.raises(ConfigError, match=r":2: slots.r-gpu: the route has max_jobs = 2, and"):
+    with pytest.raises(ConfigError, match=r":2: slots.r-gpu: the route has max_jobs = 2, but"):
         machine.load()
 
 

@@ -87,7 +87,7 @@ def test_a_server_that_is_not_there_is_said_with_those_that_are(machine: Machine
 
 
 def test_a_name_that_no_unit_could_have_is_refused(machine: Machine) -> None:  # B6
-    with pytest.raises(ConfigError, match="cannot be a server's name"):
+    with pytest.raises(ConfigError, match="is not a valid server name"):
         only(machine, SMALL.replace("serve.s", 'serve."a/b"'))
 
 

@@ -44,10 +44,10 @@ def test_what_is_said_is_taken(  # D2, X7
 @pytest.mark.parametrize(
     ("said", "message"),
     [
-        ({"share": "lock"}, "--share: sharing is for a part of a GPU.*add --vram"),
-        ({"share": "cap", "vram": "8G", "share_mode": "each"}, "--share-mode: is how.*add --share lock"),
-        ({"vram": "8G", "share_mode": "each"}, "--share-mode: is how a lock"),
-        ({"vram": "8G", "share": "lock", "share_mode": "eech"}, "--share-mode: there is no mode.*each"),
+        ({"share": "lock"}, "--share: requires part of a GPU.*add --vram"),
+        ({"share": "cap", "vram": "8G", "share_mode": "each"}, "--share-mode: is a mode.*add --share lock"),
+        ({"vram": "8G", "share_mode": "each"}, "--share-mode: is a mode of the lock"),
+        ({"vram": "8G", "share": "lock", "share_mode": "eech"}, "--share-mode: has no mode.*each"),
     ],
 )
 def test_a_mistake_on_the_command_line_is_told(tmp_path: Path, said: dict[str, Any], message: str) -> None:

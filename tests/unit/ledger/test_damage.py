@@ -166,14 +166,14 @@ def test_an_unreadable_ticket_of_the_dead_is_removed(box: LedgerBox) -> None:
 # D17
 def test_what_nobody_could_read_back_is_not_granted(box: LedgerBox) -> None:
     request = made_up.request(BAD, cpu_slots=1, cpu_limit=1)
-    with pytest.raises(UsageError, match="cannot be written down: EXPECT_S"):
+    with pytest.raises(UsageError, match="cannot be written: EXPECT_S"):
         box.ledger.acquire(request, box.lease(BAD, expect_s=1e13), box.observer())
     with pytest.raises(UsageError, match="longer than 1 MiB"):
         box.ledger.acquire(request, box.lease(BAD, name="x" * 1_200_000), box.observer())
     held = box.take("aaaaaaaaaaaa")
-    with pytest.raises(UsageError, match="cannot be written down: EXPECT_S"):
+    with pytest.raises(UsageError, match="cannot be written: EXPECT_S"):
         box.queue("bbbbbbbbbbbb", expect_s=1e13)
-    with pytest.raises(UsageError, match="cannot be written down: NAME"):
+    with pytest.raises(UsageError, match="cannot be written: NAME"):
         held.update(name=7)
     assert box.ledger.snapshot().leases == (replace(held.lease, name=""),)
     held.release()

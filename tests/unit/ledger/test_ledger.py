@@ -215,7 +215,7 @@ def test_a_lease_that_speaks_for_somebody_else_is_ignored(box: LedgerBox) -> Non
         fcntl.flock(file, fcntl.LOCK_EX)
         assert box.ledger.snapshot().leases == ()
     (warning,) = box.warnings
-    assert warning.startswith(f"{path}: it speaks for uid 65534; it may hold any GPU")
+    assert warning.startswith(f"{path}: it belongs to uid 65534; it may hold any GPU")
 
 
 def test_creating_does_not_follow_or_overwrite(box: LedgerBox, tmp_path: Path) -> None:

@@ -120,7 +120,7 @@ def test_whose_patience_is_over_is_told_so_where_nobody_can_see_the_holder(
 
     monkeypatch.setattr("builtins.open", out_of_descriptors)
     box.ledger.patience_s = 0.0
-    with pytest.raises(LedgerBusy, match="somebody has held the lock"):
+    with pytest.raises(LedgerBusy, match="another process has held the lock"):
         box.ledger.snapshot()
     monkeypatch.undo()
 
@@ -205,7 +205,7 @@ def test_who_does_not_wait_is_told_that_it_is_a_crowd(
 
     naps = Naps(monkeypatch, in_turn)
     with (
-        pytest.raises(LedgerBusy, match=r"others have taken the lock in turn for 2[01] s"),
+        pytest.raises(LedgerBusy, match=r"other processes have taken turns with the lock for 2[01] s"),
         entering(box, pytest.fail, patience_s=2.0),
     ):
         pytest.fail("it is inside")

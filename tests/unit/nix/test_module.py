@@ -328,7 +328,7 @@ WRONG: list[tuple[dict[str, Any], str, str]] = [
     ({"profiles": {"x": {"cpu_weight": 0}}}, "profiles.x.cpu_weight", "whole number from 1 to 10000"),
     ({"profiles": {"x": {"timeout": "soon"}}}, "profiles.x.timeout", "a duration such as"),
     ({"profiles": {"x": {"slice": "gpu.slice"}}}, "profiles.x.slice", 'one of "cpu", "gpu"'),
-    ({"profiles": {"x": {"env": {"A": True}}}}, "profiles.x.env.A", "false to take an inherited"),
+    ({"profiles": {"x": {"env": {"A": True}}}}, "profiles.x.env.A", "false to remove an inherited"),
     ({"serve": {"x": {"kind": "olama"}}}, "serve.x.kind", 'one of "ollama", "openai"'),
     ({"serve": {"x": {"command": "ollama serve"}}}, "serve.x.command", "list of texts such as"),
     ({"routes": {"x": {"exit_code": 0}}}, "routes.x.exit_code", "whole number from 1 to 255"),
@@ -349,7 +349,7 @@ def test_a_wrong_value_is_refused_with_what_was_expected(
 CONTRADICTIONS: list[tuple[dict[str, Any], str]] = [
     ({"default_profile": "trian"}, 'default_profile: there is no profile "trian" (known: gpu, heavy, light'),
     ({"profiles": {"a": {"inherits": "b"}}}, 'profiles.a.inherits: there is no profile "b" (known: a, gpu,'),
-    ({"profiles": {"a b": {}}}, '"a b" cannot be a profile\'s name'),
+    ({"profiles": {"a b": {}}}, '"a b" is not a valid profile name'),
     ({"profiles": {"a": {"timeout": 1, "runtime_max": 2}}}, "profiles.a: timeout and runtime_max are the"),
     ({"profiles": {"a": {"gpus": 0, "vram": "8G"}}}, "profiles.a: gpus = 0 contradicts vram and gpu"),
     ({"profiles": {"a": {"gpus": 3, "gpu": [0, 1]}}}, "profiles.a: gpus = 3 is more than gpu names"),

@@ -104,7 +104,7 @@ def test_who_takes_a_users_name_locks_nobody_out(public: Path, squat: Callable[[
     os.chown(name, 65534, 65534, follow_symlinks=False)
     found = statedir.locate({}, 1000)
     assert found.path.startswith(f"{name}.")
-    assert found.notes == (f"somebody else has made {name}: your leases are in {found.path}",)
+    assert found.notes == (f"another user has made {name}: your leases are in {found.path}",)
     # It is found again, also when the name is free again.
     assert statedir.locate({}, 1000).path == found.path
     name.rmdir() if squat is Path.mkdir else name.unlink()
@@ -303,7 +303,7 @@ def test_a_newer_version_is_refused_and_left_alone(tmp_path: Path) -> None:
     lease = tmp_path / "state" / "leases" / "0123456789ab"
     lease.touch()
     refused = refusal(tmp_path / "state")
-    assert refused.message == "made by a newer slicer: version 6, this one knows 5"
+    assert refused.message == "made by a newer slicer: version 6, this one supports 5"
     assert refused.where == f"{tmp_path}/state/version"
     assert "update this slicer" in refused.hint
     assert lease.exists()
@@ -314,7 +314,7 @@ def test_an_older_version_is_refused_with_the_way_out(tmp_path: Path) -> None:
     locate(tmp_path / "state")
     (tmp_path / "state" / "version").write_text("4\n")
     refused = refusal(tmp_path / "state")
-    assert refused.message == "made by an older slicer: version 4, this one knows 5"
+    assert refused.message == "made by an older slicer: version 4, this one supports 5"
     assert "let its jobs end, then remove the directory" in refused.hint
 
 

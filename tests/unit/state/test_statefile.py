@@ -121,7 +121,7 @@ def test_what_can_be_written_down_can_be_read_back(good: Any, pick: st.DataObjec
     ids=lambda value: repr(value)[:24],
 )  # fmt: skip
 def test_what_nobody_could_read_back_is_refused(field: str, value: Any) -> None:
-    with pytest.raises(UsageError, match="the lease cannot be written down: "):
+    with pytest.raises(UsageError, match="the lease cannot be written: "):
         statefile.encode(replace(LEASE, **{field: value}))
 
 

@@ -1,1 +1,1 @@
-"""How a user's slicer talks to the broker."""
+"""The user's slicer's side of the conversation with the broker."""

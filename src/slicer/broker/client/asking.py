@@ -1,8 +1,8 @@
-"""From a job's needs to the broker's lease: the request, the wait, and the books that are kept at home.
+"""From a job's needs to the broker's lease: the request, the wait, and the user's own ledger.
 
-A connection is a ticket. If it breaks, because the broker was killed or renewed, the same request is sent
-again over a new one, and takes its place up again. What is granted is written into the user's own ledger, in
-which nothing is decided then: so that all that reads it finds the job.
+A connection is a ticket. If it breaks because the broker was killed or replaced, the same request is sent
+again over a new connection and regains its place. A grant is written into the user's own ledger, where
+nothing is decided then, so that every reader of that ledger finds the job.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ if TYPE_CHECKING:
     from slicer.ledger.ledger import Ledger
     from slicer.model import Busy
 
-_BACK_S = 30.0  # how long a request that waits keeps trying to be heard again
-_PAUSES_S = (0.05, 2.0)  # between these attempts, first and at most
-_GIVE_BACK_S = 2.0  # how long to wait for the answer that a lease was taken back
+_BACK_S = 30.0  # how long a waiting request tries to reconnect
+_PAUSES_S = (0.05, 2.0)  # between these attempts: the first pause and the longest
+_GIVE_BACK_S = 2.0  # how long to wait for the confirmation that a lease was taken back
 
 
 def acquire_of(prepared: PreparedRequest, binding: Binding, ahead_of: str = "") -> Acquire:
     needs, draft, ticket = prepared.needs, prepared.draft, prepared.ticket
-    program = draft.command.partition(" ")[0].rpartition("/")[2]  # all that others may read of a command
+    program = draft.command.partition(" ")[0].rpartition("/")[2]  # others may read no more of a command
     said = {
         **fields_for(Acquire, needs), **fields_for(Acquire, ticket), "name": draft.name or program,
         "gpu_choice": needs.gpu_choice if needs.gpus else (), "priority": needs.priority,
@@ -48,35 +48,35 @@ def acquire_of(prepared: PreparedRequest, binding: Binding, ahead_of: str = "") 
 
 
 class Asking:
-    """One request at the broker, from the call to the lease.
+    """One request to the broker, from the call to the lease.
 
-    Of the same form as :class:`slicer.ledger.waiting.Waiting`, for callers who wait for several things.
+    It has the interface of :class:`slicer.ledger.waiting.Waiting`, for callers that wait for several things.
     """
 
-    is_unsettled = False  # there is nothing to see but what comes
+    is_unsettled = False  # only messages from the broker bring news
 
     def __init__(
         self, path: str, prepared: PreparedRequest, ledger: Ledger, binding: Binding, ahead_of: str = ""
     ) -> None:
         self.ticket = prepared.ticket
-        self.busy: Busy | None = None  # what stands in its way, once it waits
+        self.busy: Busy | None = None  # why it waits, once it waits
         self._path = path
         self._draft = prepared.draft
         self._call = acquire_of(prepared, binding, ahead_of)
         self._ledger = ledger
         self._connection: Connection | None = None
-        self._bell = -1  # another thread wants us to look
+        self._bell = -1  # wakes this object from another thread
         self._began = time.monotonic()
-        self._lost_at: float | None = None  # monotonic: since when nobody hears us
-        self._answer_by: float | None = None  # monotonic: until when the broker has to say something
-        self._again_at: float | None = None  # monotonic: when to try to be heard again
+        self._lost_at: float | None = None  # monotonic: since when the connection has been broken
+        self._answer_by: float | None = None  # monotonic: the deadline for the broker's answer
+        self._again_at: float | None = None  # monotonic: when to reconnect
         self._pause_s = _PAUSES_S[0]
 
     def begin(self, meanwhile: Callable[[], None] | None = None) -> HeldLease | None:
-        """Ask. The lease, or None: it has to wait, and ``busy`` says what for.
+        """Ask for the lease. Returns None if the request has to wait; then ``busy`` is the reason.
 
-        ``meanwhile`` is called once it is asked. Raises BrokerError where the broker does not answer, and
-        what it answers.
+        ``meanwhile`` is called once the request has been sent. Raises BrokerError if the broker does not
+        answer, or the error that it answers with.
         """
         try:
             self._speak()
@@ -92,7 +92,7 @@ class Asking:
             until_readable(descriptors, limit_s, self._ledger.mask)
 
     def look(self) -> HeldLease | None:
-        """Take what the broker has said; the lease, if it is granted. Raises as :meth:`begin`."""
+        """Take the broker's messages; returns the lease once it is granted. Raises as :meth:`begin`."""
         self._silence()
         try:
             if self._connection is None:
@@ -130,7 +130,7 @@ class Asking:
         self._connection, self._answer_by = connection, time.monotonic() + ANSWER_S
 
     def _disconnected(self) -> None:
-        """The connection broke. The broker is started again by the next one."""
+        """The connection broke. The next connection starts the broker again."""
         self._hang_up()
         faults.point("broker-client-lost")
         now = time.monotonic()
@@ -174,7 +174,7 @@ class Asking:
         return self.busy
 
     def watched(self) -> tuple[list[int], float | None]:
-        """The descriptors and the seconds after which to look: one is readable, or the time is over."""
+        """The descriptors to wait for, and the longest wait in seconds."""
         descriptors = [self._bell] if self._bell >= 0 else []
         if self._connection is not None:
             descriptors.append(self._connection.fileno())
@@ -182,7 +182,7 @@ class Asking:
         return descriptors, None if due is None else max(0.0, due - time.monotonic())
 
     def woken(self, ready: Collection[int]) -> None:
-        """Nothing: :meth:`look` reads what has come."""
+        """Do nothing: :meth:`look` reads the messages."""
 
     def interrupt(self) -> None:
         """Make a :meth:`wait` in another thread look again."""
@@ -212,14 +212,14 @@ class Asking:
         raise BusyError(self.why(), waited_s=time.monotonic() - self._began)
 
     def leave(self) -> None:
-        """Leave the queue, or give back what was granted meanwhile. Safe to repeat."""
+        """Leave the queue, or return a lease that was granted in the meantime. Safe to repeat."""
         if self._connection is not None or self._again_at is not None:
             self._hang_up()
             self._again_at = None
             give_back(self._path, self._draft.job, self._ledger.warn)
 
     def close(self) -> None:
-        """Give up the descriptors. Safe to repeat."""
+        """Close the descriptors. Safe to repeat."""
         self._hang_up()
         if self._bell >= 0:
             os.close(self._bell)
@@ -228,7 +228,7 @@ class Asking:
     # -- the lease ---------------------------------------------------------------------------------------
 
     def _granted(self, said: Granted) -> HeldLease:
-        """Write the lease down in the user's own books."""
+        """Write the lease into the user's own ledger."""
         faults.point("broker-client-granted")
         path, job, theirs = self._path, self._draft.job, said.lease
         self._again_at = None
@@ -247,7 +247,7 @@ class Asking:
         return held
 
     def hand_over(self) -> Connection | None:
-        """The connection, for the calls that follow. The caller closes it."""
+        """The connection, for later calls. The caller closes it."""
         connection, self._connection = self._connection, None
         return connection
 
@@ -257,11 +257,11 @@ def obtain(
     take_connection: Callable[[Connection], None] | None = None,
     meanwhile: Callable[[], None] | None = None,
 ) -> HeldLease:  # fmt: skip
-    """Get the lease from the broker at ``path``, and wait for it if ``needs.wait``.
+    """Get the lease from the broker at ``path``; wait for it if ``needs.wait``.
 
-    ``take_connection`` gets the connection for the calls that follow. ``meanwhile`` is called while the
-    broker decides. Raises BrokerError, BusyError, InfeasibleError, NotAllowedError, TooManyError,
-    DeadlockError, NoGpu, StateError.
+    ``take_connection`` receives the connection for later calls. ``meanwhile`` is called while the broker
+    decides. Raises BrokerError, BusyError, InfeasibleError, NotAllowedError, TooManyError, DeadlockError,
+    NoGpu, StateError.
     """
     from slicer.ledger.leasing import with_plain_lock
 
@@ -299,19 +299,19 @@ def queue_up(
 
 
 def give_back(path: str, job: str, warn: Callable[[str], None]) -> None:
-    """Give a lease back that counts by our process, or leave the queue. What fails is told.
+    """Return a lease that is bound to our process, or leave the queue. Warns of a failure.
 
-    Then it counts until this process ends.
+    After a failure the lease lasts until this process ends.
     """
     try:
         ask(path, Release(job), _GIVE_BACK_S)
     except (BrokerError, BackendError) as error:
-        if not isinstance(error, GoneError):  # it is gone already
+        if not isinstance(error, GoneError):  # it no longer exists
             warn(f"the broker did not take back the lease of {job}: {error}")
 
 
 def preview(path: str, prepared: PreparedRequest) -> tuple[str, ...] | Busy:
-    """The GPUs that the request would get now, or what stands in its way. Nothing is taken.
+    """The GPUs that the request would get now, or why it would wait. Takes nothing.
 
     Raises BrokerError, InfeasibleError, NotAllowedError, NoGpu.
     """

@@ -1,4 +1,4 @@
-"""A job's scope, started by the broker in the system manager, under ``gpu-UID.slice`` or ``cpu-UID.slice``.
+"""A job's scope, which the broker starts in the system manager, in ``gpu-UID.slice`` or ``cpu-UID.slice``.
 
 On the hot path of ``slicer run``: pystemd is not needed.
 """
@@ -22,32 +22,32 @@ if TYPE_CHECKING:
     from slicer.broker.protocol.messages import StartedScope
     from slicer.model import Manager, Property, ScopeSpec
 
-# How long the broker may take to start a scope: it waits for systemd, which can be slow when memory is short.
+# How long the broker may take to start a scope: systemd can be slow when memory is short.
 START_DEADLINE_S = 30.0
-_TRIES = 3  # at a start whose connection breaks
+_TRIES = 3  # of a start whose connection breaks
 _STOP_DEADLINE_S = 120.0
-_ASK_S = 0.2  # for a refusal, where nobody waits for the end
-_ENTRIES = "; "  # between those of a list
+_ASK_S = 0.2  # how long to wait for a refusal, not for the end
+_ENTRIES = "; "  # separates the entries of a list
 
 
 class BrokerBackend(ScopeBackend):
-    """Puts processes into scopes by the broker whose socket is at ``path``."""
+    """Puts processes into scopes through the broker whose socket is at ``path``."""
 
     manager: Manager = "system"
 
     def __init__(self, path: str) -> None:
         self.path = path
-        self.started: StartedScope | None = None  # the last scope that this process has started
+        self.started: StartedScope | None = None  # the last scope that this process started
         self._connection: Connection | None = None
 
     def connect(self) -> None:
-        """The connection comes with the lease."""
+        """Nothing to do: the connection comes with the lease."""
 
     def preload(self) -> None:
-        """Nothing more is needed."""
+        """Nothing else to load."""
 
     def take_connection(self, connection: Connection) -> None:
-        """Use the connection by which the lease came."""
+        """Use the connection over which the lease came."""
         self._connection = connection
 
     def after_fork(self) -> None:
@@ -61,19 +61,19 @@ class BrokerBackend(ScopeBackend):
     # -- the start ---------------------------------------------------------------------------------------
 
     def start(self, spec: ScopeSpec, pid: int, meanwhile: Callable[[], None]) -> str:
-        """Ask for the process to be put into its lease's scope, and wait until it is there."""
+        """Have the broker put the process into its lease's scope, and wait until it is there."""
         self.started = self._start(start_of(spec, pid), meanwhile)
         self.why_no_cap = self.started.driver_cap if spec.share_cap else None
         if spec.fence == "on" and not self.started.is_fenced:
-            message = "no job without the device fence, and the broker has set none around this one"
+            message = "the job requires the device fence, but the broker set none around it"
             raise RefusedError(message, where="fence", hint=HINT)
-        found = cgroup.of(pid)  # we look for ourselves
+        found = cgroup.of(pid)  # verified here, too
         if found and (found != self.started.cgroup or found.rpartition("/")[2] != spec.unit):
             raise BackendError(f"the broker started {spec.unit}, but the process is in {found}", hint=HINT)
         return self.started.cgroup
 
     def _start(self, call: Start, meanwhile: Callable[[], None]) -> StartedScope:
-        """Safe to repeat: a process that is in its scope already is found there."""
+        """Safe to repeat: the broker recognises a process that is already in its scope."""
         for tries_left in reversed(range(_TRIES)):
             try:
                 if self._connection is None:
@@ -102,7 +102,7 @@ class BrokerBackend(ScopeBackend):
         ask(self.path, Stop(job), stop_timeout_s + _STOP_DEADLINE_S)
 
     def request_end(self, job: str, unit: str) -> None:
-        """Ask for a scope to be stopped, without waiting for it. Raises BackendError, BrokerError."""
+        """Request that a scope be stopped, without waiting. Raises BackendError, BrokerError."""
         connection = Connection(self.path)
         try:
             connection.send(Stop(job))
@@ -123,12 +123,12 @@ def start_of(spec: ScopeSpec, keeper: int) -> Start:
 
 
 def limits_of(properties: tuple[Property, ...]) -> tuple[tuple[str, str], ...]:
-    """Directives and values as the broker takes them: what depended on this process is settled."""
+    """Directives and values for the broker, with everything that depends on this process resolved."""
     return tuple((each.name, _text(each)) for each in properties)
 
 
 def _text(each: Property) -> str:
-    if each.name == "AllowedCPUs":  # what was asked for, less the CPUs that we may not use
+    if each.name == "AllowedCPUs":  # the requested CPUs, less those that we may not use
         from slicer.quantity import format_cpus, mask_to_cpus
 
         return format_cpus(mask_to_cpus(each.value)) if isinstance(each.value, bytes) and each.value else ""
@@ -136,7 +136,7 @@ def _text(each: Property) -> str:
 
 
 def _told(unit: str) -> tuple[str, ...]:
-    """The directives that systemd was told of the scope, by its own file."""
+    """The directives in systemd's own file for the scope."""
     from slicer.config.live import settings_of
 
     try:

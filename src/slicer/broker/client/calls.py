@@ -16,9 +16,9 @@ if TYPE_CHECKING:
 
 
 def ask(path: str, call: Any, deadline_s: float = ANSWER_S) -> Any:
-    """The answer of the broker at ``path``. ``deadline_s``: how long it may take, in seconds.
+    """Make a call, and return the broker's answer. ``deadline_s``: how long it may take, in seconds.
 
-    Raises BrokerError where it does not answer, and what it answers with.
+    Raises BrokerError if the broker does not answer, or the error that it answers with.
     """
     connection = Connection(path)
     try:
@@ -29,13 +29,13 @@ def ask(path: str, call: Any, deadline_s: float = ANSWER_S) -> Any:
         connection.close()
 
 
-_TELL_S = 2.0  # nobody waits longer for the accounts
+_TELL_S = 2.0  # the longest wait for the accounts
 
 
 def tell_finished(path: str, outcome: Outcome) -> Callable[[], None]:
-    """Tell it while the keeper is in the scope. What is returned waits until the broker has taken it.
+    """Send the job's end while the keeper is in the scope. Returns a function that waits for an answer.
 
-    So there is time for other things meanwhile. Both raise BrokerError.
+    The caller can do other things in between. Both raise BrokerError.
     """
     call = Finished(
         job=outcome.job, reason=outcome.reason, exit_code=outcome.exit_code, wall_s=outcome.wall_s,

@@ -1,6 +1,6 @@
-"""A connection to the broker, from the side of ``slicer run``: it is on the hot path.
+"""The connection of ``slicer run`` to the broker, on the hot path.
 
-Interrupts are blocked there, and act only while this sleeps: see :mod:`slicer.kernel.sleep`.
+There, interrupts are blocked and act only while this code sleeps: see :mod:`slicer.kernel.sleep`.
 """
 
 from __future__ import annotations
@@ -35,21 +35,21 @@ if TYPE_CHECKING:
     from slicer.broker.protocol.wire import ErrorReply
 
 HINT = "see systemctl status slicer-broker.socket slicer-broker.service"
-ANSWER_S = 5.0  # how long a broker that works may take for its first answer
-_FRESH_S = 5.0  # the broker leaves whoever says nothing for 10 s
+ANSWER_S = 5.0  # how long a working broker may take for its first answer
+_FRESH_S = 5.0  # the broker disconnects a client that sends nothing for 10 s
 _CHUNK = 65536
 _GONE = (errno.EPIPE, errno.ECONNRESET, errno.ENOTCONN)
 
 
 class BrokerFailed(BrokerError):
-    """The broker is there and does not answer as it should."""
+    """The broker exists but does not answer properly."""
 
     def __init__(self, message: str, path: str, hint: str = HINT) -> None:
         super().__init__(message, where=path, hint=hint)
 
 
 class NoBroker(BrokerFailed):
-    """The socket is not there, though a broker decides here; or it has just been there, and is gone."""
+    """The socket does not exist although a broker decides here, or it has just disappeared."""
 
     def __init__(self, path: str) -> None:
         message, hint = "the broker's socket is gone", HINT
@@ -61,14 +61,14 @@ class NoBroker(BrokerFailed):
 
 
 class Lost(BrokerFailed):
-    """The connection broke before the answer came. What was asked for may have been done or not."""
+    """The connection broke before the answer. The request may or may not have been carried out."""
 
 
 class Connection:
-    """Asks one thing at a time. Connects when it is needed, and again where that is of no harm."""
+    """Makes one call at a time. Connects when necessary, and again if that does no harm."""
 
     def __init__(self, path: str = SOCKET, mask: frozenset[int] | None = None) -> None:
-        """``mask``: the signal mask while it sleeps (None: as it is)."""
+        """``mask``: the signal mask while asleep (None: unchanged)."""
         self.path = path
         self._mask = mask
         self._sock: _socket.socket | None = None
@@ -77,7 +77,7 @@ class Connection:
         self._used_s = 0.0
 
     def ask(self, message: Any, timeout_s: float = ANSWER_S) -> Any:
-        """Send a call, and return its one reply.
+        """Send a call, and return its single reply.
 
         Raises NoBroker, ErrorReply (see :mod:`slicer.broker.protocol.wire`), Lost and BrokerFailed.
         """
@@ -92,7 +92,7 @@ class Connection:
     # -- one step at a time --------------------------------------------------------------------------------
 
     def fileno(self) -> int:
-        """Readable when :meth:`receive` would not sleep; -1 where there is no connection."""
+        """Readable if :meth:`receive` would not sleep; -1 without a connection."""
         return -1 if self._sock is None else self._sock.fileno()
 
     def send(self, message: Any, *, more: bool = False) -> None:
@@ -103,7 +103,7 @@ class Connection:
         if self._sock is not None and time.monotonic() - self._used_s > _FRESH_S:
             self.close()
         if self._sock is None or not self._sent(self._sock, frame):
-            # A broker that left it unread has not acted on it.
+            # A broker that has not read it has not acted on it.
             self.close()
             self._sock = self._connected()
             if not self._sent(self._sock, frame):
@@ -111,9 +111,9 @@ class Connection:
         self._used_s = time.monotonic()
 
     def receive(self, timeout_s: float | None) -> wire.Reply | None:
-        """The next reply. None when the time is over.
+        """The next reply; None at the end of the time.
 
-        Raises ErrorReply, and Lost where the connection has broken.
+        Raises ErrorReply, and Lost if the connection has broken.
         """
         sock = self._sock
         if sock is None:
@@ -139,7 +139,7 @@ class Connection:
             raise BrokerFailed(str(error), self.path) from error
 
     def close(self) -> None:
-        """Hang up. Whoever waited has lost its place after 30 s. Safe to repeat."""
+        """Disconnect. A waiting request loses its place after 30 s. Safe to repeat."""
         if self._sock is not None:
             self._sock.close()
             self._sock = None
@@ -168,7 +168,7 @@ class Connection:
             sock.connect(self.path)
             return
         except BlockingIOError:
-            pass  # too many others connect: those who sleep in the kernel get in by turns, others hardly ever
+            pass  # too many connect: only callers that sleep in the kernel get their turn
         limit = int(ANSWER_S).to_bytes(8, sys.byteorder) + bytes(8)  # a struct timeval
         sock.setsockopt(_socket.SOL_SOCKET, _socket.SO_SNDTIMEO, limit)
         sock.setblocking(True)
@@ -183,12 +183,12 @@ class Connection:
         sock.setblocking(False)
 
     def _sent(self, sock: _socket.socket, frame: bytes) -> bool:
-        """Send it whole, however many others connect. False where the other side has closed."""
+        """Send the whole frame, however many others connect. Returns False if the other side has closed."""
         rest, end_s, pause_s = memoryview(frame), time.monotonic() + ANSWER_S, 0.001
         while rest:
             try:
                 rest = rest[sock.send(rest, _socket.MSG_NOSIGNAL) :]
-            except BlockingIOError:  # no event tells when there is room
+            except BlockingIOError:  # no event shows when there is room
                 if time.monotonic() > end_s:
                     raise BrokerFailed(f"the broker has not answered for {ANSWER_S:g} s", self.path) from None
                 until_readable([], pause_s, self._mask)
@@ -200,7 +200,7 @@ class Connection:
         return True
 
     def _why_refused(self) -> None:
-        """A connection that is new was closed: the broker may have said why. If not, it was killed: Lost."""
+        """A new connection was closed. Raise the broker's error, if any; if none, it was killed: Lost."""
         try:
             is_answered = self._sock is not None and bool(self._sock.recv(1, _socket.MSG_PEEK))
         except OSError:
@@ -219,7 +219,7 @@ class Connection:
 
 
 class GoneError(BackendError):
-    """The broker knows no such job of ours, or not any more."""
+    """The broker has no such job of ours, or no longer."""
 
 
 _KINDS: dict[str, type[SlicerError]] = {
@@ -240,10 +240,10 @@ _NO_GPU_REASONS = (
 def failure_of(reply: ErrorReply, waited_s: float | None = None) -> SlicerError:
     """The exception for an error of the broker. ``waited_s``: how long the request waited; None: not at all.
 
-    An error that this slicer does not know is one of a broker that does not work for it.
+    An error that this slicer does not know means that the broker does not work with it.
     """
     if reply.name == "Busy" and reply.busy is not None:
-        busy = replace(reply.busy, why=reply.busy.why or reply.hint)  # what the policy has to do with it
+        busy = replace(reply.busy, why=reply.busy.why or reply.hint)  # the policy's part in it
         return BusyError(busy, waited_s=waited_s)
     if reply.name == "NoGpu":
         reason = reply.reason if reply.reason in _NO_GPU_REASONS else "no-driver"

@@ -1,4 +1,4 @@
-"""Acts on a job in the system manager for a user who may not ask systemd for it."""
+"""Controls a job in the system manager on behalf of a user who may not do so through systemd."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from slicer.model import Manager, Property
 
-_FREEZE_S = 30.0  # systemd waits until each process has stopped
+_FREEZE_S = 30.0  # systemd waits until every process has stopped
 _STOP_S = 120.0
 
 
 def control_of(manager: Manager) -> UnitControl:
-    """The control of that manager's units, for this user. Close it."""
+    """The control of that manager's units, for this user. The caller closes it."""
     path = broker_socket(os.environ) if manager == "system" and os.geteuid() else ""
     return BrokerControl(path) if path else UnitControl(manager)
 
 
 class BrokerControl(UnitControl):
-    """Acts on the user's own scopes through the broker. All may read from systemd itself."""
+    """Controls the user's own scopes through the broker. Reading from systemd is open to all."""
 
     def __init__(self, path: str) -> None:
         super().__init__("system")

@@ -1,4 +1,4 @@
-"""The GPUs as the broker sees them, for who is fenced off from the driver: in a closed shop, within a job."""
+"""The GPUs as the broker sees them, for processes fenced off from the driver: in a closed shop, in a job."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from slicer.broker.protocol.messages import Seen, UseNow
     from slicer.gpu import AttributedGpus
 
-    Found = tuple[Gpu, ...]  # inside the class, `list` is the method
+    Found = tuple[Gpu, ...]  # inside the class, `list` means the method
 
 
 def open_gpus() -> AttributedGpus:
@@ -33,11 +33,11 @@ def open_gpus() -> AttributedGpus:
 class BrokerGpus:
     """Implements :class:`slicer.gpu.AttributedGpus`. All methods raise GpuError.
 
-    Of others' jobs it knows what each uses, and none of their processes: their pid is 0.
+    Of other users' jobs only their use is known, not their processes: their pid is 0.
     """
 
     def __init__(self, path: str) -> None:
-        """Raises NoGpu, GpuError where the broker cannot tell."""
+        """Raises NoGpu, GpuError if the broker cannot report GPUs."""
         self._connection = Connection(path)
         try:
             self._first = self._look()
@@ -46,7 +46,7 @@ class BrokerGpus:
             raise
 
     def list(self) -> Found:
-        """The bus and the node of a GPU are not known."""
+        """The GPUs, without their buses and nodes."""
         now = self._first.now
         return tuple(Gpu(each.index, each.uuid, each.name, each.memory_mib, "", -1) for each in now)
 
@@ -72,7 +72,7 @@ class BrokerGpus:
         return {each.uuid: each.utilisation for each in seen if not only or each.uuid in only}
 
     def notes(self) -> tuple[str, ...]:
-        return ()  # the broker tells root
+        return ()  # the broker warns root
 
     def close(self) -> None:
         self._connection.close()
@@ -89,7 +89,7 @@ class BrokerGpus:
 
 
 def _process(use: UseNow) -> ProcessOnGpu:
-    """One entry. Of an own process /proc tells more: in which job of this one's it is."""
+    """One entry. For our own process, /proc shows in which of our jobs it is."""
     if use.pid:
         found = facts_of(GpuProcess(use.gpu, use.pid, use.used_mib), None, True)
         if found.cgroup:

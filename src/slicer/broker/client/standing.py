@@ -1,4 +1,4 @@
-"""The leases and tickets of this machine, as the broker has them."""
+"""The leases and tickets of this machine, from the broker."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 def everybody(path: str) -> Everybody:
     """The leases and tickets of all users. Raises BrokerError."""
-    # Not where there is no broker: they take as long to import as all the rest of this file.
+    # Imported only if there is a broker: this takes as long as the rest of this file.
     from slicer.broker.client.calls import ask
     from slicer.broker.protocol.messages import Status
 
@@ -29,7 +29,7 @@ def everybody(path: str) -> Everybody:
 
 
 def status_reader(environ: Mapping[str, str]) -> StatusReader:
-    """A reader of the status: of all users where there is a broker."""
+    """A reader of the status: of all users if there is a broker."""
     path = broker_socket(environ)
     if not path:
         return StatusReader(environ)
@@ -39,7 +39,7 @@ def status_reader(environ: Mapping[str, str]) -> StatusReader:
 
 
 def read(environ: Mapping[str, str], warn: Callable[[str], None]) -> status.Status:
-    """The status now, of all users where there is a broker."""
+    """The status now: of all users if there is a broker."""
     reader = status_reader(environ)
     try:
         return reader.read(warn)
@@ -50,9 +50,9 @@ def read(environ: Mapping[str, str], warn: Callable[[str], None]) -> status.Stat
 def jobs(
     environ: Mapping[str, str], ledger: Ledger | None, warn: Callable[[str], None]
 ) -> tuple[Snapshot, Snapshot]:
-    """The jobs that this user may act on (root: all of them), and those of others.
+    """The jobs that this user may act on (root: all), and those of others.
 
-    ``ledger``: the user's own; None: there is none yet. A broker that does not answer is told of.
+    ``ledger``: the user's own, or None. Warns of a broker that does not answer.
     """
     own = ledger.snapshot() if ledger is not None else Snapshot((), ())
     path = broker_socket(environ)

@@ -1,1 +1,1 @@
-"""What both ends of the socket know: frames, messages, the interface. Pure."""
+"""The two ends' common knowledge: frames, messages, the interface. Pure."""

@@ -1,6 +1,6 @@
-"""The rules for the fields of messages, in one place: :mod:`slicer.state.statefile`'s rules, and the rest.
+"""The rules for the fields of messages: those of :mod:`slicer.state.statefile`, and a few more.
 
-A field means the same under its name in every message.
+A field name means the same in every message.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ if TYPE_CHECKING:
     from typing import Any, TypeVar
 
     _T = TypeVar("_T")
-    _Read = Callable[[Any, bool], Any]  # a value of JSON, and whether to be strict
+    _Read = Callable[[Any, bool], Any]  # a JSON value, and whether to be strict
 
 MOST_TEXT = 8192  # characters of any text
-MOST_ITEMS = 64  # of any list or map of a call
+MOST_ITEMS = 64  # in any list or map of a call
 _INT_MAX = 2**63 - 1
 RECORDS = {
     kind.__name__: kind
@@ -41,7 +41,7 @@ _CUT = {"name": messages.MOST_NAME, "description": messages.MOST_NAME, "command"
 
 
 class BadField(ValueError):
-    """A field is missing, unknown, or says what it cannot. ``name`` is which."""
+    """A field is missing, unknown or invalid. ``name`` is the field."""
 
     def __init__(self, name: str, problem: str) -> None:
         super().__init__(f"{name} {problem}")
@@ -49,7 +49,7 @@ class BadField(ValueError):
 
 
 def texts_cut(message: Any) -> Any:
-    """The message with its texts for people printable, and no longer than the broker takes."""
+    """The message with its human-readable texts made printable and cut to the broker's limit."""
     changes = {
         name: one_line(getattr(message, name), most)
         for name, most in _CUT.items()
@@ -70,7 +70,7 @@ def _shorter(most: int) -> Callable[[Any], bool]:
 
 
 def _are_limits(value: Any) -> bool:
-    """Directives of systemd's and values; in a reply, only directives."""
+    """Systemd directives with values; in a reply, only directives."""
     pairs = (each for each in value if isinstance(each, tuple))
     return all(
         name.isascii() and name.isalnum() and len(name) <= 64 and len(text) <= 1024 for name, text in pairs
@@ -104,30 +104,30 @@ _RULES: dict[str, Callable[[Any], bool]] = {
 
 def _check(values: dict[str, Any]) -> None:
     for name, value in values.items():
-        if name == "slots" and isinstance(value, int):  # how many a user has of the CPU's
+        if name == "slots" and isinstance(value, int):  # a user's number of CPU slots
             name = "cpu_slots"
         try:
             check_fields({name: value})
         except ValueError:
-            raise BadField(name, "cannot be that") from None
+            raise BadField(name, "has an invalid value") from None
         if name in _RULES and not _RULES[name](value):
-            raise BadField(name, "cannot be that")
+            raise BadField(name, "has an invalid value")
 
 
 # -- reading ------------------------------------------------------------------------------------------------
 
 
 def read_record(kind: type[_T], value: Any, *, is_strict: bool) -> _T:
-    """The record that a value of JSON says. Raises BadField.
+    """The record in a JSON value. Raises BadField.
 
-    ``is_strict``, for what a caller says: its fields and no others, printable texts, short lists. Else what
-    is unknown is left out, and texts are made printable.
+    ``is_strict``, for calls: the record's fields and no others, printable texts, short lists. Otherwise
+    unknown fields are ignored, and texts are made printable.
     """
     if type(value) is not dict:
-        raise BadField("parameters", "are no object")
+        raise BadField("parameters", "are not an object")
     unknown = value.keys() - kind.__annotations__.keys()
     if unknown and is_strict:
-        raise BadField(visible(min(unknown))[: messages.MOST_NAME], "is not known")
+        raise BadField(visible(min(unknown))[: messages.MOST_NAME], "is unknown")
     found: dict[str, Any] = {}
     for name, annotation in kind.__annotations__.items():
         given = value.get(name)
@@ -147,8 +147,8 @@ def read_record(kind: type[_T], value: Any, *, is_strict: bool) -> _T:
 
 
 def _read_int(value: Any, is_strict: bool) -> int:
-    if type(value) is not int:  # to isinstance, true would be a number
-        raise TypeError("is no whole number")
+    if type(value) is not int:  # for isinstance, true would be a number
+        raise TypeError("is not a whole number")
     if not -_INT_MAX <= value <= _INT_MAX:
         raise ValueError("is out of range")
     return value
@@ -156,7 +156,7 @@ def _read_int(value: Any, is_strict: bool) -> int:
 
 def _read_float(value: Any, is_strict: bool) -> float:
     if type(value) not in (int, float):
-        raise TypeError("is no number")
+        raise TypeError("is not a number")
     return float(value)
 
 
@@ -168,20 +168,20 @@ def _read_bool(value: Any, is_strict: bool) -> bool:
 
 def _read_text(value: Any, is_strict: bool) -> str:
     if type(value) is not str:
-        raise TypeError("is no text")
+        raise TypeError("is not a text")
     if not is_strict:
         return visible(value)
     if len(value) > MOST_TEXT:
         raise ValueError("is too long")
     if not value.isprintable():
-        raise ValueError("has a character that cannot be shown")
+        raise ValueError("has an unprintable character")
     return value
 
 
 def _read_map(read: _Read) -> _Read:
     def read_all(value: Any, is_strict: bool) -> dict[str, Any]:
         if type(value) is not dict:
-            raise TypeError("is no object")
+            raise TypeError("is not an object")
         if is_strict and len(value) > MOST_ITEMS:
             raise ValueError("has too many entries")
         return {_read_text(name, is_strict): read(each, is_strict) for name, each in value.items()}
@@ -192,7 +192,7 @@ def _read_map(read: _Read) -> _Read:
 def _read_list(read: _Read) -> _Read:
     def read_all(value: Any, is_strict: bool) -> tuple[Any, ...]:
         if type(value) is not list:
-            raise TypeError("is no list")
+            raise TypeError("is not a list")
         if is_strict and len(value) > MOST_ITEMS:
             raise ValueError("has too many entries")
         return tuple(read(each, is_strict) for each in value)

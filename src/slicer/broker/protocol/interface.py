@@ -1,6 +1,6 @@
-"""The interface in varlink's language, as ``varlinkctl introspect`` asks for it.
+"""The interface in varlink's language, as ``varlinkctl introspect`` requests it.
 
-It is made from the records of :mod:`.messages`, so that it says what the decoder takes.
+It is generated from the records of :mod:`.messages`, so it describes exactly what the decoder accepts.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from slicer.version import __version__
 
 SERVICE = "org.varlink.service"
 _PLAIN = ("int", "float", "bool")
-# A type and an error of one name would be two members of one name.
+# A type and an error of the same name would be two members with one name.
 _TYPE_NAMES = {"Busy": "Shortage"}
 _MORE_OF_ERRORS = {"Busy": "busy: ?Shortage", "NoGpu": "reason: string"}
 
@@ -47,7 +47,7 @@ error ExpectedMore ()
 
 
 def answer(question: GetInfo | GetInterfaceDescription) -> bytes:
-    """The answer to a question of varlink's own, as a frame."""
+    """The answer to one of varlink's own questions, as a frame."""
     if not isinstance(question, GetInterfaceDescription):
         served = (messages.INTERFACE, SERVICE)
         url = "man:slicer-broker(8)"
@@ -65,7 +65,7 @@ def description() -> str:
         f"# One ledger of GPUs and slots for all users of a machine. Version {messages.VERSION}.\n"
         f"# Sizes are MiB, times seconds on CLOCK_BOOTTIME.\ninterface {messages.INTERFACE}"
     ]
-    # Replies that come as one of several need types of their own.
+    # If a call has one of several replies, each needs a type of its own.
     replies = {kind.__name__: kind for kinds in REPLIES.values() if len(kinds) > 1 for kind in kinds}
     parts += [
         f"{_comment(kind)}type {_TYPE_NAMES.get(name, name)} {_struct(kind)}"

@@ -1,13 +1,13 @@
 """The messages of io.slicer.Broker as records. Every field is checked when it is read; see :mod:`.wire`.
 
-A caller is known by its socket, never by what it says. So no message has a uid or a pid of the caller.
-Sizes are MiB, times seconds on CLOCK_BOOTTIME, unless they say otherwise.
+The broker identifies a caller by its socket, never by its message. So no message has a uid or a pid of the
+caller. Sizes are MiB, times seconds on CLOCK_BOOTTIME, unless specified otherwise.
 """
 
 from __future__ import annotations
 
 from slicer.model import Demand
-from slicer.model import GroupStanding as GroupStanding  # said in Standing
+from slicer.model import GroupStanding as GroupStanding  # a part of Standing
 from slicer.model import UserStanding as UserStanding
 from slicer.record import record
 
@@ -17,12 +17,12 @@ if TYPE_CHECKING:
 
     from slicer.model import Busy, Lease, Ticket
 
-    # "process": for as long as the caller lives, or until it gives it back. "scope": until Start has put a
-    # keeper into a scope, then for as long as that is populated.
+    # "process": as long as the caller lives, or until it returns the lease. "scope": until Start has put a
+    # keeper into a scope, then as long as that is populated.
     Binding = Literal["process", "scope"]
 
 INTERFACE = "io.slicer.Broker"
-VERSION = 1  # of the interface: new fields are optional, so that either end may be older
+VERSION = 1  # of the interface: new fields are optional, because either end may be older
 MOST_BYTES = 16 * 1024  # of a message, with its NUL
 MOST_NAME = 200  # characters
 MOST_COMMAND = 4096
@@ -33,30 +33,30 @@ MOST_COMMAND = 4096
 
 @record
 class Preview(Demand):
-    """As :class:`Acquire`, but nothing is taken: what would it get now?"""
+    """As :class:`Acquire`, but nothing is taken: what would the request get now?"""
 
-    slot_limits: dict[str, int]  # of slots that the administrator's configuration does not name
+    slot_limits: dict[str, int]  # of slots that the administrator's configuration does not define
 
 
 @record
 class Acquire(Preview):
-    """Ask for a lease. With ``more`` there may be many :class:`Waiting` before :class:`Granted`.
+    """Request a lease. With ``more`` there may be many :class:`Waiting` before :class:`Granted`.
 
-    ``job`` is an id of the caller's choice that no lease and no ticket has; the caller's own ticket of that
-    id, whose connection broke, is taken up again. The outer jobs and the arrival are no fields: the broker
-    reads the ones from the caller's cgroup, and the other from its own clock.
+    The caller chooses ``job``, an id that no lease and no other ticket has. After a broken connection the
+    same id resumes the caller's own ticket. The outer jobs and the arrival are not fields: the broker reads
+    the former from the caller's cgroup and the latter from its own clock.
     """
 
     job: str
-    name: str  # for everybody to read: the job's name, or its program's
+    name: str  # visible to everybody: the job's name, or its program's
     command: str  # for its owner and root
     profile: str
     binding: Binding
     expect_s: float | None
-    ahead_of: str  # a waiting job of the caller's own: take its place, it takes the next; "" the last place
+    ahead_of: str  # a waiting job of the caller, whose place this one takes; "": the last place
     wait: bool
     max_wait_s: float | None
-    runs_anyway: bool  # after max_wait_s; only for what wants no GPU
+    runs_anyway: bool  # after max_wait_s; only for requests without GPUs
     # It is for the process that started the caller, and lasts as long as that. With binding "process" only.
     for_parent: bool = False
 
@@ -65,10 +65,10 @@ class Acquire(Preview):
 class Start:
     """Put a keeper into the scope of a lease: the process ``keeper``, which started at ``keeper_start``.
 
-    It must be alive, and its real, effective and saved uid that of the caller and of the lease. Its start is
-    field 22 of /proc/PID/stat; by that nobody else is taken for it who got its pid later. ``limits``
-    are directives in the words of a profile, resolved: ("CPUQuota", "200%"). ``share_cap``: the driver is
-    asked to cap the scope's GPU memory at the lease's vram_mib, where it can.
+    It must be alive, and its real, effective and saved uid must be that of the caller and of the lease. Its
+    start is field 22 of /proc/PID/stat, so a later process with the same pid is not mistaken for it.
+    ``limits`` are resolved directives in the form of a profile: ("CPUQuota", "200%"). ``share_cap``: the
+    driver should cap the scope's GPU memory at the lease's vram_mib, if it can.
     """
 
     job: str
@@ -78,20 +78,20 @@ class Start:
     share_cap: bool
     keeper: int  # its pid, as the broker sees it
     keeper_start: int
-    fence: str = ""  # "on": not without the device fence. Root's profile may say "auto" and "off", too
-    devices: tuple[str, ...] = ()  # of NVIDIA's nodes that it may open besides; only root's counts
+    fence: str = ""  # "on": the fence is required. Root's profile may have "auto" and "off", too
+    devices: tuple[str, ...] = ()  # further nodes of NVIDIA's that it may open; only root's count
 
 
 @record
 class Release:
-    """Give a lease back that is bound to a process (or whose scope was never started), or leave the queue."""
+    """Return a lease that is bound to a process (or whose scope was never started), or leave the queue."""
 
     job: str
 
 
 @record
 class Finished:
-    """What became of a job, for the accounts. Sent while the keeper is still in the scope."""
+    """Report a job's end for the accounts. Sent while the keeper is still in the scope."""
 
     job: str
     reason: str
@@ -105,17 +105,17 @@ class Finished:
 
 @record
 class Status:
-    """Ask for all leases and tickets."""
+    """Request all leases and tickets."""
 
 
 @record
 class Look:
-    """Ask what is on the GPUs, where the caller may not ask the driver. One reading serves all for 0.2 s."""
+    """Request the use of the GPUs, if the caller may not ask the driver. One reading serves all for 0.2 s."""
 
 
 @record
 class Usage:
-    """Ask what jobs used: the caller's own; root: everybody's."""
+    """Request the jobs' usage: the caller's own; root: everybody's."""
 
     since: float | None  # seconds since 1970; None: ever
     by: str  # "user", "group" or "profile"
@@ -123,14 +123,14 @@ class Usage:
 
 @record
 class Stop:
-    """Have the job's scope stopped; a ticket leaves the queue. Own jobs only, root all."""
+    """Stop the job's scope; a ticket leaves the queue. Own jobs only; root may stop all."""
 
     job: str
 
 
 @record
 class Freeze:
-    """Freeze the job's scope. As all that follows: own jobs only, root all."""
+    """Freeze the job's scope. As for all calls below: own jobs only; root may freeze all."""
 
     job: str
 
@@ -144,7 +144,7 @@ class Thaw:
 
 @record
 class Set:
-    """Change limits of the job's scope until it ends: all or none. ``limits`` as in :class:`Start`."""
+    """Change limits of the job's scope until it ends, all or none. ``limits`` as in :class:`Start`."""
 
     job: str
     limits: tuple[tuple[str, str], ...]
@@ -155,12 +155,12 @@ class Set:
 
 @record
 class Waiting:
-    """The request has a place in the queue. Repeated now and then when something has changed."""
+    """The request has a place in the queue. Repeated from time to time after a change."""
 
     job: str
-    busy: Busy  # the leases in it have no commands but the caller's own
+    busy: Busy  # its leases have no commands except the caller's own
     starts_in_s: float | None  # expected; None: it depends on a job that gave no estimate
-    why: str  # a cap or a share of the administrator's policy, in words; "" where that is not the reason
+    why: str  # the administrator's cap or share that holds it back, in words; "": there is none
 
 
 @record
@@ -173,18 +173,18 @@ class Granted:
 
 @record
 class StartedScope:
-    """The scope stands, and the keeper is in it."""
+    """The scope is running, and the keeper is in it."""
 
     unit: str
     cgroup: str
-    limits: tuple[str, ...]  # the directives that were set, fence and administrator's among them
+    limits: tuple[str, ...]  # the directives that were set, including the fence's and the administrator's
     is_fenced: bool
-    driver_cap: str  # "" where the driver caps the scope; else why not
+    driver_cap: str  # "": the driver caps the scope; else why not
 
 
 @record
 class Previewed:
-    """``busy`` None: it would be granted ``gpus`` (UUIDs)."""
+    """``busy`` None: the request would be granted ``gpus`` (UUIDs)."""
 
     gpus: tuple[str, ...]
     busy: Busy | None
@@ -193,39 +193,39 @@ class Previewed:
 
 @record
 class Standing:
-    """The answer to :class:`Status`. Commands are blank but in the caller's own (root: all)."""
+    """The answer to :class:`Status`. Only the caller's own entries have commands (root: all)."""
 
     leases: tuple[Lease, ...]
     tickets: tuple[Ticket, ...]  # in the order in which they are served
-    held_back: dict[str, str]  # by the ticket's job: a cap or share that it waits for, in words
+    held_back: dict[str, str]  # by the ticket's job: the cap or share for which it waits, in words
     users: tuple[UserStanding, ...]
-    groups: tuple[GroupStanding, ...]  # that may hold only so much together
-    slot_limits: dict[str, int]  # of the administrator
-    left_out: int = 0  # leases and tickets for which the reply has no room; each user's first ones are in it
+    groups: tuple[GroupStanding, ...]  # with common limits
+    slot_limits: dict[str, int]  # the administrator's
+    left_out: int = 0  # leases and tickets for which the reply has no room; each user's first are in it
 
 
 @record
 class GpuNow:
-    """One GPU as it is now."""
+    """The present state of one GPU."""
 
     index: int
     uuid: str
     name: str
     memory_mib: int
-    total_mib: int  # that programs can have
+    total_mib: int  # usable by programs
     used_mib: int
-    utilisation: int | None  # percent; None: the driver does not say
+    utilisation: int | None  # percent; None: the driver does not report it
 
 
 @record
 class UseNow:
-    """What a process uses of a GPU; of others' processes what those of one job use together."""
+    """A process's use of a GPU; for other users, the sum over the processes of one job."""
 
     gpu: str
-    pid: int  # 0: others'. Root is told all
-    of_job: str  # "" where it is none that has a lease
-    cgroup: str  # of that job; "" where it has none
-    used_mib: int | None  # None: the driver does not say
+    pid: int  # 0: other users'. Root gets all
+    of_job: str  # "": no job with a lease
+    cgroup: str  # of that job; "": it has none
+    used_mib: int | None  # None: the driver does not report it
 
 
 @record
@@ -238,11 +238,11 @@ class Seen:
 
 @record
 class UsageRow:
-    """What the jobs of one user, group or profile used."""
+    """The usage by the jobs of one user, group or profile."""
 
     of: str  # a uid, a gid or a profile
     jobs: int
-    running: int  # of them
+    running: int  # how many of them are running
     gpu_s: float  # a job that declared its memory counts for that part of a GPU
     vram_mib_s: float
     cpu_s: float  # of jobs that have ended
@@ -258,7 +258,7 @@ class Used:
 
 @record
 class Done:
-    """There is nothing to say."""
+    """The call succeeded."""
 
 
 # -- errors: io.slicer.Broker.NAME, parameters message, where, hint, and for Busy also busy ------------------
@@ -266,13 +266,13 @@ class Done:
 ERRORS = (
     "Busy",  # with wait false, or after max_wait_s
     "Infeasible",  # this machine could never serve it
-    "NotAllowed",  # the administrator's policy forbids it, now and later
-    "RefusedLimit",  # a directive that may not be asked for, or systemd does not take
-    "BadProcess",  # the keeper is none that may be started
+    "NotAllowed",  # the administrator's policy never allows it
+    "RefusedLimit",  # a directive that is not allowed, or that systemd does not accept
+    "BadProcess",  # the keeper cannot be put into a scope
     "NoSuchJob",  # or not the caller's
     "JobExists",
     "Deadlock",
-    "NoGpu",  # parameters have reason, too
-    "Broken",  # systemd, the driver, a full /run, a bad policy: what was asked for was not done
+    "NoGpu",  # with the parameter reason, too
+    "Broken",  # systemd, the driver, a full /run, an invalid policy: the call had no effect
     "TooMany",  # connections or waiting jobs of this user
 )

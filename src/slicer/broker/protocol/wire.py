@@ -1,8 +1,8 @@
-"""Varlink's frames: one JSON object, then NUL. The one place where bytes of others become records.
+"""Varlink's frames: one JSON object, then NUL. Only here do untrusted bytes become records.
 
-The decoder believes nothing. A frame is small, its JSON is shallow, no key comes twice, no number is endless,
-no text has a character that a terminal would act on; and a call has the fields of its record, no others.
-``json`` is not imported, which would cost ``slicer run`` 2 ms: the scanner in C is the same one.
+The decoder trusts nothing. A frame is small, its JSON is shallow, its keys are unique, its numbers are
+finite, no text has a character on which a terminal would act; and a call has exactly the fields of its
+record. ``json`` is not imported, which would cost ``slicer run`` 2 ms: its scanner in C is used directly.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     Json = Any
 
-MOST_REPLY_BYTES = 16 << 20  # as systemd's own varlink; only the broker writes them
+MOST_REPLY_BYTES = 16 << 20  # the same limit as systemd's own varlink; only the broker writes them
 MOST_DEPTH = 8
 _MOST_DIGITS = 19
 _SERVICE = "org.varlink.service"
@@ -29,7 +29,7 @@ _SERVICE = "org.varlink.service"
 
 @record
 class GetInfo:
-    """Varlink's own: who serves here?"""
+    """Varlink's own: which service is this?"""
 
 
 @record
@@ -57,7 +57,7 @@ class Description:
     description: str
 
 
-# What answers a call. Of several only one comes, as a field of that name in lower case.
+# The replies to each call. If there are several, exactly one comes, as a field of its name in lower case.
 REPLIES: dict[type, tuple[type, ...]] = {
     messages.Acquire: (messages.Waiting, messages.Granted),
     messages.Start: (messages.StartedScope,),
@@ -81,7 +81,7 @@ _ALTERNATIVES = {kind for kinds in REPLIES.values() if len(kinds) > 1 for kind i
 
 @record
 class Call:
-    """A call that was understood. ``more``: several replies are welcome."""
+    """A decoded call. ``more``: the caller accepts several replies."""
 
     message: Any  # one of the calls of :mod:`.messages`, or a question of varlink's own
     more: bool
@@ -89,22 +89,22 @@ class Call:
 
 @record
 class Reply:
-    """A reply that is no error. ``continues``: another one will come."""
+    """A reply without an error. ``continues``: another one follows."""
 
     message: Any
     continues: bool
 
 
 class Encoded(str):
-    """JSON that was made before, in the place of a text: it is written as it is."""
+    """JSON that was encoded before. It is written unchanged in place of a text."""
 
     __slots__ = ()
 
 
 class BadCall(ValueError):
-    """A frame that is no call of this interface. ``reply`` is what the caller is told.
+    """A frame that is not a call of this interface. ``reply`` is the answer to the caller.
 
-    ``is_noise``: it is no JSON of varlink's at all, so whoever sent it is not to be listened to any longer.
+    ``is_noise``: it is not even varlink's JSON, so the sender is disconnected.
     """
 
     def __init__(self, text: str, name: str, parameters: dict[str, str], *, is_noise: bool = False) -> None:
@@ -114,7 +114,7 @@ class BadCall(ValueError):
 
 
 class BadReply(ValueError):
-    """What came is no reply of a broker's that we know."""
+    """The frame is not a reply that we know."""
 
 
 class ErrorReply(Exception):
@@ -122,8 +122,8 @@ class ErrorReply(Exception):
 
     ``name`` is one of :data:`.messages.ERRORS`, or varlink's own in full.
 
-    ``parameter`` is the field that was wrong, ``reason`` a stable word, ``busy`` why it is not to be had;
-    each is empty where the error has none.
+    ``parameter`` is the invalid field, ``reason`` a stable word, ``busy`` why the request is not granted.
+    Each is empty if the error lacks it.
     """
 
     def __init__(self, name: str, parameters: dict[str, Any]) -> None:
@@ -144,9 +144,9 @@ def _text_of(value: Json) -> str:
 
 
 def encode_call(message: Any, more: bool = False) -> bytes:
-    """A call as a frame. Texts for people are made printable and cut; all else must be right already.
+    """A call as a frame. Human-readable texts are made printable and cut; all else must be valid already.
 
-    Raises ValueError where the frame would be too long.
+    Raises ValueError if the frame would be too long.
     """
     call: dict[str, Any] = {"method": _NAMES[type(message)], "parameters": texts_cut(message)}
     if more:
@@ -178,7 +178,7 @@ def encode_error(name: str, message: str, where: str = "", hint: str = "", **mor
 
 
 def encoded(message: Any) -> Encoded:
-    """A record as JSON, to be a part of several replies."""
+    """A record as JSON, for use in several replies."""
     return Encoded("".join(_encode(message, 0)))
 
 
@@ -193,7 +193,7 @@ def _text(text: str) -> str:
 
 
 def _fields_of(message: Any) -> dict[str, Any]:
-    """The fields of a record that have something to say. Pairs are an object."""
+    """The fields of a record that are not empty. Pairs become an object."""
     kind = type(message)
     if kind not in _pairs_of:
         annotations = kind.__annotations__.items()
@@ -205,7 +205,7 @@ def _fields_of(message: Any) -> dict[str, Any]:
 
 
 _pairs_of: dict[type, tuple[str, ...]] = {}
-# As json.JSONEncoder makes it: no markers of cycles, no indent, short separators, no NaN.
+# The arguments of json.JSONEncoder: no markers of cycles, no indent, short separators, no NaN.
 _encode: Any = make_encoder(None, _fields_of, _text, None, ":", ",", False, False, False)
 
 
@@ -213,7 +213,7 @@ _encode: Any = make_encoder(None, _fields_of, _text, None, ":", ",", False, Fals
 
 
 def decode_call(frame: bytes) -> Call:
-    """A call out of a frame, with its NUL or without. Raises BadCall and nothing else, whatever the bytes."""
+    """The call in a frame, with or without its NUL. Raises BadCall and nothing else, whatever the bytes."""
     try:
         found = _parse(frame)
         more = _call_flags(found)
@@ -233,14 +233,14 @@ def decode_call(frame: bytes) -> Call:
 
 
 def _call_flags(found: dict[str, Json]) -> bool:
-    """Whether a call wants more than one reply. Raises ValueError for what varlink or we do not know."""
+    """Whether a call wants more than one reply. Raises ValueError for flags unknown to varlink or to us."""
     if not found.keys() <= {"method", "parameters", "more", "oneway", "upgrade"}:
-        raise ValueError("it has fields that varlink does not know")
+        raise ValueError("it has fields that are not varlink's")
     more, *others = (found.get(name, False) for name in ("more", "oneway", "upgrade"))
     if others != [False, False] or type(more) is not bool:
-        raise ValueError("neither oneway nor upgrade is possible")
+        raise ValueError("oneway and upgrade are not supported")
     if type(found["method"]) is not str:
-        raise ValueError("its method is no text")
+        raise ValueError("its method is not a text")
     return more
 
 
@@ -257,9 +257,9 @@ def _unknown(method: str) -> BadCall:
 
 
 def decode_reply(kind: type, frame: bytes) -> Reply:
-    """A reply to a call of that kind. A field that is unknown was added by a newer broker, and is left out.
+    """The reply to a call of that kind. Unknown fields, which a newer broker may have added, are left out.
 
-    Raises ErrorReply for an error, BadReply for what is no reply.
+    Raises ErrorReply for an error, BadReply for a frame that is not a reply.
     """
     try:
         found = _parse(frame)
@@ -278,14 +278,14 @@ def decode_reply(kind: type, frame: bytes) -> Reply:
             read_record(kinds[0], parameters, is_strict=False), found.get("continues", False) is True
         )
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise BadReply(f"no reply of a broker: {error}") from error
+        raise BadReply(f"not a broker's reply: {error}") from error
 
 
 def _parse(frame: bytes) -> dict[str, Json]:
     """The JSON object of a frame. Raises ValueError."""
     text = frame.removesuffix(b"\0").decode()  # a UnicodeDecodeError is a ValueError
     if not text.startswith("{"):
-        raise ValueError("no JSON object")
+        raise ValueError("not a JSON object")
     if text.count("{") + text.count("[") > MOST_DEPTH and _depth(text) > MOST_DEPTH:
         raise ValueError("nested too deeply")
     try:
@@ -293,14 +293,14 @@ def _parse(frame: bytes) -> dict[str, Json]:
     except StopIteration:
         raise ValueError("a value is missing") from None
     if end != len(text):
-        raise ValueError("there is something after its end")
+        raise ValueError("data after the end")
     if type(value) is not dict:
-        raise ValueError("no JSON object")
+        raise ValueError("not a JSON object")
     return value
 
 
 def _depth(text: str) -> int:
-    """How deep its brackets go. What is in strings does not count, where it is JSON at all."""
+    """How deeply its brackets are nested. Strings in valid JSON are skipped."""
     outside = text.replace("\\\\", "").replace('\\"', "").split('"')[::2]
     depth = deepest = 0
     for character in "".join(outside):
@@ -315,13 +315,13 @@ def _depth(text: str) -> int:
 def _pairs(pairs: list[tuple[str, Json]]) -> dict[str, Json]:
     found = dict(pairs)
     if len(found) != len(pairs):
-        raise ValueError("a key comes twice")
+        raise ValueError("a repeated key")
     return found
 
 
 def _whole(text: str) -> int:
     if len(text) > _MOST_DIGITS + 1:
-        raise ValueError("a number of too many digits")
+        raise ValueError("a number with too many digits")
     return int(text)
 
 
@@ -337,7 +337,7 @@ def _constant(text: str) -> float:
 
 
 class _Rules:
-    """What the scanner asks for."""
+    """The interface that the scanner requires."""
 
     strict = True  # no control characters in strings
     object_hook = None

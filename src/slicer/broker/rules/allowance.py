@@ -1,8 +1,8 @@
-"""The policy's caps: what each user may still take, what is over a cap for good, and the words. Pure.
+"""The policy's caps: what each user may still take, what is over a cap for good, and the texts. Pure.
 
-A request over a cap is passed over: it holds nothing back from other users. It does from its own user's later
-requests, once it has waited for long (``keep``); else those could keep it waiting for ever. Where the members
-of a group may hold only so much together, it does from theirs, too.
+A request over a cap is passed over: it holds nothing back from other users. Once it has waited for long
+(``keep``), it holds back its own user's later requests, which could otherwise make it wait for ever. If a cap
+of a group's members is in its way, it holds back theirs, too.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     _Request = TypeVar("_Request", bound=Request)
 
-Whose = tuple[str, int]  # ("user", uid), or ("group", gid): of its members together
+Whose = tuple[str, int]  # ("user", uid), or ("group", gid): its members together
 _Shape = tuple[int, int | None, tuple[str, ...], int]
 
 
@@ -33,10 +33,10 @@ class Taken:
 
     gpus: int = 0
     vram_mib: int = 0
-    slots: int = 0  # of the CPU
+    slots: int = 0  # CPU slots
 
 
-# Which cap limits which field of Taken.
+# The cap of each field of Taken.
 _CAPS = (("max_gpus", "gpus"), ("max_vram_mib", "vram_mib"), ("max_cpu_slots", "slots"))
 
 
@@ -45,7 +45,7 @@ def taken(
 ) -> dict[int, Taken]:
     """The holdings of each user. A whole GPU counts with all its memory.
 
-    ``known_mib``: of a lease's job the memory that it holds, where that is known without the GPUs.
+    ``known_mib``: the memory of each lease's job, if it is known without the GPUs.
     """
     sizes = sizes_of(devices)
     found: dict[int, list[int]] = {}
@@ -68,20 +68,20 @@ def taken_together(held: Mapping[int, Taken], gids: Mapping[int, Sequence[int]],
 
 
 def _is_member(uid: int, gid: int, gids: Mapping[int, Sequence[int]]) -> bool:
-    """Whether a user counts in the group. Root is bound by no group, and counts in none."""
+    """Whether a user counts in the group. Root is bound by no group and counts in none."""
     return bool(uid) and gid in gids.get(uid, ())
 
 
 @record
 class Bound:
-    """The caps that bind a user, or all members of a group together, by the field of :class:`Taken`."""
+    """The caps that bind a user, or a group's members together, by the field of :class:`Taken`."""
 
     whose: Whose
-    name: str  # of the group; "" for a user
+    name: str  # the group's; "" for a user
     rules: dict[str, Rule]
 
     def says(self, user: str, field: str) -> str:
-        """As in "alice may hold 2 GPUs at a time". ``user`` is the name of the request's."""
+        """As in "alice may hold 2 GPUs at a time". ``user`` is the name of the request's user."""
         who, how = (f"the members of {self.name}", "together") if self.name else (user, "at a time")
         return f"{who} may hold {_words(field, self.rules[field].value)} {how}"
 
@@ -92,7 +92,7 @@ def _bound(whose: Whose, name: str, rule_for: Callable[[str], Rule | None]) -> B
 
 
 class Allowance:
-    """The caps of all users: what :func:`slicer.placement.decision.decide` takes as ``allowance``.
+    """The caps of all users: the ``allowance`` of :func:`slicer.placement.decision.decide`.
 
     ``gids``: the groups of each user that holds or waits, by uid. All requests have to be tickets.
     """
@@ -103,7 +103,7 @@ class Allowance:
         self._bounds: dict[int, tuple[Bound, ...]] = {}  # by uid
 
     def bounds(self, uid: int) -> tuple[Bound, ...]:
-        """All caps that a user's requests have to keep to, those of the user alone first."""
+        """All caps that bind a user's requests, those of the user alone first."""
         found = self._bounds.get(uid)
         if found is None:
             policy, gids = self._policy, self._gids.get(uid, ())
@@ -115,7 +115,7 @@ class Allowance:
         return found
 
     def binds(self, whose: Whose, uid: int) -> bool:
-        """Whether what the user holds counts."""
+        """Whether the user's holdings count."""
         kind, number = whose
         return uid == number if kind == "user" else _is_member(uid, number, self._gids)
 
@@ -137,17 +137,17 @@ class Balance:
         self, allowance: Allowance, held: dict[int, Taken], devices: tuple[Device, ...] | None
     ) -> None:
         self._allowance = allowance
-        self._by_user = held  # at the beginning
+        self._by_user = held  # at the beginning of the decision
         self._held: dict[Whose, Taken] = {}
         self._devices = devices or ()
         self._sizes = sizes_of(devices)
-        # Of a long queue many ask for the same, and who is over a cap stays so.
+        # In a long queue many requests are alike, and a user over a cap remains so.
         self._least: dict[_Shape, Taken] = {}
         self._over: set[tuple[int, _Shape]] = set()
         self._kept: set[tuple[int, _Shape]] = set()
 
     def within(self, request: _Request) -> _Request | None:
-        """The request as far as the caps allow it, with fewer GPUs to choose from; None: it is over them."""
+        """The request within the caps, with a narrower choice of GPUs; None: it is over them."""
         uid = _uid(request)
         bounds = self._allowance.bounds(uid)
         if not bounds:
@@ -168,7 +168,7 @@ class Balance:
         return _affordable(request, self._devices, min(left_mib)) if left_mib else request
 
     def why(self, request: Request, name: str) -> str:
-        """The cap that a request is over, in words; "" if it is within all of them.
+        """The cap that a request exceeds, in words; "" if there is none.
 
         As in "alice may hold 2 GPUs at a time (policy.toml:7) and holds 2". ``name`` is its user's.
         """
@@ -194,7 +194,7 @@ class Balance:
         return Busy("gpu", tuple(each for each in counted if each.gpus), ahead, (), "")
 
     def _exceeded(self, request: Request, shape: _Shape) -> tuple[Bound, str] | None:
-        """The first cap that the request is over, as its field of :class:`Taken`."""
+        """The first cap that the request exceeds, as a field of :class:`Taken`."""
         for bound in self._allowance.bounds(_uid(request)):
             field = over(bound.rules, self._of(bound.whose), self._least_of(request, shape))
             if field:
@@ -214,16 +214,16 @@ class Balance:
         return found
 
     def take(self, request: Request, gpus: tuple[str, ...]) -> None:
-        """The request was granted these GPUs, and what else it wants."""
+        """Count these GPUs, and the other needs of the request, as granted."""
         bounds = self._allowance.bounds(_uid(request))
         if bounds:
             vram_mib = held_vram(gpus, request.vram_mib, self._sizes)
             self._add(bounds, Taken(len(gpus), vram_mib, request.slots.get(CPU, 0)))
 
     def keep(self, request: Request) -> None:
-        """Keep what the request needs from later ones: once for all of a user that ask for the same.
+        """Keep what the request needs from later ones, once for all alike requests of a user.
 
-        If its user's own cap is in its way, from that user's only.
+        If its user's own cap is in its way, only that user's requests are held back.
         """
         uid, shape = _uid(request), _shape(request)
         bounds = self._allowance.bounds(uid)
@@ -243,7 +243,7 @@ class Balance:
 def over(rules: Mapping[str, Rule], held: Taken, more: Taken) -> str:
     """The first cap that would be exceeded, as a field of :class:`Taken`; "" for none.
 
-    A cap of which the request wants nothing is never in its way, even if it is exceeded already.
+    A cap on something that the request does not want is never in its way, even if it is exceeded already.
     """
     for field, rule in rules.items():
         wanted = getattr(more, field)
@@ -253,7 +253,7 @@ def over(rules: Mapping[str, Rule], held: Taken, more: Taken) -> str:
 
 
 def _least(request: Request, devices: tuple[Device, ...]) -> Taken:
-    """The least that the request would take of its user's caps: the smallest of the GPUs that would do."""
+    """The least that the request takes from its user's caps: with the smallest GPUs that it accepts."""
     slots = request.slots.get(CPU, 0)
     if request.vram_mib is not None:
         return Taken(request.gpus, request.gpus * request.vram_mib, slots)
@@ -262,9 +262,9 @@ def _least(request: Request, devices: tuple[Device, ...]) -> Taken:
 
 
 def _affordable(request: _Request, devices: tuple[Device, ...], left_mib: int) -> _Request:
-    """The request with only so many GPUs to choose from that the memory of any choice is within the cap.
+    """The request with its choice narrowed, so that the memory of any choice is within the cap.
 
-    These are the smallest ones: as many as possible, so that the largest of them together are not too much.
+    The smallest GPUs remain: as many as possible, provided that the largest of them together are within it.
     """
     pool = sorted(
         (device for device in devices if is_eligible(request, device.uuid)), key=lambda each: each.total_mib
@@ -283,7 +283,8 @@ def check(
 ) -> None:
     """Refuse what a user may never have, whatever others do. Raises NotAllowedError.
 
-    ``name`` is the user's. ``devices`` None: nobody has looked; then nothing is said of whole GPUs' memory.
+    ``name`` is the user's. ``devices`` None: the GPUs are unknown; then the memory of whole GPUs is not
+    checked.
     """
     rule = rule_of(policy, ticket.uid, gids, "max_priority")
     if rule is not None and ticket.priority > rule.value:
@@ -309,7 +310,7 @@ def may_force(allowance: Allowance, ticket: Ticket, leases: Iterable[Lease]) -> 
 
 
 def too_many_waiting(policy: Policy, uid: int, gids: Sequence[int], waiting: int, name: str) -> str:
-    """Why a user with so many requests in the queue may not add one, in words; "" if it may."""
+    """Why a user with this number of waiting requests may not add one, in words; "" if it may."""
     rule = rule_of(policy, uid, gids, "max_waiting")
     if rule is None or waiting < rule.value:
         return ""
@@ -329,7 +330,7 @@ def sizes_of(devices: tuple[Device, ...] | None) -> dict[str, int]:
 
 
 def held_vram(gpus: Sequence[str], vram_mib: int | None, sizes: Mapping[str, int]) -> int:
-    """MiB that a lease counts for, over all its GPUs."""
+    """The MiB that a lease counts for, over all its GPUs."""
     if vram_mib is not None:
         return len(gpus) * vram_mib
     return sum(sizes.get(uuid, 0) for uuid in gpus)
@@ -340,7 +341,7 @@ def _sum(one: Taken, other: Taken) -> Taken:
 
 
 def _shape(request: Request) -> _Shape:
-    """The parts of a request that caps depend on, beside its user."""
+    """The parts of a request on which caps depend, except its user."""
     return request.gpus, request.vram_mib, request.gpu_choice, request.slots.get(CPU, 0)
 
 

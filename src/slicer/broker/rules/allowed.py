@@ -17,11 +17,11 @@ ALLOWED = frozenset((
     "RuntimeMaxSec", "TimeoutStopSec", "KillSignal", "KillMode", "SendSIGHUP",
 ))  # fmt: skip
 LONGEST_STOP_S = 300.0
-MOST_CHARS = 4000  # of a value
+MOST_CHARS = 4000  # in a value
 
 
 def are_plain(properties: Iterable[Property]) -> bool:
-    """Whether nothing of these can be refused. Else :func:`.limits.checked` says what is wrong, if it is."""
+    """Whether nothing here can be refused. Otherwise :func:`.limits.checked` checks in detail."""
     return all(map(_is_plain, properties))
 
 

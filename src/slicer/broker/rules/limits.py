@@ -1,7 +1,7 @@
-"""Which limits a user may ask for of the system manager: those that restrict, and no others. Pure.
+"""The limits that a user may request from the system manager: only those that restrict. Pure.
 
-systemd trusts root. Here root asks in a user's place, so nothing may pass that takes from others, outlasts a
-stop, or has PID 1 follow a user's path.
+systemd trusts root. Here root asks on a user's behalf. So nothing may pass that takes from others, outlasts a
+stop, or makes PID 1 follow a user's path.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from slicer.quantity import format_duration
 Limits = Iterable[tuple[str, str]]
 
 _MOST_LIMITS = 40
-_SHOWN = 60  # characters of a name that nobody knows
+_SHOWN = 60  # characters of an unknown name
 _WHERE = "a job's limits"
 _US = 1_000_000
-_BETWEEN = ";"  # entries of a list
+_BETWEEN = ";"  # separates the entries of a list
 
-# Limits that slicer knows, but not for a user's job in the system manager: why, and what to do instead.
+# Limits that slicer knows, but not for a user's job in the system manager: the reason, and an alternative.
 _MEMORY = ("it would take memory from others", "the administrator may give it to gpu-UID.slice")
 _DEVICES = ("the broker decides which devices a job may open", "see `fence` and `devices` in slicer.toml(5)")
 _REFUSED = {
@@ -40,17 +40,17 @@ _REFUSED = {
     "DevicePolicy": _DEVICES,
     "DeviceAllow": _DEVICES,
     "IODeviceLatencyTargetSec": ("it would slow down others' disks", "IOWeight shares them"),
-    "SendSIGKILL": ("a job that is stopped has to end", "TimeoutStopSec gives it time"),
+    "SendSIGKILL": ("a stopped job has to end", "TimeoutStopSec gives it time"),
     "ManagedOOMPreference": ("others' jobs would be killed first", "only root's own jobs may have it"),
 }
-# Where only root writes. Another path may lead PID 1 into a file system that hangs.
+# Directories where only root writes. Another path may lead PID 1 into a file system that hangs.
 _DISK_DIRECTORIES = ("/dev/disk/", "/dev/mapper/", "/dev/block/", "/dev/md/")
 
 
 def checked(limits: Limits, host: Host, *, is_roots: bool = False) -> tuple[Property, ...]:
-    """A user's limits as systemd is to get them. Entries of a list are separated by semicolons.
+    """A user's limits for systemd. Semicolons separate the entries of a list.
 
-    A job without TimeoutStopSec gets slicer's own. Root may ask for all that slicer knows: it could ask
+    A job without TimeoutStopSec gets slicer's own. Root may request all that slicer knows, as it could from
     systemd itself. Raises RefusedError, which names the directive.
     """
     found = [_property(name, text, host, is_roots) for name, text in _each_once(limits)]
@@ -60,7 +60,7 @@ def checked(limits: Limits, host: Host, *, is_roots: bool = False) -> tuple[Prop
 
 
 def check(properties: Iterable[Property]) -> None:
-    """Raise RefusedError for parsed properties that :func:`checked` would refuse a user."""
+    """Raise RefusedError for parsed properties that :func:`checked` would refuse to a user."""
     listed = tuple(properties)
     _each_once(words(listed))
     for each in listed:
@@ -69,9 +69,9 @@ def check(properties: Iterable[Property]) -> None:
 
 
 def changes(limits: Limits, host: Host, *, is_roots: bool = False) -> tuple[Property, ...]:
-    """Limits of a job that runs, as systemd is to get them. An empty text is as if nothing were said.
+    """Changed limits of a running job, for systemd. An empty text counts as not set.
 
-    Raises RefusedError also for what a running job keeps.
+    Also raises RefusedError for limits that a running job keeps.
     """
     found = []
     for name, text in _each_once(limits):
@@ -88,9 +88,9 @@ def changes(limits: Limits, host: Host, *, is_roots: bool = False) -> tuple[Prop
 
 
 def held_at_most(properties: tuple[Property, ...], max_hold_s: float | None) -> tuple[Property, ...]:
-    """The limits of a job that may hold what it has for so long (None: without limit).
+    """The limits of a job that may hold its resources for so long (None: no limit).
 
-    systemd keeps that time, so that it is kept also when nobody of slicer lives any more.
+    systemd enforces that time, even when no process of slicer lives any more.
     """
     if max_hold_s is None:
         return properties
@@ -102,7 +102,7 @@ def held_at_most(properties: tuple[Property, ...], max_hold_s: float | None) -> 
 
 
 def words(properties: Iterable[Property]) -> tuple[tuple[str, str], ...]:
-    """Limits in the words that :func:`checked` reads."""
+    """Limits in the form that :func:`checked` reads."""
     return tuple((each.name, f"{_BETWEEN} ".join(_entries(each.text, "\n"))) for each in properties)
 
 
@@ -121,7 +121,7 @@ def _check_name(name: str, is_roots: bool) -> None:
         return
     if name in _REFUSED:
         why, hint = _REFUSED[name]
-        raise RefusedError(f"{name} is not for a user's job: {why}", where=_WHERE, hint=hint)
+        raise RefusedError(f"{name} is not allowed for a user's job: {why}", where=_WHERE, hint=hint)
     from slicer.config.property_names import refusal
 
     message, hint = refusal(name[:_SHOWN], ALLOWED)
@@ -146,7 +146,7 @@ def _check_value(made: Property) -> None:
         if not in_dev and not path.startswith(_DISK_DIRECTORIES):
             raise RefusedError(
                 f"{made.name}: {path} is not the name of a disk, such as /dev/sda", where=_WHERE,
-                hint=f"`findmnt -no SOURCE -T {path}` tells on which one it is",
+                hint=f"`findmnt -no SOURCE -T {path}` prints the disk",
             )  # fmt: skip
     if made.name == "TimeoutStopSec" and isinstance(made.value, int) and made.value > LONGEST_STOP_S * _US:
         most, asked = format_duration(LONGEST_STOP_S), made.text

@@ -1,18 +1,18 @@
 """The order in which waiting requests are served. Pure.
 
-By priority first. Among those of one priority:
+By priority first. Among requests of one priority:
 
-- Requests that want no GPU keep their places by arrival.
-- The other places are those of requests that want GPUs. Whoever used least for its weight goes first
+- Requests without GPUs keep their places by arrival.
+- The other places go to requests for GPUs. The user that used least for its weight goes first
   (:mod:`.shares`), and among requests of one user the first to arrive.
-- A user that waited ``patience_s`` and got no GPU is served out of turn: the first of its requests goes
-  ahead of the shares. With the grant its patience begins anew, so of many requests only one goes ahead.
+- A user that has waited ``patience_s`` without a GPU is served out of turn: its first request goes ahead of
+  the shares. With the grant its patience begins again, so only one of many requests goes ahead.
 
 A priority that may not pass others' requests still orders the user's own, which change places.
 
 So no user starves, whatever the others use. After ``patience_s`` its first request has a fixed place among
-the others that were patient, by the time since when they are. Ahead of it there is at most one request a
-user, and who is served comes back behind it. In that place the argument of :mod:`slicer.placement.decision`
+the patient ones, by the start of their patience. Ahead of it there is at most one request for each user, and
+a user that was served comes back behind it. In that place the argument of :mod:`slicer.placement.decision`
 holds. And every request of a user is its first one at some time.
 """
 
@@ -48,7 +48,7 @@ def ordered(
             return -ticket.priority, -1.0, patient_since_s, ticket.job
         return -ticket.priority, ranks[ticket.uid], ticket.arrived_s, ticket.job
 
-    # Priorities have the same places in both, so each request stays among its own.
+    # Both orders have the same places for each priority, so each request stays among its own.
     served = iter(sorted(wanting, key=place))
     found = [next(served) if each.gpus else each for each in by_arrival]
     return _by_own_priorities(found, own_priorities) if own_priorities else found
@@ -73,7 +73,7 @@ def _by_own_priorities(found: list[Ticket], own_priorities: Mapping[str, int]) -
 def _out_of_turn(
     by_arrival: Iterable[Ticket], granted_s: Mapping[int, float], patience_s: float, now_s: float
 ) -> dict[str, float]:
-    """Of each user and priority the first request, if it has been patient for long enough; since when."""
+    """For each user and priority, the first request that has been patient for long enough; and since when."""
     first: dict[tuple[int, int], Ticket] = {}
     for ticket in by_arrival:
         if ticket.gpus:
@@ -86,12 +86,12 @@ def in_order(
     queue: Sequence[Ticket], devices: tuple[Device, ...] | None, leases: Sequence[Lease], policy: Policy,
     now_s: float,
 ) -> tuple[Ticket, ...]:  # fmt: skip
-    """The queue, with each request behind the last inner one if it has to wait for outer jobs anyway.
+    """The queue. A request that has to wait for outer jobs anyway goes behind the last inner one.
 
-    While a job inside another one waits, the outer one keeps its lease. A request that cannot be served
-    beside such leases could keep from the inner jobs what they need: then nobody would ever be served. So it
-    steps behind them, and loses nothing. All others keep their places: an inner job passes nobody who need
-    not wait for it.
+    While an inner job waits, its outer job keeps its lease. A request that cannot be served beside such
+    leases could keep from the inner jobs what they need, and nobody would ever be served. So it steps behind
+    them, and loses nothing. All others keep their places: an inner job passes no request that need not wait
+    for it.
     """
     outer = {job for ticket in queue for job in ticket.inside}
     held = tuple(lease for lease in leases if lease.job in outer)
@@ -110,7 +110,7 @@ _MOST_MOVED = 64
 
 
 def interleaved(found: Iterable[T], whose: Callable[[T], int]) -> list[T]:
-    """The same, with each user's first one before anybody's second. Among these they keep their order."""
+    """The same, with each user's first item before anybody's second. Otherwise the order is kept."""
     own: dict[int, int] = {}
     places: list[int] = []
     there = list(found)
@@ -123,11 +123,12 @@ def interleaved(found: Iterable[T], whose: Callable[[T], int]) -> list[T]:
 def put_ahead(
     new: Ticket, ahead_of: str, own: Iterable[Ticket], counted: Container[str]
 ) -> tuple[Ticket, list[Ticket]]:
-    """A request that takes another one's place, and those of its user that have other places by that.
+    """A request that takes another one's place, and its user's requests that move because of that.
 
-    Each later one gets the place of the next, and the last one that of the new request. So a user gains no
-    place, and keeps none by a request that is never served. It is a place in the line of those who wait for
-    the same: the other one must wait for all that others can want, too (``counted``: the slots of all users).
+    Each later request gets the place of the next, and the last one that of the new request. So a user gains
+    no place, and keeps none by a request that is never served. The places are those of requests that wait for
+    the same: the other one must wait for everything that others can want, too (``counted``: the slots of all
+    users).
     """
     alike = sorted((each for each in own if each.priority == new.priority), key=lambda each: each.arrived_s)
     jobs = [each.job for each in alike]
@@ -144,20 +145,20 @@ def put_ahead(
 
 
 def _kinds(ticket: Ticket, counted: Container[str]) -> set[str]:
-    """The kinds of things that others could want, too."""
+    """The kinds of resources that others could want, too."""
     return {name for name in ticket.slots if name in counted} | ({"gpus"} if ticket.gpus else set())
 
 
 @record
 class Decided:
-    """One decision, and what it was made from."""
+    """One decision, and its input."""
 
     grants: dict[str, tuple[str, ...]]
-    queue: tuple[Ticket, ...]  # in order, without those that cannot go now
-    everybody: tuple[Ticket, ...]  # in order, the stopped ones too
+    queue: tuple[Ticket, ...]  # in order, without requests that cannot be granted now
+    everybody: tuple[Ticket, ...]  # in order, including the stopped ones
     leases: tuple[Lease, ...]
     devices: tuple[Device, ...] | None
     policy: Policy
     shares: Shares
     own_priorities: Mapping[str, int]  # priorities that count among requests of one user, by job
-    must_look: bool  # no event will tell when another decision is due
+    must_look: bool  # no event will show when another decision is due

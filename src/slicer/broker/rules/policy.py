@@ -1,6 +1,6 @@
-"""The administrator's policy: what a user may have, and what share is due. Pure.
+"""The administrator's policy: what a user may have, and the share that is due. Pure.
 
-Read from /etc/slicer/policy.toml alone (:mod:`slicer.broker.server.policy_file`).
+It comes only from /etc/slicer/policy.toml (:mod:`slicer.broker.server.policy_file`).
 """
 
 from __future__ import annotations
@@ -13,28 +13,28 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from slicer.model import Fence
 
-NO_CAP = 1 << 60  # "infinity" in a policy: as much as there is, whatever a wider rule says
+NO_CAP = 1 << 60  # "infinity" in a policy: no limit, even if a wider rule sets one
 
 
 @record
 class Caps:
-    """The most that one user may have at a time. None: nothing is said; if resolved, as much as there is."""
+    """The most that one user may have at a time. None: not set; in resolved caps, no limit."""
 
     max_gpus: int | None = None
     max_vram_mib: int | None = None  # over all GPUs; a whole GPU counts with all its memory
     max_cpu_slots: int | None = None
-    # Of a request; higher ones are refused. Where nothing is said, those of others than root count as what
-    # the administrator's profile says, or 0, and order the user's own requests.
+    # Of a request; higher ones are refused. If it is not set, the priorities of users other than root count
+    # only up to the administrator's profile, or 0, and otherwise order the user's own requests.
     max_priority: int | None = None
-    max_hold_s: float | None = None  # a job that holds a GPU or a slot is ended after that
+    max_hold_s: float | None = None  # a job that holds a GPU or a slot is ended after that time
     max_waiting: int | None = None  # requests in the queue
 
 
 @record
 class Together:
-    """The most that all members of a group may have together. None: as much as there is."""
+    """The most that all members of a group may have together. None: no limit."""
 
-    name: str  # of the group, as the file has it
+    name: str  # of the group, as in the file
     max_gpus: int | None = None
     max_vram_mib: int | None = None  # as in Caps
     max_cpu_slots: int | None = None
@@ -42,11 +42,11 @@ class Together:
 
 @record
 class Policy:
-    """``users`` and ``groups`` by uid and gid. A user's own word wins, then the most generous of its groups.
+    """``users`` and ``groups`` by uid and gid. A user's own rule wins, then the most generous of its groups.
 
-    ``weights`` by gid: a user has the largest of its groups', else 1. A share is due in proportion.
-    What is said of everybody (``default``) and of groups does not hold for root. ``together``, by gid, holds
-    beside all that, in each group of a user.
+    ``weights`` by gid: a user has the largest weight of its groups, else 1. Shares are due in proportion.
+    Rules for everybody (``default``) and for groups do not apply to root. ``together``, by gid, applies in
+    addition, in each group of a user.
     """
 
     default: Caps
@@ -54,11 +54,11 @@ class Policy:
     groups: dict[int, Caps]
     weights: dict[int, float]
     user_weights: dict[int, float]
-    half_life_s: float = 7 * 86400.0  # of what was used: in that time it counts half
-    patience_s: float = 86400.0  # who got no GPU for so long while waiting is served out of turn, once
-    fence: Fence = "auto"  # "auto": where systemd and the kernel can; "on": no job without it; "off"
-    allow_services: bool = False  # system services of users may have jobs, outside of what confines them
-    devices: tuple[str, ...] = ()  # NVIDIA's nodes that every job may open, beside its own GPUs
+    half_life_s: float = 7 * 86400.0  # after that time a use counts half
+    patience_s: float = 86400.0  # a user that waited so long without a GPU is served out of turn, once
+    fence: Fence = "auto"  # "auto": if systemd and the kernel support it; "on": no job without it; "off"
+    allow_services: bool = False  # whether users' system services may have jobs, outside their confinement
+    devices: tuple[str, ...] = ()  # NVIDIA's nodes that every job may open in addition to its own GPUs
     where: dict[tuple[str, int, str], str] | None = None  # "policy.toml:7" by ("user", 1001, "max_gpus")
     together: dict[int, Together] | None = None
 
@@ -71,24 +71,24 @@ CAPS = tuple(as_dict(Caps()))
 
 @record
 class Rule:
-    """One cap, and where it is said: "policy.toml:7"."""
+    """One cap, and its place: "policy.toml:7"."""
 
     value: float
     where: str
 
 
 def rule_of(policy: Policy, uid: int, gids: Sequence[int], cap: str) -> Rule | None:
-    """The word of the policy that decides one cap of a user; None: as much as there is.
+    """The rule that decides one cap of a user; None: no limit.
 
-    A user's own word wins, then the most generous of its groups', then the default. Root is bound by nothing
-    but what is said of the user root.
+    A user's own rule wins, then the most generous of its groups, then the default. Root is bound only by
+    rules for the user root.
     """
     word = word_of(policy, uid, gids, cap)
     return None if word is None or word.value >= NO_CAP else word
 
 
 def word_of(policy: Policy, uid: int, gids: Sequence[int], cap: str) -> Rule | None:
-    """As :func:`rule_of`, but None only where nothing is said; "infinity" is :data:`NO_CAP`."""
+    """As :func:`rule_of`, but None only if nothing is set; "infinity" is :data:`NO_CAP`."""
     own = getattr(policy.users.get(uid, _SILENT), cap)
     if own is not None:
         return _rule(policy, own, "user", uid, cap)
@@ -107,7 +107,7 @@ def word_of(policy: Policy, uid: int, gids: Sequence[int], cap: str) -> Rule | N
 
 
 def together_of(policy: Policy, gid: int, cap: str) -> Rule | None:
-    """A cap of all members of a group together; None: as much as there is."""
+    """A cap of all members of a group together; None: no limit."""
     found = (policy.together or {}).get(gid)
     value = None if found is None else getattr(found, cap)
     return None if value is None or value >= NO_CAP else _rule(policy, value, "together", gid, cap)
@@ -118,7 +118,7 @@ def _rule(policy: Policy, value: float, kind: str, number: int, cap: str) -> Rul
 
 
 def caps_of(policy: Policy, uid: int, gids: Sequence[int]) -> Caps:
-    """A user's caps. None in them: as much as there is."""
+    """A user's caps. None in them: no limit."""
     rules = {cap: rule_of(policy, uid, gids, cap) for cap in CAPS}
     return Caps(**{cap: None if rule is None else rule.value for cap, rule in rules.items()})  # type: ignore[arg-type]
 
@@ -131,9 +131,9 @@ def weight_of(policy: Policy, uid: int, gids: Sequence[int]) -> float:
 
 
 def account_of(policy: Policy, gids: Sequence[int]) -> int:
-    """The group that a user's use is booked for: of those that the policy names the one that weighs most.
+    """The group to which a user's use is booked: the one with the most weight of those in the policy.
 
-    If it names none of them, the user's first one. It has at least one.
+    If the policy names none of them, it is the user's first group. A user has at least one.
     """
     named = [gid for gid in gids if gid in policy.groups or gid in policy.weights]
     return max(named, key=lambda gid: policy.weights.get(gid, 1.0), default=gids[0])

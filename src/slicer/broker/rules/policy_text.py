@@ -1,4 +1,4 @@
-"""From the text of policy.toml to a :class:`Policy`: which keys there are, and what they mean. Pure."""
+"""From the text of policy.toml to a :class:`Policy`: the keys and their meanings. Pure."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _MOST_WEIGHT = 1e6
 
 @record
 class Read:
-    """The content of a policy file, before the names of its users and groups are looked up."""
+    """The content of a policy file, before its users and groups are looked up."""
 
     layer: Layer
     default: Caps
@@ -39,7 +39,7 @@ class Read:
 
 
 def read(content: bytes, path: str) -> Read:
-    """Raises ConfigError with file and line for anything that means nothing."""
+    """Raises ConfigError with file and line for an invalid entry."""
     layer = Layer(path, *parse(content, path))
     known_keys(layer.data, TOP_KEYS, layer, ())
     weights: dict[tuple[Kind, str], float] = {}
@@ -58,8 +58,8 @@ def read(content: bytes, path: str) -> Read:
                 together[name] = _together(layer, entries[_TOGETHER], table, name, _TOGETHER)
     default = as_table(layer.data.get("default", {}), layer, "default")
     if "weight" in default:
-        message = "weight: a default means nothing: only how much it differs from others' counts"
-        raise ConfigError(message, where=layer.where("default", "weight"), hint="who has none has 1")
+        message = "weight: a default has no effect: only the ratio of weights counts"
+        raise ConfigError(message, where=layer.where("default", "weight"), hint="without one it is 1")
     known_keys(default, tuple(_READERS), layer, ("default",))
     return Read(
         layer, _caps(layer, default, "default"), caps["user"], caps["group"], together, weights,
@@ -68,9 +68,9 @@ def read(content: bytes, path: str) -> Read:
 
 
 def resolve(said: Read, uids: Mapping[str, int], gids: Mapping[str, int]) -> tuple[Policy, tuple[str, ...]]:
-    """The policy by numbers, and a warning for each name that nobody has. Raises ConfigError.
+    """The policy by numbers, and a warning for each unknown name. Raises ConfigError.
 
-    ``uids`` and ``gids`` are those of the names in the file; a number is its own name.
+    ``uids`` and ``gids`` belong to the names in the file; a number is its own name.
     """
     warnings: list[str] = []
     where: dict[tuple[str, int, str], str] = {}
@@ -91,7 +91,7 @@ def resolve(said: Read, uids: Mapping[str, int], gids: Mapping[str, int]) -> tup
             place = said.layer.where(_TABLES[kind], name)
             number = numbers.get(name, int(name) if _is_number(name) else None)
             if number is None:
-                warnings.append(f"{place}: there is no {kind} {name!r:.60}: what is said of it does not act")
+                warnings.append(f"{place}: there is no {kind} {name!r:.60}: its rules have no effect")
                 continue
             other = names.setdefault((kind, number), name)
             if other != name:
@@ -183,7 +183,7 @@ def _or_infinity(read: Callable[[Entry, str], int]) -> Callable[[Entry, str], in
 def _duration(entry: Entry, key: str) -> float:
     found = values.seconds(entry, key)
     if found is not None and found <= 0:
-        raise values.refuse(entry, key, "expected some time; max_gpus = 0 forbids GPUs")
+        raise values.refuse(entry, key, "expected a duration above 0; max_gpus = 0 forbids GPUs")
     return float(NO_CAP) if found is None else found
 
 
@@ -195,7 +195,7 @@ _READERS: dict[str, Callable[[Entry, str], Any]] = {
     "max_hold": _duration,
     "max_waiting": _or_infinity(_count),
 }
-_SETTINGS: dict[str, tuple[str, Callable[[Entry], Any]]] = {  # the field of Policy, and what reads it
+_SETTINGS: dict[str, tuple[str, Callable[[Entry], Any]]] = {  # the field of Policy, and its reader
     "half_life": ("half_life_s", _half_life),
     "patience": ("patience_s", _patience),
     "fence": ("fence", gpu_keys.fence),
@@ -204,8 +204,8 @@ _SETTINGS: dict[str, tuple[str, Callable[[Entry], Any]]] = {  # the field of Pol
 }
 TOP_KEYS = (*_SETTINGS, "default", *_TABLES.values())
 _TOGETHER = "together"
-_OF_ALL = ("max_gpus", "max_vram", "max_cpu_slots")  # what it may say
-_FIELDS = {"max_vram": "max_vram_mib", "max_hold": "max_hold_s"}  # of Caps, where it is called otherwise
+_OF_ALL = ("max_gpus", "max_vram", "max_cpu_slots")  # the keys of [together]
+_FIELDS = {"max_vram": "max_vram_mib", "max_hold": "max_hold_s"}  # fields of Caps named unlike the key
 
 
 def _entry(layer: Layer, value: Any, *path: str) -> Entry:

@@ -1,4 +1,4 @@
-"""Callers that are system services: a job would take them out of what their unit confines them to. Pure."""
+"""Detects callers that are system services: a job would escape their unit's confinement. Pure."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ _MANAGER = "user@"
 
 
 def service_of(cgroup: str) -> str:
-    """The system service that a process is part of, by its cgroup; "" for none.
+    """The system service to which a process belongs, by its cgroup; "" for none.
 
-    What a user's own manager runs is the user's own word. Cron and at run what users have ordered.
+    Processes of a user's own manager are under the user's control. Cron and at run users' orders.
     """
     for part in cgroup.split("/"):
         if part.startswith(_MANAGER):

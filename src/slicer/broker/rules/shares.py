@@ -1,8 +1,8 @@
 """Each user's recent use of the GPUs, and the share that is due. Pure.
 
-Use is counted in GPU-seconds: a job that declared its memory counts for that part of a GPU's memory, every
-other one for whole GPUs. It decays: after each half-life it counts half. So of a rate r from ``begin`` to
-``end``, this counts at ``now`` (the integral of the decayed rate):
+Use is counted in GPU-seconds: a job that declared its memory counts for that part of a GPU's memory, any
+other for whole GPUs. Use decays: after each half-life it counts half. A rate r from ``begin`` to ``end``
+counts at ``now`` (the integral of the decayed rate):
 
     r x H / ln 2 x (2^-((now - end) / H) - 2^-((now - begin) / H))
 """
@@ -26,45 +26,45 @@ class Past:
 
     gpu_s: float  # GPU-seconds, decayed to ``at_s``
     at_s: float  # CLOCK_BOOTTIME
-    granted_s: float  # when the last of them that had GPUs was granted; may be before this boot
+    granted_s: float  # when the last of them with GPUs was granted; possibly before this boot
 
 
 @record
 class Shares:
-    """Of each user that holds, waits or has used something: what it has used, and its weight."""
+    """For each user that holds, waits or has used something: its use and its weight."""
 
     used: dict[int, float]  # decayed GPU-seconds
     weights: dict[int, float]
-    active: frozenset[int]  # those who hold GPUs or wait for some: among them the due shares are divided
-    granted_s: dict[int, float]  # when each got GPUs last
+    active: frozenset[int]  # users that hold GPUs or wait for some: the due shares are divided among them
+    granted_s: dict[int, float]  # when each user last got GPUs
 
     def share(self, uid: int) -> float:
-        """How much of what all users used lately was used by this one: 0 … 1."""
+        """This user's part of all recent use: 0 … 1."""
         total = sum(self.used.values())
         return self.used.get(uid, 0.0) / total if total > 0 else 0.0
 
     def due(self, uid: int) -> float:
-        """The share that is due to a user by the weights of all who are active: 0 … 1."""
+        """The share that is due to a user by the weights of all active users: 0 … 1."""
         if uid not in self.active:
             return 0.0
         return self.weights[uid] / sum(self.weights[each] for each in self.active)
 
     def rank(self, uid: int) -> float:
-        """Orders users of one priority: the one that used least for its weight goes first."""
+        """The sort key of users with one priority: the one that used least for its weight goes first."""
         return self.used.get(uid, 0.0) / self.weights.get(uid, 1.0)
 
 
 def gpu_rate(gpus: Sequence[str], vram_mib: int | None, sizes: Mapping[str, int]) -> float:
-    """How many GPUs' worth a lease is. ``sizes``: MiB of each GPU; one of unknown size counts whole."""
+    """How many GPUs a lease counts for. ``sizes``: MiB of each GPU; one of unknown size counts whole."""
     return sum(
         1.0 if vram_mib is None or not sizes.get(uuid) else min(1.0, vram_mib / sizes[uuid]) for uuid in gpus
     )
 
 
 def used_rate(rate: float, vram_mib: int | None, peak_mib: int, gpus: int) -> float:
-    """The :func:`gpu_rate` of a lease whose job was seen to use so much on one of its GPUs.
+    """The :func:`gpu_rate` of a lease, given the highest use of its job on one of its GPUs.
 
-    One that uses more than it declared counts for what it uses, as it does in decisions.
+    A job that uses more than it declared counts for its use, as it does in decisions.
     """
     if not vram_mib or peak_mib <= vram_mib:
         return rate
@@ -72,7 +72,7 @@ def used_rate(rate: float, vram_mib: int | None, peak_mib: int, gpus: int) -> fl
 
 
 def decayed(gpu_s: float, passed_s: float, half_life_s: float) -> float:
-    """The rest of a use after some seconds. A clock that went back takes nothing off."""
+    """The rest of a use after some seconds. A clock that was set back reduces nothing."""
     return gpu_s * exp(-max(0.0, passed_s) * log(2.0) / half_life_s)
 
 
@@ -80,7 +80,7 @@ def held(rate: float, begin_s: float, end_s: float, now_s: float, half_life_s: f
     """The use at ``now_s`` by a lease from ``begin_s`` to ``end_s``."""
     if end_s <= begin_s:
         return 0.0
-    # expm1, because of a short time among long half-lives the difference would be mostly rounding.
+    # expm1: for a short time and a long half-life, the plain difference would be mostly rounding errors.
     lasted = -expm1(-(end_s - begin_s) * log(2.0) / half_life_s)
     return rate * half_life_s / log(2.0) * decayed(lasted, now_s - end_s, half_life_s)
 
@@ -91,7 +91,7 @@ def shares_of(
 ) -> Shares:  # fmt: skip
     """The shares at one moment.
 
-    ``rates``: of each lease's job its :func:`gpu_rate`, as it was when it was granted (without: its number of
+    ``rates``: the :func:`gpu_rate` of each lease's job when it was granted (without an entry: its number of
     GPUs). ``waiting``: the uids of requests for GPUs in the queue.
     """
     half_life_s = policy.half_life_s
@@ -111,10 +111,10 @@ def shares_of(
 
 @record
 class Running:
-    """A lease that lasts, as far as the accounts look at it."""
+    """A lease that lasts, as the accounts see it."""
 
     uid: int
-    gid: int  # that it is booked for
+    gid: int  # to which it is booked
     profile: str
     lasts_s: float  # since it was granted
     waited_s: float
@@ -125,9 +125,9 @@ class Running:
 def with_running(
     ended: Iterable[UsageRow], running: Iterable[Running], by: str, within_s: float | None
 ) -> tuple[UsageRow, ...]:
-    """The rows with what running jobs have used so far, in the last ``within_s`` seconds (None: ever).
+    """The rows, with the use of running jobs in the last ``within_s`` seconds (None: ever) added.
 
-    The most GPU time goes first.
+    The most GPU time comes first.
     """
     rows = {row.of: row for row in ended}
     for each in running:

@@ -1,4 +1,4 @@
-"""How each user stands: what it holds, may hold and has used; and why another one goes first. Pure."""
+"""Each user's standing: what it holds, may hold and has used; and why another goes first. Pure."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def standings(
     policy: Policy, gids: Mapping[int, Sequence[int]], shares: Shares, held: Mapping[int, Taken],
     tickets: Sequence[Ticket],
 ) -> tuple[UserStanding, ...]:  # fmt: skip
-    """Of each user that holds or waits for something, the largest share first. ``held``: by uid."""
+    """One for each user that holds or waits for something, the largest share first. ``held``: by uid."""
     waiting = Counter(ticket.uid for ticket in tickets)
     found = []
     for uid in sorted({*held, *waiting}):
@@ -34,7 +34,7 @@ def standings(
 def groups(
     policy: Policy, gids: Mapping[int, Sequence[int]], held: Mapping[int, Taken]
 ) -> tuple[GroupStanding, ...]:
-    """Of each group that may hold only so much together, by name. ``held``: by uid."""
+    """One for each group with a common limit, by name. ``held``: by uid."""
     found = []
     for gid, said in (policy.together or {}).items():
         has = taken_together(held, gids, gid)
@@ -52,9 +52,9 @@ def groups(
 
 
 def passing(queue: Sequence[Ticket]) -> dict[str, int]:
-    """Of each request for GPUs how many other users' go before it though they arrived later, by job.
+    """For each request for GPUs, the number of other users that go first though they arrived later, by job.
 
-    ``queue`` is in its order. Where none does the request is not in it.
+    ``queue`` is in its order. Requests that nobody passes are not in the result.
     """
     found: dict[str, int] = {}
     newest_s: dict[int, dict[int, float]] = {}  # of the requests ahead, by priority and uid
@@ -70,10 +70,10 @@ def passing(queue: Sequence[Ticket]) -> dict[str, int]:
 
 
 def why_behind(uid: int, users: int, shares: Shares, name: str) -> str:
-    """Why requests of so many ``users`` that arrived later go before one of this user, in words.
+    """Why requests of ``users`` users that arrived later go before one of this user, in words.
 
-    As in "alice has used 0.60 of the GPU time lately, 0.25 is due: another user goes first". Of other users
-    only the number is told. "" where nobody does.
+    As in "alice has used 0.60 of the GPU time lately, 0.25 is due: another user goes first". Only the number
+    of the other users is revealed. "" if there are none.
     """
     if not users:
         return ""

@@ -1,4 +1,4 @@
-"""The units of users' jobs: what they are called, and in which cgroup they will be. Pure."""
+"""The units of users' jobs: their names, and their future cgroups. Pure."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from slicer.model import SliceName
 
-# It pulls in the broker's service. A service that several units pull in warns of them at each start.
+# It pulls in the broker's service. If several units did, systemd would warn at each start.
 JOB_ENDED = "slicer-job-ended.target"
-# systemd puts "_" before the directory of a unit that begins like a file of the kernel's ("cpu.").
+# systemd prefixes "_" to the directory of a unit whose name looks like a file of the kernel's ("cpu.").
 _ESCAPED = ("cpu.slice",)
 
 
@@ -23,14 +23,14 @@ def login_slice_of(uid: int) -> str:
 
 
 def scope_places(above: str = "") -> tuple[str, ...]:
-    """The cgroups in which the slices of all users' jobs are. ``above``: as for :func:`cgroup_of`."""
+    """The cgroups that contain the slices of all users' jobs. ``above``: as for :func:`cgroup_of`."""
     return _place("gpu.slice", above), _place("cpu.slice", above)
 
 
 def cgroup_of(slice_name: str, unit: str, above: str = "") -> str:
-    """Where systemd puts a unit of a slice, as /proc/PID/cgroup has it.
+    """The cgroup of a unit in a slice, in the form of /proc/PID/cgroup.
 
-    ``above`` is the cgroup of systemd itself, "" but for one that runs in a container.
+    ``above`` is systemd's own cgroup; it is "" except in a container.
     """
     return f"{_place(slice_name, above)}/{unit}"
 

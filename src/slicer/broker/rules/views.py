@@ -1,6 +1,6 @@
 """Leases, tickets and reasons as one user may see them. Pure.
 
-Commands are their owner's and root's. Slots are shown by the names that the viewer knows.
+Only the owner and root see a command. Slots have the names that the viewer knows.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from slicer.model import Busy, Lease, Ticket
 from slicer.record import replace
 
-_MOST_HOLDERS = 8  # of one reason: a message is small, and nobody reads more
+_MOST_HOLDERS = 8  # for one reason: a message is small, and nobody reads more
 
 
 def lease(found: Lease, viewer: int) -> Lease:
@@ -26,7 +26,7 @@ def ticket(found: Ticket, viewer: int) -> Ticket:
 
 
 def busy(found: Busy, viewer: int) -> Busy:
-    """The reason for this user's eyes. Of many holders, those that should end first."""
+    """The reason, reduced for this user. Of many holders, those that should end first remain."""
     holders = sorted(found.holders, key=_end_s)[:_MOST_HOLDERS]
     return replace(
         found, holders=tuple(replace(lease(each, viewer), command="") for each in holders),
@@ -42,21 +42,21 @@ def _end_s(holder: Lease) -> tuple[bool, float]:
 
 
 def kept(slots: Mapping[str, int], uid: int, counted: Mapping[str, int]) -> dict[str, int]:
-    """The slots as the broker keeps them. ``counted``: how many the administrator says there are."""
+    """The slots as the broker keeps them. ``counted``: the administrator's limits."""
     return {name if name in counted else _own(uid) + name: count for name, count in slots.items()}
 
 
 def kept_limits(
     slots: Mapping[str, int], said: Mapping[str, int], uid: int, counted: Mapping[str, int]
 ) -> dict[str, int]:
-    """How many there are of each of these slots: as the administrator says, else as the user does."""
+    """The limits of these slots: the administrator's, else the user's."""
     return {
         name if name in counted else _own(uid) + name: counted.get(name, said.get(name, 0)) for name in slots
     }
 
 
 def shown_name(name: str, viewer: int) -> str:
-    """A slot as this user knows it; "" for another user's own. Root sees all, with their uid."""
+    """A slot's name as this user knows it; "" for another user's own. Root sees all, with their uid."""
     own = _own(viewer)
     if name.startswith(own):
         return name[len(own) :]
@@ -64,7 +64,7 @@ def shown_name(name: str, viewer: int) -> str:
 
 
 def shown(slots: Mapping[str, int], viewer: int) -> dict[str, int]:
-    """The slots as this user knows them, without those of others."""
+    """The slots as this user knows them, without those of other users."""
     return {known: count for name, count in slots.items() if (known := shown_name(name, viewer))}
 
 

@@ -1,4 +1,4 @@
-"""The broker's process. systemd starts it with its socket, and gives it its directories."""
+"""The broker's process. systemd starts it through its socket and provides its directories."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ EX_NOT_ASKED = 64  # sysexits(3): started by hand
 
 
 def main() -> None:
-    """Serve, then leave. Never returns."""
-    os._exit(_run())  # Python takes 10 ms to tear itself down, and nothing is buffered
+    """Serve, then exit. Never returns."""
+    os._exit(_run())  # Python takes 10 ms to shut down, and nothing is buffered
 
 
 def _run() -> int:
     if os.environ.get("LISTEN_PID") != str(os.getpid()) or os.environ.get("LISTEN_FDS") != "1":
-        _log("<3>systemd starts this by its socket: systemctl start slicer-broker.socket")
+        _log("<3>systemd starts the broker by its socket: run systemctl start slicer-broker.socket")
         return EX_NOT_ASKED
     os.set_inheritable(_FIRST_SOCKET, False)
     ends: list[int] = []
@@ -53,7 +53,7 @@ def _log(text: str) -> None:
     try:
         os.write(sys.stderr.fileno(), f"{text}\n".encode("utf-8", "replace"))
     except OSError:
-        pass  # the journal is full or gone: no reason to serve nobody
+        pass  # the journal is full or does not run: no reason to stop serving
 
 
 if __name__ == "__main__":

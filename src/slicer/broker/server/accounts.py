@@ -1,10 +1,10 @@
-"""The accounts of all users' jobs: /var/lib/slicer/usage.db, root's alone.
+"""The accounts of all users' jobs: /var/lib/slicer/usage.db, which belongs to root alone.
 
-The broker adds a job when its lease has ended, in one transaction: its row, and what its user has used for
-the fair share. SQLite writes ahead (WAL), so that costs no wait for the disk, and root may read meanwhile. A
-kill loses nothing. A power failure may lose the last jobs, and damages nothing.
+The broker adds a job when its lease has ended. One transaction writes the job's row and its user's use for
+the fair share. SQLite writes ahead (WAL), so nobody waits for the disk, and root may read in the meantime. A
+kill loses nothing. A power failure may lose the last jobs, but damages nothing.
 
-It does not grow without bounds: of each user so many jobs are kept, older ones are added up by day.
+The database is bounded: only each user's latest jobs are kept one by one, older ones are added up by day.
 """
 
 from __future__ import annotations
@@ -25,38 +25,38 @@ from slicer.model import Lease, Usage
 from slicer.record import record
 from slicer.state.directory import LEDGER, check_file, open_trusted
 
-MOST_JOBS = 10_000  # of a user, one by one
-_FOLDED = 1000  # jobs at a time that are added up by day
-_MOST_PROFILES = 50  # of a user, by name in the days
+MOST_JOBS = 10_000  # of each user, kept one by one
+_FOLDED = 1000  # jobs that are added up by day at a time
+_MOST_PROFILES = 50  # names in each user's days
 _OTHER_PROFILES = "(others)"
 _MOST_COMMAND = 500  # characters
 _MOST_UNBOOKED = 1000  # kept in memory while the database cannot be written
-_NOTHING_S = 0.01  # GPU-seconds that are as good as none
-_CHECKPOINT_PAGES = 4000  # some 2,000 jobs: it waits for the disk, and so does everybody who waits for a GPU
-_BUSY_TIMEOUT_S = 0.2  # another writer has no business here
+_NOTHING_S = 0.01  # GPU-seconds that count as none
+_CHECKPOINT_PAGES = 4000  # some 2,000 jobs: a checkpoint waits for the disk, and so do all requests for GPUs
+_BUSY_TIMEOUT_S = 0.2  # there should be no other writer
 
 
 @record
 class Ended:
-    """A lease that is over, for the accounts."""
+    """A lease that has ended, for the accounts."""
 
     lease: Lease  # with its command
-    gid: int  # the group that it is booked for: rules.policy.account_of
+    gid: int  # the group to which it is booked: rules.policy.account_of
     ended_s: float  # CLOCK_BOOTTIME
     waited_s: float
     rate: float  # rules.shares.gpu_rate, when it was granted
     vram_mib: int  # over all its GPUs; a whole GPU counts with all its memory
-    finished: Finished | None  # as its client told; None: it told nothing
-    usage: Usage | None  # the cgroup's own figures, where the broker could read them; these count
+    finished: Finished | None  # the client's report; None: there is none
+    usage: Usage | None  # the cgroup's own figures, if the broker could read them; these count
 
 
 class Accounts:
-    """The database. Nothing that it cannot do keeps a lease from being given or ended: it warns instead."""
+    """The database. Its failures keep no lease from being granted or ended: it warns instead."""
 
     def __init__(
         self, half_life_s: Callable[[], float], *, directory: str = DIRECTORY, warn: Callable[[str], None]
     ) -> None:
-        """Open it, make it where it is missing. Raises nothing: without a database it remembers by itself."""
+        """Open or create the database. Raises nothing: without a database it counts in memory."""
         self._half_life_s = half_life_s
         self._path = f"{directory}/{FILE}"
         self._warn = warn
@@ -73,23 +73,23 @@ class Accounts:
     # -- the broker's side -------------------------------------------------------------------------------
 
     def past(self) -> dict[int, Past]:
-        """Each user's usage by jobs that have ended."""
+        """Each user's use by jobs that have ended."""
         if not self._unbooked:
             return self._past
         found = dict(self._past)
-        for ended in self._unbooked:  # what the database does not take yet counts all the same
+        for ended in self._unbooked:  # not in the database yet, but counted
             found[ended.lease.uid] = self._after(ended, found)
         return found
 
     def note(self, ended: Ended) -> None:
         """Count a job from now on, and add it with the next :meth:`write`."""
         self._unbooked.append(ended)
-        if self._connection is None:  # for the fair share alone, until the broker leaves
+        if self._connection is None:  # only for the fair share, until the broker exits
             self._unbooked.clear()
             self._past[ended.lease.uid] = self._after(ended, self._past)
 
     def write(self) -> None:
-        """Add what was noted. Adding a job twice (after a kill in between) adds it once."""
+        """Add the noted jobs. Adding a job twice (after a kill in between) has no effect."""
         if self._connection is not None:
             self._write_unbooked(self._connection)
 
@@ -98,20 +98,20 @@ class Accounts:
         self.write()
 
     def usage(self, since: float | None, uid: int | None, by: str, most: int = 1000) -> list[UsageRow]:
-        """Usage by jobs that have ended since then (seconds since 1970), the most GPU time first.
+        """Use by jobs that ended since ``since`` (seconds since 1970), the most GPU time first.
 
-        ``uid`` None: by everybody; ``by``: "user", "group" or "profile". Raises StateError.
+        ``uid`` None: by all users; ``by``: "user", "group" or "profile". Raises StateError.
         """
         if self._connection is None:
             raise StateError("there are no accounts", where=self._path, hint="see the broker's journal")
-        self.write()  # what has ended in this very turn, too
+        self.write()  # including what has ended in this turn
         try:
             return select_usage(self._connection, since, uid, by, most)
         except sqlite3.Error as error:
             raise StateError(f"the accounts cannot be read: {error}", where=self._path) from error
 
     def close(self) -> None:
-        """Try once more to write what could not be written, and give up the connection."""
+        """Try again to write what could not be written, and close the connection."""
         if self._connection is not None:
             self._write_unbooked(self._connection)
             self._connection.close()
@@ -152,7 +152,7 @@ class Accounts:
             self._past[uid] = past
 
     def _after(self, ended: Ended, past: dict[int, Past]) -> Past:
-        """The user's usage once this job is added."""
+        """The user's use once this job is added."""
         lease, now_s, half_life_s = ended.lease, proc.now_s(), self._half_life_s()
         before = past.get(lease.uid, Past(0.0, now_s, -float("inf")))
         gpu_s = decayed(before.gpu_s, now_s - before.at_s, half_life_s)
@@ -164,7 +164,7 @@ class Accounts:
 
     def _open(self, directory: str) -> None:
         os.makedirs(directory, 0o755, exist_ok=True)
-        # From here on nobody but root can put another file there.
+        # From here on only root can put another file there.
         folder = open_trusted(directory)
         try:
             fd = folder.open(FILE, os.O_RDWR | os.O_CREAT, 0o600)
@@ -185,14 +185,14 @@ class Accounts:
             for leftover in (f"{self._path}-wal", f"{self._path}-shm"):
                 if os.path.lexists(leftover):
                     os.unlink(leftover)
-            self._warn(f"{self._path}: damaged ({error}): kept as {aside}; the accounts begin anew")
+            self._warn(f"{self._path}: damaged ({error}): kept as {aside}; new accounts begin")
             self._connection = _connected(self._path)
         self._load(self._connection)
 
     def _load(self, connection: sqlite3.Connection) -> None:
         now_s, now_at, half_life_s = proc.now_s(), time.time(), self._half_life_s()
         for uid, gpu_s, used_at, granted_at in connection.execute(accounts.USERS):
-            # A clock that was set back takes nothing off; one that was wrong in the future stops mattering
+            # A clock that was set back reduces nothing; one that was wrongly in the future stops mattering
             # with this boot.
             past = Past(gpu_s, now_s - max(0.0, now_at - used_at), now_s - max(0.0, now_at - granted_at))
             if decayed(gpu_s, now_s - past.at_s, half_life_s) > _NOTHING_S:
@@ -223,7 +223,7 @@ def _connected(path: str) -> sqlite3.Connection:
             )
         elif version != accounts.SCHEMA_VERSION:
             message = f"has schema {version}, this slicer writes {accounts.SCHEMA_VERSION}"
-            raise StateError(message, where=path, hint="upgrade this slicer, or move it away")
+            raise StateError(message, where=path, hint="upgrade slicer, or move the file away")
     except BaseException:
         connection.close()
         raise
@@ -231,7 +231,7 @@ def _connected(path: str) -> sqlite3.Connection:
 
 
 def _fold(connection: sqlite3.Connection, uid: int) -> int:
-    """Add a user's oldest jobs up by day; how many."""
+    """Add up a user's oldest jobs by day; returns how many."""
     last = connection.execute(accounts.OLDEST_KEPT, (uid, MOST_JOBS)).fetchone()
     if last is None:
         return 0
@@ -258,5 +258,5 @@ def _row(ended: Ended, now_at: float) -> tuple[str | int | float | None, ...]:
 
 
 def _storable(text: str) -> str:
-    """Lone surrogates, which SQLite cannot hold, as ``\\udcff``."""
+    """The text with lone surrogates, which SQLite cannot store, as ``\\udcff``."""
     return text.encode("utf-8", "backslashreplace").decode()

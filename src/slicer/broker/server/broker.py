@@ -1,4 +1,4 @@
-"""The broker put together: its parts, and its turns until nobody needs it."""
+"""The broker's parts put together, and its turns until nobody needs it."""
 
 from __future__ import annotations
 
@@ -38,17 +38,17 @@ class Places:
 
 
 class Broker:
-    """Serves until nobody waits. Raises SlicerError where it cannot begin."""
+    """Serves until nobody needs it. Raises SlicerError if it cannot begin."""
 
     def __init__(self, listener: int, places: Places, log: Callable[[str], None]) -> None:
-        """``listener``: the socket's descriptor. ``log`` gets lines with systemd's prefixes ("<4>")."""
+        """``listener``: the socket's descriptor. ``log`` receives lines with systemd's prefixes ("<4>")."""
 
         def warn(text: str) -> None:
             log(f"<4>{text}")
 
         self._log = log
         self._configuration = places.configuration
-        self._files: inotify.Inotify | None = None  # that watches it
+        self._files: inotify.Inotify | None = None  # watches the configuration
         self._is_watching = False
         self._loop = Loop()
         base = open_trusted(places.state)
@@ -63,7 +63,7 @@ class Broker:
         )  # fmt: skip
         self._decider = Decider(self._leases, self._policy_state, warn)
         self._scopes = Scopes(self._loop, base.own_folder("slices"))
-        self._queueing: Queueing | None = None  # while the leases are loaded, which may end some
+        self._queueing: Queueing | None = None  # None while the leases are loaded; loading may end some
         self._leftovers: Leftovers | None = None
         self._leases.load()
         for holding in self._leases.holdings.values():
@@ -92,12 +92,12 @@ class Broker:
             self._leftovers.expect()
 
     def _watch_configuration(self) -> None:
-        """While somebody waits, a changed policy has to act at once. Else the next call looks."""
+        """While requests wait, a changed policy takes effect at once. Otherwise the next call reads it."""
         try:
             self._files = inotify.Inotify(self._configuration)
             self._files.add(self._configuration, inotify.CLOSE_WRITE | inotify.MOVED_TO | inotify.DELETE)
         except StateError as error:
-            self._log(f"<4>changed files act with the next call only: {error}")
+            self._log(f"<4>changed files take effect only at the next call: {error}")
         if self._files is not None:
             self._loop.watch(self._files.fd, self._configuration_changed)
 
@@ -107,13 +107,13 @@ class Broker:
             self._unsettle()
 
     def wake_by(self, fd: int) -> None:
-        """End a turn when the descriptor is readable: a signal has come."""
+        """End a turn when the descriptor is readable, after a signal."""
         self._loop.watch(fd, lambda _: _drain(fd))
 
     def run(self, is_to_end: Callable[[], bool], idle_s: float = IDLE_S) -> None:
-        """Serve until ``is_to_end``, or nobody has needed it for ``idle_s`` seconds."""
+        """Serve until ``is_to_end``, or until nobody has needed it for ``idle_s`` seconds."""
         assert self._queueing is not None
-        gc.freeze()  # modules are no garbage
+        gc.freeze()  # modules are never garbage
         needed_s = now_s()
         while not is_to_end():
             if self._queueing.is_unsettled:
@@ -132,13 +132,13 @@ class Broker:
             self._loop.turn(left_s)
 
     def _is_needed(self) -> bool:
-        """Whether somebody waits, or something is not done."""
+        """Whether a request waits, or some work is not finished."""
         is_starting = any(each.is_starting for each in self._leases.holdings.values())
         is_busy = is_starting or self._connections.must_stay or self._overtime.is_expected()
         return bool(len(self._connections) or self._leases.waiters or is_busy)
 
     def close(self) -> None:
-        """Leases last by themselves."""
+        """Close everything. Leases last without the broker."""
         self._leases.finish()
         self._connections.close()
         self._scopes.close()

@@ -1,4 +1,4 @@
-"""Ends what nobody else would: leases without a scope that last too long, empty scopes without a lease."""
+"""Ends leases without a scope that last too long, and empty scopes without a lease."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ GRACE_S = 90.0  # systemd's DefaultTimeoutStopSec
 class Overtime:
     """Ends leases without a scope that last longer than the policy allows. systemd ends scopes.
 
-    What a process holds may be in use to its end. So the process is ended, as systemd would end a job:
-    SIGTERM, and after a while SIGKILL. Until it has gone nobody else gets what it holds.
+    A process may use its resources until its end. So the process is ended, as systemd would end a job:
+    SIGTERM, and after a while SIGKILL. Until then nobody else gets the resources.
     """
 
     def __init__(self, leases: Leases, policy: PolicyState, on: Loop, log: Callable[[str], None]) -> None:
@@ -34,7 +34,7 @@ class Overtime:
             self.expect(holding)
 
     def expect(self, holding: Holding) -> None:
-        """See to the end of a lease that was given."""
+        """Schedule the end of a lease that was granted."""
         end_s = self._policy_state.hold_until_s(holding)
         if end_s is not None and not holding.claim.held:
             holding.limit = self._loop.when(end_s, lambda: self._end(holding))
@@ -46,7 +46,7 @@ class Overtime:
     def _end(self, holding: Holding) -> None:
         if holding.claim.held or holding.is_starting:
             return  # systemd ends its scope
-        told = f"uid {holding.lease.uid}: {holding.lease.job} has held what it has for too long"
+        told = f"uid {holding.lease.uid}: {holding.lease.job} has held its resources for too long"
         if holding.claim.binding == "scope":  # slicer's own process, whose command was never started
             self._log(f"<5>{told}")
             self._leases.release(holding)
@@ -65,9 +65,9 @@ class Overtime:
         try:
             signal.pidfd_send_signal(holding.process.pidfd, signo)
         except ProcessLookupError:
-            pass  # it ends just now
+            pass  # it is ending already
         except PermissionError:
-            self._log(f"<4>{holding.lease.job}: no permission to end it: see CapabilityBoundingSet=")
+            self._log(f"<4>{holding.lease.job}: no permission to end it: check CapabilityBoundingSet=")
 
 
 _LOOKS_S = 1.0  # systemd itself takes milliseconds
@@ -87,10 +87,10 @@ class Leftovers:
         self._log = log
         self._seen: frozenset[str] = frozenset()
         self._look: Due | None = None
-        self.expect()  # what an earlier broker did not get to
+        self.expect()  # left over by an earlier broker
 
     def expect(self) -> None:
-        """A lease has ended."""
+        """Check again, because a lease has ended."""
         if self._look is None:
             self._look = self._loop.after(_LOOKS_S, self._stop_all)
 
@@ -99,7 +99,7 @@ class Leftovers:
         found = frozenset(filter(self._is_left, _units(self._scopes.above)))
         for place in found & self._seen:
             unit = os.path.basename(place)
-            self._log(f"<6>{unit} is stopped: nobody is in it, and systemd has not seen that")
+            self._log(f"<6>{unit} is stopped: it is empty, and systemd has not noticed")
             self._scopes.stop(unit, lambda _: None)
         has_new = bool(found - self._seen)
         self._seen = found
@@ -113,11 +113,11 @@ class Leftovers:
         try:
             return os.path.exists(cgroup.path_of(place)) and not cgroup.lives(place)
         except OSError:
-            return False  # nobody can tell now
+            return False  # its state cannot be read now
 
 
 def _units(above: str) -> list[str]:
-    """The cgroups of all that lies in users' slices of jobs."""
+    """The cgroups of all units in users' slices of jobs."""
     slices = [f"{place}/{name}" for place in scope_places(above) for name in _names(place)]
     return [f"{place}/{name}" for place in slices for name in _names(place)]
 

@@ -1,10 +1,10 @@
-"""Closes connections, and waits for nothing that their callers have sent.
+"""Closes connections without waiting for anything that their callers have sent.
 
-A message that nobody has read may bring descriptors along, and whoever closes the connection gives them up:
-gigabytes of memory that have to be cleared, a socket that lingers, a file whose file system is a program of
-the caller's (FUSE) and never answers. From Linux 6.16 on the kernel sends none of them to the broker
-(SO_PASSRIGHTS). Before that, such a connection is passed on to a child, one for each user, which closes it.
-The child may hang in there for as long as the user likes.
+An unread message may contain descriptors, and closing the connection closes them: gigabytes of memory that
+have to be cleared, a socket that lingers, a file on the caller's own file system (FUSE) that never answers.
+From Linux 6.16 on the kernel sends none of them to the broker (SO_PASSRIGHTS). Before that, such a connection
+is passed on to a child, one for each user, which closes it. The child may hang there for as long as the user
+likes.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from slicer.broker.server.loop import Due, Loop, ProcessWatch
 from slicer.kernel.proc import be_child
 
 _SO_PASSRIGHTS = 83  # asm-generic/socket.h; Linux 6.16
-_AGAIN_S = 0.5  # after there was no room for a child, or in its queue
+_AGAIN_S = 0.5  # until the next try, when there was no room for a child, or in its queue
 _IDLE_S = 5.0  # how long a child without work is kept
 _NOT_NOW = (
     errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE, errno.ETOOMANYREFS, errno.ENOBUFS,
@@ -29,7 +29,7 @@ _NOT_NOW = (
 
 
 def refuse_descriptors(listener: socket.socket) -> None:
-    """Make the kernel withhold descriptors from connections accepted from now on, where it can."""
+    """Make the kernel withhold descriptors from connections accepted from now on, if it supports that."""
     with suppress(OSError):
         listener.setsockopt(socket.SOL_SOCKET, _SO_PASSRIGHTS, 0)
 
@@ -41,11 +41,11 @@ class Closer:
 
     @property
     def is_busy(self) -> bool:
-        """Whether something is not closed yet."""
+        """Whether some connection is not closed yet."""
         return any(child.is_busy for child in self._children.values())
 
     def close(self, sock: socket.socket, uid: int) -> None:
-        """End a connection of this user's. Nothing more can be sent by it."""
+        """End a connection of this user. The user can send nothing more over it."""
         sock.shutdown(socket.SHUT_RDWR)
         if not _may_bring_descriptors(sock):
             sock.close()
@@ -59,20 +59,20 @@ class Closer:
         self._children.pop(uid, None)
 
     def end(self) -> None:
-        """Give up the children. They close what they were given, and leave."""
+        """Release the children. They close their connections and exit."""
         for child in tuple(self._children.values()):
             child.end()
 
 
 class _Child:
-    """The child of one user, which is there while there is something for it to do."""
+    """The child of one user. It exists while it has work."""
 
     def __init__(self, loop: Loop, ended: Callable[[], None]) -> None:
         self._loop = loop
         self._ended = ended
         self._left: list[socket.socket] = []  # not passed on yet
-        self._given = 0  # and not closed yet
-        self._is_let_go = True  # the last one of these, here
+        self._given = 0  # passed on, and not closed yet
+        self._is_let_go = True  # whether the last of these is closed here
         self._socket: socket.socket | None = None
         self._due: Due | None = None
 
@@ -97,7 +97,7 @@ class _Child:
             self._later(_AGAIN_S, self._pass_on)
 
     def _give_next(self) -> None:
-        """A message brings a connection. The next one says that it is closed here, and to be closed there."""
+        """Send a connection; the next message says that it is closed here and may be closed there."""
         assert self._socket is not None
         if not self._is_let_go:
             self._socket.send(b"x", socket.MSG_DONTWAIT)
@@ -125,7 +125,7 @@ class _Child:
         self._loop.watch(ours.fileno(), self._heard)
 
     def _heard(self, _: int) -> None:
-        """The child says of each that it is closed."""
+        """The child reports each connection that it has closed."""
         assert self._socket is not None
         try:
             is_there = bool(self._socket.recv(1, socket.MSG_DONTWAIT))
@@ -149,7 +149,7 @@ class _Child:
             self.end()
 
     def end(self) -> None:
-        """Leave the child alone: it ends when it has closed all."""
+        """Release the child: it exits when it has closed everything."""
         if self._due is not None:
             self._due.cancel()
         self._hang_up()
@@ -163,7 +163,7 @@ class _Child:
 
 
 def _may_bring_descriptors(sock: socket.socket) -> bool:
-    """Whether there is something unread on a connection by which descriptors can be sent."""
+    """Whether there is unread data on a connection over which descriptors can be sent."""
     try:
         if not sock.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT):
             return False
@@ -177,15 +177,15 @@ def _may_bring_descriptors(sock: socket.socket) -> bool:
 
 def _reap(pid: int) -> None:
     with suppress(ChildProcessError):
-        os.waitpid(pid, 0)  # it has ended
+        os.waitpid(pid, 0)  # it has ended already
 
 
 def _close_all(inbox: int) -> None:
-    """The child closes whatever comes."""
+    """Close everything that arrives. Runs in the child."""
     os.closerange(3, inbox)
     os.closerange(inbox + 1, os.sysconf("SC_OPEN_MAX"))
     with socket.socket(fileno=inbox) as from_parent:
         while fds := socket.recv_fds(from_parent, 1, 1)[1]:
-            from_parent.recv(1)  # it is closed over there
+            from_parent.recv(1)  # the broker has closed its copy
             os.close(fds[0])
             from_parent.send(b"x", socket.MSG_NOSIGNAL)

@@ -1,4 +1,4 @@
-"""One caller of the broker: what was heard of it, what it has not read. And what a user's callers cost."""
+"""One caller of the broker: its input, its unread replies, and the cost of each user's callers."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ class Bounds:
     """The most that a caller may cost."""
 
     connections: int = 4096  # of all users; root's are not counted
-    connections_each: int = 1024  # of a user
+    connections_each: int = 1024  # of one user
     silence_s: float = 10.0
-    output_each: int = 4 << 20  # bytes that a user does not read
+    output_each: int = 4 << 20  # bytes that a user has not read
     accepted_at_once: int = 32
     part_of_time: float = 0.5  # of one CPU, for one user's calls ...
-    burst_s: float = 0.15  # ... beyond so much of it
+    burst_s: float = 0.15  # ... beyond this much CPU time
 
 
 BOUNDS = Bounds()
@@ -45,10 +45,10 @@ class Account:
         self.output = 0
         self.debt_s = 0.0  # of CPU time
         self.paid_s = time.monotonic()
-        self.held: list[Connection | socket.socket] = []  # they wait for its part of the time
+        self.held: list[Connection | socket.socket] = []  # until their user may use CPU time again
 
     def pay(self, part: float) -> float:
-        """The debt that is left by now."""
+        """The present debt."""
         now_s = time.monotonic()
         self.debt_s = max(0.0, self.debt_s - (now_s - self.paid_s) * part)
         self.paid_s = now_s
@@ -63,27 +63,27 @@ class Call:
 
 
 class Connection:
-    """One caller. At most one call of it is being answered."""
+    """One caller. At most one of its calls is being answered."""
 
     def __init__(self, owner: Owner, sock: socket.socket, peer: Peer, account: Account) -> None:
         self.peer = peer
         self._owner = owner
         self.sock = sock
         self.account = account
-        self.heard = b""  # of a message whose end has not come
-        self.out: list[bytes] = []  # the first may be the rest of a frame; then what was not begun
-        self.is_update = False  # the last of them is a reply that a newer one may replace
+        self.heard = b""  # the beginning of an incomplete message
+        self.out: list[bytes] = []  # the first may be the rest of a frame; the others are not begun
+        self.is_update = False  # the last frame is a reply that a newer one may replace
         self.more = False
-        self.is_asking = False  # a call of it has no final reply yet
+        self.is_asking = False  # one of its calls has no final reply yet
         self.is_open = True
-        self.waiter: Any = None  # the request that waits by it
+        self.waiter: Any = None  # the request that waits through it
         self.silence: Due | None = None
 
     def send(self, message: Any, continues: bool = False) -> None:
         """Answer its call.
 
-        With ``continues`` more replies follow, of which a newer one may take an unread one's place.
-        Nothing is sent where the caller has gone, or asked for a single reply and this is not it.
+        With ``continues`` more replies follow; a newer one may replace an unread one. Nothing is sent if the
+        caller has disconnected, or if it asked for a single reply and this is not it.
         """
         if continues and not self.more:
             return
@@ -100,6 +100,6 @@ class Connection:
     # -- for Connections alone -----------------------------------------------------------------------------
 
     def answer(self, frame: bytes, continues: bool) -> None:
-        """Answer with a frame that is made already. What has its last answer gets no other."""
+        """Answer with an encoded frame. After its last answer a call gets no other."""
         if self.is_open and self.is_asking:
             self._owner.queue(self, frame, continues)

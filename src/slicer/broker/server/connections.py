@@ -1,13 +1,14 @@
-"""The broker's sockets: whole calls come out, replies go in, and nobody else can hold anything up.
+"""The broker's sockets: they read complete calls, write replies, and let no caller delay others.
 
-A caller may send half a message and sleep, send without an end, never read, connect ten thousand times, or
-pass descriptors that hang whoever gives them up. Each of these costs itself:
+A caller may send half a message and sleep, send without end, never read, connect ten thousand times, or pass
+descriptors that block the process that closes them. Each of these harms only the caller:
 
-- One call at a time is read of a connection, and nothing while it is being answered.
-- A client that says nothing, stalls in mid-message or does not read its answer is disconnected after 10 s;
+- Only one call at a time is read from a connection, and nothing while it is being answered.
+- A client that sends nothing, stalls in mid-message or does not read its answer is disconnected after 10 s;
   one that waits for a grant is not.
-- A user has so many connections, so much unread output, and a part of the broker's time.
-- No descriptor is ever taken, nor given up here: who sends one is left, and :mod:`.closing` does the rest.
+- The connections, the unread output and the broker's CPU time are limited for each user.
+- No descriptor is ever received or closed here: a client that sends one is disconnected, and :mod:`.closing`
+  does the rest.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from slicer.broker.server.peers import NoPeer, peer_of, uid_of
 __all__ = ["Call", "Connection", "Connections"]
 
 _READ = select.EPOLLIN | select.EPOLLRDHUP
-_LISTEN_ONLY = select.EPOLLRDHUP  # = POLLRDHUP; whether it has gone; what it sends stays with the kernel
+_LISTEN_ONLY = select.EPOLLRDHUP  # = POLLRDHUP: only a disconnect; what the caller sends stays in the kernel
 _ENDS = select.EPOLLRDHUP | select.EPOLLHUP | select.EPOLLERR
 _SHORT = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 _SHORTAGE_S = 1.0
@@ -38,13 +39,13 @@ _ROOT = 0
 
 
 class Connections:
-    """All callers. ``on_call`` gets each call; ``on_gone`` who has gone before its last answer."""
+    """All callers. ``on_call`` gets each call; ``on_gone`` each that disconnects before its last answer."""
 
     def __init__(
         self, listener: int, loop: Loop, on_call: Callable[[Call], None],
         on_gone: Callable[[Connection], None], bounds: Bounds = BOUNDS,
     ) -> None:  # fmt: skip
-        """``listener``: a descriptor that listens on a Unix stream socket. It stays the caller's."""
+        """``listener``: a descriptor that listens on a Unix stream socket. The caller keeps it."""
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM, 0, os.dup(listener))
         self._listener.setblocking(False)
         refuse_descriptors(self._listener)
@@ -85,12 +86,12 @@ class Connections:
             except OSError as error:
                 if error.errno not in _SHORT:
                     raise
-                # No descriptors are left; those who wait to be accepted would wake us without end.
+                # No descriptors are left. Clients that wait to be accepted would wake us again and again.
                 self._loop.forget(self._listener.fileno())
                 self._loop.after(_SHORTAGE_S, self._accept_again)
                 return
             sock.setblocking(False)
-            # Out of band, data would wake us without being there to read, and bring descriptors unseen.
+            # Out-of-band data would wake us without being readable, and could contain descriptors.
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_OOBINLINE, 1)
             self._arrive(sock)
 
@@ -99,7 +100,7 @@ class Connections:
             self._loop.watch(self._listener.fileno(), self._accept)
 
     def _arrive(self, sock: socket.socket) -> None:
-        """Let a newcomer in, or later, where its user has had its part of the time: others come first."""
+        """Admit a new connection; later, if its user has used up its CPU time, because others come first."""
         uid = uid_of(sock)
         account = self._accounts.setdefault(uid, Account(uid))
         if not self._must_wait(account):
@@ -126,7 +127,7 @@ class Connections:
         self._forget_account(account)
 
     def _objection(self, account: Account) -> bytes:
-        """The error that a newcomer is told instead of being let in."""
+        """The error that a new connection gets instead of being admitted, or b""."""
         uid = account.uid
         if owner := self._subordinates.owner_of(uid):
             text = f"uid {uid} is a subordinate uid of {owner} (/etc/subuid)"
@@ -137,7 +138,7 @@ class Connections:
         return wire.encode_error("TooMany", text, hint="end some of your waiting jobs")
 
     def _has_room(self, account: Account) -> bool:
-        """Whether it may come in; for that the user with the most connections may have to lose one."""
+        """Whether it can be admitted. The user with the most connections may have to lose one for it."""
         if account.uid == _ROOT:
             return True
         if len(account.connections) >= self._bounds.connections_each:
@@ -166,23 +167,23 @@ class Connections:
         account.connections.discard(connection)
         self._open.discard(connection)
         self._forget_account(account)
-        if connection.is_asking and is_told:  # not at once: whoever sends to many is in the midst of it
+        if connection.is_asking and is_told:  # not at once: the caller of this method may be sending to many
             self._loop.after(0.0, lambda: self._on_gone(connection))
 
     def _forget_account(self, account: Account) -> None:
-        """A user who is gone costs nothing, unless it is remembered for something."""
+        """Forget a user without connections, unless there is something to remember."""
         if not account.connections and not account.held and not account.pay(self._bounds.part_of_time):
             self._accounts.pop(account.uid, None)
 
     # -- hearing ---------------------------------------------------------------------------------------------
 
     def _listen(self, connection: Connection) -> None:
-        """Wait for the next call, or for its rest."""
+        """Wait for the next call, or for the rest of it."""
         self._watch(connection)
         self._expect(connection)
 
     def _expect(self, connection: Connection) -> None:
-        """The caller has some seconds for what it has to do next."""
+        """Give the caller some seconds for its next step."""
         if connection.silence is not None:
             connection.silence.cancel()
         connection.silence = self._loop.after(self._bounds.silence_s, lambda: self.drop(connection))
@@ -209,8 +210,8 @@ class Connections:
             room = MOST_BYTES - len(connection.heard)
             found, _, flags, _ = connection.sock.recvmsg(room, 0, socket.MSG_PEEK)
             end = found.find(b"\0")
-            if flags & socket.MSG_CTRUNC:  # there are descriptors, for which no room was given
-                reply = wire.encode_error("NotAllowed", "no call brings descriptors along")
+            if flags & socket.MSG_CTRUNC:  # it contains descriptors, for which no room was given
+                reply = wire.encode_error("NotAllowed", "calls must not pass file descriptors")
                 self._refuse_call(connection, reply, is_noise=True)
             elif end < 0:
                 self._take_part(connection, found)
@@ -224,21 +225,21 @@ class Connections:
             connection.account.debt_s += time.process_time() - began_s
 
     def charge(self, seconds: float) -> None:
-        """Share what was done for all who called since the last time among them."""
+        """Charge the CPU time to all users that have called since the last charge."""
         for account in self._callers:
             account.debt_s += seconds / len(self._callers)
         self._callers.clear()
 
     def _must_wait(self, account: Account) -> bool:
-        """Whether the user has had its part of the time, or has others that wait for that reason."""
+        """Whether the user has used up its CPU time, or has others that wait for that reason."""
         return account.uid != _ROOT and (bool(account.held) or self._over_s(account) > 0)
 
     def _over_s(self, account: Account) -> float:
-        """By how much a user has had more than its part of the broker's time."""
+        """The CPU time by which a user exceeds its part."""
         return account.pay(self._bounds.part_of_time) - self._bounds.burst_s
 
     def _pause(self, connection: Connection) -> None:
-        """The user has had its part of the broker's time: its calls are read later, one by one."""
+        """The user has used up its part of the CPU time: its calls are read later, one by one."""
         self._loop.watch(connection.sock.fileno(), lambda _: self._is_ready(connection, _ENDS), _LISTEN_ONLY)
         if connection.silence is not None:
             connection.silence.cancel()
@@ -254,7 +255,7 @@ class Connections:
         self._loop.after(wait_s, lambda: self._resume(account))
 
     def _resume(self, account: Account) -> None:
-        """Hear the first of a user's connections that were held, or let it in."""
+        """Read from the first of a user's connections that were held, or admit it."""
         first = account.held[0]
         if isinstance(first, socket.socket):
             self._admit(account, first)
@@ -294,7 +295,7 @@ class Connections:
         self._on_call(Call(connection, call.message, call.more))
 
     def _refuse_call(self, connection: Connection, reply: bytes, *, is_noise: bool) -> None:
-        """Say what was wrong. Who sends noise is not listened to any longer."""
+        """Report the error. A client that sends noise is disconnected."""
         connection.is_asking = True
         connection.more = False
         connection.answer(reply, False)
@@ -333,7 +334,7 @@ class Connections:
                     del out[0]
         except (BlockingIOError, InterruptedError):
             pass
-        except OSError:  # it has gone
+        except OSError:  # it has disconnected
             self.drop(connection)
             return
         if bool(out) != bool(had) or len(out) != had:
@@ -343,14 +344,14 @@ class Connections:
 
 
 def _has_gone(sock: socket.socket) -> bool:
-    """Whether the peer has closed its end: an event may be of an older connection of the same descriptor."""
+    """Whether the peer has closed its end: an event may be of an earlier connection's descriptor."""
     poller = select.poll()
     poller.register(sock.fileno(), _LISTEN_ONLY)
     return bool(poller.poll(0))
 
 
 def _least_loss(account: Account) -> Connection:
-    """The connection of a user that is worth least: one that does not wait, if there is one."""
+    """A user's least valuable connection: one that does not wait, if there is one."""
     return min(account.connections, key=lambda each: (each.is_asking, -each.peer.start))
 
 
@@ -358,4 +359,4 @@ def _refuse(sock: socket.socket, frame: bytes) -> None:
     try:
         sock.send(frame, socket.MSG_NOSIGNAL)
     except OSError:
-        pass  # it has gone
+        pass  # it has disconnected

@@ -1,7 +1,7 @@
-"""Decides which request is next, and why the others wait: placement's decision over all leases and tickets.
+"""Decides which request is next, and why the others wait: one placement decision over all leases and tickets.
 
-One decision serves all that came with one turn of the loop. Whoever is absent (its connection broke) or
-stopped (Ctrl-Z) keeps its place, and others may pass it.
+One decision serves all requests that came in one turn of the loop. A request that is absent (its connection
+broke) or stopped (Ctrl-Z) keeps its place, and others may pass it.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from slicer.placement.capacity import Device, is_used_by_others, shape_of
 from slicer.placement.refusal import refusal
 from slicer.record import replace
 
-_FORECAST = 20  # tickets whose start is foretold; further back it means little
+_FORECAST = 20  # tickets with an estimated start; further back an estimate means little
 
 
 class Decider:
-    """Decides by leases and tickets, the GPUs and the administrator's word."""
+    """Decides by the leases and tickets, the GPUs and the administrator's policy."""
 
     def __init__(self, leases: Leases, policy_state: PolicyState, warn: Callable[[str], None]) -> None:
         self._leases = leases
@@ -43,7 +43,8 @@ class Decider:
     ) -> Decided:
         """Decide what each present ticket gets now. ``extra`` is one more of them.
 
-        Not ``is_fresh``: what was last seen of the GPUs will do. ``sees_gpus``: also if nobody waits for any.
+        Without ``is_fresh`` the last snapshot of the GPUs suffices. ``sees_gpus``: look at the GPUs even if
+        nobody waits for any.
         """
         self.observer.policy = self._policy_state.configuration.placement
         now_s, leases = proc.now_s(), self._leases.listed
@@ -70,7 +71,7 @@ class Decider:
         self, queue: tuple[Ticket, ...], devices: tuple[Device, ...] | None, leases: tuple[Lease, ...],
         now_s: float,
     ) -> tuple[tuple[Ticket, ...], tuple[str, ...], dict[str, tuple[str, ...]]]:  # fmt: skip
-        """The tickets that can go, the jobs of those that are stopped, and the grants."""
+        """The tickets that can be granted, the jobs of those that are stopped, and the grants."""
         if devices is not None:
             self._policy_state.seen(self._leases.holdings.values(), devices)
         allowance, stopped = self._policy_state.allowance(), self._stopped.since(now_s)
@@ -99,7 +100,7 @@ class Decider:
         return self.observer.devices(leases)
 
     def check_feasible(self, ticket: Ticket) -> None:
-        """Raises InfeasibleError, DeadlockError, GpuError where waiting is in vain."""
+        """Raises InfeasibleError, DeadlockError, GpuError if waiting would never end."""
         if ticket.gpus:
             self.observer.open()
             if self.observer.snapshot is None:
@@ -144,7 +145,7 @@ class Reasons:
         return replace(self._known[shape], ahead=place)
 
     def starts_in_s(self, ticket: Ticket) -> float | None:
-        """When its turn should come; None: nobody knows."""
+        """When its turn should come; None: unknown."""
         found = self.found
         if self._starts is None:
             some_end = any(lease.expect_s is not None for lease in found.leases)
@@ -155,29 +156,29 @@ class Reasons:
         return self._starts.get(ticket.job)
 
 
-_COUNTS_S = 0.9  # a little less than the pause after which the broker decides again
-_EACH_S = 0.01  # more, for each of the user's
+_COUNTS_S = 0.9  # a little less than the pause before the broker decides again
+_EACH_S = 0.01  # longer by this for each of the user's
 
 
 class Stopped:
-    """Which requests are stopped (Ctrl-Z). No event tells of that, so rounds look at those they would serve.
+    """Finds the stopped requests (Ctrl-Z). No event reports a stop, so rounds check those that they serve.
 
-    A user may have a thousand that are stopped. So once some of a user's are found, the next round looks at
-    twice as many. A find counts for a while, and longer the more the user has.
+    A user may have a thousand stopped requests. So once some of a user's are found, the next round checks
+    twice as many. A finding counts for a while; the more the user has, the longer.
     """
 
     def __init__(self) -> None:
         self._until_s: dict[str, float] = {}  # by job
-        self._of: Counter[int] = Counter()  # how many were found in this decision, by uid
+        self._of: Counter[int] = Counter()  # the number found in this decision, by uid
 
     def since(self, now_s: float) -> set[str]:
-        """A decision begins: the jobs that need no other look."""
+        """Begin a decision. Returns the jobs that need no new check."""
         self._of.clear()
         self._until_s = {job: until_s for job, until_s in self._until_s.items() if until_s > now_s}
         return set(self._until_s)
 
     def among(self, able: Iterable[Ticket], chosen: Collection[str], now_s: float) -> set[str]:
-        """The jobs of those that are stopped, among the chosen, and the next ones of users who had some."""
+        """The stopped jobs among the chosen, and among the next ones of users that had some."""
         further = Counter(self._of)
         found: list[Ticket] = []
         for ticket in able:

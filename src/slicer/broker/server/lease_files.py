@@ -1,7 +1,7 @@
-"""The broker's files: leases, its private claims on them, and tickets. They are true after a kill, too.
+"""The broker's files: leases, its private claims on them, and tickets. They are correct even after a kill.
 
 Every file appears whole or not at all (a rename), and is checked field by field when it is read back. The
-order of writes is such that the broker may be killed between any two:
+order of writes allows the broker to be killed between any two:
 
 - A lease appears after its claim and goes before it. So a claim without a lease is rubbish, and there is no
   lease without its claim.
@@ -28,18 +28,18 @@ from slicer.state.directory import HINT, LEDGER, Directory, failed
 _Record = TypeVar("_Record", Lease, Ticket, "Claim", Finished)
 
 _MAX_BYTES = 1 << 16
-_END = ".end"  # of a job's name in the claims' folder: what its client said of its end
+_END = ".end"  # suffix of a job's name in the claims' folder: its client's report of its end
 _NO_HINT = "only root writes here: see what did, then systemctl restart slicer-broker.service"
 RULES = replace(
     LEDGER, is_closed=False, hint=_NO_HINT, writable_hint=_NO_HINT, file_hint=_NO_HINT,
     full_hint="make room there; the broker writes a few KiB a job",
 )  # fmt: skip
-assert HINT not in (RULES.hint, RULES.full_hint)  # SLICER_STATE_DIR is not the broker's
+assert HINT not in (RULES.hint, RULES.full_hint)  # SLICER_STATE_DIR does not apply to the broker
 
 
 @record
 class Claim:
-    """The broker's private knowledge of a lease."""
+    """The broker's private data about a lease."""
 
     job: str
     command: str  # for its owner and root
@@ -49,8 +49,8 @@ class Claim:
     gids: tuple[int, ...]  # the groups of its user
     inside: tuple[str, ...]  # jobs whose leases last as long as this one
     slice: str  # "gpu" or "cpu", "" before Start
-    rate: float  # how many GPUs' worth it counts for in the accounts
-    vram_mib: int  # of GPU memory, over all its GPUs, likewise
+    rate: float  # the number of GPUs that it counts for in the accounts
+    vram_mib: int  # the GPU memory that it counts for, over all its GPUs
 
 
 @record
@@ -60,7 +60,7 @@ class Found:
 
 
 class LeaseFiles:
-    """The files in one directory of root's. Raises StateError wherever something cannot be written."""
+    """The files in one of root's directories. Raises StateError if something cannot be written."""
 
     def __init__(self, base: Directory, warn: Callable[[str], None]) -> None:
         self._warn = warn
@@ -82,14 +82,14 @@ class LeaseFiles:
         faults.point("broker-leased")
 
     def rewrite(self, lease: Lease) -> None:
-        """Write down a lease anew. Everybody may read it, so it has no command line."""
+        """Write a lease again. Everybody may read it, so it contains no command line."""
         self._put(self._leases, lease.job, replace(lease, command=""), 0o644)
 
     def claim(self, claim: Claim) -> None:
         self._put(self._claims, claim.job, claim)
 
     def finish(self, told: Finished) -> None:
-        """Keep what a client said of its job's end until the lease ends."""
+        """Keep a client's report of its job's end until the lease ends."""
         self._put(self._claims, told.job + _END, told)
 
     def drop(self, job: str) -> None:
@@ -110,11 +110,11 @@ class LeaseFiles:
     # -- reading it back ---------------------------------------------------------------------------------
 
     def load(self) -> Found:
-        """All that is written down and counts. What is half made goes. Raises StateError."""
+        """All complete entries that count. Removes incomplete ones. Raises StateError."""
         leases = []
         for lease in self._read_all(self._leases, Lease):
             claim = self._read(self._claims, lease.job, Claim)
-            if claim is None:  # somebody else's doing
+            if claim is None:  # another program wrote it
                 self._warn(f"{self._leases.path}/{lease.job}: its claim is missing: only its scope counts")
                 claim = Claim(lease.job, "", "scope", 1, 0.0, (), (), "", float(len(lease.gpus)), 0)
             told = self._read(self._claims, lease.job + _END, Finished)
@@ -125,7 +125,7 @@ class LeaseFiles:
                 self._remove(self._claims, name)
         tickets = []
         for ticket in self._read_all(self._tickets, Ticket):
-            if ticket.job in known:  # killed between the lease and this
+            if ticket.job in known:  # the broker was killed between the two writes
                 self._remove(self._tickets, ticket.job)
             else:
                 tickets.append(ticket)
@@ -137,7 +137,7 @@ class LeaseFiles:
             if found is not None and found.job == name:
                 yield found
             else:  # it stays, for root to see: the broker writes files whole
-                self._warn(f"{folder.path}/{name}: ignored: not what the broker writes")
+                self._warn(f"{folder.path}/{name}: ignored: the broker did not write it")
 
     def _read(self, folder: Directory, name: str, kind: type[_Record]) -> _Record | None:
         data = folder.read(name, _MAX_BYTES)
@@ -155,12 +155,12 @@ class LeaseFiles:
         except OSError as error:
             raise failed(folder.path, error, RULES, "cannot be read") from error
         for name in names:
-            if name.endswith(".tmp"):  # killed while it was written
+            if name.endswith(".tmp"):  # the writer was killed
                 self._remove(folder, name)
         return [name for name in names if not name.endswith(".tmp") and self._is_plain(folder, name)]
 
     def _is_plain(self, folder: Directory, name: str) -> bool:
-        """Whether it is a file at all: a link or a FIFO is nobody's lease, and stops nobody."""
+        """Whether it is a plain file. A link or a FIFO is not a lease, and blocks nobody."""
         try:
             is_plain = stat.S_ISREG(folder.lstat(name).st_mode)
         except FileNotFoundError:
@@ -168,7 +168,7 @@ class LeaseFiles:
         except OSError as error:
             raise failed(f"{folder.path}/{name}", error, RULES, "cannot be read") from error
         if not is_plain:
-            self._warn(f"{folder.path}/{name}: ignored: no plain file")
+            self._warn(f"{folder.path}/{name}: ignored: not a plain file")
         return is_plain
 
     def _put(

@@ -1,8 +1,8 @@
 """The leases and tickets in memory, and what keeps each alive.
 
 A lease counts while its scope is populated; before its keeper was seen there, while the process lives that
-asked for it. No closed connection ends it, and no end of the broker. It also counts while a job does that was
-started out of its scope, because that may still use what the lease is for.
+asked for it. Neither a closed connection nor the broker's exit ends it. It also counts while a job that was
+started from within its scope counts, because that job may still use the lease's resources.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ class Holding:
     def __init__(self, lease: Lease, claim: Claim) -> None:
         self.lease = lease
         self.claim = claim
-        self.told: Finished | None = None  # by its client
-        self.usage: Usage | None = None  # as its cgroup had it when it was told
+        self.told: Finished | None = None  # the client's report
+        self.usage: Usage | None = None  # its cgroup's figures at that time
         self.process: ProcessWatch | None = None
         self.scope: CgroupWatch | None = None
-        self.is_starting = False  # systemd is at it
-        self.limit: Due | None = None  # when it ends by the policy, unless it has a scope, which systemd ends
+        self.is_starting = False  # systemd is starting its scope
+        self.limit: Due | None = None  # when the policy ends it; for a scope, systemd does
 
     def granted(self) -> Granted:
         return Granted(views.lease(self.lease, self.lease.uid), self.claim.waited_s)
@@ -43,23 +43,23 @@ class Holding:
 
 
 class Waiter:
-    """A ticket, and the connection that waits for it (None: it broke, and may come back)."""
+    """A ticket, and the connection that waits for it (None: it broke, and may be restored)."""
 
     def __init__(self, ticket: Ticket, asked: Acquire | None, connection: Connection | None) -> None:
         self.ticket = ticket
-        self.asked = asked  # None: from before a restart, and not yet asked again
+        self.asked = asked  # None: read after a restart, and not requested again yet
         self._connection = connection
         self.gids: tuple[int, ...] = ()
         self.is_written = False
-        self.waits = True  # else it is told at once that it cannot have it
-        self.told: tuple[Busy, int | None, str] | None = None  # the last Waiting, as far as it matters
+        self.waits = True  # False: an immediate refusal is wanted
+        self.told: tuple[Busy, int | None, str] | None = None  # the relevant parts of the last Waiting
         self.patience: Due | None = None
-        self.absence: Due | None = None  # when its place is lost, while it is absent
+        self.absence: Due | None = None  # when it loses its place, while it is absent
         self.process: ProcessWatch | None = None
 
     @property
     def connection(self) -> Connection | None:
-        """Never one that is closed already, though :meth:`.Queueing.gone` may not have heard so yet."""
+        """The connection, unless it is closed, which :meth:`.Queueing.gone` may not have learned yet."""
         found = self._connection
         return found if found is not None and found.is_open else None
 
@@ -84,14 +84,14 @@ class Waiter:
 
 
 class Leases:
-    """All holdings and waiters by their jobs. Raises StateError where the files cannot be written."""
+    """All holdings and waiters by their jobs. Raises StateError if the files cannot be written."""
 
     def __init__(
         self, files: LeaseFiles, on: Loop, warn: Callable[[str], None], changed: Callable[[], None],
         ended: Callable[[Holding], None], book_ended: Callable[[], None],
     ) -> None:  # fmt: skip
-        """``changed``: somebody's turn may have come. ``ended``: a lease is over; ``book_ended`` writes that
-        into the accounts.
+        """``changed``: a request may be granted now. ``ended``: a lease has ended; ``book_ended`` writes that
+        to the accounts.
         """
         self.files = files
         self._loop = on
@@ -99,7 +99,7 @@ class Leases:
         self._changed = changed
         self._ended = ended
         self._book_ended = book_ended
-        self._over: list[str] = []  # jobs whose leases are over, and still written down
+        self._over: list[str] = []  # jobs whose leases have ended, but are still in a file
         self.holdings: dict[str, Holding] = {}
         self.waiters: dict[str, Waiter] = {}
 
@@ -110,7 +110,7 @@ class Leases:
     # -- after a start -----------------------------------------------------------------------------------
 
     def load(self) -> None:
-        """Take over what an earlier broker wrote down. Raises StateError."""
+        """Load what an earlier broker wrote. Raises StateError."""
         found = self.files.load()
         boot = proc.boot_id()
         for lease, claim, told in found.leases:
@@ -129,7 +129,7 @@ class Leases:
             self.watch_waiter(waiter, pidfd)
 
     def _take_up(self, holding: Holding) -> bool:
-        """Watch what keeps the lease; whether there is anything."""
+        """Watch what keeps the lease alive; returns whether anything does."""
         if self._watch_if_populated(holding):
             return True
         pidfd = None if holding.claim.held else open_process(holding.lease.pid, holding.lease.pid_start)
@@ -140,7 +140,7 @@ class Leases:
     # -- leases ------------------------------------------------------------------------------------------
 
     def add(self, lease: Lease, claim: Claim, process: ProcessWatch) -> Holding:
-        """A lease that is granted now. Takes ownership of the watch of the ``process`` that asked."""
+        """Add a lease that is granted now. Takes ownership of the watch of the requesting ``process``."""
         if lease.job in self._over:
             self.finish()
         self.files.add(lease, claim)
@@ -154,9 +154,9 @@ class Leases:
         holding.lease = lease
 
     def note_held(self, holding: Holding) -> None:
-        """Its keeper is in its scope: from now on that alone counts.
+        """Its keeper is in its scope: from now on only the scope counts.
 
-        If it cannot be written down, a restarted broker sees the same by itself, while the scope lasts.
+        If this cannot be written, a restarted broker finds it out by itself while the scope lasts.
         """
         holding.claim = replace(holding.claim, held=1)
         if holding.process is not None:
@@ -176,7 +176,7 @@ class Leases:
         return holding.scope is not None
 
     def _watch_if_populated(self, holding: Holding) -> bool:
-        """Watch its scope if somebody is in it; whether somebody is."""
+        """Watch its scope if it is populated; returns whether it is."""
         is_in = bool(holding.lease.cgroup) and self._watch_scope(holding)
         if is_in and not holding.claim.held:
             self.note_held(holding)
@@ -192,9 +192,9 @@ class Leases:
         self.look_again(holding)
 
     def look_again(self, holding: Holding) -> None:
-        """End the lease if nothing keeps it any more.
+        """End the lease if nothing keeps it alive any more.
 
-        A scope may have come up although nobody heard so: its start was given up, or an earlier broker asked.
+        A scope may have started unnoticed: its start was given up, or an earlier broker requested it.
         """
         if holding.is_starting or holding.scope is not None:
             return
@@ -202,7 +202,7 @@ class Leases:
             self._is_over(holding)
 
     def release(self, holding: Holding) -> None:
-        """Its owner gives it back. A scope that is populated keeps it."""
+        """Its owner returns it. A populated scope keeps it."""
         if holding.process is not None:
             holding.process.close()
             holding.process = None
@@ -211,21 +211,21 @@ class Leases:
     def _is_over(self, holding: Holding) -> None:
         job = holding.lease.job
         if any(job in each.claim.inside for each in self.holdings.values()):
-            return  # what was started out of its scope goes on
+            return  # jobs that were started from within its scope go on
         self.holdings.pop(job, None)
         holding.close()
         self._ended(holding)
         self._over.append(job)
         if not holding.claim.held:
-            self.finish()  # its process may live on: a broker started anew would take it for a holder
-        for outer in holding.claim.inside:  # it may have lasted only for this one
+            self.finish()  # its process may live on, and a restarted broker would take it for a holder
+        for outer in holding.claim.inside:  # they may have lasted only for this one
             around = self.holdings.get(outer)
             if around is not None:
                 self.look_again(around)
         self._changed()
 
     def finish(self) -> None:
-        """Write down that leases are over. Nobody need wait for it: an empty scope says so, too."""
+        """Write the end of leases. This need not be awaited: an empty scope shows it, too."""
         if self._over:
             self._book_ended()
             for job in self._over:
@@ -242,7 +242,7 @@ class Leases:
         return tuple(sorted(found, key=lambda lease: lease.since_s))
 
     def around(self, holding: Holding) -> list[Holding]:
-        """The holdings that last as long as this one, because it came out of their scopes."""
+        """The holdings that last as long as this one, because it was started from within their scopes."""
         found: dict[str, Holding] = {}
         left = list(holding.claim.inside)
         while left:
@@ -267,7 +267,7 @@ class Leases:
             waiter.is_written = True
 
     def move(self, tickets: Iterable[Ticket]) -> None:
-        """Give requests that wait other places. Raises StateError."""
+        """Change the places of waiting requests. Raises StateError."""
         for ticket in tickets:
             waiter = self.waiters[ticket.job]
             if waiter.is_written:

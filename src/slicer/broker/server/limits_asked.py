@@ -1,4 +1,4 @@
-"""The properties of a job's scope: those its owner may ask for, and those the administrator adds."""
+"""The properties of a job's scope: those that its owner requests, and those that the administrator adds."""
 
 from __future__ import annotations
 
@@ -18,24 +18,24 @@ from slicer.kernel import proc
 from slicer.model import Host, Property
 from slicer.record import record
 
-_CONTAINER = "/run/systemd/container"  # which container that is; systemd writes it
+_CONTAINER = "/run/systemd/container"  # names the container; systemd writes it
 # Nodes that root may open, to no effect, and that the broker's own device rules do not allow.
 _CLOSED = ("/dev/fuse", "/dev/net/tun", "/dev/loop-control", "/dev/uinput", "/dev/vhost-net")
-_LEAST_S = 1.0  # of a time limit: 0 would be none
+_LEAST_S = 1.0  # of a time limit: 0 would mean none
 
 
 @record
 class ScopeLimits:
-    """The properties of a scope, and what is told of them."""
+    """The properties of a scope, and their description for the client."""
 
     properties: tuple[Property, ...]
     words: tuple[str, ...]  # their directives
     is_fenced: bool
-    has_cap: bool  # the driver is to keep the share of its GPUs
+    has_cap: bool  # whether the driver should cap the scope's GPU memory
 
 
 class LimitsAsked:
-    """Checks what callers ask for, by the administrator's word."""
+    """Checks the limits that callers request against the administrator's policy."""
 
     def __init__(self, leases: Leases, policy_state: PolicyState, decider: Decider, host: Host) -> None:
         self._leases = leases
@@ -55,7 +55,7 @@ class LimitsAsked:
         return ScopeLimits(found, tuple(each.name for each in found), is_fenced, asked.share_cap)
 
     def _left_s(self, holding: Holding) -> float | None:
-        """How long the job may go on: it holds what it came out of, too. None: there is no limit."""
+        """How long the job may go on, also by the limits of its outer jobs. None: there is no limit."""
         ends = [
             end_s for each in (holding, *self._leases.around(holding))
             if (end_s := self._policy_state.hold_until_s(each)) is not None
@@ -63,30 +63,30 @@ class LimitsAsked:
         return max(_LEAST_S, min(ends) - proc.now_s()) if ends else None
 
     def changes(self, asked: Set, uid: int) -> tuple[Property, ...]:
-        """A user's changes of a scope that stands. Raises RefusedError."""
+        """A user's changes to a running scope. Raises RefusedError."""
         return limits.changes(asked.limits, self._host, is_roots=uid == 0)
 
     def _fence(self, asked: Start, holding: Holding) -> tuple[Property, ...]:
-        """The device fence of a job; () for none. Raises RefusedError where it must have one and cannot."""
+        """The device fence of a job; () for none. Raises RefusedError if a required fence is impossible."""
         word, extra = self._fence_word(asked, holding)
         if word == "off" or (word == "auto" and not has_nvidia()):
             return ()
         if word == "on" and not filters_devices():
-            message = "no job without the device fence, and systemd can filter no devices here (a container?)"
+            message = "the job requires the device fence, but systemd cannot filter devices (a container?)"
             raise RefusedError(message, where="fence")
         if uuids := self._gpus(holding):
             self._decider.observer.open()
         minors = fence.minors_of(uuids, self._decider.observer.gpus)
         if minors is None:
             if word == "on":
-                raise RefusedError("the driver does not say which device node is whose", where="fence")
+                raise RefusedError("the driver does not report the device nodes of GPUs", where="fence")
             return ()
         return fence.properties(minors, device_nodes.caps_of(minors), extra)
 
     def _fence_word(self, asked: Start, holding: Holding) -> tuple[str, tuple[str, ...]]:
-        """Whether there is to be a fence, and what may be opened besides: the administrator's word.
+        """Whether the administrator wants a fence, and which further devices the job may open.
 
-        Root is the administrator: of its own jobs the profile's words count as they are.
+        Root is the administrator: for its own jobs the profile's settings apply directly.
         """
         policy = self._policy_state.policy
         if holding.lease.uid == 0 and asked.fence:
@@ -98,12 +98,12 @@ class LimitsAsked:
         return word, (*policy.devices, *(profile.devices if profile else ()))
 
     def _gpus(self, holding: Holding) -> set[str]:
-        """Its GPUs, and those of the jobs around it."""
+        """Its GPUs, and those of its outer jobs."""
         all_of_them = (holding, *self._leases.around(holding))
         return {uuid for each in all_of_them for uuid in each.lease.gpus}
 
     def driver_cap(self, holding: Holding, is_asked: bool) -> str:
-        """Ask the driver to hold the scope to its share of its GPUs. Returns why it does not; "": it does."""
+        """Ask the driver to cap the scope's GPU memory. Returns why it does not; "": it does."""
         lease = holding.lease
         if not is_asked:
             return "it was not asked to"
@@ -114,11 +114,11 @@ class LimitsAsked:
 
 
 def filters_devices(closed: Iterable[str] = _CLOSED, container: str = _CONTAINER) -> bool:
-    """Whether systemd can filter devices. Where it cannot, it goes on without.
+    """Whether systemd can filter devices. If it cannot, it continues without.
 
     The broker itself may not ask the kernel: its sandbox has no bpf(2). But its own unit has device rules. If
-    they are kept, those of jobs are. Where no node tells (``closed``: that its rules do not allow), it is
-    taken for granted outside of containers.
+    these are enforced, those of jobs are, too. If no node can show that (``closed``: nodes that its rules do
+    not allow), it is assumed outside of containers.
     """
     for path in closed:
         try:

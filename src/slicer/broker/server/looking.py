@@ -1,4 +1,4 @@
-"""Tells users what is on the GPUs if a fence keeps them from asking the driver."""
+"""Reports the use of the GPUs to users that a fence keeps from asking the driver."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from slicer.gpu.snapshot import GpuSnapshot, ProcessOnGpu
 from slicer.model import Gpu, Lease
 from slicer.record import record
 
-FRESH_S = 0.2  # so long a reading serves all who ask
+FRESH_S = 0.2  # how long one reading serves all callers
 
 
 @record
@@ -25,7 +25,7 @@ class _Reading:
 
 
 class Looking:
-    """Reads the driver for all who ask."""
+    """Reads the driver for all callers."""
 
     def __init__(self, leases: Leases, decider: Decider) -> None:
         self._leases = leases
@@ -33,7 +33,7 @@ class Looking:
         self._last: _Reading | None = None
 
     def look(self, call: Call) -> None:
-        """Tell a caller how full the GPUs are, and what of it is its own. Raises NoGpu, GpuError."""
+        """Report the use of the GPUs, and the caller's own part of it. Raises NoGpu, GpuError."""
         reading = self._reading()
         owned = attribute(reading.snapshot, self._leases.listed)
         gpus = _gpus(self._decider.observer.gpus, reading)

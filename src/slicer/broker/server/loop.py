@@ -1,6 +1,6 @@
-"""The broker's one wait: descriptors and due times, one after the other. No threads.
+"""The broker's only wait: for descriptors and deadlines, without threads.
 
-What is called may watch, forget, and set due times at will. It must never wait for anybody.
+Callbacks may watch, forget, and set deadlines freely. They must never wait.
 """
 
 from __future__ import annotations
@@ -16,22 +16,22 @@ from slicer.kernel import cgroup, proc
 
 READ = select.EPOLLIN
 WRITE = select.EPOLLOUT
-URGENT = select.EPOLLPRI  # how cgroup.events tells of a change
+URGENT = select.EPOLLPRI  # the event for a change of cgroup.events
 _EVENTS_BYTES = 4096
-_HELD_BACK_S = 0.025  # more than the kernel holds an event back: 10 ms, in ticks of up to 10 ms
+_HELD_BACK_S = 0.025  # longer than the kernel holds an event back: 10 ms, in ticks of up to 10 ms
 _LEAST_ROOM = 1024
 _LOOKS_S = 60.0
-_MOST_EVENTS = 512  # taken at a time, so that what is due never waits for long
+_MOST_EVENTS = 512  # in one turn, so that due callbacks never wait for long
 
 
 class Due:
-    """Something to be done at a time. ``cancel`` makes it never be done."""
+    """A scheduled callback, unless ``cancel`` is called."""
 
     def __init__(self, act: Callable[[], None]) -> None:
         self.act: Callable[[], None] | None = act
 
     def cancel(self) -> None:
-        """Safe to repeat, also after it was done."""
+        """Safe to repeat, even after the callback."""
         self.act = None
 
 
@@ -43,7 +43,7 @@ class _Watch:
 
 
 class Loop:
-    """Calls what was asked for when a descriptor is ready or a time has come."""
+    """Calls back when a descriptor is ready or a deadline has come."""
 
     def __init__(self) -> None:
         self._epoll = select.epoll()
@@ -53,7 +53,7 @@ class Loop:
         self._room = _LEAST_ROOM
 
     def watch(self, fd: int, act: Callable[[int], None], events: int = READ) -> None:
-        """Call ``act`` with the events whenever the descriptor has some. It replaces an earlier watch."""
+        """Call ``act`` with the events of a descriptor whenever there are some. Replaces an earlier watch."""
         known = self._watches.get(fd)
         if known is not None:
             self._epoll.modify(fd, events)
@@ -63,14 +63,14 @@ class Loop:
             self._watches[fd] = _Watch(act)
 
     def forget(self, fd: int) -> None:
-        """To be called before the descriptor is closed. Safe to repeat."""
+        """Call this before the descriptor is closed. Safe to repeat."""
         if self._watches.pop(fd, None) is not None:
             self._epoll.unregister(fd)
 
     def after(self, seconds: float, act: Callable[[], None]) -> Due:
         due = Due(act)
-        self._count += 1  # of two at the same time, the first asked for comes first
-        if len(self._due) > self._room:  # what was cancelled may be due only in years
+        self._count += 1  # for equal times, the first one set comes first
+        if len(self._due) > self._room:  # cancelled ones may be due only in years
             self._due = [each for each in self._due if each[2].act is not None]
             heapq.heapify(self._due)
             self._room = 2 * len(self._due) + _LEAST_ROOM
@@ -93,7 +93,7 @@ class Loop:
         return due
 
     def turn(self, most_s: float | None) -> None:
-        """Wait for the first event or due time, at most ``most_s`` seconds (None: for ever), and act."""
+        """Wait for the first event or deadline, at most ``most_s`` seconds (None: for ever); call back."""
         left_s = self._left_s()
         waits_s = min(left_s, most_s) if left_s is not None and most_s is not None else left_s or most_s
         if left_s == 0.0:
@@ -101,7 +101,7 @@ class Loop:
         events = self._epoll.poll(waits_s, _MOST_EVENTS)
         ready = [(fd, self._watches[fd], event) for fd, event in events if fd in self._watches]
         for fd, watch, event in ready:
-            if self._watches.get(fd) is watch:  # else one of those before it closed the descriptor
+            if self._watches.get(fd) is watch:  # otherwise an earlier callback closed the descriptor
                 watch.act(event)
         self._act_on_due()
 
@@ -111,7 +111,7 @@ class Loop:
         return max(0.0, self._due[0][0] - now_s()) if self._due else None
 
     def _act_on_due(self) -> None:
-        began_s = now_s()  # what is asked for meanwhile comes with the next turn
+        began_s = now_s()  # deadlines that are set from now on come with the next turn
         while self._due and self._due[0][0] <= began_s:
             _, _, due = heapq.heappop(self._due)
             act, due.act = due.act, None
@@ -123,12 +123,12 @@ class Loop:
 
 
 def now_s() -> float:
-    """CLOCK_MONOTONIC, which epoll waits by."""
+    """CLOCK_MONOTONIC, by which epoll waits."""
     return time.monotonic()
 
 
 class ProcessWatch:
-    """Calls ``ended`` once the process is gone. Takes over the descriptor."""
+    """Calls ``ended`` once the process has ended. Takes ownership of the descriptor."""
 
     def __init__(self, on: Loop, pidfd: int, ended: Callable[[], None]) -> None:
         self._loop = on
@@ -151,11 +151,11 @@ class ProcessWatch:
 
 
 class CgroupWatch:
-    """Calls ``emptied`` once nobody is in the cgroup, or it is gone. Raises OSError if nobody can tell.
+    """Calls ``emptied`` once the cgroup is empty or removed. Raises OSError if it cannot be watched.
 
-    An event that comes soon after another one is held back by the kernel, and lost if the cgroup is removed
-    meanwhile (kernel/cgroup/cgroup.c: CGROUP_FILE_NOTIFY_MIN_INTV, cgroup_rm_file). That is what becomes of a
-    short job. So after each event there is one more look.
+    The kernel holds back an event that comes soon after another, and drops it if the cgroup is removed in the
+    meantime (kernel/cgroup/cgroup.c: CGROUP_FILE_NOTIFY_MIN_INTV, cgroup_rm_file). That happens to short
+    jobs. So one more check follows each event.
     """
 
     def __init__(self, on: Loop, name: str, emptied: Callable[[], None]) -> None:
@@ -165,13 +165,13 @@ class CgroupWatch:
         path = f"{cgroup.path_of(name)}/cgroup.events"
         self._fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
         on.watch(self._fd, self._act, URGENT)
-        self._look_again()  # somebody has just come into it
+        self._look_again()  # a process has just entered it
 
     def is_populated(self) -> bool:
-        """As of now. Without this read the descriptor stays ready."""
+        """The present state. Without this read the descriptor stays ready."""
         try:
             return b"populated 1" in os.pread(self._fd, _EVENTS_BYTES, 0)
-        except OSError:  # the cgroup is gone
+        except OSError:  # the cgroup was removed
             return False
 
     def _act(self, _: int) -> None:
@@ -204,7 +204,7 @@ class CgroupWatch:
 
 
 def watch_cgroup(on: Loop, name: str, emptied: Callable[[], None]) -> CgroupWatch | None:
-    """Watch a cgroup that somebody is in; None: nobody is. Raises OSError if nobody can tell."""
+    """Watch a populated cgroup; None: it is empty. Raises OSError if it cannot be watched."""
     if not cgroup.lives(name):
         return None
     try:
@@ -218,16 +218,16 @@ def watch_cgroup(on: Loop, name: str, emptied: Callable[[], None]) -> CgroupWatc
 
 
 def open_process(pid: int, started: int) -> int | None:
-    """A pidfd of the process that has this pid and start time; None: it has ended."""
+    """A pidfd of the process with this pid and start time; None: it has ended."""
     try:
         pidfd = os.pidfd_open(pid)
     except (ProcessLookupError, ValueError):
         return None
     except OSError as error:
-        if error.errno not in (errno.EINVAL, errno.ENOENT):  # a thread, or no pid at all
+        if error.errno not in (errno.EINVAL, errno.ENOENT):  # a thread, or not a pid at all
             raise
         return None
-    if proc.is_running(pid, started):  # after the open: so it is this one that is held
+    if proc.is_running(pid, started):  # checked after the open, so the pidfd is of this process
         return pidfd
     os.close(pidfd)
     return None

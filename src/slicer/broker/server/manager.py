@@ -1,4 +1,4 @@
-"""The connection to systemd's manager. Its calls survive a lost bus and a systemd that starts anew."""
+"""The connection to systemd's manager. Calls survive a lost bus and a re-executed systemd."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _MATCHES = (
     f"type='signal',sender='{SYSTEMD}',path='{PATH}',interface='{MANAGER}',member='JobRemoved'",
     f"type='signal',sender='{DAEMON}',member='NameOwnerChanged',arg0='{SYSTEMD}'",
 )
-# systemd is not on the bus at the moment: it is executed anew (daemon-reexec).
+# systemd is not on the bus at the moment: it is being re-executed (daemon-reexec).
 _ABSENT = tuple(
     f"{DAEMON}.Error.{name}"
     for name in ("NoReply", "ServiceUnknown", "NameHasNoOwner", "Disconnected", "Spawn.ChildExited")
@@ -35,7 +35,7 @@ _LONGEST_PAUSE_S = 2.0
 
 
 class _Work:
-    """One call that is under way, and the systemd job that it may have made."""
+    """One pending call, and the systemd job that it may have created."""
 
     def __init__(self, call: Call, done: Callable[[Answer], None]) -> None:
         self.call = call
@@ -46,7 +46,7 @@ class _Work:
 
 
 class Manager:
-    """Calls of systemd. Answers come through the loop, never before a method has returned."""
+    """Calls systemd. Answers come through the loop, never before a method has returned."""
 
     def __init__(self, loop: Loop) -> None:
         self._loop = loop
@@ -64,9 +64,9 @@ class Manager:
     def converse(
         self, steps: Conversation[_T], done: Callable[[_T | BackendError], None], deadline_s: float
     ) -> None:
-        """Have a conversation with systemd, which begins with a call. ``done`` gets its result or its error.
+        """Run a conversation with systemd. ``done`` gets its result or its error.
 
-        ``deadline_s``: for each of its calls.
+        ``deadline_s`` applies to each of its calls.
         """
 
         def go_on(answer: Answer | None) -> None:
@@ -103,7 +103,7 @@ class Manager:
     # -- the connection -------------------------------------------------------------------------------------
 
     def _connect(self) -> None:
-        """Connect, unless that is done, or will be tried after a pause."""
+        """Connect, unless it is connected or will retry after a pause."""
         if self._bus is not None or self._again is not None or self._is_closed:
             return
         try:
@@ -115,7 +115,7 @@ class Manager:
             bus.call(DAEMON, DAEMON_PATH, f"{DAEMON}.GetNameOwner", (("s", SYSTEMD),), self._owned)
             for rule in _MATCHES:
                 bus.call(DAEMON, DAEMON_PATH, f"{DAEMON}.AddMatch", (("s", rule),), _ignore)
-            # Without anybody who subscribed, systemd tells of no jobs. It is an error to do it twice.
+            # Without a subscriber, systemd announces no jobs. Subscribing twice is an error.
             bus.call(SYSTEMD, PATH, f"{MANAGER}.Subscribe", (), _ignore)
         except BusBroken as error:
             self._broken(error)
@@ -159,7 +159,7 @@ class Manager:
         self._watch()
 
     def _broken(self, error: BackendError) -> None:
-        """Connect again after a pause, if anybody waits for an answer, and ask everything once more."""
+        """Reconnect after a pause, if answers are awaited, and repeat all calls."""
         self._trouble = error.message
         self._drop()
         if self._work and not self._is_closed and self._again is None:
@@ -199,7 +199,7 @@ class Manager:
                 self._anew()
 
     def _anew(self) -> None:
-        """systemd was executed anew, and is back on the bus. Ends of jobs may have been missed meanwhile."""
+        """systemd was re-executed and is back on the bus. Ends of jobs may have been missed."""
         assert self._bus is not None
         try:
             self._bus.call(SYSTEMD, PATH, f"{MANAGER}.Subscribe", (), _ignore)
@@ -239,4 +239,4 @@ class Manager:
 
 
 def _ignore(_: Answer) -> None:
-    """The answer is of no use: the calls that follow fail if it was an error."""
+    """Ignore the answer: if it is an error, the calls that follow fail."""

@@ -1,7 +1,7 @@
-"""The users and groups of the machine, looked up without waiting for anybody.
+"""The users and groups of the machine, looked up without waiting.
 
-/etc/passwd and /etc/group are read as files. Name services (LDAP and its kin) may hang. They are asked only
-for those names in the policy that the files lack, in a process of their own and not for long.
+/etc/passwd and /etc/group are read as files. Name services (LDAP and the like) may hang. So only names in the
+policy that are missing from the files are looked up there, in a child process and with a deadline.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class _Tables:
 
 
 class Names:
-    """The machine's users and groups. The files are read again when they have changed."""
+    """The machine's users and groups. The files are read again after a change."""
 
     def __init__(self, directory: str = "/etc") -> None:
         self._paths = (f"{directory}/passwd", f"{directory}/group")
@@ -43,7 +43,7 @@ class Names:
         return self._now().names.get(uid) or self._asked.get(uid) or f"uid {uid}"
 
     def gids_of(self, uid: int, said: Sequence[int]) -> tuple[int, ...]:
-        """The groups of a user: those that its socket ``said``, its own first, and those of the files."""
+        """The groups of a user: those of its socket (``said``), its own first, and those of the files."""
         tables = self._now()
         found = dict.fromkeys(said)
         if uid in tables.own_gid:
@@ -52,7 +52,7 @@ class Names:
         return tuple(found)
 
     def look_up(self, users: Iterable[str], groups: Iterable[str]) -> tuple[dict[str, int], dict[str, int]]:
-        """The numbers of these names, as far as somebody has them."""
+        """The numbers of these names, except unknown ones."""
         tables = self._now()
         uids = {name: tables.uids[name] for name in users if name in tables.uids}
         gids = {name: tables.gids[name] for name in groups if name in tables.gids}
@@ -93,7 +93,7 @@ def _read(passwd: str, group: str) -> _Tables:
 
 
 def _lines(path: str, fields: int) -> Iterator[list[str]]:
-    """The entries of a file; none where it cannot be read: then the sockets' words remain."""
+    """The entries of a file; none if it cannot be read: then the sockets' groups remain."""
     try:
         with open(path, "rb") as file:
             text = file.read(_MAX_BYTES).decode("utf-8", "surrogateescape")
@@ -114,9 +114,9 @@ def _number(text: str) -> int | None:
 def ask_services(
     names: Iterable[tuple[str, str]], deadline_s: float = _DEADLINE_S
 ) -> dict[tuple[str, str], int]:
-    """The numbers of ("user" or "group", name) by all that nsswitch.conf names.
+    """The numbers of ("user" or "group", name) from all sources in nsswitch.conf.
 
-    What has no number, or none in time, is not in it.
+    Names without a number, or without one in time, are left out.
     """
     asked = list(names)
     ours, theirs = os.pipe2(os.O_CLOEXEC)
@@ -135,7 +135,7 @@ def ask_services(
 
 
 def _answer(fd: int, asked: list[tuple[str, str]]) -> None:
-    """In the child: one line a name, empty where nobody has it. It never returns."""
+    """In the child: one line for each name, empty for an unknown one. It never returns."""
     import grp
     import pwd
 
@@ -151,7 +151,7 @@ def _answer(fd: int, asked: list[tuple[str, str]]) -> None:
 
 
 def _read_until(fd: int, end_s: float) -> bytes:
-    """All that comes until the other end is closed, or the time is over."""
+    """Everything until the other end is closed or the time is over."""
     poll = select.poll()
     poll.register(fd, select.POLLIN)
     data = b""
@@ -170,7 +170,8 @@ _MOST_BYTES = 1 << 20
 class Subordinates:
     """The owners of subordinate uids (subuid(5)): a user of rootless containers has 65,536 of them.
 
-    Each would have caps, a share and connections of its own. So they are refused: their owner may ask.
+    Each would have caps, a share and connections of its own. So they are refused; their owner may ask
+    instead.
     """
 
     def __init__(self, path: str = _FILE) -> None:
@@ -179,7 +180,7 @@ class Subordinates:
         self._ranges: tuple[tuple[int, int, str], ...] = ()
 
     def owner_of(self, uid: int) -> str:
-        """The user that the uid is subordinate to, by name or uid; "" where it is a user of its own."""
+        """The owner of a subordinate uid, by name or uid; "" if the uid is an ordinary user's."""
         self._refresh()
         return next((owner for first, last, owner in self._ranges if first <= uid <= last), "")
 
@@ -198,7 +199,7 @@ class Subordinates:
 
 
 def ranges(text: str) -> Iterator[tuple[int, int, str]]:
-    """First and last uid and the owner of each line. Left out: root's own, and lines that are none."""
+    """First and last uid and the owner of each line. Omits root's own ranges and invalid lines."""
     for line in text.splitlines():
         owner, *numbers = line.strip().split(":")
         if len(numbers) == 2 and all(each.isascii() and each.isdigit() for each in numbers):

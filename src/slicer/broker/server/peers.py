@@ -1,4 +1,4 @@
-"""Identifies a socket's peer by the kernel's word, and checks a keeper."""
+"""Identifies a socket's peer by the kernel's data, and checks a keeper."""
 
 from __future__ import annotations
 
@@ -14,26 +14,26 @@ _SO_PEERPIDFD = 77  # asm-generic/socket.h; Linux 6.5
 _SO_PEERGROUPS = 59
 _MOST_GROUPS = 65536  # NGROUPS_MAX
 _UCRED = struct.Struct("iII")
-_GONE = (errno.ESRCH, errno.EINVAL, errno.ENODATA)  # what kernels say of a peer that has been reaped
+_GONE = (errno.ESRCH, errno.EINVAL, errno.ENODATA)  # kernels' errors for a peer that has been reaped
 _UNKNOWN = (errno.ENOPROTOOPT, errno.EOPNOTSUPP)
 
 
 class NoPeer(Exception):
-    """There is nobody to answer: whoever connected has ended, or is hidden from us."""
+    """The peer has ended, or is hidden from us."""
 
 
 class BadKeeper(ValueError):
-    """A process may not be put into a scope."""
+    """A process must not be put into a scope."""
 
 
 @record
 class Peer:
-    """The process that connected, and whose it was then. A later exec or setuid changes nothing of it."""
+    """The process that connected, and its user then. A later exec or setuid changes nothing here."""
 
     pid: int
     uid: int
     gids: tuple[int, ...]  # its primary group, then the others
-    pidfd: int  # ours to close
+    pidfd: int  # the receiver closes it
     start: int  # its start time, as in /proc/PID/stat
 
 
@@ -48,12 +48,12 @@ def _credentials(connection: _socket.socket) -> tuple[int, int, int]:
 
 
 def peer_of(connection: _socket.socket) -> Peer:
-    """The peer of a Unix socket. Raises NoPeer, and OSError where we are short of descriptors."""
+    """The peer of a Unix socket. Raises NoPeer, and OSError if descriptors run out."""
     pid, uid, gid = _credentials(connection)
     if pid <= 0:
         raise NoPeer("it is in a namespace that cannot be seen from here")
     pidfd = _peer_pidfd(connection, pid)
-    # In this order: as long as the process of the pidfd lives, its pid is nobody else's.
+    # In this order: while the process of the pidfd lives, its pid is not reused.
     start = start_time(pid)
     if not start or has_ended(pidfd):
         os.close(pidfd)
@@ -81,7 +81,7 @@ def _peer_pidfd(connection: _socket.socket, pid: int) -> int:
             raise NoPeer(f"process {pid} has ended") from None
         if error.errno not in _UNKNOWN:
             raise
-    # An older kernel. If the pid is another process's by now, it harms only the user who sent it away.
+    # An older kernel. If the pid has been reused by now, only the user who sent that process away is harmed.
     try:
         return os.pidfd_open(pid)
     except ProcessLookupError:
@@ -106,10 +106,10 @@ def parent_of(child: int, uid: int) -> tuple[int, int] | None:
 
 
 def check_keeper(pidfd: int, uid: int) -> int:
-    """The pid of a process that lives and is wholly that user's. Raises BadKeeper.
+    """The pid of a living process that belongs wholly to that user. Raises BadKeeper.
 
-    Real, effective, saved and file system's uid must be the same: a program that is set-uid, or was, is not
-    the user's to move. It may still execute one afterwards, as it may in any scope of a user manager.
+    Its real, effective, saved and file-system uids must be the same: a program that is or was set-uid is not
+    the user's to move. It may still execute one afterwards, as in any scope of a user manager.
     """
     pid = pid_of(pidfd)
     if pid is None or pid <= 0:
@@ -118,7 +118,7 @@ def check_keeper(pidfd: int, uid: int) -> int:
         status = read_text(f"/proc/{pid}/status")
     except (FileNotFoundError, ProcessLookupError):
         raise BadKeeper("the process has ended") from None
-    # What was read is its own only if it still has its pid.
+    # The data is only its own if it still has its pid.
     if has_ended(pidfd):
         raise BadKeeper("the process has ended")
     fields = dict(line.split(":", 1) for line in status.splitlines() if ":" in line)

@@ -1,4 +1,4 @@
-"""The administrator's files in /etc/slicer, no user's: read, checked, read again when they change."""
+"""The administrator's files in /etc/slicer, never a user's: read, checked, and read again after a change."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from slicer.placement import capacity
 from slicer.state.directory import Directory
 
 PATH = "/etc/slicer/policy.toml"
-_KEPT = "policy"  # in the broker's own directory: the text of the last good one
+_KEPT = "policy"  # in the broker's own directory: the text of the last good policy
 
 
 def load(path: str = PATH, names: Names | None = None) -> tuple[Policy, tuple[str, ...]]:
-    """The policy in the file, and warnings; :data:`NO_POLICY` where there is no file.
+    """The policy in the file, and warnings; :data:`NO_POLICY` without a file.
 
     Raises ConfigError with file and line.
     """
@@ -31,7 +31,7 @@ def load(path: str = PATH, names: Names | None = None) -> tuple[Policy, tuple[st
 
 
 def meaning(content: bytes, path: str, names: Names) -> tuple[Policy, tuple[str, ...]]:
-    """The policy that a text is, and warnings. Raises ConfigError with file and line."""
+    """The policy in a text, and warnings. Raises ConfigError with file and line."""
     if not content:
         return NO_POLICY, ()
     said = read(content, path)
@@ -41,13 +41,13 @@ def meaning(content: bytes, path: str, names: Names) -> tuple[Policy, tuple[str,
 class PolicyFile:
     """The policy in force. A bad file leaves the last good one in force, also for the next broker.
 
-    ``warn`` is told of a bad file and of names that nobody has, once for each state of the file.
+    ``warn`` reports a bad file and unknown names once for each state of the file.
     """
 
     def __init__(
         self, path: str = PATH, *, kept: Directory, warn: Callable[[str], None], names: Names | None = None
     ) -> None:
-        """``kept``: where the last good one is kept until the next boot. Raises ConfigError without one."""
+        """``kept``: where the last good policy is kept until the next boot. Without any: ConfigError."""
         self._path = path
         self._kept = kept
         self._warn = warn
@@ -60,7 +60,7 @@ class PolicyFile:
             self._warn_not_in_force(error)
 
     def _load(self) -> Policy:
-        content = read_system_file(self._path) or b""  # that there is none is a policy, too
+        content = read_system_file(self._path) or b""  # no file is a policy, too
         policy, warnings = meaning(content, self._path, self._names)
         for each in warnings:
             self._warn(each)
@@ -68,12 +68,12 @@ class PolicyFile:
         return policy
 
     def _from_before(self, error: ConfigError) -> Policy:
-        """The policy that an earlier broker kept. Raises the error where there is nothing good."""
+        """The policy that an earlier broker kept. Raises the error if there is none or it is invalid."""
         if not self._kept.has(_KEPT):
             raise error
         try:
             return meaning(self._kept.read(_KEPT, MAX_BYTES), self._path, self._names)[0]
-        except ConfigError:  # another version's words
+        except ConfigError:  # written by another version
             raise error from None
 
     def _keep(self, content: bytes) -> None:
@@ -84,10 +84,10 @@ class PolicyFile:
             self._warn(f"the policy cannot be kept for the next broker: {error}")
 
     def _warn_not_in_force(self, error: ConfigError) -> None:
-        self._warn(f"{error}; the policy from before stays in force")
+        self._warn(f"{error}; the previous policy stays in force")
 
     def refresh(self) -> bool:
-        """Read the file again if it has changed (one stat otherwise); whether another policy is in force."""
+        """Read the file again if it has changed (otherwise one stat); returns whether the policy differs."""
         found = file_id(self._path)
         if found == self._id:
             return False
@@ -100,9 +100,9 @@ class PolicyFile:
         return self.policy != before
 
     def gids_of(self, uid: int, said: Sequence[int]) -> tuple[int, ...]:
-        """The groups of a user, its own first: ``said`` by its socket, and those of /etc/group.
+        """The groups of a user, its own first: those of its socket (``said``), and those of /etc/group.
 
-        A process may leave groups that limit it, so what its socket says is not all.
+        A process may leave groups that limit it, so its socket's groups are not enough.
         """
         return self._names.gids_of(uid, said)
 
@@ -110,20 +110,20 @@ class PolicyFile:
         return self._names.name_of(uid)
 
 
-# Where no user has files: neither root nor anybody else adds to what /etc/slicer says.
+# Where users have no files: only root's settings in /etc/slicer count.
 _NO_USER = {"XDG_CONFIG_HOME": "/nonexistent", "XDG_CACHE_HOME": "/nonexistent"}
 _FILES = ("config.toml", "conf.d")  # of slicer.config.files
 
 
 class Configuration:
-    """The slots and the settings of decisions. What cannot be read leaves the last good one in force."""
+    """The slots and the settings of decisions. An unreadable file leaves the last good ones in force."""
 
     def __init__(self, warn: Callable[[str], None]) -> None:
         self._warn = warn
         self._directory = ""
         self._seen: tuple[tuple[str, int, int], ...] = ()
-        self.config: Config | None = None  # all of it, for the administrator's profiles
-        self._profiles: dict[str, Profile] = {}  # those of it that were asked for
+        self.config: Config | None = None  # the whole configuration, for the administrator's profiles
+        self._profiles: dict[str, Profile] = {}  # the ones requested so far
         self.slots: dict[str, int] = {}
         self.placement = capacity.Policy()
 
@@ -137,7 +137,7 @@ class Configuration:
         self.placement = found.policy
 
     def profile(self, name: str) -> Profile | None:
-        """The administrator's profile of that name; None: there is none."""
+        """The administrator's profile of that name, or None."""
         if self.config is None or not name:
             return None
         if name not in self._profiles:
@@ -148,21 +148,21 @@ class Configuration:
         return self._profiles[name]
 
     def refresh(self) -> bool:
-        """Read the files again if they have changed; whether other values are in force."""
+        """Read the files again if they have changed; returns whether the values are others."""
         if self._look() == self._seen:
             return False
         before = self.config
         try:
             self.load(self._directory)
         except SlicerError as error:
-            self._warn(f"the configuration from before stays in force: {error}")
+            self._warn(f"the previous configuration stays in force: {error}")
         return self.config is not before
 
     def _look(self) -> tuple[tuple[str, int, int], ...]:
-        """Identities that tell old files from new ones."""
+        """Identities that distinguish old files from new ones."""
         config, drop_ins = (os.path.join(self._directory, name) for name in _FILES)
         paths, found = [self._directory, config, drop_ins], []
-        with suppress(OSError):  # what is wrong with it is said when it is read
+        with suppress(OSError):  # reading it reports the error
             paths += sorted(os.path.join(drop_ins, name) for name in os.listdir(drop_ins))
         for path in paths:
             with suppress(OSError):

@@ -1,4 +1,4 @@
-"""The administrator's word at work: slots, caps, shares and their words, by the policy as it is now."""
+"""The administrator's policy at work: slots, caps, shares and their explanations."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from slicer.model import Lease, Ticket
 from slicer.placement.capacity import Device
 from slicer.state.directory import Directory
 
-_ASKS_S = 0.5  # how often a user may ask for its usage
-_NO_GROUP = 65534  # nogroup: nobody knows the user's
+_ASKS_S = 0.5  # how often a user may request its usage
+_NO_GROUP = 65534  # nogroup: for users with unknown groups
 
 
 class PolicyState:
@@ -32,19 +32,19 @@ class PolicyState:
         self, directory: str, kept: Directory, warn: Callable[[str], None],
         accounts: Callable[[Callable[[], float]], Accounts],
     ) -> None:  # fmt: skip
-        """``directory``: where the administrator's files are. ``kept``: as :class:`PolicyFile` has it.
-        ``accounts`` makes them, with the half-life.
+        """``directory``: the administrator's files. ``kept``: as in :class:`PolicyFile`. ``accounts`` creates
+        the accounts, given the half-life.
         """
         self.boot_id = proc.boot_id()
         self.configuration = Configuration(warn)
-        self.trouble: SlicerError | None = None  # nothing good was ever read: then nothing is given out
+        self.trouble: SlicerError | None = None  # there never was a good policy: then nothing is granted
         self._directory = directory
         self._kept = kept
         self._warn = warn
         self._file: PolicyFile | None = None
         self._load()
         self._accounts = accounts(lambda: self.policy.half_life_s)
-        self._gids: dict[int, tuple[int, ...]] = {}  # of everybody who holds or waits
+        self._gids: dict[int, tuple[int, ...]] = {}  # of all users that hold or wait
         self._rates: dict[str, float] = {}  # of leases, by job
         self._names: dict[int, str] = {}  # of users, for the same
         self._reasons: tuple[Decided, Balance, dict[str, int]] | None = None  # of the last decision
@@ -56,11 +56,11 @@ class PolicyState:
 
     @property
     def slots(self) -> dict[str, int]:
-        """Those that the administrator counts."""
+        """The slots that the administrator counts."""
         return self.configuration.slots
 
     def refresh(self) -> bool:
-        """Look whether the administrator has changed a file; whether anything is different now."""
+        """Check for changed files; returns whether the policy or the configuration is another."""
         if self.trouble is not None or self._file is None:
             return self._load()
         changed = [self._file.refresh(), self.configuration.refresh()]
@@ -69,7 +69,7 @@ class PolicyState:
         return any(changed)
 
     def _load(self) -> bool:
-        """Read both for the first time; whether they are good."""
+        """Read both for the first time; returns whether they are good."""
         before, self.trouble = self.trouble, None
         try:
             self.configuration.load(self._directory)
@@ -77,7 +77,7 @@ class PolicyState:
         except SlicerError as error:
             self.trouble = error
             if before is None or str(before) != str(error):
-                self._warn(f"nothing is given out: {error}")
+                self._warn(f"no leases are granted: {error}")
         return self.trouble is None
 
     def close(self) -> None:
@@ -89,7 +89,7 @@ class PolicyState:
     # -- one request -------------------------------------------------------------------------------------
 
     def groups(self, uid: int, said: Sequence[int]) -> tuple[int, ...]:
-        """The groups of a user, from now on; ``said`` by the kernel of its process."""
+        """The groups of a user, from now on; ``said`` comes from the kernel."""
         found = self._gids.get(uid)
         if found is None or not set(said) <= set(found):
             found = tuple(said) if self._file is None else self._file.gids_of(uid, said)
@@ -97,9 +97,9 @@ class PolicyState:
         return found
 
     def priority(self, asked: Acquire, caller: Caller) -> int:
-        """How far ahead of others' requests this one goes.
+        """How far this request goes ahead of others' requests.
 
-        Unless the policy says something, or this is root, not farther than the administrator's profile does.
+        Unless the policy says otherwise, or this is root, no farther than the administrator's profile.
         """
         if not caller.uid or policy.word_of(self.policy, caller.uid, caller.gids, "max_priority"):
             return asked.priority
@@ -107,7 +107,7 @@ class PolicyState:
         return min(asked.priority, max(0, found.priority) if found is not None else 0)
 
     def hold_until_s(self, holding: Holding) -> float | None:
-        """When a lease has to end by the policy (CLOCK_BOOTTIME); None: never."""
+        """When the policy ends a lease (CLOCK_BOOTTIME); None: never."""
         lease = holding.lease
         if not lease.gpus and not lease.slots:
             return None
@@ -116,16 +116,16 @@ class PolicyState:
         return None if most_s is None else lease.since_s + most_s
 
     def check(self, ticket: Ticket, gids: Sequence[int], devices: tuple[Device, ...] | None) -> None:
-        """Raises NotAllowedError for what its user may never have."""
+        """Raises NotAllowedError for a request that its user may never have."""
         allowance.check(self.policy, gids, ticket, devices, self._name_of(ticket.uid))
 
     def too_many_waiting(self, caller: Caller, waiting: int) -> str:
-        """Why the user may not have one more request in the queue; "" if it may."""
+        """Why the user may not add another request to the queue; "" if it may."""
         name = self._name_of(caller.uid)
         return allowance.too_many_waiting(self.policy, caller.uid, caller.gids, waiting, name)
 
     def may_force(self, ticket: Ticket, leases: Iterable[Lease]) -> bool:
-        """Whether a request that has waited too long may run though nothing is free."""
+        """Whether a request that has waited too long may run although nothing is free."""
         return allowance.may_force(self.allowance(), ticket, leases)
 
     # -- all of them -------------------------------------------------------------------------------------
@@ -134,7 +134,7 @@ class PolicyState:
         return Allowance(self.policy, self._gids)
 
     def shares(self, leases: Iterable[Lease], tickets: Iterable[Ticket], now_s: float) -> Shares:
-        """Each user's usage, and the share that is due."""
+        """Each user's usage, and the share that is due to it."""
         waiting = (ticket.uid for ticket in tickets if ticket.gpus)
         return shares.shares_of(
             self.policy, self._gids, self._accounts.past(), leases, self._rates, waiting, now_s
@@ -147,7 +147,7 @@ class PolicyState:
         return tuple(order.ordered(tickets, found, self.policy.patience_s, now_s, own_priorities))
 
     def why(self, ticket: Ticket, found: Decided) -> str:
-        """The cap or the share that a request waits for, or what its priority is not; else ""."""
+        """The cap or share for which a request waits, or why its priority does not count; else ""."""
         if self._reasons is None or self._reasons[0] is not found:
             balance = self.allowance().balance(found.leases, found.devices)
             self._reasons = found, balance, standing.passing(found.queue)
@@ -165,7 +165,7 @@ class PolicyState:
     def standings(
         self, found: Decided, holdings: Collection[Holding]
     ) -> tuple[tuple[UserStanding, ...], tuple[GroupStanding, ...]]:
-        """How everybody stands who holds or waits, and the groups that may hold only so much together."""
+        """The standing of all users that hold or wait, and the groups with common limits."""
         known_mib = {each.lease.job: each.claim.vram_mib for each in holdings}
         held = allowance.taken((each.lease for each in holdings), None, known_mib)
         users = standing.standings(self.policy, self._gids, found.shares, held, found.everybody)
@@ -176,17 +176,17 @@ class PolicyState:
     def measure(
         self, gpus: tuple[str, ...], vram_mib: int | None, devices: tuple[Device, ...] | None
     ) -> tuple[float, int]:
-        """A lease's weight in the accounts: how many GPUs' worth, and how many MiB of their memory."""
+        """A lease's weight in the accounts: its number of GPUs, and its MiB of their memory."""
         sizes = allowance.sizes_of(devices)
         return shares.gpu_rate(gpus, vram_mib, sizes), allowance.held_vram(gpus, vram_mib, sizes)
 
     def granted(self, holding: Holding) -> None:
-        """A lease was given, or was found at the start."""
+        """Note a lease that was granted, or found at the start."""
         if holding.lease.gpus:
             self._rates[holding.lease.job] = holding.claim.rate
 
     def seen(self, holdings: Iterable[Holding], devices: Iterable[Device]) -> None:
-        """Note what jobs use that share a GPU: it counts if it is more than they declared."""
+        """Note the use of jobs that share a GPU: it counts if it exceeds their declaration."""
         used = [each.used_by for each in devices]
         for holding in holdings:
             lease = holding.lease
@@ -196,7 +196,7 @@ class PolicyState:
                 self._rates[lease.job] = max(rate, self._rates.get(lease.job, 0.0))
 
     def ended(self, holding: Holding) -> None:
-        """Count a lease that is over. It is written with :meth:`write_accounts`."""
+        """Count a lease that has ended. :meth:`write_accounts` writes it."""
         lease, claim = holding.lease, holding.claim
         peak_mib = max(holding.told.vram_peak_mib, default=0) if holding.told is not None else 0
         told_rate = shares.used_rate(claim.rate, lease.vram_mib, peak_mib, len(lease.gpus))
@@ -209,14 +209,14 @@ class PolicyState:
         )
 
     def write_accounts(self) -> None:
-        """Write what has ended into the accounts. No error keeps a lease."""
+        """Write ended leases to the accounts. No error keeps a lease."""
         self._accounts.write()
 
     def usage(self, asked: Usage, uid: int, holdings: Iterable[Holding]) -> Used:
-        """Usage of a user's jobs (root: everybody's), running ones too. Raises Refusal, StateError."""
+        """The usage of a user's jobs (root: all jobs), running ones included. Raises Refusal, StateError."""
         now_s = time.monotonic()
-        if uid and now_s - self._asked.get(uid, -_ASKS_S) < _ASKS_S:  # each time costs milliseconds
-            raise Refusal("TooMany", "usage was asked for too often", hint="try again in a second")
+        if uid and now_s - self._asked.get(uid, -_ASKS_S) < _ASKS_S:  # each request costs milliseconds
+            raise Refusal("TooMany", "too many requests for usage", hint="try again in a second")
         self._asked = {each: at_s for each, at_s in self._asked.items() if now_s - at_s < _ASKS_S}
         self._asked[uid] = now_s
         self.write_accounts()

@@ -1,7 +1,7 @@
-"""Requests that come, wait and are granted.
+"""Requests: how they come, wait and are granted.
 
-Whose process it is comes from the kernel (:mod:`.peers`), never from the message. Nothing here waits. All
-requests that came in one turn of the loop are decided on together.
+The user of a process comes from the kernel (:mod:`.peers`), never from the message. Nothing here waits. All
+requests of one turn of the loop are decided on together.
 """
 
 from __future__ import annotations
@@ -31,18 +31,18 @@ from slicer.ledger.nesting import OuterJobs
 from slicer.model import Lease, Ticket, lease_from
 from slicer.record import replace
 
-SETTLES_S = 2.0  # after a start: how long those whose connections broke may take to come back first
-RETURNS_S = 30.0  # who is not back by then has lost its place
-AGAIN_S = 1.0  # between looks where no event tells: foreign processes on GPUs, stopped callers, a full /run
-_MOST_EACH = 1024  # leases of one user, and tickets: each is a few KiB of memory
+SETTLES_S = 2.0  # after a start: how long requests with broken connections may take to come back first
+RETURNS_S = 30.0  # a request that is not back by then loses its place
+AGAIN_S = 1.0  # between decisions if no event comes: foreign processes on GPUs, stopped callers, a full /run
+_MOST_EACH = 1024  # leases of one user, and tickets: each takes a few KiB of memory
 _MOST_TEXT_EACH = 1 << 20  # characters in all of these together
-_TELLS_S = 1.0  # between two rounds of news for those who wait
-_TELLING_S = 0.01  # of CPU time for those who came, and for a round of news; what is left comes later
-_FINENESS_S = 10.0  # of an expected start: less of a change is no news
+_TELLS_S = 1.0  # between two rounds of updates for waiting requests
+_TELLING_S = 0.01  # of CPU time, for new requests and for a round of updates; the rest comes later
+_FINENESS_S = 10.0  # of an expected start: a smaller change is not reported
 
 
 class Queueing:
-    """The requests of all users. :meth:`settle` is to be called whenever :attr:`is_unsettled`."""
+    """The requests of all users. Call :meth:`settle` whenever :attr:`is_unsettled`."""
 
     def __init__(
         self, leases: Leases, decider: Decider, policy_state: PolicyState, overtime: Overtime, on: Loop,
@@ -58,7 +58,7 @@ class Queueing:
         self._came: list[Waiter] = []  # since the last decision
         self._again: Due | None = None
         self._news: Due | None = None
-        self._had_news: set[str] = set()  # jobs of users who have others that are still to hear
+        self._had_news: set[str] = set()  # jobs of users that have others still to be updated
         absent = list(leases.waiters.values())
         self._waits_for_absent = bool(absent)
         if absent:
@@ -69,7 +69,7 @@ class Queueing:
     # -- coming and going --------------------------------------------------------------------------------
 
     def gone(self, connection: Connection) -> None:
-        """A connection that waited has ended. Its process may come back, for as long as it lives."""
+        """A waiting connection has ended. Its process may reconnect for as long as it lives."""
         waiter: Waiter | None = connection.waiter
         if waiter is None or self._leases.waiters.get(waiter.ticket.job) is not waiter:
             return
@@ -96,13 +96,13 @@ class Queueing:
     # -- asking for a lease ------------------------------------------------------------------------------
 
     def acquire(self, call: Call) -> None:
-        """Take up a request. It is answered by :meth:`settle`."""
+        """Take a request. :meth:`settle` answers it."""
         asked, caller = call.message, self._user(call)
         known = self._leases.holdings.get(asked.job)
         if known is not None:
             if not _is_same(known.lease, caller) or known.claim.held or known.is_starting:
                 raise Refusal("JobExists", f"there is a job {asked.job} already")
-            call.connection.send(known.granted())  # its connection broke before it heard
+            call.connection.send(known.granted())  # its connection broke before the grant arrived
             return
         waiter = self._leases.waiters.get(asked.job)
         if waiter is None:
@@ -134,7 +134,7 @@ class Queueing:
         own = [each for each in self._leases.waiters.values() if each.ticket.uid == caller.uid]
         self._check_room(asked, caller, own)
         if asked.runs_anyway and asked.gpus:
-            raise Refusal("NotAllowed", "only a job without GPUs can run though nothing is free")
+            raise Refusal("NotAllowed", "only a job without GPUs may run while nothing is free")
         ticket, moved = order.put_ahead(
             self.ticket_of(asked, caller), asked.ahead_of, [each.ticket for each in own],
             self._policy_state.slots,
@@ -153,15 +153,15 @@ class Queueing:
             raise Refusal("TooMany", problem, hint="wait until one of them has been served")
         held = [each for each in self._leases.holdings.values() if each.lease.uid == caller.uid]
         if max(len(held), len(own)) >= _MOST_EACH:
-            raise Refusal("TooMany", f"you have {max(len(held), len(own))} jobs: no more are kept of a user")
+            raise Refusal("TooMany", f"you have {max(len(held), len(own))} jobs, the most for one user")
         if len(held) + len(own) < _MOST_TEXT_EACH // MOST_BYTES:
-            return  # they cannot have so much to say
+            return  # these cannot have that much text
         text = sum(_text_in(each.lease) for each in held) + sum(_text_in(each.ticket) for each in own)
         if text > _MOST_TEXT_EACH:
-            raise Refusal("TooMany", "your jobs have too many names and words together", hint="shorten them")
+            raise Refusal("TooMany", "the names and commands of your jobs are too long", hint="shorten them")
 
     def ticket_of(self, asked: Acquire, caller: Caller) -> Ticket:
-        """The ticket of a request that comes now. Raises Refusal, UsageError, GpuError."""
+        """The ticket of a new request. Raises Refusal, UsageError, GpuError."""
         inside = self._leases.inside_of(caller.pid, caller.uid)
         return requests.ticket_of(
             asked, caller, self._choice(asked, inside), inside, self._policy_state.slots,
@@ -169,7 +169,7 @@ class Queueing:
         )  # fmt: skip
 
     def _choice(self, asked: Acquire, inside: tuple[Lease, ...]) -> tuple[str, ...]:
-        """The GPUs that its words mean, less those of its outer jobs. Raises UsageError, GpuError."""
+        """The GPUs that the request names, less those of its outer jobs. Raises UsageError, GpuError."""
         if not asked.gpus or not asked.gpu_choice:
             return ()
         self._decider.observer.open()
@@ -193,20 +193,20 @@ class Queueing:
     # -- deciding ----------------------------------------------------------------------------------------
 
     def settle(self) -> None:
-        """Decide, give out what can be given, and tell those who came why they wait."""
+        """Decide, grant what is free, and tell new requests why they wait."""
         self.is_unsettled = False
         if self._waits_for_absent:
             if any(each.connection is None for each in self._leases.waiters.values()):
-                return  # those who are back already wait a moment for the others
+                return  # those that are back wait a moment for the others
             self._waits_for_absent = False
         came, self._came = self._came, []
         if not self._leases.waiters:
-            return  # a lease is over, and nobody waits for it
+            return  # a lease has ended, and nobody waits for it
         found = self._decider.decide()
         self._grant_all(found)
         left = [each for each in came if self._is_waiting(each)]
         if left and found.grants:
-            found = self._decider.decide(is_fresh=False)  # they are told of what was just given out
+            found = self._decider.decide(is_fresh=False)  # to include what was just granted
         self._came += self._answer_new(left, found)
         self.is_unsettled = bool(self._came)
         if found.must_look:
@@ -219,7 +219,7 @@ class Queueing:
             gpus = found.grants.get(ticket.job)
             waiter = self._leases.waiters.get(ticket.job)
             if gpus is None or waiter is None or waiter.connection is None:
-                continue  # it went while others were answered
+                continue  # it left while others were answered
             try:
                 self._grant(waiter, gpus, is_forced=False)
             except StateError as error:
@@ -241,7 +241,7 @@ class Queueing:
             *self._policy_state.measure(gpus, ticket.vram_mib, self._decider.devices_seen()),
         )  # fmt: skip
         holding = self._leases.add(lease, claim, process)
-        waiter.process = None  # taken over
+        waiter.process = None  # ownership was passed on
         self._leases.leave(waiter)
         self._policy_state.granted(holding)
         self._overtime.expect(holding)
@@ -251,7 +251,7 @@ class Queueing:
     def _answer_new(self, came: list[Waiter], found: Decided) -> list[Waiter]:
         """Tell each new request that got nothing why; drop those that will not wait.
 
-        Returns those for whom there was no time. Each user's first one comes before anybody's second.
+        Returns those for which there was no time. Each user's first request comes before anybody's second.
         """
         reasons, end_s = self.reasons(found), time.process_time() + _TELLING_S
         waiting = order.interleaved(came, lambda each: each.ticket.uid)
@@ -262,7 +262,7 @@ class Queueing:
         return []
 
     def _answer(self, waiter: Waiter, found: Decided, reasons: Reasons) -> None:
-        if self._is_waiting(waiter):  # else it went while others were answered
+        if self._is_waiting(waiter):  # otherwise it left while others were answered
             try:
                 if waiter.ticket.gpus and found.devices is None and self._decider.no_gpus is not None:
                     raise self._decider.no_gpus
@@ -271,7 +271,8 @@ class Queueing:
                 if waiter.ticket.inside and (stuck := self._decider.deadlocked(waiter.ticket, found)):
                     holders = ", ".join(stuck)
                     raise Refusal(
-                        "Deadlock", f"would wait for ever: {holders} has what is missing, and waits for us",
+                        "Deadlock",
+                        f"would wait for ever: {holders} has what is missing, and waits for this job",
                         hint="ask for it in the outer job, or run this one outside of it",
                     )  # fmt: skip
                 self._leases.write_ticket(waiter)
@@ -292,7 +293,7 @@ class Queueing:
         return Reasons(found, self._policy_state.allowance())
 
     def _tell(self, waiter: Waiter, reasons: Reasons) -> bool:
-        """Tell one who waits why, if it does not know; whether it did not."""
+        """Tell a waiting request why it waits, unless it knows; returns whether it did not."""
         if waiter.connection is None:
             return False
         busy = views.busy(reasons.busy(waiter.ticket), waiter.ticket.uid)
@@ -306,9 +307,9 @@ class Queueing:
         return True
 
     def _tell_news(self) -> None:
-        """Tell those who wait what has changed. Of all users one request after the other, until time is up.
+        """Tell waiting requests what has changed: one of each user in turn, until the time is up.
 
-        Then the next round goes on with each user's next one.
+        The next round continues with each user's next request.
         """
         self._news = None
         found = self._decider.decide(is_fresh=False)
@@ -327,7 +328,7 @@ class Queueing:
         self._had_news = {each.ticket.job for each in there if each.ticket.uid in unheard} & told
 
     def look_again(self) -> None:
-        """Decide again in a second: no event will tell."""
+        """Decide again in a second, because no event will come."""
         if self._again is None:
             self._again = self._loop.after(AGAIN_S, self._look)
 
@@ -365,5 +366,5 @@ def _text_in(entry: Lease | Ticket) -> int:
 
 
 def _is_same(entry: Lease | Ticket, caller: Caller) -> bool:
-    """Whether the process is the one that asked for it."""
+    """Whether the process is the one that requested it."""
     return (entry.uid, entry.pid, entry.pid_start) == (caller.uid, caller.pid, caller.start)

@@ -1,4 +1,4 @@
-"""From what a caller asks for to a ticket, with all that it may not say filled in. Pure."""
+"""From a call to a ticket, with everything filled in that the caller may not set. Pure."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from slicer.state.statefile import are_slots
 
 @record
 class Caller:
-    """The process at the other end of a connection, as the kernel knows it."""
+    """The process at the other end of a connection, according to the kernel."""
 
     pid: int
     start: int
@@ -38,8 +38,8 @@ def ticket_of(
     asked: Acquire, caller: Caller, choice: tuple[str, ...], inside: tuple[Lease, ...],
     counted: Mapping[str, int], priority: int, arrived_s: float,
 ) -> Ticket:  # fmt: skip
-    """The ticket of a request. ``choice``: the GPUs that its words mean; ``counted``: the administrator's
-    slots; ``inside``: the leases of its outer jobs; ``priority``: among those of all users. Raises Refusal.
+    """The ticket of a request. ``choice``: the GPUs that it names; ``counted``: the administrator's slots;
+    ``inside``: the leases of its outer jobs; ``priority``: among all users' requests. Raises Refusal.
     """
     return ticket_from(
         asked, inside, arrived_s, pid=caller.pid, pid_start=caller.start, boot_id=caller.boot_id,
@@ -48,7 +48,7 @@ def ticket_of(
 
 
 def as_acquire(asked: Preview) -> Acquire:
-    """The request that is only tried."""
+    """The request for which a preview is wanted."""
     return Acquire(
         **as_dict(asked), job="0" * 12, name="", command="", profile="", binding="scope", expect_s=None,
         ahead_of="", wait=False, max_wait_s=None, runs_anyway=False,
@@ -78,7 +78,7 @@ class Refusal(Exception):
 _NAMES: tuple[tuple[type[SlicerError], str], ...] = (
     (NotAllowedError, "NotAllowed"),
     (InfeasibleError, "Infeasible"),
-    (UsageError, "Infeasible"),  # a GPU that is not there
+    (UsageError, "Infeasible"),  # a GPU that does not exist
     (DeadlockError, "Deadlock"),
     (NoGpu, "NoGpu"),
     (GpuError, "Broken"),
@@ -88,7 +88,7 @@ _NAMES: tuple[tuple[type[SlicerError], str], ...] = (
 
 
 def refusal_of(error: SlicerError) -> Refusal:
-    """The refusal that tells a caller of an error."""
+    """The refusal that reports an error to a caller."""
     name = next((name for kind, name in _NAMES if isinstance(error, kind)), "Broken")
     more = {"reason": error.reason} if isinstance(error, NoGpu) else {}
     return Refusal(name, error.message, where=error.where, hint=error.hint, **more)

@@ -1,6 +1,6 @@
-"""Users' jobs in systemd: their scopes are started, frozen, changed and stopped. Nobody is waited for.
+"""Users' jobs in systemd: starts, freezes, changes and stops their scopes without waiting.
 
-systemd may reload, be executed again, or lose the bus meanwhile: what is not answered is asked again.
+systemd may reload, be re-executed, or lose the bus in the meantime: unanswered calls are repeated.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ FREEZE_DEADLINE_S = 25.0  # systemd waits until each process has stopped
 SET_DEADLINE_S = 4.0
 STOP_DEADLINE_S = 400.0  # longer than the longest stop timeout
 _LOOK_AGAIN_S = 0.05
-_LOOKS_S = 5.0  # for a process that should come into a scope that is there already
+_LOOKS_S = 5.0  # between checks for a process that should enter an existing scope
 
 
 class Scopes:
-    """All scopes of the broker. ``notes`` is where it remembers what limits it copied.
+    """All scopes of the broker. ``notes`` is where it remembers copied limits.
 
-    Each method returns at once, and calls ``done`` later, never before it has returned. What goes wrong is
-    what ``done`` gets.
+    Each method returns at once, and calls ``done`` later, never before it has returned. ``done`` gets any
+    error.
     """
 
     def __init__(self, loop: Loop, notes: Directory, wakes: str = units.JOB_ENDED) -> None:
@@ -45,21 +45,21 @@ class Scopes:
         self._loop = loop
         self._limits = SliceLimits(self._manager, notes)
         self._wakes = wakes
-        self._has_pidfds = True  # as far as is known: systemd 255
+        self._has_pidfds = True  # assumed until shown otherwise: systemd 255
         self.above = _cgroup_of_systemd()
 
     def cgroup_for(self, spec: ScopeSpec) -> str:
-        """The cgroup that the scope will have, as /proc/PID/cgroup names it."""
+        """The scope's future cgroup, in the form of /proc/PID/cgroup."""
         return units.cgroup_of(spec.slice, spec.unit, self.above)
 
     def start(
         self, spec: ScopeSpec, uid: int, pidfd: int, done: Callable[[str | BackendError], None]
     ) -> None:
-        """Start a scope with the process of ``pidfd`` in it, which stays the caller's to close.
+        """Start a scope with the process of ``pidfd`` in it. The caller keeps ``pidfd``.
 
-        ``done`` gets the cgroup once systemd has started it, the process is in it, and the limits of the
-        user's slice are its slice's, too. Or an error (RefusedError: it would be the same at any other time);
-        then the scope is being stopped.
+        ``done`` gets the cgroup once systemd has started it, the process is in it, and the user's slice
+        limits also apply to its slice. Or it gets an error (RefusedError: it would recur at any time); then
+        the scope is being stopped.
         """
         try:
             own = os.dup(pidfd)
@@ -70,9 +70,9 @@ class Scopes:
         _Start(self, spec, uid, own, done).ask()
 
     def stop(self, unit: str, done: Done) -> None:
-        """Stop a scope: SIGTERM, then SIGKILL after its stop timeout. It is thawed for that.
+        """Stop a scope: SIGTERM, then SIGKILL after its stop timeout. A frozen scope is thawed first.
 
-        ``done`` is called when it has ended. One that is gone is stopped.
+        ``done`` is called when it has ended. A scope that does not exist counts as stopped.
         """
         self._manager.converse(calls.stop(unit), done, STOP_DEADLINE_S)
 
@@ -94,7 +94,7 @@ class Scopes:
 
 
 class _Start:
-    """One scope on its way. Both must come: the scope with its process, and the limits of its slice."""
+    """One starting scope. Two things must finish: the scope with its process, and the limits of its slice."""
 
     def __init__(
         self, scopes: Scopes, spec: ScopeSpec, uid: int, pidfd: int,
@@ -115,16 +115,16 @@ class _Start:
         scopes._manager.converse(self._steps(), self._answered, START_DEADLINE_S)
 
     def _steps(self) -> Conversation[None]:
-        """Start the scope, and see the process in it. Raises BackendError."""
-        # A lease is over when its scope is. So somebody should look then.
+        """Start the scope, and verify that the process is in it. Raises BackendError."""
+        # A lease ends with its scope. Then the broker should check it.
         wakes = self._scopes._wakes
         added = [(name, "as", [wakes]) for name in ("OnSuccess", "OnFailure") if wakes]
         try:
             try:
                 yield from calls.start_scope(self._spec, self._pidfd, self._pid, added)
             except UnitExists:
-                # It was asked for before: then the connection broke, or an earlier broker was killed. The
-                # cgroup tells how that went.
+                # It was requested before: then the connection broke, or an earlier broker was killed. The
+                # cgroup shows the result.
                 until_s = proc.now_s() + _LOOKS_S
                 while self._cgroup() != self._expected and proc.now_s() <= until_s:
                     if proc.has_ended(self._pidfd):
@@ -133,12 +133,12 @@ class _Start:
             found, has_ended = self._cgroup(), proc.has_ended(self._pidfd)
         except OSError as error:
             unit = self._spec.unit
-            raise BackendError(f"nobody knows where its process is: {error}", where=unit) from error
-        # The whole path counts: a user may give a cgroup of its own the name of the scope.
+            raise BackendError(f"the cgroup of its process cannot be read: {error}", where=unit) from error
+        # The whole path counts: a user may give its own cgroup the name of the scope.
         calls.check_place(self._spec.unit, found, is_its=found == self._expected, has_ended=has_ended)
 
     def _pid(self) -> int:
-        """The process, for a systemd that takes no pidfd. Raises BackendError: it has ended."""
+        """The process, for a systemd that accepts no pidfd. Raises BackendError if it has ended."""
         self._scopes._has_pidfds = False
         pid, has_ended = _pid_of(self._pidfd), proc.has_ended(self._pidfd)
         calls.check_place(self._spec.unit, "", is_its=True, has_ended=has_ended or not pid)
@@ -155,7 +155,7 @@ class _Start:
             self._came(error)
 
     def _came(self, error: BackendError | None) -> None:
-        """One of both has come."""
+        """One of the two has finished."""
         self._awaited -= 1
         if self._has_ended or (error is None and self._awaited):
             return
@@ -165,14 +165,14 @@ class _Start:
         self._done(self._expected if error is None else error)
 
     def _stop(self) -> None:
-        """Also a scope that is empty: systemd may never see that it is."""
+        """Stop even an empty scope: systemd may never notice that it is empty."""
         if not self._has_strangers():
             self._scopes.stop(self._spec.unit, lambda _: None)
 
     def _has_strangers(self) -> bool:
-        """Whether another user's process is in the scope. It was not asked for, and must not be killed.
+        """Whether another user's process is in the scope. It was not requested, and must not be killed.
 
-        systemd before 255 takes pids. If the keeper dies at that moment, somebody else may get its pid.
+        systemd before 255 accepts only pids. If the keeper dies at that moment, its pid may be reused.
         """
         if self._scopes._has_pidfds:
             return False
@@ -181,7 +181,7 @@ class _Start:
 
 
 def _pid_of(pidfd: int) -> int:
-    """The process of a pidfd; 0 when it has ended and was waited for."""
+    """The process of a pidfd; 0 if it has been reaped."""
     return max(0, proc.pid_of(pidfd) or 0)
 
 

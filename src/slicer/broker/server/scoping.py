@@ -1,7 +1,7 @@
-"""From a lease to its scope, and what its owner may do to it.
+"""From a lease to its scope, and its owner's control of it.
 
-The lease names keeper, unit and cgroup before systemd is asked. So a broker that was killed in between finds
-what it did. Only once the keeper was seen in the scope does the scope alone hold the lease.
+The lease names keeper, unit and cgroup before systemd is asked. So a broker that replaces a killed one finds
+what that did. Only once the keeper was seen in the scope does the scope alone hold the lease.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from slicer.record import replace
 
 
 class Scoping:
-    """Starts scopes, and acts on them. Each answers its call when systemd has answered."""
+    """Starts scopes and controls them. Each call is answered when systemd has answered."""
 
     def __init__(
         self, leases: Leases, scopes: Scopes, limits_asked: LimitsAsked, queueing: Queueing,
@@ -40,7 +40,7 @@ class Scoping:
         self._limits_asked = limits_asked
         self._queueing = queueing
         self._log = log
-        self._asking: dict[str, Connection] = {}  # who hears of a scope that is being started, by job
+        self._asking: dict[str, Connection] = {}  # the connections that await a starting scope, by job
 
     # -- starting ----------------------------------------------------------------------------------------
 
@@ -74,9 +74,9 @@ class Scoping:
         faults.point("broker-asked")
 
     def _is_told_again(self, asked: Start, holding: Holding, pid: int, connection: Connection) -> bool:
-        """Whether this is under way or done: the caller's connection broke before it heard so.
+        """Whether this is under way or done: the caller's connection broke before the answer.
 
-        Raises Refusal where another keeper has the scope.
+        Raises Refusal if another keeper has the scope.
         """
         is_same = holding.lease.keeper == pid
         if holding.is_starting and is_same:
@@ -86,11 +86,11 @@ class Scoping:
             self._note_started(holding, connection, self._limits_asked.of(asked, holding))
             return True
         if holding.claim.held or holding.is_starting:
-            raise Refusal("JobExists", f"{holding.lease.job} has its scope already")
+            raise Refusal("JobExists", f"{holding.lease.job} already has a scope")
         return False
 
     def _note_outer(self, asked: Start, holding: Holding, pid: int) -> None:
-        """Keep the leases the keeper comes out of for as long as this one: it may have their GPUs open."""
+        """Keep the leases around the keeper for as long as this one: it may have their GPUs open."""
         inside = self._leases.inside_of(pid, holding.lease.uid)
         outer = tuple(lease.job for lease in inside if lease.job != holding.lease.job)
         claim = replace(holding.claim, slice=asked.slice, inside=outer)
@@ -117,10 +117,10 @@ class Scoping:
         lease = holding.lease
         connection.send(messages.StartedScope(lease.unit, lease.cgroup, limits.words, limits.is_fenced, cap))
         if not is_populated:
-            self._leases.look_again(holding)  # its keeper has ended meanwhile
+            self._leases.look_again(holding)  # its keeper has ended in the meantime
 
     def _unstart(self, holding: Holding) -> None:
-        """Its owner may try again, unless somebody is in the scope that is being stopped."""
+        """Let its owner try again, unless there are processes in the scope that is being stopped."""
         self._leases.look_again(holding)
         if holding.claim.held or holding.lease.job not in self._leases.holdings:
             return
@@ -135,7 +135,7 @@ class Scoping:
         """Stop a scope, or take a ticket off the queue."""
         waiter = self._leases.waiters.get(call.message.job)
         if waiter is not None and call.connection.peer.uid in (0, waiter.ticket.uid):
-            self._queueing.dismiss(waiter, Refusal("NoSuchJob", "it was told to leave the queue"))
+            self._queueing.dismiss(waiter, Refusal("NoSuchJob", "it was taken out of the queue"))
             call.connection.send(messages.Done())
             return
         holding = self._running(call)
@@ -164,7 +164,7 @@ class Scoping:
         return done
 
     def _running(self, call: Call) -> Holding:
-        """The caller's holding with a scope that stands; root may act on all. Raises Refusal."""
+        """The caller's holding with a running scope; root may control all. Raises Refusal."""
         holding = self._own(call.message.job, call.connection, roots_too=True)
         if not holding.claim.held:
             raise Refusal("NoSuchJob", f"{holding.lease.job} has no scope yet")
@@ -175,7 +175,7 @@ class Scoping:
 
 
 def own(leases: Leases, job: str, uid: int, *, roots_too: bool = False) -> Holding:
-    """The holding of that job, if it is this user's. Raises Refusal: who it belongs to is not told."""
+    """The holding of that job, if it is this user's. Raises Refusal, which does not reveal the owner."""
     holding = leases.holdings.get(job)
     if holding is None or (holding.lease.uid != uid and not (roots_too and uid == 0)):
         raise Refusal("NoSuchJob", f"you have no job {job} here", hint="see slicer status")
@@ -184,7 +184,7 @@ def own(leases: Leases, job: str, uid: int, *, roots_too: bool = False) -> Holdi
 
 @contextmanager
 def opened_keeper(call: Call) -> Iterator[int]:
-    """A pidfd of the keeper that a Start names. Raises Refusal unless it is wholly the caller's."""
+    """A pidfd of the keeper that a Start names. Raises Refusal unless it belongs wholly to the caller."""
     asked = call.message
     pidfd = open_process(asked.keeper, asked.keeper_start)
     if pidfd is None:

@@ -1,4 +1,4 @@
-"""One door for all calls: who may ask for what, and what they are told."""
+"""The entry point for all calls: who may make which, and the answers."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ from slicer.model import Lease, Ticket
 from slicer.record import record
 
 _ASK = "ask the administrator to set it; --backend plain stays in the service, beside all other leases"
-# These calls depend on the administrator's files: with bad ones they are refused.
+# These calls depend on the administrator's files: with invalid ones they are refused.
 _GIVEN = (messages.Acquire, messages.Start, messages.Preview, messages.Set)
 
 
 class Service:
-    """Serves calls. What cannot be served is refused with a reason."""
+    """Serves calls. It refuses the others with a reason."""
 
     def __init__(
         self, leases: Leases, decider: Decider, policy: PolicyState, queueing: Queueing, scoping: Scoping
@@ -80,7 +80,7 @@ class Service:
         if unit := next(filter(None, map(services.service_of, map(cgroup.of, pids))), ""):
             message = f"{unit} is a system service, and a job would be outside of its sandbox and its limits"
             raise Refusal("NotAllowed", message, where=f"{policy_file.PATH}: allow_services", hint=_ASK)
-        if proc.has_ended(peer.pidfd):  # a child could ask in its place, and nobody would know from where
+        if proc.has_ended(peer.pidfd):  # a child could ask in its place, and its origin would be unknown
             raise Refusal("NotAllowed", f"process {peer.pid}, which has connected, has ended")
 
     def _release(self, call: Call) -> None:
@@ -150,22 +150,22 @@ class Service:
         )
 
 
-MOST_BYTES = 2 << 20  # of all rows together: half of what a user may leave unread
-_ROOM = 64  # rows of entries that are gone, before they are looked for
+MOST_BYTES = 2 << 20  # of all rows together: half of a user's unread output
+_ROOM = 64  # rows of former entries, before they are removed
 
 
 @record
 class _Row:
     entry: Lease | Ticket
-    made: dict[str, Encoded]  # by who looks: "root", its "owner", "others"
+    made: dict[str, Encoded]  # by the kind of viewer: "root", the "owner", "others"
 
 
 def fitting(found: Sequence[tuple[int, int]], viewer: int, most: int = MOST_BYTES) -> list[bool]:
-    """Which rows, given by uid and length, there is room for: the viewer's own, then one of each user."""
+    """Which rows, given by uid and length, fit in: the viewer's own, then one of each user in turn."""
     own = [index for index, (uid, _) in enumerate(found) if uid == viewer]
     others = [index for index, (uid, _) in enumerate(found) if uid != viewer]
     is_told = [False] * len(found)
-    full: set[int] = set()  # users of whom one row was too long
+    full: set[int] = set()  # users with a row that was too long
     for index in (*own, *order.interleaved(others, lambda index: found[index][0])):
         uid, size = found[index]
         if size > most or uid in full:
@@ -177,15 +177,15 @@ def fitting(found: Sequence[tuple[int, int]], viewer: int, most: int = MOST_BYTE
 
 
 class Rows:
-    """The rows of one kind of entry."""
+    """The encoded rows of one kind of entry."""
 
     def __init__(self, view: Callable[[Any, int], Any]) -> None:
-        """``view``: the entry for a user's eyes. It may tell root, the owner and others apart."""
+        """``view``: the entry as a user may see it. It may distinguish root, the owner and others."""
         self._view = view
         self._rows: dict[str, _Row] = {}
 
     def of(self, entries: Collection[Any], viewer: int) -> tuple[Any, ...]:
-        """The rows of these entries for a user's eyes, encoded."""
+        """The rows of these entries as a user may see them, encoded."""
         found = tuple(self._row(entry, viewer) for entry in entries)
         if len(self._rows) > len(entries) + _ROOM:
             there = {entry.job for entry in entries}
@@ -194,7 +194,7 @@ class Rows:
 
     def _row(self, entry: Any, viewer: int) -> Encoded:
         row = self._rows.get(entry.job)
-        if row is None or row.entry is not entry:  # what changes is another record
+        if row is None or row.entry is not entry:  # a change creates a new record
             row = self._rows[entry.job] = _Row(entry, {})
         who = "root" if viewer == 0 else "owner" if viewer == entry.uid else "others"
         if who not in row.made:

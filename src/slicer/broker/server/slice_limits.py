@@ -1,4 +1,4 @@
-"""Keeps the limits of a user's login slice at the slices of its jobs, which lie elsewhere."""
+"""Copies the limits of a user's login slice to the slices of its jobs, which are not inside it."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ if TYPE_CHECKING:
 Done = Callable[[BackendError | None], None]
 
 _DEADLINE_S = 30.0
-# systemd tells nobody when the limits of a slice change. A change counts for what starts this much later.
+# systemd does not announce changed limits of a slice. A change applies to scopes that start this much later.
 _FRESH_S = 5.0
 _MOST_BYTES = 64 * 1024
 
 
 class SliceLimits:
-    """Remembers copied limits in ``notes``, one file a slice, because a slice outlives the broker."""
+    """Remembers copied limits in ``notes``, one file for each slice, because a slice outlives the broker."""
 
     def __init__(self, manager: Manager, notes: Directory) -> None:
         self._manager = manager
@@ -36,7 +36,7 @@ class SliceLimits:
         self._looked_s: dict[str, float] = {}
 
     def copy(self, uid: int, slice_name: str, done: Done) -> None:
-        """Limit a slice of jobs as the user's login slice is. ``done`` may be called at once."""
+        """Give a slice of jobs the limits of the user's login slice. ``done`` may be called at once."""
         looked_s = self._looked_s.get(slice_name)
         if looked_s is not None and now_s() - looked_s < _FRESH_S:
             done(None)
@@ -51,7 +51,7 @@ class SliceLimits:
         self._manager.converse(self._copied(login_slice_of(uid), slice_name), ended, _DEADLINE_S)
 
     def _copied(self, login: str, jobs: str) -> Conversation[None]:
-        """Look at both slices, and make the change that follows from it."""
+        """Read both slices, and make the change that follows."""
         found: dict[str, dict[str, Any]] = {}
         for unit in (login, jobs):
             (found[unit],) = _values((yield calls.properties_call(unit, "Slice", COPIED)), login, jobs, unit)
@@ -60,7 +60,7 @@ class SliceLimits:
             todo = changes(found[login], found[jobs], copied)
             if not todo:
                 return
-            # Before it is done: what is noted and was never set does no harm.
+            # Noted before the change: a note without a change does no harm.
             self._note(jobs, remembered(todo, copied))
         except (OSError, StateError) as error:
             raise BackendError(f"the limits of {jobs} cannot be noted: {error}") from error
@@ -86,8 +86,8 @@ def _parsed(text: bytes) -> dict[str, str]:
     return {name: value for name, equals, value in pairs if equals and name in COPIED}
 
 
-# Signature, and what systemd has where nothing is said, by the name on the bus. Weights are among them: what
-# the administrator gave a user over others counts for its jobs, too.
+# Signature, and systemd's default, by the name on the bus. Weights are included: if the administrator favours
+# a user, that counts for its jobs, too.
 _NUMBER, _MASK, _LIST = ("t", INFINITY), ("ay", b""), ("a(st)", ())
 COPIED: dict[str, tuple[str, Any]] = {
     "CPUQuotaPerSecUSec": _NUMBER, "CPUQuotaPeriodUSec": _NUMBER, "CPUWeight": _NUMBER,
@@ -101,8 +101,8 @@ COPIED: dict[str, tuple[str, Any]] = {
 def changes(login: Mapping[str, Any], jobs: Mapping[str, Any], copied: Mapping[str, str]) -> dict[str, Any]:
     """The properties to set for the jobs' slice, by name.
 
-    ``login`` and ``jobs`` are the properties of both slices as they are now. ``copied`` is what was copied
-    before, as :func:`noted` says it. What else the jobs' slice has is the administrator's word and stays.
+    ``login`` and ``jobs`` are the present properties of both slices. ``copied`` is what was copied before, in
+    the form of :func:`noted`. The other limits of the jobs' slice are the administrator's and stay.
     """
     found = {}
     for name, (_, unset) in COPIED.items():
