@@ -29,7 +29,7 @@ class Injected(Exception):
 
 def point(name: str) -> None:
     """Stop, fail or hang here, if a test requested it."""
-    # In a loop, because the keeper continues an outer half that it finds stopped.
+    # In a loop, because the keeper continues a supervisor that it finds stopped.
     while _IS_MEANT and (asked := {name, f"{name}!", f"{name}~"}.intersection((*ARMED, *_armed_later()))):
         if os.path.exists(f"{_PLACE}.go"):
             return

@@ -182,7 +182,7 @@ class Lease:
     job: str
     name: str
     command: str  # for display: quoted as in a shell, and shortened
-    pid: int  # of the outer half (with --exec of the command)
+    pid: int  # of the supervisor (with --exec of the command)
     pid_start: int  # field 22 of /proc/PID/stat; with boot_id it makes pid unique
     keeper: int  # pid of the keeper; 0 before the start
     boot_id: str

@@ -273,7 +273,7 @@ class Gate:
 
 
 class Job:
-    """A running job: the outer half, the keeper and the command, each by its pid."""
+    """A running job: the supervisor, the keeper and the command, each by its pid."""
 
     def __init__(self, box: Box, process: subprocess.Popen[bytes], lease: Lease, command: int) -> None:
         self.box = box

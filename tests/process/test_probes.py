@@ -13,7 +13,7 @@ import pytest
 from slicer.config.routes import Route
 from slicer.errors import ProbeError
 from slicer.kernel import proc
-from slicer.route.asking import Setting, ask
+from slicer.route.asking import ProgramStart, ask
 from slicer.route.deciding import Metric
 from slicer.route.probing import measure
 from tests.patience import until
@@ -21,7 +21,7 @@ from tests.unit.route.made_up import route
 
 COMMAND = "probe = 'command'\nprobe_command = ['./probe', '{{}}']\nprobe_timeout = '{timeout}'\ninput = 1\n"
 AGES = "1h"
-PLAIN = Setting(os.environ)
+PLAIN = ProgramStart(os.environ)
 
 
 @pytest.fixture(autouse=True)

@@ -220,7 +220,9 @@ def test_a_killed_relay_is_no_reason_to_run_again(routes: RouteBox) -> None:
 # -- killed between the attempts: nothing runs twice ------------------------------------------------------
 
 
-POINTS = ["route-recorded", "outer-heard-end", "ending-released", "route-attempt-ended", "route-falls-back"]
+POINTS = [
+    "route-recorded", "supervisor-heard-end", "ending-released", "route-attempt-ended", "route-falls-back",
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("point", POINTS)

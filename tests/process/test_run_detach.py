@@ -242,7 +242,7 @@ def test_a_job_that_is_killed_before_it_begins_is_an_error_of_its_caller(box: Bo
     assert "killed" in slicer(box, "show", "x").stdout
 
 
-def test_its_output_and_exit_code_outlive_its_outer_half(box: Box, gate: Gate) -> None:  # U1, X3
+def test_its_output_and_exit_code_outlive_its_supervisor(box: Box, gate: Gate) -> None:  # U1, X3
     job = detached(box, "-n", "x", "--", *waits_at(gate, "exit 5"))
     until(lambda: "begun\n" in slicer(box, "logs", "x").stdout, "it runs")
     waiting = subprocess.Popen([*SLICER, "wait", "x"], env=box.env, stdout=subprocess.PIPE)

@@ -45,7 +45,7 @@ JOB = (
     'echo "start $0 $$" >>"$LOG"; flock -n "$LOG.lock" sleep 0.06 || echo "VIOLATION $0" >>"$LOG"; exit 3',
 )
 
-# The outer half alone.
+# The supervisor alone.
 ALONE = [
     "ledger-judged",
     "ledger-created",
@@ -53,16 +53,17 @@ ALONE = [
     "ledger-written",
     "launch-acquired",
 ]
-# The outer half, while there is a keeper.
+# The supervisor, while there is a keeper.
 OUTER = [
-    "outer-forked", "outer-started-scope", "ledger-updating", "ledger-laid-aside", "ledger-half-written",
-    "outer-updated-lease", "outer-let-go", "outer-waiting", "outer-heard-end", "ending-finished",
-    "ledger-releasing", "ledger-unlinked", "ledger-closed", "ending-released", "ending-written",
-    "outer-settled",
+    "supervisor-forked", "supervisor-started-scope", "ledger-updating", "ledger-laid-aside",
+    "ledger-half-written", "supervisor-updated-lease", "supervisor-let-go", "supervisor-waiting",
+    "supervisor-heard-end", "ending-finished", "ledger-releasing",
+    "ledger-unlinked", "ledger-closed", "ending-released", "ending-written",
+    "supervisor-settled",
 ]  # fmt: skip
-# The keeper, while there is an outer half.
+# The keeper, while there is a supervisor.
 KEEPER = ["keeper-forked", "keeper-ordered", "keeper-spawned", "keeper-reaped", "keeper-ended", "keeper-told"]
-# The keeper after the outer half's death, and whether the outcome has been written there.
+# The keeper after the supervisor's death, and whether the outcome has been written there.
 ORPHANED = {
     "keeper-ended": False, "ending-finished": False, "ledger-releasing": False, "ledger-unlinked": False,
     "ledger-closed": False, "ending-released": False, "ending-written": True,
@@ -72,7 +73,10 @@ ORPHANED = {
 def cases() -> Iterator[object]:
     for point in ALONE:
         yield pytest.param(point, "outer")
-    for point in ("outer-told-keeper", "outer-reaped-keeper"):  # the keeper is on its way out, or has gone
+    for point in (
+        "supervisor-told-keeper",
+        "supervisor-reaped-keeper",
+    ):  # the keeper is on its way out, or has gone
         yield pytest.param(point, "outer")
     for point in OUTER:
         for victims in ("outer", "keeper", "outer keeper"):
@@ -136,16 +140,16 @@ def test_killed_beside_a_waiter(box: Box, point: str, victims: str) -> None:
     both_died = victims == "outer keeper" or not keeper
     until(lambda: go_on(box), f"all end; {box.describe()}")
     ran = ran or "start it " in "\n".join(box.lines())
-    # A killed keeper cannot tell whether the command ran: the outer half records what it knows.
+    # A killed keeper cannot tell whether the command ran: the supervisor records what it knows.
     maybe = (ran and both_died) or (not ran and victims == "keeper")
     check_aftermath(box, following, (0, 1) if maybe else (1,) if ran else (0,))
 
 
 # X3, K2
 @pytest.mark.parametrize("point", list(ORPHANED))
-def test_the_keeper_killed_after_the_outer_half(box: Box, point: str) -> None:
-    process = start(box, "it", "outer-let-go", point)
-    until(lambda: process.pid in stopped(box), "the outer half has let the keeper go")
+def test_the_keeper_killed_after_the_supervisor(box: Box, point: str) -> None:
+    process = start(box, "it", "supervisor-let-go", point)
+    until(lambda: process.pid in stopped(box), "the supervisor has let the keeper go")
     kill_9(process.pid)
     (keeper,) = until(lambda: stopped(box), f"the keeper comes to {point}")
     following = start_next(box)
@@ -155,9 +159,9 @@ def test_the_keeper_killed_after_the_outer_half(box: Box, point: str) -> None:
 
 # X3
 @pytest.mark.parametrize("point", list(ORPHANED))
-def test_the_keeper_finishes_alone_from_wherever_the_outer_half_died(box: Box, point: str) -> None:
-    process = start(box, "it", point if point != "keeper-ended" else "outer-heard-end")
-    until(lambda: process.pid in stopped(box), f"the outer half comes to {point}")
+def test_the_keeper_finishes_alone_from_wherever_the_supervisor_died(box: Box, point: str) -> None:
+    process = start(box, "it", point if point != "keeper-ended" else "supervisor-heard-end")
+    until(lambda: process.pid in stopped(box), f"the supervisor comes to {point}")
     following = start_next(box)
     kill_9(process.pid)
     check_aftermath(box, following, (1,))
@@ -172,8 +176,8 @@ def check_that_the_next_one_waits(box: Box, gate: Gate) -> None:
     check_aftermath(box, following, (1,))
 
 
-# The outer half fails by itself, from the moment that the keeper has its order.
-FAILING = ["outer-let-go", "outer-waiting"]
+# The supervisor fails by itself, from the moment that the keeper has its order.
+FAILING = ["supervisor-let-go", "supervisor-waiting"]
 
 
 # D1: a double grant otherwise
@@ -277,10 +281,10 @@ def test_a_waiter_killed_while_it_gives_up(box: Box, gate: Gate, point: str) -> 
 
 
 # The first in line has its keeper forked (and in its scope) before the lease is there.
-PREPARING = ["outer-forked", "outer-started-scope", "keeper-forked"]
+PREPARING = ["supervisor-forked", "supervisor-started-scope", "keeper-forked"]
 PREPARED = [
     "waiting-woken", "ledger-judged", "ledger-converting", "ledger-converted", "ledger-bell-unlinked",
-    "launch-acquired", "outer-updated-lease", "outer-let-go", "keeper-ordered", "keeper-spawned",
+    "launch-acquired", "supervisor-updated-lease", "supervisor-let-go", "keeper-ordered", "keeper-spawned",
 ]  # fmt: skip
 
 
@@ -413,10 +417,10 @@ def test_killed_between_lease_and_command_leaves_nothing(box: Box, gate: Gate) -
 
 def test_nothing_is_armed_by_accident(box: Box) -> None:
     for value in (
-        "outer-forked",
-        ":outer-forked",
-        "/elsewhere:outer-forked",
-        f"{box.state}/:outer-forked",
+        "supervisor-forked",
+        ":supervisor-forked",
+        "/elsewhere:supervisor-forked",
+        f"{box.state}/:supervisor-forked",
         f"{box.state}:",
     ):
         assert box.run("-q", "--", "true", env={"SLICER_FAULTS": value}).returncode == 0
@@ -439,7 +443,7 @@ def test_nothing_is_armed_by_accident(box: Box) -> None:
 
 
 def test_every_point_is_one_of_these() -> None:
-    others = {"outer-told-keeper", "outer-reaped-keeper", "ledger-rung"}
+    others = {"supervisor-told-keeper", "supervisor-reaped-keeper", "ledger-rung"}
     others |= {"wrap-draft"}  # tests/unit/wrap
     others |= {"share-made"}  # test_run_share.py
     others |= {*test_control.POINTS, *test_run_detach.POINTS}

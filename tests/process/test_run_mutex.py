@@ -66,7 +66,7 @@ def test_never_more_jobs_than_slots_whoever_is_killed(
     running = [box.start(*script, str(n), "0.1", env={"SLOTS": str(slots)}) for n in range(12 * slots)]
     killed = 0
     while any(process.poll() is None for process in running):
-        # Outer halves that run a job, outer halves that wait or are only just starting, keepers.
+        # Outer halves that run a job, supervisors that wait or are only just starting, keepers.
         keepers = [lease.keeper for lease in box.leases() if lease.keeper and keepers_too]
         alive = [process.pid for process in running if process.poll() is None]
         victims = dice.choice([keepers, alive, [lease.pid for lease in box.leases()]])
@@ -115,7 +115,7 @@ def test_while_the_command_lives_nobody_else_gets_its_slot(box: Box, gate: Gate,
     job = box.hold(gate)
     kill_9(*(getattr(job, name) for name in victims.split()))
     if "outer" not in victims:
-        # With the keeper dead the outer half may end the job, or leave it its lease; never both.
+        # With the keeper dead the supervisor may end the job, or leave it its lease; never both.
         job.process.wait(10)
     if not gone(job.command):
         assert box.run("-p", "heavy", "--no-wait", "-q", "--", "true").returncode == 75
@@ -127,7 +127,7 @@ def test_while_the_command_lives_nobody_else_gets_its_slot(box: Box, gate: Gate,
 
 
 # X3
-def test_with_the_outer_half_dead_the_keeper_records_the_outcome(box: Box, gate: Gate) -> None:
+def test_with_the_supervisor_dead_the_keeper_records_the_outcome(box: Box, gate: Gate) -> None:
     job = box.hold(gate)
     kill(job.outer)
     job.process.wait()
@@ -139,7 +139,7 @@ def test_with_the_outer_half_dead_the_keeper_records_the_outcome(box: Box, gate:
 
 
 # X3
-def test_with_the_keeper_dead_the_outer_half_says_so_in_words(box: Box, gate: Gate) -> None:
+def test_with_the_keeper_dead_the_supervisor_says_so_in_words(box: Box, gate: Gate) -> None:
     job = box.hold(gate)
     kill(job.keeper)
     assert job.process.wait(10) == 137
@@ -167,7 +167,7 @@ os.write(0, b"end daemon %d\\n" % os.getpid())
 
 
 def daemonised(box: Box, gate: Gate) -> tuple[int, int, int]:
-    """The outer half, the keeper and the daemon of a job that closed everything it had."""
+    """The supervisor, the keeper and the daemon of a job that closed everything it had."""
     process = box.start("-p", "heavy", "-q", "--linger", "--", sys.executable, "-c", DAEMON, str(gate.path))
     until(lambda: box.started("daemon"), "the daemon runs")
     keeper = until(lambda: next((lease.keeper for lease in box.leases()), 0), "the keeper is known")

@@ -240,7 +240,7 @@ def test_the_stop_signal_stops_the_job(box: Box, gate: Gate, whom: str) -> None:
     box.assert_clean()
 
 
-def test_the_stop_signal_stops_a_job_without_its_outer_half(box: Box, gate: Gate) -> None:
+def test_the_stop_signal_stops_a_job_without_its_supervisor(box: Box, gate: Gate) -> None:
     job = box.hold(gate)
     kill(job.outer)
     job.process.wait()
@@ -361,13 +361,13 @@ def test_a_killed_command_is_told_apart_from_one_that_exits_with_its_code(box: B
     assert (first.reason, first.signal, second.reason, second.signal) == ("signal", 9, "exited", None)
 
 
-def test_nobody_is_left_when_the_outer_half_is_killed_while_it_ends_leftovers(box: Box) -> None:
+def test_nobody_is_left_when_the_supervisor_is_killed_while_it_ends_leftovers(box: Box) -> None:
     begun = box.root / "begun"
     script = f'trap "" TERM; sleep 60 & touch {begun}; exit 0'
     process = box.start("-q", "-p", "heavy", "--set", "TimeoutStopSec=500ms", "--", "sh", "-c", script)
     until(begun.exists, "it has begun")
     kill(process.pid)
-    until(lambda: gone(process.pid), "the outer half is dead")
+    until(lambda: gone(process.pid), "the supervisor is dead")
     until(lambda: not box.processes(), "all is gone")
     assert len(box.outcomes()) == 1
     box.assert_clean()

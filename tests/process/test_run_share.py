@@ -160,12 +160,12 @@ SHARE = ("--vram", "8G", "--share", "both")
 
 
 # D1: whoever writes the outcome has what was counted, and no file is left
-@pytest.mark.parametrize("killed", ["outer half", "keeper"])
+@pytest.mark.parametrize("killed", ["supervisor", "keeper"])
 def test_the_counters_survive_a_kill(shared: Box, client: str, gate: Gate, killed: str) -> None:
     process, lease = held(shared, client, gate, *SHARE, does=session("alloc linear 100"))
     assert job_files(shared) == [lease.job]
-    kill_9(process.pid if killed == "outer half" else lease.keeper)
-    if killed == "outer half":
+    kill_9(process.pid if killed == "supervisor" else lease.keeper)
+    if killed == "supervisor":
         gate.open()
     until(lambda: shared.outcomes(), "the outcome is written")
     assert (outcome(shared).processes, outcome(shared).peak_mib) == (1, (100,))
@@ -182,7 +182,9 @@ def test_what_a_job_leaves_that_was_killed_whole_is_swept(shared: Box, client: s
     assert job_files(shared) == []
 
 
-@pytest.mark.parametrize("point", ["share-made", "outer-told-keeper", "ending-written", "ending-released"])
+@pytest.mark.parametrize(
+    "point", ["share-made", "supervisor-told-keeper", "ending-written", "ending-released"]
+)
 def test_no_file_outlives_a_job_killed_on_the_way(shared: Box, point: str) -> None:
     process = shared.start(*SHARE, "--", "true", env={"SLICER_FAULTS": f"{shared.state}:{point}"})
     until(lambda: state_of(process.pid) == "T", f"it stands at {point}")

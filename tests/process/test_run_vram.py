@@ -103,7 +103,7 @@ def strangers(gpus: FakeNvml) -> Iterator[Any]:
 @pytest.mark.usefixtures("gpus")
 def test_an_end_that_comes_while_slicer_is_busy_is_not_missed(box: Box) -> None:  # A9
     """The driver's library has a thread in slicer, which must not take the signal that tells of the end."""
-    faults = {"SLICER_FAULTS": f"{box.state}:outer-waiting~"}
+    faults = {"SLICER_FAULTS": f"{box.state}:supervisor-waiting~"}
     process = box.start("-q", "--gpus", "1", "--", "sh", "-c", 'echo ran >>"$LOG"', env=faults)
     until(box.lines, "the command has run")
     (keeper,) = children(process.pid)
@@ -225,7 +225,7 @@ def test_a_peak_that_the_driver_does_not_say_is_what_nobody_else_accounts_for(
     box.assert_clean()
 
 
-# X3: the keeper writes what the outer half knew
+# X3: the keeper writes what the supervisor knew
 @pytest.mark.usefixtures("gpus")
 def test_the_peak_outlives_slicer(box: Box, gate: Gate) -> None:
     job = Running(box, "--gpus", "1", script=f"use 0 4000; read x <{gate.path}")
@@ -358,7 +358,7 @@ def test_leftovers_that_were_on_a_gpu_are_named(box: Box, gate: Gate, second_gat
     box.assert_clean()
 
 
-# B5: the keeper does the same when the outer half is dead
+# B5: the keeper does the same when the supervisor is dead
 def test_the_keeper_waits_for_the_memory_too(box: Box, gpus: FakeNvml, gate: Gate) -> None:
     box.env["GPU_PID"] = str(box.root / "pid")
     job = Running(box, "--gpus", "2", script=f"echo $$ >$GPU_PID; use 0 4000; read x <{gate.path}")

@@ -91,7 +91,7 @@ def test_a_ticket_that_is_just_being_made_is_left_alone(box: Box, gate: Gate) ->
         return {"SLICER_FAULTS": f"{box.state}:{point}"}
 
     job = box.hold(gate)
-    first = box.wait_in_line("first", env=faults("outer-let-go"))
+    first = box.wait_in_line("first", env=faults("supervisor-let-go"))
     gate.open()
     until(lambda: state_of(first.pid) == "T", "it is about to look who comes next")
     newcomer = box.start("-p", "heavy", "-n", "newcomer", "--", "true", env=faults("ledger-created"))

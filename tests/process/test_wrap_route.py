@@ -148,7 +148,7 @@ def test_a_call_that_is_killed_takes_the_program_along(box: WrapBox) -> None:  #
 
 
 @pytest.mark.parametrize(
-    "point", ["outer-forked", "keeper-forked", "outer-let-go", "keeper-ordered", "keeper-spawned"]
+    "point", ["supervisor-forked", "keeper-forked", "supervisor-let-go", "keeper-ordered", "keeper-spawned"]
 )
 def test_a_call_that_is_killed_at_the_programs_start_leaves_nothing(box: WrapBox, point: str) -> None:  # N7
     """Whoever stands still there, of slicer's two processes, goes on once the caller has killed the call."""

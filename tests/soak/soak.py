@@ -194,7 +194,7 @@ class Soak:
     def _shut_down(self) -> None:
         """Ask every process to end at the same time, as systemd does at a shutdown and at a logout."""
         self._done["shut down"] += 1
-        # A job whose outer half was killed is over; its command may run still.
+        # A job whose supervisor was killed is over; its command may run still.
         for job in [*self._alive.values(), *(job for job in self._over if self._runs(job))]:
             job.done_to_it.append("shut down")
         for pid in self._box.processes():

@@ -181,7 +181,7 @@ open(sys.argv[4]).read()
 
 
 @pytest.mark.core
-@pytest.mark.parametrize("ending", ["as usual", "outer half killed"])
+@pytest.mark.parametrize("ending", ["as usual", "supervisor killed"])
 def test_a_program_that_gave_up_root_can_do_nothing_with_what_it_inherited(
     slicer: Slicer, victim: Path, ending: str
 ) -> None:  # S3
@@ -193,7 +193,7 @@ def test_a_program_that_gave_up_root_can_do_nothing_with_what_it_inherited(
     until(there.exists, "it has tried")
     assert job.stdout == ""
     assert slicer.is_busy(*HEAVY)  # the scope holds the lease, whatever was unlocked
-    if ending == "outer half killed":
+    if ending == "supervisor killed":
         slicer.dirty = True
         job.kill()
         job.popen.wait()

@@ -77,7 +77,7 @@ def root() -> User:
 
 
 @pytest.mark.core
-@pytest.mark.parametrize("ending", ["as usual", "outer half killed"])
+@pytest.mark.parametrize("ending", ["as usual", "supervisor killed"])
 def test_what_a_job_inherits_is_good_for_nothing(
     slicer: Slicer, victim: Path, bob: User, ending: str
 ) -> None:  # S3, K2
@@ -88,7 +88,7 @@ def test_what_a_job_inherits_is_good_for_nothing(
     job = slicer.start(*HEAVY, "--", *drop, *map(str, arguments))
     until(there.exists, "it has tried")
     assert job.stdout == ""
-    if ending == "outer half killed":
+    if ending == "supervisor killed":
         slicer.dirty = True
         job.kill()
         job.popen.wait()

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from slicer.backend.install_units import Report, apply, plan, remove
+from slicer.backend.install_units import InstallReport, apply, plan, remove
 from slicer.outcome import journal
 from tests.patience import until
 from tests.systemd.helpers import systemctl
@@ -42,7 +42,7 @@ def verified(*units: str) -> str:
 
 
 @pytest.fixture(scope="module")
-def installed() -> Iterator[Report]:
+def installed() -> Iterator[InstallReport]:
     if "SLICER_TEST_MACHINE" not in os.environ:
         pytest.fail("this test changes the machine's root: only for test machines")
     whole = plan(user_delegation=True)
@@ -51,13 +51,13 @@ def installed() -> Iterator[Report]:
     remove(whole)
 
 
-def test_every_file_and_command_succeeds(installed: Report) -> None:  # K5
+def test_every_file_and_command_succeeds(installed: InstallReport) -> None:  # K5
     assert {done.status for done in installed.files} <= {"created", "unchanged"}
     assert {ran.exit_code for ran in installed.commands} == {0}, installed.commands
 
 
 @pytest.mark.parametrize("name", ["gpu", "cpu"])
-def test_systemd_knows_the_slices(installed: Report, name: str) -> None:  # K5, K6
+def test_systemd_knows_the_slices(installed: InstallReport, name: str) -> None:  # K5, K6
     assert f"{name.upper()} jobs run by slicer" in output("systemctl", "cat", f"{name}.slice")
     shown = output("systemctl", "show", f"{name}.slice", "-p", "LoadState,CPUWeight,Description")
     assert "LoadState=loaded" in shown
@@ -66,7 +66,9 @@ def test_systemd_knows_the_slices(installed: Report, name: str) -> None:  # K5, 
     assert verified(f"{name}.slice") == ""
 
 
-def test_user_managers_know_the_slices_and_get_io_and_cpuset(installed: Report, tmp_path: Path) -> None:  # K5
+def test_user_managers_know_the_slices_and_get_io_and_cpuset(
+    installed: InstallReport, tmp_path: Path
+) -> None:  # K5
     assert "CPUWeight=15" in output("cat", "/usr/local/lib/systemd/user/cpu.slice")
     environ = ("env", f"XDG_RUNTIME_DIR={tmp_path}")
     done = output(*environ, *VERIFY, "--user", "cpu.slice", "gpu.slice")
@@ -107,7 +109,7 @@ LIMITS = ("MemoryMax", "MemorySwapMax", "CPUWeight", "CPUQuotaPerSecUSec", "Allo
 
 
 def test_limits_of_the_configuration_are_those_of_the_running_slice(
-    installed: Report, configuration: Path, slicer: Slicer
+    installed: InstallReport, configuration: Path, slicer: Slicer
 ) -> None:  # K5
     gate = slicer.gate()
     job = slicer.hold(gate, "--gpus", "1", env={"SLICER_SIM": "1x24G"})
@@ -159,7 +161,7 @@ def finds(shell: str, *prefix: str) -> bool:
 
 
 @pytest.mark.parametrize("shell", FINDS)
-def test_each_shell_finds_its_completion(installed: Report, shell: str) -> None:
+def test_each_shell_finds_its_completion(installed: InstallReport, shell: str) -> None:
     assert finds(shell)
 
 
@@ -190,14 +192,14 @@ def test_a_users_limits_are_those_of_the_users_own_slice(alice: User) -> None:  
         systemctl.output(*alice.via, "rm", "-r", str(settings))
 
 
-def test_no_group_is_made_and_nothing_is_opened_to_anybody(installed: Report) -> None:  # S1
+def test_no_group_is_made_and_nothing_is_opened_to_anybody(installed: InstallReport) -> None:  # S1
     assert "slicer" not in [group.gr_name for group in grp.getgrall()]
     for path in ("/run/slicer", "/var/lib/slicer"):
         if os.path.exists(path):
             assert not os.lstat(path).st_mode & 0o022, path
 
 
-def test_journalctl_explains_every_event(installed: Report) -> None:  # K7
+def test_journalctl_explains_every_event(installed: InstallReport) -> None:  # K7
     job = uuid.uuid4().hex[:12]
     fields = {"exit_code": 3, "reason": "exited"}
     for kind in journal.KINDS:
@@ -212,7 +214,7 @@ def test_journalctl_explains_every_event(installed: Report) -> None:  # K7
     assert done.stdout + done.stderr == ""
 
 
-def test_installing_again_changes_nothing(installed: Report) -> None:  # K5
+def test_installing_again_changes_nothing(installed: InstallReport) -> None:  # K5
     assert {done.status for done in apply(plan(user_delegation=True)).files} == {"unchanged"}
 
 

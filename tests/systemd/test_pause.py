@@ -69,7 +69,7 @@ def halted(slicer: Slicer, job: str, via: tuple[str, ...] = ()) -> str | None:
 
 
 def watched(counting: Counting) -> None:
-    """Wait until the outer half follows the scope: it begins after a second."""
+    """Wait until the supervisor follows the scope: it begins after a second."""
     events = f"/sys/fs/cgroup{counting.lease.cgroup}/cgroup.events"
     fds = Path(f"/proc/{counting.job.pid}/fd")
 

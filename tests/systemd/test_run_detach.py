@@ -174,7 +174,7 @@ def test_two_users_jobs_of_one_name_are_each_users_own(
     slicer.command("wait", "x", via=ann.via, code=3)
 
 
-def test_through_the_broker_a_job_outlives_its_outer_half(slicer: Slicer, broker: Broker, ann: User) -> None:
+def test_through_the_broker_a_job_outlives_its_supervisor(slicer: Slicer, broker: Broker, ann: User) -> None:
     # U1, L1, X3
     gate = slicer.gate()
     job, _ = detached(slicer, "--", "sh", "-c", f"echo up; : < {gate}; exit 5", via=ann.via)

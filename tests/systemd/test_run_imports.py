@@ -26,7 +26,7 @@ def test_a_job_in_a_scope_imports_what_it_needs(options: tuple[str, ...]) -> Non
     found = imported(Here(), "--backend", "systemd", *options, "--", "true")
     assert surplus(found, SYSTEMD) == set()
     assert found.isdisjoint(BANNED)
-    assert {"slicer.job.outer_half", "slicer.backend.pystemd_bus", "pystemd.dbuslib"} <= found
+    assert {"slicer.job.supervisor", "slicer.backend.pystemd_bus", "pystemd.dbuslib"} <= found
 
 
 def test_the_installed_program_does_without_site() -> None:  # K8
@@ -35,5 +35,5 @@ def test_the_installed_program_does_without_site() -> None:  # K8
     command = ["/opt/slicer/bin/python", "-IS", "-X", "importtime", *launched, "run", "-q", "--", "true"]
     told = subprocess.run(command, capture_output=True, text=True, check=True).stderr
     found = {line.rpartition("|")[2].strip() for line in told.splitlines() if line.startswith("import time:")}
-    assert {"slicer.job.outer_half", "slicer.job.command"} <= found
+    assert {"slicer.job.supervisor", "slicer.job.command"} <= found
     assert "site" not in found

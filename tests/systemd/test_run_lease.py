@@ -82,7 +82,7 @@ def test_both_halves_of_slicer_killed(slicer: Slicer, waiter_first: bool) -> Non
     job = logging_job(slicer, gate)
     lease, command = job.lease(), job.command_pid()
     waiting = waiting_job(slicer) if waiter_first else None
-    # Outer half first: it would otherwise end the job of its dead keeper.
+    # Supervisor first: it would otherwise end the job of its dead keeper.
     kill(job.pid, lease.keeper)
     still_held(slicer, lease, waiting)
     waiting = waiting or waiting_job(slicer)

@@ -121,7 +121,7 @@ def test_the_keeper_killed_while_its_scope_starts(slicer: Slicer) -> None:
     state, gate = slicer.path("state"), slicer.gate()
     env = {"SLICER_STATE_DIR": str(state)}
     holder = slicer.hold(gate, "-p", "heavy", env=env)
-    faults = {**env, "SLICER_FAULTS": f"{state}:outer-forked"}
+    faults = {**env, "SLICER_FAULTS": f"{state}:supervisor-forked"}
     first = slicer.start("-p", "heavy", "--", "touch", "ran", env=faults)
     until(lambda: processes.state(first.pid) == "T", "it has forked its keeper, and stopped")
     (keeper,) = processes.children(first.pid)

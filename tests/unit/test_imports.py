@@ -85,7 +85,7 @@ def box(tmp_path: Path) -> Box:
 def test_the_hot_path_of_a_plain_job_imports_what_it_needs(box: Box, options: tuple[str, ...]) -> None:
     found = imported(box, "--backend", "plain", *options, "--", "true")
     assert surplus(found, PLAIN) == set()
-    assert {"slicer.job.outer_half", "slicer.ledger.ledger", "slicer.placement.decision"} <= found
+    assert {"slicer.job.supervisor", "slicer.ledger.ledger", "slicer.placement.decision"} <= found
 
 
 ROUTE = """\
@@ -108,7 +108,7 @@ def test_the_hot_path_of_a_route_imports_what_it_needs(routed: Box) -> None:
     line = ("r", "--backend", "plain", "--", "true", str(routed.root / "input"))
     found = imported_with_cache(routed, *line, program="route")
     assert surplus(found, PLAIN) == set()
-    assert {"slicer.job.outer_half", "slicer.route.deciding", "slicer.outcome.decisions"} <= found
+    assert {"slicer.job.supervisor", "slicer.route.deciding", "slicer.outcome.decisions"} <= found
     assert "slicer.route.relay" not in found
 
 

@@ -18,7 +18,7 @@ from slicer.backend import broker_units, closed_shop, has_systemd, slice_limits
 from slicer.backend.closed_shop import has_unit
 from slicer.backend.unit_files import (
     Action,
-    Done,
+    FileResult,
     State,
     failed,
     install,
@@ -85,7 +85,7 @@ _USER_COMMANDS = (("systemctl", "--user", "daemon-reload"),)
 
 
 @record
-class Plan:
+class InstallPlan:
     """The parts of an installation."""
 
     actions: tuple[Action, ...]
@@ -106,10 +106,10 @@ class Ran:
 
 
 @record
-class Report:
+class InstallReport:
     """The work that was done. ``made``: new directories."""
 
-    files: tuple[Done, ...]
+    files: tuple[FileResult, ...]
     commands: tuple[Ran, ...]
     made: tuple[str, ...] = ()
 
@@ -121,7 +121,7 @@ def plan(
     environ: Mapping[str, str] | None = None,
     limits: Limits | None = None,
     broker: str = "",
-) -> Plan:
+) -> InstallPlan:
     """What to install on this machine. Touches nothing.
 
     ``user`` is for the caller's own user manager alone, below $XDG_DATA_HOME. ``user_delegation`` adds the
@@ -147,12 +147,12 @@ def plan(
     for each in [] if limits is None else _limits(limits, top, user=user):
         (actions if each.content else unwanted).append(each)
     if user:
-        return Plan(tuple(actions), tuple(unwanted), _USER_COMMANDS, user)
+        return InstallPlan(tuple(actions), tuple(unwanted), _USER_COMMANDS, user)
     commands = (*_SYSTEM_COMMANDS, *(broker_units.ENABLE if broker else ()))
-    return Plan(tuple(actions), tuple(unwanted), commands, user, settings=on_host(SYSTEM_DIR))
+    return InstallPlan(tuple(actions), tuple(unwanted), commands, user, settings=on_host(SYSTEM_DIR))
 
 
-def going(made: Plan, *, only_broker: bool = False) -> Plan:
+def going(made: InstallPlan, *, only_broker: bool = False) -> InstallPlan:
     """What to remove of a plan with ``broker``: all of it, or only the broker. Touches nothing.
 
     An existing broker is stopped before its files are removed.
@@ -193,7 +193,7 @@ def _man_pages(folder: str) -> tuple[tuple[str, str, str], ...]:
 
 def configured(
     *, environ: Mapping[str, str], user: bool = False, **options: Any
-) -> tuple[Plan, tuple[str, ...]]:
+) -> tuple[InstallPlan, tuple[str, ...]]:
     """:func:`plan` with the configuration's limits of the slices, and warnings for the user.
 
     Raises ConfigError.
@@ -230,13 +230,13 @@ def _limits(limits: Limits, top: str, *, user: bool) -> list[Action]:
     ]
 
 
-def closed_plan(*, only_there: bool = False) -> Plan:
+def closed_plan(*, only_there: bool = False) -> InstallPlan:
     """The files of a closed shop. ``only_there``: only those that exist."""
     job_runners = (unit for unit in closed_shop.JOB_RUNNERS if only_there or has_unit(unit))
     made = closed_shop.actions((closed_shop.SLICE, *job_runners))
     if only_there:
         made = tuple(action for action in made if os.path.lexists(action.destination))
-    return Plan(made, (), closed_shop.COMMANDS if made else (), user=False)
+    return InstallPlan(made, (), closed_shop.COMMANDS if made else (), user=False)
 
 
 def refuse_nixos(setting: str) -> None:
@@ -246,7 +246,7 @@ def refuse_nixos(setting: str) -> None:
         raise SlicerError("NixOS uses only the units that its modules install", hint=hint)
 
 
-def states(plan: Plan) -> tuple[tuple[Action, State], ...]:
+def states(plan: InstallPlan) -> tuple[tuple[Action, State], ...]:
     """The state of each file of a plan (see :func:`slicer.backend.unit_files.state`). Touches nothing.
 
     For existing unwanted files: outdated, or edited. Raises SlicerError for a file that cannot be read.
@@ -256,7 +256,7 @@ def states(plan: Plan) -> tuple[tuple[Action, State], ...]:
     return (*wanted, *((action, how) for action, how in found if how != "missing"))
 
 
-def apply(plan: Plan, *, force: bool = False, run: Runner | None = None) -> Report:
+def apply(plan: InstallPlan, *, force: bool = False, run: Runner | None = None) -> InstallReport:
     """Install the files, then notify systemd. Safe to repeat.
 
     An edited file stays unchanged unless ``force``. Each file is replaced in one step. Raises SlicerError on
@@ -267,15 +267,15 @@ def apply(plan: Plan, *, force: bool = False, run: Runner | None = None) -> Repo
     files = tuple(install(action, force=force) for action in plan.actions)
     made = _make_settings(unmade_settings(plan))
     files += _clear(plan.unwanted, force)
-    return Report(files, _tell_systemd(plan, files, run), made)
+    return InstallReport(files, _tell_systemd(plan, files, run), made)
 
 
-def _tell_systemd(plan: Plan, files: tuple[Done, ...], run: Runner | None) -> tuple[Ran, ...]:
+def _tell_systemd(plan: InstallPlan, files: tuple[FileResult, ...], run: Runner | None) -> tuple[Ran, ...]:
     run = run or _run
     return tuple(map(run, plan.commands)) + _reach_running_slices(plan, files, run)
 
 
-def remove(plan: Plan, *, force: bool = False, run: Runner | None = None) -> Report:
+def remove(plan: InstallPlan, *, force: bool = False, run: Runner | None = None) -> InstallReport:
     """Remove the files of :func:`apply`, except (without ``force``) edited ones.
 
     A plan with ``user_delegation`` covers all possible files. The ledger and the history stay. Raises
@@ -287,10 +287,10 @@ def remove(plan: Plan, *, force: bool = False, run: Runner | None = None) -> Rep
     _remove_empty(plan.actions)
     with contextlib.suppress(OSError):  # it is not empty, or does not exist
         os.rmdir(plan.settings)
-    return Report(files, commands)
+    return InstallReport(files, commands)
 
 
-def _reach_running_slices(plan: Plan, files: tuple[Done, ...], run: Runner) -> tuple[Ran, ...]:
+def _reach_running_slices(plan: InstallPlan, files: tuple[FileResult, ...], run: Runner) -> tuple[Ran, ...]:
     """Make systemd apply the changed limits of running slices to the kernel.
 
     After daemon-reload systemd shows the new values, but it writes them when something starts in the slice.
@@ -309,14 +309,14 @@ def _reach_running_slices(plan: Plan, files: tuple[Done, ...], run: Runner) -> t
     return tuple(ran)
 
 
-def _clear(actions: tuple[Action, ...], force: bool) -> tuple[Done, ...]:
+def _clear(actions: tuple[Action, ...], force: bool) -> tuple[FileResult, ...]:
     """Remove the existing ones of these files."""
     done = tuple(uninstall(action, force=force) for action in actions)
     _remove_empty(actions)
     return tuple(each for each in done if each.status != "absent")
 
 
-def unmade_settings(plan: Plan) -> str:
+def unmade_settings(plan: InstallPlan) -> str:
     """The administrator's configuration directory, if it is to be created; else "". Touches nothing."""
     return "" if os.path.lexists(plan.settings) else plan.settings
 

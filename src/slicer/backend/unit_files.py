@@ -39,7 +39,7 @@ class Action:
 
 
 @record
-class Done:
+class FileResult:
     """The result for one file.
 
     ``status`` is created, unchanged, updated (an older version of ours), edited (left alone), overwritten
@@ -79,7 +79,7 @@ def leftover(action: Action) -> State:
     return "missing" if found is None else "outdated" if is_ours(found) else "edited"
 
 
-def install(action: Action, *, force: bool) -> Done:
+def install(action: Action, *, force: bool) -> FileResult:
     """Put a file in its place, in one step. An edited one stays unless ``force``.
 
     Raises SlicerError if it cannot be written.
@@ -88,28 +88,28 @@ def install(action: Action, *, force: bool) -> Done:
         wanted = _wanted(action)
         before = _state(wanted, read(action.destination))
         if before == "current":
-            return Done(action, "unchanged")
+            return FileResult(action, "unchanged")
         if before == "edited" and not force:
-            return Done(action, "edited")
+            return FileResult(action, "edited")
         _replace(action.destination, wanted)
     except OSError as error:
         raise failed("installed", action, error) from error
     became: dict[State, Status] = {"missing": "created", "outdated": "updated", "edited": "overwritten"}
-    return Done(action, became[before])
+    return FileResult(action, became[before])
 
 
-def uninstall(action: Action, *, force: bool) -> Done:
+def uninstall(action: Action, *, force: bool) -> FileResult:
     """Remove a file. An edited one stays unless ``force``. Raises SlicerError."""
     try:
         found = read(action.destination)
         if found is None:
-            return Done(action, "absent")
+            return FileResult(action, "absent")
         if not is_ours(found) and not force:
-            return Done(action, "edited")
+            return FileResult(action, "edited")
         os.unlink(action.destination)
     except OSError as error:
         raise failed("removed", action, error) from error
-    return Done(action, "removed")
+    return FileResult(action, "removed")
 
 
 def failed(what: str, action: Action, error: OSError) -> SlicerError:

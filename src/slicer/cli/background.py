@@ -189,7 +189,7 @@ class _Detached(say.Messages):
         job = options["detached"]
         if not is_job_id(job):
             raise UsageError("is for slicer's own use", where="--detached", hint="--detach")
-        self._caller = starting.Caller()
+        self._caller = starting.DetachCaller()
         log = os.readlink("/proc/self/fd/1")
         self._awaits: tuple[str, ...] = options["awaits"]
         self._invocation = replace(invocation, job=job, log=log, is_bounded=not options["log_to"])

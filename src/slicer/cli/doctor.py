@@ -11,7 +11,7 @@ import click
 
 from slicer.cli import output
 from slicer.columns import BAD, FAINT, GOOD, HEADING, WARNING, Line, aligned
-from slicer.doctor.model import SEVERITIES, Finding, Report, worst
+from slicer.doctor.model import SEVERITIES, DoctorReport, Finding, worst
 from slicer.errors import EX_OK
 from slicer.text import counted
 
@@ -69,7 +69,7 @@ def command(as_json: bool, verbose: bool) -> int:
     return EX_OK if report.is_well else _EX_UNWELL
 
 
-def _lines(report: Report, *, verbose: bool = False) -> list[Line]:
+def _lines(report: DoctorReport, *, verbose: bool = False) -> list[Line]:
     """The whole report. ``verbose``: with all facts, and with the reasons for notes."""
     width = min(_WIDEST, shutil.get_terminal_size((_WIDEST, 24)).columns)
     shown = _areas(report)
@@ -98,7 +98,7 @@ def headline(found: Finding) -> str:
     return f"{found.kind.title}: {found.what}"
 
 
-def _areas(report: Report) -> list[Line]:
+def _areas(report: DoctorReport) -> list[Line]:
     severities = [worst(verdict.findings) for verdict in report.verdicts]
     rows = [
         (mark(severity), _TITLES.get(verdict.area, verdict.area), verdict.summary)
@@ -121,7 +121,7 @@ def _finding(found: Finding, width: int, *, is_told_why: bool) -> list[Line]:
     return [*shown, *(Line(f"    {command}") for command in found.mend)]
 
 
-def _document(report: Report) -> dict[str, Any]:
+def _document(report: DoctorReport) -> dict[str, Any]:
     return {
         "well": report.is_well,
         **output.picked(report.who, "user uid manager"),

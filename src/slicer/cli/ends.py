@@ -109,7 +109,7 @@ class Awaited:
         return next((entry for entry in entries if entry.job == self.known.job), None)
 
     def _processes(self, entry: Lease | Ticket | None) -> list[int]:
-        """Pidfds of its outer half and keeper, as far as they live."""
+        """Pidfds of its supervisor and keeper, as far as they live."""
         known, found = self.known, set[tuple[int, int]]()
         for each in (known.file, known.entry, entry):
             if each is not None and each.boot_id == proc.boot_id():
@@ -148,7 +148,7 @@ class Awaited:
         found = accounts.jobs(accounts.PATH, limit=1, job=self.known.job)
         return found[0].exit_code if found else None
 
-    def _file(self) -> job_files.JobFile | None:
+    def _file(self) -> job_files.DetachedJob | None:
         if self.known.file is None:
             return None
         try:

@@ -7,7 +7,7 @@ import os
 import click
 
 from slicer.backend import broker_units
-from slicer.backend.install_units import Plan, configured, going, plan
+from slicer.backend.install_units import InstallPlan, configured, going, plan
 from slicer.cli import complete, install_broker, install_closed, install_serve, output, say
 from slicer.cli.install_words import Way, done, tell
 from slicer.columns import Line
@@ -66,7 +66,7 @@ def command(
     are. For lasting changes use `systemctl edit gpu.slice`, or edit the configuration and run `slicer
     install` again. --broker --remove removes only the broker, --serve NAME --remove only that server.
     """
-    place, way = install_serve.Place(user), Way(removing, force, dry_run)
+    place, way = install_serve.UnitPlace(user), Way(removing, force, dry_run)
     if server is not None or run_as is not None:
         is_alone = not any((broker, closed_shop, user_delegation, undo, yes))
         return install_serve.act(place, server, run_as, way, is_alone=is_alone)
@@ -88,7 +88,7 @@ def command(
     return code
 
 
-def _change(place: install_serve.Place, way: Way, *, user_delegation: bool, broker: bool) -> int:
+def _change(place: install_serve.UnitPlace, way: Way, *, user_delegation: bool, broker: bool) -> int:
     """Install or remove everything but a closed shop; returns the exit code."""
     report = done(_settled(place, way, user_delegation=user_delegation, broker=broker), way)
     if report is None:
@@ -100,7 +100,7 @@ def _change(place: install_serve.Place, way: Way, *, user_delegation: bool, brok
     return tell(report, after, way, user=place.is_user)
 
 
-def _settled(place: install_serve.Place, way: Way, *, user_delegation: bool, broker: bool) -> Plan:
+def _settled(place: install_serve.UnitPlace, way: Way, *, user_delegation: bool, broker: bool) -> InstallPlan:
     """The plan of the files to install or to remove. Prints warnings about the configuration."""
     user = place.is_user
     warnings: tuple[str, ...] = ()

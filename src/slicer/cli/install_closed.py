@@ -8,7 +8,7 @@ import sys
 import click
 
 from slicer.backend import broker_units, closed_shop
-from slicer.backend.install_units import Plan, closed_plan, refuse_nixos
+from slicer.backend.install_units import InstallPlan, closed_plan, refuse_nixos
 from slicer.cli import output, say
 from slicer.cli.install_words import Way, done, tell, together
 from slicer.columns import Line
@@ -41,7 +41,7 @@ def open_again(way: Way) -> int:
     return _carried_out(settled, way, "open: every user who may read and write /dev/nvidia* can use the GPUs")
 
 
-def _carried_out(settled: Plan, way: Way, last: str) -> int:
+def _carried_out(settled: InstallPlan, way: Way, last: str) -> int:
     """Carry out the plan and report it, with ``last`` if nothing was skipped. Returns the exit code."""
     report = done(settled, way)
     if report is None:
@@ -54,12 +54,12 @@ def _carried_out(settled: Plan, way: Way, last: str) -> int:
     return EX_SLICER
 
 
-def with_closed(settled: Plan) -> Plan:
+def with_closed(settled: InstallPlan) -> InstallPlan:
     """The plan, extended to update or remove a closed shop if there is one."""
     return together(settled, closed_plan(only_there=True))
 
 
-def _consequences(settled: Plan) -> list[Line]:
+def _consequences(settled: InstallPlan) -> list[Line]:
     """The consequences of a closed shop on this machine."""
     units = [os.path.basename(os.path.dirname(action.destination))[:-2] for action in settled.actions]
     rest = [unit for unit in units if unit != closed_shop.SLICE]

@@ -8,7 +8,7 @@ import sys
 
 from slicer.backend import broker_units, serve_units
 from slicer.backend.broker_units import is_plain
-from slicer.backend.install_units import Plan, data_home, refuse_nixos
+from slicer.backend.install_units import InstallPlan, data_home, refuse_nixos
 from slicer.backend.serve_units import Units
 from slicer.backend.unit_files import SYSTEM_UNITS, Action, state
 from slicer.cli import common, install_broker, say
@@ -27,7 +27,7 @@ from slicer.wrap.model import WrapRefused
 
 
 @record
-class Place:
+class UnitPlace:
     """Whether the units are a user's or the system's, and so their folder."""
 
     is_user: bool
@@ -41,7 +41,7 @@ class Place:
         return ("systemctl", *(("--user",) if self.is_user else ()), "daemon-reload")
 
 
-def act(place: Place, name: str | None, run_as: str | None, way: Way, *, is_alone: bool) -> int:
+def act(place: UnitPlace, name: str | None, run_as: str | None, way: Way, *, is_alone: bool) -> int:
     """Do what --serve and --as ask for. ``is_alone``: no other option asks for more. Raises SlicerError."""
     if name is None or (run_as is not None and (place.is_user or way.removing)):
         raise UsageError("only valid for a system service", where="--as", hint="add --serve NAME")
@@ -55,7 +55,7 @@ def act(place: Place, name: str | None, run_as: str | None, way: Way, *, is_alon
     return tell(report, _next(units) if units and is_told else (), way, user=place.is_user)
 
 
-def _wanted(place: Place, name: str, run_as: str | None) -> Units:
+def _wanted(place: UnitPlace, name: str, run_as: str | None) -> Units:
     """The units of a server, and of those at the same address."""
     if not place.is_user:
         refuse_nixos("serve")
@@ -68,7 +68,7 @@ def _wanted(place: Place, name: str, run_as: str | None) -> Units:
     return units
 
 
-def _taken_away(place: Place, name: str) -> Plan:
+def _taken_away(place: UnitPlace, name: str) -> InstallPlan:
     """The plan to stop and remove a server's units."""
     there = serve_units.there(place.folder)
     if name not in there:
@@ -77,7 +77,7 @@ def _taken_away(place: Place, name: str) -> Plan:
     return _going(place, (name,))
 
 
-def with_servers(settled: Plan, place: Place, *, removing: bool = False) -> Plan:
+def with_servers(settled: InstallPlan, place: UnitPlace, *, removing: bool = False) -> InstallPlan:
     """The plan, extended to update the servers' units or to remove them."""
     names = serve_units.there(place.folder)
     if removing:
@@ -87,7 +87,7 @@ def with_servers(settled: Plan, place: Place, *, removing: bool = False) -> Plan
     return together(settled, _going(place, names) if removing else _plan(place, _again(place, names)))
 
 
-def _is_of_another(place: Place, name: str) -> bool:
+def _is_of_another(place: UnitPlace, name: str) -> bool:
     """Whether the service starts another slicer that exists."""
     program = serve_units.program_of(place.folder, name)
     if is_elsewhere() or program == _own_path() or not os.access(program, os.X_OK):
@@ -96,7 +96,7 @@ def _is_of_another(place: Place, name: str) -> bool:
     return True
 
 
-def _again(place: Place, names: tuple[str, ...]) -> tuple[Units, ...]:
+def _again(place: UnitPlace, names: tuple[str, ...]) -> tuple[Units, ...]:
     """The units of installed servers. Units of a server that the configuration lacks stay as they are."""
     found = []
     for name in names:
@@ -108,7 +108,7 @@ def _again(place: Place, names: tuple[str, ...]) -> tuple[Units, ...]:
     return tuple(found)
 
 
-def _units(place: Place, name: str, run_as: str) -> Units:
+def _units(place: UnitPlace, name: str, run_as: str) -> Units:
     """Raises UsageError if the configuration has no such server, ConfigError, SlicerError."""
     config = common.config()
     server = configured.find(config, name)
@@ -124,7 +124,7 @@ def _units(place: Place, name: str, run_as: str) -> Units:
     return Units(server.name, group, _program(place), place.is_user, run_as)
 
 
-def _refuse_unseen(place: Place, server: Server) -> None:
+def _refuse_unseen(place: UnitPlace, server: Server) -> None:
     """The service reads fewer files than this command may: neither SLICER_CONFIG's nor another user's."""
     seen = [f"{on_host(files.SYSTEM_DIR)}/"]
     seen += [files.user_file(os.environ)] if place.is_user else []
@@ -135,7 +135,7 @@ def _refuse_unseen(place: Place, server: Server) -> None:
         raise SlicerError(message, where=source, hint=f"describe it in {path}")
 
 
-def _program(place: Place) -> str:
+def _program(place: UnitPlace) -> str:
     """This slicer's path for a unit. Raises SlicerError."""
     if not place.is_user:
         return install_broker.program("slicer")
@@ -152,7 +152,7 @@ def _own_path() -> str:
         return ""
 
 
-def _plan(place: Place, all_units: tuple[Units, ...]) -> Plan:
+def _plan(place: UnitPlace, all_units: tuple[Units, ...]) -> InstallPlan:
     actions: list[Action] = []
     commands = [place.reload]
     for units in all_units:
@@ -160,17 +160,17 @@ def _plan(place: Place, all_units: tuple[Units, ...]) -> Plan:
         actions += made
         is_changed = any(state(action) != "current" for action in made)
         commands += serve_units.enable(units, is_changed=is_changed)
-    return Plan(tuple(actions), (), tuple(commands), place.is_user)
+    return InstallPlan(tuple(actions), (), tuple(commands), place.is_user)
 
 
-def _going(place: Place, names: tuple[str, ...]) -> Plan:
+def _going(place: UnitPlace, names: tuple[str, ...]) -> InstallPlan:
     actions: list[Action] = []
     stops: list[tuple[str, ...]] = []
     for name in names:
         for unit in (serve_units.socket_of(name), serve_units.service_of(name)):
             actions.append(Action("", f"{place.folder}/{unit}", f"slicer serve {name}"))
         stops += serve_units.disable(name, is_user=place.is_user)
-    return Plan((), tuple(actions), (place.reload,), place.is_user, tuple(stops))
+    return InstallPlan((), tuple(actions), (place.reload,), place.is_user, tuple(stops))
 
 
 def _next(units: Units) -> list[Line]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 
-from slicer.backend.install_units import Plan, Report, apply, remove, states, unmade_settings
+from slicer.backend.install_units import InstallPlan, InstallReport, apply, remove, states, unmade_settings
 from slicer.cli import output, say
 from slicer.columns import Line
 from slicer.errors import EX_OK, EX_SLICER
@@ -28,7 +28,7 @@ class Way:
     dry_run: bool
 
 
-def together(one: Plan, other: Plan) -> Plan:
+def together(one: InstallPlan, other: InstallPlan) -> InstallPlan:
     """Both plans as one, without running a command twice."""
     return replace(
         one,
@@ -39,7 +39,7 @@ def together(one: Plan, other: Plan) -> Plan:
     )
 
 
-def done(settled: Plan, way: Way) -> Report | None:
+def done(settled: InstallPlan, way: Way) -> InstallReport | None:
     """Carry out the plan. A dry run describes it, and returns None."""
     if way.dry_run:
         output.show(_intended(settled, way), cuts=False)
@@ -47,7 +47,7 @@ def done(settled: Plan, way: Way) -> Report | None:
     return remove(settled, force=way.force) if way.removing else apply(settled, force=way.force)
 
 
-def _intended(settled: Plan, way: Way) -> list[Line]:
+def _intended(settled: InstallPlan, way: Way) -> list[Line]:
     """The fate of each file, and the commands that would be run."""
     rows = []
     for action, state in states(settled):
@@ -84,7 +84,7 @@ def _folded(rows: Sequence[tuple[str, str, str]]) -> list[tuple[str, str, str]]:
     return list(found.values())
 
 
-def tell(report: Report, after: Sequence[Line], way: Way, *, user: bool) -> int:
+def tell(report: InstallReport, after: Sequence[Line], way: Way, *, user: bool) -> int:
     """Report what was done, what comes next, and what was skipped. Returns the exit code."""
     rows = [(done.status, done.action.destination, done.action.what) for done in report.files]
     rows += [("created", path, _SETTINGS) for path in report.made]
@@ -100,7 +100,7 @@ def tell(report: Report, after: Sequence[Line], way: Way, *, user: bool) -> int:
     return EX_OK
 
 
-def _ran(report: Report) -> Iterator[str]:
+def _ran(report: InstallReport) -> Iterator[str]:
     for ran in report.commands:
         word = "not run" if ran.exit_code is None else "failed" if ran.exit_code else "ran"
         said = visible(ran.output.replace("\n", "; "))

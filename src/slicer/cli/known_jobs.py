@@ -18,7 +18,7 @@ from slicer.job.find import UnknownJob, find, pick
 from slicer.ledger.ledger import Ledger, Snapshot
 from slicer.model import Lease, Outcome, Ticket, job_of_unit
 from slicer.outcome import history, job_files
-from slicer.outcome.job_files import JobFile
+from slicer.outcome.job_files import DetachedJob
 from slicer.record import record
 from slicer.text import command_text
 
@@ -31,10 +31,10 @@ class KnownJob:
 
     job: str
     name: str
-    pid: int  # of its outer half; 0 unknown
+    pid: int  # of its supervisor; 0 unknown
     command: str  # for people
     entry: Lease | Ticket | None  # it runs, or waits for its lease
-    file: JobFile | None  # it was detached
+    file: DetachedJob | None  # it was detached
     outcome: Outcome | None  # it has run and ended
 
     @property
@@ -99,7 +99,7 @@ class KnownJobs:
             return None
 
 
-def living(mine: Snapshot, files: Iterable[JobFile]) -> list[KnownJob]:
+def living(mine: Snapshot, files: Iterable[DetachedJob]) -> list[KnownJob]:
     """Those that run or wait, each once."""
     detached = {file.job: file for file in files}
     entries: tuple[Lease | Ticket, ...] = (*mine.leases, *mine.tickets)
@@ -109,11 +109,11 @@ def living(mine: Snapshot, files: Iterable[JobFile]) -> list[KnownJob]:
     return found + [_of(None, file) for file in rest]
 
 
-def of_outcome(outcome: Outcome, file: JobFile | None) -> KnownJob:
+def of_outcome(outcome: Outcome, file: DetachedJob | None) -> KnownJob:
     return KnownJob(outcome.job, outcome.name, 0, command_text(outcome.command), None, file, outcome)
 
 
-def _of(entry: Lease | Ticket | None, file: JobFile | None) -> KnownJob:
+def _of(entry: Lease | Ticket | None, file: DetachedJob | None) -> KnownJob:
     if entry is not None:
         return KnownJob(entry.job, entry.name, entry.pid, entry.command, entry, file, None)
     assert file is not None
@@ -138,7 +138,7 @@ def output_of(known: KnownJob) -> str:
     return ""
 
 
-def detached_jobs(warn: Callable[[str], None] = say.line) -> dict[str, JobFile]:
+def detached_jobs(warn: Callable[[str], None] = say.line) -> dict[str, DetachedJob]:
     """All that are not forgotten, the newest first."""
     try:
         return {file.job: file for file in job_files.known(os.environ, warn)}

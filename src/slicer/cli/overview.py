@@ -12,10 +12,10 @@ from slicer.doctor import looks
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from slicer.cli.status_text import Section
-    from slicer.doctor.model import Report
-    from slicer.ledger.status import Status
+    from slicer.doctor.model import DoctorReport
+    from slicer.ledger.status import LedgerStatus
     from slicer.queue.control.messages import RunningQueue
-    from slicer.serve.model import Standing
+    from slicer.serve.model import ServerStanding
 
 _DEADLINE_S = 5.0
 _MOST_ENTRIES = 5  # in a section
@@ -31,8 +31,8 @@ def show() -> None:
     found = looks.take({"status": _status, "doctor": _glance}, _DEADLINE_S, meanwhile=_load)
     from slicer.cli.status_text import joined, sections
 
-    status: Status | None = None
-    servers: tuple[Standing, ...] = ()
+    status: LedgerStatus | None = None
+    servers: tuple[ServerStanding, ...] = ()
     queues: tuple[RunningQueue, ...] = ()
     if found["status"].facts is not None:
         status, servers, queues, warnings = found["status"].facts
@@ -45,7 +45,7 @@ def show() -> None:
     output.show(joined([*parts, *filter(None, [warnings]), calls(status, warnings)]))
 
 
-def _status() -> tuple[Status, tuple[Standing, ...], tuple[RunningQueue, ...], list[str]]:
+def _status() -> tuple[LedgerStatus, tuple[ServerStanding, ...], tuple[RunningQueue, ...], list[str]]:
     from slicer.broker.client.standing import read
     from slicer.serve import standings
 
@@ -54,7 +54,7 @@ def _status() -> tuple[Status, tuple[Standing, ...], tuple[RunningQueue, ...], l
     return status, servers, rows.running(status.directory), warnings
 
 
-def _glance() -> Report:
+def _glance() -> DoctorReport:
     from slicer.doctor.glance import glance
 
     return glance(os.environ, os.geteuid())
@@ -76,7 +76,7 @@ def compact(section: Section) -> list[Line]:
     return [*section.head, *shown, *rest]
 
 
-def warned(report: Report | None) -> list[Line]:
+def warned(report: DoctorReport | None) -> list[Line]:
     """The doctor's problems and warnings, one a line. None: the doctor did not answer."""
     if report is None:
         return [Line("! the doctor could not check everything: slicer doctor says what hangs", WARNING)]
@@ -87,7 +87,7 @@ def warned(report: Report | None) -> list[Line]:
     ]
 
 
-def calls(status: Status | None, warnings: list[Line]) -> list[Line]:
+def calls(status: LedgerStatus | None, warnings: list[Line]) -> list[Line]:
     """Three commands that make sense now."""
     first, second, third = _CALLS
     if status is not None and status.gpus:

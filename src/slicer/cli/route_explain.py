@@ -14,7 +14,7 @@ from slicer.ledger.status import existing_ledger
 from slicer.quantity import format_size
 from slicer.record import record
 from slicer.route import deciding
-from slicer.route.deciding import Attempt, Decision, destination_text
+from slicer.route.deciding import RouteAttempt, RouteDecision, destination_text
 from slicer.route.inside import environment
 from slicer.route.running import Order, measured
 from slicer.text import command_text
@@ -26,7 +26,7 @@ _COMMAND_CHARS = 100_000  # long enough that a command can be copied
 class _Tried:
     """An attempt that a job would make."""
 
-    attempt: Attempt
+    attempt: RouteAttempt
     command: tuple[str, ...]
     now: Forecast
 
@@ -55,7 +55,7 @@ def _now(order: Order, invocation: Invocation) -> Forecast:
     return forecast_of(plan, usable_backend(plan), ledger)
 
 
-def _rows(order: Order, tries: list[_Tried], later: tuple[Attempt, ...]) -> list[tuple[str, str]]:
+def _rows(order: Order, tries: list[_Tried], later: tuple[RouteAttempt, ...]) -> list[tuple[str, str]]:
     rows = []
     for number, tried in enumerate(tries):
         to = tried.attempt.destination
@@ -84,7 +84,7 @@ def _when_busy(tries: list[_Tried], number: int) -> str:
     return f"fails with exit code {tries[0].attempt.destination.exit_code}"
 
 
-def _data(decision: Decision, tries: list[_Tried], later: tuple[Attempt, ...]) -> dict[str, Any]:
+def _data(decision: RouteDecision, tries: list[_Tried], later: tuple[RouteAttempt, ...]) -> dict[str, Any]:
     """The JSON document (docs/json.md)."""
     first = tries[0].attempt.destination
     return {

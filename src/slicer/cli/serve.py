@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import click
 
 from slicer.cli import common, complete, output, say
-from slicer.cli.serve_look import Address, Look, aiohttp_version, look
+from slicer.cli.serve_look import Address, ServerCheck, aiohttp_version, look
 from slicer.columns import BAD, GOOD, WARNING, Line
 from slicer.config import serve as configured
 from slicer.config.profiles import Config
@@ -91,12 +91,12 @@ def _check(config: Config, servers: tuple[Server, ...]) -> int:
     return _EX_PROBLEM if any(map(problems_of, found)) else EX_OK
 
 
-def problems_of(seen: Look) -> tuple[str, ...]:
+def problems_of(seen: ServerCheck) -> tuple[str, ...]:
     """What prevents serving, in the order in which to fix it."""
     return tuple(_problems(seen))
 
 
-def _problems(seen: Look) -> Iterator[str]:
+def _problems(seen: ServerCheck) -> Iterator[str]:
     server = seen.server
     if seen.aiohttp:
         yield seen.aiohttp
@@ -129,12 +129,12 @@ def _taken(each: Address, server: Server) -> str:
     return f"{taken}: stop it, or choose another address with listen"
 
 
-def warnings_of(seen: Look) -> tuple[str, ...]:
+def warnings_of(seen: ServerCheck) -> tuple[str, ...]:
     """What may surprise users of a server that works."""
     return tuple(_warnings(seen))
 
 
-def _warnings(seen: Look) -> Iterator[str]:
+def _warnings(seen: ServerCheck) -> Iterator[str]:
     server = seen.server
     if seen.proxy_pid:
         yield f"pid {seen.proxy_pid} already serves it; the following applies once that has ended"
@@ -157,7 +157,7 @@ def _warnings(seen: Look) -> Iterator[str]:
         )
 
 
-def lines(seen: Look) -> list[Line]:
+def lines(seen: ServerCheck) -> list[Line]:
     problems, warnings = problems_of(seen), warnings_of(seen)
     told = counted(len(problems), "problem") if problems else "ready to serve"
     made = [Line(f"{seen.server.name}: {told}", BAD if problems else GOOD)]
@@ -167,7 +167,7 @@ def lines(seen: Look) -> list[Line]:
     return made + [Line(f"  warning: {text}", WARNING) for text in warnings]
 
 
-def _rows(seen: Look) -> Iterator[tuple[str, str, str]]:
+def _rows(seen: ServerCheck) -> Iterator[tuple[str, str, str]]:
     """A label, the key in the configuration ("" for none), and a description."""
     server = seen.server
     yield "kind", "kind", server.kind
@@ -216,7 +216,7 @@ def _start_rows(server: Server) -> Iterator[tuple[str, str, str]]:
     yield "forwards to", "upstream", server.upstream or "a free port on 127.0.0.1"
 
 
-def _takes(seen: Look) -> str:
+def _takes(seen: ServerCheck) -> str:
     server = seen.server
     told = f"{seen.lease or 'unknown'}; profile {_sourced(server, 'profile', server.profile)}"
     if server.gpus is not None:

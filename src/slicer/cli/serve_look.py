@@ -46,7 +46,7 @@ class Address:
 
 
 @record
-class Look:
+class ServerCheck:
     """What was found about one server. An empty text means that nothing is wrong."""
 
     server: Server
@@ -76,7 +76,9 @@ def aiohttp_version() -> str:
     return found
 
 
-def look(server: Server, everyone: Iterable[Server], config: Config, environ: Mapping[str, str]) -> Look:
+def look(
+    server: Server, everyone: Iterable[Server], config: Config, environ: Mapping[str, str]
+) -> ServerCheck:
     """Check everything that the server needs. Problems are in the result, not raised."""
     from slicer.serve import standings
 
@@ -88,7 +90,7 @@ def look(server: Server, everyone: Iterable[Server], config: Config, environ: Ma
         aiohttp_version()
     except NoAiohttp as error:
         aiohttp = str(error)
-    return Look(
+    return ServerCheck(
         server=server,
         beside=others,
         addresses=tuple(_address(text) for text in server.listen),

@@ -70,7 +70,7 @@ def _spike(ctx: click.Context, param: click.Parameter, text: str | None) -> Spik
 
 
 @record
-class Options:
+class SimOptions:
     """The command line."""
 
     vram: int  # MiB
@@ -145,7 +145,7 @@ def command(**options: object) -> int:
     without it the first. If one has no room, the job fails as CUDA does. A SIZE without a unit is in MiB
     (for --log-bytes in bytes), a DURATION without one in seconds.
     """
-    job = Options(**options)  # type: ignore[arg-type]
+    job = SimOptions(**options)  # type: ignore[arg-type]
     text = os.environ.get(simulated.VARIABLE)
     if not text:
         raise UsageError(
@@ -203,7 +203,7 @@ class Meter:
         self._usage.free(self.use)
 
 
-def _run_job(job: Options, meter: Meter) -> int:
+def _run_job(job: SimOptions, meter: Meter) -> int:
     """Run the job from start to end. Returns its exit code. Raises SlicerError."""
     _on_signals(job, meter)
     if job.oom or (job.oom_once and _is_first(job.oom_once)):
@@ -223,7 +223,7 @@ def _run_job(job: Options, meter: Meter) -> int:
     return job.exit_code
 
 
-def _on_signals(job: Options, meter: Meter) -> None:
+def _on_signals(job: SimOptions, meter: Meter) -> None:
     """On a signal, free the memory and die of it."""
 
     def die(signo: int, frame: FrameType | None) -> None:
@@ -238,7 +238,7 @@ def _on_signals(job: Options, meter: Meter) -> None:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
 
 
-def _use_memory(job: Options, meter: Meter) -> bool:
+def _use_memory(job: SimOptions, meter: Meter) -> bool:
     """Follow the plan; False if a GPU has no room."""
     began, at_s, printed_s = time.monotonic(), 0.0, 0.0
     plan = job.plan
@@ -265,7 +265,7 @@ def _sleep_until(moment: float) -> None:
         time.sleep(min(left_s, _LONGEST_SLEEP_S))
 
 
-def _leak(job: Options, meter: Meter) -> None:
+def _leak(job: SimOptions, meter: Meter) -> None:
     """Fork a child that keeps the memory. Returns once the child has it."""
     reading, writing = os.pipe()
 
@@ -296,11 +296,11 @@ def _is_first(marker: str) -> bool:
     return True
 
 
-def _say_oom(job: Options, lacking: NoRoom, wanted_mib: int) -> None:
+def _say_oom(job: SimOptions, lacking: NoRoom, wanted_mib: int) -> None:
     _print(f"{oom_text(job.oom_text, lacking, wanted_mib)}\n".encode(), fd=2)
 
 
-def _print_log(job: Options) -> None:
+def _print_log(job: SimOptions) -> None:
     line = _BINARY_LINE if job.binary else _TEXT_LINE
     if job.binary and not job.log_bytes:
         _print(line)

@@ -17,16 +17,16 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from slicer.ledger.status import GpuState, Status
+    from slicer.ledger.status import GpuState, LedgerStatus
     from slicer.model import Gpu, Lease, Ticket
-    from slicer.outcome.job_files import JobFile
+    from slicer.outcome.job_files import DetachedJob
     from slicer.queue.control.messages import RunningQueue
-    from slicer.serve.model import Standing
+    from slicer.serve.model import ServerStanding
     from slicer.share.arena import SharingNow
 
 
 def status_json(
-    status: Status, servers: tuple[Standing, ...] = (), queues: tuple[RunningQueue, ...] = ()
+    status: LedgerStatus, servers: tuple[ServerStanding, ...] = (), queues: tuple[RunningQueue, ...] = ()
 ) -> dict[str, Any]:
     """The status for scripts."""
     held = {uuid for lease in status.leases for uuid in lease.gpus}
@@ -77,7 +77,7 @@ def without_clocks(document: dict[str, Any]) -> dict[str, Any]:
     return {**document, **{folder: list(map(still, document[folder])) for folder in folders}}
 
 
-def server_json(server: Standing, now_s: float) -> dict[str, Any]:
+def server_json(server: ServerStanding, now_s: float) -> dict[str, Any]:
     idle_s = server.idle_since_s
     return {
         "server": server.name,
@@ -91,7 +91,7 @@ def server_json(server: Standing, now_s: float) -> dict[str, Any]:
     }
 
 
-def _later(file: JobFile, now_s: float) -> dict[str, Any]:
+def _later(file: DetachedJob, now_s: float) -> dict[str, Any]:
     return {
         **picked(file, "job name"), "name": file.name or None, "pid": file.pid, "after": list(file.after),
         "waited": max(0.0, round(now_s - file.began_at, 1)), "command": command_text(file.command),
@@ -103,7 +103,7 @@ def _gpu(gpu: Gpu) -> dict[str, Any]:
     return picked(gpu, "index uuid name memory_mib")
 
 
-def _state(state: GpuState, status: Status) -> dict[str, Any]:
+def _state(state: GpuState, status: LedgerStatus) -> dict[str, Any]:
     device = state.device
     return {
         **_gpu(state.gpu),
@@ -120,7 +120,7 @@ def _state(state: GpuState, status: Status) -> dict[str, Any]:
     }
 
 
-def job_json(lease: Lease, status: Status) -> dict[str, Any]:
+def job_json(lease: Lease, status: LedgerStatus) -> dict[str, Any]:
     halt = status.halt(lease.job)
     return {
         "job": lease.job,
@@ -156,7 +156,7 @@ def _sharing(now: SharingNow | None) -> dict[str, Any] | None:
     }
 
 
-def _held(lease: Lease, place: int, status: Status) -> dict[str, Any]:
+def _held(lease: Lease, place: int, status: LedgerStatus) -> dict[str, Any]:
     uuid = lease.gpus[place]
     state = status.gpu(uuid)
     known = _gpu(state.gpu) if state else {"index": None, "uuid": uuid, "name": None, "memory_mib": None}
@@ -168,7 +168,7 @@ def _held(lease: Lease, place: int, status: Status) -> dict[str, Any]:
     }
 
 
-def ticket_json(ticket: Ticket, status: Status) -> dict[str, Any]:
+def ticket_json(ticket: Ticket, status: LedgerStatus) -> dict[str, Any]:
     wait = status.waits[ticket.job]
     starts_in_s = wait.starts_in_s
     return {
@@ -187,7 +187,7 @@ def ticket_json(ticket: Ticket, status: Status) -> dict[str, Any]:
     }
 
 
-def _why(ticket: Ticket, status: Status) -> dict[str, Any] | None:
+def _why(ticket: Ticket, status: LedgerStatus) -> dict[str, Any] | None:
     wait = status.waits[ticket.job]
     if wait.busy is None and wait.never is None and not wait.held_back:
         return None

@@ -21,10 +21,10 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-    from slicer.ledger.status import GpuState, SlotState, Status
+    from slicer.ledger.status import GpuState, LedgerStatus, SlotState
     from slicer.model import GroupStanding, Lease, Ticket, UserStanding
     from slicer.queue.control.messages import RunningQueue
-    from slicer.serve.model import Standing
+    from slicer.serve.model import ServerStanding
 
     _Row = tuple[tuple[str, ...], str]  # cells and style of a row of the GPUs' table
 
@@ -48,7 +48,7 @@ class Section:
 
 
 def lines(
-    status: Status, servers: tuple[Standing, ...] = (), queues: tuple[RunningQueue, ...] = ()
+    status: LedgerStatus, servers: tuple[ServerStanding, ...] = (), queues: tuple[RunningQueue, ...] = ()
 ) -> list[Line]:
     return joined([section.lines for section in sections(status, servers, queues)])
 
@@ -62,7 +62,7 @@ def joined(parts: list[list[Line]]) -> list[Line]:
 
 
 def sections(
-    status: Status, servers: tuple[Standing, ...] = (), queues: tuple[RunningQueue, ...] = ()
+    status: LedgerStatus, servers: tuple[ServerStanding, ...] = (), queues: tuple[RunningQueue, ...] = ()
 ) -> list[Section]:
     """The sections: jobs, waiting requests, queues, servers of ``slicer serve``, the machine."""
     found = [_jobs(status) if status.leases else Section((Line("No jobs are running."),))]
@@ -89,7 +89,7 @@ def sections(
 # -- jobs ---------------------------------------------------------------------------------------------------
 
 
-def _jobs(status: Status) -> Section:
+def _jobs(status: LedgerStatus) -> Section:
     rows = [
         (
             lease.job, lease.name or "-", _held(lease, status), user_name(lease.uid), str(lease.pid),
@@ -112,7 +112,7 @@ _HALTED_BY = {
 }
 
 
-def _below_job(lease: Lease, status: Status) -> Iterator[Line]:
+def _below_job(lease: Lease, status: LedgerStatus) -> Iterator[Line]:
     """The lines below a job's own: why it is halted, how it shares its GPUs, its unit and command."""
     if lease.job in status.not_begun:
         yield Line("  has not begun: its queue runs other jobs first")
@@ -129,7 +129,7 @@ def _below_job(lease: Lease, status: Status) -> Iterator[Line]:
     yield _below(f"{unit}: {lease.command}" if lease.command else unit)
 
 
-def _marks(lease: Lease, status: Status, gpus: Iterable[GpuState]) -> list[str]:
+def _marks(lease: Lease, status: LedgerStatus, gpus: Iterable[GpuState]) -> list[str]:
     """Marks for what is unusual about a job on these GPUs."""
     halt = status.halt(lease.job)
     marks: list[str] = [halt.how] if halt else []
@@ -156,7 +156,7 @@ def _below(text: str) -> Line:
     return Line(f"  {visible(text)}", FAINT)
 
 
-def _held(lease: Lease, status: Status) -> str:
+def _held(lease: Lease, status: LedgerStatus) -> str:
     parts = []
     if lease.gpus:
         share = "" if lease.vram_mib is None else f"{short_mib(lease.vram_mib)} of "
@@ -186,7 +186,7 @@ def _seconds(seconds: float) -> str:
 # -- who waits ----------------------------------------------------------------------------------------------
 
 
-def _waiting(status: Status) -> Section:
+def _waiting(status: LedgerStatus) -> Section:
     rows = [
         (
             ticket.job, ticket.name or "-", _wants(ticket, status), user_name(ticket.uid),
@@ -203,7 +203,7 @@ def _waiting(status: Status) -> Section:
     return Section((head,), tuple(entries), "waiting")
 
 
-def _later(status: Status, now_s: float) -> Section:
+def _later(status: LedgerStatus, now_s: float) -> Section:
     """Jobs that wait for others to end. ``now_s`` is the wall clock's."""
     names = {lease.job: lease.name for lease in status.leases}
     names |= {ticket.job: ticket.name for ticket in status.tickets}
@@ -218,7 +218,7 @@ def _later(status: Status, now_s: float) -> Section:
     return Section((head,), tuple(zip(found, commands, strict=True)), "to begin later")
 
 
-def _wants(ticket: Ticket, status: Status) -> str:
+def _wants(ticket: Ticket, status: LedgerStatus) -> str:
     """Text such as "8G on 2 GPUs (0,1), 1 CPU slot"."""
     parts = []
     if ticket.gpus:
@@ -236,7 +236,7 @@ def _starts(seconds: float | None) -> str:
 # -- slicer serve -------------------------------------------------------------------------------------------
 
 
-def servers_section(servers: tuple[Standing, ...], now_s: float) -> Section:
+def servers_section(servers: tuple[ServerStanding, ...], now_s: float) -> Section:
     """The state, times and trouble of each server. ``now_s`` is wall-clock time."""
     rows = [
         (
@@ -293,7 +293,7 @@ def _of(held: int, most: int | None, text: Callable[[int], str] = str) -> str:
 # -- the machine --------------------------------------------------------------------------------------------
 
 
-def _machine(status: Status) -> Section:
+def _machine(status: LedgerStatus) -> Section:
     slots = status.slots
     head = [Line(_slot_line(CPU, slots[CPU], status))] if len(slots) == 1 else []
     if status.plain_lock and status.plain_lock.pid:
@@ -305,7 +305,7 @@ def _machine(status: Status) -> Section:
     return Section((*head, heading), entries, "GPUs")
 
 
-def _slots(status: Status) -> Section:
+def _slots(status: LedgerStatus) -> Section:
     """The CPU slots, each other slot that is used or wanted, and all the rest on one line."""
     wanted = {name for ticket in status.tickets for name in ticket.slots}
     busy, idle = [], []
@@ -320,7 +320,7 @@ def _slots(status: Status) -> Section:
     return Section((Line(head),), tuple((Line(text),) for text in busy), "slots")
 
 
-def _slot_line(name: str, slot: SlotState, status: Status) -> str:
+def _slot_line(name: str, slot: SlotState, status: LedgerStatus) -> str:
     what = "CPU slots" if name == CPU else f"{name} slots"
     text = f"{what}: {slot.free} of {slot.total} free"
     if slot.total is None:
@@ -336,7 +336,7 @@ def _slot_line(name: str, slot: SlotState, status: Status) -> str:
     return f"{text}; held by {', '.join(named)}" if named else text
 
 
-def _gpus(status: Status) -> tuple[Line, tuple[tuple[Line, ...], ...]]:
+def _gpus(status: LedgerStatus) -> tuple[Line, tuple[tuple[Line, ...], ...]]:
     """The GPUs' heading, and for each GPU its line and those of its users."""
     names = [visible(state.gpu.name).removeprefix("NVIDIA ") for state in status.gpus]
     if output.is_terminal():
@@ -358,7 +358,7 @@ def _gpus(status: Status) -> tuple[Line, tuple[tuple[Line, ...], ...]]:
     return Line(title + f" {head.text}"[len(title) :], HEADING), entries
 
 
-def _gpu_rows(state: GpuState, what: str, status: Status) -> Iterator[_Row]:
+def _gpu_rows(state: GpuState, what: str, status: LedgerStatus) -> Iterator[_Row]:
     """A GPU, its holders, and others that use it."""
     device = state.device
     used_mib, reserved_mib = (device.used_mib, state.reserved_mib) if device else (None, None)
@@ -376,7 +376,7 @@ def _gpu_rows(state: GpuState, what: str, status: Status) -> Iterator[_Row]:
         yield ("", "  no visible process", format_mib(state.unexplained_mib), "", "", "", ""), WARNING
 
 
-def _holder_row(lease: Lease, state: GpuState, status: Status) -> _Row:
+def _holder_row(lease: Lease, state: GpuState, status: LedgerStatus) -> _Row:
     peak = _peak(lease, state)
     used = state.device.used_by.get(lease.job, 0) if state.device else None
     marks = _marks(lease, status, (state,))

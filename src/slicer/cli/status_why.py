@@ -11,12 +11,12 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from slicer.ledger.status import GpuState, Status
+    from slicer.ledger.status import GpuState, LedgerStatus
     from slicer.model import Busy, Lease, Ticket
     from slicer.placement.decision import Infeasible
 
 
-def reason(ticket: Ticket, status: Status) -> str:
+def reason(ticket: Ticket, status: LedgerStatus) -> str:
     """The reason, such as "held by train (about 3m left) and 1 other, behind 2 others"."""
     wait = status.waits[ticket.job]
     if wait.never is not None:
@@ -38,7 +38,7 @@ def reason(ticket: Ticket, status: Status) -> str:
     return ", ".join(parts)
 
 
-def _blocked(ticket: Ticket, busy: Busy, status: Status) -> list[str]:
+def _blocked(ticket: Ticket, busy: Busy, status: LedgerStatus) -> list[str]:
     """What would still be in the way if nobody else waited."""
     if busy.kind == "gpu" and ticket.gpus and not any(state.device for state in _pool(ticket, status)):
         return ["the GPUs cannot be examined"]
@@ -55,12 +55,12 @@ def _blocked(ticket: Ticket, busy: Busy, status: Status) -> list[str]:
     return parts
 
 
-def _pool(ticket: Ticket, status: Status) -> list[GpuState]:
+def _pool(ticket: Ticket, status: LedgerStatus) -> list[GpuState]:
     """The GPUs that the ticket accepts."""
     return [state for state in status.gpus if not ticket.gpu_choice or state.gpu.uuid in ticket.gpu_choice]
 
 
-def _short_of(ticket: Ticket, need_mib: int, status: Status) -> str:
+def _short_of(ticket: Ticket, need_mib: int, status: LedgerStatus) -> str:
     """Text such as "needs 40.5G free, GPU 1 has most: 23.1G"."""
     rooms = [
         (state.free_mib, state.gpu.index) for state in _pool(ticket, status) if state.free_mib is not None
@@ -73,7 +73,7 @@ def _short_of(ticket: Ticket, need_mib: int, status: Status) -> str:
     return f"needs {short_mib(need_mib)} free, GPU {index} has most: {short_mib(most_mib)}"
 
 
-def _holders(holders: tuple[Lease, ...], status: Status) -> str:
+def _holders(holders: tuple[Lease, ...], status: LedgerStatus) -> str:
     lease = first_to_finish(holders, status.now_s)
     if lease is None:
         return "nobody"
@@ -92,7 +92,7 @@ def never_text(never: Infeasible, ticket: Ticket) -> str:
     return refusal(never, ticket).message
 
 
-def indices(uuids: Iterable[str], status: Status) -> str:
+def indices(uuids: Iterable[str], status: LedgerStatus) -> str:
     """Text such as "0,2"; a question mark for a GPU that the driver does not list."""
     known = [status.gpu(uuid) for uuid in uuids]
     return ",".join(str(state.gpu.index) if state else "?" for state in known)

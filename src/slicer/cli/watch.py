@@ -26,13 +26,13 @@ from slicer.kernel import inotify
 from slicer.kernel.inotify import Inotify
 from slicer.kernel.signal_pipe import SignalPipe
 from slicer.kernel.sleep import until_readable
-from slicer.ledger.status import Status, StatusReader
+from slicer.ledger.status import LedgerStatus, StatusReader
 from slicer.ledger.watch import LedgerWatch
 from slicer.quantity import format_duration
 from slicer.queue.control.messages import RunningQueue
 from slicer.record import replace
 from slicer.serve import standings
-from slicer.serve.model import Standing
+from slicer.serve.model import ServerStanding
 from slicer.state.statedir import StateDir
 from slicer.text import visible
 
@@ -204,8 +204,8 @@ class _LiveView:
         self._reader = reader
         self._changes = changes
         self._interval_s = interval_s
-        self._status: Status | None = None
-        self._servers: tuple[Standing, ...] = ()
+        self._status: LedgerStatus | None = None
+        self._servers: tuple[ServerStanding, ...] = ()
         self._queues: tuple[RunningQueue, ...] = ()
         self._looked_at = ""
         self._notes: list[str] = []

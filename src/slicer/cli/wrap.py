@@ -20,7 +20,7 @@ from slicer.kernel.users import user_name
 from slicer.route.probing import programs
 from slicer.text import quote, visible
 from slicer.wrap import look, wrapping
-from slicer.wrap.model import Plan, Status, WrapRefused
+from slicer.wrap.model import WrapPlan, WrapRefused, WrapStatus
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -96,7 +96,7 @@ def install(program: str, route: str, slicer_path: str | None, force: bool, dry_
     config = common.config()
     found = routes.find(config, route)
     called = os.path.abspath(slicer_path) if slicer_path else look.own_path(sys.argv[0])
-    asked = wrapping.Asked(program, route, called, programs(found), force)
+    asked = wrapping.InstallRequest(program, route, called, programs(found), force)
     plan = wrapping.install(asked, os.environ, dry=dry_run)
     output.show(map(Line, _intended(plan) if dry_run and plan.steps else [_installed(plan)]), cuts=False)
     notes = (*plan.notes, *_reach(config, route), *_unmeasured(found), *_services())
@@ -139,7 +139,7 @@ def _services() -> tuple[str, ...]:
     )
 
 
-def _installed(plan: Plan) -> str:
+def _installed(plan: WrapPlan) -> str:
     wrap = plan.wrap
     if not plan.steps:
         return f"{quote(wrap.path)} is already wrapped by the route {wrap.route}"
@@ -148,7 +148,7 @@ def _installed(plan: Plan) -> str:
     return f"wrapped {quote(wrap.path)} by the route {wrap.route}; the program is now {quote(wrap.real)}"
 
 
-def _intended(plan: Plan) -> list[str]:
+def _intended(plan: WrapPlan) -> list[str]:
     wrap = plan.wrap
     names = {"bin": quote(wrap.path), "real": quote(wrap.real), "diverted": quote(wrap.diverted)}
     return [f"would {_DOING[step].format(**names)}" for step in plan.steps]
@@ -191,7 +191,7 @@ def remove(program: str | None, everything: bool, keep: Keep | None) -> int:
     return max(codes)
 
 
-def _removed(plan: Plan) -> None:
+def _removed(plan: WrapPlan) -> None:
     path = quote(plan.wrap.path)
     told = {
         "restore": f"unwrapped {path}",
@@ -276,7 +276,7 @@ def _nothing() -> str:
     return "nothing is wrapped" if os.geteuid() == 0 else "you have wrapped nothing (root: sudo slicer wrap)"
 
 
-def _mend(status: Status) -> None:
+def _mend(status: WrapStatus) -> None:
     is_gone = any(problem.id == "slicer-gone" for problem in status.problems)
     slicer = look.own_path(sys.argv[0]) if is_gone else status.wrap.slicer
     path = status.wrap.path
@@ -284,7 +284,7 @@ def _mend(status: Status) -> None:
     say.line(f"could not repair {quote(path)}: {why}" if why else f"repaired {quote(path)}")
 
 
-def _told(found: tuple[Status, ...]) -> list[Line]:
+def _told(found: tuple[WrapStatus, ...]) -> list[Line]:
     if not found:
         return [Line(_nothing())]
     shown = []
@@ -298,7 +298,7 @@ def _told(found: tuple[Status, ...]) -> list[Line]:
     return shown
 
 
-def _statuses() -> tuple[Status, ...]:
+def _statuses() -> tuple[WrapStatus, ...]:
     """The state of all wraps. Untrusted records and a broken configuration are reported on stderr."""
     for warning in wrapping.warnings(os.environ):
         say.line(warning)
@@ -311,11 +311,11 @@ def _statuses() -> tuple[Status, ...]:
     return wrapping.statuses(os.environ, known)
 
 
-def _chosen(found: tuple[Status, ...], programs: tuple[str, ...]) -> tuple[Status, ...]:
+def _chosen(found: tuple[WrapStatus, ...], programs: tuple[str, ...]) -> tuple[WrapStatus, ...]:
     """The wraps that the words name, or all. Raises WrapRefused."""
     if not programs:
         return found
-    chosen: dict[str, Status] = {}
+    chosen: dict[str, WrapStatus] = {}
     for word in programs:
         meant = look.canonical(word) if "/" in word else word
         fitting = [each for each in found if meant in (each.wrap.path, os.path.basename(each.wrap.path))]
@@ -325,7 +325,7 @@ def _chosen(found: tuple[Status, ...], programs: tuple[str, ...]) -> tuple[Statu
     return tuple(chosen.values())
 
 
-def _data(status: Status) -> dict[str, Any]:
+def _data(status: WrapStatus) -> dict[str, Any]:
     wrap = status.wrap
     return {
         "path": wrap.path, "program": wrap.real, "route": wrap.route, "slicer": wrap.slicer,

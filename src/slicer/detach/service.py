@@ -105,7 +105,7 @@ def job_unit(job: str) -> str:
 def job_properties() -> tuple[ServiceProperty, ...]:
     """The properties of a detached job's service, besides its command.
 
-    ``systemctl stop`` sends SIGTERM to the outer half alone, which passes it on. It is not restarted: the
+    ``systemctl stop`` sends SIGTERM to the supervisor alone, which passes it on. It is not restarted: the
     keeper ends the job well without it.
     """
     return (

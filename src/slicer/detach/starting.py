@@ -178,7 +178,7 @@ def _leave(command: Sequence[str], mask: frozenset[int]) -> NoReturn:
         os._exit(EX_SLICER)  # the caller hears of nobody
 
 
-class Caller:
+class DetachCaller:
     """The caller of a detached job, in the job's own process. It may have ended: then nobody hears."""
 
     def __init__(self) -> None:

@@ -12,15 +12,15 @@ from slicer.doctor.checks import gpus as check_gpus
 from slicer.doctor.checks import state as check_state
 from slicer.doctor.checks import units as check_units
 from slicer.doctor.facts import broker, configuration, gpus, host, installed, state, systemd
-from slicer.doctor.glance import Taken, report, who_is
+from slicer.doctor.glance import LookFacts, report, who_is
 from slicer.doctor.kinds import finding
-from slicer.doctor.looks import Look
-from slicer.doctor.model import Area, Finding, Report, Verdict, Who
+from slicer.doctor.looks import LookResult
+from slicer.doctor.model import Area, AreaVerdict, DoctorReport, Finding, Who
 
 DEADLINE_S = 8.0  # a driver without persistence mode takes seconds to answer at first
 
 
-def examine(environ: Mapping[str, str], uid: int) -> Report:
+def examine(environ: Mapping[str, str], uid: int) -> DoctorReport:
     """Examine everything. Takes at most :data:`DEADLINE_S` seconds and changes nothing."""
     is_sudoer, is_nixos = shutil.which("sudo") is not None, os.path.exists("/etc/NIXOS")
     who = who_is(uid, environ, is_sudoer=is_sudoer, is_nixos=is_nixos)
@@ -49,10 +49,10 @@ def _duties(environ: Mapping[str, str], who: Who) -> dict[str, Callable[[], obje
     }
 
 
-def _report(who: Who, looked: Mapping[str, Look]) -> Report:
-    taken = Taken(looked)
+def _report(who: Who, looked: Mapping[str, LookResult]) -> DoctorReport:
+    taken = LookFacts(looked)
     manager = taken["systemd"]
-    more: dict[Area, Callable[[], Verdict]] = {
+    more: dict[Area, Callable[[], AreaVerdict]] = {
         "gpus": lambda: _gpus(taken, looked["driver"], who),
         "broker": lambda: check_state.broker(taken["broker"], who),
         "journal": lambda: check_units.journal(taken["journal"], manager, who),
@@ -63,11 +63,11 @@ def _report(who: Who, looked: Mapping[str, Look]) -> Report:
     return report(who, taken, more, {"gpus": ("devices",)})
 
 
-def _gpus(taken: Taken, look: Look, who: Who) -> Verdict:
+def _gpus(taken: LookFacts, look: LookResult, who: Who) -> AreaVerdict:
     """A silent driver is a finding of its own, not only a failed look."""
     manager = taken["systemd"]
     if look.facts is None and look.failed:
-        return Verdict("gpus", "not known", (), (finding("look-failed", f"driver: {look.failed}"),))
+        return AreaVerdict("gpus", "not known", (), (finding("look-failed", f"driver: {look.failed}"),))
     shown, found = _sharing(taken, look, who)
     fence = taken["fence"]
     if fence is not None and manager is not None:
@@ -78,7 +78,9 @@ def _gpus(taken: Taken, look: Look, who: Who) -> Verdict:
     return check_gpus.gpus(taken["devices"], look.facts, container, who, (shown, found), served)
 
 
-def _sharing(taken: Taken, look: Look, who: Who) -> tuple[tuple[tuple[str, str], ...], tuple[Finding, ...]]:
+def _sharing(
+    taken: LookFacts, look: LookResult, who: Who
+) -> tuple[tuple[tuple[str, str], ...], tuple[Finding, ...]]:
     facts, configuration = taken["sharing"], taken["configuration"]
     if facts is None:
         unknown = taken.unknown("gpus", "sharing")

@@ -12,8 +12,8 @@ from slicer.doctor.checks import state as check_state
 from slicer.doctor.checks import systemd as check_systemd
 from slicer.doctor.facts import configuration, host, state, systemd
 from slicer.doctor.kinds import finding
-from slicer.doctor.looks import Look
-from slicer.doctor.model import AREAS, Acting, Area, Finding, Report, Verdict, Who
+from slicer.doctor.looks import LookResult
+from slicer.doctor.model import AREAS, ActiveLimits, Area, AreaVerdict, DoctorReport, Finding, Who
 from slicer.kernel.users import user_name
 from slicer.model import manager_of
 
@@ -26,16 +26,16 @@ def who_is(uid: int, environ: Mapping[str, str], *, is_sudoer: bool, is_nixos: b
     return Who(uid, user_name(uid), manager, is_sudoer, is_nixos)
 
 
-class Taken:
+class LookFacts:
     """The looks' facts by name, and findings for looks that failed."""
 
-    def __init__(self, taken: Mapping[str, Look]) -> None:
+    def __init__(self, taken: Mapping[str, LookResult]) -> None:
         self._taken = taken
 
     def __getitem__(self, name: str) -> Any:
         return self._taken[name].facts if name in self._taken else None
 
-    def unknown(self, area: Area, *names: str) -> Verdict | None:
+    def unknown(self, area: Area, *names: str) -> AreaVerdict | None:
         """The verdict on an area for which facts are missing; None if all of them are there."""
         failed = [name for name in names if self[name] is None and name in self._taken]
         if not failed:
@@ -48,10 +48,10 @@ class Taken:
             elif name == area or name not in AREAS:  # otherwise the look's own area reports it
                 failure = finding("look-failed", f"{name}: {why}")
                 found.append(failure if why else finding("look-hangs", f"the check of: {name}"))
-        return Verdict(area, "not known", (), tuple(found))
+        return AreaVerdict(area, "not known", (), tuple(found))
 
 
-def glance(environ: Mapping[str, str], uid: int) -> Report:
+def glance(environ: Mapping[str, str], uid: int) -> DoctorReport:
     """The verdicts that need neither D-Bus, nor the driver, nor a search for other programs.
 
     It runs without child processes and without a deadline, so let :func:`looks.take` call it.
@@ -66,22 +66,22 @@ def glance(environ: Mapping[str, str], uid: int) -> Report:
         "state": lambda: state.gather(environ, who.uid, asks_for_lock=False),
         "environment": lambda: configuration.gather_environment(environ, "", searches=False),
     }
-    return report(who, Taken({name: looks.look(duty) for name, duty in duties.items()}), {}, {})
+    return report(who, LookFacts({name: looks.look(duty) for name, duty in duties.items()}), {}, {})
 
 
 def report(
-    who: Who, taken: Taken, more: Mapping[Area, Callable[[], Verdict]],
+    who: Who, taken: LookFacts, more: Mapping[Area, Callable[[], AreaVerdict]],
     needs: Mapping[Area, tuple[str, ...]],
-) -> Report:  # fmt: skip
+) -> DoctorReport:  # fmt: skip
     """The verdicts on the areas of a glance, and on those of ``more``.
 
     ``needs`` lists the looks that an area needs if they are not named like the area.
     """
     manager = taken["systemd"]
-    acts: tuple[Acting, ...] = ()
+    acts: tuple[ActiveLimits, ...] = ()
     if not taken.unknown("limits", *_FOR_LIMITS):
         acts = check_limits.profiles(taken["configuration"], manager, taken["disks"], who)
-    made: dict[Area, Callable[[], Verdict]] = {
+    made: dict[Area, Callable[[], AreaVerdict]] = {
         "systemd": lambda: check_systemd.systemd(manager, who),
         "kernel": lambda: check_systemd.kernel(taken["kernel"], who),
         "session": lambda: check_systemd.session(taken["session"], manager, who),
@@ -94,4 +94,4 @@ def report(
     needed: dict[Area, tuple[str, ...]] = {"limits": _FOR_LIMITS, **needs}
     areas = (area for area in AREAS if area in made)
     verdicts = (taken.unknown(area, *needed.get(area, (area,))) or made[area]() for area in areas)
-    return Report(who, tuple(verdicts), acts)
+    return DoctorReport(who, tuple(verdicts), acts)

@@ -23,14 +23,14 @@ _MOST_BYTES = 16 << 20
 
 
 @record
-class Look:
+class LookResult:
     """The result of one look. Without ``facts``, ``failed`` is the reason, or "" for a timeout."""
 
     facts: Any
     failed: str = ""
 
 
-class _Child:
+class _LookChild:
     """A child process that makes one look, and the pipe for its answer."""
 
     def __init__(self, duty: Callable[[], object]) -> None:
@@ -65,11 +65,11 @@ class _Child:
         except (ProcessLookupError, ChildProcessError):
             return
 
-    def look(self) -> Look:
+    def look(self) -> LookResult:
         """The child's answer."""
         if not self.data:
-            return Look(None, "its process ended without an answer")
-        answer: Look = pickle.loads(self.data)
+            return LookResult(None, "its process ended without an answer")
+        answer: LookResult = pickle.loads(self.data)
         return answer
 
 
@@ -86,48 +86,48 @@ def _answer(duty: Callable[[], object], writer: int) -> None:
         data = data[os.write(writer, data) :]
 
 
-def look(duty: Callable[[], object]) -> Look:
+def look(duty: Callable[[], object]) -> LookResult:
     """Make one look in this process, without a deadline."""
     try:
-        return Look(duty())
+        return LookResult(duty())
     except SlicerError as error:
-        return Look(None, str(error))
+        return LookResult(None, str(error))
     except Exception as error:  # the doctor reports whatever a library raises
-        return Look(None, f"{type(error).__name__}: {error}")
+        return LookResult(None, f"{type(error).__name__}: {error}")
 
 
 def take(
     duties: Mapping[str, Callable[[], object]],
     deadline_s: float,
     meanwhile: Callable[[], object] | None = None,
-) -> dict[str, Look]:
+) -> dict[str, LookResult]:
     """Make all looks, and wait at most ``deadline_s`` seconds for them.
 
     ``meanwhile`` is called once while they run.
     """
     end_s = time.monotonic() + deadline_s
-    children: dict[str, _Child] = {}
-    found: dict[str, Look] = {}
+    children: dict[str, _LookChild] = {}
+    found: dict[str, LookResult] = {}
     try:
         for name, duty in duties.items():
             try:
-                children[name] = _Child(duty)
+                children[name] = _LookChild(duty)
             except OSError as error:  # no process or no descriptor is available
-                found[name] = Look(None, f"no process for it: {error.strerror}")
+                found[name] = LookResult(None, f"no process for it: {error.strerror}")
         if meanwhile is not None:
             meanwhile()
         waiting = dict(children)
         while waiting and (left_s := end_s - time.monotonic()) > 0:
             _read_ready(waiting, left_s)
         for name, child in children.items():
-            found[name] = Look(None) if name in waiting else child.look()
+            found[name] = LookResult(None) if name in waiting else child.look()
     finally:
         for child in children.values():
             child.end()
     return found
 
 
-def _read_ready(waiting: dict[str, _Child], left_s: float) -> None:
+def _read_ready(waiting: dict[str, _LookChild], left_s: float) -> None:
     """Wait until a child writes, and remove those that have finished."""
     poller = select.poll()
     names = {child.fd: name for name, child in waiting.items()}

@@ -22,7 +22,7 @@ SEVERITIES: tuple[Severity, ...] = get_args(Severity)
 
 
 @record
-class Kind:
+class FindingKind:
     """A possible finding. ``id`` is stable; ``title``, ``why`` and ``cure`` apply to every case."""
 
     id: str
@@ -40,13 +40,13 @@ class Finding:
     A line of ``mend`` that starts with "# " is an instruction for a person, where no command helps.
     """
 
-    kind: Kind
+    kind: FindingKind
     what: str
     mend: tuple[str, ...]
 
 
 @record
-class Verdict:
+class AreaVerdict:
     """The result for one area. ``facts`` are names and values for the full report."""
 
     area: Area
@@ -56,7 +56,7 @@ class Verdict:
 
 
 @record
-class Acting:
+class ActiveLimits:
     """What a profile's limits do here. ``idle`` has the directives without effect, with the reasons."""
 
     profile: str
@@ -122,12 +122,12 @@ class Who:
 
 
 @record
-class Report:
+class DoctorReport:
     """The whole result, in the order of AREAS."""
 
     who: Who
-    verdicts: tuple[Verdict, ...]
-    profiles: tuple[Acting, ...]
+    verdicts: tuple[AreaVerdict, ...]
+    profiles: tuple[ActiveLimits, ...]
 
     @property
     def findings(self) -> tuple[Finding, ...]:

@@ -33,7 +33,7 @@ _MAX_DROP_INS = 64
 
 
 @record
-class Setting:
+class RunningProperty:
     """One property of a running job."""
 
     name: str
@@ -42,12 +42,12 @@ class Setting:
     acts: bool  # whether it does anything here
 
 
-def show(lease: Lease, ledger: Ledger) -> tuple[Setting, ...]:
+def show(lease: Lease, ledger: Ledger) -> tuple[RunningProperty, ...]:
     """The properties of a job's scope that somebody has said something of. Raises SlicerError."""
     by_slicer = control_log.last_set(control_log.read(ledger.directory, lease.job))
     if not lease.cgroup:
         _refuse_without_processes(lease)
-        return tuple(Setting(name, text, "slicer set", acts=True) for name, text in by_slicer.items())
+        return tuple(RunningProperty(name, text, "slicer set", acts=True) for name, text in by_slicer.items())
     control = _control(lease)
     try:
         check_scope(lease, control.cgroup_of(lease.unit))
@@ -56,7 +56,7 @@ def show(lease: Lease, ledger: Ledger) -> tuple[Setting, ...]:
         control.close()
 
 
-def _settings(lease: Lease, control: UnitControl, by_slicer: dict[str, str]) -> tuple[Setting, ...]:
+def _settings(lease: Lease, control: UnitControl, by_slicer: dict[str, str]) -> tuple[RunningProperty, ...]:
     given = _given(lease, control)
     changed, of_unit = _drop_ins(lease, control)
     names = [name for name in NAMES if name in given or name in changed or name in of_unit]
@@ -70,7 +70,7 @@ def _settings(lease: Lease, control: UnitControl, by_slicer: dict[str, str]) -> 
             source = "slicer set" if by_slicer.get(name) == text else "outside"
         elif name not in given and name not in of_unit:
             continue  # it was changed, and changed back
-        found.append(Setting(name, text, source, acts=name in acting))
+        found.append(RunningProperty(name, text, source, acts=name in acting))
     return tuple(found)
 
 
@@ -102,7 +102,7 @@ def _drop_ins(lease: Lease, control: UnitControl) -> tuple[set[str], set[str]]:
     return changed, of_unit
 
 
-def change(lease: Lease, ledger: Ledger, assignments: tuple[str, ...]) -> tuple[Setting, ...]:
+def change(lease: Lease, ledger: Ledger, assignments: tuple[str, ...]) -> tuple[RunningProperty, ...]:
     """Change properties, all or none; ``NAME=`` resets. Raises UsageError, BackendError, StateError."""
     if not lease.cgroup:
         return _change_plain(lease, ledger, assignments)
@@ -116,7 +116,7 @@ def change(lease: Lease, ledger: Ledger, assignments: tuple[str, ...]) -> tuple[
         control.close()
 
 
-def _note(lease: Lease, ledger: Ledger, asked: tuple[Property, ...]) -> tuple[Setting, ...]:
+def _note(lease: Lease, ledger: Ledger, asked: tuple[Property, ...]) -> tuple[RunningProperty, ...]:
     """Write down and tell what was changed."""
     faults.point("set-done")
     values = {item.name: normal(item.name, item.text) for item in asked}
@@ -125,7 +125,9 @@ def _note(lease: Lease, ledger: Ledger, asked: tuple[Property, ...]) -> tuple[Se
     said = ", ".join(f"{name}={text}" for name, text in values.items())
     tell(lease, "changed", f"{said} set", "slicer set", changed=said)
     acting = acting_here(list(values), lease.cgroup, lease.manager) if lease.cgroup else frozenset(values)
-    return tuple(Setting(name, text, "slicer set", acts=name in acting) for name, text in values.items())
+    return tuple(
+        RunningProperty(name, text, "slicer set", acts=name in acting) for name, text in values.items()
+    )
 
 
 def _control(lease: Lease) -> UnitControl:
@@ -142,7 +144,7 @@ def _refuse_without_processes(lease: Lease) -> None:
         raise BackendError(f"job {lease.job} has no scope yet", hint="try again in a moment")
 
 
-def _change_plain(lease: Lease, ledger: Ledger, assignments: tuple[str, ...]) -> tuple[Setting, ...]:
+def _change_plain(lease: Lease, ledger: Ledger, assignments: tuple[str, ...]) -> tuple[RunningProperty, ...]:
     """Without systemd only the CPUs can be changed, of each process of the job."""
     from slicer.backend.plain import affinity
 

@@ -73,7 +73,7 @@ class Task:
     timeout_s: float | None  # kept by systemd; without it, here
     stop_timeout_s: float
     linger: bool  # wait for leftovers instead of ending them
-    outer: int  # pid of the outer half, which forwards signals; -1: nobody does
+    supervisor: int  # pid of the supervisor, which forwards signals; -1: nobody does
     inherited: tuple[int, ...]  # descriptors that the command inherits (the lease)
     mask: frozenset[int]  # the signal mask that the command gets
     stop_signal: int = signal.SIGTERM  # by which systemd stops the scope (KillSignal=)
@@ -95,14 +95,14 @@ class Command:
         self._output = output
         self._ended_by: EndedBy = ""
         self._keeps_time = not task.scope
-        self._job_control = JobControl(task.outer)
+        self._job_control = JobControl(task.supervisor)
         self._directory = cgroup.path_of(cgroup.of("self")) if task.scope else ""
         self._pid = 0
         self._status: int | None = None  # as waitpid(2) has it; None: it runs
         self._cpu = (0.0, 0.0, 0)  # user s, system s, peak KiB, from wait4(2)
         self._reason: Reason | None = None  # set once something else than the command decides its end
         self._senders: dict[int, EndedBy] = {}  # of signals by which the command may end
-        self._direct: dict[int, float] = {}  # when a signal last came from somebody else than the outer half
+        self._direct: dict[int, float] = {}  # when a signal last came from somebody else than the supervisor
         self._kill_at: float | None = None
         self._cannot_kill = False  # what is left belongs to other users
         self._check_at = time.monotonic() + (watchdog.interval_s if watchdog else 0.0)  # for the watchdog
@@ -122,9 +122,9 @@ class Command:
             self._forward(signo)
         for info in pending:
             self._handle(info)
-            if info.si_signo in _ASKING and info.si_pid != self._task.outer:
+            if info.si_signo in _ASKING and info.si_pid != self._task.supervisor:
                 self._send(self._pid, info.si_signo)
-        self._job_control.tell_outer(signal.SIGCHLD)  # it may wake the next in the queue now
+        self._job_control.tell_supervisor(signal.SIGCHLD)  # it may wake the next in the queue now
         faults.point("keeper-spawned")
         while self._status is None:
             due_s = self._due_s()
@@ -192,17 +192,17 @@ class Command:
             self._reap()
         elif info.si_signo == STOP:
             if not self._ended_by:
-                self._ended_by = "slicer queue" if self._task.outer < 0 else "slicer run"
+                self._ended_by = "slicer queue" if self._task.supervisor < 0 else "slicer run"
             self._stop("stopped")
         elif info.si_signo == signal.SIGIO:
             self._look_for_caller()
-        elif info.si_pid == self._task.outer:
+        elif info.si_pid == self._task.supervisor:
             self._forward(info.si_signo)
         else:
             self._note_direct(info)
 
     def _forward(self, signo: int) -> None:
-        """The outer half passes on what it was sent."""
+        """The supervisor passes on what it was sent."""
         went_to_group = time.monotonic() - self._direct.get(signo, -_SAME_SIGNAL_S) < _SAME_SIGNAL_S
         if signo == signal.SIGCONT:
             self._reap()

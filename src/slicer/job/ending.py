@@ -1,6 +1,6 @@
 """The end of a job: its outcome is written wherever it is wanted, and its lease given back.
 
-Called by the outer half, or by the keeper when the outer half is dead.
+Called by the supervisor, or by the keeper when the supervisor is dead.
 """
 
 from __future__ import annotations
@@ -181,7 +181,7 @@ def _check_gpus(job: Job, outcome: Outcome, watch: GpuWatch) -> None:
 
 
 def peaks_written(held: HeldLease) -> tuple[int, ...]:
-    """The peaks in the lease's file, for a keeper that does not know what the outer half noted."""
+    """The peaks in the lease's file, for a keeper that does not know what the supervisor noted."""
     if held.fd < 0 or not held.lease.gpus:
         return held.lease.vram_peak_mib
     try:

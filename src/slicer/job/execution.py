@@ -1,4 +1,4 @@
-"""``slicer run --exec``: slicer becomes the command, with neither outer half nor keeper."""
+"""``slicer run --exec``: slicer becomes the command, with neither supervisor nor keeper."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class Execution:
-    """Stands in for the outer half: enters the scope and becomes the command, which keeps the lease."""
+    """Stands in for the supervisor: enters the scope and becomes the command, which keeps the lease."""
 
     def __init__(self, job: Job, backend: Backend, mask: frozenset[int]) -> None:
         self._job = job

@@ -1,8 +1,8 @@
 """Measures jobs on the GPUs of their leases, look by look.
 
-A queue follows all of its jobs. The outer half follows one, once a second and after its end; if it is dead,
+A queue follows all of its jobs. The supervisor follows one, once a second and after its end; if it is dead,
 the keeper looks at the end. Nobody looks while a job runs that has neither (``--exec``), that uses what an
-outer job holds, or whose outer half was killed.
+outer job holds, or whose supervisor was killed.
 
 Peaks go into the outcome. They go into the leases too, because others who decide about the GPU must know of a
 job that outgrew its declaration (E3). The driver keeps no peaks. So nobody sees what a job uses between two
@@ -124,7 +124,7 @@ FIRST_LOOKS_S = (0.25, 1.0)  # after a job's start: loading the driver's library
 WORTH_WRITING = 1.02  # times the peak in the lease's file
 
 
-class Use:
+class LeaseUse:
     """The use by the job of one lease. The tuples are in the order of its GPUs; () before the first look."""
 
     def __init__(self, held: HeldLease, looks_due: list[float], audit: ShareAudit | None) -> None:
@@ -188,7 +188,7 @@ class Monitor:
         self._tolerance = tolerance
         self._again = again
         self._measures_utilisation = measures_utilisation
-        self._uses: dict[str, Use] = {}
+        self._uses: dict[str, LeaseUse] = {}
         self._next = 0.0
         self._leases: tuple[Lease, ...] = ()
         self._keys: frozenset[ProcessKey] = frozenset()
@@ -208,7 +208,7 @@ class Monitor:
         now = time.monotonic()
         if not self._uses:
             self._next = now + self._poll_s
-        self._uses[held.lease.job] = Use(held, [now + s for s in FIRST_LOOKS_S], audit)
+        self._uses[held.lease.job] = LeaseUse(held, [now + s for s in FIRST_LOOKS_S], audit)
 
     def left_s(self) -> float | None:
         """How many seconds until the next :meth:`look`; None: there is nothing to look at."""
@@ -263,7 +263,7 @@ class Monitor:
         with self._ledger.locked():
             return self._ledger.leases()
 
-    def _note_utilisation(self, use: Use) -> None:
+    def _note_utilisation(self, use: LeaseUse) -> None:
         use.looks += 1
         gpus = use.held.lease.gpus
         busy = [percent for uuid in gpus if (percent := self._utilisation.get(uuid)) is not None]
@@ -272,7 +272,7 @@ class Monitor:
             use.utilisation = ((use.utilisation or 0.0) * use.busy_looks + average) / (use.busy_looks + 1)
             use.busy_looks += 1
 
-    def _note(self, use: Use, used_by: Mapping[str, Mapping[str, int]]) -> None:
+    def _note(self, use: LeaseUse, used_by: Mapping[str, Mapping[str, int]]) -> None:
         """Note the peak, in the lease's file where it is worth it. Raises StateError."""
         lease = use.held.lease
         use.now_mib = tuple(used_by.get(uuid, {}).get(lease.job, 0) for uuid in lease.gpus)
@@ -284,7 +284,7 @@ class Monitor:
             use.held.update(vram_peak_mib=peaks)
             use.written_mib = peaks
 
-    def _exceeded(self, use: Use) -> Iterable[Exceeded]:
+    def _exceeded(self, use: LeaseUse) -> Iterable[Exceeded]:
         lease = use.held.lease
         if lease.vram_mib is None or use.has_cap:  # what goes beyond a cap is the audit's
             return
@@ -306,7 +306,7 @@ def _is_untold(lease: Lease, owned: list[tuple[ProcessOnGpu, Lease | None]]) -> 
     return False
 
 
-def _shared_badly(use: Use, counts: Mapping[tuple[str, str], int]) -> Iterable[Exceeded | Escaped]:
+def _shared_badly(use: LeaseUse, counts: Mapping[tuple[str, str], int]) -> Iterable[Exceeded | Escaped]:
     if use.audit is None:
         return
     lease = use.held.lease

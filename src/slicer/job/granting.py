@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from slicer.ledger.held_lease import HeldLease
     from slicer.ledger.leasing import Hooks, Needs, PreparedRequest, Requester
     from slicer.ledger.ledger import Ledger
-    from slicer.ledger.waiting import Waiting
+    from slicer.ledger.waiting import WaitingTicket
     from slicer.model import Busy
 
 
@@ -46,7 +46,7 @@ def obtain(
 
 def queue_up(
     broker: str, prepared: PreparedRequest, ledger: Ledger, ahead_of: Callable[[], str]
-) -> HeldLease | Waiting | Asking:
+) -> HeldLease | WaitingTicket | Asking:
     """The lease, or a place in the queue: the broker's ahead of ``ahead_of``. Raises as :func:`obtain`."""
     if not broker:
         return leasing.queue_up(prepared, ledger)

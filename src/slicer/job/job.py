@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 OWN_OUTPUT = (1, 2)  # slicer's own stdout and stderr
 
-# What the outer half says to the keeper. After STARTING follow QUIT or an order, and after the command's end
+# What the supervisor says to the keeper. After STARTING follow QUIT or an order, and after the command's end
 # RECORDED.
 STARTING = b"s"  # systemd is about to be asked for the scope
 QUIT = b"q"  # there will be no scope, or no job in it

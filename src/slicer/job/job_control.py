@@ -1,7 +1,7 @@
 """Job control: how Ctrl-Z, ``fg`` and other signals reach the command once, and the shell sees it stop.
 
-The shell watches the outer half, but what a person stops and continues is the command. A command may ignore
-Ctrl-Z, or stop by itself (vim, less). So the outer half never stops on its own account: the keeper stops and
+The shell watches the supervisor, but what a person stops and continues is the command. A command may ignore
+Ctrl-Z, or stop by itself (vim, less). So the supervisor never stops on its own account: the keeper stops and
 continues it as the command does.
 """
 
@@ -24,7 +24,7 @@ _UNDONE_BY: dict[int, int] = {signal.SIGCONT: signal.SIGTSTP, signal.SIGTSTP: si
 
 
 def is_for_keeper(signo: int, code: int, sender: int, keeper: int, pending: Collection[int]) -> bool:
-    """Whether the outer half passes a signal on to the keeper.
+    """Whether the supervisor passes a signal on to the keeper.
 
     ``code`` and ``sender`` are the signal's si_code and si_pid, ``pending`` what came after it. Passed on
     late, Ctrl-Z would stop a command that ``fg`` has continued, or ``fg`` continue one that is stopped again.
@@ -35,39 +35,39 @@ def is_for_keeper(signo: int, code: int, sender: int, keeper: int, pending: Coll
 
 
 class JobControl:
-    """The keeper's part. ``outer`` is the pid of the outer half, -1 where none follows the command."""
+    """The keeper's part. ``supervisor`` is the pid of the supervisor, -1 where none follows the command."""
 
-    def __init__(self, outer: int) -> None:
-        self._outer = outer
+    def __init__(self, supervisor: int) -> None:
+        self._supervisor = supervisor
         self._is_stopped = False  # the command
 
     def command_changed(self, change: int) -> None:
-        """The command has stopped or goes on (waitid's CLD_ codes): so does the outer half, for the shell."""
+        """The command has stopped or goes on (waitid's CLD_ codes): so does the supervisor, for the shell."""
         self._is_stopped = change == os.CLD_STOPPED
         if _has_terminal():
-            self.tell_outer(signal.SIGSTOP if self._is_stopped else signal.SIGCONT)
+            self.tell_supervisor(signal.SIGSTOP if self._is_stopped else signal.SIGCONT)
 
     def is_to_continue(self) -> bool:
-        """Whether the command is to go on too, now that the outer half was continued.
+        """Whether the command is to go on too, now that the supervisor was continued.
 
-        A command that runs is left alone: SIGCONT would undo a Ctrl-Z that is on its way to it. If the outer
-        half is stopped again, its message is out of date.
+        A command that runs is left alone: SIGCONT would undo a Ctrl-Z that is on its way. The message of a
+        supervisor that is stopped again is out of date.
         """
-        return self._is_stopped and not proc.stops(self._outer)
+        return self._is_stopped and not proc.stops(self._supervisor)
 
     def stop_again(self) -> None:
-        """Stop the outer half, which was continued with its whole group, if the command is stopped.
+        """Stop the supervisor, which was continued with its whole group, if the command is stopped.
 
         The kernel sends a group its signals one by one, and may be interrupted in between. Then Ctrl-Z can
-        stop the command before the outer half, the last of the group, gets the SIGCONT of ``fg``.
+        stop the command before the supervisor, the last of the group, gets the SIGCONT of ``fg``.
         """
         if self.is_to_continue():
-            self.tell_outer(signal.SIGSTOP)
+            self.tell_supervisor(signal.SIGSTOP)
 
-    def tell_outer(self, signo: int) -> None:
-        if os.getppid() == self._outer:
+    def tell_supervisor(self, signo: int) -> None:
+        if os.getppid() == self._supervisor:
             try:
-                os.kill(self._outer, signo)
+                os.kill(self._supervisor, signo)
             except (ProcessLookupError, PermissionError):
                 pass
 

@@ -1,8 +1,8 @@
 """The keeper: the process of slicer in the job's scope, from the fork to the end of the scope.
 
-The outer half (:mod:`slicer.job.outer_half`) forks it and has systemd put it into the scope. There it waits
+The supervisor (:mod:`slicer.job.supervisor`) forks it and has systemd put it into the scope. There it waits
 for its order, runs the command (:mod:`slicer.job.command`) and reports how that ended. It leaves when the
-outer half has recorded the outcome; if the outer half is dead, it records the outcome itself. Each of the two
+supervisor has recorded the outcome; if the supervisor is dead, it records the outcome itself. Each of the two
 sees the other's death as the end of a pipe.
 """
 
@@ -51,21 +51,21 @@ class Redirection:
 
 
 class Keeper:
-    """One keeper. ``outer`` is the outer half's pid, ``up_write`` and ``down_read`` are ends of the pipes."""
+    """One keeper. ``supervisor`` is a pid, ``up_write`` and ``down_read`` are ends of the pipes."""
 
     def __init__(
-        self, job: Job, backend: Backend, ledger: Ledger, mask: frozenset[int], outer: int, up_write: int,
-        down_read: int,
+        self, job: Job, backend: Backend, ledger: Ledger, mask: frozenset[int], supervisor: int,
+        up_write: int, down_read: int,
     ) -> None:  # fmt: skip
         self._job = job
         self._backend = backend
         self._ledger = ledger
         self._mask = mask
-        self._outer = outer
+        self._supervisor = supervisor
         self._up_write = up_write
         self._down_read = down_read
         self._early: list[int] = []  # signals for the command that came before it
-        self._forwarder = outer  # whose signals are for the command
+        self._forwarder = supervisor  # whose signals are for the command
 
     def run(self, descriptors: tuple[int, ...]) -> None:
         """From the fork to the end of the scope; ``descriptors`` hold the ticket or the lease."""
@@ -97,7 +97,7 @@ class Keeper:
         task = Task(
             program=job.program, command=job.command, env=job.env(lease.gpus),
             scope=job.spec.unit if self._backend.name == "systemd" else "", timeout_s=profile.timeout_s,
-            stop_timeout_s=stop_timeout_s(profile), linger=profile.linger, outer=self._forwarder,
+            stop_timeout_s=stop_timeout_s(profile), linger=profile.linger, supervisor=self._forwarder,
             inherited=descriptors, mask=self._mask, stop_signal=stop_signal(profile) or signal.SIGTERM,
             manager=job.spec.manager,
             has_lost_caller=self._has_lost_caller if job.ends_with_caller else None,
@@ -109,12 +109,12 @@ class Keeper:
     # -- before the command --------------------------------------------------------------------------------
 
     def _wait_for_order(self) -> bytes | None:
-        """The order, once scope and lease are there; empty: no job; None: the outer half is dead."""
+        """The order, once scope and lease are there; empty: no job; None: the supervisor is dead."""
         word = os.read(self._down_read, 1)
         if word != STARTING:
             return b"" if word else None
         # SIGIO comes when the pipe can be read, so that one call waits for that and for SIGTERM. A SIGTERM of
-        # anybody but the outer half comes from systemd, which stops the scope of a job that still waits.
+        # anybody but the supervisor comes from systemd, which stops the scope of a job that still waits.
         fcntl.fcntl(self._down_read, fcntl.F_SETOWN, os.getpid())
         fcntl.fcntl(self._down_read, fcntl.F_SETFL, os.O_ASYNC | os.O_NONBLOCK)
         order = b""
@@ -124,7 +124,7 @@ class Keeper:
             except BlockingIOError:
                 info = signal.sigwaitinfo({signal.SIGIO, signal.SIGTERM})
                 if info.si_signo == signal.SIGTERM:
-                    if info.si_pid != self._outer:
+                    if info.si_pid != self._supervisor:
                         return b""
                     self._early.append(info.si_signo)  # for the command: its order is on the way
                 continue
@@ -132,7 +132,7 @@ class Keeper:
                 self._await_scope()
                 return None
             order += more
-        if not self._job.ends_with_caller:  # else SIGIO is to tell of the outer half's death
+        if not self._job.ends_with_caller:  # else SIGIO is to tell of the supervisor's death
             fcntl.fcntl(self._down_read, fcntl.F_SETFL, 0)
         signal.sigtimedwait({signal.SIGIO}, 0)
         if self._job.ends_with_caller and self._has_lost_caller():
@@ -140,7 +140,7 @@ class Keeper:
         return order.removesuffix(ORDER_END) if order != QUIT else b""
 
     def _has_lost_caller(self) -> bool:
-        """Whether the outer half is dead: nobody has the other end of the pipe, which is not waited for."""
+        """Whether the supervisor is dead: nobody has the other end of the pipe, which is not waited for."""
         try:
             return not os.read(self._down_read, 1)
         except BlockingIOError:
@@ -180,14 +180,14 @@ class Keeper:
         from slicer.job.report import pack
 
         try:
-            is_alive = os.getppid() == self._outer
+            is_alive = os.getppid() == self._supervisor
             if is_alive and report.is_final:
-                os.kill(self._outer, signal.SIGCONT)  # stopped with Ctrl-Z, it would keep the lease
+                os.kill(self._supervisor, signal.SIGCONT)  # stopped with Ctrl-Z, it would keep the lease
             os.write(self._up_write, pack(report, usage))
             if is_alive:
-                os.kill(self._outer, signal.SIGCHLD)
+                os.kill(self._supervisor, signal.SIGCHLD)
         except (BrokenPipeError, ProcessLookupError):
-            pass  # the outer half is dead; the keeper finishes alone
+            pass  # the supervisor is dead; the keeper finishes alone
 
     # -- after the command ---------------------------------------------------------------------------------
 
@@ -200,7 +200,7 @@ class Keeper:
             self._finish_alone(started, report, usage)
 
     def _finish_alone(self, started: Started, report: Report, usage: Usage) -> None:
-        """The outer half is dead. It may have recorded the outcome already: history keeps one row a job."""
+        """The supervisor is dead. It may have recorded the outcome already: history keeps one row a job."""
         from slicer.job import ending
 
         if report.exec_errno:
@@ -225,7 +225,7 @@ class Keeper:
         )
 
     def _was_watched(self) -> bool:
-        """Whether somebody outside of the scope has seen each pause. The outer half is dead."""
+        """Whether somebody outside of the scope has seen each pause. The supervisor is dead."""
         return False
 
 

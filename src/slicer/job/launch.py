@@ -19,7 +19,6 @@ from slicer.gpu import has_nvidia
 from slicer.gpu.observer import GpuObserver
 from slicer.job import granting, scope
 from slicer.job.job import tell_wait
-from slicer.job.outer_half import OuterHalf
 from slicer.job.plan import (
     choose_backend,
     environment,
@@ -31,6 +30,7 @@ from slicer.job.plan import (
     requester_of,
     spec_of,
 )
+from slicer.job.supervisor import Supervisor
 from slicer.kernel import proc
 from slicer.kernel.signals import block_interrupts, unblock_interrupts
 from slicer.ledger import leasing
@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from slicer.job.job import Job, Listener, RunListener
     from slicer.job.plan import Invocation, Plan
     from slicer.kernel.terminal import Settings
-    from slicer.ledger.waiting import Waiting
+    from slicer.ledger.waiting import WaitingTicket
     from slicer.model import Busy, Lease, Outcome
     from slicer.state.statedir import StateDir
 
@@ -145,13 +145,13 @@ def _run_planned(
 
         _say_no_fence(plan, backend, ledger.directory, listener)
         job = fencing.with_fence(job, plan, backend, gpu_observer)
-    runner: OuterHalf | Execution
+    runner: Supervisor | Execution
     if plan.invocation.exec:
         from slicer.job.execution import Execution
 
         runner = Execution(job, backend, mask)
     else:
-        runner = OuterHalf(job, backend, ledger, listener, mask)
+        runner = Supervisor(job, backend, ledger, listener, mask)
         runner.tell_started = tell_started
     try:
         ledger.patience_s = leasing.patience_s(wanted.needs)
@@ -178,7 +178,7 @@ def _run_planned(
 
 def _acquire(
     plan: Plan, wanted: PreparedRequest, job: Job, ledger: Ledger, backend: Backend,
-    runner: OuterHalf | Execution, listener: RunListener,
+    runner: Supervisor | Execution, listener: RunListener,
 ) -> tuple[HeldLease, float]:  # fmt: skip
     """The lease and how long it took to get it, in seconds. Raises BusyError."""
     if plan.nested:
@@ -199,7 +199,7 @@ def _acquire(
         tell_wait(job, wanted, busy)
         runner.rest()
 
-    def reaches_front(waiting: Waiting) -> int:
+    def reaches_front(waiting: WaitingTicket) -> int:
         """Have the scope started with nothing but the keeper in it: then a pipe's word starts the command.
 
         If that fails for now (D-Bus is being restarted), it is done with the lease.

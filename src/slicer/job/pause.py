@@ -163,7 +163,7 @@ def _stop_all(lease: Lease, ledger: Ledger) -> None:
 
 
 def _continue_all(lease: Lease, ledger: Ledger) -> None:
-    """SIGCONT for all processes of the job, and for the outer half, which Ctrl-Z stops along with them."""
+    """SIGCONT for all processes of the job, and for the supervisor, which Ctrl-Z stops along with them."""
     inside = cgroup.processes(directory_of(lease)) if lease.cgroup else members(lease, ledger)
     for pid in inside:
         _signal(pid, signal.SIGCONT)

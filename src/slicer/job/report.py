@@ -1,4 +1,4 @@
-"""The keeper's reports to the outer half, and the meaning of exit statuses."""
+"""The keeper's reports to the supervisor, and the meaning of exit statuses."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Sees the scopes of running jobs freeze and thaw, whoever does it, and writes that down.
 
-Whoever looks after a job does this, as it is outside of the scope and goes on. The outer half sets it up only
+Whoever looks after a job does this, as it is outside of the scope and goes on. The supervisor sets it up only
 when its job has run for a while, because most jobs are over before anybody could pause them.
 """
 

@@ -10,7 +10,7 @@ from slicer.errors import RefusedError, SlicerError, StateError
 from slicer.gpu import driver_cap
 from slicer.record import record
 from slicer.share import audit, job_file
-from slicer.share.audit import Seen, Standing
+from slicer.share.audit import AuditState, GpuSample
 from slicer.share.job_file import JobFile
 from slicer.share.summary import sharing_of
 
@@ -80,7 +80,7 @@ def remove_file(job: Job, held: HeldLease) -> None:
 
 
 @record
-class Finding:
+class ShareFinding:
     """A finding of a look, told once a job. ``gpu``: the UUID; "" for a job that escaped the library."""
 
     gpu: str
@@ -99,7 +99,7 @@ class ShareAudit:
     def __init__(self, directory: StateDir, job: str) -> None:
         self._file: JobFile | None = None
         self.has_cap = False
-        self._standing = Standing()
+        self._standing = AuditState()
         self._before: tuple[int, ...] = ()
         self._overhead: dict[str, int] = {}  # by GPU, in bytes
         self._processes: dict[str, int] = {}
@@ -123,7 +123,7 @@ class ShareAudit:
             except StateError:
                 self.close()
 
-    def after(self, used_mib: Mapping[str, int], processes: Mapping[str, int]) -> list[Finding]:
+    def after(self, used_mib: Mapping[str, int], processes: Mapping[str, int]) -> list[ShareFinding]:
         """Note what the library cannot see; what to tell. Both arguments are by GPU, as the driver has it."""
         if self._file is None or not self._before:
             return []
@@ -135,7 +135,7 @@ class ShareAudit:
 
     def _after(
         self, file: JobFile, used_mib: Mapping[str, int], processes: Mapping[str, int]
-    ) -> list[Finding]:
+    ) -> list[ShareFinding]:
         charged, _ = file.charges()
         said = file.read()
         beyond = ""
@@ -144,7 +144,7 @@ class ShareAudit:
                 continue
             cap_mib, count = said.limit[place] >> 20, processes.get(uuid, 0)
             if cap_mib:
-                seen = Seen(used_mib[uuid], self._before[place], charged[place], count)
+                seen = GpuSample(used_mib[uuid], self._before[place], charged[place], count)
                 self._note_overhead(file, place, uuid, seen)
             if audit.is_beyond(used_mib[uuid], cap_mib, count):
                 beyond = beyond or uuid
@@ -152,14 +152,14 @@ class ShareAudit:
             self._standing, is_beyond_cap=bool(beyond), rows=said.rows, uses_gpu=any(processes.values())
         )
         self._standing = verdict.standing
-        found = [Finding("")] if verdict.escaped else []
+        found = [ShareFinding("")] if verdict.escaped else []
         if verdict.got_past:
             file.set_got_past()
             cap_mib = said.limit[said.gpus.index(beyond)] >> 20
-            found.append(Finding(beyond, used_mib[beyond], cap_mib, ends=said.over_cap == "end"))
+            found.append(ShareFinding(beyond, used_mib[beyond], cap_mib, ends=said.over_cap == "end"))
         return found
 
-    def _note_overhead(self, file: JobFile, place: int, uuid: str, seen: Seen) -> None:
+    def _note_overhead(self, file: JobFile, place: int, uuid: str, seen: GpuSample) -> None:
         before = self._overhead.get(uuid, 0)
         is_fewer = seen.processes < self._processes.get(uuid, 0)
         now = audit.overhead(seen, 0 if is_fewer else before)

@@ -111,7 +111,7 @@ def _stop_unit(lease: Lease) -> None:
         found = backend.cgroup_of(lease.unit)
         if found is not None:
             check_scope(lease, found)
-            _continue_outer_half(lease)
+            _continue_supervisor(lease)
             backend.stop(lease.unit)
     finally:
         backend.close()
@@ -120,18 +120,18 @@ def _stop_unit(lease: Lease) -> None:
 def _stop_processes(lease: Lease, ledger: Ledger) -> None:
     """Tell the job's keeper, which ends the rest. Without one, signal the processes that are there."""
     if keeper_lives(lease, ledger):
-        _continue_outer_half(lease)
+        _continue_supervisor(lease)
         signal_process(lease.keeper, None, lease.uid, STOP)
     elif not lease.keeper:
         signal_process(lease.pid, lease.pid_start, lease.uid, signal.SIGTERM)  # it has not begun yet
     else:
-        # What lives on after outer half and keeper were killed: nothing else would end it.
+        # What lives on after supervisor and keeper were killed: nothing else would end it.
         from slicer.backend.plain import PlainBackend
 
         PlainBackend(lease.uid).end(lease.job, "", DEFAULT_STOP_TIMEOUT_S)
 
 
-def _continue_outer_half(lease: Lease) -> None:
+def _continue_supervisor(lease: Lease) -> None:
     """If it was stopped by Ctrl-Z, it would neither see the end nor give the lease back."""
     signal_process(lease.pid, lease.pid_start, lease.uid, signal.SIGCONT)
 

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 else:
     import _signal as signal
 
-# Tells a keeper to stop its job, as systemctl stop would. The outer half or ``slicer stop`` sends it.
+# Tells a keeper to stop its job, as systemctl stop would. The supervisor or ``slicer stop`` sends it.
 STOP = signal.SIGRTMIN + 3
 
 # These end a program that does not handle them. They are blocked where no step may be interrupted half-way.

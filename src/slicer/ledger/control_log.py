@@ -1,6 +1,6 @@
 """The log of acts on a running job: pause, resume, change, stop. Each job has one append-only file.
 
-``slicer pause`` and the like write a line before they act, and one after. The outer half writes the acts of
+``slicer pause`` and the like write a line before they act, and one after. The supervisor writes the acts of
 others that it sees (``systemctl freeze``). The file lies beside the leases' folder, so that it wakes no
 waiting job, and is removed with the lease. Its lines are ``SECONDS KIND UID TEXT``.
 

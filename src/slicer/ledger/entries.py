@@ -28,7 +28,7 @@ _NO_FILE = (errno.ENOENT, errno.ELOOP, errno.ENXIO, errno.ENODEV)  # gone, a lin
 
 
 @record
-class Entry:
+class FlockedFile:
     """A file's content, and whether its owner still holds the flock."""
 
     data: bytes
@@ -66,7 +66,7 @@ def create(folder: Directory, name: str, data: bytes) -> tuple[int, int]:
     return fd, writer
 
 
-def write(spare: Spare, writer: int, data: bytes) -> None:
+def write(spare: SpareCopy, writer: int, data: bytes) -> None:
     """Replace a file's content. Raises StateError.
 
     The file must remain the same, because it is flocked. So the new content is first written elsewhere. A
@@ -83,7 +83,7 @@ def write(spare: Spare, writer: int, data: bytes) -> None:
     spare.remove()
 
 
-class Spare:
+class SpareCopy:
     """The new text of a job's lease while it is written. Outside the leases' folder, to wake no leaders."""
 
     def __init__(self, base: Directory, job: str) -> None:
@@ -116,7 +116,7 @@ class Spare:
         remove(self._base, self._name)
 
 
-def read(folder: Directory, name: str, warn: Callable[[str], None]) -> Entry | None:
+def read(folder: Directory, name: str, warn: Callable[[str], None]) -> FlockedFile | None:
     """The file's present content; None if it does not count (with a warning, unless it was just removed).
 
     Raises StateError if that cannot be determined.
@@ -144,14 +144,14 @@ def read(folder: Directory, name: str, warn: Callable[[str], None]) -> Entry | N
     return entry
 
 
-def _entry(fd: int, path: str) -> Entry:
+def _entry(fd: int, path: str) -> FlockedFile:
     info = os.fstat(fd)
     try:
         check_file(fd, path)
     except StateError as error:
         is_own_file = stat.S_ISREG(info.st_mode) and info.st_uid == os.geteuid()
-        return Entry(b"", is_own_file and not try_lock(fd, shared=True), error.message)
-    return Entry(os.read(fd, min(info.st_size, MOST_BYTES)), not try_lock(fd, shared=True))
+        return FlockedFile(b"", is_own_file and not try_lock(fd, shared=True), error.message)
+    return FlockedFile(os.read(fd, min(info.st_size, MOST_BYTES)), not try_lock(fd, shared=True))
 
 
 def is_held(folder: Directory, name: str) -> bool:

@@ -135,7 +135,7 @@ class LedgerFiles:
             else:
                 self.drop_lease(name)
 
-    def _lease(self, name: str, entry: entries.Entry) -> Lease:
+    def _lease(self, name: str, entry: entries.FlockedFile) -> Lease:
         """The lease in a file, or the one that its killed writer was writing. Raises TornFile.
 
         Half of the new text and half of the old one may look like a valid lease that never existed. So the
@@ -152,7 +152,7 @@ class LedgerFiles:
             raise TornFile("its name does not match its content")
         return found
 
-    def _meet_unreadable(self, name: str, entry: entries.Entry, why: str) -> None:
+    def _meet_unreadable(self, name: str, entry: entries.FlockedFile, why: str) -> None:
         """While a process holds an unreadable lease, keep the GPUs from others; then remove the lease."""
         path = f"{self.directory.leases.path}/{name}"
         is_ours = statefile.is_job_id(name) and statefile.begins_as(Lease, entry.data)
@@ -164,9 +164,9 @@ class LedgerFiles:
             self.warn(f"{path}: {why}; it may hold any GPU, so no others are granted until its job has ended")
             self._unreadable.append(_stand_in(name))
 
-    def spare(self, job: str) -> entries.Spare:
+    def spare(self, job: str) -> entries.SpareCopy:
         """The spare file for the next text of a job's lease."""
-        return entries.Spare(self.directory.base, job)
+        return entries.SpareCopy(self.directory.base, job)
 
     def write(self, writer: int, lease: Lease) -> None:
         """Write a lease's file again. Raises StateError."""
@@ -386,7 +386,7 @@ def _listed(folder: Directory) -> list[str]:
         raise StateError(f"cannot be read any more: {error.strerror}", where=folder.path) from error
 
 
-def _decoded(kind: type[_Record], entry: entries.Entry, data: bytes = b"") -> _Record:
+def _decoded(kind: type[_Record], entry: entries.FlockedFile, data: bytes = b"") -> _Record:
     """The record in a file, or in ``data`` instead. Raises TornFile."""
     if entry.problem:
         raise TornFile(entry.problem)
@@ -407,7 +407,7 @@ def _stand_in(job: str) -> Lease:
 
 
 def _is_left_alone(lease: Lease) -> bool:
-    """Whether only the job holds a flocked lease: its outer half is dead, or (--exec) there was none."""
+    """Whether only the job holds a flocked lease: its supervisor is dead, or (--exec) there was none."""
     is_exec = bool(lease.cgroup) and not lease.keeper
     return is_exec or not proc.is_running(lease.pid, lease.pid_start)
 

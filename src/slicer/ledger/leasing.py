@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from typing import Protocol
 
     from slicer.gpu.observer import GpuObserver
-    from slicer.ledger.waiting import Waiting
+    from slicer.ledger.waiting import WaitingTicket
     from slicer.model import BackendName, Manager, Then
 
     class Interruptible(Protocol):
@@ -101,7 +101,7 @@ class Hooks:
     """
 
     waits: Callable[[Busy], None]
-    reaches_front: Callable[[Waiting], int] | None
+    reaches_front: Callable[[WaitingTicket], int] | None
     cancel: CancelToken
     still_waits: Callable[[Busy], float | None] | None = None
 
@@ -224,17 +224,17 @@ def _until_s(prepared: PreparedRequest) -> float | None:
     return None if limit_s is None else prepared.ticket.arrived_s + limit_s
 
 
-def queue_up(prepared: PreparedRequest, ledger: Ledger) -> HeldLease | Waiting:
+def queue_up(prepared: PreparedRequest, ledger: Ledger) -> HeldLease | WaitingTicket:
     """The lease if it is free now, else a place in the queue. Raises as :func:`obtain`."""
     found = ledger.acquire_or_queue(prepared.ticket, prepared.draft, prepared.observer)
     if isinstance(found, HeldLease):
         return found
-    from slicer.ledger.waiting import Waiting  # a job that need not wait does not need it
+    from slicer.ledger.waiting import WaitingTicket  # a job that need not wait does not need it
 
-    return Waiting(ledger, prepared.ticket, prepared.draft, prepared.observer, found)
+    return WaitingTicket(ledger, prepared.ticket, prepared.draft, prepared.observer, found)
 
 
-def _wait(waiting: Waiting, needs: Needs, until_s: float | None, hooks: Hooks) -> HeldLease:
+def _wait(waiting: WaitingTicket, needs: Needs, until_s: float | None, hooks: Hooks) -> HeldLease:
     with waiting:
         hooks.cancel.waiting = waiting
         hooks.waits(waiting.busy)

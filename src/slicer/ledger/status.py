@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from slicer.gpu import AttributedGpus
     from slicer.gpu.snapshot import GpuSnapshot, ProcessKey
     from slicer.model import Busy, Gpu, GroupStanding, Lease, Ticket, UserStanding
-    from slicer.outcome.job_files import JobFile
+    from slicer.outcome.job_files import DetachedJob
     from slicer.placement.capacity import Device
     from slicer.placement.decision import Infeasible
     from slicer.state.statedir import StateDir
@@ -103,7 +103,7 @@ class PlainLockState:
 
 
 @record
-class Status:
+class LedgerStatus:
     """The state of the ledger and the machine at one moment."""
 
     directory: str  # the ledger's; "" before the first job
@@ -120,7 +120,7 @@ class Status:
     sharing: tuple[SharingNow, ...] = ()  # the jobs that share GPUs, with --share
     users: tuple[UserStanding, ...] | None = None  # None: only this user's jobs are known
     groups: tuple[GroupStanding, ...] = ()  # with common limits
-    later: tuple[JobFile, ...] = ()  # detached jobs that wait for others to end, the oldest first
+    later: tuple[DetachedJob, ...] = ()  # detached jobs that wait for others to end, the oldest first
 
     def halt(self, job: str) -> Halted | None:
         """How the job stands still; None: it does not."""
@@ -178,7 +178,7 @@ class StatusReader:
         self._ledger: Ledger | None = None
         self._warn: Warn = lambda _: None
 
-    def read(self, warn: Warn) -> Status:
+    def read(self, warn: Warn) -> LedgerStatus:
         """The present status. Warns of parts that cannot be determined, and leaves them out.
 
         Asks the driver, and waits for the ledger's lock. Each call repeats its warnings. Raises StateError
@@ -202,7 +202,7 @@ class StatusReader:
         )
         at_s = now_s()
         ledger = self._ledger
-        return Status(
+        return LedgerStatus(
             directory=ledger.directory.path if ledger else "",
             leases=leases,
             tickets=found.tickets,
@@ -223,7 +223,7 @@ class StatusReader:
             later=self._later({lease.job for lease in leases} | {ticket.job for ticket in found.tickets}),
         )
 
-    def _later(self, there: set[str]) -> tuple[JobFile, ...]:
+    def _later(self, there: set[str]) -> tuple[DetachedJob, ...]:
         """The detached jobs that wait for others, and have neither lease nor ticket."""
         if not os.path.lexists(folder(self._environ)):
             return ()

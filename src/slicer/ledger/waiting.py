@@ -56,7 +56,7 @@ class _Place:
     is_stale: bool  # there were dead tickets ahead, or the GPUs are seen only from now on: decide again
 
 
-class Waiting:
+class WaitingTicket:
     """A queued request. Use it as a context manager: its end gives the ticket up."""
 
     def __init__(
@@ -65,7 +65,7 @@ class Waiting:
         self._ledger = ledger
         self.ticket = ticket
         self.busy = queued.busy  # why it had to wait
-        self.reaches_front: Callable[[Waiting], int] | None = None  # see slicer.ledger.leasing.Hooks
+        self.reaches_front: Callable[[WaitingTicket], int] | None = None  # see slicer.ledger.leasing.Hooks
         self.still_waits: Callable[[Busy], float | None] | None = None  # the same
         self._name = tickets.name_of(ticket)
         self._draft = draft
@@ -95,7 +95,7 @@ class Waiting:
         """Set known fields of the future lease."""
         self._draft = replace(self._draft, **known)
 
-    def __enter__(self) -> Waiting:
+    def __enter__(self) -> WaitingTicket:
         return self
 
     def __exit__(

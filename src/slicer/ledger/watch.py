@@ -119,7 +119,7 @@ class LedgerWatch:
 
 
 def _processes_of(lease: Lease, leases: Directory) -> list[int]:
-    """Pidfds of the processes that keep a lease without a scope after its outer half's death."""
+    """Pidfds of the processes that keep a lease without a scope after its supervisor's death."""
     from slicer.kernel.open_files import with_open
 
     pids = proc.in_lease(lease.job)

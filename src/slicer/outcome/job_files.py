@@ -33,7 +33,7 @@ _VERSION = 1
 
 
 @record
-class JobFile:
+class DetachedJob:
     """A detached job, by its own word."""
 
     job: str
@@ -42,7 +42,7 @@ class JobFile:
     directory: str
     profile: str
     log: str  # the path of the file with its output
-    pid: int  # of its outer half
+    pid: int  # of its supervisor
     pid_start: int
     boot_id: str
     after: tuple[str, ...]  # JOB:CONDITION, of the jobs that it waits for
@@ -51,11 +51,11 @@ class JobFile:
     why: str = ""  # why its command did not run; "" where it did
 
     def is_alive(self) -> bool:
-        """Whether its outer half lives."""
+        """Whether its supervisor lives."""
         return self.boot_id == proc.boot_id() and proc.is_running(self.pid, self.pid_start)
 
 
-_FIELDS: dict[str, str] = JobFile.__annotations__
+_FIELDS: dict[str, str] = DetachedJob.__annotations__
 
 
 class JobFiles:
@@ -68,7 +68,7 @@ class JobFiles:
         """The path of the job's log, unless its user names another one."""
         return f"{self._directory.path}/{job}.log"
 
-    def write(self, file: JobFile) -> None:
+    def write(self, file: DetachedJob) -> None:
         """Write the job's file, all of it or nothing. Raises StateError."""
         name = f"{file.job}.json"
         data = json.dumps({"version": _VERSION, **as_dict(file)}, default=list).encode("ascii")
@@ -78,7 +78,7 @@ class JobFiles:
             path = f"{self._directory.path}/{name}"
             raise failed(path, error, _RULES, "cannot be written") from error
 
-    def read(self, job: str) -> JobFile | None:
+    def read(self, job: str) -> DetachedJob | None:
         """The job's file; None: there is none. Raises StateError."""
         name = f"{job}.json"
         data = self._directory.read(name, _LONGEST)
@@ -91,9 +91,9 @@ class JobFiles:
         except (ValueError, TypeError, KeyError, RecursionError) as error:
             path = f"{self._directory.path}/{name}"
             raise StateError("is not the file of a job", where=path, hint=_HINT) from error
-        return JobFile(**values) if values["job"] == job else None
+        return DetachedJob(**values) if values["job"] == job else None
 
-    def all(self, warn: Callable[[str], None]) -> list[JobFile]:
+    def all(self, warn: Callable[[str], None]) -> list[DetachedJob]:
         """Those of all jobs, the newest first. It is told of bad ones."""
         found = []
         for name in self._directory.names():
@@ -158,12 +158,12 @@ def opened(environ: Mapping[str, str]) -> JobFiles:
     return JobFiles(open_or_make(path, _RULES))
 
 
-def known(environ: Mapping[str, str], warn: Callable[[str], None]) -> list[JobFile]:
+def known(environ: Mapping[str, str], warn: Callable[[str], None]) -> list[DetachedJob]:
     """All detached jobs that are not forgotten yet, the newest first. Raises StateError."""
     return _looked(environ, lambda files: files.all(warn)) or []
 
 
-def of_job(environ: Mapping[str, str], job: str) -> JobFile | None:
+def of_job(environ: Mapping[str, str], job: str) -> DetachedJob | None:
     """The file of a job; None: it was not detached, or is forgotten. Raises StateError."""
     return _looked(environ, lambda files: files.read(job))
 
@@ -182,10 +182,10 @@ def _looked(environ: Mapping[str, str], look: Callable[[JobFiles], _T]) -> _T | 
         files.close()
 
 
-def new(job: str, name: str, command: tuple[str, ...], profile: str, log: str, **more: Any) -> JobFile:
+def new(job: str, name: str, command: tuple[str, ...], profile: str, log: str, **more: Any) -> DetachedJob:
     """The file of this process's job, now."""
     pid = os.getpid()
-    return JobFile(
+    return DetachedJob(
         job=job, name=name, command=command, directory=os.getcwd(), profile=profile, log=log, pid=pid,
         pid_start=proc.start_time(pid) or 0, boot_id=proc.boot_id(), began_at=time.time(), **more,
     )  # fmt: skip

@@ -13,7 +13,7 @@ from slicer.kernel.sleep import seconds_until
 from slicer.queue.events import Renderer
 from slicer.queue.judge import judging
 from slicer.queue.judge.log import last_line
-from slicer.queue.model import Board, BoardState, Event, JobState, Kind, Options, Row
+from slicer.queue.model import Board, BoardState, Event, JobState, Kind, QueueOptions, Row
 from slicer.queue.run.gpu_use import QueueMonitor
 from slicer.queue.show import board_text, rows
 from slicer.queue.start.dispatch import Dispatch
@@ -33,7 +33,7 @@ class Display:
 
     def __init__(
         self, register: Register, monitor: QueueMonitor, requests: LeaseRequests, dispatch: Dispatch,
-        options: Options, renderer: Renderer,
+        options: QueueOptions, renderer: Renderer,
     ) -> None:  # fmt: skip
         self._register = register
         self._monitor = monitor

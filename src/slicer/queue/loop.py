@@ -31,7 +31,7 @@ from slicer.queue.file.jobs_file import JobsFileError
 from slicer.queue.file.live_file import LiveFile
 from slicer.queue.judge import judging
 from slicer.queue.judge.concluding import Conclusions
-from slicer.queue.model import BoardState, Event, Options
+from slicer.queue.model import BoardState, Event, QueueOptions
 from slicer.queue.run.gpu_use import QueueMonitor
 from slicer.queue.run.running import RunningJobs
 from slicer.queue.run.starters import Backends, Starters
@@ -48,7 +48,7 @@ _USAGE_STEP_MIB = 256  # how much a peak has to grow to be told of
 class Queue:
     """One queue, from its jobs file and log directory to its exit code."""
 
-    def __init__(self, options: Options, environ: Mapping[str, str], renderer: Renderer) -> None:
+    def __init__(self, options: QueueOptions, environ: Mapping[str, str], renderer: Renderer) -> None:
         """Open everything. Raises JobsFileError, QueueRunning, StateError, ConfigError, BackendError, …"""
         self._options = options
         self._renderer = Renderers(renderer)

@@ -223,7 +223,7 @@ DEFAULT_LOG_DIR = "slicer_logs"
 
 
 @record
-class Options:
+class QueueOptions:
     """``gpus``: indices, UUIDs or beginnings of UUIDs; () all. None in another field: as configured."""
 
     jobs_file: str

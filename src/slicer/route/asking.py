@@ -29,14 +29,14 @@ _DIES_S = 2.0  # SIGKILL takes longer only if the kernel waits for a disk
 
 
 @record
-class Answer:
+class ProgramOutput:
     """A program's output, after exit code 0."""
 
     stdout: bytes  # at most MOST_BYTES
     stderr: bytes
 
 
-class _Interrupted(BaseException):
+class _SignalCame(BaseException):
     def __init__(self, signo: int) -> None:
         self.signo = signo
 
@@ -61,26 +61,28 @@ class _Interrupts:
     def _raise(self, signo: int, frame: FrameType | None) -> None:
         if not self._is_raised:  # a second exception would interrupt the handling of the first
             self._is_raised = True
-            raise _Interrupted(signo)
+            raise _SignalCame(signo)
 
     def __exit__(self, kind: object, failure: BaseException | None, trace: object) -> None:
         for signo in self._deadly:
             signal.signal(signo, signal.SIG_DFL)
         signal.pthread_sigmask(signal.SIG_SETMASK, self._before)
-        if isinstance(failure, _Interrupted):  # die as if it had not been handled
+        if isinstance(failure, _SignalCame):  # die as if it had not been handled
             signal.pthread_sigmask(signal.SIG_UNBLOCK, {failure.signo})
             os.kill(os.getpid(), failure.signo)
 
 
 @record
-class Setting:
+class ProgramStart:
     """The environment and stdin of a program."""
 
     environ: Mapping[str, str]
     stdin: int = -1  # the descriptor for its stdin; -1: /dev/null
 
 
-def ask(command: tuple[str, ...], timeout_s: float, setting: Setting, *, keeps_end: bool = False) -> Answer:
+def ask(
+    command: tuple[str, ...], timeout_s: float, setting: ProgramStart, *, keeps_end: bool = False
+) -> ProgramOutput:
     """Run a program (found in PATH) to its end, and return its output.
 
     ``keeps_end``: keep only the end of any amount of output; otherwise too much is an error. Raises
@@ -111,10 +113,10 @@ def ask(command: tuple[str, ...], timeout_s: float, setting: Setting, *, keeps_e
         if os.WIFSIGNALED(status):
             how = f"was killed by {signal_name(os.WTERMSIG(status))}"
         raise ProbeError(f"{one_line(command[0], 60)} {how}{_complaint(stderr, command)}")
-    return Answer(bytes(listener.stdout), stderr)
+    return ProgramOutput(bytes(listener.stdout), stderr)
 
 
-def _spawn(command: tuple[str, ...], setting: Setting, out: int, err: int, mask: frozenset[int]) -> int:
+def _spawn(command: tuple[str, ...], setting: ProgramStart, out: int, err: int, mask: frozenset[int]) -> int:
     """Start the program. Returns its pid. Raises ProbeError."""
     none = (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0)
     actions = [

@@ -29,7 +29,7 @@ class Metric:
 
 
 @record
-class Decision:
+class RouteDecision:
     """Where a job goes. ``choices`` are all destinations that would take it, in order of preference."""
 
     route: Route
@@ -39,7 +39,7 @@ class Decision:
     why: str  # for people, without the route's name: "duration 12m ≤ 1h: gpu"
 
 
-def decide(route: Route, input: str, metrics: tuple[Metric, ...]) -> Decision:
+def decide(route: Route, input: str, metrics: tuple[Metric, ...]) -> RouteDecision:
     """Decide where a job with these metrics (one for each probe) goes.
 
     ``choices`` are all destinations whose bounds hold, in order; none if the job is too large for all.
@@ -49,12 +49,12 @@ def decide(route: Route, input: str, metrics: tuple[Metric, ...]) -> Decision:
     compared = ", ".join(_compared(route, metric, at, choices) for at, metric in enumerate(metrics))
     if not choices:
         names = " and ".join(each.name for each in route.destinations)
-        return Decision(route, input, metrics, (), f"{compared}: too large for {names}")
+        return RouteDecision(route, input, metrics, (), f"{compared}: too large for {names}")
     shown = compared or "nothing is measured"
-    return Decision(route, input, metrics, choices, f"{shown}: {destination_text(choices[0])}")
+    return RouteDecision(route, input, metrics, choices, f"{shown}: {destination_text(choices[0])}")
 
 
-def on_error(route: Route, error: ProbeError) -> Decision:
+def on_error(route: Route, error: ProbeError) -> RouteDecision:
     """Decide where a job goes whose input could not be measured. Raises ``error`` if the route says "fail".
 
     Of several destinations with the route's mode, the one for the largest jobs comes first.
@@ -63,10 +63,10 @@ def on_error(route: Route, error: ProbeError) -> Decision:
     if not choices:
         raise error
     why = f"not measured, on_probe_error = {route.on_probe_error}: {destination_text(choices[0])} ({error})"
-    return Decision(route, error.input, (), choices, why)
+    return RouteDecision(route, error.input, (), choices, why)
 
 
-def cpu_choices(decision: Decision) -> tuple[Destination, ...]:
+def cpu_choices(decision: RouteDecision) -> tuple[Destination, ...]:
     """The destinations for a job that ran out of GPU memory; none if its route does not want that.
 
     These are the CPU destinations that take the job. If its size is unknown, it is the one for the largest
@@ -81,7 +81,7 @@ def cpu_choices(decision: Decision) -> tuple[Destination, ...]:
     return choices
 
 
-def after_ran_out(decision: Decision, ago_s: float) -> Decision:
+def after_ran_out(decision: RouteDecision, ago_s: float) -> RouteDecision:
     """The decision for an input that recently ran out of GPU memory: it goes to the CPU at once."""
     choices = cpu_choices(decision)
     why = f"ran out of GPU memory {format_duration(ago_s)} ago: {destination_text(choices[0])}"
@@ -121,7 +121,7 @@ _LONGEST_NAME = 200  # the same as for slicer run --name
 
 
 @record
-class Attempt:
+class RouteAttempt:
     """A destination to try. ``waits``: wait until it is free. ``why`` is for people."""
 
     destination: Destination
@@ -129,7 +129,7 @@ class Attempt:
     why: str
 
 
-def attempts(decision: Decision, on_busy: OnBusy | None) -> tuple[Attempt, ...]:
+def attempts(decision: RouteDecision, on_busy: OnBusy | None) -> tuple[RouteAttempt, ...]:
     """What to try, in order, until a destination is not busy. ``on_busy`` overrides the destinations' own.
 
     "other" passes the job on to the next destination that takes it, whose own on_busy applies there. If the
@@ -138,20 +138,22 @@ def attempts(decision: Decision, on_busy: OnBusy | None) -> tuple[Attempt, ...]:
     return _attempts(decision.choices, on_busy, decision.why)
 
 
-def fallback(decision: Decision, on_busy: OnBusy | None, failed: Destination) -> tuple[Attempt, ...]:
+def fallback(
+    decision: RouteDecision, on_busy: OnBusy | None, failed: Destination
+) -> tuple[RouteAttempt, ...]:
     """What to try after the GPU ran out of memory; nothing if the route does not want that."""
     choices = cpu_choices(decision) if failed.mode == "gpu" else ()
     why = f"out of GPU memory on {failed.name}"
     return _attempts(choices, on_busy, f"{why}: {destination_text(choices[0])}") if choices else ()
 
 
-def _attempts(choices: tuple[Destination, ...], on_busy: OnBusy | None, why: str) -> tuple[Attempt, ...]:
-    found: list[Attempt] = []
+def _attempts(choices: tuple[Destination, ...], on_busy: OnBusy | None, why: str) -> tuple[RouteAttempt, ...]:
+    found: list[RouteAttempt] = []
     for choice in choices:
         if found:
             why = f"{why}, which is busy: {destination_text(choice)}"
         word = on_busy or choice.on_busy
-        found.append(Attempt(choice, word == "wait", why))
+        found.append(RouteAttempt(choice, word == "wait", why))
         if word != "other":
             break
     return tuple(found)
@@ -177,7 +179,7 @@ def job_name(route: Route, input: str) -> str:
 
 
 def invocation(
-    asked: Invocation, decision: Decision, attempt: Attempt, said: Overrides,
+    asked: Invocation, decision: RouteDecision, attempt: RouteAttempt, said: Overrides,
     output: tuple[int, int] = OWN_OUTPUT,
 ) -> Invocation:  # fmt: skip
     """The job of an attempt. ``asked`` is the command line, which overrides the route.
@@ -255,8 +257,8 @@ def _replaced(words: tuple[str, ...], option: str, value: str | None) -> tuple[s
 
 
 def row(
-    decision: Decision, attempt: Attempt | None, command: tuple[str, ...], now_s: float, result: Result, *,
-    job: str = "", after: str = "", waited_s: float = 0.0, reason: str = "",
+    decision: RouteDecision, attempt: RouteAttempt | None, command: tuple[str, ...], now_s: float,
+    result: Result, *, job: str = "", after: str = "", waited_s: float = 0.0, reason: str = "",
 ) -> DecisionRow:  # fmt: skip
     """The history's row about a decision. ``now_s``: seconds since the epoch."""
     from slicer.outcome.decisions import DecisionRow

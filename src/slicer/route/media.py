@@ -5,13 +5,13 @@ from __future__ import annotations
 from slicer.config.metrics import LONGEST_S
 from slicer.errors import ProbeError
 from slicer.record import record
-from slicer.route.asking import FFPROBE, MOST_BYTES, Answer, ask
+from slicer.route.asking import FFPROBE, MOST_BYTES, ProgramOutput, ask
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from slicer.route.asking import Setting
+    from slicer.route.asking import ProgramStart
 
 _FFPROBE = (FFPROBE, "-hide_banner", "-v", "warning")
 # A playlist may name any URL. Measuring a file must not fetch anything.
@@ -46,13 +46,13 @@ class Media:
     streams: tuple[Stream, ...]
 
 
-def look(path: str, timeout_s: float, setting: Setting) -> Media:
+def look(path: str, timeout_s: float, setting: ProgramStart) -> Media:
     """Ask ffprobe about a file. Raises ProbeError."""
     command = (*_FFPROBE, *_SAFE, "-show_entries", _ENTRIES, "-of", "flat", "-i", f"file:{path}")
     return read(ask(command, timeout_s, setting))
 
 
-def read(answer: Answer) -> Media:
+def read(answer: ProgramOutput) -> Media:
     """Parse ffprobe's answer."""
     fields = {}
     for line in answer.stdout.decode("utf-8", "replace").split("\n"):
@@ -99,7 +99,7 @@ def duration_s(media: Media) -> float | None:
     return found if found and not media.is_estimated else None
 
 
-def scan_duration_s(path: str, media: Media, timeout_s: float, setting: Setting) -> float:
+def scan_duration_s(path: str, media: Media, timeout_s: float, setting: ProgramStart) -> float:
     """The duration of a file that does not state it: the end of its last packets. Reads the whole file.
 
     Raises ProbeError.

@@ -7,7 +7,7 @@ import time
 
 from slicer.config import metrics as units
 from slicer.errors import ProbeError
-from slicer.route.asking import FFPROBE, Setting, ask
+from slicer.route.asking import FFPROBE, ProgramStart, ask
 from slicer.route.deciding import Metric
 from slicer.route.finding import STANDARD_INPUT, find_input
 from slicer.route.inside import environment
@@ -107,7 +107,7 @@ class _Asker:
         self._source.check_no_playlist()
         end_s = time.monotonic() + probe.timeout_s
         path, stdin = self._source.for_program(pattern="%")  # "%d" would mean a sequence of pictures
-        setting = Setting(self._environ, stdin)
+        setting = ProgramStart(self._environ, stdin)
         if self._media is None:
             self._media = ffprobe.look(path, probe.timeout_s, setting)
         if probe.kind == "pixels":
@@ -127,7 +127,7 @@ class _Asker:
         command = (program, *(word.replace("{}", path) for word in words))
         if not any("{}" in word for word in words):
             command = (*command, path)
-        answer = ask(command, probe.timeout_s, Setting(self._environ, stdin))
+        answer = ask(command, probe.timeout_s, ProgramStart(self._environ, stdin))
         return number(answer.stdout, one_line(program, 60))
 
 

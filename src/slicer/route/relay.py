@@ -34,7 +34,7 @@ ENDING = INTERRUPTS | {signal.SIGQUIT, STOP}
 
 
 @record
-class Seen:
+class Relayed:
     """The output that has passed a relay so far."""
 
     tells_of_oom: bool
@@ -59,7 +59,7 @@ class Relay:
             os.close(fd)
         self._has_ended = True  # it does, once our descriptors are closed
 
-    def seen(self) -> Seen | None:
+    def seen(self) -> Relayed | None:
         """The output, once the relay has passed on everything written so far. The command must have ended.
 
         None if the relay was killed, or if a signal to end slicer arrived while it waited for a slow reader.
@@ -84,7 +84,7 @@ class Relay:
         if len(words) != 4:
             return None
         self._has_ended = words[3] == b"1"
-        return Seen(words[0] == b"1", words[1] == b"1", int(words[2]))
+        return Relayed(words[0] == b"1", words[1] == b"1", int(words[2]))
 
     def _await_answer(self) -> bytes:
         """The relay's answer; empty if it is dead, or if we have to end."""
@@ -275,7 +275,7 @@ class OutputWatch:
         out = self._stdout.seen() if self._stdout else None
         if err is None or (self._stdout and out is None):
             return None
-        streams: list[Seen] = [seen for seen in (err, out) if seen is not None]
+        streams: list[Relayed] = [seen for seen in (err, out) if seen is not None]
         lost = next((seen.lost for seen in streams if seen.lost), 0)
         return Written(
             tells_of_oom=any(seen.tells_of_oom for seen in streams),

@@ -15,7 +15,7 @@ from slicer.job.job import OWN_OUTPUT
 from slicer.kernel.signals import block_interrupts, block_only_interrupts, signal, unblock_interrupts
 from slicer.record import record, replace
 from slicer.route import deciding
-from slicer.route.deciding import Decision, after_ran_out, cpu_choices, decide, on_error
+from slicer.route.deciding import RouteDecision, after_ran_out, cpu_choices, decide, on_error
 from slicer.route.inside import environment
 
 TYPE_CHECKING = False
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from slicer.job.plan import Invocation
     from slicer.model import Busy, Lease, Outcome
     from slicer.outcome.decisions import DecisionRow, Result
-    from slicer.route.deciding import Attempt
+    from slicer.route.deciding import RouteAttempt
     from slicer.route.relay import OutputWatch, Written
 
     class RouteListener(RunListener, Protocol):
@@ -51,7 +51,7 @@ class BlockedError(SlicerError):
 
     kind = "blocked"
 
-    def __init__(self, decision: Decision, tried: tuple[Attempt, ...], failure: BusyError) -> None:
+    def __init__(self, decision: RouteDecision, tried: tuple[RouteAttempt, ...], failure: BusyError) -> None:
         to = tried[0].destination
         super().__init__(f"{to.name} is busy")
         self.exit_code = to.exit_code
@@ -75,12 +75,12 @@ class Order:
 class TooLarge(TooLargeError):
     """A :class:`TooLargeError` with the decision."""
 
-    def __init__(self, decision: Decision) -> None:
+    def __init__(self, decision: RouteDecision) -> None:
         super().__init__(decision.why, where=f"route {decision.route.name}")
         self.decision = decision
 
 
-def measured(order: Order) -> Decision:
+def measured(order: Order) -> RouteDecision:
     """Measure the input, and decide by the metrics and by what happened to it before.
 
     Signals that end a program act meanwhile. Raises ProbeError, SpoolError and TooLargeError.
@@ -105,7 +105,7 @@ def measured(order: Order) -> Decision:
     return _remembered(order, decision)
 
 
-def _remembered(order: Order, decision: Decision) -> Decision:
+def _remembered(order: Order, decision: RouteDecision) -> RouteDecision:
     """The decision, but for the CPU if this very input recently ran out of GPU memory.
 
     Otherwise each retry of a caller that finds the CPU busy would run out of memory again. Inputs without a
@@ -138,7 +138,7 @@ def run(order: Order, listener: RouteListener) -> Outcome:
         _Run(order, failure.decision, listener).tell_refused("too-large", failure)
         raise
     except SlicerError as failure:
-        nothing = Decision(order.route, getattr(failure, "input", ""), (), (), str(failure))
+        nothing = RouteDecision(order.route, getattr(failure, "input", ""), (), (), str(failure))
         _Run(order, nothing, listener).tell_refused("probe-error", failure)
         raise
     return _Run(order, decision, listener).run()
@@ -147,7 +147,7 @@ def run(order: Order, listener: RouteListener) -> Outcome:
 class _Run:
     """One job of a route, from the decision to its end."""
 
-    def __init__(self, order: Order, decision: Decision, listener: RouteListener) -> None:
+    def __init__(self, order: Order, decision: RouteDecision, listener: RouteListener) -> None:
         self._order = order
         self._decision = decision
         self._listener = listener
@@ -178,8 +178,8 @@ class _Run:
         return self._first_free(tries, "fallback", outcome.job)[1]
 
     def _first_free(
-        self, tries: tuple[Attempt, ...], result: Result, after: str
-    ) -> tuple[Attempt, Outcome, OutputWatch | None]:
+        self, tries: tuple[RouteAttempt, ...], result: Result, after: str
+    ) -> tuple[RouteAttempt, Outcome, OutputWatch | None]:
         """Run the job to its end at the first destination that is not busy. Raises BlockedError.
 
         ``after``: the job that ran out of GPU memory.
@@ -195,7 +195,9 @@ class _Run:
         self.tell_refused("blocked", blocked, after)
         raise blocked
 
-    def _attempt(self, attempt: Attempt, result: Result, after: str) -> tuple[Outcome, OutputWatch | None]:
+    def _attempt(
+        self, attempt: RouteAttempt, result: Result, after: str
+    ) -> tuple[Outcome, OutputWatch | None]:
         watch = self._watch(attempt) if result == "started" else None
         output = watch.output if watch else OWN_OUTPUT
         said = overrides_for(self._order.config, attempt.destination)
@@ -214,7 +216,7 @@ class _Run:
                 watch.close(waits=isinstance(failure, BusyError))
             raise
 
-    def _watch(self, attempt: Attempt) -> OutputWatch | None:
+    def _watch(self, attempt: RouteAttempt) -> OutputWatch | None:
         """The watch on the output of an attempt that the CPU may follow. Raises BackendError."""
         if not deciding.fallback(self._decision, self._order.on_busy, attempt.destination):
             return None
@@ -240,7 +242,7 @@ class _Run:
     # -- reports -------------------------------------------------------------------------------------------
 
     def _tell_start(
-        self, attempt: Attempt, result: Result, after: str, job: Job, lease: Lease, waited_s: float
+        self, attempt: RouteAttempt, result: Result, after: str, job: Job, lease: Lease, waited_s: float
     ) -> None:
         from slicer.job.job import tell
 

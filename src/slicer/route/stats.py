@@ -20,7 +20,7 @@ _REFUSED = ("blocked", "too-large", "probe-error")
 
 
 @record
-class Count:
+class DecisionCount:
     """The number of decisions, and of the different inputs among them."""
 
     calls: int
@@ -41,9 +41,9 @@ class DestinationStats:
 
     name: str
     mode: str
-    started: Count  # without fallbacks
-    fallback: Count  # jobs that came here after the GPU ran out of memory
-    blocked: Count  # including those that would have come that way
+    started: DecisionCount  # without fallbacks
+    fallback: DecisionCount  # jobs that came here after the GPU ran out of memory
+    blocked: DecisionCount  # including those that would have come that way
     ran_out: int  # jobs that ran out of GPU memory here
     failed: int  # jobs known to have failed in another way
     waited: Spread | None  # waits for the leases of jobs that ran
@@ -59,15 +59,15 @@ class RouteStats:
     route: str
     first_at: float  # seconds since the epoch
     last_at: float
-    calls: Count
+    calls: DecisionCount
     retries: int  # calls with an input that had been refused, or whose job had failed
-    gpu: Count  # started
-    cpu: Count
-    fallback: Count
-    blocked: Count
+    gpu: DecisionCount  # started
+    cpu: DecisionCount
+    fallback: DecisionCount
+    blocked: DecisionCount
     blocked_for_good: int  # inputs that were blocked and have not run since
-    too_large: Count
-    probe_error: Count
+    too_large: DecisionCount
+    probe_error: DecisionCount
     last_probe_error: str
     waited: Spread | None
     destinations: tuple[DestinationStats, ...]
@@ -97,10 +97,10 @@ def out_of_memory(past: Iterable[PastDecision]) -> set[str]:
     return {each.row.after for each in past if each.row.after}
 
 
-def count(past: Iterable[PastDecision]) -> Count:
+def count(past: Iterable[PastDecision]) -> DecisionCount:
     """The number of decisions, and of different inputs."""
     keys = [input_key(each.row) for each in past]
-    return Count(len(keys), len(set(keys)))
+    return DecisionCount(len(keys), len(set(keys)))
 
 
 def spread(values: Sequence[float]) -> Spread | None:

@@ -47,7 +47,7 @@ class Point:
 
 
 @record
-class Line:
+class MemoryLine:
     """The memory that most jobs do not exceed, in MiB: ``base_mib + slope * metric``."""
 
     base_mib: float
@@ -80,7 +80,7 @@ class Suggestion:
     vram_mib: int  # that one job may use
     margin_percent: int  # of this to keep free
     points: tuple[Point, ...]  # jobs that have ended, the newest _MOST_JOBS
-    line: Line | None
+    line: MemoryLine | None
     correlation: float | None  # of the ranks of metrics and peaks
     notes: tuple[str, ...]  # more to know, one line each
 
@@ -166,7 +166,7 @@ def span(kind: ProbeKind, low: float, high: float) -> str:
     return " to ".join(dict.fromkeys((metrics.text(kind, low), metrics.text(kind, high))))
 
 
-def _judged(points: Sequence[Point], kind: ProbeKind, limit: float) -> tuple[Verdict, str, Line | None]:
+def _judged(points: Sequence[Point], kind: ProbeKind, limit: float) -> tuple[Verdict, str, MemoryLine | None]:
     """Whether a line can be drawn, why not, and the line."""
     whole = known(points)
     values = {point.metric for point in whole}
@@ -194,7 +194,7 @@ def _judged(points: Sequence[Point], kind: ProbeKind, limit: float) -> tuple[Ver
     return "threshold", "", line
 
 
-def upper_line(whole: Sequence[Point]) -> Line:
+def upper_line(whole: Sequence[Point]) -> MemoryLine:
     """The line for :func:`known` points. Some of them must have different metrics.
 
     Its slope is Theil's, on which a few odd jobs have no influence: the median slope between each job of the
@@ -212,7 +212,7 @@ def upper_line(whole: Sequence[Point]) -> Line:
     rests = sorted(point.peak_mib - slope * point.metric for point in ordered)
     base = rests[math.ceil(_SHARE * len(rests)) - 1]
     above = [rest - base for rest in rests if rest > base + 1]
-    return Line(base, slope, _SHARE, len(rests), len(above), max(above, default=0.0))
+    return MemoryLine(base, slope, _SHARE, len(rests), len(above), max(above, default=0.0))
 
 
 def rank_correlation(points: Sequence[Point]) -> float:
@@ -231,7 +231,7 @@ def _ranks(values: Sequence[float]) -> list[int]:
 
 
 def _threshold(
-    points: Sequence[Point], line: Line, kind: ProbeKind, limit: float
+    points: Sequence[Point], line: MemoryLine, kind: ProbeKind, limit: float
 ) -> tuple[float | None, str, list[str]]:
     """The largest metric that fits, the reason for it, and further notes."""
     whole = known(points)

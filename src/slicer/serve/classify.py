@@ -10,7 +10,7 @@ from urllib.parse import quote, unquote, urlsplit
 
 from slicer.record import record, replace
 from slicer.serve.kinds import KINDS
-from slicer.serve.model import Asked
+from slicer.serve.model import RequestNeed
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ _PEEKED_TO_CHOOSE = 1 << 25  # openai's client writes the model after the messag
 
 
 @record
-class Request:
+class RequestHead:
     """What is known of a request before its body is read."""
 
     method: str
@@ -57,15 +57,15 @@ def origin_form(target: str) -> str:
     return quote(target.partition("#")[0].encode("utf-8", "surrogateescape"), safe=punctuation)
 
 
-def request(method: str, target: str, headers: Mapping[str, str]) -> Request:
+def request(method: str, target: str, headers: Mapping[str, str]) -> RequestHead:
     """``target`` has the form of :func:`origin_form`. ``headers`` must find names in any case."""
     path = posixpath.normpath("/" + unquote(target.partition("?")[0]).lstrip("/"))
     is_websocket = method == "GET" and headers.get("Upgrade", "").lower() == "websocket"
     is_compressed = headers.get("Content-Encoding", "identity") != "identity"
-    return Request(method.upper(), path, is_websocket, is_compressed)
+    return RequestHead(method.upper(), path, is_websocket, is_compressed)
 
 
-def bytes_to_peek(servers: Sequence[Server], asked: Request) -> int:
+def bytes_to_peek(servers: Sequence[Server], asked: RequestHead) -> int:
     """How much of the body to read before the decision; 0: nothing."""
     if asked.method in _READING or asked.is_compressed:
         return 0
@@ -107,23 +107,23 @@ def read_body(peeked: bytes, *, is_whole: bool) -> Body:
     return Body(found, is_broken=False) if isinstance(found, dict) else Body({}, is_broken=True)
 
 
-def classify(server: Server, asked: Request, body: Body) -> Asked:
+def classify(server: Server, asked: RequestHead, body: Body) -> RequestNeed:
     """What the request asks for. A truncated or compressed body counts as work."""
     need = _need(server, asked)
     if need == "gpu" and server.kind == "ollama":
         need = _ollama_need(asked.route, body)
     elif need == "free" and server.kind == "ollama" and _own_path(server, asked.path) == "/api/ps":
         need = "loaded"
-    return Asked(need, body.model, _own_path(server, asked.path) in _EMBEDS)
+    return RequestNeed(need, body.model, _own_path(server, asked.path) in _EMBEDS)
 
 
-def is_queued(server: Server, asked: Request, headers: Mapping[str, str]) -> bool:
+def is_queued(server: Server, asked: RequestHead, headers: Mapping[str, str]) -> bool:
     """Whether the server may go on working after the request. Headers as in :func:`request`."""
     known = KINDS[server.kind]
     return _fits(_own(server, asked), known.queued) and (not known.queued_by or known.queued_by in headers)
 
 
-def choose(servers: Sequence[Server], asked: Request, body: Body) -> Server:
+def choose(servers: Sequence[Server], asked: RequestHead, body: Body) -> Server:
     """One of the servers at an address: by the model, by the longest matching path, or the first."""
     for server in servers:
         if body.model and any(_same(body.model, each) for each in server.models):
@@ -148,11 +148,11 @@ def _own_path(server: Server, path: str) -> str:
     return path
 
 
-def _own(server: Server, asked: Request) -> Request:
+def _own(server: Server, asked: RequestHead) -> RequestHead:
     return replace(asked, path=_own_path(server, asked.path))
 
 
-def _need(server: Server, asked: Request) -> Need:
+def _need(server: Server, asked: RequestHead) -> Need:
     """The need by method and path alone."""
     known, own = KINDS[server.kind], _own(server, asked)
     need: Need
@@ -168,7 +168,7 @@ def _need(server: Server, asked: Request) -> Need:
     return "free" if own.method in _READING and not own.is_websocket else "gpu"
 
 
-def _fits(asked: Request, routes: Sequence[str]) -> bool:
+def _fits(asked: RequestHead, routes: Sequence[str]) -> bool:
     for each in routes:
         text = asked.path if each.startswith("/") else asked.route
         if text == each or (each.endswith("*") and text.startswith(each[:-1])):

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 @record
-class Known:
+class ServerKind:
     """A kind of server.
 
     Routes are "METHOD /path", or "/path" for every method; a final "*" matches any rest. A request that
@@ -35,8 +35,8 @@ class Known:
     shape: Shape  # of errors, unless the path decides
 
 
-KINDS: dict[Kind, Known] = {
-    "ollama": Known(
+KINDS: dict[Kind, ServerKind] = {
+    "ollama": ServerKind(
         ready_path="/api/version",
         port_variables=(("OLLAMA_HOST", "127.0.0.1:${PORT}"),),
         gpu=(),
@@ -51,7 +51,7 @@ KINDS: dict[Kind, Known] = {
         is_websocket_work=False,
         shape="ollama",
     ),
-    "openai": Known(
+    "openai": ServerKind(
         ready_path="/health",
         port_variables=(),
         gpu=(),
@@ -66,7 +66,7 @@ KINDS: dict[Kind, Known] = {
         is_websocket_work=True,  # /v1/realtime
         shape="openai",
     ),
-    "llamacpp": Known(
+    "llamacpp": ServerKind(
         ready_path="/health",
         port_variables=(("LLAMA_ARG_PORT", "${PORT}"), ("LLAMA_ARG_HOST", "127.0.0.1")),
         gpu=("GET /", "GET /v1/stream"),  # its page starts the server; a client resumes its stream
@@ -77,7 +77,7 @@ KINDS: dict[Kind, Known] = {
         is_websocket_work=False,
         shape="openai",
     ),
-    "comfyui": Known(
+    "comfyui": ServerKind(
         ready_path="/system_stats",
         port_variables=(),
         gpu=("GET /",),  # its page starts the server; the calls of an open page do not
@@ -91,7 +91,7 @@ KINDS: dict[Kind, Known] = {
         is_websocket_work=False,  # it is open as long as the page is
         shape="text",
     ),
-    "raw": Known(
+    "raw": ServerKind(
         ready_path="", port_variables=(), gpu=(), free=(), forbidden=(), queued=(),
         queued_by="", is_websocket_work=True, shape="text",
     ),

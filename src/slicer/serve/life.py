@@ -46,7 +46,7 @@ _LONGEST_PAUSE_S = 60.0  # between attempts after failed starts
 
 
 @record
-class Bounds:
+class LifeTimings:
     """The settings of a server's life, in seconds."""
 
     idle_s: float
@@ -78,14 +78,14 @@ class Life:
         return self.state == "ready" and not self.running
 
 
-def step(life: Life, event: Event, now_s: float, bounds: Bounds) -> tuple[Life, tuple[Action, ...]]:
+def step(life: Life, event: Event, now_s: float, bounds: LifeTimings) -> tuple[Life, tuple[Action, ...]]:
     """The server's new state after this event, and the actions, in this order."""
     life, actions = _happened(life, event, now_s)
     life, more = _settled(life, now_s, bounds)
     return life, (*actions, *more)
 
 
-def due_s(life: Life, bounds: Bounds) -> float | None:
+def due_s(life: Life, bounds: LifeTimings) -> float | None:
     """When :func:`step` needs the next "time" event; None: not before another event."""
     if life.state == "draining" and life.is_closing:
         return life.since_s + bounds.drain_s
@@ -148,7 +148,7 @@ def _moved(life: Life, event: Event, now_s: float) -> tuple[Life, tuple[Action, 
             return life, ()
 
 
-def _settled(life: Life, now_s: float, bounds: Bounds) -> tuple[Life, tuple[Action, ...]]:
+def _settled(life: Life, now_s: float, bounds: LifeTimings) -> tuple[Life, tuple[Action, ...]]:
     """What follows from the new state."""
     must_refuse = life.is_closing or (life.state == "stopped" and now_s < life.not_before_s)
     if must_refuse and life.waiting:
@@ -169,7 +169,7 @@ def _settled(life: Life, now_s: float, bounds: Bounds) -> tuple[Life, tuple[Acti
     return life, ()
 
 
-def _is_to_go(life: Life, now_s: float, bounds: Bounds) -> bool:
+def _is_to_go(life: Life, now_s: float, bounds: LifeTimings) -> bool:
     """Whether a ready server must be released once its requests have ended."""
     if life.is_closing:
         return True

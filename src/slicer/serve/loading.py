@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from slicer.config.serve import Server
     from slicer.serve.asking import Loaded, Upstream
     from slicer.serve.life import Event
-    from slicer.serve.model import Asked
+    from slicer.serve.model import RequestNeed
 
 _KNOWN_FOR_S = 2.0  # a request this soon after another needs no new check
 
@@ -38,7 +38,7 @@ class Loading:
         self._wanted: dict[str, int] = {}  # the number of requests that wait for each load
         self._said: set[str] = set()
 
-    async def loaded(self, asked: Asked) -> None:
+    async def loaded(self, asked: RequestNeed) -> None:
         """Return when the model is loaded or cannot be loaded; then the request itself will fail.
 
         Raises Unavailable if the model does not fit on the GPU and on_offload says to refuse it.
@@ -71,7 +71,7 @@ class Loading:
         if not self._wanted.get(model):
             load.cancel()
 
-    async def _load(self, asked: Asked, model: str) -> Unavailable | None:
+    async def _load(self, asked: RequestNeed, model: str) -> Unavailable | None:
         self._tell("began")
         try:
             # The request itself will get the error.

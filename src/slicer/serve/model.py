@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 @record
-class Asked:
+class RequestNeed:
     """The parts of a request that decide something."""
 
     need: Need
@@ -46,7 +46,7 @@ class Unavailable(Exception):
 
 
 @record
-class Standing:
+class ServerStanding:
     """A server's state for ``slicer status``. Times in seconds since the epoch."""
 
     name: str
@@ -69,9 +69,9 @@ if TYPE_CHECKING:
 
         settings: serve.Server
 
-        def standing(self) -> Standing: ...
+        def standing(self) -> ServerStanding: ...
 
-        def use(self, asked: Asked) -> AbstractAsyncContextManager[str]:
+        def use(self, asked: RequestNeed) -> AbstractAsyncContextManager[str]:
             """The upstream's base URL, once it is ready, and the model loaded if slicer loads it.
 
             The request counts from the call to the exit. If it is cancelled while it waits, it leaves the
@@ -79,7 +79,7 @@ if TYPE_CHECKING:
             """
             ...
 
-        def beside(self, asked: Asked) -> AbstractAsyncContextManager[str | None]:
+        def beside(self, asked: RequestNeed) -> AbstractAsyncContextManager[str | None]:
             """The base URL of an upstream that can answer without a lease, and that does not keep one.
 
             For "loaded" it is the one that has the GPU. None: nobody can answer now. Raises Unavailable.

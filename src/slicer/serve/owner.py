@@ -12,11 +12,11 @@ from slicer.errors import SlicerError
 from slicer.quantity import format_duration
 from slicer.serve import life, looking
 from slicer.serve.asking import Upstream
-from slicer.serve.life import Bounds, Life
+from slicer.serve.life import Life, LifeTimings
 from slicer.serve.loading import Loading
-from slicer.serve.model import Standing, Unavailable
+from slicer.serve.model import ServerStanding, Unavailable
 from slicer.serve.running import RunningServer
-from slicer.serve.spare import Spare
+from slicer.serve.spare import SpareServer
 from slicer.serve.started import StartedServer, until_ready
 
 TYPE_CHECKING = False
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from slicer.config.serve import Server
     from slicer.serve.life import Action, Event
-    from slicer.serve.model import Asked
+    from slicer.serve.model import RequestNeed
 
 _AGAIN_S = 10.0  # the pause while the memory does not become free
 _STUCK_AFTER_S = 15.0  # beyond release_timeout, when the job is killed
@@ -46,7 +46,7 @@ class Owner:
         self.log = log
         self._environ = environ
         self._report = report
-        self._bounds = Bounds(
+        self._bounds = LifeTimings(
             settings.idle_s, settings.min_hold_s, settings.drain_s, give_way=settings.give_way
         )
         self._wall_s = time.time()  # the last change of state
@@ -58,7 +58,7 @@ class Owner:
         self._start_task: asyncio.Task[None] | None = None
         self._starting = asyncio.Lock()
         self._loading: Loading | None = None  # while the server is ready
-        self._spare = Spare(settings, log, environ, report)
+        self._spare = SpareServer(settings, log, environ, report)
         self._holder: asyncio.Task[tuple[str, float | None]] | None = None
         self._tasks: set[asyncio.Task[Any]] = set()
         self._timer: asyncio.TimerHandle | None = None
@@ -68,7 +68,7 @@ class Owner:
     # -- for the HTTP side -----------------------------------------------------------------------------------
 
     @asynccontextmanager
-    async def use(self, asked: Asked) -> AsyncIterator[str]:
+    async def use(self, asked: RequestNeed) -> AsyncIterator[str]:
         """See :class:`slicer.serve.model.Server`."""
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiters.add(turn)
@@ -104,7 +104,7 @@ class Owner:
         await turn
 
     @asynccontextmanager
-    async def beside(self, asked: Asked) -> AsyncIterator[str | None]:
+    async def beside(self, asked: RequestNeed) -> AsyncIterator[str | None]:
         """See :class:`slicer.serve.model.Server`."""
         if not self.settings.command:
             yield self.settings.upstream
@@ -116,10 +116,10 @@ class Owner:
                 self._form.check_listener()
             yield self._loading.upstream.base if self._loading is not None else None
 
-    def standing(self) -> Standing:
+    def standing(self) -> ServerStanding:
         """See :class:`slicer.serve.model.Server`."""
         idle_for_s = time.monotonic() - self.life.idle_since_s
-        return Standing(
+        return ServerStanding(
             name=self.settings.name, kind=self.settings.kind, listen=self.settings.listen,
             state=self.life.state, since_s=self._wall_s, requests=self.life.waiting + self.life.running,
             served=self._served, idle_since_s=time.time() - idle_for_s if self.life.is_idle else None,

@@ -28,9 +28,9 @@ if TYPE_CHECKING:
     from multidict import CIMultiDictProxy
 
     from slicer.config import serve
-    from slicer.serve.classify import Body, Request
-    from slicer.serve.model import Asked, Server
-    from slicer.serve.refusing import Answer
+    from slicer.serve.classify import Body, RequestHead
+    from slicer.serve.model import RequestNeed, Server
+    from slicer.serve.refusing import OwnResponse
 
 _HOP_BY_HOP = frozenset((
     "connection", "keep-alive", "proxy-authenticate", "proxy-authorization", "proxy-connection", "te",
@@ -96,7 +96,7 @@ class Front:
         async with _Incoming(request, target, self._room) as incoming:
             return await self._decide(incoming, asked)
 
-    async def _decide(self, incoming: _Incoming, asked: Request) -> web.StreamResponse:
+    async def _decide(self, incoming: _Incoming, asked: RequestHead) -> web.StreamResponse:
         first = self._settings[0]
         try:
             body = await incoming.peek(classify.bytes_to_peek(self._settings, asked))
@@ -111,7 +111,7 @@ class Front:
             return _sent(refusing.unavailable(settings.kind, asked.path, error))
 
     async def _answer(
-        self, incoming: _Incoming, server: Server, asked: Request, body: Body
+        self, incoming: _Incoming, server: Server, asked: RequestHead, body: Body
     ) -> web.StreamResponse:
         settings = server.settings
         meant = classify.classify(settings, asked, body)
@@ -134,7 +134,7 @@ class Front:
         return _sent(answer)
 
     async def _with_gpu(
-        self, incoming: _Incoming, server: Server, asked: Request, meant: Asked
+        self, incoming: _Incoming, server: Server, asked: RequestHead, meant: RequestNeed
     ) -> web.StreamResponse:
         async with AsyncExitStack() as use:
             async with incoming.read_ahead():
@@ -147,7 +147,7 @@ class Front:
                     self._queued.add(task)
                     task.add_done_callback(self._queued.discard)
 
-    async def _forward(self, incoming: _Incoming, base: str, asked: Request) -> web.StreamResponse:
+    async def _forward(self, incoming: _Incoming, base: str, asked: RequestHead) -> web.StreamResponse:
         if self._session is None:
             self._session = make_session()
         request, url = incoming.request, URL(base.rstrip("/") + incoming.target, encoded=True)
@@ -165,7 +165,7 @@ class Front:
         finally:
             upstream.close()
 
-    def _foreign_host(self, request: web.BaseRequest, first: serve.Server, asked: Request) -> Answer:
+    def _foreign_host(self, request: web.BaseRequest, first: serve.Server, asked: RequestHead) -> OwnResponse:
         host = f"{request.headers.get('Host', '')!r:.80}"
         text = f"not for the host {host}: if that is intended, add it to hosts of [serve.{first.name}]"
         if host not in self._refused_hosts and len(self._refused_hosts) < 10:
@@ -300,7 +300,7 @@ async def _is_busy(upstream: Upstream) -> bool:
         return False  # it has ended
 
 
-def _sent(answer: Answer) -> web.Response:
+def _sent(answer: OwnResponse) -> web.Response:
     return web.Response(status=answer.status, headers=answer.headers, body=answer.body)
 
 

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from slicer.config.serve import Kind, Server
-    from slicer.serve.model import Asked, Unavailable
+    from slicer.serve.model import RequestNeed, Unavailable
 
 _LONGEST_RETRY_S = 120  # openai's client ignores a longer one
 _SHORTEST_RETRY_S = 1
@@ -23,7 +23,7 @@ _ANTHROPIC_TYPES = {400: "invalid_request_error", 403: "permission_error", 503: 
 
 
 @record
-class Answer:
+class OwnResponse:
     """An answer from slicer itself."""
 
     status: int
@@ -31,7 +31,7 @@ class Answer:
     body: bytes
 
 
-def unavailable(kind: Kind, path: str, error: Unavailable) -> Answer:
+def unavailable(kind: Kind, path: str, error: Unavailable) -> OwnResponse:
     """The answer to a request that cannot be forwarded now."""
     headers = {}
     if error.holder:
@@ -44,7 +44,9 @@ def unavailable(kind: Kind, path: str, error: Unavailable) -> Answer:
     return refusal(kind, path, _STATUS[error.problem], str(error), headers)
 
 
-def refusal(kind: Kind, path: str, status: int, text: str, headers: dict[str, str] | None = None) -> Answer:
+def refusal(
+    kind: Kind, path: str, status: int, text: str, headers: dict[str, str] | None = None
+) -> OwnResponse:
     """An error as clients of that API expect it."""
     text = f"slicer: {text}"
     found: object
@@ -58,11 +60,13 @@ def refusal(kind: Kind, path: str, status: int, text: str, headers: dict[str, st
         found = {"error": text}
     else:
         content_type = "text/plain; charset=utf-8"
-        return Answer(status, {**(headers or {}), "Content-Type": content_type}, f"{text}\n".encode())
-    return Answer(status, {**(headers or {}), "Content-Type": "application/json"}, json.dumps(found).encode())
+        return OwnResponse(status, {**(headers or {}), "Content-Type": content_type}, f"{text}\n".encode())
+    return OwnResponse(
+        status, {**(headers or {}), "Content-Type": "application/json"}, json.dumps(found).encode()
+    )
 
 
-def without_server(server: Server, route: str, asked: Asked) -> Answer | None:
+def without_server(server: Server, route: str, asked: RequestNeed) -> OwnResponse | None:
     """slicer's answer for a server that is not running; None if slicer cannot answer.
 
     Monitors, and pages that wait for a server, send such requests. These must neither start the server nor
@@ -80,11 +84,11 @@ def without_server(server: Server, route: str, asked: Asked) -> Answer | None:
     return model_list(server.models) if route == "GET /v1/models" and server.models else None
 
 
-def model_list(models: Iterable[str]) -> Answer:
+def model_list(models: Iterable[str]) -> OwnResponse:
     """The configured models, as OpenAI's API lists them."""
     listed = [{"id": each, "object": "model", "created": 0, "owned_by": "slicer"} for each in models]
     return _json({"object": "list", "data": listed})
 
 
-def _json(found: object) -> Answer:
-    return Answer(200, {"Content-Type": "application/json"}, json.dumps(found).encode())
+def _json(found: object) -> OwnResponse:
+    return OwnResponse(200, {"Content-Type": "application/json"}, json.dumps(found).encode())

@@ -15,9 +15,9 @@ from slicer.serve.model import Unavailable
 from slicer.serve.owner import Owner
 from slicer.serve.proxy import Front
 from slicer.serve.running import unload
-from slicer.serve.standings import Board
+from slicer.serve.standings import StandingWriter
 from slicer.serve.started import end_jobs, job_names, trim_log
-from slicer.serve.waiting import Line
+from slicer.serve.waiting import WaitingJobs
 from slicer.text import counted
 
 TYPE_CHECKING = False
@@ -39,7 +39,7 @@ async def run(servers: Sequence[Server], environ: Mapping[str, str], report: Cal
     job that an earlier proxy left cannot be ended.
     """
     inner = {name: value for name, value in environ.items() if name not in _LISTEN_VARIABLES}
-    board = Board(inner)
+    board = StandingWriter(inner)
     try:
         for each in servers:
             board.claim(each.name)
@@ -72,7 +72,7 @@ async def _clear(
 
 
 async def _serve(
-    owners: Sequence[Owner], environ: Mapping[str, str], inner: Mapping[str, str], board: Board,
+    owners: Sequence[Owner], environ: Mapping[str, str], inner: Mapping[str, str], board: StandingWriter,
     report: Callable[[str], None],
 ) -> None:  # fmt: skip
     is_by_socket = environ.get("LISTEN_PID") == str(os.getpid())
@@ -83,7 +83,7 @@ async def _serve(
         for address in addresses
     }
     runners = {address: front.runner() for address, front in fronts.items()}
-    beside = [asyncio.ensure_future(Line(owners, inner, report).watch())]
+    beside = [asyncio.ensure_future(WaitingJobs(owners, inner, report).watch())]
     beside += [asyncio.ensure_future(_note(owner, board, report)) for owner in owners]
     beside += [asyncio.ensure_future(_trim(owners))]
     try:
@@ -107,7 +107,7 @@ async def _serve(
         await asyncio.gather(*beside, return_exceptions=True)
 
 
-async def _note(owner: Owner, board: Board, report: Callable[[str], None]) -> None:
+async def _note(owner: Owner, board: StandingWriter, report: Callable[[str], None]) -> None:
     """Record the server's state after each change."""
     changed = asyncio.Event()
     owner.listeners.append(changed.set)

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 _AGAIN_S = 10.0
 
 
-class Spare:
+class SpareServer:
     """The first call starts it. It ends after the server's own idle time."""
 
     def __init__(

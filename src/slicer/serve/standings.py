@@ -10,7 +10,7 @@ import os
 
 from slicer.errors import StateError
 from slicer.record import replace
-from slicer.serve.model import Standing
+from slicer.serve.model import ServerStanding
 from slicer.state import statedir
 from slicer.state.directory import try_lock, write_all
 from slicer.state.statefile import MOST_BYTES, TornFile, decode, encode
@@ -27,7 +27,7 @@ _NO_JOB = "0" * 12  # a file's field "job" must be a job's id
 _READS = 3  # for a file that is just being written
 
 
-class Board:
+class StandingWriter:
     """One proxy's records of its servers' states."""
 
     def __init__(self, environ: Mapping[str, str]) -> None:
@@ -54,7 +54,7 @@ class Board:
             raise StateError(f"another slicer serve runs {name}", hint="slicer status shows it")
         self._files[name] = fd
 
-    def write(self, standing: Standing) -> None:
+    def write(self, standing: ServerStanding) -> None:
         """Overwrite the server's record. Raises OSError."""
         data = encode(replace(standing, job=standing.job or _NO_JOB))
         fd = self._files[standing.name]
@@ -70,7 +70,7 @@ class Board:
         self._folder.close()
 
 
-def read(environ: Mapping[str, str], warn: Callable[[str], None]) -> tuple[Standing, ...]:
+def read(environ: Mapping[str, str], warn: Callable[[str], None]) -> tuple[ServerStanding, ...]:
     """The states of the servers with running proxies, by name. Raises StateError."""
     state = statedir.existing(environ, os.geteuid())
     if state is None:
@@ -88,7 +88,7 @@ def read(environ: Mapping[str, str], warn: Callable[[str], None]) -> tuple[Stand
     return tuple(each for each in found if each is not None)
 
 
-def _read(folder: Directory, name: str, warn: Callable[[str], None]) -> Standing | None:
+def _read(folder: Directory, name: str, warn: Callable[[str], None]) -> ServerStanding | None:
     try:
         fd = folder.open_file(name, os.O_RDONLY)
     except FileNotFoundError:
@@ -101,7 +101,7 @@ def _read(folder: Directory, name: str, warn: Callable[[str], None]) -> Standing
             if not data:
                 return None  # its proxy has just started
             try:
-                standing = decode(Standing, data)
+                standing = decode(ServerStanding, data)
                 return replace(standing, job="" if standing.job == _NO_JOB else standing.job)
             except TornFile as error:
                 problem = error

@@ -31,7 +31,7 @@ _CHANGES = CREATE | DELETE | MOVED_FROM | MOVED_TO
 _BROKER_TICKETS = os.path.join(os.path.dirname(BROKER), "tickets")
 
 
-class Line:
+class WaitingJobs:
     """The waiting jobs that matter to the servers of one proxy."""
 
     def __init__(

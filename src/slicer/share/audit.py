@@ -18,7 +18,7 @@ ENOUGH_LOOKS = 2  # in a row, because a look may fall between an allocation and 
 
 
 @record
-class Seen:
+class GpuSample:
     """One GPU of a job at one look. ``charged`` and ``peak`` are bytes."""
 
     used_mib: int  # according to NVML
@@ -27,7 +27,7 @@ class Seen:
     processes: int  # of the job, seen by NVML on this GPU
 
 
-def overhead(seen: Seen, last: int) -> int:
+def overhead(seen: GpuSample, last: int) -> int:
     """The bytes in use that are charged to nobody. ``last``: the result of the previous look.
 
     A look may fall between an allocation's charge and the allocation, or between a free and its credit, and
@@ -45,7 +45,7 @@ def is_beyond(used_mib: int, cap_mib: int, processes: int) -> bool:
 
 
 @record
-class Standing:
+class AuditState:
     """What the looks have found about a job so far."""
 
     beyond: int = 0  # consecutive looks at which it was beyond its cap
@@ -55,19 +55,19 @@ class Standing:
 
 
 @record
-class Verdict:
+class AuditVerdict:
     """The result of a look. Each finding is reported once."""
 
-    standing: Standing
+    standing: AuditState
     got_past: bool = False
     escaped: bool = False
 
 
-def judge(standing: Standing, *, is_beyond_cap: bool, rows: int, uses_gpu: bool) -> Verdict:
+def judge(standing: AuditState, *, is_beyond_cap: bool, rows: int, uses_gpu: bool) -> AuditVerdict:
     """Judge a look together with those before it. ``rows``: processes that ever had the library."""
     beyond = standing.beyond + 1 if is_beyond_cap else 0
     unseen = standing.unseen + 1 if uses_gpu and not rows else 0
     got_past = beyond >= ENOUGH_LOOKS and not standing.has_got_past
     escaped = unseen >= ENOUGH_LOOKS and not standing.has_escaped
-    now = Standing(beyond, unseen, standing.has_got_past or got_past, standing.has_escaped or escaped)
-    return Verdict(now, got_past, escaped)
+    now = AuditState(beyond, unseen, standing.has_got_past or got_past, standing.has_escaped or escaped)
+    return AuditVerdict(now, got_past, escaped)

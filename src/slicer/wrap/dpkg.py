@@ -11,7 +11,7 @@ import re
 import shutil
 import subprocess
 
-from slicer.wrap.model import NOBODY, SUFFIX, Diversion, Owner, WrapError
+from slicer.wrap.model import NOBODY, SUFFIX, Diversion, PackageOwner, WrapError
 
 _PATH = "/usr/sbin:/usr/bin:/sbin:/bin"  # not the caller's, because root runs these programs
 _LIST = "/var/lib/dpkg/diversions"
@@ -22,7 +22,7 @@ _GLOB = re.compile(r"([\\*?\[])")
 _OF_DIVERSIONS = ("diversion by ", "local diversion ")
 
 
-def owner(path: str) -> Owner:
+def owner(path: str) -> PackageOwner:
     """The package that owns a file, if dpkg is installed and knows it. Raises WrapError."""
     names = aliases(path)
     patterns = [_GLOB.sub(r"\\\1", name) for name in names]
@@ -34,14 +34,14 @@ def owner(path: str) -> Owner:
     return parse(out, names)
 
 
-def parse(out: str, names: tuple[str, ...]) -> Owner:
+def parse(out: str, names: tuple[str, ...]) -> PackageOwner:
     """The owner in dpkg-query's output: ``package, other:amd64: /usr/bin/x``. Pure."""
     for line in out.splitlines():
         if line.startswith(_OF_DIVERSIONS):
             continue
         packages, colon, name = line.partition(": ")
         if colon and name in names:
-            return Owner(packages, name)
+            return PackageOwner(packages, name)
     return NOBODY
 
 

@@ -10,15 +10,15 @@ import shlex
 
 from slicer.record import record
 from slicer.wrap import shim
-from slicer.wrap.model import Diversion, Problem, ProblemId, Seen, Situation, Step, Wrap
+from slicer.wrap.model import Diversion, FileState, Problem, ProblemId, Situation, Step, Wrap
 
 
 @record
 class Sight:
     """The files and settings of a recorded wrap as they are now."""
 
-    bin: Seen
-    real: Seen
+    bin: FileState
+    real: FileState
     slicer_runs: bool  # the slicer that the shim calls is executable
     has_route: bool | None  # None: the configuration cannot be read
     diversions: tuple[Diversion, ...]  # all of dpkg's
@@ -49,12 +49,12 @@ def situation(wrap: Wrap, sight: Sight) -> Situation:
     return "replaced" if is_recorded(wrap, real) else "unclear"
 
 
-def is_same(one: Seen, other: Seen) -> bool:
+def is_same(one: FileState, other: FileState) -> bool:
     """Whether both names are the same file."""
     return one.is_program and (one.dev, one.ino) == (other.dev, other.ino)
 
 
-def is_recorded(wrap: Wrap, seen: Seen) -> bool:
+def is_recorded(wrap: Wrap, seen: FileState) -> bool:
     """Whether this is the file that was wrapped. (Size and time are not enough: reproducible builds.)"""
     identity = (wrap.ino, wrap.size, wrap.mtime_ns)
     return seen.is_program and (seen.ino, seen.size, seen.mtime_ns) == identity

@@ -18,7 +18,7 @@ from slicer.wrap.model import (
     STORES,
     SUFFIX,
     Ancestor,
-    Seen,
+    FileState,
     SeenKind,
     Site,
     Tool,
@@ -96,7 +96,7 @@ def site(folder: Directory, way: tuple[Ancestor, ...], path: str, *, asks_dpkg: 
     )  # fmt: skip
 
 
-def seen(folder: Directory, name: str) -> Seen:
+def seen(folder: Directory, name: str) -> FileState:
     """What has this name in the directory. Raises WrapError."""
     try:
         info = folder.lstat(name)
@@ -113,7 +113,7 @@ def seen(folder: Directory, name: str) -> Seen:
     return _of_file(folder, name, info)
 
 
-def _of_file(folder: Directory, name: str, info: os.stat_result) -> Seen:
+def _of_file(folder: Directory, name: str, info: os.stat_result) -> FileState:
     """Read a file only as far as needed to recognise a shim or a script."""
     try:
         fd = folder.open(name, os.O_RDONLY)
@@ -131,8 +131,8 @@ def _of_file(folder: Directory, name: str, info: os.stat_result) -> Seen:
         os.close(fd)
 
 
-def _seen(kind: SeenKind, info: os.stat_result, head: bytes, attributes: tuple[str, ...] = ()) -> Seen:
-    return Seen(
+def _seen(kind: SeenKind, info: os.stat_result, head: bytes, attributes: tuple[str, ...] = ()) -> FileState:
+    return FileState(
         kind=kind, dev=info.st_dev, ino=info.st_ino, size=info.st_size, mtime_ns=info.st_mtime_ns,
         uid=info.st_uid, gid=info.st_gid, mode=stat.S_IMODE(info.st_mode), head=head,
         has_capabilities="security.capability" in attributes,
@@ -147,7 +147,7 @@ def _attributes(fd: int) -> tuple[str, ...]:
         return ()
 
 
-def _end(path: str) -> Seen:
+def _end(path: str) -> FileState:
     """The file to which a link leads in the end."""
     try:
         folder = Directory(os.open(os.path.dirname(path), _WAY), os.path.dirname(path))

@@ -66,7 +66,7 @@ class Wrap:
 
 
 @record
-class Seen:
+class FileState:
     """What has a name, without following links. ``head``: a shim's text, or the first bytes of a file."""
 
     kind: SeenKind
@@ -87,7 +87,7 @@ class Seen:
         return self.kind in ("file", "link")
 
 
-ABSENT = Seen("absent")
+ABSENT = FileState("absent")
 
 
 @record
@@ -111,14 +111,14 @@ class Diversion:
 
 
 @record
-class Owner:
+class PackageOwner:
     """The package that owns a file, and the file's name in it (/bin/x for /usr/bin/x)."""
 
     package: str
     name: str
 
 
-NOBODY = Owner("", "")
+NOBODY = PackageOwner("", "")
 
 
 @record
@@ -130,12 +130,12 @@ class Site:
     way: tuple[Ancestor, ...]  # from "/" to the directory
     is_writable: bool  # the directory, for the caller
     is_read_only: bool  # its file system
-    bin: Seen
-    real: Seen
-    end: Seen  # the target of BIN if it is a link; otherwise BIN itself
+    bin: FileState
+    real: FileState
+    end: FileState  # the target of BIN if it is a link; otherwise BIN itself
     end_path: str
     shimmed: str  # the BIN whose REAL this file is; "" if none
-    owner: Owner
+    owner: PackageOwner
     diversions: tuple[Diversion, ...]  # of BIN, under any of its names
 
 
@@ -155,7 +155,7 @@ class Tool:
 
 
 @record
-class Plan:
+class WrapPlan:
     """Steps to take in this order, and the record that belongs to them; ``notes`` are for people."""
 
     wrap: Wrap
@@ -174,7 +174,7 @@ class Problem:
 
 
 @record
-class Status:
+class WrapStatus:
     """A recorded wrap and its state."""
 
     wrap: Wrap

@@ -15,13 +15,13 @@ from slicer.wrap.model import (
     STORES,
     SUFFIX,
     Ancestor,
-    Plan,
-    Seen,
+    FileState,
     Site,
     Step,
     Tool,
     Wrap,
     WrapError,
+    WrapPlan,
     WrapRefused,
 )
 
@@ -33,7 +33,7 @@ _AT_BIN = ("unwrapped", "replaced", "unclear", "unfinished")  # the situations i
 
 
 @record
-class Request:
+class WrapRequest:
     """The user's request. ``probes``: the files that the route runs to measure an input."""
 
     route: str
@@ -43,7 +43,9 @@ class Request:
     probes: tuple[str, ...]
 
 
-def install(request: Request, site: Site, tool: Tool, known: Wrap | None, sight: Sight | None) -> Plan:
+def install(
+    request: WrapRequest, site: Site, tool: Tool, known: Wrap | None, sight: Sight | None
+) -> WrapPlan:
     """The plan to wrap a program, without steps if it is already wrapped. Safe to repeat.
 
     ``known``: its record, if there is one, and ``sight``: its state. A wrap that a kill or an upgrade broke
@@ -60,7 +62,7 @@ def install(request: Request, site: Site, tool: Tool, known: Wrap | None, sight:
     return _again(request, site, tool, known, sight)
 
 
-def _first(request: Request, site: Site, tool: Tool) -> Plan:
+def _first(request: WrapRequest, site: Site, tool: Tool) -> WrapPlan:
     if site.bin.kind == "shim":
         return _adopted(request, site, tool)
     if site.bin.kind == "absent":
@@ -74,19 +76,19 @@ def _first(request: Request, site: Site, tool: Tool) -> Plan:
     steps: tuple[Step, ...] = ("record", "link", "divert", "place") if wrap.diverted else (
         "record", "link", "place"
     )  # fmt: skip
-    return Plan(wrap, steps, _notes(wrap, site, tool))
+    return WrapPlan(wrap, steps, _notes(wrap, site, tool))
 
 
-def _adopted(request: Request, site: Site, tool: Tool) -> Plan:
+def _adopted(request: WrapRequest, site: Site, tool: Tool) -> WrapPlan:
     """Trust a shim without a record only if it equals, byte for byte, the one that slicer would write now."""
     wrap = _wrap(request, site, tool, site.real)
     if not site.real.is_program or site.bin.head != shim.text(wrap):
         hint = f"if its program is there: {shim.way_back(wrap)}"
         raise WrapRefused("is already a shim, but there is no record of it", where=site.path, hint=hint)
-    return Plan(wrap, ("record",))
+    return WrapPlan(wrap, ("record",))
 
 
-def _again(request: Request, site: Site, tool: Tool, known: Wrap, sight: Sight) -> Plan:
+def _again(request: WrapRequest, site: Site, tool: Tool, known: Wrap, sight: Sight) -> WrapPlan:
     away = judging.lines(known)[1]
     found = judging.situation(known, sight)
     if found == "gone":
@@ -109,16 +111,16 @@ def _again(request: Request, site: Site, tool: Tool, known: Wrap, sight: Sight) 
     if found == "whole" and current.slicer != known.slicer:
         return _diverting(current, sight, ("record", "place"))
     steps = judging.mending(replace(known, diverted=current.diverted), sight)
-    return Plan(current, steps, _notes(current, site, tool) if steps else ())
+    return WrapPlan(current, steps, _notes(current, site, tool) if steps else ())
 
 
-def _diverting(wrap: Wrap, sight: Sight, steps: tuple[Step, ...]) -> Plan:
+def _diverting(wrap: Wrap, sight: Sight, steps: tuple[Step, ...]) -> WrapPlan:
     if judging.is_diverted(wrap, sight.diversions):
-        return Plan(wrap, steps)
-    return Plan(wrap, (*steps[:-1], "divert", steps[-1]))
+        return WrapPlan(wrap, steps)
+    return WrapPlan(wrap, (*steps[:-1], "divert", steps[-1]))
 
 
-def mend(known: Wrap, sight: Sight, slicer: str) -> Plan:
+def mend(known: Wrap, sight: Sight, slicer: str) -> WrapPlan:
     """The plan to repair a recorded wrap, with this slicer if the recorded one is gone."""
     steps = judging.mending(known, sight)
     wrap = known if sight.slicer_runs else replace(known, slicer=slicer)
@@ -126,10 +128,10 @@ def mend(known: Wrap, sight: Sight, slicer: str) -> Plan:
     if found != "leaving":
         program = sight.bin if found in _AT_BIN else sight.real
         wrap = replace(wrap, ino=program.ino, size=program.size, mtime_ns=program.mtime_ns)
-    return Plan(wrap, steps)
+    return WrapPlan(wrap, steps)
 
 
-def remove(known: Wrap, sight: Sight, keep: Keep | None) -> Plan:
+def remove(known: Wrap, sight: Sight, keep: Keep | None) -> WrapPlan:
     """The plan to unwrap a program. If two programs could stay, ``keep`` chooses one.
 
     Raises WrapRefused.
@@ -137,7 +139,7 @@ def remove(known: Wrap, sight: Sight, keep: Keep | None) -> Plan:
     if known.intent != "install" and keep is None:
         steps = judging.leaving(known, sight)
         if steps:
-            return Plan(known, steps)
+            return WrapPlan(known, steps)
     bin, real = sight.bin, sight.real
     if bin.is_program and real.is_program and not judging.is_same(bin, real):
         if keep is None:
@@ -157,10 +159,10 @@ def remove(known: Wrap, sight: Sight, keep: Keep | None) -> Plan:
         steps = ("restore", *(("undivert", "forget") if wrap.diverted else ("forget",)))
     notes = () if real.is_program or bin.is_program else (f"the program {known.real} was already missing",)
     # To remove the record, no new record is needed.
-    return Plan(wrap, steps if steps == ("forget",) else ("record", *steps), notes)
+    return WrapPlan(wrap, steps if steps == ("forget",) else ("record", *steps), notes)
 
 
-def _refusals(request: Request, site: Site, tool: Tool) -> Iterator[SlicerError]:
+def _refusals(request: WrapRequest, site: Site, tool: Tool) -> Iterator[SlicerError]:
     """The reasons not to wrap it, the most helpful first."""
     path = site.path
     if (what := dict(tool.names).get(path)) is not None:
@@ -227,7 +229,7 @@ def _check_program(site: Site) -> None:
         raise WrapRefused(message, where=path, hint="see dpkg-divert --list")
 
 
-def _wrong_places(request: Request, site: Site) -> Iterator[SlicerError]:
+def _wrong_places(request: WrapRequest, site: Site) -> Iterator[SlicerError]:
     folder = site.path.rpartition("/")[0] or "/"
     for store in STORES:
         if site.path.startswith(store):
@@ -263,7 +265,7 @@ def _unsafe(way: tuple[Ancestor, ...], uid: int) -> tuple[str, str] | None:
     return None
 
 
-def _wrap(request: Request, site: Site, tool: Tool, program: Seen) -> Wrap:
+def _wrap(request: WrapRequest, site: Site, tool: Tool, program: FileState) -> Wrap:
     return Wrap(
         path=site.path, real=site.real_path, route=request.route, slicer=tool.path, intent="install",
         ino=program.ino, size=program.size, mtime_ns=program.mtime_ns, package=site.owner.package,

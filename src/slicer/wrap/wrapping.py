@@ -18,8 +18,8 @@ from slicer.record import record, replace
 from slicer.state.directory import Directory, write_all
 from slicer.wrap import dpkg, judging, look, planning, records, shim
 from slicer.wrap.judging import Sight
-from slicer.wrap.model import ABSENT, Diversion, Plan, Status, Step, Wrap, WrapError, WrapRefused
-from slicer.wrap.planning import Keep, Request, shim_mode
+from slicer.wrap.model import ABSENT, Diversion, Step, Wrap, WrapError, WrapPlan, WrapRefused, WrapStatus
+from slicer.wrap.planning import Keep, WrapRequest, shim_mode
 from slicer.wrap.records import Book
 
 _DRAFT = ".slicer-wrap-"
@@ -37,7 +37,7 @@ _HINTS = {
 }
 
 
-class Acting:
+class StepRunner:
     """Takes the steps for one program in its directory."""
 
     def __init__(self, wrap: Wrap, folder: Directory, book: Book) -> None:
@@ -148,27 +148,27 @@ class Acting:
 
 
 # Each step's method, and the error message if it fails.
-_STEPS: dict[Step, tuple[Callable[[Acting], None], str]] = {
+_STEPS: dict[Step, tuple[Callable[[StepRunner], None], str]] = {
     "record": (lambda acting: acting._book.write(acting._wrap), "the wrap cannot be recorded"),
-    "link": (Acting._link, "{bin} cannot be linked as {real}"),
-    "exchange": (Acting._exchange, "{bin} cannot be linked as {real}"),
+    "link": (StepRunner._link, "{bin} cannot be linked as {real}"),
+    "exchange": (StepRunner._exchange, "{bin} cannot be linked as {real}"),
     "divert": (lambda acting: dpkg.divert(acting._wrap.diverted), "dpkg cannot set the diversion"),
-    "place": (Acting._place, "the shim cannot be put in place"),
-    "restore": (Acting._restore, "{real} cannot be put back"),
-    "drop": (Acting._drop, "{real} cannot be removed"),
-    "unlink": (Acting._unlink, "the shim cannot be removed"),
+    "place": (StepRunner._place, "the shim cannot be put in place"),
+    "restore": (StepRunner._restore, "{real} cannot be put back"),
+    "drop": (StepRunner._drop, "{real} cannot be removed"),
+    "unlink": (StepRunner._unlink, "the shim cannot be removed"),
     "undivert": (lambda acting: dpkg.undivert(acting._wrap.diverted), "dpkg cannot remove the diversion"),
     "forget": (lambda acting: acting._book.remove(acting._wrap), "the record cannot be removed"),
 }
 
 
-def act(plan: Plan, folder: Directory, book: Book, *, is_new: bool = False) -> None:
+def act(plan: WrapPlan, folder: Directory, book: Book, *, is_new: bool = False) -> None:
     """Take the steps of a plan. Raises WrapError, StateError."""
-    Acting(plan.wrap, folder, book).take(plan.steps, is_new=is_new)
+    StepRunner(plan.wrap, folder, book).take(plan.steps, is_new=is_new)
 
 
 @record
-class Asked:
+class InstallRequest:
     """The request of ``slicer wrap install``. ``probes``: programs that the route runs to measure."""
 
     program: str
@@ -178,7 +178,7 @@ class Asked:
     force: bool
 
 
-def install(asked: Asked, environ: Mapping[str, str], *, dry: bool = False) -> Plan:
+def install(asked: InstallRequest, environ: Mapping[str, str], *, dry: bool = False) -> WrapPlan:
     """Wrap a program, or repair its wrap. Returns the plan that was carried out, or with ``dry`` would be.
 
     Raises WrapRefused, WrapError, StateError.
@@ -187,7 +187,7 @@ def install(asked: Asked, environ: Mapping[str, str], *, dry: bool = False) -> P
     tool = look.tool(asked.slicer)
     found = filter(None, map(shutil.which, asked.probes))
     probes = tuple(hop for program in found for hop in look.hops(program))
-    request = Request(asked.route, os.geteuid(), time.time(), asked.force, probes)
+    request = WrapRequest(asked.route, os.geteuid(), time.time(), asked.force, probes)
     with contextlib.ExitStack() as stack:
         book = None if dry else stack.enter_context(records.opened(environ))
         known = _known(path, environ) if book is None else book.find(path)
@@ -201,7 +201,7 @@ def install(asked: Asked, environ: Mapping[str, str], *, dry: bool = False) -> P
         return plan
 
 
-def remove(program: str, environ: Mapping[str, str], keep: Keep | None) -> Plan:
+def remove(program: str, environ: Mapping[str, str], keep: Keep | None) -> WrapPlan:
     """Unwrap a program. Returns the plan that was carried out. Raises WrapRefused, WrapError, StateError."""
     with records.opened(environ) as book:
         path = _meant(program, environ)
@@ -211,7 +211,7 @@ def remove(program: str, environ: Mapping[str, str], keep: Keep | None) -> Plan:
             raise WrapRefused("is not wrapped, according to your records", where=path, hint=hint)
         with _folder_of(known) as folder:
             if folder is None:  # it is gone, with everything in it
-                plan = Plan(known, ("forget",))
+                plan = WrapPlan(known, ("forget",))
                 book.remove(known)
                 return plan
             plan = planning.remove(known, _sight(known, folder, None, dpkg.diversions()), keep)
@@ -219,7 +219,7 @@ def remove(program: str, environ: Mapping[str, str], keep: Keep | None) -> Plan:
         return plan
 
 
-def statuses(environ: Mapping[str, str], routes: Collection[str] | None) -> tuple[Status, ...]:
+def statuses(environ: Mapping[str, str], routes: Collection[str] | None) -> tuple[WrapStatus, ...]:
     """Every wrap in the caller's records and its state; ``routes``: the existing ones; None: unknown.
 
     Starts no program and changes nothing. Raises StateError.
@@ -277,14 +277,14 @@ def _folder_of(wrap: Wrap, *, lists: bool = True) -> Iterator[Directory | None]:
         yield folder
 
 
-def _status(wrap: Wrap, routes: Collection[str] | None, diversions: tuple[Diversion, ...]) -> Status:
+def _status(wrap: Wrap, routes: Collection[str] | None, diversions: tuple[Diversion, ...]) -> WrapStatus:
     has_route = None if routes is None else wrap.route in routes
     try:
         with _folder_of(wrap, lists=False) as folder:
             sight = _sight(wrap, folder, has_route, diversions)
     except SlicerError:  # its directory is now a link, or not open to us
         sight = _sight(wrap, None, has_route, diversions)
-    return Status(wrap, judging.problems(wrap, sight))
+    return WrapStatus(wrap, judging.problems(wrap, sight))
 
 
 def _sight(

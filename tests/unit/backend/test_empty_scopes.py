@@ -12,7 +12,7 @@ import pytest
 from slicer.backend import empty_scopes
 from slicer.backend.empty_scopes import empty_beside
 from slicer.job import ending
-from slicer.job.outer_half import OuterHalf
+from slicer.job.supervisor import Supervisor
 from slicer.kernel import cgroup
 from slicer.model import Usage
 from slicer.queue.run import ended_attempt, running
@@ -60,8 +60,8 @@ def swept(monkeypatch: pytest.MonkeyPatch) -> Swept:
     return found
 
 
-def outer_half(backend: str = "systemd", broker: str = "") -> Any:
-    half: Any = OuterHalf.__new__(OuterHalf)
+def supervisor(backend: str = "systemd", broker: str = "") -> Any:
+    half: Any = Supervisor.__new__(Supervisor)
     half._backend = SimpleNamespace(name=backend, manager="user")
     half._job = SimpleNamespace(broker=broker, log_mib=0)
     half._cgroup = "/own"
@@ -76,7 +76,7 @@ def outer_half(backend: str = "systemd", broker: str = "") -> Any:
 def test_a_job_looks_once_it_has_run_for_a_while(
     swept: Swept, monkeypatch: pytest.MonkeyPatch, backend: str, broker: str, looks: Swept
 ) -> None:
-    half = outer_half(backend, broker)
+    half = supervisor(backend, broker)
     half._held = SimpleNamespace(do_postponed_slow=lambda: None, fd=1, lease=SimpleNamespace(cgroup=""))
     half._ledger, half._began = SimpleNamespace(directory=None), 0.0
     half._listener = SimpleNamespace(warning=pytest.fail)
@@ -99,7 +99,7 @@ def test_a_queue_looks_when_a_job_ends_and_at_most_once_a_minute(
     jobs._sweep_at = 0.0
     for ends_s, looks in ((0, 1), (59, 1), (2, 2)):
         now[0] += ends_s
-        half = outer_half()
+        half = supervisor()
         half.job_id, half.key, half.keeper_was_killed = "0123456789ab", "key", True
         half.said = (None, Usage())
         jobs._running[half.job_id] = half

@@ -14,9 +14,9 @@ import pytest
 
 from slicer.backend import broker_units, install_units, unit_files
 from slicer.backend.install_units import (
-    Plan,
+    InstallPlan,
+    InstallReport,
     Ran,
-    Report,
     apply,
     configured,
     going,
@@ -55,7 +55,7 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(SYSROOT, str(tmp_path))
 
 
-def statuses(report: Report) -> set[str]:
+def statuses(report: InstallReport) -> set[str]:
     return {done.status for done in report.files}
 
 
@@ -315,7 +315,7 @@ def configure(root: Path, text: str) -> None:
     (etc / "config.toml").write_text(text)
 
 
-def from_configuration(root: Path, **options: bool) -> Plan:
+def from_configuration(root: Path, **options: bool) -> InstallPlan:
     return configured(environ={"HOME": f"{root}/home"}, **options)[0]
 
 

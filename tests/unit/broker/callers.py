@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from slicer.broker.protocol import messages
-from slicer.broker.server.connection import BOUNDS, Bounds, Call, Connection
+from slicer.broker.server.connection import BOUNDS, CallerConnection, CallerLimits, ReceivedCall
 from slicer.broker.server.connections import Connections
 from tests.patience import until
 
@@ -61,11 +61,11 @@ class MiniLoop:
 class Server:
     """Answers Release with Done, and Acquire with whatever ``acquire`` does. Others wait."""
 
-    def __init__(self, path: Path, bounds: Bounds = BOUNDS) -> None:
+    def __init__(self, path: Path, bounds: CallerLimits = BOUNDS) -> None:
         self.path = str(path)
-        self.calls: list[Call] = []
-        self.gone: list[Connection] = []
-        self.answer: Callable[[Call], None] = lambda call: None
+        self.calls: list[ReceivedCall] = []
+        self.gone: list[CallerConnection] = []
+        self.answer: Callable[[ReceivedCall], None] = lambda call: None
         self.loop = MiniLoop()
         self.listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self.listener.bind(self.path)
@@ -75,7 +75,7 @@ class Server:
         )
         self.thread = threading.Thread(target=self.loop.run)
 
-    def _on_call(self, call: Call) -> None:
+    def _on_call(self, call: ReceivedCall) -> None:
         self.calls.append(call)
         if isinstance(call.message, (messages.Release, messages.Start)):
             call.connection.send(messages.Done())
@@ -91,7 +91,7 @@ class Server:
             found.sendall(data)
         return found
 
-    def call(self, number: int = 0) -> Call:
+    def call(self, number: int = 0) -> ReceivedCall:
         """The call of that number, once it has come."""
         until(lambda: len(self.calls) > number, "the call has come")
         return self.calls[number]
@@ -107,7 +107,7 @@ class Server:
 @contextmanager
 def server(path: Path, **bounds: Any) -> Iterator[Server]:
     """A server, until the end of the ``with``."""
-    found = Server(path, Bounds(**bounds))
+    found = Server(path, CallerLimits(**bounds))
     found.thread.start()
     try:
         yield found

@@ -13,7 +13,7 @@ import pytest
 
 from slicer.broker.protocol.messages import Finished, UsageRow
 from slicer.broker.server import accounts as module
-from slicer.broker.server.accounts import Accounts, Ended
+from slicer.broker.server.accounts import Accounts, EndedLease
 from slicer.model import Usage
 from tests.unit import made_up
 
@@ -26,13 +26,15 @@ def now_s() -> float:
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
-def ended(job: str = "aaaaaaaaaaaa", *, ago_s: float = 0.0, held_s: float = 100.0, **fields: object) -> Ended:
+def ended(
+    job: str = "aaaaaaaaaaaa", *, ago_s: float = 0.0, held_s: float = 100.0, **fields: object
+) -> EndedLease:
     """A lease of one GPU that ended so long ago."""
     end_s = now_s() - ago_s
     fields = {"gpus": ("GPU-a",), "profile": "heavy", **fields}
     lease = made_up.lease(job, since_s=end_s - held_s, **fields)
     told = Finished(job, "exited", 3, held_s, 5.0, 40.0, 1 << 30, (900,))
-    return Ended(lease, 100, end_s, 5.0, float(len(lease.gpus)), 8000, told, Usage(cpu_s=50.0))
+    return EndedLease(lease, 100, end_s, 5.0, float(len(lease.gpus)), 8000, told, Usage(cpu_s=50.0))
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from slicer.broker.rules.policy import (
     NO_CAP,
     NO_POLICY,
     Caps,
-    Policy,
+    SitePolicy,
     Together,
     account_of,
     caps_of,
@@ -53,7 +53,7 @@ def etc(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def policy_of(etc: Path, text: str) -> Policy:
+def policy_of(etc: Path, text: str) -> SitePolicy:
     (etc / "policy.toml").write_text(text)
     return load(f"{etc}/policy.toml", Names(str(etc)))[0]
 
@@ -182,7 +182,7 @@ def test_names_are_asked_for_only_so_long() -> None:  # L1
 
 # -- caps -----------------------------------------------------------------------------------------------
 
-CAPPED = Policy(
+CAPPED = SitePolicy(
     Caps(max_gpus=2, max_vram_mib=24 * 1024, max_cpu_slots=2, max_priority=0, max_waiting=1), {}, {}, {}, {},
     where={("default", 0, "max_gpus"): "policy.toml:7"},
 )  # fmt: skip
@@ -216,7 +216,7 @@ def test_what_may_never_be_is_refused_at_once(fields: dict[str, int], said: str)
 
 
 def test_infinity_is_a_word_too() -> None:  # L3
-    unbound = Policy(Caps(max_priority=0), {ALICE: Caps(max_priority=NO_CAP)}, {}, {}, {})
+    unbound = SitePolicy(Caps(max_priority=0), {ALICE: Caps(max_priority=NO_CAP)}, {}, {}, {})
     assert word_of(unbound, ALICE, (), "max_priority") is not None
     assert rule_of(unbound, ALICE, (), "max_priority") is None
     assert word_of(NO_POLICY, ALICE, (), "max_priority") is None
@@ -276,7 +276,7 @@ def test_a_request_over_its_cap_holds_up_its_own_users_later_ones_once_it_has_wa
         ticket("2" * 12, gpus=1, arrived_s=101.0),
         ticket("3" * 12, uid=BOB, gpus=1, arrived_s=102.0),
     ]
-    policy = Policy(Caps(max_gpus=2), {}, {}, {}, {})
+    policy = SitePolicy(Caps(max_gpus=2), {}, {}, {}, {})
     found = decide(queue, devices, held, SETTINGS, 100.0 + waits_s, Allowance(policy, {}))
     assert set(found.grants) == granted
     assert found.reserving == ()
@@ -285,7 +285,7 @@ def test_a_request_over_its_cap_holds_up_its_own_users_later_ones_once_it_has_wa
 def test_a_nested_request_that_only_its_own_outer_job_keeps_over_its_cap_is_told() -> None:  # L3
     outer = lease("a" * 12, gpus=("GPU-a",))
     inner = ticket(gpus=1, inside=(outer.job,))
-    policy = Policy(Caps(max_gpus=1), {}, {}, {}, {})
+    policy = SitePolicy(Caps(max_gpus=1), {}, {}, {}, {})
     assert deadlocked(inner, [], TWO, (outer,), SETTINGS, 100.0) == ()
     assert deadlocked(inner, [], TWO, (outer,), SETTINGS, 100.0, Allowance(policy, {})) == (outer.job,)
 
@@ -335,7 +335,7 @@ together = { max_vram = "8G", max_cpu_slots = 1 }
 
 
 def test_root_is_bound_by_no_group_and_counts_in_none() -> None:  # L3
-    policy = Policy(Caps(), {}, {}, {}, {}, together={0: Together("root", max_gpus=1)})
+    policy = SitePolicy(Caps(), {}, {}, {}, {}, together={0: Together("root", max_gpus=1)})
     gids = {0: (0,), ALICE: (1001, 0)}
     held = (lease(uid=0, gpus=("GPU-a",)),)
     check(policy, gids[0], ticket(uid=0, gpus=2), None, "root")
@@ -364,14 +364,14 @@ def test_a_request_over_its_groups_cap_holds_up_its_members_once_it_has_waited_f
         ticket("3" * 12, uid=BOB, gpus=1, arrived_s=102.0),
     ]
     users = {ALICE: Caps(max_gpus=own_cap)}
-    policy = Policy(Caps(), users, {}, {}, {}, together={200: Together("lab", max_gpus=2)})
+    policy = SitePolicy(Caps(), users, {}, {}, {}, together={200: Together("lab", max_gpus=2)})
     found = decide(queue, devices, held, SETTINGS, 100.0 + waits_s, Allowance(policy, GIDS))
     assert set(found.grants) == granted
     assert found.reserving == ()
 
 
 def test_the_standing_of_a_group_adds_up_its_members() -> None:  # L3
-    policy = Policy(Caps(), {}, {}, {}, {}, together={200: Together("lab", 3, 48 * 1024)})
+    policy = SitePolicy(Caps(), {}, {}, {}, {}, together={200: Together("lab", 3, 48 * 1024)})
     held = [
         lease("a" * 12, uid=ALICE, gpus=("GPU-a",), vram_mib=100), lease("c" * 12, uid=CAROL, cpu_slots=1),
         lease("b" * 12, uid=BOB, gpus=("GPU-b",), vram_mib=100),
@@ -385,7 +385,7 @@ def test_the_standing_of_a_group_adds_up_its_members() -> None:  # L3
 
 
 def test_shares_are_by_decayed_use_and_dues_by_weight() -> None:  # L3
-    policy = Policy(Caps(), {}, {}, {}, {BOB: 3.0}, half_life_s=100.0)
+    policy = SitePolicy(Caps(), {}, {}, {}, {BOB: 3.0}, half_life_s=100.0)
     held = (lease("a" * 12, gpus=("GPU-a",), since_s=0.0), lease("b" * 12, uid=7, cpu_slots=1))
     shares = shares_of(policy, {}, {}, held, {}, {BOB}, 100.0)
     assert shares.share(ALICE) == 1.0
@@ -434,7 +434,7 @@ def test_running_jobs_count_so_far() -> None:  # L5
 
 
 def test_infinity_lifts_a_wider_cap() -> None:  # L3
-    policy = Policy(Caps(max_gpus=1), {ALICE: Caps(max_gpus=NO_CAP)}, {}, {}, {})
+    policy = SitePolicy(Caps(max_gpus=1), {ALICE: Caps(max_gpus=NO_CAP)}, {}, {}, {})
     check(policy, (), ticket(gpus=2), TWO, "alice")
     with pytest.raises(NotAllowedError):
         check(policy, (), ticket(uid=BOB, gpus=2), TWO, "bob")

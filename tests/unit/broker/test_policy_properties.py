@@ -7,9 +7,9 @@ from typing import Any
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from slicer.broker.rules.allowance import Allowance, Taken, over, taken
+from slicer.broker.rules.allowance import Allowance, Holdings, over, taken
 from slicer.broker.rules.order import ordered
-from slicer.broker.rules.policy import NO_CAP, Caps, Policy, Together
+from slicer.broker.rules.policy import NO_CAP, Caps, SitePolicy, Together
 from slicer.broker.rules.shares import Past, Shares, decayed, held, shares_of
 from slicer.model import Lease, Ticket
 from slicer.placement.capacity import Device
@@ -38,7 +38,7 @@ TOGETHER = st.builds(
     max_cpu_slots=st.sampled_from([None, 1, 2]),
 )
 POLICIES = st.builds(
-    Policy,
+    SitePolicy,
     default=CAPS,
     users=st.dictionaries(st.sampled_from(USERS), CAPS, max_size=2),
     groups=st.dictionaries(st.sampled_from([100, 101]), CAPS, max_size=2),
@@ -91,7 +91,7 @@ def become(ticket: Ticket, gpus: tuple[str, ...], since_s: float) -> Lease:
 @settings(LOADED, max_examples=examples(300))
 @given(queues(), MACHINES, POLICIES, GIDS)
 def test_no_cap_is_exceeded_and_what_nobody_caps_is_given_as_ever(
-    queue: list[Ticket], devices: tuple[Device, ...], policy: Policy, gids: dict[int, tuple[int, ...]]
+    queue: list[Ticket], devices: tuple[Device, ...], policy: SitePolicy, gids: dict[int, tuple[int, ...]]
 ) -> None:  # L3
     allowance = Allowance(policy, gids)
     leases: tuple[Lease, ...] = ()
@@ -104,8 +104,8 @@ def test_no_cap_is_exceeded_and_what_nobody_caps_is_given_as_ever(
         for uid in held:
             for bound in allowance.bounds(uid):
                 has = allowance.held(bound.whose, held)
-                assert over(bound.rules, Taken(), has) == "", (bound, has)
-    free = Policy(Caps(), {}, {}, {}, {})
+                assert over(bound.rules, Holdings(), has) == "", (bound, has)
+    free = SitePolicy(Caps(), {}, {}, {}, {})
     assert decide(queue, devices, leases, SETTINGS, NOW_S, Allowance(free, gids)) == decide(
         queue, devices, leases, SETTINGS, NOW_S
     )
@@ -114,7 +114,7 @@ def test_no_cap_is_exceeded_and_what_nobody_caps_is_given_as_ever(
 @settings(LOADED, max_examples=examples(200))
 @given(queues(), MACHINES, POLICIES, GIDS)
 def test_a_request_over_its_users_cap_keeps_nothing_from_other_users(
-    queue: list[Ticket], devices: tuple[Device, ...], policy: Policy, gids: dict[int, tuple[int, ...]]
+    queue: list[Ticket], devices: tuple[Device, ...], policy: SitePolicy, gids: dict[int, tuple[int, ...]]
 ) -> None:  # L3
     allowance = Allowance(policy, gids)
     balance = allowance.balance((), devices)
@@ -210,7 +210,7 @@ def test_whoever_used_most_is_served_all_the_same(
     devices = machine(8000, 8000, 8000, 8000)
     caps = {1000: Caps(max_gpus=4)} if capped == "its user" else {}
     together = {100: Together("lab", max_gpus=max(2, big["gpus"]))} if capped == "all together" else {}
-    policy = Policy(
+    policy = SitePolicy(
         Caps(), caps, {}, {}, {}, half_life_s=1e6, patience_s=PATIENCE_S, together=together
     )  # fmt: skip
     gids = {uid: (100,) for uid in (1000, *USERS)}

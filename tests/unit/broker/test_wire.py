@@ -34,7 +34,7 @@ def test_a_call_arrives_as_it_was_sent(message: Any) -> None:
         sent = wire.encode_call(message, more)
         assert sent.endswith(b"}\0")
         assert sent.count(b"\0") == 1
-        assert wire.decode_call(sent) == wire.Call(message, more)
+        assert wire.decode_call(sent) == wire.WireCall(message, more)
 
 
 @pytest.mark.parametrize(("kind", "message"), REPLIES, ids=lambda each: getattr(each, "__name__", ""))

@@ -7,7 +7,7 @@ from typing import Any
 from slicer.cli.status_text import lines
 from slicer.gpu import attribution
 from slicer.gpu.snapshot import GpuSnapshot, ProcessOnGpu
-from slicer.ledger.status import Status, states, waits
+from slicer.ledger.status import LedgerStatus, states, waits
 from slicer.model import Gpu, GpuMemory, Lease, Ticket
 from slicer.placement.capacity import Policy
 from slicer.record import replace
@@ -66,14 +66,14 @@ def snapshot(*processes: ProcessOnGpu, gpus: tuple[Gpu, ...] = GPUS, **extra_mib
 def made(
     leases: tuple[Lease, ...] = (), tickets: tuple[Ticket, ...] = (), seen: GpuSnapshot | None = None,
     gpus: tuple[Gpu, ...] = GPUS, policy: Policy = POLICY, **other: Any,
-) -> Status:  # fmt: skip
+) -> LedgerStatus:  # fmt: skip
     """A status worked out as the real one is. ``seen`` None: the driver does not answer."""
     devices = attribution.devices(seen, leases, {}) if seen else None
     values: dict[str, Any] = {
         "directory": "/run/slicer", "no_gpus": "", "slot_limits": {"cpu": 4}, "plain_lock": None,
         "now_s": NOW_S,
     }  # fmt: skip
-    return Status(
+    return LedgerStatus(
         leases=leases,
         tickets=tickets,
         waits=waits(tickets, devices, leases, policy, NOW_S),
@@ -91,7 +91,7 @@ FULL = made(
 IDLE = made(gpus=(), directory="/tmp/state", slot_limits={"cpu": 3}, no_gpus="there is no NVIDIA driver")
 
 
-def text(status: Status) -> str:
+def text(status: LedgerStatus) -> str:
     return "".join(f"{line.text}\n" for line in lines(status))
 
 

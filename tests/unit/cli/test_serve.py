@@ -13,7 +13,7 @@ import pytest
 
 from slicer.cli import serve_look
 from slicer.cli.serve import lines, problems_of, warnings_of
-from slicer.cli.serve_look import Address, Look
+from slicer.cli.serve_look import Address, ServerCheck
 from slicer.record import replace
 from tests.patience import DEADLINE_S
 from tests.unit import made_up
@@ -23,7 +23,7 @@ pytest_plugins = ["tests.unit.program"]
 
 OLLAMA = made_up.server("ollama", command=("ollama", "serve"))
 RUNS = made_up.server("runs", listen=("127.0.0.1:8000",), upstream="http://127.0.0.1:8001")
-WELL = Look(
+WELL = ServerCheck(
     server=OLLAMA, beside=(), addresses=(Address("127.0.0.1:11434", False),), aiohttp="", command="",
     lease="1 GPU: free now", gpus=1, profile="", upstream="", proxy_pid=0,
 )  # fmt: skip

@@ -6,11 +6,11 @@ from slicer.cli.status_json import server_json, status_json, without_clocks
 from slicer.cli.status_text import lines, servers_section
 from slicer.columns import WARNING
 from slicer.record import replace
-from slicer.serve.model import Standing
+from slicer.serve.model import ServerStanding
 from tests.unit.cli.made_up_status import FULL, IDLE, row_of
 
 NOW_S = 1_800_000_000.0
-OLLAMA = Standing(
+OLLAMA = ServerStanding(
     name="ollama", kind="ollama", listen=("127.0.0.1:11434",), state="ready", since_s=NOW_S - 723,
     requests=2, served=17, idle_since_s=None, job="3f2a9c01b7de", trouble="", pid=4711,
 )  # fmt: skip
@@ -18,7 +18,7 @@ IDLING = replace(OLLAMA, requests=0, served=19, idle_since_s=NOW_S - 42)
 STOPPED = replace(OLLAMA, state="stopped", requests=0, idle_since_s=None, job="")
 
 
-def text(*servers: Standing) -> str:
+def text(*servers: ServerStanding) -> str:
     return "".join(f"{line.text}\n" for line in servers_section(servers, NOW_S).lines)
 
 

@@ -8,7 +8,7 @@ from slicer.cli import output
 from slicer.cli.status_json import status_json
 from slicer.cli.status_text import lines
 from slicer.ledger.halted import Halted
-from slicer.ledger.status import PlainLockState, Status
+from slicer.ledger.status import LedgerStatus, PlainLockState
 from slicer.record import replace
 from tests.unit.cli.made_up_status import (
     EVAL,
@@ -60,7 +60,7 @@ Jobs of this user only (/tmp/state).
 
 
 @pytest.mark.parametrize(("status", "expected"), [(FULL, FULL_TEXT), (IDLE, IDLE_TEXT)])
-def test_the_text_in_80_columns(status: Status, expected: str) -> None:  # B3
+def test_the_text_in_80_columns(status: LedgerStatus, expected: str) -> None:  # B3
     shown = text(status)
     assert shown == expected
     assert max(len(row) for row in shown.splitlines() if not row.startswith("  held")) <= 80

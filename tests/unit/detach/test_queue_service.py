@@ -19,7 +19,7 @@ from slicer import backend
 from slicer.cli.queue.detach import detach
 from slicer.detach import handover, service
 from slicer.errors import BackendError
-from slicer.queue.model import Options
+from slicer.queue.model import QueueOptions
 
 NOFILE = resource.RLIMIT_NOFILE
 # Not every system has them in /bin.
@@ -203,7 +203,7 @@ def test_without_systemd_the_error_says_what_else_to_do(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:  # E7, A7
     monkeypatch.setattr(backend, "BOOTED", str(tmp_path / "no-systemd"))
-    options = Options(jobs_file=str(tmp_path / "jobs.txt"), log_dir=str(tmp_path / "logs"))
+    options = QueueOptions(jobs_file=str(tmp_path / "jobs.txt"), log_dir=str(tmp_path / "logs"))
     with pytest.raises(BackendError) as caught:
         detach(options, {}, as_json=False, quiet=False)
     assert caught.value.where == "--detach"

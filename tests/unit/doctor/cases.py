@@ -9,13 +9,13 @@ from slicer.doctor.facts.configuration import ProfileFacts
 from slicer.doctor.facts.gpus import GpuUser, Node
 from slicer.doctor.facts.host import Disk, DiskFacts
 from slicer.doctor.facts.installed import UnitFile, WrapFacts
-from slicer.doctor.glance import Taken
-from slicer.doctor.looks import Look
-from slicer.doctor.model import Verdict, Who
+from slicer.doctor.glance import LookFacts
+from slicer.doctor.looks import LookResult
+from slicer.doctor.model import AreaVerdict, Who
 from slicer.record import replace
 from slicer.wrap import judging, shim
 from slicer.wrap.judging import Sight
-from slicer.wrap.model import ABSENT, Seen, Status, Wrap
+from slicer.wrap.model import ABSENT, FileState, Wrap, WrapStatus
 from tests.unit.doctor.made_up import (
     ALICE,
     BROKER,
@@ -51,7 +51,7 @@ _PIP = "/opt/slicer/bin/python -m pip install nvidia-ml-py"
 _SHUT = "/usr/local/lib/systemd/system/user.slice.d/50-slicer-closed-shop.conf"
 _DEB = "debian/rules pynvml && dpkg-buildpackage -b -us -uc"
 
-Case = Callable[[], Verdict]
+Case = Callable[[], AreaVerdict]
 
 INFER = ProfileFacts("infer", ("MemoryMax",), "", "both")
 
@@ -71,7 +71,7 @@ def on_session(version: str = "257.13", who: Who = ALICE, **changes: object) -> 
 def on_limits(*directives: str, disks: DiskFacts = DISKS, who: Who = ALICE, **changes: object) -> Case:
     """``changes``: of systemd's facts."""
 
-    def judged() -> Verdict:
+    def judged() -> AreaVerdict:
         asked = replace(CONFIGURATION, profiles=(ProfileFacts("mine", directives, ""),))
         facts = replace(SYSTEMD, **changes)
         return limits.limits(limits.profiles(asked, facts, disks, who), facts, disks, who)
@@ -98,7 +98,7 @@ def on_devices(who: Who = ALICE, **changes: object) -> Case:
 def on_sharing(*profiles: ProfileFacts, who: Who = ROOT, limits: str = "", **changes: object) -> Case:
     """``limits``: why the driver cannot limit GPU memory by cgroup."""
 
-    def judged() -> Verdict:
+    def judged() -> AreaVerdict:
         facts, driver = replace(SHARING, **changes), replace(DRIVER, why_no_limits=limits)
         found = tuple(gpus.sharing(facts, profiles, driver, who))
         return gpus.gpus(DEVICES, driver, "", who, (gpus.sharing_rows(facts, driver, who), found))
@@ -109,7 +109,7 @@ def on_sharing(*profiles: ProfileFacts, who: Who = ROOT, limits: str = "", **cha
 def on_fence(who: Who = ALICE, reason: str = "", **changes: object) -> Case:
     """``changes``: of what is seen of the fence. ``broker``: there is one; ``filters``: devices can be."""
 
-    def judged() -> Verdict:
+    def judged() -> AreaVerdict:
         there = replace(BROKER, has_socket=bool(changes.pop("broker", True)))
         systemd = replace(SYSTEMD, filters_devices=bool(changes.pop("filters", True)))
         facts = replace(FENCE, **changes)
@@ -140,11 +140,11 @@ def on_environment(**changes: object) -> Case:
     return lambda: state.environment(replace(ENVIRONMENT, **changes))
 
 
-def on_wrap(bin: Seen, real: Seen, wrap: Wrap = WRAP, **changes: object) -> Case:
-    def judged() -> Verdict:
+def on_wrap(bin: FileState, real: FileState, wrap: Wrap = WRAP, **changes: object) -> Case:
+    def judged() -> AreaVerdict:
         shim_there = replace(bin, head=shim.text(wrap)) if bin.kind == "shim" else bin
         sight = replace(Sight(shim_there, real, True, True, ()), **changes)
-        status = Status(wrap, judging.problems(wrap, sight))
+        status = WrapStatus(wrap, judging.problems(wrap, sight))
         return units.wraps(replace(WRAPS, wraps=(status,)))
 
     return judged
@@ -154,17 +154,17 @@ def on_others(**changes: object) -> Case:
     return lambda: state.others(replace(OTHERS, **changes))
 
 
-def unanswered(look: Look, name: str = "others") -> Case:
-    def judged() -> Verdict:
-        verdict = Taken({name: look}).unknown(name, name)  # type: ignore[arg-type]
+def unanswered(look: LookResult, name: str = "others") -> Case:
+    def judged() -> AreaVerdict:
+        verdict = LookFacts({name: look}).unknown(name, name)  # type: ignore[arg-type]
         assert verdict is not None
         return verdict
 
     return judged
 
 
-SHIM = Seen("shim", 1, 2, mode=0o755)
-PROGRAM = Seen("file", 1, 3, 1, 2, mode=0o755)
+SHIM = FileState("shim", 1, 2, mode=0o755)
+PROGRAM = FileState("file", 1, 3, 1, 2, mode=0o755)
 NEW_PROGRAM = replace(PROGRAM, ino=4, size=5)
 OF_DPKG = replace(WRAP, diverted=WRAP.path, package="w")
 NO_UNITS = tuple(replace(file, state="missing") for file in UNITS.system)
@@ -184,7 +184,7 @@ CASES: dict[str, tuple[Case, ...]] = {
         on_systemd(unreachable="alice is not logged in (cron, su)"),
         on_systemd(who=ROOT, unreachable="no connection to systemd"),
     ),
-    "systemd-hangs": (unanswered(Look(None), "systemd"),),
+    "systemd-hangs": (unanswered(LookResult(None), "systemd"),),
     "systemd-old": (on_systemd(version="249.11"),),
     "no-cgroup2": (on_systemd(cgroups="v1"), on_systemd(cgroups="none")),
     "no-pidfd": (on_kernel(pidfd_error="Operation not permitted"),),
@@ -352,8 +352,10 @@ CASES: dict[str, tuple[Case, ...]] = {
     "gpu-lock-held": (on_others(lock="/tmp/gpu.lock", lock_holder=4711, lock_holder_name="sh"),),
     "gpu-lock-unusable": (on_others(lock="/tmp/gpu.lock", lock_problem="is not a plain file"),),
     "docker-is-outside": (on_others(has_docker=True),),
-    "look-hangs": (unanswered(Look(None)),),
-    "look-failed": (unanswered(Look(None, "OSError: no")), unanswered(Look(None, "no"), "systemd")),
+    "look-hangs": (unanswered(LookResult(None)),),
+    "look-failed": (
+        unanswered(LookResult(None, "OSError: no")), unanswered(LookResult(None, "no"), "systemd"),
+    ),
 }  # fmt: skip
 
 # What all is well with, area by area.

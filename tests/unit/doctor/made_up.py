@@ -7,11 +7,11 @@ from slicer.doctor.facts.configuration import ConfigurationFacts, EnvironmentFac
 from slicer.doctor.facts.gpus import DeviceFacts, DriverFacts, FenceFacts, Node, SharingFacts
 from slicer.doctor.facts.host import Disk, DiskFacts, JournalFacts, KernelFacts, SessionFacts
 from slicer.doctor.facts.installed import UnitFacts, UnitFile, WrapFacts
-from slicer.doctor.facts.state import Place, StateFacts
+from slicer.doctor.facts.state import PathFacts, StateFacts
 from slicer.doctor.facts.systemd import SystemdFacts
 from slicer.doctor.model import Who
 from slicer.gpu.nvml import GpuDetails
-from slicer.wrap.model import Status, Wrap
+from slicer.wrap.model import Wrap, WrapStatus
 
 ROOT = Who(0, "root", "system", True)
 ALICE = Who(1000, "alice", "user", True)
@@ -50,8 +50,10 @@ NO_DRIVER = DriverFacts("no-library", "there is no NVIDIA driver", "install", ""
 NO_DEVICES = DeviceFacts((), (), 0, "", ())
 
 
-def place(path: str, kind: str = "directory", uid: int = 1000, mode: int = 0o700, on: str = "tmpfs") -> Place:
-    return Place(path, kind, uid, mode, on, 1 << 30, 100_000)
+def place(
+    path: str, kind: str = "directory", uid: int = 1000, mode: int = 0o700, on: str = "tmpfs"
+) -> PathFacts:
+    return PathFacts(path, kind, uid, mode, on, 1 << 30, 100_000)
 
 
 STATE = StateFacts(
@@ -84,5 +86,5 @@ WRAP = Wrap(
     slicer="/usr/local/bin/slicer", intent="install", ino=3, size=1, mtime_ns=2, package="", diverted="",
     since_s=3.0,
 )  # fmt: skip
-WRAPS = WrapFacts((Status(WRAP, ()),), ())
+WRAPS = WrapFacts((WrapStatus(WRAP, ()),), ())
 OTHERS = OthersFacts(False, "", "", 0, "")

@@ -9,7 +9,7 @@ import time
 import pytest
 
 from slicer.doctor import looks
-from slicer.doctor.looks import Look
+from slicer.doctor.looks import LookResult
 from slicer.errors import StateError
 from tests.patience import until
 from tests.unit.doctor.made_up import STATE
@@ -31,7 +31,7 @@ def hang() -> None:
 def test_a_look_that_hangs_costs_only_itself() -> None:  # X10
     before = children()
     found = looks.take({"hangs": hang, "state": lambda: STATE}, 1.0)
-    assert found == {"hangs": Look(None), "state": Look(STATE)}
+    assert found == {"hangs": LookResult(None), "state": LookResult(STATE)}
     until(lambda: _reaped(before), "no child is left")
 
 
@@ -48,7 +48,7 @@ def test_a_look_that_fails_says_how() -> None:
     found = looks.take(
         {"denied": deny, "broken": lambda: 1 / 0, "dead": lambda: os.kill(os.getpid(), 9)}, 60.0
     )
-    assert found["denied"] == Look(None, "/x: is not yours")
+    assert found["denied"] == LookResult(None, "/x: is not yours")
     assert found["broken"].failed == "ZeroDivisionError: division by zero"
     assert "without an answer" in found["dead"].failed
 

@@ -1,4 +1,4 @@
-"""What the outer half notes of its job's GPU memory, look by look, over a made-up driver."""
+"""What the supervisor notes of its job's GPU memory, look by look, over a made-up driver."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ BY_TERMINAL, BY_KILL = 0x80, 0
         (signal.SIGQUIT, BY_TERMINAL, KERNEL, (), False),
         (signal.SIGTSTP, BY_TERMINAL, KERNEL, (), False),
         (signal.SIGWINCH, BY_TERMINAL, KERNEL, (), False),
-        # What the keeper does to the outer half is no news to it.
+        # What the keeper does to the supervisor is no news to it.
         (signal.SIGCONT, BY_KILL, KEEPER, (), False),
         # What came later has undone it.
         (signal.SIGCONT, BY_KILL, SHELL, (signal.SIGTSTP,), False),
@@ -43,14 +43,14 @@ BY_TERMINAL, BY_KILL = 0x80, 0
         (signal.SIGTERM, BY_KILL, SHELL, (signal.SIGCONT, signal.SIGTSTP), True),
     ],
 )
-def test_what_the_outer_half_passes_on(
+def test_what_the_supervisor_passes_on(
     signo: int, code: int, sender: int, pending: tuple[int, ...], expected: bool
 ) -> None:
     assert is_for_keeper(signo, code, sender, KEEPER, pending) == expected
 
 
 class Made:
-    """A keeper whose command and outer half are made up: ``sent`` is whom it sent what."""
+    """A keeper whose command and supervisor are made up: ``sent`` is whom it sent what."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.sent: list[tuple[int, int]] = []
@@ -91,19 +91,19 @@ def made(monkeypatch: pytest.MonkeyPatch) -> Made:
     return Made(monkeypatch)
 
 
-def test_the_outer_half_stops_and_goes_on_with_the_command(made: Made) -> None:
+def test_the_supervisor_stops_and_goes_on_with_the_command(made: Made) -> None:
     made.happens(os.CLD_STOPPED)
     made.happens(os.CLD_CONTINUED)
     assert made.sent == [(OUTER, signal.SIGSTOP), (OUTER, signal.SIGCONT)]
 
 
-# Ctrl-Z right after fg, while the keeper looks: the outer half was continued, and the shell never came back
+# Ctrl-Z right after fg, while the keeper looks: the supervisor was continued, and the shell never came back
 def test_a_stop_that_comes_between_the_look_and_the_taking_counts(made: Made) -> None:
     made.happens(os.CLD_CONTINUED, os.CLD_STOPPED)
     assert made.sent == [(OUTER, signal.SIGSTOP)]
 
 
-def test_the_outer_half_alone_was_continued(made: Made) -> None:
+def test_the_supervisor_alone_was_continued(made: Made) -> None:
     made.happens(os.CLD_STOPPED)
     made.sent.clear()
     made.outer_passes_on(signal.SIGCONT)
@@ -120,7 +120,7 @@ def test_a_command_that_runs_is_not_continued(made: Made) -> None:
     assert made.sent == []
 
 
-# fg, and Ctrl-Z before the outer half came to pass the first on
+# fg, and Ctrl-Z before the supervisor came to pass the first on
 def test_a_word_from_before_the_stop_does_not_undo_it(made: Made) -> None:
     made.happens(os.CLD_STOPPED)
     made.outer_stops = True

@@ -18,7 +18,7 @@ from slicer.gpu.observer import GpuObserver
 from slicer.kernel import proc
 from slicer.ledger.held_lease import HeldLease
 from slicer.ledger.ledger import Ledger
-from slicer.ledger.waiting import Waiting
+from slicer.ledger.waiting import WaitingTicket
 from slicer.model import Busy, Gpu, Lease
 from slicer.placement.capacity import Device
 from slicer.state import statefile
@@ -76,7 +76,9 @@ class LedgerBox:
         assert isinstance(held, HeldLease)
         return held
 
-    def queue(self, job: str, priority: int = 0, slots: int = 1, **fields: object) -> HeldLease | Waiting:
+    def queue(
+        self, job: str, priority: int = 0, slots: int = 1, **fields: object
+    ) -> HeldLease | WaitingTicket:
         draft = self.lease(job)
         ticket = made_up.ticket(
             job, priority=priority, cpu_slots=slots, cpu_limit=1, arrived_s=round(proc.now_s(), 6),
@@ -84,14 +86,18 @@ class LedgerBox:
         )  # fmt: skip
         observer = self.observer()
         found = self.ledger.acquire_or_queue(ticket, draft, observer)
-        return found if isinstance(found, HeldLease) else Waiting(self.ledger, ticket, draft, observer, found)
+        return (
+            found
+            if isinstance(found, HeldLease)
+            else WaitingTicket(self.ledger, ticket, draft, observer, found)
+        )
 
-    def wait(self, job: str, priority: int = 0, **fields: object) -> Waiting:
+    def wait(self, job: str, priority: int = 0, **fields: object) -> WaitingTicket:
         waiting = self.queue(job, priority, **fields)
-        assert isinstance(waiting, Waiting)
+        assert isinstance(waiting, WaitingTicket)
         return waiting
 
-    def try_again(self, waiting: Waiting) -> HeldLease | None:
+    def try_again(self, waiting: WaitingTicket) -> HeldLease | None:
         """What a waiter does when it is woken."""
         return waiting.wait(until_s=0.0)
 

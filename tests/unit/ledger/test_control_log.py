@@ -29,7 +29,7 @@ def acts(*said: tuple[float, str]) -> tuple[Act, ...]:
         ([], ()),
         ([(1, "pause"), (2, "paused")], (Pause(1, None, True),)),
         ([(1, "pause"), (2, "paused"), (3, "resume"), (4, "resumed")], (Pause(1, 4, True),)),
-        # the outer half has seen both
+        # the supervisor has seen both
         ([(1, "pause"), (2, "frozen"), (3, "paused"), (5, "resume"), (6, "thawed"), (7, "resumed")],
          (Pause(1, 6, True),)),
         ([(1, "frozen"), (3, "thawed"), (4, "frozen")], (Pause(1, 3, False), Pause(4, None, False))),

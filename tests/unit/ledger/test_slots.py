@@ -9,7 +9,7 @@ from slicer.kernel import proc
 from slicer.ledger import leasing, nesting
 from slicer.ledger.held_lease import HeldLease
 from slicer.ledger.nesting import OuterJobs
-from slicer.ledger.waiting import Waiting
+from slicer.ledger.waiting import WaitingTicket
 from slicer.model import Busy
 from slicer.record import replace
 from tests.unit import made_up
@@ -27,7 +27,7 @@ def ask(box: LedgerBox, job: str, slots: dict[str, int]) -> HeldLease | Busy:
     return box.ledger.acquire(request, box.lease(job), box.observer())
 
 
-def queue(box: LedgerBox, job: str, slots: dict[str, int]) -> Waiting:
+def queue(box: LedgerBox, job: str, slots: dict[str, int]) -> WaitingTicket:
     draft = box.lease(job)
     ticket = made_up.ticket(
         job, slots=slots, slot_limits=dict.fromkeys(slots, 2), arrived_s=round(proc.now_s(), 6),
@@ -36,7 +36,7 @@ def queue(box: LedgerBox, job: str, slots: dict[str, int]) -> Waiting:
     observer = box.observer()
     found = box.ledger.acquire_or_queue(ticket, draft, observer)
     assert not isinstance(found, HeldLease)
-    return Waiting(box.ledger, ticket, draft, observer, found)
+    return WaitingTicket(box.ledger, ticket, draft, observer, found)
 
 
 # A2, A6, issue: named slots

@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 
 from slicer.kernel import proc
 from slicer.outcome import job_files
-from slicer.outcome.job_files import JobFile, JobFiles
+from slicer.outcome.job_files import DetachedJob, JobFiles
 from slicer.record import as_dict, replace
 from slicer.state.directory import open_or_make
 
 JOB = "3f2a9c01b7de"
-FILE = JobFile(
+FILE = DetachedJob(
     job=JOB, name="train", command=("python", "a b\udcff"), directory="/work", profile="gpu", log="/work/log",
     pid=4711, pid_start=12, boot_id=proc.boot_id(), after=("0123456789ab:ok",), began_at=1.5e9,
 )  # fmt: skip
@@ -30,7 +30,7 @@ def files(tmp_path: Path) -> JobFiles:
 
 
 @pytest.mark.parametrize("file", [FILE, replace(FILE, exit_code=75, why="will not run", after=())])
-def test_it_is_read_back_as_it_was_written(files: JobFiles, file: JobFile) -> None:  # U1
+def test_it_is_read_back_as_it_was_written(files: JobFiles, file: DetachedJob) -> None:  # U1
     files.write(file)
     assert files.read(JOB) == file
     assert files.all(pytest.fail) == [file]

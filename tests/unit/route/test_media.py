@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 
 from slicer.errors import ProbeError
-from slicer.route.asking import Answer
+from slicer.route.asking import ProgramOutput
 from slicer.route.media import Media, duration_s, pixels, read
 
 
 def media(*lines: str, stderr: bytes = b"", **format: str) -> Media:
     said = [f'format.{key}="{value}"' for key, value in format.items()]
-    return read(Answer("\n".join([*lines, *said, ""]).encode(), stderr))
+    return read(ProgramOutput("\n".join([*lines, *said, ""]).encode(), stderr))
 
 
 def stream(number: int, kind: str, **fields: object) -> str:
@@ -97,4 +97,4 @@ def test_what_has_no_size_is_an_error(
 def test_rubbish_is_no_media() -> None:  # C4
     for answer in (b"", b"\0\xff\n=\n==", b"streams.stream.1.codec_type=video\n"):
         with pytest.raises(ProbeError):
-            duration_s(read(Answer(answer, b"")))
+            duration_s(read(ProgramOutput(answer, b"")))

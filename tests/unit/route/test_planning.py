@@ -11,7 +11,7 @@ from slicer.job.plan import Invocation
 from slicer.model import Outcome, Usage
 from slicer.record import replace
 from slicer.route import deciding, inside
-from slicer.route.deciding import Decision, Metric, decide
+from slicer.route.deciding import Metric, RouteDecision, decide
 from slicer.route.relay import Written
 from tests.unit.route.made_up import config
 
@@ -29,11 +29,11 @@ def made(lines: str = "", gpu: str = "", cpu: str = "", threshold: str = "1K") -
     return routes.find(config(f"{head}\n[routes.r.gpu]\n{gpu}\n[routes.r.cpu]\n{cpu}"), "r")
 
 
-def decided(made: Route, size: float = 100) -> Decision:
+def decided(made: Route, size: float = 100) -> RouteDecision:
     return decide(made, "dir/a.mp4", (Metric("size", size),))
 
 
-def tried(decision: Decision, on_busy: OnBusy | None = None) -> list[tuple[str, bool]]:
+def tried(decision: RouteDecision, on_busy: OnBusy | None = None) -> list[tuple[str, bool]]:
     return [(each.destination.name, each.waits) for each in deciding.attempts(decision, on_busy)]
 
 
@@ -105,7 +105,7 @@ def test_the_cpu_must_take_the_job() -> None:  # C8
 
 def test_a_job_of_unknown_size_falls_back_to_the_cpu_for_the_largest() -> None:  # C4, C8
     made_up = made(f"{OOM}\non_probe_error = 'gpu'")
-    decision = Decision(made_up, "a", (), made_up.destinations[:1], "not measured")
+    decision = RouteDecision(made_up, "a", (), made_up.destinations[:1], "not measured")
     (attempt,) = deciding.fallback(decision, None, made_up.destinations[0])
     assert attempt.destination.name == "cpu"
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from slicer.gpu.oom import HEAD_BYTES, TAIL_BYTES, Excerpt
-from slicer.route.relay import ENDING, Relay, Seen
+from slicer.route.relay import ENDING, Relay, Relayed
 from tests.patience import until
 
 pytestmark = pytest.mark.both_pythons
@@ -64,16 +64,16 @@ def test_everything_arrives_unchanged_before_the_answer(
                 view = view[os.write(relay.fd, view) :]
             os._exit(0)
         os.waitpid(pid, 0)
-        assert relay.seen() == Seen(False, False, 0)
+        assert relay.seen() == Relayed(False, False, 0)
     assert (tmp_path / "log").read_bytes() == data
 
 
 @pytest.mark.parametrize(
     ("written", "expected"),
-    [(b"", Seen(False, True, 0)), (b"hello\n", Seen(False, False, 0)), (OOM, Seen(True, False, 0))],
+    [(b"", Relayed(False, True, 0)), (b"hello\n", Relayed(False, False, 0)), (OOM, Relayed(True, False, 0))],
 )
 def test_it_tells_what_passed(
-    relay_to: Callable[..., Relay], tmp_path: Path, written: bytes, expected: Seen
+    relay_to: Callable[..., Relay], tmp_path: Path, written: bytes, expected: Relayed
 ) -> None:
     with (tmp_path / "log").open("wb") as log:
         relay = relay_to(log.fileno())
@@ -110,7 +110,7 @@ def test_a_command_whose_reader_is_gone_gets_sigpipe(relay_to: Callable[..., Rel
         return False
 
     assert until(is_broken, "the relay has closed its end")
-    assert relay.seen() == Seen(False, False, 32)
+    assert relay.seen() == Relayed(False, False, 32)
     os.close(sink)
 
 
@@ -133,7 +133,7 @@ def test_a_full_disk_loses_log_lines_but_no_result(
         os.write(relay.fd, b"123456789")
         if is_droppable:
             os.write(relay.fd, OOM)
-            assert relay.seen() == Seen(True, False, 27)
+            assert relay.seen() == Relayed(True, False, 27)
         else:
             until(lambda: raises_epipe(relay.fd), "the relay has closed its end")
 
@@ -176,7 +176,7 @@ def test_at_a_terminal_the_command_has_one_that_changes_nothing(relay_to: Callab
     assert os.isatty(relay.fd)
     assert os.get_terminal_size(relay.fd) == (111, 33)
     os.write(relay.fd, b"50%\r100%\n\x1b[2K\xff" + OOM)
-    assert relay.seen() == Seen(True, False, 0)
+    assert relay.seen() == Relayed(True, False, 0)
     # The only change is the one that the real terminal makes.
     assert os.read(real, 4096) == b"50%\r100%\r\n\x1b[2K\xff" + OOM
     os.close(sink)
@@ -208,7 +208,7 @@ def test_without_pseudo_terminals_it_is_a_pipe(
     monkeypatch.setattr(os, "openpty", none)
     relay = relay_to(sink)
     os.write(relay.fd, b"hello")
-    assert relay.seen() == Seen(False, False, 0)
+    assert relay.seen() == Relayed(False, False, 0)
     assert os.read(real, 64) == b"hello"
     os.close(sink)
     os.close(real)

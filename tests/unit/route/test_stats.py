@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from slicer.route import stats
-from slicer.route.stats import Count, Spread
+from slicer.route.stats import DecisionCount, Spread
 from tests.unit.route.past import HOUR, Past
 
 
@@ -26,26 +26,26 @@ def busy_day() -> Past:
 
 def test_calls_and_inputs_are_counted_apart() -> None:  # C6
     found = stats.summary("whisper", busy_day().found, ("gpu", "cpu"))
-    assert found.calls == Count(14, 11)
+    assert found.calls == DecisionCount(14, 11)
     assert found.retries == 3  # late.mp4: twice in vain, then well
-    assert found.gpu == Count(5, 5)
-    assert found.cpu == Count(3, 3)
-    assert found.fallback == Count(1, 1)
-    assert found.blocked == Count(4, 2)
+    assert found.gpu == DecisionCount(5, 5)
+    assert found.cpu == DecisionCount(3, 3)
+    assert found.fallback == DecisionCount(1, 1)
+    assert found.blocked == DecisionCount(4, 2)
     assert found.blocked_for_good == 1
-    assert found.too_large == Count(1, 1)
-    assert found.probe_error == Count(1, 1)
+    assert found.too_large == DecisionCount(1, 1)
+    assert found.probe_error == DecisionCount(1, 1)
     assert found.last_probe_error == "no such stream"
     assert found.waited == Spread(0.0, 9.0)
 
 
 def test_each_destination_has_its_own_figures() -> None:  # C6
     gpu, cpu, gone = stats.summary("whisper", busy_day().found, ("gpu", "cpu", "gone")).destinations
-    assert (gpu.name, gpu.started, gpu.ran_out, gpu.failed) == ("gpu", Count(5, 5), 1, 0)
+    assert (gpu.name, gpu.started, gpu.ran_out, gpu.failed) == ("gpu", DecisionCount(5, 5), 1, 0)
     assert gpu.vram_peak_mib == 9000
-    assert (cpu.fallback, cpu.blocked) == (Count(1, 1), Count(4, 2))
+    assert (cpu.fallback, cpu.blocked) == (DecisionCount(1, 1), DecisionCount(4, 2))
     assert cpu.wall == Spread(10.0, 10.0)
-    assert (gone.started, gone.waited) == (Count(0, 0), None)
+    assert (gone.started, gone.waited) == (DecisionCount(0, 0), None)
 
 
 def test_a_job_that_failed_is_retried_and_one_that_went_well_is_repeated() -> None:  # C6
@@ -53,7 +53,7 @@ def test_a_job_that_failed_is_retried_and_one_that_went_well_is_repeated() -> No
     for code in (1, 1, 0, 0):
         past.gpu(600.0, exit_code=code, input="a.mp4")
     found = stats.summary("whisper", past.found)
-    assert found.calls == Count(4, 1)
+    assert found.calls == DecisionCount(4, 1)
     assert found.retries == 2
     assert found.destinations[0].failed == 2
 
@@ -63,7 +63,7 @@ def test_a_second_attempt_that_is_blocked_is_no_call() -> None:  # C6, C8
     job = past.gpu(3000.0, exit_code=1, input="a.mp4")
     past.blocked(3000.0, input="a.mp4", after=job)
     found = stats.summary("whisper", past.found)
-    assert (found.calls, found.retries, found.blocked) == (Count(1, 1), 0, Count(1, 1))
+    assert (found.calls, found.retries, found.blocked) == (DecisionCount(1, 1), 0, DecisionCount(1, 1))
     assert found.blocked_for_good == 1
     assert found.destinations[0].ran_out == 1
 
@@ -72,7 +72,7 @@ def test_standard_inputs_are_told_apart_by_their_metrics() -> None:  # C6
     past = Past()
     for metric in (60.0, 60.0, 90.0):
         past.gpu(metric, input="-")
-    assert stats.count(past.found) == Count(3, 2)
+    assert stats.count(past.found) == DecisionCount(3, 2)
 
 
 def test_the_same_input_with_other_options_is_another() -> None:  # C6

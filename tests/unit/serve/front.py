@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from slicer.config import serve
-from slicer.serve.model import Asked, Standing, Unavailable
+from slicer.serve.model import RequestNeed, ServerStanding, Unavailable
 from tests.patience import Deadline
 
 Peer = tuple[asyncio.StreamReader, asyncio.StreamWriter]
@@ -24,12 +24,12 @@ class FakeOwner:
         self.problem: Unavailable | None = None
         self.granted = asyncio.Event()
         self.granted.set()
-        self.used: list[Asked] = []
+        self.used: list[RequestNeed] = []
         self.waiting = 0
         self.open = 0  # requests that have the GPU
 
     @asynccontextmanager
-    async def use(self, asked: Asked) -> AsyncIterator[str]:
+    async def use(self, asked: RequestNeed) -> AsyncIterator[str]:
         self.used.append(asked)
         self.waiting += 1
         try:
@@ -46,11 +46,11 @@ class FakeOwner:
             self.open -= 1
 
     @asynccontextmanager
-    async def beside(self, asked: Asked) -> AsyncIterator[str | None]:
+    async def beside(self, asked: RequestNeed) -> AsyncIterator[str | None]:
         is_loaded = self.granted.is_set() and self.base is not None
         yield self.free_base if asked.need != "loaded" else self.base if is_loaded else None
 
-    def standing(self) -> Standing:
+    def standing(self) -> ServerStanding:
         raise NotImplementedError("no request asks for it")
 
 

@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slicer.record import replace
-from slicer.serve.life import Bounds, Life, due_s, step
+from slicer.serve.life import Life, LifeTimings, due_s, step
 
-BOUNDS = Bounds(idle_s=300.0, min_hold_s=30.0, drain_s=10.0, give_way=True)
+BOUNDS = LifeTimings(idle_s=300.0, min_hold_s=30.0, drain_s=10.0, give_way=True)
 READY = ["came 0 waiting acquire", "granted 5 starting", "ready 9 ready admit"]
 IDLE = [*READY, "done 20 ready"]
 
@@ -77,7 +77,7 @@ STORIES = {
 }  # fmt: skip
 
 
-def told(story: list[str], bounds: Bounds = BOUNDS) -> Life:
+def told(story: list[str], bounds: LifeTimings = BOUNDS) -> Life:
     """The life at the end of a story, each line of which holds."""
     life = Life()
     for line in story:

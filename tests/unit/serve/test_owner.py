@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from slicer.serve.model import Asked, Unavailable
+from slicer.serve.model import RequestNeed, Unavailable
 from tests.unit import made_up
 from tests.unit.serve.front import until
 
 owner_module = pytest.importorskip("slicer.serve.owner", reason="aiohttp is not installed")
-WORK = Asked("gpu", "", False)
+WORK = RequestNeed("gpu", "", False)
 
 
 def run(story: Callable[[], Awaitable[None]]) -> None:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from slicer.share.audit import CONTEXT_MIB, MIB, Seen, Standing, is_beyond, judge, overhead
+from slicer.share.audit import CONTEXT_MIB, MIB, AuditState, GpuSample, is_beyond, judge, overhead
 
 G = 1024  # MiB
 
 
-def seen(used: int, charged: int, processes: int = 1, before: int | None = None) -> Seen:
+def seen(used: int, charged: int, processes: int = 1, before: int | None = None) -> GpuSample:
     """In MiB."""
-    return Seen(used, (charged if before is None else before) * MIB, charged * MIB, processes)
+    return GpuSample(used, (charged if before is None else before) * MIB, charged * MIB, processes)
 
 
 # X7: contexts count, and nothing counts twice
@@ -31,7 +31,7 @@ def seen(used: int, charged: int, processes: int = 1, before: int | None = None)
         (seen(0, 0, processes=0), 600, 0),
     ],
 )
-def test_what_is_used_unseen(look: Seen, last: int, expected: int) -> None:
+def test_what_is_used_unseen(look: GpuSample, last: int, expected: int) -> None:
     assert overhead(look, last * MIB) == expected * MIB
 
 
@@ -59,7 +59,7 @@ def test_when_a_job_is_beyond_its_cap(used: int, cap: int, processes: int, expec
 
 def looks(*each: tuple[bool, int, bool]) -> list[str]:
     """What is told at each look (beyond its cap, processes with the library, uses a GPU)."""
-    standing, told = Standing(), []
+    standing, told = AuditState(), []
     for beyond, rows, uses in each:
         verdict = judge(standing, is_beyond_cap=beyond, rows=rows, uses_gpu=uses)
         standing = verdict.standing

@@ -18,7 +18,7 @@ from slicer.job.job import Started
 from slicer.job.report import Report
 from slicer.model import Lease, Ticket, Usage
 from slicer.record import replace
-from slicer.serve.model import Standing
+from slicer.serve.model import ServerStanding
 from slicer.state import statefile
 from slicer.state.statefile import TornFile
 from slicer.wrap.model import Wrap
@@ -82,7 +82,7 @@ KINDS: list[Any] = [
     Use(7, 8, 9, ("GPU-a",), (1,)), Wrap("/x", "/x-real", "r", "/slicer", "wrap", 1, 2, 3, "", "", 1.0),
     Claim("0123456789ab", "true", "scope", 1, 1.0, (7,), ("aaaaaaaaaaaa",), "gpu", 1.0, 1024),
     Finished("0123456789ab", "exited", 0, 1.0, 1.0, 1.0, 1024, (9000,)),
-    Standing("model", "raw", ("127.0.0.1:1",), "ready", 1.0, 1, 2, None, "0123456789ab", "", 7),
+    ServerStanding("model", "raw", ("127.0.0.1:1",), "ready", 1.0, 1, 2, None, "0123456789ab", "", 7),
 ]  # fmt: skip
 ANYTHING: dict[str, st.SearchStrategy[Any]] = {
     "int": st.integers() | st.booleans(),

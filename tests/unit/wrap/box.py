@@ -15,8 +15,8 @@ import pytest
 
 from slicer.kernel import SYSROOT
 from slicer.wrap import dpkg, wrapping
-from slicer.wrap.model import NOBODY, Plan, Wrap
-from slicer.wrap.wrapping import Asked
+from slicer.wrap.model import NOBODY, Wrap, WrapPlan
+from slicer.wrap.wrapping import InstallRequest
 
 # What `slicer route` does in the end: ``route NAME --program PROGRAM -- ARGV0 ARGUMENTS``.
 STAND_IN = f"""\
@@ -55,11 +55,11 @@ class Box:
         draft.rename(path)
         return path
 
-    def install(self, path: Path | None = None, *, route: str = "small", **changes: object) -> Plan:
+    def install(self, path: Path | None = None, *, route: str = "small", **changes: object) -> WrapPlan:
         asked = {"slicer": str(self.slicer), "probes": (), "force": False, **changes}
-        return wrapping.install(Asked(str(path or self.program), route, **asked), self.environ)  # type: ignore[arg-type]
+        return wrapping.install(InstallRequest(str(path or self.program), route, **asked), self.environ)  # type: ignore[arg-type]
 
-    def remove(self, path: Path | None = None, keep: str | None = None) -> Plan:
+    def remove(self, path: Path | None = None, keep: str | None = None) -> WrapPlan:
         return wrapping.remove(str(path or self.program), self.environ, keep)  # type: ignore[arg-type]
 
     def mend(self) -> None:

@@ -11,20 +11,20 @@ import pytest
 
 from slicer.kernel import users
 from slicer.wrap import dpkg
-from slicer.wrap.model import NOBODY, Diversion, Owner, WrapError
+from slicer.wrap.model import NOBODY, Diversion, PackageOwner, WrapError
 
 
 @pytest.mark.parametrize(("out", "expected"), [
-    ("coreutils: /usr/bin/x\n", Owner("coreutils", "/usr/bin/x")),
-    ("libc6:amd64: /bin/x\n", Owner("libc6:amd64", "/bin/x")),
-    ("one, two:i386: /usr/bin/x\n", Owner("one, two:i386", "/usr/bin/x")),
-    ("other: /usr/bin/x.gz\ncoreutils: /usr/bin/x\n", Owner("coreutils", "/usr/bin/x")),
+    ("coreutils: /usr/bin/x\n", PackageOwner("coreutils", "/usr/bin/x")),
+    ("libc6:amd64: /bin/x\n", PackageOwner("libc6:amd64", "/bin/x")),
+    ("one, two:i386: /usr/bin/x\n", PackageOwner("one, two:i386", "/usr/bin/x")),
+    ("other: /usr/bin/x.gz\ncoreutils: /usr/bin/x\n", PackageOwner("coreutils", "/usr/bin/x")),
     ("diversion by dash from: /usr/bin/x\ndiversion by dash to: /usr/bin/x.distrib\n", NOBODY),
     ("local diversion from: /usr/bin/x\nlocal diversion to: /usr/bin/x-real\nw: /usr/bin/x\n",
-     Owner("w", "/usr/bin/x")),
+     PackageOwner("w", "/usr/bin/x")),
     ("", NOBODY),
 ])  # fmt: skip
-def test_the_owner_is_found_among_its_lines(out: str, expected: Owner) -> None:  # C5
+def test_the_owner_is_found_among_its_lines(out: str, expected: PackageOwner) -> None:  # C5
     assert dpkg.parse(out, ("/usr/bin/x", "/bin/x")) == expected
 
 
@@ -46,7 +46,7 @@ def test_a_name_is_never_a_pattern(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     stand_in(tmp_path, "dpkg-query", f'printf "%s|" "$@" >{tmp_path}/asked; echo "w: /opt/a[b]*?"')
     assert dpkg.owner("/opt/a[b]*?\\") == NOBODY
     assert (tmp_path / "asked").read_text() == r"--search|--|/opt/a\[b]\*\?\\|"
-    assert dpkg.owner("/opt/a[b]*?") == Owner("w", "/opt/a[b]*?")
+    assert dpkg.owner("/opt/a[b]*?") == PackageOwner("w", "/opt/a[b]*?")
 
 
 def test_where_there_is_no_dpkg_nothing_belongs_to_a_package(

@@ -9,20 +9,20 @@ import pytest
 from slicer.record import replace
 from slicer.wrap import judging, planning, shim
 from slicer.wrap.judging import Sight
-from slicer.wrap.model import ABSENT, Diversion, Seen, Wrap, WrapRefused
+from slicer.wrap.model import ABSENT, Diversion, FileState, Wrap, WrapRefused
 
 WRAP = Wrap("/usr/bin/x", "/usr/bin/x-real", "r", "/usr/bin/slicer", "install", 100, 10, 20, "", "", 0.0)
 OF_DEB = replace(WRAP, package="x", diverted="/usr/bin/x")
 DIVERSION = (Diversion("/usr/bin/x", "/usr/bin/x-real", ""),)
-OLD = Seen("file", 1, 100, 10, 20, mode=0o755)  # the program that was wrapped
-NEW = Seen("file", 1, 101, 11, 21, mode=0o755)  # one that came later
-ELSE = Seen("link", 1, 102, 12, 22, mode=0o777)
-SHIM = Seen("shim", 1, 103, 13, 23, mode=0o755, head=shim.text(WRAP))
+OLD = FileState("file", 1, 100, 10, 20, mode=0o755)  # the program that was wrapped
+NEW = FileState("file", 1, 101, 11, 21, mode=0o755)  # one that came later
+ELSE = FileState("link", 1, 102, 12, 22, mode=0o777)
+SHIM = FileState("shim", 1, 103, 13, 23, mode=0o755, head=shim.text(WRAP))
 OF_OTHER = replace(SHIM, head=b"#!/bin/sh\n# slicer wrap, form 0\n")
-FOLDER = Seen("directory")
+FOLDER = FileState("directory")
 
 
-def sight(bin: Seen, real: Seen, wrap: Wrap = WRAP, **changes: object) -> Sight:
+def sight(bin: FileState, real: FileState, wrap: Wrap = WRAP, **changes: object) -> Sight:
     if bin == SHIM:
         bin = replace(bin, head=shim.text(wrap))
     found = Sight(bin, real, True, True, DIVERSION if wrap.diverted else ())
@@ -57,7 +57,7 @@ def sight(bin: Seen, real: Seen, wrap: Wrap = WRAP, **changes: object) -> Sight:
     (WRAP, replace(OLD, ino=7), OLD, "replaced", "exchange record place"),  # a reproducible build
 ])  # fmt: skip
 def test_each_situation_is_told_apart(
-    wrap: Wrap, bin: Seen, real: Seen, expected: str, steps: str
+    wrap: Wrap, bin: FileState, real: FileState, expected: str, steps: str
 ) -> None:  # C5
     seen = sight(bin, real, wrap)
     assert judging.situation(wrap, seen) == expected
@@ -79,7 +79,7 @@ def test_each_situation_is_told_apart(
     ("drop", NEW, OLD, "drop forget"),
     ("drop", NEW, ABSENT, "forget"),
 ])  # fmt: skip
-def test_a_removal_is_finished(intent: str, bin: Seen, real: Seen, steps: str) -> None:  # C5
+def test_a_removal_is_finished(intent: str, bin: FileState, real: FileState, steps: str) -> None:  # C5
     wrap = replace(WRAP, intent=intent)
     (problem,) = judging.problems(wrap, sight(bin, real))
     assert problem.id == "leaving"
@@ -133,7 +133,9 @@ def test_a_lost_diversion_is_set_before_the_shim() -> None:  # C5
 ALL = (ABSENT, SHIM, OLD, NEW, ELSE)
 
 
-def after(steps: tuple[str, ...], wrap: Wrap, bin: Seen, real: Seen) -> tuple[Wrap | None, Seen, Seen]:
+def after(
+    steps: tuple[str, ...], wrap: Wrap, bin: FileState, real: FileState
+) -> tuple[Wrap | None, FileState, FileState]:
     """The world once these steps were taken. At no time may BIN, once executable, not be so."""
     recorded: Wrap | None = wrap
     for step in steps:

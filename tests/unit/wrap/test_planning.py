@@ -10,12 +10,23 @@ from slicer.errors import SlicerError
 from slicer.record import replace
 from slicer.wrap import planning, shim
 from slicer.wrap.judging import Sight
-from slicer.wrap.model import ABSENT, NOBODY, Ancestor, Diversion, Owner, Plan, Seen, Site, Tool, Wrap
-from slicer.wrap.planning import Request
+from slicer.wrap.model import (
+    ABSENT,
+    NOBODY,
+    Ancestor,
+    Diversion,
+    FileState,
+    PackageOwner,
+    Site,
+    Tool,
+    Wrap,
+    WrapPlan,
+)
+from slicer.wrap.planning import WrapRequest
 
 ALICE = 1000
-PROGRAM = Seen("file", 1, 100, 10, 20, uid=0, mode=0o755, head=b"\x7fELF")
-REQUEST = Request("whisper", 0, 5.0, False, ())
+PROGRAM = FileState("file", 1, 100, 10, 20, uid=0, mode=0o755, head=b"\x7fELF")
+REQUEST = WrapRequest("whisper", 0, 5.0, False, ())
 BIN = Ancestor("/usr/bin", 0, 0, 0o755, False)
 ROOT = Ancestor("/", 0, 0, 0o755, False)
 SITE = Site(
@@ -32,8 +43,8 @@ TOOL = Tool(
 WRAP = Wrap(
     "/usr/bin/whisper", "/usr/bin/whisper-real", "whisper", TOOL.path, "install", 100, 10, 20, "", "", 1.0
 )
-SHIM = Seen("shim", 1, 103, 700, 23, mode=0o755, head=shim.text(WRAP))
-LINK = Seen("link", 1, 104, 9, 24, mode=0o777, head=b"../lib/whisper")
+SHIM = FileState("shim", 1, 103, 700, 23, mode=0o755, head=shim.text(WRAP))
+LINK = FileState("link", 1, 104, 9, 24, mode=0o777, head=b"../lib/whisper")
 OF_ALTERNATIVES = replace(LINK, head=b"/etc/alternatives/w")
 
 
@@ -47,9 +58,9 @@ def program(**changes: object) -> Site:
 
 
 def install(
-    where: Site = SITE, request: Request = REQUEST, tool: Tool = TOOL, known: Wrap | None = None,
+    where: Site = SITE, request: WrapRequest = REQUEST, tool: Tool = TOOL, known: Wrap | None = None,
     sight: Sight | None = None,
-) -> Plan:  # fmt: skip
+) -> WrapPlan:  # fmt: skip
     if known is not None and sight is None:
         sight = Sight(where.bin, where.real, True, True, where.diversions)
     return planning.install(request, where, tool, known, sight)
@@ -67,10 +78,12 @@ LEFT = replace(WRAP, intent="restore")
 REFUSED = {
     "nothing there": (lambda: install(site(bin=ABSENT)), "the file does not exist"),
     "only REAL there": (lambda: install(site(bin=ABSENT, real=PROGRAM)), "whisper-real is the program"),
-    "a directory": (lambda: install(site(bin=Seen("directory"))), "is a directory"),
-    "a device": (lambda: install(site(bin=Seen("other"))), "a device, a FIFO or a socket"),
+    "a directory": (lambda: install(site(bin=FileState("directory"))), "is a directory"),
+    "a device": (lambda: install(site(bin=FileState("other"))), "a device, a FIFO or a socket"),
     "a link to nowhere": (lambda: install(site(bin=LINK, end=ABSENT)), "leads nowhere"),
-    "a link to a directory": (lambda: install(site(bin=LINK, end=Seen("directory"))), "which is not a file"),
+    "a link to a directory": (
+        lambda: install(site(bin=LINK, end=FileState("directory"))), "which is not a file",
+    ),
     "a link to a shim": (
         lambda: install(site(bin=LINK, end=SHIM, end_path="/usr/lib/w")),
         "leads to /usr/lib/w, which is wrapped",
@@ -89,7 +102,9 @@ REFUSED = {
     "an access list": (lambda: install(program(has_acl=True)), "has an access control list"),
     "a long name": (lambda: install(site(path=f"/usr/bin/{'x' * 251}")), "too long to add '-real'"),
     "REAL exists": (lambda: install(site(real=PROGRAM)), "whisper-real: already exists"),
-    "REAL is a directory": (lambda: install(site(real=Seen("directory"))), "whisper-real: already exists"),
+    "REAL is a directory": (
+        lambda: install(site(real=FileState("directory"))), "whisper-real: already exists",
+    ),
     "slicer": (lambda: install(site(path=TOOL.path)), "is slicer itself"),
     "slicer's Python": (lambda: install(site(path="/usr/bin/python3")), "is what slicer runs on"),
     "sh": (lambda: install(site(path="/bin/sh")), "is the shell of shims"),
@@ -187,12 +202,12 @@ def test_what_can_be_wrapped_is() -> None:  # C5
 
 
 def test_a_packages_file_is_diverted_by_the_name_that_the_package_has_for_it() -> None:  # C5
-    plan = install(site(owner=Owner("w", "/bin/whisper")))
+    plan = install(site(owner=PackageOwner("w", "/bin/whisper")))
     assert plan.steps == ("record", "link", "divert", "place")
     assert (plan.wrap.package, plan.wrap.diverted) == ("w", "/bin/whisper")
     assert any("diversion" in note for note in plan.notes)
     ours = (Diversion("/bin/whisper", "/bin/whisper-real", ""),)  # a removal was undone by hand
-    assert install(site(owner=Owner("w", "/bin/whisper"), diversions=ours)).steps
+    assert install(site(owner=PackageOwner("w", "/bin/whisper"), diversions=ours)).steps
 
 
 def test_what_is_to_be_known_is_said() -> None:  # C5

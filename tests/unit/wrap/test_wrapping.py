@@ -450,7 +450,7 @@ def test_what_a_slicer_in_c_runs_on_is_found_too(tmp_path: Path) -> None:  # C5
 @pytest.mark.parametrize("word", ["", "..", "bin/", "/", "."])
 def test_what_is_no_name_of_a_program_is_refused(box: Box, word: str) -> None:  # C5
     with pytest.raises(SlicerError):
-        wrapping.install(wrapping.Asked(word, "small", str(box.slicer), (), False), box.environ)
+        wrapping.install(wrapping.InstallRequest(word, "small", str(box.slicer), (), False), box.environ)
 
 
 def test_a_call_while_it_is_wrapped_and_unwrapped_always_finds_a_program(box: Box) -> None:  # C5

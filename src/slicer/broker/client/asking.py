@@ -50,7 +50,7 @@ def acquire_of(prepared: PreparedRequest, binding: Binding, ahead_of: str = "") 
 class Asking:
     """One request to the broker, from the call to the lease.
 
-    It has the interface of :class:`slicer.ledger.waiting.Waiting`, for callers that wait for several things.
+    It has the interface of :class:`slicer.ledger.waiting.WaitingTicket`, for callers that wait for more.
     """
 
     is_unsettled = False  # only messages from the broker bring news

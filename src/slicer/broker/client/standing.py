@@ -38,7 +38,7 @@ def status_reader(environ: Mapping[str, str]) -> StatusReader:
     return StatusReader(environ, lambda: everybody(path), open_gpus)
 
 
-def read(environ: Mapping[str, str], warn: Callable[[str], None]) -> status.Status:
+def read(environ: Mapping[str, str], warn: Callable[[str], None]) -> status.LedgerStatus:
     """The status now: of all users if there is a broker."""
     reader = status_reader(environ)
     try:

@@ -80,7 +80,7 @@ _ALTERNATIVES = {kind for kinds in REPLIES.values() if len(kinds) > 1 for kind i
 
 
 @record
-class Call:
+class WireCall:
     """A decoded call. ``more``: the caller accepts several replies."""
 
     message: Any  # one of the calls of :mod:`.messages`, or a question of varlink's own
@@ -212,7 +212,7 @@ _encode: Any = make_encoder(None, _fields_of, _text, None, ":", ",", False, Fals
 # -- reading ------------------------------------------------------------------------------------------------
 
 
-def decode_call(frame: bytes) -> Call:
+def decode_call(frame: bytes) -> WireCall:
     """The call in a frame, with or without its NUL. Raises BadCall and nothing else, whatever the bytes."""
     try:
         found = _parse(frame)
@@ -226,7 +226,7 @@ def decode_call(frame: bytes) -> Call:
     if kind is None:
         raise _unknown(method)
     try:
-        return Call(read_record(kind, found.get("parameters", {}), is_strict=True), more)
+        return WireCall(read_record(kind, found.get("parameters", {}), is_strict=True), more)
     except BadField as bad:
         why = {"parameter": bad.name, "message": str(bad)}
         raise BadCall(f"{method}: {bad}", "InvalidParameter", why) from bad

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import TypeVar
 
-from slicer.broker.rules.policy import Policy, Rule, rule_of, together_of
+from slicer.broker.rules.policy import Rule, SitePolicy, rule_of, together_of
 from slicer.errors import NotAllowedError
 from slicer.model import CPU, Busy, Lease, Request, Ticket
 from slicer.placement.capacity import Device, is_eligible
@@ -28,7 +28,7 @@ _Shape = tuple[int, int | None, tuple[str, ...], int]
 
 
 @record
-class Taken:
+class Holdings:
     """The holdings of a user or of a group's members, or the need of a request."""
 
     gpus: int = 0
@@ -42,7 +42,7 @@ _CAPS = (("max_gpus", "gpus"), ("max_vram_mib", "vram_mib"), ("max_cpu_slots", "
 
 def taken(
     leases: Iterable[Lease], devices: tuple[Device, ...] | None, known_mib: Mapping[str, int] | None = None
-) -> dict[int, Taken]:
+) -> dict[int, Holdings]:
     """The holdings of each user. A whole GPU counts with all its memory.
 
     ``known_mib``: the memory of each lease's job, if it is known without the GPUs.
@@ -55,10 +55,10 @@ def taken(
         if lease.gpus:
             has[0] += len(lease.gpus)
             has[1] += (known_mib or {}).get(lease.job) or held_vram(lease.gpus, lease.vram_mib, sizes)
-    return {uid: Taken(*has) for uid, has in found.items()}
+    return {uid: Holdings(*has) for uid, has in found.items()}
 
 
-def taken_together(held: Mapping[int, Taken], gids: Mapping[int, Sequence[int]], gid: int) -> Taken:
+def taken_together(held: Mapping[int, Holdings], gids: Mapping[int, Sequence[int]], gid: int) -> Holdings:
     """The holdings of a group's members together."""
     found = _NOTHING
     for uid, has in held.items():
@@ -74,7 +74,7 @@ def _is_member(uid: int, gid: int, gids: Mapping[int, Sequence[int]]) -> bool:
 
 @record
 class Bound:
-    """The caps that bind a user, or a group's members together, by the field of :class:`Taken`."""
+    """The caps that bind a user, or a group's members together, by the field of :class:`Holdings`."""
 
     whose: Whose
     name: str  # the group's; "" for a user
@@ -97,7 +97,7 @@ class Allowance:
     ``gids``: the groups of each user that holds or waits, by uid. All requests have to be tickets.
     """
 
-    def __init__(self, policy: Policy, gids: Mapping[int, Sequence[int]]) -> None:
+    def __init__(self, policy: SitePolicy, gids: Mapping[int, Sequence[int]]) -> None:
         self._policy = policy
         self._gids = gids
         self._bounds: dict[int, tuple[Bound, ...]] = {}  # by uid
@@ -119,7 +119,7 @@ class Allowance:
         kind, number = whose
         return uid == number if kind == "user" else _is_member(uid, number, self._gids)
 
-    def held(self, whose: Whose, by_user: Mapping[int, Taken]) -> Taken:
+    def held(self, whose: Whose, by_user: Mapping[int, Holdings]) -> Holdings:
         """Sum the holdings of a user or of a group's members."""
         kind, number = whose
         if kind == "user":
@@ -134,15 +134,15 @@ class Balance:
     """The rest of the caps during one decision. It only shrinks."""
 
     def __init__(
-        self, allowance: Allowance, held: dict[int, Taken], devices: tuple[Device, ...] | None
+        self, allowance: Allowance, held: dict[int, Holdings], devices: tuple[Device, ...] | None
     ) -> None:
         self._allowance = allowance
         self._by_user = held  # at the beginning of the decision
-        self._held: dict[Whose, Taken] = {}
+        self._held: dict[Whose, Holdings] = {}
         self._devices = devices or ()
         self._sizes = sizes_of(devices)
         # In a long queue many requests are alike, and a user over a cap remains so.
-        self._least: dict[_Shape, Taken] = {}
+        self._least: dict[_Shape, Holdings] = {}
         self._over: set[tuple[int, _Shape]] = set()
         self._kept: set[tuple[int, _Shape]] = set()
 
@@ -194,20 +194,20 @@ class Balance:
         return Busy("gpu", tuple(each for each in counted if each.gpus), ahead, (), "")
 
     def _exceeded(self, request: Request, shape: _Shape) -> tuple[Bound, str] | None:
-        """The first cap that the request exceeds, as a field of :class:`Taken`."""
+        """The first cap that the request exceeds, as a field of :class:`Holdings`."""
         for bound in self._allowance.bounds(_uid(request)):
             field = over(bound.rules, self._of(bound.whose), self._least_of(request, shape))
             if field:
                 return bound, field
         return None
 
-    def _of(self, whose: Whose) -> Taken:
+    def _of(self, whose: Whose) -> Holdings:
         found = self._held.get(whose)
         if found is None:
             found = self._held[whose] = self._allowance.held(whose, self._by_user)
         return found
 
-    def _least_of(self, request: Request, shape: _Shape) -> Taken:
+    def _least_of(self, request: Request, shape: _Shape) -> Holdings:
         found = self._least.get(shape)
         if found is None:
             found = self._least[shape] = _least(request, self._devices)
@@ -218,7 +218,7 @@ class Balance:
         bounds = self._allowance.bounds(_uid(request))
         if bounds:
             vram_mib = held_vram(gpus, request.vram_mib, self._sizes)
-            self._add(bounds, Taken(len(gpus), vram_mib, request.slots.get(CPU, 0)))
+            self._add(bounds, Holdings(len(gpus), vram_mib, request.slots.get(CPU, 0)))
 
     def keep(self, request: Request) -> None:
         """Keep what the request needs from later ones, once for all alike requests of a user.
@@ -235,13 +235,13 @@ class Balance:
             bounds = (found[0],)
         self._add(bounds, self._least_of(request, shape))
 
-    def _add(self, bounds: Iterable[Bound], more: Taken) -> None:
+    def _add(self, bounds: Iterable[Bound], more: Holdings) -> None:
         for bound in bounds:
             self._held[bound.whose] = _sum(self._of(bound.whose), more)
 
 
-def over(rules: Mapping[str, Rule], held: Taken, more: Taken) -> str:
-    """The first cap that would be exceeded, as a field of :class:`Taken`; "" for none.
+def over(rules: Mapping[str, Rule], held: Holdings, more: Holdings) -> str:
+    """The first cap that would be exceeded, as a field of :class:`Holdings`; "" for none.
 
     A cap on something that the request does not want is never in its way, even if it is exceeded already.
     """
@@ -252,13 +252,13 @@ def over(rules: Mapping[str, Rule], held: Taken, more: Taken) -> str:
     return ""
 
 
-def _least(request: Request, devices: tuple[Device, ...]) -> Taken:
+def _least(request: Request, devices: tuple[Device, ...]) -> Holdings:
     """The least that the request takes from its user's caps: with the smallest GPUs that it accepts."""
     slots = request.slots.get(CPU, 0)
     if request.vram_mib is not None:
-        return Taken(request.gpus, request.gpus * request.vram_mib, slots)
+        return Holdings(request.gpus, request.gpus * request.vram_mib, slots)
     sizes = sorted(device.total_mib for device in devices if is_eligible(request, device.uuid))
-    return Taken(request.gpus, sum(sizes[: request.gpus]), slots)
+    return Holdings(request.gpus, sum(sizes[: request.gpus]), slots)
 
 
 def _affordable(request: _Request, devices: tuple[Device, ...], left_mib: int) -> _Request:
@@ -279,7 +279,7 @@ def _affordable(request: _Request, devices: tuple[Device, ...], left_mib: int) -
 
 
 def check(
-    policy: Policy, gids: Sequence[int], ticket: Ticket, devices: tuple[Device, ...] | None, name: str
+    policy: SitePolicy, gids: Sequence[int], ticket: Ticket, devices: tuple[Device, ...] | None, name: str
 ) -> None:
     """Refuse what a user may never have, whatever others do. Raises NotAllowedError.
 
@@ -309,7 +309,7 @@ def may_force(allowance: Allowance, ticket: Ticket, leases: Iterable[Lease]) -> 
     return not ticket.gpus and allowance.balance(leases, None).within(ticket) is not None
 
 
-def too_many_waiting(policy: Policy, uid: int, gids: Sequence[int], waiting: int, name: str) -> str:
+def too_many_waiting(policy: SitePolicy, uid: int, gids: Sequence[int], waiting: int, name: str) -> str:
     """Why a user with this number of waiting requests may not add one, in words; "" if it may."""
     rule = rule_of(policy, uid, gids, "max_waiting")
     if rule is None or waiting < rule.value:
@@ -336,8 +336,8 @@ def held_vram(gpus: Sequence[str], vram_mib: int | None, sizes: Mapping[str, int
     return sum(sizes.get(uuid, 0) for uuid in gpus)
 
 
-def _sum(one: Taken, other: Taken) -> Taken:
-    return Taken(one.gpus + other.gpus, one.vram_mib + other.vram_mib, one.slots + other.slots)
+def _sum(one: Holdings, other: Holdings) -> Holdings:
+    return Holdings(one.gpus + other.gpus, one.vram_mib + other.vram_mib, one.slots + other.slots)
 
 
 def _shape(request: Request) -> _Shape:
@@ -350,4 +350,4 @@ def _uid(request: Request) -> int:
     return request.uid
 
 
-_NOTHING = Taken()
+_NOTHING = Holdings()

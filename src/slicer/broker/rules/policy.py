@@ -41,7 +41,7 @@ class Together:
 
 
 @record
-class Policy:
+class SitePolicy:
     """``users`` and ``groups`` by uid and gid. A user's own rule wins, then the most generous of its groups.
 
     ``weights`` by gid: a user has the largest weight of its groups, else 1. Shares are due in proportion.
@@ -63,7 +63,7 @@ class Policy:
     together: dict[int, Together] | None = None
 
 
-NO_POLICY = Policy(Caps(), {}, {}, {}, {})
+NO_POLICY = SitePolicy(Caps(), {}, {}, {}, {})
 
 
 CAPS = tuple(as_dict(Caps()))
@@ -77,7 +77,7 @@ class Rule:
     where: str
 
 
-def rule_of(policy: Policy, uid: int, gids: Sequence[int], cap: str) -> Rule | None:
+def rule_of(policy: SitePolicy, uid: int, gids: Sequence[int], cap: str) -> Rule | None:
     """The rule that decides one cap of a user; None: no limit.
 
     A user's own rule wins, then the most generous of its groups, then the default. Root is bound only by
@@ -87,7 +87,7 @@ def rule_of(policy: Policy, uid: int, gids: Sequence[int], cap: str) -> Rule | N
     return None if word is None or word.value >= NO_CAP else word
 
 
-def word_of(policy: Policy, uid: int, gids: Sequence[int], cap: str) -> Rule | None:
+def word_of(policy: SitePolicy, uid: int, gids: Sequence[int], cap: str) -> Rule | None:
     """As :func:`rule_of`, but None only if nothing is set; "infinity" is :data:`NO_CAP`."""
     own = getattr(policy.users.get(uid, _SILENT), cap)
     if own is not None:
@@ -106,31 +106,31 @@ def word_of(policy: Policy, uid: int, gids: Sequence[int], cap: str) -> Rule | N
     return None if value is None else _rule(policy, value, "default", 0, cap)
 
 
-def together_of(policy: Policy, gid: int, cap: str) -> Rule | None:
+def together_of(policy: SitePolicy, gid: int, cap: str) -> Rule | None:
     """A cap of all members of a group together; None: no limit."""
     found = (policy.together or {}).get(gid)
     value = None if found is None else getattr(found, cap)
     return None if value is None or value >= NO_CAP else _rule(policy, value, "together", gid, cap)
 
 
-def _rule(policy: Policy, value: float, kind: str, number: int, cap: str) -> Rule:
+def _rule(policy: SitePolicy, value: float, kind: str, number: int, cap: str) -> Rule:
     return Rule(value, (policy.where or {}).get((kind, number, cap), "policy.toml"))
 
 
-def caps_of(policy: Policy, uid: int, gids: Sequence[int]) -> Caps:
+def caps_of(policy: SitePolicy, uid: int, gids: Sequence[int]) -> Caps:
     """A user's caps. None in them: no limit."""
     rules = {cap: rule_of(policy, uid, gids, cap) for cap in CAPS}
     return Caps(**{cap: None if rule is None else rule.value for cap, rule in rules.items()})  # type: ignore[arg-type]
 
 
-def weight_of(policy: Policy, uid: int, gids: Sequence[int]) -> float:
+def weight_of(policy: SitePolicy, uid: int, gids: Sequence[int]) -> float:
     """A user's weight for the fair share: its own, else the largest of its groups', else 1."""
     if uid in policy.user_weights:
         return policy.user_weights[uid]
     return max((policy.weights[gid] for gid in gids if gid in policy.weights), default=1.0)
 
 
-def account_of(policy: Policy, gids: Sequence[int]) -> int:
+def account_of(policy: SitePolicy, gids: Sequence[int]) -> int:
     """The group to which a user's use is booked: the one with the most weight of those in the policy.
 
     If the policy names none of them, it is the user's first group. A user has at least one.

@@ -1,4 +1,4 @@
-"""From the text of policy.toml to a :class:`Policy`: the keys and their meanings. Pure."""
+"""From the text of policy.toml to a :class:`SitePolicy`: the keys and their meanings. Pure."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from math import isfinite
 from typing import Any
 
-from slicer.broker.rules.policy import NO_CAP, Caps, Policy, Together
+from slicer.broker.rules.policy import NO_CAP, Caps, SitePolicy, Together
 from slicer.config import gpu_keys, values
 from slicer.config.check import as_table, known_keys
 from slicer.config.files import Layer
@@ -67,7 +67,9 @@ def read(content: bytes, path: str) -> Read:
     )  # fmt: skip
 
 
-def resolve(said: Read, uids: Mapping[str, int], gids: Mapping[str, int]) -> tuple[Policy, tuple[str, ...]]:
+def resolve(
+    said: Read, uids: Mapping[str, int], gids: Mapping[str, int]
+) -> tuple[SitePolicy, tuple[str, ...]]:
     """The policy by numbers, and a warning for each unknown name. Raises ConfigError.
 
     ``uids`` and ``gids`` belong to the names in the file; a number is its own name.
@@ -104,7 +106,7 @@ def resolve(said: Read, uids: Mapping[str, int], gids: Mapping[str, int]) -> tup
                 together[number] = said.together[name]
                 note_lines((_TOGETHER, number), _OF_ALL, _TABLES[kind], name, _TOGETHER)
     note_lines(("default", 0), _READERS, "default")
-    policy = Policy(
+    policy = SitePolicy(
         said.default, found["user"], found["group"], weights["group"], weights["user"],
         where=where, together=together, **said.settings,
     )  # fmt: skip

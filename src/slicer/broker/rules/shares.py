@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from math import exp, expm1, log
 
 from slicer.broker.protocol.messages import UsageRow
-from slicer.broker.rules.policy import Policy, weight_of
+from slicer.broker.rules.policy import SitePolicy, weight_of
 from slicer.model import Lease
 from slicer.record import record
 
@@ -86,7 +86,7 @@ def held(rate: float, begin_s: float, end_s: float, now_s: float, half_life_s: f
 
 
 def shares_of(
-    policy: Policy, gids: Mapping[int, Sequence[int]], past: Mapping[int, Past], leases: Iterable[Lease],
+    policy: SitePolicy, gids: Mapping[int, Sequence[int]], past: Mapping[int, Past], leases: Iterable[Lease],
     rates: Mapping[str, float], waiting: Iterable[int], now_s: float,
 ) -> Shares:  # fmt: skip
     """The shares at one moment.

@@ -6,14 +6,14 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from slicer.broker.protocol.messages import GroupStanding, UserStanding
-from slicer.broker.rules.allowance import Taken, taken_together
-from slicer.broker.rules.policy import Policy, caps_of, together_of
+from slicer.broker.rules.allowance import Holdings, taken_together
+from slicer.broker.rules.policy import SitePolicy, caps_of, together_of
 from slicer.broker.rules.shares import Shares
 from slicer.model import Ticket
 
 
 def standings(
-    policy: Policy, gids: Mapping[int, Sequence[int]], shares: Shares, held: Mapping[int, Taken],
+    policy: SitePolicy, gids: Mapping[int, Sequence[int]], shares: Shares, held: Mapping[int, Holdings],
     tickets: Sequence[Ticket],
 ) -> tuple[UserStanding, ...]:  # fmt: skip
     """One for each user that holds or waits for something, the largest share first. ``held``: by uid."""
@@ -21,7 +21,7 @@ def standings(
     found = []
     for uid in sorted({*held, *waiting}):
         caps = caps_of(policy, uid, gids.get(uid, ()))
-        has = held.get(uid, Taken())
+        has = held.get(uid, Holdings())
         standing = UserStanding(
             uid=uid, gpus=has.gpus, max_gpus=caps.max_gpus, vram_mib=has.vram_mib,
             max_vram_mib=caps.max_vram_mib, slots=has.slots, max_slots=caps.max_cpu_slots,
@@ -32,7 +32,7 @@ def standings(
 
 
 def groups(
-    policy: Policy, gids: Mapping[int, Sequence[int]], held: Mapping[int, Taken]
+    policy: SitePolicy, gids: Mapping[int, Sequence[int]], held: Mapping[int, Holdings]
 ) -> tuple[GroupStanding, ...]:
     """One for each group with a common limit, by name. ``held``: by uid."""
     found = []

@@ -37,7 +37,7 @@ _BUSY_TIMEOUT_S = 0.2  # there should be no other writer
 
 
 @record
-class Ended:
+class EndedLease:
     """A lease that has ended, for the accounts."""
 
     lease: Lease  # with its command
@@ -63,7 +63,7 @@ class Accounts:
         self._connection: sqlite3.Connection | None = None
         self._past: dict[int, Past] = {}
         self._counts: dict[int, int] = {}  # rows in jobs, by uid
-        self._unbooked: list[Ended] = []
+        self._unbooked: list[EndedLease] = []
         self._has_warned = False
         try:
             self._open(directory)
@@ -81,7 +81,7 @@ class Accounts:
             found[ended.lease.uid] = self._after(ended, found)
         return found
 
-    def note(self, ended: Ended) -> None:
+    def note(self, ended: EndedLease) -> None:
         """Count a job from now on, and add it with the next :meth:`write`."""
         self._unbooked.append(ended)
         if self._connection is None:  # only for the fair share, until the broker exits
@@ -93,7 +93,7 @@ class Accounts:
         if self._connection is not None:
             self._write_unbooked(self._connection)
 
-    def book(self, ended: Ended) -> None:
+    def book(self, ended: EndedLease) -> None:
         self.note(ended)
         self.write()
 
@@ -129,7 +129,7 @@ class Accounts:
 
     # -- one job -----------------------------------------------------------------------------------------
 
-    def _book(self, connection: sqlite3.Connection, ended: Ended) -> None:
+    def _book(self, connection: sqlite3.Connection, ended: EndedLease) -> None:
         uid, now_at = ended.lease.uid, time.time()
         past = self._after(ended, self._past)
         connection.execute("BEGIN IMMEDIATE")
@@ -151,7 +151,7 @@ class Accounts:
         if is_new:
             self._past[uid] = past
 
-    def _after(self, ended: Ended, past: dict[int, Past]) -> Past:
+    def _after(self, ended: EndedLease, past: dict[int, Past]) -> Past:
         """The user's use once this job is added."""
         lease, now_s, half_life_s = ended.lease, proc.now_s(), self._half_life_s()
         before = past.get(lease.uid, Past(0.0, now_s, -float("inf")))
@@ -239,7 +239,7 @@ def _fold(connection: sqlite3.Connection, uid: int) -> int:
     return connection.execute(accounts.FORGET, (uid, last[0])).rowcount
 
 
-def _row(ended: Ended, now_at: float) -> tuple[str | int | float | None, ...]:
+def _row(ended: EndedLease, now_at: float) -> tuple[str | int | float | None, ...]:
     lease, told, used = ended.lease, ended.finished, ended.usage
     since = now_at - (proc.now_s() - lease.since_s)
     cpu_s, memory = (used.cpu_s, used.memory_peak_bytes) if used is not None else (None, None)

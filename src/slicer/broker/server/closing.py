@@ -37,7 +37,7 @@ def refuse_descriptors(listener: socket.socket) -> None:
 class Closer:
     def __init__(self, loop: Loop) -> None:
         self._loop = loop
-        self._children: dict[int, _Child] = {}  # by their users' uids
+        self._children: dict[int, _ClosingChild] = {}  # by their users' uids
 
     @property
     def is_busy(self) -> bool:
@@ -52,7 +52,7 @@ class Closer:
             return
         child = self._children.get(uid)
         if child is None:
-            child = self._children[uid] = _Child(self._loop, lambda: self._forget(uid))
+            child = self._children[uid] = _ClosingChild(self._loop, lambda: self._forget(uid))
         child.take(sock)
 
     def _forget(self, uid: int) -> None:
@@ -64,7 +64,7 @@ class Closer:
             child.end()
 
 
-class _Child:
+class _ClosingChild:
     """The child of one user. It exists while it has work."""
 
     def __init__(self, loop: Loop, ended: Callable[[], None]) -> None:

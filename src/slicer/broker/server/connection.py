@@ -13,15 +13,15 @@ from slicer.broker.server.requests import Refusal
 from slicer.record import record
 
 
-class Owner(Protocol):
+class ConnectionOwner(Protocol):
     """Ends a connection, and writes to it."""
 
-    def drop(self, connection: Connection, *, is_told: bool = True) -> None: ...
-    def queue(self, connection: Connection, frame: bytes, continues: bool) -> None: ...
+    def drop(self, connection: CallerConnection, *, is_told: bool = True) -> None: ...
+    def queue(self, connection: CallerConnection, frame: bytes, continues: bool) -> None: ...
 
 
 @record
-class Bounds:
+class CallerLimits:
     """The most that a caller may cost."""
 
     connections: int = 4096  # of all users; root's are not counted
@@ -33,7 +33,7 @@ class Bounds:
     burst_s: float = 0.15  # ... beyond this much CPU time
 
 
-BOUNDS = Bounds()
+BOUNDS = CallerLimits()
 
 
 class Account:
@@ -41,11 +41,11 @@ class Account:
 
     def __init__(self, uid: int) -> None:
         self.uid = uid
-        self.connections: set[Connection] = set()
+        self.connections: set[CallerConnection] = set()
         self.output = 0
         self.debt_s = 0.0  # of CPU time
         self.paid_s = time.monotonic()
-        self.held: list[Connection | socket.socket] = []  # until their user may use CPU time again
+        self.held: list[CallerConnection | socket.socket] = []  # until their user may use CPU time again
 
     def pay(self, part: float) -> float:
         """The present debt."""
@@ -56,16 +56,16 @@ class Account:
 
 
 @record
-class Call:
-    connection: Connection
+class ReceivedCall:
+    connection: CallerConnection
     message: Any
     more: bool
 
 
-class Connection:
+class CallerConnection:
     """One caller. At most one of its calls is being answered."""
 
-    def __init__(self, owner: Owner, sock: socket.socket, peer: Peer, account: Account) -> None:
+    def __init__(self, owner: ConnectionOwner, sock: socket.socket, peer: Peer, account: Account) -> None:
         self.peer = peer
         self._owner = owner
         self.sock = sock

@@ -23,12 +23,12 @@ from collections.abc import Callable
 from slicer.broker.protocol import interface, wire
 from slicer.broker.protocol.messages import MOST_BYTES
 from slicer.broker.server.closing import Closer, refuse_descriptors
-from slicer.broker.server.connection import BOUNDS, Account, Bounds, Call, Connection
+from slicer.broker.server.connection import BOUNDS, Account, CallerConnection, CallerLimits, ReceivedCall
 from slicer.broker.server.loop import Loop
 from slicer.broker.server.names import Subordinates
 from slicer.broker.server.peers import NoPeer, peer_of, uid_of
 
-__all__ = ["Call", "Connection", "Connections"]
+__all__ = ["CallerConnection", "Connections", "ReceivedCall"]
 
 _READ = select.EPOLLIN | select.EPOLLRDHUP
 _LISTEN_ONLY = select.EPOLLRDHUP  # = POLLRDHUP: only a disconnect; what the caller sends stays in the kernel
@@ -42,8 +42,8 @@ class Connections:
     """All callers. ``on_call`` gets each call; ``on_gone`` each that disconnects before its last answer."""
 
     def __init__(
-        self, listener: int, loop: Loop, on_call: Callable[[Call], None],
-        on_gone: Callable[[Connection], None], bounds: Bounds = BOUNDS,
+        self, listener: int, loop: Loop, on_call: Callable[[ReceivedCall], None],
+        on_gone: Callable[[CallerConnection], None], bounds: CallerLimits = BOUNDS,
     ) -> None:  # fmt: skip
         """``listener``: a descriptor that listens on a Unix stream socket. The caller keeps it."""
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM, 0, os.dup(listener))
@@ -55,7 +55,7 @@ class Connections:
         self._on_gone = on_gone
         self._bounds = bounds
         self._accounts: dict[int, Account] = {}
-        self._open: set[Connection] = set()
+        self._open: set[CallerConnection] = set()
         self._subordinates = Subordinates()
         self._callers: set[Account] = set()  # since the last charge
         self._loop.watch(self._listener.fileno(), self._accept)
@@ -117,7 +117,7 @@ class Connections:
             self._closer.close(sock, uid)
         else:
             try:
-                connection = Connection(self, sock, peer_of(sock), account)
+                connection = CallerConnection(self, sock, peer_of(sock), account)
                 account.connections.add(connection)
                 self._open.add(connection)
                 self._listen(connection)
@@ -152,7 +152,7 @@ class Connections:
         self.drop(_least_loss(largest))
         return True
 
-    def drop(self, connection: Connection, *, is_told: bool = True) -> None:
+    def drop(self, connection: CallerConnection, *, is_told: bool = True) -> None:
         if not connection.is_open:
             return
         connection.is_open = False
@@ -177,24 +177,24 @@ class Connections:
 
     # -- hearing ---------------------------------------------------------------------------------------------
 
-    def _listen(self, connection: Connection) -> None:
+    def _listen(self, connection: CallerConnection) -> None:
         """Wait for the next call, or for the rest of it."""
         self._watch(connection)
         self._expect(connection)
 
-    def _expect(self, connection: Connection) -> None:
+    def _expect(self, connection: CallerConnection) -> None:
         """Give the caller some seconds for its next step."""
         if connection.silence is not None:
             connection.silence.cancel()
         connection.silence = self._loop.after(self._bounds.silence_s, lambda: self.drop(connection))
 
-    def _watch(self, connection: Connection) -> None:
+    def _watch(self, connection: CallerConnection) -> None:
         events = _LISTEN_ONLY if connection.is_asking else _READ
         if connection.out:
             events |= select.EPOLLOUT
         self._loop.watch(connection.sock.fileno(), lambda events: self._is_ready(connection, events), events)
 
-    def _is_ready(self, connection: Connection, events: int) -> None:
+    def _is_ready(self, connection: CallerConnection, events: int) -> None:
         if events & select.EPOLLOUT:
             self._write(connection)
         if not connection.is_open:
@@ -204,7 +204,7 @@ class Connections:
         elif events & _ENDS and _has_gone(connection.sock):
             self.drop(connection)
 
-    def _hear(self, connection: Connection) -> None:
+    def _hear(self, connection: CallerConnection) -> None:
         began_s = time.process_time()
         try:
             room = MOST_BYTES - len(connection.heard)
@@ -238,14 +238,14 @@ class Connections:
         """The CPU time by which a user exceeds its part."""
         return account.pay(self._bounds.part_of_time) - self._bounds.burst_s
 
-    def _pause(self, connection: Connection) -> None:
+    def _pause(self, connection: CallerConnection) -> None:
         """The user has used up its part of the CPU time: its calls are read later, one by one."""
         self._loop.watch(connection.sock.fileno(), lambda _: self._is_ready(connection, _ENDS), _LISTEN_ONLY)
         if connection.silence is not None:
             connection.silence.cancel()
         self._hold(connection.account, connection)
 
-    def _hold(self, account: Account, one: Connection | socket.socket) -> None:
+    def _hold(self, account: Account, one: CallerConnection | socket.socket) -> None:
         account.held.append(one)
         if len(account.held) == 1:
             self._resume_later(account)
@@ -266,13 +266,13 @@ class Connections:
         if account.held:
             self._resume_later(account)
 
-    def _take_part(self, connection: Connection, found: bytes) -> None:
+    def _take_part(self, connection: CallerConnection, found: bytes) -> None:
         connection.sock.recv(len(found))
         connection.heard += found
         if not found or len(connection.heard) >= MOST_BYTES:
             self.drop(connection)
 
-    def _take_call(self, connection: Connection, rest: bytes) -> None:
+    def _take_call(self, connection: CallerConnection, rest: bytes) -> None:
         connection.sock.recv(len(rest))
         frame, connection.heard = connection.heard + rest, b""
         try:
@@ -282,7 +282,7 @@ class Connections:
         else:
             self._take(connection, call)
 
-    def _take(self, connection: Connection, call: wire.Call) -> None:
+    def _take(self, connection: CallerConnection, call: wire.WireCall) -> None:
         connection.is_asking = True
         connection.more = call.more
         if connection.silence is not None:
@@ -292,9 +292,9 @@ class Connections:
             connection.answer(interface.answer(call.message), False)
             return
         self._callers.add(connection.account)
-        self._on_call(Call(connection, call.message, call.more))
+        self._on_call(ReceivedCall(connection, call.message, call.more))
 
-    def _refuse_call(self, connection: Connection, reply: bytes, *, is_noise: bool) -> None:
+    def _refuse_call(self, connection: CallerConnection, reply: bytes, *, is_noise: bool) -> None:
         """Report the error. A client that sends noise is disconnected."""
         connection.is_asking = True
         connection.more = False
@@ -304,7 +304,7 @@ class Connections:
 
     # -- answering -------------------------------------------------------------------------------------------
 
-    def queue(self, connection: Connection, frame: bytes, continues: bool) -> None:
+    def queue(self, connection: CallerConnection, frame: bytes, continues: bool) -> None:
         out = connection.out
         was_idle = not out
         if len(out) > 1 and connection.is_update:
@@ -321,7 +321,7 @@ class Connections:
         if connection.is_open and not continues:
             self._listen(connection)
 
-    def _write(self, connection: Connection) -> None:
+    def _write(self, connection: CallerConnection) -> None:
         out = connection.out
         had = len(out)
         try:
@@ -350,7 +350,7 @@ def _has_gone(sock: socket.socket) -> bool:
     return bool(poller.poll(0))
 
 
-def _least_loss(account: Account) -> Connection:
+def _least_loss(account: Account) -> CallerConnection:
     """A user's least valuable connection: one that does not wait, if there is one."""
     return min(account.connections, key=lambda each: (each.is_asking, -each.peer.start))
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 
 from slicer.broker.protocol.messages import Acquire, Finished, Granted
 from slicer.broker.rules import views
-from slicer.broker.server.connection import Connection
+from slicer.broker.server.connection import CallerConnection
 from slicer.broker.server.lease_files import Claim, LeaseFiles
 from slicer.broker.server.loop import CgroupWatch, Due, Loop, ProcessWatch, open_process, watch_cgroup
 from slicer.kernel import cgroup, proc
@@ -45,7 +45,7 @@ class Holding:
 class Waiter:
     """A ticket, and the connection that waits for it (None: it broke, and may be restored)."""
 
-    def __init__(self, ticket: Ticket, asked: Acquire | None, connection: Connection | None) -> None:
+    def __init__(self, ticket: Ticket, asked: Acquire | None, connection: CallerConnection | None) -> None:
         self.ticket = ticket
         self.asked = asked  # None: read after a restart, and not requested again yet
         self._connection = connection
@@ -58,16 +58,16 @@ class Waiter:
         self.process: ProcessWatch | None = None
 
     @property
-    def connection(self) -> Connection | None:
+    def connection(self) -> CallerConnection | None:
         """The connection, unless it is closed, which :meth:`.Queueing.gone` may not have learned yet."""
         found = self._connection
         return found if found is not None and found.is_open else None
 
-    def bind(self, connection: Connection) -> None:
+    def bind(self, connection: CallerConnection) -> None:
         self._connection = connection
         connection.waiter = self
 
-    def unbind(self, connection: Connection) -> bool:
+    def unbind(self, connection: CallerConnection) -> bool:
         """Its connection has ended; False: it has another one by now."""
         if self._connection is not connection:
             return False

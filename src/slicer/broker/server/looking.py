@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from slicer.broker.protocol.messages import GpuNow, Seen, UseNow
-from slicer.broker.server.connections import Call
+from slicer.broker.server.connections import ReceivedCall
 from slicer.broker.server.deciding import Decider
 from slicer.broker.server.leases import Leases
 from slicer.broker.server.loop import now_s
@@ -32,7 +32,7 @@ class Looking:
         self._decider = decider
         self._last: _Reading | None = None
 
-    def look(self, call: Call) -> None:
+    def look(self, call: ReceivedCall) -> None:
         """Report the use of the GPUs, and the caller's own part of it. Raises NoGpu, GpuError."""
         reading = self._reading()
         owned = attribute(reading.snapshot, self._leases.listed)

@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 
-from slicer.broker.rules.policy import NO_POLICY, Policy
+from slicer.broker.rules.policy import NO_POLICY, SitePolicy
 from slicer.broker.rules.policy_text import names_in, read, resolve
 from slicer.broker.server.names import Names
 from slicer.config import profiles
@@ -22,7 +22,7 @@ PATH = "/etc/slicer/policy.toml"
 _KEPT = "policy"  # in the broker's own directory: the text of the last good policy
 
 
-def load(path: str = PATH, names: Names | None = None) -> tuple[Policy, tuple[str, ...]]:
+def load(path: str = PATH, names: Names | None = None) -> tuple[SitePolicy, tuple[str, ...]]:
     """The policy in the file, and warnings; :data:`NO_POLICY` without a file.
 
     Raises ConfigError with file and line.
@@ -30,7 +30,7 @@ def load(path: str = PATH, names: Names | None = None) -> tuple[Policy, tuple[st
     return meaning(read_system_file(path) or b"", path, names or Names())
 
 
-def meaning(content: bytes, path: str, names: Names) -> tuple[Policy, tuple[str, ...]]:
+def meaning(content: bytes, path: str, names: Names) -> tuple[SitePolicy, tuple[str, ...]]:
     """The policy in a text, and warnings. Raises ConfigError with file and line."""
     if not content:
         return NO_POLICY, ()
@@ -59,7 +59,7 @@ class PolicyFile:
             self.policy = self._from_before(error)
             self._warn_not_in_force(error)
 
-    def _load(self) -> Policy:
+    def _load(self) -> SitePolicy:
         content = read_system_file(self._path) or b""  # no file is a policy, too
         policy, warnings = meaning(content, self._path, self._names)
         for each in warnings:
@@ -67,7 +67,7 @@ class PolicyFile:
         self._keep(content)
         return policy
 
-    def _from_before(self, error: ConfigError) -> Policy:
+    def _from_before(self, error: ConfigError) -> SitePolicy:
         """The policy that an earlier broker kept. Raises the error if there is none or it is invalid."""
         if not self._kept.has(_KEPT):
             raise error

@@ -9,9 +9,9 @@ from slicer.broker.protocol.messages import Acquire, GroupStanding, Usage, Used,
 from slicer.broker.rules import allowance, order, policy, shares, standing
 from slicer.broker.rules.allowance import Allowance, Balance
 from slicer.broker.rules.order import Decided
-from slicer.broker.rules.policy import NO_POLICY, Policy
+from slicer.broker.rules.policy import NO_POLICY, SitePolicy
 from slicer.broker.rules.shares import Running, Shares, with_running
-from slicer.broker.server.accounts import Accounts, Ended
+from slicer.broker.server.accounts import Accounts, EndedLease
 from slicer.broker.server.leases import Holding
 from slicer.broker.server.policy_file import Configuration, PolicyFile
 from slicer.broker.server.requests import Caller, Refusal
@@ -51,7 +51,7 @@ class PolicyState:
         self._asked: dict[int, float] = {}  # when each user asked for its usage last; monotonic
 
     @property
-    def policy(self) -> Policy:
+    def policy(self) -> SitePolicy:
         return NO_POLICY if self._file is None else self._file.policy
 
     @property
@@ -201,7 +201,7 @@ class PolicyState:
         peak_mib = max(holding.told.vram_peak_mib, default=0) if holding.told is not None else 0
         told_rate = shares.used_rate(claim.rate, lease.vram_mib, peak_mib, len(lease.gpus))
         self._accounts.note(
-            Ended(
+            EndedLease(
                 lease=lease, gid=self._account_of(holding), ended_s=proc.now_s(), waited_s=claim.waited_s,
                 rate=max(told_rate, self._rates.pop(lease.job, 0.0)), vram_mib=claim.vram_mib,
                 finished=holding.told, usage=holding.usage,

@@ -16,7 +16,7 @@ from slicer.broker.rules import order, views
 from slicer.broker.rules.order import Decided
 from slicer.broker.server import requests
 from slicer.broker.server.cleanup import Overtime
-from slicer.broker.server.connections import Call, Connection
+from slicer.broker.server.connections import CallerConnection, ReceivedCall
 from slicer.broker.server.deciding import Decider, Reasons
 from slicer.broker.server.lease_files import Claim
 from slicer.broker.server.leases import Leases, Waiter
@@ -68,7 +68,7 @@ class Queueing:
 
     # -- coming and going --------------------------------------------------------------------------------
 
-    def gone(self, connection: Connection) -> None:
+    def gone(self, connection: CallerConnection) -> None:
         """A waiting connection has ended. Its process may reconnect for as long as it lives."""
         waiter: Waiter | None = connection.waiter
         if waiter is None or self._leases.waiters.get(waiter.ticket.job) is not waiter:
@@ -95,7 +95,7 @@ class Queueing:
 
     # -- asking for a lease ------------------------------------------------------------------------------
 
-    def acquire(self, call: Call) -> None:
+    def acquire(self, call: ReceivedCall) -> None:
         """Take a request. :meth:`settle` answers it."""
         asked, caller = call.message, self._user(call)
         known = self._leases.holdings.get(asked.job)
@@ -113,7 +113,7 @@ class Queueing:
             waiter.connection.close()
         self._take_up(waiter, call)
 
-    def _take_up(self, waiter: Waiter, call: Call) -> None:
+    def _take_up(self, waiter: Waiter, call: ReceivedCall) -> None:
         asked = call.message
         waiter.asked, waiter.told = asked, None
         waiter.bind(call.connection)
@@ -130,7 +130,7 @@ class Queueing:
         self._came.append(waiter)
         self.is_unsettled = True
 
-    def _new_waiter(self, asked: Acquire, caller: Caller, connection: Connection) -> Waiter:
+    def _new_waiter(self, asked: Acquire, caller: Caller, connection: CallerConnection) -> Waiter:
         own = [each for each in self._leases.waiters.values() if each.ticket.uid == caller.uid]
         self._check_room(asked, caller, own)
         if asked.runs_anyway and asked.gpus:
@@ -177,12 +177,12 @@ class Queueing:
         named = gpus_named(asked.gpu_choice, self._decider.observer.gpus)
         return tuple(uuid for uuid in named if uuid not in held)
 
-    def caller(self, call: Call) -> Caller:
+    def caller(self, call: ReceivedCall) -> Caller:
         peer = call.connection.peer
         gids = self._policy_state.groups(peer.uid, peer.gids)
         return requests.Caller(peer.pid, peer.start, peer.uid, gids, self._policy_state.boot_id)
 
-    def _user(self, call: Call) -> Caller:
+    def _user(self, call: ReceivedCall) -> Caller:
         """The process that the lease is for: the caller, or its parent, if that is wholly the same user's."""
         caller = self.caller(call)
         if not call.message.for_parent or call.message.binding != "process":

@@ -14,7 +14,7 @@ from slicer import faults
 from slicer.broker.protocol import messages
 from slicer.broker.protocol.messages import Start
 from slicer.broker.rules import units
-from slicer.broker.server.connections import Call, Connection
+from slicer.broker.server.connections import CallerConnection, ReceivedCall
 from slicer.broker.server.leases import Holding, Leases
 from slicer.broker.server.limits_asked import LimitsAsked, ScopeLimits
 from slicer.broker.server.loop import open_process
@@ -40,11 +40,11 @@ class Scoping:
         self._limits_asked = limits_asked
         self._queueing = queueing
         self._log = log
-        self._asking: dict[str, Connection] = {}  # the connections that await a starting scope, by job
+        self._asking: dict[str, CallerConnection] = {}  # the connections that await a starting scope, by job
 
     # -- starting ----------------------------------------------------------------------------------------
 
-    def start(self, call: Call) -> None:
+    def start(self, call: ReceivedCall) -> None:
         asked, connection = call.message, call.connection
         holding = self._own(asked.job, connection)
         if holding.claim.binding != "scope":
@@ -52,7 +52,7 @@ class Scoping:
         with opened_keeper(call) as pidfd:
             self._start(asked, holding, pidfd, connection)
 
-    def _start(self, asked: Start, holding: Holding, pidfd: int, connection: Connection) -> None:
+    def _start(self, asked: Start, holding: Holding, pidfd: int, connection: CallerConnection) -> None:
         pid = asked.keeper
         if self._is_told_again(asked, holding, pid, connection):
             return
@@ -73,7 +73,7 @@ class Scoping:
         self._scopes.start(spec, holding.lease.uid, pidfd, done)
         faults.point("broker-asked")
 
-    def _is_told_again(self, asked: Start, holding: Holding, pid: int, connection: Connection) -> bool:
+    def _is_told_again(self, asked: Start, holding: Holding, pid: int, connection: CallerConnection) -> bool:
         """Whether this is under way or done: the caller's connection broke before the answer.
 
         Raises Refusal if another keeper has the scope.
@@ -98,7 +98,7 @@ class Scoping:
         holding.claim = claim
 
     def _started(
-        self, holding: Holding, connection: Connection, limits: ScopeLimits, answer: str | BackendError
+        self, holding: Holding, connection: CallerConnection, limits: ScopeLimits, answer: str | BackendError
     ) -> None:
         faults.point("broker-started")
         holding.is_starting = False
@@ -109,7 +109,7 @@ class Scoping:
         else:
             self._note_started(holding, connection, limits)
 
-    def _note_started(self, holding: Holding, connection: Connection, limits: ScopeLimits) -> None:
+    def _note_started(self, holding: Holding, connection: CallerConnection, limits: ScopeLimits) -> None:
         is_populated = self._leases.start_watching(holding)
         self._leases.note_held(holding)
         faults.point("broker-held")
@@ -131,7 +131,7 @@ class Scoping:
 
     # -- acting on what runs -----------------------------------------------------------------------------
 
-    def stop(self, call: Call) -> None:
+    def stop(self, call: ReceivedCall) -> None:
         """Stop a scope, or take a ticket off the queue."""
         waiter = self._leases.waiters.get(call.message.job)
         if waiter is not None and call.connection.peer.uid in (0, waiter.ticket.uid):
@@ -141,20 +141,20 @@ class Scoping:
         holding = self._running(call)
         self._scopes.stop(holding.lease.unit, self._answer(call))
 
-    def freeze(self, call: Call) -> None:
+    def freeze(self, call: ReceivedCall) -> None:
         self._scopes.freeze(self._running(call).lease.unit, self._answer(call))
 
-    def thaw(self, call: Call) -> None:
+    def thaw(self, call: ReceivedCall) -> None:
         lease = self._running(call).lease
         self._scopes.thaw(lease.unit, cgroup.path_of(lease.cgroup), self._answer(call))
 
-    def set(self, call: Call) -> None:
+    def set(self, call: ReceivedCall) -> None:
         """Change a scope's limits until it ends."""
         holding = self._running(call)
         properties = self._limits_asked.changes(call.message, call.connection.peer.uid)
         self._scopes.set_properties(holding.lease.unit, properties, self._answer(call))
 
-    def _answer(self, call: Call) -> Callable[[BackendError | None], None]:
+    def _answer(self, call: ReceivedCall) -> Callable[[BackendError | None], None]:
         def done(error: BackendError | None) -> None:
             if error is None:
                 call.connection.send(messages.Done())
@@ -163,14 +163,14 @@ class Scoping:
 
         return done
 
-    def _running(self, call: Call) -> Holding:
+    def _running(self, call: ReceivedCall) -> Holding:
         """The caller's holding with a running scope; root may control all. Raises Refusal."""
         holding = self._own(call.message.job, call.connection, roots_too=True)
         if not holding.claim.held:
             raise Refusal("NoSuchJob", f"{holding.lease.job} has no scope yet")
         return holding
 
-    def _own(self, job: str, connection: Connection, *, roots_too: bool = False) -> Holding:
+    def _own(self, job: str, connection: CallerConnection, *, roots_too: bool = False) -> Holding:
         return own(self._leases, job, connection.peer.uid, roots_too=roots_too)
 
 
@@ -183,7 +183,7 @@ def own(leases: Leases, job: str, uid: int, *, roots_too: bool = False) -> Holdi
 
 
 @contextmanager
-def opened_keeper(call: Call) -> Iterator[int]:
+def opened_keeper(call: ReceivedCall) -> Iterator[int]:
     """A pidfd of the keeper that a Start names. Raises Refusal unless it belongs wholly to the caller."""
     asked = call.message
     pidfd = open_process(asked.keeper, asked.keeper_start)

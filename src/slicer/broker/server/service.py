@@ -10,7 +10,7 @@ from slicer.broker.protocol import messages, wire
 from slicer.broker.protocol.wire import Encoded
 from slicer.broker.rules import order, services, views
 from slicer.broker.server import policy_file, requests
-from slicer.broker.server.connections import Call
+from slicer.broker.server.connections import ReceivedCall
 from slicer.broker.server.deciding import Decider
 from slicer.broker.server.leases import Leases
 from slicer.broker.server.looking import Looking
@@ -39,7 +39,7 @@ class Service:
         self._policy_state = policy
         self._queueing = queueing
         self._rows = Rows(views.lease), Rows(views.ticket)
-        self._serves: dict[type, Callable[[Call], None]] = {
+        self._serves: dict[type, Callable[[ReceivedCall], None]] = {
             messages.Acquire: queueing.acquire,
             messages.Start: scoping.start,
             messages.Release: self._release,
@@ -54,7 +54,7 @@ class Service:
             messages.Set: scoping.set,
         }
 
-    def call(self, call: Call) -> None:
+    def call(self, call: ReceivedCall) -> None:
         if self._policy_state.refresh():
             self._queueing.unsettle()
         trouble = self._policy_state.trouble
@@ -68,7 +68,7 @@ class Service:
         except SlicerError as error:
             call.connection.fail(refusal_of(error))
 
-    def _check_place(self, call: Call) -> None:
+    def _check_place(self, call: ReceivedCall) -> None:
         """Refuse a scope to a system service: the job would leave its sandbox and limits. Raises Refusal."""
         asked, peer = call.message, call.connection.peer
         wants_scope = isinstance(asked, messages.Acquire) and asked.binding == "scope"
@@ -83,7 +83,7 @@ class Service:
         if proc.has_ended(peer.pidfd):  # a child could ask in its place, and its origin would be unknown
             raise Refusal("NotAllowed", f"process {peer.pid}, which has connected, has ended")
 
-    def _release(self, call: Call) -> None:
+    def _release(self, call: ReceivedCall) -> None:
         job, uid = call.message.job, call.connection.peer.uid
         waiter = self._leases.waiters.get(job)
         if waiter is not None and waiter.ticket.uid == uid:
@@ -92,7 +92,7 @@ class Service:
             self._leases.release(own(self._leases, job, uid))
         call.connection.send(messages.Done())
 
-    def _finished(self, call: Call) -> None:
+    def _finished(self, call: ReceivedCall) -> None:
         told = call.message
         holding = own(self._leases, told.job, call.connection.peer.uid)
         self._leases.files.finish(told)
@@ -101,7 +101,7 @@ class Service:
             holding.usage = cgroup.usage(cgroup.path_of(holding.lease.cgroup))
         call.connection.send(messages.Done())
 
-    def _preview(self, call: Call) -> None:
+    def _preview(self, call: ReceivedCall) -> None:
         caller = self._queueing.caller(call)
         ticket = self._queueing.ticket_of(requests.as_acquire(call.message), caller)
         self._decider.check_feasible(ticket)
@@ -117,11 +117,11 @@ class Service:
         busy = views.busy(reasons.busy(ticket), caller.uid)
         call.connection.send(messages.Previewed((), busy, self._policy_state.why(ticket, found)))
 
-    def _usage(self, call: Call) -> None:
+    def _usage(self, call: ReceivedCall) -> None:
         holdings = self._leases.holdings.values()
         call.connection.send(self._policy_state.usage(call.message, call.connection.peer.uid, holdings))
 
-    def _status(self, call: Call) -> None:
+    def _status(self, call: ReceivedCall) -> None:
         viewer = call.connection.peer.uid
         leases = sorted(self._leases.listed, key=lambda lease: lease.since_s)
         found = self._decider.decide(is_fresh=False, sees_gpus=any(lease.gpus for lease in leases))

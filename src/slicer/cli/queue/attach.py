@@ -17,14 +17,14 @@ from slicer.kernel.sleep import until_readable
 from slicer.queue.control import client
 from slicer.queue.control.client import Asked
 from slicer.queue.control.messages import decode, read_board
-from slicer.queue.model import Options
+from slicer.queue.model import QueueOptions
 from slicer.queue.show.event_text import Level
 from slicer.text import counted, quote
 
 _LEAVES = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 
 
-def attach(options: Options, environ: Mapping[str, str]) -> int | None:
+def attach(options: QueueOptions, environ: Mapping[str, str]) -> int | None:
     """Show the board of the queue that runs this file with this log directory, if one does.
 
     None: none does, or there is no terminal to show it on. Else the exit code: the queue's own if it ends.

@@ -20,7 +20,7 @@ from slicer.kernel.users import user_name
 from slicer.model import manager_of
 from slicer.queue.file.live_file import is_pipe
 from slicer.queue.loop import Queue
-from slicer.queue.model import Options
+from slicer.queue.model import QueueOptions
 from slicer.text import quote
 
 TYPE_CHECKING = False
@@ -31,7 +31,7 @@ _LINGER = "/var/lib/systemd/linger"
 _OTHERWISE = "run it in tmux, or with nohup"
 
 
-def detach(options: Options, environ: Mapping[str, str], *, as_json: bool, quiet: bool) -> int:
+def detach(options: QueueOptions, environ: Mapping[str, str], *, as_json: bool, quiet: bool) -> int:
     """Start this command line again as a service, and return.
 
     Errors that would prevent its start are raised before, as a queue raises them.
@@ -84,7 +84,7 @@ def _backend(manager: Manager) -> SystemdBackend:
     return backend
 
 
-def _check(options: Options, environ: Mapping[str, str]) -> None:
+def _check(options: QueueOptions, environ: Mapping[str, str]) -> None:
     """Open the queue once, to find what prevents its start. --fresh acts here, not in the service."""
     if is_pipe(options.jobs_file):
         raise UsageError(

@@ -9,7 +9,7 @@ import click
 
 from slicer.errors import UsageError
 from slicer.quantity import QuantityError, parse_duration, parse_mib
-from slicer.queue.model import DEFAULT_LOG_DIR, Options
+from slicer.queue.model import DEFAULT_LOG_DIR, QueueOptions
 
 _FRACTION_MOST = 10
 
@@ -24,7 +24,7 @@ def log_dir(about: str = "The LOG_DIR of the queue.") -> Callable[[Callable[...,
 
 def tolerance(about: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     return click.option(
-        "--tolerance", metavar="FRAC", type=float, callback=fraction, default=Options.tolerance,
+        "--tolerance", metavar="FRAC", type=float, callback=fraction, default=QueueOptions.tolerance,
         show_default=True, help=about,
     )  # fmt: skip
 

@@ -16,7 +16,7 @@ from slicer.errors import UsageError
 from slicer.queue.file import jobs_file
 from slicer.queue.file.jobs_file import JobsFileError
 from slicer.queue.file.live_file import is_pipe
-from slicer.queue.model import Options
+from slicer.queue.model import QueueOptions
 from slicer.state.simulated import spec_of
 from slicer.text import counted
 
@@ -167,7 +167,7 @@ def command(
     if sim is not None:  # for this process and the jobs
         os.environ["SLICER_SIM"] = spec_of(sim, sim_vram)
     environ = dict(os.environ)
-    options = Options(jobs_file=file, **said)
+    options = QueueOptions(jobs_file=file, **said)
     _say_doubts(file)
     if detaches:
         from slicer.cli.queue.detach import detach
@@ -195,7 +195,7 @@ def _say_doubts(file: str) -> None:
         say.line(f"{found[0]}{more}")
 
 
-def _run(options: Options, environ: dict[str, str], *, as_json: bool, quiet: bool) -> int:
+def _run(options: QueueOptions, environ: dict[str, str], *, as_json: bool, quiet: bool) -> int:
     gc.disable()  # until Queue.run(): no object made so far is garbage
     from slicer.cli.queue.show import choose
     from slicer.queue.loop import Queue

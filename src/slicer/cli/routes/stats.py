@@ -21,7 +21,7 @@ from slicer.record import as_dict
 from slicer.route import hints as route_hints
 from slicer.route import stats
 from slicer.route.hints import Facts, Hint
-from slicer.route.stats import Count, DestinationStats, RouteStats, Spread
+from slicer.route.stats import DecisionCount, DestinationStats, RouteStats, Spread
 from slicer.text import counted, one_line
 
 Found = tuple[RouteStats, tuple[Hint, ...]]
@@ -100,7 +100,7 @@ def table(found: Iterable[RouteStats]) -> list[Line]:
     return output.table(f"ROUTE<24 | {counts} | WAITED> | 95%>", rows)
 
 
-def _calls(count: Count) -> str:
+def _calls(count: DecisionCount) -> str:
     return str(count.calls) if count.calls else "-"
 
 
@@ -137,7 +137,7 @@ def _facts(found: DestinationStats) -> tuple[str, ...]:
     )  # fmt: skip
 
 
-def _both(count: Count) -> tuple[str, str]:
+def _both(count: DecisionCount) -> tuple[str, str]:
     return (str(count.calls), str(count.inputs)) if count.calls else ("-", "-")
 
 

@@ -197,7 +197,7 @@ def _jobs(found: Suggestion) -> str:
     return "; ".join(parts)
 
 
-def _line(found: Suggestion, line: suggestion.Line) -> str:
+def _line(found: Suggestion, line: suggestion.MemoryLine) -> str:
     seen = [point.metric for point in suggestion.known(found.points)]
     ends = [
         f"{format_mib(max(0, round(line.at(metric))))} at {metrics.text(found.kind, metric)}"

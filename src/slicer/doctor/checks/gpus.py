@@ -9,7 +9,7 @@ from slicer.doctor.facts.configuration import ProfileFacts
 from slicer.doctor.facts.gpus import DeviceFacts, DriverFacts, FenceFacts, GpuUser, SharingFacts
 from slicer.doctor.facts.systemd import SystemdFacts
 from slicer.doctor.kinds import finding
-from slicer.doctor.model import Finding, Verdict, Who
+from slicer.doctor.model import AreaVerdict, Finding, Who
 from slicer.gpu.nvml import GpuDetails
 from slicer.quantity import format_mib
 from slicer.record import record
@@ -31,7 +31,7 @@ _AS_ROOT = ("no-driver", "no-devices", "error")
 def gpus(
     devices: DeviceFacts, driver: DriverFacts | None, container: str, who: Who,
     sharing: tuple[tuple[Fact, ...], tuple[Finding, ...]] = ((), ()), served: tuple[str, ...] = (),
-) -> Verdict:  # fmt: skip
+) -> AreaVerdict:  # fmt: skip
     """``driver``: None if it did not answer in time. ``sharing``: facts and findings about ``--share``.
 
     ``served``: the kinds of servers that run on their own behind `slicer serve`.
@@ -49,7 +49,7 @@ def gpus(
         found += outside_servers(driver.users, served, who)
         found += _foreign(tuple(user for user in driver.users if known_server(user) is None))
     shown = (*_facts(devices, driver), *sharing[0])
-    return Verdict("gpus", _summary(devices, driver), shown, (*found, *sharing[1]))
+    return AreaVerdict("gpus", _summary(devices, driver), shown, (*found, *sharing[1]))
 
 
 def _summary(devices: DeviceFacts, driver: DriverFacts | None) -> str:
@@ -171,7 +171,7 @@ def library_is_old(version: str) -> bool:
 
 
 @record
-class Known:
+class KnownServer:
     """A server that `slicer serve` supports: its usual name, and its kind and command there."""
 
     what: str
@@ -179,12 +179,12 @@ class Known:
     command: tuple[str, ...]
 
 
-_OLLAMA = Known("Ollama", "ollama", ("ollama", "serve"))
-_LLAMACPP = Known("llama.cpp", "llamacpp", ("llama-server", "-m", "MODEL.gguf", "--port", "${PORT}"))
-_VLLM = Known("vLLM", "openai", ("vllm", "serve", "MODEL", "--port", "${PORT}"))
-_SGLANG = Known("SGLang", "openai", ("sglang", "serve", "--model-path", "MODEL", "--port", "${PORT}"))
-_TGI = Known("TGI", "openai", ("text-generation-launcher", "--model-id", "MODEL", "--port", "${PORT}"))
-_COMFYUI = Known("ComfyUI", "comfyui", ("python3", "ComfyUI/main.py", "--port", "${PORT}"))
+_OLLAMA = KnownServer("Ollama", "ollama", ("ollama", "serve"))
+_LLAMACPP = KnownServer("llama.cpp", "llamacpp", ("llama-server", "-m", "MODEL.gguf", "--port", "${PORT}"))
+_VLLM = KnownServer("vLLM", "openai", ("vllm", "serve", "MODEL", "--port", "${PORT}"))
+_SGLANG = KnownServer("SGLang", "openai", ("sglang", "serve", "--model-path", "MODEL", "--port", "${PORT}"))
+_TGI = KnownServer("TGI", "openai", ("text-generation-launcher", "--model-id", "MODEL", "--port", "${PORT}"))
+_COMFYUI = KnownServer("ComfyUI", "comfyui", ("python3", "ComfyUI/main.py", "--port", "${PORT}"))
 
 # Matched against the first words of a command. The first match wins: Ollama starts a llama-server.
 _ENDS = (
@@ -196,7 +196,7 @@ _BEGINNINGS = (("VLLM::", _VLLM), ("sglang::", _SGLANG))
 _WORDS = 3  # of a command; its program or script is among these
 
 
-def known_server(user: GpuUser) -> Known | None:
+def known_server(user: GpuUser) -> KnownServer | None:
     """The server that a GPU process is; None if unknown, or if its command line cannot be trusted."""
     if not user.command:
         return None
@@ -212,7 +212,7 @@ def known_server(user: GpuUser) -> Known | None:
 
 def outside_servers(users: tuple[GpuUser, ...], served: tuple[str, ...], who: Who) -> tuple[Finding, ...]:
     """A finding for each such server. ``served``: the kinds that `slicer serve` already manages."""
-    found: dict[str, tuple[Known, list[GpuUser]]] = {}
+    found: dict[str, tuple[KnownServer, list[GpuUser]]] = {}
     for user in users:
         server = None if user.is_slicers else known_server(user)
         if server is not None and server.kind not in served:
@@ -220,7 +220,7 @@ def outside_servers(users: tuple[GpuUser, ...], served: tuple[str, ...], who: Wh
     return tuple(_server_outside(server, processes, who) for server, processes in found.values())
 
 
-def _server_outside(server: Known, users: list[GpuUser], who: Who) -> Finding:
+def _server_outside(server: KnownServer, users: list[GpuUser], who: Who) -> Finding:
     shown = "; ".join(f"pid {each.pid}, {format_mib(each.used_mib)} of GPU {each.gpu}" for each in users)
     name = server.what.lower().replace(".", "")
     words = ", ".join(f'"{word}"' for word in server.command)

@@ -10,7 +10,7 @@ from slicer.doctor.facts.configuration import ConfigurationFacts
 from slicer.doctor.facts.host import DiskFacts
 from slicer.doctor.facts.systemd import SystemdFacts
 from slicer.doctor.kinds import finding
-from slicer.doctor.model import Acting, Finding, Verdict, Who
+from slicer.doctor.model import ActiveLimits, AreaVerdict, Finding, Who
 from slicer.text import quote
 
 _NOT_GIVEN = ("io", "cpuset")  # systemd's user@.service does not delegate these to user managers
@@ -21,7 +21,7 @@ _ROTATING = ("sd", "vd", "hd", "xvd")  # on these disks bfq has no noticeable co
 
 def profiles(
     configuration: ConfigurationFacts, systemd: SystemdFacts, disks: DiskFacts, who: Who
-) -> tuple[Acting, ...]:
+) -> tuple[ActiveLimits, ...]:
     """The effect of each profile's directives; empty while the manager does not run, so nothing is known."""
     if systemd.boots and not systemd.is_there:
         return ()
@@ -33,7 +33,7 @@ def profiles(
 
 def _acting(
     name: str, directives: tuple[str, ...], systemd: SystemdFacts, disks: DiskFacts, who: Who
-) -> Acting:
+) -> ActiveLimits:
     if not systemd.boots:
         from slicer.backend.plain import BEST_EFFORT
 
@@ -45,7 +45,7 @@ def _acting(
             lambda: systemd.filters_devices,
         )  # fmt: skip
     idle = tuple((each, _reason(each, systemd, who)) for each in directives if each not in acts)
-    return Acting(name, tuple(each for each in directives if each in acts), idle)
+    return ActiveLimits(name, tuple(each for each in directives if each in acts), idle)
 
 
 def _reason(directive: str, systemd: SystemdFacts, who: Who) -> str:
@@ -61,7 +61,7 @@ def _reason(directive: str, systemd: SystemdFacts, who: Who) -> str:
     return "systemd-oomd is not running" if directive.startswith("ManagedOOM") else "no disk honours weights"
 
 
-def limits(acts: tuple[Acting, ...], systemd: SystemdFacts, disks: DiskFacts, who: Who) -> Verdict:
+def limits(acts: tuple[ActiveLimits, ...], systemd: SystemdFacts, disks: DiskFacts, who: Who) -> AreaVerdict:
     """The findings about limits. ``acts``: from :func:`profiles`."""
     shown = tuple((each.profile, _described(each)) for each in acts)
     shown += tuple((f"disk {disk.name}", f"scheduler {disk.scheduler}") for disk in disks.disks)
@@ -73,16 +73,18 @@ def limits(acts: tuple[Acting, ...], systemd: SystemdFacts, disks: DiskFacts, wh
         summary = "not known without a configuration"
     elif not systemd.is_there:
         summary = "not known while your manager is not running"
-    return Verdict("limits", summary, shown, tuple(_limits(acts, systemd, disks, who)))
+    return AreaVerdict("limits", summary, shown, tuple(_limits(acts, systemd, disks, who)))
 
 
-def _described(acts: Acting) -> str:
+def _described(acts: ActiveLimits) -> str:
     idle = ", ".join(f"{directive} ({why})" for directive, why in acts.idle)
     acting = ", ".join(acts.acting) or "no limit"
     return f"{acting}; not {idle}" if idle else acting
 
 
-def _limits(acts: tuple[Acting, ...], systemd: SystemdFacts, disks: DiskFacts, who: Who) -> Iterator[Finding]:
+def _limits(
+    acts: tuple[ActiveLimits, ...], systemd: SystemdFacts, disks: DiskFacts, who: Who
+) -> Iterator[Finding]:
     users: dict[str, list[str]] = {}  # a directive without effect -> the profiles that use it
     for each in acts:
         for directive, _ in each.idle:
@@ -154,14 +156,14 @@ def _weigh(disks: DiskFacts, who: Who) -> Iterator[str]:
         yield "# no disk with a scheduler here; in a virtual machine, check the host"
 
 
-def configuration(facts: ConfigurationFacts) -> Verdict:
+def configuration(facts: ConfigurationFacts) -> AreaVerdict:
     """Mistakes in the files, and profiles that do not work on this machine."""
     shown = tuple(("file", path) for path in facts.files)
     if facts.error:
         look = f"ls -ld {quote(facts.place)}  # it must be a file that you may read"
         mend = f"# {facts.hint}" if facts.hint else look if facts.place else "# correct that line"
         broken = finding("configuration-broken", facts.error, mend)
-        return Verdict("configuration", "cannot be used", shown, (broken,))
+        return AreaVerdict("configuration", "cannot be used", shown, (broken,))
     read = f"{len(facts.files)} files" if len(facts.files) != 1 else "1 file"
     summary = f"{read}, {len(facts.profiles)} profiles, {facts.default_profile} by default"
     found = [finding("configuration-warning", warning) for warning in facts.warnings]
@@ -169,4 +171,4 @@ def configuration(facts: ConfigurationFacts) -> Verdict:
         if profile.error:
             mend = f"slicer profiles show {profile.name}"
             found.append(finding("profile-unusable", f"{profile.name}: {profile.error}", mend))
-    return Verdict("configuration", summary, shown, tuple(found))
+    return AreaVerdict("configuration", summary, shown, tuple(found))

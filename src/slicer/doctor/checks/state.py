@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from slicer.broker import DIRECTORY
 from slicer.doctor.facts.broker import BrokerFacts
 from slicer.doctor.facts.configuration import EnvironmentFacts, OthersFacts
-from slicer.doctor.facts.state import Place, StateFacts
+from slicer.doctor.facts.state import PathFacts, StateFacts
 from slicer.doctor.kinds import finding
-from slicer.doctor.model import Finding, Verdict, Who
+from slicer.doctor.model import AreaVerdict, Finding, Who
 from slicer.quantity import format_size
 from slicer.text import counted, quote, visible
 
@@ -21,7 +21,7 @@ _OTHERS_WRITE = 0o022
 _FOR_ALL = 0o1002  # sticky, and writable by all
 
 
-def state(facts: StateFacts, who: Who) -> Verdict:
+def state(facts: StateFacts, who: Who) -> AreaVerdict:
     """The directories of the ledger and the history."""
     shown = (
         ("ledger", _described(facts.ledger)),
@@ -30,10 +30,10 @@ def state(facts: StateFacts, who: Who) -> Verdict:
     )  # fmt: skip
     found = (*_ledger(facts, who), *_room(facts), *_history(facts, who))
     summary = f"ledger in {facts.ledger.path}, history in {facts.history_directory.path}"
-    return Verdict("state", summary, shown, tuple(found))
+    return AreaVerdict("state", summary, shown, tuple(found))
 
 
-def _described(place: Place) -> str:
+def _described(place: PathFacts) -> str:
     if not place.kind:
         return f"{place.path}: does not exist yet"
     free = "" if place.free_bytes < 0 else f", {format_size(place.free_bytes)} free"
@@ -106,7 +106,7 @@ def _history(facts: StateFacts, who: Who) -> Iterator[Finding]:
         yield finding("history-unusable", what, f"df -h {quote(there)}")
 
 
-def _why_unusable(place: Place, directory: Place, who: Who) -> str:
+def _why_unusable(place: PathFacts, directory: PathFacts, who: Who) -> str:
     others = 0o002 if who.uid else _OTHERS_WRITE
     if directory.kind == "directory" and directory.mode & others:
         return f"others may write to {directory.path} ({directory.mode:04o})"
@@ -125,7 +125,7 @@ _SOCKET = "slicer-broker.socket"
 _POLICY = "/etc/slicer/policy.toml"
 
 
-def broker(facts: BrokerFacts, who: Who) -> Verdict:
+def broker(facts: BrokerFacts, who: Who) -> AreaVerdict:
     """Whether there is one ledger for all users, and whether it works."""
     is_asked = facts.has_socket and not facts.place_problem
     answers = visible(facts.answer_error) or "yes" if is_asked else "not asked"
@@ -136,7 +136,7 @@ def broker(facts: BrokerFacts, who: Who) -> Verdict:
         ("answers", answers),
         ("policy", facts.policy), ("SLICER_BROKER", visible(facts.variable) or "not set"),
     )  # fmt: skip
-    return Verdict("broker", _broker_summary(facts), shown, tuple(_broker(facts, who)))
+    return AreaVerdict("broker", _broker_summary(facts), shown, tuple(_broker(facts, who)))
 
 
 def _broker_summary(facts: BrokerFacts) -> str:
@@ -173,14 +173,14 @@ def _broker(facts: BrokerFacts, who: Who) -> Iterator[Finding]:
         yield finding("broker-bypassed", f"SLICER_BROKER={visible(facts.variable)}", "unset SLICER_BROKER")
 
 
-def environment(facts: EnvironmentFacts) -> Verdict:
+def environment(facts: EnvironmentFacts) -> AreaVerdict:
     """PATH, sudo and variables."""
     program = facts.program or (facts.on_path[0] if facts.on_path else "")
     shown = (
         ("this slicer", facts.program or "python -m slicer"), ("on PATH", ", ".join(facts.on_path) or "none"),
         ("its Python", facts.prefix), *((f"${name}", value) for name, value in facts.variables),
     )  # fmt: skip
-    return Verdict("environment", program or "python -m slicer", shown, tuple(_environment(facts)))
+    return AreaVerdict("environment", program or "python -m slicer", shown, tuple(_environment(facts)))
 
 
 def _environment(facts: EnvironmentFacts) -> Iterator[Finding]:
@@ -196,11 +196,11 @@ def _environment(facts: EnvironmentFacts) -> Iterator[Finding]:
         yield finding("under-sudo", "sudo started this slicer")
 
 
-def others(facts: OthersFacts) -> Verdict:
+def others(facts: OthersFacts) -> AreaVerdict:
     """Docker, and scripts that lock the GPUs."""
     shown = (("docker", "yes" if facts.has_docker else "no"), ("GPU lock of scripts", facts.lock or "none"))
     summary = "docker is installed" if facts.has_docker else "nothing interferes"
-    return Verdict("others", summary, shown, tuple(_others(facts)))
+    return AreaVerdict("others", summary, shown, tuple(_others(facts)))
 
 
 def _others(facts: OthersFacts) -> Iterator[Finding]:

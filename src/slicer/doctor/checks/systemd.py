@@ -7,13 +7,13 @@ from collections.abc import Iterator
 from slicer.doctor.facts.host import KernelFacts, SessionFacts
 from slicer.doctor.facts.systemd import SystemdFacts
 from slicer.doctor.kinds import finding
-from slicer.doctor.model import Finding, Verdict, Who
+from slicer.doctor.model import AreaVerdict, Finding, Who
 
 _TESTED = 252
 _STOPS_LINGERING = ((255, 0), (256, 2))  # systemd#43361: first and last version with the bug
 
 
-def systemd(facts: SystemdFacts, who: Who) -> Verdict:
+def systemd(facts: SystemdFacts, who: Who) -> AreaVerdict:
     """The manager that would start jobs, and the cgroups below it."""
     whose = "your user manager" if who.manager == "user" else "the system manager"
     whose += ", through the broker" if who.is_brokered else ""
@@ -28,7 +28,7 @@ def systemd(facts: SystemdFacts, who: Who) -> Verdict:
         ("controllers on cgroup v1", " ".join(facts.on_v1) or "none"), ("container", facts.container or "no"),
     )  # fmt: skip
     found = _manager(facts, who) if facts.boots else _no_systemd(facts)
-    return Verdict("systemd", summary, shown, tuple(found))
+    return AreaVerdict("systemd", summary, shown, tuple(found))
 
 
 def _no_systemd(facts: SystemdFacts) -> Iterator[Finding]:
@@ -58,7 +58,7 @@ def _manager(facts: SystemdFacts, who: Who) -> Iterator[Finding]:
         yield finding("systemd-old", f"systemd has version {facts.version}", "# upgrade the distribution")
 
 
-def kernel(facts: KernelFacts, who: Who) -> Verdict:
+def kernel(facts: KernelFacts, who: Who) -> AreaVerdict:
     """Which of the features that slicer uses the kernel has."""
     features = (
         ("pidfd", not facts.pidfd_error), ("memory.peak", facts.memory_peak),
@@ -70,7 +70,7 @@ def kernel(facts: KernelFacts, who: Who) -> Verdict:
         *((name, "not known" if has is None else "yes" if has else "no") for name, has in features),
         ("inotify instances", facts.inotify_instances or "unknown"),
     )
-    return Verdict("kernel", f"Linux {facts.release}: {there}", shown, tuple(_kernel(facts, who)))
+    return AreaVerdict("kernel", f"Linux {facts.release}: {there}", shown, tuple(_kernel(facts, who)))
 
 
 def _kernel(facts: KernelFacts, who: Who) -> Iterator[Finding]:
@@ -82,7 +82,7 @@ def _kernel(facts: KernelFacts, who: Who) -> Iterator[Finding]:
         yield finding("inotify-exhausted", what, who.root("sysctl fs.inotify.max_user_instances=1024"))
 
 
-def session(facts: SessionFacts, systemd: SystemdFacts | None, who: Who) -> Verdict:
+def session(facts: SessionFacts, systemd: SystemdFacts | None, who: Who) -> AreaVerdict:
     """Whether a user's jobs outlive the logout. Root's always do."""
     shown = (
         ("lingers", "yes" if facts.lingers else "no"),
@@ -90,12 +90,12 @@ def session(facts: SessionFacts, systemd: SystemdFacts | None, who: Who) -> Verd
         ("logind kills a session's processes", "yes" if facts.kills_processes else "no"),
     )
     if not who.uid:
-        return Verdict("session", "root's jobs outlive every logout", shown, ())
+        return AreaVerdict("session", "root's jobs outlive every logout", shown, ())
     if systemd is not None and not systemd.boots:
-        return Verdict("session", "no systemd, so no logind to end jobs", shown, ())
+        return AreaVerdict("session", "no systemd, so no logind to end jobs", shown, ())
     outlives = facts.lingers or who.is_brokered
     summary = "jobs outlive your logout" if outlives else "jobs end at your last logout"
-    return Verdict("session", summary, shown, tuple(_session(facts, systemd, who)))
+    return AreaVerdict("session", summary, shown, tuple(_session(facts, systemd, who)))
 
 
 def _session(facts: SessionFacts, systemd: SystemdFacts | None, who: Who) -> Iterator[Finding]:

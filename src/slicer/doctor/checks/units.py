@@ -8,7 +8,7 @@ from slicer.doctor.facts.host import JournalFacts
 from slicer.doctor.facts.installed import UnitFacts, UnitFile, WrapFacts
 from slicer.doctor.facts.systemd import SystemdFacts
 from slicer.doctor.kinds import finding
-from slicer.doctor.model import Finding, Verdict, Who
+from slicer.doctor.model import AreaVerdict, Finding, Who
 from slicer.text import counted, visible
 from slicer.wrap.model import ProblemId
 
@@ -16,7 +16,7 @@ _LIMITS = ".slice.d/"  # drop-ins with the configured limits of slices
 _OF_SYSTEMD = "/systemd/"
 
 
-def journal(facts: JournalFacts, systemd: SystemdFacts | None, who: Who) -> Verdict:
+def journal(facts: JournalFacts, systemd: SystemdFacts | None, who: Who) -> AreaVerdict:
     """Whether the journal accepts events, keeps them, and can be read."""
     kept = "kept across reboots" if facts.is_persistent else "lost at a reboot"
     shown = (
@@ -25,12 +25,12 @@ def journal(facts: JournalFacts, systemd: SystemdFacts | None, who: Who) -> Verd
         ("you may read it", "yes" if facts.may_read else "your own" if facts.may_read_own else "no"),
     )  # fmt: skip
     if systemd is not None and not systemd.boots:
-        return Verdict("journal", "none, without systemd", shown, ())
+        return AreaVerdict("journal", "none, without systemd", shown, ())
     if facts.socket_error:
         mend = who.root("systemctl start systemd-journald.socket systemd-journald")
         what = f"/run/systemd/journal/socket: {facts.socket_error}"
-        return Verdict("journal", "not listening", shown, (finding("no-journald", what, mend),))
-    return Verdict("journal", f"listening; entries are {kept}", shown, tuple(_journal(facts, who)))
+        return AreaVerdict("journal", "not listening", shown, (finding("no-journald", what, mend),))
+    return AreaVerdict("journal", f"listening; entries are {kept}", shown, tuple(_journal(facts, who)))
 
 
 def _journal(facts: JournalFacts, who: Who) -> Iterator[Finding]:
@@ -45,7 +45,7 @@ def _journal(facts: JournalFacts, who: Who) -> Iterator[Finding]:
         yield finding("journal-closed", f"{who.user} is not in the group systemd-journal", mend)
 
 
-def units(facts: UnitFacts, systemd: SystemdFacts | None, who: Who) -> Verdict:
+def units(facts: UnitFacts, systemd: SystemdFacts | None, who: Who) -> AreaVerdict:
     """The slices and the message catalog."""
     files = (*facts.system, *(facts.user if who.uid else ()))
     shown = tuple((file.path, file.state) for file in files if _is_telling(file))
@@ -55,9 +55,9 @@ def units(facts: UnitFacts, systemd: SystemdFacts | None, who: Who) -> Verdict:
     shown += tuple((path, "of a package or the administrator") for path in facts.packaged)
     shown += (("delegation of io and cpuset to user managers", facts.delegation),)
     if systemd is not None and not systemd.boots:
-        return Verdict("units", "not used, without systemd", shown, ())
+        return AreaVerdict("units", "not used, without systemd", shown, ())
     summary = _summary(facts)
-    return Verdict("units", summary, shown, tuple(_units(facts, who)))
+    return AreaVerdict("units", summary, shown, tuple(_units(facts, who)))
 
 
 def _is_telling(file: UnitFile) -> bool:
@@ -111,11 +111,11 @@ def _with(files: tuple[UnitFile, ...], state: str) -> list[str]:
 _BROKEN: tuple[ProblemId, ...] = ("program-gone", "slicer-gone", "no-route", "shim-gone")
 
 
-def wraps(facts: WrapFacts) -> Verdict:
+def wraps(facts: WrapFacts) -> AreaVerdict:
     """Each wrapped program, and whether its calls go through its route."""
     shown = tuple((visible(each.wrap.path), f"{each.wrap.route}, {each.state}") for each in facts.wraps)
     summary = f"{counted(len(shown), 'program')} wrapped" if shown else "nothing is wrapped"
-    return Verdict("wraps", summary, shown, tuple(_wraps(facts)))
+    return AreaVerdict("wraps", summary, shown, tuple(_wraps(facts)))
 
 
 def _wraps(facts: WrapFacts) -> Iterator[Finding]:

@@ -7,13 +7,13 @@ from collections.abc import Mapping
 from typing import Any
 
 from slicer.backend import broker_units, install_units
-from slicer.backend.install_units import Plan
+from slicer.backend.install_units import InstallPlan
 from slicer.config import profiles, routes
 from slicer.doctor.facts.files import masks_in
 from slicer.errors import SlicerError
 from slicer.record import record
 from slicer.wrap import wrapping
-from slicer.wrap.model import Status
+from slicer.wrap.model import WrapStatus
 
 _DELEGATION = "/user@.service.d/"
 _SLICES = ("gpu.slice", "cpu.slice")
@@ -69,7 +69,7 @@ def gather_units(environ: Mapping[str, str]) -> UnitFacts:
     )
 
 
-def _plan(environ: Mapping[str, str], **options: Any) -> Plan:
+def _plan(environ: Mapping[str, str], **options: Any) -> InstallPlan:
     try:
         return install_units.configured(environ=environ, **options)[0]
     except SlicerError:  # the look at the configuration reports it
@@ -80,7 +80,7 @@ def _plan(environ: Mapping[str, str], **options: Any) -> Plan:
 class WrapFacts:
     """``passed_over`` has messages about records that slicer does not trust."""
 
-    wraps: tuple[Status, ...]
+    wraps: tuple[WrapStatus, ...]
     passed_over: tuple[str, ...]
 
 

@@ -18,7 +18,7 @@ from slicer.state.directory import open_trusted
 
 
 @record
-class Place:
+class PathFacts:
     """A path and what is there. ``uid`` and ``mode`` are -1 if nothing is."""
 
     path: str
@@ -34,15 +34,15 @@ class Place:
 class StateFacts:
     """``error`` says why there can be no ledger; "" if there can."""
 
-    ledger: Place
+    ledger: PathFacts
     error: str
     hint: str
     is_chosen: bool  # by SLICER_STATE_DIR
     squatted: str  # the usual path, which another user has taken; "" if not
     lock_holder: int  # the stopped process that holds the ledger's lock; 0: none
-    public: tuple[Place, ...]  # the directories for users' ledgers
-    history: Place
-    history_directory: Place
+    public: tuple[PathFacts, ...]  # the directories for users' ledgers
+    history: PathFacts
+    history_directory: PathFacts
     history_shut: str = ""  # the directory in which the history's cannot be created; "" if it can
 
 
@@ -74,13 +74,13 @@ def gather(environ: Mapping[str, str], uid: int, *, asks_for_lock: bool = True) 
     )  # fmt: skip
 
 
-def place(path: str, mounted: tuple[Mount, ...]) -> Place:
+def place(path: str, mounted: tuple[Mount, ...]) -> PathFacts:
     """What is at a path, and how much room its file system has."""
     info, on = lstat(path), holding(path, mounted)
     free_bytes, free_files = _room(path)
     kind = "" if info is None else _kind(info.st_mode)
     uid, mode = (-1, -1) if info is None else (info.st_uid, stat.S_IMODE(info.st_mode))
-    return Place(path, kind, uid, mode, on.kind if on else "", free_bytes, free_files)
+    return PathFacts(path, kind, uid, mode, on.kind if on else "", free_bytes, free_files)
 
 
 def shut(path: str) -> str:

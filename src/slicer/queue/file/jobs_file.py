@@ -58,7 +58,7 @@ class JobsFileError(UsageError):
         self.column = column
 
 
-class Line(NamedTuple):
+class FileLine(NamedTuple):
     """One job as the file has it."""
 
     number: int
@@ -149,7 +149,7 @@ def parse(text: str, *, known: Collection[str] = (), name: str = "jobs file") ->
     return tuple(entries)
 
 
-def lines(text: str, name: str = "jobs file") -> Iterator[Line]:
+def lines(text: str, name: str = "jobs file") -> Iterator[FileLine]:
     """The jobs of the text, with their attributes unread. Raises JobsFileError on the way."""
     first = len(text) - len(text.removeprefix("\ufeff"))
     for number, match in enumerate(_LINE.finditer(text, first), 1):
@@ -169,10 +169,10 @@ def lines(text: str, name: str = "jobs file") -> Iterator[Line]:
             inside, command = _split(stripped)
         except AttributeProblem as problem:
             raise _placed(problem, number, start, name) from None
-        yield Line(number, start + 1, match.start() + start, inside, command)
+        yield FileLine(number, start + 1, match.start() + start, inside, command)
 
 
-def read_attributes(line: Line, cache: dict[str, Attributes], name: str = "jobs file") -> Attributes:
+def read_attributes(line: FileLine, cache: dict[str, Attributes], name: str = "jobs file") -> Attributes:
     """The line's attributes. Equal texts share one object through ``cache``. Raises JobsFileError."""
     if line.inside is None:
         return _NONE

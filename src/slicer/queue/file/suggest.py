@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from slicer.queue.file import attributes
-from slicer.queue.file.jobs_file import Keys, Line, lines, read_attributes
+from slicer.queue.file.jobs_file import FileLine, Keys, lines, read_attributes
 from slicer.queue.model import ENOUGH_LOOKS, Attributes, JobState
 
 _STEP_MIB = 256  # a suggestion is a multiple of this
@@ -73,7 +73,7 @@ def _proposal(state: JobState, tolerance: float) -> int | None:
     return wanted if is_well_known else -(-declared // _STEP_MIB) * _STEP_MIB
 
 
-def _edit(line: Line, attribute: str) -> tuple[int, int, str]:
+def _edit(line: FileLine, attribute: str) -> tuple[int, int, str]:
     """The edit of a line: from and to which offset, and the new text."""
     if line.inside is None:
         return 0, 0, f"[{attribute}] "

@@ -11,7 +11,7 @@ from slicer.queue.events import Events
 from slicer.queue.judge import judging
 from slicer.queue.judge.judging import Judged
 from slicer.queue.judge.log import last_line, tells_of_oom
-from slicer.queue.model import ENOUGH_LOOKS, Entry, JobState, Options
+from slicer.queue.model import ENOUGH_LOOKS, Entry, JobState, QueueOptions
 from slicer.queue.run.ended_attempt import EndedAttempt
 from slicer.queue.state import folding
 from slicer.queue.state.folding import Ending
@@ -25,7 +25,7 @@ class Conclusions:
     """Records what the ends mean. ``largest_mib``: the memory of the largest GPU that the queue may use."""
 
     def __init__(
-        self, register: Register, options: Options, margin_mib: int, largest_mib: Callable[[], int],
+        self, register: Register, options: QueueOptions, margin_mib: int, largest_mib: Callable[[], int],
         events: Events,
     ) -> None:  # fmt: skip
         self._register = register

@@ -7,12 +7,12 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Literal
 
 from slicer.errors import SlicerError
-from slicer.job.gpu_watch import Use
+from slicer.job.gpu_watch import LeaseUse
 from slicer.job.report import Report, exit_of
 from slicer.kernel import proc
 from slicer.model import Outcome, Usage
 from slicer.outcome import history
-from slicer.queue.state.attempt import Attempt
+from slicer.queue.state.attempt import AttemptFile
 from slicer.record import record
 
 if TYPE_CHECKING:
@@ -34,11 +34,11 @@ class EndedAttempt:
     wall_s: float = 0.0
     memory_peak_bytes: int | None = None
     vram_peak_mib: tuple[int, ...] = ()
-    use: Use | None = None  # what the queue saw of it on its GPUs
+    use: LeaseUse | None = None  # what the queue saw of it on its GPUs
     why: str = ""
 
 
-def reported(key: str, job_id: str, report: Report, usage: Usage, use: Use | None) -> EndedAttempt:
+def reported(key: str, job_id: str, report: Report, usage: Usage, use: LeaseUse | None) -> EndedAttempt:
     if report.exec_errno and report.reason == "unknown":
         return EndedAttempt(key, job_id, "unbegun", why=os.strerror(report.exec_errno))
     found = exit_of(report)
@@ -54,7 +54,7 @@ def unbegun(key: str, job_id: str) -> EndedAttempt:
 
 
 def recovered(
-    key: str, job_id: str, found: Attempt | None, use: Use | None, warn: Callable[[str], None],
+    key: str, job_id: str, found: AttemptFile | None, use: LeaseUse | None, warn: Callable[[str], None],
     boot_id: str = "",
 ) -> EndedAttempt:  # fmt: skip
     """How it ended, by its file, history and boot ("" unknown). History has its outcome afterwards."""
@@ -72,7 +72,7 @@ def recovered(
     return EndedAttempt(key, job_id, "lost", why=why)
 
 
-def _outcome(job_id: str, found: Attempt | None, warn: Callable[[str], None]) -> Outcome | None:
+def _outcome(job_id: str, found: AttemptFile | None, warn: Callable[[str], None]) -> Outcome | None:
     """From the attempt file, or else from the history. The keeper may have been killed between the two."""
     outcome = found.outcome if found is not None else None
     path = history.default_path()

@@ -12,7 +12,7 @@ from slicer.errors import SlicerError
 from slicer.gpu.observer import GpuObserver
 from slicer.gpu.snapshot import GpuSnapshot
 from slicer.job import gpu_leftovers
-from slicer.job.gpu_watch import Monitor, Use, describe
+from slicer.job.gpu_watch import LeaseUse, Monitor, describe
 from slicer.kernel.sleep import soonest
 from slicer.ledger.held_lease import HeldLease
 from slicer.ledger.ledger import Ledger
@@ -39,7 +39,7 @@ class QueueMonitor(Monitor):
             self._observer.open()
         super().follow(held, shares=shares)
 
-    def use_of(self, job: str) -> Use | None:
+    def use_of(self, job: str) -> LeaseUse | None:
         return self._uses.get(job)
 
     def has_ended(self, job: str) -> None:
@@ -49,7 +49,7 @@ class QueueMonitor(Monitor):
             use.ended_at = time.monotonic()
             use.end_audit()
 
-    def forget(self, job: str) -> Use | None:
+    def forget(self, job: str) -> LeaseUse | None:
         use = self._uses.pop(job, None)
         if use is not None:
             use.end_audit()
@@ -80,7 +80,7 @@ class QueueMonitor(Monitor):
                 found.add(job)
         return found
 
-    def _is_settled(self, use: Use, snapshot: GpuSnapshot, say: Callable[[str], None]) -> bool:
+    def _is_settled(self, use: LeaseUse, snapshot: GpuSnapshot, say: Callable[[str], None]) -> bool:
         left = gpu_leftovers.remains(snapshot, use.held.lease, self._idle_mib)
         if not left.own and not left.unexplained:
             return True
@@ -93,7 +93,7 @@ class QueueMonitor(Monitor):
 
     # -- for people --------------------------------------------------------------------------------------
 
-    def uses(self) -> list[tuple[str, Use]]:
+    def uses(self) -> list[tuple[str, LeaseUse]]:
         return list(self._uses.items())
 
     def indices(self) -> dict[str, int]:

@@ -20,9 +20,9 @@ from slicer.queue.model import JobState
 from slicer.queue.run import ended_attempt
 from slicer.queue.run.ended_attempt import EndedAttempt
 from slicer.queue.run.gpu_use import QueueMonitor
-from slicer.queue.run.outer_half import QueueOuterHalf, is_unbound, signal_keeper
 from slicer.queue.run.starters import Backends
-from slicer.queue.state.attempt import Attempt
+from slicer.queue.run.supervisor import QueueSupervisor, is_unbound, signal_keeper
+from slicer.queue.state.attempt import AttemptFile
 from slicer.queue.state.register import Register
 
 if TYPE_CHECKING:
@@ -46,8 +46,8 @@ class RunningJobs:
         self._register = register
         self._monitor = monitor
         self._listener = listener
-        self._running: dict[str, QueueOuterHalf] = {}
-        self._ended: dict[str, QueueOuterHalf] = {}  # their commands have ended, their keepers have not
+        self._running: dict[str, QueueSupervisor] = {}
+        self._ended: dict[str, QueueSupervisor] = {}  # their commands have ended, their keepers have not
         self._adopted: dict[str, Adopted] = {}
         self._scopes = ScopeWatch(ledger.directory, listener.warning)
         self._orphans_at = 0.0  # monotonic
@@ -72,7 +72,7 @@ class RunningJobs:
     def unbound(self) -> int:
         return sum(map(is_unbound, self.leases()))
 
-    def add(self, job: QueueOuterHalf) -> None:
+    def add(self, job: QueueSupervisor) -> None:
         """The job's command has started. Raises NoGpu, GpuError."""
         self._running[job.job_id] = job
         self._scopes.follow(job.held.lease, job.limit_at)
@@ -130,7 +130,7 @@ class RunningJobs:
                 if ended is not None:
                     yield ended
 
-    def _hear(self, job: QueueOuterHalf) -> EndedAttempt | None:
+    def _hear(self, job: QueueSupervisor) -> EndedAttempt | None:
         """Take up what happened to the job: its end, if it is over."""
         job_id = job.job_id
         if not job.keeper_was_killed:
@@ -157,7 +157,7 @@ class RunningJobs:
         job.abandon()
         return ended_attempt.unbegun(job.key, job_id)
 
-    def _sweep(self, job: QueueOuterHalf) -> None:
+    def _sweep(self, job: QueueSupervisor) -> None:
         """Stop empty scopes of killed keepers and starters. Where only queues run, nobody else does."""
         if time.monotonic() >= self._sweep_at:
             self._sweep_at = time.monotonic() + _SWEEP_S
@@ -208,7 +208,7 @@ class RunningJobs:
             note(job.held.lease, self._ledger, "cap")
             self._stop(lambda each: each is job)
 
-    def _stop(self, is_meant: Callable[[QueueOuterHalf | Adopted], bool]) -> None:
+    def _stop(self, is_meant: Callable[[QueueSupervisor | Adopted], bool]) -> None:
         for job in filter(is_meant, self._running.values()):
             job.stop()
             self._thaw_to_end(job.held.lease)
@@ -239,7 +239,7 @@ class Adopted:
     """A running job that is not our child. ``pidfd``: its keeper's, or -1; ``held``: its lease, or None."""
 
     def __init__(
-        self, key: str, job_id: str, attempt: Callable[[str], Attempt | None], lease: Lease | None,
+        self, key: str, job_id: str, attempt: Callable[[str], AttemptFile | None], lease: Lease | None,
         ledger: Ledger,
     ) -> None:  # fmt: skip
         """``attempt`` reads the attempt file of a job."""

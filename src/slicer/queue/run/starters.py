@@ -24,7 +24,7 @@ from slicer import faults
 from slicer.broker.client.backend import BrokerBackend
 from slicer.errors import BackendError, BrokerError, SlicerError
 from slicer.job.job import Job
-from slicer.job.outer_half import cannot_fork
+from slicer.job.supervisor import cannot_fork
 from slicer.kernel import proc
 from slicer.kernel.open_files import close_all_but
 from slicer.ledger.ledger import Ledger

@@ -24,7 +24,7 @@ from slicer.kernel.sleep import seconds_until
 from slicer.queue.events import Events
 from slicer.queue.model import Attributes, Entry, JobState, Kind, Status
 from slicer.queue.run.running import RunningJobs
-from slicer.queue.start.lease_requests import Granted, LeaseRequests
+from slicer.queue.start.lease_requests import GrantedJob, LeaseRequests
 from slicer.queue.start.pending import Pending, to_ask
 from slicer.queue.start.plans import Plans
 from slicer.queue.start.starting import StartingJobs
@@ -229,7 +229,7 @@ class Dispatch:
     def _plan(self, kind: Kind, entry: Entry) -> Plan:
         return self._plans.plan(entry, kind, self._register.states[entry.key].no)
 
-    def _start(self, granted: Granted) -> None:
+    def _start(self, granted: GrantedJob) -> None:
         key = granted.entry.key
         self.pending.take(key)
         self.touched.add(key)

@@ -22,7 +22,7 @@ from slicer.ledger import leasing
 from slicer.ledger.held_lease import HeldLease
 from slicer.ledger.leasing import PreparedRequest
 from slicer.ledger.ledger import Ledger
-from slicer.ledger.waiting import Waiting
+from slicer.ledger.waiting import WaitingTicket
 from slicer.model import Busy
 from slicer.queue.model import Entry, Kind
 from slicer.queue.run.starters import Backends
@@ -41,7 +41,7 @@ _PLAIN_LOCK_S = 1.0  # how soon to try again for the lock of scripts, which send
 class _Request:
     """A request for one job's lease."""
 
-    waiting: Waiting | Asking  # once the job has a ticket
+    waiting: WaitingTicket | Asking  # once the job has a ticket
 
     def __init__(self, entry: Entry, plan: Plan, choice: tuple[str, ...], backends: Backends) -> None:
         """``choice``: words for the GPUs that will do, as --gpus has them; () any."""
@@ -64,7 +64,7 @@ class _Request:
 
 
 @record
-class Granted:
+class GrantedJob:
     """A job that has its lease. ``waited_s``: the time since it was first asked for."""
 
     entry: Entry
@@ -93,7 +93,7 @@ class LeaseRequests:
 
     def ask(
         self, kind: Kind, entry: Entry, plan: Plan, places: Mapping[str, Place], in_use: Collection[str]
-    ) -> Granted | None:
+    ) -> GrantedJob | None:
         """The lease, if it can be had now; otherwise the job gets a ticket.
 
         ``in_use``: the GPUs of this queue's own jobs. Raises InfeasibleError if it can never be had, and
@@ -121,7 +121,7 @@ class LeaseRequests:
         del self._requests[kind]
         return self._granted(kind, request, held)
 
-    def _ask_first(self, kind: Kind, request: _Request, places: Mapping[str, Place]) -> Granted | None:
+    def _ask_first(self, kind: Kind, request: _Request, places: Mapping[str, Place]) -> GrantedJob | None:
         prepared = request.prepared(request.choice, self._gpu_observer)
         ticket = replace(prepared.ticket, arrived_s=self._arrival(request.entry, places))
         is_narrowed = self._exclusive and request.plan.missing.gpus > 0
@@ -193,7 +193,7 @@ class LeaseRequests:
             self._gpu_observer.open()
             self.allowed()
 
-    def _granted(self, kind: Kind, request: _Request, held: HeldLease) -> Granted | None:
+    def _granted(self, kind: Kind, request: _Request, held: HeldLease) -> GrantedJob | None:
         plain_lock = request.plan.config.compat_gpu_lock
         if held.lease.gpus and plain_lock and not _take_plain_lock(plain_lock, held):
             self._not_before[kind] = proc.now_s() + _PLAIN_LOCK_S
@@ -206,7 +206,7 @@ class LeaseRequests:
 
             backend = self._backends.of(job.broker)
             job = fencing.with_fence(job, request.plan, backend, self._gpu_observer, at_start=True)
-        return Granted(request.entry, job, held, waited_s)
+        return GrantedJob(request.entry, job, held, waited_s)
 
     # -- waiting -----------------------------------------------------------------------------------------
 

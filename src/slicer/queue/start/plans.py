@@ -16,7 +16,7 @@ from slicer.ledger.ledger import Ledger
 from slicer.ledger.nesting import OuterJobs
 from slicer.model import Profile
 from slicer.queue.file.jobs_file import JobsFileError
-from slicer.queue.model import Entry, Kind, Options
+from slicer.queue.model import Entry, Kind, QueueOptions
 from slicer.queue.start.pending import kind_of
 from slicer.record import replace
 
@@ -29,7 +29,7 @@ class Plans:
     """Makes the plans. ``config`` is read once: the queue keeps to it until its end."""
 
     def __init__(
-        self, options: Options, environ: Mapping[str, str], ledger: Ledger, broker: str = ""
+        self, options: QueueOptions, environ: Mapping[str, str], ledger: Ledger, broker: str = ""
     ) -> None:
         """``broker``: its socket, or "". Raises ConfigError; UsageError inside a job that holds GPUs."""
         self._options = options

@@ -17,10 +17,10 @@ from slicer.queue.model import JobState
 from slicer.queue.run import ended_attempt
 from slicer.queue.run.ended_attempt import EndedAttempt
 from slicer.queue.run.gpu_use import QueueMonitor
-from slicer.queue.run.outer_half import QueueOuterHalf, is_unbound
 from slicer.queue.run.running import RunningJobs
 from slicer.queue.run.starters import Backends, Starters
-from slicer.queue.start.lease_requests import Granted
+from slicer.queue.run.supervisor import QueueSupervisor, is_unbound
+from slicer.queue.start.lease_requests import GrantedJob
 from slicer.queue.state import folding
 from slicer.queue.state.register import Register
 from slicer.record import replace
@@ -56,7 +56,7 @@ class StartingJobs:
         self._at_a_time = at_a_time
         self._most_unbound = most_unbound
         self._directory = os.getcwd()
-        self._jobs: dict[str, QueueOuterHalf] = {}  # by their ids
+        self._jobs: dict[str, QueueSupervisor] = {}  # by their ids
         self._told_of_limit = False
         self._told_of_sharing: set[str] = set()
 
@@ -110,7 +110,7 @@ class StartingJobs:
 
     # -- starting ----------------------------------------------------------------------------------------
 
-    def add(self, granted: Granted, state: JobState) -> bool:
+    def add(self, granted: GrantedJob, state: JobState) -> bool:
         """Have its scope started; False: no room for its file. Raises BackendError, StateError."""
         job_id, lease = granted.job.id, granted.held.lease
         if not self._register.reserve(job_id):
@@ -126,7 +126,7 @@ class StartingJobs:
                 at=time.time(),
             )
         )  # fmt: skip
-        job = QueueOuterHalf(
+        job = QueueSupervisor(
             state.key, replace(granted.job, log=f"{self._register.log_dir.path}/{log}", directory=directory),
             self._backends.of(granted.job.broker), self._starters, self._register.log_dir, self._ledger,
             self._listener,
@@ -143,7 +143,7 @@ class StartingJobs:
             raise
         return True
 
-    def _give_up(self, job: QueueOuterHalf) -> None:
+    def _give_up(self, job: QueueSupervisor) -> None:
         """Give the job's lease back. Its attempt has not begun, and does not count."""
         job.abandon()
         del self._jobs[job.job_id]

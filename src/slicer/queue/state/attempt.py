@@ -35,7 +35,7 @@ _ODD = (errno.ELOOP, errno.EACCES, errno.EPERM, errno.ENXIO, errno.EISDIR)
 
 
 @record
-class Attempt:
+class AttemptFile:
     """The contents of an attempt file."""
 
     is_alive: bool  # its keeper lives
@@ -118,7 +118,7 @@ def note(directory: int, job: str, outcome: Outcome) -> str:
         os.close(fd)
 
 
-def read(directory: int, job: str) -> Attempt | None:
+def read(directory: int, job: str) -> AttemptFile | None:
     """Read an attempt file; None: the command never began. Raises OSError."""
     try:
         fd = os.open(job, _FLAGS & ~os.O_RDWR, dir_fd=directory)
@@ -141,15 +141,15 @@ def read(directory: int, job: str) -> Attempt | None:
     return decode(data, job, is_alive=is_alive)
 
 
-def decode(data: bytes, job: str, *, is_alive: bool) -> Attempt:
+def decode(data: bytes, job: str, *, is_alive: bool) -> AttemptFile:
     """Decode the file of the attempt with that id. Invalid parts are left out."""
     first, *rest = _whole(data).split(b"\n")
     keeper, start = _keeper(first)
     found = [each for each in (_outcome(line, job) for line in rest) if each is not None]
-    return Attempt(is_alive, keeper, start, *(found[-1] if found else (None, False)))
+    return AttemptFile(is_alive, keeper, start, *(found[-1] if found else (None, False)))
 
 
-_NOTHING = Attempt(False, 0, 0, None, False)
+_NOTHING = AttemptFile(False, 0, 0, None, False)
 
 
 def _contents(fd: int) -> bytes:

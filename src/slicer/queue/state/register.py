@@ -115,7 +115,7 @@ class Register:
         except OSError:
             return  # it is only a small file
 
-    def attempt(self, job_id: str) -> attempt.Attempt | None:
+    def attempt(self, job_id: str) -> attempt.AttemptFile | None:
         """The attempt as its keeper recorded it; None: its command never began."""
         return attempt.read(self.log_dir.attempts.fd, job_id)
 

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from slicer.errors import BackendError
-from slicer.queue.run.outer_half import QueueOuterHalf
 from slicer.queue.run.starters import _Starter
+from slicer.queue.run.supervisor import QueueSupervisor
 
 pytestmark = pytest.mark.both_pythons
 
@@ -105,14 +105,14 @@ def shortage(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) ->
 # Q22: nor does a lack of descriptors end the queue
 @pytest.mark.usefixtures("shortage")
 def test_a_killed_keepers_duties_wait_until_a_process_can_be_forked() -> None:
-    outer_half: Any = QueueOuterHalf.__new__(QueueOuterHalf)
+    supervisor: Any = QueueSupervisor.__new__(QueueSupervisor)
     reading, writing = os.pipe()
     os.set_blocking(reading, False)
-    outer_half._up_read, outer_half._received, outer_half.pidfd = reading, b"", writing
-    outer_half.keeper_was_killed = False
+    supervisor._up_read, supervisor._received, supervisor.pidfd = reading, b"", writing
+    supervisor.keeper_was_killed = False
     before = len(os.listdir("/proc/self/fd"))
-    assert not outer_half.clean_up()
-    assert not outer_half.keeper_was_killed
+    assert not supervisor.clean_up()
+    assert not supervisor.keeper_was_killed
     assert len(os.listdir("/proc/self/fd")) == before
     os.close(reading)
     os.close(writing)

@@ -16,7 +16,7 @@ from slicer.model import Outcome, Sharing, Usage
 from slicer.outcome import history
 from slicer.outcome.outcome_file import outcome_json
 from slicer.queue.state import attempt
-from slicer.queue.state.attempt import Attempt
+from slicer.queue.state.attempt import AttemptFile
 from slicer.record import replace
 
 pytestmark = pytest.mark.both_pythons
@@ -87,7 +87,7 @@ def directory(tmp_path: Path) -> Iterator[int]:
     os.close(fd)
 
 
-def decoded(data: bytes) -> Attempt:
+def decoded(data: bytes) -> AttemptFile:
     return attempt.decode(data, JOB, is_alive=False)
 
 
@@ -131,7 +131,7 @@ def test_what_nobody_could_read_back_is_not_written(directory: int) -> None:
 
 def test_an_end_can_be_noted_though_somebody_removed_the_file(directory: int) -> None:
     assert attempt.note(directory, JOB, OUTCOME) == ""
-    assert attempt.read(directory, JOB) == Attempt(False, 0, 0, OUTCOME, True)
+    assert attempt.read(directory, JOB) == AttemptFile(False, 0, 0, OUTCOME, True)
 
 
 # S6: links are not followed, and nothing is waited for; the command may have begun
@@ -150,7 +150,7 @@ def test_something_else_in_its_place_costs_that_attempt_only(
             path.mkdir()
         case _:
             os.mknod(path, 0o140600)
-    assert attempt.read(directory, JOB) == Attempt(False, 0, 0, None, False)
+    assert attempt.read(directory, JOB) == AttemptFile(False, 0, 0, None, False)
     for write in (attempt.reserve, attempt.begin):
         with pytest.raises(OSError):  # noqa: PT011
             write(directory, JOB)
@@ -191,7 +191,7 @@ def test_something_else_in_its_place_costs_that_attempt_only(
 )
 def test_a_field_that_cannot_be_right_costs_the_line(changed: dict[str, Any]) -> None:
     line = json.dumps({**outcome_json(OUTCOME), **changed}).encode() + b"\n"
-    assert decoded(HEAD + line) == Attempt(False, 4711, 123456, None, False)
+    assert decoded(HEAD + line) == AttemptFile(False, 4711, 123456, None, False)
     assert decoded(HEAD + LINE + line).outcome == OUTCOME  # and no other
 
 
@@ -204,7 +204,7 @@ def test_a_field_that_is_missing_costs_the_line(name: str) -> None:
 
 @pytest.mark.parametrize("head", [b"", b"-5 1", b"1 1", b"%d 1" % 2**23, b"9" * 5000, b"\xb2\xb3 1", b"12"])
 def test_a_keeper_that_cannot_be_is_nobody(head: bytes) -> None:
-    assert decoded(head + b"\n" + LINE) == Attempt(False, 0, 0, OUTCOME, True)
+    assert decoded(head + b"\n" + LINE) == AttemptFile(False, 0, 0, OUTCOME, True)
 
 
 VALUES = st.recursive(

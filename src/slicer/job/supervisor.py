@@ -1,8 +1,8 @@
-"""The outer half: what the user started and sees as ``slicer run``, from the lease to the outcome.
+"""The supervisor: what the user started and sees as ``slicer run``, from the lease to the outcome.
 
-A job has two processes of slicer beside it. The outer half is the one that the shell waits for. It forwards
+A job has two processes of slicer beside it. The supervisor is the one that the shell waits for. It forwards
 signals, looks at the job's GPUs and writes down the outcome. It forks the keeper (:mod:`slicer.job.keeper`),
-which sits in the scope as the command's parent. If the outer half is killed, the keeper writes the outcome
+which sits in the scope as the command's parent. If the supervisor is killed, the keeper writes the outcome
 down and gives the lease back. So no exit code is lost, and no resource is free while the job lives.
 
 Imports inside functions are not needed before systemd is asked for the scope. They are made while systemd
@@ -76,8 +76,8 @@ def _keeper_was_ended() -> KeeperEnded:
     )
 
 
-class OuterHalf:
-    """The outer half of one job. ``mask`` is the signal mask that the command gets."""
+class Supervisor:
+    """The supervisor of one job. ``mask`` is the signal mask that the command gets."""
 
     def __init__(
         self, job: Job, backend: Backend, ledger: Ledger, listener: Listener, mask: frozenset[int]
@@ -124,14 +124,14 @@ class OuterHalf:
             raise cannot_fork(error) from error
         if self._keeper == 0:
             proc.be_child(lambda: self._be_keeper(descriptors, private))
-        faults.point("outer-forked")
+        faults.point("supervisor-forked")
         os.close(self._up_write)
         os.close(self._down_read)
         try:
             os.write(self._down_write, STARTING)
             self._cgroup = self._backend.start(self._job.spec, self._keeper, self.import_ending)
             self._why_no_cap = self._backend.why_no_cap
-            faults.point("outer-started-scope")
+            faults.point("supervisor-started-scope")
             self._backend.close()
             if self._job.fence is not None:
                 from slicer.job.fencing import LateFence
@@ -146,7 +146,7 @@ class OuterHalf:
         return {"cgroup": self._cgroup, "keeper": self._keeper}
 
     def _be_keeper(self, descriptors: tuple[int, ...], private: tuple[int, ...]) -> None:
-        from slicer.job.keeper import Keeper  # the outer half does without
+        from slicer.job.keeper import Keeper  # the supervisor does without
 
         for fd in (self._up_read, self._down_write, *private):
             os.close(fd)
@@ -227,7 +227,7 @@ class OuterHalf:
             self._fence()
             if not self._keeper:
                 self._held.update(**self.start_scope(self._held.descriptors, self._held.private))
-            faults.point("outer-updated-lease")
+            faults.point("supervisor-updated-lease")
             started = Started(self._cgroup, time.time(), self._began, waited_s)
             self._note_kills()
             self._send_order(started)
@@ -235,7 +235,7 @@ class OuterHalf:
             self.abandon()
             self._forget()
             raise
-        faults.point("outer-let-go")
+        faults.point("supervisor-let-go")
         self.tell_started()
         self._journal_start(waited_s)
         # Now, because afterwards the scope is gone.
@@ -246,7 +246,7 @@ class OuterHalf:
         self._watch = ending.gpu_watch(self._job, self._held, self._ledger, self._listener.warning)
         if self._watch is not None:
             self._watch.end_job = self._end_over_cap
-        faults.point("outer-waiting")
+        faults.point("supervisor-waiting")
         reported = self._wait()
         if reported is None or not reported[0].is_final:
             reported = self._without_keeper(started, reported)
@@ -406,19 +406,19 @@ class OuterHalf:
     ) -> Outcome:
         from slicer.job import ending
 
-        faults.point("outer-heard-end")
+        faults.point("supervisor-heard-end")
         report, usage = reported
         outcome = ending.outcome_of(self._job, started, report, usage, self._held, enforced)
         if report.exec_errno:
             ending.release(self._job, self._held)
         else:
             ending.finish(self._job, outcome, self._held, self._listener.warning, self._watch)
-        faults.point("outer-settled")
+        faults.point("supervisor-settled")
         self._send(RECORDED)
-        faults.point("outer-told-keeper")
+        faults.point("supervisor-told-keeper")
         ending.forget(self._job, self._held)  # only now: until then the keeper might have to read it
         self._dismiss()
-        faults.point("outer-reaped-keeper")
+        faults.point("supervisor-reaped-keeper")
         if self._job.notify is not None and not report.exec_errno:
             from slicer.job.notifying import tell_end
 

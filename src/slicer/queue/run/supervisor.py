@@ -1,4 +1,4 @@
-"""The outer half for one job of a queue. Unlike that of ``slicer run`` it never waits.
+"""The supervisor for one job of a queue. Unlike that of ``slicer run`` it never waits.
 
 The queue has many at a time. ``slicer run`` waits for one step after the other. Here descriptors tell that a
 step is done, and the queue's loop acts on it. All that follows the command's end is the keeper's duty
@@ -17,9 +17,9 @@ from slicer import faults
 from slicer.errors import BackendError
 from slicer.job import ending
 from slicer.job.job import GPUS_CHECKED, QUIT, STARTING, Job, Started
-from slicer.job.outer_half import OuterHalf, pipe
 from slicer.job.report import Report
 from slicer.job.scope_watch import limit_at
+from slicer.job.supervisor import Supervisor, pipe
 from slicer.kernel import proc
 from slicer.kernel.open_files import close_all_but
 from slicer.kernel.signals import STOP
@@ -53,7 +53,7 @@ def is_unbound(lease: Lease) -> bool:
     return not lease.gpus and not lease.slots
 
 
-class QueueOuterHalf(OuterHalf):
+class QueueSupervisor(Supervisor):
     """From the lease to the keeper's end. ``pidfd``: the keeper's, or of who cleans up after it; or -1."""
 
     def __init__(
