@@ -10,7 +10,7 @@ import tty
 from typing import Protocol
 
 
-class Keys:
+class TypedKeys:
     """Stdin's terminal, if it is one. Between :meth:`take` and :meth:`give_back` keys come at once."""
 
     def __init__(self) -> None:

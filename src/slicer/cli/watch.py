@@ -16,7 +16,7 @@ from slicer import broker
 from slicer.backend import broker_socket
 from slicer.broker.client.standing import status_reader
 from slicer.cli import output, say
-from slicer.cli.keys import Keys, pause
+from slicer.cli.keys import TypedKeys, pause
 from slicer.cli.queue import rows
 from slicer.cli.status_json import status_json, without_clocks
 from slicer.cli.status_text import Section, joined, sections
@@ -169,7 +169,7 @@ class _Screen:
     """The terminal: between :meth:`take` and :meth:`give_back` a separate page, with raw keys and no echo."""
 
     def __init__(self) -> None:
-        self.keys = Keys()
+        self.keys = TypedKeys()
 
     def take(self) -> None:
         self.keys.take()

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from contextlib import closing
 from typing import Any, get_args
 
-from slicer.cli.keys import Keys, pause
+from slicer.cli.keys import TypedKeys, pause
 from slicer.cli.queue.live import Live
 from slicer.cli.queue.show import can_draw
 from slicer.errors import EX_OK, EX_SLICER, StateError
@@ -41,7 +41,7 @@ class _Viewer:
         self._asked = asked
         self._file = file
         self._live = Live(sys.stdout)
-        self._keys = Keys()
+        self._keys = TypedKeys()
 
     def take(self) -> None:
         """Draw on the terminal from now on, and take its keys."""
