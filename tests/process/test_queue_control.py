@@ -230,7 +230,7 @@ def test_leaving_the_board(queues: QueueBox, key: str | signal.Signals, code: in
 
 # U1, B3: Ctrl-C discards what was typed before, also what poll has just seen
 def test_a_key_that_is_gone_is_not_waited_for(queues: QueueBox) -> None:
-    program = "from slicer.cli.keys import TypedKeys; k = TypedKeys(); k.take(); print('leaves:', k.ask_to_leave())"
+    program = "from slicer.cli import keys; k = keys.TypedKeys(); k.take();print('leaves:', k.ask_to_leave())"
     with Terminal(sys.executable, "-c", program, env=queues.box.env) as terminal:
         terminal.expect("leaves: False")
 
