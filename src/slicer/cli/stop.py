@@ -1,4 +1,4 @@
-"""``slicer stop``: end jobs."""
+"""``slicer stop``: ends jobs."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def command(jobs: tuple[str, ...], quiet: bool, as_json: bool, mine: bool = Fals
         if entry is None:
             _end_wait(known)
             return f"no longer waits: {known.job}  {known.label}", {"done": "dequeued"}
-        # A job that is just being started has no process of its own, only its queue's.
+        # A job of a queue has no process of its own while it is being started.
         has_process = not isinstance(entry, Lease) or entry.keeper
         if has_process or not stop_line(ledger.directory.base, entry.job):
             stop(entry, ledger)
@@ -90,7 +90,7 @@ def command(jobs: tuple[str, ...], quiet: bool, as_json: bool, mine: bool = Fals
 
 
 def _expanded(words: tuple[str, ...], *, mine: bool) -> tuple[str, ...]:
-    """The words, with the ids of jobs in place of patterns. One that no name is like stays a word."""
+    """The words, with the ids of jobs in place of patterns. A pattern without a match stays a word."""
     if not mine and all(_PATTERN.isdisjoint(word) for word in words):
         return words
     there = KnownJobs().living
