@@ -372,7 +372,7 @@ def test_a_job_without_a_log_says_where_its_output_went(box: Box, gate: Gate) ->
     assert "no log" in slicer(box, "logs", "holder", code=2).stderr
     gate.open()
     holder.process.wait(DEADLINE_S)
-    assert "where it was started from" in slicer(box, "logs", "holder", code=2).stderr
+    assert "caller's stdout" in slicer(box, "logs", "holder", code=2).stderr
     job = detached(box, "--", "true")
     slicer(box, "wait", job)
     (folder(box) / f"{job}.log").unlink()
