@@ -84,7 +84,7 @@ def why_not(plan: Plan, backend: Backend) -> str:
         return "slicer hold sets no limits"
     if backend.name == "plain":
         return "it requires systemd"
-    return "it requires the system manager, which only root's jobs use" if backend.manager == "user" else ""
+    return "it requires the system manager, as for root's jobs" if backend.manager == "user" else ""
 
 
 def why_not_kept(plan: Plan, backend: Backend) -> str:

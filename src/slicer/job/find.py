@@ -119,7 +119,7 @@ def check_scope(lease: Lease, unit_cgroup: str | None) -> None:
 
 
 def _may_act_on(lease: Lease, uid: int) -> bool:
-    """Whether the user may act on the job. Brokered jobs are in the system manager; root may act on all."""
+    """Whether the user may act on the job. Brokered jobs, and others' for root, are in the system manager."""
     if lease.uid != uid:
         return uid == 0 and lease.manager == "system"
     return lease.manager in (manager_of(uid), "system")

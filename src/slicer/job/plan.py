@@ -163,7 +163,7 @@ def idle_sharing(plan: Plan) -> str:
     if not plan.missing.gpus and environment.is_within(plan.environ, around):
         return "it takes part in the outer job's sharing"
     if not plan.missing.gpus and not plan.outer.gpus:
-        return "it needs no GPU of its own"
+        return "it needs no GPU lease"
     return ""
 
 

@@ -1,7 +1,7 @@
 """Notices and records when the scopes of running jobs are frozen and thawed, by whomever.
 
-A job's supervisor does this, because it runs on outside the scope. It starts only after its job has run for a
-while, because most jobs end before anybody could pause them.
+A job's supervisor or its queue does this, because it keeps running outside the scope. The supervisor starts
+only after its job has run for a while, because most jobs end before anybody could pause them.
 """
 
 from __future__ import annotations
