@@ -49,7 +49,7 @@ Exit codes:
 @click.option("-q", "--quiet", is_flag=True, help="Print errors only.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 def command(jobs: tuple[str, ...], quiet: bool, as_json: bool, mine: bool = False) -> int:
-    """End jobs, and wait until they have given back what they held.
+    """End jobs, and wait until they have released their resources.
 
     JOB is a job's id (or at least its first four characters), its name, its unit, as in `slicer status`, or a
     shell pattern for names. A job gets SIGTERM, and SIGKILL if it has not ended after its stop timeout (10s,

@@ -41,7 +41,7 @@ class Attributes:
     retries: int | None = None  # after CUDA's "out of memory"
     cancel: bool = False
     name: str = ""
-    after: tuple[str, ...] = ()  # names of jobs that must have ended well before
+    after: tuple[str, ...] = ()  # names of jobs that must succeed first
     cwd: str = ""
     env: tuple[tuple[str, str], ...] = ()
 

@@ -50,7 +50,7 @@ class Asked:
         return True
 
     def receive(self) -> bytes | None:
-        """A packet; None: none is there now; b"": the queue has ended."""
+        """A packet; None: none has arrived; b"": the queue has ended."""
         try:
             return self.connection.recv(2 * LONGEST)
         except BlockingIOError:

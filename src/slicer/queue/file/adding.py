@@ -126,7 +126,7 @@ def _lock(fd: int, path: str) -> None:
 
 
 def _write(fd: int, data: bytes, path: str) -> None:
-    """Append in one write, or not at all."""
+    """Append the data in one write, or leave the file unchanged."""
     before = os.fstat(fd).st_size
     why, written = "not enough room", 0
     try:
