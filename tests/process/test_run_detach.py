@@ -100,7 +100,7 @@ def test_its_command_has_nothing_of_the_hand_over(box: Box) -> None:  # U1
     text = slicer(box, "logs", job).stdout
     listed, variables, rest = text.rpartition("slicer: ")[0].split("\n\n")
     foreground = box.run("--", "ls", "/proc/self/fd")
-    assert len(listed.split("which\n")[1].split()) == len(foreground.stdout.split())
+    assert len(listed.split("lists them\n")[1].split()) == len(foreground.stdout.split())
     assert "DETACH" not in variables.upper()
     assert rest.split()[0] == "/dev/null"
 
@@ -236,7 +236,7 @@ def test_a_job_that_is_killed_before_it_begins_is_an_error_of_its_caller(box: Bo
     kill_9(pid)
     out, err = caller.communicate(timeout=DEADLINE_S)
     assert (caller.returncode, out) == (125, b"")
-    assert b"was ended before it could say" in err
+    assert b"was ended before it could report" in err
     done = slicer(box, "wait", "x", code=125)
     assert "killed" in done.stdout
     assert "killed" in slicer(box, "show", "x").stdout
