@@ -115,9 +115,9 @@ def test_where_there_can_be_none_it_is_said_and_not_claimed(
     slicer = public_slicer
     options = ("-q", "--backend", "plain")
     done = slicer.run("--backend", "plain", "--", "true")
-    assert "no fence around the GPUs" in done.stderr
+    assert "no device fence: " in done.stderr
     config = configured(slicer.directory, '[profiles.strict]\nfence = "on"\n')
     done = slicer.run(*options, "-p", "strict", "--", "sh", "-c", "echo ran", env=config)
     assert (done.code, done.stdout) == (125, ""), done
-    assert "no job without the device fence" in done.stderr
+    assert "the device fence is required" in done.stderr
     assert slicer.run("-q", "-p", "strict", "--", "sh", "-c", look, env=config).stdout == "open:\n"

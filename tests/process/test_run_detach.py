@@ -236,7 +236,7 @@ def test_a_job_that_is_killed_before_it_begins_is_an_error_of_its_caller(box: Bo
     kill_9(pid)
     out, err = caller.communicate(timeout=DEADLINE_S)
     assert (caller.returncode, out) == (125, b"")
-    assert b"was ended before it could say" in err
+    assert b"was ended before it could report" in err
     done = slicer(box, "wait", "x", code=125)
     assert "killed" in done.stdout
     assert "killed" in slicer(box, "show", "x").stdout
@@ -372,7 +372,7 @@ def test_a_job_without_a_log_says_where_its_output_went(box: Box, gate: Gate) ->
     assert "no log" in slicer(box, "logs", "holder", code=2).stderr
     gate.open()
     holder.process.wait(DEADLINE_S)
-    assert "where it was started from" in slicer(box, "logs", "holder", code=2).stderr
+    assert "caller's stdout" in slicer(box, "logs", "holder", code=2).stderr
     job = detached(box, "--", "true")
     slicer(box, "wait", job)
     (folder(box) / f"{job}.log").unlink()

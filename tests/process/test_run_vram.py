@@ -261,9 +261,9 @@ def test_a_driver_that_fails_stops_no_job(box: Box, gpus: FakeNvml, gate: Gate) 
     job = Running(box, "--gpus", "1", script=f"use 0 1000; read x <{gate.path}; exit 7")
     job.peak(1000)
     gpus.add("error nvmlDeviceGetCount 999")
-    until(lambda: "can no longer be seen: " in job.said(), "slicer says so")
+    until(lambda: "can no longer be measured: " in job.said(), "slicer says so")
     gate.open()
-    assert job.end().count("can no longer be seen") == 1
+    assert job.end().count("can no longer be measured") == 1
     assert job.process.returncode == 7
     assert box.outcomes()[0].vram_peak_mib == (1000,)
     gpus.remove("error nvmlDeviceGetCount 999")

@@ -70,7 +70,7 @@ attempt("remove", lambda: os.rmdir(base))
 @pytest.mark.core
 @pytest.mark.parametrize("who", [ALICE, BOB, THIRD], ids=["alice", "bob", "third"])
 def test_nobody_reaches_into_roots_ledger(slicer: Slicer, who: tuple[str, ...]) -> None:  # S1, S2, S4, S9
-    slicer.run(*HEAVY, "--", "true")  # leaves the marks of what is said once a boot
+    slicer.run(*HEAVY, "--", "true")  # leaves the marks of the notices shown once per boot
     gate = slicer.gate()
     job = slicer.hold(gate, *HEAVY)
     before = contents(ledger_of(0))
@@ -86,7 +86,7 @@ def test_nobody_reaches_into_roots_ledger(slicer: Slicer, who: tuple[str, ...]) 
 def test_nobody_reaches_into_a_users_ledger(
     slicer: Slicer, alice: User, who: tuple[str, ...]
 ) -> None:  # S1, S2, S4, S9
-    slicer.run(*HEAVY, "--", "true", via=alice.via)  # leaves the marks of what is said once a boot
+    slicer.run(*HEAVY, "--", "true", via=alice.via)  # leaves the marks of the notices shown once per boot
     job, gate = hold(slicer, alice)
     ledger = ledger_of(alice.uid)
     before = contents(ledger)

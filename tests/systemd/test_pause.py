@@ -228,7 +228,7 @@ def test_a_signal_to_slicer_run_ends_a_paused_job(slicer: Slicer, signo: int) ->
     job.job.kill(signo)
     done = job.job.end()
     assert done.code == (-signo if signo == signal.SIGINT else 128 + signo)  # as a shell has it
-    assert "slicer: the job was paused; it goes on, to end\n" in done.stderr
+    assert "slicer: the job was paused; it is resumed so that it can end\n" in done.stderr
     assert slicer.outcome(job.lease.job).ended_by == "slicer run"
 
 

@@ -73,11 +73,11 @@ def test_a_program_that_the_library_cannot_reach_starts_under_the_drivers_limit(
     fake_nvml.add(NEW)
     done = slicer.run(*options, env=fake_nvml.env)
     assert (done.code, len(asked(log))) == (7, 1)
-    assert "the driver alone keeps the cap" in done.stderr
+    assert "only the driver enforces the cap" in done.stderr
     outcome = slicer.outcome_of(done)
     assert outcome.sharing is not None
     assert (outcome.sharing.driver_cap, outcome.sharing.troubles) == (1, ("not-preloaded",))
     fake_nvml.add("error nvmlDeviceSetMemoryLimits 3")  # it turns out only when it is asked
     failed = slicer.run(*options, env=fake_nvml.env)
     assert failed.code == 125
-    assert "nor does the driver keep it" in failed.stderr
+    assert "nor does the driver enforce it" in failed.stderr

@@ -70,7 +70,7 @@ def test_ctrl_c_ends_a_job_that_is_paused(bash: Terminal, slicer: Slicer, handle
     slicer.command("pause", "held")
     bash.type(CTRL_C)
     shown = bash.expect(PROMPT)
-    assert "the job was paused; it goes on, to end" in shown
+    assert "the job was paused; it is resumed so that it can end" in shown
     assert "handled" in shown or not handles
     command(bash, "echo code=$?")
     assert f"code={7 if handles else 130}" in bash.expect(PROMPT)

@@ -1,4 +1,4 @@
-"""``slicer client``: the file for programs that have slicer in PATH, and not in their own environment."""
+"""``slicer client``: prints the client for programs with slicer in PATH but not in their environment."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ Examples:
   slicer client > slicer_client.py
       Beside the program that imports it.
   slicer client | ssh gpubox 'cat > train/slicer_client.py'
-      The same on another machine, whose slicer it talks to there.
+      The same on another machine, where it talks to that machine's slicer.
 """
 
 
 @click.command("client", short_help="Print slicer_client.py, for any Python program.", epilog=_EXAMPLES)
 def command() -> None:
-    """Print slicer_client.py, with which a program in any Python environment holds a lease.
+    """Print slicer_client.py, which lets a program in any Python environment hold a lease.
 
-    It needs Python 3.9 or later and the program slicer in PATH: no package, and not slicer's environment. Its
-    docstring says how it is used. Programs in other languages talk to `slicer hold --protocol 1`, as it does.
+    It needs Python 3.9 or later and the program slicer in PATH, but no package and not slicer's environment.
+    Its docstring explains its use. Programs in other languages can talk to `slicer hold --protocol 1`, too.
     """
     click.echo(resources.files("slicer").joinpath("_client.txt").read_text("utf-8"), nl=False)

@@ -1,4 +1,4 @@
-"""Waiting for the ends of jobs: of any that run, wait, or have ended already."""
+"""Waits for the ends of jobs, whether they run, wait, or have ended already."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from slicer.model import Lease, Outcome, Ticket
 from slicer.outcome import history, job_files
 from slicer.record import record
 
-_UNSEEN_S = 0.5  # a scope whose slicer was killed whole tells nobody of its end
-_SETTLES_S = 1.0  # the outcome may be written a moment after its writer was last seen
+_UNSEEN_S = 0.5  # if supervisor and keeper were killed, no event announces the scope's end
+_SETTLES_S = 1.0  # the outcome may be written a moment after its writer's last sign of life
 
 
 class StillRunning(SlicerError):
@@ -30,7 +30,7 @@ class StillRunning(SlicerError):
 
 @record
 class Ended:
-    """How a job ended. Without an outcome its command did not run, or nobody knows."""
+    """How a job ended. Without an outcome, its command did not run, or its end is unknown."""
 
     job: str
     name: str
@@ -44,7 +44,7 @@ def ends(
 ) -> Iterator[Ended]:
     """The jobs in the order of their ends. Raises StillRunning after ``timeout_s`` seconds.
 
-    ``mask`` is the signal mask while asleep.
+    ``mask`` is the signal mask during sleep.
     """
     end = None if timeout_s is None else time.monotonic() + timeout_s
     left = {known.job: Awaited(known) for known in jobs}
@@ -70,9 +70,9 @@ def asleep(
     awaited: Sequence[Awaited], limit_s: float | None, mask: frozenset[int] | None = None,
     others: Sequence[int] = (),
 ) -> frozenset[int]:  # fmt: skip
-    """Sleep until something happens to one of the jobs, or one of the other descriptors is readable.
+    """Sleep until something happens to one of the jobs, or one of the ``others`` is readable.
 
-    Returns those of the others that are.
+    Returns the readable ones of the ``others``.
     """
     descriptors = [fd for each in awaited for fd in each.descriptors]
     due = soonest(limit_s, *(each.due_s for each in awaited))
@@ -80,13 +80,13 @@ def asleep(
 
 
 class Awaited:
-    """A job whose end is awaited, by the ends of slicer's processes beside it."""
+    """A job whose end is awaited, through the ends of its supervisor and keeper."""
 
     def __init__(self, known: KnownJob) -> None:
         self.known = known
         self.descriptors: list[int] = []  # pidfds
         self.due_s: float | None = None  # when to look again without an event
-        self._gone_at: float | None = None  # since when there has been nothing of it
+        self._gone_at: float | None = None  # since when no trace of it has been found
 
     def look(self, ledger: Ledger | None) -> Ended | None:
         """How it ended; None: it has not. Raises StateError."""
@@ -103,13 +103,13 @@ class Awaited:
         return Ended(known.job, known.name, known.outcome.exit_code, known.outcome)
 
     def _entry(self, ledger: Ledger | None) -> Lease | Ticket | None:
-        """It in the ledger; at the broker a request is followed by its process."""
+        """The job's lease or ticket in the ledger. A request at the broker is followed by its process."""
         seen = ledger.snapshot() if ledger is not None else None
         entries: tuple[Lease | Ticket, ...] = (*seen.leases, *seen.tickets) if seen is not None else ()
         return next((entry for entry in entries if entry.job == self.known.job), None)
 
     def _processes(self, entry: Lease | Ticket | None) -> list[int]:
-        """Pidfds of its supervisor and keeper, as far as they live."""
+        """Pidfds of its supervisor and keeper, if they live."""
         known, found = self.known, set[tuple[int, int]]()
         for each in (known.file, known.entry, entry):
             if each is not None and each.boot_id == proc.boot_id():
@@ -119,7 +119,7 @@ class Awaited:
         return [fd for pid, start in found if (fd := _open(pid, start)) >= 0]
 
     def _ended_without(self, *, is_there: bool) -> Ended | None:
-        """It has no outcome. How it ended by its file, once nothing of it is left."""
+        """The end of a job without an outcome, from its file, once nothing of the job is left."""
         self.due_s = None
         if self.descriptors:
             self._gone_at = None
@@ -142,7 +142,7 @@ class Awaited:
         return Ended(known.job, known.name, EX_SLICER, None, "it was killed, and nobody saw how it ended")
 
     def _by_broker(self) -> int | None:
-        """The exit code of another user's job, for root; None: the broker does not have it (yet)."""
+        """The exit code of another user's job, for root; None: the broker does not know it (yet)."""
         from slicer.broker import accounts
 
         found = accounts.jobs(accounts.PATH, limit=1, job=self.known.job)
@@ -154,7 +154,7 @@ class Awaited:
         try:
             return job_files.of_job(os.environ, self.known.job)
         except StateError:
-            return None  # told before
+            return None  # reported before
 
     def close(self) -> None:
         """Close the descriptors. Safe to repeat."""
@@ -164,7 +164,7 @@ class Awaited:
 
 
 def _open(pid: int, start: int) -> int:
-    """A pidfd of that very process; -1: it has ended."""
+    """A pidfd of the process with that start time; -1: it has ended."""
     if pid <= 0:
         return -1
     try:

@@ -1,6 +1,6 @@
-"""``slicer hold --protocol 1``: a lease for the program that started this one, told in lines of JSON.
+"""``slicer hold --protocol 1``: a lease for the program that started this one, reported in lines of JSON.
 
-The lease lasts until our stdin ends, and so ends with the program, whatever ends that. See docs/client.md.
+The lease lasts until our stdin ends. So it ends with the program, however that ends. See docs/client.md.
 """
 
 from __future__ import annotations
@@ -33,16 +33,16 @@ if TYPE_CHECKING:
 
     from slicer.model import Busy
 
-_OF_COMMANDS = ("timeout", "linger", "outcome")  # options that are about a command
+_OF_COMMANDS = ("timeout", "linger", "outcome")  # options for a command
 _stdin_ended = threading.Event()
 
 
 class _Over(BaseException):
-    """The program has closed our stdin, or somebody ends us."""
+    """The program has closed our stdin, or we were asked to end."""
 
 
 def perform(options: dict[str, Any], command: tuple[str, ...]) -> int:
-    """Hold the lease that the options ask for until stdin ends; returns slicer's exit code."""
+    """Hold the requested lease until stdin ends; returns slicer's exit code."""
     parent = os.getppid()
     mask = block_interrupts() - {signal.SIGTERM}
     for signo in (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT):  # meant for the program, which may go on
@@ -67,9 +67,9 @@ def perform(options: dict[str, Any], command: tuple[str, ...]) -> int:
 def _invocation(options: dict[str, Any], command: tuple[str, ...], parent: int) -> Invocation:
     wrong = [f"--{field}" for field in _OF_COMMANDS if options[field]] + ["a command"] * bool(command)
     if wrong:
-        raise UsageError(f"starts no command, and so cannot go with {wrong[0]}", where="--protocol")
+        raise UsageError(f"starts no command, so it cannot be combined with {wrong[0]}", where="--protocol")
     shown = proc.command_line(parent) or (str(parent),)
-    # It runs already, so its program is not looked for.
+    # The program runs already, so there is none to find.
     return Invocation(**run.fields(options, shown), hold=True, program=sys.executable)
 
 
@@ -80,7 +80,7 @@ def _hold(asked: Invocation, parent: int, mask: frozenset[int], messages: _Messa
     try:
         plan = plan_of(asked, dict(os.environ), ledger)
         if not plan.profile.gpus and not plan.profile.slots:
-            raise UsageError("nothing to hold", hint="say --gpus, --vram, --cpu-slots or --slot")
+            raise UsageError("nothing to hold", hint="use --gpus, --vram, --cpu-slots or --slot")
         for warning in plan.config.warnings:
             messages.warning(warning)
         who = Requester(
@@ -88,7 +88,7 @@ def _hold(asked: Invocation, parent: int, mask: frozenset[int], messages: _Messa
             "plain", manager_of(os.geteuid()), "", plan.outer.leases, plan.profile.name,
         )  # fmt: skip
         wanted = granting.prepare(plan.broker, who, needs_of(plan), GpuObserver(plan.config.policy))
-        # Its memory is the lease's, and it is what `slicer stop` ends. We only wait in its place.
+        # The lease covers the program's memory, and `slicer stop` ends the program. We only wait for it.
         draft = replace(wanted.draft, pid=parent, pid_start=proc.start_time(parent) or 0)
         wanted = replace(wanted, draft=draft)
         ledger.patience_s = leasing.patience_s(wanted.needs)
@@ -99,14 +99,14 @@ def _hold(asked: Invocation, parent: int, mask: frozenset[int], messages: _Messa
         raise
     ledger.mask = None
     lease = api.Lease(held, plan.outer.leases, ledger, waited_s)
-    signal.signal(signal.SIGTSTP, signal.SIG_IGN)  # stopped, it would not see the program's end
+    signal.signal(signal.SIGTSTP, signal.SIG_IGN)  # if stopped, it would miss the program's end
     try:
         messages.acquired(held.lease, waited_s)
         _say(
             "acquired", job=lease.job, waited=round(waited_s, 3), forced=lease.forced, gpus=lease.gpus,
             gpu_indices=lease.gpu_indices, slots=lease.slots, environment=lease.env,
         )  # fmt: skip
-        while not _stdin_ended.is_set():  # a SIGTERM alone is no reason: the program uses what it holds
+        while not _stdin_ended.is_set():  # a SIGTERM alone does not end it: the program still uses the lease
             signal.sigwait({signal.SIGTERM})
     finally:
         lease.release()
@@ -117,18 +117,18 @@ def _stop(signo: int, frame: FrameType | None) -> None:
 
 
 def _follow_stdin() -> None:
-    """The end of stdin is a SIGTERM to ourselves, which acts where we sleep."""
+    """Turn the end of stdin into a SIGTERM to ourselves, which interrupts any sleep."""
     try:
         while os.read(0, 4096):
             pass
     except OSError:
-        pass  # as good as closed
+        pass  # treat it as closed
     _stdin_ended.set()
     os.kill(os.getpid(), signal.SIGTERM)
 
 
 class _Messages(say.Messages):
-    """Tells the program why it waits, and a person on stderr as ``slicer hold`` does."""
+    """Tells the program why it waits, and a person on stderr, like ``slicer hold``."""
 
     _told: tuple[object, ...] = ()
 
@@ -148,7 +148,7 @@ class _Messages(say.Messages):
 
 
 def _say(event: str, **fields: Any) -> None:
-    """One line on stdout. Raises _Over if nobody reads it any more."""
+    """Print one line on stdout. Raises _Over if the reader is gone."""
     left = json.dumps({"event": event, **fields}).encode() + b"\n"
     try:
         while left:

@@ -1,4 +1,4 @@
-"""Raw keys from the terminal, and Ctrl-Z."""
+"""Reads single keys from the terminal, and handles Ctrl-Z."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class TypedKeys:
             self._before = termios.tcgetattr(0)
             tty.setcbreak(0)
             settings = termios.tcgetattr(0)
-            settings[6][termios.VMIN] = 0  # a read waits for nothing: Ctrl-C discards keys that were there
+            settings[6][termios.VMIN] = 0  # a read must not block: Ctrl-C discards keys that were there
             termios.tcsetattr(0, termios.TCSANOW, settings)
 
     def give_back(self) -> None:

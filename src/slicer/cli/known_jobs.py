@@ -1,8 +1,8 @@
-"""Finds the job that a word means, for all commands: one that runs, waits, or has ended.
+"""Finds the job that a word names, for all commands, whether it runs, waits, or has ended.
 
-A word is an id, the beginning of one, a unit or a name. Living jobs go before those that have ended. Of
-several that ended with the same name, the word means the newest. Only their queue knows the lines of a jobs
-file that have not begun (:mod:`slicer.queue.control.client`).
+A word is an id, a prefix of an id, a unit or a name. Living jobs take precedence over ended ones. If several
+ended jobs have the name, the newest is meant. Only a queue knows the lines of its jobs file that have not
+begun (:mod:`slicer.queue.control.client`).
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from slicer.outcome.job_files import DetachedJob
 from slicer.record import record
 from slicer.text import command_text
 
-_MOST_ENDED = 200  # jobs whose ids are compared with a beginning
+_MOST_ENDED = 200  # jobs whose ids are compared with a prefix
 
 
 @record
 class KnownJob:
-    """A job that a word means. At least one of the last three is there."""
+    """A job that a word names. At least one of the last three fields is set."""
 
     job: str
     name: str
@@ -39,28 +39,28 @@ class KnownJob:
 
     @property
     def waits_for_others(self) -> bool:
-        """Whether it follows others, and neither runs nor waits for its lease."""
+        """Whether it waits for other jobs, and neither runs nor waits for its lease."""
         has_begun = self.entry is not None or self.outcome is not None
         return not has_begun and self.file is not None and bool(self.file.after) and self.file.is_alive()
 
     @property
     def began_at(self) -> float:
-        """When it was detached or, else, started, in seconds since the epoch; 0 for one that lives."""
+        """When it was detached or else started, in seconds since the epoch; 0 if unknown here."""
         return self.file.began_at if self.file else self.outcome.started_at if self.outcome else 0.0
 
     @property
     def uid(self) -> int:
-        """Whose it is. Only one's own jobs have files and outcomes here."""
+        """The owner. Files and outcomes here are always the caller's own."""
         return self.entry.uid if self.entry is not None else os.geteuid()
 
     @property
     def label(self) -> str:
-        """What people call it."""
+        """The text by which people know it."""
         return self.name or self.command or self.job
 
 
 class KnownJobs:
-    """The jobs of one moment. Raises StateError."""
+    """The jobs at one moment. Raises StateError."""
 
     def __init__(self, warn: Callable[[str], None] = say.line) -> None:
         self.ledger: Ledger | None
@@ -69,7 +69,7 @@ class KnownJobs:
         self.living = living(self._mine, self._files.values())
 
     def find(self, word: str) -> KnownJob:
-        """The job that the word means. Raises UnknownJob, AmbiguousJob, NotYours."""
+        """The job that the word names. Raises UnknownJob, AmbiguousJob, NotYours."""
         try:
             return pick(word, self.living)
         except UnknownJob as unknown:
@@ -100,7 +100,7 @@ class KnownJobs:
 
 
 def living(mine: Snapshot, files: Iterable[DetachedJob]) -> list[KnownJob]:
-    """Those that run or wait, each once."""
+    """The jobs that run or wait, each once."""
     detached = {file.job: file for file in files}
     entries: tuple[Lease | Ticket, ...] = (*mine.leases, *mine.tickets)
     found = [_of(entry, detached.get(entry.job)) for entry in entries]
@@ -121,11 +121,11 @@ def _of(entry: Lease | Ticket | None, file: DetachedJob | None) -> KnownJob:
 
 
 def output_of(known: KnownJob) -> str:
-    """The path that the job's output goes to; "" if that is not known, or none."""
+    """The path of the job's output; "" if it is unknown, or not a file."""
     said = known.outcome or known.file
     if said is not None and said.log:
         return said.log
-    # Of a queue's job the keeper has it as stderr only.
+    # The keeper of a queue's job has it as stderr only.
     if not isinstance(known.entry, Lease):
         return ""
     for fd in (1, 2):
@@ -139,10 +139,10 @@ def output_of(known: KnownJob) -> str:
 
 
 def detached_jobs(warn: Callable[[str], None] = say.line) -> dict[str, DetachedJob]:
-    """All that are not forgotten, the newest first."""
+    """All detached jobs that still have files, the newest first."""
     try:
         return {file.job: file for file in job_files.known(os.environ, warn)}
-    except StateError as error:  # jobs are found without them, too
+    except StateError as error:  # other jobs are found without the files
         warn(str(error))
         return {}
 
@@ -156,10 +156,9 @@ def _outcomes(word: str) -> list[Outcome]:
 
 
 def names(*, has_ended: bool, has_units: bool) -> list[str]:
-    """The names and ids (and units) of jobs that live (and of those that ended lately), for completion."""
+    """The names and ids (and units) of living jobs (and of recently ended ones), for completion."""
     found = KnownJobs(lambda _: None).living
     if has_ended:
         found += [of_outcome(each, None) for each in history.read(history.default_path(), limit=20)]
     units = [each.entry.unit for each in found if has_units and isinstance(each.entry, Lease)]
     return [word for each in found for word in (each.name, each.job) if word] + units
-

@@ -1,4 +1,4 @@
-"""``slicer logs``: what a job has printed, and prints."""
+"""``slicer logs``: shows a job's output."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _BLOCK = 1 << 16
 
 
 class NoLog(UsageError):
-    """There is no file with the job's output (any more)."""
+    """No file has the job's output (any more)."""
 
     kind = "no-log"
 
@@ -31,9 +31,9 @@ class NoLog(UsageError):
     epilog="""\
 \b
 Examples:
-  slicer logs train             all that it has printed so far
+  slicer logs train             all of its output so far
   slicer logs -n 20 train       the last 20 lines
-  slicer logs -f train          all, and what it prints until it ends
+  slicer logs -f train          all, and new output until the job ends
   slicer logs 'jobs.txt#7'      a job of a queue, by its line
 
 \b
@@ -42,16 +42,16 @@ Exit codes:
     2  no such job, or slicer has no log of it""",
 )
 @click.argument("job", shell_complete=complete.all_jobs)
-@click.option("-f", "--follow", is_flag=True, help="Go on until the job ends.")
+@click.option("-f", "--follow", is_flag=True, help="Show new output until the job ends.")
 @click.option(
     "-n", "--lines", type=click.IntRange(min=0), metavar="N", help="Only the last N lines; all by default."
 )
 def command(job: str, follow: bool, lines: int | None) -> int:
     """Show the output of a job that was started with --detach, or by a queue.
 
-    JOB is a job's id (its first four characters or more will do), its unit, or its name: of a job that lives,
-    else of the last that had it. The output is shown as it is. Its beginning is gone once the log has grown
-    beyond [logs] max_size.
+    JOB is a job's id (or at least its first four characters), its unit, or its name. A name means the living
+    job that has it, otherwise the last job that had it. The output is shown unchanged. Its beginning is lost
+    once the log has grown beyond [logs] max_size.
     """
     known = KnownJobs().find(job)
     fd = _opened(known)
@@ -73,7 +73,7 @@ def _opened(known: KnownJob) -> int:
         raise NoLog(f"slicer keeps no log of {known.label}", hint="slicer run --detach does")
     if not path:
         hint = "slicer run --detach keeps a log"
-        raise NoLog(f"the output of {known.label} went to where it was started from", hint=hint)
+        raise NoLog(f"the output of {known.label} went to its caller's stdout and stderr", hint=hint)
     flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
     try:
         fd = os.open(path, flags)
@@ -85,17 +85,17 @@ def _opened(known: KnownJob) -> int:
     if stat.S_ISREG(os.fstat(fd).st_mode):
         return fd
     os.close(fd)
-    raise NoLog("is no file, and cannot be shown", where=path, hint=f"{known.label} writes there")
+    raise NoLog("is not a regular file, and cannot be shown", where=path, hint=f"{known.label} writes there")
 
 
 def _after_line(fd: int, begin: int) -> int:
-    """The beginning of the first whole line from ``begin`` on, where the rest of one was freed."""
+    """The beginning of the first whole line from ``begin`` on; the line there may be partly freed."""
     found = os.pread(fd, _BLOCK, begin).find(b"\n")
     return begin + found + 1 if found >= 0 else begin
 
 
 def last_lines(fd: int, number: int, begin: int = 0) -> int:
-    """The place in a file from which its last ``number`` lines are, at least ``begin``."""
+    """The offset of a file's last ``number`` lines, at least ``begin``."""
     end = os.fstat(fd).st_size
     if not number:
         return end
@@ -115,14 +115,14 @@ def last_lines(fd: int, number: int, begin: int = 0) -> int:
 
 
 def _blocks(fd: int, place: int) -> Iterator[tuple[int, bytes]]:
-    """What is in the file from a place on, without what was freed; each with the place behind it."""
+    """The file's data from an offset on, without freed parts; each block with the offset behind it."""
     while data := os.pread(fd, _BLOCK, place := punch.beginning(fd, place)):
         place += len(data)
         yield place, data
 
 
 def _copy(fd: int, place: int) -> int:
-    """Print what is there; the place behind it."""
+    """Print the existing data; the offset behind it."""
     for behind, data in _blocks(fd, place):
         sys.stdout.buffer.write(data)
         place = behind

@@ -1,4 +1,4 @@
-"""``slicer show``: all that is known of one job, whether it waits, runs or has ended."""
+"""``slicer show``: all that is known about one job, whether it waits, runs or has ended."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _PIDS_SHOWN = 12
 
 @click.command(
     "show",
-    short_help="Show all that is known of one job.",
+    short_help="Show all that is known about one job.",
     epilog="""\
 \b
 Examples:
@@ -41,10 +41,10 @@ The form of --json is in docs/json.md.""",
 @click.argument("job", shell_complete=complete.all_jobs)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 def command(job: str, as_json: bool) -> None:
-    """Show all that is known of a job, whether it waits, runs or has ended.
+    """Show all that is known about a job, whether it waits, runs or has ended.
 
-    JOB is as in `slicer logs`. Of a running job: its limits and what it uses of them now, its GPUs and its
-    processes. Of a waiting one: why it waits, and when it may start. Of an ended one: as `slicer history`.
+    JOB is as in `slicer logs`. For a running job: its limits and its current use of them, its GPUs and its
+    processes. For a waiting job: why it waits, and when it may start. For an ended job: as `slicer history`.
     """
     jobs = KnownJobs()
     known = jobs.find(job)
@@ -103,7 +103,7 @@ def _directory(known: KnownJob) -> str | None:
 
 
 def _running(lease: Lease, ledger: Ledger | None) -> dict[str, Any]:
-    """What it uses, its limits and its processes. None: not known."""
+    """Its use, its limits and its processes. None: unknown."""
     path = cgroup.path_of(lease.cgroup) if lease.cgroup else ""
     pids = list(cgroup.processes(path)) if path else members(lease, ledger) if ledger is not None else []
     limits = None
@@ -160,7 +160,7 @@ def _waiting_rows(waiting: dict[str, Any]) -> list[tuple[str, str]]:
     starts, why = waiting["starts_in"], waiting["why"]
     return [
         ("waits", f"for {format_duration(waiting['waited'])}"),
-        ("why", why["text"] if why else "about to go"),
+        ("why", why["text"] if why else "about to start"),
         ("starts", "not known" if starts is None else f"in about {format_estimate(starts)}"),
         ("pid", str(waiting["pid"])),
     ]
@@ -177,7 +177,7 @@ def _running_rows(running: dict[str, Any]) -> list[tuple[str, str]]:
         ("halted", running["halted"] or ""),
         *(("GPU", _gpu(gpu, running["vram_mib"])) for gpu in running["gpus"]),
         ("slots", ", ".join(slots_words(running["slots"]))),
-        ("processes", shown or "none is seen"),
+        ("processes", shown or "none seen"),
     ]
     if usage is not None:
         now, peak = (format_size(usage[name]) for name in ("memory_bytes", "memory_peak_bytes"))
@@ -186,12 +186,12 @@ def _running_rows(running: dict[str, Any]) -> list[tuple[str, str]]:
             ("memory", f"{now}, peak {peak}"),
         ]
     for limit in running["limits"] or ():
-        acts = "" if limit["acts"] else " (does not act)"
+        acts = "" if limit["acts"] else " (not in effect)"
         rows.append(("limit", f"{limit['name']}={limit['value']}{acts}"))
     return rows
 
 
 def _gpu(gpu: dict[str, Any], declared_mib: int | None) -> str:
     index = "?" if gpu["index"] is None else gpu["index"]
-    declared = "the whole of it" if declared_mib is None else f"{format_mib(declared_mib)} declared"
+    declared = "whole" if declared_mib is None else f"{format_mib(declared_mib)} declared"
     return f"{index}: {declared}, uses {format_mib(gpu['used_mib'])}, peak {format_mib(gpu['peak_mib'])}"

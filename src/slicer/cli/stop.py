@@ -1,4 +1,4 @@
-"""``slicer stop``: end jobs."""
+"""``slicer stop``: ends jobs."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ Exit codes:
 @click.option("-q", "--quiet", is_flag=True, help="Print errors only.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 def command(jobs: tuple[str, ...], quiet: bool, as_json: bool, mine: bool = False) -> int:
-    """End jobs, and wait until they have given back what they held.
+    """End jobs, and wait until they have released their resources.
 
     JOB is a job's id (or at least its first four characters), its name, its unit, as in `slicer status`, or a
     shell pattern for names. A job gets SIGTERM, and SIGKILL if it has not ended after its stop timeout (10s,
@@ -70,7 +70,7 @@ def command(jobs: tuple[str, ...], quiet: bool, as_json: bool, mine: bool = Fals
         if entry is None:
             _end_wait(known)
             return f"no longer waits: {known.job}  {known.label}", {"done": "dequeued"}
-        # A job that is just being started has no process of its own, only its queue's.
+        # A job of a queue has no process of its own while it is being started.
         has_process = not isinstance(entry, Lease) or entry.keeper
         if has_process or not stop_line(ledger.directory.base, entry.job):
             stop(entry, ledger)
@@ -90,7 +90,7 @@ def command(jobs: tuple[str, ...], quiet: bool, as_json: bool, mine: bool = Fals
 
 
 def _expanded(words: tuple[str, ...], *, mine: bool) -> tuple[str, ...]:
-    """The words, with the ids of jobs in place of patterns. One that no name is like stays a word."""
+    """The words, with the ids of jobs in place of patterns. A pattern without a match stays a word."""
     if not mine and all(_PATTERN.isdisjoint(word) for word in words):
         return words
     there = KnownJobs().living

@@ -1,4 +1,4 @@
-"""``slicer wait``: until jobs have ended, with their exit code."""
+"""``slicer wait``: waits until jobs have ended, and returns their exit code."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ Examples:
 
 \b
 Exit codes:
-  The job's own, of several the highest, with --any that of the first, and
+  The job's own (the highest of several; with --any, the first job's), or
     2  no such job, or several could be meant; nothing was waited for
   124  a job has not ended within --timeout
-  125  a job was killed with all of slicer, and nobody saw how it ended""",
+  125  a job was killed together with slicer, and nobody saw how it ended""",
 )
 @click.argument("jobs", metavar="JOB...", nargs=-1, required=True, shell_complete=complete.all_jobs)
-@click.option("--any", "is_any", is_flag=True, help="Only for the first that ends.")
+@click.option("--any", "is_any", is_flag=True, help="Wait only for the first job that ends.")
 @click.option("--timeout", metavar="DURATION", help="Wait no longer than this (15m, 2h).")
 @click.option("-q", "--quiet", is_flag=True, help="Print errors only.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")

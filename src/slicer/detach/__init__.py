@@ -1,1 +1,1 @@
-"""Jobs and queues that go on without their terminal."""
+"""Jobs and queues that run without their terminal."""

@@ -1,13 +1,13 @@
-"""The hand-over from the caller to what goes on without it: environment, directory, limits, umask and log.
+"""The hand-over from the caller to a detached job or queue: environment, directory, limits, umask and log.
 
-systemd could be told all of this. But it shows a service's environment to every user, refuses values that it
-cannot print, and opens files in other ways than slicer. So the manager (or the caller itself, without one)
-executes this file, with nothing but the standard library (``python -I -S``), and this process becomes the
-queue or the job.
+systemd could set all of this. But it shows a service's environment to every user, refuses values that it
+cannot print, and opens files differently from slicer. So the manager (or the caller itself, without one)
+executes this file with only the standard library (``python -I -S``), and this process becomes the queue or
+the job.
 
-The hand-over of a queue is a file, as its service may be restarted. That of a job comes through a socket, on
-which the caller also hears whether the job waits or runs. So it is never on a disk, and the job begins only
-if its caller was there to the end of the hand-over.
+A queue's hand-over is a file, because its service may be restarted. A job's comes through a socket, on which
+the job also reports to the caller that it waits or runs. So it is never on a disk, and the job begins only if
+its caller completes the hand-over.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import struct
 import sys
 from typing import Any, NoReturn
 
-CALLER_FD = 3  # the socket to the caller, in the process that a job becomes
+CALLER_FD = 3  # the socket to the caller, in the job's process
 _OTHERS = stat.S_IWGRP | stat.S_IWOTH
 
 
@@ -35,9 +35,9 @@ def write(path: str, handed: dict[str, object]) -> None:
 
 
 def open_log(path: str | bytes, mode: int = 0o666) -> int:
-    """The log, to append. Raises OSError, also for a symbolic link or a directory where others may write.
+    """The log, to append. Raises OSError, also for a symbolic link or a directory writable by others.
 
-    In a sticky one (/tmp) they cannot exchange a file of ours.
+    A sticky directory (/tmp) is accepted, because others cannot replace our files in it.
     """
     above, name = os.path.split(path)
     directory = os.open(above, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
@@ -66,18 +66,18 @@ def soft_limits() -> dict[int, int]:
 
 
 def peer(connection: socket.socket) -> tuple[int, int]:
-    """The process at the other end, and its user, as the kernel says. Raises OSError."""
+    """The peer's pid and uid, from the kernel. Raises OSError."""
     size = struct.calcsize("3i")
     pid, uid, _ = struct.unpack("3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size))
     return pid, uid
 
 
 def _received(path: str) -> tuple[dict[str, Any], int]:
-    """The hand-over that comes through a socket, and the socket. Raises OSError, ValueError."""
+    """The hand-over from a socket, and the socket. Raises OSError, ValueError."""
     above, name = os.path.split(path)
     directory = os.open(above, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     caller = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    caller.connect(f"/proc/self/fd/{directory}/{name}")  # the path may be too long for a socket's
+    caller.connect(f"/proc/self/fd/{directory}/{name}")  # the path may be too long for a socket address
     os.close(directory)
     if peer(caller)[1] != os.geteuid():
         raise PermissionError(errno.EPERM, "it is another user's", path)
@@ -101,7 +101,7 @@ def _become(handed: dict[str, Any], caller: int) -> NoReturn:
     os.dup2(log, 1)
     os.dup2(log, 2)
     if caller >= 0:
-        os.dup2(caller, CALLER_FD)  # perhaps in place of the log's own descriptor, which is done with
+        os.dup2(caller, CALLER_FD)  # perhaps over the log's own descriptor, which is no longer needed
     own = [_bytes(name) for name in handed["from_manager"]]
     environ = {name: os.environb[name] for name in own if name in os.environb}
     environ.update((_bytes(name), _bytes(value)) for name, value in handed["environment"].items())
@@ -119,7 +119,7 @@ def _main(path: str) -> NoReturn:
         handed, caller = _received(path)
         try:
             _become(handed, caller)
-        except OSError as error:  # the caller tells it; what is written here nobody may read
+        except OSError as error:  # the caller reports it, because nobody may read our own output
             place = os.fsdecode(error.filename) if error.filename else handed["log"]
             with socket.socket(fileno=caller) as told:
                 told.sendall(f"m{place}: {error.strerror}\0f125\0".encode("utf-8", "backslashreplace"))

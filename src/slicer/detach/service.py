@@ -1,4 +1,4 @@
-"""What goes on without its terminal: where, and as a service its name, environment and properties. Pure."""
+"""Detached jobs and queues: their place, and a service's name, environment and properties. Pure."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ if TYPE_CHECKING:
 
     Place = Literal["system", "user", "process"]
 
-ServiceProperty = tuple[str, str, object]  # as StartTransientUnit has it: name, D-Bus signature, value
+ServiceProperty = tuple[str, str, object]  # for StartTransientUnit: name, D-Bus signature, value
 
 _FOREVER = 2**64 - 1
 _RESTARTS = 5  # within _RESTARTS_WITHIN_S; a queue that crashes more often will crash again
 _RESTARTS_WITHIN_S = 600
 _RESTART_AFTER_S = 1
 
-# Variables about the caller's terminal or login session, which a queue or job outlives, and about the service
-# or job around the caller, which will not be around it.
+# Variables about the caller's terminal or login session, which a detached job outlives, and about the service
+# or job around the caller, to which it does not belong.
 _SESSION_VARIABLES = frozenset((
     "TERM", "COLORTERM", "COLUMNS", "LINES", "TERMCAP", "TERM_PROGRAM", "TERM_PROGRAM_VERSION",
     "TERM_SESSION_ID", "WINDOWID", "VTE_VERSION", "TMUX", "TMUX_PANE", "STY", "WINDOW", "INSIDE_EMACS",
@@ -35,23 +35,23 @@ _SESSION_VARIABLES = frozenset((
 ))  # fmt: skip
 _TERMINAL_PREFIXES = ("KITTY_", "KONSOLE_", "ITERM_", "WEZTERM_", "ALACRITTY_", "VSCODE_")
 
-# Variables that come from the service's manager: its bus outlives the caller's session.
+# Variables that the service's manager provides: its bus outlives the caller's session.
 _MANAGER_VARIABLES = ("DBUS_SESSION_BUS_ADDRESS", "XDG_RUNTIME_DIR")
 
 
 def queue_unit(log_dir: str) -> str:
-    """The service's name: one for each log directory (an absolute path), as only one queue can use it."""
+    """The service's name. Each log directory (an absolute path) has one, because only one queue uses it."""
     digest = hashlib.sha1(os.fsencode(log_dir), usedforsecurity=False).hexdigest()
     return f"slicer-queue-{digest[:8]}.service"
 
 
 def queue_description(jobs_file: str) -> str:
-    """The service's name in ``systemctl status``: without the directory, because every user sees it."""
+    """The name in ``systemctl status``. Every user can see it, so it leaves out the directory."""
     return command_text(("slicer", "queue", os.path.basename(jobs_file)))
 
 
 def queue_arguments(said: Sequence[str]) -> tuple[str, ...]:
-    """The caller's arguments without ``--fresh``: a service that is restarted goes on where it was."""
+    """The caller's arguments without ``--fresh``, so that a restarted service resumes."""
     end = said.index("--") if "--" in said else len(said)
     kept = [word for word in said[:end] if word not in ("--detach", "--fresh")]
     return (*kept, *said[end:])
@@ -67,10 +67,10 @@ def environment(environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def place_of(uid: int, *, has_systemd: bool, reaches_manager: bool, lingers: bool) -> Place:
-    """Where a detached job runs: as a service of the system or of the user, or as a process of its own.
+    """Where a detached job runs: as a service of the system or of the user, or as a plain process.
 
-    The user's manager ends with the last session, unless the user lingers. A process of its own stays, unless
-    logind is told to end what a session leaves behind.
+    The user's manager ends with the last session, unless the user lingers. A plain process stays, unless
+    logind is configured to kill a session's remaining processes.
     """
     if not has_systemd:
         return "process"
@@ -82,7 +82,7 @@ def place_of(uid: int, *, has_systemd: bool, reaches_manager: bool, lingers: boo
 def at_logout(
     user: str, *, in_own_manager: bool, kills_processes: bool, has_broker: bool, is_inside: bool
 ) -> str:
-    """What ends a job that is a process of its own, and no service; "": nothing does.
+    """Why a detached job that is a plain process would end early; "": it would not.
 
     ``in_own_manager``: its scope is in the user's manager. ``is_inside``: its caller runs in another job.
     """
@@ -98,15 +98,15 @@ def at_logout(
 
 
 def job_unit(job: str) -> str:
-    """The service of a detached job, beside its scope."""
+    """The name of a detached job's service, which exists beside its scope."""
     return f"slicer-run-{job}.service"
 
 
 def job_properties() -> tuple[ServiceProperty, ...]:
     """The properties of a detached job's service, besides its command.
 
-    ``systemctl stop`` sends SIGTERM to the supervisor alone, which passes it on. It is not restarted: the
-    keeper ends the job well without it.
+    ``systemctl stop`` sends SIGTERM to the supervisor alone, which passes it on. The service is not
+    restarted, because the keeper completes the job without the supervisor.
     """
     return (
         ("Type", "s", "exec"),
@@ -119,12 +119,12 @@ def job_properties() -> tuple[ServiceProperty, ...]:
 def queue_properties(unit: str) -> tuple[ServiceProperty, ...]:
     """The properties of a queue's service, besides its command.
 
-    ``systemctl stop`` sends one SIGTERM to the queue alone and waits as long as the jobs take. After a crash
-    the service is restarted, which runs nothing twice; after an exit it is not, whatever the code.
+    ``systemctl stop`` sends one SIGTERM to the queue alone and waits as long as the jobs take. systemd
+    restarts the service after a crash, which runs no job twice, but not after an exit, whatever its code.
     """
     return (
         ("Type", "s", "exec"),
-        # Without scopes the jobs are in the service's cgroup, and the queue ends them.
+        # Jobs without scopes are in the service's cgroup. The queue ends them.
         ("KillMode", "s", "process"),
         ("TimeoutStopUSec", "t", _FOREVER),
         ("OOMPolicy", "s", "continue"),

@@ -1,4 +1,4 @@
-"""Starts a detached job as a service or a process, hands over to it, and hears whether it waits or runs."""
+"""Starts a detached job as a service or a process, hands over to it, and learns whether it waits or runs."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from types import TracebackType
 
 _PREFIX = "detach-"
-_ANSWER_S = 60.0  # to begin at all; how long it takes to get ready depends on what it asks for
-_LONGEST = 1 << 20  # bytes of words, in all: an attacker would be ourselves
+_ANSWER_S = 60.0  # to begin at all; the time until it is ready depends on its request
+_LONGEST = 1 << 20  # bytes of messages, in all: the peer is a process of the same user
 
 
 def program() -> tuple[str, ...]:
@@ -34,14 +34,14 @@ def program() -> tuple[str, ...]:
 
 
 def taker(path: str) -> tuple[str, ...]:
-    """The command that takes over what is handed over at ``path``."""
+    """The command that takes the hand-over at ``path``."""
     return sys.executable, "-I", "-S", os.path.abspath(handover.__file__), path
 
 
 def handed_by_us(
     arguments: Sequence[str], environ: Mapping[str, str], log: str, log_mode: int = 0o666
 ) -> dict[str, object]:
-    """The hand-over of slicer with these arguments, from this process and its directory."""
+    """The hand-over to a slicer with these arguments, from this process and its directory."""
     return service.handed(
         (*program(), *arguments), environ, directory=os.getcwd(), log_path=log, umask=_umask(),
         soft_limits=handover.soft_limits(), log_mode=log_mode,
@@ -49,13 +49,13 @@ def handed_by_us(
 
 
 def _umask() -> int:
-    """Ours; os.umask could only tell by changing it."""
+    """Our umask; os.umask could read it only by changing it."""
     with open("/proc/self/status", encoding="ascii", errors="replace") as status:
         return next(int(line.split()[1], 8) for line in status if line.startswith("Umask:"))
 
 
 class DetachFailed(SlicerError):
-    """There is no job, and its own messages have been shown."""
+    """The job did not start, and its own messages were shown."""
 
     kind = "detach"
 
@@ -98,7 +98,7 @@ class HandOver:
         self._directory.remove(self._name)
 
     def send(self, handed: dict[str, object]) -> None:
-        """Wait for the job's process and hand over to it. Then the job is on its own. Raises StateError."""
+        """Wait for the job's process and hand over to it; then it is independent. Raises StateError."""
         data = json.dumps(handed).encode("ascii") + b"\0"
         faults.point("detach-started")
         try:
@@ -123,7 +123,7 @@ class HandOver:
         raise TimeoutError
 
     def hear(self, show: Callable[[str], None]) -> str:
-        """"waits" or "runs", once it does. ``show`` gets its messages. Raises DetachFailed, StateError."""
+        """Wait for "waits" or "runs"; ``show`` gets the job's messages. Raises DetachFailed, StateError."""
         assert self._job is not None
         data = b""
         while len(data) < _LONGEST:
@@ -138,7 +138,7 @@ class HandOver:
                 show(text)
             if not more:
                 break
-        raise StateError("its process was ended before it could say whether the job runs")
+        raise StateError("its process was ended before it could report whether the job runs")
 
 
 def _sweep(directory: Directory, name: str) -> None:
@@ -154,7 +154,7 @@ def _sweep(directory: Directory, name: str) -> None:
 
 
 def start_process(command: Sequence[str], mask: frozenset[int]) -> None:
-    """Execute a command as a process that has nothing of our session, terminal or descriptors.
+    """Execute a command as a process without our session, terminal or descriptors.
 
     ``mask``: its signal mask. Raises OSError.
     """
@@ -167,7 +167,7 @@ def start_process(command: Sequence[str], mask: frozenset[int]) -> None:
 def _leave(command: Sequence[str], mask: frozenset[int]) -> NoReturn:
     try:
         os.setsid()
-        if os.fork() == 0:  # no leader of a session: it never gets a terminal again
+        if os.fork() == 0:  # not a session leader: it never gets a terminal again
             null = os.open(os.devnull, os.O_RDWR)
             for fd in (0, 1, 2):
                 os.dup2(null, fd)
@@ -175,11 +175,11 @@ def _leave(command: Sequence[str], mask: frozenset[int]) -> NoReturn:
             signal.pthread_sigmask(signal.SIG_SETMASK, mask)
             os.execv(command[0], list(command))
     finally:
-        os._exit(EX_SLICER)  # the caller hears of nobody
+        os._exit(EX_SLICER)  # the caller then gets no connection
 
 
 class DetachCaller:
-    """The caller of a detached job, in the job's own process. It may have ended: then nobody hears."""
+    """The connection of a detached job's process to the caller. If the caller has ended, nothing is sent."""
 
     def __init__(self) -> None:
         self._socket: socket.socket | None = None
@@ -189,23 +189,23 @@ class DetachCaller:
         except OSError:
             return  # somebody typed the hidden option
         if handover.peer(found)[1] != os.geteuid():
-            found.detach()  # whatever that is, it is not for us
+            found.detach()  # an unrelated descriptor
             return
         self._socket = found
         # A keeper's copy would hide our death from the caller.
         os.register_at_fork(after_in_child=self._close)
 
     def hear(self, message: str) -> None:
-        """A message for people."""
+        """Send a message for people."""
         self._say(f"m{message}")
 
     def be_ready(self, state: str) -> None:
-        """The job waits or runs."""
+        """Report that the job waits or runs."""
         self._say(f"s{state}")
         self._close()
 
     def fail(self, exit_code: int) -> None:
-        """There is no job."""
+        """Report that the job did not start."""
         self._say(f"f{exit_code}")
         self._close()
 
@@ -213,7 +213,7 @@ class DetachCaller:
         if self._socket is None:
             return
         try:
-            # Not waiting: a stopped caller must not stop the job.
+            # Without blocking: a stopped caller must not stop the job.
             self._socket.send(text.encode("utf-8", "backslashreplace") + b"\0", socket.MSG_DONTWAIT)
         except OSError:
             self._close()

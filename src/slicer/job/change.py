@@ -1,4 +1,4 @@
-"""``slicer set``: the limits of a job that runs are changed, or shown with where each comes from."""
+"""``slicer set``: changes the limits of a running job, or shows each limit with its source."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ if TYPE_CHECKING:
     from slicer.ledger.ledger import Ledger
     from slicer.model import Lease, Property
 
-    # "start": what the job was started with (its profile, --set). "unit": a drop-in file of the admin's.
+    # "start": set at the job's start (its profile, --set). "unit": a drop-in file of the administrator.
     Source = Literal["start", "slicer set", "outside", "unit"]
 
-# What can be changed without a scope: the CPUs on which its processes may run.
+# Without a scope, only the CPUs on which the job's processes may run can be changed.
 _PLAIN = ("CPUQuota", "AllowedCPUs")
 _MAX_DROP_INS = 64
 
@@ -37,13 +37,13 @@ class RunningProperty:
     """One property of a running job."""
 
     name: str
-    value: str  # as a user would write it; "" for one that nothing is said of
+    value: str  # as a user would write it; "" if unset
     source: Source
-    acts: bool  # whether it does anything here
+    acts: bool  # whether it has an effect here
 
 
 def show(lease: Lease, ledger: Ledger) -> tuple[RunningProperty, ...]:
-    """The properties of a job's scope that somebody has said something of. Raises SlicerError."""
+    """The properties of a job's scope that somebody has set. Raises SlicerError."""
     by_slicer = control_log.last_set(control_log.read(ledger.directory, lease.job))
     if not lease.cgroup:
         _refuse_without_processes(lease)
@@ -75,19 +75,19 @@ def _settings(lease: Lease, control: UnitControl, by_slicer: dict[str, str]) -> 
 
 
 def _given(lease: Lease, control: UnitControl) -> dict[str, str]:
-    """The properties at the scope's start, from systemd's file of it. Raises BackendError."""
+    """The properties at the scope's start, from systemd's unit file. Raises BackendError."""
     path = control.property_of(lease.unit, "FragmentPath")
     if not isinstance(path, str) or not path:
         raise BackendError(f"{lease.unit} has ended")
     try:
         return live.settings_of(read_text(path))
     except OSError as error:
-        said = f"what the job was started with cannot be read: {error.strerror}"
+        said = f"the job's properties at its start cannot be read: {error.strerror}"
         raise BackendError(said, where=path) from error
 
 
 def _drop_ins(lease: Lease, control: UnitControl) -> tuple[set[str], set[str]]:
-    """The properties that were changed while it runs, and those of drop-ins that the admin has laid."""
+    """The properties that were changed at run time, and those in the administrator's drop-ins."""
     changed, of_unit = set(), set()
     paths = control.property_of(lease.unit, "DropInPaths") or ()
     for path in paths[:_MAX_DROP_INS]:
@@ -98,7 +98,7 @@ def _drop_ins(lease: Lease, control: UnitControl) -> tuple[set[str], set[str]]:
         try:
             of_unit |= set(live.settings_of(read_text(path)))
         except OSError:
-            continue  # the admin has removed it meanwhile
+            continue  # the administrator has just removed it
     return changed, of_unit
 
 
@@ -117,7 +117,7 @@ def change(lease: Lease, ledger: Ledger, assignments: tuple[str, ...]) -> tuple[
 
 
 def _note(lease: Lease, ledger: Ledger, asked: tuple[Property, ...]) -> tuple[RunningProperty, ...]:
-    """Write down and tell what was changed."""
+    """Record and report the changes."""
     faults.point("set-done")
     values = {item.name: normal(item.name, item.text) for item in asked}
     for name, text in values.items():
@@ -145,7 +145,7 @@ def _refuse_without_processes(lease: Lease) -> None:
 
 
 def _change_plain(lease: Lease, ledger: Ledger, assignments: tuple[str, ...]) -> tuple[RunningProperty, ...]:
-    """Without systemd only the CPUs can be changed, of each process of the job."""
+    """Without systemd, change the CPUs of each process of the job; nothing else can be changed."""
     from slicer.backend.plain import affinity
 
     _refuse_without_processes(lease)
@@ -161,14 +161,14 @@ def _change_plain(lease: Lease, ledger: Ledger, assignments: tuple[str, ...]) ->
     limits = {name: parse_property(name, text, host(), "slicer set") for name, text in both.items() if text}
     cpus = affinity(limits, sorted(os.sched_getaffinity(0)), lease.keeper)
     done: set[int] = set()
-    while todo := set(members(lease, ledger)) - done:  # those that come meanwhile inherit it, or are next
+    while todo := set(members(lease, ledger)) - done:  # processes forked meanwhile inherit it, or are next
         for pid in todo:
             try:
                 os.sched_setaffinity(pid, cpus)
             except ProcessLookupError:
                 pass
             except PermissionError as error:
-                said = f"pid {pid} of job {lease.job} is another user's: not all were changed"
+                said = f"pid {pid} of job {lease.job} is another user's: not all processes were changed"
                 raise BackendError(said) from error
         done |= todo
     return _note(lease, ledger, asked)

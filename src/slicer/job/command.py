@@ -1,6 +1,6 @@
-"""The parent of one job's command: starts it, signals it, ends it in time, reaps it and counts what it used.
+"""The parent of one job's command: starts, signals, limits and reaps it, and measures its use.
 
-This runs in the keeper (:mod:`slicer.job.keeper`), inside the scope. It stays until nobody else is there. So
+This runs in the keeper (:mod:`slicer.job.keeper`), inside the scope, until no other process is left there. So
 the scope's figures can still be read after the command's end, and the lease stays held meanwhile. Every
 signal is blocked and taken by waiting for it, so no signal handler runs here.
 """
@@ -30,14 +30,14 @@ if TYPE_CHECKING:
     from slicer.model import EndedBy, Manager, Reason
 
     class Output(Protocol):
-        """Takes the command's output."""
+        """The destination of the command's output."""
 
         stdout: int
         stderr: int
-        pid: int  # of the process that passes it on; 0 for none
+        pid: int  # of the process that copies it; 0 for none
 
         def handed_over(self) -> None:
-            """The command has its ends now."""
+            """The command has its descriptors now."""
 
         def finish(self) -> None:
             """Wait until everything is written."""
@@ -46,19 +46,19 @@ if TYPE_CHECKING:
 # SIGSTOP and SIGKILL cannot be blocked. All others are taken one by one with sigtimedwait.
 _ALL_SIGNALS = frozenset(signal.valid_signals())
 
-# Those that matter once the command has ended, and something else is waited for.
+# The signals that matter after the command's end, during the wait for its leftovers.
 _WAKING = frozenset({signal.SIGCHLD, signal.SIGIO, signal.SIGTERM, signal.SIGINT, signal.SIGHUP, STOP})
 
-# Signals that ask a program to end or stop. One that came before the command is sent on, whoever it was for.
+# Signals that ask a program to end or stop. If one arrives before the command, the command gets it, too.
 _ASKING = frozenset({signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, signal.SIGTSTP})
 
-# A signal to the whole process group reached the command too. Within this time it is not forwarded again.
+# A signal to the whole process group also reached the command. It is not forwarded again within this time.
 _SAME_SIGNAL_S = 1.0
 
 _KILL_AGAIN_S = 0.1
 _BEFORE_SYSTEMD = 0.9  # of the time that systemd gives the scope to end
 
-# A command that ends by one of these was most likely sent it by whom we saw sending it.
+# If a command ends by one of these, the sender that we saw most likely sent it to the command, too.
 _ENDING = frozenset({signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM})
 
 
@@ -70,19 +70,19 @@ class Task:
     command: tuple[str, ...]
     env: dict[str, str]
     scope: str  # the name of the scope ("slicer-x.scope"); "" without systemd
-    timeout_s: float | None  # kept by systemd; without it, here
+    timeout_s: float | None  # enforced by systemd; without it, here
     stop_timeout_s: float
     linger: bool  # wait for leftovers instead of ending them
-    supervisor: int  # pid of the supervisor, which forwards signals; -1: nobody does
+    supervisor: int  # pid of the supervisor, which forwards signals; -1: none
     inherited: tuple[int, ...]  # descriptors that the command inherits (the lease)
     mask: frozenset[int]  # the signal mask that the command gets
-    stop_signal: int = signal.SIGTERM  # by which systemd stops the scope (KillSignal=)
-    has_lost_caller: Callable[[], bool] | None = None  # to be asked at SIGIO: the job ends with its caller
-    manager: Manager = "system"  # whose the scope is
+    stop_signal: int = signal.SIGTERM  # with which systemd stops the scope (KillSignal=)
+    has_lost_caller: Callable[[], bool] | None = None  # called at SIGIO: the job ends with its caller
+    manager: Manager = "system"  # of the scope
 
 
 class Command:
-    """One task's command. ``notify`` hears reports before the end; ``others``: the job's other processes."""
+    """One task's command. ``notify`` gets reports before its end; ``others`` lists the other processes."""
 
     def __init__(
         self, task: Task, notify: Callable[[Report, Usage], None],
@@ -98,19 +98,19 @@ class Command:
         self._job_control = JobControl(task.supervisor)
         self._directory = cgroup.path_of(cgroup.of("self")) if task.scope else ""
         self._pid = 0
-        self._status: int | None = None  # as waitpid(2) has it; None: it runs
+        self._status: int | None = None  # in waitpid(2)'s form; None: it runs
         self._cpu = (0.0, 0.0, 0)  # user s, system s, peak KiB, from wait4(2)
-        self._reason: Reason | None = None  # set once something else than the command decides its end
+        self._reason: Reason | None = None  # set once something other than the command decides its end
         self._senders: dict[int, EndedBy] = {}  # of signals by which the command may end
-        self._direct: dict[int, float] = {}  # when a signal last came from somebody else than the supervisor
+        self._direct: dict[int, float] = {}  # when a signal last came not from the supervisor
         self._kill_at: float | None = None
-        self._cannot_kill = False  # what is left belongs to other users
+        self._cannot_kill = False  # the remaining processes belong to other users
         self._check_at = time.monotonic() + (watchdog.interval_s if watchdog else 0.0)  # for the watchdog
         self._began = time.monotonic()
         self._ended = self._began
 
     def run(self, began: float, early: Sequence[int] = ()) -> tuple[Report, Usage]:
-        """Stay until nobody is left. ``began``: the scope's start; ``early``: signals that came before."""
+        """Stay until no process is left. ``began``: the scope's start; ``early``: signals before that."""
         self._scope_began = began
         self._began = time.monotonic()
         pending = list(_pending())
@@ -133,7 +133,7 @@ class Command:
                 self._handle(info)
             self._meet_deadlines()
         faults.point("keeper-reaped")
-        # systemd may have signalled the command a moment before us. That says what stopped it.
+        # systemd may have signalled the command a moment before us. That shows the reason for its end.
         for info in _pending():
             self._handle(info)
         leftovers = self._end_leftovers()
@@ -151,7 +151,7 @@ class Command:
     # -- its beginning -------------------------------------------------------------------------------------
 
     def _spawn(self) -> int:
-        """Execute the command; 0, or the errno that says why it could not be."""
+        """Execute the command; 0, or the errno of the failure."""
         task = self._task
         for fd in task.inherited:
             os.set_inheritable(fd, True)
@@ -160,7 +160,7 @@ class Command:
         except OSError as error:
             if error.errno != errno.ENOEXEC:
                 return error.errno or errno.ENOEXEC
-            try:  # a script without "#!", as execvp(3) and every shell treat it
+            try:  # a script without "#!": do as execvp(3) and every shell
                 self._pid = self._posix_spawn("/bin/sh", ("/bin/sh", task.program, *task.command[1:]))
             except OSError as again:
                 return again.errno or errno.ENOEXEC
@@ -174,7 +174,7 @@ class Command:
     def _posix_spawn(self, program: str, command: tuple[str, ...]) -> int:
         out = self._output
         moves = ((out.stdout, 1), (out.stderr, 2)) if out else ()
-        # One that is in its place already may be the placeholder of one that the caller closed.
+        # A descriptor already in its place may be the placeholder of one that the caller closed.
         actions = [(os.POSIX_SPAWN_DUP2, fd, place) for fd, place in moves if fd != place]
         return os.posix_spawn(
             program,
@@ -185,7 +185,7 @@ class Command:
             setsigdef=(signal.SIGPIPE, signal.SIGXFSZ),  # Python ignores these two
         )
 
-    # -- signals that come ---------------------------------------------------------------------------------
+    # -- incoming signals ----------------------------------------------------------------------------------
 
     def _handle(self, info: signal.struct_siginfo) -> None:
         if info.si_signo == signal.SIGCHLD:
@@ -202,7 +202,7 @@ class Command:
             self._note_direct(info)
 
     def _forward(self, signo: int) -> None:
-        """The supervisor passes on what it was sent."""
+        """Handle a signal that the supervisor passes on."""
         went_to_group = time.monotonic() - self._direct.get(signo, -_SAME_SIGNAL_S) < _SAME_SIGNAL_S
         if signo == signal.SIGCONT:
             self._reap()
@@ -212,7 +212,7 @@ class Command:
                 self._send(self._pid, signal.SIGCONT)
             return
         if went_to_group:
-            return  # to the command as well
+            return  # the command got it, too
         self._reap()  # a command that has just ended would swallow it
         if self._status is None:
             self._note_sender(signo, "slicer run")
@@ -221,7 +221,7 @@ class Command:
             self._signal_all(signo)
 
     def _is_in_our_group(self) -> bool:
-        """Whether the command gets what a shell sends to its job. An interactive shell has its own group."""
+        """Whether the command gets signals to the shell's job. An interactive shell has its own group."""
         try:
             return self._status is None and os.getpgid(self._pid) == os.getpgrp()
         except ProcessLookupError:
@@ -233,7 +233,7 @@ class Command:
             self._senders[signo] = sender
 
     def _note_direct(self, info: signal.struct_siginfo) -> None:
-        """The command was sent the same as we. If it was systemd that stops the job, say why."""
+        """The command got the same signal as we did. If systemd sent it to stop the job, report why."""
         now = time.monotonic()
         self._direct[info.si_signo] = now
         if info.si_code == SI_KERNEL:
@@ -242,7 +242,7 @@ class Command:
         if not proc.is_systemd(info.si_pid):
             return
         if not self._task.scope:
-            # It stops the session or the service that the job was started in.
+            # It stops the session or the service in which the job was started.
             manager: Manager = "system" if info.si_pid == 1 else "user"
             if info.si_signo == self._task.stop_signal and _is_shutdown(manager):
                 self._reason, self._ended_by = "stopped", "shutdown"
@@ -254,7 +254,7 @@ class Command:
         if self._reason == "stopped":
             self._ended_by = "shutdown" if _is_shutdown(self._task.manager) else "systemd"
         self._stop_those_outside()
-        # Should systemd have to use SIGKILL in the end, this is the last chance to tell why.
+        # If systemd has to use SIGKILL in the end, this is the last chance to report the reason.
         usage = self._usage()
         reason = final_reason(self._reason, self._status, usage.oom_kills)
         self._notify(Report(0, reason, wall_s=now - self._began, ended_by=self._ended_by), usage)
@@ -262,7 +262,7 @@ class Command:
     # -- deadlines -----------------------------------------------------------------------------------------
 
     def _due_s(self) -> float | None:
-        """Seconds until something must be looked at without a signal; None: never."""
+        """Seconds until something is due without a signal; None: never."""
         at = [self._kill_at] if self._kill_at is not None else []
         if self._watchdog is not None and self._reason is None:
             at.append(self._check_at)
@@ -272,7 +272,7 @@ class Command:
         return max(0.0, min(at) - time.monotonic()) if at else None
 
     def _meet_deadlines(self) -> None:
-        """Do what has become due, however busy the signals keep us."""
+        """Do the work that is due, however many signals arrive."""
         now = time.monotonic()
         if self._kill_at is not None and now >= self._kill_at:
             self._kill()
@@ -290,7 +290,7 @@ class Command:
         return limit_s is not None and time.monotonic() - since >= limit_s
 
     def _has_scope_timed_out(self) -> bool:
-        """Whether systemd stops the scope because its time is up; the administrator may have set that."""
+        """Whether systemd stops the scope because of a time limit, perhaps the administrator's."""
         if self._is_overdue(self._scope_began):
             return True
         limit_s = time_limit_of(self._task.scope)
@@ -298,19 +298,19 @@ class Command:
 
     @property
     def _is_done(self) -> bool:
-        """Whether the command has ended, and what it left behind is not waited for."""
+        """Whether the command has ended, and its leftovers are not waited for."""
         return self._status is not None and not self._task.linger
 
     # -- its end -------------------------------------------------------------------------------------------
 
     def _look_for_caller(self) -> None:
-        """Kill the job if its caller, whom it must not outlive, was killed."""
+        """Kill the job if its caller, which it must not outlive, was killed."""
         if self._task.has_lost_caller is not None and self._task.has_lost_caller():
             self._ended_by = "caller"
             self._stop("stopped", at_once=True)
 
     def _stop(self, reason: Reason, *, at_once: bool = False) -> None:
-        """End the job, unless it has ended by itself a moment before."""
+        """End the job, unless it has just ended by itself."""
         self._reap()
         if self._is_done or (self._status is not None and not self._others()):
             return
@@ -323,7 +323,7 @@ class Command:
         self._kill_at = time.monotonic() + self._task.stop_timeout_s
 
     def _stop_those_outside(self) -> None:
-        """systemd stops the scope, and reaches nobody who left it. It may kill us in the end: be first."""
+        """End processes outside the scope, which systemd does not reach, before it may kill us."""
         inside = set(cgroup.processes(self._directory))
         outside = [pid for pid in self._all() if pid not in inside]
         for pid in outside:
@@ -336,37 +336,37 @@ class Command:
         return pids + [pid for pid in self._others() if pid not in pids]
 
     def _kill(self) -> None:
-        """Kill all, and again soon: a fork bomb outruns one round, and some take their time in the kernel."""
+        """Kill all, and again soon: a fork bomb outruns one round, and some processes die slowly."""
         if self._signal_all(signal.SIGKILL):
             self._kill_at = time.monotonic() + _KILL_AGAIN_S
             return
-        # Those left are another user's (sudo). They can only be waited for, and that is told.
+        # The remaining processes are another user's (sudo). Report them, and wait for their end.
         self._kill_at = None
         self._cannot_kill = True
         left = len(self._others())
         self._notify(Report(0, self._reason or "exited", leftovers=left), self._usage())
 
     def _signal_all(self, signo: int) -> bool:
-        """Signal the job's processes; False when there are some and we may signal none of them."""
+        """Signal the job's processes; False if there are some, and we may signal none of them."""
         pids = self._all()
         return any([self._send(pid, signo) for pid in pids]) or not pids
 
     def _send(self, pid: int, signo: int) -> bool:
-        """Send a signal; False when the process has become another user's, whom we may not signal."""
+        """Send a signal; False if the process is another user's by now, and we may not signal it."""
         try:
             os.kill(pid, signo)
             if signo == signal.SIGTERM:
                 if proc.is_interactive_shell(pid):
-                    os.kill(pid, signal.SIGHUP)  # it puts its terminal in order and leaves
-                os.kill(pid, signal.SIGCONT)  # a stopped process must be able to act on it, as systemd has it
+                    os.kill(pid, signal.SIGHUP)  # it restores its terminal and exits
+                os.kill(pid, signal.SIGCONT)  # a stopped process must be able to react; systemd does the same
         except ProcessLookupError:
-            pass  # gone is what was wanted
+            pass  # it has ended, as intended
         except PermissionError:
             return False
         return True
 
     def _reap(self) -> None:
-        """Take every change of a child: the command's end or stop, and orphans that became ours."""
+        """Process every change of a child: the command's end or stop, and those of adopted orphans."""
         changes = os.WEXITED | os.WSTOPPED | os.WCONTINUED
         while True:
             try:
@@ -376,7 +376,7 @@ class Command:
             if change is None:
                 return
             if change.si_code in (os.CLD_STOPPED, os.CLD_CONTINUED):
-                # The change that is taken may be a later one than was seen.
+                # The change that this call takes may be later than the one that was seen.
                 change = os.waitid(os.P_PID, change.si_pid, os.WSTOPPED | os.WCONTINUED | os.WNOHANG)
                 if change is not None and change.si_pid == self._pid:
                     self._job_control.command_changed(change.si_code)
@@ -388,7 +388,7 @@ class Command:
                 self._ended = time.monotonic()
 
     def _end_leftovers(self) -> int:
-        """Wait for (linger) or end what the command left behind; how many processes were ended."""
+        """Wait for (linger) or end the command's leftovers; the number of ended processes."""
         asked: set[tuple[int, int]] = set()
         while left := living(self._others):
             if not self._task.linger or self._reason is not None:
@@ -403,7 +403,7 @@ class Command:
         return len(asked)
 
     def _wait_for_any(self, pids: list[int]) -> None:
-        """Wait until one of the processes ends, a signal comes, or something is due."""
+        """Wait until one of the processes ends, a signal arrives, or something is due."""
         arrived = wait_for_any(pids, _WAKING | {self._task.stop_signal}, self._due_s())
         if signal.SIGCHLD in arrived:
             self._reap()
@@ -412,7 +412,7 @@ class Command:
         if signal.SIGIO in arrived:
             self._look_for_caller()
         for signo in arrived & INTERRUPTS:
-            self._signal_all(signo)  # the user (or systemd) is tired of lingering
+            self._signal_all(signo)  # the user (or systemd) ends the lingering
         if self._task.stop_signal in arrived and self._task.scope and self._has_scope_timed_out():
             self._reason = "timeout"
 
@@ -434,9 +434,9 @@ def _pending() -> Iterator[signal.struct_siginfo]:
 
 
 def _is_shutdown(manager: Manager) -> bool:
-    """Whether systemd, which has just asked the job to end, is about to end too."""
+    """Whether systemd, which has just asked the job to end, is shutting down."""
     try:
         from slicer.backend.shutdown import is_shutting_down
-    except ImportError:  # slicer was taken away while the job ran
+    except ImportError:  # slicer was uninstalled while the job ran
         return False
     return is_shutting_down(manager)

@@ -1,4 +1,4 @@
-"""The end of a job: its outcome is written wherever it is wanted, and its lease given back.
+"""The end of a job: its outcome is written to each destination, and its lease is released.
 
 Called by the supervisor, or by the keeper when the supervisor is dead.
 """
@@ -38,10 +38,10 @@ def outcome_of(
     job: Job, started: Started, report: Report, usage: Usage, held: HeldLease,
     enforced: tuple[tuple[str, ...], tuple[str, ...]], *, was_watched: bool = True,
 ) -> Outcome:  # fmt: skip
-    """The outcome of a job that ran. ``enforced``: the directives that act here, and those that do not.
+    """The outcome of a job that ran. ``enforced``: the effective directives, and the ineffective ones.
 
-    To be called while the scope stands, which tells what others did to it. ``was_watched``: somebody outside
-    of the scope has seen each pause.
+    To be called while the scope exists, because it shows what others did to the job. ``was_watched``: a
+    process outside the scope has noticed each pause.
     """
     lease, spec = held.lease, job.spec
     ended, shared = exit_of(report), None
@@ -65,7 +65,7 @@ def outcome_of(
 
 
 def _here() -> str:
-    """The working directory, which is the command's; "" if it was removed."""
+    """The working directory, also the command's; "" if it was removed."""
     try:
         return os.getcwd()
     except OSError:
@@ -83,7 +83,7 @@ def _sharing_fields(sharing: Sharing | None) -> dict[str, str | float]:
 
 
 def forget(job: Job, held: HeldLease) -> None:
-    """The outcome is written, or there is none: remove what only the job needed."""
+    """The outcome is written, or there is none: remove the files that only the job needed."""
     if job.has_share_file:
         from slicer.job import sharing
 
@@ -93,7 +93,7 @@ def forget(job: Job, held: HeldLease) -> None:
 def _interventions(
     job: Job, started: Started, held: HeldLease, report: Report, *, was_watched: bool
 ) -> Interventions:
-    if held.fd < 0:  # it ran inside another job, whose scope it is
+    if held.fd < 0:  # it ran inside another job, which owns the scope
         return Interventions(None, report.ended_by)
     changes = changes_of(held.lease.unit, job.spec.manager)
     if held.was_controlled or os.path.isdir(changes):
@@ -105,7 +105,7 @@ def _interventions(
 
 
 def gpu_watch(job: Job, held: HeldLease, ledger: Ledger, warn: Callable[[str], None]) -> GpuWatch | None:
-    """The watch of the job's GPUs. None: it holds none of its own."""
+    """The watch of the job's GPUs. None: it holds no GPUs of its own."""
     if not held.lease.gpus or held.fd < 0:
         return None
     from slicer.job.gpu_watch import GpuWatch
@@ -116,11 +116,11 @@ def gpu_watch(job: Job, held: HeldLease, ledger: Ledger, warn: Callable[[str], N
 def finish(
     job: Job, outcome: Outcome, held: HeldLease, warn: Callable[[str], None], watch: GpuWatch | None
 ) -> None:
-    """Tell the journal, see that the GPUs' memory is free (``watch``), give the lease back, then write.
+    """Tell the journal, check that the GPUs' memory is free (``watch``), release the lease, then write.
 
-    In this order, because a slow disk must not keep the next job waiting. The broker does its part meanwhile;
-    it waits for the scope's end, and so for all of this. A failure on the way is told
-    (``warn``, and an event of the journal) and stops nothing.
+    The order ensures that a slow disk does not keep the next job waiting. The broker does its part meanwhile;
+    it waits for the scope's end, and therefore for all of this. A failure on the way is reported (``warn``,
+    and an event in the journal) and stops nothing.
     """
     used, lease = outcome.usage, held.lease
     if outcome.changed_outside:
@@ -153,7 +153,7 @@ def finish(
 
 
 def _try(job: Job, held: HeldLease, warn: Callable[[str], None], act: Callable[[], str | None]) -> None:
-    """Do one step, and tell what it returns or raises. The exit code stays the command's."""
+    """Do one step, and report what it returns or raises. The exit code stays the command's."""
     try:
         warning = act()
     except SlicerError as error:
@@ -166,7 +166,7 @@ def _try(job: Job, held: HeldLease, warn: Callable[[str], None], act: Callable[[
 
 
 def _tell_broker(job: Job, outcome: Outcome) -> Callable[[], None]:
-    """For the accounts, while the scope's figures can still be read. Returns what waits until it is done."""
+    """For the accounts, while the scope's figures can still be read. Returns a wait for the broker."""
     from slicer.broker.client.calls import tell_finished
 
     return tell_finished(job.broker, outcome)
@@ -175,13 +175,13 @@ def _tell_broker(job: Job, outcome: Outcome) -> Callable[[], None]:
 def _check_gpus(job: Job, outcome: Outcome, watch: GpuWatch) -> None:
     from slicer.job import gpu_leftovers
 
-    # When a job is stopped, all its processes are ended. None of them is worth naming.
+    # When a job is stopped, all its processes are ended, so naming them adds nothing.
     ended = outcome.leftovers if outcome.reason in ("exited", "signal") else 0
     gpu_leftovers.check(watch, ended, job.idle_threshold_mib)
 
 
 def peaks_written(held: HeldLease) -> tuple[int, ...]:
-    """The peaks in the lease's file, for a keeper that does not know what the supervisor noted."""
+    """The peaks in the lease's file, for a keeper that did not measure them itself."""
     if held.fd < 0 or not held.lease.gpus:
         return held.lease.vram_peak_mib
     try:
@@ -192,7 +192,7 @@ def peaks_written(held: HeldLease) -> tuple[int, ...]:
 
 
 def release(job: Job, held: HeldLease) -> None:
-    """Give the lease back. Tell the journal if there was something in it (as with "acquired")."""
+    """Release the lease. Tell the journal, unless the lease was empty (as with "acquired")."""
     is_own = held.fd >= 0
     held.release()
     if is_own and not held.is_outlived and (held.lease.gpus or held.lease.slots):
@@ -208,7 +208,7 @@ def _to_file(job: Job, outcome: Outcome) -> str | None:
 
 
 def kills_in_slice(cgroup_name: str) -> int | None:
-    """How often the kernel killed for memory in the scope's slice; None: nobody knows."""
+    """The number of out-of-memory kills in the scope's slice; None: unknown."""
     return cgroup.oom_kills(os.path.dirname(cgroup.path_of(cgroup_name)))
 
 
@@ -216,7 +216,7 @@ def report_without(
     job: Job, backend: Backend, held: HeldLease, started: Started, last: tuple[Report, Usage] | None,
     kills_before: int | None, warn: Callable[[str], None],
 ) -> tuple[Report, Usage]:  # fmt: skip
-    """End what is left of a job whose keeper was killed, and report what is known of it.
+    """End the rest of a job whose keeper was killed, and report what is known about it.
 
     ``last``: its last report; ``kills_before``: :func:`kills_in_slice` at the start, None: not asked.
     """
@@ -228,14 +228,14 @@ def report_without(
         kills = (kills_in_slice(started.cgroup) or 0) - kills_before
         usage = replace(usage, oom_kills=kills) if kills > 0 else usage
     left = len(backend.living(job.id, started.cgroup))
-    # systemd may not have seen that the scope became empty, and nothing else would end it then.
+    # systemd may have missed that the scope became empty, and then nothing else would end it.
     is_unseen = not left and backend.name == "systemd" and not job.broker
     if is_unseen or (left and not job.profile.linger):
         try:
             backend.end(job.id, job.spec.unit, stop_timeout_s(job.profile))
         except SlicerError as error:
             warn(str(error))
-    # A process with a clean environment is not seen among the living, but holds the lease.
+    # A process that cleared its environment is not listed as living, but holds the lease.
     held.is_outlived = bool(backend.living(job.id, started.cgroup)) or held.is_shared()
     wall_s = time.monotonic() - started.began
     if last is not None:

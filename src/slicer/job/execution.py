@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class Execution:
-    """Stands in for the supervisor: enters the scope and becomes the command, which keeps the lease."""
+    """Replaces the supervisor: enters the scope and becomes the command, which keeps the lease."""
 
     def __init__(self, job: Job, backend: Backend, mask: frozenset[int]) -> None:
         self._job = job
@@ -26,27 +26,27 @@ class Execution:
         self._cgroup: str | None = None
 
     def start_scope(self, descriptors: tuple[int, ...], private: tuple[int, ...] = ()) -> dict[str, Any]:
-        """Enter the scope. Returns what the lease should say of it. Raises BackendError."""
+        """Enter the scope. Returns the lease's fields about it. Raises BackendError."""
         self._cgroup = self._backend.start(self._job.spec, os.getpid(), _load_words)
         self._backend.close()
         return {"cgroup": self._cgroup}
 
     def import_ending(self) -> None:
-        """Nothing: the command takes our place."""
+        """Nothing to do: the command replaces this process."""
 
     def rest(self) -> None:
         """The job has to wait, perhaps among hundreds. A bus has room for some 256 connections."""
         self._backend.close()
 
     def abandon(self) -> None:
-        """There will be no job: nothing to undo, the scope ends with this process."""
+        """There will be no job. Nothing to undo: the scope ends with this process."""
 
     def watch(self) -> int:
-        """No descriptor: what was prepared cannot be lost."""
+        """No descriptor: there is no keeper that could die."""
         return -1
 
     def run(self, held: HeldLease, waited_s: float) -> NoReturn:
-        """Start the command. Never returns. Raises SlicerError; then the lease is given back."""
+        """Start the command. Never returns. Raises SlicerError; then the lease is released."""
         try:
             self._fence(held.lease.gpus)
             job = self._job
@@ -58,7 +58,7 @@ class Execution:
             if job.sharing is not None:
                 from slicer.job import sharing
 
-                # Swept when the next one is made: nobody stays to remove it.
+                # No process of slicer stays to remove this file. The next sharing job sweeps it.
                 sharing.prepare(job, held, self._backend.why_no_cap)
             env = job.env(held.lease.gpus)
             for fd in held.descriptors:
@@ -72,7 +72,7 @@ class Execution:
             raise
 
     def _fence(self, gpus: tuple[str, ...]) -> None:
-        """The job has its GPUs: fence it off from all others, in its scope if that stands already."""
+        """The job has its GPUs: fence it off from all others, in its scope if that exists already."""
         if self._job.fence is None:
             return
         from slicer.job.fencing import LateFence, fenced
@@ -95,7 +95,7 @@ class Execution:
 
 
 def _load_words() -> None:
-    """Load what tells the journal of the start, while systemd is busy."""
+    """Import the code that reports the start to the journal, while systemd is busy."""
     from slicer.job import words
     from slicer.outcome import journal
 

@@ -1,6 +1,6 @@
-"""The device fence of a job that this process starts: root's own. A brokered job's fence is the broker's.
+"""The device fence of a job that root starts itself. The broker sets the fence of a brokered job.
 
-Imported only where there is something to fence off, or a profile says ``fence = "on"``.
+Imported only if there are devices to fence off, or a profile sets ``fence = "on"``.
 """
 
 from __future__ import annotations
@@ -23,27 +23,27 @@ if TYPE_CHECKING:
 def with_fence(
     job: Job, plan: Plan, backend: Backend, observer: GpuObserver, *, at_start: bool = False
 ) -> Job:  # fmt: skip
-    """The job with the fence around its GPUs, or with what makes it once they are known.
+    """The job with the fence around its GPUs, or with a function that makes it once they are known.
 
-    Raises RefusedError where it has to have one and cannot; with ``at_start`` only what makes it raises.
+    Raises RefusedError if a required fence is impossible; with ``at_start`` only that function raises.
     """
     if at_start:
         return replace(job, fence=lambda gpus: (fence_of(plan, backend, observer) or (lambda _: ()))(gpus))
     made = replace(job, fence=fence_of(plan, backend, observer))
-    # With --exec we ourselves are what is fenced, and have to look at GPUs until the job has its lease.
+    # With --exec this process itself is fenced, and must be able to query GPUs until it has its lease.
     return made if plan.missing.gpus or plan.invocation.exec else fenced(made, ())
 
 
 def fence_of(
     plan: Plan, backend: Backend, observer: GpuObserver
 ) -> Callable[[tuple[str, ...]], tuple[Property, ...]] | None:
-    """Makes the fence from the GPUs' UUIDs; None: there is none. Raises RefusedError if it must have one."""
+    """A function from GPUs' UUIDs to the fence; None: no fence. Raises RefusedError if one is required."""
     profile = plan.profile
     must = profile.fence == "on"
     if must:
         why = why_not(plan, backend) or why_not_kept(plan, backend)
         if why:
-            message = f"no job without the device fence, which cannot be here: {why}"
+            message = f"the device fence is required, but impossible here: {why}"
             raise RefusedError(message, where=profile.sources["fence"])
     if backend.name == "inner" or why_not(plan, backend) or not (must or is_wanted(plan)):
         return None
@@ -51,17 +51,17 @@ def fence_of(
 
 
 def described(plan: Plan, backend: Backend) -> str:
-    """The devices that a job of this plan can open, or why it has no fence, for people. Raises nothing."""
+    """The devices that a job of this plan can open, or why it has no fence, as text. Raises nothing."""
     profile = plan.profile
     if plan.broker:
-        return "as the administrator says: the policy, and the profile of that name in /etc/slicer"
+        return "as the administrator decides: by the policy, and the profile of that name in /etc/slicer"
     why = why_not(plan, backend)
     if why or profile.fence == "off":
         return f"none: {why or profile.sources['fence']}"
     if backend.name == "inner":
-        return "that of the job around it"
+        return "that of the outer job"
     if not is_wanted(plan):
-        return "none: the profile has device rules of its own, or others hold its GPUs for it"
+        return "none: the profile has device rules of its own, or its GPUs are held outside slicer"
     if why_not_kept(plan, backend):
         return f"none: {why_not_kept(plan, backend)}"
     opens = "its own GPUs and no others" if plan.visible_gpus(()) or plan.missing.gpus else "no GPU"
@@ -69,57 +69,57 @@ def described(plan: Plan, backend: Backend) -> str:
 
 
 def is_wanted(plan: Plan) -> bool:
-    """Whether a job of this plan is to have a fence, if it can be."""
+    """Whether a job of this plan should have a fence, if possible."""
     profile = plan.profile
     if fence.is_left_out(profile.fence, profile.properties) or plan.environ.get("SLICER_SIM"):
         return False
     if plan.skip_gpu_lock or plan.outer.foreign_gpu:
-        return False  # it may have GPUs that we do not know of
+        return False  # it may have GPUs unknown to us
     return profile.fence == "on" or has_nvidia()
 
 
 def why_not(plan: Plan, backend: Backend) -> str:
-    """Why a job of this plan cannot have a fence; "": it can, or the job around it has one for it."""
+    """Why a job of this plan cannot have a fence; "": it can, or the outer job's fence covers it."""
     if plan.invocation.hold:
-        return "slicer hold takes no limits"
+        return "slicer hold sets no limits"
     if backend.name == "plain":
-        return "it takes systemd"
-    return "it takes the system manager, as root's jobs have" if backend.manager == "user" else ""
+        return "it requires systemd"
+    return "it requires the system manager, as for root's jobs" if backend.manager == "user" else ""
 
 
 def why_not_kept(plan: Plan, backend: Backend) -> str:
-    """Why systemd's rules would not be kept here; "": they are. Raises nothing."""
+    """Why systemd's device rules would have no effect here; "": they have. Raises nothing."""
     from slicer.kernel import bpf, cgroup
 
     if backend.name == "inner":
         around = plan.outer.leases[-1].cgroup
         is_kept = bool(around) and bpf.filters_devices(cgroup.path_of(around))
-        return "" if is_kept else "the job around it has none"
-    return "" if bpf.can_filter_devices() else "the kernel lets systemd filter no devices (a container?)"
+        return "" if is_kept else "the outer job has none"
+    return "" if bpf.can_filter_devices() else "the kernel does not let systemd filter devices (a container?)"
 
 
 def properties(plan: Plan, gpus: tuple[str, ...], observer: GpuObserver) -> tuple[Property, ...]:
-    """The properties that fence the job off, once it has these GPUs. Raises BackendError."""
+    """The properties that fence off a job with these GPUs. Raises BackendError."""
     profile = plan.profile
     allowed = set(plan.visible_gpus(gpus))
     if not allowed and profile.slice == "gpu":
-        allowed = set(plan.outer.gpus)  # it finds the variables of the job around it
+        allowed = set(plan.outer.gpus)  # it inherits the outer job's variables
     if not allowed:
         return fence.properties((), extra=profile.devices)
     minors = _minors(allowed, observer)
     if minors is None:
         if profile.fence == "on":
-            raise RefusedError("the driver does not say which device node is whose", where="the device fence")
+            raise RefusedError("the driver does not identify the GPUs' nodes", where="the device fence")
         return ()
     device_nodes.load_uvm()
     return fence.properties(minors, device_nodes.caps_of(minors), profile.devices)
 
 
 def _minors(uuids: set[str], observer: GpuObserver) -> tuple[int, ...] | None:
-    """The minor numbers of their nodes; None: one has no node of its own (WSL). Raises BackendError."""
+    """The minor numbers of the GPUs' nodes; None: a GPU has no node of its own (WSL). Raises BackendError."""
     if not uuids <= {gpu.uuid for gpu in observer.gpus}:
         try:
-            observer.open()  # the job around it has them
+            observer.open()  # the outer job holds them
         except GpuError as error:
             message = f"the job's GPUs cannot be fenced off from others: {error.message}"
             raise BackendError(message, hint=error.hint) from error
@@ -127,7 +127,7 @@ def _minors(uuids: set[str], observer: GpuObserver) -> tuple[int, ...] | None:
 
 
 def fenced(job: Job, gpus: tuple[str, ...]) -> Job:
-    """The job with its fence in its scope's properties, now that its GPUs are known. Raises as there."""
+    """The job with the fence for these GPUs in its scope's properties. Raises as :func:`properties`."""
     if job.fence is None:
         return job
     spec = replace(job.spec, properties=(*job.spec.properties, *job.fence(gpus)))
@@ -135,17 +135,17 @@ def fenced(job: Job, gpus: tuple[str, ...]) -> Job:
 
 
 class LateFence:
-    """Sets the fence of a scope that stands before the lease. Made after the fork of the keeper."""
+    """Sets the fence of a scope that exists before the lease. Made after the keeper is forked."""
 
     def __init__(self, backend: Backend) -> None:
-        """Connect, while there is time. Raises BackendError."""
+        """Connect now, while the job has no lease yet. Raises BackendError."""
         from slicer.backend.unit_control import UnitControl
 
         self._control = UnitControl(backend.manager)
         self._control.connect()
 
     def set(self, job: Job, gpus: tuple[str, ...]) -> Job:
-        """Have systemd set it, before the command starts. Returns the job with it. Raises SlicerError."""
+        """Set the fence through systemd, before the command starts; the fenced job. Raises SlicerError."""
         made = fenced(job, gpus)
         new = made.spec.properties[len(job.spec.properties) :]
         if new:
@@ -153,5 +153,5 @@ class LateFence:
         return made
 
     def close(self) -> None:
-        """Give up the connection. Safe to repeat."""
+        """Close the connection. Safe to repeat."""
         self._control.close()

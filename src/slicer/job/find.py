@@ -1,4 +1,4 @@
-"""Finds the job that a word on the command line means, and verifies its lease."""
+"""Finds the job that a word on the command line names, and verifies its lease."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from slicer.model import Ticket
 
     class NamedJob(Protocol):
-        """Whatever has the names by which a job is found."""
+        """Anything with the names by which a job is found."""
 
         @property
         def job(self) -> str: ...
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     _Named = TypeVar("_Named", bound=NamedJob)
 
-_SHORTEST_PREFIX = 4  # of a job's id; a shorter one is taken for a slip
+_SHORTEST_PREFIX = 4  # of a job's id; a shorter one is treated as a typo
 
 
 class UnknownJob(UsageError):
@@ -51,19 +51,19 @@ class NotYours(UsageError):
 
 
 class NotRunning(UsageError):
-    """The job waits, so there is nothing of it to act on."""
+    """The job waits, so it has no processes to act on."""
 
     kind = "not-running"
 
 
 def find(word: str, seen: Snapshot) -> Lease | Ticket:
-    """The job of that id, unit, name or beginning of an id. Raises UnknownJob, AmbiguousJob."""
+    """The job with that id, unit, name or prefix of an id. Raises UnknownJob, AmbiguousJob."""
     entries: tuple[Lease | Ticket, ...] = (*seen.leases, *seen.tickets)
     return pick(word, entries)
 
 
 def pick(word: str, entries: Sequence[_Named]) -> _Named:
-    """As :func:`find`, of these jobs."""
+    """Like :func:`find`, among these jobs."""
     id_of_unit = job_of_unit(word)
     for entry in entries:
         if entry.job in (word, id_of_unit):
@@ -80,7 +80,7 @@ def pick(word: str, entries: Sequence[_Named]) -> _Named:
 
 
 def find_running(word: str, seen: Snapshot) -> Lease:
-    """The running job that ``word`` means. Raises NotRunning for one that waits, and as :func:`find`."""
+    """The running job that ``word`` names. Raises NotRunning for a waiting job, and as :func:`find`."""
     entry = find(word, seen)
     if isinstance(entry, Lease):
         return entry
@@ -98,14 +98,14 @@ def _known(word: str, entries: Sequence[_Named]) -> str:
     return f"did you mean {close!r}?" if close else "see slicer status"
 
 
-# -- is it true? --------------------------------------------------------------------------------------------
+# -- verification -------------------------------------------------------------------------------------------
 
 
 def check_scope(lease: Lease, unit_cgroup: str | None) -> None:
-    """Make sure that the lease's scope is the job's own. ``unit_cgroup``: what systemd says of the unit.
+    """Make sure that the lease's scope is the job's own. ``unit_cgroup``: the unit's cgroup, from systemd.
 
-    A lease is a file. What it names is acted on only where the user, the unit and the cgroup agree. Raises
-    StateError.
+    A lease is a file, so slicer acts on the scope that it names only if the user, the unit and the cgroup
+    match. Raises StateError.
     """
     is_ours = _may_act_on(lease, os.geteuid()) and lease.unit == unit_name(lease.job)
     if is_ours and unit_cgroup is not None and unit_cgroup == lease.cgroup:
@@ -113,20 +113,20 @@ def check_scope(lease: Lease, unit_cgroup: str | None) -> None:
     if is_ours and unit_cgroup is None:
         raise SlicerError(f"job {lease.job} has just ended")
     raise StateError(
-        f"the lease of {lease.job} does not fit its scope: nothing was done",
-        where=lease.unit, hint=f"it says {lease.cgroup or 'no cgroup'}, systemd says {unit_cgroup or 'none'}",
+        f"the lease of {lease.job} does not match its scope: nothing was done",
+        where=lease.unit, hint=f"it names {lease.cgroup or 'no cgroup'}, systemd {unit_cgroup or 'none'}",
     )  # fmt: skip
 
 
 def _may_act_on(lease: Lease, uid: int) -> bool:
-    """Whether it is the user's job: the broker's are in the system manager, and root has others' too."""
+    """Whether the user may act on the job. Brokered jobs, and others' for root, are in the system manager."""
     if lease.uid != uid:
         return uid == 0 and lease.manager == "system"
     return lease.manager in (manager_of(uid), "system")
 
 
 def keeper_lives(lease: Lease, ledger: Ledger) -> bool:
-    """Whether the keeper's pid is still its own: that process has the lease's file open."""
+    """Whether the keeper's pid still belongs to it: that process has the lease's file open."""
     try:
         file = os.stat(lease.job, dir_fd=ledger.directory.leases.fd, follow_symlinks=False)
     except FileNotFoundError:
@@ -139,7 +139,7 @@ def directory_of(lease: Lease) -> str:
 
 
 def members(lease: Lease, ledger: Ledger) -> list[int]:
-    """The processes of a job without a scope but slicer's own: by descent, or by their environment."""
+    """A scopeless job's processes, except slicer's own: found by descent, or by their environment."""
     if keeper_lives(lease, ledger):
         return [pid for pid in proc.descendants(lease.keeper) if pid != os.getpid()]
     if lease.keeper:
@@ -148,7 +148,7 @@ def members(lease: Lease, ledger: Ledger) -> list[int]:
 
 
 def _is_ours(pid: int) -> bool:
-    # Anybody may put anything into the environment of his own process.
+    # Users may put anything into the environment of their own processes.
     try:
         return os.stat(f"/proc/{pid}").st_uid == os.geteuid()
     except FileNotFoundError:

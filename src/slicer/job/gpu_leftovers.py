@@ -1,8 +1,8 @@
-"""Memory that a job leaves on its GPUs (B5). It is given a moment to go, and reported if it stays.
+"""Checks for memory that a job leaves on its GPUs (B5), and reports it if it is not freed soon.
 
-Nothing is ended here. The processes of the job's scope have been ended before; others are not the job's. The
-lease is held meanwhile, so that the next holder starts on memory that is really free. Ctrl-C ends the wait.
-Then nothing is reported, because the driver may still have freed it.
+Nothing is ended here. The processes of the job's scope were ended before; others do not belong to the job.
+The lease is held meanwhile, so the next holder starts on memory that is really free. Ctrl-C ends the wait.
+Then nothing is reported, because the driver might still have freed the memory.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ _LONGEST_PAUSE_S = 0.5
 
 @record
 class Remains:
-    """The rest on the GPUs of a lease after its job."""
+    """Processes and memory left on the GPUs of a lease after its job."""
 
     own: tuple[ProcessOnGpu, ...]  # processes of the job
-    unexplained: dict[str, int]  # MiB by GPU, in use by no process that is listed; only where that is odd
+    unexplained: dict[str, int]  # MiB by GPU, in use without a listed process; only if that is unexpected
 
 
 def remains(snapshot: GpuSnapshot, lease: Lease, idle_threshold_mib: int) -> Remains:
-    """The job's processes on its GPUs, and memory there that no process explains. Pure."""
+    """The job's processes on its GPUs, and memory in use there without any process. Pure."""
     listed = {process.gpu_uuid for process in snapshot.processes}
     return Remains(
         tuple(
@@ -59,9 +59,9 @@ def remains(snapshot: GpuSnapshot, lease: Lease, idle_threshold_mib: int) -> Rem
 def foreign_arrivals(
     snapshot: GpuSnapshot, lease: Lease, leases: tuple[Lease, ...], ticks_per_s: int
 ) -> tuple[ProcessOnGpu, ...]:
-    """The processes on the lease's GPUs that are in no job, and came while it was held. Pure.
+    """The processes on the lease's GPUs that are in no job and appeared while it was held. Pure.
 
-    A process that /proc does not show could have come at any time. But a GPU that was given out whole was
+    A process that is hidden in /proc could have started at any time. But a GPU that was granted whole was
     empty before.
     """
     was_empty = lease.vram_mib is None and not lease.forced
@@ -70,13 +70,13 @@ def foreign_arrivals(
         for process, owner in attribute(snapshot, leases)
         if process.gpu_uuid in lease.gpus
         and owner is None
-        # Start times are cut to whole ticks: one of the same tick may have come after.
+        # Start times are cut to whole ticks: a process of the same tick may have started after.
         and ((process.started + 1) / ticks_per_s > lease.since_s if process.started else was_empty)
     )
 
 
 def check(watch: GpuWatch, leftovers: int, idle_threshold_mib: int) -> None:
-    """Wait for an ended job's GPU memory, report what stays. ``leftovers``: how many were ended."""
+    """Wait for an ended job's GPU memory, report what stays. ``leftovers``: the number of ended processes."""
     if watch.has_failed:
         return
     last = watch.observer.snapshot
@@ -94,7 +94,7 @@ def check(watch: GpuWatch, leftovers: int, idle_threshold_mib: int) -> None:
             )
         _report_foreign_arrivals(watch, snapshot)
     except NoGpu:
-        return  # no driver any more: there is nothing to look at
+        return  # the driver is no longer loaded: nothing to check
     except SlicerError as error:
         watch.fail(error)
 
@@ -108,10 +108,10 @@ def _name_the_ended(watch: GpuWatch, snapshot: GpuSnapshot, leftovers: int) -> N
 
 
 def _settled(watch: GpuWatch, idle_threshold_mib: int) -> tuple[GpuSnapshot, Remains]:
-    """Look until the job's memory is free, at most SETTLE_S. The caller holds signals back."""
+    """Poll until the job's memory is free, at most for SETTLE_S. The caller blocks signals."""
     end, pause_s = time.monotonic() + SETTLE_S, _FIRST_PAUSE_S
     while timed_wait(INTERRUPTS, 0) is not None:
-        pass  # meant for the job
+        pass  # these were for the job
     while True:
         snapshot = watch.observer.observe()
         left = remains(snapshot, watch.held.lease, idle_threshold_mib)
@@ -127,7 +127,7 @@ def _report_foreign_arrivals(watch: GpuWatch, snapshot: GpuSnapshot) -> None:
     known: dict[str, Lease] = {lease.job: lease}
     if snapshot.processes:
         known |= {each.job: each for each in watch.monitor.leases()}
-        # A job may have begun, or ended, between the look at the GPUs and that at the leases.
+        # A job may have begun or ended between the snapshot of the GPUs and the read of the leases.
         snapshot = watch.observer.observe()
         known |= {each.job: each for each in watch.monitor.leases()}
     leases = tuple(known.values())

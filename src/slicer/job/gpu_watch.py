@@ -1,12 +1,12 @@
 """Measures jobs on the GPUs of their leases, look by look.
 
-A queue follows all of its jobs. The supervisor follows one, once a second and after its end; if it is dead,
-the keeper looks at the end. Nobody looks while a job runs that has neither (``--exec``), that uses what an
-outer job holds, or whose supervisor was killed.
+A queue follows all of its jobs. The supervisor follows one job, once a second and after its end; if the
+supervisor is dead, the keeper measures at the end. A running job is not measured if it has neither process
+(``--exec``), if it uses an outer job's GPUs, or if its supervisor was killed.
 
-Peaks go into the outcome. They go into the leases too, because others who decide about the GPU must know of a
-job that outgrew its declaration (E3). The driver keeps no peaks. So nobody sees what a job uses between two
-looks, or in its first instants.
+Peaks go into the outcome. They also go into the leases, because others who decide about the GPU must know
+about a job that outgrew its declaration (E3). The driver records no peaks, so the use between two looks,
+or in a job's first instants, is not seen.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from slicer.model import Lease
 
 SAMPLE_S = 1.0
-WORTH_REPEATING = 1.10  # times the use that was warned of
+WORTH_REPEATING = 1.10  # times the use in the last warning
 
 
 def _through_the_broker() -> AttributedGpus:
@@ -44,7 +44,7 @@ def _through_the_broker() -> AttributedGpus:
 
 
 class GpuWatch:
-    """Looks at the GPUs of one job. A look that fails is reported once, and is the last."""
+    """Looks at the GPUs of one job. A failed look is reported once, and is the last."""
 
     def __init__(self, job: Job, held: HeldLease, ledger: Ledger, warn: Callable[[str], None]) -> None:
         self.job = job
@@ -53,34 +53,34 @@ class GpuWatch:
         self.observer = GpuObserver(only=held.lease.gpus, otherwise=_through_the_broker)
         self.monitor = Monitor(self.observer, ledger, SAMPLE_S, again=WORTH_REPEATING)
         self.monitor.follow(held, shares=job.sharing is not None and job.sharing.is_active)
-        self.has_failed = False  # then looking again makes no sense
-        self.end_job: Callable[[], None] | None = None  # how a job that got past its cap is ended
+        self.has_failed = False  # then further looks make no sense
+        self.end_job: Callable[[], None] | None = None  # ends a job that got past its cap
 
     def left_s(self) -> float | None:
         """The seconds until the next look; None: there will be none."""
         return None if self.has_failed else self.monitor.left_s()
 
     def sample(self) -> None:
-        """Look, and note the peak. Raises nothing of the driver or the ledger: it stops no job."""
+        """Look, and note the peak. Errors of the driver or the ledger are not raised: they stop no job."""
         for found in self.monitor.look():
             self._tell(found)
         if self.monitor.problem is not None:
             self.fail(self.monitor.problem)
 
     def fail(self, error: SlicerError) -> None:
-        """Say why the GPUs are not looked at any more; not that they are fenced off, which is meant so."""
+        """Report why there are no more looks, unless the GPUs are fenced off, which is intended."""
         if not self.has_failed:
             self.has_failed = True
             if isinstance(error, NoGpu) and error.reason == "fenced":
                 return
-            self.say(f"what the job uses on its GPUs can no longer be seen: {error}")
+            self.say(f"the job's use of its GPUs can no longer be measured: {error}")
 
     def say(self, text: str) -> None:
         self._warn(text)
         tell(self.job, "error", lease=self.held.lease, message=text)
 
     def name_of(self, uuid: str) -> str:
-        """ "GPU 0", as `slicer status` and CUDA's PCI order count."""
+        """ "GPU 0", numbered as in `slicer status` and CUDA's PCI order."""
         return f"GPU {self.observer.index(uuid)}"
 
     def _tell(self, found: Exceeded | Escaped) -> None:
@@ -120,12 +120,12 @@ def describe(process: ProcessOnGpu) -> str:
     return f"pid {process.pid} ({process.name or 'unknown'}, {size})"
 
 
-FIRST_LOOKS_S = (0.25, 1.0)  # after a job's start: loading the driver's library is not to slow that down
+FIRST_LOOKS_S = (0.25, 1.0)  # after a job's start, which loading the driver's library must not slow down
 WORTH_WRITING = 1.02  # times the peak in the lease's file
 
 
 class LeaseUse:
-    """The use by the job of one lease. The tuples are in the order of its GPUs; () before the first look."""
+    """The GPU use of one lease's job. The tuples are in the order of its GPUs; () before the first look."""
 
     def __init__(self, held: HeldLease, looks_due: list[float], audit: ShareAudit | None) -> None:
         self.held = held
@@ -133,13 +133,13 @@ class LeaseUse:
         self.audit = audit  # of a job that shares its GPUs
         self.has_cap = audit is not None and audit.has_cap
         self.now_mib: tuple[int, ...] = ()
-        self.written_mib = held.lease.vram_peak_mib  # the peak in the lease's file; of an adopted job, not ()
-        self.utilisation: float | None = None  # percent, averaged over the looks that told it
+        self.written_mib = held.lease.vram_peak_mib  # the peak in the lease's file; not () for an adopted job
+        self.utilisation: float | None = None  # percent, averaged over the looks that had a figure
         self.looks = 0
         self.busy_looks = 0
-        self.reported_mib: dict[str, int] = {}  # by GPU, what was last reported as beyond the declaration
+        self.reported_mib: dict[str, int] = {}  # by GPU: the last use reported as beyond the declaration
         self.ended_at: float | None = None
-        self.is_over = False  # then it is looked at no more
+        self.is_over = False  # then it is no longer measured
 
     @property
     def peak_mib(self) -> tuple[int, ...]:
@@ -160,13 +160,13 @@ class Exceeded:
     gpu: str
     used_mib: int
     declared_mib: int
-    is_cap: bool = False  # it got past its cap, and
-    ends: bool = False  # is to be ended for it
+    is_cap: bool = False  # it got past its cap
+    ends: bool = False  # and must be ended for that
 
 
 @record
 class Escaped:
-    """A job that is to share its GPUs uses them without the library. ``job``: its id."""
+    """A sharing job uses its GPUs without the library. ``job``: its id."""
 
     job: str
 
@@ -174,8 +174,8 @@ class Escaped:
 class Monitor:
     """Looks every ``poll_s`` seconds. ``problem``: why the last look failed.
 
-    A job is reported when it exceeds its declaration by more than the fraction ``tolerance``; once for a GPU,
-    and ``again`` when it uses so many times as much.
+    A job is reported when it exceeds its declaration by more than the fraction ``tolerance``: once for a GPU,
+    and once more whenever its use has grown by the factor ``again``.
     """
 
     def __init__(
@@ -197,7 +197,7 @@ class Monitor:
         self.problem: SlicerError | None = None
 
     def follow(self, held: HeldLease, *, shares: bool = False) -> None:
-        """Look at the GPUs of this lease, if it has some. ``shares``: it may have a file that says how."""
+        """Look at the GPUs of this lease, if it has some. ``shares``: it may have a job file."""
         if not held.lease.gpus:
             return
         audit = None
@@ -211,13 +211,13 @@ class Monitor:
         self._uses[held.lease.job] = LeaseUse(held, [now + s for s in FIRST_LOOKS_S], audit)
 
     def left_s(self) -> float | None:
-        """How many seconds until the next :meth:`look`; None: there is nothing to look at."""
+        """Seconds until the next :meth:`look`; None: there is nothing to look at."""
         if not self._uses:
             return None
         return seconds_until(self._next, *(at for use in self._uses.values() for at in use.looks_due[:1]))
 
     def look(self) -> list[Exceeded | Escaped]:
-        """Look at the GPUs once. Returns which jobs have outgrown their declarations since the last look."""
+        """Look at the GPUs once. Returns the jobs that outgrew their declarations since the last look."""
         now = time.monotonic()
         self._next = now + self._poll_s
         self.look_count += 1
@@ -251,7 +251,7 @@ class Monitor:
                 found += _shared_badly(use, counts)
 
     def observe(self) -> GpuSnapshot:
-        """What is on the GPUs now; leases are read for new processes. Raises GpuError, StateError."""
+        """The GPUs' current state; new processes cause the leases to be read. Raises GpuError, StateError."""
         snapshot = self._observer.observe()
         keys = frozenset(process.key for process in snapshot.processes)
         if not keys <= self._keys:
@@ -273,20 +273,20 @@ class Monitor:
             use.busy_looks += 1
 
     def _note(self, use: LeaseUse, used_by: Mapping[str, Mapping[str, int]]) -> None:
-        """Note the peak, in the lease's file where it is worth it. Raises StateError."""
+        """Note the peak, also in the lease's file if it has grown enough. Raises StateError."""
         lease = use.held.lease
         use.now_mib = tuple(used_by.get(uuid, {}).get(lease.job, 0) for uuid in lease.gpus)
         peaks = tuple(map(max, use.now_mib, use.peak_mib)) if use.peak_mib else use.now_mib
         written = use.written_mib
         if written and all(mib <= then * WORTH_WRITING for mib, then in zip(peaks, written, strict=True)):
-            use.held.lease = replace(lease, vram_peak_mib=peaks)  # the outcome is to be exact
+            use.held.lease = replace(lease, vram_peak_mib=peaks)  # the outcome must be exact
         else:
             use.held.update(vram_peak_mib=peaks)
             use.written_mib = peaks
 
     def _exceeded(self, use: LeaseUse) -> Iterable[Exceeded]:
         lease = use.held.lease
-        if lease.vram_mib is None or use.has_cap:  # what goes beyond a cap is the audit's
+        if lease.vram_mib is None or use.has_cap:  # the audit reports use beyond a cap
             return
         for uuid, mib in zip(lease.gpus, use.now_mib, strict=True):
             before = use.reported_mib.get(uuid)
@@ -297,7 +297,7 @@ class Monitor:
 
 
 def _is_untold(lease: Lease, owned: list[tuple[ProcessOnGpu, Lease | None]]) -> bool:
-    """Whether the driver does not say how much of what several use is the job's."""
+    """Whether several jobs use a GPU and the driver does not report this job's part."""
     for uuid in lease.gpus:
         silent = [owner for each, owner in owned if each.gpu_uuid == uuid and each.used_mib is None]
         own = [owner is not None and owner.job == lease.job for owner in silent]

@@ -1,6 +1,6 @@
 """Gets a job's lease from the broker of this machine or from the user's own ledger.
 
-``broker`` is everywhere the broker's socket; "": there is none, and the ledger decides.
+In all functions, ``broker`` is the broker's socket; "": there is none, and the ledger decides.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 def prepare(broker: str, requester: Requester, needs: Needs, observer: GpuObserver) -> PreparedRequest:
     if broker:
-        return leasing.drafted(requester, needs, observer)  # the broker looks at the GPUs by itself
+        return leasing.drafted(requester, needs, observer)  # the broker queries the GPUs itself
     return leasing.prepare(requester, needs, observer)
 
 
@@ -35,7 +35,7 @@ def obtain(
 ) -> HeldLease:  # fmt: skip
     """Get the lease. Raises as :func:`slicer.ledger.leasing.obtain`, and BrokerError.
 
-    ``binding`` and what follows are for the broker: :func:`slicer.broker.client.asking.obtain`.
+    ``binding`` and the later parameters are for the broker: :func:`slicer.broker.client.asking.obtain`.
     """
     if not broker:
         return leasing.obtain(prepared, ledger, hooks)
@@ -47,7 +47,7 @@ def obtain(
 def queue_up(
     broker: str, prepared: PreparedRequest, ledger: Ledger, ahead_of: Callable[[], str]
 ) -> HeldLease | WaitingTicket | Asking:
-    """The lease, or a place in the queue: the broker's ahead of ``ahead_of``. Raises as :func:`obtain`."""
+    """The lease, or a place in the queue; at the broker, ahead of ``ahead_of``. Raises as :func:`obtain`."""
     if not broker:
         return leasing.queue_up(prepared, ledger)
     from slicer.broker.client import asking

@@ -1,7 +1,7 @@
-"""Interventions in a running job, for its outcome: it was paused, changed, told to end.
+"""Interventions in a running job, for its outcome: pauses, changes, requests to end.
 
-It comes from the job's control log, where slicer's commands write, and from what systemd keeps of the unit.
-Read once, at the end, and only if there is something to read.
+The sources are the job's control log, to which slicer's commands write, and systemd's files of the unit.
+They are read once, at the end, and only if there is something to read.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 def interventions(
     job: Job, started: Started, held: HeldLease, report: Report, *, was_watched: bool
 ) -> Interventions:
-    """See the module. Raises nothing: what cannot be read is left out."""
+    """The interventions in a job. Raises nothing: unreadable parts are left out."""
     try:
         acts = control_log.read(held.directory, job.id)
     except StateError:
@@ -62,7 +62,7 @@ def _paused_s(acts: tuple[control_log.Act, ...], started: Started, *, was_watche
 
 
 def final_values(unit: str, manager: Manager) -> dict[str, str]:
-    """The properties that were changed since the unit's start, from systemd's files; "" for nothing said."""
+    """The properties that were changed since the unit's start, from systemd's files; "" if unset."""
     directory = changes_of(unit, manager)
     try:
         files = sorted(os.listdir(directory))
@@ -81,7 +81,7 @@ def final_values(unit: str, manager: Manager) -> dict[str, str]:
 
 
 def normal(name: str, text: str) -> str:
-    """A value in the one spelling in which values are compared and shown."""
+    """A value in the normal form, in which values are compared and shown."""
     if not text:
         return live.value_text(name, live.unset_value(name))
     try:
@@ -92,12 +92,12 @@ def normal(name: str, text: str) -> str:
 
 
 def _same(one: str, other: str) -> bool:
-    """Whether two values in that spelling are the same. systemd keeps lists in an order of its own."""
+    """Whether two normal forms are equal. systemd keeps lists in its own order."""
     return one == other or sorted(one.split(", ")) == sorted(other.split(", "))
 
 
 def acting_here(names: list[str], cgroup_name: str, manager: Manager) -> frozenset[str]:
-    """Those of the properties that do anything in that cgroup."""
+    """The properties that have an effect in that cgroup."""
     from slicer.backend.scopes import acting, filters_devices, io_is_weighed, oomd_runs
 
     known, directory = tuple(name for name in names if find(name)), cgroup.path_of(cgroup_name)

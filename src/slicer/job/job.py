@@ -1,4 +1,4 @@
-"""A job that is ready to be started, and who hears of it."""
+"""A job that is ready to be started, and its listeners."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ if TYPE_CHECKING:
     from slicer.share.environment import ShareOrder
 
     class Listener(Protocol):
-        """Hears what happens to a job while it happens, for people."""
+        """Is notified of a job's events as they happen, for people."""
 
         def notice(self, text: str) -> None:
             """Something worth knowing."""
 
         def warning(self, text: str) -> None:
-            """Something that went wrong, but stops nothing."""
+            """A problem that stops nothing."""
 
     class RunListener(Listener, Protocol):
-        """Hears of the wait for the lease, too."""
+        """Is also notified of the wait for the lease."""
 
         def waiting(self, busy: Busy) -> None:
             """The job has to wait."""
 
         def still_waiting(self, busy: Busy) -> float | None:
-            """It still has to. Returns after how many seconds to say so again; None: never."""
+            """The job still waits. Returns the seconds until the next call; None: no more calls."""
 
         def acquired(self, lease: Lease, waited_s: float) -> None:
             """The job has its lease."""
@@ -41,18 +41,18 @@ if TYPE_CHECKING:
 
 OWN_OUTPUT = (1, 2)  # slicer's own stdout and stderr
 
-# What the supervisor says to the keeper. After STARTING follow QUIT or an order, and after the command's end
+# The supervisor's messages to the keeper. STARTING is followed by QUIT or an order, and the command's end by
 # RECORDED.
 STARTING = b"s"  # systemd is about to be asked for the scope
-QUIT = b"q"  # there will be no scope, or no job in it
+QUIT = b"q"  # the scope or the job will not start
 ORDER_END = b"\0"  # of an order: when the job began, and its lease
-RECORDED = b"r"  # the outcome is written down
-GPUS_CHECKED = b"w"  # of a queue: the GPUs have been looked at, and the outcome can be written down
+RECORDED = b"r"  # the outcome is recorded
+GPUS_CHECKED = b"w"  # from a queue: the GPUs were checked, and the outcome can be recorded
 
 
 @record
 class Job:
-    """A command that is ready to be started, with everything settled but its lease and its process."""
+    """A command that is ready to be started, with everything decided except its lease and its process."""
 
     id: str
     name: str
@@ -61,13 +61,13 @@ class Job:
     env: Callable[[tuple[str, ...]], dict[str, str]]  # the environment, by the GPUs of the lease
     profile: Profile
     spec: ScopeSpec
-    outcome_path: str  # where --outcome wants the JSON; "" for nowhere
+    outcome_path: str  # the JSON file of --outcome; "" for none
     history_path: str
     with_journal: bool  # the command's output goes to the journal too
     idle_threshold_mib: int  # a GPU with no more in use than this counts as empty
     # Of a job without a terminal, detached or of a queue:
     log: str = ""  # the path of the file that takes the command's output
-    log_mib: int = 0  # its beginning is freed beyond that; 0: never
+    log_mib: int = 0  # beyond this size its beginning is freed; 0: never
     # Only of a queue's job:
     directory: str = ""  # to run in
     queue: str = ""  # the path of its jobs file
@@ -75,15 +75,15 @@ class Job:
     route: str = ""  # its name
     ends_with_caller: bool = False  # a wrapped program must not outlive its call
     output: tuple[int, int] = OWN_OUTPUT  # descriptors: the command's stdout and stderr
-    sharing: ShareOrder | None = None  # how its GPUs are shared; None: as the driver does
-    notify: Notify | None = None  # who is told of what; None: nobody
-    broker: str = ""  # the socket of the broker that has granted its lease; "": its user's own ledger has
-    # The rest of its scope's properties, by the GPUs of the lease. None: spec has all there are.
+    sharing: ShareOrder | None = None  # how its GPUs are shared; None: the driver's default
+    notify: Notify | None = None  # who is notified of which events; None: nobody
+    broker: str = ""  # the socket of the broker that granted its lease; "": the user's own ledger did
+    # The rest of its scope's properties, by the GPUs of the lease. None: spec has them all.
     fence: Callable[[tuple[str, ...]], tuple[Property, ...]] | None = None
 
     @property
     def has_share_file(self) -> bool:
-        """Whether there is a file of :mod:`slicer.share.job_file` for it while it runs."""
+        """Whether it has a file of :mod:`slicer.share.job_file` while it runs."""
         return self.sharing is not None and self.sharing.is_active
 
 
@@ -101,7 +101,7 @@ def tell(
     job: Job, kind: journal.Kind, *, lease: Lease | None = None, message: str = "",
     **fields: journal.Value | tuple[str, ...],
 ) -> None:  # fmt: skip
-    """Send an event to the journal. ``lease``: what it holds; ``message``: for the kind's own words."""
+    """Send an event to the journal. ``lease``: the job's; ``message``: in place of the kind's own text."""
     from slicer.outcome import journal
 
     name = label(job.name, job.command)
@@ -121,7 +121,7 @@ def tell_wait(job: Job, wanted: PreparedRequest, busy: Busy) -> None:
     from slicer.outcome import journal
 
     choice = wanted.ticket.gpu_choice
-    gpus = choice if len(choice) == wanted.ticket.gpus else ()  # else it may get others
+    gpus = choice if len(choice) == wanted.ticket.gpus else ()  # else it may get other GPUs
     tell(
         job, "waiting", message=f"waiting for {words.describe_busy(busy, now_s(), in_public=True)}",
         gpu=journal.gpu_words(gpus, wanted.observer.indices(gpus)),

@@ -1,9 +1,9 @@
-"""The keeper: the process of slicer in the job's scope, from the fork to the end of the scope.
+"""The keeper: slicer's process in the job's scope, from the fork to the end of the scope.
 
-The supervisor (:mod:`slicer.job.supervisor`) forks it and has systemd put it into the scope. There it waits
-for its order, runs the command (:mod:`slicer.job.command`) and reports how that ended. It leaves when the
-supervisor has recorded the outcome; if the supervisor is dead, it records the outcome itself. Each of the two
-sees the other's death as the end of a pipe.
+The supervisor (:mod:`slicer.job.supervisor`) forks it and asks systemd to put it into the scope. There it
+waits for its order, runs the command (:mod:`slicer.job.command`) and reports the command's end. It exits
+after the supervisor has recorded the outcome; if the supervisor is dead, it records the outcome itself. Each
+of the two notices the other's death as the end of a pipe.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _SCOPE_DEADLINE_S = 5.0
 
 
 class Redirection:
-    """Output of the command that goes elsewhere than slicer's own. Only the command is to keep it."""
+    """Sends the command's output to other descriptors than slicer's own. Only the command keeps them."""
 
     pid = 0  # nobody passes the output on
 
@@ -42,12 +42,12 @@ class Redirection:
         self.stderr = stderr
 
     def handed_over(self) -> None:
-        """Close our descriptors, so that a reader sees the end of file."""
+        """Close our descriptors, so that a reader gets the end of file."""
         for fd in {self.stdout, self.stderr} - {1, 2}:
             os.close(fd)
 
     def finish(self) -> None:
-        """Wait for nothing: the command wrote by itself."""
+        """Nothing to wait for: the command writes directly."""
 
 
 class Keeper:
@@ -64,8 +64,8 @@ class Keeper:
         self._supervisor = supervisor
         self._up_write = up_write
         self._down_read = down_read
-        self._early: list[int] = []  # signals for the command that came before it
-        self._forwarder = supervisor  # whose signals are for the command
+        self._early: list[int] = []  # signals for the command that arrived before it started
+        self._forwarder = supervisor  # the process whose signals are for the command
 
     def run(self, descriptors: tuple[int, ...]) -> None:
         """From the fork to the end of the scope; ``descriptors`` hold the ticket or the lease."""
@@ -77,9 +77,9 @@ class Keeper:
         self._watchdog = self._backend.watchdog(job.spec)
         with open("/proc/self/comm", "wb", buffering=0) as comm:
             comm.write(KEEPER.encode())
-        proc.retitle(f"slicer: {job.spec.description}")  # beside the command, whose words ours would repeat
+        proc.retitle(f"slicer: {job.spec.description}")  # our own title would repeat the command's words
         if self._backend.name == "systemd":
-            proc.adopt_orphans()  # those that leave the scope, too
+            proc.adopt_orphans()  # including those that leave the scope
         faults.point("keeper-forked")
         order = self._wait_for_order()
         if order is None:
@@ -109,12 +109,12 @@ class Keeper:
     # -- before the command --------------------------------------------------------------------------------
 
     def _wait_for_order(self) -> bytes | None:
-        """The order, once scope and lease are there; empty: no job; None: the supervisor is dead."""
+        """The order, which needs scope and lease; empty: no job; None: the supervisor is dead."""
         word = os.read(self._down_read, 1)
         if word != STARTING:
             return b"" if word else None
-        # SIGIO comes when the pipe can be read, so that one call waits for that and for SIGTERM. A SIGTERM of
-        # anybody but the supervisor comes from systemd, which stops the scope of a job that still waits.
+        # SIGIO announces a readable pipe, so one call waits for the pipe and for SIGTERM. A SIGTERM that is
+        # not the supervisor's comes from systemd, which stops the scope of a job that still waits.
         fcntl.fcntl(self._down_read, fcntl.F_SETOWN, os.getpid())
         fcntl.fcntl(self._down_read, fcntl.F_SETFL, os.O_ASYNC | os.O_NONBLOCK)
         order = b""
@@ -126,13 +126,13 @@ class Keeper:
                 if info.si_signo == signal.SIGTERM:
                     if info.si_pid != self._supervisor:
                         return b""
-                    self._early.append(info.si_signo)  # for the command: its order is on the way
+                    self._early.append(info.si_signo)  # for the command, whose order is on its way
                 continue
             if not more:
                 self._await_scope()
                 return None
             order += more
-        if not self._job.ends_with_caller:  # else SIGIO is to tell of the supervisor's death
+        if not self._job.ends_with_caller:  # else SIGIO must announce the supervisor's death
             fcntl.fcntl(self._down_read, fcntl.F_SETFL, 0)
         signal.sigtimedwait({signal.SIGIO}, 0)
         if self._job.ends_with_caller and self._has_lost_caller():
@@ -140,14 +140,14 @@ class Keeper:
         return order.removesuffix(ORDER_END) if order != QUIT else b""
 
     def _has_lost_caller(self) -> bool:
-        """Whether the supervisor is dead: nobody has the other end of the pipe, which is not waited for."""
+        """Whether the supervisor is dead: nobody has the other end of the pipe. Does not block."""
         try:
             return not os.read(self._down_read, 1)
         except BlockingIOError:
             return False
 
     def _await_scope(self) -> None:
-        """Let systemd put us into the scope before we leave: one that nobody enters stays for ever."""
+        """Let systemd put us into the scope before we exit: a scope that nobody enters stays forever."""
         from slicer.kernel import cgroup
 
         end = time.monotonic() + _SCOPE_DEADLINE_S
@@ -182,7 +182,7 @@ class Keeper:
         try:
             is_alive = os.getppid() == self._supervisor
             if is_alive and report.is_final:
-                os.kill(self._supervisor, signal.SIGCONT)  # stopped with Ctrl-Z, it would keep the lease
+                os.kill(self._supervisor, signal.SIGCONT)  # if stopped with Ctrl-Z, it would keep the lease
             os.write(self._up_write, pack(report, usage))
             if is_alive:
                 os.kill(self._supervisor, signal.SIGCHLD)
@@ -200,7 +200,7 @@ class Keeper:
             self._finish_alone(started, report, usage)
 
     def _finish_alone(self, started: Started, report: Report, usage: Usage) -> None:
-        """The supervisor is dead. It may have recorded the outcome already: history keeps one row a job."""
+        """The supervisor is dead. It may have recorded the outcome, but history keeps one row per job."""
         from slicer.job import ending
 
         if report.exec_errno:
@@ -214,7 +214,7 @@ class Keeper:
     def _outcome(self, started: Started, report: Report, usage: Usage) -> Outcome:
         from slicer.job import ending
 
-        if self._job.fence is not None:  # it has been set since we were forked
+        if self._job.fence is not None:  # the supervisor has set it since our fork
             from slicer.job.fencing import fenced
 
             self._job = fenced(self._job, self._held.lease.gpus)
@@ -225,7 +225,7 @@ class Keeper:
         )
 
     def _was_watched(self) -> bool:
-        """Whether somebody outside of the scope has seen each pause. The supervisor is dead."""
+        """Whether a process outside the scope has noticed each pause. The supervisor is dead."""
         return False
 
 

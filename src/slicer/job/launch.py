@@ -75,14 +75,14 @@ def run(
 ) -> Outcome:  # fmt: skip
     """Run one job to its end. Raises BusyError, InfeasibleError and other SlicerErrors; then nothing ran.
 
-    ``before_start`` is called once the job has its lease, with the seconds that it waited for it. It must not
-    raise anything.
-    ``wait_first`` is called before anything is asked for, with the signal mask to sleep with.
+    ``before_start`` is called once the job has its lease, with the seconds of the wait. It must not raise
+    anything.
+    ``wait_first`` is called before anything is requested, with the signal mask to sleep with.
     ``tell_started`` is called once the command has its order.
-    Signals are for the job: those that end a program act only while this waits for the lease. When it
-    returns they are blocked, so that a late one does not change how slicer ends.
+    Signals are for the job: those that end a program act only during the wait for the lease. They are blocked
+    on return, so that a late one does not change slicer's exit.
     """
-    environ = dict(environ)  # connecting to the user's bus may add to our own, which is not the job's
+    environ = dict(environ)  # connecting to the user's bus may add variables that are not for the job
     job_id = invocation.job or os.urandom(6).hex()
     mask = block_interrupts()
     try:
@@ -106,7 +106,7 @@ def _run(
     try:
         plan = plan_of(invocation, environ, ledger)
     except BaseException:
-        ledger.close()  # to say why may need its descriptors, if there are hardly any
+        ledger.close()  # the error message may need its descriptors, if they are scarce
         raise
     _warn(plan, listener)
     try:
@@ -114,7 +114,7 @@ def _run(
     except BrokerError as failure:
         if not plan.broker or not plan.missing.is_nothing:
             raise
-        listener.warning(f"{failure}; this job needs neither GPU nor slot, and runs without it")
+        listener.warning(f"{failure}; this job needs neither GPU nor slot, and runs without the broker")
     without = replace(plan, broker="")
     return _run_planned(job_id, without, ledger, listener, mask, before_start, tell_started)
 
@@ -123,12 +123,12 @@ def _run_planned(
     job_id: str, plan: Plan, ledger: Ledger, listener: RunListener, mask: frozenset[int],
     before_start: Callable[[Job, Lease, float], None] | None, tell_started: Callable[[], None],
 ) -> Outcome:  # fmt: skip
-    """Raises BrokerError only as long as the command has not started."""
+    """Run the planned job. Raises BrokerError only before the command starts."""
     ledger.mask = mask
     backend = choose_backend(plan)
     if plan.invocation.exec and backend.name == "plain":
         raise UsageError("--exec needs systemd: without a scope nothing would hold the lease", where="--exec")
-    # All that needs no lease is done before it. Then a waiting job starts with one D-Bus call.
+    # All work that needs no lease comes before it, so a waiting job starts with one D-Bus call.
     backend.connect()
     if backend.notice:
         listener.notice(backend.notice)
@@ -156,12 +156,12 @@ def _run_planned(
     try:
         ledger.patience_s = leasing.patience_s(wanted.needs)
         held, waited_s = _acquire(plan, wanted, job, ledger, backend, runner, listener)
-        ledger.patience_s = None  # what follows has to be done, whoever is in the way
+        ledger.patience_s = None  # from here on, wait for the ledger's lock however long it takes
     except BaseException:
         runner.abandon()
         raise
     held.postponed_slow.append(gpu_observer.close)
-    ledger.mask = None  # from here on signals are the job's, also while the ledger's lock is waited for
+    ledger.mask = None  # from here on signals are the job's, even during a wait for the ledger's lock
     faults.point("launch-acquired")
     settings = _terminal_settings()
     if before_start is not None:
@@ -180,15 +180,15 @@ def _acquire(
     plan: Plan, wanted: PreparedRequest, job: Job, ledger: Ledger, backend: Backend,
     runner: Supervisor | Execution, listener: RunListener,
 ) -> tuple[HeldLease, float]:  # fmt: skip
-    """The lease and how long it took to get it, in seconds. Raises BusyError."""
+    """The lease, and the seconds that the job waited for it. Raises BusyError."""
     if plan.nested:
         return HeldLease(ledger, leasing.nested_lease(wanted.draft, plan.outer)), 0.0
     began_s = proc.now_s()
     nothing = wanted.needs.is_nothing
     if not nothing and not plan.broker and not plan.environ.get("SLICER_STATE_DIR"):
         _say_whose(ledger.directory, listener)
-    # The time limit counts from the scope's start; the keeper must inherit the plain lock; and the driver
-    # caps a scope on the GPUs that it has.
+    # The time limit counts from the scope's start, the keeper must inherit the plain lock, and the driver
+    # caps a scope on the GPUs of its lease.
     has_to_wait = (
         plan.profile.timeout_s is not None or (wanted.needs.plain_lock and wanted.needs.gpus)
         or job.spec.share_cap
@@ -200,9 +200,9 @@ def _acquire(
         runner.rest()
 
     def reaches_front(waiting: WaitingTicket) -> int:
-        """Have the scope started with nothing but the keeper in it: then a pipe's word starts the command.
+        """Start the scope with only the keeper in it; then a message on a pipe starts the command.
 
-        If that fails for now (D-Bus is being restarted), it is done with the lease.
+        If that fails for now (D-Bus is being restarted), the scope is started once the job has its lease.
         """
         if has_to_wait:
             return -1
@@ -227,15 +227,15 @@ def _acquire(
 
 
 def _terminal_settings() -> Settings | None:
-    """Those of the terminal at which the command will run; None where it runs at none."""
-    if not (os.isatty(0) and os.isatty(1)):  # in a pipeline the terminal may be somebody else's: less
+    """The settings of the terminal at which the command will run; None without a terminal."""
+    if not (os.isatty(0) and os.isatty(1)):  # in a pipeline, another program may use the terminal: less
         return None
     from slicer.kernel import terminal
 
     return terminal.remembered()
 
 
-# -- what is said on the way -------------------------------------------------------------------------------
+# -- messages on the way -----------------------------------------------------------------------------------
 
 
 def _warn(plan: Plan, listener: Listener) -> None:
@@ -256,26 +256,26 @@ def _warn_of_sharing(plan: Plan, listener: Listener) -> None:
         problem = plan.sharing.problem
         if problem and plan.sharing.limit_mib:
             what = "" if plan.sharing.wants == "cap" else ", and no turns are taken"
-            listener.warning(f"the driver alone keeps the cap{what}: {problem}")
+            listener.warning(f"only the driver enforces the cap{what}: {problem}")
         elif problem:
             listener.warning(f"no turns are taken: {problem}")
         return
     if plan.profile.sources.get("share", "").startswith("--"):
-        listener.notice(f"--share does nothing more here: {idle_sharing(plan)}")
+        listener.notice(f"--share has no further effect here: {idle_sharing(plan)}")
 
 
 def _say_whose(directory: StateDir, listener: Listener) -> None:
-    """Once a boot: that another user can be given the same."""
+    """Warn once per boot that another user can be granted the same."""
     if statedir.first_time(directory, "private-noticed"):
         whose = "root's" if os.geteuid() == 0 else "your"
         listener.notice(
             f"without the broker slicer keeps only {whose} own jobs apart:"
-            " another user can be given the same GPU or slot (said once a boot)"
+            " another user can be given the same GPU or slot (shown once per boot)"
         )
 
 
 def _say_no_gpu(plan: Plan, directory: StateDir, listener: Listener) -> None:
-    """Once a boot: that this job sees no GPU, where there are some and nobody said that it needs none."""
+    """Say once per boot that this job sees no GPU, if there are some and nobody asked for a job without."""
     invocation = plan.invocation
     is_chosen = invocation.profile is not None or invocation.overrides.gpus is not None
     has_gpus = bool(plan.environ.get("SLICER_SIM")) or has_nvidia()  # without the driver's slow library
@@ -283,23 +283,23 @@ def _say_no_gpu(plan: Plan, directory: StateDir, listener: Listener) -> None:
         return
     sees_none = environment(plan, (), "").get("CUDA_VISIBLE_DEVICES") == ""
     if sees_none and statedir.first_time(directory, "no-gpu-noticed"):
-        listener.notice("no GPU for this job; --gpus 1 takes one (said once a boot)")
+        listener.notice("no GPU for this job; --gpus 1 requests one (shown once per boot)")
 
 
 def _say_no_fence(plan: Plan, backend: Backend, directory: StateDir, listener: Listener) -> None:
-    """Once a boot: that the job could open GPUs that it has no lease on."""
+    """Warn once per boot that the job could open GPUs that it has no lease on."""
     from slicer.job import fencing
 
     why = "" if plan.invocation.hold else fencing.why_not(plan, backend)
     if why and fencing.is_wanted(plan) and statedir.first_time(directory, "no-fence-noticed"):
         listener.notice(
-            f"no fence around the GPUs: {why}, so a job can open those it has no lease on (said once a boot)"
+            f"no device fence: {why}, so a job can open GPUs that it has no lease on (shown once per boot)"
         )
 
 
 def _journal_error(job_id: str, invocation: Invocation, failure: SlicerError) -> None:
     if invocation.route and isinstance(failure, BusyError):
-        return  # blocked, or it goes another way: the route tells
+        return  # blocked, or sent to another destination: the route reports that
     from slicer.outcome import journal
 
     name = scope.label(invocation.name, invocation.command)

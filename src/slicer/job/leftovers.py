@@ -1,4 +1,4 @@
-"""Waiting for the processes that outlive a job's command, and for signals at the same time."""
+"""Waits for the processes that outlive a job's command, and for signals at the same time."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ _CROWDED_S = 0.5  # between looks, while there are more processes than descripto
 def living(look: Callable[[], list[int]]) -> list[tuple[int, int]]:
     """The processes that ``look`` lists and that have not ended, each with its start time.
 
-    A process that ended since the look may have made another one just before (a daemon does, twice). So none
-    is left only when a look has found nobody new.
+    A process that ended since the look may have forked another one just before (a daemon does so twice). So
+    the list is empty only if a look finds no new process.
     """
     ended: set[int] = set()
     while not ended.issuperset(listed := look()):
@@ -33,17 +33,17 @@ def living(look: Callable[[], list[int]]) -> list[tuple[int, int]]:
 
 
 def wait_for_any(pids: list[int], signals: frozenset[int], wait_s: float | None) -> set[int]:
-    """Wait for an end, a blocked signal, or the time (None: for ever). Returns the signals that came."""
+    """Wait for an end, a blocked signal, or the timeout (None: forever). Returns the signals received."""
     fds = [signal_fd(signals)]
     try:
         for pid in pids:
             fds.append(os.pidfd_open(pid))
     except ProcessLookupError:
-        wait_s = 0.0  # one is gone already
+        wait_s = 0.0  # a process has ended already
     except OSError as error:
         if error.errno not in (errno.EMFILE, errno.ENFILE):
             raise
-        # There are more processes than descriptors: watch those that there is room for.
+        # There are more processes than descriptors: watch as many as possible.
         wait_s = soonest(_CROWDED_S, wait_s)
     try:
         until_readable(fds, wait_s, None)

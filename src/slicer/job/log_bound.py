@@ -1,7 +1,7 @@
-"""Bounds the log of a detached job: its beginning is freed while the job appends to its end.
+"""Bounds the log of a detached job: frees its beginning while the job appends to its end.
 
-No process stands between the job and its log, so nothing that it wrote is lost with a process of slicer's.
-The file's size and all offsets stay as they are; readers skip the hole.
+No process stands between the job and its log, so no output is lost if a process of slicer dies. The file's
+size and all offsets stay unchanged; readers skip the hole.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _STEP = 64 << 10  # bytes: whole blocks of any file system
 
 
 class LogBound:
-    """Keeps at most ``most_mib`` of what is in the file ``fd``, and a step more."""
+    """Keeps at most the last ``most_mib`` of the file ``fd``, plus one step."""
 
     def __init__(self, fd: int, most_mib: int, warn: Callable[[str], None]) -> None:
         self._fd = fd
@@ -31,11 +31,11 @@ class LogBound:
         self._is_given_up = False
 
     def left_s(self) -> float | None:
-        """Seconds until the next look is due; None: there will be none."""
+        """Seconds until the next look; None: there will be none."""
         return None if self._is_given_up else max(0.0, self._due - time.monotonic())
 
     def look(self) -> None:
-        """Free what is too much."""
+        """Free the excess."""
         self._due = time.monotonic() + _LOOKS_S
         end = (os.fstat(self._fd).st_size - self._most) // _STEP * _STEP
         if end <= self._freed:

@@ -1,4 +1,4 @@
-"""Tells of a job by the user's own ways (``[notify]``): that it has its lease, and how it ended."""
+"""Notifies the user (``[notify]``) that a job has its lease, and how it ended."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def tell_end(job: Job, outcome: Outcome, lease: Lease, warn: Callable[[str], None]) -> None:
-    """Tell how the job ended, to those who are told of that."""
+    """Notify the user of the job's end, if that is wanted."""
     figures = {
         "exit_code": outcome.exit_code, "reason": outcome.reason, "signal": outcome.signal,
         "started_at": round(outcome.started_at, 3), "wall_s": round(outcome.wall_s, 3),
@@ -32,9 +32,9 @@ def tell_end(job: Job, outcome: Outcome, lease: Lease, warn: Callable[[str], Non
 
 
 def tell_wait(job: Job, lease: Lease, waited_s: float, warn: Callable[[str], None]) -> None:
-    """Tell that the job runs, after a wait that was long enough to be told of."""
+    """Notify the user that the job runs, if its wait was long enough for a notification."""
     if waited_s >= WAITED_S:
-        text = f"it runs now, after {format_duration(waited_s)}"
+        text = f"runs now, after waiting {format_duration(waited_s)}"
         _tell(job, frozenset({"waited"}), lease, text, {"waited_s": round(waited_s, 3)}, warn)
 
 
@@ -55,7 +55,7 @@ def _tell(
     try:
         send(notify, what, job.history_path)
     except OSError as error:
-        problem = f"nobody is told of it: {error.strerror}"
+        problem = f"no notification can be sent: {error.strerror}"
         warn(problem)
         tell(job, "untold", lease=lease, message=problem)
 

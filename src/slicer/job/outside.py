@@ -1,4 +1,4 @@
-"""Commands that start their work elsewhere, or with another environment: what a lease cannot follow. Pure."""
+"""Commands that start their work elsewhere, or with another environment, beyond the lease's reach. Pure."""
 
 from __future__ import annotations
 
@@ -40,12 +40,12 @@ _KEEPS = ("--preserve-env", "-E", "--cgroups=split")
 
 
 def what_is_lost(command: tuple[str, ...]) -> str:
-    """The warning for a command that a GPU lease cannot follow, and what to do; "" for any other."""
+    """The warning for a command beyond the reach of a GPU lease, with a remedy; "" for any other."""
     program = command[0].rpartition("/")[2]
     if program not in _KNOWN:
         return ""
     if any(word.startswith(_KEEPS) or "_VISIBLE_DEVICES" in word for word in command[1:]):
-        return ""  # the user has thought of it
+        return ""  # the user has handled it
     if program == "su" and not set(command[1:]) & {"-", "-l", "--login"}:
         return ""  # it keeps the environment
     lost, instead = _KNOWN[program]

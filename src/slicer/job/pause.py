@@ -1,7 +1,7 @@
-"""``slicer pause`` and ``slicer resume``: a job stands still and goes on. It keeps its lease.
+"""``slicer pause`` and ``slicer resume``: halts a job and continues it. The job keeps its lease.
 
-Each is written down before it is done (:mod:`slicer.ledger.control_log`), so that others can tell whose pause
-it is, and for how long the job's clock stands still.
+Each act is recorded before it is done (:mod:`slicer.ledger.control_log`), so that others know who paused the
+job, and for how long.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ if TYPE_CHECKING:
     from slicer.model import Lease
     from slicer.outcome import journal
 
-_STOPPING_S = 2.0  # how long processes may take to stop, and to make no more of their kind
+_STOPPING_S = 2.0  # how long processes may take to stop, and to stop forking
 _LOOK_S = 0.005
 
 
 class CannotPause(BackendError):
-    """The job cannot be paused as a whole, and so it was not."""
+    """The job cannot be paused as a whole, so it was not paused."""
 
 
 def pause(lease: Lease, ledger: Ledger) -> Halted | None:
-    """Halt a job. Returns how it stood still before, or None. Raises StateError, BackendError: it runs."""
+    """Halt a job. Returns its earlier halt, or None. Raises StateError, BackendError; then it still runs."""
     before = halt_of(lease, ledger.directory)
     if before is not None and before.how != "stopped":
         return before
@@ -55,7 +55,7 @@ def pause(lease: Lease, ledger: Ledger) -> Halted | None:
 
 
 def resume(lease: Lease, ledger: Ledger) -> Halted | None:
-    """Have a job go on, whoever halted it. Returns how it stood, or None. Raises StateError, BackendError."""
+    """Continue a job, whoever halted it. Returns the ended halt, or None. Raises StateError, BackendError."""
     before = halt_of(lease, ledger.directory)
     if before is None:
         return None
@@ -76,7 +76,7 @@ def is_frozen(lease: Lease) -> bool:
 
 
 def tell(lease: Lease, kind: journal.Kind, text: str, command: str = "", **fields: str) -> None:
-    """Tell the journal who did what to the job: others, or slicer's ``command``."""
+    """Tell the journal who changed the job, and how: others, or slicer's ``command``."""
     from slicer.outcome import journal
 
     said: dict[str, str | int] = {"by": "outside"}
@@ -85,7 +85,7 @@ def tell(lease: Lease, kind: journal.Kind, text: str, command: str = "", **field
 
         said = {"by": "slicer", "by_uid": os.getuid(), "by_user": user_name(os.getuid())}
         text += f" by {said['by_user']} ({command})"
-    name = lease.name or lease.job  # more than its owner may read the journal: not the command
+    name = lease.name or lease.job  # others than the owner may read the journal, so not the command
     journal.event(
         kind, job=lease.job, name=name, unit=unit_name(lease.job) if lease.unit else "",
         manager=lease.manager, message=f"{visible(name)}: {text}",
@@ -108,7 +108,7 @@ def _freeze(lease: Lease) -> None:
 
 
 def thaw(lease: Lease) -> None:
-    """Thaw the job's scope, if what is around it lets it. Raises SlicerError."""
+    """Thaw the job's scope, unless a unit around it is frozen. Raises SlicerError."""
     from slicer.broker.client.control import control_of
 
     control = control_of(lease.manager)
@@ -119,25 +119,25 @@ def thaw(lease: Lease) -> None:
         control.close()
     if cgroup.is_frozen(directory_of(lease)):
         raise SlicerError(
-            f"job {lease.job} is still frozen, by what is around its scope",
+            f"job {lease.job} is still frozen, by a unit around its scope",
             where=lease.unit, hint=f"systemctl thaw {os.path.basename(os.path.dirname(lease.cgroup))}?",
         )  # fmt: skip
 
 
 def thaw_to_end(lease: Lease, ledger: Ledger) -> bool:
-    """Thaw a job that was told to end, which it cannot hear. Whether it was frozen. Raises SlicerError."""
+    """Thaw a job that must end and cannot react while frozen; whether it was frozen. Raises SlicerError."""
     if not is_frozen(lease):
         return False
     try:
-        if ledger.directory.leases.has(lease.job):  # the lock is not waited for, whoever holds it
+        if ledger.directory.leases.has(lease.job):  # without waiting for the ledger's lock
             control_log.add(ledger.directory, lease.job, "resume")
     except StateError:
-        pass  # then its end reads as somebody else's thaw
+        pass  # then the control log shows somebody else's thaw
     try:
         thaw(lease)
     except SlicerError as error:
         if is_frozen(lease):
-            message = f"job {lease.job} is frozen, and does not see that it is to end: {error}"
+            message = f"job {lease.job} is frozen, and cannot react to the request to end: {error}"
             raise SlicerError(message) from error
     return True
 
@@ -146,7 +146,7 @@ def thaw_to_end(lease: Lease, ledger: Ledger) -> bool:
 
 
 def _stop_all(lease: Lease, ledger: Ledger) -> None:
-    """SIGSTOP for all processes of the job but slicer's own, until none is left that runs."""
+    """Send SIGSTOP to all processes of the job except slicer's own, until none runs any more."""
     end = time.monotonic() + _STOPPING_S
     stopped: set[int] = set()
     while running := [pid for pid in members(lease, ledger) if not proc.is_stopped(pid)]:
@@ -155,7 +155,7 @@ def _stop_all(lease: Lease, ledger: Ledger) -> None:
         if others or time.monotonic() > end:
             for pid in stopped:
                 _signal(pid, signal.SIGCONT)
-            why = f"pid {others[0]} is another user's" if others else "it makes new ones all the time"
+            why = f"pid {others[0]} is another user's" if others else "it keeps creating new ones"
             raise CannotPause(f"not all processes of job {lease.job} can be stopped: {why}")
         time.sleep(_LOOK_S)
     if not stopped:
@@ -163,7 +163,7 @@ def _stop_all(lease: Lease, ledger: Ledger) -> None:
 
 
 def _continue_all(lease: Lease, ledger: Ledger) -> None:
-    """SIGCONT for all processes of the job, and for the supervisor, which Ctrl-Z stops along with them."""
+    """Send SIGCONT to all processes of the job, and to the supervisor, which Ctrl-Z stops with them."""
     inside = cgroup.processes(directory_of(lease)) if lease.cgroup else members(lease, ledger)
     for pid in inside:
         _signal(pid, signal.SIGCONT)

@@ -1,4 +1,4 @@
-"""From what the user asked for to a plan: all of a job that can be settled before its lease."""
+"""From the user's request to a plan: everything about a job that can be decided before its lease."""
 
 from __future__ import annotations
 
@@ -45,42 +45,42 @@ class Invocation:
     journal: bool = False
     outcome_path: str = ""
     hold: bool = False  # take only the lease, without scope and limits
-    hints: bool = True  # tell once a boot what a beginner may not know
-    queue: str = ""  # the path of the jobs file that it comes from
-    route: str = ""  # the name of the route that it comes from
-    program: str = ""  # to execute in place of the command's first word, which it still finds as its name
+    hints: bool = True  # show hints for beginners, once per boot
+    queue: str = ""  # the path of the jobs file with its line
+    route: str = ""  # the name of the route that started it
+    program: str = ""  # to execute in place of the command's first word, which stays argv[0]
     output: tuple[int, int] = OWN_OUTPUT  # descriptors: the command's stdout and stderr
-    job: str = ""  # the id that it is to have; "": any
-    log: str = ""  # the path of the file that they are; "" for a terminal or whatever they were before
-    is_bounded: bool = False  # the log is freed from its beginning on, as [logs] says
+    job: str = ""  # the id to use; "": any
+    log: str = ""  # the path of the output file; "" if the output is the terminal, or unchanged
+    is_bounded: bool = False  # the log's beginning is freed as configured in [logs]
 
 
 @record
 class Plan:
-    """All of a job that is settled before its lease, which is also what ``--dry-run`` shows."""
+    """Everything that is decided before a job's lease. ``--dry-run`` shows the same."""
 
     invocation: Invocation
     config: Config
     profile: Profile
     host: Host
     program: str  # path to execute
-    outer: OuterJobs  # and what they hold
-    missing: Demand  # beyond what the outer jobs hold
-    nested: bool  # the outer jobs hold all that this one needs, and it runs in their scope
+    outer: OuterJobs  # with their leases
+    missing: Demand  # beyond the holdings of the outer jobs
+    nested: bool  # the outer jobs hold everything that this job needs, and it runs in their scope
     skip_gpu_lock: bool
     environ: Mapping[str, str]
-    sharing: ShareOrder | None = None  # how its GPUs are shared; None: as the driver does
+    sharing: ShareOrder | None = None  # how its GPUs are shared; None: the driver's default
     broker: str = ""  # the socket of the broker that decides; "": the user's own ledger does
 
     def visible_gpus(self, gpus: tuple[str, ...]) -> tuple[str, ...]:
-        """The GPUs that the command is to see, once its lease has these: those of outer jobs among them."""
+        """The GPUs that the command will see if its lease has these; they include those of outer jobs."""
         if not gpus and not self.profile.gpus:
             return ()
         return (*self.outer.gpus_for(self.profile.vram_mib), *gpus)
 
 
 def plan_of(invocation: Invocation, environ: Mapping[str, str], ledger: Ledger | None) -> Plan:
-    """Resolve the profile and find out what is missing. Raises SlicerError for what cannot be right."""
+    """Resolve the profile and determine what is missing. Raises SlicerError for an invalid request."""
     host = profiles.host()
     config = profiles.load(environ, host)
     profile = config.profile(invocation.profile, invocation.overrides)
@@ -115,7 +115,7 @@ def check_limits(plan: Plan) -> None:
 
 
 def with_sharing(plan: Plan, directory: str = "") -> Plan:
-    """Add the order for sharing GPUs to the plan, if its profile wants that.
+    """Add the order for sharing GPUs to the plan, if its profile requests that.
 
     ``directory``: the path of the state directory; "": there is none yet. Raises UsageError or ConfigError
     for a cap that cannot be applied, and for an option that makes no sense here.
@@ -142,7 +142,7 @@ def with_sharing(plan: Plan, directory: str = "") -> Plan:
 
 
 def why_not_driver(plan: Plan) -> str:
-    """The reason why the driver keeps no cap by itself here; "": it may."""
+    """Why the driver cannot enforce a cap here; "": it may."""
     from slicer.gpu import driver_cap
 
     has_scope = plan.invocation.backend != "plain" and backends.has_systemd()
@@ -150,25 +150,25 @@ def why_not_driver(plan: Plan) -> str:
 
 
 def idle_sharing(plan: Plan) -> str:
-    """The reason why the profile's sharing has no effect here; "": it has one."""
+    """Why the profile's sharing has no effect here; "": it has an effect."""
     from slicer.share import environment
 
     if plan.profile.share == "off":
         return ""
     if environment.wanted(plan.profile) == "off":
-        return "whole GPUs are shared with nobody"
+        return "whole GPUs are not shared"
     if plan.environ.get("SLICER_SIM"):
         return "the GPUs are simulated"
     around = tuple(lease.job for lease in plan.outer.leases)
     if not plan.missing.gpus and environment.is_within(plan.environ, around):
-        return "it belongs to the sharing of the job around it"
+        return "it takes part in the outer job's sharing"
     if not plan.missing.gpus and not plan.outer.gpus:
-        return "it takes no lease on a GPU"
+        return "it needs no GPU lease"
     return ""
 
 
 def outer_jobs(environ: Mapping[str, str], ledger: Ledger | None, *, in_scopes: bool) -> OuterJobs:
-    """The jobs that this process runs inside of. ``in_scopes``: whether a job can be found by its cgroup."""
+    """The jobs inside which this process runs. ``in_scopes``: whether a job can be found by its cgroup."""
     own = cgroup.of("self")
     above = frozenset() if in_scopes else proc.ancestors(os.getpid())
     keepers = frozenset(pid for pid in above if proc.comm(pid) == KEEPER)
@@ -190,7 +190,7 @@ def choose_backend(plan: Plan) -> Backend:
         from slicer.backend.plain import PlainBackend
 
         backend = PlainBackend(os.geteuid())
-        backend.notice = ""  # there are no limits that could be less than what was asked for
+        backend.notice = ""  # there are no limits that the notice could be about
         return backend
     return backends.choose(plan.invocation.backend, os.geteuid())
 
@@ -198,7 +198,7 @@ def choose_backend(plan: Plan) -> Backend:
 def spec_of(job_id: str, plan: Plan, backend: Backend) -> ScopeSpec:
     invocation = plan.invocation
     spec = scope.spec(plan.profile, backend.manager, job_id, invocation.name, invocation.command)
-    if plan.nested:  # its events belong to the scope in which it really runs
+    if plan.nested:  # its events belong to the scope in which it runs
         return replace(spec, unit=plan.outer.leases[-1].unit)
     if invocation.hold:
         spec = replace(spec, properties=())
@@ -215,7 +215,7 @@ def spec_of(job_id: str, plan: Plan, backend: Backend) -> ScopeSpec:
 
 
 def requester_of(job_id: str, plan: Plan, backend: Backend, spec: ScopeSpec) -> Requester:
-    """The plan's job, as the ledger knows it."""
+    """The plan's job in the ledger's form."""
     unit = "" if backend.name == "plain" else spec.unit
     name, command = plan.invocation.name, command_text(plan.invocation.command)
     return Requester(
@@ -234,7 +234,7 @@ def needs_of(plan: Plan) -> Needs:
 
 
 def may_be_fenced(plan: Plan) -> bool:
-    """Whether :mod:`slicer.job.fencing` has something to do for a job of this plan; not at a broker."""
+    """Whether :mod:`slicer.job.fencing` may be needed for a job of this plan; never with a broker."""
     if plan.broker:
         return False
     return plan.profile.fence == "on" or (plan.profile.fence == "auto" and has_nvidia())
@@ -257,7 +257,7 @@ def job_of(job_id: str, plan: Plan, spec: ScopeSpec) -> Job:
 
 
 def _notify(plan: Plan) -> Notify | None:
-    """Who is told of what. A queue tells of its jobs by itself, and nobody stays with --exec to do it."""
+    """Who is notified of which events. A queue does that itself; with --exec no process stays to do it."""
     said = plan.profile.notify
     if (said is None and plan.config.notify is None) or plan.invocation.queue or plan.invocation.exec:
         return None
@@ -267,10 +267,10 @@ def _notify(plan: Plan) -> Notify | None:
 
 
 def environment(plan: Plan, gpus: tuple[str, ...], job_id: str) -> dict[str, str]:
-    """The command's whole environment, once it has these GPUs."""
+    """The command's whole environment, with these GPUs."""
     profile = plan.profile
     jobs = [lease.job for lease in plan.outer.leases]
-    gpu: dict[str, str] = {}  # a nested job sees what the outer job sees
+    gpu: dict[str, str] = {}  # a nested job sees the outer job's GPUs
     if not plan.nested:
         jobs.append(job_id)
         visible = plan.visible_gpus(gpus)
@@ -278,7 +278,7 @@ def environment(plan: Plan, gpus: tuple[str, ...], job_id: str) -> dict[str, str
         if visible or not plan.invocation.hold:
             gpu = scope.gpu_environment(profile, visible, skip)
     marker = ",".join(jobs)
-    if plan.invocation.hold:  # the profile's threads and variables are not for it
+    if plan.invocation.hold:  # the profile's threads and variables do not apply to it
         return {**plan.environ, **gpu, LEASE_VARIABLE: marker}
     made = scope.environment(plan.environ, profile, profiles.thread_env(profile.threads), gpu, marker)
     if plan.sharing is None and "SLICER_SHARE_FILE" not in made:

@@ -1,4 +1,4 @@
-"""The program of a command: where it is, and how slicer becomes it."""
+"""Finds the program of a command, and executes it in place of slicer."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def find_program(name: str, environ: Mapping[str, str]) -> str:
-    """The path to execute, found before anything is acquired. Raises CommandNotFound or CannotExecute."""
+    """The path to execute, known before anything is acquired. Raises CommandNotFound or CannotExecute."""
     if "/" in name:
         candidates = [name]
     else:
@@ -40,10 +40,10 @@ def _why_not_found(name: str) -> str:
     """The most likely reason why there is no such program."""
     variable = name.partition("=")[0]
     if variable != name and variable.isidentifier():
-        return "for a variable put env before it: env NAME=VALUE COMMAND"
+        return "to set a variable, put env first: env NAME=VALUE COMMAND"
     if " " in name.strip():
         return "that is one word: leave out the quotes, or, for a shell: sh -c 'COMMAND'"
-    return "no such file" if "/" in name else "it is in no directory of PATH"
+    return "no such file" if "/" in name else "it is not in any directory of PATH"
 
 
 def become(program: str, command: tuple[str, ...], env: Mapping[str, str], mask: Iterable[int]) -> NoReturn:

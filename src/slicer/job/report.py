@@ -22,7 +22,7 @@ class Report:
     is_final: int
     reason: Reason
     status: int = 0  # as waitpid(2) encodes it; meaningless unless final
-    exec_errno: int = 0  # why the command could not be executed, 0 when it could
+    exec_errno: int = 0  # why the command could not be executed; 0 if it could
     wall_s: float = 0.0
     leftovers: int = 0
     ended_by: EndedBy = ""
@@ -32,13 +32,13 @@ class Report:
 class Exit:
     """How a command ended."""
 
-    code: int  # what slicer exits with
+    code: int  # slicer's exit code
     signal: int | None
 
 
 @record
 class Interventions:
-    """Changes to a job while it ran, and limits that act only since then."""
+    """Changes to a job while it ran, and the limits that were added then."""
 
     paused_s: float | None
     ended_by: EndedBy
@@ -49,7 +49,7 @@ class Interventions:
 
 
 def exit_of(report: Report) -> Exit:
-    """The exit as a shell would show it (128 + the signal), but for a time limit's own code."""
+    """The exit as a shell would show it (128 + the signal), except for a time limit's own code."""
     if report.exec_errno:
         return Exit(EX_NOT_FOUND if report.exec_errno == errno.ENOENT else EX_NOT_EXECUTABLE, None)
     signo = os.WTERMSIG(report.status) if os.WIFSIGNALED(report.status) else None
@@ -58,10 +58,10 @@ def exit_of(report: Report) -> Exit:
 
 
 def final_reason(decided: Reason | None, status: int | None, oom_kills: int | None) -> Reason:
-    """Why a job ended. ``decided``: what ended it, if not the command. ``status`` None: it runs. Pure.
+    """Why a job ended. ``decided``: the reason, unless the command ended. ``status`` None: it runs. Pure.
 
-    A kill for memory makes systemd stop the scope, so it counts more than "stopped". A job that ran into its
-    time limit had survived it.
+    A kill for memory makes systemd stop the scope, so it outranks "stopped". A job that ran into its time
+    limit had survived such a kill.
     """
     if decided != "timeout" and oom_kills and status != 0:
         return "oom-kill"
@@ -71,9 +71,9 @@ def final_reason(decided: Reason | None, status: int | None, oom_kills: int | No
 
 
 def killed_reason(oom_kills: int | None, wall_s: float, timeout_s: float | None) -> Reason:
-    """Why a job ended that was killed together with its keeper, which had not heard that it should end. Pure.
+    """Why a job ended that was killed together with its keeper, without a request to end before. Pure.
 
-    A frozen keeper hears nothing. systemd kills it when it does not end after its time limit.
+    A frozen keeper gets no signals. systemd kills it if it does not end after its time limit.
     """
     if oom_kills:
         return "oom-kill"
@@ -87,7 +87,7 @@ def pack(report: Report, usage: Usage) -> bytes:
 
 def unpack(data: bytes) -> tuple[Report, Usage] | None:
     """The last whole message in ``data``. None: there is none."""
-    parts = data.split(b"\0")[:-1]  # the rest after the last mark is not whole
+    parts = data.split(b"\0")[:-1]  # the rest after the last NUL is incomplete
     whole = len(parts) // 2 * 2
     if not whole:
         return None

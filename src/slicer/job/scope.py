@@ -1,4 +1,4 @@
-"""A job's scope as systemd is asked for it, and the command's environment. Pure."""
+"""The request to systemd for a job's scope, and the command's environment. Pure."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ if TYPE_CHECKING:
 
     from slicer.model import Manager, Profile
 
-_LONGEST_STOP_TIMEOUT_S = 365 * 86400.0  # "infinity" as a number that clocks can be told
+_LONGEST_STOP_TIMEOUT_S = 365 * 86400.0  # "infinity" as a number that clocks accept
 _DESCRIPTION_CHARS = 160
 
 
 def label(name: str, command: tuple[str, ...]) -> str:
-    """The job's name, or its program's: what others than its owner may read of it."""
+    """The job's name, or its program's: the part that users other than its owner may read."""
     return name or command[0].rpartition("/")[2] or command[0]
 
 
 def stop_timeout_s(profile: Profile) -> float:
-    """How long a stopped job has between SIGTERM and SIGKILL, in seconds."""
+    """The seconds between SIGTERM and SIGKILL for a job that is stopped."""
     chosen = profile.properties.get("TimeoutStopSec")
     if chosen is None or not isinstance(chosen.value, int):
         return DEFAULT_STOP_TIMEOUT_S
@@ -41,7 +41,7 @@ def spec(profile: Profile, manager: Manager, job: str, name: str, command: tuple
     if "TimeoutStopSec" not in profile.properties:
         chosen.append(time_limit("TimeoutStopSec", DEFAULT_STOP_TIMEOUT_S))
     if profile.timeout_s is not None:
-        # systemd keeps the time, so that the limit holds even when slicer is dead.
+        # systemd enforces the limit, so it holds even if slicer is dead.
         chosen.append(time_limit("RuntimeMaxSec", profile.timeout_s))
     description = _description(profile, name, command)
     return ScopeSpec(unit_name(job), f"{profile.slice}.slice", description, tuple(chosen), manager)
@@ -50,9 +50,9 @@ def spec(profile: Profile, manager: Manager, job: str, name: str, command: tuple
 def _description(profile: Profile, name: str, command: tuple[str, ...]) -> str:
     """The job's name and request: ``train (2 GPUs, profile gpu)``.
 
-    Any user may read it (``systemctl list-units``), and the journal keeps it. So it has no arguments of the
-    command. The job's id is in the unit's name. Which GPUs it got is not known when the scope of a job that
-    waits is started.
+    Any user may read it (``systemctl list-units``), and the journal keeps it. So it leaves out the command's
+    arguments. The job's id is in the unit's name. The GPUs are not yet known when the scope of a waiting job
+    is started.
     """
     asked = []
     if profile.gpus:
@@ -64,7 +64,7 @@ def _description(profile: Profile, name: str, command: tuple[str, ...]) -> str:
 
 
 def visible_gpus(gpus: tuple[str, ...]) -> dict[str, str]:
-    """The variables that show CUDA these GPUs and no others, and tell older wrappers that they are held."""
+    """The variables that show CUDA only these GPUs, and tell older wrappers that they are held."""
     if not gpus:
         return {}
     return {
@@ -75,7 +75,7 @@ def visible_gpus(gpus: tuple[str, ...]) -> dict[str, str]:
 
 
 def gpu_environment(profile: Profile, gpus: tuple[str, ...], skip_gpu_lock: bool) -> dict[str, str]:
-    """The variables for its GPUs; without any, a job in cpu.slice sees none, but for ``skip_gpu_lock``."""
+    """The variables for its GPUs. Without GPUs, a job in cpu.slice sees none, unless ``skip_gpu_lock``."""
     if gpus:
         return visible_gpus(gpus)
     if skip_gpu_lock or profile.gpus:
@@ -86,5 +86,5 @@ def gpu_environment(profile: Profile, gpus: tuple[str, ...], skip_gpu_lock: bool
 def environment(
     base: Mapping[str, str], profile: Profile, threads: Mapping[str, str], gpu: Mapping[str, str], marker: str
 ) -> dict[str, str]:
-    """The command's environment. The profile's ``env`` wins over what slicer derives."""
+    """The command's environment. The profile's ``env`` overrides the values that slicer derives."""
     return {**base, **threads, **gpu, **profile.env, LEASE_VARIABLE: marker}

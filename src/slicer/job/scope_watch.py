@@ -1,7 +1,7 @@
-"""Sees the scopes of running jobs freeze and thaw, whoever does it, and writes that down.
+"""Notices and records when the scopes of running jobs are frozen and thawed, by whomever.
 
-Whoever looks after a job does this, as it is outside of the scope and goes on. The supervisor sets it up only
-when its job has run for a while, because most jobs are over before anybody could pause them.
+A job's supervisor or its queue does this, because it keeps running outside the scope. The supervisor starts
+only after its job has run for a while, because most jobs end before anybody could pause them.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from slicer.model import Lease
     from slicer.state.statedir import StateDir
 
-# systemd counts a time limit from a moment after we do.
+# systemd starts counting a time limit a moment after we do.
 _LATER_S = 0.25
 _EVENTS_BYTES = 4096
 
@@ -46,7 +46,7 @@ class Freezer:
         self._thaw_at = None if limit_at is None else limit_at + _LATER_S
 
     def take(self, *, is_frozen: bool) -> None:
-        """The scope is frozen, or not. Notes a change, and tells the journal if it was not slicer's."""
+        """Note a change, and tell the journal of a foreign one. ``is_frozen``: the scope's state."""
         if is_frozen == self._is_frozen or (not is_frozen and cgroup.is_to_freeze(self._directory)):
             return
         self._is_frozen = is_frozen
@@ -69,24 +69,24 @@ class Freezer:
         try:
             control_log.add(self._state, self.lease.job, kind)
         except StateError:
-            pass  # the cgroup says it, too
+            pass  # the cgroup shows it, too
 
     def due_s(self) -> float | None:
-        """After how many seconds to :meth:`meet_deadline`; None: never."""
+        """The seconds until :meth:`meet_deadline` is due; None: never."""
         if not self._is_frozen or self._thaw_at is None:
             return None
         return max(0.0, self._thaw_at - time.monotonic())
 
     def meet_deadline(self) -> None:
-        """Thaw a job whose time is up. systemd has told it to end, but does not thaw it."""
+        """Thaw a job whose time is up. systemd has asked it to end, but does not thaw it."""
         if self.due_s() == 0.0:
             self._thaw_at = None
             self._note("resume")
-            if not cgroup.thaw(self._directory):  # of the system manager, where only root may write
+            if not cgroup.thaw(self._directory):  # a system manager's scope: only root may write there
                 try:
                     pause.thaw(self.lease)
                 except SlicerError:
-                    pass  # it has ended, or ends without a word when its stop timeout is over
+                    pass  # it has ended, or systemd kills it after its stop timeout
 
 
 def limit_at(job: Job, began: float) -> float | None:
@@ -98,7 +98,7 @@ def limit_at(job: Job, began: float) -> float | None:
 
 
 class ScopeWatch:
-    """The scopes of running jobs, by POLLPRI: closing inotify takes 15 ms. ``warn``: told of failure."""
+    """The scopes of running jobs, by POLLPRI, as closing inotify takes 15 ms. ``warn`` gets failures."""
 
     def __init__(self, state: StateDir, warn: Callable[[str], None]) -> None:
         self._state = state
@@ -107,7 +107,7 @@ class ScopeWatch:
         self._freezers: dict[int, Freezer] = {}  # by the descriptors of their scopes' events
 
     def follow(self, lease: Lease, limit_at: float | None) -> None:
-        """The job runs. ``limit_at``: when systemd ends it (monotonic), None: never, or not known."""
+        """Follow a running job. ``limit_at``: when systemd ends it (monotonic); None: never, or unknown."""
         if not lease.cgroup or self._is_broken:
             return
         try:
@@ -115,31 +115,31 @@ class ScopeWatch:
         except OSError as error:
             if error.errno not in (errno.ENOENT, errno.ENODEV):  # else it has just ended
                 self._is_broken = True
-                self._warn(f"whether jobs are paused cannot be seen: {error.strerror}")
+                self._warn(f"pauses of jobs cannot be detected: {error.strerror}")
             return
         self._freezers[fd] = Freezer(lease, self._state, limit_at)
         self._look(fd)
 
     def descriptors(self) -> list[int]:
-        """Urgent (POLLPRI) when a scope changes."""
+        """The descriptors, with POLLPRI when a scope changes."""
         return list(self._freezers)
 
     def left_s(self) -> float | None:
-        """After how many seconds to :meth:`take` without an event; None: not at all."""
+        """The seconds until :meth:`take` is due without an event; None: never."""
         return soonest(*(freezer.due_s() for freezer in self._freezers.values()))
 
     def take(self, ready: Collection[int]) -> None:
-        """Take up what has happened, and thaw jobs whose time is up. ``ready``: descriptors with an event."""
+        """Process events, and thaw jobs whose time is up. ``ready``: the descriptors with an event."""
         for fd in self._freezers.keys() & set(ready):
             self._look(fd)
         for freezer in self._freezers.values():
             freezer.meet_deadline()
 
     def _look(self, fd: int) -> None:
-        """Without a read every poll would return at once."""
+        """Read the state; without a read, every poll would return at once."""
         try:
             events = os.pread(fd, _EVENTS_BYTES, 0)
-        except OSError:  # the cgroup is gone
+        except OSError:  # the cgroup was removed
             self._close(fd)
         else:
             self._freezers[fd].take(is_frozen=b"frozen 1" in events)
@@ -162,7 +162,7 @@ class SignalWait:
         self._fd = signal_fd(signals)
 
     def wait(self, timeout_s: float | None) -> Any:
-        """The signal that came; None if the time (None: for ever) is over, or something was to be done."""
+        """The signal received; None after the timeout (None: no timeout), or after work on the scopes."""
         limit_s = soonest(timeout_s, self._scopes.left_s())
         ready = until_readable([self._fd], limit_s, None, urgent=self._scopes.descriptors())
         self._scopes.take(ready)

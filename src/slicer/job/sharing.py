@@ -1,7 +1,8 @@
-"""The file of a job that shares its GPUs (``--share``), from before its command to its end. And its audit.
+"""The job file of a sharing job (``--share``), from before its command to its end, and its audit.
 
-Whoever looks at the job's GPUs anyway asks the audit before and after each look. It finds what the library
-cannot see, and whether the job got past it; :mod:`slicer.share.audit` decides. Imported only for such a job.
+The monitor of the job's GPUs calls the audit before and after each look. The audit finds use that the library
+cannot see, and whether the job got past the library; :mod:`slicer.share.audit` decides. Imported only for
+such a job.
 """
 
 from __future__ import annotations
@@ -26,10 +27,10 @@ if TYPE_CHECKING:
 
 
 def prepare(job: Job, held: HeldLease, why_no_cap: str | None = None) -> None:
-    """Have the driver keep the cap, and make the file that tells the job's processes what they share.
+    """Set the driver's cap, and make the job file for the job's processes.
 
-    ``why_no_cap``: why the driver does not, as the broker was told; "": it does; None: it was not asked yet.
-    Raises StateError; RefusedError where nobody can keep the cap.
+    ``why_no_cap``: from the broker, why the driver does not enforce the cap; "": it does; None: unasked.
+    Raises StateError; RefusedError if the cap cannot be enforced at all.
     """
     order = job.sharing
     if order is None:
@@ -43,15 +44,15 @@ def prepare(job: Job, held: HeldLease, why_no_cap: str | None = None) -> None:
     if order.is_active:
         job_file.make(held.directory, job.id, order, held.lease.gpus, is_kept_by_driver=not why)
     elif order.limit_mib and why:
-        raise RefusedError(f"no cap can be applied: {order.problem}; nor does the driver keep it: {why}")
+        raise RefusedError(f"no cap can be applied: {order.problem}; nor does the driver enforce it: {why}")
 
 
 def keep_file(job: Job, held: HeldLease) -> JobFile | None:
-    """Keep the job's file from being swept, for whoever may have to read it after the lease is gone."""
+    """Keep the job's file from being swept, for a reader after the lease's end."""
     try:
         found = job_file.JobFile(held.directory, job.id)
     except StateError:
-        return None  # said at the end, by an outcome that has nothing of it
+        return None  # the outcome shows this, by the missing figures
     found.hold()
     return found
 
@@ -70,23 +71,23 @@ def summary(order: ShareOrder, job: Job, held: HeldLease) -> Sharing:
 
 
 def remove_file(job: Job, held: HeldLease) -> None:
-    """The job's outcome was written: its file is not needed any more. A job that lives on keeps it."""
+    """Remove the job's file after its outcome was written, unless processes of the job live on."""
     if held.is_outlived:
         return
     try:
         job_file.remove(held.directory, job.id)
     except SlicerError:
-        return  # swept when the next one is made
+        return  # the next sharing job sweeps it
 
 
 @record
 class ShareFinding:
-    """A finding of a look, told once a job. ``gpu``: the UUID; "" for a job that escaped the library."""
+    """A finding, reported once per job. ``gpu``: the UUID; "" for a job that escaped the library."""
 
     gpu: str
     used_mib: int = 0
     cap_mib: int = 0
-    ends: bool = False  # the job is to be ended for it
+    ends: bool = False  # the job must be ended for that
 
     @property
     def is_escape(self) -> bool:
@@ -94,7 +95,7 @@ class ShareFinding:
 
 
 class ShareAudit:
-    """One job's. A file that is gone or damaged ends the looks: the outcome says so."""
+    """The audit of one job. A missing or damaged file ends it; the outcome shows that."""
 
     def __init__(self, directory: StateDir, job: str) -> None:
         self._file: JobFile | None = None
@@ -116,7 +117,7 @@ class ShareAudit:
             self._file = None
 
     def before(self) -> None:
-        """To be called just before the GPUs are looked at."""
+        """To be called just before a look at the GPUs."""
         if self._file is not None:
             try:
                 self._before = self._file.charges()[0]
@@ -124,7 +125,7 @@ class ShareAudit:
                 self.close()
 
     def after(self, used_mib: Mapping[str, int], processes: Mapping[str, int]) -> list[ShareFinding]:
-        """Note what the library cannot see; what to tell. Both arguments are by GPU, as the driver has it."""
+        """Note use that the library cannot see; the findings. Both arguments: the driver's figures by GPU."""
         if self._file is None or not self._before:
             return []
         try:
@@ -140,7 +141,7 @@ class ShareAudit:
         said = file.read()
         beyond = ""
         for place, uuid in enumerate(said.gpus[: len(charged)]):
-            if uuid not in used_mib:  # of a job around this one
+            if uuid not in used_mib:  # an outer job's
                 continue
             cap_mib, count = said.limit[place] >> 20, processes.get(uuid, 0)
             if cap_mib:

@@ -1,4 +1,4 @@
-"""``slicer stop``: how a job is ended."""
+"""``slicer stop``: ends a job."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ DEADLINE_S = 120.0
 
 
 class StillThere(SlicerError):
-    """The job was told to end and has not done so in time (exit code 124)."""
+    """The job was told to end, but did not end in time (exit code 124)."""
 
     exit_code = EX_TIMEOUT
     kind = "still-there"
 
 
 def stop(entry: Lease | Ticket, ledger: Ledger, deadline_s: float = DEADLINE_S) -> None:
-    """End the job (SIGTERM, then SIGKILL after its stop timeout) and wait until its lease is given back.
+    """End the job (SIGTERM, then SIGKILL after its stop timeout) and wait until its lease is released.
 
-    A waiting job leaves the queue: what waits for it gets a RequestCancelled, and no signal. Raises
-    StateError, BackendError, and StillThere when the job outlives ``deadline_s`` seconds.
+    A waiting job is removed from the queue: its process gets a RequestCancelled instead of a signal. Raises
+    StateError, BackendError, and StillThere if the job outlives ``deadline_s`` seconds.
     """
     _tell_journal(entry)
     if not isinstance(entry, Lease):
@@ -45,20 +45,21 @@ def stop(entry: Lease | Ticket, ledger: Ledger, deadline_s: float = DEADLINE_S) 
         granted = [lease for lease in ledger.snapshot().leases if lease.job == entry.job]
         if not granted:
             return
-        entry = granted[0]  # it has just got its lease
+        entry = granted[0]  # it has just received its lease
     note(entry, ledger)
     if entry.backend != "systemd" or not entry.cgroup:
         _stop_processes(entry, ledger)
-    elif os.path.isdir(cgroup.path_of(entry.cgroup)):  # else it is over, and about to give its lease back
+    elif os.path.isdir(cgroup.path_of(entry.cgroup)):  # else it has ended, and is about to release its lease
         _stop_unit(entry)
     if not _wait_until_gone(entry, ledger, deadline_s):
         raise StillThere(
-            f"job {entry.job} has not ended within {deadline_s:g} s", hint="it was told to; see slicer status"
+            f"job {entry.job} has not ended within {deadline_s:g} s",
+            hint="it was told to end; see slicer status",
         )
 
 
 def _withdraw(ticket: Ticket, ledger: Ledger) -> bool:
-    """Take the request out of the queue, the user's own or the broker's; False if it does not wait."""
+    """Remove the request from the user's or the broker's queue; False if it is not waiting."""
     from slicer.backend import broker_socket
 
     if ledger.withdraw(ticket):
@@ -71,20 +72,20 @@ def _withdraw(ticket: Ticket, ledger: Ledger) -> bool:
     from slicer.broker.protocol.messages import Stop
 
     try:
-        ask(path, Stop(ticket.job), DEADLINE_S)  # if it has its scope meanwhile, that is stopped
+        ask(path, Stop(ticket.job), DEADLINE_S)  # if the job has a scope by now, the broker stops that
     except GoneError:
         return False
     return True
 
 
 def _tell_journal(entry: Lease | Ticket) -> None:
-    """Tell the journal who ends the job. The job's keeper only sees that it is stopped."""
+    """Tell the journal who ends the job. The job's keeper sees only the stop."""
     from slicer.job import words
     from slicer.kernel.users import user_name
     from slicer.outcome import journal
 
     by = user_name(os.getuid())
-    name = entry.name or entry.job  # more than its owner may read the journal: not the command
+    name = entry.name or entry.job  # others than the owner may read the journal, so not the command
     had = words.held(entry) if isinstance(entry, Lease) else ""
     state = f" while it held {had}" if had else "" if isinstance(entry, Lease) else " while it waited"
     journal.event(
@@ -96,7 +97,7 @@ def _tell_journal(entry: Lease | Ticket) -> None:
 
 
 def note(lease: Lease, ledger: Ledger, kind: control_log.Kind = "stop") -> None:
-    """Write down who ends it ("cap": it got past its cap). If that fails, the job ends all the same."""
+    """Record who ends it ("cap": it got past its cap). If that fails, the job still ends."""
     try:
         control_log.note(ledger, lease.job, kind)
     except StateError:
@@ -118,26 +119,26 @@ def _stop_unit(lease: Lease) -> None:
 
 
 def _stop_processes(lease: Lease, ledger: Ledger) -> None:
-    """Tell the job's keeper, which ends the rest. Without one, signal the processes that are there."""
+    """Notify the job's keeper, which ends the rest. Without a keeper, signal the existing processes."""
     if keeper_lives(lease, ledger):
         _continue_supervisor(lease)
         signal_process(lease.keeper, None, lease.uid, STOP)
     elif not lease.keeper:
         signal_process(lease.pid, lease.pid_start, lease.uid, signal.SIGTERM)  # it has not begun yet
     else:
-        # What lives on after supervisor and keeper were killed: nothing else would end it.
+        # Supervisor and keeper were killed: nothing else would end the remaining processes.
         from slicer.backend.plain import PlainBackend
 
         PlainBackend(lease.uid).end(lease.job, "", DEFAULT_STOP_TIMEOUT_S)
 
 
 def _continue_supervisor(lease: Lease) -> None:
-    """If it was stopped by Ctrl-Z, it would neither see the end nor give the lease back."""
+    """A supervisor stopped by Ctrl-Z would neither notice the end nor release the lease."""
     signal_process(lease.pid, lease.pid_start, lease.uid, signal.SIGCONT)
 
 
 def signal_process(pid: int, started: int | None, uid: int, signo: int) -> None:
-    """Signal a process, if it is of that start time (None: proven otherwise) and that user."""
+    """Signal a process, if it has that start time (None: verified otherwise) and that user."""
     try:
         fd = os.pidfd_open(pid)
     except ProcessLookupError:

@@ -1,12 +1,12 @@
-"""The supervisor: what the user started and sees as ``slicer run``, from the lease to the outcome.
+"""The supervisor: the process that the user starts as ``slicer run``, from the lease to the outcome.
 
-A job has two processes of slicer beside it. The supervisor is the one that the shell waits for. It forwards
-signals, looks at the job's GPUs and writes down the outcome. It forks the keeper (:mod:`slicer.job.keeper`),
-which sits in the scope as the command's parent. If the supervisor is killed, the keeper writes the outcome
-down and gives the lease back. So no exit code is lost, and no resource is free while the job lives.
+Two processes of slicer accompany a job. The shell waits for the supervisor. It forwards signals, measures the
+job's GPUs and records the outcome. It forks the keeper (:mod:`slicer.job.keeper`), which is the command's
+parent in the scope. If the supervisor is killed, the keeper records the outcome and releases the lease. So no
+exit code is lost, and no resource becomes free while the job lives.
 
-Imports inside functions are not needed before systemd is asked for the scope. They are made while systemd
-works on that, or in the keeper, on another CPU.
+Imports inside functions are not needed before the request for the scope. They happen while systemd works on
+that request, or in the keeper, on another CPU.
 """
 
 from __future__ import annotations
@@ -38,32 +38,32 @@ if TYPE_CHECKING:
 
     Reported = tuple[Report, Usage]
 
-# Signals that a user sends to slicer and means for the job. SIGTSTP (Ctrl-Z) is among them, because a command
-# may ignore it: see slicer.job.job_control.
+# Signals that users send to slicer but mean for the job. They include SIGTSTP (Ctrl-Z), because a command may
+# ignore it: see slicer.job.job_control.
 _FORWARDED = frozenset({
     signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2,
     signal.SIGCONT, signal.SIGTSTP, signal.SIGALRM, signal.SIGWINCH, STOP,
 })  # fmt: skip
 _BLOCKED = _FORWARDED | {signal.SIGCHLD}
 
-# Those by which a user wants the job to end.
+# Signals that ask the job to end.
 _ENDING = frozenset({signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, STOP})
 
-# A job that outgrows one of these surprises somebody. A weight that does not act only makes things slower.
+# A job that outgrows one of these disturbs others. A weight without effect only makes things slower.
 _HARD_LIMITS = frozenset({
     "AllowedCPUs", "CPUQuota", "DeviceAllow", "DevicePolicy", "MemoryHigh", "MemoryMax", "MemorySwapMax",
     "TasksMax",
 })  # fmt: skip
 
-_QUIET_S = 1.0  # a job that has run for this long is not in anybody's way
+_QUIET_S = 1.0  # after this time, postponed work no longer delays a short job
 
 
 def pipe() -> tuple[int, int]:
-    """Its ends, to read from and to write to. Raises BackendError."""
+    """A pipe's ends, to read from and to write to. Raises BackendError."""
     try:
         return os.pipe2(os.O_CLOEXEC)
     except OSError as error:
-        raise BackendError(f"no pipe can be made: {error.strerror}", hint="see ulimit -n") from error
+        raise BackendError(f"cannot create a pipe: {error.strerror}", hint="see ulimit -n") from error
 
 
 def cannot_fork(error: OSError) -> BackendError:
@@ -72,7 +72,7 @@ def cannot_fork(error: OSError) -> BackendError:
 
 def _keeper_was_ended() -> KeeperEnded:
     return KeeperEnded(
-        "the keeper was ended before the command could start", hint="by systemctl stop, or for memory"
+        "the keeper was ended before the command could start", hint="by systemctl stop, or out of memory"
     )
 
 
@@ -92,24 +92,24 @@ class Supervisor:
         self._cgroup = ""
         self._why_no_cap: str | None = None  # as in Backend
         self._began = 0.0
-        self._received = b""  # as they came from the keeper
+        self._received = b""  # the keeper's reports, as bytes
         self._kills_before: int | None = None  # in the slice, where the kernel kills scopes as a whole
-        self._watch: GpuWatch | None = None  # of the GPUs that are the job's own
+        self._watch: GpuWatch | None = None  # of the job's own GPUs
         self._signals: SignalWait | None = None  # once the job has run for a while
-        self._is_settled = False  # it has
-        self._bound: LogBound | None = None  # of a detached job's log
-        self._late_fence: LateFence | None = None  # of a scope that stands before the lease
+        self._is_settled = False  # whether it has
+        self._bound: LogBound | None = None  # for a detached job's log
+        self._late_fence: LateFence | None = None  # for a scope that exists before the lease
         self.tell_started: Callable[[], None] = lambda: None  # called once the command has its order
 
     # -- before the lease ----------------------------------------------------------------------------------
 
     def start_scope(self, descriptors: tuple[int, ...], private: tuple[int, ...] = ()) -> dict[str, Any]:
-        """Fork the keeper and have systemd put it into its scope: all that does not need the lease.
+        """Fork the keeper and put it into its scope through systemd, which needs no lease.
 
-        ``descriptors`` are those of the lease, or of the ticket that will become it; the keeper closes the
-        ``private`` ones. Returns what the lease should say. Raises BackendError; then nothing is left of it.
+        ``descriptors`` belong to the lease, or to the ticket that will become it; the keeper closes the
+        ``private`` ones. Returns the lease's fields about it. Raises BackendError; then nothing is left.
         """
-        # Reports go up; orders and "recorded" go down. Each side sees the other's death as end of file.
+        # Reports go up; orders and "recorded" go down. Each side notices the other's death as end of file.
         self._up_read, self._up_write = pipe()
         try:
             self._down_read, self._down_write = pipe()
@@ -146,7 +146,7 @@ class Supervisor:
         return {"cgroup": self._cgroup, "keeper": self._keeper}
 
     def _be_keeper(self, descriptors: tuple[int, ...], private: tuple[int, ...]) -> None:
-        from slicer.job.keeper import Keeper  # the supervisor does without
+        from slicer.job.keeper import Keeper  # the supervisor does not need it
 
         for fd in (self._up_read, self._down_write, *private):
             os.close(fd)
@@ -157,7 +157,7 @@ class Supervisor:
         ).run(descriptors)
 
     def import_ending(self) -> None:
-        """Load what is needed later, while somebody else is busy: the broker, or systemd."""
+        """Import modules for later, while the broker or systemd is busy."""
         from slicer.job import ending, job_control
         from slicer.outcome import history, journal
 
@@ -169,7 +169,7 @@ class Supervisor:
             del calls
 
     def rest(self) -> None:
-        """The job has to wait, perhaps among hundreds. A bus has room for some 256 connections."""
+        """Disconnect: the job has to wait, perhaps among hundreds, and a bus takes about 256 connections."""
         self._backend.close()
 
     def watch(self) -> int:
@@ -180,7 +180,7 @@ class Supervisor:
         return os.waitid(os.P_PID, self._keeper, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
 
     def abandon(self) -> None:
-        """There will be no job: let the keeper leave, if there is one."""
+        """There will be no job: let the keeper exit, if there is one."""
         self._close_fence()
         if self._keeper:
             self._send(QUIT)
@@ -208,11 +208,11 @@ class Supervisor:
     # -- with the lease ------------------------------------------------------------------------------------
 
     def run(self, held: HeldLease, waited_s: float) -> Outcome:
-        """Start the command, wait for its end and give the lease back.
+        """Start the command, wait for its end and release the lease.
 
-        ``waited_s``: how long it took to get the lease. Raises SlicerError when the command never started.
-        The signals that slicer forwards stay blocked afterwards. One that comes too late for the job must not
-        change how slicer ends.
+        ``waited_s``: the wait for the lease. Raises SlicerError if the command never started. The signals
+        that slicer forwards stay blocked afterwards, so that one that comes too late for the job does not
+        change slicer's exit.
         """
         signal.pthread_sigmask(signal.SIG_BLOCK, _BLOCKED)
         self._held = held
@@ -238,7 +238,7 @@ class Supervisor:
         faults.point("supervisor-let-go")
         self.tell_started()
         self._journal_start(waited_s)
-        # Now, because afterwards the scope is gone.
+        # Now, because the scope ends with the job.
         enforced = self._backend.enforced(self._job.spec, started.cgroup)
         self._tell_what_does_not_act(enforced[1])
         from slicer.job import ending
@@ -271,25 +271,25 @@ class Supervisor:
         tell_start(self._job, self._held.lease, waited_s, is_own=self._held.fd >= 0)
 
     def _tell_what_does_not_act(self, not_enforced: tuple[str, ...]) -> None:
-        """Say which limits do not act, once a boot: the outcome has them. Without systemd the notice does."""
+        """Report ineffective limits once per boot (outcomes list them). Without systemd, the notice does."""
         missing = [name for name in not_enforced if name in _HARD_LIMITS]
         if self._backend.name == "inner":
             asked = [name for name in missing if self._job.profile.sources.get(name) == "--set"]
             if asked:
                 self._listener.notice(
-                    f"{', '.join(asked)}: not set, for it runs inside {self._job.spec.unit}"
+                    f"{', '.join(asked)}: not set, because the job runs inside {self._job.spec.unit}"
                 )
         elif missing and self._backend.name == "systemd":
             from slicer.state.statedir import first_time
 
             if first_time(self._ledger.directory, f"not-enforced-{'-'.join(sorted(missing))}"):
-                why = "no cgroup controller for it, see slicer doctor; said once a boot"
+                why = "no cgroup controller for it, see slicer doctor; shown once per boot"
                 self._listener.notice(f"not enforced here: {', '.join(missing)} ({why})")
 
     # -- while the command runs ----------------------------------------------------------------------------
 
     def _wait(self) -> Reported | None:
-        """Forward signals until the keeper's final report; if it is killed, return its last one or None."""
+        """Forward signals until the keeper's final report. If it is killed, its last report, or None."""
         from slicer.job.job_control import is_for_keeper
 
         warned = False
@@ -314,7 +314,7 @@ class Supervisor:
                 return self._read_report()
 
     def _next_signal(self) -> Any:
-        """Sleep until a signal comes. Meanwhile look at the job's GPUs, and follow its scope's freezes."""
+        """Sleep until a signal arrives. Meanwhile measure the job's GPUs, and follow its scope's freezes."""
         while True:
             info = self._sleep(self._due_s())
             if info is not None:
@@ -327,7 +327,7 @@ class Supervisor:
                 self._settle()
 
     def _due_s(self) -> float | None:
-        """Seconds until there is something to do without a signal; None: never."""
+        """Seconds until something is due without a signal; None: never."""
         due = [each.left_s() for each in (self._watch, self._bound) if each is not None]
         if not self._is_settled:
             due.append(max(0.0, self._began + _QUIET_S - time.monotonic()))
@@ -339,7 +339,7 @@ class Supervisor:
         return signal.sigwaitinfo(_BLOCKED) if limit_s is None else timed_wait(_BLOCKED, limit_s)
 
     def _settle(self) -> None:
-        """The job has run for a while: do what would have been in its way."""
+        """The job has run for a while: do the work that would have delayed a short job."""
         self._is_settled = True
         self._held.do_postponed_slow()
         if self._job.log_mib:
@@ -356,23 +356,23 @@ class Supervisor:
         try:
             self._signals = SignalWait(scopes, _BLOCKED)
         except OSError:
-            pass  # no descriptor is left
+            pass  # no descriptors are left
 
     def stop_empty_scopes(self) -> None:
-        """Stop the scopes beside the job's that nobody is in; the broker sweeps by itself."""
+        """Stop empty scopes beside the job's. The broker sweeps its own."""
         if self._backend.name == "systemd" and not self._job.broker:
             from slicer.backend import empty_scopes
 
             empty_scopes.stop_beside(self._cgroup, self._backend.manager)
 
     def _thaw_to_end(self, signo: int) -> None:
-        """A job that is frozen would neither see a signal nor Ctrl-C."""
+        """Thaw a frozen job that must end: it would get neither the signal nor Ctrl-C."""
         if signo in _ENDING and self._backend.name == "systemd":
             from slicer.job.pause import thaw_to_end
 
             try:
                 if thaw_to_end(self._held.lease, self._ledger):
-                    self._listener.notice("the job was paused; it goes on, to end")
+                    self._listener.notice("the job was paused; it is resumed so that it can end")
             except SlicerError as error:
                 self._listener.notice(str(error))
 
@@ -416,7 +416,7 @@ class Supervisor:
         faults.point("supervisor-settled")
         self._send(RECORDED)
         faults.point("supervisor-told-keeper")
-        ending.forget(self._job, self._held)  # only now: until then the keeper might have to read it
+        ending.forget(self._job, self._held)  # only now, because the keeper might have needed the file
         self._dismiss()
         faults.point("supervisor-reaped-keeper")
         if self._job.notify is not None and not report.exec_errno:
@@ -430,7 +430,7 @@ class Supervisor:
         return outcome
 
     def _dismiss(self) -> None:
-        """Wait for the keeper, which has its last word, and close the pipes."""
+        """Wait for the keeper, which has its last message, and close the pipes."""
         os.waitpid(self._keeper, 0)
         os.close(self._up_read)
         os.close(self._down_write)
@@ -442,10 +442,10 @@ class Supervisor:
             ending.forget(self._job, self._held)
 
     def _note_kills(self) -> None:
-        """Remember the slice's kills for memory, where the kernel kills a scope as a whole (OOMPolicy=kill).
+        """Note the slice's out-of-memory kills, if the kernel kills a scope as a whole (OOMPolicy=kill).
 
-        The keeper then dies with the command, and systemd may remove the scope's figures before they are
-        read. The slice's sum stays.
+        Then the keeper dies with the command, and systemd may remove the scope's figures before they are
+        read. The slice's sum remains.
         """
         if self._cgroup and any(
             p.name == "OOMPolicy" and p.value == "kill" for p in self._job.spec.properties
@@ -455,7 +455,7 @@ class Supervisor:
             self._kills_before = kills_in_slice(self._cgroup)
 
     def _without_keeper(self, started: Started, last: Reported | None) -> Reported:
-        """The keeper was killed: do its part, as far as that can be done."""
+        """The keeper was killed: do as much of its work as possible."""
         from slicer.job.ending import report_without
 
         return report_without(

@@ -1,8 +1,8 @@
-"""``--journal``: copies the command's output to journald, on its way to where it was going.
+"""``--journal``: copies the command's output to journald, on its way to its destination.
 
-journald files a stream under the unit of the process that connects. So the copying process must sit in the
-scope, and the keeper forks it. The command then writes to pipes, not to a terminal. A terminal would need a
-second pseudo-terminal in between, with all its job control.
+journald files a stream under the unit of the connecting process. So the copying process must be in the scope,
+and the keeper forks it. The command then writes to pipes, not to a terminal: that would need a second
+pseudo-terminal in between, with all its job control.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ from slicer.kernel.signals import signal
 _STREAM = "/run/systemd/journal/stdout"
 _INFO, _ERROR = 6, 3
 _CHUNK = 65536
-_SIOCOUTQ = 0x5411  # unix(7): how much the other side has not read yet
+_SIOCOUTQ = 0x5411  # unix(7): the bytes that the peer has not read yet
 _PATIENCE_S = 3.0  # how long to wait for a journald that does not read
 
 
 def _stream(identifier: str, unit: str, priority: int) -> int:
-    """A connection to journald that takes lines (sd_journal_stream_fd(3)). -1: there is no journald."""
+    """A connection to journald for lines (sd_journal_stream_fd(3)). -1: journald does not run."""
     sock = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM | _socket.SOCK_CLOEXEC)
     try:
         sock.setsockopt(_socket.SOL_SOCKET, _socket.SO_SNDTIMEO, struct.pack("ll", int(_PATIENCE_S), 0))
         sock.connect(_STREAM)
         name = identifier.replace("\n", " ").encode("utf-8", "surrogateescape")
-        # identifier, unit (believed of root), priority, level prefix, forward to syslog, kmsg, console
+        # identifier, unit (accepted only from root), priority, level prefix, forward to syslog, kmsg, console
         sock.send(name + b"\n%s\n%d\n0\n0\n0\n0\n" % (unit.encode(), priority))
     except OSError:
         sock.close()
@@ -42,7 +42,7 @@ class Tee:
     """A process (``pid``) that copies. ``stdout`` and ``stderr`` are the command's ends of its pipes."""
 
     def __init__(self, unit: str, name: str, targets: tuple[int, int]) -> None:
-        """``targets``: descriptors, where the command's stdout and stderr go besides the journal."""
+        """``targets``: descriptors that get the command's stdout and stderr besides the journal."""
         out_read, self.stdout = os.pipe2(os.O_CLOEXEC)
         err_read, self.stderr = os.pipe2(os.O_CLOEXEC)
         self.pid = os.fork()
@@ -59,7 +59,7 @@ class Tee:
         os.close(err_read)
 
     def handed_over(self) -> None:
-        """The command has its ends. Close ours, so that the copier sees the end of file."""
+        """The command has its ends. Close ours, so that the copier gets the end of file."""
         os.close(self.stdout)
         os.close(self.stderr)
 
@@ -80,9 +80,9 @@ def _copy(sources: dict[int, tuple[int, int]], identifier: str, unit: str) -> No
         for fd, _ in poll.poll():
             data = os.read(fd, _CHUNK)
             if streams[fd] >= 0 and not _write_all(streams[fd], data):
-                streams[fd] = -1  # journald is gone: the output itself goes on
+                streams[fd] = -1  # journald has ended; the output itself continues
             if not data or not _write_all(sources[fd][0], data):
-                # It is the end of file, or the reader is gone and the command must get its SIGPIPE.
+                # The end of file, or the reader has closed its end and the command must get its SIGPIPE.
                 poll.unregister(fd)
                 os.close(fd)
                 del sources[fd]
@@ -92,7 +92,7 @@ def _copy(sources: dict[int, tuple[int, int]], identifier: str, unit: str) -> No
 
 
 def _drain(stream: int, end: float) -> None:
-    """Stay until journald has read it all. Only when it reads does it ask the kernel who wrote."""
+    """Stay until journald has read everything, because it asks the kernel for the writer only then."""
     while stream >= 0 and time.monotonic() < end:
         try:
             left = struct.unpack("i", fcntl.ioctl(stream, _SIOCOUTQ, b"\0\0\0\0"))[0]

@@ -1,7 +1,7 @@
 """Describes a job's needs, waits, leases and ends in words, for the terminal and the journal. Pure.
 
-Others than the job's owner may read the journal. So its texts name a job by its name or id, and not by its
-command.
+Users other than the job's owner may read the journal. So its texts identify a job by its name or id, not by
+its command.
 """
 
 from __future__ import annotations
@@ -60,8 +60,9 @@ def describe_busy(
 ) -> str:  # fmt: skip
     """As in "a GPU, held by train (bob's, pid 42, …), 2 ahead of you"; ``in_public``: for others to read.
 
-    ``other_user``: the name of a uid, "" where it goes without saying.
-    ``most``: the holder's name is shortened so that its estimate ends within so many columns; 0: it is not.
+    ``other_user``: the name of a uid, "" if it is obvious.
+    ``most``: the number of columns within which the estimate must end; the holder's name is shortened for
+    that. 0: no limit.
     """
     text = a_slot(busy.slot) if busy.slot else "a GPU"
     room = most and max(_SHORTEST, most - len(text) - len(", held by  (about 3h30m left"))
@@ -90,7 +91,7 @@ def describe_holders(
     owner = "" if in_public else other_user(lease.uid)
     since = format_duration(now_s - lease.since_s)
     left = expected_remaining(lease, now_s)
-    # A terminal cuts the line. So what those who wait want to know comes first.
+    # A terminal cuts the line, so the estimate comes first.
     when = "" if left is None else f"about {format_duration(left)} left" if left else "overdue"
     facts = [when, owner and f"{owner}'s", f"pid {lease.pid}", lease.unit, f"for {since}"]
     others = len(holders) - 1
@@ -112,7 +113,7 @@ def why_ended(outcome: Outcome) -> str:
 
 
 def on_gpus(gpus: tuple[str, ...], indices: tuple[int, ...]) -> str:
-    """As in "GPU 0" and "GPUs 0, 2"; "" for none. UUIDs where no index is known."""
+    """As in "GPU 0" and "GPUs 0, 2"; "" for none. UUIDs if the indices are unknown."""
     names = ", ".join(map(str, indices) if indices else gpus)
     return f"GPU{'s' if len(gpus) > 1 else ''} {names}" if gpus else ""
 
@@ -154,7 +155,7 @@ def finished(outcome: Outcome, indices: tuple[int, ...]) -> str:
 
 
 def describe_usage(outcome: Outcome) -> list[str]:
-    """As in "CPU 1h", "memory 23.8G": what is known of it."""
+    """As in "CPU 1h", "memory 23.8G": the known figures."""
     used, facts = outcome.usage, []
     if used.cpu_s is not None:
         facts.append(f"CPU {format_duration(used.cpu_s)}")

@@ -1,1 +1,1 @@
-"""Tells people how their jobs ended: by a command of theirs, by a service on the net, or on the desktop."""
+"""Notifies people how their jobs ended: by their own command, by a network service, or on the desktop."""

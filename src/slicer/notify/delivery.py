@@ -1,6 +1,6 @@
 """Delivers an event to its destinations, one after the other.
 
-Each has a process group of its own and a time limit. What goes wrong is a warning in the journal.
+Each has its own process group and a time limit. Failures are warnings in the journal.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ if TYPE_CHECKING:
     from slicer.model import Notify
 
 LIMIT_S = 30.0  # for each destination
-MOST, WITHIN_S = 20, 60.0  # messages, and within how long
+MOST, WITHIN_S = 20, 60.0  # the largest number of messages within a time
 _FILE = "notified"  # beside the history: when the last messages were sent
 _BUS = "org.freedesktop.Notifications"
 _SHOWN_MS = 15_000
 
 
 def deliver(notify: Notify, event: dict[str, Any], directory: str) -> None:
-    """Tell all destinations. ``directory`` is the history's."""
+    """Deliver to all destinations. ``directory`` is the history's."""
     told = {
         "v": 1, "at": round(time.time(), 3), "host": socket.gethostname(),
         "user": pwd.getpwuid(os.geteuid()).pw_name, **event,
@@ -42,10 +42,10 @@ def deliver(notify: Notify, event: dict[str, Any], directory: str) -> None:
     try:
         room = _room(directory, time.time())
     except OSError as error:
-        return _warn(told, f"not told: {_FILE} beside the history cannot be used: {error.strerror}")
+        return _warn(told, f"not sent: {_FILE} beside the history cannot be used: {error.strerror}")
     if room <= 0:
         if room == 0:
-            _warn(told, f"more than {MOST} messages within {WITHIN_S:g} s: those that follow are not sent")
+            _warn(told, f"more than {MOST} messages within {WITHIN_S:g} s: further ones are not sent")
         return None
     if notify.command:
         _try(told, f"the command {notify.command[0]}", lambda: _execute(notify.command, told))
@@ -57,7 +57,7 @@ def deliver(notify: Notify, event: dict[str, Any], directory: str) -> None:
 
 
 def _room(directory: str, now_s: float) -> int:
-    """How many messages may be sent now; 0 for the first one too many. Raises OSError."""
+    """The number of messages that may be sent now; 0 for the first excess one. Raises OSError."""
     flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
     fd = os.open(f"{directory}/{_FILE}", flags, 0o600)
     try:
@@ -76,18 +76,18 @@ def _room(directory: str, now_s: float) -> int:
 
 
 def _try(event: dict[str, Any], what: str, act: Callable[[], None]) -> None:
-    """Do it in a process group of its own, within the limit."""
+    """Run ``act`` in its own process group, within the time limit."""
     child = os.fork()
     if not child:
         proc.be_child(lambda: _lead(act))
     try:
         os.setpgid(child, child)  # both do it, because either may be first
     except PermissionError:
-        pass  # it executes its program already
+        pass  # it has executed its program already
     pidfd = os.pidfd_open(child)
     in_time = until_readable([pidfd], LIMIT_S, None)
     os.close(pidfd)
-    os.killpg(child, signal.SIGKILL)  # and what it has left behind
+    os.killpg(child, signal.SIGKILL)  # and its leftovers
     _, status = os.waitpid(child, 0)
     if not in_time:
         _warn(event, f"{what} took longer than {LIMIT_S:g} s")
@@ -118,7 +118,7 @@ def _on_desktop(event: dict[str, Any]) -> tuple[str, ...]:
 
 
 def _apprise(url: str, event: dict[str, Any]) -> None:
-    """Raises what goes wrong, and so ends with another code than 0."""
+    """Send through apprise. A failure is raised, so the process exits with another code than 0."""
     import apprise
 
     sender = apprise.Apprise()

@@ -1,4 +1,4 @@
-"""Which event an outcome is, and its form for a command. Pure."""
+"""Classifies an outcome as events, and formats an event for a command. Pure."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ if TYPE_CHECKING:
 
 WAITED_S = 60.0  # a shorter wait for a lease is not worth a message
 
-# The user's own hand ended such a job.
+# The user ended such a job.
 _MEANT = ("slicer stop", "slicer queue", "slicer run", "terminal", "caller")
 
 
 def events_of(outcome: Outcome) -> frozenset[str]:
-    """The events that an outcome is. A job that ran out of memory has failed, too."""
+    """The events of an outcome. A job that ran out of memory has also failed."""
     if outcome.reason == "oom-kill":
         return frozenset({"failed", "oom"})
     if outcome.exit_code == 0:

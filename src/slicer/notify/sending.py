@@ -1,4 +1,4 @@
-"""Begins to deliver an event, in a process that nobody waits for."""
+"""Starts the delivery of an event, in a process that nobody waits for."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ if TYPE_CHECKING:
 
 
 def send(notify: Notify, event: dict[str, Any], history: str) -> None:
-    """Begin to deliver, and return. ``history``: the path of the user's history.
+    """Start the delivery, and return. ``history``: the path of the user's history.
 
-    ``event`` has at least ``event``, ``job``, ``name``, ``title`` and ``text``. Raises OSError where no
-    process can be made.
+    ``event`` has at least ``event``, ``job``, ``name``, ``title`` and ``text``. Raises OSError if no process
+    can be forked.
     """
     child = os.fork()
     if not child:
@@ -27,7 +27,7 @@ def send(notify: Notify, event: dict[str, Any], history: str) -> None:
 
 
 def _leave(notify: Notify, event: dict[str, Any], directory: str) -> None:
-    """Deliver in an orphan that has nothing of slicer's open: its lease, its output, its terminal."""
+    """Deliver in an orphan without slicer's descriptors: no lease, output or terminal."""
     if os.fork():
         return
     os.setsid()

@@ -1,9 +1,8 @@
-"""Files of detached jobs, beside the history: ``jobs/ID.json``, and ``jobs/ID.log`` with what each printed.
+"""Files of detached jobs, beside the history: ``jobs/ID.json``, and ``jobs/ID.log`` with the output.
 
-The job's own process writes the JSON: when it is there, which is before it has a ticket or a lease, and when
-it ends. So jobs are found that wait for another one, logs of all, and the end of those that never ran, which
-the history does not have. The directory is its user's alone and opened once. A file that cannot be right
-costs itself alone.
+The job's own process writes the JSON when it starts, before it has a ticket or a lease, and when it ends. So
+slicer finds jobs that wait for another job, all logs, and the ends of jobs that never ran, which are not in
+the history. The directory belongs to its user alone and is opened once. An invalid file affects no other.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ _VERSION = 1
 
 @record
 class DetachedJob:
-    """A detached job, by its own word."""
+    """A detached job, described by itself."""
 
     job: str
     name: str
@@ -45,10 +44,10 @@ class DetachedJob:
     pid: int  # of its supervisor
     pid_start: int
     boot_id: str
-    after: tuple[str, ...]  # JOB:CONDITION, of the jobs that it waits for
+    after: tuple[str, ...]  # JOB:CONDITION, for each job that it waits for
     began_at: float  # seconds since the epoch, when it was detached
-    exit_code: int | None = None  # of slicer; None: it has not ended, or was killed
-    why: str = ""  # why its command did not run; "" where it did
+    exit_code: int | None = None  # slicer's; None: it has not ended, or was killed
+    why: str = ""  # why its command did not run; "" if it ran
 
     def is_alive(self) -> bool:
         """Whether its supervisor lives."""
@@ -65,11 +64,11 @@ class JobFiles:
         self._directory = directory
 
     def log_of(self, job: str) -> str:
-        """The path of the job's log, unless its user names another one."""
+        """The default path of the job's log."""
         return f"{self._directory.path}/{job}.log"
 
     def write(self, file: DetachedJob) -> None:
-        """Write the job's file, all of it or nothing. Raises StateError."""
+        """Write the job's file atomically. Raises StateError."""
         name = f"{file.job}.json"
         data = json.dumps({"version": _VERSION, **as_dict(file)}, default=list).encode("ascii")
         try:
@@ -90,11 +89,11 @@ class JobFiles:
             check_fields(values)
         except (ValueError, TypeError, KeyError, RecursionError) as error:
             path = f"{self._directory.path}/{name}"
-            raise StateError("is not the file of a job", where=path, hint=_HINT) from error
+            raise StateError("is not a job's file", where=path, hint=_HINT) from error
         return DetachedJob(**values) if values["job"] == job else None
 
     def all(self, warn: Callable[[str], None]) -> list[DetachedJob]:
-        """Those of all jobs, the newest first. It is told of bad ones."""
+        """The files of all jobs, the newest first. ``warn`` gets messages about bad files."""
         found = []
         for name in self._directory.names():
             job, _, kind = name.rpartition(".")
@@ -109,14 +108,14 @@ class JobFiles:
         return sorted(found, key=lambda file: -file.began_at)
 
     def remove(self, job: str) -> None:
-        """Remove what there is of the job. Raises OSError."""
+        """Remove the job's files. Raises OSError."""
         for kind in ("log", "json"):
             self._directory.remove(f"{job}.{kind}")
 
     def prune(self, keep_s: float | None, holds: Callable[[str], bool], warn: Callable[[str], None]) -> None:
         """Remove files of jobs that ended ``keep_s`` seconds ago. ``holds``: whether a job has a lease.
 
-        It is told of what cannot be removed. Raises OSError.
+        ``warn`` gets messages about files that cannot be removed. Raises OSError.
         """
         if keep_s is None:
             return
@@ -128,7 +127,7 @@ class JobFiles:
             try:
                 newest[job] = max(newest.get(job, 0.0), self._directory.lstat(name).st_mtime)
             except FileNotFoundError:
-                continue  # another job's caller removes them, too
+                continue  # another process removes old files, too
         for job, changed_at in newest.items():
             if changed_at < before and not holds(job) and not self._may_live(job):
                 try:
@@ -149,7 +148,7 @@ class JobFiles:
 
 
 def opened(environ: Mapping[str, str]) -> JobFiles:
-    """The directory of this user, made where it is missing. Raises StateError."""
+    """The directory of this user, created if missing. Raises StateError."""
     path = folder(environ)
     try:
         os.makedirs(os.path.dirname(path), 0o700, exist_ok=True)
@@ -159,17 +158,17 @@ def opened(environ: Mapping[str, str]) -> JobFiles:
 
 
 def known(environ: Mapping[str, str], warn: Callable[[str], None]) -> list[DetachedJob]:
-    """All detached jobs that are not forgotten yet, the newest first. Raises StateError."""
+    """All detached jobs that still have files, the newest first. Raises StateError."""
     return _looked(environ, lambda files: files.all(warn)) or []
 
 
 def of_job(environ: Mapping[str, str], job: str) -> DetachedJob | None:
-    """The file of a job; None: it was not detached, or is forgotten. Raises StateError."""
+    """The file of a job; None: it was not detached, or its file was removed. Raises StateError."""
     return _looked(environ, lambda files: files.read(job))
 
 
 def _looked(environ: Mapping[str, str], look: Callable[[JobFiles], _T]) -> _T | None:
-    """What ``look`` returns of the directory; None where there is none. Raises StateError."""
+    """The result of ``look`` for the directory; None if it does not exist. Raises StateError."""
     path = folder(environ)
     if not os.path.lexists(path):
         return None
@@ -183,7 +182,7 @@ def _looked(environ: Mapping[str, str], look: Callable[[JobFiles], _T]) -> _T | 
 
 
 def new(job: str, name: str, command: tuple[str, ...], profile: str, log: str, **more: Any) -> DetachedJob:
-    """The file of this process's job, now."""
+    """A new file for this process's job."""
     pid = os.getpid()
     return DetachedJob(
         job=job, name=name, command=command, directory=os.getcwd(), profile=profile, log=log, pid=pid,

@@ -24,7 +24,7 @@ from slicer.queue.state.register import Register
 _DRAW_S = 0.25  # the shortest pause between two boards on the terminal
 _TICK_S = 1.0  # the longest: times are shown in seconds
 _WRITE_S = 1.0  # the shortest pause between two status.txt
-_SHARE = 0.05  # of the time, for drawing, however long the queue is
+_SHARE = 0.05  # the fraction of the time for drawing, however long the queue is
 _NUMBER = attrgetter("no")
 
 
@@ -49,13 +49,13 @@ class Display:
         self._write_at = 0.0
         self._is_unwritten = True
         self._every_s = max(_WRITE_S, options.poll_s)  # how often status.txt is written while jobs run
-        self._look = 0  # how many of the monitor's looks status.txt has seen
+        self._look = 0  # the monitor's look that status.txt shows
         self.state: BoardState = "running"
         self._problem = ""
         self._cost_s = 0.0
 
     def left_s(self) -> float | None:
-        """After how many seconds to :meth:`update` without an event; None: not at all."""
+        """The seconds until :meth:`update` is due without an event; None: never."""
         due = [self._write_at] if self._is_unwritten else []
         if self._register.states.running:
             due.append(self._rewrite_at())
@@ -64,7 +64,7 @@ class Display:
         return seconds_until(*due)
 
     def update(self, state: BoardState, problem: str, running: int) -> None:
-        """Draw and write what is due. ``running``: how many jobs run or are being started."""
+        """Draw and write if due. ``running``: the number of jobs that run or are being started."""
         if self._register.has_changed or (state, problem) != (self.state, self._problem):
             self.is_stale = self._is_unwritten = True
             self._register.has_changed = False
@@ -84,7 +84,7 @@ class Display:
         self._write_status(force=True)
 
     def _redraw_at(self) -> float:
-        """When to draw the board: soon if something has changed, later if nothing has but the time."""
+        """When to draw the board: soon after a change, later if only the time has changed."""
         return self._draw_at if self.is_stale else self._draw_at + _TICK_S
 
     def _rewrite_at(self) -> float:
@@ -92,7 +92,7 @@ class Display:
         return self._write_at - _WRITE_S + self._every_s
 
     def _write_status(self, *, force: bool = False) -> None:
-        """Write status.txt if it is due. If that fails, it is tried again: nothing depends on the file."""
+        """Write status.txt if it is due. A failure only causes another try: nothing depends on the file."""
         now = time.monotonic()
         is_old = bool(self._register.states.running) and now >= self._rewrite_at()
         if not force and not is_old and (not self._is_unwritten or now < self._write_at):
@@ -106,7 +106,7 @@ class Display:
             self._is_unwritten = True
 
     def board(self) -> Board:
-        """How things stand."""
+        """The queue's current state."""
         began = time.monotonic()
         pending = self._dispatch.pending
         states = self._register.states
@@ -148,13 +148,13 @@ class Display:
         return found
 
     def _why(self, kind: Kind, first: int, state: JobState, indices: Mapping[str, int]) -> str:
-        """Why a job of this kind waits, whose ``first`` job is to start before the others."""
+        """Why a job of this kind waits. ``first``: the job of the kind that starts before the others."""
         if first != state.no:
             return f"job {first}"
         return rows.why(self._requests.why(kind), indices, proc.now_s())
 
     def why(self, state: JobState) -> str:
-        """Why a job waits, as on the board; "" for one that does not."""
+        """Why a job waits, as on the board; "" if it does not wait."""
         pending = self._dispatch.pending
         if state.key not in pending:
             return ""

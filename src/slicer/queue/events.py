@@ -1,4 +1,4 @@
-"""The events of the queue. Each is told once, and only after the journal with its cause is on the disk."""
+"""The events of the queue. Each is reported once, after the journal with its cause is on the disk."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ if TYPE_CHECKING:
 
 
 class Renderer(Protocol):
-    """Shows the queue to people or scripts. No method fails because nobody looks any more."""
+    """Shows the queue to people or scripts. No method fails if the reader is gone."""
 
     @property
     def wants_board(self) -> bool:
         """Whether :meth:`draw` does anything."""
 
     def begin(self) -> None:
-        """Before the first event; and again after SIGCONT, when the terminal was somebody else's."""
+        """Called before the first event, and after SIGCONT: another program may have used the terminal."""
 
     def event(self, event: Event) -> None:
-        """Say that something happened (all but the "summary")."""
+        """Show an event (any but the "summary")."""
 
     def draw(self, board: Board) -> None:
-        """Show how things stand."""
+        """Show the queue's current state."""
 
     def end(self, summary: Event | None) -> None:
-        """The queue has ended. None: it failed, and there is nothing to sum up. Safe to repeat with None."""
+        """The queue has ended. None: it failed, so there is no summary. Safe to repeat with None."""
 
 
 class Renderers:
@@ -64,7 +64,7 @@ class Renderers:
 
 
 class Events:
-    """Keeps events until the journal has their causes. Also the Listener of all that the queue starts."""
+    """Keeps events until the journal has their causes. Also the Listener of everything the queue starts."""
 
     def __init__(self, renderer: Renderer) -> None:
         self._renderer = renderer
@@ -72,14 +72,14 @@ class Events:
         self._has_stalled = False
         self._was_waiting = False
         self.has_drained = False
-        self.monitor: QueueMonitor | None = None  # set later: some events come before there is one
+        self.monitor: QueueMonitor | None = None  # set later: some events come before it exists
         self.notifier: Notifier | None = None
 
     def __bool__(self) -> bool:
         return bool(self._kept)
 
     def add(self, kind: EventKind, state: JobState | None = None, /, **data: object) -> None:
-        """Something happened to the queue, or to a job of this state."""
+        """Add an event of the queue, or of the job with this state."""
         row, now_s = None, time.time()
         if state is not None:
             use = None  # the state of a job that has ended has its final figures
@@ -101,10 +101,10 @@ class Events:
             if self.notifier is not None and (problem := self.notifier.event(event)):
                 self._renderer.event(Event("warning", event.at, data={"text": problem}))
 
-    # -- told once ---------------------------------------------------------------------------------------
+    # -- reported once -----------------------------------------------------------------------------------
 
     def stalled(self, problem: str) -> None:
-        """Nothing can be written because of ``problem``, which is told at once; "": it can be again."""
+        """Report at once that ``problem`` prevents all writing; "": writing is possible again."""
         if bool(problem) == self._has_stalled:
             return
         self._has_stalled = not self._has_stalled
@@ -114,13 +114,13 @@ class Events:
             self.add("resumed")
 
     def nothing_can_start(self, why: str | None) -> None:
-        """Nothing runs and nothing can start, because of ``why``. None: that is not so (any more)."""
+        """Nothing runs, and nothing can start because of ``why``. None: not (or no longer) the case."""
         if why is not None and not self._was_waiting:
             self.add("waiting", why=why)
         self._was_waiting = why is not None
 
     def drained(self, is_drained: bool, *, watch: bool) -> None:
-        """Nothing is left to do, or something is (again)."""
+        """Report that nothing is left to do, unless there is something (again)."""
         if is_drained and not self.has_drained:
             self.add("drained", watch=watch)
         self.has_drained = is_drained

@@ -1,8 +1,8 @@
-"""The queue's main loop: what happens when something happens.
+"""The queue's main loop.
 
-One process, asleep until a descriptor is readable or something is due. A round takes up what happened, starts
-the scopes of all jobs that can be started, and has the journal written. Only then it starts the commands and
-tells the events: what must last is on the disk before the act that it announces.
+One process sleeps until a descriptor is readable or something is due. A round processes what happened, starts
+the scopes of all jobs that can be started, and writes the journal. Only then does it start the commands and
+report the events: a record is on the disk before the act that it announces.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from slicer.queue.start.plans import Plans
 from slicer.queue.start.starting import StartingJobs
 from slicer.queue.state.register import Register
 
-_USAGE_STEP_MIB = 256  # how much a peak has to grow to be told of
+_USAGE_STEP_MIB = 256  # the growth of a peak that is reported
 
 
 class Queue:
@@ -54,7 +54,7 @@ class Queue:
         self._renderer = Renderers(renderer)
         self._events = Events(self._renderer)
         is_own = not options.trust_file
-        text = jobs_file.read(options.jobs_file, is_own=is_own)  # before anything is made in its directory
+        text = jobs_file.read(options.jobs_file, is_own=is_own)  # before anything is created in its directory
         broker = backends.broker_socket(environ, options.backend)
         self._backends = Backends(options.backend, broker)
         self._ledger = launch.open_ledger(environ, self._events, options.backend)
@@ -72,7 +72,7 @@ class Queue:
         )
         if not self._file.entries and not options.watch:
             raise JobsFileError(
-                "there are no jobs in it", name=options.jobs_file, hint="--watch waits for some"
+                "contains no jobs", name=options.jobs_file, hint="--watch waits for new lines"
             )
         self._monitor = QueueMonitor(
             self._gpu_observer, self._ledger, options.poll_s, plans.policy.idle_threshold_mib,
@@ -107,20 +107,20 @@ class Queue:
         self._summary: Event | None = None
         self._ready: frozenset[int] = frozenset()  # the descriptors that woke us
         self._signals: list[int] = []  # those that ask the queue to leave
-        self._has_stopped = False  # to start jobs
-        self._concluded: list[str] = []  # attempts whose ends are not yet on the disk
-        self._told_mib: dict[str, int] = {}  # the peak last told of, by job id
+        self._has_stopped = False  # whether it starts no more jobs
+        self._concluded: list[str] = []  # attempts whose ends are not on the disk yet
+        self._told_mib: dict[str, int] = {}  # the last reported peak, by job id
 
     # -- from beginning to end -----------------------------------------------------------------------------
 
     def run(self) -> int:
-        """Until nothing is left to do, or somebody asks the queue to leave; the exit code."""
+        """Run until nothing is left to do, or somebody asks the queue to end; the exit code."""
         kept = (*INTERRUPTS, signal.SIGCONT)
         self._signal_pipe = SignalPipe((*kept, signal.SIGWINCH), unless_ignored=kept)
         try:
             self._renderer.begin()
             self._open()
-            gc.freeze()  # what is there now stays; with a long file, looking through it takes long
+            gc.freeze()  # these objects stay, and with a long file, scanning them takes long
             gc.enable()
             while True:
                 self._round()
@@ -131,11 +131,11 @@ class Queue:
             return self._exit_code()
         finally:
             self._requests.keep(())
-            block_interrupts()  # a late one must neither delay the queue's end nor change its exit code
+            block_interrupts()  # a late signal must neither delay the queue's end nor change its exit code
             self._signal_pipe.close()
 
     def close(self) -> None:
-        """Write the last of the journal and the board, and give everything back."""
+        """Write the rest of the journal and the last board, and release everything."""
         faults.point("queue-leaving")
         self._display.end()
         self.register.close()
@@ -146,7 +146,7 @@ class Queue:
             each.close()
 
     def summary(self) -> Event:
-        """Also for those who watch."""
+        """The summary; it is also kept for the watching clients."""
         self._summary = self._display.summary(self._exit_code())
         return self._summary
 
@@ -165,7 +165,7 @@ class Queue:
             self._events.notice(self._backends.usual.notice)
         own = self._options.idle_threshold_mib, self._options.spike_buffer
         if self._plans.broker and own != (None, None):
-            self._events.notice("the broker goes by the administrator's idle threshold and spike buffer")
+            self._events.notice("the broker uses the administrator's idle threshold and spike buffer")
         if register.set_aside:
             self._events.notice(f"earlier logs are in {self._options.log_dir}/{register.set_aside}")
         if final:
@@ -183,7 +183,7 @@ class Queue:
         self._dispatch.check()
 
     def _round(self) -> None:
-        """Take up what has happened, do what can be done now, and make it last."""
+        """Process what has happened, do what is possible now, and save it."""
         self._take_signals()
         self._take_ended()
         self._take_file()
@@ -228,19 +228,19 @@ class Queue:
 
     @property
     def _is_leaving(self) -> bool:
-        """Whether nothing more is started, though there may be more to do."""
+        """Whether no more jobs are started, although some may be pending."""
         return bool(self._signals) or self._dispatch.is_over
 
     def _is_over(self) -> bool:
         if self._is_busy():
             return False
         if self._is_leaving:
-            return True  # even with a full disk: the next queue finds out from the attempts' files
+            return True  # even with a full disk: the next queue reads the attempts' files
         is_done = not self._options.watch and not self._dispatch.pending.can_start
         return is_done and not self._events and not self.register.problem
 
     def _finds_more(self) -> bool:
-        """Whether there is more to do after all: in lines of which no event told."""
+        """Whether there is more to do after all, in lines that caused no event."""
         if self._is_leaving:
             return False
         self._take_file(is_last=True)
@@ -266,7 +266,7 @@ class Queue:
             self._display.is_stale = True
 
     def _leave(self, signo: int) -> None:
-        """The first time nothing more is started; the second time the running jobs are ended."""
+        """The first time, start no more jobs; the second time, end the running ones."""
         self._signals.append(signo)
         if len(self._signals) == 1:
             self._stop_starting()
@@ -295,7 +295,7 @@ class Queue:
             self._events.add("file-changed", added=len(new - old), removed=len(old - new))
 
     def _load(self) -> tuple[set[str], set[str]]:
-        """Find the pending jobs anew; those that were pending, and those that are."""
+        """Determine the pending jobs again; the keys of those before, and of those now."""
         old = set(self._dispatch.pending)
         self._dispatch.load(self._file.entries)
         new = set(self._dispatch.pending)
@@ -326,7 +326,7 @@ class Queue:
             self._tell_of_use(found)
         problem = self._monitor.problem
         if problem is not None and str(problem) != str(before):
-            self._events.warning(f"what jobs use on their GPUs cannot be seen: {problem}")
+            self._events.warning(f"the jobs' use of their GPUs cannot be measured: {problem}")
         for job_id, use in self._monitor.uses() if self._options.verbose else ():
             peak_mib = max(use.peak_mib, default=0)
             state = self.register.states.by_job(job_id)
@@ -355,10 +355,10 @@ class Queue:
         sizes = [each.total_mib for each in self._gpu_observer.memory if each.gpu_uuid in allowed]
         return max(sizes, default=0)
 
-    # -- how things stand ----------------------------------------------------------------------------------
+    # -- the current state ---------------------------------------------------------------------------------
 
     def _tell_if_idle(self) -> None:
-        """Tell it once when nothing is left to do, or nothing but to wait."""
+        """Report once that nothing is left to do, or that all jobs wait."""
         pending = self._dispatch.pending
         is_idle = not self._is_leaving and not self._is_busy()
         self._events.drained(is_idle and not pending.can_start, watch=self._options.watch)

@@ -12,23 +12,23 @@ from typing import Any, Literal, NamedTuple, get_args
 
 from slicer.record import record
 
-# "pending": not started yet, or to be started again. All others except "running" are final.
+# "pending": not started yet, or waiting for another start. All others except "running" are final.
 Status = Literal["pending", "running", "ok", "failed", "timeout", "oom", "cancelled", "infeasible", "lost"]
 FINAL: frozenset[Status] = frozenset(get_args(Status)) - {"pending", "running"}
-# What a job declared, compared with what it used (E5). "unknown": nothing declared, or seen too seldom.
+# A job's declaration compared with its use (E5). "unknown": nothing declared, or too few looks.
 Verdict = Literal["within", "under-declared", "over-declared", "unknown"]
-ENOUGH_LOOKS = 10  # fewer looks at a job's GPUs do not show its peak: the driver reports none in between
-DONE_SHOWN = 50  # ended jobs that a board has
+ENOUGH_LOOKS = 10  # fewer looks at a job's GPUs do not show its peak, which the driver does not record
+DONE_SHOWN = 50  # ended jobs on a board
 
 
 class Kind(NamedTuple):
-    """What a line says of the demand; jobs of one kind ask for the same. None or empty: not given."""
+    """A line's demand; jobs of one kind have the same. None or empty: not given."""
 
     vram_mib: int | None = None  # on each GPU
     gpus: int | None = None
     profile: str | None = None
     priority: int | None = None
-    slots: tuple[tuple[str, int], ...] = ()  # how many of which name, in the order of the names
+    slots: tuple[tuple[str, int], ...] = ()  # names and counts, ordered by name
     share: str | None = None  # as slicer run --share
 
 
@@ -41,16 +41,16 @@ class Attributes:
     retries: int | None = None  # after CUDA's "out of memory"
     cancel: bool = False
     name: str = ""
-    after: tuple[str, ...] = ()  # names of jobs that must have ended well before
+    after: tuple[str, ...] = ()  # names of jobs that must succeed first
     cwd: str = ""
     env: tuple[tuple[str, str], ...] = ()
 
 
 class Entry(NamedTuple):  # not a record: there may be 100,000
-    """One job as the jobs file has it. ``key`` is its identity: two lines with the same command have two."""
+    """One job in the jobs file. ``key`` is its identity: two lines with the same command have two keys."""
 
     number: int  # of the line, from 1
-    key: str  # the first 12 hex digits of sha1(command), "#", how many lines before have the same command
+    key: str  # the first 12 hex digits of sha1(command), "#", the number of earlier lines with that command
     command: str
     attributes: Attributes
 
@@ -59,30 +59,30 @@ class JobState:
     """The journal's knowledge of one job. Unset fields have the class's defaults, which saves memory."""
 
     key: str
-    no: int  # its number for people: jobs are counted in the order in which they were first seen
+    no: int  # its number for people, in the order in which jobs were first seen
     command: str
     name: str = ""
     status: Status = "pending"
-    attempts: int = 0  # how many have begun; one that never started does not count
+    attempts: int = 0  # the number of begun ones; an attempt that never started does not count
     ooms: int = 0  # attempts that ended with CUDA's "out of memory"
     next_vram_mib: int | None = None  # declared for the next attempt, raised after "out of memory"
-    # Of the attempt that runs, or was the last:
-    job: str = ""  # its id: of its lease, scope and outcome
+    # Of the running attempt, or the last one:
+    job: str = ""  # its id, also that of its lease, scope and outcome
     boot_id: str = ""
     started_at: float = 0.0
     log: str = ""  # file name in the log directory
     gpus: tuple[str, ...] = ()  # UUIDs
-    gpu_indices: tuple[int, ...] = ()  # as people count them, in the order of gpus
+    gpu_indices: tuple[int, ...] = ()  # the numbers for people, in the order of gpus
     vram_mib: int | None = None  # declared on each of them
-    cancelling: bool = False  # it was asked to end because its line says "cancel"
+    cancelling: bool = False  # it was asked to end because its line has "cancel"
     # How it ended:
     exit_code: int = 0
     signal: int | None = None
     reason: str = ""  # as in Outcome.reason; for "infeasible" and "lost", a sentence
     wall_s: float = 0.0
     vram_peak_mib: tuple[int, ...] = ()  # in the order of gpus; () unknown
-    utilisation: float | None = None  # percent, of the GPUs it ran on, while it ran
-    looks: int = 0  # how often its GPUs were looked at while it ran
+    utilisation: float | None = None  # percent, of its GPUs during the run
+    looks: int = 0  # the number of looks at its GPUs while it ran
     verdict: Verdict = "unknown"
     memory_peak_bytes: int | None = None
 
@@ -115,7 +115,7 @@ class JobState:
         return self.status in FINAL
 
 
-# The fields of a JobState and their types, as written; of those that have one, their defaults.
+# The fields of a JobState and their types, as written; and the defaults of those that have one.
 STATE_FIELDS: dict[str, str] = JobState.__annotations__
 STATE_DEFAULTS: dict[str, Any] = {
     name: vars(JobState)[name] for name in STATE_FIELDS if name in vars(JobState)
@@ -127,21 +127,21 @@ class Row:
     """One job on the board."""
 
     no: int
-    name: str  # "" when the line gives none
+    name: str  # "" if the line has none
     command: str
     status: Status
-    attempt: int  # which runs, or will run next (from 1); of a job that has ended, how many there were
+    attempt: int  # the running or next one (from 1); for an ended job, the number of attempts
     declared_mib: int | None
     gpu_indices: tuple[int, ...]  # where it runs or ran
     now_mib: tuple[int, ...]  # in use, in the order of gpu_indices; () unknown
     peak_mib: tuple[int, ...]
     utilisation: float | None  # percent, average so far
-    looks: int  # how often its GPUs were looked at
+    looks: int  # the number of looks at its GPUs
     wall_s: float  # how long it runs, or ran
     exit_code: int
     reason: str
     verdict: Verdict
-    waits_for: str  # why a pending job does not run: "GPU 0 is held by train", "job 3"; "" unknown or no
+    waits_for: str  # why a pending job waits: "GPU 0 is held by train", "job 3"; "" unknown or not waiting
     note: str  # "cancelling"; "" for nothing
 
 
@@ -162,19 +162,19 @@ BoardState = Literal["running", "stopping", "ending", "drained", "stalled", "end
 
 @record
 class Board:
-    """The whole queue at one moment. ``pending`` and ``done`` may be cut short; ``counts`` count all jobs."""
+    """The whole queue at one moment. ``pending`` and ``done`` may be truncated; ``counts`` has all jobs."""
 
     title: str  # the jobs file, as the user named it
     at: float
     began_at: float
     gpus: tuple[GpuRow, ...]
     running: tuple[Row, ...]
-    pending: tuple[Row, ...]  # in the order in which they are to start
-    done: tuple[Row, ...]  # the last to end comes last
+    pending: tuple[Row, ...]  # in the order of their starts
+    done: tuple[Row, ...]  # in the order of their ends
     counts: dict[Status, int]
-    eta_s: float | None  # until all is done; None: nothing to guess from
+    eta_s: float | None  # until all is done; None: no basis for an estimate
     state: BoardState
-    warning: str  # what keeps the queue from going on: the disk is full, the file malformed; "" for nothing
+    warning: str  # why the queue cannot continue: the disk is full, the file malformed; "" if it can
     pid: int  # the queue's own
     every_s: float  # how often status.txt is written while jobs run
 
@@ -185,24 +185,24 @@ EventKind = Literal[
     "file-kept",  # the file cannot be used now; the last good one stays: error
     "file-good",  # it can be used again
     "skipped",  # ended in an earlier run: count, counts (of each status)
-    "waiting",  # nothing can start now (said once): why
+    "waiting",  # nothing can start now (reported once): why
     "started",  # log (file name)
-    "adopted",  # found running, from a queue that died
+    "adopted",  # found running; its queue has died
     "usage",  # verbose: its memory has grown (job.now_mib, job.peak_mib)
     "exceeds",  # E5, at once, and once an attempt and GPU: gpu (index), used_mib, declared_mib
-    "finished",  # job.status says how; log, log_path; unless it went well, last_line (of the log)
+    "finished",  # how: job.status; log, log_path; unless it succeeded, last_line (of the log)
     "retry",  # after CUDA's "out of memory": declared_mib (before), next_mib, attempt, attempts, log
     "infeasible",  # reason
-    "cancelling",  # its line says cancel, it is being ended
-    "cancelled",  # before it started: its line says so, or somebody took it out of the queue
+    "cancelling",  # its line has cancel, so it is being ended
+    "cancelled",  # before it started: its line has cancel, or somebody removed it from the queue
     "requeued",  # an attempt that never began, or that a reboot ended: why
-    "lost",  # it ended together with its keeper: how, nobody knows; log, log_path, last_line
-    "unrunnable",  # it waits for what will never be (its "after" failed or is gone): why
+    "lost",  # it ended together with its keeper, so its outcome is unknown; log, log_path, last_line
+    "unrunnable",  # it can never start (a job in its "after" failed or was removed): why
     "drained",  # nothing is left to do; watch (bool)
     "stopping",  # asked to stop: nothing new is started; running (how many)
     "ending",  # asked twice: running jobs are being ended
-    "stalled",  # nothing is started because what must last cannot be written: why
-    "resumed",  # it can again
+    "stalled",  # nothing is started because the journal or a file cannot be written: why
+    "resumed",  # writing is possible again
     "warning",  # text
     "notice",  # text
     "summary",  # counts (of each status), failed, earlier, under, over (Rows), logs (by number), exit_code, …
@@ -211,7 +211,7 @@ EventKind = Literal[
 
 @record
 class Event:
-    """Something that happened. ``job`` is as it was then; ``data`` has the fields named at its kind."""
+    """An event. ``job`` is its state at that time; ``data`` has the fields listed at its kind."""
 
     kind: EventKind
     at: float
@@ -240,7 +240,7 @@ class QueueOptions:
     fresh: bool = False
     verbose: bool = False
     profile: str = "gpu"
-    at_a_time: int | None = None  # how many jobs may run at once, beyond what the ledger says
+    at_a_time: int | None = None  # the most jobs at once, in addition to the ledger's limits
     backend: str = "auto"
-    notify: str | None = None  # what is told of its jobs' ends, as slicer run --notify
-    trust_file: bool = False  # root runs it, though other users may change it
+    notify: str | None = None  # the notifications about its jobs, as slicer run --notify
+    trust_file: bool = False  # root runs the file although other users may change it

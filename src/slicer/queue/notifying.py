@@ -1,4 +1,4 @@
-"""Tells of a queue and its jobs by the user's own ways (``[notify]``)."""
+"""Notifies the user (``[notify]``) about a queue and its jobs."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ _EVENTS: dict[Status, tuple[str, ...]] = {"ok": ("done",), "oom": ("oom", "faile
 
 
 class Notifier:
-    """Tells of events as they are shown. Raises UsageError where nobody could be told."""
+    """Notifies the user about events, in the words in which they are shown."""
 
     def __init__(self, notify: Notify, title: str) -> None:
         self._notify = notify
         self._title = os.path.basename(title)
 
     def event(self, event: Event) -> str:
-        """Tell of it, if that is wanted. Returns what went wrong, in words."""
+        """Notify the user about the event, if that is wanted. Returns the problem, if any, in words."""
         if event.kind == "drained":
             return self._send("queue-done", {"job": "", "name": self._title, "text": "nothing is left to do"})
         if event.kind not in _ENDS or event.job is None:
@@ -55,12 +55,12 @@ class Notifier:
             told = {"event": event, "title": f"{about['name']}: {event}", **about}
             send(self._notify, told, default_path())
         except OSError as error:
-            return f"nobody is told of it: {error.strerror}"
+            return f"no notification can be sent: {error.strerror}"
         return ""
 
 
 def notifier(said: str | None, config: Config, title: str) -> Notifier | None:
-    """For a queue that says this (None: nothing) beside its configuration. Raises UsageError."""
+    """The notifier for a queue with this --notify (None: none) and its configuration. Raises UsageError."""
     from slicer.config.notify_keys import settle, words
 
     chosen = None if said is None else words((said, "--notify", UsageError))

@@ -42,7 +42,7 @@ class Done:
     def told(self) -> str:
         """``stderr`` without what slicer says once a boot: of the machine, and not of the job."""
         lines = self.stderr.splitlines(keepends=True)
-        return "".join(line for line in lines if "said once a boot)" not in line)
+        return "".join(line for line in lines if "shown once per boot)" not in line)
 
 
 class Gate:

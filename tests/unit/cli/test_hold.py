@@ -94,8 +94,8 @@ def test_without_a_command_it_is_a_shell(cli: Cli) -> None:
 @pytest.mark.parametrize(
     ("line", "told"),
     [
-        ([*SLOT, "--", "true"], "starts no command, and so cannot go with a command"),
-        ([*SLOT, "--timeout", "1h"], "starts no command, and so cannot go with --timeout"),
+        ([*SLOT, "--", "true"], "starts no command, so it cannot be combined with a command"),
+        ([*SLOT, "--timeout", "1h"], "starts no command, so it cannot be combined with --timeout"),
         ([], "nothing to hold"),
         (["-p", "nope"], "unknown profile 'nope'"),
     ],

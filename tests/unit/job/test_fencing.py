@@ -102,7 +102,7 @@ def test_on_means_no_job_without_it(
     strict = replace(PROFILE, fence="on", sources={"fence": "config.toml:3"})
     asked = plan(strict, OuterJobs((outer,), False) if backend is INNER else None)
     if refused:
-        with pytest.raises(RefusedError, match="no job without the device fence"):
+        with pytest.raises(RefusedError, match="the device fence is required"):
             fencing.fence_of(asked, backend, observer)
     else:
         assert (fencing.fence_of(asked, backend, observer) is None) == (backend is INNER)

@@ -100,7 +100,7 @@ def test_what_cannot_be_executed_is_told_apart(
         ("SEED=1", "env NAME=VALUE COMMAND"),
         ("A=b/c d", "env NAME=VALUE COMMAND"),
         ("./no such", "leave out the quotes"),
-        ("1=2", "in no directory of PATH"),
+        ("1=2", "not in any directory of PATH"),
     ],
 )
 def test_what_a_shell_would_have_understood_is_said(places: Path, name: str, hint: str) -> None:  # W33

@@ -102,7 +102,7 @@ def test_what_lies_there_is_not_followed(tmp_path: Path, told: list[str], kind: 
     delivery.deliver(by("touch", f"{tmp_path}/told"), EVENT, str(directory))
     assert not (tmp_path / "victim").exists()
     assert not (tmp_path / "told").exists()
-    assert told[0].startswith("untold: train: not told: notified beside the history cannot be used: ")
+    assert told[0].startswith("untold: train: not sent: notified beside the history cannot be used: ")
 
 
 @pytest.mark.parametrize("works", [True, False])

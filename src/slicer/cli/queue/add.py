@@ -89,7 +89,7 @@ def _parameters(params: tuple[str, ...]) -> dict[str, list[str]]:
     for name, text in (_pair(each, "--param") for each in params):
         values = text.split(",")
         if name in found:
-            raise UsageError(f"{name} is there twice", where="--param", hint=f"--param {name}=1,2")
+            raise UsageError(f"{name} is given twice", where="--param", hint=f"--param {name}=1,2")
         if not all(values):
             raise UsageError(f"{name} has an empty value", where="--param", hint=f"--param {name}=1,2")
         found[name] = values
@@ -97,7 +97,7 @@ def _parameters(params: tuple[str, ...]) -> dict[str, list[str]]:
 
 
 def _taken_by(file: str) -> str:
-    """Tell the running queues of this file to read it; returns which will run the lines, or what to type."""
+    """Ask the running queues of this file to read it; returns who will run the lines, or what to type."""
     try:
         with client.queues(os.environ) as found:
             ours = [each for each in found if each.queue and _is_same(each.queue.file, file)]

@@ -1,4 +1,4 @@
-"""``slicer queue`` without FILE: this user's queues."""
+"""``slicer queue`` without FILE: lists this user's queues."""
 
 from __future__ import annotations
 

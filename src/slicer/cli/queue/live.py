@@ -52,7 +52,7 @@ class Live:
             self.say(f"{clock(event.at)} {text}", event_text.level(event))
 
     def say(self, text: str, level: event_text.Level) -> None:
-        """The same of a line of text."""
+        """The same for a line of text."""
         self._above.append(Line(text, STYLES[level]))
         if time.monotonic() - self._written_at >= _SOONEST_S:
             self._write()
@@ -63,7 +63,7 @@ class Live:
         self._write()
 
     def redraw(self) -> None:
-        """The terminal has another size, or was somebody else's."""
+        """Draw again: the terminal has another size, or another program has used it."""
         if self._board is not None:
             self._write()
 

@@ -1,1 +1,1 @@
-"""The control socket of a running queue: questions of other processes, answers, and news."""
+"""The control socket of a running queue: other processes' questions, its answers, and its events."""

@@ -20,7 +20,7 @@ from slicer.record import as_dict
 
 _MOST_NAMED = 20  # lines in an answer
 _SERVICE = re.compile(r"/(slicer-queue-[0-9a-f]+\.service)(?:/|$)")  # as slicer.detach names it
-_SHORTEST_ID = 4  # characters of a job's id that mean it
+_SHORTEST_ID = 4  # characters in a prefix of a job's id
 ACTS = ("stop", "retry")  # questions whose answers wait until the journal is written
 
 
@@ -52,18 +52,18 @@ class Answers:
         return as_dict(told)
 
     def lines(self, question: dict[str, Any]) -> dict[str, object]:
-        """The lines and jobs of a name, label or job's id."""
+        """The lines and jobs with a name, label or job's id."""
         word = str(question.get("word"))
         found = [state for state in self._register.states.values() if self._is_meant(state, word)]
         return {"lines": [self._line(state) for state in found[:_MOST_NAMED]]}
 
     def stop(self, question: dict[str, Any]) -> dict[str, object]:
-        """The labels of unstarted lines that a word means; with ``does``, they are cancelled."""
+        """The labels of unstarted lines that a word names; with ``does``, they are cancelled."""
         found = self._dispatch.stop_lines(str(question.get("word")), question.get("does") is True)
         return {"labels": found[:_MOST_NAMED]}
 
     def retry(self, question: dict[str, Any]) -> dict[str, object]:
-        """The numbers of failed jobs that are pending again, or the word that means none."""
+        """The numbers of failed jobs that are pending again, or the word that names none."""
         jobs = question.get("jobs")
         words = [str(word) for word in jobs] if isinstance(jobs, list) else [repr(jobs)]
         keys = [entry.key for entry in self._file.entries]
@@ -79,7 +79,7 @@ class Answers:
         return {"again": numbers, "state": self._display.state}
 
     def look(self, _: dict[str, Any]) -> dict[str, object]:
-        """Read the file at once: no event tells of some changes (NFS)."""
+        """Read the file at once, because some changes cause no event (NFS)."""
         self._file.look_soon()
         return {"looks": True}
 

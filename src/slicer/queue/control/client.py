@@ -21,7 +21,7 @@ from slicer.state.directory import Directory, open_trusted
 from slicer.state.statedir import where
 
 _ANSWER_S = 5.0
-_LOOK_S = 1.0  # for those who only look
+_LOOK_S = 1.0  # for callers that only list queues
 _SIMULATED = "sim-"
 _WRONG = (TypeError, ValueError, KeyError)
 
@@ -50,7 +50,7 @@ class Asked:
         return True
 
     def receive(self) -> bytes | None:
-        """A packet; None: none is there now; b"": the queue has ended."""
+        """A packet; None: none has arrived; b"": the queue has ended."""
         try:
             return self.connection.recv(2 * LONGEST)
         except BlockingIOError:
@@ -61,7 +61,7 @@ class Asked:
 
 @contextmanager
 def queues(environ: Mapping[str, str]) -> Iterator[list[Asked]]:
-    """This user's running queues, those on simulated GPUs too. Raises StateError."""
+    """This user's running queues, including those on simulated GPUs. Raises StateError."""
     base = where({**environ, "SLICER_SIM": ""}, os.geteuid())
     with ExitStack() as opened:
         directories = []
@@ -90,7 +90,7 @@ def of_log_dir(found: list[Asked], log_dir: str, file: str) -> Asked | None:
 
 
 def lines_meant(environ: Mapping[str, str], word: str) -> list[QueuedLine]:
-    """The lines and jobs of running queues that a name, a label (jobs.txt#7) or a job's id means.
+    """The lines and jobs of running queues with a name, a label (jobs.txt#7) or a job's id.
 
     Raises StateError.
     """
@@ -103,7 +103,7 @@ def lines_meant(environ: Mapping[str, str], word: str) -> list[QueuedLine]:
 
 
 def stop_line(directory: Directory, word: str) -> list[str]:
-    """Cancel the line that the word means. Returns what it could mean: of several none is touched."""
+    """Cancel the line that the word names. Returns all candidates; of several, none is cancelled."""
     with _connected(directory) as found:
         named = [_labels(answer) for answer in _answers(found, "stop", _ANSWER_S, word=word, does=False)]
         lines = [line for each in named for line in each]
@@ -115,7 +115,7 @@ def stop_line(directory: Directory, word: str) -> list[str]:
 
 @contextmanager
 def _connected(*directories: Directory) -> Iterator[list[Asked]]:
-    """Connections to the queues whose sockets are in these. Those of dead queues are left out."""
+    """Connections to the queues whose sockets are in these directories. Dead queues are left out."""
     found: list[Asked] = []
     paths = [
         f"{directory.handle}/{name}"
@@ -130,7 +130,7 @@ def _connected(*directories: Directory) -> Iterator[list[Asked]]:
             try:
                 connection.connect(path)
                 found.append(Asked(connection))
-            except OSError:  # it is dead, or accepts nobody
+            except OSError:  # the queue is dead, or accepts no connections
                 continue
         yield [each for each in found if each.uid == os.geteuid()]
 
@@ -143,7 +143,7 @@ def _introduce(found: list[Asked]) -> None:
 
 
 def _answers(found: list[Asked], ask: str, limit_s: float, **more: object) -> list[dict[str, Any]]:
-    """The answer of each; {} from those who give none in time."""
+    """The answer of each queue; {} for a queue that does not answer in time."""
     are_asked = [each.send(ask, **more) for each in found]
     deadline = time.monotonic() + limit_s
     answers = []

@@ -1,8 +1,8 @@
 """The messages on the control socket: one JSON object a packet, with the protocol's version. Pure.
 
-A question has an ``ask``: what the queue is (``standing``), which lines a ``word`` means (``lines``), to
-cancel one (``stop``), to run failed ``jobs`` again (``retry``), to look at its file (``look``), or to tell
-all that happens from now on (``watch``). The answer has what was asked for, or an ``error``.
+A question has an ``ask``: describe the queue (``standing``), find the lines that a ``word`` names
+(``lines``), cancel one (``stop``), run failed ``jobs`` again (``retry``), read its file (``look``), or report
+all events from now on (``watch``). The answer has the result, or an ``error``.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ LONGEST = 128 << 10  # bytes of a packet: the kernel's default takes one of them
 _TEXT_MOST = 300  # characters of a text in a packet
 _DONE: tuple[Status, ...] = ("ok", "cancelled")
 _PARTS = ("running", "pending", "done")
-_ROWS = (100, 20, 4, 0)  # of each part of a board: as many as go into a packet
+_ROWS = (100, 20, 4, 0)  # of each part of a board, tried until it fits into a packet
 
 
 @record
@@ -34,16 +34,16 @@ class RunningQueue:
     file: str  # the jobs file, absolute
     log_dir: str  # absolute
     pid: int
-    unit: str  # the service that it is (--detach); "" for none
+    unit: str  # its service (--detach); "" for none
     state: str  # as Board.state
     began_at: float  # seconds since the epoch
     counts: dict[Status, int]
-    eta_s: float | None  # until all is done; None: nothing to guess from
-    warning: str  # what keeps it from going on
+    eta_s: float | None  # until all is done; None: no basis for an estimate
+    warning: str  # why it cannot continue
 
     @property
     def done(self) -> int:
-        """How many jobs have ended well, or were cancelled."""
+        """The number of jobs that succeeded or were cancelled."""
         return sum(self.counts.get(status, 0) for status in _DONE)
 
     @property
@@ -60,10 +60,10 @@ class QueuedLine:
     name: str  # "" for none
     command: str
     status: Status
-    attempts: int  # that have begun
+    attempts: int  # the number of begun ones
     job: str  # the id of the last attempt; "" before the first
     log: str  # its log, absolute; "" before the first
-    waits_for: str  # why it does not run yet, as on the board; "" unknown or no
+    waits_for: str  # why it does not run yet, as on the board; "" if unknown, or not waiting
     exit_code: int
     jobs_file: str  # absolute
     log_dir: str  # absolute
@@ -71,7 +71,7 @@ class QueuedLine:
 
 
 def encode(message: Mapping[str, object]) -> bytes:
-    """A packet. Paths may hold bytes that are no UTF-8, which come as lone surrogates."""
+    """A packet. Paths may hold bytes that are not UTF-8, as lone surrogates."""
     text = json.dumps({"v": VERSION, **message}, separators=(",", ":"), default=as_dict, ensure_ascii=False)
     return text.encode("utf-8", "surrogatepass")
 
@@ -90,7 +90,7 @@ def short(text: str) -> str:
 
 
 def board_packet(board: Board) -> bytes:
-    """The board, with as many rows as there is room for."""
+    """The board, with as many rows as fit."""
     packet = b""
     for most in _ROWS:
         parts: dict[str, Any] = {
@@ -120,6 +120,6 @@ def read_board(value: Any) -> Board:
 
 
 def read(kind: type[_T], value: Any, **known: Any) -> _T:
-    """A record from JSON, but for fields that are ``known``. Raises TypeError, ValueError, KeyError."""
+    """A record from JSON, except fields that are ``known``. Raises TypeError, ValueError, KeyError."""
     rest = {name: how for name, how in kind.__annotations__.items() if name not in known}
     return kind(**known, **{name: json_reader(how)(value[name]) for name, how in rest.items()})

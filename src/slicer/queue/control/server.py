@@ -159,7 +159,7 @@ class ControlSocket:
     def _accept(self) -> bool:
         try:
             connection, _ = self._socket.accept()
-        except OSError:  # none is left, or there are no descriptors
+        except OSError:  # no connection is left, or no descriptor
             return False
         connection.setblocking(False)
         if len(self._clients) >= _MOST_CLIENTS:

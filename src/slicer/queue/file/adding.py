@@ -1,4 +1,4 @@
-"""Lines for the jobs file, and appending them to it."""
+"""Makes lines for the jobs file, and appends them to it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from slicer.state.named_file import open_named
 
 _PARAMETER = re.compile(r"\{([A-Za-z_]\w*)\}")
 _MOST = 10_000  # lines at once
-_LOCKED_S = 2.0  # another one who appends needs much less
+_LOCKED_S = 2.0  # another process that appends needs much less
 _FLAGS = os.O_RDWR | os.O_APPEND | os.O_CREAT
 _OWN = "as its owner: sudo -u OWNER slicer queue add FILE …"
 
@@ -86,10 +86,10 @@ def _all_names(line: str) -> set[str]:
 
 
 def append(path: str, added: Sequence[str], known: Collection[str]) -> int:
-    """Append lines to the file, all or none; the number of the first one. The file is made if it is missing.
+    """Append lines to the file, all or none; the number of the first. A missing file is created.
 
-    ``known``: names of jobs that have left the file. Raises JobsFileError for a file with which the lines
-    would be wrong, StateError for one that cannot be written.
+    ``known``: names of jobs that are no longer in the file. Raises JobsFileError if the lines do not fit the
+    file, StateError if it cannot be written.
     """
     try:
         folder, name, fd = open_named(path, _FLAGS, is_checked=not os.geteuid())
@@ -112,7 +112,7 @@ def append(path: str, added: Sequence[str], known: Collection[str]) -> int:
         finally:
             folder.close()
     if not is_there:
-        raise StateError("was replaced meanwhile", where=path, hint="look whether the lines are in it")
+        raise StateError("was replaced meanwhile", where=path, hint="check whether it contains the lines")
     return entries[-len(added)].number
 
 
@@ -126,9 +126,9 @@ def _lock(fd: int, path: str) -> None:
 
 
 def _write(fd: int, data: bytes, path: str) -> None:
-    """Append in one write, or not at all."""
+    """Append the data in one write, or leave the file unchanged."""
     before = os.fstat(fd).st_size
-    why, written = "there is no room for all of it", 0
+    why, written = "not enough room", 0
     try:
         written = os.write(fd, data)
         os.fsync(fd)
@@ -139,5 +139,5 @@ def _write(fd: int, data: bytes, path: str) -> None:
     is_last = os.fstat(fd).st_size == before + written  # nobody else has appended since
     if is_last:
         os.ftruncate(fd, before)
-    rest = "nothing was added" if is_last else "a part may have been added: look at its end"
+    rest = "nothing was added" if is_last else "a part may have been added: check its end"
     raise StateError(f"cannot be written: {why}; {rest}", where=path)

@@ -1,7 +1,7 @@
 """The attributes in brackets before a command of the jobs file: ``[vram=18G gpus=2 timeout=2h cancel]``.
 
-Blanks separate the words. A value may be quoted as in a shell (``name="my job"``); nothing in it is expanded.
-The last of two equal attributes counts, but ``after`` adds up. Case does not matter in attributes' names.
+Blanks separate the words. A value may be quoted as in a shell (``name="my job"``), but nothing is expanded.
+If an attribute is repeated, the last one counts, but ``after`` adds up. Attributes' names ignore case.
 """
 
 from __future__ import annotations
@@ -191,14 +191,14 @@ def _whole(what: str, least: int, most: int | None = None) -> Callable[[str], in
 
 
 def _slots(value: str) -> tuple[tuple[str, int], ...]:
-    """As in ``license-matlab,whisper-gpu=2``: without a number it is one."""
+    """As in ``license-matlab,whisper-gpu=2``; without a number, one slot."""
     found: dict[str, int] = {}
     for word in value.split(","):
         name, equals, count = (part.strip() for part in word.partition("="))
         if not is_slot_name(name):
             raise _cannot_be("the name of a slot", name, f"as in {_KNOWN['slots'].example}")
         if name in found:
-            raise AttributeProblem(f"slot {name} is there twice", f"say {name}=N once")
+            raise AttributeProblem(f"slot {name} is given twice", f"write {name}=N once")
         found[name] = _SLOT_COUNT(count) if equals else 1
     return tuple(sorted(found.items()))
 

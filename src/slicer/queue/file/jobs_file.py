@@ -8,8 +8,8 @@
     [name=eval after=train cancel] python eval.py    # not started, or ended if it runs
     [ -f data.bin ] && python train.py               # a shell's own bracket: no attributes
 
-If everything in the brackets looks like ``word=value`` (or is ``cancel``), it is read as attributes, whatever
-follows; a typo there is an error, never run.
+If everything in the brackets has the form ``word=value`` (or is ``cancel``), it is read as attributes,
+whatever follows. A typo in them is an error; the line is never run.
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ _BLOCK = re.compile(rf"\[({attributes.INSIDE})\]\s*", re.DOTALL)
 _SHELL_OPENS = re.compile(r"\[\[?(?=\s)")
 _SHELL_GOES_ON = re.compile(r"[&|;)<>]|\d+[<>]")  # may follow a shell's closing bracket
 _PLAIN = re.compile(r"[A-Za-z]+")
-_COMPARED = 2000  # names at most that a misspelt one is compared with
-_LEAST_MIB = 256  # CUDA alone takes about as much; so a smaller number without a unit was meant as GiB
+_COMPARED = 2000  # the largest number of names compared with a misspelt one
+_LEAST_MIB = 256  # CUDA alone needs about as much, so a smaller number without a unit probably means GiB
 _NONE = Attributes()
-_OWN = "another user could have root run anything: copy it to a directory of root's, or --trust-file"
+_OWN = "another user could make root run anything: copy it to a directory of root's, or use --trust-file"
 
 
 class JobsFileError(UsageError):
-    """The file cannot be read, or makes no sense. ``line`` and ``column`` count from 1; 0: all of it."""
+    """The file is unreadable or invalid. ``line`` and ``column`` count from 1; 0: the whole file."""
 
     kind = "jobs-file"
 
@@ -59,17 +59,17 @@ class JobsFileError(UsageError):
 
 
 class FileLine(NamedTuple):
-    """One job as the file has it."""
+    """One job's line in the file."""
 
     number: int
-    column: int  # of the first character that is no blank
+    column: int  # of the first character that is not a blank
     start: int  # the offset of that character in the text
-    inside: str | None  # what is between the brackets; None without any
+    inside: str | None  # the text between the brackets; None without brackets
     command: str
 
 
 class Keys:
-    """Gives each command its key. The same command again gets another key."""
+    """Gives each command its key. A repeated command gets another key."""
 
     def __init__(self) -> None:
         self._seen: dict[str, int] = {}
@@ -89,8 +89,8 @@ def load(path: str) -> tuple[Entry, ...]:
 def read(path: str, *, keep_newlines: bool = False, is_live: bool = False, is_own: bool = False) -> str:
     """The file's text, with "\\n" as the only line end unless ``keep_newlines``. Raises JobsFileError.
 
-    A pipe is read to its end, which works once. ``is_live`` refuses pipes: the queue must go on meanwhile.
-    ``is_own``: root, who will run what stands there, reads no file that another user may change.
+    A pipe is read to its end, which works only once. ``is_live`` refuses pipes, which would block the queue.
+    ``is_own``: root will run the file's commands, so a file that another user may change is refused.
     """
     flags = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC  # it may be a FIFO without a writer
     try:
@@ -106,7 +106,7 @@ def read(path: str, *, keep_newlines: bool = False, is_live: bool = False, is_ow
 
 
 def content(fd: int, path: str, *, is_live: bool = False) -> str:
-    """The text of an open file, with its line ends as they are. Raises OSError, JobsFileError."""
+    """The text of an open file, with unchanged line ends. Raises OSError, JobsFileError."""
     mode = os.fstat(fd).st_mode
     if not stat.S_ISREG(mode) and (is_live or not stat.S_ISFIFO(mode)):
         raise JobsFileError("is not a regular file", name=path)
@@ -125,20 +125,20 @@ def content(fd: int, path: str, *, is_live: bool = False) -> str:
 
 
 def doubts(text: str, name: str = "jobs file") -> list[str]:
-    """Warnings about values that are valid and most likely a mistake. Raises JobsFileError."""
+    """Warnings about values that are valid but probably mistakes. Raises JobsFileError."""
     if not _SMALL.search(text):
         return []
     found = []
     for line in lines(text, name):
         match = _SMALL.search(f"{line.inside or ''} ")
         if match is not None and float(match[1]) < _LEAST_MIB:
-            said = f"vram={match[1]} is {match[1]} MiB: vram={match[1]}G, if GiB are meant"
+            said = f"vram={match[1]} is {match[1]} MiB; for GiB, write vram={match[1]}G"
             found.append(f"{name}:{line.number}: {said}")
     return found
 
 
 def parse(text: str, *, known: Collection[str] = (), name: str = "jobs file") -> tuple[Entry, ...]:
-    """The jobs, in order. ``known``: names of jobs that have left the file. Raises JobsFileError."""
+    """The jobs, in order. ``known``: names of jobs no longer in the file. Raises JobsFileError."""
     keys = Keys()
     cache: dict[str, Attributes] = {}
     entries = []
@@ -150,7 +150,7 @@ def parse(text: str, *, known: Collection[str] = (), name: str = "jobs file") ->
 
 
 def lines(text: str, name: str = "jobs file") -> Iterator[FileLine]:
-    """The jobs of the text, with their attributes unread. Raises JobsFileError on the way."""
+    """The jobs of the text, with unparsed attributes. Raises JobsFileError on the way."""
     first = len(text) - len(text.removeprefix("\ufeff"))
     for number, match in enumerate(_LINE.finditer(text, first), 1):
         line = match[1]
@@ -163,7 +163,7 @@ def lines(text: str, name: str = "jobs file") -> Iterator[FileLine]:
             raise JobsFileError("there is a NUL character", number, column, name=name, hint="remove it")
         if line[-1] == "\\" and (len(line) - len(line.rstrip("\\"))) % 2:
             hint = "write the command on one line, or into a script"
-            message = "a line that ends in a backslash does not go on in the next one"
+            message = "a line that ends in a backslash does not continue on the next one"
             raise JobsFileError(message, number, len(line), name=name, hint=hint)
         try:
             inside, command = _split(stripped)
@@ -190,13 +190,13 @@ def _newlines_only(text: str) -> str:
 
 
 def _placed(problem: AttributeProblem, number: int, start: int, name: str) -> JobsFileError:
-    """The problem with its place in the file; ``start`` characters stand before the bracket."""
+    """The problem with its place in the file; ``start`` characters precede the bracket."""
     column = start + 2 + problem.offset
     return JobsFileError(problem.message, number, column, name=name, hint=problem.hint)
 
 
 def _split(stripped: str) -> tuple[str | None, str]:
-    """The text between the brackets, None without any, and the command. Raises AttributeProblem."""
+    """The text between the brackets (None without brackets), and the command. Raises AttributeProblem."""
     if stripped[0] != "[":
         return None, stripped
     match = _BLOCK.match(stripped)
@@ -215,8 +215,8 @@ def _split(stripped: str) -> tuple[str | None, str]:
 def _is_shell(stripped: str, match: re.Match[str] | None) -> bool:
     """Whether brackets that open with a blank are a shell's test, as in ``[ -f x ] && make``.
 
-    They are none if all in them looks like attributes. They are none, too, if one word is meant as an
-    attribute and a shell could do nothing with the text that follows.
+    They are not a test if all words in them have the form of attributes. Nor are they if one word is meant as
+    an attribute and the text that follows would be wrong in a shell.
     """
     opening = 2 if stripped.startswith("[[") else 1
     if match is None:  # a shell knows more kinds of quotes
@@ -255,7 +255,7 @@ def _check_after(entries: list[Entry], known: Collection[str], text: str, name: 
                 from slicer.config.property_names import nearest
 
                 near = nearest(wanted, islice(names, _COMPARED))
-                hint = f"did you mean {near}?" if near else "another line needs name=, or an earlier run"
+                hint = f"did you mean {near}?" if near else "no line or earlier job has that name="
                 column = _column(text, entry, wanted)
                 raise JobsFileError(f"no job is named {wanted!r}", entry.number, column, name=name, hint=hint)
     circle = _circle(waiting, names)
@@ -266,12 +266,12 @@ def _check_after(entries: list[Entry], known: Collection[str], text: str, name: 
         way = " → ".join(circle if len(circle) <= 10 else (*circle[:8], "…", circle[-1]))
         raise JobsFileError(
             f"these jobs wait for each other in a circle: {way}", entry.number, _column(text, entry, second),
-            name=name, hint="take one after= out",
+            name=name, hint="remove one after=",
         )  # fmt: skip
 
 
 def _circle(waiting: list[Entry], names: set[str]) -> list[str]:
-    """Names that each wait for the next, from a name back to itself; empty if there is no circle."""
+    """Names of which each waits for the next, from a name back to itself; empty without a circle."""
     edges: dict[str, dict[str, None]] = {}
     for entry in waiting:
         if entry.attributes.name:
@@ -279,7 +279,7 @@ def _circle(waiting: list[Entry], names: set[str]) -> list[str]:
             edges.setdefault(entry.attributes.name, {}).update(dict.fromkeys(wanted))
     done: set[str] = set()
     for root in edges:
-        path = {root: iter(edges[root])}  # the way from the root, in its order
+        path = {root: iter(edges[root])}  # the path from the root, in order
         while path:
             last = next(reversed(path))
             ahead = next((each for each in path[last] if each in edges and each not in done), None)

@@ -1,11 +1,11 @@
-"""The jobs file while its user edits it: read again on each change, and ignored while it cannot be right.
+"""The jobs file while its user edits it: read again on each change, and ignored while it is invalid.
 
 Editors save by renaming, by truncating and writing, or in pieces; others append with ``>>``. So the file's
 directory is watched, and a text counts only if it parses. A file may be missing, unreadable, malformed or
-empty for a moment: then the last good one stays in force.
+empty for a moment: then the last good version stays in force.
 
-No event tells of a change by another machine (NFS, sshfs) or below an overlay. So the file is also looked at
-now and then, and once more before the queue leaves. A pipe is read once.
+Changes by another machine (NFS, sshfs) or below an overlay cause no event. So the file is also polled, and
+checked once more before the queue ends. A pipe is read once.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ _PAUSE_S = 0.1
 _REPLACED = inotify.MOVED_TO | inotify.CREATE | inotify.DELETE | inotify.MOVED_FROM
 _WHOLE = inotify.CLOSE_WRITE | _REPLACED
 _GONE = inotify.DELETE_SELF | inotify.MOVE_SELF
-_SEARCH_S = 1.0  # how often to look for a directory that is gone
+_SEARCH_S = 1.0  # how often to look for a removed directory
 
 
 class LiveFile:
-    """``entries`` are the last good ones. ``problem`` says why the file cannot be used now, or is ""."""
+    """``entries`` are the last good ones. ``problem``: why the file cannot be used now; "" if it can."""
 
     def __init__(
         self, path: str, text: str, known: Callable[[], Collection[str]],
@@ -46,22 +46,22 @@ class LiveFile:
         *, is_own: bool = False,
     ) -> None:  # fmt: skip
         """``text``: the text of a pipe. ``known``: the names of earlier jobs. ``check`` raises JobsFileError
-        for an entry whose profile is not there. ``poll_s``: how often to look without an event; None: never.
-        ``is_own``: as :func:`jobs_file.read` has it.
+        for an entry with an unknown profile. ``poll_s``: how often to look without an event; None: never.
+        ``is_own``: as in :func:`jobs_file.read`.
 
-        Raises JobsFileError, also where the file is not there; StateError where it cannot be watched.
+        Raises JobsFileError, also if the file does not exist; StateError if it cannot be watched.
         """
         self.path = path
         self._is_own = is_own
         self._poll_s = poll_s
         self._look_at: float | None = None
-        self._seen: FileId | None = None  # the file as it was when it was last read
-        self._is_cut = False  # a last line without its end was left out
-        self._is_unheard = False  # no event told of the last change
+        self._seen: FileId | None = None  # the file's identity at the last read
+        self._is_cut = False  # an unfinished last line was left out
+        self._is_unheard = False  # the last change caused no event
         self._known = known
         self._check = check
         self._inotify = Inotify(path)
-        self._names: dict[int, set[str]] = {}  # which names to look for in which watched directory
+        self._names: dict[int, set[str]] = {}  # the names to look for, by watched directory
         self._due: float | None = None
         self._search_at: float | None = None
         self._text = ""
@@ -86,12 +86,12 @@ class LiveFile:
         return seconds_until(self._due, self._search_at, self._look_at)
 
     def look_soon(self) -> None:
-        """Take it that the file has changed."""
-        if self._look_at is not None:  # no pipe
+        """Assume that the file has changed."""
+        if self._look_at is not None:  # not a pipe
             self._is_unheard, self._due = False, time.monotonic()
 
     def look(self, *, is_last: bool = False) -> bool:
-        """Take the changes; whether ``entries`` or ``problem`` changed. ``is_last``: put nothing off."""
+        """Process changes; whether ``entries`` or ``problem`` changed. ``is_last``: postpone nothing."""
         now = time.monotonic()
         is_whole = False
         for change in self._inotify.take():
@@ -101,7 +101,7 @@ class LiveFile:
             elif change.name in names:
                 self._is_unheard = False
                 if change.mask & _REPLACED:
-                    self._search_at = now  # it may be a symbolic link, to somewhere else than before
+                    self._search_at = now  # it may be a symbolic link with a new target
                 is_whole |= bool(change.mask & _WHOLE)
                 self._due = now if is_whole else now + _PAUSE_S
         if self._search_at is not None and now >= self._search_at:
@@ -137,7 +137,7 @@ class LiveFile:
         self._inotify.close()
 
     def _watch(self) -> None:
-        """Watch the directories of its name and its links, and writes to it alone. Raises StateError."""
+        """Watch the directories of its name and its links, and writes to the file. Raises StateError."""
         self._names, self._search_at = {}, None
         for path in _names_of(self.path):
             directory, name = os.path.split(path)
@@ -148,7 +148,7 @@ class LiveFile:
                 self._names.setdefault(watch, set()).add(name)
         try:
             watch = self._inotify.add(self.path, inotify.MODIFY)
-        except StateError:  # we may not read it, now
+        except StateError:  # it is unreadable for now
             self._search_at = time.monotonic() + _SEARCH_S
         else:
             if watch is not None:
@@ -160,7 +160,7 @@ class LiveFile:
         try:
             text = jobs_file.read(self.path, is_live=True, is_own=self._is_own)
             self._is_cut = not is_whole and not text.endswith("\n")
-            if self._is_cut:  # the last line may be half of one
+            if self._is_cut:  # the last line may be incomplete
                 text = text[: text.rfind("\n") + 1]
             self._take(text)
             self.problem = ""
@@ -169,12 +169,12 @@ class LiveFile:
         return before[0] is not self.entries or before[1] != self.problem
 
     def _take(self, text: str) -> None:
-        """Raises JobsFileError; then nothing has changed."""
+        """Use this text. Raises JobsFileError; then nothing has changed."""
         if text == self._text and self.entries:
             return
         entries = jobs_file.parse(text, known=self._known(), name=self.path)
         if not entries and self.entries and not text.strip():
-            hint = "to take all lines out, leave a comment in it"
+            hint = "to remove all lines, leave a comment in it"
             raise JobsFileError("is empty", name=self.path, hint=hint)
         self._check(entries)
         self._text, self.entries = text, entries
@@ -189,7 +189,7 @@ def is_pipe(path: str) -> bool:
 
 
 def _names_of(path: str) -> list[str]:
-    """The name of a file, and the names that it leads to as a symbolic link."""
+    """The name of a file, and the names to which it leads as a symbolic link."""
     found: list[str] = []
     path = os.path.abspath(path)
     while path not in found:

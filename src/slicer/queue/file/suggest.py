@@ -15,8 +15,8 @@ _ROOM_PERCENT = 105  # of the peak: no two runs use exactly the same
 def corrected(text: str, declared: Mapping[str, int]) -> str:
     """The text of a jobs file with the declarations ``declared``: MiB on each GPU, by the job's key.
 
-    Every character but those of ``vram=`` stays as it is. Lines with ``gpus=0`` have nothing to declare.
-    Keys that are not in the text are ignored. Raises JobsFileError.
+    Only the values of ``vram=`` change. Lines with ``gpus=0`` have nothing to declare. Keys that are not in
+    the text are ignored. Raises JobsFileError.
     """
     keys = Keys()
     cache: dict[str, Attributes] = {}
@@ -43,10 +43,10 @@ def vram_attribute(mib: int) -> str:
 
 
 def proposals(states: Iterable[JobState], tolerance: float) -> dict[str, int]:
-    """The declarations that jobs should change: the new MiB on each GPU, by the job's key.
+    """The declarations that should change: the new MiB on each GPU, by the job's key.
 
-    A declaration is too large if the peak is below it by more than the fraction ``tolerance``. A job that was
-    looked at too seldom is never told to declare less, nor to declare something for the first time.
+    A declaration is too large if the peak is below it by more than the fraction ``tolerance``. After too few
+    looks, neither a lower nor a first declaration is proposed.
     """
     found = {state.key: _proposal(state, tolerance) for state in states}
     return {key: mib for key, mib in found.items() if mib is not None}
@@ -69,12 +69,12 @@ def _proposal(state: JobState, tolerance: float) -> int | None:
         return wanted if wanted < declared and peak < declared * (1 - tolerance) else None
     if not state.ooms:
         return None
-    # The line declares too little: the job ran out of memory before it went well with more.
+    # The line declares too little: the job ran out of memory before it succeeded with more.
     return wanted if is_well_known else -(-declared // _STEP_MIB) * _STEP_MIB
 
 
 def _edit(line: FileLine, attribute: str) -> tuple[int, int, str]:
-    """The edit of a line: from and to which offset, and the new text."""
+    """The edit of a line: the first and last offset, and the new text."""
     if line.inside is None:
         return 0, 0, f"[{attribute}] "
     words = attributes.words(line.inside)

@@ -1,1 +1,1 @@
-"""What the end of an attempt means."""
+"""Decides what the end of an attempt means."""

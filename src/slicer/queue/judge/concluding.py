@@ -1,4 +1,4 @@
-"""The end of an attempt: what it means for its job, as records and as events."""
+"""Turns the end of an attempt into records and events of its job."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _LOST_CODE = 1
 
 
 class Conclusions:
-    """Records what the ends mean. ``largest_mib``: the memory of the largest GPU that the queue may use."""
+    """Records the ends of attempts. ``largest_mib``: the memory of the largest GPU the queue may use."""
 
     def __init__(
         self, register: Register, options: QueueOptions, margin_mib: int, largest_mib: Callable[[], int],
@@ -35,7 +35,7 @@ class Conclusions:
         self._events = events
 
     def conclude(self, attempt: EndedAttempt, entry: Entry | None) -> bool:
-        """Record what became of it; whether to run it again. ``entry``: its line, if it still has one."""
+        """Record the attempt's end; whether to run the job again. ``entry``: its line, if it still exists."""
         state = self._register.states[attempt.key]
         if state.job != attempt.job_id or state.status != "running":
             return False
@@ -46,7 +46,7 @@ class Conclusions:
             return False
         has_ended = attempt.how == "ended"
         why = judging.why_interrupted(attempt) if has_ended else attempt.why
-        # The queue may have been killed before it had written down that it cancels the job.
+        # The queue may have been killed before it recorded the cancellation.
         says_cancel = bool(why) and entry is not None and entry.attributes.cancel
         is_cancelled = state.cancelling or says_cancel
         if has_ended and (is_cancelled or not why):
@@ -82,7 +82,7 @@ class Conclusions:
         return True
 
     def _log_of(self, state: JobState) -> dict[str, str]:
-        """Where the log is, and its last line if that may tell what went wrong."""
+        """The log's path, and its last line if that may explain the failure."""
         found = {"log": state.log, "log_path": os.path.join(self._options.log_dir, state.log)}
         if judging.has_failed(state):
             found["last_line"] = last_line(self._register.log_dir.directory, state.log)
@@ -100,7 +100,7 @@ class Conclusions:
 
     def _ending(self, attempt: EndedAttempt, judged: Judged, reason: str) -> Ending:
         looks = _looks(attempt)
-        # The driver's figure is of the second before the look: the average of a few may not be the job's.
+        # The driver's figure covers the second before the look, so an average of a few may not be the job's.
         busy = attempt.use.utilisation if attempt.use is not None and looks >= ENOUGH_LOOKS else None
         return Ending(
             exit_code=judged.exit_code, signal=attempt.signal, reason=reason,
@@ -115,7 +115,7 @@ def _looks(attempt: EndedAttempt) -> int:
 
 
 def _peaks(attempt: EndedAttempt) -> tuple[int, ...]:
-    """The larger of what the queue saw and what the outcome says; () where nobody looked, or too seldom."""
+    """The larger of the queue's and the outcome's peaks; () without enough looks."""
     seen = attempt.use.peak_mib if attempt.use is not None else ()
     peaks = seen or attempt.vram_peak_mib
     if seen and attempt.vram_peak_mib:

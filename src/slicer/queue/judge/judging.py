@@ -1,4 +1,4 @@
-"""What the end of an attempt means for its job, for the next attempt and for the queue's exit code. Pure."""
+"""Judges the end of an attempt, for its job, the next attempt and the queue's exit code. Pure."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _INTERRUPTIONS = {
 
 @record
 class Judged:
-    """What the end means. ``again``: the job runs once more, and declares what :func:`raised` says."""
+    """The meaning of an end. ``again``: the job runs once more, with the declaration of :func:`raised`."""
 
     status: Status
     verdict: Verdict
@@ -29,7 +29,7 @@ class Judged:
 
 
 def why_interrupted(ended: EndedAttempt) -> str:
-    """Why the job is to run again: what ended the attempt ends queues, too. "": it does not count as that."""
+    """Why the job must run again: the cause of the end also ends queues. "": no such cause."""
     return _INTERRUPTIONS.get(ended.ended_by, "") if ended.reason == "stopped" else ""
 
 
@@ -39,9 +39,9 @@ def judge(
 ) -> Judged:  # fmt: skip
     """Judge an attempt.
 
-    ``peak_mib`` has one figure a GPU, () unknown, from ``looks`` looks. ``tolerance`` is a fraction. ``ooms``
-    counts the earlier attempts that ended with CUDA's "out of memory". With fewer than ``retries`` the job
-    runs again.
+    ``peak_mib`` has one figure per GPU, () unknown, from ``looks`` looks. ``tolerance`` is a fraction.
+    ``ooms`` counts the earlier attempts that ended with CUDA's "out of memory". If it is below ``retries``,
+    the job runs again after another one.
     """
     status, exit_code = _status(ended, has_oom_text, cancelling)
     verdict = _verdict(declared_mib, peak_mib, tolerance)
@@ -55,7 +55,7 @@ def _status(ended: EndedAttempt, has_oom_text: bool, cancelling: bool) -> tuple[
     if cancelling:
         return "cancelled", code
     match ended.reason:
-        # A command that was cut short is not done, even if it exits with 0.
+        # An interrupted command has not finished, even if it exits with 0.
         case "timeout":
             return "timeout", EX_TIMEOUT
         case "stopped":
@@ -71,7 +71,7 @@ def _status(ended: EndedAttempt, has_oom_text: bool, cancelling: bool) -> tuple[
 
 
 def measured(peak_mib: tuple[int, ...], looks: int) -> tuple[int, ...]:
-    """The peaks; () if they are zeros from a few looks, because these prove nothing."""
+    """The peaks; () for zeros from a few looks, which prove nothing."""
     return peak_mib if any(peak_mib) or looks >= ENOUGH_LOOKS else ()
 
 
@@ -89,10 +89,10 @@ def _verdict(declared_mib: int | None, peak_mib: tuple[int, ...], tolerance: flo
 def raised(
     declared_mib: int | None, peak_mib: tuple[int, ...], largest_mib: int, margin_mib: int
 ) -> int | None:
-    """What to declare after "out of memory": a quarter more than the job declared or used (E9).
+    """The declaration after "out of memory": a quarter more than the job declared or used (E9).
 
-    It is never less than declared, and not more than a GPU has: ``largest_mib`` is the largest GPU's memory,
-    of which ``margin_mib`` must stay free. None, a whole GPU, stays None.
+    It is never lower than before, nor higher than a GPU allows: ``largest_mib`` is the largest GPU's memory,
+    and ``margin_mib`` of it must stay free. None, a whole GPU, stays None.
     """
     if declared_mib is None:
         return None
@@ -107,7 +107,7 @@ def has_failed(state: JobState) -> bool:
 
 
 def to_retry(states: Iterable[JobState], words: Collection[str]) -> list[JobState] | str:
-    """The failed jobs of these numbers and names, by number (of no words: all); else the word of no job."""
+    """The failed jobs with these numbers or names (none: all), by number; or a word without such a job."""
     failed = sorted(filter(has_failed, states), key=lambda state: state.no)
     for word in words:
         if not any(word in (str(state.no), state.name) for state in failed):
@@ -116,6 +116,6 @@ def to_retry(states: Iterable[JobState], words: Collection[str]) -> list[JobStat
 
 
 def exit_code_of(states: Iterable[JobState]) -> int:
-    """The queue's exit code (E12): the largest of the jobs that failed, at least 1; 0 when none did."""
+    """The queue's exit code (E12): the largest of the failed jobs, at least 1; 0 if none failed."""
     codes = [max(1, state.exit_code) for state in states if has_failed(state)]
     return min(max(codes, default=0), EXIT_CODE_MAX)

@@ -1,4 +1,4 @@
-"""Reads a job's log: whether a GPU ran out of memory (E9), and its last line, fit to be shown."""
+"""Reads a job's log: whether a GPU ran out of memory (E9), and its last line for display."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from slicer.gpu.oom import HEAD_BYTES, TAIL_BYTES
 from slicer.state.directory import Directory
 from slicer.text import one_line
 
-_LAST_BYTES = 8 << 10  # in which the last line is looked for
+_LAST_BYTES = 8 << 10  # searched for the last line
 _CHARACTERS = 200  # of the last line
 _TERMINAL = re.compile(
     r"(?:\x1b[\]PX^_]|[\x90\x98\x9d-\x9f])[^\x07\x1b\n\x90\x98\x9c-\x9f]*(?:\x07|\x9c|\x1b\\)"  # titles
@@ -23,10 +23,10 @@ _TERMINAL = re.compile(
 
 
 def tells_of_oom(name: str, directory: int | None = None) -> bool:
-    """Whether the log of that name, of one attempt, tells of a GPU out of memory.
+    """Whether the log of that name, of one attempt, shows that a GPU ran out of memory.
 
-    ``directory`` is a descriptor of the log directory. Only the first 64 and the last 256 KiB are read. A log
-    that is not there, or no regular file, tells nothing. Raises StateError if it cannot be read.
+    ``directory`` is a descriptor of the log directory. Only the first 64 and the last 256 KiB are read. False
+    for a missing log and for other than a regular file. Raises StateError if it cannot be read.
     """
     flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
     try:
@@ -57,13 +57,13 @@ def _read(fd: int, length: int, offset: int) -> bytes:
     while len(found) < length:
         part = os.pread(fd, length - len(found), offset + len(found))
         if not part:
-            break  # somebody cut it short
+            break  # somebody truncated it
         found += part
     return found
 
 
 def last_line(directory: Directory, name: str) -> str:
-    """The last line of the log ``name`` that is not blank; "" if there is no such line or log."""
+    """The last non-blank line of the log ``name``; "" if there is no such line or log."""
     try:
         fd = directory.open_file(name, os.O_RDONLY)
     except (OSError, StateError):
@@ -78,7 +78,7 @@ def last_line(directory: Directory, name: str) -> str:
 
 
 def line_of(data: bytes) -> str:
-    """The last line of ``data`` that is not blank, without commands to a terminal."""
+    """The last non-blank line of ``data``, without terminal control sequences."""
     text = _TERMINAL.sub("", data.decode("utf-8", "surrogateescape"))
     lines = (line.strip() for line in re.split("[\r\n]", text))
     return one_line(next((line for line in reversed(list(lines)) if line), ""), _CHARACTERS)

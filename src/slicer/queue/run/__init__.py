@@ -1,1 +1,1 @@
-"""Running jobs: their keepers, what forks these, and what became of the attempts."""
+"""Running jobs: their keepers, the starters that fork these, and the ends of the attempts."""

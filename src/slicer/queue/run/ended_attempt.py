@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @record
 class EndedAttempt:
-    """An attempt that is over. Only if its command "ended" there is more than ``why``."""
+    """An attempt that is over. The other fields are set only if its command "ended"; otherwise ``why`` is."""
 
     key: str  # of the job, in the queue
     job_id: str
@@ -34,7 +34,7 @@ class EndedAttempt:
     wall_s: float = 0.0
     memory_peak_bytes: int | None = None
     vram_peak_mib: tuple[int, ...] = ()
-    use: LeaseUse | None = None  # what the queue saw of it on its GPUs
+    use: LeaseUse | None = None  # its GPU use, as measured by the queue
     why: str = ""
 
 
@@ -57,7 +57,7 @@ def recovered(
     key: str, job_id: str, found: AttemptFile | None, use: LeaseUse | None, warn: Callable[[str], None],
     boot_id: str = "",
 ) -> EndedAttempt:  # fmt: skip
-    """How it ended, by its file, history and boot ("" unknown). History has its outcome afterwards."""
+    """The attempt's end, by its file, history and boot ("" unknown). Adds its outcome to the history."""
     outcome = _outcome(job_id, found, warn)
     if outcome is not None:
         return EndedAttempt(
@@ -73,7 +73,7 @@ def recovered(
 
 
 def _outcome(job_id: str, found: AttemptFile | None, warn: Callable[[str], None]) -> Outcome | None:
-    """From the attempt file, or else from the history. The keeper may have been killed between the two."""
+    """The outcome in the attempt file, or else in the history. A killed keeper may have written only one."""
     outcome = found.outcome if found is not None else None
     path = history.default_path()
     try:

@@ -1,6 +1,6 @@
-"""Measures the queue's jobs on their GPUs. One look serves all of them.
+"""Measures the queue's jobs on their GPUs. One look covers all jobs.
 
-After a job, its GPUs are looked at until its memory is free (B5).
+After a job's end, the looks at its GPUs continue until its memory is free (B5).
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class QueueMonitor(Monitor):
     # -- which jobs --------------------------------------------------------------------------------------
 
     def follow(self, held: HeldLease, *, shares: bool = False) -> None:
-        """As :meth:`Monitor.follow`. Raises NoGpu, GpuError."""
+        """Like :meth:`Monitor.follow`. Raises NoGpu, GpuError."""
         if held.lease.gpus:
             self._observer.open()
         super().follow(held, shares=shares)
@@ -58,12 +58,12 @@ class QueueMonitor(Monitor):
     # -- looking -----------------------------------------------------------------------------------------
 
     def left_s(self) -> float | None:
-        """As :meth:`Monitor.left_s`; soon, while GPU memory is to be freed."""
+        """Like :meth:`Monitor.left_s`, but soon while an ended job's GPU memory is not free."""
         has_ended = any(use.ended_at is not None for use in self._uses.values())
         return soonest(super().left_s(), _AFTER_END_S if has_ended else None)
 
     def settled(self, say: Callable[[str], None]) -> set[str]:
-        """The ended jobs whose GPUs may be used again, each once: their memory is free, or took too long."""
+        """The ended jobs whose GPUs may be used again, each once: the memory is free, or took too long."""
         ended = {job: use for job, use in self._uses.items() if use.ended_at is not None}
         if not ended:
             return set()
@@ -87,8 +87,8 @@ class QueueMonitor(Monitor):
         if use.ended_at is not None and time.monotonic() - use.ended_at < gpu_leftovers.SETTLE_S:
             return False
         what = [describe(seen) for seen in left.own]
-        what += [f"{format_size(mib << 20)} of no process" for mib in left.unexplained.values()]
-        say(f"after its job GPU memory is still in use: {', '.join(what)}")
+        what += [f"{format_size(mib << 20)} without a process" for mib in left.unexplained.values()]
+        say(f"GPU memory is still in use after its job: {', '.join(what)}")
         return True
 
     # -- for people --------------------------------------------------------------------------------------

@@ -1,8 +1,8 @@
 """The keeper of a queue's job. It has no terminal, its command writes to a file, and it needs no queue.
 
-The keeper notes in the attempt file that the command began and how it ended. It writes the outcome to the
-history and gives the lease back. The queue is told of it, if it lives. The keeper holds a flock on the
-attempt file until it ends, so a new queue knows what still runs.
+The keeper records in the attempt file that the command began and how it ended. It writes the outcome to the
+history and releases the lease. It also notifies a living queue. The keeper holds a flock on the attempt file
+until it ends, so a new queue knows which jobs still run.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ if TYPE_CHECKING:
     from slicer.backend import Backend
 
 
-_CANNOT_BEGIN = 126  # what a shell exits with when it cannot execute a command
-_SHORTAGES = (errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE)  # that may be over soon
+_CANNOT_BEGIN = 126  # a shell's exit code if it cannot execute a command
+_SHORTAGES = (errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE)  # these may be over soon
 _ENDED_FROM_OUTSIDE = ("timeout", "stopped")
-_QUEUE_CHECK_S = 15.0  # how long the queue has to check the GPUs, before we do
+_QUEUE_CHECK_S = 15.0  # the queue's time to check the GPUs before the keeper does
 
 
 def preload() -> None:
-    """Load once what every keeper will need."""
+    """Import the modules that every keeper needs, once for all."""
     from slicer.job import command
     from slicer.kernel import cgroup
     from slicer.outcome import journal
@@ -61,10 +61,10 @@ class LogFile(Redirection):
         super().__init__(fd, fd)
 
     def handed_over(self) -> None:
-        """The file stays open: slicer may have something to add."""
+        """The file stays open for messages of slicer."""
 
     def say(self, text: str) -> None:
-        """Add a line of slicer's own, if the disk has room for it."""
+        """Add a message of slicer, if the disk has room for it."""
         try:
             os.write(self.stdout, f"slicer: {text}\n".encode())
         except OSError:
@@ -81,7 +81,7 @@ class QueueKeeper(Keeper):
         self, job: Job, backend: Backend, ledger: Ledger, mask: frozenset[int], queue: int, up_write: int,
         down_read: int, logs: int, attempts: int,
     ) -> None:  # fmt: skip
-        """``logs`` and ``attempts``: descriptors of the log directory, and of the attempts' below it."""
+        """``logs`` and ``attempts``: descriptors of the log directory and of its attempts directory."""
         super().__init__(job, backend, ledger, mask, queue, up_write, down_read)
         self._logs = logs
         self._attempts = attempts
@@ -89,7 +89,7 @@ class QueueKeeper(Keeper):
     def run(self, descriptors: tuple[int, ...]) -> None:
         """From the fork to the end of the scope; ``descriptors`` hold the lease."""
         gc.disable()  # there is little garbage, and collecting it would copy shared pages
-        os.setsid()  # Ctrl-C and Ctrl-Z at the queue's terminal are the queue's
+        os.setsid()  # Ctrl-C and Ctrl-Z at the queue's terminal are for the queue
         self._forwarder = -1
         null = os.open(os.devnull, os.O_RDWR)
         os.dup2(null, 0)
@@ -107,7 +107,7 @@ class QueueKeeper(Keeper):
             self._attempt = attempt.begin(self._attempts, self._job.id)
         except OSError as error:
             return Report(1, "unknown", exec_errno=error.errno or errno.EIO), Usage()
-        os.dup2(self._log.stdout, 2)  # so that an exception of ours is in the log
+        os.dup2(self._log.stdout, 2)  # so that the log has our exceptions
         faults.point("keeper-noted-start")
         try:
             os.chdir(self._job.directory)
@@ -118,7 +118,7 @@ class QueueKeeper(Keeper):
         if report.exec_errno:
             self._log.say(f"cannot execute {task.program}: {os.strerror(report.exec_errno)}")
             if report.exec_errno == errno.E2BIG:
-                self._log.say("a command, and each of its variables, has less than 128 KiB: put it in a file")
+                self._log.say("a command, and each of its variables, must be below 128 KiB: put it in a file")
             if report.exec_errno in _SHORTAGES:
                 attempt.take_back(self._attempt)
                 report = replace(report, reason="unknown")
@@ -146,18 +146,18 @@ class QueueKeeper(Keeper):
 
     def _was_watched(self) -> bool:
         poll = select.poll()
-        poll.register(self._down_read, 0)  # POLLHUP is told unasked: the queue is dead
+        poll.register(self._down_read, 0)  # POLLHUP is always reported: the queue is dead
         return not poll.poll(0)
 
     def _has_queue_checked(self) -> bool:
-        """Wait until the queue has checked the GPUs; False if it has not in time."""
+        """Wait until the queue has checked the GPUs; False if it takes too long."""
         poll = select.poll()
         poll.register(self._down_read, select.POLLIN)
         return bool(poll.poll(_QUEUE_CHECK_S * 1000)) and os.read(self._down_read, 1) == GPUS_CHECKED
 
     def _tell(self, report: Report, usage: Usage) -> None:
         if not report.is_final and report.reason in _ENDED_FROM_OUTSIDE:
-            # systemd may kill us with the job. If it does not, the final outcome follows.
+            # systemd may kill us together with the job. Otherwise the final outcome follows.
             foreseen = replace(report, status=signal.SIGKILL)
             attempt.end(self._attempt, self._outcome(self._started, foreseen, usage), is_final=False)
         try:

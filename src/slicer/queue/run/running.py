@@ -1,4 +1,4 @@
-"""The jobs of the queue whose commands run, until their keepers have ended too."""
+"""The queue's jobs whose commands run, until their keepers have also ended."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ if TYPE_CHECKING:
     from slicer.job.job import Listener
 
 
-_CLEAN_UP_AGAIN_S = 1.0  # where no process could be forked for it
-_SWEEP_S = 60.0  # between two looks for scopes that were left empty
-_ORPHANS_S = 0.25  # how often to look at jobs without a keeper: no event tells of their end
+_CLEAN_UP_AGAIN_S = 1.0  # after no process could be forked for it
+_SWEEP_S = 60.0  # between two searches for empty scopes
+_ORPHANS_S = 0.25  # how often to check jobs without a keeper, whose end causes no event
 
 
 class RunningJobs:
-    """All running jobs, by their ids: those of this queue, and those adopted from one that died."""
+    """All running jobs, by their ids: this queue's own, and those adopted from a dead one."""
 
     def __init__(
         self, ledger: Ledger, backends: Backends, register: Register, monitor: QueueMonitor,
@@ -79,7 +79,7 @@ class RunningJobs:
         self._monitor.follow(job.held, shares=job.sharing is not None)
 
     def recover(self, state: JobState) -> EndedAttempt | None:
-        """Find out what became of an attempt that an earlier queue began; None: it runs, and is adopted."""
+        """The end of an attempt that an earlier queue began; None: it still runs, and is adopted."""
         found = self._register.attempt(state.job)
         with self._ledger.locked():
             lease = next((each for each in self._ledger.leases() if each.job == state.job), None)
@@ -99,23 +99,23 @@ class RunningJobs:
         """Readable when something happened to any of the jobs."""
         found: list[int] = []
         for job in self._running.values():
-            if job.job_id not in self._clean_up_at:  # or its end is known
+            if job.job_id not in self._clean_up_at:  # otherwise its end is known already
                 found += [job.pidfd] if job.keeper_was_killed else [job.pidfd, job.reports]
         found += [job.pidfd for job in self._ended.values()]
         return found + [adopted.pidfd for adopted in self._adopted.values() if adopted.pidfd >= 0]
 
     def urgent(self) -> list[int]:
-        """The same, of descriptors that are not read but have exceptional events."""
+        """The same for descriptors with exceptional events instead of data."""
         return self._scopes.descriptors()
 
     def left_s(self) -> float | None:
-        """After how many seconds to :meth:`take_ended` without an event; None: not at all."""
+        """The seconds until :meth:`take_ended` is due without an event; None: never."""
         has_orphans = any(adopted.pidfd < 0 for adopted in self._adopted.values())
         due_s = seconds_until(self._orphans_at if has_orphans else None, *self._clean_up_at.values())
         return soonest(due_s, self._scopes.left_s())
 
     def take_ended(self, ready: Collection[int]) -> list[EndedAttempt]:
-        """Take up what happened; the attempts that are over. ``ready``: the descriptors that are readable."""
+        """Process events; the attempts that are over. ``ready``: the readable descriptors."""
         self._scopes.take(ready)
         found = [*self._take_running(ready)]
         self._take_keepers()
@@ -131,7 +131,7 @@ class RunningJobs:
                     yield ended
 
     def _hear(self, job: QueueSupervisor) -> EndedAttempt | None:
-        """Take up what happened to the job: its end, if it is over."""
+        """Process the job's events; its end, if it is over."""
         job_id = job.job_id
         if not job.keeper_was_killed:
             job.listen()
@@ -147,7 +147,7 @@ class RunningJobs:
             del self._running[job_id]
             job.close()
             return self._recovered(job.key, job_id)
-        if self._register.attempt(job_id) is not None:  # have its keeper's duties done, maybe later
+        if self._register.attempt(job_id) is not None:  # a child does its keeper's duties, maybe later
             self._clean_up_at.pop(job_id, None)
             if not job.clean_up():
                 self._clean_up_at[job_id] = time.monotonic() + _CLEAN_UP_AGAIN_S
@@ -158,13 +158,13 @@ class RunningJobs:
         return ended_attempt.unbegun(job.key, job_id)
 
     def _sweep(self, job: QueueSupervisor) -> None:
-        """Stop empty scopes of killed keepers and starters. Where only queues run, nobody else does."""
+        """Stop empty scopes of killed keepers and starters. If only queues run, no one else does."""
         if time.monotonic() >= self._sweep_at:
             self._sweep_at = time.monotonic() + _SWEEP_S
             job.stop_empty_scopes()
 
     def _take_keepers(self) -> None:
-        """Let go of jobs whose keepers have ended, too; tell the others when their GPUs are free."""
+        """Forget jobs whose keepers have ended; tell the other keepers if their GPUs are free."""
         free = self._monitor.settled(self._listener.warning)
         for job_id, job in list(self._ended.items()):
             if job_id in free:
@@ -185,7 +185,7 @@ class RunningJobs:
                 adopted.close()
                 yield self._recovered(adopted.key, job_id)
             elif had_keeper and adopted.pidfd < 0:
-                self._end_orphan(adopted)  # as a job of this queue, whose keeper was killed
+                self._end_orphan(adopted)  # like an own job whose keeper was killed
         if is_time:
             self._orphans_at = time.monotonic() + _ORPHANS_S
 
@@ -242,7 +242,7 @@ class Adopted:
         self, key: str, job_id: str, attempt: Callable[[str], AttemptFile | None], lease: Lease | None,
         ledger: Ledger,
     ) -> None:  # fmt: skip
-        """``attempt`` reads the attempt file of a job."""
+        """``attempt`` reads a job's attempt file."""
         self.key = key
         self.job_id = job_id
         self._attempt = attempt
@@ -262,13 +262,13 @@ class Adopted:
                 self._close_pidfd()
 
     def stop(self) -> bool:
-        """Ask the job to end; whether there is a keeper to ask."""
+        """Ask the job's keeper to end it; False if there is no keeper."""
         if self.pidfd >= 0:
             signal_keeper(self.pidfd)
         return self.pidfd >= 0
 
     def is_gone(self) -> bool:
-        """Whether nothing of it lives any more."""
+        """Whether the job has no processes any more."""
         if self.pidfd >= 0:
             if not proc.has_ended(self.pidfd):
                 return False
@@ -277,10 +277,10 @@ class Adopted:
             if found is not None and found.is_final:
                 return True
         else:
-            self._find_keeper()  # it may have noted only now that the command begins
+            self._find_keeper()  # it may have recorded the command's start just now
             if self.pidfd >= 0:
                 return False
-        # No keeper is to be seen. The lease holds for as long as the job lives.
+        # There is no visible keeper. The lease lasts as long as the job.
         with self._ledger.locked():
             return all(lease.job != self.job_id for lease in self._ledger.leases())
 
@@ -297,7 +297,7 @@ class Adopted:
 
 
 def _held(ledger: Ledger, lease: Lease) -> HeldLease:
-    """The lease as we can write it. It is not flocked: it is the keeper's."""
+    """A writable lease, not flocked: the keeper holds the flock."""
     try:
         return HeldLease(ledger, lease, ledger.directory.leases.open(lease.job, os.O_RDONLY))
     except (OSError, StateError):

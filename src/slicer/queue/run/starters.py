@@ -1,9 +1,9 @@
 """The starters: small processes that fork keepers and wait for systemd in the queue's place.
 
-systemd takes some milliseconds to start a scope, and seconds when memory is short. The D-Bus library waits
-for the answer, so the queue leaves that to the starters. They are forked before the queue opens anything but
-the ledger. So a keeper has none of what the queue gathers later: its jobs, the GPUs' driver, the files of
-others' leases.
+systemd takes some milliseconds to start a scope, and seconds when memory is short. The D-Bus library blocks
+until the answer, so the queue leaves that to the starters. They are forked when the queue has opened only the
+ledger. So a keeper inherits nothing that the queue gathers later: its jobs, the GPUs' driver, the files of
+other leases.
 """
 
 from __future__ import annotations
@@ -35,16 +35,16 @@ from slicer.record import record, replace
 if TYPE_CHECKING:
     from slicer.backend import QueueBackend
 
-_STARTERS = 2  # enough to keep systemd busy: it does one thing at a time
+_STARTERS = 2  # enough to keep systemd busy, which does one thing at a time
 _LONGEST = 1 << 16  # bytes of an answer
-_MOST_FDS = 16  # that come with a message
-# The kernel limits the descriptors that were sent and not yet received.
+_MOST_FDS = 16  # in a message
+# The kernel limits the number of descriptors in flight.
 _SHORTAGES = (errno.ETOOMANYREFS, errno.EAGAIN, errno.ENOBUFS, errno.ENOMEM)
 
 
 @record
 class StartedKeeper:
-    """A keeper in its scope, where it waits for its order."""
+    """A keeper that waits in its scope for its order."""
 
     cgroup: str
     pid: int
@@ -54,7 +54,7 @@ class StartedKeeper:
 
 @record
 class _Environment:
-    """The environment for a job's lease. The function that :class:`Job` has cannot be pickled."""
+    """The environment for a job's lease, in place of :class:`Job`'s function, which cannot be pickled."""
 
     variables: dict[str, str]
 
@@ -63,14 +63,14 @@ class _Environment:
 
 
 class Starters:
-    """All starters. ``mask`` is the signal mask that commands get."""
+    """All starters. ``mask`` is the signal mask for commands."""
 
     def __init__(self, backends: Backends, ledger: Ledger, mask: frozenset[int]) -> None:
-        """To be called before the queue has descriptors that no keeper must have. Raises BackendError."""
+        """To be called before the queue opens descriptors that keepers must not have. Raises BackendError."""
         keeper.preload()
-        # One is enough where there is no systemd to wait for.
+        # Without systemd, one starter is enough.
         count = _STARTERS if backends.usual.name == "systemd" else 1
-        # Commands get our limit as it was. The queue needs more: it has four descriptors for each job.
+        # Commands get the original limit. The queue needs a higher one: it has four descriptors for each job.
         limits = resource.getrlimit(resource.RLIMIT_NOFILE)
         queue = os.getpid()
 
@@ -83,12 +83,12 @@ class Starters:
         resource.setrlimit(resource.RLIMIT_NOFILE, (limits[1], limits[1]))
 
     def begin(self, job: Job, gpus: tuple[str, ...], descriptors: tuple[int, ...]) -> None:
-        """Have a keeper forked and its scope started. ``descriptors``: as _be_keeper takes them."""
+        """Request a keeper and its scope. ``descriptors``: in the order of _be_keeper."""
         order = replace(job, env=_Environment(job.env(gpus)))
         min(self._starters, key=lambda starter: len(starter.asked)).ask(order, descriptors)
 
     def poll(self, job: str) -> StartedKeeper | None:
-        """The keeper, once it is in its scope (told once); None until then. Raises BackendError."""
+        """The keeper, once it is in its scope (returned once); None until then. Raises BackendError."""
         if job not in self._found:
             for starter in self._starters:
                 self._found.update(starter.take())
@@ -103,7 +103,7 @@ class Starters:
             starter.asked.discard(job)
 
     def descriptors(self) -> list[int]:
-        """Readable when :meth:`poll` may know more."""
+        """The descriptors; readable when :meth:`poll` may have news."""
         return [starter.fd for starter in self._starters if starter.asked]
 
     def close(self) -> None:
@@ -113,13 +113,13 @@ class Starters:
 
 
 class _Starter:
-    """The queue's end of one starter. If the starter was killed, another one is forked."""
+    """The queue's end of one starter. A killed starter is replaced."""
 
     def __init__(self, serve: Callable[[socket.socket], None]) -> None:
-        """``serve``: what the starter does, with its end of the socket. Raises BackendError."""
+        """``serve``: the starter's main function, called with its end of the socket. Raises BackendError."""
         self._serve = serve
         self.asked: set[str] = set()  # jobs without an answer
-        self._answers: dict[str, StartedKeeper | SlicerError] = {}  # that nobody has taken yet
+        self._answers: dict[str, StartedKeeper | SlicerError] = {}  # not taken yet
         self._begin()
 
     @property
@@ -127,7 +127,7 @@ class _Starter:
         return self._socket.fileno()
 
     def _begin(self) -> None:
-        """Raises BackendError; then the next :meth:`ask` tries again."""
+        """Fork the starter. Raises BackendError; then the next :meth:`ask` tries again."""
         self._pid = 0
         try:
             self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -144,12 +144,12 @@ class _Starter:
         self._socket.setblocking(False)
 
     def ask(self, job: Job, descriptors: tuple[int, ...]) -> None:
-        """Raises BackendError."""
+        """Request a keeper for the job. Raises BackendError."""
         if not self._pid:
             self._socket.close()
             self._begin()
         try:
-            payload = os.memfd_create("slicer-job", os.MFD_CLOEXEC)  # however long its command is
+            payload = os.memfd_create("slicer-job", os.MFD_CLOEXEC)  # for commands of any length
         except OSError as error:
             raise _no_descriptors(error) from error
         try:
@@ -158,14 +158,14 @@ class _Starter:
         except OSError as error:
             if error.errno in _SHORTAGES:
                 raise _no_descriptors(error) from error
-            self._receive()  # the others that were asked of it have their answers now
+            self._receive()  # its other requests get their answers now
             raise _gone() from None
         finally:
             os.close(payload)
         self.asked.add(job.id)
 
     def take(self) -> dict[str, StartedKeeper | SlicerError]:
-        """The answers that have come. If the process was killed, all jobs asked of it have one."""
+        """The answers so far. If the process was killed, all its requests have one."""
         if self._pid:
             self._receive()
         found, self._answers = self._answers, {}
@@ -194,7 +194,7 @@ class _Starter:
         self.asked.clear()
 
     def close(self) -> None:
-        """End the process, and wait for it. Killed, it ends even if it is stopped. Safe to repeat."""
+        """End the process, and wait for it. SIGKILL ends even a stopped one. Safe to repeat."""
         self._socket.close()
         if self._pid:
             os.kill(self._pid, signal.SIGKILL)
@@ -208,7 +208,7 @@ def _discard(found: StartedKeeper | SlicerError | None) -> None:
 
 
 def _no_descriptors(error: OSError) -> BackendError:
-    return BackendError(f"cannot be handed on: {error.strerror}", hint="see ulimit -n")
+    return BackendError(f"the job cannot be handed to a starter: {error.strerror}", hint="see ulimit -n")
 
 
 def _gone() -> BackendError:
@@ -234,7 +234,7 @@ class _StarterProcess:
         os.setsid()
         with open("/proc/self/comm", "wb", buffering=0) as comm:
             comm.write(b"slicer-starter")
-        # One that replaces a killed starter is forked when the queue has opened everything.
+        # A replacement for a killed starter is forked after the queue has opened everything.
         close_all_but((self._socket.fileno(), *self._ledger.descriptors()))
         self._ledger.after_fork()
         try:
@@ -244,7 +244,7 @@ class _StarterProcess:
             return  # the queue has ended
 
     def _serve_one(self) -> bool:
-        """Wait for a job to be started or for a keeper's end; False when there will be no more."""
+        """Wait for a request or for a keeper's end; False if there will be no more requests."""
         poll = select.poll()
         poll.register(self._socket, select.POLLIN)
         for pidfd in self._keepers:
@@ -306,13 +306,13 @@ class _StarterProcess:
 
 
 class Backends:
-    """The backend for each job. Jobs that want nothing can do without a broker that fails."""
+    """The backend for each job. Jobs without a demand can run without a failing broker."""
 
     def __init__(self, wanted: str, broker: str) -> None:
-        """``wanted``: as --backend has it; ``broker``: its socket, "" for none. Raises BackendError."""
+        """``wanted``: the value of --backend; ``broker``: its socket, "" for none. Raises BackendError."""
         self._wanted = wanted
         self._broker = BrokerBackend(broker) if broker else None
-        self._manager: QueueBackend | None = None  # beside a broker it is seldom needed
+        self._manager: QueueBackend | None = None  # with a broker it is seldom needed
         self.usual: QueueBackend = self._broker or self._own()
         self.usual.preload()
 
@@ -321,7 +321,7 @@ class Backends:
         return self._broker if broker and self._broker is not None else self._own()
 
     def of_lease(self, lease: Lease) -> QueueBackend:
-        """A backend that reaches the scope of a job that runs."""
+        """A backend that reaches the scope of a running job."""
         return self._own() if lease.manager == manager_of(os.geteuid()) else self.usual
 
     def _own(self) -> QueueBackend:
@@ -330,7 +330,7 @@ class Backends:
         return self._manager
 
     def after_fork(self) -> None:
-        """In a child: give up what only the parent may use."""
+        """In a child: release what only the parent may use."""
         for backend in self._made():
             backend.after_fork()
 

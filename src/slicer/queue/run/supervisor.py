@@ -1,7 +1,7 @@
-"""The supervisor for one job of a queue. Unlike that of ``slicer run`` it never waits.
+"""The supervisor for one job of a queue. Unlike the supervisor of ``slicer run``, it never waits.
 
-The queue has many at a time. ``slicer run`` waits for one step after the other. Here descriptors tell that a
-step is done, and the queue's loop acts on it. All that follows the command's end is the keeper's duty
+The queue has many at a time. ``slicer run`` waits for one step after the other. Here descriptors announce
+that a step is done, and the queue's loop acts on it. After the command's end, everything is the keeper's duty
 (:mod:`slicer.queue.run.keeper`). If the keeper was killed, a forked child cleans up, because that may take
 long.
 """
@@ -36,12 +36,11 @@ if TYPE_CHECKING:
     from slicer.share.environment import ShareOrder
 
 
-
 _GPU_DEVICES = "/dev/nvidia"
 
 
 def signal_keeper(pidfd: int) -> None:
-    """Ask a keeper to end its job: SIGTERM, and SIGKILL when its stop timeout is over."""
+    """Ask a keeper to end its job: by SIGTERM, and by SIGKILL after its stop timeout."""
     try:
         signal.pidfd_send_signal(pidfd, STOP)
     except ProcessLookupError:
@@ -54,7 +53,7 @@ def is_unbound(lease: Lease) -> bool:
 
 
 class QueueSupervisor(Supervisor):
-    """From the lease to the keeper's end. ``pidfd``: the keeper's, or of who cleans up after it; or -1."""
+    """From the lease to the keeper's end. ``pidfd``: the keeper's, or its cleaner's; or -1."""
 
     def __init__(
         self, key: str, job: Job, backend: QueueBackend, starters: Starters, log_dir: LogDir, ledger: Ledger,
@@ -81,18 +80,18 @@ class QueueSupervisor(Supervisor):
 
     @property
     def may_be_early(self) -> bool:
-        """Whether its scope may stand before its turn: it is in nobody's way, and no time limit runs."""
+        """Whether its scope may start before its turn: it blocks no other job, and has no time limit."""
         return is_unbound(self._held.lease) and self._job.profile.timeout_s is None
 
     @property
     def limit_at(self) -> float | None:
-        """When systemd tells the job to end (monotonic); None: never."""
+        """When systemd asks the job to end (monotonic); None: never."""
         return limit_at(self._job, self._began)
 
     # -- starting ----------------------------------------------------------------------------------------
 
     def start(self, held: HeldLease, waited_s: float) -> None:
-        """Have the keeper forked and its scope started. Raises BackendError; then :meth:`abandon` the job."""
+        """Request the keeper and its scope. Raises BackendError; then :meth:`abandon` the job."""
         self._held = held
         self._waited_s = waited_s
         self._began = time.monotonic()
@@ -130,14 +129,14 @@ class QueueSupervisor(Supervisor):
         return True
 
     def start_command(self) -> None:
-        """Have the keeper start the command. The journal must say so already. Raises BackendError."""
+        """Let the keeper start the command. The journal must have that already. Raises BackendError."""
         self._started = Started(self._cgroup, time.time(), self._began, self._waited_s)
         self._send_order(self._started)
         self._held.do_postponed()
         self._journal_start(self._waited_s)
 
     def abandon(self) -> None:
-        """Start no command: the keeper leaves, at the latest by its pipe; the lease is given back."""
+        """Start no command: the keeper exits, at the latest by its pipe's end; release the lease."""
         self._starters.forget(self.job_id)
         if self.pidfd >= 0:
             self._send(QUIT)
@@ -149,7 +148,7 @@ class QueueSupervisor(Supervisor):
 
     @property
     def reports(self) -> int:
-        """Readable when the keeper has something to say, or has gone (then :meth:`is_gone`)."""
+        """Readable when the keeper has sent a report, or has ended (then :meth:`is_gone`)."""
         return self._up_read
 
     def listen(self) -> None:
@@ -163,14 +162,14 @@ class QueueSupervisor(Supervisor):
     # -- after the command -------------------------------------------------------------------------------
 
     def gpus_are_free(self) -> None:
-        """The GPUs have been looked at after the job: the keeper may give them back."""
+        """The GPUs were checked after the job: the keeper may release them."""
         self._send(GPUS_CHECKED)
 
     def is_gone(self) -> bool:
         return proc.has_ended(self.pidfd)
 
     def clean_up(self) -> bool:
-        """The keeper was killed: fork a child that does its duties. False if that cannot be done now."""
+        """The keeper was killed: fork a child for its duties. False if that is impossible now."""
         last = self._read_report()
         try:
             read_fd, write_fd = pipe()
@@ -188,13 +187,13 @@ class QueueSupervisor(Supervisor):
         self.keeper_was_killed = True
         os.close(self.pidfd)
         self.pidfd = os.pidfd_open(child)
-        self._held.close()  # the child has to find out whether anybody else holds the lease
+        self._held.close()  # the child has to determine whether another process holds the lease
         os.close(read_fd)
         os.close(write_fd)
         return True
 
     def close(self) -> None:
-        """The keeper has ended: close all that was opened for it."""
+        """The keeper has ended: close everything that was opened for it."""
         if self.keeper_was_killed:
             os.waitpid(self._keeper, 0)
         self._close()
@@ -208,8 +207,8 @@ class QueueSupervisor(Supervisor):
 
     def _be_cleaner(self, last: tuple[Report, Usage] | None, read_fd: int, write_fd: int) -> None:
         os.close(write_fd)
-        os.read(read_fd, 1)  # until the queue holds the lease no more
-        # Others' leases live for as long as their descriptors do. NVML needs the devices that it has open.
+        os.read(read_fd, 1)  # until the queue no longer holds the lease
+        # Other leases live as long as their descriptors. NVML needs its open devices.
         attempts = self._log_dir.attempts.fd
         kept = {*self._held.descriptors, *self._held.private, *self._ledger.descriptors(), attempts}
         close_all_but(kept, _GPU_DEVICES)
@@ -219,7 +218,7 @@ class QueueSupervisor(Supervisor):
         report, usage = self._without_keeper(self._started, last)
         known = attempt.read(attempts, self.job_id)
         if known is not None and known.outcome is not None and known.is_final:
-            outcome = known.outcome  # the keeper had come so far
+            outcome = known.outcome  # the keeper had recorded it before it died
         else:
             enforced = self._backend.enforced(self._job.spec, self._cgroup)
             outcome = ending.outcome_of(self._job, self._started, report, usage, self._held, enforced)

@@ -1,1 +1,1 @@
-"""The queue in texts: for people and for scripts."""
+"""Shows the queue as text, for people and for scripts."""

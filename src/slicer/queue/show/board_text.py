@@ -22,9 +22,9 @@ _QUEUE_BAR = 30
 _GPU_NAME = 16  # characters
 _PENDING_SHOWN = 20
 _PENDING_ON_PAGE = 10
-_SPACIOUS = 16  # lines of a page, from which on empty ones stand between the parts
+_SPACIOUS = 16  # lines of a page, from which on empty lines separate the parts
 _DONE_SHOWN = 20
-_COMMAND_MOST = 2000  # characters of a command that are looked at; it may have 131,072
+_COMMAND_MOST = 2000  # characters of a command that are considered; it may have 131,072
 _STATES: dict[BoardState, str] = {
     "running": "",
     "stopping": "stopping: nothing new is started",
@@ -81,7 +81,7 @@ def page(board: Board, width: int, height: int, glyphs: Glyphs) -> list[Line]:
 
 
 def _lines(part: _Part, width: int | None, glyphs: Glyphs, most: int | None = None) -> list[Line]:
-    """The part in at most ``most`` lines (None: all). The last line says how many rows are missing."""
+    """The part in at most ``most`` lines (None: all). The last line counts the missing rows."""
     count = len(part.rows)
     total = max(part.total, count)
     room = count if most is None else most - len(part.head)
@@ -98,7 +98,7 @@ def _lines(part: _Part, width: int | None, glyphs: Glyphs, most: int | None = No
 
 
 def _header(board: Board, width: int | None, glyphs: Glyphs) -> list[Line]:
-    """The jobs file, the time, the counts, the progress, and what stops the queue."""
+    """The jobs file, the time, the counts, the progress, and the queue's problem."""
     since = f"for {format_duration(max(0, round(board.at - board.began_at)))}"
     title = glyphs.dot.join(
         filter(None, (one_line(board.title), clock(board.at), since, _STATES[board.state]))
@@ -114,7 +114,7 @@ def _header(board: Board, width: int | None, glyphs: Glyphs) -> list[Line]:
 
 
 def _written(board: Board) -> str:
-    """When the board was written and by which process, and how to see whether the process still lives."""
+    """The time and the process of the writing, and how to see whether the process still lives."""
     at = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(board.at))
     told = f"written {at} by pid {board.pid}, "
     if board.state == "ended":
@@ -140,7 +140,7 @@ def progress(board: Board, width: int | None, glyphs: Glyphs) -> str:
 
 
 def _gpus(rows: Sequence[GpuRow], width: int | None, glyphs: Glyphs) -> _Part:
-    """The GPUs: how much of each is in use, and which of the queue's jobs are on it."""
+    """The GPUs, each with its memory in use and the queue's jobs on it."""
     cells = [
         (
             f"GPU {gpu.index}",
@@ -156,7 +156,7 @@ def _gpus(rows: Sequence[GpuRow], width: int | None, glyphs: Glyphs) -> _Part:
 
 
 def _running(rows: Sequence[Row], width: int | None, glyphs: Glyphs, total: int = 0) -> _Part:
-    """The running jobs: where, for how long, and their memory on each GPU beside their declaration."""
+    """The running jobs, with their GPUs, their ages, and their memory beside their declaration."""
     if not rows:
         return _Part()
     heading = ["", "JOB", "GPU", "FOR", "NOW", "PEAK", "OF", "BUSY", "RUNNING"]
@@ -173,7 +173,7 @@ def _running(rows: Sequence[Row], width: int | None, glyphs: Glyphs, total: int 
 
 
 def _pending(board: Board, most: int, width: int | None, glyphs: Glyphs) -> _Part:
-    """The next ``most`` pending jobs and why they wait, and how many more there are."""
+    """The next ``most`` pending jobs, why they wait, and the number of further ones."""
     rows = board.pending[:most]
     if not rows:
         return _Part()
@@ -214,7 +214,7 @@ def _table(
     rows: Sequence[Sequence[str]], align: str, width: int | None, glyphs: Glyphs, total: int = 0,
     styles: Iterable[str] = (),
 ) -> _Part:  # fmt: skip
-    """Rows, of which the first is the heading, as a part of the board."""
+    """A part of the board from rows; the first row is the heading."""
     head, *texts = aligned(rows, align, width, glyphs)
     return _Part((Line(head, HEADING),), tuple(map(Line, texts, styles or repeat(""))), total)
 
@@ -260,12 +260,12 @@ def _most(row: Row, mib: Sequence[int]) -> str:
 
 
 def _unknown(row: Row) -> str:
-    """A figure that was not measured, or that cannot exist without a GPU."""
+    """The text for a figure that was not measured, or that does not exist without a GPU."""
     return "n/a" if row.gpu_indices else "-"
 
 
 def _used(gpu: GpuRow) -> int:
-    """How many cells of its bar are full."""
+    """The number of full cells in its bar."""
     return min(_GPU_BAR, round(gpu.used_mib * _GPU_BAR / gpu.total_mib)) if gpu.total_mib else 0
 
 

@@ -1,4 +1,4 @@
-"""Events as lines of JSON, as docs/queue-events.md promises them."""
+"""Events as lines of JSON, as documented in docs/queue-events.md."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from slicer.queue.model import Event, Row
 
 _VERSION = 1
-# The fields of a job are those of its row, but for these names; empty ones of these are null.
+# The fields of a job are those of its row, except for these names; empty fields of these are null.
 _NAMES = {"gpu_indices": "gpus"}
 _MAY_LACK = ("name", "now_mib", "peak_mib", "reason", "waits_for", "note")
 
@@ -22,12 +22,12 @@ def encode(event: Event) -> str:
         "at": round(event.at, 3),
         "job": None if event.job is None else job_object(event.job),
     }
-    # The head stands here twice: it comes first, and no data can replace it.
+    # The head is here twice, so that it comes first and no data can replace it.
     return json.dumps({**head, **_object(event.data), **head}, separators=(",", ":"), allow_nan=False)
 
 
 def job_object(row: Row) -> dict[str, object]:
-    """A job as scripts see it: ``null`` is "unknown" or "none"."""
+    """A job for scripts; ``null`` is "unknown" or "none"."""
     values = {_NAMES.get(name, name): _plain(getattr(row, name)) for name in Row.__annotations__}
     values |= {name: values[name] or None for name in _MAY_LACK}
     if row.status in ("pending", "running"):
@@ -40,7 +40,7 @@ def _object(data: Mapping[str, object]) -> dict[str, object]:
 
 
 def _plain(value: object) -> object:
-    """The value if JSON can express it, else text."""
+    """The value if JSON can represent it, else text."""
     if value is None or isinstance(value, (bool, int, str)):
         return value
     if isinstance(value, float):

@@ -13,7 +13,7 @@ from slicer.queue.model import Event, EventKind, Row, Status
 from slicer.queue.show.words import advice, command_of, counts, deviation, ended, enough_vram, gpus, used, who
 from slicer.text import counted, one_line, quote
 
-# "bad": a job did not end well. "warning": something may go wrong, or somebody has to act.
+# "bad": a job did not succeed. "warning": something may go wrong, or somebody has to act.
 Level = Literal["info", "good", "warning", "bad"]
 
 _LEVELS: dict[EventKind, Level] = {
@@ -31,7 +31,7 @@ _STATUS_LEVELS: dict[Status, Level] = {"ok": "good", "cancelled": "info"}
 
 
 def level(event: Event) -> Level:
-    """How much the event matters."""
+    """The event's importance."""
     if event.kind == "finished" and event.job is not None:
         return _STATUS_LEVELS.get(event.job.status, "bad")
     if event.kind == "summary":
@@ -41,7 +41,7 @@ def level(event: Event) -> Level:
 
 
 def _log(event: Event) -> str:
-    """The log's path, ready to be pasted, and the log's last line."""
+    """The log's path, quoted for a shell, and the log's last line."""
     log = event.data.get("log_path") or event.data.get("log")
     last = _text(event, "last_line")
     return (f" (log: {quote(str(log))})" if log else "") + (f", last line: {last}" if last else "")
@@ -62,7 +62,7 @@ def _figure(event: Event, key: str) -> int:
 
 
 def _mib(event: Event, key: str) -> str:
-    """A size among the event's data; "" where there is none."""
+    """A size from the event's data; "" if it is missing."""
     return short_mib(_figure(event, key)) if event.data.get(key) is not None else ""
 
 
@@ -127,7 +127,7 @@ _OF_THE_QUEUE: dict[EventKind, Callable[[Event], str | None]] = {
 }
 
 
-# -- one job, which a line names first ----------------------------------------------------------------------
+# -- one job; the line begins with its name -----------------------------------------------------------------
 
 
 def _where(row: Row) -> str:
@@ -196,7 +196,7 @@ _OF_A_JOB: dict[EventKind, Callable[[Event, Row], str | None]] = {
 
 
 def line(event: Event, *, verbose: bool) -> str | None:
-    """The event in one line without the time; None: it is worth none. Raises ValueError if it lacks a job."""
+    """The event in one line, without the time; None: not shown. Raises ValueError if it lacks a job."""
     if event.kind == "usage" and not verbose:
         return None
     of_queue = _OF_THE_QUEUE.get(event.kind)
@@ -210,14 +210,14 @@ def line(event: Event, *, verbose: bool) -> str | None:
     return f"WARN {told}" if told is not None and level(event) == "warning" else told
 
 
-_EARLIER = 10  # jobs named of those that failed in an earlier run
+_EARLIER = 10  # named jobs among those that failed in an earlier run
 
 
 # -- the summary --------------------------------------------------------------------------------------------
 
 
 def summary_lines(event: Event) -> list[str]:
-    """The lines of a "summary": what became of the jobs, and what to do about it.
+    """The lines of a "summary": the results of the jobs, and advice.
 
     Its data are ``counts`` (of each status), the rows ``failed``, ``earlier`` (failed in an earlier run),
     ``under`` and ``over``, ``exit_code``, ``wall_s``, ``jobs_file`` and ``log_dir``; ``logs`` and
@@ -245,7 +245,7 @@ def summary_lines(event: Event) -> list[str]:
 
 
 def _failed(row: Row, data: Mapping[str, Any]) -> list[str]:
-    """Name a failed job, how it ended, and the last line of its log."""
+    """A failed job, how it ended, and the last line of its log."""
     log = data.get("logs", {}).get(row.no)
     path = f"{data['log_dir']}/{log}" if data.get("log_dir") else log
     last = data.get("last_lines", {}).get(row.no)

@@ -1,4 +1,4 @@
-"""The queue as people see it: jobs as rows, and all of it as a board. Pure."""
+"""The rows of the board, and what is computed for it. Pure."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from slicer.queue.model import JobState, Row, Status
 from slicer.text import a_slot, counted
 
 PENDING_SHOWN = 50
-_ENOUGH_S = 10.0  # no guess before the jobs that ended well have run for this long in all
+_ENOUGH_S = 10.0  # no estimate before the successful jobs have run for this long in all
 
 
 def row(
@@ -20,7 +20,7 @@ def row(
     waits_for: str = "",
 ) -> Row:  # fmt: skip
     """One job. A running job needs its ``use`` and the time ``now_s`` in seconds since the epoch. A pending
-    job needs ``declared_mib``, what it would declare.
+    job needs ``declared_mib``, its next declaration.
     """
     is_pending, is_running = state.status == "pending", state.status == "running"
     # Somebody may set the clock back while a job runs.
@@ -51,7 +51,7 @@ def counts(states: Iterable[JobState]) -> dict[Status, int]:
 
 
 def why(busy: Busy | None, indices: Mapping[str, int], now_s: float) -> str:
-    """The reason why a job waits, as in "a GPU, held by train and 1 other"."""
+    """Why a job waits, as in "a GPU, held by train and 1 other"."""
     if busy is None:
         return ""
     text = a_slot(busy.slot) if busy.slot else "a GPU"
@@ -73,17 +73,17 @@ def why(busy: Busy | None, indices: Mapping[str, int], now_s: float) -> str:
 def eta_s(
     ok_wall_s: float, ok_count: int, running_s: Sequence[float], pending: int, width: int
 ) -> float | None:
-    """The seconds until all is done; None if there is too little to estimate them from.
+    """The estimated seconds until all is done; None without enough data.
 
-    ``ok_count`` jobs have ended well, after ``ok_wall_s`` in all. ``running_s`` has the ages of the running
+    ``ok_count`` jobs have succeeded, after ``ok_wall_s`` in all. ``running_s`` has the ages of the running
     jobs. ``pending`` jobs are left to start, ``width`` at a time.
     """
     if ok_wall_s < _ENOUGH_S:
         return None
     mean_s = ok_wall_s / ok_count
-    # A running job that is older than the mean shows that the mean is too short.
+    # A running job that is older than the mean shows that the mean is too low.
     longer_s = [wall_s for wall_s in running_s if wall_s > mean_s]
     mean_s = (ok_wall_s + sum(longer_s)) / (ok_count + len(longer_s))
     left_s = sum(max(0.0, mean_s - wall_s) for wall_s in running_s) + pending * mean_s
-    # Below 1 s the last jobs have outlived the mean: nobody knows when they end.
+    # Below 1 s the last jobs have outlived the mean, so their ends cannot be estimated.
     return left_s / max(1, width) if left_s >= 1 else None

@@ -15,7 +15,7 @@ from slicer.text import counted, one_line, without_middle
 
 _COMMAND = 120  # characters of a command in a line
 
-# How counts are shown: in this order, with these words.
+# The order and the words of counts.
 _STATUSES: dict[Status, str] = {
     "running": "running",
     "pending": "pending",
@@ -45,7 +45,7 @@ def counts(numbers: dict[Status, int]) -> str:
 
 
 def deviation(row: Row) -> int | None:
-    """How far its largest peak is above the declaration, in percent. Negative: below. None: unknown."""
+    """The excess of its largest peak over the declaration, in percent. Negative: below. None: unknown."""
     if not row.declared_mib or not row.peak_mib:
         return None
     return round((max(row.peak_mib) / row.declared_mib - 1) * 100)
@@ -64,12 +64,12 @@ def used(row: Row) -> str:
 
 
 def is_seldom_seen(row: Row) -> bool:
-    """Whether its GPUs were looked at too seldom to know its peak."""
+    """Whether there were too few looks at its GPUs to know its peak."""
     return row.looks < ENOUGH_LOOKS
 
 
 def enough_vram(row: Row) -> str:
-    """The declaration that its peak asks for, as in "[vram=18G]"; "" if the peak is unknown."""
+    """The declaration for its peak, as in "[vram=18G]"; "" if the peak is unknown."""
     return f"[{vram_attribute(enough_mib(max(row.peak_mib)))}]" if row.peak_mib else ""
 
 

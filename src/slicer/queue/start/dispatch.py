@@ -1,4 +1,4 @@
-"""Decides for each job: start it, let it wait, or refuse it."""
+"""Decides for each job whether to start it, let it wait, or refuse it."""
 
 from __future__ import annotations
 
@@ -32,16 +32,16 @@ from slicer.queue.state import folding
 from slicer.queue.state.register import Register
 from slicer.record import replace
 
-_MOST_KINDS = 128  # of jobs with GPUs that are asked for at a time: each has a ticket
-_PAUSE_S = 1.0  # before trying again what failed for a reason that may pass; each time twice as long
+_MOST_KINDS = 128  # of jobs with GPUs, requested at a time: each kind has a ticket
+_PAUSE_S = 1.0  # before another try after a failure that may be temporary; doubled each time
 _PAUSE_MOST_S = 30.0
 
 
 class Dispatch:
-    """``pending`` has the jobs still to be started, and ``touched`` the keys of all that this run dealt with.
+    """``pending`` has the jobs still to be started, and ``touched`` the keys of all jobs of this run.
 
-    ``trouble`` says why nothing could be asked for or started at the last try, "" if it could. ``is_over``:
-    nothing is started any more, because others than at the begin decide who gets what.
+    ``trouble``: why nothing could be requested or started at the last try; "" if it could. ``is_over``:
+    nothing more is started, because a broker was switched on or off since the queue began.
     """
 
     def __init__(
@@ -59,20 +59,20 @@ class Dispatch:
         self.pending = Pending((), register.states)
         self.touched: set[str] = set()
         self._tries: dict[str, int] = {}  # failed starts, by key
-        self._failures = 0  # failed starts of any job, one after the other
+        self._failures = 0  # consecutive failed starts of any jobs
         self._not_before: float | None = None  # monotonic: nothing is started until then
-        self._no_broker_before: float | None = None  # monotonic: nothing is asked of it until then
-        self._postponed: dict[str, float] = {}  # monotonic: when a job that was passed by has its turn again
-        self._refused: dict[str, Attributes] = {}  # the lines of jobs that can never be, by key
-        self._in_vain: set[str] = set()  # jobs that wait for what will never be
-        self._told_in_vain: dict[str, str] = {}  # the reason that was told of each
+        self._no_broker_before: float | None = None  # monotonic: nothing is requested from it until then
+        self._postponed: dict[str, float] = {}  # monotonic: when a postponed job has its turn again
+        self._refused: dict[str, Attributes] = {}  # the lines of jobs that can never start, by key
+        self._in_vain: set[str] = set()  # jobs that wait for a condition that can never be met
+        self._told_in_vain: dict[str, str] = {}  # the reported reason of each
         self.trouble = ""
         self.is_over = False
 
-    # -- what is to do -----------------------------------------------------------------------------------
+    # -- pending jobs ------------------------------------------------------------------------------------
 
     def load(self, entries: tuple[Entry, ...]) -> None:
-        """The file has these jobs, and no others."""
+        """Take over the file's jobs."""
         self._register.see(entries)
         for entry in entries if self._refused else ():
             if entry.key in self._refused and self._refused[entry.key] != entry.attributes:  # possible now?
@@ -95,7 +95,7 @@ class Dispatch:
         return self._plans.label(state.no)
 
     def put_back(self, key: str) -> None:
-        """The job is to be started again, if its line is still there."""
+        """Make the job pending again, if its line still exists."""
         entry = self.entry(key)
         if entry is None:
             return
@@ -114,7 +114,7 @@ class Dispatch:
             self._events.add("cancelling", state)
 
     def stop_lines(self, word: str, is_meant: bool) -> list[str]:
-        """The labels of unstarted lines that a name, label or job's id means; cancelled if ``is_meant``."""
+        """The labels of unstarted lines with a name, label or job's id; ``is_meant``: cancel these lines."""
         starting = self._starting.key_of(word)
         if starting is not None and is_meant:
             self._starting.give_up(word)
@@ -141,7 +141,7 @@ class Dispatch:
     # -- starting ----------------------------------------------------------------------------------------
 
     def check(self) -> None:
-        """Make sure that there are GPUs if jobs want some. Raises NoGpu, GpuError, and what a plan may."""
+        """Make sure that there are GPUs if jobs need some. Raises NoGpu, GpuError, and a plan's errors."""
         for kind, entry in self._heads():
             if not self._gpu_observer.gpus and self._plan(kind, entry).missing.gpus:
                 self._gpu_observer.open()
@@ -150,7 +150,7 @@ class Dispatch:
         return to_ask(self.pending.heads(), self._plans.gpu_needs, _MOST_KINDS)
 
     def start(self) -> None:
-        """Have systemd start the scopes of all jobs that can be started; ask for leases for the others."""
+        """Start the scopes of all jobs that can be started; request leases for the others."""
         if self.is_over or self._is_broker_new():
             return
         now = time.monotonic()
@@ -174,7 +174,7 @@ class Dispatch:
         self._requests.keep(kinds or ())
 
     def _is_broker_new(self) -> bool:
-        """Whether a broker was switched on since the queue began. Then nothing more is started."""
+        """Whether a broker was switched on since the queue began; then nothing more is started."""
         if self._plans.broker or not self._broker_now():
             return False
         self._end("a broker was switched on")
@@ -185,9 +185,9 @@ class Dispatch:
         self._tell(f"{why}: start the queue again")
 
     def _start_one(self) -> list[Kind] | None:
-        """Start the first job that can be started and return None; if none can, the kinds that wait."""
+        """Start the first possible job and return None; if there is none, return the waiting kinds."""
         kinds: list[Kind] = []
-        is_full = False  # jobs that hold nothing keep to the file's order: what one waits for, all do
+        is_full = False  # jobs without a demand keep the file's order: if one has to wait, all do
         for kind, entry in self._heads():
             try:
                 plan = self._plan(kind, entry)
@@ -197,7 +197,7 @@ class Dispatch:
             if self._no_broker_before is not None and plan.broker:
                 if not plan.missing.is_nothing:
                     continue
-                plan = replace(plan, broker="")  # nothing has to be granted
+                plan = replace(plan, broker="")  # it needs no grant
             if (plan.missing.is_nothing and is_full) or not self._starting.may_add(plan):
                 is_full = is_full or plan.missing.is_nothing
                 continue
@@ -212,8 +212,8 @@ class Dispatch:
                 return None
             except BrokerError as error:
                 self._wait_for_better(error)
-                return None  # others can do without it
-            except TooManyError as error:  # what waits already may go on
+                return None  # other jobs may not need the broker
+            except TooManyError as error:  # existing requests may keep waiting
                 if not kinds:
                     self._wait_for_better(error)
                 return kinds
@@ -241,7 +241,7 @@ class Dispatch:
             self._could_not_start(key, error)
 
     def start_commands(self) -> None:
-        """Start the commands whose scopes stand. Only to be called when the register is saved."""
+        """Start the commands whose scopes are ready. To be called only when the register is saved."""
         started, failed = self._starting.start_commands()
         for key, error in failed:
             self._could_not_start(key, error)
@@ -255,15 +255,15 @@ class Dispatch:
                 self._running.stop(key)
 
     def abandon(self) -> None:
-        """Start nothing more: give up all requests, and the jobs whose commands have not started."""
+        """Start nothing more: withdraw all requests, and abandon the jobs whose commands have not started."""
         self._requests.keep(())
         for key in self._starting.abandon():
             self.put_back(key)
 
-    # -- what cannot be started --------------------------------------------------------------------------
+    # -- failed starts -----------------------------------------------------------------------------------
 
     def _could_not_start(self, key: str, error: SlicerError) -> None:
-        """Try again for as long as it takes, unless it is the job itself that cannot be."""
+        """Try again until it succeeds, unless the job itself is impossible."""
         entry = self.entry(key)
         if isinstance(error, RefusedError) and entry is not None:
             self._refuse(entry, error, code=error.exit_code)
@@ -276,7 +276,7 @@ class Dispatch:
         self.command_never_started(key)
 
     def command_never_started(self, key: str) -> None:
-        """Try the job again after a pause. Others go before it, unless they cannot be started either."""
+        """Try the job again after a pause. Others go first, unless they cannot be started either."""
         self._tries[key] = self._tries.get(key, 0) + 1
         if key in self.pending:
             self.pending.postpone(key)
@@ -285,7 +285,7 @@ class Dispatch:
             self.pause()
 
     def _refuse(self, entry: Entry, error: SlicerError, code: int = 1) -> None:
-        # In one line, without its place, which is none in the jobs file.
+        # In one line, without its place, which is not in the jobs file.
         reason = f"{error.message} ({error.hint})" if error.hint else error.message
         self._refused[entry.key] = entry.attributes
         self._end_unstarted(entry.key, "infeasible", reason, code)
@@ -293,7 +293,7 @@ class Dispatch:
         self.pending.release()
 
     def give_up(self) -> None:
-        """Refuse the jobs that wait for what will never be, so that nobody waits for them."""
+        """Refuse the jobs that can never start, so that no other job waits for them."""
         for key, why in self.pending.never.copy().items():
             self._in_vain.add(key)
             self._end_unstarted(key, "infeasible", why, 1)
@@ -307,14 +307,14 @@ class Dispatch:
         self._register.do(folding.refused(key, status, reason, code))
 
     def _wait_for_better(self, error: SlicerError) -> None:
-        """Tell of the error once, and try again after a pause."""
+        """Report the error once, and try again after a pause."""
         is_broker = isinstance(error, BrokerError)
         if is_broker and self._is_broker_new():
             return
         if is_broker and self._plans.broker and not self._broker_now():
-            self._end("the broker was switched off")  # for good: not only stopped, and none of its jobs runs
+            self._end("the broker was switched off")  # not just stopped, and none of its jobs runs
             return
-        rest = "; until then only jobs start that need neither GPU nor slot" if is_broker else ""
+        rest = "; until then only jobs that need neither GPU nor slot are started" if is_broker else ""
         self._tell(f"{error}{rest}")
         if is_broker:
             self._requests.keep(())
@@ -328,7 +328,7 @@ class Dispatch:
             self._events.warning(trouble)
 
     def pause(self) -> None:
-        """Start nothing for a while, which grows with each failure. Jobs that fail at once make one pause."""
+        """Start nothing for a while. The pause grows with each failure; simultaneous ones count once."""
         if self._not_before is None or time.monotonic() >= self._not_before:
             self._not_before = self._later()
 
@@ -337,7 +337,7 @@ class Dispatch:
         return time.monotonic() + _pause_s(self._failures)
 
     def left_s(self) -> float | None:
-        """After how many seconds to :meth:`start` again without an event; None: not at all."""
+        """The seconds until :meth:`start` is due without an event; None: never."""
         return seconds_until(self._not_before, self._no_broker_before, *self._postponed.values())
 
 

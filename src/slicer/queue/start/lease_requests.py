@@ -1,9 +1,9 @@
-"""The queue's requests for leases: one ticket for each kind of job that waits.
+"""The queue's requests for leases: one ticket for each waiting kind of job.
 
-In the ledger the queue is one requester among others. It asks for the first job of each kind only. The next
-job of that kind arrives when the first has its lease. So a thousand jobs do not stand ahead of others a
-thousand times. Among the queue's own jobs the file's order counts. If a job is asked for later than one
-behind it in the file, it takes the place just ahead of that one.
+In the ledger the queue is one requester among others. It requests only the first job of each kind. The next
+job of that kind arrives when the first has its lease. So a thousand jobs do not take a thousand places ahead
+of others. Among the queue's own jobs the file's order counts. A job that is requested later than a job behind
+it in the file takes the place just ahead of that job.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ from slicer.record import record, replace
 from slicer.text import one_line
 
 if TYPE_CHECKING:
-    from slicer.broker.client.asking import Asking  # only of some queues
+    from slicer.broker.client.asking import Asking  # not imported by every queue
 
 _INSTANT_S = 1e-6  # the smallest difference that the ledger's clock shows
-_COMMAND_CHARS = 160  # of a command that is shown
-_PLAIN_LOCK_S = 1.0  # how soon to try again for the lock of scripts, which send no event
+_COMMAND_CHARS = 160  # of a command for display
+_PLAIN_LOCK_S = 1.0  # the pause before another try for the scripts' lock, which causes no event
 
 
 class _Request:
@@ -44,7 +44,7 @@ class _Request:
     waiting: WaitingTicket | Asking  # once the job has a ticket
 
     def __init__(self, entry: Entry, plan: Plan, choice: tuple[str, ...], backends: Backends) -> None:
-        """``choice``: words for the GPUs that will do, as --gpus has them; () any."""
+        """``choice``: words for the acceptable GPUs, as in --gpus; () any."""
         self.entry = entry
         self.plan = plan
         self.choice = choice
@@ -53,19 +53,19 @@ class _Request:
         self.job = job_of(job_id, plan, spec_of(job_id, plan, backend))
         requester = requester_of(job_id, plan, backend, self.job.spec)
         self._requester = replace(requester, command=one_line(entry.command, _COMMAND_CHARS))
-        self.is_due = True  # something happened that may concern it
+        self.is_due = True  # an event may affect it
         self.watched: list[int] = []
-        self.due_at: float | None = None  # by the ledger's clock: when to ask again though nothing happens
+        self.due_at: float | None = None  # by the ledger's clock: when to ask again without an event
 
     def prepared(self, gpu_words: tuple[str, ...], gpu_observer: GpuObserver) -> PreparedRequest:
-        """The request for the GPUs of these words. Raises UsageError, NoGpu, GpuError."""
+        """The request for the GPUs that the words name. Raises UsageError, NoGpu, GpuError."""
         needs = replace(needs_of(self.plan), gpu_choice=gpu_words if self.plan.missing.gpus else ())
         return granting.prepare(self.plan.broker, self._requester, needs, gpu_observer)
 
 
 @record
 class GrantedJob:
-    """A job that has its lease. ``waited_s``: the time since it was first asked for."""
+    """A job that has its lease. ``waited_s``: the time since its first request."""
 
     entry: Entry
     job: Job
@@ -86,7 +86,7 @@ class LeaseRequests:
         self._gpu_words = gpu_words
         self._exclusive = exclusive
         self._requests: dict[Kind, _Request] = {}
-        self._arrived: dict[str, float] = {}  # when a job was first asked for, by its key
+        self._arrived: dict[str, float] = {}  # the time of a job's first request, by its key
         self._not_before: dict[Kind, float] = {}  # while a script has the lock, by the ledger's clock
 
     # -- asking ------------------------------------------------------------------------------------------
@@ -94,10 +94,10 @@ class LeaseRequests:
     def ask(
         self, kind: Kind, entry: Entry, plan: Plan, places: Mapping[str, Place], in_use: Collection[str]
     ) -> GrantedJob | None:
-        """The lease, if it can be had now; otherwise the job gets a ticket.
+        """The lease, if it is available now; otherwise the job gets a ticket.
 
-        ``in_use``: the GPUs of this queue's own jobs. Raises InfeasibleError if it can never be had, and
-        UsageError for GPUs that are not there. RequestCancelled if somebody took it out of the queue.
+        ``in_use``: the GPUs of this queue's own jobs. Raises InfeasibleError if it can never be granted,
+        UsageError for unknown GPUs, and RequestCancelled if somebody withdrew the request.
         """
         choice = self._choice(plan, in_use)
         request = self._requests.get(kind)
@@ -126,7 +126,7 @@ class LeaseRequests:
         ticket = replace(prepared.ticket, arrived_s=self._arrival(request.entry, places))
         is_narrowed = self._exclusive and request.plan.missing.gpus > 0
         if is_narrowed:
-            # This raises InfeasibleError if not even all the GPUs of this queue would do.
+            # This raises InfeasibleError if even all GPUs of this queue would not be enough.
             wanted = request.prepared(self._gpu_words, self._gpu_observer)
             granting.preview(request.plan.broker, wanted, self._ledger)
             if len(request.choice) < request.plan.missing.gpus:
@@ -139,7 +139,7 @@ class LeaseRequests:
         except InfeasibleError:
             if not is_narrowed:
                 raise
-            return None  # it cannot be on the GPUs that our own jobs leave, but it can on the others
+            return None  # impossible on the GPUs without our own jobs, but possible on all of them
         if isinstance(found, HeldLease):
             return self._granted(kind, request, found)
         request.waiting = found
@@ -148,13 +148,13 @@ class LeaseRequests:
         return None
 
     def _ahead_of(self, entry: Entry, places: Mapping[str, Place]) -> str:
-        """The job whose place this one takes in the broker's queue; "": it has the last place."""
+        """The job whose place this one takes in the broker's queue; "": it gets the last place."""
         behind = self._behind(entry, places)
         first = min(behind, key=lambda each: self._arrived[each.entry.key], default=None)
         return first.job.id if first is not None else ""
 
     def _behind(self, entry: Entry, places: Mapping[str, Place]) -> list[_Request]:
-        """The requests that wait for jobs behind this one, of the same priority."""
+        """The waiting requests of jobs behind this one, of the same priority."""
         place = places[entry.key]
         return [
             request
@@ -163,7 +163,7 @@ class LeaseRequests:
         ]
 
     def _arrival(self, entry: Entry, places: Mapping[str, Place]) -> float:
-        """When the job counts as having arrived: when first asked for, or just before a job behind it."""
+        """The job's arrival: the time of its first request, or just before a job behind it."""
         known = self._arrived.get(entry.key)
         if known is not None:
             return known
@@ -173,14 +173,14 @@ class LeaseRequests:
         return arrived_s
 
     def _choice(self, plan: Plan, in_use: Collection[str]) -> tuple[str, ...]:
-        """Words for the GPUs that will do; () any. With --exclusive, none that a job of ours is on."""
+        """Words for the acceptable GPUs; () any. With --exclusive, only GPUs without a job of ours."""
         if not self._exclusive or not plan.missing.gpus:
             return self._gpu_words if plan.missing.gpus else ()
         self._gpu_observer.open()
         return tuple(uuid for uuid in self.allowed() if uuid not in in_use)
 
     def allowed(self) -> tuple[str, ...]:
-        """The UUIDs of the GPUs that this queue may use. Raises UsageError for one that is not there."""
+        """The UUIDs of the GPUs that this queue may use. Raises UsageError for an unknown GPU."""
         try:
             chosen = leasing.gpus_named(self._gpu_words, self._gpu_observer.gpus)
         except UsageError as error:
@@ -188,7 +188,7 @@ class LeaseRequests:
         return chosen or tuple(gpu.uuid for gpu in self._gpu_observer.gpus)
 
     def check(self) -> None:
-        """Make sure that the GPUs of --gpus are there. Raises UsageError, GpuError."""
+        """Make sure that the GPUs of --gpus exist. Raises UsageError, GpuError."""
         if self._gpu_words:
             self._gpu_observer.open()
             self.allowed()
@@ -222,7 +222,7 @@ class LeaseRequests:
         self._requests.pop(kind).waiting.leave()
 
     def watched(self) -> tuple[list[int], float | None]:
-        """Descriptors that tell when to ask again, and the seconds after which to ask without an event."""
+        """Descriptors that become readable when to ask again, and the seconds until then without an event."""
         descriptors: list[int] = []
         now_s = proc.now_s()
         limits = [max(0.0, at - now_s) for at in self._not_before.values()]
@@ -232,14 +232,14 @@ class LeaseRequests:
                 continue
             request.watched, limit_s = request.waiting.watched()
             descriptors += request.watched
-            if limit_s is not None:  # from now; but others may wake us before it is over, again and again
+            if limit_s is not None:  # from now; but other events may wake us earlier, again and again
                 request.due_at = min(now_s + limit_s, request.due_at or now_s + limit_s)
             if request.due_at is not None:
                 limits.append(max(0.0, request.due_at - now_s))
         return descriptors, min(limits) if limits else None
 
     def woken(self, ready: Collection[int]) -> None:
-        """Note which requests to ask again for. ``ready``: the descriptors that are readable."""
+        """Mark the requests to ask again. ``ready``: the readable descriptors."""
         now_s = proc.now_s()
         self._not_before = {kind: at for kind, at in self._not_before.items() if at > now_s}
         for request in self._requests.values():
@@ -252,7 +252,7 @@ class LeaseRequests:
                 request.due_at = None
 
     def why(self, kind: Kind) -> Busy | None:
-        """The reason why the jobs of a kind wait, as of the last look."""
+        """Why the jobs of a kind wait, as of the last decision."""
         request = self._requests.get(kind)
         return None if request is None else request.waiting.why()
 
@@ -262,7 +262,7 @@ class LeaseRequests:
 
 
 def _take_plain_lock(path: str, held: HeldLease) -> bool:
-    """Take the lock of scripts along with the lease, if it is free now."""
+    """Take the scripts' lock together with the lease, if it is free now."""
     from slicer.ledger.plain_lock import PlainLock
 
     lock = PlainLock(path)

@@ -1,7 +1,7 @@
 """Chooses the next jobs by the file's entries and the jobs' states. Pure.
 
-The order is by priority, then by the place in the file. Jobs of one kind need the same of the ledger, so only
-the first of them is asked for. A long file has a handful of kinds.
+The order is by priority, then by the place in the file. Jobs of one kind have the same demand, so only the
+first of them is requested. A long file has a handful of kinds.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ Place = tuple[int, int]  # -priority, position in the file
 
 
 def kind_of(entry: Entry, state: JobState | None) -> Kind:
-    """The kind of a job. After an attempt without enough GPU memory it needs at least the raised amount."""
+    """The kind of a job. After an attempt that ran out of GPU memory it needs at least the raised amount."""
     kind, raised_mib = entry.attributes.kind, state.next_vram_mib if state is not None else None
     if kind.vram_mib is None or raised_mib is None:
         return kind
@@ -27,11 +27,11 @@ def kind_of(entry: Entry, state: JobState | None) -> Kind:
 def to_ask(
     heads: list[tuple[Kind, Entry]], needs: Callable[[Kind], tuple[int, int | None]], most: int
 ) -> list[tuple[Kind, Entry]]:
-    """The jobs to ask for, of the first ones of each kind, in their order.
+    """The jobs to request, among the first jobs of each kind, in their order.
 
-    ``needs`` tells how many GPUs a kind wants, and how much memory of each (None: all). A job that waits has
-    a ticket. So of the kinds with GPUs only the first ``most`` are asked for, and of each form that the rest
-    have the smallest: where that one does not fit, none of its form does.
+    ``needs`` returns the number of GPUs that a kind needs, and the memory of each (None: all). Each waiting
+    job has a ticket. So only the first ``most`` kinds with GPUs are requested, and of the rest the smallest
+    of each form: if that does not fit, no other of its form does.
     """
     if len(heads) <= most:
         return heads
@@ -57,14 +57,14 @@ class Pending:
     def __init__(self, entries: Iterable[Entry], states: Mapping[str, JobState]) -> None:
         self.entries = {entry.key: entry for entry in entries}
         self._states = states
-        self.places: dict[str, Place] = {}  # where each job of the file stands
+        self.places: dict[str, Place] = {}  # the place of each job of the file
         self._queues: dict[Kind, list[tuple[Place, str]]] = {}  # the jobs that could start now, in order
         self._kinds: dict[str, Kind] = {}  # of the same jobs
-        self._held_back: dict[str, Entry] = {}  # jobs that wait for others of the file
+        self._held_back: dict[str, Entry] = {}  # jobs that wait for other jobs
         self._named: dict[str, list[str]] = {}  # the keys of the file's jobs by their names
-        self._followed: set[str] = set()  # the names that are waited for
+        self._followed: set[str] = set()  # the names in their after=
         self._postponed: set[str] = set()  # jobs that let others go first, for a while
-        self.never: dict[str, str] = {}  # jobs that wait for what will never be, and why
+        self.never: dict[str, str] = {}  # jobs that can never start, and why
         for position, entry in enumerate(self.entries.values()):
             self.places[entry.key] = (-(entry.attributes.kind.priority or 0), position)
             if entry.attributes.name:
@@ -90,7 +90,7 @@ class Pending:
 
     @property
     def can_start(self) -> int:
-        """How many jobs wait for nothing but their leases."""
+        """The number of jobs that wait only for their leases."""
         return len(self._kinds) + len(self._postponed)
 
     def put(self, entry: Entry) -> None:
@@ -99,25 +99,25 @@ class Pending:
         insort(self._queues.setdefault(kind, []), (self.places[entry.key], entry.key))
 
     def take(self, key: str) -> None:
-        """The job is not to be started (any more)."""
+        """Do not start the job (any more)."""
         self._unqueue(key)
         self._postponed.discard(key)
         self._held_back.pop(key, None)
         self.never.pop(key, None)
 
     def postpone(self, key: str) -> None:
-        """The job is not to be asked for until :meth:`resume`."""
+        """Do not request the job until :meth:`resume`."""
         if self._unqueue(key):
             self._postponed.add(key)
 
     def resume(self, key: str) -> None:
-        """The postponed job has its turn again, if it is still to be started."""
+        """Let the postponed job have its turn again, if it is still to be started."""
         if key in self._postponed:
             self._postponed.remove(key)
             self.put(self.entries[key])
 
     def _unqueue(self, key: str) -> bool:
-        """Whether the job could have started now, which it cannot any more."""
+        """Remove the job from those that could start now; whether it was one."""
         kind = self._kinds.pop(key, None)
         if kind is None:
             return False
@@ -133,14 +133,14 @@ class Pending:
         return [(kind, self.entries[key]) for (_, key), kind in tops]
 
     def first(self, most: int) -> list[Entry]:
-        """The first jobs, ``most`` of them, in the order in which they are to start."""
+        """The first ``most`` jobs, in the order of their starts."""
         keys = heapq.nsmallest(most, self, key=self.places.__getitem__)
         return [self.entries[key] for key in keys]
 
     # -- after= ------------------------------------------------------------------------------------------
 
     def release(self, ended: Iterable[str] | None = None) -> None:
-        """Find jobs that may start now, or wait in vain. ``ended``: what has ended since; None: not known."""
+        """Find jobs that may start now, or never. ``ended``: jobs that ended since; None: unknown."""
         if not self._held_back:
             return
         if ended is not None and not any(self._states[key].name in self._followed for key in ended):
@@ -163,12 +163,12 @@ class Pending:
                     self.put(entry)
 
     def waits_for(self, key: str) -> str:
-        """The jobs that have to end well before this one may start, as a text; "" if there are none."""
+        """The jobs that must succeed before this one may start, as a text; "" if there are none."""
         entry = self._held_back.get(key)
         return "after " + ", ".join(entry.attributes.after) if entry is not None else ""
 
     def _keys_of_followed(self) -> dict[str, list[str]]:
-        """The keys of the jobs of each name that somebody waits for."""
+        """The keys of the jobs, by each name that is waited for."""
         wanted = {name for entry in self._held_back.values() for name in entry.attributes.after}
         found = {name: self._named[name] for name in wanted if name in self._named}
         others: dict[str, list[str]] = {name: [] for name in wanted - found.keys()}
@@ -178,7 +178,7 @@ class Pending:
         return found | others
 
     def _verdict(self, name: str, keys: list[str]) -> str | None:
-        """Why the jobs of that name cannot all end well; "" if they have, None if they still may."""
+        """Why the jobs with that name cannot all succeed; "" if they have, None if they still may."""
         if not keys:
             return f"there is no job named {name}, which it follows"
         is_over = True

@@ -1,4 +1,4 @@
-"""From a line of the jobs file to what ``slicer run`` would have made of it."""
+"""Makes a plan from a line of the jobs file, as ``slicer run`` would."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _SHELL = "/bin/sh"
 
 
 class Plans:
-    """Makes the plans. ``config`` is read once: the queue keeps to it until its end."""
+    """Makes the plans. ``config`` is read once, and the queue uses it until its end."""
 
     def __init__(
         self, options: QueueOptions, environ: Mapping[str, str], ledger: Ledger, broker: str = ""
@@ -41,7 +41,7 @@ class Plans:
         if around.gpus or around.slots or around.foreign_gpu:
             raise UsageError(
                 "a queue cannot run inside a job that holds GPUs or slots",
-                hint="start it outside: its jobs ask for what they need themselves",
+                hint="start it outside: its jobs request what they need themselves",
             )
         self._path = os.path.abspath(options.jobs_file)
         self.broker = broker
@@ -56,7 +56,7 @@ class Plans:
         self.cpus = len(self._host.cpus)
 
     def check(self, entries: tuple[Entry, ...]) -> None:
-        """Raises JobsFileError for a line whose profile or slot is not there, or that cannot share a GPU."""
+        """Raise JobsFileError for a line with an unknown profile or slot, or that cannot share a GPU."""
         names = set(self.config.names())
         for entry in entries:
             for slot, _ in entry.attributes.kind.slots:
@@ -103,7 +103,7 @@ class Plans:
         return f"{os.path.basename(self._path)}#{no}"
 
     def gpu_needs(self, kind: Kind) -> tuple[int, int | None]:
-        """How many GPUs the kind wants (0: it fits no profile), and the MiB of each (None: all)."""
+        """The number of GPUs for the kind (0: it fits no profile), and the MiB of each (None: all)."""
         try:
             profile = self._profile(kind, None)
         except (UsageError, ConfigError):

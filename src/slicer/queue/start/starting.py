@@ -1,4 +1,4 @@
-"""The jobs that have their leases, but whose commands have not started: their scopes are being started."""
+"""The jobs between their leases and their commands: their scopes are being started."""
 
 from __future__ import annotations
 
@@ -29,16 +29,16 @@ if TYPE_CHECKING:
     from slicer.job.job import Listener
 
 
-_MOST_STARTING = 64  # at a time: what is handed on to the starters has to fit the kernel
-_MOST_AHEAD = 8  # jobs that hold nothing, whose scopes are started before it is their turn
-_SPARE_FDS = 40  # for what is open for a moment, and for waiting
+_MOST_STARTING = 64  # at a time: the kernel limits the messages to the starters
+_MOST_AHEAD = 8  # jobs without a demand whose scopes are started before their turn
+_SPARE_FDS = 40  # for files that are open for a moment, and for waiting
 
 
 class StartingJobs:
-    """Starts jobs that have their leases, and hands those whose commands run to ``running``.
+    """Starts jobs that have their leases, and passes them to ``running`` once their commands run.
 
-    At most ``at_a_time`` jobs are started or run (None: as many as the ledger allows). Of jobs that hold
-    nothing, which the ledger does not limit, at most ``most_unbound`` run (None: no limit of their own).
+    At most ``at_a_time`` jobs start or run (None: as many as the ledger allows). The ledger does not limit
+    jobs without a demand; of these at most ``most_unbound`` run (None: no limit of their own).
     """
 
     def __init__(
@@ -67,10 +67,10 @@ class StartingJobs:
         leases = [*self._running.leases(), *(job.held.lease for job in self._jobs.values())]
         return frozenset(uuid for lease in leases for uuid in lease.gpus)
 
-    # -- whether one more may be started -----------------------------------------------------------------
+    # -- limits ------------------------------------------------------------------------------------------
 
     def may_add(self, plan: Plan) -> bool:
-        """Whether its scope may be started now: never early with a time limit, which counts from then."""
+        """Whether its scope may start now. A job with a time limit, counted from then, is never early."""
         if len(self._jobs) >= _MOST_STARTING or self._lacks_descriptors():
             return False
         if not plan.missing.is_nothing:
@@ -80,7 +80,7 @@ class StartingJobs:
         return not self._ahead() and self._has_place()
 
     def _ahead(self) -> int:
-        """How many scopes are started early: their jobs hold nothing, and so are in nobody's way."""
+        """The number of scopes started early. Their jobs hold nothing, so they block no other job."""
         return sum(job.may_be_early for job in self._jobs.values())
 
     def _is_below_limit(self, earlier: int = 0) -> bool:
@@ -88,7 +88,7 @@ class StartingJobs:
         return self._at_a_time is None or count < self._at_a_time
 
     def _has_place(self, earlier: int = 0) -> bool:
-        """Whether one more job that holds nothing may run, beside ``earlier`` ones that are about to."""
+        """Whether one more job without a demand may run, besides ``earlier`` ones that are about to run."""
         due = sum(is_unbound(job.held.lease) for job in self._jobs.values()) - self._ahead() + earlier
         is_below = self._most_unbound is None or due + self._running.unbound() < self._most_unbound
         return is_below and self._is_below_limit(earlier)
@@ -104,14 +104,14 @@ class StartingJobs:
             self._told_of_limit = True
             count = len(self._jobs) + len(self._running)
             self._listener.warning(
-                f"no more than {count} jobs at a time: of {limit} descriptors few are left (ulimit -Hn)"
+                f"at most {count} jobs at a time: few of {limit} descriptors are left (ulimit -Hn)"
             )
         return is_short
 
     # -- starting ----------------------------------------------------------------------------------------
 
     def add(self, granted: GrantedJob, state: JobState) -> bool:
-        """Have its scope started; False: no room for its file. Raises BackendError, StateError."""
+        """Start its scope; False: no room for its attempt file. Raises BackendError, StateError."""
         job_id, lease = granted.job.id, granted.held.lease
         if not self._register.reserve(job_id):
             granted.held.release()
@@ -144,21 +144,21 @@ class StartingJobs:
         return True
 
     def _give_up(self, job: QueueSupervisor) -> None:
-        """Give the job's lease back. Its attempt has not begun, and does not count."""
+        """Release the job's lease. Its attempt has not begun, and does not count."""
         job.abandon()
         del self._jobs[job.job_id]
         self._register.do(folding.unbegun(job.key, job.job_id))
         self._register.forget(job.job_id)
 
     def start_commands(self) -> tuple[list[str], list[tuple[str, SlicerError]]]:
-        """Start the commands whose scopes stand and whose turn it is.
+        """Start the commands whose scopes are ready and whose turn it is.
 
-        Returns the keys of the jobs that run now, and of those that could not be started. Only to be called
-        when the register is saved: what is about to begin is on the disk then.
+        Returns the keys of the jobs that run now, and of those that could not be started. To be called only
+        when the register is saved, so that the attempts are on the disk before they begin.
         """
         started: list[str] = []
         failed: list[tuple[str, SlicerError]] = []
-        earlier = 0  # early jobs whose scopes do not stand yet: later ones leave them their places
+        earlier = 0  # early jobs whose scopes are not ready yet: later ones must not take their places
         for job_id, job in list(self._jobs.items()):
             try:
                 if not job.is_ready():
@@ -186,7 +186,7 @@ class StartingJobs:
         self._give_up(self._jobs[job_id])
 
     def abandon(self) -> list[str]:
-        """Give up all jobs; the keys of these jobs."""
+        """Give up all jobs; returns their keys."""
         jobs = list(self._jobs.values())
         for job in jobs:
             self._give_up(job)
@@ -195,9 +195,9 @@ class StartingJobs:
     # -- waiting -----------------------------------------------------------------------------------------
 
     def descriptors(self) -> list[int]:
-        """Readable when a scope stands, or a keeper was killed."""
-        # The starters' answers are taken when commands may start, and that waits for the register. Watched
-        # all the while, they would wake us again and again.
+        """The descriptors; readable when a scope is ready, or a keeper was killed."""
+        # The starters' answers are taken when commands may start, which waits for the register. If they were
+        # watched meanwhile, they would wake us again and again.
         found = self._starters.descriptors() if self._jobs and self._register.is_saved else []
         return found + [job.pidfd for job in self._jobs.values() if job.pidfd >= 0]
 

@@ -1,14 +1,14 @@
-"""The attempt file of a queue's job: whether its command began, and how it ended, whoever has died since.
+"""The attempt file of a queue's job: whether its command began, and how it ended, for any later queue.
 
-The queue makes the file at full size, so that a full disk is noticed before the job and not after it. The
-keeper flocks it for as long as it lives, and writes up to three lines:
+The queue creates the file at full size, so that a full disk is noticed before the job and not after it. The
+keeper flocks it as long as it lives, and writes up to three lines:
 
     PID START     when the command begins: the keeper's pid and start time
-    {outcome}     provisional, when systemd ends the job: it may end the keeper too
+    {outcome}     provisional, when systemd ends the job, because it may also end the keeper
     {outcome}     final
 
-What is not yet written reads as NUL. A file is named by its directory's descriptor and the job's id. Every
-field that is read back is checked. A file that cannot be right costs its own attempt and nothing else.
+The unwritten rest reads as NUL. A file is identified by its directory's descriptor and the job's id. Every
+field that is read back is checked. An invalid file affects only its own attempt.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ from slicer.state.directory import try_lock
 from slicer.state.statefile import PID_MAX, START_MAX, check_fields, json_reader
 
 _ROOM = 8192  # bytes: an outcome with a long command has 3000
-_LONGEST = 4 << 20  # of a file that is read; the longest command is half of that
+_LONGEST = 4 << 20  # bytes that are read; the longest command has half as many
 _FLAGS = os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
 _PROVISIONAL = "provisional"
-# What is there, but is no file of ours to read: a link, a socket, somebody else's.
+# Errors for something else in the file's place: a link, a socket, another user's file.
 _ODD = (errno.ELOOP, errno.EACCES, errno.EPERM, errno.ENXIO, errno.EISDIR)
 
 
@@ -38,20 +38,20 @@ _ODD = (errno.ELOOP, errno.EACCES, errno.EPERM, errno.ENXIO, errno.EISDIR)
 class AttemptFile:
     """The contents of an attempt file."""
 
-    is_alive: bool  # its keeper lives
+    is_alive: bool  # whether its keeper lives
     keeper: int  # its pid; 0 unknown
     keeper_start: int  # field 22 of /proc/PID/stat
     outcome: Outcome | None
-    is_final: bool  # whether the outcome is more than what was foreseen when the job was being ended
+    is_final: bool  # False: the outcome was written in advance, while the job was being ended
 
 
 def reserve(directory: int, job: str) -> None:
-    """Make the file, with room in it. Raises OSError; then it is not there."""
+    """Create the file, with room in it. Raises OSError; then it does not exist."""
     fd = os.open(job, _FLAGS | os.O_CREAT | os.O_EXCL, 0o600, dir_fd=directory)
     try:
         os.posix_fallocate(fd, 0, _ROOM)
     except OSError as error:
-        if error.errno not in (errno.EOPNOTSUPP, errno.EINVAL):  # some file systems cannot promise
+        if error.errno not in (errno.EOPNOTSUPP, errno.EINVAL):  # some file systems cannot reserve
             os.unlink(job, dir_fd=directory)
             raise
         os.ftruncate(fd, _ROOM)
@@ -60,7 +60,7 @@ def reserve(directory: int, job: str) -> None:
 
 
 def begin(directory: int, job: str) -> int:
-    """Note that the command begins; the descriptor of the file, flocked. Raises OSError."""
+    """Record that the command begins; returns the file's descriptor, flocked. Raises OSError."""
     fd = _open(directory, job)
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -73,7 +73,7 @@ def begin(directory: int, job: str) -> int:
 
 
 def _open(directory: int, job: str) -> int:
-    """The file for writing, made where somebody removed it. Raises OSError."""
+    """Open the file for writing, and create it if somebody removed it. Raises OSError."""
     fd = os.open(job, _FLAGS | os.O_CREAT, 0o600, dir_fd=directory)
     if stat.S_ISREG(os.fstat(fd).st_mode):
         return fd
@@ -82,35 +82,35 @@ def _open(directory: int, job: str) -> int:
 
 
 def take_back(fd: int) -> None:
-    """The command did not begin after all. Raises OSError."""
+    """Record that the command did not begin after all. Raises OSError."""
     os.ftruncate(fd, 0)
     os.ftruncate(fd, _ROOM)
     os.lseek(fd, 0, os.SEEK_SET)
 
 
 def end(fd: int, outcome: Outcome, *, is_final: bool = True) -> str:
-    """Note how it ended; "" or what went wrong (then the history has it)."""
+    """Record how it ended; returns "" or the problem (the history then still has the outcome)."""
     data = outcome_json(outcome)
     if not is_final:
         data[_PROVISIONAL] = True
     line = f"{json.dumps(data)}\n".encode()
     if _outcome(line, outcome.job) is None:
-        return "how the job ended cannot be written: nobody could read it back"
+        return "the job's outcome cannot be written: nobody could read it back"
     try:
         while line:
             line = line[os.write(fd, line) :]
     except OSError as error:
-        return f"how the job ended cannot be written: {error.strerror}"
+        return f"the job's outcome cannot be written: {error.strerror}"
     return ""
 
 
 def note(directory: int, job: str, outcome: Outcome) -> str:
-    """As :func:`end`, in place of a keeper that was killed. Raises OSError."""
+    """Like :func:`end`, for a keeper that was killed. Raises OSError."""
     fd = _open(directory, job)
     try:
         whole = _whole(_contents(fd))
         if not whole:
-            os.pwrite(fd, b"0 0\n", 0)  # it did begin: its keeper is not known any more
+            os.pwrite(fd, b"0 0\n", 0)  # it did begin, but its keeper is no longer known
             whole = b"0 0\n"
         os.lseek(fd, len(whole), os.SEEK_SET)
         return end(fd, outcome)
@@ -157,11 +157,11 @@ def _contents(fd: int) -> bytes:
 
 
 def _whole(data: bytes) -> bytes:
-    """The lines that are written to their end."""
+    """The complete lines."""
     return data[: data.rfind(b"\n") + 1]
 
 
-# -- what is read back ------------------------------------------------------------------------------------
+# -- reading ----------------------------------------------------------------------------------------------
 
 
 def _keeper(line: bytes) -> tuple[int, int]:

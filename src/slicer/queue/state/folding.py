@@ -1,7 +1,7 @@
-"""From the journal's records to the states of all jobs. Records are made here and read here. Pure.
+"""Folds the journal's records into the states of all jobs. Also makes the records. Pure.
 
-A record is applied whole or not at all. Neither a repeated record nor one about an earlier attempt changes
-anything. So a queue that died between two records may write the second again.
+A record is applied whole or not at all. A repeated record changes nothing, nor does one about an earlier
+attempt. So a queue that died between two records may write the second again.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def begun(
     key: str, job: str, *, boot_id: str, attempt: int, log: str, gpus: Sequence[str],
     gpu_indices: Sequence[int], vram_mib: int | None, at: float,
 ) -> Record:  # fmt: skip
-    """The attempt (counted from 1) is about to start. The record must be on the disk before."""
+    """The attempt (counted from 1) is about to start. The record must be on the disk before that."""
     return {
         "event": "begun", "key": key, "job": job, "boot_id": boot_id, "attempts": attempt, "log": log,
         "gpus": list(gpus), "gpu_indices": list(gpu_indices), "vram_mib": vram_mib, "started_at": at,
@@ -55,7 +55,7 @@ def ended(key: str, job: str, status: Status, **how: Unpack[Ending]) -> Record:
 
 
 def oom(key: str, job: str, *, next_vram_mib: int | None, **how: Unpack[Ending]) -> Record:
-    """The attempt ended with CUDA's "out of memory"; the job is to run again, declaring ``next_vram_mib``."""
+    """The attempt ended with CUDA's "out of memory"; the job will run again and declare ``next_vram_mib``."""
     return {"event": "oom", "key": key, "job": job, "next_vram_mib": next_vram_mib, **_listed(how)}
 
 
@@ -65,22 +65,22 @@ def unbegun(key: str, job: str) -> Record:
 
 
 def interrupted(key: str, job: str, why: str) -> Record:
-    """The attempt was ended from outside (by a reboot); it counts, and the job is to run again."""
+    """The attempt was ended from outside (by a reboot). It counts, and the job will run again."""
     return {"event": "interrupted", "key": key, "job": job, "reason": why}
 
 
 def refused(key: str, status: Status, reason: str, exit_code: int) -> Record:
-    """The job will not be started: it is infeasible, or was cancelled before. ``status`` is final."""
+    """The job will not be started: it is infeasible, or was cancelled. ``status`` is final."""
     return {"event": "refused", "key": key, "status": status, "reason": reason, "exit_code": exit_code}
 
 
 def reconsidered(key: str) -> Record:
-    """The job is to be started after all: a user asks for it, or the job may no longer be infeasible."""
+    """The job will be started after all: a user asked for it, or it may have become feasible."""
     return {"event": "reconsidered", "key": key}
 
 
 def cancelling(key: str, job: str) -> Record:
-    """The attempt was asked to end because its line says "cancel"."""
+    """The attempt was asked to end because its line has "cancel"."""
     return {"event": "cancelling", "key": key, "job": job}
 
 
@@ -152,16 +152,16 @@ _NOTHING: _Values = {}
 def _word(words: Collection[str]) -> Callable[[Any], Any]:
     def read(value: Any) -> Any:
         if value not in words:
-            raise ValueError(f"{value!r} is none of {words}")
+            raise ValueError(f"{value!r} is not one of {words}")
         return value
 
     return read
 
 
 def _file_name(value: Any) -> Any:
-    """The name of a file in the log directory, which leads nowhere else."""
+    """A file name that cannot lead out of the log directory."""
     if not _FILE_NAME.fullmatch(value):
-        raise ValueError(f"{value!r} is no name of a file")
+        raise ValueError(f"{value!r} is not a file name")
     return value
 
 
@@ -174,12 +174,12 @@ _READERS |= {
 
 
 class _Rule(NamedTuple):
-    """What a record of an event does: ``change`` makes a job's new fields from its state and the record's."""
+    """The effect of a record: ``change`` makes a job's new fields from its state and the record's fields."""
 
-    fields: tuple[str, ...]  # that the record must have
+    fields: tuple[str, ...]  # the record must have these
     change: Callable[[JobState, _Values], _Values]
     of_attempt: bool = False  # it counts only while the attempt of its "job" runs
-    makes_job: bool = False  # if there is none with its key
+    makes_job: bool = False  # if no job has its key
 
 
 _HOW = tuple(name for name in Ending.__annotations__ if name != "at")
@@ -225,8 +225,8 @@ _RULES = {
 class JobStates(dict[str, JobState]):
     """The states by the jobs' keys. Only :meth:`apply` may change them.
 
-    ``running`` has the states of the running jobs. ``ok_count`` jobs have ended well since this was made,
-    and ran for ``ok_wall_s`` seconds in all.
+    ``running`` has the states of the running jobs. ``ok_count`` jobs have succeeded since this was made, and
+    ran for ``ok_wall_s`` seconds in all.
     """
 
     def __init__(self, states: Mapping[str, JobState]) -> None:
@@ -242,12 +242,12 @@ class JobStates(dict[str, JobState]):
         return self._by_job.get(job_id)
 
     def last(self) -> list[JobState]:
-        """The jobs that ended last, in the order of their ends; as many as the board shows."""
+        """The last ended jobs, in the order of their ends, for the board."""
         ended = (state for state in self.values() if state.is_final)
         return heapq.nlargest(DONE_SHOWN, ended, key=_end_of)[::-1]
 
     def apply(self, record: Record) -> None:
-        """Change a job's state as the record says (:func:`apply`)."""
+        """Apply the record to a job's state (:func:`apply`)."""
         key = str(record.get("key"))
         was_running = key in self.running
         if key in self:

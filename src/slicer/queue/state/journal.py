@@ -1,8 +1,8 @@
-"""The queue's journal: JSON lines that outlast the queue and are only ever appended to.
+"""The queue's journal: an append-only file of JSON lines that outlasts the queue.
 
-A committed record is on the disk, whole and once. A record that a crash left half written is cut off before
-anything is appended. :mod:`slicer.queue.state.folding` says what the records mean. The lock of the log
-directory (:mod:`slicer.queue.state.log_dir`) keeps a second writer out.
+A committed record is on the disk, complete and once. An incomplete record, left by a crash, is cut off before
+anything is appended. :mod:`slicer.queue.state.folding` interprets the records. The lock of the log directory
+(:mod:`slicer.queue.state.log_dir`) keeps a second writer out.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from slicer.state.directory import Directory, write_all
 
 Record = dict[str, object]
 
-VERSION = 1  # counts up when older readers would misunderstand; not for events and fields that are added
+VERSION = 1  # rises if older readers would misunderstand; not for additional events and fields
 _HEADER = b'{"event":"journal","v":%d}\n' % VERSION
 _NAME = "journal.jsonl"
 _LINES_NAMED = 10  # in the warning about damaged lines
@@ -37,10 +37,10 @@ class Journal:
 
     @classmethod
     def open(cls, directory: Directory, *, fresh: bool = False) -> tuple[Journal, tuple[Record, ...]]:
-        """The journal in ``directory``, made where there is none, and its records (without the first).
+        """The journal in ``directory``, created if missing, and its records (without the first).
 
-        With ``fresh``, a journal that is there, of whatever version, is replaced by an empty one. Raises
-        StateError where it cannot be read or repaired, is a newer slicer's, or not a queue's at all.
+        With ``fresh``, an existing journal of any version is replaced by an empty one. Raises StateError if
+        it cannot be read or repaired, is a newer slicer's, or not a queue's at all.
         """
         with failing(_path(directory)):
             try:
@@ -62,7 +62,7 @@ class Journal:
     @classmethod
     def _read(cls, directory: Directory, fd: int, fresh: bool) -> tuple[Journal, tuple[Record, ...]]:
         head = os.pread(fd, 4096, 0)
-        # Only the beginning of the first line is there, or a power cut made zeros of it.
+        # The file has only the beginning of the first line, or zeros after a power cut.
         is_begin = head != _HEADER and _HEADER.startswith(head)
         is_unborn = is_begin or (not head.strip(b"\0") and os.fstat(fd).st_size <= len(head))
         if not is_unborn:
@@ -79,7 +79,7 @@ class Journal:
 
     @classmethod
     def peek(cls, log_dir: str) -> tuple[Record, ...] | None:
-        """The whole records of a journal that may be in use; None: no journal. Raises StateError."""
+        """The complete records of a journal that may be in use; None: no journal. Raises StateError."""
         path = f"{log_dir}/{_NAME}"
         with failing(path, "cannot be read"):
             try:
@@ -97,7 +97,7 @@ class Journal:
         return bool(self._buffer)
 
     def add(self, record: Record, *, durable: bool = True) -> None:
-        """Append ``record`` with the next :meth:`commit`; not ``durable``: it may come late."""
+        """Append ``record`` with the next :meth:`commit`. Without ``durable`` it may be written late."""
         self._buffer.append(_encode(record))
         self.is_urgent = self.is_urgent or durable
 
@@ -111,15 +111,15 @@ class Journal:
                 write_all(self._fd, data, self._size)
                 os.fdatasync(self._fd)
             except OSError:
-                # If this fails, too, the next call overwrites it with the same records, and maybe more.
+                # If this also fails, the next call overwrites the data with at least the same records.
                 os.ftruncate(self._fd, self._size)
                 raise
         self._size += len(data)
         self._empty()
 
     def is_gone(self, directory: Directory) -> bool:
-        """Whether the file was deleted, replaced or cut short by somebody. Raises StateError."""
-        with failing(self.path, "cannot be looked at"):
+        """Whether somebody deleted, replaced or truncated the file. Raises StateError."""
+        with failing(self.path, "cannot be checked"):
             try:
                 ours = os.fstat(self._fd)
                 return ours.st_size < self._size or not os.path.samestat(ours, directory.lstat(_NAME))
@@ -127,10 +127,10 @@ class Journal:
                 return True
 
     def rewrite(self, directory: Directory, records: Iterable[Record]) -> None:
-        """Put a journal of just ``records`` in the place of whatever is in ``directory`` now.
+        """Replace the journal in ``directory``, if any, by one with just these ``records``.
 
-        They stand for all that was added so far, committed or not. Raises StateError: then pending records
-        stay pending, and this is to be repeated while :meth:`is_gone`.
+        They represent everything added so far, committed or not. Raises StateError; then pending records stay
+        pending, and the call must be repeated while :meth:`is_gone`.
         """
         data = _HEADER + b"".join(map(_encode, records))
         with failing(self.path, "cannot be written"):
@@ -156,7 +156,7 @@ class Journal:
 
 
 def _scan(fd: int, path: str) -> tuple[tuple[Record, ...], int, tuple[str, ...]]:
-    """The records without the first, up to which byte they are good, and warnings about the damage."""
+    """The records without the first, the end of the last good one, and warnings about damage."""
     records: list[Record] = []
     damaged: list[int] = []  # numbers of lines
     good = size = skipped = 0
@@ -173,9 +173,9 @@ def _scan(fd: int, path: str) -> tuple[tuple[Record, ...], int, tuple[str, ...]]
     if skipped:
         named = ", ".join(map(str, damaged[:skipped][:_LINES_NAMED]))
         more = f" and {skipped - _LINES_NAMED} more" if skipped > _LINES_NAMED else ""
-        said.append(f"{path}: skipped what is damaged: line {named}{more}")
+        said.append(f"{path}: skipped damaged lines: {named}{more}")
     if good < size:
-        said.append(f"{path}: cut off the last {size - good} bytes, which were half written")
+        said.append(f"{path}: cut off the last {size - good} bytes, an incomplete record")
     return tuple(records[1:]), good, tuple(said)
 
 
@@ -189,7 +189,7 @@ def _decode(line: bytes) -> Record | None:
     return record if isinstance(record, dict) else None
 
 
-# ASCII, because commands may hold lone surrogates: bytes that are no UTF-8.
+# ASCII, because commands may hold lone surrogates: bytes that are not UTF-8.
 _ENCODER = json.JSONEncoder(separators=(",", ":"), allow_nan=False)
 
 
@@ -198,14 +198,14 @@ def _encode(record: Record) -> bytes:
 
 
 def _check_head(path: str, head: bytes, fresh: bool) -> None:
-    """Refuse a file that is no queue's journal, or is of an unknown version."""
+    """Refuse a file that is not a queue's journal, or has an unknown version."""
     first = _decode(head[: head.find(b"\n") + 1]) or {}
     version = first.get("v")
     if first.get("event") != "journal" or type(version) is not int or version < 1:
         whose = (
             "gpusched's journal" if "key" in first and "event" in first else "not a journal of slicer queue"
         )
-        raise StateError(f"is {whose}; it is left as it is", where=path, hint=f"move it away, or {HINT}")
+        raise StateError(f"is {whose}; it is left unchanged", where=path, hint=f"move it away, or {HINT}")
     if version > VERSION and not fresh:
         raise StateError(
             f"was written by a newer slicer (version {version} of the journal, this one knows {VERSION})",

@@ -1,15 +1,14 @@
-"""The log directory of a queue: whose it is, and where things lie in it.
+"""The log directory of a queue: its owner and its contents.
 
-    lock            flocked by the queue that uses the directory; its pid stands in it
-    journal.jsonl   what must last (slicer.queue.state.journal)
+    lock            flocked by the queue that uses the directory; contains its pid
+    journal.jsonl   the jobs' states (slicer.queue.state.journal)
     status.txt      the board, for people
-    job0007.log     what job 7 printed; job0007.2.log in its second attempt
+    job0007.log     the output of job 7; job0007.2.log: of its second attempt
     earlier-…/      logs of queues before one with --fresh
-    attempts/ID     of one attempt, by the id of its lease: what its keeper leaves for the queue
+    attempts/ID     the attempt file of a keeper, named by the id of its lease
 
-The directory must be the user's own, or root's, and nobody else's to write to. It is opened once
-(slicer.state.directory); what lies in it is opened through its descriptor, and no symbolic link is
-followed.
+The directory must belong to the user or to root, and not be writable by others. It is opened once
+(slicer.state.directory); its files are opened through its descriptor, and no symbolic link is followed.
 """
 
 from __future__ import annotations
@@ -56,7 +55,7 @@ def failing(path: str, how: str = "cannot be used") -> Iterator[None]:
 
 
 class QueueRunning(SlicerError):
-    """Another queue uses the log directory (exit code 75). ``pid`` is its process, None if unknown."""
+    """Another queue uses the log directory (exit code 75). ``pid``: its process; None if unknown."""
 
     exit_code = EX_TEMPFAIL
     kind = "queue-busy"
@@ -72,10 +71,10 @@ class QueueRunning(SlicerError):
 
 
 class LogDir:
-    """A log directory, ours until :meth:`close` (also in a forked child that outlives us) or our end."""
+    """A log directory, locked until :meth:`close` or the end of this process and its forked children."""
 
     def __init__(self, path: str) -> None:
-        """Make the directory where it is missing, and lock it. Raises QueueRunning, StateError."""
+        """Create the directory if missing, and lock it. Raises QueueRunning, StateError."""
         self._said = path
         self._owner = os.getpid()
         self.directory = open_or_make(path, RULES)
@@ -94,7 +93,7 @@ class LogDir:
 
     @staticmethod
     def log_name(no: int, attempt: int) -> str:
-        """The file name of the log of a job's attempt (from 1), as :attr:`JobState.log` has it."""
+        """The file name of the log of a job's attempt (from 1), for :attr:`JobState.log`."""
         return f"job{no:04d}.log" if attempt <= 1 else f"job{no:04d}.{attempt}.log"
 
     def write_status(self, text: str) -> None:
@@ -102,7 +101,7 @@ class LogDir:
         os.close(self.directory.replace(_STATUS, text.encode("utf-8", "backslashreplace")))
 
     def set_logs_aside(self) -> str:
-        """Move the jobs' logs into a directory; its name, "" if there are none. Raises StateError."""
+        """Move the jobs' logs into a new directory; its name, "" if there are no logs. Raises StateError."""
         with failing(self.path, "earlier logs cannot be set aside"):
             logs = [name for name in self.directory.names() if _LOG.fullmatch(name)]
             if not logs:
@@ -115,7 +114,7 @@ class LogDir:
             return name
 
     def restore(self) -> None:
-        """Make directory and lock again if they were deleted. Raises QueueRunning, StateError."""
+        """Create the directory and the lock again if they were deleted. Raises QueueRunning, StateError."""
         self._reopen()
         if not self._is_current(self._fd):
             fd = self._lock()
@@ -123,14 +122,14 @@ class LogDir:
             self._fd = fd
 
     def close(self) -> None:
-        """Let others have the directory. Safe to repeat; in a forked child, the lock stays the parent's."""
+        """Release the directory. Safe to repeat; in a forked child, the parent keeps the lock."""
         if self._fd < 0:
             return
         fd, self._fd = self._fd, -1
         try:
             with failing(self._lock_path):
                 if os.getpid() == self._owner:
-                    os.ftruncate(fd, 0)  # the pid will be gone
+                    os.ftruncate(fd, 0)  # the pid will be invalid
                     fcntl.flock(fd, fcntl.LOCK_UN)  # even if a child still has it open
         finally:
             os.close(fd)
@@ -142,12 +141,12 @@ class LogDir:
         return f"{self.path}/{_LOCK}"
 
     def _reopen(self) -> None:
-        """Open the directories anew, because ours may have lost their names."""
+        """Open the directories again, because ours may have been deleted or renamed."""
         try:
             found = open_or_make(self._said, RULES)
         except StateError:
             if self.directory.is_there():
-                return  # something foreign is in its place: we stay in ours
+                return  # something foreign is in its place: keep ours
             raise
         self.directory.close()
         self.directory = found
@@ -181,7 +180,7 @@ class LogDir:
             return True
 
     def _is_current(self, fd: int) -> bool:
-        """Whether others would find the file that we have open."""
+        """Whether the name still leads to the file that we have open."""
         with failing(self._lock_path):
             try:
                 return os.path.samestat(os.fstat(fd), self.directory.lstat(_LOCK))

@@ -1,7 +1,7 @@
 """The register of the queue's jobs: every change of a state is a record in the journal.
 
-A change counts at once, but it is announced only after :meth:`Register.save`. While the journal cannot be
-written (a full disk) nothing is lost: the records wait, and so does everything that depends on them.
+A change is effective at once, but is announced only after :meth:`Register.save`. If the journal cannot be
+written (a full disk), nothing is lost: the records wait, and so does everything that depends on them.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _AGAIN_S = 1.0  # how soon to try to write again
 
 
 class Register:
-    """``states`` by the jobs' keys; ``problem`` says why the journal cannot be written, "" if it can."""
+    """``states`` by the jobs' keys; ``problem``: why the journal cannot be written, "" if it can."""
 
     def __init__(self, path: str, *, fresh: bool) -> None:
         """Open the log directory. Raises QueueRunning, StateError."""
@@ -41,16 +41,16 @@ class Register:
             raise
         self.warnings = self._journal.warnings
         self.states = JobStates(folding.fold(records))
-        # Jobs that were infeasible with another --gpus, or on another day, are tried again.
+        # Jobs that were infeasible earlier, perhaps with another --gpus, are tried again.
         self._refused = {key for key, state in self.states.items() if state.status == "infeasible"}
         self.problem = ""
         self._next_no = max([state.no for state in self.states.values()], default=0) + 1
         self._again_at = 0.0
         self._lacks_room = False
-        self.has_changed = True  # something changed that the board does not show yet
+        self.has_changed = True  # whether the board is out of date
 
     def see(self, entries: Iterable[Entry]) -> None:
-        """Give a number to each job that has none yet."""
+        """Give a number to each new job."""
         for entry in entries:
             state = self.states.get(entry.key)
             if state is None or not state.no or state.name != entry.attributes.name:
@@ -62,13 +62,13 @@ class Register:
                 self.do(folding.reconsidered(entry.key), durable=False)
 
     def do(self, record: Record, *, durable: bool = True) -> None:
-        """Change a job's state, and have it written with the next :meth:`save`."""
+        """Change a job's state, to be written with the next :meth:`save`."""
         self.states.apply(record)
         self._journal.add(record, durable=durable)
         self.has_changed = True
 
     def save(self) -> bool:
-        """Write all that must last; whether it is on the disk now."""
+        """Write all durable records; whether they are on the disk now."""
         if not self._journal.is_urgent and not self.problem:
             return True
         is_early = bool(self.problem) and time.monotonic() < self._again_at
@@ -93,7 +93,7 @@ class Register:
         return not self._journal.is_urgent
 
     def reserve(self, job_id: str) -> bool:
-        """Make the attempt's file, with room in it; False, with a ``problem``, if there is none."""
+        """Create the attempt file, with room in it; False, with a ``problem``, without room."""
         try:
             attempt.reserve(self.log_dir.attempts.fd, job_id)
         except OSError as error:
@@ -103,13 +103,13 @@ class Register:
         return True
 
     def sweep(self) -> None:
-        """Remove the files of attempts that do not run: a queue was killed before it forgot them."""
+        """Remove the files of ended attempts, which a killed queue has left."""
         under_way = {state.job for state in self.states.running.values()}
         for name in set(self.log_dir.attempts.names()) - under_way:
             self.forget(name)
 
     def forget(self, job_id: str) -> None:
-        """Remove the attempt's file: the end of the attempt is on the disk, or the attempt never began."""
+        """Remove the attempt file: the attempt's end is on the disk, or the attempt never began."""
         try:
             self.log_dir.attempts.unlink(job_id)
         except OSError:
@@ -120,7 +120,7 @@ class Register:
         return attempt.read(self.log_dir.attempts.fd, job_id)
 
     def _has_room(self) -> bool:
-        """Whether there is room for attempts, after there was none."""
+        """Whether there is room for attempts again."""
         if self._lacks_room and self.reserve(_PROBE):
             self.forget(_PROBE)
             self._lacks_room = False
@@ -140,7 +140,7 @@ class Register:
         return frozenset(state.name for state in self.states.values() if state.name)
 
     def close(self) -> None:
-        """Write the rest, and let the next queue have the directory."""
+        """Write the rest, and release the directory."""
         try:
             self._journal.commit()
         except StateError as error:
@@ -150,7 +150,7 @@ class Register:
 
 
 def _forget_attempts(directory: Directory) -> None:
-    """Remove an earlier queue's files of attempts. Raises StateError if jobs of it still run."""
+    """Remove an earlier queue's attempt files. Raises StateError if its jobs still run."""
     names = directory.names()
     found = [attempt.read(directory.fd, name) for name in names]
     alive = [each for each in found if each is not None and each.is_alive]

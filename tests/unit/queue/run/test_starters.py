@@ -75,7 +75,7 @@ def test_descriptors_that_cannot_be_handed_on_now(
     pid = starter._pid
     monkeypatch.setattr(socket, "send_fds", send)
     job: Any = SimpleNamespace(id="b")
-    with pytest.raises(BackendError, match="cannot be handed on"):
+    with pytest.raises(BackendError, match="cannot be handed to a starter"):
         starter.ask(job, ())
     assert (starter._pid, starter.asked) == (pid, {"a"})
     starter.close()

@@ -123,7 +123,7 @@ def test_a_begin_can_be_taken_back(directory: int) -> None:
 # D17
 def test_what_nobody_could_read_back_is_not_written(directory: int) -> None:
     said = attempt.note(directory, JOB, replace(OUTCOME, wall_s=float("inf")))
-    assert said == "how the job ended cannot be written: nobody could read it back"
+    assert said == "the job's outcome cannot be written: nobody could read it back"
     found = attempt.read(directory, JOB)
     assert found is not None
     assert found.outcome is None
