@@ -190,7 +190,10 @@ class _Hold:
         """Whether it has gone, and the lease with it."""
         poll = select.poll()
         poll.register(self.stdout, select.POLLIN)
-        return any(not self.stdout.read(65536) for _ in poll.poll(0))
+        while poll.poll(0):
+            if not self.stdout.read(65536):
+                return True
+        return self.process.poll() is not None
 
     def end(self) -> int | None:
         """Let it give the lease back, or leave the queue; its exit code, if that is soon. Safe to repeat."""

@@ -159,7 +159,8 @@ def test_inside_another_job_it_ends_with_that_and_says_so(box: Box, gate: Gate) 
     done = box.run("-p", "heavy", "--", "inner", "-d", "-v", "-n", "x", "--", *waits_at(gate))
     assert done.returncode == 0, done
     assert "it ends with the job around it" in done.stderr
-    slicer(box, "wait", "x", code=143)
+    ended = slicer(box, "wait", "x", code=None)
+    assert ended.returncode in (143, 137)  # the job around it ends its keeper, too, which may be first
     box.assert_clean()
 
 
