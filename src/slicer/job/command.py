@@ -203,10 +203,11 @@ class Command:
 
     def _forward(self, signo: int) -> None:
         """Handle a signal that the supervisor passes on."""
-        went_to_group = time.monotonic() - self._direct.get(signo, -_SAME_SIGNAL_S) < _SAME_SIGNAL_S
+        direct_at = self._direct.get(signo, -_SAME_SIGNAL_S)
+        went_to_group = time.monotonic() - direct_at < _SAME_SIGNAL_S
         if signo == signal.SIGCONT:
             self._reap()
-            if went_to_group and self._is_in_our_group():
+            if went_to_group and self._job_control.stopped_at > direct_at and self._is_in_our_group():
                 self._job_control.stop_again()
             elif self._job_control.is_to_continue():
                 self._send(self._pid, signal.SIGCONT)

@@ -8,6 +8,7 @@ together with the command.
 from __future__ import annotations
 
 import os
+import time
 
 from slicer.kernel import proc
 from slicer.kernel.signals import SI_KERNEL, signal
@@ -40,10 +41,13 @@ class JobControl:
     def __init__(self, supervisor: int) -> None:
         self._supervisor = supervisor
         self._is_stopped = False  # the command
+        self.stopped_at = 0.0  # monotonic: when that was last seen
 
     def command_changed(self, change: int) -> None:
         """The command has stopped or continued (waitid's CLD_ codes). The supervisor follows it."""
         self._is_stopped = change == os.CLD_STOPPED
+        if self._is_stopped:
+            self.stopped_at = time.monotonic()
         if _has_terminal():
             self.tell_supervisor(signal.SIGSTOP if self._is_stopped else signal.SIGCONT)
 
