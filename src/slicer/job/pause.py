@@ -126,7 +126,8 @@ def thaw(lease: Lease) -> None:
 
 def thaw_to_end(lease: Lease, ledger: Ledger) -> bool:
     """Thaw a job that must end and cannot react while frozen; whether it was frozen. Raises SlicerError."""
-    if not is_frozen(lease):
+    # A frozen cgroup thaws for the instant in which a process in it ends, perhaps by the same Ctrl-C.
+    if not is_frozen(lease) and not (lease.cgroup and cgroup.is_to_freeze(directory_of(lease))):
         return False
     try:
         if ledger.directory.leases.has(lease.job):  # without waiting for the ledger's lock
