@@ -116,7 +116,7 @@ class Awaited:
                 found.add((each.pid, each.pid_start))
         if isinstance(entry, Lease) and entry.keeper:
             found.add((entry.keeper, proc.start_time(entry.keeper) or 0))
-        return [fd for pid, start in found if (fd := _open(pid, start)) >= 0]
+        return [fd for process in found if (fd := proc.open_process(*process)) is not None]
 
     def _ended_without(self, *, is_there: bool) -> Ended | None:
         """The end of a job without an outcome, from its file, once nothing of the job is left."""
@@ -161,17 +161,3 @@ class Awaited:
         for fd in self.descriptors:
             os.close(fd)
         self.descriptors = []
-
-
-def _open(pid: int, start: int) -> int:
-    """A pidfd of the process with that start time; -1: it has ended."""
-    if pid <= 0:
-        return -1
-    try:
-        fd = os.pidfd_open(pid)
-    except ProcessLookupError:
-        return -1
-    if proc.start_time(pid) == start and not proc.has_ended(fd):
-        return fd
-    os.close(fd)
-    return -1

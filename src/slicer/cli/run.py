@@ -100,7 +100,7 @@ def fields(options: dict[str, Any], command: tuple[str, ...]) -> dict[str, Any]:
         **said,
         "command": command,
         "overrides": Overrides(assignments=options["set"], slots=options["slot"], **changes),
-        "expect_s": _seconds(options["expect"], "--expect"),
+        "expect_s": seconds(options["expect"], "--expect"),
         "outcome_path": options["outcome"],
         "hints": options["verbosity"] >= 0,
     }
@@ -162,7 +162,8 @@ def _die_of(signo: int) -> int:
     return EX_SLICER  # not reached
 
 
-def _seconds(text: str | None, option: str) -> float | None:
+def seconds(text: str | None, option: str) -> float | None:
+    """The value of an option that is a duration; None: not given, or for ever. Raises UsageError."""
     if text is None:
         return None
     try:

@@ -9,8 +9,7 @@ import click
 from slicer.cli import complete, output, say
 from slicer.cli.ends import Ended, ends
 from slicer.cli.known_jobs import KnownJobs
-from slicer.errors import UsageError
-from slicer.quantity import INFINITY, QuantityError, parse_duration
+from slicer.cli.run import seconds
 from slicer.text import visible
 
 
@@ -42,7 +41,7 @@ def command(jobs: tuple[str, ...], is_any: bool, timeout: str | None, quiet: boo
 
     JOB is as in `slicer logs`. A job that never ran has the exit code of its `slicer run`.
     """
-    timeout_s = _seconds(timeout)
+    timeout_s = seconds(timeout, "--timeout")
     known = KnownJobs()
     found = {each.job: each for each in map(known.find, jobs)}
     ended: list[Ended] = []
@@ -57,16 +56,6 @@ def command(jobs: tuple[str, ...], is_any: bool, timeout: str | None, quiet: boo
         if as_json and ended:
             output.show_json({"jobs": list(map(_json, ended))})
     return max(each.exit_code for each in ended)
-
-
-def _seconds(text: str | None) -> float | None:
-    if text is None:
-        return None
-    try:
-        found = parse_duration(text)
-    except QuantityError as error:
-        raise UsageError(str(error), where="--timeout") from error
-    return None if found == INFINITY else found / 1e6
 
 
 def _text(ended: Ended) -> str:

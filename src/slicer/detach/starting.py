@@ -8,14 +8,15 @@ import socket
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING
 
 from slicer import faults
 from slicer.detach import handover, service
 from slicer.errors import EX_SLICER, SlicerError, StateError
-from slicer.kernel.open_files import close_all_but
+from slicer.kernel.orphan import start_orphan
 from slicer.kernel.signals import signal
 from slicer.state.directory import Directory, failed
+from slicer.state.socket_files import sweep
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -75,9 +76,7 @@ class HandOver:
         self.path = f"{directory.path}/{self._name}"
         before = os.umask(0o177)  # the directory may be open to others
         try:
-            for name in directory.names():
-                if name.startswith(_PREFIX):
-                    _sweep(directory, name)
+            sweep(directory, _PREFIX, socket.SOCK_STREAM)
             self._listening.bind(f"{directory.handle}/{self._name}")
             self._listening.listen(1)
         except OSError as error:
@@ -141,41 +140,17 @@ class HandOver:
         raise StateError("its process was ended before it could report whether the job runs")
 
 
-def _sweep(directory: Directory, name: str) -> None:
-    """Remove the socket of a caller that was killed."""
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as asking:
-        asking.setblocking(False)
-        try:
-            asking.connect(f"{directory.handle}/{name}")
-        except BlockingIOError:
-            return  # its owner lives, and is busy
-        except OSError:
-            directory.remove(name)
-
-
 def start_process(command: Sequence[str], mask: frozenset[int]) -> None:
     """Execute a command as a process without our session, terminal or descriptors.
 
-    ``mask``: its signal mask. Raises OSError.
+    ``mask``: its signal mask. Raises OSError. If it cannot be executed, the caller gets no connection.
     """
-    first = os.fork()
-    if first == 0:
-        _leave(command, mask)
-    os.waitpid(first, 0)
 
+    def execute() -> None:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        os.execv(command[0], list(command))
 
-def _leave(command: Sequence[str], mask: frozenset[int]) -> NoReturn:
-    try:
-        os.setsid()
-        if os.fork() == 0:  # not a session leader: it never gets a terminal again
-            null = os.open(os.devnull, os.O_RDWR)
-            for fd in (0, 1, 2):
-                os.dup2(null, fd)
-            close_all_but(())
-            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-            os.execv(command[0], list(command))
-    finally:
-        os._exit(EX_SLICER)  # the caller then gets no connection
+    start_orphan(execute)
 
 
 class DetachCaller:

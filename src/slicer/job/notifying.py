@@ -52,10 +52,8 @@ def _tell(
         "text": visible(text), "command": command_text(job.command), "directory": job.directory or _here(),
         "profile": job.profile.name, "unit": lease.unit, "gpus": list(lease.gpu_indices), **figures,
     }  # fmt: skip
-    try:
-        send(notify, what, job.history_path)
-    except OSError as error:
-        problem = f"no notification can be sent: {error.strerror}"
+    problem = send(notify, what, job.history_path)
+    if problem:
         warn(problem)
         tell(job, "untold", lease=lease, message=problem)
 

@@ -288,6 +288,22 @@ def has_ended(pidfd: int) -> bool:
     return bool(poller.poll(0))
 
 
+def open_process(pid: int, started: int) -> int | None:
+    """A pidfd of the process with this pid and start time; None: it has ended."""
+    try:
+        pidfd = os.pidfd_open(pid)
+    except (ProcessLookupError, ValueError):
+        return None
+    except OSError as error:
+        if error.errno not in (errno.EINVAL, errno.ENOENT):  # a thread, or not a pid at all
+            raise
+        return None
+    if is_running(pid, started):  # checked after the open, so the pidfd is of this process
+        return pidfd
+    os.close(pidfd)
+    return None
+
+
 def be_child(duty: Callable[[], None]) -> NoReturn:
     """Do ``duty`` in a forked child, with all signals blocked, and exit. Never returns and never raises."""
     code = 1

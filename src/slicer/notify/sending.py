@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from slicer.kernel import proc
+from slicer.kernel.orphan import start_orphan
 from slicer.kernel.signals import signal
 
 TYPE_CHECKING = False
@@ -14,27 +14,20 @@ if TYPE_CHECKING:
     from slicer.model import Notify
 
 
-def send(notify: Notify, event: dict[str, Any], history: str) -> None:
-    """Start the delivery, and return. ``history``: the path of the user's history.
+def send(notify: Notify, event: dict[str, Any], history: str) -> str:
+    """Start the delivery, and return: the problem, in words, if there is one.
 
-    ``event`` has at least ``event``, ``job``, ``name``, ``title`` and ``text``. Raises OSError if no process
-    can be forked.
+    ``event`` has at least ``event``, ``job``, ``name``, ``title`` and ``text``. ``history``: the path of the
+    user's history.
     """
-    child = os.fork()
-    if not child:
-        proc.be_child(lambda: _leave(notify, event, os.path.dirname(history)))
-    os.waitpid(child, 0)
+    try:
+        start_orphan(lambda: _deliver(notify, event, os.path.dirname(history)))
+    except OSError as error:
+        return f"no notification can be sent: {error.strerror}"
+    return ""
 
 
-def _leave(notify: Notify, event: dict[str, Any], directory: str) -> None:
-    """Deliver in an orphan without slicer's descriptors: no lease, output or terminal."""
-    if os.fork():
-        return
-    os.setsid()
-    nothing = os.open(os.devnull, os.O_RDWR)
-    for fd in (0, 1, 2):
-        os.dup2(nothing, fd)
-    os.closerange(3, os.sysconf("SC_OPEN_MAX"))
+def _deliver(notify: Notify, event: dict[str, Any], directory: str) -> None:
     for signo in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
         signal.signal(signo, signal.SIG_DFL)
     from slicer.notify.delivery import deliver

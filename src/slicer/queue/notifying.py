@@ -51,12 +51,8 @@ class Notifier:
     def _send(self, event: str, about: dict[str, Any]) -> str:
         if event not in self._notify.on:
             return ""
-        try:
-            told = {"event": event, "title": f"{about['name']}: {event}", **about}
-            send(self._notify, told, default_path())
-        except OSError as error:
-            return f"no notification can be sent: {error.strerror}"
-        return ""
+        told = {"event": event, "title": f"{about['name']}: {event}", **about}
+        return send(self._notify, told, default_path())
 
 
 def notifier(said: str | None, config: Config, title: str) -> Notifier | None:

@@ -13,7 +13,7 @@ from slicer.broker.protocol.messages import Acquire, Finished, Granted
 from slicer.broker.rules import views
 from slicer.broker.server.connection import CallerConnection
 from slicer.broker.server.lease_files import Claim, LeaseFiles
-from slicer.broker.server.loop import CgroupWatch, Due, Loop, ProcessWatch, open_process, watch_cgroup
+from slicer.broker.server.loop import CgroupWatch, Due, Loop, ProcessWatch, watch_cgroup
 from slicer.kernel import cgroup, proc
 from slicer.model import Busy, Lease, Ticket, Usage
 from slicer.record import replace
@@ -120,7 +120,7 @@ class Leases:
             if holding.lease.boot_id != boot or not self._take_up(holding):
                 self._is_over(holding)
         for ticket in found.tickets:
-            pidfd = open_process(ticket.pid, ticket.pid_start) if ticket.boot_id == boot else None
+            pidfd = proc.open_process(ticket.pid, ticket.pid_start) if ticket.boot_id == boot else None
             if pidfd is None:
                 self.files.drop_ticket(ticket.job)
                 continue
@@ -132,7 +132,7 @@ class Leases:
         """Watch what keeps the lease alive; returns whether anything does."""
         if self._watch_if_populated(holding):
             return True
-        pidfd = None if holding.claim.held else open_process(holding.lease.pid, holding.lease.pid_start)
+        pidfd = None if holding.claim.held else proc.open_process(holding.lease.pid, holding.lease.pid_start)
         if pidfd is not None:
             holding.process = ProcessWatch(self._loop, pidfd, lambda: self._lost_process(holding))
         return pidfd is not None

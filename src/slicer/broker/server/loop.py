@@ -5,7 +5,6 @@ Callbacks may watch, forget, and set deadlines freely. They must never wait.
 
 from __future__ import annotations
 
-import errno
 import heapq
 import os
 import select
@@ -214,20 +213,4 @@ def watch_cgroup(on: Loop, name: str, emptied: Callable[[], None]) -> CgroupWatc
     if watch.is_populated():
         return watch
     watch.close()
-    return None
-
-
-def open_process(pid: int, started: int) -> int | None:
-    """A pidfd of the process with this pid and start time; None: it has ended."""
-    try:
-        pidfd = os.pidfd_open(pid)
-    except (ProcessLookupError, ValueError):
-        return None
-    except OSError as error:
-        if error.errno not in (errno.EINVAL, errno.ENOENT):  # a thread, or not a pid at all
-            raise
-        return None
-    if proc.is_running(pid, started):  # checked after the open, so the pidfd is of this process
-        return pidfd
-    os.close(pidfd)
     return None

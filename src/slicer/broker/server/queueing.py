@@ -20,7 +20,7 @@ from slicer.broker.server.connections import CallerConnection, ReceivedCall
 from slicer.broker.server.deciding import Decider, Reasons
 from slicer.broker.server.lease_files import Claim
 from slicer.broker.server.leases import Leases, Waiter
-from slicer.broker.server.loop import Due, Loop, open_process
+from slicer.broker.server.loop import Due, Loop
 from slicer.broker.server.peers import parent_of
 from slicer.broker.server.policy_state import PolicyState
 from slicer.broker.server.requests import Caller, Refusal, refusal_of
@@ -119,7 +119,7 @@ class Queueing:
         waiter.bind(call.connection)
         waiter.waits = asked.wait and call.more
         ticket = waiter.ticket
-        pidfd = open_process(ticket.pid, ticket.pid_start) if asked.for_parent else None
+        pidfd = proc.open_process(ticket.pid, ticket.pid_start) if asked.for_parent else None
         self._leases.watch_waiter(waiter, os.dup(call.connection.peer.pidfd) if pidfd is None else pidfd)
         for due in (waiter.absence, waiter.patience):
             if due is not None:

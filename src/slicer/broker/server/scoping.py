@@ -17,13 +17,12 @@ from slicer.broker.rules import units
 from slicer.broker.server.connections import CallerConnection, ReceivedCall
 from slicer.broker.server.leases import Holding, Leases
 from slicer.broker.server.limits_asked import LimitsAsked, ScopeLimits
-from slicer.broker.server.loop import open_process
 from slicer.broker.server.peers import BadKeeper, check_keeper
 from slicer.broker.server.queueing import Queueing
 from slicer.broker.server.requests import Refusal, refusal_of
 from slicer.broker.server.scopes import Scopes
 from slicer.errors import BackendError, SlicerError
-from slicer.kernel import cgroup
+from slicer.kernel import cgroup, proc
 from slicer.model import Property, ScopeSpec, unit_name
 from slicer.record import replace
 
@@ -186,7 +185,7 @@ def own(leases: Leases, job: str, uid: int, *, roots_too: bool = False) -> Holdi
 def opened_keeper(call: ReceivedCall) -> Iterator[int]:
     """A pidfd of the keeper that a Start names. Raises Refusal unless it belongs wholly to the caller."""
     asked = call.message
-    pidfd = open_process(asked.keeper, asked.keeper_start)
+    pidfd = proc.open_process(asked.keeper, asked.keeper_start)
     if pidfd is None:
         message = f"there is no process {asked.keeper} that started at {asked.keeper_start}"
         raise Refusal("BadProcess", message, hint="has it ended, or is it in a PID namespace (a container)?")

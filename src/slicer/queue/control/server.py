@@ -20,6 +20,7 @@ from slicer.queue.control.messages import LONGEST, PREFIX, board_packet, decode,
 from slicer.queue.model import Board, Event
 from slicer.queue.show import event_text
 from slicer.state.directory import Directory, failed
+from slicer.state.socket_files import sweep
 from slicer.text import clock
 
 _MOST_CLIENTS = 64
@@ -82,9 +83,7 @@ class ControlSocket:
         self._name = f"{PREFIX}{os.urandom(6).hex()}"
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK)
         try:
-            for name in directory.names():
-                if name.startswith(PREFIX):
-                    _sweep(directory, name)
+            sweep(directory, PREFIX, socket.SOCK_SEQPACKET)
             self._socket.bind(f"{directory.handle}/{self._name}")
             self._socket.listen(_MOST_CLIENTS)
         except OSError as error:
@@ -198,14 +197,3 @@ class ControlSocket:
             self._late.append((client, packet))
         else:
             client.send(packet)
-
-
-def _sweep(directory: Directory, name: str) -> None:
-    """Remove the socket of a queue that was killed."""
-    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK) as asking:
-        try:
-            asking.connect(f"{directory.handle}/{name}")
-        except (ConnectionRefusedError, FileNotFoundError):
-            directory.remove(name)
-        except OSError:
-            return  # it is alive, and busy
