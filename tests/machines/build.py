@@ -64,7 +64,7 @@ def _install_files(tree: Path, image_key: str, log: Path) -> None:
         ln -s /opt/slicer/bin/slicer /usr/local/bin/slicer
         systemctl enable slicer-agent.service
         systemctl set-default multi-user.target
-        systemctl mask man-db.timer
+        systemctl mask man-db.timer munge.service slurmctld.service slurmd.service
         # What mmdebstrap was told would be dpkg's configuration for ever.
         rm /etc/dpkg/dpkg.cfg.d/99mmdebstrap
     """

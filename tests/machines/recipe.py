@@ -36,8 +36,10 @@ _DEBIAN = "python3-pystemd python3-psutil python3-click python3-rich python3-set
 _DEBIAN_BUILD = "build-essential debhelper dh-python pybuild-plugin-pyproject"
 # What `slicer route` measures media with, 200 MB of libraries: one suite is enough.
 _MEDIA = "ffmpeg"
+# A cluster of one machine, for `slicer queue --engine slurm`: tests start it (tests/slurm_box.py).
+_SLURM = "slurm-wlm munge"
 _QEMU = "linux-image-cloud-amd64 initramfs-tools zstd"
-PACKAGES = f"{_BASE} {_COMMANDS} {_PYTHON} {_SHELLS} {_DEBIAN} {_DEBIAN_BUILD} {_QEMU}".split()
+PACKAGES = f"{_BASE} {_COMMANDS} {_PYTHON} {_SHELLS} {_DEBIAN} {_DEBIAN_BUILD} {_SLURM} {_QEMU}".split()
 
 # Documentation and translations are half of the tree; a test machine has no reader. (Only while the image is
 # built: what a test installs comes whole.)
