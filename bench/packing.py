@@ -1,7 +1,7 @@
 """How well days of jobs are packed: 1,000 jobs arrive over 24 h on 8 GPUs, in virtual time, no processes.
 
 Both tools decide with their own code: slicer as its queue asks the ledger (a ticket for the first job of
-each kind, see ``slicer.queue.start.lease_requests``), at every event and at once; gpusched by its
+each kind, see ``slicer.queue.engine.local.lease_requests``), at every event and at once; gpusched by its
 ``find_allocation`` over all that waits, every 5 s. A poll at which nothing has changed decides what the one
 before did, and is left out. Jobs use what they declare, and what decisions cost is not counted.
 Deterministic. Standard library, slicer and gpusched only.

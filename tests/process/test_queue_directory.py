@@ -13,8 +13,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from slicer.errors import StateError
+from slicer.queue.engine.local.keeper import LogFile
 from slicer.queue.model import STATE_FIELDS, Attributes, Entry
-from slicer.queue.run.keeper import LogFile
 from slicer.queue.state import attempt, folding
 from slicer.queue.state.log_dir import RULES, LogDir
 from slicer.queue.state.register import Register

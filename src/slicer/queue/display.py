@@ -10,14 +10,14 @@ from typing import Any
 
 from slicer.kernel import proc
 from slicer.kernel.sleep import seconds_until
+from slicer.queue.engine.local.gpu_use import QueueMonitor
+from slicer.queue.engine.local.lease_requests import LeaseRequests
 from slicer.queue.events import Renderer
 from slicer.queue.judge import judging
 from slicer.queue.judge.log import last_line
 from slicer.queue.model import Board, BoardState, Event, JobState, Kind, QueueOptions, Row
-from slicer.queue.run.gpu_use import QueueMonitor
 from slicer.queue.show import board_text, rows
 from slicer.queue.start.dispatch import Dispatch
-from slicer.queue.start.lease_requests import LeaseRequests
 from slicer.queue.start.pending import Pending, kind_of
 from slicer.queue.state.register import Register
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Protocol
 
+from slicer.queue.engine.local.gpu_use import QueueMonitor
 from slicer.queue.model import Board, Event, EventKind, JobState
-from slicer.queue.run.gpu_use import QueueMonitor
 from slicer.queue.show import rows
 
 if TYPE_CHECKING:

@@ -25,6 +25,11 @@ from slicer.kernel.sleep import soonest, until_readable
 from slicer.queue.control.answers import ACTS, Answers
 from slicer.queue.control.server import ControlSocket
 from slicer.queue.display import Display
+from slicer.queue.engine.local.gpu_use import QueueMonitor
+from slicer.queue.engine.local.lease_requests import LeaseRequests
+from slicer.queue.engine.local.running import RunningJobs
+from slicer.queue.engine.local.starters import Backends, Starters
+from slicer.queue.engine.local.starting import StartingJobs
 from slicer.queue.events import Events, Renderer, Renderers
 from slicer.queue.file import jobs_file
 from slicer.queue.file.jobs_file import JobsFileError
@@ -32,14 +37,9 @@ from slicer.queue.file.live_file import LiveFile
 from slicer.queue.judge import judging
 from slicer.queue.judge.concluding import Conclusions
 from slicer.queue.model import BoardState, Event, QueueOptions
-from slicer.queue.run.gpu_use import QueueMonitor
-from slicer.queue.run.running import RunningJobs
-from slicer.queue.run.starters import Backends, Starters
+from slicer.queue.plans import Plans
 from slicer.queue.show import rows
 from slicer.queue.start.dispatch import Dispatch
-from slicer.queue.start.lease_requests import LeaseRequests
-from slicer.queue.start.plans import Plans
-from slicer.queue.start.starting import StartingJobs
 from slicer.queue.state.register import Register
 
 _USAGE_STEP_MIB = 256  # the growth of a peak that is reported

@@ -15,8 +15,9 @@ from slicer.job import ending
 from slicer.job.supervisor import Supervisor
 from slicer.kernel import cgroup
 from slicer.model import Usage
-from slicer.queue.run import ended_attempt, running
-from slicer.queue.run.running import RunningJobs
+from slicer.queue.engine import ended_attempt
+from slicer.queue.engine.local import running
+from slicer.queue.engine.local.running import RunningJobs
 
 EMPTY, LIVE, TOO = (f"{number:012x}" for number in range(3))
 

@@ -7,12 +7,12 @@ import time
 from collections.abc import Callable
 
 from slicer.errors import StateError
+from slicer.queue.engine.ended_attempt import EndedAttempt
 from slicer.queue.events import Events
 from slicer.queue.judge import judging
 from slicer.queue.judge.judging import Judged
 from slicer.queue.judge.log import last_line, tells_of_oom
 from slicer.queue.model import ENOUGH_LOOKS, Entry, JobState, QueueOptions
-from slicer.queue.run.ended_attempt import EndedAttempt
 from slicer.queue.state import folding
 from slicer.queue.state.folding import Ending
 from slicer.queue.state.register import Register

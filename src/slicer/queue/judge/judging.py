@@ -6,8 +6,8 @@ import signal
 from collections.abc import Collection, Iterable
 
 from slicer.errors import EX_TIMEOUT
+from slicer.queue.engine.ended_attempt import EndedAttempt
 from slicer.queue.model import ENOUGH_LOOKS, JobState, Status, Verdict
-from slicer.queue.run.ended_attempt import EndedAttempt
 from slicer.record import record
 
 EXIT_CODE_MAX = 255

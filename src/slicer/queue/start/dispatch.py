@@ -21,13 +21,13 @@ from slicer.errors import (
 from slicer.gpu.observer import GpuObserver
 from slicer.job.plan import Plan
 from slicer.kernel.sleep import seconds_until
+from slicer.queue.engine.local.lease_requests import GrantedJob, LeaseRequests
+from slicer.queue.engine.local.running import RunningJobs
+from slicer.queue.engine.local.starting import StartingJobs
 from slicer.queue.events import Events
 from slicer.queue.model import Attributes, Entry, JobState, Kind, Status
-from slicer.queue.run.running import RunningJobs
-from slicer.queue.start.lease_requests import GrantedJob, LeaseRequests
+from slicer.queue.plans import Plans
 from slicer.queue.start.pending import Pending, to_ask
-from slicer.queue.start.plans import Plans
-from slicer.queue.start.starting import StartingJobs
 from slicer.queue.state import folding
 from slicer.queue.state.register import Register
 from slicer.record import replace

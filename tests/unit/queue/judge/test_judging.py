@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from slicer.queue.engine.ended_attempt import EndedAttempt
 from slicer.queue.judge.judging import Judged, exit_code_of, judge, measured, raised
 from slicer.queue.model import JobState, Status
-from slicer.queue.run.ended_attempt import EndedAttempt
 
 GIB = 1024
 

@@ -2,7 +2,7 @@
 
 The queue has many at a time. ``slicer run`` waits for one step after the other. Here descriptors announce
 that a step is done, and the queue's loop acts on it. After the command's end, everything is the keeper's duty
-(:mod:`slicer.queue.run.keeper`). If the keeper was killed, a forked child cleans up, because that may take
+(:mod:`slicer.queue.engine.local.keeper`). If the keeper was killed, a forked child cleans up, because that may take
 long.
 """
 
@@ -26,7 +26,7 @@ from slicer.kernel.signals import STOP
 from slicer.ledger.held_lease import HeldLease
 from slicer.ledger.ledger import Ledger
 from slicer.model import Lease, Usage
-from slicer.queue.run.starters import Starters
+from slicer.queue.engine.local.starters import Starters
 from slicer.queue.state import attempt
 from slicer.queue.state.log_dir import LogDir
 

@@ -16,12 +16,12 @@ from slicer.kernel.sleep import seconds_until, soonest
 from slicer.ledger.held_lease import HeldLease
 from slicer.ledger.ledger import Ledger
 from slicer.model import Lease
+from slicer.queue.engine import ended_attempt
+from slicer.queue.engine.ended_attempt import EndedAttempt
+from slicer.queue.engine.local.gpu_use import QueueMonitor
+from slicer.queue.engine.local.starters import Backends
+from slicer.queue.engine.local.supervisor import QueueSupervisor, is_unbound, signal_keeper
 from slicer.queue.model import JobState
-from slicer.queue.run import ended_attempt
-from slicer.queue.run.ended_attempt import EndedAttempt
-from slicer.queue.run.gpu_use import QueueMonitor
-from slicer.queue.run.starters import Backends
-from slicer.queue.run.supervisor import QueueSupervisor, is_unbound, signal_keeper
 from slicer.queue.state.attempt import AttemptFile
 from slicer.queue.state.register import Register
 

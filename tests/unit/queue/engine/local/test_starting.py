@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from slicer.errors import BackendError, SlicerError, StateError
-from slicer.queue.start.starting import StartingJobs
+from slicer.queue.engine.local.starting import StartingJobs
 from tests.unit import made_up
 
 

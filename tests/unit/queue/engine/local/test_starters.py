@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from slicer.errors import BackendError
-from slicer.queue.run.starters import _Starter
-from slicer.queue.run.supervisor import QueueSupervisor
+from slicer.queue.engine.local.starters import _Starter
+from slicer.queue.engine.local.supervisor import QueueSupervisor
 
 pytestmark = pytest.mark.both_pythons
 

@@ -10,7 +10,7 @@ from slicer.errors import StateError
 from slicer.gpu.snapshot import GpuSnapshot
 from slicer.job.gpu_watch import Exceeded
 from slicer.placement.capacity import Device
-from slicer.queue.run.gpu_use import QueueMonitor
+from slicer.queue.engine.local.gpu_use import QueueMonitor
 from tests.unit import made_up
 
 GPU = "GPU-a"

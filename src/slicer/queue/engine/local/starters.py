@@ -29,7 +29,7 @@ from slicer.kernel import proc
 from slicer.kernel.open_files import close_all_but
 from slicer.ledger.ledger import Ledger
 from slicer.model import Lease, manager_of
-from slicer.queue.run import keeper
+from slicer.queue.engine.local import keeper
 from slicer.record import record, replace
 
 if TYPE_CHECKING:

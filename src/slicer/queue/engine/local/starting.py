@@ -13,14 +13,14 @@ from slicer.errors import SlicerError
 from slicer.job.plan import Plan
 from slicer.kernel import proc
 from slicer.ledger.ledger import Ledger
+from slicer.queue.engine import ended_attempt
+from slicer.queue.engine.ended_attempt import EndedAttempt
+from slicer.queue.engine.local.gpu_use import QueueMonitor
+from slicer.queue.engine.local.lease_requests import GrantedJob
+from slicer.queue.engine.local.running import RunningJobs
+from slicer.queue.engine.local.starters import Backends, Starters
+from slicer.queue.engine.local.supervisor import QueueSupervisor, is_unbound
 from slicer.queue.model import JobState
-from slicer.queue.run import ended_attempt
-from slicer.queue.run.ended_attempt import EndedAttempt
-from slicer.queue.run.gpu_use import QueueMonitor
-from slicer.queue.run.running import RunningJobs
-from slicer.queue.run.starters import Backends, Starters
-from slicer.queue.run.supervisor import QueueSupervisor, is_unbound
-from slicer.queue.start.lease_requests import GrantedJob
 from slicer.queue.state import folding
 from slicer.queue.state.register import Register
 from slicer.record import replace

@@ -1,0 +1,1 @@
+"""Engines: what places the attempts of jobs, starts, watches and ends them."""

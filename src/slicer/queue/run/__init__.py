@@ -1,1 +1,0 @@
-"""Running jobs: their keepers, the starters that fork these, and the ends of the attempts."""
