@@ -4,21 +4,18 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Mapping
 from operator import attrgetter
 from typing import Any
 
-from slicer.kernel import proc
 from slicer.kernel.sleep import seconds_until
-from slicer.queue.engine.local.gpu_use import QueueMonitor
-from slicer.queue.engine.local.lease_requests import LeaseRequests
+from slicer.queue.engine.engine import Engine
 from slicer.queue.events import Renderer
 from slicer.queue.judge import judging
 from slicer.queue.judge.log import last_line
-from slicer.queue.model import Board, BoardState, Event, JobState, Kind, QueueOptions, Row
+from slicer.queue.model import Board, BoardState, Event, JobState, Kind, QueueOptions, Row, kind_of
 from slicer.queue.show import board_text, rows
 from slicer.queue.start.dispatch import Dispatch
-from slicer.queue.start.pending import Pending, kind_of
+from slicer.queue.start.pending import Pending
 from slicer.queue.state.register import Register
 
 _DRAW_S = 0.25  # the shortest pause between two boards on the terminal
@@ -32,12 +29,11 @@ class Display:
     """Draws the board when something has changed, but not more often than people can follow."""
 
     def __init__(
-        self, register: Register, monitor: QueueMonitor, requests: LeaseRequests, dispatch: Dispatch,
-        options: QueueOptions, renderer: Renderer,
+        self, register: Register, engine: Engine, dispatch: Dispatch, options: QueueOptions,
+        renderer: Renderer,
     ) -> None:  # fmt: skip
         self._register = register
-        self._monitor = monitor
-        self._requests = requests
+        self._engine = engine
         self._dispatch = dispatch
         self._options = options
         self._renderer = renderer
@@ -49,7 +45,7 @@ class Display:
         self._write_at = 0.0
         self._is_unwritten = True
         self._every_s = max(_WRITE_S, options.poll_s)  # how often status.txt is written while jobs run
-        self._look = 0  # the monitor's look that status.txt shows
+        self._look = 0  # the look that status.txt shows
         self.state: BoardState = "running"
         self._problem = ""
         self._cost_s = 0.0
@@ -68,9 +64,9 @@ class Display:
         if self._register.has_changed or (state, problem) != (self.state, self._problem):
             self.is_stale = self._is_unwritten = True
             self._register.has_changed = False
-        if self._look != self._monitor.look_count:
-            self._is_unwritten = True
-            self._look = self._monitor.look_count
+        if self._look != self._engine.look_count:
+            self.is_stale = self._is_unwritten = True
+            self._look = self._engine.look_count
         self.state, self._problem = state, problem
         self._width = max(self._width, running)
         if self._renderer.wants_board and time.monotonic() >= self._redraw_at():
@@ -117,8 +113,8 @@ class Display:
             title=self._options.jobs_file,
             at=now,
             began_at=self._began_at,
-            gpus=self._monitor.rows(numbers),
-            running=tuple(rows.row(each, self._monitor.use_of(each.job), now_s=now) for each in running),
+            gpus=self._engine.gpu_rows(numbers),
+            running=tuple(rows.row(each, self._engine.use_of(each.job), now_s=now) for each in running),
             pending=tuple(self._pending_rows(pending)),
             done=tuple(map(rows.row, states.last())),
             # A job without a line is not pending.
@@ -136,22 +132,19 @@ class Display:
         return made
 
     def _pending_rows(self, pending: Pending) -> list[Row]:
-        indices = self._monitor.indices()
         found: list[Row] = []
         first: dict[Kind, int] = {}
         for entry in pending.first(rows.PENDING_SHOWN):
             state = self._register.states[entry.key]
             kind = kind_of(entry, state)
             waits_for = pending.never.get(entry.key) or pending.waits_for(entry.key)
-            waits_for = waits_for or self._why(kind, first.setdefault(kind, state.no), state, indices)
+            waits_for = waits_for or self._why(kind, first.setdefault(kind, state.no), state)
             found.append(rows.row(state, declared_mib=kind.vram_mib, waits_for=waits_for))
         return found
 
-    def _why(self, kind: Kind, first: int, state: JobState, indices: Mapping[str, int]) -> str:
+    def _why(self, kind: Kind, first: int, state: JobState) -> str:
         """Why a job of this kind waits. ``first``: the job of the kind that starts before the others."""
-        if first != state.no:
-            return f"job {first}"
-        return rows.why(self._requests.why(kind), indices, proc.now_s())
+        return f"job {first}" if first != state.no else self._engine.why(kind)
 
     def why(self, state: JobState) -> str:
         """Why a job waits, as on the board; "" if it does not wait."""
@@ -162,12 +155,12 @@ class Display:
         first = next((entry.key for head, entry in pending.heads() if head == kind), state.key)
         waits_for = pending.never.get(state.key) or pending.waits_for(state.key)
         number = self._register.states[first].no
-        return waits_for or self._why(kind, number, state, self._monitor.indices())
+        return waits_for or self._why(kind, number, state)
 
     def why_waiting(self) -> str:
         """The reason why the first job that could start waits."""
         for kind, _ in self._dispatch.pending.heads():
-            return rows.why(self._requests.why(kind), self._monitor.indices(), proc.now_s())
+            return self._engine.why(kind)
         return ""
 
     def summary(self, exit_code: int) -> Event:

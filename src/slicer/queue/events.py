@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
-from slicer.queue.engine.local.gpu_use import QueueMonitor
+from slicer.job.gpu_watch import LeaseUse
 from slicer.queue.model import Board, Event, EventKind, JobState
 from slicer.queue.show import rows
 
@@ -72,7 +73,7 @@ class Events:
         self._has_stalled = False
         self._was_waiting = False
         self.has_drained = False
-        self.monitor: QueueMonitor | None = None  # set later: some events come before it exists
+        self.use_of: Callable[[str], LeaseUse | None] = lambda _: None  # set later: by job id
         self.notifier: Notifier | None = None
 
     def __bool__(self) -> bool:
@@ -83,8 +84,8 @@ class Events:
         row, now_s = None, time.time()
         if state is not None:
             use = None  # the state of a job that has ended has its final figures
-            if self.monitor is not None and state.status == "running":
-                use = self.monitor.use_of(state.job)
+            if state.status == "running":
+                use = self.use_of(state.job)
             row = rows.row(state, use, now_s=now_s)
         self._kept.append(Event(kind, now_s, row, data))
 

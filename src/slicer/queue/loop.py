@@ -12,37 +12,27 @@ import signal
 import time
 from collections.abc import Mapping
 
-from slicer import backend as backends
 from slicer import faults
-from slicer.broker.client.gpus import open_gpus
 from slicer.errors import EX_TEMPFAIL
-from slicer.gpu.observer import GpuObserver
 from slicer.job import launch
-from slicer.job.gpu_watch import ESCAPED, Escaped, Exceeded
 from slicer.kernel.signal_pipe import SignalPipe
 from slicer.kernel.signals import INTERRUPTS, block_interrupts
 from slicer.kernel.sleep import soonest, until_readable
 from slicer.queue.control.answers import ACTS, Answers
 from slicer.queue.control.server import ControlSocket
 from slicer.queue.display import Display
-from slicer.queue.engine.local.gpu_use import QueueMonitor
-from slicer.queue.engine.local.lease_requests import LeaseRequests
-from slicer.queue.engine.local.running import RunningJobs
-from slicer.queue.engine.local.starters import Backends, Starters
-from slicer.queue.engine.local.starting import StartingJobs
+from slicer.queue.engine.choice import open_engine
 from slicer.queue.events import Events, Renderer, Renderers
 from slicer.queue.file import jobs_file
 from slicer.queue.file.jobs_file import JobsFileError
 from slicer.queue.file.live_file import LiveFile
 from slicer.queue.judge import judging
 from slicer.queue.judge.concluding import Conclusions
-from slicer.queue.model import BoardState, Event, QueueOptions
+from slicer.queue.model import BoardState, Entry, Event, QueueOptions
 from slicer.queue.plans import Plans
 from slicer.queue.show import rows
 from slicer.queue.start.dispatch import Dispatch
 from slicer.queue.state.register import Register
-
-_USAGE_STEP_MIB = 256  # the growth of a peak that is reported
 
 
 class Queue:
@@ -55,50 +45,28 @@ class Queue:
         self._events = Events(self._renderer)
         is_own = not options.trust_file
         text = jobs_file.read(options.jobs_file, is_own=is_own)  # before anything is created in its directory
-        broker = backends.broker_socket(environ, options.backend)
-        self._backends = Backends(options.backend, broker)
         self._ledger = launch.open_ledger(environ, self._events, options.backend)
-        mask = frozenset(signal.pthread_sigmask(signal.SIG_BLOCK, ()))
-        self._starters = Starters(self._backends, self._ledger, mask)
-        plans = self._plans = Plans(options, environ, self._ledger, broker)
-        self._gpu_observer = GpuObserver(plans.policy, reuses=True, otherwise=open_gpus)
+        self._engine = open_engine(options, environ, self._ledger, self._events)
+        plans = self._plans = Plans(options, environ, self._ledger, self._engine.broker)
         if options.notify is not None or plans.config.notify is not None:
             from slicer.queue.notifying import notifier
 
             self._events.notifier = notifier(options.notify, plans.config, options.jobs_file)
         self.register = Register(options.log_dir, fresh=options.fresh)
+        self._engine.set_up(plans, self.register)
+        self._events.use_of = self._engine.use_of
         self._file = LiveFile(
-            options.jobs_file, text, self.register.known_names, plans.check, options.poll_s, is_own=is_own
+            options.jobs_file, text, self.register.known_names, self._check, options.poll_s, is_own=is_own
         )
         if not self._file.entries and not options.watch:
             raise JobsFileError(
                 "contains no jobs", name=options.jobs_file, hint="--watch waits for new lines"
             )
-        self._monitor = QueueMonitor(
-            self._gpu_observer, self._ledger, options.poll_s, plans.policy.idle_threshold_mib,
-            options.tolerance,
-        )  # fmt: skip
-        self._events.monitor = self._monitor
-        self._running = RunningJobs(self._ledger, self._backends, self.register, self._monitor, self._events)
-        self._starting = StartingJobs(
-            self._ledger, self._backends, self._starters, self.register, self._monitor, self._running,
-            self._events, at_a_time=options.at_a_time,
-            most_unbound=plans.cpus if options.at_a_time is None else None,
-        )  # fmt: skip
-        self._requests = LeaseRequests(
-            self._ledger, self._backends, self._gpu_observer, options.gpus, exclusive=options.exclusive
-        )
-        self._requests.check()
         self._conclusions = Conclusions(
-            self.register, options, plans.margin_mib, self._largest_mib, self._events
+            self.register, options, plans.margin_mib, self._engine.largest_mib, self._events
         )
-        self._dispatch = Dispatch(
-            self.register, plans, self._requests, self._starting, self._running, self._gpu_observer,
-            self._events, self._ledger.broker_now,
-        )  # fmt: skip
-        self._display = Display(
-            self.register, self._monitor, self._requests, self._dispatch, options, self._renderer
-        )
+        self._dispatch = Dispatch(self.register, plans, self._engine, self._events, self._ledger.broker_now)
+        self._display = Display(self.register, self._engine, self._dispatch, options, self._renderer)
         answers = Answers(
             self.register, self._dispatch, self._display, self._file, self._load, self._events.notice
         )
@@ -109,7 +77,6 @@ class Queue:
         self._signals: list[int] = []  # those that ask the queue to leave
         self._has_stopped = False  # whether it starts no more jobs
         self._concluded: list[str] = []  # attempts whose ends are not on the disk yet
-        self._told_mib: dict[str, int] = {}  # the last reported peak, by job id
 
     # -- from beginning to end -----------------------------------------------------------------------------
 
@@ -130,7 +97,7 @@ class Queue:
                     break
             return self._exit_code()
         finally:
-            self._requests.keep(())
+            self._engine.keep(())
             block_interrupts()  # a late signal must neither delay the queue's end nor change its exit code
             self._signal_pipe.close()
 
@@ -142,7 +109,7 @@ class Queue:
         if self.register.problem:
             self._renderer.event(Event("warning", time.time(), data={"text": self.register.problem}))
         self._control.close(self._summary)
-        for each in (self._file, self._gpu_observer, self._starters, self._backends, self._ledger):
+        for each in (self._file, self._engine, self._ledger):
             each.close()
 
     def summary(self) -> Event:
@@ -161,11 +128,8 @@ class Queue:
         )  # fmt: skip
         for warning in (*self._plans.config.warnings, *register.warnings):
             self._events.warning(warning)
-        if self._backends.usual.notice:
-            self._events.notice(self._backends.usual.notice)
-        own = self._options.idle_threshold_mib, self._options.spike_buffer
-        if self._plans.broker and own != (None, None):
-            self._events.notice("the broker uses the administrator's idle threshold and spike buffer")
+        for notice in self._engine.notices():
+            self._events.notice(notice)
         if register.set_aside:
             self._events.notice(f"earlier logs are in {self._options.log_dir}/{register.set_aside}")
         if final:
@@ -173,7 +137,7 @@ class Queue:
         register.sweep()
         by_key = {entry.key: entry for entry in entries}
         for state in [state for state in states.values() if state.status == "running"]:
-            attempt = self._running.recover(state)
+            attempt = self._engine.recover(state)
             if attempt is None:
                 self._events.add("adopted", state)
             else:
@@ -188,7 +152,7 @@ class Queue:
         self._take_ended()
         self._take_file()
         self._display.is_stale |= self._control.take(self._ready)
-        self._watch_gpus()
+        self._engine.watch()
         if not self._signals:
             self._dispatch.start()
         if self._dispatch.is_over and not self._has_stopped:
@@ -204,27 +168,17 @@ class Queue:
             self._events.flush()
         self._tell_if_idle()
         problem = self.register.problem or self._file.problem or self._dispatch.trouble
-        self._display.update(self._state_word(), problem, self._job_count())
+        self._display.update(self._state_word(), problem, self._engine.job_count)
 
     def _sleep(self) -> None:
-        waiting, ask_s = self._requests.watched()
-        descriptors = [
-            self._signal_pipe.fd, self._file.fd, *self._control.descriptors(), *self._starting.descriptors(),
-            *self._running.descriptors(), *waiting,
-        ]  # fmt: skip
+        watched, due_s = self._engine.watched()
+        descriptors = [self._signal_pipe.fd, self._file.fd, *self._control.descriptors(), *watched]
         limits = [
-            ask_s, self._file.left_s(), self._running.left_s(), self._monitor.left_s(),
-            self.register.left_s(), self._display.left_s(),
+            due_s, self._file.left_s(), self.register.left_s(), self._display.left_s(),
             None if self._is_leaving else self._dispatch.left_s(),
         ]  # fmt: skip
-        self._ready = until_readable(descriptors, soonest(*limits), None, urgent=self._running.urgent())
-        self._requests.woken(self._ready)
-
-    def _job_count(self) -> int:
-        return len(self._starting) + len(self._running)
-
-    def _is_busy(self) -> bool:
-        return len(self._starting) > 0 or not self._running.is_empty
+        self._ready = until_readable(descriptors, soonest(*limits), None, urgent=self._engine.urgent())
+        self._engine.woken(self._ready)
 
     @property
     def _is_leaving(self) -> bool:
@@ -232,7 +186,7 @@ class Queue:
         return bool(self._signals) or self._dispatch.is_over
 
     def _is_over(self) -> bool:
-        if self._is_busy():
+        if self._engine.is_busy:
             return False
         if self._is_leaving:
             return True  # even with a full disk: the next queue reads the attempts' files
@@ -255,6 +209,11 @@ class Queue:
             return EX_TEMPFAIL
         return code
 
+    def _check(self, entries: tuple[Entry, ...]) -> None:
+        """Raise JobsFileError for a line that cannot run."""
+        self._plans.check(entries)
+        self._engine.check(entries)
+
     # -- what happened -------------------------------------------------------------------------------------
 
     def _take_signals(self) -> None:
@@ -271,13 +230,13 @@ class Queue:
         if len(self._signals) == 1:
             self._stop_starting()
         elif len(self._signals) == 2:
-            self._events.add("ending", running=self._job_count())
-            self._running.stop_all()
+            self._events.add("ending", running=self._engine.job_count)
+            self._engine.stop_all()
 
     def _stop_starting(self) -> None:
         self._has_stopped = True
         self._dispatch.abandon()
-        self._events.add("stopping", running=self._job_count())
+        self._events.add("stopping", running=self._engine.job_count)
 
     def _take_file(self, *, is_last: bool = False) -> None:
         problem, before = self._file.problem, self._file.entries
@@ -299,12 +258,12 @@ class Queue:
         old = set(self._dispatch.pending)
         self._dispatch.load(self._file.entries)
         new = set(self._dispatch.pending)
-        self._requests.forget(old - new)
+        self._engine.forget(old - new)
         return old, new
 
     def _take_ended(self) -> None:
         dispatch = self._dispatch
-        ended = [*self._starting.take_killed(self._ready), *self._running.take_ended(self._ready)]
+        ended = self._engine.take_ended(self._ready)
         for attempt in ended:
             key = attempt.key
             dispatch.touched.add(key)
@@ -313,56 +272,17 @@ class Queue:
             if attempt.how == "unbegun":
                 dispatch.command_never_started(key)
             self._concluded.append(attempt.job_id)
-            self._told_mib.pop(attempt.job_id, None)
         if ended:
             dispatch.pending.release([attempt.key for attempt in ended])
-
-    def _watch_gpus(self) -> None:
-        left_s = self._monitor.left_s()
-        if left_s is None or left_s > 0:
-            return
-        before = self._monitor.problem
-        for found in self._monitor.look():
-            self._tell_of_use(found)
-        problem = self._monitor.problem
-        if problem is not None and str(problem) != str(before):
-            self._events.warning(f"the jobs' use of their GPUs cannot be measured: {problem}")
-        for job_id, use in self._monitor.uses() if self._options.verbose else ():
-            peak_mib = max(use.peak_mib, default=0)
-            state = self.register.states.by_job(job_id)
-            if state is not None and peak_mib >= self._told_mib.get(job_id, 0) + _USAGE_STEP_MIB:
-                self._told_mib[job_id] = peak_mib
-                self._events.add("usage", state)
-        self._display.is_stale = True
-
-    def _tell_of_use(self, found: Exceeded | Escaped) -> None:
-        state = self.register.states.by_job(found.job)
-        if state is None:
-            return
-        if isinstance(found, Escaped):
-            self._events.warning(f"job {state.no} {ESCAPED}")
-            return
-        self._events.add(
-            "exceeds", state, gpu=self._monitor.index(found.gpu), used_mib=found.used_mib,
-            declared_mib=found.declared_mib,
-        )  # fmt: skip
-        if found.ends:
-            self._events.warning(f"job {state.no} got past its cap, and is ended")
-            self._running.end_over_cap(found.job)
-
-    def _largest_mib(self) -> int:
-        allowed = self._requests.allowed()
-        sizes = [each.total_mib for each in self._gpu_observer.memory if each.gpu_uuid in allowed]
-        return max(sizes, default=0)
 
     # -- the current state ---------------------------------------------------------------------------------
 
     def _tell_if_idle(self) -> None:
         """Report once that nothing is left to do, or that all jobs wait."""
         pending = self._dispatch.pending
-        is_idle = not self._is_leaving and not self._is_busy()
+        is_idle = not self._is_leaving and not self._engine.is_busy
         self._events.drained(is_idle and not pending.can_start, watch=self._options.watch)
-        is_waiting = is_idle and pending.can_start > 0 and self._requests.is_waiting
+        is_waiting = is_idle and pending.can_start > 0 and self._engine.is_waiting
         self._events.nothing_can_start(self._display.why_waiting() if is_waiting else None)
         if self.register.is_saved:
             self._events.flush()

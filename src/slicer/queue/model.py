@@ -21,6 +21,9 @@ ENOUGH_LOOKS = 10  # fewer looks at a job's GPUs do not show its peak, which the
 DONE_SHOWN = 50  # ended jobs on a board
 
 
+Place = tuple[int, int]  # a job's place among the pending: -priority, position in the file
+
+
 class Kind(NamedTuple):
     """A line's demand; jobs of one kind have the same. None or empty: not given."""
 
@@ -113,6 +116,14 @@ class JobState:
     @property
     def is_final(self) -> bool:
         return self.status in FINAL
+
+
+def kind_of(entry: Entry, state: JobState | None) -> Kind:
+    """The kind of a job. After an attempt that ran out of GPU memory it needs at least the raised amount."""
+    kind, raised_mib = entry.attributes.kind, state.next_vram_mib if state is not None else None
+    if kind.vram_mib is None or raised_mib is None:
+        return kind
+    return kind._replace(vram_mib=max(kind.vram_mib, raised_mib))
 
 
 # The fields of a JobState and their types, as written; and the defaults of those that have one.

@@ -16,8 +16,7 @@ from slicer.ledger.ledger import Ledger
 from slicer.ledger.nesting import OuterJobs
 from slicer.model import Profile
 from slicer.queue.file.jobs_file import JobsFileError
-from slicer.queue.model import Entry, Kind, QueueOptions
-from slicer.queue.start.pending import kind_of
+from slicer.queue.model import Entry, Kind, QueueOptions, kind_of
 from slicer.record import replace
 
 _T = TypeVar("_T")

@@ -18,12 +18,9 @@ from slicer.errors import (
     TooManyError,
     UsageError,
 )
-from slicer.gpu.observer import GpuObserver
 from slicer.job.plan import Plan
 from slicer.kernel.sleep import seconds_until
-from slicer.queue.engine.local.lease_requests import GrantedJob, LeaseRequests
-from slicer.queue.engine.local.running import RunningJobs
-from slicer.queue.engine.local.starting import StartingJobs
+from slicer.queue.engine.engine import Begin, Engine
 from slicer.queue.events import Events
 from slicer.queue.model import Attributes, Entry, JobState, Kind, Status
 from slicer.queue.plans import Plans
@@ -45,15 +42,11 @@ class Dispatch:
     """
 
     def __init__(
-        self, register: Register, plans: Plans, requests: LeaseRequests, starting: StartingJobs,
-        running: RunningJobs, gpu_observer: GpuObserver, events: Events, broker_now: Callable[[], str],
-    ) -> None:  # fmt: skip
+        self, register: Register, plans: Plans, engine: Engine, events: Events, broker_now: Callable[[], str]
+    ) -> None:
         self._register = register
         self._plans = plans
-        self._requests = requests
-        self._starting = starting
-        self._running = running
-        self._gpu_observer = gpu_observer
+        self._engine = engine
         self._events = events
         self._broker_now = broker_now
         self.pending = Pending((), register.states)
@@ -110,14 +103,14 @@ class Dispatch:
             self._cancel_unstarted(entry, "its line says cancel")
         elif state.status == "running" and not state.cancelling:
             self._register.do(folding.cancelling(entry.key, state.job))
-            self._running.stop(entry.key)
+            self._engine.stop(entry.key)
             self._events.add("cancelling", state)
 
     def stop_lines(self, word: str, is_meant: bool) -> list[str]:
         """The labels of unstarted lines with a name, label or job's id; ``is_meant``: cancel these lines."""
-        starting = self._starting.key_of(word)
+        starting = self._engine.unstarted(word)
         if starting is not None and is_meant:
-            self._starting.give_up(word)
+            self._engine.give_up(word)
             self.put_back(starting)
         if starting is not None:
             word = self._plans.label(self._register.states[starting].no)
@@ -143,8 +136,8 @@ class Dispatch:
     def check(self) -> None:
         """Make sure that there are GPUs if jobs need some. Raises NoGpu, GpuError, and a plan's errors."""
         for kind, entry in self._heads():
-            if not self._gpu_observer.gpus and self._plan(kind, entry).missing.gpus:
-                self._gpu_observer.open()
+            if not self._engine.has_gpus and self._plan(kind, entry).missing.gpus:
+                self._engine.open_gpus()
 
     def _heads(self) -> list[tuple[Kind, Entry]]:
         return to_ask(self.pending.heads(), self._plans.gpu_needs, _MOST_KINDS)
@@ -162,16 +155,16 @@ class Dispatch:
             del self._postponed[key]
             self.pending.resume(key)
         if self._register.problem or self._not_before is not None:
-            self._requests.keep(())
+            self._engine.keep(())
             return
-        self._gpu_observer.expire()
+        self._engine.refresh()
         kinds: list[Kind] | None = None
         while kinds is None and self._not_before is None and not self.is_over:
             kinds = self._start_one()
         is_trying = self._not_before is None and self._no_broker_before is None
         if is_trying and not any(key in self.pending for key in self._tries):
             self.trouble, self._failures = "", 0
-        self._requests.keep(kinds or ())
+        self._engine.keep(kinds or ())
 
     def _is_broker_new(self) -> bool:
         """Whether a broker was switched on since the queue began; then nothing more is started."""
@@ -198,11 +191,11 @@ class Dispatch:
                 if not plan.missing.is_nothing:
                     continue
                 plan = replace(plan, broker="")  # it needs no grant
-            if (plan.missing.is_nothing and is_full) or not self._starting.may_add(plan):
+            if (plan.missing.is_nothing and is_full) or not self._engine.may_add(plan):
                 is_full = is_full or plan.missing.is_nothing
                 continue
             try:
-                granted = self._requests.ask(kind, entry, plan, self.pending.places, self._starting.gpus())
+                begin = self._engine.ask(kind, entry, plan, self.pending.places)
             except InfeasibleError as error:
                 self._refuse(entry, error)
                 return None
@@ -220,8 +213,8 @@ class Dispatch:
             except (UsageError, GpuError, StateError) as error:
                 self._wait_for_better(error)
                 return kinds
-            if granted is not None:
-                self._start(granted)
+            if begin is not None:
+                self._start(entry.key, begin)
                 return None
             kinds.append(kind)
         return kinds
@@ -229,12 +222,11 @@ class Dispatch:
     def _plan(self, kind: Kind, entry: Entry) -> Plan:
         return self._plans.plan(entry, kind, self._register.states[entry.key].no)
 
-    def _start(self, granted: GrantedJob) -> None:
-        key = granted.entry.key
+    def _start(self, key: str, begin: Begin) -> None:
         self.pending.take(key)
         self.touched.add(key)
         try:
-            if not self._starting.add(granted, self._register.states[key]):
+            if not begin(self._register.states[key]):
                 self.put_back(key)
                 self.pause()
         except (BackendError, StateError) as error:
@@ -242,7 +234,7 @@ class Dispatch:
 
     def start_commands(self) -> None:
         """Start the commands whose scopes are ready. To be called only when the register is saved."""
-        started, failed = self._starting.start_commands()
+        started, failed = self._engine.start_commands()
         for key, error in failed:
             self._could_not_start(key, error)
         for key in started:
@@ -252,12 +244,12 @@ class Dispatch:
                 self._failures, self.trouble = 0, ""
             self._events.add("started", state, log=state.log)
             if state.cancelling:  # its line changed while it was being started
-                self._running.stop(key)
+                self._engine.stop(key)
 
     def abandon(self) -> None:
         """Start nothing more: withdraw all requests, and abandon the jobs whose commands have not started."""
-        self._requests.keep(())
-        for key in self._starting.abandon():
+        self._engine.keep(())
+        for key in self._engine.abandon():
             self.put_back(key)
 
     # -- failed starts -----------------------------------------------------------------------------------
@@ -317,7 +309,7 @@ class Dispatch:
         rest = "; until then only jobs that need neither GPU nor slot are started" if is_broker else ""
         self._tell(f"{error}{rest}")
         if is_broker:
-            self._requests.keep(())
+            self._engine.keep(())
             self._no_broker_before = self._later()
         else:
             self.pause()

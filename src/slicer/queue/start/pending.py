@@ -11,17 +11,7 @@ import math
 from bisect import bisect_left, insort
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
-from slicer.queue.model import Entry, JobState, Kind
-
-Place = tuple[int, int]  # -priority, position in the file
-
-
-def kind_of(entry: Entry, state: JobState | None) -> Kind:
-    """The kind of a job. After an attempt that ran out of GPU memory it needs at least the raised amount."""
-    kind, raised_mib = entry.attributes.kind, state.next_vram_mib if state is not None else None
-    if kind.vram_mib is None or raised_mib is None:
-        return kind
-    return kind._replace(vram_mib=max(kind.vram_mib, raised_mib))
+from slicer.queue.model import Entry, JobState, Kind, Place, kind_of
 
 
 def to_ask(

@@ -32,11 +32,10 @@ def test_a_pause_that_ends_between_two_looks_is_noticed(monkeypatch: pytest.Monk
     set_clock(monkeypatch, lambda: now[0])
     asked: list[int] = []
     register: Any = SimpleNamespace(states={}, problem="")
-    gpu_observer: Any = SimpleNamespace(expire=lambda: asked.append(1))
-    requests: Any = SimpleNamespace(keep=lambda kinds: None)
+    engine: Any = SimpleNamespace(keep=lambda kinds: None, refresh=lambda: asked.append(1))
     nobody: Any = None
     plans: Any = SimpleNamespace(gpu_needs=None, broker="")
-    queue = Dispatch(register, plans, requests, nobody, nobody, gpu_observer, nobody, str)
+    queue = Dispatch(register, plans, engine, nobody, str)
     assert queue.left_s() is None
     queue.pause()
     now[0] += 0.999
@@ -71,15 +70,12 @@ class Refusing:
         self.broker_error: SlicerError | None = None
         self.broker_now = "/socket"
         self.plans = any_(plan=self.plan, gpu_needs=lambda _: (0, None), broker="/socket")
-        requests = any_(keep=lambda kinds: None, ask=self.ask)
-        starting = any_(
-            gpus=frozenset, may_add=lambda _: True, add=self.add, start_commands=lambda: ((), ())
-        )
-        gpu_observer = any_(expire=lambda: None)
+        engine = any_(
+            keep=lambda kinds: None, ask=self.ask, may_add=lambda _: True, refresh=lambda: None,
+            start_commands=lambda: ((), ()),
+        )  # fmt: skip
         events = any_(add=lambda kind, *_, **__: self.told.append(kind), warning=self.told.append)
-        self.dispatch = Dispatch(
-            register, self.plans, requests, starting, any_(), gpu_observer, events, lambda: self.broker_now
-        )
+        self.dispatch = Dispatch(register, self.plans, engine, events, lambda: self.broker_now)
         self.dispatch.load(jobs_file.parse(lines))
 
     def do(self, record: Record) -> None:
@@ -96,10 +92,9 @@ class Refusing:
     def ask(self, kind: Any, entry: Entry, plan: FakePlan, *_: Any) -> Any:
         if plan.broker and self.broker_error is not None:
             raise self.broker_error
-        return SimpleNamespace(entry=entry)
+        return lambda _: self.begin(entry)
 
-    def add(self, granted: Any, state: JobState) -> bool:
-        entry: Entry = granted.entry
+    def begin(self, entry: Entry) -> bool:
         self.begun.append(entry.command)
         if entry.command in self.error:
             raise self.error[entry.command]

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slicer.queue.file import jobs_file
-from slicer.queue.model import Entry, JobState, Kind
-from slicer.queue.start.pending import Pending, kind_of, to_ask
+from slicer.queue.model import Entry, JobState, Kind, kind_of
+from slicer.queue.start.pending import Pending, to_ask
 
 
 def parsed(*lines: str) -> tuple[Entry, ...]:

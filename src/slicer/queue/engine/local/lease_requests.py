@@ -25,8 +25,7 @@ from slicer.ledger.ledger import Ledger
 from slicer.ledger.waiting import WaitingTicket
 from slicer.model import Busy
 from slicer.queue.engine.local.starters import Backends
-from slicer.queue.model import Entry, Kind
-from slicer.queue.start.pending import Place
+from slicer.queue.model import Entry, Kind, Place
 from slicer.record import record, replace
 from slicer.text import one_line
 

@@ -2,8 +2,7 @@
 
 The queue has many at a time. ``slicer run`` waits for one step after the other. Here descriptors announce
 that a step is done, and the queue's loop acts on it. After the command's end, everything is the keeper's duty
-(:mod:`slicer.queue.engine.local.keeper`). If the keeper was killed, a forked child cleans up, because that may take
-long.
+(``keeper.py``). If the keeper was killed, a forked child cleans up, because that may take long.
 """
 
 from __future__ import annotations

@@ -1,0 +1,17 @@
+"""Chooses the queue's engine. Only this file knows which there are."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from slicer.ledger.ledger import Ledger
+from slicer.queue.engine.engine import Engine
+from slicer.queue.events import Events
+from slicer.queue.model import QueueOptions
+
+
+def open_engine(options: QueueOptions, environ: Mapping[str, str], ledger: Ledger, events: Events) -> Engine:
+    """The engine of the options. Nothing else may be open but the ledger. Raises BackendError."""
+    from slicer.queue.engine.local.engine import LocalEngine
+
+    return LocalEngine(options, environ, ledger, events)

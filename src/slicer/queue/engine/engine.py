@@ -1,0 +1,146 @@
+"""What the queue's loop asks of an engine: to place, start, watch, end and adopt the attempts of its jobs.
+
+The loop, the jobs file, the journal, the judging and the board are the same for every engine. A new engine
+is one more folder beside this file, and one more line in :mod:`slicer.queue.engine.choice`.
+
+An attempt's way: :meth:`Engine.ask` finds a place for it, and ``Begin`` records it in the register. Once the
+register is on the disk, :meth:`Engine.start_commands` starts it. :meth:`Engine.take_ended` returns its end.
+After a crash of the queue, :meth:`Engine.recover` finds it again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping
+from typing import TYPE_CHECKING, Protocol
+
+from slicer.errors import SlicerError
+from slicer.job.gpu_watch import LeaseUse
+from slicer.job.plan import Plan
+from slicer.queue.engine.ended_attempt import EndedAttempt
+from slicer.queue.model import Entry, GpuRow, JobState, Kind, Place
+
+if TYPE_CHECKING:
+    from slicer.queue.plans import Plans
+    from slicer.queue.state.register import Register
+
+# Begins the attempt that has a place; False: not now. Raises BackendError, StateError.
+Begin = Callable[[JobState], bool]
+
+
+class Engine(Protocol):
+    """Keys are the jobs' in the queue; ids are the attempts'."""
+
+    broker: str  # the socket of the broker that decides; "" for none
+
+    def set_up(self, plans: Plans, register: Register) -> None:
+        """To be called once, before anything else but :meth:`close`. Raises UsageError, GpuError."""
+
+    def notices(self) -> list[str]:
+        """What the user should know at the beginning."""
+
+    def check(self, entries: tuple[Entry, ...]) -> None:
+        """Raise JobsFileError for a line that it could never run."""
+
+    @property
+    def has_gpus(self) -> bool:
+        """Whether GPUs were found, or nobody knows yet."""
+
+    def open_gpus(self) -> None:
+        """Find the GPUs. Raises NoGpu, GpuError."""
+
+    def close(self) -> None:
+        """Release everything. The running jobs live on."""
+
+    # -- places ------------------------------------------------------------------------------------------
+
+    def refresh(self) -> None:
+        """Forget what was known of the GPUs: a round of :meth:`ask` follows."""
+
+    def may_add(self, plan: Plan) -> bool:
+        """Whether one more attempt may begin, whatever is free."""
+
+    def ask(self, kind: Kind, entry: Entry, plan: Plan, places: Mapping[str, Place]) -> Begin | None:
+        """A place for the job, if there is one now; otherwise the engine remembers the request.
+
+        Raises InfeasibleError if there can never be one, RequestCancelled if somebody withdrew the request,
+        BrokerError, TooManyError, UsageError, GpuError, StateError.
+        """
+
+    def keep(self, kinds: Collection[Kind]) -> None:
+        """Withdraw the requests of all other kinds."""
+
+    def forget(self, keys: Iterable[str]) -> None:
+        """These jobs are no longer in the file."""
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether a request waits for its place."""
+
+    def why(self, kind: Kind) -> str:
+        """Why the jobs of a kind wait, in words; "" unknown."""
+
+    # -- attempts whose commands have not started ----------------------------------------------------------
+
+    def start_commands(self) -> tuple[list[str], list[tuple[str, SlicerError]]]:
+        """Start the commands that are ready. To be called only when the register is saved.
+
+        Returns the keys of the jobs that run now, and of those that could not be started.
+        """
+
+    def unstarted(self, job_id: str) -> str | None:
+        """The key of an attempt whose command has not started; None for any other."""
+
+    def give_up(self, job_id: str) -> None:
+        """Withdraw such an attempt. It does not count."""
+
+    def abandon(self) -> list[str]:
+        """Withdraw all of them; their keys."""
+
+    # -- running attempts ----------------------------------------------------------------------------------
+
+    @property
+    def job_count(self) -> int:
+        """The number of jobs that run or are being started."""
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether something is left to wait for."""
+
+    def recover(self, state: JobState) -> EndedAttempt | None:
+        """The end of an attempt that an earlier queue began; None: it still runs, and is adopted."""
+
+    def watched(self) -> tuple[list[int], float | None]:
+        """Descriptors that become readable, and the seconds until something is due without an event."""
+
+    def urgent(self) -> list[int]:
+        """The same for descriptors with exceptional events instead of data."""
+
+    def woken(self, ready: Collection[int]) -> None:
+        """The loop has slept. ``ready``: the readable descriptors."""
+
+    def take_ended(self, ready: Collection[int]) -> list[EndedAttempt]:
+        """Process events; the attempts that are over."""
+
+    def watch(self) -> None:
+        """Measure what the jobs use, if that is due."""
+
+    def stop(self, key: str) -> None:
+        """Ask the job's attempt to end."""
+
+    def stop_all(self) -> None:
+        """Ask all attempts to end."""
+
+    # -- for people and the judge --------------------------------------------------------------------------
+
+    @property
+    def look_count(self) -> int:
+        """How often the use was measured."""
+
+    def use_of(self, job_id: str) -> LeaseUse | None:
+        """The attempt's use of its GPUs so far; None unknown."""
+
+    def gpu_rows(self, numbers: dict[str, int]) -> tuple[GpuRow, ...]:
+        """The GPUs for the board. ``numbers`` maps the ids of this queue's attempts to the jobs' numbers."""
+
+    def largest_mib(self) -> int:
+        """The memory of the largest GPU that the queue may use; 0 unknown."""
