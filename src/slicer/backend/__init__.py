@@ -9,6 +9,7 @@ from slicer.kernel import on_host
 from slicer.kernel.proc import read_text
 from slicer.model import manager_of
 from slicer.quantity import INFINITY, parse_duration
+from slicer.state.allocation import slurm_job
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -84,9 +85,14 @@ _OFF = "off"
 _ONLY_HERE = ("SLICER_SIM", "SLICER_STATE_DIR")  # with these, a ledger concerns nobody else
 
 
-def has_systemd() -> bool:
-    """Whether systemd runs here. Then jobs can have scopes, and can be found by their cgroups."""
+def is_booted() -> bool:
+    """Whether systemd runs here."""
     return os.path.isdir(on_host(BOOTED))
+
+
+def has_systemd() -> bool:
+    """Whether jobs can have scopes of systemd, and can be found by their cgroups. Not inside Slurm's."""
+    return is_booted() and not slurm_job(os.environ)
 
 
 def broker_socket(environ: Mapping[str, str], wanted: str = "auto") -> str:
@@ -142,6 +148,8 @@ def choose(wanted: str, uid: int) -> QueueBackend:
         from slicer.backend.plain import LIMITS, PlainBackend
 
         plain = PlainBackend(uid)
+        if slurm_job(os.environ):
+            plain.notice = ""  # Slurm's own limits are there
         if wanted == "plain":
             plain.notice = f"without systemd, as asked: {LIMITS}"
         return plain

@@ -14,7 +14,7 @@ import subprocess
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from slicer.backend import broker_units, closed_shop, has_systemd, slice_limits
+from slicer.backend import broker_units, closed_shop, is_booted, slice_limits
 from slicer.backend.closed_shop import has_unit
 from slicer.backend.unit_files import (
     Action,
@@ -349,7 +349,7 @@ def data_home(environ: Mapping[str, str]) -> str:
 
 
 def _run(command: tuple[str, ...]) -> Ran:
-    if not has_systemd():  # in a chroot, for example
+    if not is_booted():  # in a chroot, for example
         return Ran(command, None, "systemd is not running")
     program = shutil.which(command[0])
     if program is None:

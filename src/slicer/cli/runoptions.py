@@ -96,6 +96,7 @@ OPTIONS = (
         "--after", "JOB[:ok|any|failed]",
         "Start after that job has ended: well (default), in any way, or badly.", (), many=True,
     ),
+    _option("--job", "ID", "Be the job of that id.", "", hidden=True),
     _option("--detached", "JOB", "Be that job, which a caller has detached.", "", hidden=True),
     _option("--awaits", "JOB:CONDITION", "As --after, by the whole id.", (), many=True, hidden=True),
     _flag("--dry-run", "dry_run", "Print what slicer would do, with the source of each value."),
@@ -107,7 +108,7 @@ OPTIONS = (
 # Without a scope there are no properties, and no unit for the log.
 _SCOPE_FIELDS = (
     "set", "backend", "exec", "journal", "dry_run", "share", "share_mode", "notify", "detach", "log_to",
-    "after", "detached", "awaits",
+    "after", "job", "detached", "awaits",
 )  # fmt: skip
 
 _HOLD_OPTIONS = (

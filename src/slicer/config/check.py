@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from slicer.config.files import Layer
 
-TOP_KEYS = (*TOP_SETTINGS, *TABLES, "slices", "profiles", "routes", "serve")
+TOP_KEYS = (*TOP_SETTINGS, *TABLES, "slices", "profiles", "routes", "serve", "engine")
 OWN_KEYS = (
     "description", "inherits", "slice", "gpus", "gpu", "vram", "margin", "cpu_slots", "slots", "priority",
     "max_wait", "then", "threads", "timeout", "linger", "notify", "env", *GPU_KEYS,
@@ -51,6 +51,8 @@ def check_keys(layer: Layer) -> None:
     servers = _below(data, None, layer, "serve")
     for name in servers:
         _check_server(name, servers, layer)
+    if "engine" in data:
+        _check_engine(data, layer)
 
 
 def _below(
@@ -61,6 +63,17 @@ def _below(
     if known is not None:
         known_keys(table, known, layer, path)
     return table
+
+
+def _check_engine(data: dict[str, Any], layer: Layer) -> None:
+    from slicer.config.slurm import KEYS as SLURM_KEYS
+    from slicer.config.slurm import PROFILE_KEYS
+
+    engine = _below(data, ("slurm",), layer, "engine")
+    table = _below(engine, SLURM_KEYS, layer, "engine", "slurm")
+    profiles = _below(table, None, layer, "engine", "slurm", "profiles")
+    for name in profiles:
+        _below(profiles, PROFILE_KEYS, layer, "engine", "slurm", "profiles", name)
 
 
 def _check_server(name: str, servers: dict[str, Any], layer: Layer) -> None:

@@ -403,3 +403,7 @@ def _check_profiles(config: Config) -> None:
         from slicer.config import routes
 
         routes.check(anywhere)
+    if any("engine" in layer.data for layer in anywhere.layers):
+        from slicer.config import slurm
+
+        slurm.check(anywhere)

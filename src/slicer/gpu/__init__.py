@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 
 from slicer.kernel import cgroup, on_host
+from slicer.state.allocation import slurm_job
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -57,11 +58,21 @@ def has_nvidia() -> bool:
 def open_gpus() -> Gpus:
     """This machine's GPUs through NVML, or those that SLICER_SIM describes. The caller closes them.
 
+    Inside a job of Slurm, only the GPUs that it gave.
+
     Loading NVML takes tens of milliseconds. Raises NoGpu if no GPU can be used; its ``reason`` says whether
     pynvml, the driver's library, the loaded driver, a device or a permission is missing, or whether the
     driver does not match its library. Raises GpuError if NVML fails in any other way, UsageError for an
     invalid SLICER_SIM.
     """
+    if slurm_job(os.environ):
+        from slicer.gpu.allotted import AllottedGpus
+
+        return AllottedGpus(_all_gpus())
+    return _all_gpus()
+
+
+def _all_gpus() -> Gpus:
     if os.environ.get("SLICER_SIM"):
         from slicer.gpu.sim.gpus import SimulatedGpus
 

@@ -106,7 +106,12 @@ class Display:
         began = time.monotonic()
         pending = self._dispatch.pending
         states = self._register.states
-        running = sorted(states.running.values(), key=_NUMBER)
+        running = sorted((state for state in states.running.values() if not state.submitted), key=_NUMBER)
+        submitted = sorted((state for state in states.running.values() if state.submitted), key=_NUMBER)
+        left = len(pending) + len(submitted)
+        counts = {**rows.counts(states.values()), "pending": left}  # a job without a line is not pending
+        if submitted:
+            counts["running"] = len(running)
         numbers = {state.job: state.no for state in running}
         now = time.time()
         made = Board(
@@ -115,13 +120,12 @@ class Display:
             began_at=self._began_at,
             gpus=self._engine.gpu_rows(numbers),
             running=tuple(rows.row(each, self._engine.use_of(each.job), now_s=now) for each in running),
-            pending=tuple(self._pending_rows(pending)),
+            pending=tuple([*map(self._submitted_row, submitted), *self._pending_rows(pending)]),
             done=tuple(map(rows.row, states.last())),
-            # A job without a line is not pending.
-            counts={**rows.counts(states.values()), "pending": len(pending)},
+            counts=counts,
             eta_s=rows.eta_s(
                 states.ok_wall_s, states.ok_count, [now - state.started_at for state in running],
-                len(pending), self._width,
+                left, self._width,
             ),
             state=self.state,
             warning=self._problem,
@@ -130,6 +134,9 @@ class Display:
         )  # fmt: skip
         self._cost_s = time.monotonic() - began
         return made
+
+    def _submitted_row(self, state: JobState) -> Row:
+        return rows.row(state, waits_for=self._engine.why_unstarted(state.job))
 
     def _pending_rows(self, pending: Pending) -> list[Row]:
         found: list[Row] = []
@@ -148,6 +155,8 @@ class Display:
 
     def why(self, state: JobState) -> str:
         """Why a job waits, as on the board; "" if it does not wait."""
+        if state.submitted:
+            return self._engine.why_unstarted(state.job)
         pending = self._dispatch.pending
         if state.key not in pending:
             return ""

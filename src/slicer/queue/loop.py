@@ -162,7 +162,7 @@ class Queue:
         self._events.stalled(self.register.problem)
         if is_saved:
             while self._concluded:  # the journal has it now
-                self.register.forget(self._concluded.pop())
+                self._engine.discard(self._concluded.pop())
             self._dispatch.start_commands()
             self._control.answer()
             self._events.flush()

@@ -78,6 +78,9 @@ class JobState:
     gpu_indices: tuple[int, ...] = ()  # the numbers for people, in the order of gpus
     vram_mib: int | None = None  # declared on each of them
     cancelling: bool = False  # it was asked to end because its line has "cancel"
+    engine: str = ""  # where it runs: "slurm"; "" on this machine
+    submitted: bool = False  # the engine has it, but its command has not begun
+    node: str = ""  # the machine's name, if it is not this one
     # How it ended:
     exit_code: int = 0
     signal: int | None = None
@@ -253,5 +256,6 @@ class QueueOptions:
     profile: str = "gpu"
     at_a_time: int | None = None  # the most jobs at once, in addition to the ledger's limits
     backend: str = "auto"
+    engine: str = "local"  # slurm, auto: this machine, and Slurm for what does not fit now
     notify: str | None = None  # the notifications about its jobs, as slicer run --notify
     trust_file: bool = False  # root runs the file although other users may change it

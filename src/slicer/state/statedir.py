@@ -5,7 +5,7 @@ to everybody. It is the same with and without a login session, and outlives the 
 one directory, so nothing in it comes from another user.
 
 Simulated GPUs (``SLICER_SIM``) have their own directory inside it, of the same form. So their jobs never meet
-those of real GPUs.
+those of real GPUs. So has a job of Slurm, which shares out what Slurm gave to it.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import stat
 
 from slicer.errors import StateError
 from slicer.record import record, replace
+from slicer.state.allocation import slurm_job
 from slicer.state.directory import HINT, LEDGER, Directory, open_trusted
 
 TYPE_CHECKING = False
@@ -66,13 +67,13 @@ def locate(environ: Mapping[str, str], uid: int) -> StateDir:
     Raises StateError if that is impossible or a slicer of another version uses it, and UsageError for an
     invalid SLICER_SIM.
     """
-    sim = _simulated(environ)
+    below = _below(environ)
     base, notes = _base(environ, uid)
     opened = [base]
     try:
         base.check(_BASE)
-        if sim:
-            opened.append(base.own_folder(sim))
+        if below:
+            opened.append(base.own_folder(below))
             opened.pop(0).close()
         for name in ("leases", "tickets", "bells"):
             opened.append(opened[0].own_folder(name))
@@ -98,7 +99,7 @@ def where(environ: Mapping[str, str], uid: int) -> str:
 
     Raises StateError, and UsageError for an invalid SLICER_SIM.
     """
-    sim = _simulated(environ)
+    below = _below(environ)
     path = _chosen(environ, uid)
     if path is None:
         public = _public()
@@ -107,17 +108,21 @@ def where(environ: Mapping[str, str], uid: int) -> str:
         for directory in (public, found):
             if directory is not None:
                 directory.close()
-    return f"{path}/{sim}" if sim else path
+    return f"{path}/{below}" if below else path
 
 
-def _simulated(environ: Mapping[str, str]) -> str:
-    """The name of the directory of simulated GPUs; "" for real ones. Raises UsageError."""
-    text = environ.get("SLICER_SIM")
+def _below(environ: Mapping[str, str]) -> str:
+    """The name of the directory of simulated GPUs, or of a job of Slurm; "" for the machine's own.
+
+    Raises UsageError.
+    """
+    text, job = environ.get("SLICER_SIM"), slurm_job(environ)
+    name = f"slurm-{job}" if job else ""
     if not text:
-        return ""
+        return name
     from slicer.state.simulated import canonical, parse_spec
 
-    return f"sim-{canonical(parse_spec(text))}"
+    return f"sim-{canonical(parse_spec(text))}{'-' if name else ''}{name}"
 
 
 def _chosen(environ: Mapping[str, str], uid: int) -> str | None:

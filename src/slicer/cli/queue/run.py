@@ -143,6 +143,10 @@ Exit codes:
 @click.option("--trust-file", is_flag=True, help="As root: run FILE even if other users may change it.")
 @click.option("--sim", metavar="N", type=int, help="Use N simulated GPUs; see `slicer simjob`.")
 @click.option("--sim-vram", metavar="SIZES", help="Their memory, as in 24G or 24G,24G,80G.  [default: 24G]")
+@click.option(
+    "--engine", type=click.Choice(["local", "slurm"]), default="local", show_default=True,
+    help="Run the jobs on this machine, or hand them to Slurm.",
+)  # fmt: skip
 @click.option("--backend", type=click.Choice(["auto", "systemd", "plain"]), default="auto", hidden=True)
 @click.option("--json", "as_json", is_flag=True, help="Print events as JSON, one a line.")
 @click.option("-q", "--quiet", is_flag=True, help="Print only problems.")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 
-from slicer.backend import has_systemd
+from slicer.backend import is_booted
 from slicer.backend.scopes import filters_devices
 from slicer.backend.systemd import SystemdBackend
 from slicer.doctor.facts.files import kernel_text
@@ -46,7 +46,7 @@ class SystemdFacts:
 def gather(uid: int, manager: Manager, *, asks: bool = True) -> SystemdFacts:
     """``asks``: ask the manager over D-Bus, which may hang. Otherwise only check that its socket exists."""
     at = f"/user.slice/user-{uid}.slice/user@{uid}.service" if manager == "user" else ""
-    boots = has_systemd()
+    boots = is_booted()
     unreachable, version, state = "", "", ""
     if boots and not asks:
         path = f"/run/user/{uid}/bus" if manager == "user" else "/run/dbus/system_bus_socket"

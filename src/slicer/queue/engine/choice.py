@@ -11,7 +11,11 @@ from slicer.queue.model import QueueOptions
 
 
 def open_engine(options: QueueOptions, environ: Mapping[str, str], ledger: Ledger, events: Events) -> Engine:
-    """The engine of the options. Nothing else may be open but the ledger. Raises BackendError."""
+    """The engine of the options. Nothing else may be open but the ledger. Raises BackendError, UsageError."""
+    if options.engine == "slurm":
+        from slicer.queue.engine.slurm.engine import SlurmEngine
+
+        return SlurmEngine(options, environ, events)
     from slicer.queue.engine.local.engine import LocalEngine
 
     return LocalEngine(options, environ, ledger, events)

@@ -90,8 +90,14 @@ class Engine(Protocol):
     def unstarted(self, job_id: str) -> str | None:
         """The key of an attempt whose command has not started; None for any other."""
 
-    def give_up(self, job_id: str) -> None:
-        """Withdraw such an attempt. It does not count."""
+    def why_unstarted(self, job_id: str) -> str:
+        """Why such an attempt has not begun, in words; "" unknown."""
+
+    def outdated(self, entries: Mapping[str, Entry]) -> list[str]:
+        """The ids of such attempts whose lines are gone or have changed. ``entries``: the lines, by key."""
+
+    def give_up(self, job_id: str) -> bool:
+        """Withdraw such an attempt, which then does not count; False: it has begun just now."""
 
     def abandon(self) -> list[str]:
         """Withdraw all of them; their keys."""
@@ -107,7 +113,13 @@ class Engine(Protocol):
         """Whether something is left to wait for."""
 
     def recover(self, state: JobState) -> EndedAttempt | None:
-        """The end of an attempt that an earlier queue began; None: it still runs, and is adopted."""
+        """The end of an attempt that an earlier queue began; None: it still runs, and is adopted.
+
+        Raises StateError if the attempt is another engine's.
+        """
+
+    def discard(self, job_id: str) -> None:
+        """The attempt's end is on the disk: its files are of no more use."""
 
     def watched(self) -> tuple[list[int], float | None]:
         """Descriptors that become readable, and the seconds until something is due without an event."""

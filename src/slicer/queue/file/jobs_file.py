@@ -46,16 +46,22 @@ _OWN = "another user could make root run anything: copy it to a directory of roo
 
 
 class JobsFileError(UsageError):
-    """The file is unreadable or invalid. ``line`` and ``column`` count from 1; 0: the whole file."""
+    """The file is unreadable or invalid. ``line`` and ``column`` count from 1; 0: the whole file.
+
+    ``key``: the attribute that is wrong, if its column is still to be found (:func:`placed`).
+    """
 
     kind = "jobs-file"
 
     def __init__(
-        self, message: str, line: int = 0, column: int = 0, *, name: str = "jobs file", hint: str = ""
-    ) -> None:
+        self, message: str, line: int = 0, column: int = 0, *, name: str = "jobs file", hint: str = "",
+        key: str = "",
+    ) -> None:  # fmt: skip
         super().__init__(message, where=f"{name}:{line}:{column}" if line else name, hint=hint)
         self.line = line
         self.column = column
+        self.name = name
+        self.key = key
 
 
 class FileLine(NamedTuple):
@@ -183,6 +189,16 @@ def read_attributes(line: FileLine, cache: dict[str, Attributes], name: str = "j
         except AttributeProblem as problem:
             raise _placed(problem, line.number, line.column - 1, name) from None
     return found
+
+
+def placed(error: JobsFileError, text: str) -> JobsFileError:
+    """The error with the column of the attribute that it is about."""
+    for line in lines(text) if error.key else ():
+        for word in attributes.words(line.inside or "") if line.number == error.line else ():
+            if word.key == error.key:
+                column = line.column + 1 + word.offset
+                return JobsFileError(error.message, error.line, column, name=error.name, hint=error.hint)
+    return error
 
 
 def _newlines_only(text: str) -> str:

@@ -176,7 +176,10 @@ class LiveFile:
         if not entries and self.entries and not text.strip():
             hint = "to remove all lines, leave a comment in it"
             raise JobsFileError("is empty", name=self.path, hint=hint)
-        self._check(entries)
+        try:
+            self._check(entries)
+        except JobsFileError as error:
+            raise jobs_file.placed(error, text) from None
         self._text, self.entries = text, entries
 
 

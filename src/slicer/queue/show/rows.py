@@ -22,16 +22,17 @@ def row(
     """One job. A running job needs its ``use`` and the time ``now_s`` in seconds since the epoch. A pending
     job needs ``declared_mib``, its next declaration.
     """
-    is_pending, is_running = state.status == "pending", state.status == "running"
+    is_pending = state.status == "pending" or state.submitted
+    is_running = state.status == "running" and not state.submitted
     # Somebody may set the clock back while a job runs.
     wall_s = max(0.0, now_s - state.started_at) if is_running else state.wall_s
     return Row(
         no=state.no,
         name=state.name,
         command=state.command,
-        status=state.status,
-        attempt=state.attempts + is_pending,
-        declared_mib=declared_mib if is_pending else state.vram_mib,
+        status="pending" if is_pending else state.status,
+        attempt=state.attempts + (is_pending and not state.submitted),
+        declared_mib=declared_mib if is_pending and not state.submitted else state.vram_mib,
         gpu_indices=() if is_pending else state.gpu_indices,
         now_mib=use.now_mib if use is not None else (),
         peak_mib=use.peak_mib if use is not None else () if is_pending else state.vram_peak_mib,
@@ -42,7 +43,7 @@ def row(
         reason=state.reason,
         verdict=state.verdict,
         waits_for=waits_for,
-        note="cancelling" if is_running and state.cancelling else "",
+        note="cancelling" if is_running and state.cancelling else f"on {state.node}" if state.node else "",
     )
 
 

@@ -58,7 +58,7 @@ def used(row: Row) -> str:
     peak = ", ".join(map(short_mib, row.peak_mib)) or "n/a"
     if row.peak_mib:
         peak += f" of {short_mib(row.declared_mib)} declared" if row.declared_mib else ""
-        peak += f" in {counted(row.looks, 'look')}" if is_seldom_seen(row) else ""
+        peak += f" in {counted(row.looks, 'look')}" if row.looks and is_seldom_seen(row) else ""
     busy = "busy n/a" if row.utilisation is None else f"{round(row.utilisation)}% busy"
     return f"{gpus(row.gpu_indices)} peak {peak}, {busy}"
 

@@ -76,6 +76,8 @@ class Dispatch:
         self._in_vain.clear()
         self.pending = Pending(entries, self._register.states)
         self._postponed = {}
+        for job_id in self._engine.outdated(self.pending.entries):
+            self._take_back(job_id)
         for entry in entries:
             if entry.attributes.cancel:
                 self._cancel(entry)
@@ -110,12 +112,17 @@ class Dispatch:
         """The labels of unstarted lines with a name, label or job's id; ``is_meant``: cancel these lines."""
         starting = self._engine.unstarted(word)
         if starting is not None and is_meant:
-            self._engine.give_up(word)
-            self.put_back(starting)
+            self._take_back(word)
         if starting is not None:
             word = self._plans.label(self._register.states[starting].no)
             if not is_meant:
                 return [word]
+        with_engine = self._with_engine(word)
+        if not is_meant and with_engine:
+            return [self.label(state) for state in with_engine]
+        for state in with_engine:
+            if not (state.submitted and self._take_back(state.job)):
+                self._engine.stop(state.key)
         labels = {key: self._plans.label(self._register.states[key].no) for key in self.pending}
         found = {
             key: label for key, label in labels.items()
@@ -125,7 +132,23 @@ class Dispatch:
             self._cancel_unstarted(self.pending.entries[key], "slicer stop")
         if is_meant:
             self.pending.release()
-        return list(found.values()) or ([word] if starting is not None else [])
+        stopped = [self.label(state) for state in with_engine]
+        return list(dict.fromkeys([*found.values(), *stopped])) or ([word] if starting is not None else [])
+
+    def _with_engine(self, word: str) -> list[JobState]:
+        """The jobs of that name or label that are on other machines, where only their engine finds them."""
+        running = self._register.states.running.values()
+        return [
+            state for state in running if state.engine and word in (self.label(state), state.name, state.job)
+        ]
+
+    def _take_back(self, job_id: str) -> bool:
+        """Make the job of an unstarted attempt pending again; False: the attempt has begun just now."""
+        key = self._engine.unstarted(job_id)
+        if key is None or not self._engine.give_up(job_id):
+            return False
+        self.put_back(key)
+        return True
 
     def _cancel_unstarted(self, entry: Entry, reason: str) -> None:
         self._end_unstarted(entry.key, "cancelled", reason, 0)

@@ -49,6 +49,26 @@ def begun(
     }  # fmt: skip
 
 
+def submitted(
+    key: str, job: str, *, engine: str, attempt: int, log: str, vram_mib: int | None, at: float
+) -> Record:
+    """The attempt is about to be handed to a cluster, where it may wait before it begins."""
+    return {
+        "event": "submitted", "key": key, "job": job, "engine": engine, "attempts": attempt, "log": log,
+        "vram_mib": vram_mib, "started_at": at,
+    }  # fmt: skip
+
+
+def started(
+    key: str, job: str, *, node: str, gpus: Sequence[str], gpu_indices: Sequence[int], at: float
+) -> Record:
+    """The submitted attempt has begun."""
+    return {
+        "event": "started", "key": key, "job": job, "node": node, "gpus": list(gpus),
+        "gpu_indices": list(gpu_indices), "started_at": at,
+    }  # fmt: skip
+
+
 def ended(key: str, job: str, status: Status, **how: Unpack[Ending]) -> Record:
     """The attempt is over, and the job with it: ``status`` is final."""
     return {"event": "ended", "key": key, "job": job, "status": status, **_listed(how)}
@@ -140,6 +160,7 @@ def _listed(how: Ending) -> Record:
 # The fields about one attempt, and their values before it begins.
 _ATTEMPT = (
     "job", "boot_id", "started_at", "log", "gpus", "gpu_indices", "vram_mib", "cancelling",
+    "engine", "submitted", "node",
     "exit_code", "signal", "reason", "wall_s", "vram_peak_mib", "utilisation", "looks", "verdict",
     "memory_peak_bytes",
 )  # fmt: skip
@@ -188,6 +209,16 @@ _AGAIN: _Values = {"status": "pending", "cancelling": False}
 _RULES = {
     "seen": _Rule(("no", "command", "name"), lambda state, values: values, makes_job=True),
     "begun": _Rule(_BEGUN, lambda state, values: _NOT_BEGUN | values | {"status": "running"}, makes_job=True),
+    "submitted": _Rule(
+        ("job", "engine", "attempts", "log", "vram_mib", "started_at"),
+        lambda state, values: _NOT_BEGUN | values | {"status": "running", "submitted": True},
+        makes_job=True,
+    ),
+    "started": _Rule(
+        ("job", "node", "gpus", "gpu_indices", "started_at"),
+        lambda state, values: values | {"submitted": False},
+        of_attempt=True,
+    ),
     "ended": _Rule(
         ("job", "status", *_HOW),
         lambda state, values: values if values["status"] in FINAL else _NOTHING,

@@ -72,7 +72,7 @@ class Refusing:
         self.plans = any_(plan=self.plan, gpu_needs=lambda _: (0, None), broker="/socket")
         engine = any_(
             keep=lambda kinds: None, ask=self.ask, may_add=lambda _: True, refresh=lambda: None,
-            start_commands=lambda: ((), ()),
+            start_commands=lambda: ((), ()), outdated=lambda _: [],
         )  # fmt: skip
         events = any_(add=lambda kind, *_, **__: self.told.append(kind), warning=self.told.append)
         self.dispatch = Dispatch(register, self.plans, engine, events, lambda: self.broker_now)

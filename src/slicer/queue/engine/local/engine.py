@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Mapping
 
 from slicer import backend as backends
 from slicer.broker.client.gpus import open_gpus
-from slicer.errors import SlicerError
+from slicer.errors import SlicerError, StateError
 from slicer.gpu.observer import GpuObserver
 from slicer.job.gpu_watch import ESCAPED, Escaped, Exceeded, LeaseUse
 from slicer.job.plan import Plan
@@ -116,8 +116,15 @@ class LocalEngine:
     def unstarted(self, job_id: str) -> str | None:
         return self._starting.key_of(job_id)
 
-    def give_up(self, job_id: str) -> None:
+    def why_unstarted(self, job_id: str) -> str:
+        return ""
+
+    def outdated(self, entries: Mapping[str, Entry]) -> list[str]:
+        return []  # their commands start at once
+
+    def give_up(self, job_id: str) -> bool:
         self._starting.give_up(job_id)
+        return True
 
     def abandon(self) -> list[str]:
         return self._starting.abandon()
@@ -133,7 +140,13 @@ class LocalEngine:
         return len(self._starting) > 0 or not self._running.is_empty
 
     def recover(self, state: JobState) -> EndedAttempt | None:
+        if state.engine:
+            hint = f"start it again with --engine {state.engine}, or auto"
+            raise StateError(f"job {state.no} of an earlier queue is with {state.engine}", hint=hint)
         return self._running.recover(state)
+
+    def discard(self, job_id: str) -> None:
+        self._register.forget(job_id)
 
     def watched(self) -> tuple[list[int], float | None]:
         waiting, ask_s = self._requests.watched()

@@ -1,0 +1,94 @@
+"""Calls Slurm's commands. The queue never waits for one: each has a descriptor, and an end after a while."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import time
+from collections.abc import Mapping, Sequence
+
+from slicer.errors import BackendError, UsageError
+from slicer.kernel.sleep import seconds_until
+from slicer.record import record
+from slicer.state.directory import write_all
+
+PROGRAMS = ("sbatch", "squeue", "scancel", "sinfo")
+_LONGEST_S = 30.0  # a controller that does not answer makes the commands give up after 10 s
+
+
+@record
+class Done:
+    """How a command ended."""
+
+    code: int
+    output: str
+    error: str
+
+
+class Command:
+    """A running command. ``fd`` becomes readable when it has ended."""
+
+    def __init__(self, words: Sequence[str], environ: Mapping[str, str], stdin: str = "") -> None:
+        """Raises BackendError."""
+        self._name = words[0]
+        self._until = time.monotonic() + _LONGEST_S
+        self._files = given, output, error = [os.memfd_create(self._name) for _ in range(3)]
+        try:
+            write_all(given, stdin.encode("utf-8", "surrogateescape"))
+            # In a session of its own: Ctrl-C at the queue's terminal is for the queue.
+            self._process = subprocess.Popen(
+                words, env=dict(environ), stdin=given, stdout=output, stderr=error, start_new_session=True
+            )
+        except OSError as failure:
+            self._close_files()
+            raise BackendError(f"{self._name} cannot be started: {failure.strerror}") from failure
+        self.fd = os.pidfd_open(self._process.pid)
+
+    def left_s(self) -> float | None:
+        """The seconds until it is ended."""
+        return seconds_until(self._until)
+
+    def take(self) -> Done | None:
+        """How it ended; None: it still runs."""
+        if self._process.poll() is None:
+            if time.monotonic() < self._until:
+                return None
+            self._process.kill()
+            self._process.wait()
+            os.write(self._files[2], f"\n{self._name} did not answer for {_LONGEST_S:.0f} s".encode())
+        done = Done(self._process.returncode, *map(_text, self._files[1:]))
+        self.close()
+        return done
+
+    def close(self) -> None:
+        """End it, if it still runs, and release everything."""
+        if self._process.poll() is None:
+            self._process.kill()
+            self._process.wait()
+        os.close(self.fd)
+        self._close_files()
+
+    def _close_files(self) -> None:
+        for fd in self._files:
+            os.close(fd)
+
+
+def _text(fd: int) -> str:
+    return os.pread(fd, os.fstat(fd).st_size, 0).decode("utf-8", "replace")
+
+
+def check_programs(environ: Mapping[str, str]) -> None:
+    """Raise UsageError if Slurm's commands are not here."""
+    missing = next((name for name in PROGRAMS if not shutil.which(name, path=environ.get("PATH"))), None)
+    if missing:
+        hint = "run the queue where you would run sbatch, or leave the option out"
+        raise UsageError(f"there is no {missing} here", where="--engine slurm", hint=hint)
+
+
+def call(words: Sequence[str], environ: Mapping[str, str]) -> Done:
+    """Run a command to its end. For the queue's beginning only. Raises BackendError."""
+    command = Command(words, environ)
+    while (done := command.take()) is None:
+        time.sleep(0.01)
+    return done

@@ -1,0 +1,438 @@
+"""Slurm as the queue's engine. Its only state on the disk is in :mod:`slicer.queue.engine.slurm.exchange`."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Collection, Iterable, Mapping
+
+from slicer import faults
+from slicer.config.slurm import SlurmSettings, settings
+from slicer.errors import InfeasibleError, SlicerError, StateError, UsageError
+from slicer.job.gpu_watch import LeaseUse
+from slicer.job.plan import Plan
+from slicer.kernel.sleep import seconds_until, soonest
+from slicer.model import CPU
+from slicer.queue.engine import ended_attempt
+from slicer.queue.engine.ended_attempt import EndedAttempt
+from slicer.queue.engine.engine import Begin
+from slicer.queue.engine.slurm import commands, mapping, parsing, tracking
+from slicer.queue.engine.slurm.exchange import Exchange, refuse_if_running
+from slicer.queue.engine.slurm.submitting import Request, Submissions
+from slicer.queue.engine.slurm.tracking import Tracked
+from slicer.queue.events import Events
+from slicer.queue.file.jobs_file import JobsFileError
+from slicer.queue.model import Entry, GpuRow, JobState, Kind, Place, QueueOptions
+from slicer.queue.plans import Plans
+from slicer.queue.state import folding
+from slicer.queue.state.attempt import AttemptFile
+from slicer.queue.state.register import Register
+from slicer.record import replace
+
+NAME = "slurm"
+_MOST = 2000  # attempts in Slurm at a time: its controllers allow 10,000 jobs of all users
+_MOST_MISSED = 2  # files may be seen a moment after the end of their job
+_ANY_MIB = 1 << 30
+
+
+class SlurmEngine:
+    """An :class:`Engine`. One question to Slurm covers all attempts; they are rarer while nothing changes."""
+
+    broker = ""
+
+    def __init__(self, options: QueueOptions, environ: Mapping[str, str], events: Events) -> None:
+        """Raises UsageError, StateError."""
+        commands.check_programs(environ)
+        if options.gpus:
+            hint = "leave one of them out: Slurm chooses the GPUs"
+            raise UsageError("cannot be combined with --engine slurm", where="--gpus", hint=hint)
+        if options.fresh:
+            refuse_if_running(options.log_dir)
+        self._options = options
+        self._environ = mapping.environment(environ)
+        self._events = events
+        self._directory = os.getcwd()
+        self._tracked: dict[str, Tracked] = {}
+        self._ended: list[EndedAttempt] = []
+        self._started: list[str] = []
+        self._nodes: tuple[parsing.Node, ...] = ()
+        self._sinfo: commands.Command | None = None
+        self._squeue: commands.Command | None = None
+        self._scancel: commands.Command | None = None
+        self._to_cancel: list[Tracked] = []
+        self._tick_s, self._tick_at = 0.0, 0.0
+        self._problem = ""  # of Slurm's controller, as told last
+
+    def set_up(self, plans: Plans, register: Register) -> None:
+        self._plans = plans
+        self._register = register
+        self._exchange = Exchange(register.log_dir)
+        self._submissions = Submissions(self._exchange, register, self._environ, self._directory)
+        self._exchange.sweep([state.job for state in register.states.running.values()])
+        self._take_nodes(commands.call(_SINFO, self._environ))
+        wanted = self._settings(self._options.profile).partition
+        if self._nodes and wanted and not self._has_partition(wanted):
+            raise UsageError(_no_partition(wanted, self._nodes), where="[engine.slurm]")
+
+    def notices(self) -> list[str]:
+        return []
+
+    def check(self, entries: tuple[Entry, ...]) -> None:
+        name = self._options.jobs_file
+        for entry in entries:
+            kind = entry.attributes.kind
+            if kind.slots:
+                message, hint = "slots are counted on one machine, and Slurm has many", "leave slots= out"
+                raise JobsFileError(message, entry.number, 1, name=name, hint=hint, key="slots")
+            if kind.share not in (None, "off"):
+                message, hint = "jobs that Slurm places cannot share turns or caps", "leave share= out"
+                raise JobsFileError(message, entry.number, 1, name=name, hint=hint, key="share")
+
+    @property
+    def has_gpus(self) -> bool:
+        return True
+
+    def open_gpus(self) -> None:
+        """Slurm alone knows them."""
+
+    def close(self) -> None:
+        for command in (self._sinfo, self._squeue, self._scancel):
+            if command is not None:
+                command.close()
+        self._submissions.close()
+        self._exchange.close()
+
+    # -- places ------------------------------------------------------------------------------------------
+
+    def refresh(self) -> None:
+        """Slurm is asked by the clock."""
+
+    def may_add(self, plan: Plan) -> bool:
+        most = min(_MOST, self._options.at_a_time or _MOST)
+        return len(self._tracked) < most
+
+    def ask(self, kind: Kind, entry: Entry, plan: Plan, places: Mapping[str, Place]) -> Begin | None:
+        if not self._nodes:
+            self._sinfo = self._sinfo or commands.Command(_SINFO, self._environ)
+            raise StateError(self._problem or "Slurm has not answered yet")
+        wanted = self._settings(plan.profile.name)
+        slots = [name for name in plan.profile.slots if name != CPU]
+        if slots:
+            raise InfeasibleError(f"slot {slots[0]} is counted on one machine, and Slurm has many")
+        if wanted.partition and not self._has_partition(wanted.partition):
+            raise InfeasibleError(_no_partition(wanted.partition, self._nodes))
+        needs = mapping.needs_of(plan.profile, wanted, exclusive=self._options.exclusive)
+        why = mapping.why_never(needs, self._nodes, wanted.partition)
+        if why:
+            raise InfeasibleError(why)
+        arguments = mapping.arguments(needs, wanted)
+        return lambda state: self._begin(entry, plan, arguments, wanted.slicer, state)
+
+    def _begin(
+        self, entry: Entry, plan: Plan, arguments: tuple[str, ...], slicer: str, state: JobState
+    ) -> bool:
+        job_id, attempt = os.urandom(6).hex(), state.attempts + 1
+        log = self._register.log_dir.log_name(state.no, attempt)
+        self._register.do(
+            folding.submitted(
+                state.key, job_id, engine=NAME, attempt=attempt, log=log, vram_mib=plan.profile.vram_mib,
+                at=time.time(),
+            )
+        )  # fmt: skip
+        tracked = self._tracked[job_id] = Tracked(state.key, job_id, entry.attributes)
+        self._submissions.add(Request(tracked, entry, plan, arguments, slicer, log))
+        return True
+
+    def _settings(self, profile: str) -> SlurmSettings:
+        return settings(self._plans.config, profile)
+
+    def _has_partition(self, name: str) -> bool:
+        return any(node.partition == name for node in self._nodes)
+
+    def keep(self, kinds: Collection[Kind]) -> None:
+        """Nothing waits here: what waits, waits in Slurm."""
+
+    def forget(self, keys: Iterable[str]) -> None:
+        """Nothing is known of jobs that were not submitted."""
+
+    @property
+    def is_waiting(self) -> bool:
+        return False
+
+    def why(self, kind: Kind) -> str:
+        return f"{len(self._tracked)} jobs are with Slurm" if self._tracked else ""
+
+    # -- attempts whose commands have not started ----------------------------------------------------------
+
+    def start_commands(self) -> tuple[list[str], list[tuple[str, SlicerError]]]:
+        if self._submissions.start():
+            self._tick_soon()
+        failed = []
+        for tracked, error in self._submissions.take_failed():
+            if self._withdraw(tracked):
+                failed.append((tracked.key, error))
+        started, self._started = self._started, []
+        return started, failed
+
+    def unstarted(self, job_id: str) -> str | None:
+        tracked = self._tracked.get(job_id)
+        return tracked.key if tracked is not None and not tracked.has_begun else None
+
+    def why_unstarted(self, job_id: str) -> str:
+        tracked = self._tracked.get(job_id)
+        return tracked.why if tracked is not None else ""
+
+    def outdated(self, entries: Mapping[str, Entry]) -> list[str]:
+        found = []
+        for tracked in self._tracked.values():
+            entry = entries.get(tracked.key)
+            is_same = entry is not None and tracked.attributes in (None, entry.attributes)
+            if not tracked.has_begun and not is_same:
+                found.append(tracked.job_id)
+        return found
+
+    def give_up(self, job_id: str) -> bool:
+        return self._withdraw(self._tracked[job_id])
+
+    def abandon(self) -> list[str]:
+        waiting = [tracked for tracked in self._tracked.values() if not tracked.has_begun]
+        return [tracked.key for tracked in waiting if self._withdraw(tracked)]
+
+    def _withdraw(self, tracked: Tracked) -> bool:
+        """Make sure that it never begins; False: it has."""
+        if not self._submissions.remove(tracked) and not self._exchange.withdraw(tracked.job_id):
+            return False
+        faults.point("queue-slurm-withdrawn")
+        del self._tracked[tracked.job_id]
+        self._register.do(folding.unbegun(tracked.key, tracked.job_id))
+        self._exchange.forget(tracked.job_id)
+        self._to_cancel.append(tracked)  # its task would find no order, but waits in Slurm's queue
+        self._tick_soon()
+        return True
+
+    # -- running attempts ----------------------------------------------------------------------------------
+
+    @property
+    def job_count(self) -> int:
+        return len(self._tracked)
+
+    @property
+    def is_busy(self) -> bool:
+        return bool(self._tracked or self._ended)
+
+    def recover(self, state: JobState) -> EndedAttempt | None:
+        if state.engine != NAME:
+            raise StateError(
+                f"job {state.no} of an earlier queue is on this machine", hint="use --engine auto"
+            )
+        tracked = self._tracked[state.job] = Tracked(state.key, state.job, None)
+        tracked.batch, tracked.position = self._exchange.place(state.job)
+        kinds = self._exchange.files().get(state.job, set())
+        tracked.has_begun = not state.submitted
+        self._see(tracked, kinds)
+        if not tracked.batch and "begun" not in kinds and self._exchange.withdraw(state.job):
+            why = "the queue ended before Slurm had it"
+            self._end(tracked, EndedAttempt(state.key, state.job, "unbegun", why=why))
+        self._tick_soon()
+        found = next((each for each in self._ended if each.job_id == state.job), None)
+        if found is not None:
+            self._ended.remove(found)
+        return found
+
+    def discard(self, job_id: str) -> None:
+        self._exchange.forget(job_id)
+
+    def watched(self) -> tuple[list[int], float | None]:
+        running = [each for each in (self._sinfo, self._squeue, self._scancel) if each is not None]
+        running += self._submissions.running()
+        limits = [each.left_s() for each in running]
+        is_ticking = bool(self._tracked or self._to_cancel) and self._squeue is None
+        limits.append(seconds_until(self._tick_at) if is_ticking else None)
+        return [self._exchange.fd, *(each.fd for each in running)], soonest(*limits)
+
+    def urgent(self) -> list[int]:
+        return []
+
+    def woken(self, ready: Collection[int]) -> None:
+        """Everything is looked at in :meth:`take_ended`."""
+
+    def take_ended(self, ready: Collection[int]) -> list[EndedAttempt]:
+        self._take_commands()
+        is_time = bool(self._tracked or self._to_cancel) and time.monotonic() >= self._tick_at
+        news = self._exchange.files() if is_time else self._exchange.heard()
+        for job_id, kinds in news.items():
+            if job_id in self._tracked:
+                self._see(self._tracked[job_id], kinds)
+        if is_time and self._squeue is None:
+            self._ask_slurm()
+        ended, self._ended = self._ended, []
+        return ended
+
+    def _see(self, tracked: Tracked, kinds: set[str]) -> None:
+        """Notice the attempt's beginning and end."""
+        if "node" in kinds and not tracked.has_begun:
+            self._note_start(tracked)
+        if "end" not in kinds:
+            return
+        found, warn = self._exchange.end(tracked.job_id), self._events.warning
+        if found.outcome is not None:
+            kept = AttemptFile(False, 0, 0, found.outcome, True)
+            ended = ended_attempt.recovered(tracked.key, tracked.job_id, kept, None, warn)
+            if tracking.was_stopped(ended) and not self._has_said_why(tracked):
+                return
+            self._end(tracked, self._with_slurms_word(tracked, ended))
+        elif found.code is not None:
+            self._end(tracked, tracking.ended_with_code(tracked, found.code))
+        else:
+            self._end(tracked, tracking.ended_without_word(tracked, ("begun",), self._exchange.path))
+
+    def _has_said_why(self, tracked: Tracked) -> bool:
+        """Whether Slurm has said how a stopped attempt ended, or does not know it any more."""
+        return tracked.is_stopping or tracked.missed > 0
+
+    def _with_slurms_word(self, tracked: Tracked, ended: EndedAttempt) -> EndedAttempt:
+        if tracking.was_stopped(ended) and tracking.is_cut_by_slurm(tracked.task):
+            said = tracking.ended_without_word(tracked, ("begun",), self._exchange.path)
+            return replace(said, wall_s=ended.wall_s, vram_peak_mib=ended.vram_peak_mib)
+        return ended
+
+    def _note_start(self, tracked: Tracked) -> None:
+        state = self._register.states[tracked.key]
+        node, numbers = self._exchange.node(tracked.job_id)
+        tracked.has_begun = True
+        if state.job != tracked.job_id or not state.submitted:
+            return
+        gpus = [f"{node}/{number}" for number in numbers]
+        self._register.do(
+            folding.started(state.key, state.job, node=node, gpus=gpus, gpu_indices=numbers, at=time.time())
+        )
+        self._started.append(tracked.key)
+
+    def _end(self, tracked: Tracked, ended: EndedAttempt) -> None:
+        del self._tracked[tracked.job_id]
+        if not tracked.has_begun and ended.how == "ended":
+            self._note_start(tracked)  # so short that only its end was seen
+        if tracked.is_stopping and tracking.was_stopped(ended):
+            ended = replace(ended, reason="stopped", ended_by="slicer queue")
+        self._ended.append(ended)
+
+    # -- Slurm -------------------------------------------------------------------------------------------
+
+    def _tick_soon(self) -> None:
+        self._tick_s, now = tracking.next_tick_s(0.0, has_changed=True), time.monotonic()
+        self._tick_at = min(self._tick_at, now + self._tick_s) if self._tick_at > now else now + self._tick_s
+
+    def _ask_slurm(self) -> None:
+        batches = {tracked.batch for tracked in self._tracked.values() if tracked.batch}
+        batches |= {tracked.batch for tracked in self._to_cancel if tracked.batch}
+        names = ",".join(f"slicer-{batch}" for batch in sorted(batches))
+        if not names:
+            self._take_tasks(commands.Done(0, "", ""))
+            return
+        words = ["squeue", "-h", "-r", "-t", "all", "-u", str(os.geteuid()), "-n", names]
+        self._squeue = commands.Command([*words, "-o", parsing.JOB_FORMAT], self._environ)
+
+    def _take_commands(self) -> None:
+        if self._sinfo is not None and (done := self._sinfo.take()) is not None:
+            self._sinfo = None
+            self._take_nodes(done)
+        if self._submissions.take():
+            self._tick_soon()
+        if self._scancel is not None and self._scancel.take() is not None:
+            self._scancel = None
+        if self._squeue is not None and (done := self._squeue.take()) is not None:
+            self._squeue = None
+            self._take_tasks(done)
+
+    def _take_nodes(self, done: commands.Done) -> None:
+        self._nodes = parsing.nodes(done.output) if not done.code else ()
+        if not self._nodes:
+            self._problem = f"Slurm does not answer: {parsing.last_words(done.error) or 'it has no nodes'}"
+
+    def _take_tasks(self, done: commands.Done) -> None:
+        if done.code:
+            problem = f"Slurm does not answer: {parsing.last_words(done.error)}"
+            if problem != self._problem:
+                self._events.warning(f"{problem}; jobs go on, and it is asked again")
+            self._problem = problem
+            self._tick(has_changed=False)
+            return
+        if self._problem:
+            self._problem = ""
+            self._events.notice("Slurm answers again")
+        tasks, files, has_changed = parsing.tasks(done.output, os.geteuid()), self._exchange.files(), False
+        under_way = self._submissions.under_way()
+        for tracked in [each for each in self._tracked.values() if each.job_id not in under_way]:
+            task = tasks.get((tracked.batch, tracked.position))
+            has_changed |= task != tracked.task
+            tracked.task = task or tracked.task
+            if task is not None and task.is_active:
+                tracked.missed = 0
+                continue
+            tracked.missed += 1
+            has_changed = True
+            kinds = files.get(tracked.job_id, set())
+            self._see(tracked, kinds)
+            if tracked.job_id in self._tracked and tracked.missed >= _MOST_MISSED:
+                self._give_up_hope(tracked, kinds)
+        self._cancel(tasks, under_way)
+        self._tick(has_changed=has_changed)
+
+    def _give_up_hope(self, tracked: Tracked, kinds: set[str]) -> None:
+        """Slurm does not run it, and it left no end."""
+        if "begun" not in kinds and not self._exchange.withdraw(tracked.job_id):
+            return  # it has begun just now
+        self._end(tracked, tracking.ended_without_word(tracked, kinds, self._exchange.path))
+
+    def _tick(self, *, has_changed: bool) -> None:
+        self._tick_s = tracking.next_tick_s(self._tick_s, has_changed=has_changed)
+        self._tick_at = time.monotonic() + self._tick_s
+
+    def _cancel(self, tasks: dict[tuple[str, int], parsing.SlurmTask], under_way: set[str]) -> None:
+        """Have Slurm end what was withdrawn or stopped, once its numbers are known."""
+        if self._scancel is not None or not self._to_cancel:
+            return
+        found = [tasks.get((tracked.batch, tracked.position)) for tracked in self._to_cancel]
+        ids = [task.id for task in found if task is not None and task.is_active]
+        self._to_cancel = [each for each in self._to_cancel if each.job_id in under_way]
+        if ids:
+            self._scancel = commands.Command(["scancel", *ids], self._environ)
+
+    def stop(self, key: str) -> None:
+        for tracked in [each for each in self._tracked.values() if each.key == key]:
+            if not tracked.has_begun and self._exchange.withdraw(tracked.job_id):
+                self._submissions.remove(tracked)
+                self._end(tracked, tracking.stopped(tracked))
+            self._to_cancel.append(tracked)
+        self._tick_at = 0.0
+
+    def stop_all(self) -> None:
+        for tracked in list(self._tracked.values()):
+            tracked.is_stopping = True
+            self.stop(tracked.key)
+
+    # -- for people and the judge --------------------------------------------------------------------------
+
+    def watch(self) -> None:
+        """The attempts measure themselves."""
+
+    @property
+    def look_count(self) -> int:
+        return 0
+
+    def use_of(self, job_id: str) -> LeaseUse | None:
+        return None
+
+    def gpu_rows(self, numbers: dict[str, int]) -> tuple[GpuRow, ...]:
+        return ()
+
+    def largest_mib(self) -> int:
+        return mapping.largest_mib(self._nodes, self._settings(self._options.profile)) or _ANY_MIB
+
+
+_SINFO = ("sinfo", "-h", "-e", "-o", parsing.NODE_FORMAT)
+
+
+def _no_partition(name: str, nodes: Iterable[parsing.Node]) -> str:
+    known = ", ".join(sorted({node.partition for node in nodes}))
+    return f"Slurm has no partition {name} (it has {known})"
