@@ -1,18 +1,16 @@
 """A Slurm of two nodes on this machine, with fake GPUs, started in about a second.
 
-``n1`` has two GPUs of 24 shards, ``n2`` one of 80. Their device nodes are copies of /dev/zero. The daemons run
-as root, and jobs of any user on either node.
+``n1`` has two GPUs of 24 shards, ``n2`` one of 80. Their device nodes are copies of /dev/zero. The daemons
+run as root, and jobs of any user on either node.
 """
 
 from __future__ import annotations
 
-import json
 import os
 import shlex
 import shutil
 import subprocess
 from pathlib import Path
-from typing import Any
 
 from tests.patience import until
 
@@ -138,14 +136,22 @@ class SlurmBox:
         found.kill()
         found.wait()
 
+    def end(self, name: str) -> None:
+        """End a daemon, which saves its state."""
+        found = self._daemons.pop(name)
+        found.terminate()
+        found.wait()
+
     def run(self, *words: str) -> str:
         done = subprocess.run(words, env=self.environ, capture_output=True, text=True, check=False)
         assert done.returncode == 0, (words, done.stderr, self.log())
         return done.stdout
 
-    def jobs(self) -> list[dict[str, Any]]:
-        found: list[dict[str, Any]] = json.loads(self.run("squeue", "--json", "-t", "all"))["jobs"]
-        return found
+    def resume(self) -> None:
+        """Make the nodes usable again, whatever was wrong with them."""
+        for node in ("n1", "n2"):
+            words = ["scontrol", "update", f"nodename={node}", "state=resume"]
+            subprocess.run(words, env=self.environ, capture_output=True, check=False)  # fails if it is
 
     def log(self) -> str:
         return "\n".join(

@@ -247,7 +247,7 @@ class SlurmEngine:
         running += self._submissions.running()
         limits = [each.left_s() for each in running]
         is_ticking = bool(self._tracked or self._to_cancel) and self._squeue is None
-        limits.append(seconds_until(self._tick_at) if is_ticking else None)
+        limits.append(0.0 if self._ended else seconds_until(self._tick_at) if is_ticking else None)
         return [self._exchange.fd, *(each.fd for each in running)], soonest(*limits)
 
     def urgent(self) -> list[int]:
@@ -265,12 +265,14 @@ class SlurmEngine:
                 self._see(self._tracked[job_id], kinds)
         if is_time and self._squeue is None:
             self._ask_slurm()
-        ended, self._ended = self._ended, []
+        untold = set(self._started)  # of their beginnings
+        ended = [each for each in self._ended if each.key not in untold]
+        self._ended = [each for each in self._ended if each.key in untold]
         return ended
 
     def _see(self, tracked: Tracked, kinds: set[str]) -> None:
         """Notice the attempt's beginning and end."""
-        if "node" in kinds and not tracked.has_begun:
+        if kinds & {"node", "end"} and not tracked.has_begun:
             self._note_start(tracked)
         if "end" not in kinds:
             return
@@ -282,7 +284,9 @@ class SlurmEngine:
                 return
             self._end(tracked, self._with_slurms_word(tracked, ended))
         elif found.code is not None:
-            self._end(tracked, tracking.ended_with_code(tracked, found.code))
+            self._end(
+                tracked, tracking.ended_with_code(tracked, found.code, self._exchange.node(tracked.job_id)[0])
+            )
         else:
             self._end(tracked, tracking.ended_without_word(tracked, ("begun",), self._exchange.path))
 
@@ -310,8 +314,6 @@ class SlurmEngine:
 
     def _end(self, tracked: Tracked, ended: EndedAttempt) -> None:
         del self._tracked[tracked.job_id]
-        if not tracked.has_begun and ended.how == "ended":
-            self._note_start(tracked)  # so short that only its end was seen
         if tracked.is_stopping and tracking.was_stopped(ended):
             ended = replace(ended, reason="stopped", ended_by="slicer queue")
         self._ended.append(ended)
@@ -366,12 +368,12 @@ class SlurmEngine:
             task = tasks.get((tracked.batch, tracked.position))
             has_changed |= task != tracked.task
             tracked.task = task or tracked.task
-            if task is not None and task.is_active:
+            kinds = files.get(tracked.job_id, set())
+            if task is not None and task.is_active and not (task.is_stuck and "order" in kinds):
                 tracked.missed = 0
                 continue
             tracked.missed += 1
             has_changed = True
-            kinds = files.get(tracked.job_id, set())
             self._see(tracked, kinds)
             if tracked.job_id in self._tracked and tracked.missed >= _MOST_MISSED:
                 self._give_up_hope(tracked, kinds)
@@ -382,6 +384,7 @@ class SlurmEngine:
         """Slurm does not run it, and it left no end."""
         if "begun" not in kinds and not self._exchange.withdraw(tracked.job_id):
             return  # it has begun just now
+        self._to_cancel.append(tracked)
         self._end(tracked, tracking.ended_without_word(tracked, kinds, self._exchange.path))
 
     def _tick(self, *, has_changed: bool) -> None:

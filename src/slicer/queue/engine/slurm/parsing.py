@@ -47,6 +47,11 @@ class SlurmTask(NamedTuple):
         return self.state in _ACTIVE
 
     @property
+    def is_stuck(self) -> bool:
+        """Whether it waits for somebody to release it, because its node could not start it."""
+        return self.state == "PENDING" and "requeued held" in self.reason
+
+    @property
     def id(self) -> str:
         return f"{self.array}_{self.position}"
 

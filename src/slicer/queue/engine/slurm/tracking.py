@@ -44,10 +44,9 @@ def next_tick_s(last_s: float, *, has_changed: bool) -> float:
     return _FIRST_S if has_changed else min(_MOST_S, last_s * _GROWTH)
 
 
-def ended_with_code(tracked: Tracked, code: int) -> EndedAttempt:
+def ended_with_code(tracked: Tracked, code: int, node: str) -> EndedAttempt:
     """The end of an attempt whose slicer left no outcome."""
     if code == NO_SLICER:
-        node = tracked.task.node if tracked.task is not None else ""
         why = f"there is no slicer on {node or 'its node'}: name it in [engine.slurm]"
         return EndedAttempt(tracked.key, tracked.job_id, "unbegun", why=why)
     return EndedAttempt(tracked.key, tracked.job_id, "ended", "exited", code)
@@ -62,14 +61,15 @@ def ended_without_word(tracked: Tracked, kinds: Collection[str], directory: str)
     state = task.state if task is not None else ""
     node = (task.node if task is not None else "") or "its node"
     key, job_id = tracked.key, tracked.job_id
-    if state == "CANCELLED":
+    is_failed_launch = "begun" not in kinds and task is not None and bool(task.node)
+    if state == "CANCELLED" and not is_failed_launch:
         return stopped(tracked)
     if "begun" not in kinds:
         why = "Slurm does not know it"
         if state in ("FAILED", "COMPLETED"):
             why = f"{node} cannot use {directory}: is it shared?"
         elif state:
-            why = f"Slurm could not start it: {state}"
+            why = f"{node} could not start it"
         return EndedAttempt(key, job_id, "unbegun", why=why)
     if state in _NODE_LOST:
         why = "Slurm preempted it" if state == "PREEMPTED" else f"{node} failed"
