@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import shlex
 import subprocess
@@ -10,10 +11,12 @@ import textwrap
 import tomllib
 from pathlib import Path
 
+import click
 import pytest
 
 from slicer.cli import app, runoptions
 from slicer.config import routes, serve
+from slicer.errors import UsageError
 from tests.patience import DEADLINE_S, until
 from tests.unit.config.machine import Machine
 from tests.unit.program import Cli
@@ -55,13 +58,48 @@ def test_every_link_leads_somewhere(name: str) -> None:
             assert heading in headings, target
 
 
-def test_every_command_that_readme_names_is_there() -> None:
-    named = re.findall(r"`slicer ([a-z]+)\b([^`]*)`", README)
-    assert len(named) > 20
-    for name, rest in named:
-        assert name in app._COMMANDS, name
-        if name in ("run", "hold") and " -- " in rest:
-            runoptions.parse(shlex.split(rest), name)
+SPANS = list(dict.fromkeys(re.findall(r"`(?:sudo )?(slicer [^`]+)`", README)))
+
+
+def accepted(name: str, rest: list[str]) -> None:
+    """Parsed by the command's own parser, which raises what it would say."""
+    if name in ("run", "hold", "route") and rest != ["--help"]:
+        runoptions.parse(rest, name)
+        return
+    command = app.app.get_command(click.Context(app.app), name)
+    assert command, name
+    with contextlib.suppress(click.exceptions.Exit), command.make_context(name, rest):
+        pass
+
+
+def test_every_command_that_readme_names_can_be_typed() -> None:
+    assert len(SPANS) > 50
+    for span in SPANS:
+        _, name, *rest = shlex.split(span.partition(" > ")[0])
+        accepted(name, rest)
+
+
+@pytest.mark.parametrize("span", ["slicer sumbit FILE", "slicer run --gpuss 1 -- CMD", "slicer logs --x JOB"])
+def test_a_command_that_does_not_exist_is_found(span: str) -> None:
+    _, name, *rest = shlex.split(span)
+    with pytest.raises((AssertionError, UsageError, click.UsageError)):
+        accepted(name, rest)
+
+
+def section(heading: str) -> str:
+    return README.partition(f"## {heading}\n")[2].partition("\n## ")[0]
+
+
+@pytest.mark.parametrize("door", ["I train models", "I run the lab's server", "I host services"])
+def test_each_door_leads_to_a_page(door: str) -> None:
+    """That these are there is tested above, with all links."""
+    assert re.search(r"\bNext: .*\]\(docs/", section(door), re.DOTALL), door
+
+
+@pytest.mark.parametrize("peer", ["pueue", "task-spooler", "Slurm", "docker", "gflow", "gpusched"])
+def test_who_comes_from_elsewhere_finds_the_commands(peer: str) -> None:
+    (row,) = re.findall(rf"^\| {peer} \|.*", section("The first day"), re.MULTILINE)
+    assert "`slicer " in row.split(" | ")[2]
 
 
 def test_the_warning_of_other_users_is_on_the_first_screen() -> None:
@@ -159,3 +197,8 @@ def test_the_queue_example_ends_as_printed(cli: Cli) -> None:
     ):
         assert said in out
     assert "4 ok" in out
+
+
+def test_readme_and_the_brokers_page_set_up_the_same_server() -> None:
+    script = block("broker.md", "sh")
+    assert textwrap.indent(script, "    ") in section("I run the lab's server")
