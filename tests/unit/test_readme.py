@@ -15,6 +15,7 @@ import click
 import pytest
 
 from slicer.cli import app, runoptions
+from slicer.cli.simjob import SimOptions
 from slicer.config import routes, serve
 from slicer.errors import UsageError
 from tests.patience import DEADLINE_S, until
@@ -74,15 +75,19 @@ def accept(line: str) -> None:
     ends = (at for at, word in enumerate(words) if word in ("…", ">", "|", "||", "&&", "&"))
     _, name, *rest = words[: next(ends, len(words))]
     if name in ("run", "hold") and rest != ["--help"]:
-        runoptions.parse(rest, name)
+        _, inner = runoptions.parse(rest, name)
+        if inner[:2] == ("slicer", "simjob"):
+            accept(shlex.join(inner))
     elif name == "route":  # options may stand before and behind the route's name
         options, words = runoptions.parse(rest, name)
         runoptions.parse([*words[1:]], name, options)
     else:
         command = app.app.get_command(click.Context(app.app), name)
         assert command, name
-        with contextlib.suppress(click.exceptions.Exit), command.make_context(name, rest):
-            pass
+        with contextlib.suppress(click.exceptions.Exit), command.make_context(name, rest) as context:
+            if name == "simjob":
+                job = SimOptions(**context.params)
+                assert job.spike is None or job.spike.at_s < job.plan.end_s, line
 
 
 def test_every_command_that_readme_names_can_be_typed() -> None:
@@ -183,7 +188,8 @@ def test_the_python_example_works_as_printed(cli: Cli) -> None:  # W3
 
 def test_the_command_lines_can_be_typed_as_printed() -> None:
     text = "\n".join(PAGES.values())
-    tour = textwrap.indent(block("README.md", "sh"), "    ")
+    scripts = [part.partition("```")[0] for part in text.split("```sh\n")[1:]]
+    tour = textwrap.indent("\n".join(scripts), "    ")
     command = r"^(?:    (?:\$ )?|\$ )(?:sudo )?(slicer [a-z].*?)(?: +(?:[|>#&]|2>).*)?$"
     lines = re.findall(command, f"{text}\n{tour}", re.MULTILINE)
     assert len(lines) > 60
