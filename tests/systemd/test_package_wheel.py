@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import os
+import re
+import shutil
 import subprocess
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
 from slicer.version import __version__
+from tests.systemd.helpers import systemctl
+from tests.systemd.helpers.users import User, stop_manager, user
 
 pytestmark = pytest.mark.systemd
 
 WHEELS = "/opt/wheels"
+README = (Path(__file__).parents[2] / "README.md").read_text()
 
 
 @dataclass(frozen=True)
@@ -109,3 +115,37 @@ def test_elsewhere_nothing_is_compiled_either(
     assert refused.returncode != 0, "a compiler was found, so the tests here mean nothing"
     works(made, tmp_path)
     assert made.run("pip", "show", "pystemd").returncode == 1
+
+
+@pytest.fixture
+def carol(wheel: str) -> Iterator[User]:
+    """A new user, who lingers, with the wheel in her home; nothing has used her bus since the boot."""
+    subprocess.run(["useradd", "--create-home", "--shell", "/bin/bash", "carol"], check=True)
+    made = user("carol")
+    shutil.copy(wheel, made.home)
+    systemctl.output("loginctl", "enable-linger", made.name)
+    systemctl.output("systemctl", "start", f"user@{made.uid}.service")
+    yield made
+    systemctl.output("loginctl", "disable-linger", made.name)
+    stop_manager(made)
+    subprocess.run(["userdel", "--remove", made.name], check=True)
+    shutil.rmtree(made.ledger, ignore_errors=True)
+
+
+@pytest.mark.core
+def test_an_ordinary_user_types_the_first_row(carol: User) -> None:
+    """No root, no compiler, and her first job is what starts her bus."""
+    row = README.partition("| the wheel; no root, no compiler, no headers | `")[2].partition("` |")[0]
+    programs = carol.home / "programs"
+    programs.mkdir()
+    for name in ("python3", "mkdir", "ln", "sh", "cat"):
+        (programs / name).symlink_to(f"/usr/bin/{name}")
+    path = f"PATH={programs}:{carol.home}/.local/bin"
+    offline = ("PIP_NO_INDEX=1", f"PIP_FIND_LINKS={WHEELS}", "PIP_DISABLE_PIP_VERSION_CHECK=1")
+    job = "slicer run --profile heavy -- cat /proc/self/cgroup"
+    line = [*carol.via, path, *offline, "/bin/bash", "-c", f"cd && {row} && {job}"]
+    done = subprocess.run(line, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done
+    # systemd puts a "_" before a slice that has the name of a controller of cgroup v1.
+    assert re.search(rf"/user@{carol.uid}\.service/_?cpu\.slice/slicer-", done.stdout), done
+    assert "done: exit 0" in done.stderr

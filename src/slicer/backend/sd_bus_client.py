@@ -31,10 +31,17 @@ class SdBusClient:
         self._hears_of_jobs = False
         # This first call authenticates: the daemon disconnects clients that have not done so within seconds.
         # It also shows whose signals to trust, because any user may send one.
-        owner = self._call(DAEMON, DAEMON_PATH, f"{DAEMON}.GetNameOwner", (("s", SYSTEMD),))
+        owner = self._owner()
+        if isinstance(owner, BusError):
+            # A user's bus starts with its first client, then systemd connects to it. A call waits for that.
+            self._call(SYSTEMD, PATH, "org.freedesktop.DBus.Peer.Ping", ())
+            owner = self._owner()
         if isinstance(owner, BusError):
             raise BusBroken(owner.message)
         self._bus.senders = {DAEMON, owner[0]}
+
+    def _owner(self) -> Answer:
+        return self._call(DAEMON, DAEMON_PATH, f"{DAEMON}.GetNameOwner", (("s", SYSTEMD),))
 
     def close(self) -> None:
         """Close the connection."""
