@@ -25,7 +25,7 @@ _Entry = TypeVar("_Entry", bound="NamedJob")
 def for_each(
     words: tuple[str, ...], find: Callable[[str, Snapshot], _Entry],
     act: Callable[[_Entry, Ledger], tuple[str, dict[str, Any]]], *, quiet: bool, as_json: bool,
-    otherwise: Callable[[str, Ledger], tuple[str, dict[str, Any]] | None] = lambda *_: None,
+    otherwise: Callable[[str], tuple[str, dict[str, Any]] | None] = lambda _: None,
 ) -> int:  # fmt: skip
     """Act on each job once. Returns the highest exit code.
 
@@ -50,7 +50,7 @@ def for_each(
             try:
                 known = None
                 if isinstance(failure, UnknownJob):
-                    known = otherwise(word, ledger) if ledger is not None else None
+                    known = otherwise(word)
                     if known is None:
                         failure = _ended(word) or failure
                 if known is None:

@@ -72,13 +72,13 @@ def command(jobs: tuple[str, ...], quiet: bool, as_json: bool, mine: bool = Fals
             return f"no longer waits: {known.job}  {known.label}", {"done": "dequeued"}
         # A job of a queue has no process of its own while it is being started.
         has_process = not isinstance(entry, Lease) or entry.keeper
-        if has_process or not stop_line(ledger.directory.base, entry.job):
+        if has_process or not stop_line(os.environ, entry.job):
             stop(entry, ledger)
         said, done = ("stopped",) * 2 if isinstance(entry, Lease) else ("no longer waits:", "dequeued")
         return f"{said} {entry.job}  {entry.name or entry.command}", {"done": done}
 
-    def act_on_line(word: str, ledger: Ledger) -> tuple[str, dict[str, Any]] | None:
-        found = stop_line(ledger.directory.base, word)
+    def act_on_line(word: str) -> tuple[str, dict[str, Any]] | None:
+        found = stop_line(os.environ, word)
         if not found:
             return None
         if len(found) > 1:

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from slicer.cli import after, logs
 from slicer.cli.ends import Ended
+from slicer.cli.known_jobs import KnownJob
 from slicer.job import log_bound
 from slicer.job.log_bound import LogBound
 from slicer.kernel import punch
@@ -70,7 +71,7 @@ def test_a_file_system_that_cannot_is_told_of_once(tmp_path: Path, monkeypatch: 
     ],
 )  # fmt: skip
 def test_a_job_follows_only_such_an_end(code: int, condition: str, runs: bool) -> None:  # U1
-    ended = Ended("0" * 12, "first", code, None)
+    ended = Ended(KnownJob("0" * 12, "first", 0, "", None, None, None), code, None)
     if runs:
         after._judge(ended, condition)
         return

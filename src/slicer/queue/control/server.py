@@ -29,7 +29,7 @@ _UNTOLD = 50  # events kept for a client that reads slowly
 _SAID_BEFORE = 10  # past events that a new watcher gets
 _SUMMED = 40  # lines of the summary
 
-Answer = Callable[[dict[str, Any]], dict[str, object]]
+Answer = Callable[[dict[str, Any]], dict[str, object] | None]  # to a question; None: not yet
 
 
 class _Client:
@@ -38,6 +38,7 @@ class _Client:
     def __init__(self, connection: socket.socket) -> None:
         self.connection = connection
         self.watches = False
+        self.unanswered: dict[str, Any] | None = None  # its last question without an answer yet
         self._untold: deque[list[object]] = deque(maxlen=_UNTOLD)
         self._missed = 0  # events
 
@@ -68,8 +69,8 @@ class _Client:
 class ControlSocket:
     """Also a renderer, for the watching clients.
 
-    ``answers`` has a function for each question. ``acts`` are the questions that change something: their
-    answers wait for :meth:`answer`.
+    ``answers`` has a function for each question. The answers to ``acts`` wait for :meth:`answer`: these
+    questions change something, or tell what must be in the journal first.
     """
 
     def __init__(self, directory: Directory, answers: Mapping[str, Answer], acts: Collection[str]) -> None:
@@ -103,7 +104,11 @@ class ControlSocket:
         return is_new
 
     def answer(self) -> None:
-        """Send the answers that had to wait until the journal was written."""
+        """Send the answers that had to wait until the journal was written, or something happened."""
+        for client in self._clients.values():
+            question, client.unanswered = client.unanswered, None
+            if question is not None:
+                self._reply(client, question)
         for client, packet in self._late:
             client.send(packet)
         self._late.clear()
@@ -191,9 +196,10 @@ class ControlSocket:
             client.tell(self._said)
             return
         answers = self._answers.get(ask) if isinstance(ask, str) else None
-        found = answers(question) if answers is not None else None
-        packet = encode({"error": "not understood"} if found is None else found)
-        if ask in self._acts and found is not None:
-            self._late.append((client, packet))
+        found = answers(question) if answers is not None else {"error": "not understood"}
+        if found is None:
+            client.unanswered = question
+        elif ask in self._acts:
+            self._late.append((client, encode(found)))
         else:
-            client.send(packet)
+            client.send(encode(found))

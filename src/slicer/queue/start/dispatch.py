@@ -94,6 +94,10 @@ class Dispatch:
         """As in "jobs.txt#7"."""
         return self._plans.label(state.no)
 
+    def has_begun(self, state: JobState) -> bool:
+        """Whether its command runs: its scope may stand before its turn."""
+        return state.status == "running" and self._starting.key_of(state.job) is None
+
     def put_back(self, key: str) -> None:
         """Make the job pending again, if its line still exists."""
         entry = self.entry(key)

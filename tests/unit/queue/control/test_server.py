@@ -92,6 +92,27 @@ def test_an_act_is_answered_only_when_the_journal_has_it(
     assert caller.received() == []
 
 
+# U1: a question about the future has its answer later, the last one of each caller
+def test_what_is_not_known_yet_is_answered_later(directory: Directory, call: Callable[[], Caller]) -> None:
+    known: dict[str, dict[str, object]] = {}
+    server = ControlSocket(directory, {"line": lambda asked: known.get(str(asked["key"]))}, ("line",))
+    caller, gone = call(), call()
+    gone.send(ask="line", key="b")
+    for key in "ab":
+        caller.send(ask="line", key=key)
+    taken(server)
+    server.answer()
+    assert caller.received() == []
+    gone.socket.close()
+    taken(server)
+    known.update(a={"n": 1}, b={"n": 2})
+    server.answer()
+    assert [each["n"] for each in caller.received()] == [2]
+    server.answer()
+    assert caller.received() == []
+    server.close(None)
+
+
 # U1
 def test_those_who_watch_are_told_what_was_what_comes_and_the_end(
     directory: Directory, call: Callable[[], Caller]
