@@ -1,4 +1,5 @@
-"""Files of detached jobs, beside the history: ``jobs/ID.json``, and ``jobs/ID.log`` with the output.
+"""Files of jobs that are detached or wait for others, beside the history: ``jobs/ID.json``, and ``jobs/ID.log``
+with the output of a detached one.
 
 The job's own process writes the JSON when it starts, before it has a ticket or a lease, and when it ends. So
 slicer finds jobs that wait for another job, all logs, and the ends of jobs that never ran, which are not in
@@ -33,19 +34,19 @@ _VERSION = 1
 
 @record
 class DetachedJob:
-    """A detached job, described by itself."""
+    """A job that is detached or waits for others, described by itself."""
 
     job: str
     name: str
     command: tuple[str, ...]
     directory: str
     profile: str
-    log: str  # the path of the file with its output
+    log: str  # the path of the file with its output; "" in the foreground
     pid: int  # of its supervisor
     pid_start: int
     boot_id: str
     after: tuple[str, ...]  # JOB:CONDITION, for each job that it waits for
-    began_at: float  # seconds since the epoch, when it was detached
+    began_at: float  # seconds since the epoch, when it was detached, or began to wait
     exit_code: int | None = None  # slicer's; None: it has not ended, or was killed
     why: str = ""  # why its command did not run; "" if it ran
 

@@ -9,6 +9,7 @@ import sys
 from typing import Any
 
 import click
+from click.shell_completion import CompletionItem
 
 from slicer.cli import complete, say
 from slicer.cli.queue import parameters
@@ -28,6 +29,13 @@ def _subcommand(name: str) -> click.Command:
     return found
 
 
+def _words(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """The subcommands, and files."""
+    found = [name for name in _SUBCOMMANDS if name.startswith(incomplete)]
+    items = [CompletionItem(name, help=_subcommand(name).short_help) for name in found]
+    return [*items, CompletionItem(incomplete, type="file")]
+
+
 class _Queue(click.Command):
     """``slicer queue FILE``, or a subcommand that the first word names; without words, a list."""
 
@@ -36,7 +44,7 @@ class _Queue(click.Command):
     ) -> click.Context:
         if args in ([], ["--json"]) and not extra.get("resilient_parsing"):
             return _subcommand("list").make_context(info_name, args, parent, **extra)
-        if args[0] in _SUBCOMMANDS:
+        if args and args[0] in _SUBCOMMANDS:
             return _subcommand(args[0]).make_context(f"{info_name} {args[0]}", args[1:], parent, **extra)
         return super().make_context(info_name, args, parent, **extra)
 
@@ -100,7 +108,7 @@ Exit codes:
   125  slicer itself failed
   130  interrupted before all jobs had started (143 by SIGTERM)""",
 )
-@parameters.jobs_file
+@click.argument("file", type=click.Path(), shell_complete=_words)
 @click.option(
     "--gpus", metavar="LIST", callback=parameters.gpus, help="Use only these GPUs, as in 0,1,3 (or UUIDs)."
 )
