@@ -1,5 +1,6 @@
-"""Files of jobs that are detached or wait for others, beside the history: ``jobs/ID.json``, and ``jobs/ID.log``
-with the output of a detached one.
+"""Files of jobs that are detached or wait for others, beside the history: ``jobs/ID.json``.
+
+A detached one has its output in ``jobs/ID.log``.
 
 The job's own process writes the JSON when it starts, before it has a ticket or a lease, and when it ends. So
 slicer finds jobs that wait for another job, all logs, and the ends of jobs that never ran, which are not in
