@@ -151,12 +151,16 @@ class JobFiles:
 
 def opened(environ: Mapping[str, str]) -> JobFiles:
     """The directory of this user, created if missing. Raises StateError."""
-    path = folder(environ)
+    return JobFiles(open_folder(folder(environ)))
+
+
+def open_folder(path: str) -> Directory:
+    """A directory beside the history, for this user alone, created if missing. Raises StateError."""
     try:
         os.makedirs(os.path.dirname(path), 0o700, exist_ok=True)
     except OSError as error:
         raise failed(path, error, _RULES, "cannot be made") from error
-    return JobFiles(open_or_make(path, _RULES))
+    return open_or_make(path, _RULES)
 
 
 def known(environ: Mapping[str, str], warn: Callable[[str], None]) -> list[DetachedJob]:

@@ -13,11 +13,12 @@ from click.shell_completion import CompletionItem
 
 from slicer.cli import complete, say
 from slicer.cli.queue import parameters
-from slicer.errors import UsageError
+from slicer.errors import StateError, UsageError
 from slicer.queue.file import jobs_file
 from slicer.queue.file.jobs_file import JobsFileError
 from slicer.queue.file.live_file import is_pipe
 from slicer.queue.model import QueueOptions
+from slicer.state.named_file import names_open_file
 from slicer.state.simulated import spec_of
 from slicer.text import counted
 
@@ -63,7 +64,7 @@ class _Queue(click.Command):
     short_help="Run the jobs of a file as GPUs become free.",
     epilog="""\
 \b
-Commands, in place of FILE; without FILE, your running queues are listed:
+Commands, in place of FILE; without FILE, your queues are listed:
   add      Append jobs to FILE, one for each combination of parameters.
   retry    Make failed jobs pending again.
   suggest  Print FILE with the memory that its jobs used.
@@ -210,6 +211,7 @@ def _run(options: QueueOptions, environ: dict[str, str], *, as_json: bool, quiet
 
     renderer = choose(as_json=as_json, verbose=options.verbose, quiet=quiet, stdout=sys.stdout)
     queue = Queue(options, environ, renderer)
+    _note(options)
     summary = None
     try:
         code = queue.run()
@@ -218,3 +220,15 @@ def _run(options: QueueOptions, environ: dict[str, str], *, as_json: bool, quiet
         queue.close()
         renderer.end(summary)
     return code
+
+
+def _note(options: QueueOptions) -> None:
+    """For the list of queues, once this one has ended."""
+    from slicer.queue.state import recent
+
+    if is_pipe(options.jobs_file) or names_open_file(options.jobs_file):
+        return  # nobody can read it later
+    try:
+        recent.note(os.environ, options.jobs_file, options.log_dir)
+    except StateError as error:
+        say.line(str(error))

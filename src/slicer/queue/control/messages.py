@@ -25,7 +25,6 @@ PREFIX = "queue-"  # of the names of the sockets
 LONGEST = 128 << 10  # bytes of a packet: the kernel's default takes one of them, and a little more
 _TEXT_MOST = 300  # characters of a text in a packet
 _CANCELLED = RequestCancelled.exit_code  # of a line that never began
-_DONE: tuple[Status, ...] = ("ok", "cancelled")
 _PARTS = ("running", "pending", "done")
 _ROWS = (100, 20, 4, 0)  # of each part of a board, tried until it fits into a packet
 
@@ -44,14 +43,6 @@ class RunningQueue:
     eta_s: float | None  # until all is done; None: no basis for an estimate
     warning: str  # why it cannot continue
 
-    @property
-    def done(self) -> int:
-        """The number of jobs that succeeded or were cancelled."""
-        return sum(self.counts.get(status, 0) for status in _DONE)
-
-    @property
-    def failed(self) -> int:
-        return sum(self.counts.get(status, 0) for status in FINAL.difference(_DONE))
 
 
 @record
