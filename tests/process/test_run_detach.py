@@ -354,10 +354,11 @@ def test_the_last_lines_and_then_all_until_its_end(box: Box, gate: Gate) -> None
 
 
 @pytest.mark.slow
-def test_a_log_has_a_bound_and_its_end_stays(box: Box, gate: Gate) -> None:  # U1
+def test_a_log_has_a_bound_and_its_end_stays_also_without_the_supervisor(box: Box, gate: Gate) -> None:  # U1
     (box.root / "config.toml").write_text('[logs]\nmax_size = "1M"\n')
     script = f"seq 1000000; read x <{gate.path}; echo the end"
     job = detached(box, "-q", "--", "sh", "-c", script, SLICER_CONFIG=str(box.root / "config.toml"))
+    kill_9(outer(box, job))
     log = folder(box) / f"{job}.log"
     until(lambda: log.stat().st_size > 6_000_000 and log.stat().st_blocks * 512 < 1_300_000, "it is freed")
     gate.open()
