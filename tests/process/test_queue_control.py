@@ -247,7 +247,6 @@ def test_the_board_of_a_running_queue_on_another_terminal(queues: QueueBox) -> N
     queues.started("a")
     with attached(queues) as terminal:
         terminal.expect(f"(pid {queue.pid})")
-        terminal.expect("job 1 started on GPU 0 (declared 1G): hold a")  # what had happened before
         terminal.expect("1 running, 1 pending")
         queues.let("a")
         terminal.expect("job 1 ok")

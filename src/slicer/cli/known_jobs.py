@@ -82,14 +82,22 @@ class KnownJobs:
     def find(self, word: str) -> KnownJob:
         """The job that the word names. Raises UnknownJob, AmbiguousJob, NotYours."""
         lines = self._lines(word)
-        open_lines = [line for line in lines if not line.is_final]
-        found = [self._of_line(line, is_alone=len(open_lines) == 1) for line in open_lines]
-        rest = meant(word, self.living)
-        found += [each for each in rest if not any(_is(each, line) for line in open_lines)]
+        found = self._living(word, lines)
         if found:
             return only(word, found)
         ended = self._ended(word, [self._of_line(line, is_alone=False) for line in lines])
         return ended or found_among(word, self._mine, self._others, self._picked)
+
+    def find_living(self, word: str) -> KnownJob:
+        """The same, but not a job that has ended."""
+        found = self._living(word, self._lines(word))
+        return only(word, found) if found else found_among(word, self._mine, self._others, self._picked)
+
+    def _living(self, word: str, lines: list[QueuedLine]) -> list[KnownJob]:
+        lines = [line for line in lines if not line.is_final]
+        found = [self._of_line(line, is_alone=len(lines) == 1) for line in lines]
+        rest = meant(word, self.living)
+        return found + [each for each in rest if not any(_is(each, line) for line in lines)]
 
     def _picked(self, word: str, seen: Snapshot) -> KnownJob:
         return pick(word, living(seen, self._files.values()))

@@ -68,9 +68,8 @@ class Answers:
         return {"lines": [self._line(state)]} if state.is_final or has_begun else None
 
     def stop(self, question: dict[str, Any]) -> dict[str, object]:
-        """The labels of unstarted lines that a word names; with ``does``, they are cancelled."""
-        found = self._dispatch.stop_lines(str(question.get("word")), question.get("does") is True)
-        return {"labels": found[:_MOST_NAMED]}
+        """Cancel the line with a key, unless it has begun."""
+        return {"stopped": self._dispatch.stop(str(question.get("key")))}
 
     def retry(self, question: dict[str, Any]) -> dict[str, object]:
         """The numbers of failed jobs that are pending again, or the word that names none."""

@@ -111,15 +111,11 @@ def lines_of(answer: dict[str, Any]) -> list[QueuedLine]:
         return []
 
 
-def stop_line(environ: Mapping[str, str], word: str) -> list[str]:
-    """Cancel the line that the word names. Returns all candidates; of several, none is cancelled."""
+def stop_line(environ: Mapping[str, str], line: QueuedLine) -> bool:
+    """Cancel the line, unless it has begun; whether it was cancelled. Raises StateError."""
     with _everywhere(environ) as found:
-        named = [_labels(answer) for answer in _answers(found, "stop", _ANSWER_S, word=word, does=False)]
-        lines = [line for each in named for line in each]
-        if len(lines) != 1:
-            return lines
-        meant = [each for each, labels in zip(found, named, strict=True) if labels]
-        return _labels(_answers(meant, "stop", _ANSWER_S, word=word, does=True)[0])
+        asked = [each for each in found if each.pid == line.pid]
+        return any(answer.get("stopped") for answer in _answers(asked, "stop", _ANSWER_S, key=line.key))
 
 
 @contextmanager
@@ -162,7 +158,3 @@ def _answers(found: list[Asked], ask: str, limit_s: float, **more: object) -> li
         answers.append(decode((is_there and each.receive()) or b"") or {})
     return answers
 
-
-def _labels(answer: dict[str, Any]) -> list[str]:
-    labels = answer.get("labels")
-    return [str(label) for label in labels] if isinstance(labels, list) else []

@@ -1,8 +1,8 @@
 """The messages on the control socket: one JSON object a packet, with the protocol's version. Pure.
 
 A question has an ``ask``: describe the queue (``standing``), find the lines that a ``word`` names
-(``lines``), describe the line with a ``key`` once it has begun or ended (``line``), cancel one (``stop``),
-run failed ``jobs`` again (``retry``), read its file (``look``), or report all events from now on (``watch``).
+(``lines``), describe the line with a ``key`` once it has begun or ended (``line``), cancel it (``stop``), run
+failed ``jobs`` again (``retry``), read its file (``look``), or report all events from now on (``watch``).
 The answer has the result, or an ``error``.
 """
 
