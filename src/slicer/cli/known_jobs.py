@@ -76,28 +76,25 @@ class KnownJobs:
         self._warn = warn
         self.ledger: Ledger | None
         self.ledger, self._mine, self._others = known_jobs(warn)
-        self._files = detached_jobs(warn)
+        self._files: dict[str, DetachedJob] = {}
+        try:
+            self._files = {file.job: file for file in job_files.known(os.environ, warn)}
+        except StateError as error:  # other jobs are found without the files
+            warn(str(error))
         self.living = living(self._mine, self._files.values())
 
-    def find(self, word: str) -> KnownJob:
+    def find(self, word: str, *, may_have_ended: bool = True) -> KnownJob:
         """The job that the word names. Raises UnknownJob, AmbiguousJob, NotYours."""
         lines = self._lines(word)
-        found = self._living(word, lines)
+        still = [line for line in lines if not line.is_final]
+        found = [self._of_line(line, is_alone=len(still) == 1) for line in still]
+        found += [each for each in meant(word, self.living) if not any(_is(each, line) for line in still)]
         if found:
             return only(word, found)
-        ended = self._ended(word, [self._of_line(line, is_alone=False) for line in lines])
+        ended = None
+        if may_have_ended:
+            ended = self._ended(word, [self._of_line(line, is_alone=False) for line in lines])
         return ended or found_among(word, self._mine, self._others, self._picked)
-
-    def find_living(self, word: str) -> KnownJob:
-        """The same, but not a job that has ended."""
-        found = self._living(word, self._lines(word))
-        return only(word, found) if found else found_among(word, self._mine, self._others, self._picked)
-
-    def _living(self, word: str, lines: list[QueuedLine]) -> list[KnownJob]:
-        lines = [line for line in lines if not line.is_final]
-        found = [self._of_line(line, is_alone=len(lines) == 1) for line in lines]
-        rest = meant(word, self.living)
-        return found + [each for each in rest if not any(_is(each, line) for line in lines)]
 
     def _picked(self, word: str, seen: Snapshot) -> KnownJob:
         return pick(word, living(seen, self._files.values()))
@@ -185,15 +182,6 @@ def output_of(known: KnownJob) -> str:
         if path != os.devnull:
             return path if path.startswith("/") else ""
     return ""
-
-
-def detached_jobs(warn: Callable[[str], None] = say.line) -> dict[str, DetachedJob]:
-    """All detached jobs that still have files, the newest first."""
-    try:
-        return {file.job: file for file in job_files.known(os.environ, warn)}
-    except StateError as error:  # other jobs are found without the files
-        warn(str(error))
-        return {}
 
 
 def _outcomes(word: str) -> list[Outcome]:

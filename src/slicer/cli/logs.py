@@ -59,11 +59,11 @@ def command(job: str, follow: bool, lines: int | None) -> int:
     has grown beyond [logs] max_size.
     """
     known = KnownJobs().find(job)
-    is_pending = known.line is not None and known.line.status == "pending"
-    if known.line is not None and follow and is_pending:
-        known = _begun(known, known.line)
-    elif known.line is not None and is_pending and not known.line.log:
-        why = f" (it waits for {known.line.waits_for})" if known.line.waits_for else ""
+    line = known.line
+    if line is not None and line.status == "pending" and follow:
+        known = _begun(known, line)
+    elif line is not None and line.status == "pending" and not line.log:
+        why = f": {line.waits_for}" if line.waits_for else ""
         raise NoLog(f"{known.name} has not begun{why}", hint="slicer logs -f waits until it begins")
     fd = _opened(known)
     begin = punch.beginning(fd)

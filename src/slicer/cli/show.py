@@ -20,7 +20,6 @@ from slicer.ledger.ledger import Ledger
 from slicer.model import Lease, Ticket
 from slicer.outcome.outcome_file import outcome_json
 from slicer.quantity import format_duration, format_estimate, format_mib, format_size
-from slicer.queue.control.messages import QueuedLine
 from slicer.record import as_dict
 from slicer.text import counted, slots_words
 
@@ -72,9 +71,11 @@ def _data(known: KnownJob, ledger: Ledger | None) -> dict[str, Any]:
         "exit_code": outcome.exit_code if outcome else file.exit_code if file else None,
         "why": file.why or None if file else None,
         "running": None, "waiting": None, "outcome": outcome_json(outcome) if outcome else None,
-        "queue": _queue(line) if line is not None else None,
+        "queue": None,
     }  # fmt: skip
     if line is not None:
+        picked = output.picked(line, "log_dir pid status attempts")
+        found["queue"] = {"file": line.jobs_file, "line": line.label, **picked}
         found["why"] = line.waits_for or line.reason or None
         found["exit_code"] = line.code_for_others if line.is_final else None
         if entry is None:
@@ -89,13 +90,6 @@ def _data(known: KnownJob, ledger: Ledger | None) -> dict[str, Any]:
             if ticket.job == entry.job:
                 found["waiting"] = ticket_json(ticket, status)
     return found
-
-
-def _queue(line: QueuedLine) -> dict[str, Any]:
-    return {
-        "file": line.jobs_file, "line": line.label, "log_dir": line.log_dir, "pid": line.pid,
-        "status": line.status, "attempts": line.attempts,
-    }  # fmt: skip
 
 
 def _state(known: KnownJob) -> str:

@@ -64,7 +64,7 @@ def command(jobs: tuple[str, ...], quiet: bool, as_json: bool, mine: bool = Fals
     words = _expanded(jobs, known_jobs.living, mine=mine)
 
     def find(word: str, _: Snapshot) -> KnownJob:
-        return known_jobs.find_living(word)
+        return known_jobs.find(word, may_have_ended=False)
 
     def act(known: KnownJob, ledger: Ledger) -> tuple[str, dict[str, Any]]:
         entry, line = known.entry, known.line

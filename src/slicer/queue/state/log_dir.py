@@ -70,16 +70,6 @@ class QueueRunning(SlicerError):
         self.pid = pid
 
 
-def last_pid(path: str) -> int:
-    """The pid of the queue that uses a log directory, or was killed in it; 0: none. Raises OSError."""
-    fd = os.open(f"{path}/{_LOCK}", os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    try:
-        text = os.pread(fd, 32, 0).strip()
-    finally:
-        os.close(fd)
-    return int(text) if text.isdigit() else 0
-
-
 class LogDir:
     """A log directory, locked until :meth:`close` or the end of this process and its forked children."""
 

@@ -22,7 +22,7 @@ from slicer.queue.model import Status
 from slicer.queue.show import rows
 from slicer.queue.state import folding, journal
 from slicer.queue.state.journal import Journal
-from slicer.queue.state.log_dir import failing, last_pid
+from slicer.queue.state.log_dir import failing
 from slicer.record import record
 from slicer.state.directory import Directory
 
@@ -45,10 +45,12 @@ class EndedQueue:
 
 def note(environ: Mapping[str, str], file: str, log_dir: str) -> None:
     """A queue begins. Raises StateError."""
-    about = {"file": os.path.abspath(file), "log_dir": os.path.realpath(log_dir)}
+    log_dir = os.path.realpath(log_dir)
+    about = {"file": os.path.abspath(file), "log_dir": log_dir, "pid": os.getpid()}
+    name = hashlib.sha1(os.fsencode(log_dir), usedforsecurity=False).hexdigest()
     path = _path(environ)
     with closing(open_folder(path)) as folder, failing(path, "cannot be written"):
-        os.close(folder.replace(_name(about["log_dir"]), json.dumps(about).encode("ascii"), mode=0o600))
+        os.close(folder.replace(name, json.dumps(about).encode("ascii"), mode=0o600))
         for name in _names(folder)[_KEPT:]:
             folder.remove(name)
 
@@ -70,7 +72,7 @@ def ended(
                 file, log_dir = str(about["file"]), str(about["log_dir"])
                 is_there = os.path.lexists(file)
                 ended_at = os.stat(journal.path_in(log_dir)).st_mtime
-                is_over = last_pid(log_dir) not in pids
+                is_over = about["pid"] not in pids
             except (OSError, StateError, ValueError, TypeError, KeyError, RecursionError):
                 is_there = False
             if not is_there:
@@ -92,10 +94,6 @@ def _counts(file: str, log_dir: str) -> dict[Status, int]:
 
 def _path(environ: Mapping[str, str]) -> str:
     return f"{os.path.dirname(default_path(environ))}/queues"
-
-
-def _name(log_dir: str) -> str:
-    return hashlib.sha1(os.fsencode(log_dir), usedforsecurity=False).hexdigest()
 
 
 def _names(folder: Directory) -> list[str]:
