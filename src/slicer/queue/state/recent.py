@@ -62,7 +62,7 @@ def ended(
 
     What is gone is forgotten. ``warn`` gets messages about queues that cannot be read. Raises StateError.
     """
-    path, found = _path(environ), list[EndedQueue]()
+    path, over, found = _path(environ), list[tuple[float, str, str]](), list[EndedQueue]()
     if not os.path.lexists(path):
         return found
     with closing(open_folder(path)) as folder, failing(path):
@@ -78,12 +78,13 @@ def ended(
             if not is_there:
                 folder.remove(name)
             elif is_over and ended_at > time.time() - _WITHIN_S:
-                try:
-                    found.append(EndedQueue(file, log_dir, ended_at, _counts(file, log_dir)))
-                except SlicerError as error:
-                    warn(str(error))
-    found.sort(key=lambda queue: -queue.ended_at)
-    return found[:SHOWN]
+                over.append((ended_at, file, log_dir))
+    for ended_at, file, log_dir in sorted(over, reverse=True)[:SHOWN]:
+        try:
+            found.append(EndedQueue(file, log_dir, ended_at, _counts(file, log_dir)))
+        except SlicerError as error:
+            warn(str(error))
+    return found
 
 
 def _counts(file: str, log_dir: str) -> dict[Status, int]:
