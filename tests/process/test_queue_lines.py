@@ -176,6 +176,16 @@ def test_a_stopped_queue_answers_when_it_goes_on(queues: QueueBox) -> None:
     assert queue.wait() == 0
 
 
+# U1: each keeps a connection, and those that the queue has no room for ask again
+def test_many_lines_are_waited_for_at_once(queues: QueueBox) -> None:
+    queue = one_at_a_time(queues, *(f"[vram=1G] true {number}" for number in range(300)))
+    waits = sleeping(queues, "wait", "-q", *(f"jobs.txt#{number}" for number in range(2, 302)))
+    assert "not answer" not in call(queues, "queue").stderr
+    queues.let("a")
+    assert said(waits, 0) == ""
+    assert queue.wait() == 0
+
+
 # U1: a job follows a line
 def test_a_job_begins_after_a_line(queues: QueueBox) -> None:
     queue = one_at_a_time(queues, "[vram=1G name=b] job b")

@@ -15,13 +15,16 @@ from slicer.record import replace
 
 _RETURNS_S = 5.0  # systemd restarts a detached queue that has crashed
 _LOOKS_S = 0.5
-
+_MOST_KEPT = 64  # connections of this process; a queue has room for a few times as many
+_GLANCES_S = 5.0  # how often further lines are looked at
 
 Until = Literal["begun", "ended"]
 
 
 class LineWatch:
     """``due_s``: when to look again without an event; None: never."""
+
+    _kept = 0  # connections, of all objects
 
     def __init__(self, environ: Mapping[str, str], line: QueuedLine, until: Until) -> None:
         self._environ = environ
@@ -40,6 +43,8 @@ class LineWatch:
     def look(self) -> QueuedLine | None:
         """The line once it has begun or ended, or its queue has ended; None: not yet. Raises StateError."""
         self.due_s = None
+        if self._asked is None and LineWatch._kept >= _MOST_KEPT:
+            return self._glance()
         if self._asked is None:
             self._ask()
         packet = self._asked.receive() if self._asked is not None else b""
@@ -59,6 +64,16 @@ class LineWatch:
             if asked is not None and asked.send("line", key=self._line.key, until=self._until):
                 self._asked = Asked(asked.connection.dup())
                 self._lost_at = None
+                LineWatch._kept += 1
+
+    def _glance(self) -> QueuedLine | None:
+        """The same without a connection that stays."""
+        self.due_s = _GLANCES_S
+        for line in client.lines_meant(self._environ, self._line.label):
+            if (line.key, line.log_dir) == (self._line.key, self._line.log_dir):
+                has_begun = self._until == "begun" and line.status == "running"
+                return line if line.is_final or has_begun else None
+        return self._without_queue()
 
     def _without_queue(self) -> QueuedLine | None:
         """What the journal says, if no queue has taken the place of the last one in time."""
@@ -86,3 +101,4 @@ class LineWatch:
         if self._asked is not None:
             self._asked.connection.close()
             self._asked = None
+            LineWatch._kept -= 1

@@ -23,7 +23,7 @@ from slicer.state.directory import Directory, failed
 from slicer.state.socket_files import sweep
 from slicer.text import clock
 
-_MOST_CLIENTS = 64
+_MOST_CLIENTS = 256  # whoever waits for a line keeps a connection
 _AT_ONCE = 16  # questions of one client that are taken in one go
 _UNTOLD = 50  # events kept for a client that reads slowly
 _SUMMED = 40  # lines of the summary

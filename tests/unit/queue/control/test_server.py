@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from slicer.queue.control import server as control
 from slicer.queue.control.messages import decode, encode
 from slicer.queue.control.server import ControlSocket
 from slicer.queue.model import Event
@@ -158,8 +159,9 @@ def test_whoever_reads_slowly_hears_the_last(server: ControlSocket, call: Callab
 
 # U1
 def test_whoever_leaves_is_forgotten_and_too_many_are_turned_away(
-    server: ControlSocket, call: Callable[[], Caller]
+    server: ControlSocket, call: Callable[[], Caller], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(control, "_MOST_CLIENTS", 64)
     callers = [call() for _ in range(60)]
     taken(server)
     callers += [call() for _ in range(10)]
