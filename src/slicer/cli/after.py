@@ -49,13 +49,10 @@ def resolved(words: tuple[str, ...]) -> tuple[After, ...]:
 
 def wait(awaited: tuple[After, ...], mask: frozenset[int]) -> None:
     """Sleep, with this signal mask, until all have ended. Raises InVain as soon as one ended otherwise."""
-    conditions: dict[str, set[str]] = {}
-    for each in awaited:
-        conditions.setdefault(each.known.key, set()).add(each.condition)
-    jobs = {each.known.key: each.known for each in awaited}
-    for ended in ends(list(jobs.values()), mask=mask):
-        for condition in conditions[ended.known.key]:
-            _judge(ended, condition)
+    for ended in ends([each.known for each in awaited], mask=mask):
+        for each in awaited:
+            if each.known.key == ended.known.key:
+                _judge(ended, each.condition)
 
 
 def _judge(ended: Ended, condition: str) -> None:

@@ -46,7 +46,7 @@ class Ended:
 def ends(
     jobs: Sequence[KnownJob], timeout_s: float | None = None, mask: frozenset[int] | None = None
 ) -> Iterator[Ended]:
-    """The jobs in the order of their ends. Raises StillRunning after ``timeout_s`` seconds.
+    """The jobs in the order of their ends, each once. Raises StillRunning after ``timeout_s`` seconds.
 
     ``mask`` is the signal mask during sleep.
     """

@@ -35,9 +35,9 @@ class KnownJob:
     name: str
     pid: int  # of its supervisor, or its queue; 0 unknown
     command: str  # for people
-    entry: Lease | Ticket | None  # it runs, or waits for its lease
-    file: DetachedJob | None  # it was detached
-    outcome: Outcome | None  # it has run and ended
+    entry: Lease | Ticket | None = None  # it runs, or waits for its lease
+    file: DetachedJob | None = None  # it was detached, or waits for others
+    outcome: Outcome | None = None  # it has run and ended
     line: QueuedLine | None = None  # its queue runs, and the word means the line rather than an attempt
 
     @property
@@ -118,14 +118,14 @@ class KnownJobs:
                 return of_outcome(outcome, None)
         name = line.name or line.label
         job = line.label if line.status == "pending" else line.job or line.label
-        return KnownJob(job, name, line.pid, line.command, None, None, None, line)
+        return KnownJob(job, name, line.pid, line.command, line=line)
 
     def _ended(self, word: str, lines: list[KnownJob]) -> KnownJob | None:
         outcomes = _outcomes(word)
         known = {outcome.job for outcome in outcomes}
         files = [file for file in self._files.values() if file.job not in known and not file.is_alive()]
         ended = [of_outcome(outcome, self._files.get(outcome.job)) for outcome in outcomes]
-        ended += [_of(None, file) for file in files]
+        ended += map(_of_file, files)
         ids = [each for each in ended if each.job == job_of_unit(word)]
         named = ids or [*lines, *(each for each in ended if each.name and each.name == word)]
         if named:
@@ -140,21 +140,20 @@ def living(mine: Snapshot, files: Iterable[DetachedJob]) -> list[KnownJob]:
     """The jobs that run or wait, each once."""
     detached = {file.job: file for file in files}
     entries: tuple[Lease | Ticket, ...] = (*mine.leases, *mine.tickets)
-    found = [_of(entry, detached.get(entry.job)) for entry in entries]
-    there = {entry.job for entry in entries}
-    rest = (file for file in detached.values() if file.job not in there and file.is_alive())
-    return found + [_of(None, file) for file in rest]
+    found = [
+        KnownJob(each.job, each.name, each.pid, each.command, each, detached.pop(each.job, None))
+        for each in entries
+    ]
+    return found + [_of_file(file) for file in detached.values() if file.is_alive()]
 
 
 def of_outcome(outcome: Outcome, file: DetachedJob | None) -> KnownJob:
-    return KnownJob(outcome.job, outcome.name, 0, command_text(outcome.command), None, file, outcome)
+    command = command_text(outcome.command)
+    return KnownJob(outcome.job, outcome.name, 0, command, file=file, outcome=outcome)
 
 
-def _of(entry: Lease | Ticket | None, file: DetachedJob | None) -> KnownJob:
-    if entry is not None:
-        return KnownJob(entry.job, entry.name, entry.pid, entry.command, entry, file, None)
-    assert file is not None
-    return KnownJob(file.job, file.name, file.pid, command_text(file.command), None, file, None)
+def _of_file(file: DetachedJob) -> KnownJob:
+    return KnownJob(file.job, file.name, file.pid, command_text(file.command), file=file)
 
 
 def _is(known: KnownJob, line: QueuedLine) -> bool:

@@ -45,11 +45,9 @@ def command(jobs: tuple[str, ...], is_any: bool, timeout: str | None, quiet: boo
     jobs file, all attempts are waited for.
     """
     timeout_s = seconds(timeout, "--timeout")
-    known = KnownJobs()
-    found = {each.key: each for each in map(known.find, jobs)}
-    ended: list[Ended] = []
+    found, ended = list(map(KnownJobs().find, jobs)), list[Ended]()
     try:
-        for each in ends(list(found.values()), timeout_s):
+        for each in ends(found, timeout_s):
             ended.append(each)
             if not quiet and not as_json:
                 print(visible(_text(each)), flush=True)

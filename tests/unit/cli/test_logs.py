@@ -74,7 +74,7 @@ def test_a_file_system_that_cannot_is_told_of_once(tmp_path: Path, monkeypatch: 
     ],
 )  # fmt: skip
 def test_a_job_follows_only_such_an_end(code: int, condition: str, runs: bool) -> None:  # U1
-    ended = Ended(KnownJob("0" * 12, "first", 0, "", None, None, None), code, None)
+    ended = Ended(KnownJob("0" * 12, "first", 0, ""), code, None)
     if runs:
         after._judge(ended, condition)
         return
