@@ -527,11 +527,11 @@ def test_others_find_a_job_in_the_foreground_that_waits_for_another(box: Box, ga
     assert stopped.wait(DEADLINE_S) == -signal.SIGTERM
     assert "then: exit 143" in slicer(box, "wait", "then", code=143).stdout
     slicer(box, "wait", third, code=75)
-    runs = box.start("-n", "then", "--after", "first", "--", "sh", "-c", "echo ran; exit 3")
+    runs = box.start("-n", "then", "--after", "first", "--", "sh", "-c", "echo ran; kill -INT $$")
     until(lambda: later(box), "it waits")
     gate.open()
-    assert runs.wait(DEADLINE_S) == 3
-    slicer(box, "wait", "then", code=3)
+    assert runs.wait(DEADLINE_S) == -signal.SIGINT
+    slicer(box, "wait", "then", code=130)
     assert not (box.root / "ran").exists()
     left = {path.stem for path in folder(box).glob("*.json")}
     assert shown(box, "then")["job"] not in left  # the history has it

@@ -190,7 +190,17 @@ class _Noted(say.Messages):
             self._last = text.removeprefix(say.PREFIX).strip()
 
     def _be_ready(self, state: str) -> None:
-        """The job waits, or runs."""
+        """The job waits, or runs. Then its lease tells of it, and later the history."""
+        if state == "runs":
+            self._remove()
+
+    def _remove(self) -> None:
+        try:
+            if self._files is not None:
+                self._files.remove(self._file.job)
+        except OSError as error:
+            say.line(f"{self._file.job}.json beside the history cannot be removed: {error.strerror}")
+        self._files = None
 
     def run(self, to_its_end: ToItsEnd, told: Told) -> int:
         """From the first file to the last; the exit code."""
@@ -236,17 +246,12 @@ class _Noted(say.Messages):
             after.wait(awaited, mask)
 
     def _end(self, code: int, *, has_run: bool) -> None:
-        """Note how it ended. Without a log, the history has all of a job that ran."""
+        """Note how it ended."""
         try:
-            if self._files is not None and self._is_kept(has_run):
+            if self._files is not None:
                 self._files.write(replace(self._file, exit_code=code, why="" if has_run else self._last))
-            elif self._files is not None:
-                self._files.remove(self._file.job)
-        except (StateError, OSError) as error:  # the disk is full; perhaps the history has it
+        except StateError as error:  # the disk is full; perhaps the history has it
             say.line(str(error))
-
-    def _is_kept(self, has_run: bool) -> bool:
-        return not has_run
 
 
 class _Detached(_Noted):
@@ -275,9 +280,8 @@ class _Detached(_Noted):
         self._caller.be_ready(state)
 
     def _end(self, code: int, *, has_run: bool) -> None:
+        if not self._is_ready:  # it leaves nothing but its caller's error
+            self._remove()
         super()._end(code, has_run=has_run)
         if not self._is_ready:
             self._caller.fail(code)
-
-    def _is_kept(self, has_run: bool) -> bool:
-        return self._is_ready  # else it leaves nothing but its caller's error
