@@ -73,13 +73,13 @@ def one_at_a_time(queues: QueueBox, *lines: str) -> Running:
 def test_a_line_that_has_not_begun_is_shown_waited_for_and_followed(queues: QueueBox) -> None:
     queue = one_at_a_time(queues, "[vram=1G name=b] echo begun; hold b 3", "[vram=2G after=b] job c")
     c = shown(queues, "jobs.txt#3")
-    assert (c["job"], c["state"], c["why"]) == (None, "waiting", "after b")
+    assert (c["job"], c["state"], c["why"], c["directory"]) == (None, "waiting", "after b", None)
     assert c["queue"] == {
         "file": str(queues.file), "line": "jobs.txt#3", "log_dir": str(queues.logs), "pid": queue.pid,
         "status": "pending", "attempts": 0,
     }  # fmt: skip
     text = call(queues, "show", "jobs.txt#3").stdout
-    assert "why        after b\n" in text
+    assert "why      after b\n" in text
     assert f"jobs.txt#3 of pid {queue.pid}" in text
     assert "b has not begun" in call(queues, "logs", "b", code=2).stderr
     assert "not ended" in call(queues, "wait", "b", "--timeout", "0.01s", code=124).stderr

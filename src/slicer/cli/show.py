@@ -79,7 +79,7 @@ def _data(known: KnownJob, ledger: Ledger | None) -> dict[str, Any]:
         found["why"] = line.waits_for or line.reason or None
         found["exit_code"] = line.code_for_others if line.is_final else None
         if entry is None:
-            found["job"] = line.job or None
+            found.update(job=line.job or None, directory=None)  # the line may have cwd=
     if entry is not None:
         found["profile"] = entry.profile or found["profile"]
         status = read(os.environ, say.line)
