@@ -94,6 +94,10 @@ class Dispatch:
         """As in "jobs.txt#7"."""
         return self._plans.label(state.no)
 
+    def has_begun(self, state: JobState) -> bool:
+        """Whether its command runs: its scope may stand before its turn."""
+        return state.status == "running" and self._starting.key_of(state.job) is None
+
     def put_back(self, key: str) -> None:
         """Make the job pending again, if its line still exists."""
         entry = self.entry(key)
@@ -113,26 +117,17 @@ class Dispatch:
             self._running.stop(entry.key)
             self._events.add("cancelling", state)
 
-    def stop_lines(self, word: str, is_meant: bool) -> list[str]:
-        """The labels of unstarted lines with a name, label or job's id; ``is_meant``: cancel these lines."""
-        starting = self._starting.key_of(word)
-        if starting is not None and is_meant:
-            self._starting.give_up(word)
-            self.put_back(starting)
-        if starting is not None:
-            word = self._plans.label(self._register.states[starting].no)
-            if not is_meant:
-                return [word]
-        labels = {key: self._plans.label(self._register.states[key].no) for key in self.pending}
-        found = {
-            key: label for key, label in labels.items()
-            if word in (label, self.pending.entries[key].attributes.name)
-        }  # fmt: skip
-        for key in found if is_meant else ():
-            self._cancel_unstarted(self.pending.entries[key], "slicer stop")
-        if is_meant:
-            self.pending.release()
-        return list(found.values()) or ([word] if starting is not None else [])
+    def stop(self, key: str) -> bool:
+        """Cancel a job, unless its command has begun; whether it was cancelled."""
+        state = self._register.states.get(key)
+        if state is not None and self._starting.key_of(state.job) == key:
+            self._starting.give_up(state.job)
+            self.put_back(key)
+        if key not in self.pending:
+            return False
+        self._cancel_unstarted(self.pending.entries[key], "slicer stop")
+        self.pending.release()
+        return True
 
     def _cancel_unstarted(self, entry: Entry, reason: str) -> None:
         self._end_unstarted(entry.key, "cancelled", reason, 0)
