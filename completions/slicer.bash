@@ -23,17 +23,22 @@ _slicer() {
     if [[ $word == [=:] ]]; then
         word="" # bash adds to these instead of replacing them
     fi
-    local typed=${words[n]%"$word"} joined kind value help from=""
+    local typed=${words[n]%"$word"} joined kind value help from="" files=""
     printf -v joined '%s\n' "${words[@]}"
     COMPREPLY=()
     while IFS=$'\t' read -r kind value help; do
         case $kind in
             plain) COMPREPLY+=("${value#"$typed"}") ;;
-            file) compopt -o default ;;
+            file) compopt -o default; files=yes ;;
             dir) compopt -o dirnames ;;
             command) from=${starts[value]} ;;
         esac
     done < <(_SLICER_WORDS=$joined _SLICER_COMPLETE=bash_words "${1/#~\//$HOME/}" 2>/dev/null)
+    if [[ -n $files && ${#COMPREPLY[@]} -gt 0 ]]; then
+        # bash looks for files by itself only if there is no other word.
+        compopt -o filenames
+        mapfile -t -O "${#COMPREPLY[@]}" COMPREPLY < <(compgen -f -- "$word")
+    fi
     if [[ ${#COMPREPLY[@]} -eq 1 && ${COMPREPLY[0]} == *= ]]; then
         compopt -o nospace
     fi

@@ -95,14 +95,16 @@ class SlurmBox:
         (home / "gres.conf").write_text(_GRES.format(home=home))
         self.environ = {**os.environ, "SLURM_CONF": str(conf)}
         (home / "cgroup.conf").write_text(
-            f"CgroupPlugin={'cgroup/v1' if self._version() < 23 else 'disabled'}\n"
+            f"CgroupPlugin={'cgroup/v1' if self.version < 23 else 'disabled'}\n"
         )
         self._daemons: dict[str, subprocess.Popen[bytes]] = {}
         key = home / "munge.key"
         key.write_bytes(os.urandom(128))
         key.chmod(0o400)
 
-    def _version(self) -> int:
+    @property
+    def version(self) -> int:
+        """Its year."""
         return int(self.run("sinfo", "--version").split()[1].partition(".")[0])
 
     def start(self) -> None:

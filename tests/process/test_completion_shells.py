@@ -123,10 +123,15 @@ def shell(request: pytest.FixtureRequest, cli: Cli) -> Iterator[Shell]:
         ("run --outcome dat\ttrue", "<run> <--outcome> <data file.csv> <true>"),
         ("hold --gpus 1 zztop data\t", "<hold> <--gpus> <1> <zztop> <data file.csv>"),
         ("profiles sh\the\t", "<profiles> <show> <heavy>"),
+        ("queue ret\t", "<queue> <retry>"),
+        ("queue dat\t", "<queue> <data file.csv>"),
+        ("queue sugg\tdat\t", "<queue> <suggest> <data file.csv>"),
+        ("queue add.\t", "<queue> <add.d it>"),
     ],
 )
 def test_a_tab_completes_the_word_and_no_other(shell: Shell, cli: Cli, typed: str, arguments: str) -> None:
     (cli.root / "data file.csv").touch()
+    (cli.root / "add.d it").touch()
     (cli.root / "some").mkdir()
     (cli.root / "some.txt").touch()
     shell.type(f"slicer {typed}\n")

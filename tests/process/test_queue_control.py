@@ -6,6 +6,7 @@ import json
 import os
 import re
 import shlex
+import shutil
 import signal
 import socket
 import subprocess
@@ -20,6 +21,7 @@ import pytest
 
 from slicer.queue.control import client
 from slicer.queue.control.messages import encode
+from slicer.queue.state import recent
 from tests.patience import until
 from tests.process.harness import SLICER, Box, kill, kill_9, unprivileged
 from tests.process.queue_box import QueueBox
@@ -96,7 +98,7 @@ def test_the_queues_are_listed_with_counts(queues: QueueBox) -> None:
     queues.assert_clean()
 
 
-# U1: whoever was killed leaves a socket; one that is stopped costs a second and is named
+# U1: whoever was killed leaves a socket; one that is stopped is named, and not waited for
 def test_dead_and_silent_queues_harm_no_list(queues: QueueBox) -> None:
     queues.write("[vram=1G] hold a")
     killed = queues.start()
@@ -117,6 +119,67 @@ def test_dead_and_silent_queues_harm_no_list(queues: QueueBox) -> None:
     queues.let("a")
     assert live.wait() == 0
     queues.assert_clean()
+
+
+# U1: apart from those that run, until what they were made of is gone
+def test_queues_that_have_ended_are_listed_with_counts(queues: QueueBox) -> None:
+    queues.write("[vram=1G] true", "[vram=1G] false", "[vram=1G name=a] hold a", "[vram=1G after=a] job b")
+    queue = queues.start()
+    queues.started("a")
+    assert json.loads(call(queues, "--json").stdout)["ended"] == []
+    queue.send(signal.SIGSTOP)
+    assert json.loads(call(queues, "--json").stdout)["ended"] == []
+    queue.send(signal.SIGCONT)
+    queue.send(signal.SIGINT)
+    queue.event("stopping")
+    queues.let("a")
+    assert queue.wait() == 130
+    (ended,) = json.loads(call(queues, "--json").stdout)["ended"]
+    assert (ended["file"], ended["log_dir"]) == (str(queues.file), str(queues.logs))
+    assert ended["counts"] == {"ok": 2, "failed": 1, "pending": 1}
+    assert (ended["done"], ended["failed"]) == (2, 1)
+    other = queues.root / "other.txt"
+    other.write_text("[vram=1G] true\n")
+    queues.run("--log-dir", "else", file=other.name)
+    first, _, head, *rows = call(queues).stdout.splitlines()
+    assert "No queues are running." in first
+    assert " ".join(head.split()) == "ENDED RUNNING PENDING DONE FAILED WHEN LOG DIR"
+    assert re.fullmatch(r"other.txt +0 +0 +1 +0 +\S+ ago +else", rows[0])
+    assert re.fullmatch(r"jobs.txt +0 +1 +2 +1 +\S+ ago +logs", rows[1])
+    other.unlink()
+    (queues.logs / "journal.jsonl").write_text('{"event":"journal","v":99}\n')
+    listed = call(queues, "--json")
+    assert json.loads(listed.stdout)["ended"] == []
+    assert "newer slicer" in listed.stderr
+    assert len(list((queues.box.var_lib / "slicer/queues").iterdir())) == 1
+    shutil.rmtree(queues.logs)
+    assert call(queues).stderr == ""
+    assert list((queues.box.var_lib / "slicer/queues").iterdir()) == []
+
+
+# U1: a bound, bad files, and a list that cannot be written costs no job
+def test_the_list_of_ended_queues_is_bounded_and_harms_none(
+    queues: QueueBox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queues.write("[vram=1G] true")
+    folder = queues.box.var_lib / "slicer/queues"
+    monkeypatch.setattr(recent, "default_path", lambda _: f"{folder.parent}/history.db")
+    for number in range(22):
+        recent.note(queues.box.env, str(queues.file), str(queues.root / f"logs{number}"))
+    assert len(list(folder.iterdir())) == 20
+    queues.run()
+    for name, text in (("a", "[" * 9999), ("b", "{}"), ("c", "")):
+        (folder / (name * 40)).write_text(text)
+    (folder / ("d" * 40)).symlink_to(queues.file)
+    (ended,) = json.loads(call(queues, "--json").stdout)["ended"]
+    assert ended["log_dir"] == str(queues.logs)
+    assert len(list(folder.iterdir())) == 1
+    shutil.rmtree(folder)
+    folder.write_text("in its place")
+    assert call(queues).stderr.startswith(f"slicer: {folder}")
+    queue = queues.run("--fresh")
+    assert queue.wait() == 0
+    assert str(folder) in queue.err
 
 
 # U1: nobody who asks nonsense, asks much, or never reads holds the queue up
@@ -184,7 +247,6 @@ def test_the_board_of_a_running_queue_on_another_terminal(queues: QueueBox) -> N
     queues.started("a")
     with attached(queues) as terminal:
         terminal.expect(f"(pid {queue.pid})")
-        terminal.expect("job 1 started on GPU 0 (declared 1G): hold a")  # what had happened before
         terminal.expect("1 running, 1 pending")
         queues.let("a")
         terminal.expect("job 1 ok")

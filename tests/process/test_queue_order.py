@@ -121,7 +121,9 @@ def test_lines_that_have_not_begun_are_stopped_by_name_and_number(queues: QueueB
     stop = [*queues.box.prefix, *SLICER, "stop", "c", "jobs.txt#4", "twin", "nobody"]
     done = subprocess.run(stop, env=env, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (2, "no longer waits: jobs.txt#3\nno longer waits: jobs.txt#4\n")
-    assert done.stderr.splitlines()[0].startswith("slicer: 'twin' could be 2 lines: jobs.txt#5, jobs.txt#6")
+    pid = queue.pid
+    twins_named = f"jobs.txt#5 (pid {pid}, job e), jobs.txt#6 (pid {pid}, job f)"
+    assert done.stderr.splitlines()[0].startswith(f"slicer: 'twin' could be 2 jobs: {twins_named}")
     assert "no such job: 'nobody'" in done.stderr
     queues.let("a")
     assert queue.wait() == 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import stat
 import subprocess
@@ -60,3 +61,14 @@ def test_the_file_itself_can_be_changed(queues: QueueBox) -> None:
     assert stat.S_IMODE(queues.file.stat().st_mode) == 0o640
     assert link.is_symlink()
     assert [name for name in os.listdir(queues.root) if name.endswith(".tmp")] == []
+
+
+# U1: `slicer queue add` has the same lock
+def test_a_file_that_another_program_has_locked_is_left_alone(queues: QueueBox) -> None:
+    before = queues.file.read_text()
+    with queues.file.open("rb") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        code, out, err = suggest(queues, "--in-place", "jobs.txt")
+    assert (code, out) == (125, "")
+    assert "is locked by another program; nothing was changed" in err
+    assert queues.file.read_text() == before

@@ -354,10 +354,11 @@ def test_the_last_lines_and_then_all_until_its_end(box: Box, gate: Gate) -> None
 
 
 @pytest.mark.slow
-def test_a_log_has_a_bound_and_its_end_stays(box: Box, gate: Gate) -> None:  # U1
+def test_a_log_has_a_bound_and_its_end_stays_also_without_the_supervisor(box: Box, gate: Gate) -> None:  # U1
     (box.root / "config.toml").write_text('[logs]\nmax_size = "1M"\n')
     script = f"seq 1000000; read x <{gate.path}; echo the end"
     job = detached(box, "-q", "--", "sh", "-c", script, SLICER_CONFIG=str(box.root / "config.toml"))
+    kill_9(outer(box, job))
     log = folder(box) / f"{job}.log"
     until(lambda: log.stat().st_size > 6_000_000 and log.stat().st_blocks * 512 < 1_300_000, "it is freed")
     gate.open()
@@ -514,3 +515,38 @@ def test_stop_ends_a_detached_job_that_waits_for_another(box: Box, gate: Gate) -
     slicer(box, "stop", "--mine")
     assert not (box.root / "ran").exists()
     box.assert_clean()
+
+
+def test_others_find_a_job_in_the_foreground_that_waits_for_another(box: Box, gate: Gate) -> None:  # U1
+    detached(box, "-n", "first", "--", *waits_at(gate))
+    stopped = box.start("-n", "then", "--after", "first", "--", "touch", "ran")
+    until(lambda: [each["name"] for each in later(box)] == ["then"], "status shows it")
+    third = detached(box, "-n", "third", "--after", "then", "--", "touch", "ran")
+    job = shown(box, "then")["job"]
+    assert slicer(box, "stop", "then").stdout == f"no longer waits: {job}  then\n"
+    assert stopped.wait(DEADLINE_S) == -signal.SIGTERM
+    assert "then: exit 143" in slicer(box, "wait", "then", code=143).stdout
+    slicer(box, "wait", third, code=75)
+    runs = box.start("-n", "then", "--after", "first", "--", "sh", "-c", "echo ran; kill -INT $$")
+    until(lambda: later(box), "it waits")
+    gate.open()
+    assert runs.wait(DEADLINE_S) == -signal.SIGINT
+    slicer(box, "wait", "then", code=130)
+    assert not (box.root / "ran").exists()
+    left = {path.stem for path in folder(box).glob("*.json")}
+    assert shown(box, "then")["job"] not in left  # the history has it
+    assert job in left
+    box.assert_clean()
+
+
+def later(box: Box) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = json.loads(slicer(box, "status", "--json").stdout)["later"]
+    return found
+
+
+def test_a_full_disk_does_not_keep_the_foreground_from_waiting(box: Box) -> None:  # U1
+    slicer(box, "wait", detached(box, "-n", "first", "--", "true"))
+    script = '(head -c 1M /dev/zero >"$0/x"; true) 2>/dev/null'
+    box.prefix = mounting(f'mount -t tmpfs -o size=64k,mode=700 none "$0" && {script}', folder(box))
+    done = slicer(box, *PLAIN, "--after", "first", "--", "echo", "ran")
+    assert (done.stdout, "No space left" in done.stderr) == ("ran\n", True)

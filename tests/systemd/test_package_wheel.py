@@ -3,17 +3,26 @@
 from __future__ import annotations
 
 import os
+import re
+import shutil
 import subprocess
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
 from slicer.version import __version__
+from tests.patience import until
+from tests.systemd.helpers import systemctl
+from tests.systemd.helpers.users import User, stop_manager, user
 
+pytest_plugins = ["tests.systemd.helpers.fixtures"]
 pytestmark = pytest.mark.systemd
 
 WHEELS = "/opt/wheels"
+README = (Path(__file__).parents[2] / "README.md").read_text()
+SESSION = "wheel-session.service"
 
 
 @dataclass(frozen=True)
@@ -22,12 +31,16 @@ class Environment:
 
     root: Path
     programs: Path
+    owner: User | None = None  # else root
 
     def run(
         self, program: str, *arguments: str, path: str | None = None, **more: str
     ) -> subprocess.CompletedProcess[str]:
         environ = {"PATH": path or str(self.programs), "HOME": str(self.root), "LANG": "C.UTF-8", **more}
         command = [str(self.root / "bin" / program), *arguments]
+        if self.owner is not None:
+            environ |= {"HOME": str(self.owner.home), "XDG_RUNTIME_DIR": self.owner.runtime}
+            command = ["/usr/bin/setpriv", *self.owner.identity[1:], *command]
         return subprocess.run(command, env=environ, capture_output=True, text=True, check=False)
 
     def install(self, *what: str, path: str | None = None) -> subprocess.CompletedProcess[str]:
@@ -109,3 +122,69 @@ def test_elsewhere_nothing_is_compiled_either(
     assert refused.returncode != 0, "a compiler was found, so the tests here mean nothing"
     works(made, tmp_path)
     assert made.run("pip", "show", "pystemd").returncode == 1
+
+
+@pytest.fixture
+def carol(wheel: str) -> Iterator[User]:
+    """A new user, who lingers, with the wheel in her home; nothing has used her bus since the boot."""
+    subprocess.run(["useradd", "--create-home", "--shell", "/bin/bash", "carol"], check=True)
+    made = user("carol")
+    shutil.copy(wheel, made.home)
+    systemctl.output("loginctl", "enable-linger", made.name)
+    systemctl.output("systemctl", "start", f"user@{made.uid}.service")
+    yield made
+    systemctl.output("loginctl", "disable-linger", made.name)
+    stop_manager(made)
+    subprocess.run(["userdel", "--remove", made.name], check=True)
+    shutil.rmtree(made.ledger, ignore_errors=True)
+
+
+@pytest.mark.core
+def test_an_ordinary_user_types_the_first_row(carol: User) -> None:
+    """No root, no compiler, and her first job is what starts her bus."""
+    row = README.partition("| the wheel; no root, no compiler, no headers | `")[2].partition("` |")[0]
+    programs = carol.home / "programs"
+    programs.mkdir()
+    for name in ("python3", "mkdir", "ln", "sh", "cat"):
+        (programs / name).symlink_to(f"/usr/bin/{name}")
+    path = f"PATH={programs}:{carol.home}/.local/bin"
+    offline = ("PIP_NO_INDEX=1", f"PIP_FIND_LINKS={WHEELS}", "PIP_DISABLE_PIP_VERSION_CHECK=1")
+    job = "slicer run --profile heavy -- cat /proc/self/cgroup"
+    line = [*carol.via, path, *offline, "/bin/bash", "-c", f"cd && {row} && {job}"]
+    done = subprocess.run(line, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done
+    # systemd puts a "_" before a slice that has the name of a controller of cgroup v1.
+    assert re.search(rf"/user@{carol.uid}\.service/_?cpu\.slice/slicer-", done.stdout), done
+    assert "done: exit 0" in done.stderr
+
+
+@pytest.mark.core
+def test_an_ordinary_user_needs_neither_root_nor_a_compiler(
+    tmp_path_factory: pytest.TempPathFactory, wheel: str, alice: User
+) -> None:  # U1
+    """She lingers: her jobs are in her manager, and a detached one outlives the session that it came from."""
+    root = alice.home / "wheel"
+    subprocess.run([*alice.identity, "/usr/bin/python3", "-m", "venv", root], check=True)
+    installed = Environment(root, tmp_path_factory.mktemp("programs"), alice)
+    done = installed.install(wheel)
+    assert done.returncode == 0, done.stdout + done.stderr
+    job = installed.run("slicer", "run", "--", "/bin/cat", "/proc/self/cgroup")
+    assert job.returncode == 0, job
+    assert f"/user@{alice.uid}.service/" in job.stdout
+    assert "/slicer-" in job.stdout
+    said, gate = root / "said", root / "gate"
+    os.mkfifo(gate)
+    gate.chmod(0o666)
+    command = f"/bin/sh -c 'echo up; : < {gate}; exit 4'"
+    script = f"{root}/bin/slicer run -d -- {command} > {said}; exec /bin/sleep 1000"
+    systemctl.output(
+        "systemd-run", "--quiet", "--collect", f"--unit={SESSION}", "--property=User=alice",
+        "--property=PAMName=login", f"--setenv=PATH={installed.programs}", "/bin/sh", "-c", script,
+    )  # fmt: skip
+    job_id = until(lambda: said.exists() and said.read_text().strip(), "it is detached")
+    until(lambda: "up\n" in installed.run("slicer", "logs", job_id).stdout, "it runs")
+    systemctl.output("systemctl", "kill", "--signal=KILL", SESSION)
+    systemctl.output("systemctl", "stop", SESSION, check=False)
+    assert "state      runs\n" in installed.run("slicer", "show", job_id).stdout
+    gate.write_text("")
+    assert installed.run("slicer", "wait", job_id).returncode == 4

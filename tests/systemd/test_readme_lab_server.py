@@ -43,7 +43,7 @@ def bare(alice: User) -> Iterator[None]:
 
 @pytest.mark.usefixtures("bare")
 def test_every_line_of_the_lab_server_works(public_slicer: Slicer) -> None:
-    lines = README.partition("## A lab server in ten lines")[2].partition("\nUsers type")[0].splitlines()
+    lines = README.partition("## I run the lab's server")[2].partition("\nUsers type")[0].splitlines()
     script = "\n".join(line.removeprefix("    ") for line in lines if line.startswith("    "))
     # What asks a question is the last line: it would take the next one for the answer (W33).
     assert script.splitlines()[-1].startswith("slicer install --closed-shop ")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import shlex
 import subprocess
@@ -10,10 +11,13 @@ import textwrap
 import tomllib
 from pathlib import Path
 
+import click
 import pytest
 
 from slicer.cli import app, runoptions
+from slicer.cli.simjob import SimOptions
 from slicer.config import routes, serve
+from slicer.errors import UsageError
 from tests.patience import DEADLINE_S, until
 from tests.unit.config.machine import Machine
 from tests.unit.program import Cli
@@ -55,13 +59,76 @@ def test_every_link_leads_somewhere(name: str) -> None:
             assert heading in headings, target
 
 
-def test_every_command_that_readme_names_is_there() -> None:
-    named = re.findall(r"`slicer ([a-z]+)\b([^`]*)`", README)
-    assert len(named) > 20
-    for name, rest in named:
-        assert name in app._COMMANDS, name
-        if name in ("run", "hold") and " -- " in rest:
-            runoptions.parse(shlex.split(rest), name)
+LEFT_OUT = "needs a value|requires an argument"
+NO_COMMANDS = ("slicer cap",)  # a word of the JSON
+
+
+def spans(text: str) -> list[str]:
+    """The commands in the running text of a page, and in its tables."""
+    found = re.findall(r"`(?:sudo )?(slicer [a-z][^`]*)`", " ".join(text.split()))
+    return [each for each in dict.fromkeys(found) if each not in NO_COMMANDS]
+
+
+def accept(line: str) -> None:
+    """Parsed by the command's own parser, which raises what it would say."""
+    words = shlex.split(line, comments=True)
+    ends = (at for at, word in enumerate(words) if word in ("…", ">", "|", "||", "&&", "&"))
+    _, name, *rest = words[: next(ends, len(words))]
+    if name in ("run", "hold") and rest != ["--help"]:
+        _, inner = runoptions.parse(rest, name)
+        if inner[:2] == ("slicer", "simjob"):
+            accept(shlex.join(inner))
+    elif name == "route":  # options may stand before and behind the route's name
+        options, words = runoptions.parse(rest, name)
+        runoptions.parse([*words[1:]], name, options)
+    else:
+        command = app.app.get_command(click.Context(app.app), name)
+        assert command, name
+        with contextlib.suppress(click.exceptions.Exit), command.make_context(name, rest) as context:
+            if name == "simjob":
+                job = SimOptions(**context.params)
+                assert job.spike is None or job.spike.at_s < job.plan.end_s, line
+
+
+def test_every_command_that_readme_names_can_be_typed() -> None:
+    named = spans(README)
+    assert len(named) > 50
+    for each in named:
+        accept(each)
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_every_command_that_a_page_names_is_there(name: str) -> None:
+    """In running text its arguments may be left out, and an option's value."""
+    for each in spans(PAGES[name]):
+        try:
+            accept(each)
+        except (UsageError, click.UsageError) as error:
+            told = str(getattr(error, "message", error))
+            if not isinstance(error, click.MissingParameter) and not re.search(LEFT_OUT, told):
+                raise
+
+
+@pytest.mark.parametrize("span", ["slicer sumbit FILE", "slicer run --gpuss 1 -- CMD", "slicer logs --x JOB"])
+def test_a_command_that_does_not_exist_is_found(span: str) -> None:
+    with pytest.raises((AssertionError, UsageError, click.UsageError)):
+        accept(span)
+
+
+def section(heading: str) -> str:
+    return README.partition(f"## {heading}\n")[2].partition("\n## ")[0]
+
+
+@pytest.mark.parametrize("door", ["I train models", "I run the lab's server", "I host services"])
+def test_each_door_leads_to_a_page(door: str) -> None:
+    """That these are there is tested above, with all links."""
+    assert re.search(r"\bNext: .*\]\(docs/", section(door), re.DOTALL), door
+
+
+@pytest.mark.parametrize("peer", ["pueue", "task-spooler", "Slurm", "docker", "gflow", "gpusched"])
+def test_who_comes_from_elsewhere_finds_the_commands(peer: str) -> None:
+    (row,) = re.findall(rf"^\| {peer} \|.*", section("The first day"), re.MULTILINE)
+    assert "`slicer " in row.split(" | ")[2]
 
 
 def test_the_warning_of_other_users_is_on_the_first_screen() -> None:
@@ -121,20 +188,14 @@ def test_the_python_example_works_as_printed(cli: Cli) -> None:  # W3
 
 def test_the_command_lines_can_be_typed_as_printed() -> None:
     text = "\n".join(PAGES.values())
-    tour = textwrap.indent(block("README.md", "sh"), "    ")
-    lines = re.findall(
-        r"^(?:    (?:\$ )?|\$ )(?:sudo )?slicer (\S+)(.*?)(?: +(?:[|>#&]|2>).*)?$",
-        f"{text}\n{tour}",
-        re.MULTILINE,
-    )
-    assert len(lines) > 20
-    for name, rest in lines:
-        assert name in app._COMMANDS, name
-        if name in ("run", "hold"):
-            runoptions.parse(shlex.split(rest, comments=True), name)
-        if name == "route":  # options may stand before and behind the route's name
-            options, (_, *words) = runoptions.parse(shlex.split(rest, comments=True), name)
-            assert runoptions.parse(words, name, options)[1], rest
+    scripts = [part.partition("```")[0] for part in text.split("```sh\n")[1:]]
+    tour = textwrap.indent("\n".join(scripts), "    ")
+    command = r"^(?:    (?:\$ )?|\$ )(?:sudo )?(slicer [a-z].*?)(?: +(?:[|>#&]|2>).*)?$"
+    lines = re.findall(command, f"{text}\n{tour}", re.MULTILINE)
+    assert len(lines) > 60
+    for line in lines:
+        accept(line)
+        assert not line.startswith("slicer route ") or " -- " in line
 
 
 def test_the_queue_example_ends_as_printed(cli: Cli) -> None:
@@ -159,3 +220,8 @@ def test_the_queue_example_ends_as_printed(cli: Cli) -> None:
     ):
         assert said in out
     assert "4 ok" in out
+
+
+def test_readme_and_the_brokers_page_set_up_the_same_server() -> None:
+    script = block("broker.md", "sh")
+    assert textwrap.indent(script, "    ") in section("I run the lab's server")

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from slicer.backend.manager_calls import Answer, Arguments, Call
 
 _ANSWER_S = 25.0  # sd-bus' own limit for a call
+_APPEARS_S = 5.0  # until systemd is on a bus that was just started, or there again (daemon-reexec)
+_NO_OWNER = f"{DAEMON}.Error.NameHasNoOwner"
 _REMOVED = f"{MANAGER}.JobRemoved"
 _MATCH = f"type='signal',sender='{SYSTEMD}',path='{PATH}',interface='{MANAGER}',member='JobRemoved'"
 
@@ -31,10 +33,15 @@ class SdBusClient:
         self._hears_of_jobs = False
         # This first call authenticates: the daemon disconnects clients that have not done so within seconds.
         # It also shows whose signals to trust, because any user may send one.
-        owner = self._call(DAEMON, DAEMON_PATH, f"{DAEMON}.GetNameOwner", (("s", SYSTEMD),))
-        if isinstance(owner, BusError):
-            raise BusBroken(owner.message)
+        end = time.monotonic() + _APPEARS_S
+        while isinstance(owner := self._owner(), BusError):
+            if owner.name != _NO_OWNER or time.monotonic() > end:
+                raise BusBroken(owner.message)
+            time.sleep(_APPEARS_S / 100)
         self._bus.senders = {DAEMON, owner[0]}
+
+    def _owner(self) -> Answer:
+        return self._call(DAEMON, DAEMON_PATH, f"{DAEMON}.GetNameOwner", (("s", SYSTEMD),))
 
     def close(self) -> None:
         """Close the connection."""

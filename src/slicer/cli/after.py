@@ -49,20 +49,17 @@ def resolved(words: tuple[str, ...]) -> tuple[After, ...]:
 
 def wait(awaited: tuple[After, ...], mask: frozenset[int]) -> None:
     """Sleep, with this signal mask, until all have ended. Raises InVain as soon as one ended otherwise."""
-    conditions: dict[str, set[str]] = {}
-    for each in awaited:
-        conditions.setdefault(each.known.job, set()).add(each.condition)
-    jobs = {each.known.job: each.known for each in awaited}
-    for ended in ends(list(jobs.values()), mask=mask):
-        for condition in conditions[ended.job]:
-            _judge(ended, condition)
+    for ended in ends([each.known for each in awaited], mask=mask):
+        for each in awaited:
+            if each.known.key == ended.known.key:
+                _judge(ended, each.condition)
 
 
 def _judge(ended: Ended, condition: str) -> None:
     if condition == "any" or (condition == "ok") is (ended.exit_code == 0):
         return
     how = f"exit {ended.exit_code}" if not ended.why else ended.why
-    name = ended.name or ended.job
+    name = ended.known.name or ended.known.job
     if condition == "ok":
         message, hint = f"{name}, which it follows, failed ({how})", f"--after {name}:any does not mind"
     else:

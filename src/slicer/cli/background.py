@@ -60,20 +60,9 @@ def run(options: dict[str, Any], invocation: Invocation, to_its_end: ToItsEnd, t
     if options["detach"]:
         return _detach(options, invocation, awaited, messages)
     plan_of(invocation, os.environ, None)  # what cannot be right is refused before the wait
-
-    def job() -> Outcome:
-        return run_job(
-            invocation, os.environ, messages, wait_first=lambda mask: _wait(awaited, mask, messages)
-        )
-
-    return to_its_end(messages, job)
-
-
-def _wait(awaited: tuple[after.After, ...], mask: frozenset[int], messages: say.Messages) -> None:
-    if awaited:
-        names = ", ".join(quote(each.known.name or each.known.job) for each in awaited)
-        messages.notice(f"begins after {names}")
-        after.wait(awaited, mask)
+    words = tuple(each.word for each in awaited)
+    job = replace(invocation, job=os.urandom(6).hex())
+    return _Noted(options["verbosity"], job, words).run(to_its_end, told)
 
 
 # -- the caller ---------------------------------------------------------------------------------------------
@@ -181,45 +170,50 @@ def _reaches(backend: SystemdBackend) -> bool:
 # -- the job ------------------------------------------------------------------------------------------------
 
 
-class _Detached(say.Messages):
-    """The job in its own process. Its messages go to the log, and to the caller until it waits or runs."""
+class _Noted(say.Messages):
+    """A job with a file, by which others find it while it waits. In the foreground, it has no log."""
 
-    def __init__(self, options: dict[str, Any], invocation: Invocation) -> None:
-        super().__init__(options["verbosity"])
-        job = options["detached"]
-        if not is_job_id(job):
-            raise UsageError("is for slicer's own use", where="--detached", hint="--detach")
-        self._caller = starting.DetachCaller()
-        log = os.readlink("/proc/self/fd/1")
-        self._awaits: tuple[str, ...] = options["awaits"]
-        self._invocation = replace(invocation, job=job, log=log, is_bounded=not options["log_to"])
+    def __init__(self, verbosity: int, invocation: Invocation, awaits: tuple[str, ...]) -> None:
+        super().__init__(verbosity)
+        self._awaits = awaits
+        self._invocation = invocation
         self._files: job_files.JobFiles | None = None
-        profile = invocation.profile or ""
-        self._file = job_files.new(job, invocation.name, invocation.command, profile, log, after=self._awaits)
-        self._is_ready = False
+        self._file = job_files.new(
+            invocation.job, invocation.name, invocation.command, invocation.profile or "", invocation.log,
+            after=awaits,
+        )  # fmt: skip
         self._last = ""  # said
         say.hears = self._hear
 
     def _hear(self, text: str) -> None:
         if text.startswith(say.PREFIX):  # else it is for a script
             self._last = text.removeprefix(say.PREFIX).strip()
-        self._caller.hear(text)
-
-    def waiting(self, busy: Busy) -> None:
-        super().waiting(busy)
-        self._be_ready("waits")
 
     def _be_ready(self, state: str) -> None:
-        self._is_ready = True
-        self._caller.be_ready(state)
+        """The job waits, or runs. Then its lease tells of it, and later the history."""
+        if state == "runs":
+            self._remove()
+
+    def _remove(self) -> None:
+        try:
+            if self._files is not None:
+                self._files.remove(self._file.job)
+        except OSError as error:
+            say.line(f"{self._file.job}.json beside the history cannot be removed: {error.strerror}")
+        self._files = None
 
     def run(self, to_its_end: ToItsEnd, told: Told) -> int:
         """From the first file to the last; the exit code."""
         outcomes: list[Outcome] = []
 
         def act() -> int:
-            self._files = job_files.opened(os.environ)
-            self._files.write(self._file)
+            try:
+                self._files = job_files.opened(os.environ)
+                self._files.write(self._file)
+            except StateError as error:
+                if self._file.log:
+                    raise
+                say.line(str(error))  # only others miss the file
             faults.point("detached-noted")
             return to_its_end(self, job)
 
@@ -247,16 +241,47 @@ class _Detached(say.Messages):
         awaited = after.resolved(self._awaits)
         if awaited:
             self._be_ready("waits")
-        _wait(awaited, mask, self)
+            names = ", ".join(quote(each.known.name or each.known.job) for each in awaited)
+            self.notice(f"begins after {names}")
+            after.wait(awaited, mask)
 
     def _end(self, code: int, *, has_run: bool) -> None:
-        """Note how it ended. A job that did not get ready leaves nothing but its caller's error."""
+        """Note how it ended."""
         try:
-            if self._files is not None and self._is_ready:
+            if self._files is not None:
                 self._files.write(replace(self._file, exit_code=code, why="" if has_run else self._last))
-            elif self._files is not None:
-                self._files.remove(self._file.job)
-        except (StateError, OSError) as error:  # the disk is full; perhaps the history has it
+        except StateError as error:  # the disk is full; perhaps the history has it
             say.line(str(error))
+
+
+class _Detached(_Noted):
+    """The job in its own process. Its messages go to the log, and to the caller until it waits or runs."""
+
+    def __init__(self, options: dict[str, Any], invocation: Invocation) -> None:
+        job = options["detached"]
+        if not is_job_id(job):
+            raise UsageError("is for slicer's own use", where="--detached", hint="--detach")
+        self._caller = starting.DetachCaller()
+        log = os.readlink("/proc/self/fd/1")
+        self._is_ready = False
+        detached = replace(invocation, job=job, log=log, is_bounded=not options["log_to"])
+        super().__init__(options["verbosity"], detached, options["awaits"])
+
+    def _hear(self, text: str) -> None:
+        super()._hear(text)
+        self._caller.hear(text)
+
+    def waiting(self, busy: Busy) -> None:
+        super().waiting(busy)
+        self._be_ready("waits")
+
+    def _be_ready(self, state: str) -> None:
+        self._is_ready = True
+        self._caller.be_ready(state)
+
+    def _end(self, code: int, *, has_run: bool) -> None:
+        if not self._is_ready:  # it leaves nothing but its caller's error
+            self._remove()
+        super()._end(code, has_run=has_run)
         if not self._is_ready:
             self._caller.fail(code)

@@ -15,7 +15,12 @@ from slicer.ledger.ledger import Ledger
 from slicer.ledger.status import existing_ledger
 from slicer.model import Lease, Outcome, Ticket
 from slicer.outcome import history, job_files
-from slicer.record import record
+from slicer.queue.control.line_watch import LineWatch
+from slicer.record import record, replace
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from slicer.queue.control.messages import QueuedLine
 
 _UNSEEN_S = 0.5  # if supervisor and keeper were killed, no event announces the scope's end
 _SETTLES_S = 1.0  # the outcome may be written a moment after its writer's last sign of life
@@ -32,8 +37,7 @@ class StillRunning(SlicerError):
 class Ended:
     """How a job ended. Without an outcome, its command did not run, or its end is unknown."""
 
-    job: str
-    name: str
+    known: KnownJob
     exit_code: int
     outcome: Outcome | None
     why: str = ""
@@ -42,24 +46,24 @@ class Ended:
 def ends(
     jobs: Sequence[KnownJob], timeout_s: float | None = None, mask: frozenset[int] | None = None
 ) -> Iterator[Ended]:
-    """The jobs in the order of their ends. Raises StillRunning after ``timeout_s`` seconds.
+    """The jobs in the order of their ends, each once. Raises StillRunning after ``timeout_s`` seconds.
 
     ``mask`` is the signal mask during sleep.
     """
     end = None if timeout_s is None else time.monotonic() + timeout_s
-    left = {known.job: Awaited(known) for known in jobs}
+    left = {known.key: awaited_of(known) for known in jobs}
     ledger = existing_ledger(os.environ, say.line)
     while True:
         for awaited in list(left.values()):
             found = awaited.look(ledger)
             if found is not None:
-                del left[awaited.known.job]
+                del left[awaited.known.key]
                 yield found
         if not left:
             return
         left_s = None if end is None else max(0.0, end - time.monotonic())
         if left_s == 0.0:
-            names = ", ".join(each.known.name or job for job, each in left.items())
+            names = ", ".join(each.known.name or each.known.job for each in left.values())
             raise StillRunning(f"after {timeout_s:g} s: {names} has not ended", where="--timeout")
         asleep(list(left.values()), left_s, mask)
         if ledger is None:
@@ -67,8 +71,8 @@ def ends(
 
 
 def asleep(
-    awaited: Sequence[Awaited], limit_s: float | None, mask: frozenset[int] | None = None,
-    others: Sequence[int] = (),
+    awaited: Sequence[Awaited | AwaitedLine | LineWatch], limit_s: float | None,
+    mask: frozenset[int] | None = None, others: Sequence[int] = (),
 ) -> frozenset[int]:  # fmt: skip
     """Sleep until something happens to one of the jobs, or one of the ``others`` is readable.
 
@@ -99,8 +103,8 @@ class Awaited:
             if not found:
                 return self._ended_without(is_there=entry is not None)
             self.close()
-            return Ended(known.job, known.name, found[0].exit_code, found[0])
-        return Ended(known.job, known.name, known.outcome.exit_code, known.outcome)
+            return Ended(known, found[0].exit_code, found[0])
+        return Ended(known, known.outcome.exit_code, known.outcome)
 
     def _entry(self, ledger: Ledger | None) -> Lease | Ticket | None:
         """The job's lease or ticket in the ledger. A request at the broker is followed by its process."""
@@ -131,15 +135,15 @@ class Awaited:
         known, file = self.known, self._file()
         theirs = self._by_broker() if known.uid != os.geteuid() else None
         if theirs is not None:
-            return Ended(known.job, known.name, theirs, None)
+            return Ended(known, theirs, None)
         if file is not None and file.exit_code is not None:
-            return Ended(known.job, known.name, file.exit_code, None, file.why)
+            return Ended(known, file.exit_code, None, file.why)
         if self._gone_at is None:
             self._gone_at = now
         if now - self._gone_at < _SETTLES_S:
             self.due_s = _UNSEEN_S
             return None
-        return Ended(known.job, known.name, EX_SLICER, None, "it was killed, and nobody saw how it ended")
+        return Ended(known, EX_SLICER, None, "it was killed, and nobody saw how it ended")
 
     def _by_broker(self) -> int | None:
         """The exit code of another user's job, for root; None: the broker does not know it (yet)."""
@@ -161,3 +165,47 @@ class Awaited:
         for fd in self.descriptors:
             os.close(fd)
         self.descriptors = []
+
+
+class AwaitedLine:
+    """A line of a jobs file whose end is awaited, through all its attempts."""
+
+    def __init__(self, known: KnownJob, line: QueuedLine) -> None:
+        self.known = known
+        self._watch: LineWatch | Awaited = LineWatch(os.environ, line, "ended")
+
+    @property
+    def descriptors(self) -> list[int]:
+        return self._watch.descriptors
+
+    @property
+    def due_s(self) -> float | None:
+        return self._watch.due_s
+
+    def look(self, ledger: Ledger | None) -> Ended | None:
+        """How it ended; None: it has not. Raises StateError."""
+        if isinstance(self._watch, LineWatch):
+            line = self._watch.look()
+            if line is None:
+                return None
+            if line.status != "running":
+                return _ended_line(self.known, line)
+            self._watch = attempt(self.known, line)  # the queue was killed
+        return self._watch.look(ledger)
+
+
+def awaited_of(known: KnownJob) -> Awaited | AwaitedLine:
+    return Awaited(known) if known.line is None else AwaitedLine(known, known.line)
+
+
+def attempt(known: KnownJob, line: QueuedLine) -> Awaited:
+    """The line's last attempt alone."""
+    return Awaited(replace(known, job=line.job, line=None))
+
+
+def _ended_line(known: KnownJob, line: QueuedLine) -> Ended:
+    has_run = line.status not in ("pending", "cancelled", "infeasible")
+    outcomes = history.read(history.default_path(), limit=1, job=line.job) if has_run and line.job else []
+    why = "" if outcomes else line.reason or line.status
+    known = replace(known, job=line.job)  # "" if it never began
+    return Ended(known, line.code_for_others, outcomes[0] if outcomes else None, why)

@@ -1,8 +1,8 @@
 """Finds the job that a word names, for all commands, whether it runs, waits, or has ended.
 
-A word is an id, a prefix of an id, a unit or a name. Living jobs take precedence over ended ones. If several
-ended jobs have the name, the newest is meant. Only a queue knows the lines of its jobs file that have not
-begun (:mod:`slicer.queue.control.client`).
+A word is an id, a prefix of an id, a unit, a name, or a line of a jobs file as in jobs.txt#7. Living jobs
+take precedence over ended ones. If several ended jobs have the name, the newest is meant. Only a running
+queue knows the lines of its jobs file that have not begun (:mod:`slicer.queue.control.client`).
 """
 
 from __future__ import annotations
@@ -14,12 +14,14 @@ from slicer.cli import say
 from slicer.cli.history import find_outcomes
 from slicer.cli.named_jobs import found_among, known_jobs
 from slicer.errors import StateError
-from slicer.job.find import UnknownJob, find, pick
+from slicer.job.find import UnknownJob, meant, only, pick
 from slicer.ledger.ledger import Ledger, Snapshot
 from slicer.model import Lease, Outcome, Ticket, job_of_unit
 from slicer.outcome import history, job_files
 from slicer.outcome.job_files import DetachedJob
-from slicer.record import record
+from slicer.queue.control.client import lines_meant
+from slicer.queue.control.messages import QueuedLine
+from slicer.record import record, replace
 from slicer.text import command_text
 
 _MOST_ENDED = 200  # jobs whose ids are compared with a prefix
@@ -27,15 +29,21 @@ _MOST_ENDED = 200  # jobs whose ids are compared with a prefix
 
 @record
 class KnownJob:
-    """A job that a word names. At least one of the last three fields is set."""
+    """A job that a word names. At least one of the last four fields is set."""
 
-    job: str
+    job: str  # of a line that never began: jobs.txt#7
     name: str
-    pid: int  # of its supervisor; 0 unknown
+    pid: int  # of its supervisor, or its queue; 0 unknown
     command: str  # for people
-    entry: Lease | Ticket | None  # it runs, or waits for its lease
-    file: DetachedJob | None  # it was detached
-    outcome: Outcome | None  # it has run and ended
+    entry: Lease | Ticket | None = None  # it runs, or waits for its lease
+    file: DetachedJob | None = None  # it was detached, or waits for others
+    outcome: Outcome | None = None  # it has run and ended
+    line: QueuedLine | None = None  # its queue runs, and the word means the line rather than an attempt
+
+    @property
+    def key(self) -> str:
+        """Tells it from all others."""
+        return self.job if self.line is None else f"{self.line.log_dir} {self.line.key}"
 
     @property
     def waits_for_others(self) -> bool:
@@ -46,6 +54,8 @@ class KnownJob:
     @property
     def began_at(self) -> float:
         """When it was detached or else started, in seconds since the epoch; 0 if unknown here."""
+        if self.line is not None:
+            return self.line.began_at
         return self.file.began_at if self.file else self.outcome.started_at if self.outcome else 0.0
 
     @property
@@ -63,36 +73,63 @@ class KnownJobs:
     """The jobs at one moment. Raises StateError."""
 
     def __init__(self, warn: Callable[[str], None] = say.line) -> None:
+        self._warn = warn
         self.ledger: Ledger | None
         self.ledger, self._mine, self._others = known_jobs(warn)
-        self._files = detached_jobs(warn)
+        self._files: dict[str, DetachedJob] = {}
+        try:
+            self._files = {file.job: file for file in job_files.known(os.environ, warn)}
+        except StateError as error:  # other jobs are found without the files
+            warn(str(error))
         self.living = living(self._mine, self._files.values())
 
-    def find(self, word: str) -> KnownJob:
+    def find(self, word: str, *, may_have_ended: bool = True) -> KnownJob:
         """The job that the word names. Raises UnknownJob, AmbiguousJob, NotYours."""
-        try:
-            return pick(word, self.living)
-        except UnknownJob as unknown:
-            found = self._ended(word)
-            if found is not None:
-                return found
-            try:
-                found_among(word, Snapshot((), ()), self._others, find)
-            except UnknownJob:
-                raise unknown from None
-            raise
+        lines = self._lines(word)
+        still = [line for line in lines if not line.is_final]
+        found = [self._of_line(line, is_alone=len(still) == 1) for line in still]
+        found += [each for each in meant(word, self.living) if not any(_is(each, line) for line in still)]
+        if found:
+            return only(word, found)
+        ended = None
+        if may_have_ended:
+            ended = self._ended(word, [self._of_line(line, is_alone=False) for line in lines])
+        return ended or found_among(word, self._mine, self._others, self._picked)
 
-    def _ended(self, word: str) -> KnownJob | None:
+    def _picked(self, word: str, seen: Snapshot) -> KnownJob:
+        return pick(word, living(seen, self._files.values()))
+
+    def _lines(self, word: str) -> list[QueuedLine]:
+        """The lines of running queues that have this name or label; an id names an attempt."""
+        try:
+            found = lines_meant(os.environ, word)
+        except StateError as error:  # other jobs are found without the queues
+            self._warn(str(error))
+            return []
+        return [line for line in found if word in (line.name, line.label)]
+
+    def _of_line(self, line: QueuedLine, *, is_alone: bool) -> KnownJob:
+        """``is_alone``: no other line could be the one whose ticket has its name."""
+        for each in self.living:
+            if _is(each, line) and (is_alone or each.job == line.job):
+                return replace(each, line=line)
+        if line.is_final and line.job:
+            for outcome in _outcomes(line.job):
+                return of_outcome(outcome, None)
+        name = line.name or line.label
+        job = line.label if line.status == "pending" else line.job or line.label
+        return KnownJob(job, name, line.pid, line.command, line=line)
+
+    def _ended(self, word: str, lines: list[KnownJob]) -> KnownJob | None:
         outcomes = _outcomes(word)
         known = {outcome.job for outcome in outcomes}
         files = [file for file in self._files.values() if file.job not in known and not file.is_alive()]
         ended = [of_outcome(outcome, self._files.get(outcome.job)) for outcome in outcomes]
-        ended += [_of(None, file) for file in files]
-        ended.sort(key=lambda each: each.began_at, reverse=True)
+        ended += map(_of_file, files)
         ids = [each for each in ended if each.job == job_of_unit(word)]
-        named = ids or [each for each in ended if each.name and each.name == word]
+        named = ids or [*lines, *(each for each in ended if each.name and each.name == word)]
         if named:
-            return named[0]  # the newest
+            return max(named, key=lambda each: each.began_at)
         try:
             return pick(word, ended)
         except UnknownJob:
@@ -103,25 +140,33 @@ def living(mine: Snapshot, files: Iterable[DetachedJob]) -> list[KnownJob]:
     """The jobs that run or wait, each once."""
     detached = {file.job: file for file in files}
     entries: tuple[Lease | Ticket, ...] = (*mine.leases, *mine.tickets)
-    found = [_of(entry, detached.get(entry.job)) for entry in entries]
-    there = {entry.job for entry in entries}
-    rest = (file for file in detached.values() if file.job not in there and file.is_alive())
-    return found + [_of(None, file) for file in rest]
+    found = [
+        KnownJob(each.job, each.name, each.pid, each.command, each, detached.pop(each.job, None))
+        for each in entries
+    ]
+    return found + [_of_file(file) for file in detached.values() if file.is_alive()]
 
 
 def of_outcome(outcome: Outcome, file: DetachedJob | None) -> KnownJob:
-    return KnownJob(outcome.job, outcome.name, 0, command_text(outcome.command), None, file, outcome)
+    command = command_text(outcome.command)
+    return KnownJob(outcome.job, outcome.name, 0, command, file=file, outcome=outcome)
 
 
-def _of(entry: Lease | Ticket | None, file: DetachedJob | None) -> KnownJob:
-    if entry is not None:
-        return KnownJob(entry.job, entry.name, entry.pid, entry.command, entry, file, None)
-    assert file is not None
-    return KnownJob(file.job, file.name, file.pid, command_text(file.command), None, file, None)
+def _of_file(file: DetachedJob) -> KnownJob:
+    return KnownJob(file.job, file.name, file.pid, command_text(file.command), file=file)
+
+
+def _is(known: KnownJob, line: QueuedLine) -> bool:
+    """Whether the living job is an attempt of the line, or the ticket of its kind that has its name."""
+    entry = known.entry
+    is_ticket = isinstance(entry, Ticket) and line.status == "pending" and entry.pid == line.pid
+    return known.job == line.job or (is_ticket and known.name == (line.name or line.label))
 
 
 def output_of(known: KnownJob) -> str:
     """The path of the job's output; "" if it is unknown, or not a file."""
+    if known.line is not None:
+        return known.line.log
     said = known.outcome or known.file
     if said is not None and said.log:
         return said.log
@@ -136,15 +181,6 @@ def output_of(known: KnownJob) -> str:
         if path != os.devnull:
             return path if path.startswith("/") else ""
     return ""
-
-
-def detached_jobs(warn: Callable[[str], None] = say.line) -> dict[str, DetachedJob]:
-    """All detached jobs that still have files, the newest first."""
-    try:
-        return {file.job: file for file in job_files.known(os.environ, warn)}
-    except StateError as error:  # other jobs are found without the files
-        warn(str(error))
-        return {}
 
 
 def _outcomes(word: str) -> list[Outcome]:

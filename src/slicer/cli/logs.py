@@ -10,13 +10,17 @@ from collections.abc import Iterator
 import click
 
 from slicer.cli import complete, say
-from slicer.cli.ends import Awaited, asleep
+from slicer.cli.ends import Awaited, asleep, attempt
 from slicer.cli.known_jobs import KnownJob, KnownJobs, output_of
 from slicer.errors import UsageError
 from slicer.kernel import inotify, punch
 from slicer.ledger.status import existing_ledger
+from slicer.queue.control.line_watch import LineWatch
+from slicer.queue.control.messages import QueuedLine
+from slicer.record import replace
 
 _BLOCK = 1 << 16
+_APPEARS_S = 0.05  # the keeper makes the log of a queue's job a moment after its start
 
 
 class NoLog(UsageError):
@@ -49,11 +53,18 @@ Exit codes:
 def command(job: str, follow: bool, lines: int | None) -> int:
     """Show the output of a job that was started with --detach, or by a queue.
 
-    JOB is a job's id (or at least its first four characters), its unit, or its name. A name means the living
-    job that has it, otherwise the last job that had it. The output is shown unchanged. Its beginning is lost
-    once the log has grown beyond [logs] max_size.
+    JOB is a job's id (or at least its first four characters), its unit, its name, or a line of a jobs file as
+    in jobs.txt#7. A name means the living job that has it, otherwise the last job that had it. With --follow,
+    a line that has not begun is waited for. The output is shown unchanged. Its beginning is lost once the log
+    has grown beyond [logs] max_size.
     """
     known = KnownJobs().find(job)
+    line = known.line
+    if line is not None and line.status == "pending" and follow:
+        known = _begun(known, line)
+    elif line is not None and line.status == "pending" and not line.log:
+        why = f": {line.waits_for}" if line.waits_for else ""
+        raise NoLog(f"{known.name} has not begun{why}", hint="slicer logs -f waits until it begins")
     fd = _opened(known)
     begin = punch.beginning(fd)
     place = _after_line(fd, begin) if begin else 0
@@ -64,6 +75,19 @@ def command(job: str, follow: bool, lines: int | None) -> int:
     else:
         _copy(fd, place)
     return 0
+
+
+def _begun(known: KnownJob, line: QueuedLine) -> KnownJob:
+    """The line's next attempt, once its log is there. Raises NoLog if it ends without one."""
+    watch = LineWatch(os.environ, line, "begun")
+    while (found := watch.look()) is None:
+        asleep([watch], None)
+    if not found.log or found.status in ("pending", "cancelled", "infeasible"):
+        raise NoLog(f"{known.name} has not begun: {found.reason or found.status}")
+    awaited, ledger = attempt(known, found), existing_ledger(os.environ, say.line)
+    while not os.path.lexists(found.log) and awaited.look(ledger) is None:
+        asleep([awaited], _APPEARS_S)
+    return replace(awaited.known, line=found)
 
 
 def _opened(known: KnownJob) -> int:
@@ -131,7 +155,8 @@ def _copy(fd: int, place: int) -> int:
 
 
 def _follow(fd: int, place: int, known: KnownJob) -> None:
-    awaited, ledger = Awaited(known), existing_ledger(os.environ, say.line)
+    awaited = Awaited(known) if known.line is None else attempt(known, known.line)
+    ledger = existing_ledger(os.environ, say.line)
     watch = inotify.Inotify(f"/proc/self/fd/{fd}")
     watch.add(f"/proc/self/fd/{fd}", inotify.MODIFY)
     while True:

@@ -25,44 +25,30 @@ _Entry = TypeVar("_Entry", bound="NamedJob")
 def for_each(
     words: tuple[str, ...], find: Callable[[str, Snapshot], _Entry],
     act: Callable[[_Entry, Ledger], tuple[str, dict[str, Any]]], *, quiet: bool, as_json: bool,
-    otherwise: Callable[[str, Ledger], tuple[str, dict[str, Any]] | None] = lambda *_: None,
 ) -> int:  # fmt: skip
     """Act on each job once. Returns the highest exit code.
 
     Errors go to stderr. What the acts return is printed: the text of each, or all data as one document.
-    ``otherwise`` handles a word that names no job in the ledger; None: it names nothing there either.
     """
     complain = say.error_json if as_json else say.error
     ledger, mine, others = known_jobs()
     meant: dict[str, _Entry] = {}
     codes, done = [EX_OK], []
-
-    def note(text: str, data: dict[str, Any]) -> None:
-        done.append(data)
-        if not quiet and not as_json:
-            print(visible(text))
-
     for word in words:
         try:
             entry = found_among(word, mine, others, find)
             meant[entry.job] = entry
-        except SlicerError as failure:  # go on with the others
-            try:
-                known = None
-                if isinstance(failure, UnknownJob):
-                    known = otherwise(word, ledger) if ledger is not None else None
-                    if known is None:
-                        failure = _ended(word) or failure
-                if known is None:
-                    raise failure
-                note(*known)
-            except SlicerError as other:
-                codes.append(complain(other))
+        except UnknownJob as failure:  # go on with the others
+            codes.append(complain(_ended(word) or failure))
+        except SlicerError as failure:
+            codes.append(complain(failure))
     for entry in meant.values():
         try:
             ledger = ledger or _made_ledger(say.line)  # a detached job may be known by its file alone
             text, data = act(entry, ledger)
-            note(text, {"job": entry.job, "name": entry.name or None, **data})
+            done.append({"job": entry.job, "name": entry.name or None, **data})
+            if not quiet and not as_json:
+                print(visible(text))
         except SlicerError as failure:
             codes.append(complain(failure))
     if as_json and done:

@@ -21,7 +21,7 @@ from slicer.model import Lease, Ticket
 from slicer.outcome.outcome_file import outcome_json
 from slicer.quantity import format_duration, format_estimate, format_mib, format_size
 from slicer.record import as_dict
-from slicer.text import slots_words
+from slicer.text import counted, slots_words
 
 _PIDS_SHOWN = 12
 
@@ -62,7 +62,7 @@ def command(job: str, as_json: bool) -> None:
 
 
 def _data(known: KnownJob, ledger: Ledger | None) -> dict[str, Any]:
-    entry, file, outcome = known.entry, known.file, known.outcome
+    entry, file, outcome, line = known.entry, known.file, known.outcome, known.line
     said = outcome or file
     found: dict[str, Any] = {
         "job": known.job, "name": known.name or None, "state": _state(known), "command": known.command,
@@ -71,7 +71,15 @@ def _data(known: KnownJob, ledger: Ledger | None) -> dict[str, Any]:
         "exit_code": outcome.exit_code if outcome else file.exit_code if file else None,
         "why": file.why or None if file else None,
         "running": None, "waiting": None, "outcome": outcome_json(outcome) if outcome else None,
+        "queue": None,
     }  # fmt: skip
+    if line is not None:
+        picked = output.picked(line, "log_dir pid status attempts")
+        found["queue"] = {"file": line.jobs_file, "line": line.label, **picked}
+        found["why"] = line.waits_for or line.reason or None
+        found["exit_code"] = line.code_for_others if line.is_final else None
+        if entry is None:
+            found.update(job=line.job or None, directory=None)  # the line may have cwd=
     if entry is not None:
         found["profile"] = entry.profile or found["profile"]
         status = read(os.environ, say.line)
@@ -87,6 +95,8 @@ def _data(known: KnownJob, ledger: Ledger | None) -> dict[str, Any]:
 def _state(known: KnownJob) -> str:
     if isinstance(known.entry, Lease):
         return "running"
+    if known.line is not None:
+        return {"pending": "waiting", "running": "running"}.get(known.line.status, "ended")
     if isinstance(known.entry, Ticket):
         return "waiting"
     if known.waits_for_others:
@@ -132,9 +142,9 @@ _STATES = {"after": "waits for other jobs", "waiting": "waits", "running": "runs
 
 
 def _rows(data: dict[str, Any]) -> list[tuple[str, str]]:
-    running, waiting = data["running"], data["waiting"]
+    running, waiting, queue = data["running"], data["waiting"], data["queue"]
     rows = [
-        ("job", data["job"]),
+        ("job", data["job"] or "-"),
         ("name", data["name"] or "-"),
         ("state", _STATES[data["state"]] + _how_ended(data)),
         ("after", ", ".join(data["after"])),
@@ -143,8 +153,13 @@ def _rows(data: dict[str, Any]) -> list[tuple[str, str]]:
         ("profile", data["profile"] or ""),
         ("output", data["log"] or ""),
     ]
+    if queue is not None:
+        attempts = counted(queue["attempts"], "attempt")
+        rows.append(("queue", f"{queue['line']} of pid {queue['pid']}, {attempts}"))
     if waiting is not None:
         rows += _waiting_rows(waiting)
+    elif data["state"] == "waiting":
+        rows += [("why", data["why"] or "it is about to start"), ("starts", "not known")]
     return rows + _running_rows(running) if running is not None else rows
 
 

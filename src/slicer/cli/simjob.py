@@ -106,8 +106,8 @@ Examples:
       Two simulated GPUs of 24 GiB each, for the following commands.
   slicer run --vram 8G -- slicer simjob --vram 6G --hold 30
       Uses 6 of the declared 8 GiB for half a minute.
-  slicer run --gpus 1 -- slicer simjob --vram 20G --ramp 5 --spike 30G@6
-      Grows for 5 s, and runs out of memory after 6 s.
+  slicer run --gpus 1 -- slicer simjob --vram 20G --hold 9 --spike 30G@6
+      Uses 20 GiB, and runs out of memory after 6 s.
   slicer run --vram 8G -- slicer simjob --vram 6G --leak
       Leaves a process behind, which slicer ends.
 

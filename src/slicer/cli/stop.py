@@ -11,14 +11,15 @@ import click
 
 from slicer.cli import complete
 from slicer.cli.ends import ends
-from slicer.cli.known_jobs import KnownJob, KnownJobs, detached_jobs, living
+from slicer.cli.known_jobs import KnownJob, KnownJobs
 from slicer.cli.named_jobs import for_each
 from slicer.errors import EX_OK
-from slicer.job.find import AmbiguousJob, pick
+from slicer.job.find import UnknownJob
 from slicer.job.stop import DEADLINE_S, signal_process, stop
 from slicer.ledger.ledger import Ledger, Snapshot
 from slicer.model import Lease
-from slicer.queue.control.client import stop_line
+from slicer.queue.control.client import lines_meant, stop_line
+from slicer.queue.control.messages import QueuedLine
 
 _PATTERN = frozenset("*?[")
 
@@ -59,41 +60,42 @@ def command(jobs: tuple[str, ...], quiet: bool, as_json: bool, mine: bool = Fals
     """
     if not jobs and not mine:
         raise click.UsageError("missing argument: JOB or --mine", click.get_current_context())
-    words = _expanded(jobs, mine=mine)
-    files = detached_jobs()
+    known_jobs = KnownJobs()
+    words = _expanded(jobs, known_jobs.living, mine=mine)
 
-    def find(word: str, seen: Snapshot) -> KnownJob:
-        return pick(word, living(seen, files.values()))
+    def find(word: str, _: Snapshot) -> KnownJob:
+        return known_jobs.find(word, may_have_ended=False)
 
     def act(known: KnownJob, ledger: Ledger) -> tuple[str, dict[str, Any]]:
-        entry = known.entry
+        entry, line = known.entry, known.line
+        if entry is None and line is not None:
+            return _cancel(line)
         if entry is None:
             _end_wait(known)
             return f"no longer waits: {known.job}  {known.label}", {"done": "dequeued"}
         # A job of a queue has no process of its own while it is being started.
         has_process = not isinstance(entry, Lease) or entry.keeper
-        if has_process or not stop_line(ledger.directory.base, entry.job):
+        lines = [] if has_process else lines_meant(os.environ, entry.job)
+        if not any(stop_line(os.environ, each) for each in lines):
             stop(entry, ledger)
         said, done = ("stopped",) * 2 if isinstance(entry, Lease) else ("no longer waits:", "dequeued")
         return f"{said} {entry.job}  {entry.name or entry.command}", {"done": done}
 
-    def act_on_line(word: str, ledger: Ledger) -> tuple[str, dict[str, Any]] | None:
-        found = stop_line(ledger.directory.base, word)
-        if not found:
-            return None
-        if len(found) > 1:
-            lines = ", ".join(found)
-            raise AmbiguousJob(f"{word!r} could be {len(found)} lines: {lines}", hint="give one of these")
-        return f"no longer waits: {found[0]}", {"job": None, "name": found[0], "done": "dequeued"}
-
-    return for_each(words, find, act, quiet=quiet, as_json=as_json, otherwise=act_on_line) if words else EX_OK
+    return for_each(words, find, act, quiet=quiet, as_json=as_json) if words else EX_OK
 
 
-def _expanded(words: tuple[str, ...], *, mine: bool) -> tuple[str, ...]:
+def _cancel(line: QueuedLine) -> tuple[str, dict[str, Any]]:
+    """Cancel a line of a jobs file that has not begun."""
+    if not stop_line(os.environ, line):
+        hint = "if it is on simulated GPUs, set SLICER_SIM as for its queue"
+        raise UnknownJob(f"{line.label} has begun, and is not a job of this ledger", hint=hint)
+    return f"no longer waits: {line.label}", {"job": None, "name": line.label, "done": "dequeued"}
+
+
+def _expanded(words: tuple[str, ...], there: list[KnownJob], *, mine: bool) -> tuple[str, ...]:
     """The words, with the ids of jobs in place of patterns. A pattern without a match stays a word."""
     if not mine and all(_PATTERN.isdisjoint(word) for word in words):
         return words
-    there = KnownJobs().living
     found = [each.job for each in there if mine and each.uid == os.geteuid()]
     for word in words:
         is_name = any(each.name == word for each in there)

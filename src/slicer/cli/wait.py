@@ -28,8 +28,10 @@ Examples:
 Exit codes:
   The job's own (the highest of several; with --any, the first job's), or
     2  no such job, or several could be meant; nothing was waited for
+   75  the queue of a line that has not begun has ended
   124  a job has not ended within --timeout
-  125  a job was killed together with slicer, and nobody saw how it ended""",
+  125  a job was killed together with slicer, and nobody saw how it ended
+  143  a line of a jobs file was cancelled or removed before it began""",
 )
 @click.argument("jobs", metavar="JOB...", nargs=-1, required=True, shell_complete=complete.all_jobs)
 @click.option("--any", "is_any", is_flag=True, help="Wait only for the first job that ends.")
@@ -39,14 +41,13 @@ Exit codes:
 def command(jobs: tuple[str, ...], is_any: bool, timeout: str | None, quiet: bool, as_json: bool) -> int:
     """Wait until jobs have ended, whether they run, wait or have ended already.
 
-    JOB is as in `slicer logs`. A job that never ran has the exit code of its `slicer run`.
+    JOB is as in `slicer logs`. A job that never ran has the exit code of its `slicer run`. Of a line of a
+    jobs file, all attempts are waited for.
     """
     timeout_s = seconds(timeout, "--timeout")
-    known = KnownJobs()
-    found = {each.job: each for each in map(known.find, jobs)}
-    ended: list[Ended] = []
+    found, ended = list(map(KnownJobs().find, jobs)), list[Ended]()
     try:
-        for each in ends(list(found.values()), timeout_s):
+        for each in ends(found, timeout_s):
             ended.append(each)
             if not quiet and not as_json:
                 print(visible(_text(each)), flush=True)
@@ -59,16 +60,17 @@ def command(jobs: tuple[str, ...], is_any: bool, timeout: str | None, quiet: boo
 
 
 def _text(ended: Ended) -> str:
+    known = ended.known
     if ended.outcome is not None:
         text = say.describe_outcome(ended.outcome)
-        return text if ended.name else f"{ended.job} {text}"
+        return text if known.name else f"{known.job} {text}"
     why = f" ({ended.why})" if ended.why else ""
-    return f"{ended.name or ended.job}: exit {ended.exit_code}{why}"
+    return f"{known.name or known.job}: exit {ended.exit_code}{why}"
 
 
 def _json(ended: Ended) -> dict[str, Any]:
     reason = ended.outcome.reason if ended.outcome is not None else None
     return {
-        "job": ended.job, "name": ended.name or None, "exit_code": ended.exit_code, "reason": reason,
-        "why": ended.why or None,
+        "job": ended.known.job or None, "name": ended.known.name or None, "exit_code": ended.exit_code,
+        "reason": reason, "why": ended.why or None,
     }  # fmt: skip

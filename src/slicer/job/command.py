@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from typing import Protocol
 
     from slicer.backend import Watchdog
+    from slicer.job.log_bound import LogBound
     from slicer.model import EndedBy, Manager, Reason
 
     class Output(Protocol):
@@ -79,6 +80,7 @@ class Task:
     stop_signal: int = signal.SIGTERM  # with which systemd stops the scope (KillSignal=)
     has_lost_caller: Callable[[], bool] | None = None  # called at SIGIO: the job ends with its caller
     manager: Manager = "system"  # of the scope
+    log_mib: int = 0  # of standard output, beyond which its beginning is freed; 0: never
 
 
 class Command:
@@ -108,6 +110,11 @@ class Command:
         self._check_at = time.monotonic() + (watchdog.interval_s if watchdog else 0.0)  # for the watchdog
         self._began = time.monotonic()
         self._ended = self._began
+        self._log_bound: LogBound | None = None
+        if task.log_mib:
+            from slicer.job.log_bound import LogBound
+
+            self._log_bound = LogBound(1, task.log_mib)
 
     def run(self, began: float, early: Sequence[int] = ()) -> tuple[Report, Usage]:
         """Stay until no process is left. ``began``: the scope's start; ``early``: signals before that."""
@@ -267,6 +274,8 @@ class Command:
         at = [self._kill_at] if self._kill_at is not None else []
         if self._watchdog is not None and self._reason is None:
             at.append(self._check_at)
+        if self._log_bound is not None and self._log_bound.due is not None:
+            at.append(self._log_bound.due)
         limit_s = self._task.timeout_s
         if self._keeps_time and limit_s is not None and self._reason is None and not self._is_done:
             at.append(self._began + limit_s)
@@ -277,6 +286,8 @@ class Command:
         now = time.monotonic()
         if self._kill_at is not None and now >= self._kill_at:
             self._kill()
+        if self._log_bound is not None:
+            self._log_bound.look()
         if self._keeps_time and self._reason is None and self._is_overdue(self._began):
             self._stop("timeout")
         if self._watchdog is not None and now >= self._check_at and self._reason is None:

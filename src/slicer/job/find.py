@@ -64,19 +64,29 @@ def find(word: str, seen: Snapshot) -> Lease | Ticket:
 
 def pick(word: str, entries: Sequence[_Named]) -> _Named:
     """Like :func:`find`, among these jobs."""
+    found = meant(word, entries)
+    if found:
+        return only(word, found)
+    raise UnknownJob(f"no such job: {word!r}", hint=_known(word, entries))
+
+
+def only(word: str, found: Sequence[_Named]) -> _Named:
+    """The only job of these. Raises AmbiguousJob."""
+    if len(found) == 1:
+        return found[0]
+    candidates = ", ".join(f"{entry.job} (pid {entry.pid}, {entry.command})" for entry in found)
+    raise AmbiguousJob(f"{word!r} could be {len(found)} jobs: {candidates}", hint="give the id")
+
+
+def meant(word: str, entries: Sequence[_Named]) -> list[_Named]:
+    """The jobs that the word could mean: by id or unit only one, else by name, else by the id's beginning."""
     id_of_unit = job_of_unit(word)
     for entry in entries:
         if entry.job in (word, id_of_unit):
-            return entry
+            return [entry]
     named = [entry for entry in entries if entry.name and entry.name == word]
     is_prefix = len(word) >= _SHORTEST_PREFIX
-    meant = named or [entry for entry in entries if is_prefix and entry.job.startswith(word)]
-    if len(meant) == 1:
-        return meant[0]
-    if meant:
-        candidates = ", ".join(f"{entry.job} (pid {entry.pid}, {entry.command})" for entry in meant)
-        raise AmbiguousJob(f"{word!r} could be {len(meant)} jobs: {candidates}", hint="give the id")
-    raise UnknownJob(f"no such job: {word!r}", hint=_known(word, entries))
+    return named or [entry for entry in entries if is_prefix and entry.job.startswith(word)]
 
 
 def find_running(word: str, seen: Snapshot) -> Lease:

@@ -99,7 +99,7 @@ class Keeper:
             scope=job.spec.unit if self._backend.name == "systemd" else "", timeout_s=profile.timeout_s,
             stop_timeout_s=stop_timeout_s(profile), linger=profile.linger, supervisor=self._forwarder,
             inherited=descriptors, mask=self._mask, stop_signal=stop_signal(profile) or signal.SIGTERM,
-            manager=job.spec.manager,
+            manager=job.spec.manager, log_mib=job.log_mib,
             has_lost_caller=self._has_lost_caller if job.ends_with_caller else None,
         )  # fmt: skip
         report, usage = self._run(task, started)

@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from slicer.job.fencing import LateFence
     from slicer.job.gpu_watch import GpuWatch
     from slicer.job.job import Job, Listener
-    from slicer.job.log_bound import LogBound
     from slicer.job.report import Report
     from slicer.job.scope_watch import SignalWait
     from slicer.ledger.ledger import Ledger
@@ -97,7 +96,6 @@ class Supervisor:
         self._watch: GpuWatch | None = None  # of the job's own GPUs
         self._signals: SignalWait | None = None  # once the job has run for a while
         self._is_settled = False  # whether it has
-        self._bound: LogBound | None = None  # for a detached job's log
         self._late_fence: LateFence | None = None  # for a scope that exists before the lease
         self.tell_started: Callable[[], None] = lambda: None  # called once the command has its order
 
@@ -321,14 +319,12 @@ class Supervisor:
                 return info
             if self._watch is not None and self._watch.left_s() == 0.0:
                 self._watch.sample()
-            if self._bound is not None and self._bound.left_s() == 0.0:
-                self._bound.look()
             if not self._is_settled and time.monotonic() >= self._began + _QUIET_S:
                 self._settle()
 
     def _due_s(self) -> float | None:
         """Seconds until something is due without a signal; None: never."""
-        due = [each.left_s() for each in (self._watch, self._bound) if each is not None]
+        due = [self._watch.left_s()] if self._watch is not None else []
         if not self._is_settled:
             due.append(max(0.0, self._began + _QUIET_S - time.monotonic()))
         return min((left_s for left_s in due if left_s is not None), default=None)
@@ -342,10 +338,6 @@ class Supervisor:
         """The job has run for a while: do the work that would have delayed a short job."""
         self._is_settled = True
         self._held.do_postponed_slow()
-        if self._job.log_mib:
-            from slicer.job.log_bound import LogBound
-
-            self._bound = LogBound(1, self._job.log_mib, self._listener.warning)
         if self._backend.name != "systemd" or self._held.fd < 0:
             return
         self.stop_empty_scopes()

@@ -1,4 +1,6 @@
-"""Files of detached jobs, beside the history: ``jobs/ID.json``, and ``jobs/ID.log`` with the output.
+"""Files of jobs that are detached or wait for others, beside the history: ``jobs/ID.json``.
+
+A detached one has its output in ``jobs/ID.log``.
 
 The job's own process writes the JSON when it starts, before it has a ticket or a lease, and when it ends. So
 slicer finds jobs that wait for another job, all logs, and the ends of jobs that never ran, which are not in
@@ -33,19 +35,19 @@ _VERSION = 1
 
 @record
 class DetachedJob:
-    """A detached job, described by itself."""
+    """A job that is detached or waits for others, described by itself."""
 
     job: str
     name: str
     command: tuple[str, ...]
     directory: str
     profile: str
-    log: str  # the path of the file with its output
+    log: str  # the path of the file with its output; "" in the foreground
     pid: int  # of its supervisor
     pid_start: int
     boot_id: str
     after: tuple[str, ...]  # JOB:CONDITION, for each job that it waits for
-    began_at: float  # seconds since the epoch, when it was detached
+    began_at: float  # seconds since the epoch, when it was detached, or began to wait
     exit_code: int | None = None  # slicer's; None: it has not ended, or was killed
     why: str = ""  # why its command did not run; "" if it ran
 
@@ -149,12 +151,16 @@ class JobFiles:
 
 def opened(environ: Mapping[str, str]) -> JobFiles:
     """The directory of this user, created if missing. Raises StateError."""
-    path = folder(environ)
+    return JobFiles(open_folder(folder(environ)))
+
+
+def open_folder(path: str) -> Directory:
+    """A directory beside the history, for this user alone, created if missing. Raises StateError."""
     try:
         os.makedirs(os.path.dirname(path), 0o700, exist_ok=True)
     except OSError as error:
         raise failed(path, error, _RULES, "cannot be made") from error
-    return JobFiles(open_or_make(path, _RULES))
+    return open_or_make(path, _RULES)
 
 
 def known(environ: Mapping[str, str], warn: Callable[[str], None]) -> list[DetachedJob]:

@@ -37,7 +37,7 @@ class Display:
         self._dispatch = dispatch
         self._options = options
         self._renderer = renderer
-        self._began_at = time.time()
+        self.began_at = time.time()
         self._began = time.monotonic()
         self.is_stale = True
         self._width = 1  # the largest number of jobs that ran at the same time
@@ -117,7 +117,7 @@ class Display:
         made = Board(
             title=self._options.jobs_file,
             at=now,
-            began_at=self._began_at,
+            began_at=self.began_at,
             gpus=self._engine.gpu_rows(numbers),
             running=tuple(rows.row(each, self._engine.use_of(each.job), now_s=now) for each in running),
             pending=tuple([*map(self._submitted_row, submitted), *self._pending_rows(pending)]),

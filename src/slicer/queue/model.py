@@ -15,6 +15,7 @@ from slicer.record import record
 # "pending": not started yet, or waiting for another start. All others except "running" are final.
 Status = Literal["pending", "running", "ok", "failed", "timeout", "oom", "cancelled", "infeasible", "lost"]
 FINAL: frozenset[Status] = frozenset(get_args(Status)) - {"pending", "running"}
+DONE: tuple[Status, ...] = ("ok", "cancelled")
 # A job's declaration compared with its use (E5). "unknown": nothing declared, or too few looks.
 Verdict = Literal["within", "under-declared", "over-declared", "unknown"]
 ENOUGH_LOOKS = 10  # fewer looks at a job's GPUs do not show its peak, which the driver does not record

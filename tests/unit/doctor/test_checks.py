@@ -18,7 +18,9 @@ LOOKS = re.compile(
     r"#|(sudo |sudo sh -c .|su - -c .)?"
     r"(ls|ps|journalctl|which|df|du|dmesg|editor|cat|slicer (profiles|status|wrap check|history))\b"
 )
-UNPUBLISHED = re.compile(r"pipx? install .*slicer-systemd|pypi.org/project/slicer|reinstall slicer-systemd")
+UNPUBLISHED = re.compile(
+    r"pipx? install .*slicer-(systemd|client)|pypi.org/project/slicer|reinstall slicer-systemd"
+)
 HOME = re.compile(r"""(?<![\w.])(?:~/|/home/|\$\{?HOME|\$\(|\.local/bin)""")
 
 

@@ -19,7 +19,7 @@ from slicer.queue.control.client import Asked
 from slicer.queue.control.messages import decode, read_board
 from slicer.queue.model import QueueOptions
 from slicer.queue.show.event_text import Level
-from slicer.text import counted, quote
+from slicer.text import quote
 
 _LEAVES = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 
@@ -88,9 +88,7 @@ class _Viewer:
             if message is None:
                 raise self._unknown()
             board = message.get("board", board)
-            if message.get("missed"):
-                self._say(f"{counted(message['missed'], 'event')} not shown (slow terminal)", "warning")
-            for text, level in (*message.get("said", ()), *message.get("last", ())):
+            for text, level in message.get("said", ()):
                 self._say(str(text), level if level in get_args(Level) else "info")
             if "end" in message:
                 return int(message["end"])

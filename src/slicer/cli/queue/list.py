@@ -8,9 +8,11 @@ import time
 import click
 
 from slicer.cli import output, say
-from slicer.cli.queue.rows import queue_json, table
+from slicer.cli.queue.rows import ended_json, ended_table, queue_json, table
 from slicer.columns import Line
+from slicer.errors import StateError
 from slicer.queue.control import client
+from slicer.queue.state import recent
 
 
 @click.command("queue", short_help="List this user's queues.")
@@ -20,13 +22,24 @@ def command(as_json: bool) -> None:
     with client.queues(os.environ) as found:
         running = [each.queue for each in found if each.queue is not None]
         silent = [each.pid for each in found if each.queue is None]
+        try:
+            ended = recent.ended(os.environ, [each.pid for each in found], say.line)
+        except StateError as error:
+            say.line(str(error))
+            ended = []
     for pid in silent:
         say.line(f"the queue of pid {pid} does not answer: is it stopped?")
     running.sort(key=lambda queue: queue.began_at)
     if as_json:
-        output.show_json({"queues": [queue_json(queue) for queue in running], "silent": silent})
-    elif running:
+        data = {"queues": list(map(queue_json, running)), "silent": silent}
+        output.show_json({**data, "ended": list(map(ended_json, ended))})
+        return
+    lines: list[Line] = []
+    if running:
         head, entries = table(running, time.time())
-        output.show([head, *(line for entry in entries for line in entry)])
+        lines = [head, *(line for entry in entries for line in entry)]
     elif not silent:
-        output.show([Line("No queues are running. slicer queue FILE starts one; see slicer queue --help.")])
+        lines = [Line("No queues are running. slicer queue FILE starts one; see slicer queue --help.")]
+    if ended:
+        lines += [*([Line("")] if lines else []), *ended_table(ended, time.time())]
+    output.show(lines)

@@ -9,14 +9,16 @@ import sys
 from typing import Any
 
 import click
+from click.shell_completion import CompletionItem
 
 from slicer.cli import complete, say
 from slicer.cli.queue import parameters
-from slicer.errors import UsageError
+from slicer.errors import StateError, UsageError
 from slicer.queue.file import jobs_file
 from slicer.queue.file.jobs_file import JobsFileError
 from slicer.queue.file.live_file import is_pipe
 from slicer.queue.model import QueueOptions
+from slicer.state.named_file import names_open_file
 from slicer.state.simulated import spec_of
 from slicer.text import counted
 
@@ -28,6 +30,13 @@ def _subcommand(name: str) -> click.Command:
     return found
 
 
+def _words(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """The subcommands, and files."""
+    found = [name for name in _SUBCOMMANDS if name.startswith(incomplete)]
+    items = [CompletionItem(name, help=_subcommand(name).short_help) for name in found]
+    return [*items, CompletionItem(incomplete, type="file")]
+
+
 class _Queue(click.Command):
     """``slicer queue FILE``, or a subcommand that the first word names; without words, a list."""
 
@@ -36,7 +45,7 @@ class _Queue(click.Command):
     ) -> click.Context:
         if args in ([], ["--json"]) and not extra.get("resilient_parsing"):
             return _subcommand("list").make_context(info_name, args, parent, **extra)
-        if args[0] in _SUBCOMMANDS:
+        if args and args[0] in _SUBCOMMANDS:
             return _subcommand(args[0]).make_context(f"{info_name} {args[0]}", args[1:], parent, **extra)
         return super().make_context(info_name, args, parent, **extra)
 
@@ -55,7 +64,7 @@ class _Queue(click.Command):
     short_help="Run the jobs of a file as GPUs become free.",
     epilog="""\
 \b
-Commands, in place of FILE; without FILE, your running queues are listed:
+Commands, in place of FILE; without FILE, your queues are listed:
   add      Append jobs to FILE, one for each combination of parameters.
   retry    Make failed jobs pending again.
   suggest  Print FILE with the memory that its jobs used.
@@ -100,7 +109,7 @@ Exit codes:
   125  slicer itself failed
   130  interrupted before all jobs had started (143 by SIGTERM)""",
 )
-@parameters.jobs_file
+@click.argument("file", type=click.Path(), shell_complete=_words)
 @click.option(
     "--gpus", metavar="LIST", callback=parameters.gpus, help="Use only these GPUs, as in 0,1,3 (or UUIDs)."
 )
@@ -206,6 +215,7 @@ def _run(options: QueueOptions, environ: dict[str, str], *, as_json: bool, quiet
 
     renderer = choose(as_json=as_json, verbose=options.verbose, quiet=quiet, stdout=sys.stdout)
     queue = Queue(options, environ, renderer)
+    _note(options)
     summary = None
     try:
         code = queue.run()
@@ -214,3 +224,15 @@ def _run(options: QueueOptions, environ: dict[str, str], *, as_json: bool, quiet
         queue.close()
         renderer.end(summary)
     return code
+
+
+def _note(options: QueueOptions) -> None:
+    """For the list of queues, once this one has ended."""
+    from slicer.queue.state import recent
+
+    if is_pipe(options.jobs_file) or names_open_file(options.jobs_file):
+        return  # nobody can read it later
+    try:
+        recent.note(os.environ, options.jobs_file, options.log_dir)
+    except StateError as error:
+        say.line(str(error))

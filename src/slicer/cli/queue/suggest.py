@@ -11,12 +11,11 @@ import click
 from slicer.cli import say
 from slicer.cli.queue import parameters
 from slicer.errors import StateError, UsageError
-from slicer.queue.file import jobs_file, suggest
+from slicer.queue.file import adding, jobs_file, suggest
 from slicer.queue.file.jobs_file import JobsFileError
 from slicer.queue.state import folding
 from slicer.queue.state.journal import Journal
 from slicer.state.directory import Directory
-from slicer.state.named_file import open_named
 
 
 @click.command(
@@ -42,7 +41,7 @@ def command(file: str, log_dir: str, tolerance: float, in_place: bool) -> None:
         _check_output(file)
         text = jobs_file.read(file, keep_newlines=True)
     else:
-        folder, name, fd = _opened(file)
+        folder, name, fd = adding.locked(file, os.O_RDWR, "slicer queue suggest --in-place FILE")
         text = jobs_file.content(fd, file, is_live=True)
     keys = {entry.key for entry in jobs_file.parse(text, name=file)}
     records = Journal.peek(log_dir)
@@ -71,21 +70,6 @@ def _check_output(file: str) -> None:
         raise UsageError(
             f"is also the output{gone}", where=file, hint=f"{hint}slicer queue suggest --in-place FILE"
         )
-
-
-def _opened(file: str) -> tuple[Directory, str, int]:
-    """The file's directory, its name there, and the file, opened for reading. Raises JobsFileError.
-
-    Root changes no file that another user could replace meanwhile.
-    """
-    try:
-        return open_named(file, os.O_RDONLY, is_checked=not os.geteuid())
-    except OSError as error:
-        raise JobsFileError(f"cannot be read: {error.strerror}", name=file) from error
-    except StateError as error:
-        at = "" if error.where == file else f"{error.where} "
-        hint = "as its owner: sudo -u OWNER slicer queue suggest --in-place FILE"
-        raise JobsFileError(f"not changed: {at}{error.message}", name=file, hint=hint) from error
 
 
 def _replace(folder: Directory, name: str, read: int, data: bytes) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 
 from slicer.kernel import cgroup
 from slicer.queue.control.messages import QueuedLine, RunningQueue, short
+from slicer.queue.control.server import Answer
 from slicer.queue.display import Display
 from slicer.queue.file.live_file import LiveFile
 from slicer.queue.judge import judging
@@ -21,7 +22,7 @@ from slicer.record import as_dict
 _MOST_NAMED = 20  # lines in an answer
 _SERVICE = re.compile(r"/(slicer-queue-[0-9a-f]+\.service)(?:/|$)")  # as slicer.detach names it
 _SHORTEST_ID = 4  # characters in a prefix of a job's id
-ACTS = ("stop", "retry")  # questions whose answers wait until the journal is written
+ACTS = ("stop", "retry", "line")  # questions whose answers wait until the journal is written
 
 
 class Answers:
@@ -39,8 +40,9 @@ class Answers:
         self._jobs_file = os.path.abspath(file.path)
         self._log_dir = os.path.realpath(register.log_dir.path)
 
-    def by_question(self) -> dict[str, Callable[[dict[str, Any]], dict[str, object]]]:
-        return {each.__name__: each for each in (self.standing, self.lines, self.stop, self.retry, self.look)}
+    def by_question(self) -> dict[str, Answer]:
+        questions = (self.standing, self.lines, self.line, self.stop, self.retry, self.look)
+        return {each.__name__: each for each in questions}
 
     def standing(self, _: dict[str, Any]) -> dict[str, object]:
         board, service = self._display.board(), _SERVICE.search(cgroup.of("self"))
@@ -57,10 +59,17 @@ class Answers:
         found = [state for state in self._register.states.values() if self._is_meant(state, word)]
         return {"lines": [self._line(state) for state in found[:_MOST_NAMED]]}
 
+    def line(self, question: dict[str, Any]) -> dict[str, object] | None:
+        """The line with a key once it has ended, or begun, as ``until`` says. None: not yet."""
+        state = self._register.states.get(str(question.get("key")))
+        if state is None or self._is_removed(state):
+            return {"lines": []}
+        has_begun = question.get("until") == "begun" and self._dispatch.has_begun(state)
+        return {"lines": [self._line(state)]} if state.is_final or has_begun else None
+
     def stop(self, question: dict[str, Any]) -> dict[str, object]:
-        """The labels of unstarted lines that a word names; with ``does``, they are cancelled."""
-        found = self._dispatch.stop_lines(str(question.get("word")), question.get("does") is True)
-        return {"labels": found[:_MOST_NAMED]}
+        """Cancel the line with a key, unless it has begun."""
+        return {"stopped": self._dispatch.stop(str(question.get("key")))}
 
     def retry(self, question: dict[str, Any]) -> dict[str, object]:
         """The numbers of failed jobs that are pending again, or the word that names none."""
@@ -85,14 +94,21 @@ class Answers:
 
     def _is_meant(self, state: JobState, word: str) -> bool:
         is_id = len(word) >= _SHORTEST_ID and state.job.startswith(word)
-        return is_id or word in (state.name or None, self._dispatch.label(state))
+        is_named = is_id or word in (state.name or None, self._dispatch.label(state))
+        return is_named and not self._is_removed(state)
+
+    def _is_removed(self, state: JobState) -> bool:
+        """Whether its line was removed before it began."""
+        return state.status == "pending" and self._dispatch.entry(state.key) is None
 
     def _line(self, state: JobState) -> dict[str, object]:
+        is_starting = state.status == "running" and not self._dispatch.has_begun(state)
         told = QueuedLine(
-            label=self._dispatch.label(state), no=state.no, name=state.name, command=short(state.command),
-            status=state.status, attempts=state.attempts, job=state.job,
+            key=state.key, label=self._dispatch.label(state), no=state.no, name=state.name,
+            command=short(state.command), status="pending" if is_starting else state.status,
+            attempts=state.attempts, began_at=state.started_at or self._display.began_at, job=state.job,
             log=f"{self._log_dir}/{state.log}" if state.log else "",
-            waits_for=short(self._display.why(state)), exit_code=state.exit_code, jobs_file=self._jobs_file,
-            log_dir=self._log_dir, pid=os.getpid(),
+            waits_for=short(self._display.why(state)), exit_code=state.exit_code, reason=short(state.reason),
+            jobs_file=self._jobs_file, log_dir=self._log_dir, pid=os.getpid(),
         )  # fmt: skip
         return as_dict(told)

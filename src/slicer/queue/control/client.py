@@ -1,7 +1,7 @@
 """Questions to the user's running queues.
 
 Their sockets lie beside the ledger, and beside that of each set of simulated GPUs. All are asked at once. A
-queue that does not answer in time (Ctrl-Z stops it, for example) costs its own answer alone.
+queue that is stopped (Ctrl-Z) is not waited for, and one that does not answer costs its own answer alone.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from contextlib import ExitStack, closing, contextmanager, suppress
 from typing import Any
 
 from slicer.errors import StateError
+from slicer.kernel import proc
 from slicer.kernel.sleep import until_readable
 from slicer.queue.control.messages import LONGEST, PREFIX, QueuedLine, RunningQueue, decode, encode, read
 from slicer.state.directory import Directory, open_trusted
@@ -62,6 +63,13 @@ class Asked:
 @contextmanager
 def queues(environ: Mapping[str, str]) -> Iterator[list[Asked]]:
     """This user's running queues, including those on simulated GPUs. Raises StateError."""
+    with _everywhere(environ) as found:
+        _introduce(found)
+        yield found
+
+
+@contextmanager
+def _everywhere(environ: Mapping[str, str]) -> Iterator[list[Asked]]:
     base = where({**environ, "SLICER_SIM": ""}, os.geteuid())
     with ExitStack() as opened:
         directories = []
@@ -70,9 +78,7 @@ def queues(environ: Mapping[str, str]) -> Iterator[list[Asked]]:
             simulated = sorted(name for name in directories[0].names() if name.startswith(_SIMULATED))
             opening = (opened.enter_context(closing(directories[0].open_folder(name))) for name in simulated)
             directories += opening
-        found = opened.enter_context(_connected(*directories))
-        _introduce(found)
-        yield found
+        yield opened.enter_context(_connected(*directories))
 
 
 def standings(path: str) -> tuple[RunningQueue, ...]:
@@ -94,23 +100,22 @@ def lines_meant(environ: Mapping[str, str], word: str) -> list[QueuedLine]:
 
     Raises StateError.
     """
-    lines = []
-    with queues(environ) as found:
-        for answer in _answers([each for each in found if each.queue], "lines", _ANSWER_S, word=word):
-            with suppress(*_WRONG):  # another version's
-                lines += [read(QueuedLine, each) for each in answer.get("lines", ())]
-    return lines
+    with _everywhere(environ) as found:
+        return [line for answer in _answers(found, "lines", _LOOK_S, word=word) for line in lines_of(answer)]
 
 
-def stop_line(directory: Directory, word: str) -> list[str]:
-    """Cancel the line that the word names. Returns all candidates; of several, none is cancelled."""
-    with _connected(directory) as found:
-        named = [_labels(answer) for answer in _answers(found, "stop", _ANSWER_S, word=word, does=False)]
-        lines = [line for each in named for line in each]
-        if len(lines) != 1:
-            return lines
-        meant = [each for each, labels in zip(found, named, strict=True) if labels]
-        return _labels(_answers(meant, "stop", _ANSWER_S, word=word, does=True)[0])
+def lines_of(answer: dict[str, Any]) -> list[QueuedLine]:
+    try:
+        return [read(QueuedLine, each) for each in answer.get("lines", ())]
+    except _WRONG:  # another version's
+        return []
+
+
+def stop_line(environ: Mapping[str, str], line: QueuedLine) -> bool:
+    """Cancel the line, unless it has begun; whether it was cancelled. Raises StateError."""
+    with _everywhere(environ) as found:
+        asked = [each for each in found if each.pid == line.pid]
+        return any(answer.get("stopped") for answer in _answers(asked, "stop", _ANSWER_S, key=line.key))
 
 
 @contextmanager
@@ -144,7 +149,7 @@ def _introduce(found: list[Asked]) -> None:
 
 def _answers(found: list[Asked], ask: str, limit_s: float, **more: object) -> list[dict[str, Any]]:
     """The answer of each queue; {} for a queue that does not answer in time."""
-    are_asked = [each.send(ask, **more) for each in found]
+    are_asked = [not proc.is_stopped(each.pid) and each.send(ask, **more) for each in found]
     deadline = time.monotonic() + limit_s
     answers = []
     for each, is_asked in zip(found, are_asked, strict=True):
@@ -153,7 +158,3 @@ def _answers(found: list[Asked], ask: str, limit_s: float, **more: object) -> li
         answers.append(decode((is_there and each.receive()) or b"") or {})
     return answers
 
-
-def _labels(answer: dict[str, Any]) -> list[str]:
-    labels = answer.get("labels")
-    return [str(label) for label in labels] if isinstance(labels, list) else []

@@ -1,8 +1,9 @@
 """The messages on the control socket: one JSON object a packet, with the protocol's version. Pure.
 
 A question has an ``ask``: describe the queue (``standing``), find the lines that a ``word`` names
-(``lines``), cancel one (``stop``), run failed ``jobs`` again (``retry``), read its file (``look``), or report
-all events from now on (``watch``). The answer has the result, or an ``error``.
+(``lines``), describe the line with a ``key`` once it has begun or ended (``line``), cancel it (``stop``), run
+failed ``jobs`` again (``retry``), read its file (``look``), or report all events from now on (``watch``).
+The answer has the result, or an ``error``.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import json
 from collections.abc import Mapping
 from typing import Any, TypeVar, get_args
 
+from slicer.errors import EX_TEMPFAIL, RequestCancelled
 from slicer.queue.model import FINAL, Board, BoardState, GpuRow, Row, Status
 from slicer.record import as_dict, record, replace
 from slicer.state.statefile import json_reader
@@ -22,7 +24,7 @@ VERSION = 1
 PREFIX = "queue-"  # of the names of the sockets
 LONGEST = 128 << 10  # bytes of a packet: the kernel's default takes one of them, and a little more
 _TEXT_MOST = 300  # characters of a text in a packet
-_DONE: tuple[Status, ...] = ("ok", "cancelled")
+_CANCELLED = RequestCancelled.exit_code  # of a line that never began
 _PARTS = ("running", "pending", "done")
 _ROWS = (100, 20, 4, 0)  # of each part of a board, tried until it fits into a packet
 
@@ -41,33 +43,39 @@ class RunningQueue:
     eta_s: float | None  # until all is done; None: no basis for an estimate
     warning: str  # why it cannot continue
 
-    @property
-    def done(self) -> int:
-        """The number of jobs that succeeded or were cancelled."""
-        return sum(self.counts.get(status, 0) for status in _DONE)
-
-    @property
-    def failed(self) -> int:
-        return sum(self.counts.get(status, 0) for status in FINAL.difference(_DONE))
 
 
 @record
 class QueuedLine:
     """A line of a running queue's file, or a job that it ran."""
 
+    key: str  # as Entry.key
     label: str  # jobs.txt#7
     no: int
     name: str  # "" for none
     command: str
-    status: Status
+    status: Status  # "pending" until its command begins
     attempts: int  # the number of begun ones
+    began_at: float  # seconds since the epoch, of the last attempt; before the first: of the queue
     job: str  # the id of the last attempt; "" before the first
     log: str  # its log, absolute; "" before the first
     waits_for: str  # why it does not run yet, as on the board; "" if unknown, or not waiting
     exit_code: int
+    reason: str  # as JobState.reason
     jobs_file: str  # absolute
     log_dir: str  # absolute
     pid: int  # the queue's
+
+    @property
+    def is_final(self) -> bool:
+        return self.status in FINAL
+
+    @property
+    def code_for_others(self) -> int:
+        """The exit code of `slicer wait`: that of a `slicer run` that ended in this way."""
+        if self.status == "cancelled":
+            return self.exit_code or _CANCELLED
+        return EX_TEMPFAIL if self.status == "pending" else self.exit_code
 
 
 def encode(message: Mapping[str, object]) -> bytes:

@@ -1,7 +1,7 @@
 """The queue's end of the control socket, which lies in its user's state directory beside the ledger.
 
 The directory is closed to other users. A client cannot delay the queue: a watching client gets a packet only
-after it has read the last one, and a slow one learns how many events it has missed.
+after it has read the last one, and a slow one misses events.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import socket
 import termios
 from array import array
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from typing import Any
 
@@ -23,13 +23,12 @@ from slicer.state.directory import Directory, failed
 from slicer.state.socket_files import sweep
 from slicer.text import clock
 
-_MOST_CLIENTS = 64
+_MOST_CLIENTS = 256  # whoever waits for a line keeps a connection
 _AT_ONCE = 16  # questions of one client that are taken in one go
 _UNTOLD = 50  # events kept for a client that reads slowly
-_SAID_BEFORE = 10  # past events that a new watcher gets
 _SUMMED = 40  # lines of the summary
 
-Answer = Callable[[dict[str, Any]], dict[str, object]]
+Answer = Callable[[dict[str, Any]], dict[str, object] | None]  # to a question; None: not yet
 
 
 class _Client:
@@ -38,8 +37,8 @@ class _Client:
     def __init__(self, connection: socket.socket) -> None:
         self.connection = connection
         self.watches = False
-        self._untold: deque[list[object]] = deque(maxlen=_UNTOLD)
-        self._missed = 0  # events
+        self.unanswered: dict[str, Any] | None = None  # its last question without an answer yet
+        self.untold: deque[list[object]] = deque(maxlen=_UNTOLD)
 
     def send(self, packet: bytes) -> None:
         """If the client is gone, the next read reveals it."""
@@ -51,25 +50,18 @@ class _Client:
         fcntl.ioctl(self.connection, termios.TIOCOUTQ, unread)
         return not unread[0]
 
-    def tell(self, said: Iterable[list[object]]) -> None:
-        """Keep these lines for the next packet."""
-        for each in said:
-            self._missed += len(self._untold) == _UNTOLD
-            self._untold.append(each)
-
-    def untold(self) -> dict[str, object]:
-        """Take the kept lines."""
-        found: dict[str, object] = {"said": list(self._untold), "missed": self._missed}
-        self._untold.clear()
-        self._missed = 0
+    def take_untold(self) -> list[list[object]]:
+        """The lines that were kept for the next packet."""
+        found = list(self.untold)
+        self.untold.clear()
         return found
 
 
 class ControlSocket:
     """Also a renderer, for the watching clients.
 
-    ``answers`` has a function for each question. ``acts`` are the questions that change something: their
-    answers wait for :meth:`answer`.
+    ``answers`` has a function for each question. The answers to ``acts`` wait for :meth:`answer`: these
+    questions change something, or tell what must be in the journal first.
     """
 
     def __init__(self, directory: Directory, answers: Mapping[str, Answer], acts: Collection[str]) -> None:
@@ -79,7 +71,6 @@ class ControlSocket:
         self._directory = directory
         self._clients: dict[int, _Client] = {}
         self._late: list[tuple[_Client, bytes]] = []  # answers for later
-        self._said: deque[list[object]] = deque(maxlen=_SAID_BEFORE)
         self._name = f"{PREFIX}{os.urandom(6).hex()}"
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK)
         try:
@@ -103,7 +94,11 @@ class ControlSocket:
         return is_new
 
     def answer(self) -> None:
-        """Send the answers that had to wait until the journal was written."""
+        """Send the answers that had to wait until the journal was written, or something happened."""
+        for client in self._clients.values():
+            question, client.unanswered = client.unanswered, None
+            if question is not None:
+                self._reply(client, question)
         for client, packet in self._late:
             client.send(packet)
         self._late.clear()
@@ -115,8 +110,8 @@ class ControlSocket:
             last: list[list[object]] = [[first, event_text.level(summary)]]
             last += [[short(line), "info"] for line in others]
             for client in self._watching():
-                untold = client.untold()
-                client.send(encode({**untold, "end": summary.data["exit_code"], "last": last}))
+                said = client.take_untold() + last
+                client.send(encode({"said": said, "end": summary.data["exit_code"]}))
         for client in self._clients.values():
             client.connection.close()
         self._socket.close()
@@ -135,16 +130,14 @@ class ControlSocket:
         text = event_text.line(event, verbose=True)
         if text is None:
             return
-        told: list[object] = [f"{clock(event.at)} {short(text)}", event_text.level(event)]
-        self._said.append(told)
         for client in self._watching():
-            client.tell([told])
+            client.untold.append([f"{clock(event.at)} {short(text)}", event_text.level(event)])
 
     def draw(self, board: Board) -> None:
         packet = board_packet(board)
         for client in self._watching():
             if client.has_read_all():
-                client.send(encode(client.untold()))
+                client.send(encode({"said": client.take_untold()}))
                 client.send(packet)
 
     def end(self, summary: Event | None) -> None:
@@ -188,12 +181,12 @@ class ControlSocket:
         ask = question.get("ask")
         if ask == "watch":
             client.watches = True
-            client.tell(self._said)
             return
         answers = self._answers.get(ask) if isinstance(ask, str) else None
-        found = answers(question) if answers is not None else None
-        packet = encode({"error": "not understood"} if found is None else found)
-        if ask in self._acts and found is not None:
-            self._late.append((client, packet))
+        found = answers(question) if answers is not None else {"error": "not understood"}
+        if found is None:
+            client.unanswered = question
+        elif ask in self._acts:
+            self._late.append((client, encode(found)))
         else:
-            client.send(packet)
+            client.send(encode(found))

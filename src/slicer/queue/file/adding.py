@@ -14,14 +14,13 @@ from slicer.queue.file import attributes, jobs_file
 from slicer.queue.file.attributes import AttributeProblem
 from slicer.queue.file.jobs_file import JobsFileError
 from slicer.queue.model import Attributes
-from slicer.state.directory import try_lock
+from slicer.state.directory import Directory, try_lock
 from slicer.state.named_file import open_named
 
 _PARAMETER = re.compile(r"\{([A-Za-z_]\w*)\}")
 _MOST = 10_000  # lines at once
 _LOCKED_S = 2.0  # another process that appends needs much less
 _FLAGS = os.O_RDWR | os.O_APPEND | os.O_CREAT
-_OWN = "as its owner: sudo -u OWNER slicer queue add FILE …"
 
 
 def lines(
@@ -91,16 +90,9 @@ def append(path: str, added: Sequence[str], known: Collection[str]) -> int:
     ``known``: names of jobs that are no longer in the file. Raises JobsFileError if the lines do not fit the
     file, StateError if it cannot be written.
     """
-    try:
-        folder, name, fd = open_named(path, _FLAGS, is_checked=not os.geteuid())
-    except OSError as error:
-        raise StateError(f"cannot be opened: {error.strerror}", where=path) from error
-    except StateError as error:
-        at = "" if error.where == path else f"{error.where} "
-        raise JobsFileError(f"not changed: {at}{error.message}", name=path, hint=_OWN) from error
+    folder, name, fd = locked(path, _FLAGS, "slicer queue add FILE …")
     with open(fd, "rb"):
         try:
-            _lock(fd, path)
             text = jobs_file.content(fd, path, is_live=True)
             break_before = "" if not text or text[-1] in "\r\n" else "\n"
             new = break_before + "".join(f"{line}\n" for line in added)
@@ -116,12 +108,29 @@ def append(path: str, added: Sequence[str], known: Collection[str]) -> int:
     return entries[-len(added)].number
 
 
-def _lock(fd: int, path: str) -> None:
-    """Wait until no other process appends."""
+def locked(path: str, flags: int, command: str) -> tuple[Directory, str, int]:
+    """The file's directory, its name there, and the file, which no other slicer changes until it is closed.
+
+    Root changes no file that another user could replace meanwhile; ``command`` is what its owner may type.
+    Raises JobsFileError, StateError.
+    """
     deadline = time.monotonic() + _LOCKED_S
-    while not try_lock(fd):
+    while True:
+        try:
+            folder, name, fd = open_named(path, flags, is_checked=not os.geteuid())
+            # Another slicer may have replaced it before we had the lock.
+            if try_lock(fd) and os.path.samestat(os.fstat(fd), folder.lstat(name)):
+                return folder, name, fd
+            os.close(fd)
+            folder.close()
+        except OSError as error:
+            raise StateError(f"cannot be opened: {error.strerror}", where=path) from error
+        except StateError as error:
+            at = "" if error.where == path else f"{error.where} "
+            hint = f"as its owner: sudo -u OWNER {command}"
+            raise JobsFileError(f"not changed: {at}{error.message}", name=path, hint=hint) from error
         if time.monotonic() > deadline:
-            raise StateError("is locked by another program; nothing was added", where=path)
+            raise StateError("is locked by another program; nothing was changed", where=path)
         time.sleep(0.02)
 
 

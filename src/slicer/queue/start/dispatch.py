@@ -89,6 +89,10 @@ class Dispatch:
         """As in "jobs.txt#7"."""
         return self._plans.label(state.no)
 
+    def has_begun(self, state: JobState) -> bool:
+        """Whether its command runs: its scope may stand before its turn."""
+        return state.status == "running" and self._engine.unstarted(state.job) is None
+
     def put_back(self, key: str) -> None:
         """Make the job pending again, if its line still exists."""
         entry = self.entry(key)
@@ -108,39 +112,22 @@ class Dispatch:
             self._engine.stop(entry.key)
             self._events.add("cancelling", state)
 
-    def stop_lines(self, word: str, is_meant: bool) -> list[str]:
-        """The labels of unstarted lines with a name, label or job's id; ``is_meant``: cancel these lines."""
-        starting = self._engine.unstarted(word)
-        if starting is not None and is_meant:
-            self._take_back(word)
-        if starting is not None:
-            word = self._plans.label(self._register.states[starting].no)
-            if not is_meant:
-                return [word]
-        with_engine = self._with_engine(word)
-        if not is_meant and with_engine:
-            return [self.label(state) for state in with_engine]
-        for state in with_engine:
-            if not (state.submitted and self._take_back(state.job)):
-                self._engine.stop(state.key)
-        labels = {key: self._plans.label(self._register.states[key].no) for key in self.pending}
-        found = {
-            key: label for key, label in labels.items()
-            if word in (label, self.pending.entries[key].attributes.name)
-        }  # fmt: skip
-        for key in found if is_meant else ():
-            self._cancel_unstarted(self.pending.entries[key], "slicer stop")
-        if is_meant:
-            self.pending.release()
-        stopped = [self.label(state) for state in with_engine]
-        return list(dict.fromkeys([*found.values(), *stopped])) or ([word] if starting is not None else [])
+    def stop(self, key: str) -> bool:
+        """Cancel a job, unless its command has begun; whether it was cancelled.
 
-    def _with_engine(self, word: str) -> list[JobState]:
-        """The jobs of that name or label that are on other machines, where only their engine finds them."""
-        running = self._register.states.running.values()
-        return [
-            state for state in running if state.engine and word in (self.label(state), state.name, state.job)
-        ]
+        On another machine only the engine can end it, so there even a running job is ended.
+        """
+        state = self._register.states.get(key)
+        if state is not None and self._engine.unstarted(state.job) == key:
+            self._take_back(state.job)
+        if state is not None and state.engine and state.status == "running":
+            self._engine.stop(key)
+            return True
+        if key not in self.pending:
+            return False
+        self._cancel_unstarted(self.pending.entries[key], "slicer stop")
+        self.pending.release()
+        return True
 
     def _take_back(self, job_id: str) -> bool:
         """Make the job of an unstarted attempt pending again; False: the attempt has begun just now."""

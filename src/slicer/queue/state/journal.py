@@ -80,7 +80,7 @@ class Journal:
     @classmethod
     def peek(cls, log_dir: str) -> tuple[Record, ...] | None:
         """The complete records of a journal that may be in use; None: no journal. Raises StateError."""
-        path = f"{log_dir}/{_NAME}"
+        path = path_in(log_dir)
         with failing(path, "cannot be read"):
             try:
                 fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)
@@ -214,5 +214,9 @@ def _check_head(path: str, head: bytes, fresh: bool) -> None:
         )
 
 
+def path_in(log_dir: str) -> str:
+    return f"{log_dir}/{_NAME}"
+
+
 def _path(directory: Directory) -> str:
-    return f"{directory.path}/{_NAME}"
+    return path_in(directory.path)

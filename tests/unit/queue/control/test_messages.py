@@ -18,8 +18,9 @@ QUEUE = RunningQueue(
     counts={"running": 1, "ok": 3, "cancelled": 2, "failed": 4, "lost": 1}, eta_s=None, warning="",
 )  # fmt: skip
 LINE = QueuedLine(
-    label="jobs.txt#7", no=7, name="", command="true", status="pending", attempts=0, job="", log="",
-    waits_for="after b", exit_code=0, jobs_file="/a/jobs.txt", log_dir="/a/logs", pid=7,
+    key="1f#0", label="jobs.txt#7", no=7, name="", command="true", status="pending", attempts=0, began_at=1.5,
+    job="", log="", waits_for="after b", exit_code=0, reason="", jobs_file="/a/jobs.txt", log_dir="/a/logs",
+    pid=7,
 )  # fmt: skip
 
 
@@ -41,7 +42,16 @@ def test_a_board_comes_out_as_it_was(shown: Any) -> None:
 def test_what_a_queue_says_of_itself_comes_out_as_it_was() -> None:
     assert messages.read(RunningQueue, sent(as_dict(QUEUE))) == QUEUE
     assert messages.read(QueuedLine, sent(as_dict(LINE))) == LINE
-    assert (QUEUE.done, QUEUE.failed) == (5, 5)
+
+
+# U1: what `slicer wait` makes of a line
+@pytest.mark.parametrize(
+    ("status", "code", "for_others"),
+    [("ok", 0, 0), ("failed", 3, 3), ("cancelled", 0, 143), ("cancelled", 9, 9), ("infeasible", 1, 1),
+     ("pending", 0, 75)],
+)  # fmt: skip
+def test_a_line_has_an_exit_code_for_others(status: Any, code: int, for_others: int) -> None:
+    assert replace(LINE, status=status, exit_code=code).code_for_others == for_others
 
 
 # U1: however many jobs run, and whatever they are called

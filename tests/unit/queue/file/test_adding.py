@@ -6,6 +6,7 @@ import errno
 import fcntl
 import os
 import shlex
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -199,6 +200,21 @@ def test_a_file_that_cannot_be_appended_to(tmp_path: Path, monkeypatch: pytest.M
         with pytest.raises(StateError, match="locked by another program"):
             adding.append(str(tmp_path / "locked"), ["x"], ())
     assert (tmp_path / "locked").read_text() == "a\n"
+
+
+# U1: `slicer queue suggest --in-place` replaces the file under the same lock
+def test_lines_go_into_the_file_that_has_taken_the_place_of_a_locked_one(tmp_path: Path) -> None:
+    file, new = tmp_path / "jobs.txt", tmp_path / "new"
+    file.write_text("a\n")
+    new.write_text("b\n")
+    folder, name, fd = adding.locked(str(file), os.O_RDWR, "")
+    with ThreadPoolExecutor() as pool:
+        added = pool.submit(adding.append, str(file), ["x"], ())
+        new.rename(tmp_path / name)
+        os.close(fd)
+        assert added.result() == 2
+    folder.close()
+    assert file.read_text() == "b\nx\n"
 
 
 # U1: root changes no file that another user could exchange
