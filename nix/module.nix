@@ -25,6 +25,9 @@ let
     said
     // {
       slices = withoutEmpty said.slices;
+      engine = withoutEmpty (
+        said.engine // { slurm = withoutEmpty (said.engine.slurm or { }); }
+      );
       profiles = lib.mapAttrs (_: withoutEmpty) said.profiles;
       routes = lib.mapAttrs (_: withoutEmptyTo) said.routes;
       serve = lib.mapAttrs (_: withoutEmpty) said.serve;

@@ -304,6 +304,12 @@ let
       description = "Environment variables of a job. Every user can read them: no secrets here.";
     };
   };
+  slurmJobs = {
+    partition = key values.text "main" "The partition.";
+    qos = key values.text "normal" "The quality of service.";
+    constraint = key values.text "a100" "Features that a node must have.";
+    arguments = key values.words [ "--account=lab" ] "Further arguments of {command}`sbatch`.";
+  };
 in
 {
   type = types.submodule {
@@ -339,6 +345,16 @@ in
         on = key values.notifyWords [ "failed" "oom" ] "The events, and `desktop` as a destination.";
         command = key values.words [ "my-notify" ] "A command, which gets each event as JSON on its standard input.";
         urls = key values.words [ "ntfy://my-topic" ] "Addresses in apprise's syntax.";
+      };
+      engine = table "Where {command}`slicer queue --engine` may send jobs." {
+        slurm = table "How these jobs ask Slurm for what they need." (
+          slurmJobs
+          // {
+            gib_per_shard = key values.factor 1 "The memory of a GPU that one shard stands for; without it, jobs get whole GPUs.";
+            slicer = key values.text "/opt/slicer/bin/slicer" "The command on the nodes.";
+            profiles = tablesOf "The same, for the jobs of one profile." slurmJobs;
+          }
+        );
       };
       slices = mkOption {
         type = types.submodule {

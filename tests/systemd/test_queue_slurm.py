@@ -120,17 +120,16 @@ def test_jobs_end_as_on_one_machine(queues: Cluster) -> None:
 
 
 # X9: a part of a GPU is as many shards, and a GPU has no more jobs than fit
-def test_jobs_share_gpus_by_shards(queues: Cluster, slurm: SlurmBox) -> None:
+def test_jobs_share_gpus_by_shards(queues: Cluster) -> None:
     queues.use("small")
-    queues.write(*(f"[vram=12G name=s{number}] hold s{number}" for number in range(5)), "[gpus=2] job whole")
+    queues.write(*(f"[vram=12G name=s{number}] hold s{number}" for number in range(5)))
     queue = queues.start()
-    gpus = 2 if slurm.version >= 23 else 1  # an older Slurm shares only one GPU of a node at a time
-    until(lambda: len(queue.events("started")) == 2 * gpus, "each GPU has two jobs")
-    used = Counter(state.gpu_indices for state in queues.journal().values() if state.node)
-    assert used == {(number,): 2 for number in range(gpus)}
-    (gpu,) = {state.node for state in queues.journal().values() if state.node}
-    assert gpu == "n1"
+    until(lambda: len(queue.events("started")) == 4, "each GPU has two jobs")
+    states = [state for state in queues.journal().values() if state.node]
+    assert Counter(state.gpu_indices for state in states) == {(0,): 2, (1,): 2}
+    assert {state.node for state in states} == {"n1"}
     until(lambda: "PENDING" in queues.in_slurm().values(), "the fifth waits")
+    queues.append("[gpus=2] job whole")
     queues.let("s0", "s1", "s2", "s3", "s4")
     assert queue.wait() == 0
     assert queues.journal()["job whole"].gpu_indices == (0, 1)
@@ -235,7 +234,7 @@ def test_what_slurm_ends_is_told_apart(queues: Cluster, slurm: SlurmBox) -> None
     until(lambda: len(queue.events("finished")) == 1, "one was stopped")
     slurm.run("scontrol", "update", "nodename=n1", "state=down", "reason=test")
     told = queue.event("requeued")
-    slurm.run("scontrol", "update", "nodename=n1", "state=resume")
+    slurm.resume()
     assert told["why"] == "n1 failed"
     name = told["job"]["command"].split()[1]
     until(lambda: queues.starts()[name] == 2, "it runs again")

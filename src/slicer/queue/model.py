@@ -18,6 +18,7 @@ FINAL: frozenset[Status] = frozenset(get_args(Status)) - {"pending", "running"}
 DONE: tuple[Status, ...] = ("ok", "cancelled")
 # A job's declaration compared with its use (E5). "unknown": nothing declared, or too few looks.
 Verdict = Literal["within", "under-declared", "over-declared", "unknown"]
+LOCAL = "local"  # the engine of this machine
 ENOUGH_LOOKS = 10  # fewer looks at a job's GPUs do not show its peak, which the driver does not record
 DONE_SHOWN = 50  # ended jobs on a board
 
@@ -34,6 +35,7 @@ class Kind(NamedTuple):
     priority: int | None = None
     slots: tuple[tuple[str, int], ...] = ()  # names and counts, ordered by name
     share: str | None = None  # as slicer run --share
+    engine: str | None = None  # the one that has to run it
 
 
 @record
@@ -257,6 +259,6 @@ class QueueOptions:
     profile: str = "gpu"
     at_a_time: int | None = None  # the most jobs at once, in addition to the ledger's limits
     backend: str = "auto"
-    engine: str = "local"  # slurm, auto: this machine, and Slurm for what does not fit now
+    engine: str = LOCAL  # slurm, auto: this machine, and Slurm for what does not fit now
     notify: str | None = None  # the notifications about its jobs, as slicer run --notify
     trust_file: bool = False  # root runs the file although other users may change it

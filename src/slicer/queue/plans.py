@@ -58,6 +58,7 @@ class Plans:
         """Raise JobsFileError for a line with an unknown profile or slot, or that cannot share a GPU."""
         names = set(self.config.names())
         for entry in entries:
+            self._check_engine(entry)
             for slot, _ in entry.attributes.kind.slots:
                 if slot not in self.config.slots:
                     message, hint = unknown_slot(slot, self.config.slots)
@@ -70,6 +71,15 @@ class Plans:
                 )  # fmt: skip
             if entry.attributes.kind.share is not None:
                 self._check_share(entry)
+
+    def _check_engine(self, entry: Entry) -> None:
+        wanted, given = entry.attributes.kind.engine, self._options.engine
+        if wanted not in (None, given) and given != "auto":
+            message = f"this queue's engine is {given}"
+            hint = "start it with --engine auto, or leave engine= out"
+            raise JobsFileError(
+                message, entry.number, 1, name=self._options.jobs_file, hint=hint, key="engine"
+            )
 
     def _check_share(self, entry: Entry) -> None:
         try:

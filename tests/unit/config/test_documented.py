@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from slicer.config import profiles, serve, slices
+from slicer.config import profiles, serve, slices, slurm
 from slicer.config.build import SLICE_KEYS, TABLES, TOP_SETTINGS
 from slicer.config.check import OWN_KEYS, TOP_KEYS
 from slicer.config.properties import KEYS, find_key
@@ -24,6 +24,7 @@ TOP, PROFILE, SLICE = "TOP LEVEL", "[profiles.NAME]", "[slices.gpu] and [slices.
 ROUTE, TO = "[routes.NAME]", "[routes.NAME.to.DESTINATION]"
 DESTINATION = "[routes.NAME.gpu] and [routes.NAME.cpu]"
 SERVER = "[serve.NAME]"
+SLURM = "[engine.slurm]"
 
 
 def _documented() -> dict[tuple[str, str], str]:
@@ -51,11 +52,12 @@ def test_every_key_is_documented_and_no_other() -> None:
     known += [(DESTINATION, key) for key in DESTINATION_KEYS if (ROUTE, key) not in known]
     known += [(TO, key) for key in TO_KEYS if key not in DESTINATION_KEYS]
     known += [(SERVER, key) for key in SERVE_KEYS]
+    known += [(SLURM, key) for key in slurm.KEYS if key != "profiles"]
     assert sorted(DOCUMENTED) == sorted(known)
 
 
 def test_there_is_no_table_that_has_no_keys_here() -> None:
-    assert set(TOP_KEYS) == {*TOP_SETTINGS, *TABLES, "slices", "profiles", "routes", "serve"}
+    assert set(TOP_KEYS) == {*TOP_SETTINGS, *TABLES, "slices", "profiles", "routes", "serve", "engine"}
 
 
 @pytest.mark.parametrize("key", KEYS)

@@ -12,7 +12,7 @@ from slicer.backend import closed_shop, serve_units, slice_limits
 from slicer.backend.install_units import plan
 from slicer.broker.rules import policy_text
 from slicer.broker.rules.policy import NO_CAP, Caps, Together
-from slicer.config import check, routes, serve, slices
+from slicer.config import check, routes, serve, slices, slurm
 from slicer.config.build import SLICE_KEYS, TABLES, TOP_SETTINGS, builtin_profiles
 from slicer.config.files import Layer
 from slicer.config.profiles import Config, load
@@ -96,7 +96,9 @@ def test_every_key_of_a_configuration_is_an_option_and_nothing_else_is() -> None
     ways |= {f"to.<name>.{key}" for key in routes.TO_KEYS}
     route |= {f"routes.<name>.{key}" for key in ways}
     server = {f"serve.<name>.{key}" for key in SERVE_KEYS}
-    assert below == {*check.TOP_KEYS, *tables, *slices, *profile, *route, *server}
+    engine = {"engine.slurm", *(f"engine.slurm.{key}" for key in slurm.KEYS)}
+    engine |= {f"engine.slurm.profiles.<name>.{key}" for key in slurm.PROFILE_KEYS}
+    assert below == {*check.TOP_KEYS, *tables, *slices, *profile, *route, *server, *engine}
     assert {*TOP_SETTINGS} < below
 
 

@@ -153,8 +153,8 @@ Exit codes:
 @click.option("--sim", metavar="N", type=int, help="Use N simulated GPUs; see `slicer simjob`.")
 @click.option("--sim-vram", metavar="SIZES", help="Their memory, as in 24G or 24G,24G,80G.  [default: 24G]")
 @click.option(
-    "--engine", type=click.Choice(["local", "slurm"]), default="local", show_default=True,
-    help="Run the jobs on this machine, or hand them to Slurm.",
+    "--engine", type=click.Choice(["local", "slurm", "auto"]), default="local", show_default=True,
+    help="Run jobs on this machine, hand them to Slurm, or only those that do not fit here now.",
 )  # fmt: skip
 @click.option("--backend", type=click.Choice(["auto", "systemd", "plain"]), default="auto", hidden=True)
 @click.option("--json", "as_json", is_flag=True, help="Print events as JSON, one a line.")

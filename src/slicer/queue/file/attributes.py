@@ -252,6 +252,16 @@ def _share(value: str) -> str:
     raise _cannot_be("share", value, hint)
 
 
+_ENGINES = ("local", "slurm")
+
+
+def _engine(value: str) -> str:
+    word = value.strip().lower()
+    if word not in _ENGINES:
+        raise _cannot_be("engine", value, f"one of {', '.join(_ENGINES)}")
+    return word
+
+
 _KNOWN = {
     "vram": _Attribute("vram=18G", "vram_mib", _vram),
     "share": _Attribute("share=both", "share", _share),
@@ -261,6 +271,7 @@ _KNOWN = {
     "retries": _Attribute("retries=2", "retries", _whole("retries", 0)),
     "profile": _Attribute("profile=cpu", "profile", _text("profile")),
     "priority": _Attribute("priority=10", "priority", _whole("priority", -PRIORITY_MAX, PRIORITY_MAX)),
+    "engine": _Attribute("engine=slurm", "engine", _engine),
     "name": _Attribute("name=train", "name", _name),
     "cwd": _Attribute("cwd=/data", "cwd", _text("cwd")),
     "after": _Attribute("after=train"),

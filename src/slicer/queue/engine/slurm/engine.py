@@ -43,7 +43,7 @@ class SlurmEngine:
     def __init__(self, options: QueueOptions, environ: Mapping[str, str], events: Events) -> None:
         """Raises UsageError, StateError."""
         commands.check_programs(environ)
-        if options.gpus:
+        if options.gpus and options.engine == NAME:
             hint = "leave one of them out: Slurm chooses the GPUs"
             raise UsageError("cannot be combined with --engine slurm", where="--gpus", hint=hint)
         if options.fresh:
@@ -61,6 +61,7 @@ class SlurmEngine:
         self._scancel: commands.Command | None = None
         self._to_cancel: list[Tracked] = []
         self._tick_s, self._tick_at = 0.0, 0.0
+        self._known_settings: dict[str, SlurmSettings] = {}  # by profile
         self._problem = ""  # of Slurm's controller, as told last
 
     def set_up(self, plans: Plans, register: Register) -> None:
@@ -144,7 +145,9 @@ class SlurmEngine:
         return True
 
     def _settings(self, profile: str) -> SlurmSettings:
-        return settings(self._plans.config, profile)
+        if profile not in self._known_settings:
+            self._known_settings[profile] = settings(self._plans.config, profile)
+        return self._known_settings[profile]
 
     def _has_partition(self, name: str) -> bool:
         return any(node.partition == name for node in self._nodes)
