@@ -1,17 +1,25 @@
-"""Idle GPUs by real cgroups (U4)."""
+"""Idle GPUs by real cgroups, and the policy's idle_timeout, which no user gets round (U4)."""
 
 from __future__ import annotations
 
+import os
+import shutil
 import signal
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
-from tests.fake_nvml import USE, FakeNvml
+from tests.fake_nvml import USE, FakeNvml, build
 from tests.patience import until
 from tests.systemd.helpers import systemctl
+from tests.systemd.helpers.broker import Broker, leaving_nothing
 from tests.systemd.helpers.jobs import Slicer, configured
+from tests.systemd.helpers.users import User
 
-pytest_plugins = ["tests.systemd.helpers.fixtures", "tests.fake_nvml"]
+pytest_plugins = [
+    "tests.systemd.helpers.broker_fixtures", "tests.systemd.helpers.fixtures", "tests.fake_nvml",
+]  # fmt: skip
 pytestmark = pytest.mark.systemd
 
 PROFILE = '[profiles.x]\ninherits = "gpu"\nvram = "1G"\nidle_timeout = "1s"\non_idle = "stop"\n'
@@ -60,3 +68,42 @@ def test_a_frozen_job_is_not_idle(slicer: Slicer, fake_nvml: FakeNvml) -> None:
     assert slicer.command("resume", "f").code == 0
     assert frozen.end().code == ENDED
     assert "not used" in frozen.stderr
+
+
+@pytest.fixture
+def public(public_slicer: Slicer, broker: Broker) -> Iterator[Slicer]:
+    """slicer in a machine with a broker, for every user."""
+    yield from leaving_nothing(public_slicer, broker)
+
+
+@pytest.fixture
+def nvml() -> Iterator[FakeNvml]:
+    """GPUs where the broker's sandbox lets it see them."""
+    directory = Path("/run/fake-nvml")
+    yield FakeNvml(build(directory), directory / "state")
+    shutil.rmtree(directory)
+
+
+@pytest.mark.core
+def test_a_killed_supervisor_does_not_keep_an_idle_gpu(
+    public: Slicer, broker: Broker, nvml: FakeNvml, ann: User, ben: User
+) -> None:
+    broker.environment(**nvml.env)
+    broker.configure("", 'on_idle = "stop"\n[default]\nidle_timeout = "2s"\n')
+    script = "echo pid $$; echo up; sleep 1000"
+    busy = public.start("--vram", "1G", "--gpu", "0", "--", "sh", "-c", script, env=nvml.env, via=ben.via)
+    busy.said("up")
+    pid = busy.stdout.split()[1]
+    nvml.add(f"live 0 {pid} 100 compute", f"busy 0 {pid} 40")
+    told = public.start("--vram", "1G", "--gpu", "0", "--", "sh", "-c", script, env=nvml.env, via=ann.via)
+    done = told.end()
+    assert (done.code, "; it is ended in 2s, unless it does" in done.stderr) == (ENDED, True)
+    left = public.start("--vram", "1G", "--gpu", "0", "--", "sh", "-c", script, env=nvml.env, via=ann.via)
+    left.said("up")
+    (job,) = (each for each in broker.leases() if broker.lease(each)["UID"] == str(ann.uid))
+    os.kill(int(broker.lease(job)["PID"]), signal.SIGKILL)
+    until(lambda: broker.lease(job).get("IDLE_SINCE_S"), "the broker has seen that it is idle")
+    until(lambda: job not in broker.leases(), "the broker has ended it")
+    assert "not used" not in busy.stderr
+    os.kill(int(pid), signal.SIGTERM)
+    busy.end()
