@@ -19,6 +19,7 @@ from slicer.errors import EX_TEMPFAIL
 from slicer.gpu.observer import GpuObserver
 from slicer.job import launch
 from slicer.job.gpu_watch import ESCAPED, Escaped, Exceeded
+from slicer.job.idle_watch import IdleNews
 from slicer.kernel.signal_pipe import SignalPipe
 from slicer.kernel.signals import INTERRUPTS, block_interrupts
 from slicer.kernel.sleep import soonest, until_readable
@@ -335,12 +336,18 @@ class Queue:
                 self._events.add("usage", state)
         self._display.is_stale = True
 
-    def _tell_of_use(self, found: Exceeded | Escaped) -> None:
+    def _tell_of_use(self, found: Exceeded | Escaped | IdleNews) -> None:
         state = self.register.states.by_job(found.job)
         if state is None:
             return
         if isinstance(found, Escaped):
             self._events.warning(f"job {state.no} {ESCAPED}")
+            return
+        if isinstance(found, IdleNews):
+            figures = {"idle_s": found.idle_s, "left_s": found.left_s}
+            self._events.add("idle", state, what=found.kind, text=found.words(), **figures)
+            if found.kind == "ends":
+                self._running.end_for(found.job, "idle")
             return
         self._events.add(
             "exceeds", state, gpu=self._monitor.index(found.gpu), used_mib=found.used_mib,
@@ -348,7 +355,7 @@ class Queue:
         )  # fmt: skip
         if found.ends:
             self._events.warning(f"job {state.no} got past its cap, and is ended")
-            self._running.end_over_cap(found.job)
+            self._running.end_for(found.job, "cap")
 
     def _largest_mib(self) -> int:
         allowed = self._requests.allowed()
