@@ -16,6 +16,7 @@ let
   caps = amounts // {
     max_priority = key (values.cap values.priority) 10 "The highest priority that a job may ask for.";
     max_hold = key values.time "24h" "A job that holds a GPU or a slot is ended after that.";
+    idle_timeout = key values.time "1h" "A job that does not use its GPUs for that time is warned.";
     max_waiting = key (values.count 0 "infinity") 100 "Requests in the queue at a time.";
   };
   weight = key values.factor 2 "The share that is due, compared with those of others; 1 unless it is said.";
@@ -40,6 +41,10 @@ in
         "on"
         "off"
       ]) "on" "Whether users' jobs are kept from GPUs that they have no lease on.";
+      on_idle = key (values.choice [
+        "warn"
+        "stop"
+      ]) "stop" "Whether a job that was warned is also ended, one warning period later.";
       devices =
         key values.nvidiaDevices [ "/dev/nvidia-modeset" ]
           "NVIDIA's nodes that every job may open beside its own GPUs.";

@@ -266,6 +266,10 @@ let
     over_cap =
       key (values.choice [ "warn" "end" ]) "end"
         "What happens to a job that was seen to use more than its cap.";
+    idle_timeout = key values.time "45m" "A job that does not use its GPUs for that time is warned.";
+    on_idle =
+      key (values.choice [ "warn" "stop" ]) "stop"
+        "What follows the warning: nothing, or the job is ended one warning period later.";
     fence =
       key (values.choice [ "auto" "on" "off" ]) "off"
         "Whether its jobs can open no GPUs but their own; `on`: no job starts where that is impossible.";

@@ -14,6 +14,7 @@ from typing import Any
 from bench.gpu.check import Failed, Finding, Skip, check, verdict
 from bench.gpu.client import METHODS
 from bench.gpu.place import LIBRARY, PROGRAMS, Place, Running, tail
+from slicer.gpu import open_gpus
 
 CAP_MIB = 2048
 CHUNK_MIB = 64
@@ -244,3 +245,42 @@ def second_gpu(place: Place) -> Finding:
     peak = finding.data["sharing"].get("peak_mib")
     state = finding.state if peak and peak[0] else "fail"
     return Finding(state, f"{finding.found}; peak {peak} MiB", finding.data)
+
+
+_IDLE = """\
+default_profile = "idle"
+[profiles.idle]
+inherits = "gpu"
+idle_timeout = "3s"
+on_idle = "stop"
+"""
+
+
+@check("idle", "two jobs on a GPU: one computes, one only has memory", "the idle one alone is ended")
+def idle(place: Place) -> Finding:
+    config = place.out / "idle.toml"
+    config.write_text(_IDLE)
+    options: dict[str, Any] = {"share": "off", "env": {"SLICER_CONFIG": str(config)}}
+    busy = place.start(place.client("ticks", 15, 500, 5), **options)
+    rests = place.start(place.client("ticks", 1000, 500, 1000_000), **options)  # one kernel, then it sleeps
+    driver = {"busy job": busy.line()["pid"], "idle job": rests.line()["pid"], **_seen_at_work()}
+    try:
+        ended, worked = rests.end(30), busy.end(30)
+    except Failed as why:
+        raise Failed(f"{why}; the driver says {driver}") from why
+    told = [each.outcome.get("ended_by") or "by itself" for each in (worked, ended)]
+    text = f"busy: ended {told[0]} (exit {worked.code}); idle: {told[1]}, after {ended.wall_s:.0f} s"
+    is_met = worked.code == 0 and told == ["by itself", "slicer idle"]
+    return verdict(is_met, text, said=[worked.err[-500:], ended.err[-500:]], driver=driver)
+
+
+def _seen_at_work() -> dict[str, Any]:
+    """The pids of processes that the driver lists, and of those that worked in the last second."""
+    gpus = open_gpus()
+    try:
+        gpus.busy()
+        time.sleep(1.0)
+        at_work = [None if pids is None else sorted(pids) for pids in gpus.busy().values()]
+        return {"listed": sorted(each.pid for each in gpus.processes()), "at work, by GPU": at_work}
+    finally:
+        gpus.close()

@@ -17,12 +17,13 @@ if TYPE_CHECKING:
     SliceName = Literal["cpu", "gpu"]
     Reason = Literal["exited", "signal", "oom-kill", "timeout", "stopped", "unknown"]
     EndedBy = Literal[
-        "", "slicer stop", "slicer cap", "slicer queue", "slicer run", "terminal", "systemd", "shutdown",
-        "outside", "caller",
+        "", "slicer stop", "slicer cap", "slicer idle", "slicer queue", "slicer run", "terminal", "systemd",
+        "shutdown", "outside", "caller",
     ]
     Then = Literal["run", "fail"]
     Share = Literal["off", "lock", "cap", "both"]
     OverCap = Literal["warn", "end"]
+    OnIdle = Literal["warn", "stop"]
     Fence = Literal["auto", "on", "off"]
     Resource = Literal["gpu", "cpu", "slot"]  # a scarce resource; slot: one with a name other than "cpu"
     Value = bool | int | str | bytes | tuple[tuple[str, str], ...] | tuple[tuple[str, int], ...]
@@ -151,6 +152,8 @@ class Profile(Demand):
     fence: Fence = "auto"  # its processes can open its own GPUs only; "on": the fence is required
     devices: tuple[str, ...] = ()  # further nodes and groups of NVIDIA's that it may open
     notify: tuple[str, ...] | None = None  # events, and "desktop"; None: those of [notify]
+    idle_timeout_s: float | None = None  # without use of its GPUs; None: unlimited
+    on_idle: OnIdle = "warn"  # the treatment of a job after that time; "stop": ended after the warning
 
 
 @record
@@ -201,6 +204,11 @@ class Lease:
     expect_s: float | None
     profile: str = ""  # "": none, in a Python program
     gpu_indices: tuple[int, ...] = ()  # of gpus, as users see them; () unknown
+    # The idle times after which it is warned and ended (None: never), and since when it is idle (None: it is
+    # not, or was not warned yet), on the clock of since_s.
+    idle_warn_s: float | None = None
+    idle_end_s: float | None = None
+    idle_since_s: float | None = None
 
 
 @record

@@ -8,6 +8,8 @@
  *     process 0 4711 1024 compute
  *     # the same, listed only as long as there is such a process here (no zombie)
  *     live 0 4711 1024 compute
+ *     # a process that uses a GPU, in each sample or in the one of that time (µs): GPU_INDEX PID PERCENT [TIME]
+ *     busy 0 4711 40
  *     # memory in use that no listed process owns: GPU_INDEX MIB
  *     used 0 300
  *     # memory that the driver keeps for itself, out of the total (the old calls say: used)
@@ -41,6 +43,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "../fake_cuda/machine.h"
@@ -49,7 +52,7 @@ enum { SUCCESS = 0, UNINITIALIZED = 1, INVALID_ARGUMENT = 2, NOT_SUPPORTED = 3, 
        INSUFFICIENT_SIZE = 7, HANGS = -1, DRIVER_NOT_LOADED = 9, ARGUMENT_VERSION_MISMATCH = 25,
        UNKNOWN = 999 };
 enum { CONTROL = 255 }; /* the minor number of /dev/nvidiactl */
-enum { MAX_GPUS = 64, MAX_PROCESSES = 1024, MAX_ERRORS = 64, TEXT = 96, ANY = -1 };
+enum { MAX_GPUS = 64, MAX_BUSY = 64, MAX_PROCESSES = 1024, MAX_ERRORS = 64, TEXT = 96, ANY = -1 };
 #define NOT_AVAILABLE 0xffffffffffffffffULL
 #define MIB (1ULL << 20)
 #define API __attribute__((visibility("default"))) int
@@ -58,8 +61,11 @@ struct gpu { char uuid[TEXT], bus[32], name[TEXT]; unsigned long long mib, extra
              unsigned minor, utilisation, mig, mig_pending, mode, persistent, display; int there, has_mig; };
 struct process { int gpu; unsigned pid; unsigned long long mib; char kind[16]; };
 struct failure { char name[TEXT]; int code, gpu; };
+struct sample { unsigned pid; unsigned long long at_us; unsigned sm, memory, encoder, decoder; };
+struct busy { int gpu; struct sample sample; };
 struct state { struct gpu gpus[MAX_GPUS]; struct process processes[MAX_PROCESSES];
-               struct failure failures[MAX_ERRORS]; unsigned count, n_processes, n_failures;
+               struct failure failures[MAX_ERRORS]; struct busy busy[MAX_BUSY];
+               unsigned count, n_processes, n_failures, n_busy;
                char log[4096], driver[TEXT]; };
 
 struct pci { char legacy[16]; unsigned domain, bus, device, id, subsystem; char bus_id[32]; };
@@ -112,6 +118,7 @@ static void parse(char *line)
     struct failure f = {.gpu = ANY};
     struct gpu g = {.there = 1, .persistent = 1};
     struct gpu s = {0};
+    struct busy b = {0};
     char mib[32];
     unsigned long long extra;
     unsigned i, current, pending;
@@ -131,6 +138,9 @@ static void parse(char *line)
         p.mib = strcmp(mib, "n/a") ? strtoull(mib, NULL, 10) : NOT_AVAILABLE;
         if (now.n_processes < MAX_PROCESSES && (*line == 'p' || lives(p.pid)))
             now.processes[now.n_processes++] = p;
+    } else if (sscanf(line, "busy %d %u %u %llu", &b.gpu, &b.sample.pid, &b.sample.sm, &b.sample.at_us) >= 3) {
+        if (now.n_busy < MAX_BUSY)
+            now.busy[now.n_busy++] = b;
     } else if (sscanf(line, "used %u %llu", &i, &extra) == 2 && i < MAX_GPUS) {
         now.gpus[i].extra_mib = extra;
     } else if (sscanf(line, "reserved %u %llu", &i, &extra) == 2 && i < MAX_GPUS) {
@@ -404,6 +414,27 @@ API nvmlDeviceGetUtilizationRates(void *handle, struct utilisation *to)
     if (code == SUCCESS)
         *to = (struct utilisation){gpu->utilisation, gpu->utilisation / 2};
     return code;
+}
+
+API nvmlDeviceGetProcessUtilization(void *handle, struct sample *to, unsigned *count, unsigned long long since_us)
+{
+    struct gpu *gpu;
+    int code = enter_gpu("nvmlDeviceGetProcessUtilization", handle, &gpu);
+    unsigned room = *count, found = 0;
+    struct timespec at;
+
+    clock_gettime(CLOCK_REALTIME, &at);
+    for (unsigned i = 0; code == SUCCESS && i < now.n_busy; i++) {
+        struct sample each = now.busy[i].sample;
+        each.at_us = each.at_us ? each.at_us : (unsigned long long)at.tv_sec * 1000000 + (unsigned)(at.tv_nsec / 1000);
+        if (gpu != &now.gpus[now.busy[i].gpu] || each.at_us <= since_us)
+            continue;
+        if (to && found < room)
+            to[found] = each;
+        found++;
+    }
+    *count = found;
+    return code ? code : !found ? NOT_FOUND : to && found <= room ? SUCCESS : INSUFFICIENT_SIZE;
 }
 
 API nvmlDeviceGetMigMode(void *handle, unsigned *current, unsigned *pending)

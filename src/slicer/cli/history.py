@@ -243,6 +243,7 @@ def details(outcome: Outcome) -> list[Line]:
 _BY = {
     "slicer stop": "by slicer stop",
     "slicer cap": "by slicer, because it got past its cap (over_cap)",
+    "slicer idle": "by slicer, because it did not use its GPU (idle_timeout)",
     "slicer queue": "by its queue",
     "slicer run": "by a signal to slicer run",
     "terminal": "from the terminal",

@@ -136,6 +136,9 @@ def job_json(lease: Lease, status: LedgerStatus) -> dict[str, Any]:
         "begun": lease.job not in status.not_begun,
         "halted": halt.how if halt else None,
         "halted_for": round(status.now_s - halt.since_s, 1) if halt and halt.since_s is not None else None,
+        "idle_for": None if (since_s := lease.idle_since_s) is None else round(status.now_s - since_s, 1),
+        "idle_timeout": lease.idle_warn_s,
+        "idle_end": lease.idle_end_s,
         "sharing": _sharing(status.shared(lease.job)),
     }
 

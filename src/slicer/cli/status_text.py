@@ -121,6 +121,10 @@ def _below_job(lease: Lease, status: LedgerStatus) -> Iterator[Line]:
         since = "" if halt.since_s is None else f", {_seconds(status.now_s - halt.since_s)} ago"
         goes_on = f"slicer resume {quote(lease.name or lease.job)}"
         yield Line(visible(f"  {_HALTED_BY[halt.how]}{since}; {goes_on}"), WARNING)
+    if lease.idle_since_s is not None:
+        idle_s = status.now_s - lease.idle_since_s
+        ends = "" if lease.idle_end_s is None else f", ended after {_seconds(lease.idle_end_s)} of that"
+        yield Line(f"  has not used its GPU for {_seconds(idle_s)}{ends}", WARNING)
     now = status.shared(lease.job)
     if now is not None:
         style = WARNING if now.got_past_cap or now.troubles else FAINT
@@ -133,6 +137,7 @@ def _marks(lease: Lease, status: LedgerStatus, gpus: Iterable[GpuState]) -> list
     """Marks for what is unusual about a job on these GPUs."""
     halt = status.halt(lease.job)
     marks: list[str] = [halt.how] if halt else []
+    marks += ["idle"] if lease.idle_since_s is not None else []
     marks += ["over"] if any(_is_over(lease, state) for state in gpus) else []
     return [*marks, "forced"] if lease.forced else marks
 

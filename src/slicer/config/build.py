@@ -31,8 +31,10 @@ TABLES = {
     "logs": ("max_size", "keep"),
     "notify": ("on", "command", "urls"),
 }
-# The keys for sharing and fencing GPUs, in the order in which slicer.config.gpu_keys reads them.
-GPU_KEYS = ("share", "share_mode", "share_skip_syncs", "over_cap", "fence", "devices")
+# The keys for sharing, fencing and using GPUs, in the order in which slicer.config.gpu_keys reads them.
+GPU_KEYS = (
+    "share", "share_mode", "share_skip_syncs", "over_cap", "fence", "devices", "idle_timeout", "on_idle",
+)  # fmt: skip
 _THENS: tuple[Then, ...] = ("run", "fail")
 # The limits of a slice. A slice holds many jobs: time limits and signals are for each of them.
 SLICE_KEYS = (
@@ -134,7 +136,7 @@ def profile(
 
 
 def _gpu_fields(taken: Said, given: Collection[str], *, has_memory: bool) -> dict[str, Any]:
-    """The fields for sharing and fencing GPUs that the profile sets."""
+    """The fields for sharing, fencing and using GPUs that the profile sets."""
     said = {key: entry for key in GPU_KEYS if (entry := taken.get(key))}
     if not said:
         return {}

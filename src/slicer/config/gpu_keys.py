@@ -1,4 +1,4 @@
-"""The keys of a profile for sharing GPUs and for the device fence.
+"""The keys of a profile for sharing GPUs, for the device fence, and for GPUs that are not used.
 
 Imported only if one of them is set. Each reader raises the entry's error.
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from slicer import quantity
 from slicer.config.properties import FENCE_DIRECTIVES
-from slicer.config.values import check_beside, choice, parsed, refuse
+from slicer.config.values import check_beside, choice, parsed, refuse, seconds
 from slicer.quantity import INFINITY, QuantityError
 
 TYPE_CHECKING = False
@@ -16,10 +16,11 @@ if TYPE_CHECKING:
     from typing import Any
 
     from slicer.config.values import Entry
-    from slicer.model import Fence, OverCap, Share
+    from slicer.model import Fence, OnIdle, OverCap, Share
 
 _SHARES: tuple[Share, ...] = ("lock", "cap", "both", "off")
 _OVER_CAPS: tuple[OverCap, ...] = ("warn", "end")
+_ON_IDLES: tuple[OnIdle, ...] = ("warn", "stop")
 _FENCES: tuple[Fence, ...] = ("auto", "on", "off")
 _MODES = ("yield", "launches", "time", "each")
 _DEFAULT_LAUNCHES = 10
@@ -50,9 +51,26 @@ def read(said: dict[str, Entry], given: Collection[str], *, has_memory: bool) ->
             found[key] = _skip_syncs(entry)
         elif key == "over_cap":
             found[key] = choice(entry, key, _OVER_CAPS, _meant(entry[0], _OVER_CAPS))
+        elif key == "idle_timeout":
+            found["idle_timeout_s"] = idle_timeout(entry)
+        elif key == "on_idle":
+            found[key] = on_idle(entry)
         else:
             found[key] = fence(entry, given) if key == "fence" else devices(entry)
     return found
+
+
+def idle_timeout(entry: Entry) -> float | None:
+    """How long a job may leave its GPUs unused; None for "infinity"."""
+    found = seconds(entry, "idle_timeout")
+    if found is not None and found <= 0:
+        raise refuse(entry, "idle_timeout", f'expected a duration such as "45m", not {entry[0]!r:.40}')
+    return found
+
+
+def on_idle(entry: Entry) -> OnIdle:
+    """What happens after that time."""
+    return choice(entry, "on_idle", _ON_IDLES)
 
 
 def _share(entry: Entry, *, has_memory: bool) -> Share:

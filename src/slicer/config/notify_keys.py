@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from slicer.config.values import Entry
 
-EVENTS = ("done", "failed", "oom", "waited", "queue-done")
+EVENTS = ("done", "failed", "oom", "idle", "waited", "queue-done")
 DESKTOP = "desktop"  # a destination that needs no configuration
 OFF = "off"
 _USUAL = ("done", "failed")  # the events if only a destination is named

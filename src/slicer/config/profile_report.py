@@ -96,7 +96,8 @@ def settings(
         "threads": str(made.threads), "timeout": _duration(made.timeout_s),
         "linger": "true" if made.linger else "false", "share": made.share, "share_mode": made.share_mode,
         "share_skip_syncs": str(made.share_skip_syncs), "over_cap": made.over_cap, "fence": made.fence,
-        "devices": ", ".join(made.devices), "notify": ", ".join(made.notify or ()),
+        "devices": ", ".join(made.devices), "idle_timeout": _duration(made.idle_timeout_s),
+        "on_idle": made.on_idle, "notify": ", ".join(made.notify or ()),
         **{each.name: each.text.replace("\n", ", ") for each in made.properties.values()},
         **{f"env.{variable}": value for variable, value in made.env.items()},
     }  # fmt: skip
@@ -136,8 +137,8 @@ _TAIL = """\
 #   threads = 8                             # "auto": the number of CPUs within the limits
 #   env = { WANDB_MODE = "offline", TERM = false }   # false: unset the parent's
 #
-# Other keys: margin, linger, fence, devices, cpu_quota_period, allowed_cpus, memory_swap_max, tasks_max, and
-# every other resource property of systemd in this spelling (MemorySwapMax is memory_swap_max).
+# Other keys: margin, linger, fence, devices, idle_timeout, on_idle, cpu_quota_period, allowed_cpus,
+# memory_swap_max (MemorySwapMax), and every other resource property of systemd in this spelling.
 #
 # Limits of all jobs of a slice together. `slicer install` (with --user, in your own file) tells systemd:
 #   [slices.gpu]

@@ -34,6 +34,9 @@ if TYPE_CHECKING:
         def utilisation(self, only: Collection[str] = ()) -> dict[str, int | None]:
             """The utilisation of each GPU in percent, by UUID; None if the driver does not report it."""
 
+        def busy(self, only: Collection[str] = ()) -> dict[str, frozenset[int] | None]:
+            """The pids that used each GPU since the last call, by UUID; None if the driver cannot tell."""
+
         def notes(self) -> tuple[str, ...]:
             """What :meth:`list` found that a user should know: a lost GPU, MIG mode, …"""
 

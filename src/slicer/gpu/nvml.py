@@ -100,6 +100,7 @@ class Nvml:
         self._notes: tuple[str, ...] = ()
         self._handles: dict[int, tuple[Any, tuple[int, int, int]]] = {}
         self._uuids: dict[int, str] = {}
+        self._sampled: dict[str, int] = {}  # the time of the last sample of processes, by UUID
         _see_the_card()
         with AllBlocked():  # the driver's library starts threads, now or with the first question
             self._start()
@@ -217,6 +218,13 @@ class Nvml:
         """
         return dict(self._each(self._utilisation, [], only))
 
+    def busy(self, only: Collection[str] = ()) -> dict[str, frozenset[int] | None]:
+        """The pids that used each GPU since the last call, by UUID. Raises GpuError.
+
+        The driver keeps a few seconds of samples. None if it keeps none: in MIG mode, under WSL.
+        """
+        return dict(self._each(self._busy, [], only))
+
     def notes(self) -> tuple[str, ...]:
         """What the last :meth:`list` found that a user should know."""
         return self._notes
@@ -327,6 +335,22 @@ class Nvml:
     def _utilisation(self, index: int, handle: Any) -> tuple[str, int | None]:
         rates = self._supported(self._nvml.nvmlDeviceGetUtilizationRates, handle)
         return self._uuid(index, handle), None if rates is None else int(rates.gpu)
+
+    def _busy(self, index: int, handle: Any) -> tuple[str, frozenset[int] | None]:
+        nvml, uuid = self._nvml, self._uuid(index, handle)
+        since = self._sampled.get(uuid, 0)
+        newest = self._grown(lambda gpu: nvml.nvmlDeviceGetProcessUtilization(gpu, since))
+        try:
+            samples = self._supported(newest, handle)
+        except nvml.NVMLError as error:
+            if error.value not in (nvml.NVML_SUCCESS, nvml.NVML_ERROR_NOT_FOUND):  # there are no new ones
+                raise
+            samples = ()
+        if samples is None:
+            return uuid, None
+        self._sampled[uuid] = max((int(each.timeStamp) for each in samples), default=since)
+        uses = (each for each in samples if each.smUtil or each.memUtil or each.encUtil or each.decUtil)
+        return uuid, frozenset(int(each.pid) for each in uses)
 
     def _supported(self, function: Any, handle: Any) -> Any:
         """The function's answer, or None if this GPU or driver does not support it."""

@@ -153,6 +153,20 @@ class GpuObserver:
         """The GPUs' utilisation now, in percent; None if the driver does not report it. Raises GpuError."""
         return self._driver.utilisation() if self._driver is not None else {}
 
+    def in_use(self, leases: tuple[Lease, ...]) -> dict[str, bool | None]:
+        """Whether jobs with an idle limit have used their GPUs since the last call (None: nobody can tell).
+
+        Processes are those of the last snapshot. Raises GpuError.
+        """
+        from slicer.gpu.attribution import attribute
+        from slicer.gpu.idle import is_in_use
+
+        assert self._driver is not None
+        owned = attribute(self.snapshot, leases) if self.snapshot is not None else []
+        busy, percent = self._driver.busy(self._only), self._driver.utilisation(self._only)
+        watched = [each for each in leases if each.idle_warn_s is not None]
+        return {each.job: is_in_use(each, owned, leases, busy, percent) for each in watched}
+
     def index(self, uuid: str) -> str:
         """The GPU's index, or its UUID if it is not listed."""
         return next((str(gpu.index) for gpu in self.gpus if gpu.uuid == uuid), uuid)

@@ -24,14 +24,19 @@ from slicer.record import record, replace
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
+    from typing import TypeAlias
 
     from slicer.gpu import AttributedGpus
     from slicer.gpu.snapshot import GpuSnapshot, ProcessKey, ProcessOnGpu
+    from slicer.job.idle_watch import IdleNews, IdleWatch
     from slicer.job.job import Job
     from slicer.job.sharing import ShareAudit
+    from slicer.ledger.control_log import Kind
     from slicer.ledger.held_lease import HeldLease
     from slicer.ledger.ledger import Ledger
     from slicer.model import Lease
+
+    Found: TypeAlias = "Exceeded | Escaped | IdleNews"
 
 SAMPLE_S = 1.0
 WORTH_REPEATING = 1.10  # times the use in the last warning
@@ -54,7 +59,7 @@ class GpuWatch:
         self.monitor = Monitor(self.observer, ledger, SAMPLE_S, again=WORTH_REPEATING)
         self.monitor.follow(held, shares=job.sharing is not None and job.sharing.is_active)
         self.has_failed = False  # then further looks make no sense
-        self.end_job: Callable[[], None] | None = None  # ends a job that got past its cap
+        self.end_job: Callable[[Kind], None] | None = None  # ends the job, for "cap" or "idle"
 
     def left_s(self) -> float | None:
         """The seconds until the next look; None: there will be none."""
@@ -83,10 +88,13 @@ class GpuWatch:
         """ "GPU 0", numbered as in `slicer status` and CUDA's PCI order."""
         return f"GPU {self.observer.index(uuid)}"
 
-    def _tell(self, found: Exceeded | Escaped) -> None:
+    def _tell(self, found: Found) -> None:
         name = self.job.name or "the job"
         if isinstance(found, Escaped):
             self._warn(f"{name} {ESCAPED}")
+            return
+        if not isinstance(found, Exceeded):
+            self._tell_idle(found, name)
             return
         text = exceeds(self.name_of(found.gpu), found)
         self._warn(f"{name} {text}")
@@ -95,7 +103,21 @@ class GpuWatch:
             declared_mib=found.declared_mib, used_mib=found.used_mib,
         )  # fmt: skip
         if found.ends and self.end_job is not None:
-            self.end_job()
+            self.end_job("cap")
+
+    def _tell_idle(self, news: IdleNews, name: str) -> None:
+        text = news.words()
+        self._warn(f"{name} {text}")
+        tell(
+            self.job, "idle", lease=self.held.lease, message=text, idle=news.kind, idle_s=news.idle_s,
+            left_s=news.left_s,
+        )  # fmt: skip
+        if news.kind == "warned" and self.job.notify is not None:
+            from slicer.job.notifying import tell_idle
+
+            tell_idle(self.job, self.held.lease, text, news.idle_s, self._warn)
+        if news.kind == "ends" and self.end_job is not None:
+            self.end_job("idle")
 
 
 ESCAPED = (
@@ -132,6 +154,7 @@ class LeaseUse:
         self.looks_due = looks_due
         self.audit = audit  # of a job that shares its GPUs
         self.has_cap = audit is not None and audit.has_cap
+        self.idle: IdleWatch | None = None  # of a job with a limit for that
         self.now_mib: tuple[int, ...] = ()
         self.written_mib = held.lease.vram_peak_mib  # the peak in the lease's file; not () for an adopted job
         self.utilisation: float | None = None  # percent, averaged over the looks that had a figure
@@ -208,7 +231,11 @@ class Monitor:
         now = time.monotonic()
         if not self._uses:
             self._next = now + self._poll_s
-        self._uses[held.lease.job] = LeaseUse(held, [now + s for s in FIRST_LOOKS_S], audit)
+        use = self._uses[held.lease.job] = LeaseUse(held, [now + s for s in FIRST_LOOKS_S], audit)
+        if held.lease.idle_warn_s is not None:
+            from slicer.job.idle_watch import IdleWatch
+
+            use.idle = IdleWatch(held, shares=shares)
 
     def left_s(self) -> float | None:
         """Seconds until the next :meth:`look`; None: there is nothing to look at."""
@@ -216,14 +243,14 @@ class Monitor:
             return None
         return seconds_until(self._next, *(at for use in self._uses.values() for at in use.looks_due[:1]))
 
-    def look(self) -> list[Exceeded | Escaped]:
-        """Look at the GPUs once. Returns the jobs that outgrew their declarations since the last look."""
+    def look(self) -> list[Found]:
+        """Look at the GPUs once. Returns news: jobs that outgrew their declarations, idle ones, …"""
         now = time.monotonic()
         self._next = now + self._poll_s
         self.look_count += 1
         for use in self._uses.values():
             use.looks_due = [at for at in use.looks_due if at > now]
-        found: list[Exceeded | Escaped] = []
+        found: list[Found] = []
         self.problem = None
         try:
             self._look(found)
@@ -231,7 +258,7 @@ class Monitor:
             self.problem = error
         return found
 
-    def _look(self, found: list[Exceeded | Escaped]) -> None:
+    def _look(self, found: list[Found]) -> None:
         """Look, and add to ``found``. Raises SlicerError."""
         uses = [use for use in self._uses.values() if use.ended_at is None and not use.is_over]
         audits = [use.audit for use in uses if use.audit is not None]
@@ -249,6 +276,16 @@ class Monitor:
                 self._note(use, used_by)
                 found += self._exceeded(use)
                 found += _shared_badly(use, counts)
+        if any(use.idle is not None for use in uses):
+            found += self._idle(uses)
+
+    def _idle(self, uses: list[LeaseUse]) -> Iterable[IdleNews]:
+        leases = {each.job: each for each in (*self._leases, *(use.held.lease for use in uses))}
+        used = self._observer.in_use(tuple(leases.values()))
+        for use in uses:
+            news = use.idle and use.idle.look(used.get(use.held.lease.job), use.now_mib)
+            if news:
+                yield news
 
     def observe(self) -> GpuSnapshot:
         """The GPUs' current state; new processes cause the leases to be read. Raises GpuError, StateError."""

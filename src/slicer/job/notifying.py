@@ -38,6 +38,11 @@ def tell_wait(job: Job, lease: Lease, waited_s: float, warn: Callable[[str], Non
         _tell(job, frozenset({"waited"}), lease, text, {"waited_s": round(waited_s, 3)}, warn)
 
 
+def tell_idle(job: Job, lease: Lease, text: str, idle_s: float, warn: Callable[[str], None]) -> None:
+    """Notify the user that the job does not use its GPUs."""
+    _tell(job, frozenset({"idle"}), lease, text, {"idle_s": idle_s}, warn)
+
+
 def _tell(
     job: Job, events: frozenset[str], lease: Lease, text: str, figures: dict[str, Any],
     warn: Callable[[str], None],
@@ -46,7 +51,7 @@ def _tell(
     if notify is None or events.isdisjoint(notify.on):
         return
     name = job.name or job.program.rpartition("/")[2]
-    event = min(events & set(notify.on), key=("oom", "failed", "done", "waited").index)
+    event = min(events & set(notify.on), key=("idle", "oom", "failed", "done", "waited").index)
     what = {
         "event": event, "job": job.id, "name": visible(name), "title": visible(f"{name}: {event}"),
         "text": visible(text), "command": command_text(job.command), "directory": job.directory or _here(),

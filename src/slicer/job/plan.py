@@ -216,10 +216,15 @@ def spec_of(job_id: str, plan: Plan, backend: Backend) -> ScopeSpec:
 
 def requester_of(job_id: str, plan: Plan, backend: Backend, spec: ScopeSpec) -> Requester:
     """The plan's job in the ledger's form."""
-    unit = "" if backend.name == "plain" else spec.unit
+    unit, profile = "" if backend.name == "plain" else spec.unit, plan.profile
     name, command = plan.invocation.name, command_text(plan.invocation.command)
+    limits: tuple[float | None, ...] = ()
+    if profile.idle_timeout_s is not None:
+        from slicer.gpu.idle import idle_limits
+
+        limits = idle_limits(profile.idle_timeout_s, profile.on_idle)
     return Requester(
-        job_id, name, command, backend.name, backend.manager, unit, plan.outer.leases, plan.profile.name
+        job_id, name, command, backend.name, backend.manager, unit, plan.outer.leases, profile.name, *limits
     )
 
 

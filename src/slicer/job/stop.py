@@ -97,7 +97,7 @@ def _tell_journal(entry: Lease | Ticket) -> None:
 
 
 def note(lease: Lease, ledger: Ledger, kind: control_log.Kind = "stop") -> None:
-    """Record who ends it ("cap": it got past its cap). If that fails, the job still ends."""
+    """Record what ends it: "cap", "idle", … If that fails, the job still ends."""
     try:
         control_log.note(ledger, lease.job, kind)
     except StateError:

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from slicer.job.job import Job, Listener
     from slicer.job.report import Report
     from slicer.job.scope_watch import SignalWait
+    from slicer.ledger.control_log import Kind
     from slicer.ledger.ledger import Ledger
     from slicer.model import Outcome, Usage
 
@@ -243,7 +244,7 @@ class Supervisor:
 
         self._watch = ending.gpu_watch(self._job, self._held, self._ledger, self._listener.warning)
         if self._watch is not None:
-            self._watch.end_job = self._end_over_cap
+            self._watch.end_job = self._end_for
         faults.point("supervisor-waiting")
         reported = self._wait()
         if reported is None or not reported[0].is_final:
@@ -368,10 +369,10 @@ class Supervisor:
             except SlicerError as error:
                 self._listener.notice(str(error))
 
-    def _end_over_cap(self) -> None:
+    def _end_for(self, kind: Kind) -> None:
         from slicer.job.stop import note
 
-        note(self._held.lease, self._ledger, "cap")
+        note(self._held.lease, self._ledger, kind)
         os.kill(self._keeper, STOP)
         self._thaw_to_end(STOP)
 

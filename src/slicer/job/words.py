@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 _ENDED_BY = {
     "slicer stop": " by slicer stop",
     "slicer cap": " by slicer: it got past its cap",
+    "slicer idle": " by slicer: it did not use its GPU",
     "slicer queue": " by its queue",
     "systemd": " from outside: systemctl",
     "shutdown": " at the shutdown, or the last logout",

@@ -25,18 +25,20 @@ if TYPE_CHECKING:
     from typing import Literal
 
     from slicer.ledger.ledger import Ledger
+    from slicer.model import EndedBy
     from slicer.state.statedir import StateDir
 
     # "pause" and "resume" come before the act, "paused" and "resumed" after it. "frozen" and "thawed" are
-    # acts of others. "set" is a completed NAME=VALUE. "stop" and "cap" (the job exceeded its cap and is ended
-    # for that) come before the act.
-    Kind = Literal["pause", "paused", "resume", "resumed", "frozen", "thawed", "set", "stop", "cap"]
+    # acts of others. "set" is a completed NAME=VALUE. "stop", "cap" (the job exceeded its cap and is ended
+    # for that) and "idle" (it did not use its GPUs) come before the act.
+    Kind = Literal["pause", "paused", "resume", "resumed", "frozen", "thawed", "set", "stop", "cap", "idle"]
 
 _MAX_BYTES = 1 << 20
 _LONGEST_TEXT = 4096
 _OPENING = ("pause", "paused", "frozen")
 _CLOSING = ("resumed", "thawed")
-_KINDS = frozenset({*_OPENING, *_CLOSING, "resume", "set", "stop", "cap"})
+_ENDING: dict[str, EndedBy] = {"stop": "slicer stop", "cap": "slicer cap", "idle": "slicer idle"}
+_KINDS = frozenset({*_OPENING, *_CLOSING, "resume", "set", *_ENDING})
 
 
 @record
@@ -151,7 +153,6 @@ def last_set(acts: Iterable[Act]) -> dict[str, str]:
     return {name: value for name, _, value in found}
 
 
-def who_told_to_end(acts: Iterable[Act]) -> Literal["", "slicer stop", "slicer cap"]:
-    """The first of slicer's commands that told the job to end; "": none."""
-    words: dict[str, Literal["slicer stop", "slicer cap"]] = {"stop": "slicer stop", "cap": "slicer cap"}
-    return next((words[act.kind] for act in acts if act.kind in words), "")
+def who_told_to_end(acts: Iterable[Act]) -> EndedBy:
+    """The first part of slicer that told the job to end; "": none."""
+    return next((_ENDING[act.kind] for act in acts if act.kind in _ENDING), "")

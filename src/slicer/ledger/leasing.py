@@ -63,6 +63,8 @@ class Requester:
     unit: str
     outer: tuple[Lease, ...]  # the leases of the outer jobs
     profile: str = ""
+    idle_warn_s: float | None = None  # as in Lease
+    idle_end_s: float | None = None
 
 
 @record
@@ -145,7 +147,8 @@ def drafted(
     )  # fmt: skip
     draft = lease_from(
         ticket, (), since_s, backend=requester.backend, manager=requester.manager, unit=requester.unit,
-        vram_mib=None, slots={}, priority=needs.priority,
+        vram_mib=None, slots={}, priority=needs.priority, idle_warn_s=requester.idle_warn_s,
+        idle_end_s=requester.idle_end_s,
     )  # fmt: skip
     return PreparedRequest(needs, ticket, draft, observer)
 

@@ -313,9 +313,13 @@ def joined(own: Snapshot, all_users: Snapshot) -> Snapshot:
     in the queue.
     """
     known = {lease.job for lease in own.leases}
+    idle_since_s = {lease.job: lease.idle_since_s for lease in all_users.leases}  # seen by the broker
     waiting = {ticket.job for ticket in all_users.tickets}
+    mine = [
+        replace(each, idle_since_s=each.idle_since_s or idle_since_s.get(each.job)) for each in own.leases
+    ]
     return Snapshot(
-        (*own.leases, *(lease for lease in all_users.leases if lease.job not in known)),
+        (*mine, *(lease for lease in all_users.leases if lease.job not in known)),
         (*all_users.tickets, *(ticket for ticket in own.tickets if ticket.job not in waiting)),
     )
 

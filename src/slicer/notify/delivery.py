@@ -59,6 +59,7 @@ def deliver(notify: Notify, event: dict[str, Any], directory: str) -> None:
 def _room(directory: str, now_s: float) -> int:
     """The number of messages that may be sent now; 0 for the first excess one. Raises OSError."""
     flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    os.makedirs(directory, 0o700, exist_ok=True)  # the first job may not have ended yet
     fd = os.open(f"{directory}/{_FILE}", flags, 0o600)
     try:
         fcntl.flock(fd, fcntl.LOCK_EX)

@@ -15,11 +15,13 @@ _MEANT = ("slicer stop", "slicer queue", "slicer run", "terminal", "caller")
 
 
 def events_of(outcome: Outcome) -> frozenset[str]:
-    """The events of an outcome. A job that ran out of memory has also failed."""
+    """The events of an outcome. A job that ran out of memory, or was ended as idle, has also failed."""
     if outcome.reason == "oom-kill":
         return frozenset({"failed", "oom"})
     if outcome.exit_code == 0:
         return frozenset({"done"})
+    if outcome.ended_by == "slicer idle":
+        return frozenset({"failed", "idle"})
     return frozenset() if outcome.ended_by in _MEANT else frozenset({"failed"})
 
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     Kind = Literal[
         "waiting", "acquired", "started", "finished", "released", "over-limit", "error", "stopped",
-        "stopping", "paused", "resumed", "changed", "routed", "untold",
+        "stopping", "paused", "resumed", "changed", "routed", "untold", "idle",
     ]
     Value = str | bytes | float | None
     Field = str | bytes | int
@@ -58,6 +58,7 @@ KINDS: dict[Kind, _Kind] = {
     "finished": _Kind("77d802f3bad84efab975f5f9026a7cd7", INFO, "finished"),
     "released": _Kind("54827d7655de4d77aabb5b93937f624b", INFO, "lease released"),
     "over-limit": _Kind("ca074d7ef0ef4a5ab56416b1fbc38638", WARNING, "uses more than it declared"),
+    "idle": _Kind("42dce42bf459470dbaa55510cbaac8e1", WARNING, "does not use its GPU"),
     "error": _Kind("5d7d419441a7415b8968325ffae25631", ERROR, "slicer failed"),
     "stopping": _Kind("e595a85f6f81450f8886918c00e467fb", NOTICE, "told to end"),
     "paused": _Kind("f78c18a223c145bcbd2c9c68e88ccf0d", NOTICE, "paused"),

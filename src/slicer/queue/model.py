@@ -207,6 +207,7 @@ EventKind = Literal[
     "adopted",  # found running; its queue has died
     "usage",  # verbose: its memory has grown (job.now_mib, job.peak_mib)
     "exceeds",  # E5, at once, and once an attempt and GPU: gpu (index), used_mib, declared_mib
+    "idle",  # what (IdleNews.kind) about its unused GPUs: text, idle_s, left_s (until its end; or None)
     "finished",  # how: job.status; log, log_path; unless it succeeded, last_line (of the log)
     "retry",  # after CUDA's "out of memory": declared_mib (before), next_mib, attempt, attempts, log
     "infeasible",  # reason

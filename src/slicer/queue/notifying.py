@@ -29,9 +29,10 @@ class Notifier:
         """Notify the user about the event, if that is wanted. Returns the problem, if any, in words."""
         if event.kind == "drained":
             return self._send("queue-done", {"job": "", "name": self._title, "text": "nothing is left to do"})
-        if event.kind not in _ENDS or event.job is None:
+        is_idle = event.kind == "idle" and event.data["what"] in ("warned", "ends")
+        if not (is_idle or event.kind in _ENDS) or event.job is None:
             return ""
-        events = _EVENTS.get(event.job.status, ("failed",))
+        events = ("idle",) if is_idle else _EVENTS.get(event.job.status, ("failed",))
         wanted = next((name for name in events if name in self._notify.on), None)
         if wanted is None:
             return ""

@@ -215,12 +215,13 @@ _RULES: dict[str, Callable[[Any], bool]] = {
     "priority": _between(-100, 100),
     "forced": (0, 1).__contains__,
     **dict.fromkeys(("since_s", "arrived_s", "expect_s", "paused_s"), _between(0, SECONDS_MAX)),
+    **dict.fromkeys(("idle_warn_s", "idle_end_s", "idle_since_s"), _between(0, SECONDS_MAX)),
     "reason": ("exited", "signal", "oom-kill", "timeout", "stopped", "unknown").__contains__,
     "exit_code": _between(0, 255),
     "wants": ("lock", "cap", "both").__contains__,
     "ended_by": (
-        "", "slicer stop", "slicer cap", "slicer queue", "slicer run", "terminal", "systemd", "shutdown",
-        "outside", "caller",
+        "", "slicer stop", "slicer cap", "slicer idle", "slicer queue", "slicer run", "terminal", "systemd",
+        "shutdown", "outside", "caller",
     ).__contains__,
     "signal": _between(1, 64),
 }

@@ -29,7 +29,8 @@ from slicer.errors import (
 from slicer.gpu.observer import GpuObserver
 from slicer.ledger import leasing
 from slicer.ledger.leasing import CancelToken, Hooks, Needs, Requester
-from slicer.ledger.ledger import Ledger
+from slicer.ledger.ledger import Ledger, Snapshot
+from slicer.ledger.status import joined
 from slicer.model import Busy
 from slicer.record import replace
 from slicer.state import statedir
@@ -153,6 +154,35 @@ def test_a_lease_is_written_into_the_users_own_books(tmp_path: Path, ledger: Led
         held.release()
         assert [type(call) for call in broker.calls] == [Acquire, Release]
     assert not ledger.snapshot().leases
+
+
+@pytest.mark.parametrize(
+    ("own", "policys", "both"),
+    [
+        ((None, None), (None, None), (None, None)),
+        ((60.0, None), (2700.0, 3000.0), (60.0, 3000.0)),
+        ((7200.0, 7500.0), (2700.0, None), (2700.0, 7500.0)),
+    ],
+)
+def test_a_profile_cannot_weaken_the_policys_idle_timeout(  # U4, L3
+    tmp_path: Path, ledger: Ledger, own: tuple[float, float], policys: tuple[float, float], both: object
+) -> None:
+    wanted = prepared(ledger)
+    draft = replace(wanted.draft, idle_warn_s=own[0], idle_end_s=own[1])
+    answer = granted(ledger, idle_warn_s=policys[0], idle_end_s=policys[1])
+    with serve(tmp_path, says(answer), GIVEN_BACK):
+        held = asking.obtain(
+            str(tmp_path / "socket"), replace(wanted, draft=draft), ledger, HOOKS, "scope"
+        )
+        assert (held.lease.idle_warn_s, held.lease.idle_end_s) == both
+        held.release()
+
+
+def test_the_status_of_an_own_job_has_what_the_broker_saw(ledger: Ledger) -> None:  # U4
+    own = replace(prepared(ledger).draft, gpus=(GPU,), keeper=4)
+    theirs = replace(own, keeper=0, idle_since_s=12.0)
+    (shown,) = joined(Snapshot((own,), ()), Snapshot((theirs,), ())).leases
+    assert (shown.keeper, shown.idle_since_s) == (4, 12.0)
 
 
 def test_why_it_waits_is_said_with_the_policys_words(tmp_path: Path, ledger: Ledger) -> None:  # L3

@@ -75,7 +75,7 @@ def test_it_leaves_when_nobody_needs_it_and_the_next_caller_finds_all_as_it_was(
     inside.turn()  # somebody waits: it stays
 
 
-def _holds_and_ignores_sigterm(path: str, asked: messages.Acquire, told: int) -> None:
+def holds_and_ignores_sigterm(path: str, asked: messages.Acquire, told: int) -> None:
     """A program of the user's; it never returns."""
     try:
         signal.signal(signal.SIGTERM, lambda *_: os.write(told, b"T") and None)
@@ -98,7 +98,7 @@ def test_a_program_that_holds_too_long_is_ended_and_its_gpu_is_nobodys_before(  
         ours, theirs = os.pipe()
         program = os.fork()
         if not program:
-            _holds_and_ignores_sigterm(inside.path, acquire(gpus=2), theirs)
+            holds_and_ignores_sigterm(inside.path, acquire(gpus=2), theirs)
         try:
             inside.run(lambda: inside.files("leases"))
             waiter = inside.dial()

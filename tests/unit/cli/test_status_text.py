@@ -143,6 +143,18 @@ def test_a_paused_job_says_how_it_goes_on() -> None:  # X6
     assert (told["halted"], told["halted_for"]) == ("paused", 2.0)
 
 
+def test_an_idle_job_is_marked_and_says_since_when() -> None:  # U4
+    idle = replace(TRAIN, idle_warn_s=2700.0, idle_end_s=3000.0, idle_since_s=NOW_S - 2760)
+    shown = text(made((idle, SERVE), (), snapshot()))
+    assert "  idle: GPU 0,2" in row_of(shown, f"{TRAIN.job}  train ")
+    assert "\n  has not used its GPU for 46m, ended after 50m of that\n" in shown
+    assert "ended after" not in text(made((replace(idle, idle_end_s=None),), (), snapshot()))
+    found = status_json(made((idle, SERVE), (), snapshot()))["jobs"]
+    assert [(each["idle_for"], each["idle_timeout"], each["idle_end"]) for each in found] == [
+        (2760.0, 2700.0, 3000.0), (None, None, None),
+    ]  # fmt: skip
+
+
 def test_a_job_over_its_declaration_and_a_forced_one_are_marked() -> None:  # E5, A8
     forced = replace(SERVE, job="f0f0f0f0f0f0", name="late", forced=1, vram_peak_mib=(), slots={"cpu": 1})
     seen = snapshot(process(B, 502, 31000, SERVE.cgroup))

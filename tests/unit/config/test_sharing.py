@@ -67,6 +67,13 @@ def test_where_it_comes_from_is_told(tmp_path: Path) -> None:
     )  # fmt: skip
 
 
+def test_what_is_said_of_idle_gpus_is_taken(tmp_path: Path) -> None:  # U4
+    found = made(tmp_path, 'idle_timeout = "45m"\non_idle = "stop"')
+    assert (found.idle_timeout_s, found.on_idle) == (2700.0, "stop")
+    found = made(tmp_path, 'idle_timeout = "infinity"')
+    assert (found.idle_timeout_s, found.on_idle) == (None, "warn")
+
+
 def test_hold_takes_nothing_of_it(tmp_path: Path) -> None:
     profile = made(tmp_path, 'vram = "8G"\nshare = "both"')
     assert profiles.without_limits(profile, Overrides()).share == "off"

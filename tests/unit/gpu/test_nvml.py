@@ -414,3 +414,31 @@ def test_the_driver_holds_a_cgroup_to_a_part_of_a_gpu(  # X7
     logged = (line.partition(" limit ")[2] for line in (tmp_path / "log").read_text().splitlines())
     asked = [f"{i} 0 {(i + 1) << 30} {scope}" for i in range(2) if not each[i]]
     assert [line for line in logged if line] == asked
+
+
+BUSY = """
+import json, sys
+sys.path.insert(0, sys.argv[1])
+from slicer.gpu import open_gpus
+gpus = open_gpus()
+for _ in range(2):
+    print(json.dumps([sorted(pids) if pids is not None else None for pids in gpus.busy().values()]))
+only = gpus.busy((gpus.list()[1].uuid,))
+print(json.dumps([len(only)]))
+"""
+
+
+def test_each_look_has_the_processes_that_used_a_gpu_since_the_last_one(fake_nvml: FakeNvml) -> None:  # U4
+    fake_nvml.add("busy 0 4711 40 1000", "busy 0 4712 1 2000", "busy 0 4713 0 3000", "busy 1 4714 7")
+    with python(BUSY, fake_nvml.env) as process:
+        out = process.communicate(timeout=60)[0]
+    assert out.splitlines() == ["[[4711, 4712], [4714]]", "[[], [4714]]", "[1]"]
+
+
+def test_a_gpu_without_such_figures_is_told_apart_from_one_that_nobody_uses(  # U4
+    fake_nvml: FakeNvml,
+) -> None:
+    fake_nvml.add("error nvmlDeviceGetProcessUtilization 3 0")
+    with python(BUSY, fake_nvml.env) as process:
+        out = process.communicate(timeout=60)[0]
+    assert out.splitlines()[0] == "[null, []]"

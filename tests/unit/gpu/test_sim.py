@@ -317,6 +317,9 @@ def test_everybody_sees_simulated_gpus_in_place_of_the_drivers(
     assert gpus.processes((GPU_1,)) == (GpuProcess(GPU_1, os.getpid(), 200),)
     assert gpus.utilisation() == {GPU_0: 70, GPU_1: 30}
     assert gpus.utilisation((GPU_1,)) == {GPU_1: 30}
+    assert gpus.busy((GPU_1,)) == {GPU_1: {os.getpid()}}
+    usage.allocate(use_of(other.pid, 1000, utilisation=0))
+    assert gpus.busy() == {GPU_0: {os.getpid()}, GPU_1: {os.getpid()}}
     assert gpus.notes() == ("the GPUs are simulated (SLICER_SIM=1x24G,1x48G)",)
     gpus.close()
     gpus.close()

@@ -122,6 +122,12 @@ WHOLE: dict[str, Any] = {
     "waiting": {"reserve_after": "10m"},
     "logs": {"max_size": "1G", "keep": "90d"},
     "slices": {"gpu": {"memory_max": "60G"}},
+    "engine": {
+        "slurm": {
+            "partition": "main", "gib_per_shard": 2, "arguments": ["--account=lab"],
+            "profiles": {"heavy": {"qos": "long"}},
+        },
+    },
     "profiles": {
         "train": {
             "inherits": "gpu",
@@ -186,8 +192,8 @@ def test_a_key_of_a_later_slicer_gets_through() -> None:  # K5
 
 POLICY: dict[str, Any] = {
     "half_life": "3d", "patience": "infinity", "fence": "on", "devices": ["/dev/nvidia-modeset"],
-    "allow_services": True,
-    "default": {"max_gpus": 2, "max_hold": "24h"},
+    "allow_services": True, "on_idle": "stop",
+    "default": {"max_gpus": 2, "max_hold": "24h", "idle_timeout": "1h"},
     "users": {
         "alice": {"max_gpus": "infinity", "max_vram": "infinity", "max_priority": "infinity", "weight": 2},
     },
@@ -210,6 +216,7 @@ def test_the_broker_is_its_socket_and_a_policy_that_it_reads() -> None:  # K5, L
     said = policy_text.read(written(found["policy"]).encode(), "policy.toml")
     policy, _ = policy_text.resolve(said, {"alice": 1001}, {"phd": 2001, "lab": 2002})
     assert (policy.default.max_gpus, policy.default.max_hold_s) == (2, 86400.0)
+    assert (policy.default.idle_timeout_s, policy.on_idle) == (3600.0, "stop")
     assert policy.users[1001].max_gpus == policy.users[1001].max_vram_mib == NO_CAP
     assert (policy.weights, policy.user_weights) == ({2001: 0.5}, {1001: 2.0})
     assert policy.groups[2001] == Caps(None, 40960, 0, 5, None, 9)

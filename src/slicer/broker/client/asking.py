@@ -235,6 +235,8 @@ class Asking:
         lease = replace(
             self._draft, gpus=theirs.gpus, gpu_indices=theirs.gpu_indices, vram_mib=theirs.vram_mib,
             slots=theirs.slots, priority=theirs.priority, forced=theirs.forced, since_s=theirs.since_s,
+            idle_warn_s=soonest(self._draft.idle_warn_s, theirs.idle_warn_s),
+            idle_end_s=soonest(self._draft.idle_end_s, theirs.idle_end_s),
         )  # fmt: skip
         try:
             held = self._ledger.note_granted(lease)

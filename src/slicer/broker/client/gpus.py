@@ -71,6 +71,9 @@ class BrokerGpus:
         seen = self._look().now
         return {each.uuid: each.utilisation for each in seen if not only or each.uuid in only}
 
+    def busy(self, only: Collection[str] = ()) -> dict[str, frozenset[int] | None]:
+        return {}  # the broker reports GPUs as a whole only
+
     def notes(self) -> tuple[str, ...]:
         return ()  # the broker warns root
 

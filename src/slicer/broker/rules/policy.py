@@ -11,7 +11,7 @@ from slicer.record import as_dict, record
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from slicer.model import Fence
+    from slicer.model import Fence, OnIdle
 
 NO_CAP = 1 << 60  # "infinity" in a policy: no limit, even if a wider rule sets one
 
@@ -28,6 +28,7 @@ class Caps:
     max_priority: int | None = None
     max_hold_s: float | None = None  # a job that holds a GPU or a slot is ended after that time
     max_waiting: int | None = None  # requests in the queue
+    idle_timeout_s: float | None = None  # a job that does not use its GPUs is warned, or ended: on_idle
 
 
 @record
@@ -57,6 +58,7 @@ class SitePolicy:
     half_life_s: float = 7 * 86400.0  # after that time a use counts half
     patience_s: float = 86400.0  # a user that waited so long without a GPU is served out of turn, once
     fence: Fence = "auto"  # "auto": if systemd and the kernel support it; "on": no job without it; "off"
+    on_idle: OnIdle = "warn"
     allow_services: bool = False  # whether users' system services may have jobs, outside their confinement
     devices: tuple[str, ...] = ()  # NVIDIA's nodes that every job may open in addition to its own GPUs
     where: dict[tuple[str, int, str], str] | None = None  # "policy.toml:7" by ("user", 1001, "max_gpus")

@@ -196,18 +196,21 @@ _READERS: dict[str, Callable[[Entry, str], Any]] = {
     "max_priority": _or_infinity(values.priority),
     "max_hold": _duration,
     "max_waiting": _or_infinity(_count),
+    "idle_timeout": lambda entry, _: gpu_keys.idle_timeout(entry) or float(NO_CAP),
 }
 _SETTINGS: dict[str, tuple[str, Callable[[Entry], Any]]] = {  # the field of Policy, and its reader
     "half_life": ("half_life_s", _half_life),
     "patience": ("patience_s", _patience),
     "fence": ("fence", gpu_keys.fence),
     "devices": ("devices", gpu_keys.devices),
+    "on_idle": ("on_idle", gpu_keys.on_idle),
     "allow_services": ("allow_services", lambda entry: values.flag(entry, "allow_services")),
 }
 TOP_KEYS = (*_SETTINGS, "default", *_TABLES.values())
 _TOGETHER = "together"
 _OF_ALL = ("max_gpus", "max_vram", "max_cpu_slots")  # the keys of [together]
-_FIELDS = {"max_vram": "max_vram_mib", "max_hold": "max_hold_s"}  # fields of Caps named unlike the key
+# Fields of Caps named unlike the key.
+_FIELDS = {"max_vram": "max_vram_mib", "max_hold": "max_hold_s", "idle_timeout": "idle_timeout_s"}
 
 
 def _entry(layer: Layer, value: Any, *path: str) -> Entry:

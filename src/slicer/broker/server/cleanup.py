@@ -46,7 +46,10 @@ class Overtime:
     def _end(self, holding: Holding) -> None:
         if holding.claim.held or holding.is_starting:
             return  # systemd ends its scope
-        told = f"uid {holding.lease.uid}: {holding.lease.job} has held its resources for too long"
+        self.end(holding, f"uid {holding.lease.uid}: {holding.lease.job} has held its resources for too long")
+
+    def end(self, holding: Holding, told: str) -> None:
+        """End a lease without a scope. ``told``: why."""
         if holding.claim.binding == "scope":  # slicer's own process, whose command was never started
             self._log(f"<5>{told}")
             self._leases.release(holding)

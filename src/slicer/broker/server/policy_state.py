@@ -16,6 +16,7 @@ from slicer.broker.server.leases import Holding
 from slicer.broker.server.policy_file import Configuration, PolicyFile
 from slicer.broker.server.requests import Caller, Refusal
 from slicer.errors import SlicerError
+from slicer.gpu.idle import idle_limits
 from slicer.kernel import proc
 from slicer.model import Lease, Ticket
 from slicer.placement.capacity import Device
@@ -114,6 +115,10 @@ class PolicyState:
         gids = self.groups(lease.uid, holding.claim.gids)
         most_s = policy.caps_of(self.policy, lease.uid, gids).max_hold_s
         return None if most_s is None else lease.since_s + most_s
+
+    def idle_limits(self, uid: int, gids: Sequence[int]) -> tuple[float | None, float | None]:
+        """The idle times after which a user's job is warned, and ended; None: never."""
+        return idle_limits(policy.caps_of(self.policy, uid, gids).idle_timeout_s, self.policy.on_idle)
 
     def check(self, ticket: Ticket, gids: Sequence[int], devices: tuple[Device, ...] | None) -> None:
         """Raises NotAllowedError for a request that its user may never have."""

@@ -68,6 +68,13 @@ class SimulatedGpus:
             for gpu in self._chosen(only)
         }
 
+    def busy(self, only: Collection[str] = ()) -> dict[str, frozenset[int] | None]:
+        """The living processes with some utilisation, by UUID. Raises GpuError."""
+        uses = [use for use in self._living() if use.utilisation]
+        return {
+            gpu.uuid: frozenset(use.pid for use in uses if gpu.uuid in use.gpus) for gpu in self._chosen(only)
+        }
+
     def notes(self) -> tuple[str, ...]:
         """A note that they are simulated."""
         return (self._note,)

@@ -19,6 +19,7 @@ Level = Literal["info", "good", "warning", "bad"]
 _LEVELS: dict[EventKind, Level] = {
     "file-kept": "warning",
     "exceeds": "warning",
+    "idle": "warning",
     "retry": "warning",
     "infeasible": "bad",
     "requeued": "warning",
@@ -184,6 +185,7 @@ _OF_A_JOB: dict[EventKind, Callable[[Event, Row], str | None]] = {
     "adopted": _adopted,
     "usage": _usage,
     "exceeds": _exceeds,
+    "idle": lambda event, row: _text(event, "text") or None,
     "finished": _finished,
     "retry": _retry,
     "infeasible": lambda event, row: f"can never run here: {_text(event, 'reason')}; {command_of(row)}",

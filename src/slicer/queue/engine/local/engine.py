@@ -10,6 +10,7 @@ from slicer.broker.client.gpus import open_gpus
 from slicer.errors import SlicerError, StateError
 from slicer.gpu.observer import GpuObserver
 from slicer.job.gpu_watch import ESCAPED, Escaped, Exceeded, LeaseUse
+from slicer.job.idle_watch import IdleNews
 from slicer.job.plan import Plan
 from slicer.kernel import proc
 from slicer.kernel.sleep import soonest
@@ -190,12 +191,18 @@ class LocalEngine:
                 self._told_mib[job_id] = peak_mib
                 self._events.add("usage", state)
 
-    def _tell_of_use(self, found: Exceeded | Escaped) -> None:
+    def _tell_of_use(self, found: Exceeded | Escaped | IdleNews) -> None:
         state = self._register.states.by_job(found.job)
         if state is None:
             return
         if isinstance(found, Escaped):
             self._events.warning(f"job {state.no} {ESCAPED}")
+            return
+        if isinstance(found, IdleNews):
+            figures = {"idle_s": found.idle_s, "left_s": found.left_s}
+            self._events.add("idle", state, what=found.kind, text=found.words(), **figures)
+            if found.kind == "ends":
+                self._running.end_for(found.job, "idle")
             return
         self._events.add(
             "exceeds", state, gpu=self._monitor.index(found.gpu), used_mib=found.used_mib,
@@ -203,7 +210,7 @@ class LocalEngine:
         )  # fmt: skip
         if found.ends:
             self._events.warning(f"job {state.no} got past its cap, and is ended")
-            self._running.end_over_cap(found.job)
+            self._running.end_for(found.job, "cap")
 
     @property
     def look_count(self) -> int:

@@ -27,6 +27,7 @@ from slicer.queue.state.register import Register
 
 if TYPE_CHECKING:
     from slicer.job.job import Listener
+    from slicer.ledger.control_log import Kind
 
 
 _CLEAN_UP_AGAIN_S = 1.0  # after no process could be forked for it
@@ -202,10 +203,10 @@ class RunningJobs:
     def stop_all(self) -> None:
         self._stop(lambda _: True)
 
-    def end_over_cap(self, job_id: str) -> None:
+    def end_for(self, job_id: str, kind: Kind) -> None:
         job = self._running.get(job_id) or self._adopted.get(job_id)
         if job is not None and job.held is not None:
-            note(job.held.lease, self._ledger, "cap")
+            note(job.held.lease, self._ledger, kind)
             self._stop(lambda each: each is job)
 
     def _stop(self, is_meant: Callable[[QueueSupervisor | Adopted], bool]) -> None:
