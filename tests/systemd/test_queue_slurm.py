@@ -283,6 +283,35 @@ def test_two_hundred_jobs(queues: Cluster) -> None:
     queues.assert_clean()
 
 
+# X9: what fits here runs here, and a line may decide for itself
+def test_both_engines_at_once(queues: Cluster) -> None:
+    queues.write(
+        "[vram=20G] hold a", "[vram=20G] hold b", "[vram=20G] hold c", "[gpus=0 engine=slurm] job d",
+        "[gpus=0 engine=local] job e", "[gpus=2 engine=local] job f",
+    )  # fmt: skip
+    queue = queues.start("--engine", "auto")
+    queues.started("a", "b", "c")
+    until(lambda: all(queues.statuses()[name][0] == "ok" for name in ("job d", "job e")), "d and e end")
+    engines = {command: state.engine for command, state in queues.journal().items()}
+    assert engines == {
+        "hold a": "", "hold b": "", "hold c": "slurm", "job d": "slurm", "job e": "", "job f": "",
+    }  # fmt: skip
+    queue.kill()
+    again = queues.start("--engine", "auto")
+    until(lambda: len(again.events("adopted")) == 3, "all three are found again")
+    queues.let("a", "b", "c")
+    assert again.wait() == 0
+    assert set(queues.starts().values()) == {1}
+    queues.assert_clean()
+
+
+def test_a_line_for_another_engine_is_refused_with_its_place(queues: Cluster) -> None:  # X9
+    queues.write("[gpus=0 engine=slurm] job a")
+    queue = queues.run("--engine", "local", json=False)
+    assert queue.process.returncode == 2
+    assert "jobs.txt:1:9: this queue's engine is local" in queue.err
+
+
 # X9: bad input is refused, with its place, before anything is submitted
 @pytest.mark.parametrize(
     ("line", "said"),

@@ -44,6 +44,9 @@ class AllottedGpus:
     def utilisation(self, only: Collection[str] = ()) -> dict[str, int | None]:
         return self._whole.utilisation(self._chosen(only))
 
+    def busy(self, only: Collection[str] = ()) -> dict[str, frozenset[int] | None]:
+        return self._whole.busy(self._chosen(only))
+
     def notes(self) -> tuple[str, ...]:
         return self._whole.notes()
 

@@ -14,6 +14,7 @@ from slicer.queue.model import Attributes
 _TERMINATED = 128 + signal.SIGTERM
 _KILLED = 128 + signal.SIGKILL
 _NODE_LOST = ("NODE_FAIL", "BOOT_FAIL", "PREEMPTED", "REVOKED")
+_PERHAPS_SLURM = ("", "outside", "slicer run", "systemd")  # as in Outcome.ended_by
 _FIRST_S, _MOST_S, _GROWTH = 0.2, 10.0, 1.5
 
 
@@ -90,8 +91,10 @@ def stopped(tracked: Tracked) -> EndedAttempt:
 
 
 def was_stopped(ended: EndedAttempt) -> bool:
-    """Whether it may have been ended from outside: Slurm sends SIGTERM to slicer and to the command alike."""
-    return ended.reason == "stopped" or (ended.reason == "signal" and ended.signal == signal.SIGTERM)
+    """Whether Slurm may have ended it: it sends SIGTERM to slicer and to the command alike."""
+    if ended.reason == "stopped":
+        return ended.ended_by in _PERHAPS_SLURM
+    return ended.reason == "signal" and ended.signal == signal.SIGTERM
 
 
 def is_cut_by_slurm(task: SlurmTask | None) -> bool:
