@@ -1,7 +1,7 @@
 """``make bench``: slicer beside its peers, in one run, in the namespace machine.
 
-``python -m bench [launch|handoff|memory|decision|queue|burst|packing|preload|serve|broker …]`` measures what
-is named, or all.
+``python -m bench [launch|handoff|memory|decision|queue|burst|packing|preload|serve|slurm|broker …]`` measures
+what is named, or all.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from tests.machines.namespace import NamespaceMachine
 
 RESULTS = Path(__file__).parent / "results"
 PYTHON = "/opt/slicer/bin/python"
-INSIDE = ("launch", "handoff", "decision", "queue", "burst", "packing", "preload", "serve", "broker")
+INSIDE = ("launch", "handoff", "decision", "queue", "burst", "packing", "preload", "serve", "slurm", "broker")
 """What `bench.inside` measures; the rest is measured from here."""
 SECTIONS = (*INSIDE, "memory")
 WITH_PEERS = {"handoff", "queue", "packing"}

@@ -77,6 +77,13 @@ def serve() -> dict[str, Any]:
     return proxy.measure()
 
 
+def slurm() -> dict[str, Any]:
+    """Jobs through Slurm."""
+    from bench import slurm as cluster  # it needs Slurm
+
+    return cluster.measure()
+
+
 SECTIONS: dict[str, Callable[[], dict[str, Any]]] = {
     "launch": launch,
     "handoff": handoff.measure,
@@ -86,6 +93,7 @@ SECTIONS: dict[str, Callable[[], dict[str, Any]]] = {
     "packing": packing,
     "preload": preload.measure,
     "serve": serve,
+    "slurm": slurm,
     "broker": broker.measure,  # the last one: until it is done, slicer goes through the broker
 }
 

@@ -51,6 +51,10 @@ def tables(found: dict[str, Any]) -> str:
         from bench import serve  # it imports aiohttp
 
         parts.append(serve.tables(found["serve"]))
+    if "slurm" in found:
+        from bench import slurm  # as decision
+
+        parts.append(slurm.tables(found["slurm"]))
     if "broker" in found:
         parts.append(broker_tables.tables(found["broker"]))
     return "\n\n".join(parts)

@@ -66,7 +66,7 @@ class AutoEngine:
             engine.refresh()
 
     def may_add(self, plan: Plan) -> bool:
-        if self._most is not None and self.job_count >= self._most:
+        if self._most is not None and len(self._states.running) >= self._most:
             return False
         return self._here.may_add(plan) or self._there.may_add(plan)
 

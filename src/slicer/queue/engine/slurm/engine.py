@@ -8,15 +8,16 @@ from collections.abc import Collection, Iterable, Mapping
 
 from slicer import faults
 from slicer.config.slurm import SlurmSettings, settings
-from slicer.errors import InfeasibleError, SlicerError, StateError, UsageError
+from slicer.errors import BackendError, InfeasibleError, SlicerError, StateError, UsageError
 from slicer.job.gpu_watch import LeaseUse
 from slicer.job.plan import Plan
-from slicer.kernel.sleep import seconds_until, soonest
+from slicer.kernel.sleep import soonest
 from slicer.model import CPU
 from slicer.queue.engine import ended_attempt
 from slicer.queue.engine.ended_attempt import EndedAttempt
 from slicer.queue.engine.engine import Begin
 from slicer.queue.engine.slurm import commands, mapping, parsing, tracking
+from slicer.queue.engine.slurm.asking import Questions, Tasks
 from slicer.queue.engine.slurm.exchange import Exchange, refuse_if_running
 from slicer.queue.engine.slurm.submitting import Request, Submissions
 from slicer.queue.engine.slurm.tracking import Tracked
@@ -55,14 +56,9 @@ class SlurmEngine:
         self._tracked: dict[str, Tracked] = {}
         self._ended: list[EndedAttempt] = []
         self._started: list[str] = []
-        self._nodes: tuple[parsing.Node, ...] = ()
-        self._sinfo: commands.Command | None = None
-        self._squeue: commands.Command | None = None
-        self._scancel: commands.Command | None = None
-        self._to_cancel: list[Tracked] = []
-        self._tick_s, self._tick_at = 0.0, 0.0
+        self._slurm = Questions(self._environ)
         self._known_settings: dict[str, SlurmSettings] = {}  # by profile
-        self._problem = ""  # of Slurm's controller, as told last
+        self._told = ""  # the last problem that was reported
 
     def set_up(self, plans: Plans, register: Register) -> None:
         self._plans = plans
@@ -70,10 +66,10 @@ class SlurmEngine:
         self._exchange = Exchange(register.log_dir)
         self._submissions = Submissions(self._exchange, register, self._environ, self._directory)
         self._exchange.sweep([state.job for state in register.states.running.values()])
-        self._take_nodes(commands.call(_SINFO, self._environ))
+        self._slurm.find_nodes(waits=True)
         wanted = self._settings(self._options.profile).partition
-        if self._nodes and wanted and not self._has_partition(wanted):
-            raise UsageError(_no_partition(wanted, self._nodes), where="[engine.slurm]")
+        if self._slurm.nodes and wanted and not self._slurm.has_partition(wanted):
+            raise UsageError(_no_partition(wanted, self._slurm.nodes), where="[engine.slurm]")
 
     def notices(self) -> list[str]:
         return []
@@ -97,9 +93,7 @@ class SlurmEngine:
         """Slurm alone knows them."""
 
     def close(self) -> None:
-        for command in (self._sinfo, self._squeue, self._scancel):
-            if command is not None:
-                command.close()
+        self._slurm.close()
         self._submissions.close()
         self._exchange.close()
 
@@ -113,17 +107,17 @@ class SlurmEngine:
         return len(self._tracked) < most
 
     def ask(self, kind: Kind, entry: Entry, plan: Plan, places: Mapping[str, Place]) -> Begin | None:
-        if not self._nodes:
-            self._sinfo = self._sinfo or commands.Command(_SINFO, self._environ)
-            raise StateError(self._problem or "Slurm has not answered yet")
+        if not self._slurm.nodes:
+            self._slurm.find_nodes()
+            raise StateError(self._slurm.problem)
         wanted = self._settings(plan.profile.name)
         slots = [name for name in plan.profile.slots if name != CPU]
         if slots:
             raise InfeasibleError(f"slot {slots[0]} is counted on one machine, and Slurm has many")
-        if wanted.partition and not self._has_partition(wanted.partition):
-            raise InfeasibleError(_no_partition(wanted.partition, self._nodes))
+        if wanted.partition and not self._slurm.has_partition(wanted.partition):
+            raise InfeasibleError(_no_partition(wanted.partition, self._slurm.nodes))
         needs = mapping.needs_of(plan.profile, wanted, exclusive=self._options.exclusive)
-        why = mapping.why_never(needs, self._nodes, wanted.partition)
+        why = mapping.why_never(needs, self._slurm.nodes, wanted.partition)
         if why:
             raise InfeasibleError(why)
         arguments = mapping.arguments(needs, wanted)
@@ -149,9 +143,6 @@ class SlurmEngine:
             self._known_settings[profile] = settings(self._plans.config, profile)
         return self._known_settings[profile]
 
-    def _has_partition(self, name: str) -> bool:
-        return any(node.partition == name for node in self._nodes)
-
     def keep(self, kinds: Collection[Kind]) -> None:
         """Nothing waits here: what waits, waits in Slurm."""
 
@@ -169,7 +160,7 @@ class SlurmEngine:
 
     def start_commands(self) -> tuple[list[str], list[tuple[str, SlicerError]]]:
         if self._submissions.start():
-            self._tick_soon()
+            self._slurm.soon()
         failed = []
         for tracked, error in self._submissions.take_failed():
             if self._withdraw(tracked):
@@ -202,22 +193,28 @@ class SlurmEngine:
         return [tracked.key for tracked in waiting if self._withdraw(tracked)]
 
     def _withdraw(self, tracked: Tracked) -> bool:
-        """Make sure that it never begins; False: it has."""
-        if not self._submissions.remove(tracked) and not self._exchange.withdraw(tracked.job_id):
+        """Make sure that it never begins; False: it has, or nobody can tell now."""
+        if not self._submissions.remove(tracked) and not self._take_order(tracked):
             return False
         faults.point("queue-slurm-withdrawn")
         del self._tracked[tracked.job_id]
         self._register.do(folding.unbegun(tracked.key, tracked.job_id))
         self._exchange.forget(tracked.job_id)
-        self._to_cancel.append(tracked)  # its task would find no order, but waits in Slurm's queue
-        self._tick_soon()
+        self._slurm.cancel(tracked)  # its task would find no order, but waits in Slurm's queue
         return True
+
+    def _take_order(self, tracked: Tracked) -> bool:
+        try:
+            return self._exchange.withdraw(tracked.job_id)
+        except StateError as error:
+            self._tell(str(error))
+            return False
 
     # -- running attempts ----------------------------------------------------------------------------------
 
     @property
     def job_count(self) -> int:
-        return len(self._tracked)
+        return sum(tracked.has_begun for tracked in self._tracked.values())
 
     @property
     def is_busy(self) -> bool:
@@ -225,9 +222,8 @@ class SlurmEngine:
 
     def recover(self, state: JobState) -> EndedAttempt | None:
         if state.engine != NAME:
-            raise StateError(
-                f"job {state.no} of an earlier queue is on this machine", hint="use --engine auto"
-            )
+            hint = "start it again with --engine local, or auto"
+            raise StateError(f"job {state.no} of an earlier queue is on this machine", hint=hint)
         tracked = self._tracked[state.job] = Tracked(state.key, state.job, None)
         tracked.batch, tracked.position = self._exchange.place(state.job)
         kinds = self._exchange.files().get(state.job, set())
@@ -236,7 +232,7 @@ class SlurmEngine:
         if not tracked.batch and "begun" not in kinds and self._exchange.withdraw(state.job):
             why = "the queue ended before Slurm had it"
             self._end(tracked, EndedAttempt(state.key, state.job, "unbegun", why=why))
-        self._tick_soon()
+        self._slurm.soon()
         found = next((each for each in self._ended if each.job_id == state.job), None)
         if found is not None:
             self._ended.remove(found)
@@ -246,11 +242,9 @@ class SlurmEngine:
         self._exchange.forget(job_id)
 
     def watched(self) -> tuple[list[int], float | None]:
-        running = [each for each in (self._sinfo, self._squeue, self._scancel) if each is not None]
-        running += self._submissions.running()
-        limits = [each.left_s() for each in running]
-        is_ticking = bool(self._tracked or self._to_cancel) and self._squeue is None
-        limits.append(0.0 if self._ended else seconds_until(self._tick_at) if is_ticking else None)
+        running = [*self._slurm.running(), *self._submissions.running()]
+        limits = [self._slurm.left_s(has_attempts=bool(self._tracked)), *(each.left_s() for each in running)]
+        limits.append(0.0 if self._ended else None)
         return [self._exchange.fd, *(each.fd for each in running)], soonest(*limits)
 
     def urgent(self) -> list[int]:
@@ -260,23 +254,45 @@ class SlurmEngine:
         """Everything is looked at in :meth:`take_ended`."""
 
     def take_ended(self, ready: Collection[int]) -> list[EndedAttempt]:
-        self._take_commands()
-        is_time = bool(self._tracked or self._to_cancel) and time.monotonic() >= self._tick_at
-        news = self._exchange.files() if is_time else self._exchange.heard()
-        for job_id, kinds in news.items():
-            if job_id in self._tracked:
-                self._see(self._tracked[job_id], kinds)
-        if is_time and self._squeue is None:
-            self._ask_slurm()
+        try:
+            self._take_news()
+        except (StateError, BackendError) as error:  # the directory cannot be read, or no process be started
+            self._tell(str(error))
+            self._slurm.later(has_changed=False)
         untold = set(self._started)  # of their beginnings
         ended = [each for each in self._ended if each.key not in untold]
         self._ended = [each for each in self._ended if each.key in untold]
         return ended
 
+    def _take_news(self) -> None:
+        if self._submissions.take():
+            self._slurm.soon()
+        answer = self._slurm.take()
+        if isinstance(answer, str):
+            self._tell(f"{answer}; jobs go on, and it is asked again")
+            self._slurm.later(has_changed=False)
+        elif answer is not None:
+            self._take_tasks(answer)
+        is_due = self._slurm.is_due(has_attempts=bool(self._tracked))
+        news = self._exchange.files() if is_due else self._exchange.heard()
+        for job_id, kinds in news.items():
+            if job_id in self._tracked:
+                self._see(self._tracked[job_id], kinds)
+        if is_due:
+            self._slurm.ask({tracked.batch for tracked in self._tracked.values()})
+
+    def _tell(self, problem: str) -> None:
+        """Report a problem once; "": it is over."""
+        if problem and problem != self._told:
+            self._events.warning(problem)
+        elif self._told and not problem:
+            self._events.notice("Slurm and the log directory can be used again")
+        self._told = problem
+
     def _see(self, tracked: Tracked, kinds: set[str]) -> None:
         """Notice the attempt's beginning and end."""
         if kinds & {"node", "end"} and not tracked.has_begun:
-            self._note_start(tracked)
+            self._note_start(tracked, is_over="end" in kinds)
         if "end" not in kinds:
             return
         found, warn = self._exchange.end(tracked.job_id), self._events.warning
@@ -287,9 +303,8 @@ class SlurmEngine:
                 return
             self._end(tracked, self._with_slurms_word(tracked, ended))
         elif found.code is not None:
-            self._end(
-                tracked, tracking.ended_with_code(tracked, found.code, self._exchange.node(tracked.job_id)[0])
-            )
+            node, _ = self._exchange.node(tracked.job_id)
+            self._end(tracked, tracking.ended_with_code(tracked, found.code, node))
         else:
             self._end(tracked, tracking.ended_without_word(tracked, ("begun",), self._exchange.path))
 
@@ -303,9 +318,11 @@ class SlurmEngine:
             return replace(said, wall_s=ended.wall_s, vram_peak_mib=ended.vram_peak_mib)
         return ended
 
-    def _note_start(self, tracked: Tracked) -> None:
+    def _note_start(self, tracked: Tracked, *, is_over: bool) -> None:
         state = self._register.states[tracked.key]
         node, numbers = self._exchange.node(tracked.job_id)
+        if not node and not is_over:
+            return  # it is being written
         tracked.has_begun = True
         if state.job != tracked.job_id or not state.submitted:
             return
@@ -321,51 +338,10 @@ class SlurmEngine:
             ended = replace(ended, reason="stopped", ended_by="slicer queue")
         self._ended.append(ended)
 
-    # -- Slurm -------------------------------------------------------------------------------------------
-
-    def _tick_soon(self) -> None:
-        self._tick_s, now = tracking.next_tick_s(0.0, has_changed=True), time.monotonic()
-        self._tick_at = min(self._tick_at, now + self._tick_s) if self._tick_at > now else now + self._tick_s
-
-    def _ask_slurm(self) -> None:
-        batches = {tracked.batch for tracked in self._tracked.values() if tracked.batch}
-        batches |= {tracked.batch for tracked in self._to_cancel if tracked.batch}
-        names = ",".join(f"slicer-{batch}" for batch in sorted(batches))
-        if not names:
-            self._take_tasks(commands.Done(0, "", ""))
-            return
-        words = ["squeue", "-h", "-r", "-t", "all", "-u", str(os.geteuid()), "-n", names]
-        self._squeue = commands.Command([*words, "-o", parsing.JOB_FORMAT], self._environ)
-
-    def _take_commands(self) -> None:
-        if self._sinfo is not None and (done := self._sinfo.take()) is not None:
-            self._sinfo = None
-            self._take_nodes(done)
-        if self._submissions.take():
-            self._tick_soon()
-        if self._scancel is not None and self._scancel.take() is not None:
-            self._scancel = None
-        if self._squeue is not None and (done := self._squeue.take()) is not None:
-            self._squeue = None
-            self._take_tasks(done)
-
-    def _take_nodes(self, done: commands.Done) -> None:
-        self._nodes = parsing.nodes(done.output) if not done.code else ()
-        if not self._nodes:
-            self._problem = f"Slurm does not answer: {parsing.last_words(done.error) or 'it has no nodes'}"
-
-    def _take_tasks(self, done: commands.Done) -> None:
-        if done.code:
-            problem = f"Slurm does not answer: {parsing.last_words(done.error)}"
-            if problem != self._problem:
-                self._events.warning(f"{problem}; jobs go on, and it is asked again")
-            self._problem = problem
-            self._tick(has_changed=False)
-            return
-        if self._problem:
-            self._problem = ""
-            self._events.notice("Slurm answers again")
-        tasks, files, has_changed = parsing.tasks(done.output, os.geteuid()), self._exchange.files(), False
+    def _take_tasks(self, tasks: Tasks) -> None:
+        """Slurm's word on all attempts. Those that it does not run, and that left no end, are over."""
+        files, has_changed = self._exchange.files(), False
+        self._tell("")
         under_way = self._submissions.under_way()
         for tracked in [each for each in self._tracked.values() if each.job_id not in under_way]:
             task = tasks.get((tracked.batch, tracked.position))
@@ -380,37 +356,22 @@ class SlurmEngine:
             self._see(tracked, kinds)
             if tracked.job_id in self._tracked and tracked.missed >= _MOST_MISSED:
                 self._give_up_hope(tracked, kinds)
-        self._cancel(tasks, under_way)
-        self._tick(has_changed=has_changed)
+        self._slurm.cancel_known(tasks, under_way)
+        self._slurm.later(has_changed=has_changed)
 
     def _give_up_hope(self, tracked: Tracked, kinds: set[str]) -> None:
         """Slurm does not run it, and it left no end."""
-        if "begun" not in kinds and not self._exchange.withdraw(tracked.job_id):
+        if "begun" not in kinds and not self._take_order(tracked):
             return  # it has begun just now
-        self._to_cancel.append(tracked)
+        self._slurm.cancel(tracked)
         self._end(tracked, tracking.ended_without_word(tracked, kinds, self._exchange.path))
-
-    def _tick(self, *, has_changed: bool) -> None:
-        self._tick_s = tracking.next_tick_s(self._tick_s, has_changed=has_changed)
-        self._tick_at = time.monotonic() + self._tick_s
-
-    def _cancel(self, tasks: dict[tuple[str, int], parsing.SlurmTask], under_way: set[str]) -> None:
-        """Have Slurm end what was withdrawn or stopped, once its numbers are known."""
-        if self._scancel is not None or not self._to_cancel:
-            return
-        found = [tasks.get((tracked.batch, tracked.position)) for tracked in self._to_cancel]
-        ids = [task.id for task in found if task is not None and task.is_active]
-        self._to_cancel = [each for each in self._to_cancel if each.job_id in under_way]
-        if ids:
-            self._scancel = commands.Command(["scancel", *ids], self._environ)
 
     def stop(self, key: str) -> None:
         for tracked in [each for each in self._tracked.values() if each.key == key]:
-            if not tracked.has_begun and self._exchange.withdraw(tracked.job_id):
+            if not tracked.has_begun and self._take_order(tracked):
                 self._submissions.remove(tracked)
                 self._end(tracked, tracking.stopped(tracked))
-            self._to_cancel.append(tracked)
-        self._tick_at = 0.0
+            self._slurm.cancel(tracked, at_once=True)
 
     def stop_all(self) -> None:
         for tracked in list(self._tracked.values()):
@@ -433,10 +394,7 @@ class SlurmEngine:
         return ()
 
     def largest_mib(self) -> int:
-        return mapping.largest_mib(self._nodes, self._settings(self._options.profile)) or _ANY_MIB
-
-
-_SINFO = ("sinfo", "-h", "-e", "-o", parsing.NODE_FORMAT)
+        return mapping.largest_mib(self._slurm.nodes, self._settings(self._options.profile)) or _ANY_MIB
 
 
 def _no_partition(name: str, nodes: Iterable[parsing.Node]) -> str:

@@ -6,7 +6,8 @@
     ID.end       its outcome as JSON, or the exit code of a slicer that could not run it
     BATCH.batch  the script of an array, with the ids of its attempts
 
-All are written whole, under another name first. Nobody else can write there: the log directory is the user's.
+All but the node's line are written under another name first. Nobody else can write there, as in the whole log
+directory.
 """
 
 from __future__ import annotations
@@ -60,7 +61,7 @@ class Exchange:
             self._directory = log_dir.directory.own_folder(_FOLDER)
         self.path = os.path.realpath(self._directory.path)
         self._inotify = Inotify(self.path)
-        self._inotify.add(self._directory.handle, inotify.MOVED_TO)
+        self._inotify.add(self._directory.handle, inotify.MOVED_TO | inotify.CLOSE_WRITE)
         self._batches: dict[str, dict[str, int]] = {}  # the attempts of each batch, and their indices
         self._batch_of: dict[str, str] = {}
         for name, kinds in self.files().items():
@@ -107,6 +108,8 @@ class Exchange:
             try:
                 self._directory.unlink(f"{job}.order")
             except FileNotFoundError:
+                if not self._directory.is_there():
+                    raise  # nobody can tell
                 return not self._directory.has(f"{job}.begun")
         return True
 

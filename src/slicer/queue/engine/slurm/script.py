@@ -22,8 +22,8 @@ trap : TERM
 set -- {words}
 shift "$SLURM_ARRAY_TASK_ID"
 mv -- "$1.order" "$1.begun" || exit 77
-echo "$SLURMD_NODENAME $SLURM_JOB_GPUS" > "$1.tmp" && mv -- "$1.tmp" "$1.node"
-sh "./$1.begun"
+echo "$SLURMD_NODENAME $SLURM_JOB_GPUS" > "$1.node"
+(. "./$1.begun")
 code=$?
 [ -e "$1.end" ] || [ ! -e "$1.begun" ] || {{ echo "$code" > "$1.tmp" && mv -- "$1.tmp" "$1.end"; }}
 """

@@ -69,7 +69,7 @@ def test_batches_are_found_again_and_go_with_their_last_attempt(
 
 def test_what_came_is_heard(exchange: Exchange, logs: Path) -> None:  # X9
     assert exchange.heard() == {}
-    put(logs, f"{JOB}.tmp")
+    put(logs, f"{JOB}.tmp", "x")
     (logs / "slurm" / f"{JOB}.tmp").rename(logs / "slurm" / f"{JOB}.end")
     assert exchange.heard() == {JOB: {"end"}}
 

@@ -1,0 +1,131 @@
+"""What is asked of Slurm, and when: one question covers all attempts, and is rarer while nothing changes."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Collection, Mapping
+
+from slicer.kernel.sleep import seconds_until, soonest
+from slicer.queue.engine.slurm import parsing, tracking
+from slicer.queue.engine.slurm.commands import Command, Done, call
+from slicer.queue.engine.slurm.parsing import Node, SlurmTask
+from slicer.queue.engine.slurm.tracking import Tracked
+
+Tasks = dict[tuple[str, int], SlurmTask]  # by batch and position
+
+_SINFO = ("sinfo", "-h", "-e", "-o", parsing.NODE_FORMAT)
+
+
+class Questions:
+    """``nodes``: those of the cluster; () as long as Slurm does not answer. ``problem``: why it does not."""
+
+    def __init__(self, environ: Mapping[str, str]) -> None:
+        self._environ = environ
+        self.nodes: tuple[Node, ...] = ()
+        self.problem = ""
+        self._sinfo: Command | None = None
+        self._squeue: Command | None = None
+        self._scancel: Command | None = None
+        self._cancelling: list[Tracked] = []  # with that scancel
+        self._to_cancel: list[Tracked] = []
+        self._tick_s = 0.0
+        self._tick_at = 0.0  # monotonic
+
+    # -- the clock ---------------------------------------------------------------------------------------
+
+    def soon(self) -> None:
+        """Something has changed: ask soon."""
+        self._tick_s, now = tracking.next_tick_s(0.0, has_changed=True), time.monotonic()
+        self._tick_at = min(self._tick_at, now + self._tick_s) if self._tick_at > now else now + self._tick_s
+
+    def later(self, *, has_changed: bool) -> None:
+        """An answer came: ask again after a while."""
+        self._tick_s = tracking.next_tick_s(self._tick_s, has_changed=has_changed)
+        self._tick_at = time.monotonic() + self._tick_s
+
+    def is_due(self, *, has_attempts: bool) -> bool:
+        return self._has_reason(has_attempts) and self._squeue is None and time.monotonic() >= self._tick_at
+
+    def _has_reason(self, has_attempts: bool) -> bool:
+        return has_attempts or bool(self._to_cancel)
+
+    def running(self) -> list[Command]:
+        return [each for each in (self._sinfo, self._squeue, self._scancel) if each is not None]
+
+    def left_s(self, *, has_attempts: bool) -> float | None:
+        """The seconds until something is due without a command's end."""
+        is_ticking = self._has_reason(has_attempts) and self._squeue is None
+        ends = (command.left_s() for command in self.running())
+        return soonest(seconds_until(self._tick_at) if is_ticking else None, *ends)
+
+    # -- questions ---------------------------------------------------------------------------------------
+
+    def find_nodes(self, *, waits: bool = False) -> None:
+        """Ask which nodes there are. ``waits``: only at the queue's beginning. Raises BackendError."""
+        if waits:
+            self._take_nodes(call(_SINFO, self._environ))
+        elif self._sinfo is None:
+            self._sinfo = Command(_SINFO, self._environ)
+
+    def has_partition(self, name: str) -> bool:
+        return any(node.partition == name for node in self.nodes)
+
+    def ask(self, batches: Collection[str]) -> None:
+        """Ask about the tasks of these batches. Raises BackendError."""
+        wanted = {*batches, *(tracked.batch for tracked in self._to_cancel)} - {""}
+        names = ",".join(f"slicer-{batch}" for batch in sorted(wanted)) or "slicer-none"
+        words = ["squeue", "-h", "-r", "-t", "all", "-u", str(os.geteuid()), "-n", names]
+        self._squeue = Command([*words, "-o", parsing.JOB_FORMAT], self._environ)
+
+    def take(self) -> Tasks | str | None:
+        """All tasks of this user's queues, why Slurm does not answer, or None: nothing was asked."""
+        if self._sinfo is not None and (done := self._sinfo.take()) is not None:
+            self._sinfo = None
+            self._take_nodes(done)
+        if self._scancel is not None and (done := self._scancel.take()) is not None:
+            self._scancel = None
+            if done.code:  # perhaps some of them have ended meanwhile
+                self._to_cancel += self._cancelling
+            self._cancelling = []
+        if self._squeue is None or (done := self._squeue.take()) is None:
+            return None
+        self._squeue = None
+        if done.code:
+            return f"Slurm does not answer: {parsing.last_words(done.error)}"
+        return parsing.tasks(done.output, os.geteuid())
+
+    def _take_nodes(self, done: Done) -> None:
+        self.nodes = parsing.nodes(done.output) if not done.code else ()
+        if not self.nodes:
+            self.problem = f"Slurm does not answer: {parsing.last_words(done.error) or 'it has no nodes'}"
+
+    # -- ending ------------------------------------------------------------------------------------------
+
+    def cancel(self, tracked: Tracked, *, at_once: bool = False) -> None:
+        """Have Slurm end the task of an attempt, once its number is known."""
+        self._to_cancel.append(tracked)
+        if at_once:
+            self._tick_at = 0.0
+        else:
+            self.soon()
+
+    def cancel_known(self, tasks: Tasks, under_way: set[str]) -> None:
+        """End what is to be ended. ``under_way``: attempts that Slurm may not know. Raises BackendError."""
+        if self._scancel is not None or not self._to_cancel:
+            return
+        active, left = [], []
+        for tracked in self._to_cancel:
+            task = tasks.get((tracked.batch, tracked.position))
+            if task is not None and task.is_active:
+                active.append((tracked, task.id))
+            elif tracked.job_id in under_way:
+                left.append(tracked)
+        self._to_cancel = left
+        if active:
+            self._cancelling = [tracked for tracked, _ in active]
+            self._scancel = Command(["scancel", *(number for _, number in active)], self._environ)
+
+    def close(self) -> None:
+        for command in self.running():
+            command.close()
