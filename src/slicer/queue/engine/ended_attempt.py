@@ -53,6 +53,13 @@ def unbegun(key: str, job_id: str) -> EndedAttempt:
     return EndedAttempt(key, job_id, "unbegun", why="its keeper was ended before it could begin")
 
 
+def from_outcome(key: str, job_id: str, outcome: Outcome, use: LeaseUse | None) -> EndedAttempt:
+    return EndedAttempt(
+        key, job_id, "ended", outcome.reason, outcome.exit_code, outcome.signal, outcome.ended_by,
+        outcome.wall_s, outcome.usage.memory_peak_bytes, outcome.vram_peak_mib, use,
+    )  # fmt: skip
+
+
 def recovered(
     key: str, job_id: str, found: AttemptFile | None, use: LeaseUse | None, warn: Callable[[str], None],
     boot_id: str = "",
@@ -60,10 +67,7 @@ def recovered(
     """The attempt's end, by its file, history and boot ("" unknown). Adds its outcome to the history."""
     outcome = _outcome(job_id, found, warn)
     if outcome is not None:
-        return EndedAttempt(
-            key, job_id, "ended", outcome.reason, outcome.exit_code, outcome.signal, outcome.ended_by,
-            outcome.wall_s, outcome.usage.memory_peak_bytes, outcome.vram_peak_mib, use,
-        )  # fmt: skip
+        return from_outcome(key, job_id, outcome, use)
     if boot_id and boot_id != proc.boot_id():
         return EndedAttempt(key, job_id, "interrupted", why="the machine was restarted")
     if found is None:

@@ -26,7 +26,6 @@ from slicer.queue.file.jobs_file import JobsFileError
 from slicer.queue.model import Entry, GpuRow, JobState, Kind, Place, QueueOptions
 from slicer.queue.plans import Plans
 from slicer.queue.state import folding
-from slicer.queue.state.attempt import AttemptFile
 from slicer.queue.state.register import Register
 from slicer.record import replace
 
@@ -295,10 +294,9 @@ class SlurmEngine:
             self._note_start(tracked, is_over="end" in kinds)
         if "end" not in kinds:
             return
-        found, warn = self._exchange.end(tracked.job_id), self._events.warning
+        found = self._exchange.end(tracked.job_id)
         if found.outcome is not None:
-            kept = AttemptFile(False, 0, 0, found.outcome, True)
-            ended = ended_attempt.recovered(tracked.key, tracked.job_id, kept, None, warn)
+            ended = ended_attempt.from_outcome(tracked.key, tracked.job_id, found.outcome, None)
             if tracking.was_stopped(ended) and not self._has_said_why(tracked):
                 return
             self._end(tracked, self._with_slurms_word(tracked, ended))
