@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -132,9 +133,10 @@ def test_an_exceptions_text_does_not_talk_to_the_terminal(
 
 
 def test_a_forged_job_id_does_not_talk_to_the_terminal(
-    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:  # S11
     """Ids are checked where they are read; this holds even so."""
+    monkeypatch.setenv("SLICER_STATE_DIR", str(tmp_path / "state"))
     forged = replace(TRAIN, job=EVIL, name="")
     monkeypatch.setattr(stop, "stop", lambda *_: None)
     monkeypatch.setattr(named_jobs, "known_jobs", lambda: (object(), None, None))
