@@ -272,6 +272,34 @@ def test_jobs_survive_a_controller_that_is_started_again(
     assert queues.starts() == {"a": 1, "b": 1}
 
 
+# X9: without its files nobody knows how an attempt ended, but it is known to have begun
+def test_files_that_somebody_removed_let_nothing_run_twice(queues: Cluster) -> None:
+    queues.write("[gpus=0] hold a")
+    queue = queues.start()
+    queue.event("started")
+    queues.started("a")
+    queue.kill()
+    shutil.rmtree(queues.logs / "slurm")
+    queues.let("a")
+    until(lambda: not queues.active(), "a has ended")
+    again = queues.run()
+    assert again.process.returncode == 1
+    assert queues.journal()["hold a"].status == "lost"
+    assert queues.starts() == {"a": 1}
+    queues.assert_clean()
+
+
+def test_a_directory_that_is_lost_while_a_job_runs_is_told(queues: Cluster) -> None:  # X9
+    queues.write("[gpus=0] hold a")
+    queue = queues.start()
+    queue.event("started")
+    shutil.rmtree(queues.logs / "slurm")
+    assert "slurm" in queue.event("warning")["text"]
+    assert queue.process.poll() is None
+    queue.kill()
+    queues.let("a")
+
+
 # X9
 def test_two_hundred_jobs(queues: Cluster) -> None:
     queues.write(*(f"[gpus=0] job j{number}" for number in range(200)))

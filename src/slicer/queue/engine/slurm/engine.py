@@ -228,7 +228,8 @@ class SlurmEngine:
         kinds = self._exchange.files().get(state.job, set())
         tracked.has_begun = not state.submitted
         self._see(tracked, kinds)
-        if not tracked.batch and "begun" not in kinds and self._exchange.withdraw(state.job):
+        has_begun = tracked.has_begun or "begun" in kinds
+        if not tracked.batch and not has_begun and self._exchange.withdraw(state.job):
             why = "the queue ended before Slurm had it"
             self._end(tracked, EndedAttempt(state.key, state.job, "unbegun", why=why))
         self._slurm.soon()
@@ -345,7 +346,7 @@ class SlurmEngine:
             task = tasks.get((tracked.batch, tracked.position))
             has_changed |= task != tracked.task
             tracked.task = task or tracked.task
-            kinds = files.get(tracked.job_id, set())
+            kinds = files.get(tracked.job_id, set()) | ({"begun"} if tracked.has_begun else set())
             if task is not None and task.is_active and not (task.is_stuck and "order" in kinds):
                 tracked.missed = 0
                 continue
