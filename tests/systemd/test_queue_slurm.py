@@ -293,6 +293,7 @@ def test_a_directory_that_is_lost_while_a_job_runs_is_told(queues: Cluster) -> N
     queues.write("[gpus=0] hold a")
     queue = queues.start()
     queue.event("started")
+    queues.started("a")
     shutil.rmtree(queues.logs / "slurm")
     assert "slurm" in queue.event("warning")["text"]
     assert queue.process.poll() is None
