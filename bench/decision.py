@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING, Any
 
 from bench.markdown import bar, figures, table
 from slicer.model import Lease, Request, Ticket
-from slicer.placement.capacity import Device, Policy
 from slicer.placement.decision import decide, explain
+from slicer.placement.devices import Device
 from slicer.placement.forecast import start_times
+from slicer.placement.policy import Policy
 from slicer.record import as_dict, replace
 
 if TYPE_CHECKING:
@@ -81,6 +82,7 @@ def queue(random: Random, overdue: float, make: Callable[[Random], dict[str, Any
         found.append(
             Request(
                 job=f"{LEASES + number:012x}", priority=0, arrived_s=NOW_S - waited_s, slot_limits=_LIMITS,
+                est_s=None,
                 **{**wanted, **make(random)},
             )
         )  # fmt: skip

@@ -337,9 +337,10 @@ in
         spike_buffer = key values.share "10%" "What other programs may use beyond their peak.";
       };
       waiting = table "How jobs take turns." {
-        reserve_after = key values.finiteWait "5m" ''
+        reserve_after = key values.reserveAfter "auto" ''
           After others have passed a job for this long, what it needs is kept for it.
         '';
+        order = key (values.choice [ "auto" "arrival" ]) "auto" "Which of the jobs that wait for GPUs goes first.";
       };
       logs = table "The output of jobs that were started with `--detach`." {
         max_size = key values.gpuMemory "256M" "The most of a job's log that is kept; the beginning goes first.";

@@ -254,6 +254,10 @@ in
 
   finiteWait = value "finite-wait" ''seconds, or a duration such as "5m"'' isDuration;
 
+  reserveAfter = value "reserve-after" ''"auto", seconds, or a duration such as "5m"'' (
+    found: found == "auto" || isDuration found
+  );
+
   shareMode =
     value "share-mode" ''"yield", "each", "launches=10" or "time=5ms", 1ms to 60s'' (
       found:

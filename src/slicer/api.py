@@ -325,7 +325,7 @@ def _needs(arguments: Arguments, config: Config, outer: OuterJobs, environ: dict
             raise UsageError(message, where="slots", hint=hint)
     return Needs(
         **as_dict(nesting.missing(wanted, outer, nesting.skips_gpu_lock(environ))), slot_limits=config.slots,
-        expect_s=_seconds(arguments.expected_seconds), wait=bool(arguments.wait),
+        limit_s=None, expect_s=_seconds(arguments.expected_seconds), wait=bool(arguments.wait),
         max_wait_s=_seconds(arguments.max_wait), then=arguments.then, plain_lock=config.compat_gpu_lock,
     )  # fmt: skip
 

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     OverCap = Literal["warn", "end"]
     OnIdle = Literal["warn", "stop"]
     Fence = Literal["auto", "on", "off"]
+    EstimateSource = Literal["", "expect", "runs", "limit", "machine"]  # see slicer.placement.lengths
     Resource = Literal["gpu", "cpu", "slot"]  # a scarce resource; slot: one with a name other than "cpu"
     Value = bool | int | str | bytes | tuple[tuple[str, str], ...] | tuple[tuple[str, int], ...]
 
@@ -176,6 +177,7 @@ class Request(Demand):
     job: str  # the job's id: 12 lower-case hex digits
     arrived_s: float  # CLOCK_BOOTTIME seconds, in whole microseconds
     slot_limits: dict[str, int]  # the limits of these slots, by the requester's configuration
+    est_s: float | None  # how long the job should run, as decisions assume; None: unknown
 
 
 @record
@@ -204,6 +206,8 @@ class Lease:
     expect_s: float | None
     profile: str = ""  # "": none, in a Python program
     gpu_indices: tuple[int, ...] = ()  # of gpus, as users see them; () unknown
+    est_s: float | None = None  # as in Ticket
+    est_from: EstimateSource = ""  # as in Ticket
     # The idle times after which it is warned and ended (None: never), and since when it is idle (None: it is
     # not, or was not warned yet), on the clock of since_s.
     idle_warn_s: float | None = None
@@ -222,15 +226,16 @@ class Ticket(Request):
     boot_id: str
     uid: int
     inside: tuple[str, ...]  # its outer jobs, which keep their leases while it waits
-    expect_s: float | None
+    expect_s: float | None  # as the user said
     profile: str = ""  # as in Lease
+    est_from: EstimateSource = ""  # where est_s comes from
 
 
 def ticket_from(demand: Demand, inside: tuple[Lease, ...], arrived_s: float, **changes: Any) -> Ticket:
     """The ticket of a demand. ``inside``: the leases of its outer jobs. ``changes`` override the demand."""
     shares = demand.gpus > 0 and demand.vram_mib is not None
     fields = {
-        **fields_for(Ticket, demand), "vram_mib": demand.vram_mib if shares else None,
+        "est_s": None, **fields_for(Ticket, demand), "vram_mib": demand.vram_mib if shares else None,
         "margin_mib": demand.margin_mib if shares else 0, "inside": tuple(lease.job for lease in inside),
         "arrived_s": round(arrived_s, 6),
     }  # fmt: skip

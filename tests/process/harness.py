@@ -190,7 +190,9 @@ class Box:
         return seen
 
     def state_files(self) -> list[str]:
-        return sorted(str(p.relative_to(self.state)) for p in self.state.rglob("*") if not p.is_dir())
+        """All but the lengths of earlier runs, which are to stay."""
+        found = (path for path in self.state.rglob("*") if not path.is_dir() and path.name != "lengths")
+        return sorted(str(path.relative_to(self.state)) for path in found)
 
     def outcomes(self) -> list[Outcome]:
         """The history, the newest first."""

@@ -26,7 +26,7 @@ from slicer.ledger.ledger import Ledger
 from slicer.state import statedir
 job, path = sys.argv[1:]
 ledger = Ledger(statedir.locate(os.environ, os.geteuid()), lambda text: None)
-needs = Needs(0, (), None, 0, {"cpu": 1}, 0, {"cpu": 1}, None, True, None, "fail", "")
+needs = Needs(0, (), None, 0, {"cpu": 1}, 0, {"cpu": 1}, None, None, True, None, "fail", "")
 who = Requester(job, "", "client", "plain", "system", "", ())
 wanted = leasing.drafted(who, needs, GpuObserver())
 hooks = Hooks(lambda busy: print("waits", flush=True), None, CancelToken())

@@ -22,7 +22,7 @@ _LEASE = Lease(
 _TICKET = Ticket(
     job="111111111111", name="next", command="python next.py", pid=4300, pid_start=78, boot_id="b", uid=1000,
     inside=(), priority=0, arrived_s=200.0, gpus=0, gpu_choice=(), vram_mib=None, margin_mib=0, slots={},
-    slot_limits={}, expect_s=None,
+    slot_limits={}, expect_s=None, est_s=None,
 )  # fmt: skip
 _OUTCOME = Outcome(
     job="000000000000", name="train", command=("python", "train.py"), profile="gpu", backend="systemd",

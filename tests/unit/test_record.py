@@ -9,8 +9,8 @@ import pytest
 
 from slicer import model, record
 from slicer.model import Busy
-from slicer.placement.capacity import Policy
 from slicer.placement.decision import Infeasible
+from slicer.placement.policy import Policy
 
 pytestmark = pytest.mark.both_pythons
 

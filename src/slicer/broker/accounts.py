@@ -113,6 +113,9 @@ ON CONFLICT DO UPDATE SET jobs = jobs + excluded.jobs, gpu_s = gpu_s + excluded.
     waited_s = waited_s + excluded.waited_s"""
 FORGET = "DELETE FROM jobs WHERE uid = ?1 AND id <= ?2"
 OLDEST_KEPT = "SELECT id FROM jobs WHERE uid = ?1 ORDER BY id DESC LIMIT 1 OFFSET ?2"
+LAST_RUNS = (  # that held GPUs and succeeded, the newest first
+    "SELECT uid, command, held_s FROM jobs WHERE gpus != '' AND exit_code = 0 ORDER BY id DESC LIMIT 2000"
+)
 COUNTS = "SELECT uid, count(*) FROM jobs GROUP BY uid"
 
 # Of a job that began before ?1, only the part since then counts. ?2: only this user, or NULL.

@@ -177,8 +177,21 @@ def _waiting_rows(waiting: dict[str, Any]) -> list[tuple[str, str]]:
         ("waits", f"for {format_duration(waiting['waited'])}"),
         ("why", why["text"] if why else "about to start"),
         ("starts", "not known" if starts is None else f"in about {format_estimate(starts)}"),
+        ("length", _length(waiting)),
         ("pid", str(waiting["pid"])),
     ]
+
+
+_SOURCES = {
+    "expect": "as it was said", "runs": "by earlier runs", "limit": "its time limit",
+    "machine": "by other jobs",
+}  # fmt: skip
+
+
+def _length(found: dict[str, Any]) -> str:
+    """How long the job should run, as in "about 40m, by earlier runs"; "" unknown."""
+    known = found["estimate"]
+    return f"about {format_estimate(known['seconds'])}, {_SOURCES[known['from']]}" if known else ""
 
 
 def _running_rows(running: dict[str, Any]) -> list[tuple[str, str]]:
@@ -189,6 +202,7 @@ def _running_rows(running: dict[str, Any]) -> list[tuple[str, str]]:
         ("unit", f"{running['unit']} ({running['manager']} manager)" if running["unit"] else "none"),
         ("runs", f"for {format_duration(running['held_for'])}"),
         ("left", "" if left is None else f"about {format_estimate(left)}" if left else "overdue"),
+        ("length", _length(running)),
         ("halted", running["halted"] or ""),
         *(("GPU", _gpu(gpu, running["vram_mib"])) for gpu in running["gpus"]),
         ("slots", ", ".join(slots_words(running["slots"]))),

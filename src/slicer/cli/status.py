@@ -24,7 +24,8 @@ Examples:
 
 \b
 A job's unit is on the line below it: `systemctl status UNIT` shows its
-processes, `slicer stop JOB` ends it. LEFT is the job's estimate (--expect).
+processes, `slicer stop JOB` ends it. LEFT is the job's estimate (--expect),
+with ~ slicer's own.
 Of a GPU's memory, RESERVED is set aside for jobs (as declared) and for
 processes outside slicer; FREE is what a further job can have. "over" marks a
 job that uses more than it declared. "forced" marks one that waited too long

@@ -132,6 +132,7 @@ def job_json(lease: Lease, status: LedgerStatus) -> dict[str, Any]:
         "vram_mib": lease.vram_mib,
         "cpu_slots": lease.slots.get(CPU, 0),
         "slots": lease.slots,
+        "estimate": _estimate(lease),
         "forced": bool(lease.forced),
         "begun": lease.job not in status.not_begun,
         "halted": halt.how if halt else None,
@@ -141,6 +142,11 @@ def job_json(lease: Lease, status: LedgerStatus) -> dict[str, Any]:
         "idle_end": lease.idle_end_s,
         "sharing": _sharing(status.shared(lease.job)),
     }
+
+
+def _estimate(entry: Lease | Ticket) -> dict[str, Any] | None:
+    """How long decisions take the job to run, and where they know it from."""
+    return None if entry.est_s is None else {"seconds": entry.est_s, "from": entry.est_from}
 
 
 def _sharing(now: SharingNow | None) -> dict[str, Any] | None:
@@ -183,6 +189,7 @@ def ticket_json(ticket: Ticket, status: LedgerStatus) -> dict[str, Any]:
         **picked(ticket, "slots inside"),
         "waited": round(status.now_s - ticket.arrived_s, 1),
         "expected": ticket.expect_s,
+        "estimate": _estimate(ticket),
         "starts_in": None if starts_in_s is None else round(starts_in_s, 1),
         "reserving": wait.is_reserving,
         "why": _why(ticket, status),

@@ -180,6 +180,9 @@ def _slot_cells(slots: dict[str, int]) -> list[str]:
 
 def _left(lease: Lease, now_s: float) -> str:
     left = expected_remaining(lease, now_s)
+    if left is None and lease.est_s is not None:  # slicer's own estimate, which nobody promised
+        left = lease.since_s + lease.est_s - now_s
+        return f"~{_seconds(left)}" if left > 0 else "-"
     return "-" if left is None else _seconds(left) if left else "overdue"
 
 

@@ -27,7 +27,7 @@ TOP_SETTINGS = ("default_profile", "compat_gpu_lock")
 TABLES = {
     "slots": (CPU,),
     "gpu": ("idle_threshold", "margin", "spike_buffer"),
-    "waiting": ("reserve_after",),
+    "waiting": ("reserve_after", "order"),
     "logs": ("max_size", "keep"),
     "notify": ("on", "command", "urls"),
 }

@@ -65,6 +65,7 @@ def summaries(config: Config) -> tuple[Summary, ...]:
 
 def general_settings(config: Config) -> tuple[Setting, ...]:
     """The settings outside of profiles."""
+    reserve_after_s = config.policy.reserve_after_s
     values = {
         "default_profile": config.default_profile,
         **{f"slots.{name}": str(limit) for name, limit in config.slots.items()},
@@ -72,7 +73,8 @@ def general_settings(config: Config) -> tuple[Setting, ...]:
         "gpu.idle_threshold": size_text(config.policy.idle_threshold_mib << 20),
         "gpu.margin": size_text(config.margin_mib << 20),
         "gpu.spike_buffer": percent_text(round(config.policy.spike_buffer * 10_000)),
-        "waiting.reserve_after": _duration(config.policy.reserve_after_s),
+        "waiting.reserve_after": "auto" if reserve_after_s is None else _duration(reserve_after_s),
+        "waiting.order": "arrival" if config.policy.by_arrival else "auto",
         "logs.max_size": size_text(config.log_mib << 20),
         "logs.keep": _duration(config.log_keep_s),
     }
@@ -161,6 +163,7 @@ _COMMENTS = {
     "gpu.margin": "kept free in addition to a job's vram",
     "gpu.spike_buffer": "what other programs may use beyond their peak",
     "waiting.reserve_after": "a job passed over for longer gets a reservation in its turn",
+    "waiting.order": '"arrival": first come, first served, however long the jobs are',
     "logs.max_size": "of a detached job's log; the beginning goes first",
     "logs.keep": "how long logs of ended detached jobs stay",
 }

@@ -33,7 +33,8 @@ POLICY_SETTINGS = {
     "gpu.idle_threshold": "200M",
     "gpu.margin": "512M",
     "gpu.spike_buffer": "10%",
-    "waiting.reserve_after": "5m",
+    "waiting.reserve_after": "auto",
+    "waiting.order": "auto",
     "logs.max_size": "256M",
     "logs.keep": "30d",
 }
@@ -364,16 +365,21 @@ def _notify(settings: dict[str, Entry]) -> Notify | None:
     return table(settings)
 
 
+_ORDERS = ("auto", "arrival")
+
+
 def _policy(settings: dict[str, Entry]) -> Policy:
-    reserve_after = settings["waiting.reserve_after"]
-    after_s = values.seconds(reserve_after, "waiting.reserve_after")
-    if after_s is None:
-        message = "must be finite"
-        raise values.refuse(reserve_after, "waiting.reserve_after", message, 'the default is "5m"')
+    reserve_after, after_s = settings["waiting.reserve_after"], None
+    if reserve_after[0] != "auto":
+        after_s = values.seconds(reserve_after, "waiting.reserve_after")
+        if after_s is None:
+            message = "must be finite"
+            raise values.refuse(reserve_after, "waiting.reserve_after", message, 'the default is "auto"')
     return Policy(
         idle_threshold_mib=values.mib(settings["gpu.idle_threshold"], "gpu.idle_threshold"),
         spike_buffer=values.fraction(settings["gpu.spike_buffer"], "gpu.spike_buffer"),
         reserve_after_s=after_s,
+        by_arrival=values.choice(settings["waiting.order"], "waiting.order", _ORDERS) == "arrival",
     )
 
 

@@ -24,7 +24,7 @@ all of it counts as foreign.
 
 from __future__ import annotations
 
-from slicer.placement.capacity import Device
+from slicer.placement.devices import Device
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from slicer.gpu import AttributedGpus, Gpus
     from slicer.gpu.snapshot import GpuSnapshot, ProcessKey
     from slicer.model import Gpu, GpuMemory, Lease
-    from slicer.placement.capacity import Device
+    from slicer.placement.devices import Device
 
 
 _BEHIND_FENCE = "slicer itself runs behind a device fence, and sees only the GPUs that this allows"

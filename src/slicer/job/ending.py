@@ -144,6 +144,8 @@ def finish(
         _try(job, held, warn, lambda: _check_gpus(job, outcome, watch))
     _try(job, held, warn, lambda: release(job, held))
     faults.point("ending-released")
+    if outcome.gpus and not outcome.exit_code:  # a failed run says little about others
+        _try(job, held, warn, lambda: held.note_run(outcome.wall_s - (outcome.paused_s or 0.0)))
     _try(job, held, warn, lambda: history.append(outcome, job.history_path))
     faults.point("ending-written")
     _try(job, held, warn, lambda: _to_file(job, outcome))

@@ -233,7 +233,7 @@ def needs_of(plan: Plan) -> Needs:
     then = "fail" if invocation.route else profile.then  # a route's max_jobs is a promise
     return Needs(
         **fields_for(Demand, plan.missing), slot_limits=plan.config.slots, expect_s=invocation.expect_s,
-        wait=invocation.wait, max_wait_s=profile.max_wait_s, then=then,
+        limit_s=profile.timeout_s, wait=invocation.wait, max_wait_s=profile.max_wait_s, then=then,
         plain_lock=plan.config.compat_gpu_lock,
     )  # fmt: skip
 

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from typing import TypeVar
 
+    from slicer.placement.lengths import Lengths
     from slicer.state.directory import Directory
     from slicer.state.statedir import StateDir
 
@@ -206,6 +207,12 @@ class LedgerFiles:
         names = sorted(_listed(self.directory.tickets))
         self._parsed = {name: request for name in names if (request := self._request(name)) is not None}
         return list(self._parsed.items())
+
+    def lengths(self) -> Lengths:
+        """The lengths of earlier runs. Needs no lock. Raises StateError."""
+        from slicer.ledger import run_lengths  # not for a job without GPUs
+
+        return run_lengths.read(self.directory.base)
 
     def names_by_job(self) -> dict[str, str]:
         """The names of the tickets last seen by :meth:`requests`, without those discarded since."""

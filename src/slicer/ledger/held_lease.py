@@ -125,6 +125,16 @@ class HeldLease:
             self.is_outlived = self._has_others()
         return self.is_outlived
 
+    def note_run(self, length_s: float) -> None:
+        """Remember the length of the job's run, for the estimates of later ones. Raises StateError."""
+        from slicer.ledger import run_lengths
+        from slicer.placement.lengths import key_of
+
+        base = self._files.directory.base
+        with self._files.locked():
+            found = run_lengths.read(base).with_run(key_of(self.lease.command), length_s)
+            run_lengths.write(base, found)
+
     def alert(self) -> None:
         """Some time after :meth:`release`: make sure that another ticket has looked."""
         self._files.alert()

@@ -35,7 +35,8 @@ class Needs(Demand):
     """The resources that the job still lacks, and the limits of its wait."""
 
     slot_limits: dict[str, int]  # of these slots, and perhaps of others
-    expect_s: float | None
+    expect_s: float | None  # as the user said
+    limit_s: float | None  # the job is ended then
     wait: bool
     max_wait_s: float | None
     then: Then | None
@@ -190,11 +191,27 @@ def gpus_named(words: tuple[str, ...], gpus: tuple[Gpu, ...]) -> tuple[str, ...]
     return tuple(found)
 
 
+def estimated(prepared: PreparedRequest, ledger: Ledger) -> PreparedRequest:
+    """The request with an estimate of the job's length, if it wants GPUs. Raises StateError."""
+    if not prepared.ticket.gpus:
+        return prepared
+    from slicer.placement.lengths import estimate, key_of
+
+    key, needs = key_of(prepared.ticket.command), prepared.needs
+    est_s, source = estimate(ledger.lengths(), key, needs.expect_s, needs.limit_s)
+    known = {"est_s": None if est_s is None else float(round(est_s)), "est_from": source}
+    return replace(
+        prepared, ticket=replace(prepared.ticket, **known), draft=replace(prepared.draft, **known)
+    )
+
+
 def obtain(prepared: PreparedRequest, ledger: Ledger, hooks: Hooks) -> HeldLease:
     """Get the lease; wait for it if ``needs.wait``.
 
     Raises BusyError, InfeasibleError, DeadlockError, StateError, GpuError.
     """
+    if not prepared.needs.wait:
+        prepared = estimated(prepared, ledger)
     needs, ticket = prepared.needs, prepared.ticket
     if needs.wait:
         queued = queue_up(prepared, ledger)
@@ -229,6 +246,7 @@ def _until_s(prepared: PreparedRequest) -> float | None:
 
 def queue_up(prepared: PreparedRequest, ledger: Ledger) -> HeldLease | WaitingTicket:
     """The lease if it is free now, else a place in the queue. Raises as :func:`obtain`."""
+    prepared = estimated(prepared, ledger)
     found = ledger.acquire_or_queue(prepared.ticket, prepared.draft, prepared.observer)
     if isinstance(found, HeldLease):
         return found
@@ -281,6 +299,8 @@ def preview(prepared: PreparedRequest, ledger: Ledger | None) -> tuple[str, ...]
 
     ``ledger`` None: there is no ledger yet. Raises InfeasibleError, GpuError.
     """
+    if ledger is not None:
+        prepared = estimated(prepared, ledger)
     ticket, observer = prepared.ticket, prepared.observer
     observer.look()
     if ledger is None:

@@ -26,8 +26,9 @@ from slicer.state import statefile
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from slicer.gpu.observer import GpuObserver
-    from slicer.placement.capacity import Device, Policy
     from slicer.placement.decision import Verdict
+    from slicer.placement.devices import Device
+    from slicer.placement.policy import Policy
 
 
 @record
@@ -43,16 +44,18 @@ class Decision:
     """One decision for all requests, and its input."""
 
     verdict: Verdict
-    queue: tuple[Request, ...]
+    queue: tuple[Request, ...]  # in the order of their tickets
     leases: tuple[Lease, ...]
     devices: tuple[Device, ...] | None
     policy: Policy
 
     def why_not(self, request: Request) -> Busy:
         """The reason why a request was not granted."""
-        from slicer.placement import decision
+        from slicer.placement import decision, order
 
-        return decision.explain(request, self.queue, self.devices, self.leases, self.policy, now_s())
+        at_s = now_s()
+        queue = order.in_order(self.queue, self.devices, self.policy, at_s)
+        return decision.explain(request, queue, self.devices, self.leases, self.policy, at_s)
 
 
 @record
@@ -138,7 +141,8 @@ class Ledger(LedgerFiles):
 
     def decide(self, request: Request, observer: GpuObserver) -> Decision:
         """The present decision, without idle and dead tickets. Raises InfeasibleError for ``request``."""
-        from slicer.placement import decision  # imported here: a client of the broker never decides
+        # Imported here: a client of the broker never decides.
+        from slicer.placement import decision, order
 
         leases = self.leases()
         devices = _feasible_devices(request, leases, observer)
@@ -146,7 +150,10 @@ class Ledger(LedgerFiles):
         stopped: set[str] = set()
         while True:
             queue = tuple(each for each in self._queue(request) if each.job not in stopped)
-            verdict = decision.decide(queue, devices, leases, observer.policy, now_s())
+            policy = self._policy(queue, observer)
+            at_s = now_s()
+            ordered = order.in_order(queue, devices, policy, at_s)
+            verdict = decision.decide(ordered, devices, leases, policy, at_s)
             others = {job for job in (*verdict.grants, *verdict.reserving) if job != request.job}
             names = self.names_by_job() if others else {}
             dead = {job for job in others if not self.is_waiting(names[job])}
@@ -154,8 +161,14 @@ class Ledger(LedgerFiles):
                 self.discard(names[job], job)
             idle = {job for job in others - dead if self.is_idle(names[job])}
             if not dead and not idle:
-                return Decision(verdict, queue, leases, devices, observer.policy)
+                return Decision(verdict, queue, leases, devices, policy)
             stopped |= idle
+
+    def _policy(self, queue: tuple[Request, ...], observer: GpuObserver) -> Policy:
+        """The same for all that decide, apart from their configurations."""
+        if not any(request.gpus for request in queue):
+            return observer.policy
+        return replace(observer.policy, mean_job_s=self.lengths().mean_s)
 
     def _grant_now(self, request: Request, draft: Lease, observer: GpuObserver) -> HeldLease | Decision:
         """The lease, or the decision that it is not granted."""

@@ -13,8 +13,9 @@ from slicer.ledger.ledger import Ledger, Snapshot
 from slicer.ledger.lock import EAGER_PAUSE_S
 from slicer.model import CPU
 from slicer.outcome.history import folder
-from slicer.placement import capacity, decision, forecast
-from slicer.placement.capacity import Policy
+from slicer.placement import capacity, decision, forecast, order
+from slicer.placement.devices import headroom, is_idle, reserved_mib
+from slicer.placement.policy import Policy
 from slicer.record import record, replace
 from slicer.share.arena import SharingNow, standing
 from slicer.state import statedir
@@ -28,8 +29,8 @@ if TYPE_CHECKING:
     from slicer.gpu.snapshot import GpuSnapshot, ProcessKey
     from slicer.model import Busy, Gpu, GroupStanding, Lease, Ticket, UserStanding
     from slicer.outcome.job_files import DetachedJob
-    from slicer.placement.capacity import Device
     from slicer.placement.decision import Infeasible
+    from slicer.placement.devices import Device
     from slicer.state.statedir import StateDir
 
     Warn = Callable[[str], None]
@@ -197,16 +198,19 @@ class StatusReader:
         still = halted(found.leases, self.directory)
         unknown = {each.job for each in still}  # the remaining time of a job that stands still is unknown
         leases = tuple(
-            replace(lease, expect_s=None) if lease.job in unknown else lease
+            replace(lease, expect_s=None, est_s=None) if lease.job in unknown else lease
             for lease in sorted(found.leases, key=lambda lease: (lease.since_s, lease.job))
         )
         at_s = now_s()
-        ledger = self._ledger
+        ledger, tickets = self._ledger, found.tickets
+        if others is None and ledger is not None:  # the broker's are in its order
+            policy = replace(policy, mean_job_s=ledger.lengths().mean_s)
+            tickets = order.in_order(tickets, devices, policy, at_s)
         return LedgerStatus(
             directory=ledger.directory.path if ledger else "",
             leases=leases,
-            tickets=found.tickets,
-            waits=waits(found.tickets, devices, leases, policy, at_s, held_back),
+            tickets=tickets,
+            waits=waits(tickets, devices, leases, policy, at_s, held_back),
             gpus=states(
                 self._observer.gpus, devices, self._observer.snapshot, leases, policy,
                 self._observer.foreign_peaks,
@@ -361,15 +365,15 @@ def _state(
 ) -> GpuState:  # fmt: skip
     if device is None:
         return GpuState(gpu, None, 0, None, False, 0, ())
-    headroom_mib = capacity.headroom(device, leases, policy)
+    headroom_mib = headroom(device, leases, policy)
     known = sum(device.used_by.values()) + sum(one.used_mib or 0 for one in foreign if not one.job)
     is_silent = any(one.used_mib is None for one in foreign)  # then the rest is theirs
     return GpuState(
         gpu=gpu,
         device=device,
-        reserved_mib=capacity.reserved_mib(device, leases, policy),
+        reserved_mib=reserved_mib(device, leases, policy),
         free_mib=max(0, headroom_mib or 0) if device.total_mib else None,
-        is_idle=capacity.is_idle(device, leases, policy),
+        is_idle=is_idle(device, leases, policy),
         unexplained_mib=0 if is_silent else max(0, device.used_mib - known),
         foreign=foreign,
     )

@@ -4,8 +4,9 @@ A decision for thousands of tickets reads one directory and opens nothing. Sorti
 ``100-0000000012345678-3f2a9c01b7de-cpu=1of4-2x8192+512`` is a request of priority 0 that arrived 12.345678 s
 after boot. Job 3f2a… wants 1 of 4 CPU slots, and 8 GiB (and 512 MiB of margin) on each of 2 GPUs. Several
 slots are separated by commas, each with its ``NAME=1of4``; ``0`` is none. ``0x`` is no GPU, ``2xall`` are
-whole ones. With a final ``s`` the file lists the GPUs that the job may use. If the names of slots are too
-long for a file name, there is a ``*``, and the file lists them, too.
+whole ones. ``~3600`` after that is the estimate of the job's length in seconds. With a final ``s`` the file
+lists the GPUs that the job may use. If the names of slots are too long for a file name, there is a ``*``, and
+the file lists them, too.
 
 A bell is a FIFO that the ticket's owner reads. It only means: look again.
 """
@@ -51,8 +52,9 @@ def _name(request: Request, slots: str) -> str:
         gpus = f"{request.gpus}xall"
     else:
         gpus = f"{request.gpus}x{request.vram_mib}+{request.margin_mib}"
+    length = "" if request.est_s is None else f"~{round(request.est_s)}"
     choice = "s" if request.gpu_choice else ""
-    return f"{rank:03d}-{arrived_us:016d}-{request.job}-{slots}-{gpus}{choice}"
+    return f"{rank:03d}-{arrived_us:016d}-{request.job}-{slots}-{gpus}{length}{choice}"
 
 
 def says_all(name: str) -> bool:
@@ -80,11 +82,13 @@ def parse_name(name: str) -> Request | None:
         rank, arrived_us, job, wanted = name.removesuffix("s").split("-", _BEFORE_SLOTS)
         text, _, gpus = wanted.rpartition("-")
         slots, limits = _slots(text)
+        gpus, has_length, length = gpus.partition("~")
         count, size = gpus.split("x")
         vram, _, margin = ("", "", "") if size in ("", "all") else size.partition("+")
         request = Request(
             number(count), (), number(vram) if vram else None, number(margin) if margin else 0, slots,
             PRIORITY_MAX - number(rank), job, number(arrived_us) / 1e6, limits,
+            float(number(length)) if has_length else None,
         )  # fmt: skip
     except ValueError:
         return None
@@ -129,6 +133,7 @@ def _is_sane(request: Request) -> bool:
         and request.arrived_s <= SECONDS_MAX
         and request.gpus <= COUNT_MAX
         and max(request.vram_mib or 0, request.margin_mib) <= MIB_MAX
+        and (request.est_s or 0) <= SECONDS_MAX
     )
 
 

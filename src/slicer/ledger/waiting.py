@@ -23,7 +23,7 @@ from slicer.ledger import tickets
 from slicer.ledger.files import ANSWER_WITHIN_S
 from slicer.ledger.ledger import lease_of
 from slicer.placement import decision
-from slicer.placement.capacity import reserved_mib
+from slicer.placement.devices import reserved_mib
 from slicer.record import record, replace
 
 TYPE_CHECKING = False
@@ -268,7 +268,7 @@ class WaitingTicket:
         limits = [_LOOK_AT_GPUS_S if place.looks_at_gpus else None, self._answers_due_s]
         if place.leads and self._watch is not None:
             descriptors += self._watch.descriptors()
-            limits.append(self._watch.due_s())
+            limits += [self._watch.due_s(), None if self._found is None else self._found.verdict.again_s]
         if self._guard >= 0:
             descriptors.append(self._guard)
         self._close_pidfd()

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from typing import Protocol, TypeVar
 
     from slicer.model import Lease, Request
-    from slicer.placement.capacity import Device
+    from slicer.placement.devices import Device
 
     _Request = TypeVar("_Request", bound=Request)
 

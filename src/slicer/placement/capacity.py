@@ -1,119 +1,20 @@
-"""The resources left on one machine: the arithmetic of :mod:`slicer.placement.decision`. Pure.
-
-Jobs that declared their memory share a GPU. A job that declared none holds it whole.
-
-    headroom = total - max(used, reserved)
-    reserved = sum over its leases of (the declaration; once the peak is more, peak x (1 + spike buffer))
-               + foreign peaks x (1 + spike buffer)
-"""
+"""The resources left on one machine: the arithmetic of :mod:`slicer.placement.decision`. Pure."""
 
 from __future__ import annotations
 
-from slicer.placement.policy import Policy as Policy
-from slicer.record import record
+from slicer.placement.gpus import Gpu, Pool
+from slicer.placement.order import overdue_after_s
+from slicer.placement.policy import NEVER
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from slicer.model import Lease, Request
+    from slicer.placement.devices import Device
+    from slicer.placement.policy import Policy
 
-NEVER = float("inf")
-
-
-@record
-class Device:
-    """One GPU as a decision sees it: the data of the driver and /proc at one moment."""
-
-    uuid: str
-    total_mib: int  # 0: unknown, the memory is shared with the CPU
-    used_mib: int  # by all processes, according to the driver
-    used_by: dict[str, int]  # MiB now, by the job of a lease
-    foreign_mib: int  # by foreign processes, each at its highest use
-    foreign_pids: tuple[int, ...]
-
-
-def reserved_mib(device: Device, leases: Iterable[Lease], policy: Policy) -> int:
-    """The MiB reserved on the GPU for leases and foreign use. A lease without ``vram`` takes all of it."""
-    total = _buffered(device.foreign_mib, policy)
-    for lease in leases:
-        if device.uuid not in lease.gpus:
-            continue
-        if lease.vram_mib is None:
-            return max(device.total_mib, total)
-        total += _budget(lease, device, policy)
-    return total
-
-
-def _budget(lease: Lease, device: Device, policy: Policy) -> int:
-    """The MiB that a sharing lease counts for: its declaration, or more once it has used more."""
-    seen = device.used_by.get(lease.job, 0)
-    index = lease.gpus.index(device.uuid)
-    if index < len(lease.vram_peak_mib):
-        seen = max(seen, lease.vram_peak_mib[index])
-    declared = lease.vram_mib or 0
-    return declared if seen <= declared else _buffered(seen, policy)
-
-
-def _buffered(mib: int, policy: Policy) -> int:
-    # In millionths, because 200 x 1.1 is more than 220 in floating point.
-    return -(-mib * round(1_000_000 * (1 + policy.spike_buffer)) // 1_000_000)
-
-
-def headroom(device: Device, leases: Iterable[Lease], policy: Policy) -> int | None:
-    """The MiB available to one more sharer (may be negative); None: the whole GPU is held."""
-    here = [lease for lease in leases if device.uuid in lease.gpus]
-    if any(lease.vram_mib is None for lease in here):
-        return None
-    return device.total_mib - max(device.used_mib, reserved_mib(device, here, policy))
-
-
-def is_idle(device: Device, leases: Iterable[Lease], policy: Policy) -> bool:
-    """Whether nobody uses the GPU, so that it could be taken whole."""
-    return not any(device.uuid in lease.gpus for lease in leases) and not is_used_by_others(device, policy)
-
-
-def is_used_by_others(device: Device, policy: Policy) -> bool:
-    """Whether foreign processes use too much of the GPU for it to count as idle."""
-    return max(device.foreign_mib, _unexplained_mib(device)) > policy.idle_threshold_mib
-
-
-def _unexplained_mib(device: Device) -> int:
-    return device.used_mib - sum(device.used_by.values())
-
-
-class _Gpu:
-    """The rest of one GPU during a decision."""
-
-    def __init__(self, index: int, device: Device, leases: list[Lease], policy: Policy) -> None:
-        self.uuid = device.uuid
-        self.index = index  # in PCI order
-        self.total_mib = device.total_mib
-        self.foreign_mib = max(_buffered(device.foreign_mib, policy), _unexplained_mib(device))
-        self.is_foreign = is_used_by_others(device, policy)
-        self.is_idle = not leases and not self.is_foreign
-        self.free_mib = headroom(device, leases, policy) if device.total_mib else None  # None: no sharing
-        self.newest_s = max((lease.since_s for lease in leases), default=-NEVER)
-        # When the last of its leases should end. Not the time left: that is 0 for every overdue lease, so the
-        # order of the GPUs would change by itself.
-        self.end_s = max(
-            (NEVER if lease.expect_s is None else lease.since_s + lease.expect_s for lease in leases),
-            default=-NEVER,
-        )
-
-    def lacks(self, need: int | None) -> bool:
-        """Whether some use has to end before ``need`` MiB (None: the whole GPU) are free."""
-        if need is None:
-            return self.newest_s > -NEVER or self.is_foreign
-        return self.free_mib is None or self.free_mib < need
-
-    def is_taken_by_foreign(self, need: int | None) -> bool:
-        """Whether foreign processes are in the way of ``need`` MiB (None: of the whole GPU)."""
-        return self.is_foreign if need is None else self.total_mib - self.foreign_mib < need
-
-    def is_stuck(self, need: int | None) -> bool:
-        """Whether foreign processes take it, and no lease is left whose end could free it."""
-        return self.is_taken_by_foreign(need) and self.newest_s == -NEVER
+_OPEN_ENDED_S = 24 * 3600.0  # a wait, before which nothing is kept on a GPU with a lease of unknown length
 
 
 class Capacity:
@@ -144,20 +45,20 @@ class Capacity:
                 if uuid in by_uuid:
                     by_uuid[uuid].append(lease)
         self._gpus = {
-            device.uuid: _Gpu(index, device, by_uuid[device.uuid], policy)
+            device.uuid: Gpu(index, device, by_uuid[device.uuid], policy, now_s)
             for index, device in enumerate(devices or ())
         }
         self._by_index = list(self._gpus.values())
         self._unreserved = dict(self._gpus)
-        self._idle = {uuid: gpu for uuid, gpu in self._gpus.items() if gpu.is_idle}
-        # In increasing order: the n-th last entry shows at once whether n GPUs have enough.
-        self._free = sorted((gpu.free_mib, gpu.index) for gpu in self._by_index if gpu.free_mib is not None)
+        self._until_s = NEVER  # when the first reservation should begin to run
+        self._all = Pool(self._by_index)  # for requests that should end by then
+        self._spare = self._all  # for the others
         self._update()
 
     def _update(self) -> None:
         self.is_exhausted = (  # nothing can be granted to any request
-            not self._idle
-            and (not self._free or self._free[-1][0] <= 0)
+            not self._all.idle
+            and (not self._all.free or self._all.free[-1][0] <= 0)
             and all(held >= self._limits[name] for name, held in self._slots.items())
         )
 
@@ -179,34 +80,63 @@ class Capacity:
                 missing = min(missing or name, name)
         return missing
 
+    def _pool(self, request: Request) -> Pool:
+        if self._spare is self._all or not self._ends_in_time(request):
+            return self._spare
+        return self._all
+
+    def _ends_in_time(self, request: Request) -> bool:
+        return request.est_s is not None and self._now_s + request.est_s < self._until_s
+
     def fit_gpus(self, request: Request) -> tuple[str, ...] | None:
         """As :meth:`fit`, without slots."""
-        wanted = request.gpus
+        wanted, pool = request.gpus, self._pool(request)
         if request.vram_mib is None:
-            if len(self._idle) < wanted:
+            if len(pool.idle) < wanted:
                 return None
-            found = _eligible(request, self._idle)
+            found = _eligible(request, pool.idle)
             return tuple(gpu.uuid for gpu in found[:wanted]) if len(found) >= wanted else None
         need = request.vram_mib + request.margin_mib  # need_mib without a call, for thousands of requests
-        if len(self._free) < wanted or self._free[-wanted][0] < need:
+        if len(pool.free) < wanted or pool.free[-wanted][0] < need:
             return None
+        tightest = [each for each in pool.free if each[0] >= need]
         if request.gpu_choice:
-            able = [gpu for gpu in _eligible(request, self._gpus) if not gpu.lacks(need)]
-            tightest = sorted((gpu.free_mib or 0, gpu.index) for gpu in able)[:wanted]
-        else:
-            tightest = [each for each in self._free if each[0] >= need][:wanted]
+            able = {gpu.index for gpu in _eligible(request, self._gpus)}
+            tightest = [each for each in tightest if each[1] in able]
         if len(tightest) < wanted:
             return None
-        return tuple(self._by_index[index].uuid for index in sorted(index for _, index in tightest))
+        return tuple(self._by_index[index].uuid for index in sorted(index for _, index in tightest[:wanted]))
 
     def take(self, request: Request, gpus: tuple[str, ...]) -> None:
         """Grant the request the resources that :meth:`fit` found."""
         self._add_slots(request.slots)
         for uuid in gpus:
             gpu = self._gpus[uuid]
-            self._shrink(gpu, request.vram_mib)
-            gpu.newest_s, gpu.end_s = self._now_s, NEVER
+            before_mib = self._all.mib[gpu.index]
+            left_mib = (
+                None if request.vram_mib is None or before_mib is None else before_mib - request.vram_mib
+            )
+            self._all.set(gpu, left_mib)
+            if self._spare is not self._all:
+                spare_mib = self._spare.mib[gpu.index]
+                if spare_mib is not None and not self._ends_in_time(request):
+                    spare_mib -= request.vram_mib or spare_mib
+                if left_mib is None or spare_mib is None:
+                    self._spare.set(gpu, None)
+                else:
+                    self._spare.set(gpu, min(spare_mib, left_mib))
+            gpu.take(request, left_mib, self._now_s)
         self._update()
+
+    @property
+    def keeps_gpus(self) -> bool:
+        """Whether a request has a reservation of GPUs."""
+        return self._spare is not self._all
+
+    def is_overdue(self, request: Request) -> bool:
+        """Whether the request may have a reservation."""
+        waited_s = self._now_s - request.arrived_s
+        return waited_s >= overdue_after_s(request, len(self._gpus), self._policy)
 
     def take_slots(self, slots: Mapping[str, int]) -> None:
         """Grant slots only."""
@@ -217,18 +147,6 @@ class Capacity:
         for name, count in slots.items():
             if name in self._slots:  # otherwise no request wants any
                 self._slots[name] += count
-
-    def _shrink(self, gpu: _Gpu, by_mib: int | None) -> None:
-        """Take this number of MiB of the GPU; None: all of it."""
-        before_mib = gpu.free_mib
-        if before_mib is not None:
-            self._free.remove((before_mib, gpu.index))
-        self._idle.pop(gpu.uuid, None)
-        gpu.free_mib = None
-        if before_mib is not None and by_mib is not None:
-            gpu.free_mib = before_mib - by_mib
-            self._free.append((gpu.free_mib, gpu.index))
-            self._free.sort()
 
     def reserve(self, request: Request) -> bool:
         """Keep what the request needs from all requests behind it; returns whether it kept any.
@@ -246,7 +164,8 @@ class Capacity:
         wants_gpus = request.gpus > 0 and bool(self._unreserved)
         if not (slots or wants_gpus) or not self._is_feasible(request):
             return False
-        kept = self._most_promising(request) if wants_gpus else []
+        after_s = overdue_after_s(request, len(self._gpus), self._policy)
+        kept = self._most_promising(request, after_s) if wants_gpus else []
         if not slots and not kept:
             return False
         need = request.need_mib
@@ -256,12 +175,33 @@ class Capacity:
             self._slots_in_turn.update(request.slots)
         for name in slots:
             self._reserve_slots(name, request)
-        for gpu in kept:
-            del self._unreserved[gpu.uuid]
-            self._shrink(gpu, None if gpu.lacks(need) else need)
-            self.reserved_for["gpu", gpu.uuid] = request.job
+        self._keep(request, kept, after_s)
         self._update()
         return True
+
+    def _keep(self, request: Request, kept: list[Gpu], after_s: float) -> None:
+        """Keep these GPUs: requests that should end by the start of this one may still use all of them."""
+        if not kept:
+            return
+        need, now_s = request.need_mib, self._now_s
+        is_late = now_s - request.arrived_s >= 3 * after_s
+        forgiven_s = request.arrived_s + after_s if is_late else NEVER
+        until_s = max(gpu.fits_at(need, now_s, forgiven_s) for gpu in kept)
+        until_s = max(until_s, request.arrived_s + 2 * after_s)
+        self._until_s = min(self._until_s, until_s)
+        if self._spare is self._all:
+            self._spare = Pool(self._by_index)
+            for gpu in self._by_index:
+                if gpu.uuid not in self._all.idle:
+                    self._spare.set(gpu, self._all.mib[gpu.index])
+        for gpu in kept:
+            del self._unreserved[gpu.uuid]
+            free_mib = self._all.mib[gpu.index]
+            spare_mib = None
+            if need is not None and free_mib is not None:
+                spare_mib = free_mib - need if is_late else gpu.spare_mib(need, self._until_s)
+            self._spare.set(gpu, None if spare_mib is None or free_mib is None else min(spare_mib, free_mib))
+            self.reserved_for["gpu", gpu.uuid] = request.job
 
     def _reserve_slots(self, name: str, request: Request) -> None:
         self._slots[name] += request.slots[name]
@@ -280,25 +220,22 @@ class Capacity:
         able = [gpu for gpu in _eligible(request, self._gpus) if need is None or gpu.total_mib >= need]
         return request.gpus <= len(able)
 
-    def _most_promising(self, request: Request) -> list[_Gpu]:
-        """The GPUs to keep for the request. Every decision chooses the same ones, so that they accumulate.
+    def _most_promising(self, request: Request, after_s: float) -> list[Gpu]:
+        """The GPUs to keep for the request: those that should have room for it first."""
+        need, now_s = request.need_mib, self._now_s
+        waited_s = now_s - request.arrived_s
+        is_late = waited_s >= 3 * after_s
+        forgiven_s = request.arrived_s + after_s if is_late else NEVER
 
-        First come GPUs on which the request fits already, then GPUs without a new grant since the reservation
-        began, then those whose last grant is oldest. So no stream of small jobs can move the reservation from
-        GPU to GPU, whatever durations they declare.
-        """
-        need = request.need_mib
-        began_s = request.arrived_s + self._policy.reserve_after_s  # or later, when it got its turn
-
-        def rank(gpu: _Gpu) -> tuple[bool, bool, float, float, float, int]:
-            lacks = gpu.lacks(need)
-            if not lacks:
-                return gpu.is_taken_by_foreign(need), lacks, 0, 0, 0, gpu.index
-            newest_s = gpu.newest_s if gpu.newest_s > began_s else -NEVER
-            emptiest = NEVER if need is None or gpu.free_mib is None else -gpu.free_mib
-            return gpu.is_taken_by_foreign(need), lacks, newest_s, emptiest, gpu.end_s, gpu.index
+        def rank(gpu: Gpu) -> tuple[bool, float, float, int]:
+            at_s = gpu.fits_at(need, now_s, forgiven_s)
+            return gpu.is_taken_by_foreign(need), at_s, gpu.newest_s if is_late else 0, gpu.index
 
         able = [gpu for gpu in _eligible(request, self._unreserved) if need is None or gpu.total_mib >= need]
+        if self._policy.reserve_after_s is None and waited_s < _OPEN_ENDED_S:
+            able = [gpu for gpu in able if not gpu.is_open_ended]
+            if len(able) < request.gpus:
+                return []
         return sorted(able, key=rank)[: request.gpus]
 
 
@@ -342,7 +279,7 @@ def shape_of(request: Request) -> tuple[object, ...]:
     )  # fmt: skip
 
 
-def _eligible(request: Request, gpus: dict[str, _Gpu]) -> list[_Gpu]:
+def _eligible(request: Request, gpus: dict[str, Gpu]) -> list[Gpu]:
     """The GPUs that the request may use, in PCI order. Its choice is mostly short, and the GPUs many."""
     if not request.gpu_choice:
         return list(gpus.values())

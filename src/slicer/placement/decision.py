@@ -1,46 +1,48 @@
 """Who gets what: a pure decision over one snapshot of the ledger and the GPUs.
 
-A request gets everything at once, or nothing. The decision goes through the requests in their order and
-grants those that fit. A blocked request holds nothing back at first, so smaller ones behind it may pass
-(backfill). Once it has waited for ``Policy.reserve_after_s``, it may have its turn; the first such request in
-the order does. Then it has a reservation: what it needs is kept from all behind it as it becomes free. On a
-GPU where it fits already, others may have the rest. A GPU where it does not fit yet is closed to them. When
-it starts, the turn passes to the next. Requests without GPUs have turns of their own, one for each slot: two
-of them can have theirs at a time if they want no common slot. So nobody waits behind a stranger for the end
-of a job that has nothing to do with either.
+A request gets everything at once, or nothing. The decision goes through the requests in their order
+(:mod:`slicer.placement.order`, with a broker after the users' shares) and grants those that fit. A blocked
+request holds nothing back at first, so others behind it may pass (backfill). Once it has waited for
+``after`` (:func:`slicer.placement.order.overdue_after_s`) it is overdue, and the first overdue request in the
+order has its turn: a reservation.
 
-So no request starves. The argument: let a request have its turn from time T on. Call a GPU *good* if the
-request may use it, and either it fits there or nothing was granted there since T. At T every GPU that it may
-use is good. The reservation keeps GPUs where the request already fits. If it needs more, it adds those that
-have gone longest without a new grant. These are good as long as enough good ones exist. They stay good,
-because nothing is granted there that takes the request's share. So there are always enough. Once the leases
-of T have ended, the request fits on each good GPU. Slots work the same way, each name for itself: others only
-get what the leases and the request's own need leave. So the request starts at the latest when the leases of T
-have ended, whatever was granted behind it since.
+The reservation keeps the GPUs where its need should fit first, by the expected ends of their leases. It
+should start at the latest of these, and at the earliest ``2 x after`` from its arrival: ``until``. Requests
+that should end before that may use all that is free on a kept GPU. The others may use what is left beside the
+need and the leases that should outlast ``until``. Where nobody knows when a lease ends, nothing is kept for
+the first day (unless a duration is configured): there the GPU would stand idle for an unknown time.
 
-Every request has its turn. The first overdue request in the order has it: none of those ahead of it has a
-reservation. It starts, as shown above, and then the next one is the first. A request further back may have
-its turn sooner, and lose it again: while A has that for slot x, and B ahead of C waits for it because it
-wants x and y, C may have the turn for y. Once A has started, B has the turn for both. Each such loss follows
-the start of a request ahead, so their number is limited.
+Once it has waited for ``3 x after``, its turn is strict. A lease that was granted since its turn began, and
+has overrun, counts as ending now. A kept GPU where the need does not fit takes only requests that should end
+before ``until``.
 
-Three limits. A request with a higher priority that arrives later goes ahead. A job that uses more than it
-declared can delay a request by its own length. Foreign processes may stay for days: a request that waits for
-them keeps its reservation, and the next one has its turn all the same.
+So no request starves: the first overdue request starts at most ``3 x after + 2 x L`` after its arrival, where
+L is the length of the longest job, whatever anybody claims. The argument: from ``3 x after`` on, ``until`` is
+moved on only by leases that have not overrun and by those from before its turn. The latter end within L. Any
+request that is let in on a kept GPU without room claims to end before ``until``, so it moves it no further.
+Thus ``until`` stands still within L; from then on nobody is let in, and what is there ends within another L.
+The property tests play endless streams of others that claim the truth, nothing or any lie.
+
+Then the turn passes to the next. The requests ahead of one are those that were overdue before it, one after
+another. Requests without GPUs have turns of their own, one for each slot: two of them can have theirs at a
+time if they want no common slot. So nobody waits behind a stranger for the end of a job that has nothing to
+do with either. What such a turn wants is kept from all behind it, and it starts at the latest when the leases
+from before its turn have ended. A request further back may have its turn sooner, and lose it again: while A
+has that for slot x, and B ahead of C waits for it because it wants x and y, C may have the turn for y. Once A
+has started, B has the turn for both. Each such loss follows the start of a request ahead, so their number is
+limited.
+
+Three limits. A request with a higher priority that arrives later goes ahead. A job that uses more memory than
+it declared can delay a request by its own length. Foreign processes may stay for days: a request that waits
+for them keeps its reservation, and the next one has its turn all the same.
 """
 
 from __future__ import annotations
 
 from slicer.model import CPU, Busy
-from slicer.placement.capacity import (
-    NEVER,
-    Capacity,
-    headroom,
-    is_eligible,
-    is_used_by_others,
-    limits_of,
-    too_many,
-)
+from slicer.placement.capacity import Capacity, is_eligible, limits_of, too_many
+from slicer.placement.devices import headroom, is_used_by_others
+from slicer.placement.policy import NEVER
 from slicer.record import record
 
 TYPE_CHECKING = False
@@ -50,7 +52,12 @@ if TYPE_CHECKING:
 
     from slicer.model import Lease, Request
     from slicer.placement.allowance import Allowance, Balance
-    from slicer.placement.capacity import Device, Policy
+    from slicer.placement.devices import Device
+    from slicer.placement.policy import Policy
+
+
+# While GPUs are kept, the expected ends of leases decide who may use them, and these move with time.
+_AGAIN_S = 30.0
 
 
 @record
@@ -59,6 +66,7 @@ class Verdict:
 
     grants: dict[str, tuple[str, ...]]  # by each job that can go, in order: its GPUs (none for CPU jobs)
     reserving: tuple[str, ...]  # the blocked jobs that have a reservation
+    again_s: float | None  # decide again then, even without an event; None: only an event changes anything
 
 
 @record
@@ -80,7 +88,7 @@ def decide(
     queue: Sequence[Request], devices: tuple[Device, ...] | None, leases: tuple[Lease, ...],
     policy: Policy, now_s: float, allowance: Allowance | None = None,
 ) -> Verdict:  # fmt: skip
-    """The requests of the queue, given in order, that can go now. Same input, same answer.
+    """The requests of the queue, given in their order, that can go now. Same input, same answer.
 
     ``devices`` None: the GPUs are unknown. Then only requests without GPUs are granted. A request with GPUs
     that also wants slots takes them as if it could go.
@@ -90,19 +98,19 @@ def decide(
     """
     capacity = Capacity(devices, leases, policy, now_s, limits_of(queue))
     balance = None if allowance is None else allowance.balance(leases, devices)
-    return _go_through(queue, capacity, now_s - policy.reserve_after_s, balance)
+    return _go_through(queue, capacity, balance)
 
 
 def _go_through(
-    queue: Sequence[Request], capacity: Capacity, overdue_s: float, balance: Balance | None
+    queue: Sequence[Request], capacity: Capacity, balance: Balance | None
 ) -> Verdict:
-    """Serve the queue from the capacity. A blocked request may reserve if it arrived by ``overdue_s``."""
+    """Serve the queue from the capacity."""
     grants: dict[str, tuple[str, ...]] = {}
     reserving: list[str] = []
     for each in queue:
         request = balance.within(each) if balance else each
         if request is None:
-            if balance and each.arrived_s <= overdue_s:
+            if balance and capacity.is_overdue(each):
                 balance.keep(each)
             continue
         if request.gpus and not capacity.sees_gpus:
@@ -115,11 +123,11 @@ def _go_through(
             if balance:
                 balance.take(request, gpus)
             grants[request.job] = gpus
-        elif request.arrived_s <= overdue_s and capacity.reserve(request):
+        elif capacity.is_overdue(request) and capacity.reserve(request):
             if balance:
                 balance.keep(request)
             reserving.append(request.job)
-    return Verdict(grants, tuple(reserving))
+    return Verdict(grants, tuple(reserving), _AGAIN_S if capacity.keeps_gpus else None)
 
 
 def infeasible(request: Request, devices: tuple[Device, ...] | None) -> Infeasible | None:
@@ -153,7 +161,7 @@ def explain(
     ahead = jobs.index(request.job) if request.job in jobs else len(jobs)
     left = Capacity(devices, leases, policy, now_s, limits_of([*queue[:ahead], request]))
     balance = None if allowance is None else allowance.balance(leases, devices)
-    _go_through(queue[:ahead], left, now_s - policy.reserve_after_s, balance)
+    _go_through(queue[:ahead], left, balance)
     reserved_for = _reserved_for(request, left)
     alone = Capacity(devices, leases, policy, now_s, request.slot_limits)
     if request.gpus and alone.fit_gpus(request) is None:

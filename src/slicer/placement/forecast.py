@@ -6,8 +6,10 @@ Separate from :mod:`slicer.placement.decision`, because a job that starts at onc
 from __future__ import annotations
 
 from slicer.model import lease_from
-from slicer.placement.capacity import Capacity, Device, limits_of, rank_of
+from slicer.placement.capacity import Capacity, limits_of, rank_of
 from slicer.placement.decision import decide, gpu_holders, slot_holders
+from slicer.placement.devices import Device
+from slicer.placement.order import expected_end
 from slicer.record import replace
 
 TYPE_CHECKING = False
@@ -17,7 +19,7 @@ if TYPE_CHECKING:
 
     from slicer.model import Lease, Ticket
     from slicer.placement.allowance import Allowance
-    from slicer.placement.capacity import Policy
+    from slicer.placement.policy import Policy
 
 _FORECAST_DEPTH = 100  # requests; beyond that, estimates mean little
 _MOST_WORK = 5000  # leases and requests to examine, over all steps: some ten milliseconds
@@ -29,32 +31,39 @@ def start_times(
 ) -> dict[str, float | None]:  # fmt: skip
     """In how many seconds each ticket of the queue should become a lease, by job.
 
-    This uses the estimates of the leases and tickets. An overdue lease counts as ending now. None: the start
-    depends on a job without an estimate, or too many others have to end before.
+    This uses the expected ends of leases (:func:`slicer.placement.order.expected_end`) and the estimates of
+    tickets. None: the start depends on a job without an estimate, or too many others have to end before.
     """
     found: dict[str, float | None] = dict.fromkeys((ticket.job for ticket in queue), None)
     waiting = list(queue[:_FORECAST_DEPTH])
     running = list(leases)
+    ends_s: dict[str, float] = {}
+    for lease in leases:
+        _note_end(ends_s, lease, now_s)
     at_s, steps = now_s, 1 + _MOST_WORK // (1 + len(leases) + len(queue))
     while waiting and steps:
         steps -= 1
         grants = decide(waiting, devices, tuple(running), policy, at_s, allowance).grants
         for ticket in [each for each in waiting if each.job in grants]:
             found[ticket.job] = at_s - now_s
-            running.append(lease_from(ticket, grants[ticket.job], at_s))
+            running.append(lease := lease_from(ticket, grants[ticket.job], at_s))
+            _note_end(ends_s, lease, at_s)
         waiting = [ticket for ticket in waiting if ticket.job not in grants]
-        ends_s = {
-            lease.job: max(at_s, lease.since_s + lease.expect_s)
-            for lease in running
-            if lease.expect_s is not None
-        }
         if not ends_s:
             break
         at_s = min(ends_s.values())
         ended = {job for job, end_s in ends_s.items() if end_s == at_s}
+        ends_s = {job: end_s for job, end_s in ends_s.items() if job not in ended}
         running = [lease for lease in running if lease.job not in ended]
         devices = None if devices is None else tuple(_without(device, ended) for device in devices)
     return found
+
+
+def _note_end(ends_s: dict[str, float], lease: Lease, now_s: float) -> None:
+    """Note when the lease should end, if its length is known."""
+    if lease.est_s is not None or lease.expect_s is not None:
+        known = lease if lease.est_s is not None else replace(lease, est_s=lease.expect_s)
+        ends_s[lease.job] = expected_end(known, now_s)
 
 
 def _without(device: Device, jobs: set[str]) -> Device:
@@ -115,6 +124,6 @@ def _not_served(
         if capacity.fit(each) is not None:
             continue  # it ends and returns everything
         left.add(each.job)
-        if now_s - each.arrived_s >= policy.reserve_after_s and capacity.reserve(each):
+        if capacity.is_overdue(each) and capacity.reserve(each):
             reserving.append(each.job)
     return left, reserving

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from slicer.record import record
 
+NEVER = float("inf")
+
 
 @record
 class Policy:
@@ -11,4 +13,7 @@ class Policy:
 
     idle_threshold_mib: int = 200  # a GPU with no more foreign use than this counts as idle
     spike_buffer: float = 0.10  # of a peak, kept free in addition
-    reserve_after_s: float = 300.0  # how long a blocked request may be passed over
+    # How long a blocked request may be passed over; None: by its width and the length of the machine's jobs.
+    reserve_after_s: float | None = None
+    mean_job_s: float | None = None  # the mean length of the machine's jobs; None: unknown
+    by_arrival: bool = False  # requests of one priority go by arrival, however long their jobs are

@@ -12,7 +12,7 @@ from slicer.queue.engine.engine import Engine
 from slicer.queue.events import Renderer
 from slicer.queue.judge import judging
 from slicer.queue.judge.log import last_line
-from slicer.queue.model import Board, BoardState, Event, JobState, Kind, QueueOptions, Row, kind_of
+from slicer.queue.model import Board, BoardState, Event, JobState, Kind, QueueOptions, Row
 from slicer.queue.show import board_text, rows
 from slicer.queue.start.dispatch import Dispatch
 from slicer.queue.start.pending import Pending
@@ -143,7 +143,7 @@ class Display:
         first: dict[Kind, int] = {}
         for entry in pending.first(rows.PENDING_SHOWN):
             state = self._register.states[entry.key]
-            kind = kind_of(entry, state)
+            kind = pending.kind(entry.key)
             waits_for = pending.never.get(entry.key) or pending.waits_for(entry.key)
             waits_for = waits_for or self._why(kind, first.setdefault(kind, state.no), state)
             found.append(rows.row(state, declared_mib=kind.vram_mib, waits_for=waits_for))
@@ -160,7 +160,7 @@ class Display:
         pending = self._dispatch.pending
         if state.key not in pending:
             return ""
-        kind = kind_of(pending.entries[state.key], state)
+        kind = pending.kind(state.key)
         first = next((entry.key for head, entry in pending.heads() if head == kind), state.key)
         waits_for = pending.never.get(state.key) or pending.waits_for(state.key)
         number = self._register.states[first].no

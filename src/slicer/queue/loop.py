@@ -274,6 +274,7 @@ class Queue:
             self._concluded.append(attempt.job_id)
         if ended:
             dispatch.pending.release([attempt.key for attempt in ended])
+            dispatch.learn()
 
     # -- the current state ---------------------------------------------------------------------------------
 

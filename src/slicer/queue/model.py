@@ -35,6 +35,7 @@ class Kind(NamedTuple):
     priority: int | None = None
     slots: tuple[tuple[str, int], ...] = ()  # names and counts, ordered by name
     share: str | None = None  # as slicer run --share
+    octave: int | None = None  # of its estimated seconds: 10 for 1024 to 2047; None unknown, or without GPUs
     engine: str | None = None  # the one that has to run it
 
 
@@ -50,6 +51,7 @@ class Attributes:
     after: tuple[str, ...] = ()  # names of jobs that must succeed first
     cwd: str = ""
     env: tuple[tuple[str, str], ...] = ()
+    expect_s: float | None = None  # how long it should run
 
 
 class Entry(NamedTuple):  # not a record: there may be 100,000

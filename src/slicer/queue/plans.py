@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import math
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TypeVar
 
 from slicer.backend import has_systemd
 from slicer.config import profiles
 from slicer.config.build import unknown_slot
 from slicer.config.profiles import Config, Overrides
-from slicer.errors import ConfigError, UsageError
+from slicer.errors import ConfigError, StateError, UsageError
 from slicer.job.plan import Invocation, Plan, check_limits, outer_jobs, with_sharing
 from slicer.ledger.ledger import Ledger
 from slicer.ledger.nesting import OuterJobs
 from slicer.model import Profile
+from slicer.placement.lengths import Lengths, estimate, key_of
 from slicer.queue.file.jobs_file import JobsFileError
 from slicer.queue.model import Entry, Kind, QueueOptions, kind_of
 from slicer.record import replace
@@ -33,6 +35,7 @@ class Plans:
         """``broker``: its socket, or "". Raises ConfigError; UsageError inside a job that holds GPUs."""
         self._options = options
         self._environ = dict(environ)
+        self._ledger = ledger
         self._directory = ledger.directory.path
         self._host = profiles.host()
         self.config: Config = profiles.load(environ, self._host)
@@ -99,6 +102,7 @@ class Plans:
         invocation = Invocation(
             command=(_SHELL, "-c", entry.command), profile=profile.name, overrides=Overrides(),
             name=said.name or self.label(no), backend=self._options.backend, queue=self._path,
+            expect_s=said.expect_s,
         )  # fmt: skip
         plan = Plan(
             invocation=invocation, config=self.config, profile=profile, host=self._host, program=_SHELL,
@@ -110,6 +114,30 @@ class Plans:
 
     def label(self, no: int) -> str:
         return f"{os.path.basename(self._path)}#{no}"
+
+    def octaves(self) -> Callable[[Entry], int | None]:
+        """A function for :attr:`Kind.octave`, by what is known of earlier runs now."""
+        try:
+            lengths = self._ledger.lengths()
+        except StateError:
+            lengths = Lengths()  # the ledger cannot be read: a request will say so
+        known: dict[object, int | None] = {}
+
+        def octave(entry: Entry) -> int | None:
+            said = entry.attributes
+            if not self.gpu_needs(said.kind)[0]:
+                return None
+            asked = key_of(entry.command), said.expect_s, self._limit_s(entry)
+            if asked not in known:
+                est_s, _ = estimate(lengths, *asked)
+                known[asked] = None if est_s is None else int(math.log2(max(est_s, 1.0)))
+            return known[asked]
+
+        return octave
+
+    def _limit_s(self, entry: Entry) -> float | None:
+        said = entry.attributes
+        return said.timeout_s or self._profile(said.kind, None).timeout_s
 
     def gpu_needs(self, kind: Kind) -> tuple[int, int | None]:
         """The number of GPUs for the kind (0: it fits no profile), and the MiB of each (None: all)."""

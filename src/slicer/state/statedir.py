@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 SYSTEM_DIR = "/run/slicer"
 PUBLIC_DIRS = ("/run/lock", "/dev/shm")  # in memory, and anybody may create directories there
-VERSION = 5  # of the directory's contents; slicer touches no other version
+VERSION = 6  # of the directory's contents; slicer touches no other version
 _VERSION_LINE = b"%d\n" % VERSION  # the content of its file "version"
 _BASE = replace(LEDGER, is_closed=False)  # only its contents are closed to others
 _FOR_ALL = stat.S_ISVTX | stat.S_IWOTH

@@ -23,7 +23,8 @@ LEASE = Lease(
 TICKET = Ticket(
     job=OTHER, name="eval", command="", pid=77, pid_start=1, boot_id=BOOT, uid=1002, inside=(JOB,),
     priority=100, arrived_s=1.5, gpus=1, gpu_choice=(GPU,), vram_mib=8192, margin_mib=512,
-    slots={"license-matlab": 1}, slot_limits={"license-matlab": 2}, expect_s=60.0,
+    slots={"license-matlab": 1}, slot_limits={"license-matlab": 2}, expect_s=60.0, est_s=90.0,
+    est_from="runs",
 )  # fmt: skip
 BUSY = Busy("gpu", (LEASE,), 2, (GPU,), "", 0, "")
 

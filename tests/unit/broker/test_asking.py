@@ -43,7 +43,8 @@ GPU = "GPU-00000000-0000-0000-0000-000000000000"
 BUSY = Busy("gpu", (), 1, (), "")
 NEEDS = Needs(
     gpus=1, gpu_choice=("0",), vram_mib=8192, margin_mib=512, slots={"cpu": 1}, priority=3,
-    slot_limits={"cpu": 4, "x": 2}, expect_s=60.0, wait=True, max_wait_s=None, then=None, plain_lock="",
+    slot_limits={"cpu": 4, "x": 2}, expect_s=60.0, limit_s=3600.0, wait=True,
+    max_wait_s=None, then=None, plain_lock="",
 )  # fmt: skip
 HOOKS = Hooks(lambda _: None, None, CancelToken())
 Step = Callable[[socket.socket], None]

@@ -14,8 +14,8 @@ from slicer.broker.server import queueing
 from slicer.broker.server.deciding import Stopped
 from slicer.kernel import proc
 from slicer.model import Lease, Ticket
-from slicer.placement.capacity import Policy
 from slicer.placement.forecast import start_times
+from slicer.placement.policy import Policy
 from slicer.record import replace
 from tests.unit.broker.messages import LEASE, TICKET
 from tests.unit.broker.within import Within, acquire, within

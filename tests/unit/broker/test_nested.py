@@ -6,9 +6,10 @@ import pytest
 
 from slicer.broker.rules.order import in_order
 from slicer.model import Lease, Ticket
-from slicer.placement.capacity import Device, Policy
 from slicer.placement.decision import decide
+from slicer.placement.devices import Device
 from slicer.placement.forecast import deadlocked
+from slicer.placement.policy import Policy
 from tests.unit import made_up
 
 NOW_S = 1000.0

@@ -28,10 +28,10 @@ from slicer.broker.server.names import Names, ask_services
 from slicer.broker.server.policy_file import PolicyFile, load
 from slicer.errors import ConfigError, NotAllowedError
 from slicer.model import Busy, Lease, Ticket
-from slicer.placement.capacity import Device
-from slicer.placement.capacity import Policy as Settings
 from slicer.placement.decision import decide
+from slicer.placement.devices import Device
 from slicer.placement.forecast import deadlocked
+from slicer.placement.policy import Policy as Settings
 from slicer.state.directory import Directory
 from tests.unit import made_up
 

@@ -12,15 +12,16 @@ from slicer.broker.rules.order import ordered
 from slicer.broker.rules.policy import NO_CAP, Caps, SitePolicy, Together
 from slicer.broker.rules.shares import Past, Shares, decayed, held, shares_of
 from slicer.model import Lease, Ticket
-from slicer.placement.capacity import Device
-from slicer.placement.capacity import Policy as Settings
 from slicer.placement.decision import decide
+from slicer.placement.devices import Device
+from slicer.placement.policy import Policy as Settings
 from tests.examples import examples
 from tests.unit import made_up
 
 UUIDS = ("GPU-a", "GPU-b", "GPU-c", "GPU-d")
 LOADED = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])  # several tests share a CPU
-SETTINGS = Settings(reserve_after_s=50.0)
+AFTER_S = 50.0
+SETTINGS = Settings(reserve_after_s=AFTER_S)
 USERS = (1001, 1002, 1003)
 NOW_S = 1000.0
 
@@ -223,7 +224,7 @@ def test_whoever_used_most_is_served_all_the_same(
     ends_s: dict[str, float] = {}
     lasts_s: dict[str, int] = {}
     made = 0
-    for second in range(int(PATIENCE_S + SETTINGS.reserve_after_s) + 200):
+    for second in range(int(PATIENCE_S + AFTER_S) + 200):
         now_s = float(second)
         leases = [each for each in leases if ends_s[each.job] > now_s]
         for uid in USERS:  # each has always some that wait

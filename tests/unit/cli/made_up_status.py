@@ -9,12 +9,12 @@ from slicer.gpu import attribution
 from slicer.gpu.snapshot import GpuSnapshot, ProcessOnGpu
 from slicer.ledger.status import LedgerStatus, states, waits
 from slicer.model import Gpu, GpuMemory, Lease, Ticket
-from slicer.placement.capacity import Policy
+from slicer.placement.policy import Policy
 from slicer.record import replace
 from tests.unit import made_up
 
 NOW_S = 1000.0
-POLICY = Policy()
+POLICY = Policy(reserve_after_s=300.0)
 H100 = "NVIDIA H100 80GB HBM3"
 A, B, C = "GPU-aaaa", "GPU-bbbb", "GPU-cccc"
 GPUS = (

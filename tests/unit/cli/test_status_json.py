@@ -55,6 +55,7 @@ def test_the_contract() -> None:  # B3
                 "vram_mib": None,
                 "cpu_slots": 1,
                 "slots": {"cpu": 1},
+                "estimate": None,
                 "forced": False,
                 "begun": True,
                 "halted": None,
@@ -82,6 +83,7 @@ def test_the_contract() -> None:  # B3
                 "vram_mib": None,
                 "cpu_slots": 0,
                 "slots": {},
+                "estimate": None,
                 "forced": False,
                 "begun": True,
                 "halted": None,
@@ -110,6 +112,7 @@ def test_the_contract() -> None:  # B3
                 "inside": [],
                 "waited": 243.0,
                 "expected": 60.0,
+                "estimate": None,
                 "starts_in": None,  # the process outside slicer gave no estimate
                 "reserving": False,
                 "why": {

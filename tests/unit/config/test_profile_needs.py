@@ -8,7 +8,7 @@ from slicer.config import profile_report, profiles
 from slicer.config.profiles import Overrides
 from slicer.errors import UsageError
 from slicer.model import Profile
-from slicer.placement.capacity import Policy
+from slicer.placement.policy import Policy
 from tests.unit.config.machine import Machine
 
 
@@ -132,7 +132,7 @@ def test_a_profile_may_prepare_what_the_command_line_turns_on(machine: Machine) 
 
 
 def test_settings_for_sharing_gpus(machine: Machine) -> None:  # E2, E3
-    assert machine.load().policy == Policy(idle_threshold_mib=200, spike_buffer=0.1, reserve_after_s=300.0)
+    assert machine.load().policy == Policy(idle_threshold_mib=200, spike_buffer=0.1, reserve_after_s=None)
     assert machine.load().margin_mib == 512
     etc = machine.system(
         "[gpu]\nidle_threshold = '1G'\nmargin = '2G'\nspike_buffer = '12.5%'\n[waiting]\nreserve_after = 90\n"

@@ -14,7 +14,7 @@ from slicer.job.program import find_program
 from slicer.ledger.leasing import Needs, patience_s
 from slicer.ledger.nesting import OuterJobs
 from slicer.model import Host, Profile
-from slicer.placement.capacity import Policy
+from slicer.placement.policy import Policy
 from slicer.record import replace
 from tests.unit import made_up
 
@@ -169,6 +169,6 @@ def test_who_decides_just_now_is_waited_for_a_moment_at_least(
 ) -> None:
     needs = Needs(
         gpus=0, gpu_choice=(), vram_mib=None, margin_mib=0, slots={"cpu": 1}, slot_limits={"cpu": 1},
-        priority=0, expect_s=None, wait=wait, max_wait_s=max_wait_s, then=None, plain_lock="",
+        priority=0, expect_s=None, limit_s=None, wait=wait, max_wait_s=max_wait_s, then=None, plain_lock="",
     )  # fmt: skip
     assert patience_s(needs) == expected

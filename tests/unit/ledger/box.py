@@ -20,7 +20,7 @@ from slicer.ledger.held_lease import HeldLease
 from slicer.ledger.ledger import Ledger
 from slicer.ledger.waiting import WaitingTicket
 from slicer.model import Busy, Gpu, Lease
-from slicer.placement.capacity import Device
+from slicer.placement.devices import Device
 from slicer.state import statefile
 from slicer.state.statedir import locate
 from tests.unit import made_up

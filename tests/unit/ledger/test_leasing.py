@@ -12,7 +12,7 @@ from tests.unit import made_up
 
 NEEDS = Needs(
     gpus=0, gpu_choice=(), vram_mib=None, margin_mib=0, slots={"cpu": 1}, slot_limits={"cpu": 2},
-    priority=3, expect_s=None, wait=True, max_wait_s=None, then=None, plain_lock="",
+    priority=3, expect_s=None, limit_s=None, wait=True, max_wait_s=None, then=None, plain_lock="",
 )  # fmt: skip
 
 

@@ -23,14 +23,15 @@ pytestmark = pytest.mark.both_pythons
 JOBS = st.text("0123456789abcdef", min_size=12, max_size=12)
 SLOT_NAMES = st.sampled_from(["cpu", "whisper-gpu", "0x", "a.b_c", "1of2", "x" * 30, "Z-s"])
 REQUESTS = st.builds(
-    lambda job, priority, arrived_us, gpus, vram, margin, slots: Request(
+    lambda job, priority, arrived_us, gpus, vram, margin, slots, length: Request(
         gpus, (), vram if gpus else None, margin if gpus and vram is not None else 0,
         {name: count for name, (count, _) in slots.items()}, priority, job, arrived_us / 1e6,
-        {name: limit for name, (_, limit) in slots.items()},
+        {name: limit for name, (_, limit) in slots.items()}, length if gpus else None,
     ),
     JOBS, st.integers(-100, 100), st.integers(0, 10**15), st.integers(0, 64),
     st.none() | st.integers(1, 10**6), st.integers(0, 10**4),
     st.dictionaries(SLOT_NAMES, st.tuples(st.integers(1, 512), st.integers(1, 512)), max_size=4),
+    st.none() | st.integers(0, 10**9).map(float),
 )  # fmt: skip
 
 

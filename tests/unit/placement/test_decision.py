@@ -5,10 +5,8 @@ from __future__ import annotations
 import pytest
 
 from slicer.model import Busy, Lease, Request
-from slicer.placement.capacity import Device, Policy, headroom, is_idle, reserved_mib
 from slicer.placement.decision import (
     Infeasible,
-    Verdict,
     decide,
     expected_remaining,
     explain,
@@ -16,14 +14,16 @@ from slicer.placement.decision import (
     infeasible,
     roomiest,
 )
+from slicer.placement.devices import Device, headroom, is_idle, reserved_mib
 from slicer.placement.forecast import deadlocked, start_times
+from slicer.placement.policy import Policy
 from slicer.record import as_dict, replace
 from tests.unit import made_up
 
 NOW_S = 10_000.0
 YOUNG_S = NOW_S - 1  # has just arrived
 OLD_S = NOW_S - 300  # has waited for as long as the policy lets others pass
-POLICY = Policy()
+POLICY = Policy(reserve_after_s=300.0)
 
 
 def device(uuid: str = "a", total_mib: int = 80_000, used_mib: int = 0, **more: object) -> Device:
@@ -219,7 +219,7 @@ def test_without_a_look_at_the_gpus_only_cpu_jobs_are_granted() -> None:
     assert grants([cpu("y", 3), whole("x", slots=2)], None) == {"x": None, "y": ""}
 
 
-AB_HELD = (lease("h", "a", expect_s=None, since_s=1.0), lease("i", "b", since_s=1.0, expect_s=5.0))
+AB_HELD = (lease("h", "a", est_s=None, since_s=1.0), lease("i", "b", since_s=1.0, est_s=5.0))
 
 
 # X4, E13, issue: order
@@ -262,10 +262,10 @@ AB_HELD = (lease("h", "a", expect_s=None, since_s=1.0), lease("i", "b", since_s=
         ([whole("x", choice="c", arrived_s=OLD_S), whole("y", arrived_s=OLD_S)],
          (*devices("ab"), device("c", used_mib=999, foreign_mib=999)), (*AB_HELD, lease("k", "c")),
          [], ["x"]),
-        # where a sharer fits already, what it leaves (and its margin) is for all; nothing where it does not
+        # where a sharer fits already or soon, what it leaves (and its margin) is for all
         ([share("x", 50_000, 2, margin_mib=1000, arrived_s=OLD_S), share("y", 29_001, choice="a"),
           share("z", 29_000, choice="a"), share("w", 1, choice="b")],
-         devices("ab"), (lease("h", "b", vram_mib=40_000),), ["z"], ["x"]),
+         devices("ab"), (lease("h", "b", vram_mib=40_000),), ["z", "w"], ["x"]),
         # of its choice only
         ([whole("x", 2, choice="ab", arrived_s=OLD_S), whole("y")], devices("abc"), AB_HELD, ["y"], ["x"]),
         # what cannot be served even when all is free keeps nothing from anybody
@@ -278,7 +278,7 @@ AB_HELD = (lease("h", "a", expect_s=None, since_s=1.0), lease("i", "b", since_s=
          SIZES[:2], (lease("h", "b"),), ["z"], ["x"]),
         # what was granted a moment ago is not what is free soonest
         ([whole("x"), whole("y", arrived_s=OLD_S), share("z", 1)], devices("ab"),
-         (replace(AB_HELD[1], vram_mib=1),), ["x"], ["y"]),
+         (replace(AB_HELD[1], vram_mib=1, est_s=NOW_S + 60),), ["x"], ["y"]),
         # nor is it held up by who sees more slots than it does
         ([cpu("x", 1, limit=1, arrived_s=OLD_S), cpu("y", limit=9)], (), (lease("h", cpu_slots=1),), [],
          ["x"]),
@@ -294,7 +294,8 @@ def test_the_first_that_waited_too_long_is_passed_by_no_more(
 
 def kept(request: Request, gpus: tuple[Device, ...], held: tuple[Lease, ...], now_s: float = NOW_S) -> str:
     """The GPUs that are kept for a blocked request: those of which nobody behind it gets all that is free."""
-    assert decide([request], gpus, held, POLICY, now_s) == Verdict({}, (request.job,))
+    verdict = decide([request], gpus, held, POLICY, now_s)
+    assert (verdict.grants, verdict.reserving) == ({}, (request.job,))
     probes = [
         share("probe", headroom(each, held, POLICY) or 1, choice=each.uuid, arrived_s=now_s) for each in gpus
     ]
@@ -310,55 +311,115 @@ def small(job: str, gpus: str, **fields: object) -> Lease:
     return lease(job, gpus, **{"vram_mib": 100, "since_s": 1.0, **fields})
 
 
-# X4, issue: order
+# X4, issue: order. Leases since 1.0 with an estimate below LATER_S have overrun at LATER_S.
+LATER_S = NOW_S + 100
+
+
 @pytest.mark.parametrize(
     ("request_", "gpus", "held", "expected"),
     [
-        # whole GPUs: those which are free soonest
-        (whole("x"), devices("ab"), (small("h", "a", expect_s=90.0), small("i", "b", expect_s=80.0)), "b"),
-        (whole("x"), devices("ab"), (small("h", "a"), small("i", "b", expect_s=80.0)), "b"),
+        # whole GPUs: those whose leases should end first
+        (whole("x"), devices("ab"), (small("h", "a", est_s=10_900.0), small("i", "b", est_s=10_800.0)), "b"),
+        (whole("x"), devices("ab"), (small("h", "a"), small("i", "b", est_s=10_800.0)), "b"),
         (whole("x"), devices("ab"), (small("h", "a"), small("i", "b")), "a"),
-        (whole("x"), devices("ab"), (small("h", "ab", expect_s=8.0), small("i", "a", expect_s=9.0)), "b"),
-        (whole("x", 2), devices("abc"), (small("h", "a"), small("i", "b", expect_s=80.0)), "bc"),
+        (whole("x"), devices("ab"), (small("h", "ab", est_s=10_800.0), small("i", "a", est_s=10_900.0)), "b"),
+        (whole("x", 2), devices("abc"), (small("h", "a"), small("i", "b", est_s=10_800.0)), "bc"),
+        # one that has overrun is taken to need half as long again as it ran, an unknown one as long again
+        (whole("x"), devices("ab"), (small("h", "a"), small("i", "b", est_s=80.0)), "b"),
+        (whole("x"), devices("ab"), (small("h", "a", est_s=15_300.0), small("i", "b", est_s=80.0)), "b"),
+        (whole("x"), devices("ab"), (small("h", "a", est_s=15_000.0), small("i", "b", est_s=80.0)), "a"),
+        # one of unknown length, granted a moment ago, half an hour
+        (whole("x"), devices("ab"), (small("h", "a", since_s=LATER_S - 9), small("i", "b", est_s=11_000.0)),
+         "b"),
         # foreign use over the threshold comes last
         (whole("x"), (device(foreign_mib=999), device("b")), (small("i", "b"),), "b"),
-        # what was granted since the reservation began is the mark of a GPU that was left open
-        (whole("x"), devices("ab"), (small("h", "a", since_s=NOW_S + 50, expect_s=1.0), small("i", "b")),
+        # sharers: the end after which there is room
+        (share("x", 79_950), devices("ab"), (small("h", "a", est_s=10_900.0), small("i", "b")), "a"),
+        (share("x", 79_850), devices("ab"),
+         (small("h", "a", vram_mib=200, est_s=10_900.0), small("i", "b", est_s=10_800.0), small("j", "b")),
          "b"),
-        # sharers: what fits, then where there is most room
-        (share("x", 79_950), devices("ab"), (small("h", "a"), small("i", "b", vram_mib=90)), "b"),
+        (share("x", 79_950), devices("ab"),
+         (small("h", "a", est_s=10_900.0), small("i", "b", est_s=10_800.0), small("j", "b")), "a"),
         (share("x", 79_950, 2), devices("abc"), (small("h", "ab"),), "ac"),
-        (share("x", 79_950), devices("ab"), (small("h", "a", vram_mib=90, since_s=NOW_S + 50),
-                                             small("i", "b")), "b"),
-        (share("x", 79_950, 2), devices("abc"), (small("h", "a", vram_mib=9, since_s=NOW_S + 50),
-                                                small("i", "bc")), "ab"),
-        # where all have such, the one whose last is the oldest
-        (share("x", 79_950), devices("ab"), (small("h", "a", vram_mib=90, since_s=NOW_S + 60),
-                                             small("i", "b", since_s=NOW_S + 50)), "b"),
-        (whole("x"), devices("ab"), (small("h", "a", since_s=NOW_S + 60, expect_s=1.0),
-                                     small("i", "b", since_s=NOW_S + 50)), "b"),
-        # where it fits (it waits for slots), those who have what it leaves do not drive it away
+        # where it fits (it waits for slots), those that have what it leaves do not drive it away
         (replace(share("x", 1000), slots={"cpu": 4}, slot_limits={"cpu": 4}), devices("ab"),
          (small("h", "a", since_s=NOW_S + 50), lease("s", cpu_slots=1)), "a"),
         # a GPU that is too small is of no use, however empty
-        (share("x", 75_000), (device("a", 74_999), device("b")), (small("i", "b", vram_mib=79_000),), "b"),
+        (share("x", 75_000), (device("a", 74_999), device("b")), (small("i", "b", vram_mib=20_000),), "b"),
         # nor one that foreign processes fill
         (share("x", 75_000), (device(foreign_mib=10_000), device("b")),
-         (small("i", "b", vram_mib=79_000),), "b"),
+         (small("i", "b", vram_mib=20_000),), "b"),
     ],
 )  # fmt: skip
 def test_the_most_promising_gpus_are_kept(
     request_: Request, gpus: tuple[Device, ...], held: tuple[Lease, ...], expected: str
 ) -> None:
     waiting = replace(request_, arrived_s=OLD_S)
-    assert kept(waiting, gpus, held, NOW_S + 100) == expected
+    assert kept(waiting, gpus, held, LATER_S) == expected
 
 
-def test_an_estimate_that_runs_out_moves_no_reservation() -> None:
-    held = (small("h", "a", since_s=1.0, expect_s=900.0), small("i", "b", since_s=1.0, expect_s=800.0))
-    waiting = whole("x", arrived_s=0.0)
-    for now_s in (400.0, 850.0, 5000.0):  # both overdue at the end: b stays
-        assert kept(waiting, devices("ab"), held, now_s) == "b"
+# X4
+def test_once_it_waited_three_times_as_long_a_job_that_claimed_too_little_counts_as_ending_now() -> None:
+    honest, liar = small("h", "a", est_s=10_900.0), small("i", "b", since_s=NOW_S, est_s=10.0)
+    assert kept(whole("x", arrived_s=LATER_S - 899), devices("ab"), (honest, liar), LATER_S) == "b"
+    old = small("i", "b", since_s=1.0, est_s=10.0)  # from before its turn: it may be late for good reasons
+    assert kept(whole("x", arrived_s=LATER_S - 900), devices("ab"), (honest, old), LATER_S) == "a"
+
+
+UNKNOWN = (small("h", "ab", est_s=None),)
+
+
+# X4
+def test_nothing_is_kept_where_nobody_knows_when_a_lease_ends_for_a_day() -> None:
+    policy = Policy(mean_job_s=60.0)  # overdue after 10 minutes
+    young, old = whole("x", arrived_s=NOW_S - 86_399), whole("x", arrived_s=NOW_S - 86_400)
+    assert decide([young], devices("ab"), UNKNOWN, policy, NOW_S).reserving == ()
+    assert decide([old], devices("ab"), UNKNOWN, policy, NOW_S).reserving == ("x",)
+    known = (replace(UNKNOWN[0], est_s=9000.0),)
+    assert decide([young], devices("ab"), known, policy, NOW_S).reserving == ("x",)
+    # an administrator's reserve_after counts whatever is known
+    assert decide([young], devices("ab"), UNKNOWN, POLICY, NOW_S).reserving == ("x",)
+
+
+def timed(job: str, vram_mib: int | None, est_s: float | None) -> Request:
+    return replace(share(job, vram_mib or 0), vram_mib=vram_mib, est_s=est_s)
+
+
+# X4: it keeps b, where it does not fit before about NOW_S + 1000, and a, where it fits
+@pytest.mark.parametrize(
+    ("passing", "waited_s", "expected"),
+    [
+        (timed("y", 60_000, 900.0), 301, True),  # it ends in time, so it may have all that is free
+        (timed("y", 60_000, 1100.0), 301, False),
+        (timed("y", 60_000, None), 301, False),
+        (timed("y", 20_000, 1100.0), 301, True),  # the rest is for those that stay
+        (timed("y", 20_000, None), 301, True),
+        (timed("y", None, 900.0), 301, True),  # whole
+        (timed("y", None, 1100.0), 301, False),
+        (timed("y", 20_000, None), 901, True),  # where it fits, the rest is for all, however long it waits
+    ],
+)
+def test_who_ends_before_the_reserved_start_may_use_what_is_kept(
+    passing: Request, waited_s: float, expected: bool
+) -> None:
+    waiting = share("x", 50_000, 2, arrived_s=NOW_S - waited_s)
+    held = (lease("h", "b", vram_mib=40_000, since_s=NOW_S - 10, est_s=1010.0),)
+    verdict = decide([waiting, replace(passing, gpu_choice=("a",))], devices("ab"), held, POLICY, NOW_S)
+    assert (verdict.grants == {"y": ("a",)}) is expected
+    assert verdict.again_s is not None  # who may pass changes with time alone
+
+
+# X4
+@pytest.mark.parametrize(("waited_s", "est_s", "expected"), [
+    (899, None, True), (899, 900.0, True), (901, None, False), (901, 1100.0, False), (901, 900.0, True),
+])  # fmt: skip
+def test_at_last_a_gpu_without_room_takes_only_those_that_end_in_time(
+    waited_s: float, est_s: float | None, expected: bool
+) -> None:
+    waiting = share("x", 50_000, arrived_s=NOW_S - waited_s)
+    held = (lease("h", "b", vram_mib=40_000, since_s=NOW_S - 10, est_s=1010.0),)
+    verdict = decide([waiting, timed("y", 20_000, est_s)], devices("b"), held, POLICY, NOW_S)
+    assert ("y" in verdict.grants) is expected
 
 
 # E4, issue: bad input
@@ -450,7 +511,7 @@ def ending(job: str, gpus: str, in_s: float, **fields: object) -> Lease:
     [
         ([whole("x")], {}, devices("ab"), (ending("h", "a", 30),), {"x": 0}),
         ([whole("x")], {}, devices("a"), (ending("h", "a", 30),), {"x": 30}),
-        ([whole("x")], {}, devices("a"), (ending("h", "a", -30),), {"x": 0}),  # overdue: ends now
+        ([whole("x")], {}, devices("a"), (ending("h", "a", -30),), {"x": 50}),  # overdue: half its time more
         ([whole("x")], {}, devices("a"), (lease("h", "a"),), {"x": None}),
         ([whole("x"), whole("y")], {"x": 5.0}, devices("a"), (ending("h", "a", 30),), {"x": 30, "y": 35}),
         ([whole("x"), whole("y")], {"x": None}, devices("a"), (ending("h", "a", 30),), {"x": 30, "y": None}),

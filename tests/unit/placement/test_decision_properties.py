@@ -8,8 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from slicer.model import Lease, Request
-from slicer.placement.capacity import Device, Policy, is_idle, limits_of, reserved_mib
+from slicer.placement.capacity import limits_of
 from slicer.placement.decision import decide, infeasible
+from slicer.placement.devices import Device, is_idle, reserved_mib
+from slicer.placement.policy import Policy
 from slicer.record import as_dict, replace
 from tests.examples import examples
 from tests.unit import made_up
@@ -18,7 +20,8 @@ UUIDS = ("GPU-a", "GPU-b", "GPU-c", "GPU-d")
 SIZES_MIB = (0, 4000, 8000, 8000)
 LIMIT = 4
 NOW_S = 1000.0
-POLICY = Policy(reserve_after_s=50.0)
+AFTER_S = 50.0
+POLICY = Policy(reserve_after_s=AFTER_S)
 
 VRAM_MIB = st.sampled_from([None, None, 100, 900, 2000, 3500, 4000, 7000, 8000])
 ESTIMATES_S = st.sampled_from([None, 0.0, 1.0, 5.0, 30.0, 500.0])
@@ -220,7 +223,7 @@ def test_the_turn_is_that_of_the_first_that_waited_too_long(
     overdue = [
         request
         for request in queue
-        if NOW_S - request.arrived_s >= POLICY.reserve_after_s
+        if NOW_S - request.arrived_s >= AFTER_S
         and request.job not in verdict.grants
         and request.job in decide([request], unused(gpus), (), POLICY, NOW_S).grants
     ]
@@ -300,7 +303,7 @@ BIG = st.tuples(st.fixed_dictionaries(
     }
 ), slots(cpu=[0, 0, 3, 4], w=[0, 0, 2], x=[0, 0, 1])).map(merged)  # fmt: skip
 ARRIVED_S = 10
-BEGAN_S = ARRIVED_S + int(POLICY.reserve_after_s)
+BEGAN_S = ARRIVED_S + int(AFTER_S)
 
 
 class Stream:

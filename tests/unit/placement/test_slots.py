@@ -7,16 +7,17 @@ from typing import Any
 import pytest
 
 from slicer.model import Busy, Lease, Request
-from slicer.placement.capacity import Device, Policy
 from slicer.placement.decision import Infeasible, decide, explain, infeasible
+from slicer.placement.devices import Device
 from slicer.placement.forecast import deadlocked, start_times
+from slicer.placement.policy import Policy
 from slicer.placement.refusal import refusal
 from slicer.record import as_dict
 from tests.unit import made_up
 
 NOW_S = 10_000.0
 YOUNG_S, OLD_S = NOW_S - 1, NOW_S - 300
-POLICY = Policy()
+POLICY = Policy(reserve_after_s=300.0)
 LIMITS = {"cpu": 4, "gpu-jobs": 2, "matlab": 1, "ocr": 2}
 GPU = (Device("a", 80_000, 0, {}, 0, ()),)
 

@@ -275,13 +275,13 @@ def test_two_that_make_a_directory_at_once_both_get_it(
 
     monkeypatch.setattr(Directory, "rename", slow)
     locate(tmp_path / "state").close()
-    assert (tmp_path / "state" / "version").read_text() == "5\n"
+    assert (tmp_path / "state" / "version").read_text() == "6\n"
 
 
 def test_a_new_directory_says_its_version_whatever_the_umask(tmp_path: Path) -> None:
     locate(tmp_path / "state")
     version = tmp_path / "state" / "version"
-    assert version.read_text() == "5\n"
+    assert version.read_text() == "6\n"
     assert stat.S_IMODE(version.stat().st_mode) & 0o077 == 0
     before = version.stat()
     locate(tmp_path / "state")
@@ -293,28 +293,28 @@ def test_many_may_make_it_at_once(tmp_path: Path) -> None:
     for process in takers(tmp_path / "state", 8):
         out, err = process.communicate(timeout=DEADLINE_S)
         assert (process.returncode, out, err) == (0, "ready\n", "")
-    assert (tmp_path / "state" / "version").read_text() == "5\n"
+    assert (tmp_path / "state" / "version").read_text() == "6\n"
     assert sorted(os.listdir(tmp_path / "state")) == ["bells", "leases", "tickets", "version"]
 
 
 def test_a_newer_version_is_refused_and_left_alone(tmp_path: Path) -> None:
     locate(tmp_path / "state")
-    (tmp_path / "state" / "version").write_text("6\n")
+    (tmp_path / "state" / "version").write_text("7\n")
     lease = tmp_path / "state" / "leases" / "0123456789ab"
     lease.touch()
     refused = refusal(tmp_path / "state")
-    assert refused.message == "made by a newer slicer: version 6, this one supports 5"
+    assert refused.message == "made by a newer slicer: version 7, this one supports 6"
     assert refused.where == f"{tmp_path}/state/version"
     assert "update this slicer" in refused.hint
     assert lease.exists()
-    assert (tmp_path / "state" / "version").read_text() == "6\n"
+    assert (tmp_path / "state" / "version").read_text() == "7\n"
 
 
 def test_an_older_version_is_refused_with_the_way_out(tmp_path: Path) -> None:
     locate(tmp_path / "state")
     (tmp_path / "state" / "version").write_text("4\n")
     refused = refusal(tmp_path / "state")
-    assert refused.message == "made by an older slicer: version 4, this one supports 5"
+    assert refused.message == "made by an older slicer: version 4, this one supports 6"
     assert "let its jobs end, then remove the directory" in refused.hint
 
 
@@ -331,7 +331,7 @@ def test_a_version_that_was_cut_short_is_written_again(tmp_path: Path) -> None: 
     locate(tmp_path / "state")
     (tmp_path / "state" / "version").write_text("")  # its maker was killed
     locate(tmp_path / "state")
-    assert (tmp_path / "state" / "version").read_text() == "5\n"
+    assert (tmp_path / "state" / "version").read_text() == "6\n"
 
 
 # ---- the lock file ----

@@ -88,7 +88,8 @@ _RULES: dict[str, Callable[[Any], bool]] = {
     "ahead_of": lambda value: not value or is_job_id(value),
     "limits": _are_limits,
     **dict.fromkeys(
-        ("since", "max_wait_s", "wall_s", "waited_s", "cpu_s", "starts_in_s"), _between(0, SECONDS_MAX)
+        ("since", "max_wait_s", "limit_s", "wall_s", "waited_s", "cpu_s", "starts_in_s"),
+        _between(0, SECONDS_MAX),
     ),
     "memory_peak_bytes": _between(0, MIB_MAX << 20),
     **dict.fromkeys(("ahead", "index"), _between(0, COUNT_MAX)),

@@ -59,6 +59,7 @@ class Acquire(Preview):
     runs_anyway: bool  # after max_wait_s; only for requests without GPUs
     # It is for the process that started the caller, and lasts as long as that. With binding "process" only.
     for_parent: bool = False
+    limit_s: float | None = None  # its time limit, if it has one: an estimate of its length, no more
 
 
 @record

@@ -14,7 +14,8 @@ from typing import TypeVar
 from slicer.broker.rules.policy import Rule, SitePolicy, rule_of, together_of
 from slicer.errors import NotAllowedError
 from slicer.model import CPU, Busy, Lease, Request, Ticket
-from slicer.placement.capacity import Device, is_eligible
+from slicer.placement.capacity import is_eligible
+from slicer.placement.devices import Device
 from slicer.quantity import short_mib
 from slicer.record import record, replace
 from slicer.text import counted, slot_words

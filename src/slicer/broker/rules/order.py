@@ -4,7 +4,7 @@ By priority first. Among requests of one priority:
 
 - Requests without GPUs keep their places by arrival.
 - The other places go to requests for GPUs. The user that used least for its weight goes first
-  (:mod:`.shares`), and among requests of one user the first to arrive.
+  (:mod:`.shares`). Requests of one user go in the order of :mod:`slicer.placement.order`.
 - A user that has waited ``patience_s`` without a GPU is served out of turn: its first request goes ahead of
   the shares. With the grant its patience begins again, so only one of many requests goes ahead.
 
@@ -23,7 +23,9 @@ from typing import TypeVar
 
 from slicer.broker.rules.shares import NEVER, Shares
 from slicer.model import Lease, Ticket
-from slicer.placement.capacity import Capacity, Device, Policy, limits_of
+from slicer.placement.capacity import Capacity, limits_of
+from slicer.placement.devices import Device
+from slicer.placement.policy import Policy
 from slicer.record import record, replace
 
 T = TypeVar("T")
@@ -32,9 +34,11 @@ T = TypeVar("T")
 def ordered(
     tickets: Iterable[Ticket], shares: Shares, patience_s: float, now_s: float,
     own_priorities: Mapping[str, int] | None = None,
+    among_own: Callable[[Ticket], tuple[float, float, str]] = lambda each: (0.0, each.arrived_s, each.job),
 ) -> list[Ticket]:  # fmt: skip
     """The tickets in the order in which they are served. Same input, same order.
 
+    ``among_own``: the sort key among requests for GPUs by users with equal shares, and of one user.
     ``own_priorities``: priorities that count only among requests of the same user, by job.
     """
     by_arrival = sorted(tickets, key=lambda each: (-each.priority, each.arrived_s, each.job))
@@ -42,11 +46,11 @@ def ordered(
     wanting = [each for each in by_arrival if each.gpus]
     ranks = {uid: shares.rank(uid) for uid in {each.uid for each in wanting}}
 
-    def place(ticket: Ticket) -> tuple[int, float, float, str]:
+    def place(ticket: Ticket) -> tuple[int, float, float, float, str]:
         patient_since_s = out_of_turn.get(ticket.job)
         if patient_since_s is not None:
-            return -ticket.priority, -1.0, patient_since_s, ticket.job
-        return -ticket.priority, ranks[ticket.uid], ticket.arrived_s, ticket.job
+            return -ticket.priority, -1.0, 0.0, patient_since_s, ticket.job
+        return (-ticket.priority, ranks[ticket.uid], *among_own(ticket))
 
     # Both orders have the same places for each priority, so each request stays among its own.
     served = iter(sorted(wanting, key=place))
@@ -161,4 +165,4 @@ class Decided:
     policy: Policy
     shares: Shares
     own_priorities: Mapping[str, int]  # priorities that count among requests of one user, by job
-    must_look: bool  # no event will show when another decision is due
+    again_s: float | None  # decide again then, because no event will show it; None: events will

@@ -18,6 +18,7 @@ from slicer import faults
 from slicer.broker import accounts
 from slicer.broker.accounts import DIRECTORY, FILE, select_usage
 from slicer.broker.protocol.messages import Finished, UsageRow
+from slicer.broker.rules.run_lengths import RunLengths
 from slicer.broker.rules.shares import Past, decayed, held
 from slicer.errors import StateError
 from slicer.kernel import proc
@@ -64,6 +65,7 @@ class Accounts:
         self._past: dict[int, Past] = {}
         self._counts: dict[int, int] = {}  # rows in jobs, by uid
         self._unbooked: list[EndedLease] = []
+        self.runs = RunLengths()
         self._has_warned = False
         try:
             self._open(directory)
@@ -84,6 +86,9 @@ class Accounts:
     def note(self, ended: EndedLease) -> None:
         """Count a job from now on, and add it with the next :meth:`write`."""
         self._unbooked.append(ended)
+        lease, told = ended.lease, ended.finished
+        if lease.gpus and told is not None and not told.exit_code:  # a failed run says little about others
+            self.runs.note(lease.uid, lease.command, max(0.0, ended.ended_s - lease.since_s))
         if self._connection is None:  # only for the fair share, until the broker exits
             self._unbooked.clear()
             self._past[ended.lease.uid] = self._after(ended, self._past)
@@ -198,6 +203,8 @@ class Accounts:
             if decayed(gpu_s, now_s - past.at_s, half_life_s) > _NOTHING_S:
                 self._past[uid] = past
         self._counts = dict(connection.execute(accounts.COUNTS))
+        for uid, command, held_s in connection.execute(accounts.LAST_RUNS).fetchall()[::-1]:
+            self.runs.note(uid, command, held_s)
 
     def _failed(self, error: Exception) -> None:
         if not self._has_warned:

@@ -20,10 +20,12 @@ from slicer.gpu.observer import GpuObserver
 from slicer.kernel import proc
 from slicer.model import Busy, Lease, Ticket
 from slicer.placement import decision, forecast
-from slicer.placement.capacity import Device, is_used_by_others, shape_of
+from slicer.placement.capacity import shape_of
+from slicer.placement.devices import Device, is_used_by_others
 from slicer.placement.refusal import refusal
 from slicer.record import replace
 
+AGAIN_S = 1.0  # between decisions if no event comes: foreign processes on GPUs, stopped callers, a full /run
 _FORECAST = 20  # tickets with an estimated start; further back an estimate means little
 
 
@@ -46,7 +48,7 @@ class Decider:
         Without ``is_fresh`` the last snapshot of the GPUs suffices. ``sees_gpus``: look at the GPUs even if
         nobody waits for any.
         """
-        self.observer.policy = self._policy_state.configuration.placement
+        self.observer.policy = self._policy_state.placement
         now_s, leases = proc.now_s(), self._leases.listed
         present = [each for each in self._leases.waiters.values() if each.connection is not None]
         tickets = [*(each.ticket for each in present), *((extra,) if extra else ())]
@@ -55,23 +57,24 @@ class Decider:
             each.ticket.job: each.asked.priority for each in present
             if each.asked is not None and each.asked.priority > each.ticket.priority
         }  # fmt: skip
-        queue = self._policy_state.ordered(tickets, shares, now_s, own_priorities)
-        wants_gpus = any(ticket.gpus for ticket in queue)
+        wants_gpus = any(ticket.gpus for ticket in tickets)
         devices = self._devices(leases, is_fresh) if wants_gpus or sees_gpus else None
+        queue = self._policy_state.ordered(tickets, shares, now_s, own_priorities, devices)
         if any(ticket.inside for ticket in queue):
             queue = order.in_order(queue, devices, leases, self.observer.policy, now_s)
-        able, stopped, grants = self._among_able(queue, devices, leases, now_s)
+        able, stopped, verdict = self._among_able(queue, devices, leases, now_s)
         foreign = any(is_used_by_others(device, self.observer.policy) for device in devices or ())
-        must_look = bool(stopped) or (wants_gpus and (foreign or devices is None))
+        is_unseen = bool(stopped) or (wants_gpus and (foreign or devices is None))
         return Decided(
-            grants, able, queue, leases, devices, self.observer.policy, shares, own_priorities, must_look
-        )
+            verdict.grants, able, queue, leases, devices, self.observer.policy, shares, own_priorities,
+            AGAIN_S if is_unseen else verdict.again_s,
+        )  # fmt: skip
 
     def _among_able(
         self, queue: tuple[Ticket, ...], devices: tuple[Device, ...] | None, leases: tuple[Lease, ...],
         now_s: float,
-    ) -> tuple[tuple[Ticket, ...], tuple[str, ...], dict[str, tuple[str, ...]]]:  # fmt: skip
-        """The tickets that can be granted, the jobs of those that are stopped, and the grants."""
+    ) -> tuple[tuple[Ticket, ...], tuple[str, ...], decision.Verdict]:  # fmt: skip
+        """The tickets that can be granted, the jobs of those that are stopped, and the decision."""
         if devices is not None:
             self._policy_state.seen(self._leases.holdings.values(), devices)
         allowance, stopped = self._policy_state.allowance(), self._stopped.since(now_s)
@@ -80,7 +83,7 @@ class Decider:
             verdict = decision.decide(able, devices, leases, self.observer.policy, now_s, allowance)
             idle = self._stopped.among(able, {*verdict.grants, *verdict.reserving}, now_s)
             if not idle:
-                return able, tuple(stopped), verdict.grants
+                return able, tuple(stopped), verdict
             stopped |= idle
 
     def devices_seen(self) -> tuple[Device, ...] | None:
@@ -148,7 +151,7 @@ class Reasons:
         """When its turn should come; None: unknown."""
         found = self.found
         if self._starts is None:
-            some_end = any(lease.expect_s is not None for lease in found.leases)
+            some_end = any(lease.est_s is not None or lease.expect_s is not None for lease in found.leases)
             queue = found.queue[:_FORECAST] if some_end else ()
             self._starts = forecast.start_times(
                 queue, found.devices, found.leases, found.policy, proc.now_s(), self._allowance

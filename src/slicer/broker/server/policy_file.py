@@ -15,7 +15,7 @@ from slicer.config.profiles import Config
 from slicer.errors import ConfigError, SlicerError, StateError
 from slicer.kernel.open_files import file_id
 from slicer.model import Profile
-from slicer.placement import capacity
+from slicer.placement.policy import Policy
 from slicer.state.directory import Directory
 
 PATH = "/etc/slicer/policy.toml"
@@ -125,7 +125,7 @@ class Configuration:
         self.config: Config | None = None  # the whole configuration, for the administrator's profiles
         self._profiles: dict[str, Profile] = {}  # the ones requested so far
         self.slots: dict[str, int] = {}
-        self.placement = capacity.Policy()
+        self.placement = Policy()
 
     def load(self, directory: str = SYSTEM_DIR) -> None:
         """Read the files of that directory. Raises ConfigError."""

@@ -19,7 +19,10 @@ from slicer.errors import SlicerError
 from slicer.gpu.idle import idle_limits
 from slicer.kernel import proc
 from slicer.model import Lease, Ticket
-from slicer.placement.capacity import Device
+from slicer.placement.devices import Device
+from slicer.placement.order import places
+from slicer.placement.policy import Policy
+from slicer.record import replace
 from slicer.state.directory import Directory
 
 _ASKS_S = 0.5  # how often a user may request its usage
@@ -146,10 +149,23 @@ class PolicyState:
         )
 
     def ordered(
-        self, tickets: Iterable[Ticket], found: Shares, now_s: float, own_priorities: Mapping[str, int]
-    ) -> tuple[Ticket, ...]:
+        self, tickets: Iterable[Ticket], found: Shares, now_s: float, own_priorities: Mapping[str, int],
+        devices: tuple[Device, ...] | None,
+    ) -> tuple[Ticket, ...]:  # fmt: skip
         """The tickets in the order in which they are served: see :func:`order.ordered`."""
-        return tuple(order.ordered(tickets, found, self.policy.patience_s, now_s, own_priorities))
+        among_own = places(devices, self.placement, now_s)
+        return tuple(
+            order.ordered(tickets, found, self.policy.patience_s, now_s, own_priorities, among_own)
+        )
+
+    @property
+    def placement(self) -> Policy:
+        """The settings of decisions, and the mean length of this machine's jobs."""
+        return replace(self.configuration.placement, mean_job_s=self._accounts.runs.mean_s)
+
+    def estimated(self, ticket: Ticket, limit_s: float | None) -> Ticket:
+        """The ticket with an estimate of its job's length, if it wants GPUs. ``limit_s``: as in Acquire."""
+        return self._accounts.runs.estimated(ticket, limit_s) if ticket.gpus else ticket
 
     def why(self, ticket: Ticket, found: Decided) -> str:
         """The cap or share for which a request waits, or why its priority does not count; else ""."""

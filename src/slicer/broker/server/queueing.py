@@ -17,7 +17,7 @@ from slicer.broker.rules.order import Decided
 from slicer.broker.server import requests
 from slicer.broker.server.cleanup import Overtime
 from slicer.broker.server.connections import CallerConnection, ReceivedCall
-from slicer.broker.server.deciding import Decider, Reasons
+from slicer.broker.server.deciding import AGAIN_S, Decider, Reasons
 from slicer.broker.server.lease_files import Claim
 from slicer.broker.server.leases import Leases, Waiter
 from slicer.broker.server.loop import Due, Loop
@@ -33,7 +33,6 @@ from slicer.record import replace
 
 SETTLES_S = 2.0  # after a start: how long requests with broken connections may take to come back first
 RETURNS_S = 30.0  # a request that is not back by then loses its place
-AGAIN_S = 1.0  # between decisions if no event comes: foreign processes on GPUs, stopped callers, a full /run
 _MOST_EACH = 1024  # leases of one user, and tickets: each takes a few KiB of memory
 _MOST_TEXT_EACH = 1 << 20  # characters in all of these together
 _TELLS_S = 1.0  # between two rounds of updates for waiting requests
@@ -57,6 +56,7 @@ class Queueing:
         self.is_unsettled = True
         self._came: list[Waiter] = []  # since the last decision
         self._again: Due | None = None
+        self._again_in_s = 0.0  # as it was asked for
         self._news: Due | None = None
         self._had_news: set[str] = set()  # jobs of users that have others still to be updated
         absent = list(leases.waiters.values())
@@ -163,10 +163,11 @@ class Queueing:
     def ticket_of(self, asked: Acquire, caller: Caller) -> Ticket:
         """The ticket of a new request. Raises Refusal, UsageError, GpuError."""
         inside = self._leases.inside_of(caller.pid, caller.uid)
-        return requests.ticket_of(
+        ticket = requests.ticket_of(
             asked, caller, self._choice(asked, inside), inside, self._policy_state.slots,
             self._policy_state.priority(asked, caller), proc.now_s(),
         )  # fmt: skip
+        return self._policy_state.estimated(ticket, asked.limit_s)
 
     def _choice(self, asked: Acquire, inside: tuple[Lease, ...]) -> tuple[str, ...]:
         """The GPUs that the request names, less those of its outer jobs. Raises UsageError, GpuError."""
@@ -209,8 +210,8 @@ class Queueing:
             found = self._decider.decide(is_fresh=False)  # to include what was just granted
         self._came += self._answer_new(left, found)
         self.is_unsettled = bool(self._came)
-        if found.must_look:
-            self.look_again()
+        if found.again_s is not None:
+            self.look_again(found.again_s)
         if found.queue and self._news is None:
             self._news = self._loop.after(_TELLS_S, self._tell_news)
 
@@ -331,10 +332,13 @@ class Queueing:
         unheard = {each.ticket.uid for each in left if each.ticket.job not in told}
         self._had_news = {each.ticket.job for each in there if each.ticket.uid in unheard} & told
 
-    def look_again(self) -> None:
-        """Decide again in a second, because no event will come."""
+    def look_again(self, in_s: float = AGAIN_S) -> None:
+        """Decide again then, because no event will come."""
+        if self._again is not None and in_s < self._again_in_s:
+            self._again.cancel()
+            self._again = None
         if self._again is None:
-            self._again = self._loop.after(AGAIN_S, self._look)
+            self._again, self._again_in_s = self._loop.after(in_s, self._look), in_s
 
     def _look(self) -> None:
         self._again = None

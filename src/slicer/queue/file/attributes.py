@@ -166,15 +166,20 @@ def _vram(value: str) -> int:
     return round(mib)
 
 
-def _timeout(value: str) -> float:
-    match = _DURATION.fullmatch(value.strip())
-    unit = _SECONDS.get(match[2].lower()) if match else None
-    if match is None or unit is None:
-        raise _cannot_be("timeout", value, "as in 90s, 15m, 2h or 1d")
-    seconds = float(match[1]) * unit
-    if not isfinite(seconds) or seconds <= 0:
-        raise _cannot_be("timeout", value, "more than 0; leave it out for no limit")
-    return seconds
+def _duration(what: str, without: str) -> Callable[[str], float]:
+    """A reader of a duration; ``without`` says what it means to leave it out."""
+
+    def read(value: str) -> float:
+        match = _DURATION.fullmatch(value.strip())
+        unit = _SECONDS.get(match[2].lower()) if match else None
+        if match is None or unit is None:
+            raise _cannot_be(what, value, "as in 90s, 15m, 2h or 1d")
+        seconds = float(match[1]) * unit
+        if not isfinite(seconds) or seconds <= 0:
+            raise _cannot_be(what, value, f"more than 0; leave it out {without}")
+        return seconds
+
+    return read
 
 
 def _whole(what: str, least: int, most: int | None = None) -> Callable[[str], int]:
@@ -267,7 +272,8 @@ _KNOWN = {
     "share": _Attribute("share=both", "share", _share),
     "gpus": _Attribute("gpus=2", "gpus", _whole("gpus", 0)),
     "slots": _Attribute("slots=license-matlab,whisper-gpu=2", "slots", _slots),
-    "timeout": _Attribute("timeout=2h", "timeout_s", _timeout),
+    "timeout": _Attribute("timeout=2h", "timeout_s", _duration("timeout", "for no limit")),
+    "expect": _Attribute("expect=40m", "expect_s", _duration("expect", "if it is not known")),
     "retries": _Attribute("retries=2", "retries", _whole("retries", 0)),
     "profile": _Attribute("profile=cpu", "profile", _text("profile")),
     "priority": _Attribute("priority=10", "priority", _whole("priority", -PRIORITY_MAX, PRIORITY_MAX)),

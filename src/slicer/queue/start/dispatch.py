@@ -30,6 +30,8 @@ from slicer.queue.state.register import Register
 from slicer.record import replace
 
 _MOST_KINDS = 128  # of jobs with GPUs, requested at a time: each kind has a ticket
+_REGROUP_S = 30.0  # how often the jobs are sorted by their lengths
+_MOST_REGROUPED = 10_000  # jobs; more take too long
 _PAUSE_S = 1.0  # before another try after a failure that may be temporary; doubled each time
 _PAUSE_MOST_S = 30.0
 
@@ -59,6 +61,7 @@ class Dispatch:
         self._refused: dict[str, Attributes] = {}  # the lines of jobs that can never start, by key
         self._in_vain: set[str] = set()  # jobs that wait for a condition that can never be met
         self._told_in_vain: dict[str, str] = {}  # the reported reason of each
+        self._regrouped_s = 0.0  # monotonic: when the pending jobs were sorted by their lengths
         self.trouble = ""
         self.is_over = False
 
@@ -74,13 +77,21 @@ class Dispatch:
         for key in self._in_vain:  # other lines may have changed
             self._register.do(folding.reconsidered(key), durable=False)
         self._in_vain.clear()
-        self.pending = Pending(entries, self._register.states)
+        self.pending = Pending(entries, self._register.states, self._plans.octaves())
+        self._regrouped_s = time.monotonic()
         self._postponed = {}
         for job_id in self._engine.outdated(self.pending.entries):
             self._take_back(job_id)
         for entry in entries:
             if entry.attributes.cancel:
                 self._cancel(entry)
+
+    def learn(self) -> None:
+        """Some jobs have ended, so more is known of how long the others should run."""
+        now_s = time.monotonic()
+        if len(self.pending) <= _MOST_REGROUPED and now_s - self._regrouped_s >= _REGROUP_S:
+            self._regrouped_s = now_s
+            self.pending.regroup(self._plans.octaves())
 
     def entry(self, key: str) -> Entry | None:
         return self.pending.entries.get(key)

@@ -44,7 +44,12 @@ def to_ask(
 class Pending:
     """The jobs that are still to be started. ``entries`` by their keys, in the file's order."""
 
-    def __init__(self, entries: Iterable[Entry], states: Mapping[str, JobState]) -> None:
+    def __init__(
+        self, entries: Iterable[Entry], states: Mapping[str, JobState],
+        octave_of: Callable[[Entry], int | None] = lambda entry: None,
+    ) -> None:  # fmt: skip
+        """``octave_of``: for :attr:`Kind.octave`."""
+        self._octave_of = octave_of
         self.entries = {entry.key: entry for entry in entries}
         self._states = states
         self.places: dict[str, Place] = {}  # the place of each job of the file
@@ -85,8 +90,23 @@ class Pending:
 
     def put(self, entry: Entry) -> None:
         """The job may start (again)."""
-        kind = self._kinds[entry.key] = kind_of(entry, self._states.get(entry.key))
+        kind = self._kinds[entry.key] = self._kind_now(entry)
         insort(self._queues.setdefault(kind, []), (self.places[entry.key], entry.key))
+
+    def _kind_now(self, entry: Entry) -> Kind:
+        return kind_of(entry, self._states.get(entry.key))._replace(octave=self._octave_of(entry))
+
+    def kind(self, key: str) -> Kind:
+        """The kind of a pending job."""
+        return self._kinds.get(key) or self._kind_now(self.entries[key])
+
+    def regroup(self, octave_of: Callable[[Entry], int | None]) -> None:
+        """Sort the jobs into kinds anew: more is known of their lengths."""
+        self._octave_of = octave_of
+        for key, kind in list(self._kinds.items()):
+            if kind.octave != octave_of(self.entries[key]):
+                self._unqueue(key)
+                self.put(self.entries[key])
 
     def take(self, key: str) -> None:
         """Do not start the job (any more)."""

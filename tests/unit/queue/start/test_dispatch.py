@@ -34,7 +34,7 @@ def test_a_pause_that_ends_between_two_looks_is_noticed(monkeypatch: pytest.Monk
     register: Any = SimpleNamespace(states={}, problem="")
     engine: Any = SimpleNamespace(keep=lambda kinds: None, refresh=lambda: asked.append(1))
     nobody: Any = None
-    plans: Any = SimpleNamespace(gpu_needs=None, broker="")
+    plans: Any = SimpleNamespace(gpu_needs=None, broker="", octaves=lambda: lambda entry: None)
     queue = Dispatch(register, plans, engine, nobody, str)
     assert queue.left_s() is None
     queue.pause()
@@ -69,7 +69,10 @@ class Refusing:
         register = any_(states=self.states, problem="", see=self.see, do=self.do)
         self.broker_error: SlicerError | None = None
         self.broker_now = "/socket"
-        self.plans = any_(plan=self.plan, gpu_needs=lambda _: (0, None), broker="/socket")
+        self.plans = any_(
+            plan=self.plan, gpu_needs=lambda _: (0, None), broker="/socket",
+            octaves=lambda: lambda entry: None,
+        )  # fmt: skip
         engine = any_(
             keep=lambda kinds: None, ask=self.ask, may_add=lambda _: True, refresh=lambda: None,
             start_commands=lambda: ((), ()), outdated=lambda _: [],

@@ -9,7 +9,7 @@ from typing import Any
 from slicer.errors import StateError
 from slicer.gpu.snapshot import GpuSnapshot
 from slicer.job.gpu_watch import Exceeded
-from slicer.placement.capacity import Device
+from slicer.placement.devices import Device
 from slicer.queue.engine.local.gpu_use import QueueMonitor
 from tests.unit import made_up
 

@@ -1,0 +1,36 @@
+"""The lengths of all users' earlier runs, by which the broker estimates new ones.
+
+A user's runs say nothing about another user's command of the same name. Of the machine's runs each user has
+the same small part, so nobody's many jobs decide alone how long the others' are taken to be.
+"""
+
+from __future__ import annotations
+
+from slicer.model import Ticket
+from slicer.placement.lengths import Lengths, estimate, key_of
+from slicer.record import replace
+
+_EACH = 16  # runs of a user that count among the machine's
+
+
+class RunLengths:
+    """What is known of each user's runs that held GPUs and succeeded."""
+
+    def __init__(self) -> None:
+        self._own: dict[int, Lengths] = {}
+        self._machine: tuple[float, ...] = ()
+
+    @property
+    def mean_s(self) -> float | None:
+        """The mean length of the machine's jobs; None: unknown."""
+        return Lengths(self._machine).mean_s
+
+    def note(self, uid: int, command: str, length_s: float) -> None:
+        self._own[uid] = self._own.get(uid, Lengths()).with_run(key_of(command), length_s)
+        self._machine = tuple(run for each in self._own.values() for run in each.machine[-_EACH:])
+
+    def estimated(self, ticket: Ticket, limit_s: float | None) -> Ticket:
+        own = self._own.get(ticket.uid, Lengths())
+        known = Lengths(self._machine, own.commands)
+        est_s, source = estimate(known, key_of(ticket.command), ticket.expect_s, limit_s)
+        return replace(ticket, est_s=est_s, est_from=source)
