@@ -12,7 +12,8 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
@@ -42,13 +43,13 @@ COMMANDS = 40  # different ones; the runs of one vary much less than those of al
 _SPREAD = 0.4  # sigma of the lengths of one command's runs
 # How slicer knows a job's length, and the words for it.
 KNOWN = {
-    "runs": "by earlier runs of its command",
-    "exact": "exactly",
-    "limits": "by a limit, for half of the jobs",
-    "short": "a fifth of it",
-    "nothing": "not at all",
+    "runs": "lengths by earlier runs",
+    "exact": "exact lengths",
+    "limits": "time limits, of half of the jobs",
+    "short": "a fifth of each length",
+    "nothing": "nothing known",
 }
-OURS = {how: f"slicer queue: lengths known {words}" for how, words in KNOWN.items()}
+OURS = {how: f"slicer queue, {words}" for how, words in KNOWN.items()}
 # GiB that one-GPU jobs declare, and how common each is; larger jobs are not small ones.
 _ONE = {2: 6, 4: 10, 6: 8, 8: 14, 10: 8, 12: 8, 16: 12, 20: 8, 24: 10, 32: 6, 40: 5, 48: 4, 64: 3, 70: 4}
 _SMALL = {2: 6, 4: 10, 6: 8, 8: 14, 10: 8, 12: 8, 16: 6}
@@ -352,27 +353,28 @@ def bound_h(jobs: list[Job]) -> float:
     return least / 3600
 
 
+def _day(name: str, seed: int) -> tuple[float, dict[str, dict[str, float]]]:
+    """The bound of one day in hours, and the figures of each tool."""
+    jobs = day(seed, MIXES[name])
+    tools: dict[str, Tool] = {PEER: Gpusched(), **{words: Slicer(how) for how, words in OURS.items()}}
+    return bound_h(jobs), {tool: vars(figures_of(jobs, starts(jobs, made))) for tool, made in tools.items()}
+
+
 def measure() -> dict[str, Any]:
     """By mix: the figures of each tool for each of the days, and the bounds; or why there are none."""
-    tools: dict[str, Callable[[], Tool]] = {
-        PEER: Gpusched,
-        **{words: lambda how=how: Slicer(how) for how, words in OURS.items()},  # type: ignore[misc]
-    }
     try:
         Gpusched()
     except ImportError as error:
         return {"missing": f"gpusched could not be imported: {error}"}
     found: dict[str, Any] = {}
-    for name, mix in MIXES.items():
-        days = [day(seed, mix) for seed in SEEDS]
-        found[name] = {
-            "load": mix.load,
-            "bound_h": [bound_h(jobs) for jobs in days],
-            "tools": {
-                tool: [vars(figures_of(jobs, starts(jobs, make()))) for jobs in days]
-                for tool, make in tools.items()
-            },
-        }
+    with ProcessPoolExecutor() as pool:
+        for name, mix in MIXES.items():
+            days = list(pool.map(_day, [name] * len(SEEDS), SEEDS))
+            found[name] = {
+                "load": mix.load,
+                "bound_h": [bound for bound, _ in days],
+                "tools": {tool: [figures[tool] for _, figures in days] for tool in (PEER, *OURS.values())},
+            }
     return found
 
 

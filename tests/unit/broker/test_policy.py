@@ -31,6 +31,7 @@ from slicer.model import Busy, Lease, Ticket
 from slicer.placement.decision import decide
 from slicer.placement.devices import Device
 from slicer.placement.forecast import deadlocked
+from slicer.placement.order import places
 from slicer.placement.policy import Policy as Settings
 from slicer.state.directory import Directory
 from tests.unit import made_up
@@ -402,7 +403,7 @@ def test_who_used_less_goes_first_and_the_other_reads_why() -> None:  # L3
     first, second = ticket(gpus=1), ticket("2" * 12, uid=BOB, gpus=1, arrived_s=200.0)
     queue = ordered([first, second], shares, 1e6, 300.0)
     assert queue == [second, first]
-    assert passing(queue) == {first.job: 1}
+    assert passing(queue, shares) == {first.job: 1}
     assert why_behind(ALICE, 1, shares, "alice") == (
         "alice has used 0.75 of the GPU time lately, 0.50 is due: another user goes first"
     )
@@ -410,6 +411,18 @@ def test_who_used_less_goes_first_and_the_other_reads_why() -> None:  # L3
     assert ordered([first, second], shares, 200.0, 300.0) == [first, second]  # it has been patient
     served = Shares(shares.used, shares.weights, shares.active, {ALICE: 250.0})
     assert ordered([first, second], served, 200.0, 300.0) == [second, first]  # but got a GPU meanwhile
+
+
+# L3, U7: lengths decide among requests with equal shares, which says nothing about anybody's use
+def test_a_short_job_passes_those_of_its_user_and_of_users_with_the_same_share() -> None:
+    shares = Shares({CAROL: 9.0}, {}, frozenset({ALICE, BOB, CAROL}), {})
+    long, short = ticket(gpus=1, est_s=7200.0), ticket("2" * 12, gpus=1, est_s=60.0, arrived_s=200.0)
+    other = ticket("3" * 12, uid=BOB, gpus=1, est_s=600.0, arrived_s=200.0)
+    heavy = ticket("4" * 12, uid=CAROL, gpus=1, est_s=1.0, arrived_s=1.0)
+    among_own = places(TWO, Settings(), 300.0)
+    queue = ordered([heavy, long, short, other], shares, 1e6, 300.0, among_own=among_own)
+    assert queue == [short, other, long, heavy]
+    assert passing(queue, shares) == {heavy.job: 2}
 
 
 def test_the_standing_of_users_is_the_largest_share_first() -> None:  # L3

@@ -51,8 +51,9 @@ def groups(
     return tuple(sorted(found, key=lambda each: each.name))
 
 
-def passing(queue: Sequence[Ticket]) -> dict[str, int]:
-    """For each request for GPUs, the number of other users that go first though they arrived later, by job.
+def passing(queue: Sequence[Ticket], shares: Shares) -> dict[str, int]:
+    """For each request for GPUs, the number of other users that go first by their shares, though they
+    arrived later, by job.
 
     ``queue`` is in its order. Requests that nobody passes are not in the result.
     """
@@ -62,7 +63,8 @@ def passing(queue: Sequence[Ticket]) -> dict[str, int]:
         if not ticket.gpus:
             continue
         ahead = newest_s.setdefault(ticket.priority, {})
-        count = sum(each > ticket.arrived_s for uid, each in ahead.items() if uid != ticket.uid)
+        own = shares.rank(ticket.uid)
+        count = sum(each > ticket.arrived_s for uid, each in ahead.items() if shares.rank(uid) < own)
         if count:
             found[ticket.job] = count
         ahead[ticket.uid] = max(ticket.arrived_s, ahead.get(ticket.uid, ticket.arrived_s))

@@ -171,7 +171,7 @@ class PolicyState:
         """The cap or share for which a request waits, or why its priority does not count; else ""."""
         if self._reasons is None or self._reasons[0] is not found:
             balance = self.allowance().balance(found.leases, found.devices)
-            self._reasons = found, balance, standing.passing(found.queue)
+            self._reasons = found, balance, standing.passing(found.queue, found.shares)
             self._names = {}
         _, balance, passing = self._reasons
         name = self._names.get(ticket.uid) or self._names.setdefault(ticket.uid, self._name_of(ticket.uid))
