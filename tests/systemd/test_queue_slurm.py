@@ -8,7 +8,7 @@ import signal
 import subprocess
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,6 @@ from tests.process.harness import SLICER, Box
 from tests.process.queue_box import QueueBox, Running
 from tests.slurm_box import SlurmBox
 
-pytest_plugins = ["tests.process.conftest"]
 pytestmark = [pytest.mark.systemd, pytest.mark.core]
 
 SETTINGS = """\
@@ -84,11 +83,14 @@ class Cluster(QueueBox):
 
 
 @pytest.fixture
-def queues(make_box: Callable[[int], Box], slurm: SlurmBox) -> Iterator[Cluster]:
-    made = Cluster(make_box(4), slurm)
+def queues(tmp_path: Path, slurm: SlurmBox) -> Iterator[Cluster]:
+    (tmp_path / "box").mkdir()
+    box = Box(tmp_path / "box", 4)
+    made = Cluster(box, slurm)
     try:
         yield made
     finally:
+        box.close()
         slurm.run("scancel", "-u", "root")
         slurm.resume()
         until(lambda: not made.active(), "Slurm is empty")

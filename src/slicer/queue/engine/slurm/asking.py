@@ -118,13 +118,13 @@ class Questions:
         for tracked in self._to_cancel:
             task = tasks.get((tracked.batch, tracked.position))
             if task is not None and task.is_active:
-                active.append((tracked, task.id))
+                active.append((tracked, task))
             elif tracked.job_id in under_way:
                 left.append(tracked)
         self._to_cancel = left
         if active:
             self._cancelling = [tracked for tracked, _ in active]
-            self._scancel = Command(["scancel", *(number for _, number in active)], self._environ)
+            self._scancel = Command(["scancel", *parsing.numbers(task for _, task in active)], self._environ)
 
     def close(self) -> None:
         for command in self.running():

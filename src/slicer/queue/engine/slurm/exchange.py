@@ -12,6 +12,7 @@ directory.
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import re
@@ -177,7 +178,11 @@ class Exchange:
         with failing(f"{self.path}/{name}"):
             try:
                 fd = self._directory.open_file(name, os.O_RDONLY)
-            except FileNotFoundError:
+            except (FileNotFoundError, StateError):
                 return b""
+            except OSError as error:
+                if error.errno == errno.ELOOP:  # a link costs its own attempt only
+                    return b""
+                raise
             with open(fd, "rb") as file:
                 return file.read(_MOST_BYTES)

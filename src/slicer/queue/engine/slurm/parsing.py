@@ -6,6 +6,7 @@ Formats of columns are older than ``--json``, which needs a plugin, and a hundre
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from typing import NamedTuple
 
 NODE_FORMAT = "%R|%G|%c|%m"
@@ -50,10 +51,6 @@ class SlurmTask(NamedTuple):
     def is_stuck(self) -> bool:
         """Whether it waits for somebody to release it, because its node could not start it."""
         return self.state == "PENDING" and "requeued held" in self.reason
-
-    @property
-    def id(self) -> str:
-        return f"{self.array}_{self.position}"
 
 
 def nodes(text: str) -> tuple[Node, ...]:
@@ -100,6 +97,14 @@ def tasks(text: str, uid: int) -> dict[tuple[str, int], SlurmTask]:
         if name == f"slicer-{comment}" and array.isdecimal():
             found[comment, int(index)] = SlurmTask(array, int(index), state, reason, node)
     return found
+
+
+def numbers(tasks: Iterable[SlurmTask]) -> list[str]:
+    """The tasks as scancel takes them, one word for each array: it asks the controller once a word."""
+    positions: dict[str, list[int]] = {}
+    for task in tasks:
+        positions.setdefault(task.array, []).append(task.position)
+    return [f"{array}_[{','.join(map(str, sorted(found)))}]" for array, found in positions.items()]
 
 
 def array_of(text: str) -> str:

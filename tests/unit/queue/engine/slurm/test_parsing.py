@@ -40,7 +40,9 @@ nonsense
 """
     task = SlurmTask("7", 3, "RUNNING", "None", "n1")
     assert parsing.tasks(said, 1000) == {(BATCH, 3): task}
-    assert (task.is_active, task.is_stuck, task.id) == (True, False, "7_3")
+    assert (task.is_active, task.is_stuck) == (True, False)
+    others = [task._replace(position=1), task._replace(array="8")]
+    assert parsing.numbers([task, *others]) == ["7_[1,3]", "8_[3]"]
     assert task._replace(state="PENDING", reason="launch failed requeued held").is_stuck
     assert not task._replace(state="NODE_FAIL").is_active
 
