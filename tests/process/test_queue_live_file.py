@@ -243,7 +243,7 @@ def test_pending_lines_are_edited(queues: QueueBox) -> None:
     queues.write("hold a", "job b", "job c", "job d", "[vram=100M] hold x")
     queue = queues.start("-j", "1")
     queues.started("a")
-    queues.write("hold a", "job d", "[vram=2G] job c", "job e")
+    queues.write("hold a", "job d", "[vram=2G] job c", "[vram=2G] job e")
     changed = queue.event("file-changed")
     assert (changed["added"], changed["removed"]) == (1, 2)
     queues.let("a")

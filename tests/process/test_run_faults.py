@@ -446,6 +446,7 @@ def test_every_point_is_one_of_these() -> None:
     others = {"supervisor-told-keeper", "supervisor-reaped-keeper", "ledger-rung"}
     others |= {"wrap-draft"}  # tests/unit/wrap
     others |= {"share-made"}  # test_run_share.py
+    others |= {f"queue-slurm-{what}" for what in ("ordered", "submitting", "submitted")}  # tests/systemd
     others |= {*test_control.POINTS, *test_run_detach.POINTS}
     others |= {point for point in test_route_oom.POINTS if point.startswith("route-")}
     others |= {*test_broker.POINTS, *test_broker_client.POINTS, *test_broker_faults.POINTS}

@@ -6,7 +6,6 @@ import os
 import time
 from collections.abc import Collection, Iterable, Mapping
 
-from slicer import faults
 from slicer.config.slurm import SlurmSettings, settings
 from slicer.errors import BackendError, InfeasibleError, SlicerError, StateError, UsageError
 from slicer.job.gpu_watch import LeaseUse
@@ -195,7 +194,6 @@ class SlurmEngine:
         """Make sure that it never begins; False: it has, or nobody can tell now."""
         if not self._submissions.remove(tracked) and not self._take_order(tracked):
             return False
-        faults.point("queue-slurm-withdrawn")
         del self._tracked[tracked.job_id]
         self._register.do(folding.unbegun(tracked.key, tracked.job_id))
         self._exchange.forget(tracked.job_id)
