@@ -20,8 +20,9 @@ from slicer.model import Lease
 from slicer.outcome import journal
 from slicer.record import replace
 from slicer.state import statefile
+from slicer.state.directory import try_lock
 from tests.patience import until
-from tests.process.harness import sleeps_in_poll, state_dir
+from tests.process.harness import state_dir
 from tests.unit.cli.made_up_status import BACKUP, EVAL, TRAIN
 from tests.unit.program import Cli
 from tests.unit.state.test_hostile_files import changed
@@ -196,9 +197,17 @@ def test_who_ends_a_job_is_told_to_the_journal_before_it_ends(
 
 def test_a_supervisor_stopped_by_ctrl_z_gives_its_lease_back(cli: Cli) -> None:
     lease = cli.running("-p", "heavy", "--name", "x")
-    until(lambda: sleeps_in_poll(lease.pid), "it does not hold the ledger's lock")
-    os.kill(lease.pid, signal.SIGSTOP)
-    until(lambda: ") T " in proc.read_text(f"/proc/{lease.pid}/stat"), "it is stopped")
+
+    def is_stopped_without_the_lock() -> bool:
+        os.kill(lease.pid, signal.SIGSTOP)
+        until(lambda: ") T " in proc.read_text(f"/proc/{lease.pid}/stat"), "it is stopped")
+        with open(cli.state / "lock") as lock:
+            if try_lock(lock.fileno()):
+                return True
+        os.kill(lease.pid, signal.SIGCONT)
+        return False
+
+    until(is_stopped_without_the_lock, "it does not hold the ledger's lock")
     cli.run("stop", "x")
     assert not cli.entries("leases", Lease)
 

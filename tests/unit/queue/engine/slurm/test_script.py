@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,7 +17,7 @@ A, B = "0123456789ab", "ba9876543210"
 
 
 def run(text: str, task: int = 0) -> int:
-    environ = {"PATH": "/usr/bin:/bin", "SLURM_ARRAY_TASK_ID": str(task), "SLURMD_NODENAME": "n1",
+    environ = {"PATH": os.environ["PATH"], "SLURM_ARRAY_TASK_ID": str(task), "SLURMD_NODENAME": "n1",
                "SLURM_JOB_GPUS": "0,1"}  # fmt: skip
     return subprocess.run(["sh"], input=text, text=True, env=environ, stderr=subprocess.DEVNULL).returncode
 
