@@ -125,10 +125,10 @@ def test_elsewhere_nothing_is_compiled_either(
 
 
 @pytest.fixture
-def carol(wheel: str) -> Iterator[User]:
+def wanda(wheel: str) -> Iterator[User]:
     """A new user, who lingers, with the wheel in her home; nothing has used her bus since the boot."""
-    subprocess.run(["useradd", "--create-home", "--shell", "/bin/bash", "carol"], check=True)
-    made = user("carol")
+    subprocess.run(["useradd", "--create-home", "--shell", "/bin/bash", "wanda"], check=True)
+    made = user("wanda")
     shutil.copy(wheel, made.home)
     systemctl.output("loginctl", "enable-linger", made.name)
     systemctl.output("systemctl", "start", f"user@{made.uid}.service")
@@ -140,21 +140,21 @@ def carol(wheel: str) -> Iterator[User]:
 
 
 @pytest.mark.core
-def test_an_ordinary_user_types_the_first_row(carol: User) -> None:
+def test_an_ordinary_user_types_the_first_row(wanda: User) -> None:
     """No root, no compiler, and her first job is what starts her bus."""
     row = README.partition("| the wheel; no root, no compiler, no headers | `")[2].partition("` |")[0]
-    programs = carol.home / "programs"
+    programs = wanda.home / "programs"
     programs.mkdir()
     for name in ("python3", "mkdir", "ln", "sh", "cat"):
         (programs / name).symlink_to(f"/usr/bin/{name}")
-    path = f"PATH={programs}:{carol.home}/.local/bin"
+    path = f"PATH={programs}:{wanda.home}/.local/bin"
     offline = ("PIP_NO_INDEX=1", f"PIP_FIND_LINKS={WHEELS}", "PIP_DISABLE_PIP_VERSION_CHECK=1")
     job = "slicer run --profile heavy -- cat /proc/self/cgroup"
-    line = [*carol.via, path, *offline, "/bin/bash", "-c", f"cd && {row} && {job}"]
+    line = [*wanda.via, path, *offline, "/bin/bash", "-c", f"cd && {row} && {job}"]
     done = subprocess.run(line, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done
     # systemd puts a "_" before a slice that has the name of a controller of cgroup v1.
-    assert re.search(rf"/user@{carol.uid}\.service/_?cpu\.slice/slicer-", done.stdout), done
+    assert re.search(rf"/user@{wanda.uid}\.service/_?cpu\.slice/slicer-", done.stdout), done
     assert "done: exit 0" in done.stderr
 
 
