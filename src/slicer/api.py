@@ -288,7 +288,6 @@ def _take(
 ) -> tuple[HeldLease, float]:
     if wanted.needs.is_nothing:
         return HeldLease(ledger, leasing.nested_lease(wanted.draft, outer)), 0.0
-    began_s = proc.now_s()
     told, tell = hooks.waits, _tell_wait(wanted)
 
     def waits(busy: Busy) -> None:
@@ -299,7 +298,7 @@ def _take(
     ledger.patience_s = None  # giving back must succeed, however long it takes
     held.do_postponed()
     held.do_postponed_slow()
-    waited_s = proc.now_s() - began_s
+    waited_s = max(0.0, proc.now_s() - wanted.ticket.arrived_s)
     _tell("acquired", held.lease, words.acquired(held.lease, waited_s), waited_s=round(waited_s, 3))
     return held, waited_s
 

@@ -226,9 +226,11 @@ def test_a_second_ctrl_c_ends_the_jobs_which_run_again_next_time(queues: Cluster
 # X9: whoever ends a job in Slurm ends it for good; a node that fails does not
 def test_what_slurm_ends_is_told_apart(queues: Cluster, slurm: SlurmBox) -> None:
     queues.use("small")
-    queues.write("[gpus=1] hold a", "[gpus=1] hold b")
+    queues.write("[gpus=1] hold a")
     queue = queues.start()
-    queues.started("a", "b")
+    queues.started("a")
+    queues.append("[gpus=1] hold b")  # in an array of its own
+    queues.started("b")
     until(lambda: len(queue.events("started")) == 2, "both were told of")
     (first, *_) = [task for task, state in queues.in_slurm().items() if state == "RUNNING"]
     slurm.run("scancel", first)
