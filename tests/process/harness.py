@@ -8,6 +8,7 @@ import shlex
 import signal
 import subprocess
 import sys
+import time
 import uuid
 from collections.abc import Mapping
 from pathlib import Path
@@ -371,6 +372,15 @@ def sleeps_in(pid: int) -> str:
 def sleeps_in_poll(pid: int) -> bool:
     """Whether the process sleeps in poll(2), which nothing but a waiting slicer does."""
     return sleeps_in(pid) in _POLL
+
+
+def stays_in_poll(pid: int) -> bool:
+    """Whether the process sleeps in poll(2) for a while, and does not look all the time."""
+    for _ in range(20):
+        if not sleeps_in_poll(pid):
+            return False
+        time.sleep(0.002)
+    return True
 
 
 def sleeps_in_read(pid: int) -> bool:

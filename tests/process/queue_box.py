@@ -7,7 +7,6 @@ import json
 import os
 import signal
 import subprocess
-import time
 from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
@@ -21,7 +20,7 @@ from slicer.queue.state import folding
 from slicer.queue.state.journal import Journal
 from slicer.state import simulated
 from tests.patience import DEADLINE_S, until
-from tests.process.harness import SLICER, Box, kill, kill_9, sleeps_in_poll, state_dir, state_of
+from tests.process.harness import SLICER, Box, kill, kill_9, state_dir, state_of, stays_in_poll
 
 # "job NAME [SECONDS [EXIT]]": notes its start and its end in a file that slicer knows nothing of, each with
 # one write. "hold NAME [EXIT]": the same, but runs until the test says "let NAME end".
@@ -164,14 +163,7 @@ class QueueBox:
     def asleep(self, queue: Running) -> None:
         """Wait until the queue has nothing to do but to wait, and does not look all the time, either."""
 
-        def look() -> bool:
-            for _ in range(20):
-                if not sleeps_in_poll(queue.pid):
-                    return False
-                time.sleep(0.002)
-            return True
-
-        until(look, f"the queue sleeps\n{queue.out}")
+        until(lambda: stays_in_poll(queue.pid), f"the queue sleeps\n{queue.out}")
 
     # -- what happened -----------------------------------------------------------------------------------
 

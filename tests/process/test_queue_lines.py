@@ -6,14 +6,13 @@ import json
 import os
 import signal
 import subprocess
-import time
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from tests.patience import DEADLINE_S, until
-from tests.process.harness import SLICER, Box, sleeps_in_poll
+from tests.process.harness import SLICER, Box, stays_in_poll
 from tests.process.queue_box import QueueBox, Running
 
 
@@ -39,14 +38,8 @@ def sleeping(queues: QueueBox, *words: str) -> subprocess.Popen[str]:
     )  # fmt: skip
     queues.box.adopt(started)
 
-    def sleeps() -> bool:  # and not just until the queue has answered
-        for _ in range(20):
-            if not sleeps_in_poll(started.pid):
-                return False
-            time.sleep(0.002)
-        return True
-
-    until(sleeps, f"{words} waits")
+    # It does not only sleep until the queue has answered.
+    until(lambda: stays_in_poll(started.pid), f"{words} waits")
     return started
 
 
