@@ -48,6 +48,7 @@ class LedgerFiles:
         self._ignored: set[str] = set()  # names that are not tickets', and cannot be removed
         self._parsed: dict[str, Request] = {}  # by the tickets' file names
         self._decoded: dict[str, tuple[bytes, Lease]] = {}  # the leases last seen, and their files' content
+        self._lengths: tuple[bytes, Lengths] | None = None  # as last read, with the file's content
         self._ringing: dict[str, tuple[int, float]] = {}  # by job: the bell's ringing, and its start
         self._seen: tuple[tuple[Lease, bool], ...] = ()  # leases last seen, and whether they are flocked
         self._unreadable: list[Lease] = []  # stand-ins for unreadable leases that were last seen
@@ -212,7 +213,10 @@ class LedgerFiles:
         """The lengths of earlier runs. Needs no lock. Raises StateError."""
         from slicer.ledger import run_lengths  # not for a job without GPUs
 
-        return run_lengths.read(self.directory.base)
+        data = run_lengths.content(self.directory.base)
+        if self._lengths is None or self._lengths[0] != data:
+            self._lengths = data, run_lengths.parse(data)
+        return self._lengths[1]
 
     def names_by_job(self) -> dict[str, str]:
         """The names of the tickets last seen by :meth:`requests`, without those discarded since."""

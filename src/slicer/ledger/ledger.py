@@ -236,7 +236,7 @@ class Ledger(LedgerFiles):
 
     def _queue(self, own: Request) -> tuple[Request, ...]:
         """All requests in their order, including ``own``, whether it has a ticket or not."""
-        from slicer.placement.capacity import rank_of
+        from slicer.placement.order import rank_of
 
         queue = [request for _, request in self.requests()]
         if tickets.name_of(own) not in self._parsed:

@@ -22,11 +22,18 @@ _ALL = "*"  # no command's key: it has a shell's meaning
 
 
 def read(base: Directory) -> Lengths:
-    """What is known; nothing if the file is missing or damaged, because it only serves estimates.
+    """What is known. Raises StateError if it cannot be read."""
+    return parse(content(base))
 
-    Raises StateError if it cannot be read.
-    """
-    head, *lines = base.read(_NAME, _MOST_BYTES).decode("utf-8", "surrogateescape").split("\n")
+
+def content(base: Directory) -> bytes:
+    """The file's content, for :func:`parse`. Raises StateError."""
+    return base.read(_NAME, _MOST_BYTES)
+
+
+def parse(data: bytes) -> Lengths:
+    """What a file says; nothing if it is missing or damaged, because it only serves estimates."""
+    head, *lines = data.decode("utf-8", "surrogateescape").split("\n")
     if head != _HEAD or lines[-1:] != [""]:
         return Lengths()
     try:

@@ -165,7 +165,10 @@ class Capacity:
         if not (slots or wants_gpus) or not self._is_feasible(request):
             return False
         after_s = overdue_after_s(request, len(self._gpus), self._policy)
-        kept = self._most_promising(request, after_s) if wants_gpus else []
+        # Once it has waited for three times as long, its turn is strict: see slicer.placement.decision.
+        is_strict = self._now_s - request.arrived_s >= 3 * after_s
+        forgiven_s = request.arrived_s + after_s if is_strict else NEVER
+        kept = self._most_promising(request, forgiven_s) if wants_gpus else []
         if not slots and not kept:
             return False
         need = request.need_mib
@@ -175,19 +178,18 @@ class Capacity:
             self._slots_in_turn.update(request.slots)
         for name in slots:
             self._reserve_slots(name, request)
-        self._keep(request, kept, after_s)
+        if kept:
+            self._keep(request, kept, request.arrived_s + 2 * after_s, forgiven_s)
         self._update()
         return True
 
-    def _keep(self, request: Request, kept: list[Gpu], after_s: float) -> None:
-        """Keep these GPUs: requests that should end by the start of this one may still use all of them."""
-        if not kept:
-            return
-        need, now_s = request.need_mib, self._now_s
-        is_late = now_s - request.arrived_s >= 3 * after_s
-        forgiven_s = request.arrived_s + after_s if is_late else NEVER
-        until_s = max(gpu.fits_at(need, now_s, forgiven_s) for gpu in kept)
-        until_s = max(until_s, request.arrived_s + 2 * after_s)
+    def _keep(self, request: Request, kept: list[Gpu], earliest_s: float, forgiven_s: float) -> None:
+        """Keep these GPUs: requests that should end by the start of this one may still use all of them.
+
+        ``forgiven_s``: as in :meth:`Gpu.fits_at`; NEVER: the turn is not strict.
+        """
+        need, is_strict = request.need_mib, forgiven_s < NEVER
+        until_s = max(earliest_s, *(gpu.fits_at(need, self._now_s, forgiven_s) for gpu in kept))
         self._until_s = min(self._until_s, until_s)
         if self._spare is self._all:
             self._spare = Pool(self._by_index)
@@ -199,7 +201,7 @@ class Capacity:
             free_mib = self._all.mib[gpu.index]
             spare_mib = None
             if need is not None and free_mib is not None:
-                spare_mib = free_mib - need if is_late else gpu.spare_mib(need, self._until_s)
+                spare_mib = free_mib - need if is_strict else gpu.spare_mib(need, self._until_s)
             self._spare.set(gpu, None if spare_mib is None or free_mib is None else min(spare_mib, free_mib))
             self.reserved_for["gpu", gpu.uuid] = request.job
 
@@ -220,16 +222,14 @@ class Capacity:
         able = [gpu for gpu in _eligible(request, self._gpus) if need is None or gpu.total_mib >= need]
         return request.gpus <= len(able)
 
-    def _most_promising(self, request: Request, after_s: float) -> list[Gpu]:
+    def _most_promising(self, request: Request, forgiven_s: float) -> list[Gpu]:
         """The GPUs to keep for the request: those that should have room for it first."""
-        need, now_s = request.need_mib, self._now_s
+        need, now_s, is_strict = request.need_mib, self._now_s, forgiven_s < NEVER
         waited_s = now_s - request.arrived_s
-        is_late = waited_s >= 3 * after_s
-        forgiven_s = request.arrived_s + after_s if is_late else NEVER
 
         def rank(gpu: Gpu) -> tuple[bool, float, float, int]:
             at_s = gpu.fits_at(need, now_s, forgiven_s)
-            return gpu.is_taken_by_foreign(need), at_s, gpu.newest_s if is_late else 0, gpu.index
+            return gpu.is_taken_by_foreign(need), at_s, gpu.newest_s if is_strict else 0, gpu.index
 
         able = [gpu for gpu in _eligible(request, self._unreserved) if need is None or gpu.total_mib >= need]
         if self._policy.reserve_after_s is None and waited_s < _OPEN_ENDED_S:
@@ -264,11 +264,6 @@ def too_many(request: Request) -> str:
         if wanted > request.slot_limits[name]:
             return name
     return ""
-
-
-def rank_of(request: Request) -> tuple[int, float, str]:
-    """The sort key of a request among others: by priority (highest first), then arrival, then job."""
-    return -request.priority, request.arrived_s, request.job
 
 
 def shape_of(request: Request) -> tuple[object, ...]:

@@ -13,8 +13,8 @@ need and the leases that should outlast ``until``. Where nobody knows when a lea
 the first day (unless a duration is configured): there the GPU would stand idle for an unknown time.
 
 Once it has waited for ``3 x after``, its turn is strict. A lease that was granted since its turn began, and
-has overrun, counts as ending now. A kept GPU where the need does not fit takes only requests that should end
-before ``until``.
+has overrun or never had an estimate, counts as ending now. What fits already is kept, and a kept GPU where
+the need does not fit takes only requests that should end before ``until``.
 
 So no request starves: the first overdue request starts at most ``3 x after + 2 x L`` after its arrival, where
 L is the length of the longest job, whatever anybody claims. The argument: from ``3 x after`` on, ``until`` is

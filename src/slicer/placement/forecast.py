@@ -6,10 +6,10 @@ Separate from :mod:`slicer.placement.decision`, because a job that starts at onc
 from __future__ import annotations
 
 from slicer.model import lease_from
-from slicer.placement.capacity import Capacity, limits_of, rank_of
+from slicer.placement.capacity import Capacity, limits_of
 from slicer.placement.decision import decide, gpu_holders, slot_holders
 from slicer.placement.devices import Device
-from slicer.placement.order import expected_end
+from slicer.placement.order import expected_end, rank_of
 from slicer.record import replace
 
 TYPE_CHECKING = False

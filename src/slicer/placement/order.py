@@ -11,7 +11,7 @@ from slicer.placement.policy import NEVER, Policy
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
-    from typing import TypeVar
+    from typing import Any, TypeVar
 
     from slicer.model import Lease, Request
     from slicer.placement.devices import Device
@@ -72,6 +72,18 @@ def places(
     return place
 
 
+def rank_of(request: Request) -> tuple[int, float, str]:
+    """The sort key of a request among others: by priority (highest first), then arrival, then job."""
+    return -request.priority, request.arrived_s, request.job
+
+
+def with_gpus_by(queue: Iterable[_Request], key: Callable[[_Request], Any]) -> list[_Request]:
+    """The requests by arrival. Those for GPUs exchange their places by ``key``, by priority first."""
+    by_arrival = sorted(queue, key=rank_of)
+    served = iter(sorted((each for each in by_arrival if each.gpus), key=key))
+    return [next(served) if each.gpus else each for each in by_arrival]
+
+
 def in_order(
     queue: Iterable[_Request], devices: Sequence[Device] | None, policy: Policy, now_s: float
 ) -> tuple[_Request, ...]:
@@ -79,13 +91,8 @@ def in_order(
 
     Requests without GPUs keep their places by arrival.
     """
-    by_arrival = sorted(queue, key=lambda each: (-each.priority, each.arrived_s, each.job))
     place = places(devices, policy, now_s)
-    wanting = sorted(
-        (each for each in by_arrival if each.gpus), key=lambda each: (-each.priority, *place(each))
-    )
-    served = iter(wanting)  # each priority has as many places in both orders
-    return tuple(next(served) if each.gpus else each for each in by_arrival)
+    return tuple(with_gpus_by(queue, lambda each: (-each.priority, *place(each))))
 
 
 def expected_end(lease: Lease, now_s: float) -> float:

@@ -25,6 +25,7 @@ from slicer.broker.rules.shares import NEVER, Shares
 from slicer.model import Lease, Ticket
 from slicer.placement.capacity import Capacity, limits_of
 from slicer.placement.devices import Device
+from slicer.placement.order import rank_of, with_gpus_by
 from slicer.placement.policy import Policy
 from slicer.record import record, replace
 
@@ -41,10 +42,9 @@ def ordered(
     ``among_own``: the sort key among requests for GPUs by users with equal shares, and of one user.
     ``own_priorities``: priorities that count only among requests of the same user, by job.
     """
-    by_arrival = sorted(tickets, key=lambda each: (-each.priority, each.arrived_s, each.job))
+    by_arrival = sorted(tickets, key=rank_of)
     out_of_turn = _out_of_turn(by_arrival, shares.granted_s, patience_s, now_s)
-    wanting = [each for each in by_arrival if each.gpus]
-    ranks = {uid: shares.rank(uid) for uid in {each.uid for each in wanting}}
+    ranks = {uid: shares.rank(uid) for uid in {each.uid for each in by_arrival if each.gpus}}
 
     def place(ticket: Ticket) -> tuple[int, float, float, float, str]:
         patient_since_s = out_of_turn.get(ticket.job)
@@ -52,9 +52,7 @@ def ordered(
             return -ticket.priority, -1.0, 0.0, patient_since_s, ticket.job
         return (-ticket.priority, ranks[ticket.uid], *among_own(ticket))
 
-    # Both orders have the same places for each priority, so each request stays among its own.
-    served = iter(sorted(wanting, key=place))
-    found = [next(served) if each.gpus else each for each in by_arrival]
+    found = with_gpus_by(by_arrival, place)
     return _by_own_priorities(found, own_priorities) if own_priorities else found
 
 
