@@ -91,9 +91,14 @@ def stopped(tracked: Tracked) -> EndedAttempt:
 
 
 def was_stopped(ended: EndedAttempt) -> bool:
-    """Whether Slurm may have ended it: it sends SIGTERM to slicer and to the command alike."""
+    """Whether Slurm may have ended it: it sends SIGTERM to slicer and to every process of the command.
+
+    A shell whose child got the signal first exits with 143 before it gets it, too.
+    """
     if ended.reason == "stopped":
         return ended.ended_by in _PERHAPS_SLURM
+    if ended.reason == "exited":
+        return ended.exit_code == _TERMINATED
     return ended.reason == "signal" and ended.signal == signal.SIGTERM
 
 

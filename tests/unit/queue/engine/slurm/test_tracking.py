@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from slicer.queue.engine.ended_attempt import EndedAttempt
 from slicer.queue.engine.slurm import tracking
 from slicer.queue.engine.slurm.parsing import SlurmTask
 from slicer.queue.engine.slurm.tracking import Tracked
@@ -50,6 +51,20 @@ def test_a_node_without_slicer_has_run_nothing() -> None:  # X9
     assert tracking.ended_with_code(attempt(), 78, "n1").how == "unbegun"
     found = tracking.ended_with_code(attempt(), 2, "n1")
     assert (found.how, found.reason, found.exit_code) == ("ended", "exited", 2)
+
+
+# X9: a shell may outlive its child, which got Slurm's SIGTERM first
+@pytest.mark.parametrize(
+    ("reason", "code", "number", "may"),
+    [
+        ("stopped", 143, 15, True), ("signal", 143, 15, True), ("exited", 143, None, True),
+        ("exited", 1, None, False), ("exited", 0, None, False), ("signal", 137, 9, False),
+        ("timeout", 124, 15, False),
+    ],
+)  # fmt: skip
+def test_an_end_by_sigterm_may_be_slurms(reason: str, code: int, number: int | None, may: bool) -> None:
+    ended = EndedAttempt("k", "1f", "ended", reason, code, number)
+    assert tracking.was_stopped(ended) is may
 
 
 def test_questions_grow_rare_while_nothing_changes() -> None:  # X9
