@@ -151,7 +151,7 @@ class GpuObserver:
 
     def utilisation(self) -> dict[str, int | None]:
         """The GPUs' utilisation now, in percent; None if the driver does not report it. Raises GpuError."""
-        return self._driver.utilisation() if self._driver is not None else {}
+        return self._driver.utilisation(self._only) if self._driver is not None else {}
 
     def in_use(self, leases: tuple[Lease, ...]) -> dict[str, bool | None]:
         """Whether jobs with an idle limit have used their GPUs since the last call (None: nobody can tell).

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from slicer.ledger.held_lease import HeldLease
     from slicer.ledger.ledger import Ledger
     from slicer.model import EndedBy, Sharing
+    from slicer.outcome.series import Series
 
 
 def outcome_of(
@@ -114,10 +115,12 @@ def gpu_watch(job: Job, held: HeldLease, ledger: Ledger, warn: Callable[[str], N
 
 
 def finish(
-    job: Job, outcome: Outcome, held: HeldLease, warn: Callable[[str], None], watch: GpuWatch | None
+    job: Job, outcome: Outcome, held: HeldLease, warn: Callable[[str], None], watch: GpuWatch | None,
+    series: Series | None = None,
 ) -> None:
     """Tell the journal, check that the GPUs' memory is free (``watch``), release the lease, then write.
 
+    ``series``: what the job used over time, for the history, if it was sampled.
     The order ensures that a slow disk does not keep the next job waiting. The broker does its part meanwhile;
     it waits for the scope's end, and therefore for all of this. A failure on the way is reported (``warn``,
     and an event in the journal) and stops nothing.
@@ -147,6 +150,8 @@ def finish(
     if outcome.gpus and not outcome.exit_code:  # a failed run says little about others
         _try(job, held, warn, lambda: held.note_run(outcome.wall_s - (outcome.paused_s or 0.0)))
     _try(job, held, warn, lambda: history.append(outcome, job.history_path))
+    if series is not None:
+        _try(job, held, warn, lambda: _keep(job, series))
     faults.point("ending-written")
     _try(job, held, warn, lambda: _to_file(job, outcome))
     _try(job, held, warn, held.alert)
@@ -172,6 +177,12 @@ def _tell_broker(job: Job, outcome: Outcome) -> Callable[[], None]:
     from slicer.broker.client.calls import tell_finished
 
     return tell_finished(job.broker, outcome)
+
+
+def _keep(job: Job, series: Series) -> str | None:
+    from slicer.outcome import samples
+
+    return samples.keep(job.history_path, {job.id: series}, busy_timeout_s=history.BUSY_TIMEOUT_S)
 
 
 def _check_gpus(job: Job, outcome: Outcome, watch: GpuWatch) -> None:

@@ -57,7 +57,7 @@ class GpuWatch:
         self._warn = warn
         self.observer = GpuObserver(only=held.lease.gpus, otherwise=_through_the_broker)
         self.monitor = Monitor(self.observer, ledger, SAMPLE_S, again=WORTH_REPEATING)
-        self.monitor.follow(held, shares=job.sharing is not None and job.sharing.is_active)
+        self.use = self.monitor.follow(held, shares=job.sharing is not None and job.sharing.is_active)
         self.has_failed = False  # then further looks make no sense
         self.end_job: Callable[[Kind], None] | None = None  # ends the job, for "cap" or "idle"
 
@@ -156,6 +156,7 @@ class LeaseUse:
         self.has_cap = audit is not None and audit.has_cap
         self.idle: IdleWatch | None = None  # of a job with a limit for that
         self.now_mib: tuple[int, ...] = ()
+        self.busy: tuple[int | None, ...] = ()  # the GPUs' utilisation in percent; None: unknown
         self.written_mib = held.lease.vram_peak_mib  # the peak in the lease's file; not () for an adopted job
         self.utilisation: float | None = None  # percent, averaged over the looks that had a figure
         self.looks = 0
@@ -203,14 +204,13 @@ class Monitor:
 
     def __init__(
         self, observer: GpuObserver, ledger: Ledger, poll_s: float, *, tolerance: float = 0.0,
-        again: float | None = None, measures_utilisation: bool = False,
+        again: float | None = None,
     ) -> None:  # fmt: skip
         self._observer = observer
         self._ledger = ledger
         self._poll_s = poll_s
         self._tolerance = tolerance
         self._again = again
-        self._measures_utilisation = measures_utilisation
         self._uses: dict[str, LeaseUse] = {}
         self._next = 0.0
         self._leases: tuple[Lease, ...] = ()
@@ -219,10 +219,10 @@ class Monitor:
         self.look_count = 0
         self.problem: SlicerError | None = None
 
-    def follow(self, held: HeldLease, *, shares: bool = False) -> None:
-        """Look at the GPUs of this lease, if it has some. ``shares``: it may have a job file."""
+    def follow(self, held: HeldLease, *, shares: bool = False) -> LeaseUse | None:
+        """Look at the GPUs of this lease; None: it has none. ``shares``: it may have a job file."""
         if not held.lease.gpus:
-            return
+            return None
         audit = None
         if shares:
             from slicer.job.sharing import ShareAudit
@@ -236,6 +236,7 @@ class Monitor:
             from slicer.job.idle_watch import IdleWatch
 
             use.idle = IdleWatch(held, shares=shares)
+        return use
 
     def left_s(self) -> float | None:
         """Seconds until the next :meth:`look`; None: there is nothing to look at."""
@@ -265,8 +266,7 @@ class Monitor:
         for audit in audits:
             audit.before()
         snapshot = self.observe()
-        if self._measures_utilisation:
-            self._utilisation = self._observer.utilisation()
+        self._utilisation = self._observer.utilisation()
         used_by = {device.uuid: device.used_by for device in self._observer.devices(self._leases) or ()}
         owned = attribute(snapshot, self._leases)
         counts = process_counts(snapshot, self._leases) if audits else {}
@@ -302,8 +302,8 @@ class Monitor:
 
     def _note_utilisation(self, use: LeaseUse) -> None:
         use.looks += 1
-        gpus = use.held.lease.gpus
-        busy = [percent for uuid in gpus if (percent := self._utilisation.get(uuid)) is not None]
+        use.busy = tuple(map(self._utilisation.get, use.held.lease.gpus))
+        busy = [percent for percent in use.busy if percent is not None]
         if busy:
             average = sum(busy) / len(busy)
             use.utilisation = ((use.utilisation or 0.0) * use.busy_looks + average) / (use.busy_looks + 1)

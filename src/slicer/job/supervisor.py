@@ -28,9 +28,10 @@ if TYPE_CHECKING:
 
     from slicer.backend import Backend
     from slicer.job.fencing import LateFence
-    from slicer.job.gpu_watch import GpuWatch
+    from slicer.job.gpu_watch import GpuWatch, LeaseUse
     from slicer.job.job import Job, Listener
     from slicer.job.report import Report
+    from slicer.job.sampling import Sampler
     from slicer.job.scope_watch import SignalWait
     from slicer.ledger.control_log import Kind
     from slicer.ledger.ledger import Ledger
@@ -95,6 +96,7 @@ class Supervisor:
         self._received = b""  # the keeper's reports, as bytes
         self._kills_before: int | None = None  # in the slice, where the kernel kills scopes as a whole
         self._watch: GpuWatch | None = None  # of the job's own GPUs
+        self._sampler: Sampler | None = None  # once the job has run for a while
         self._signals: SignalWait | None = None  # once the job has run for a while
         self._is_settled = False  # whether it has
         self._late_fence: LateFence | None = None  # for a scope that exists before the lease
@@ -320,12 +322,16 @@ class Supervisor:
                 return info
             if self._watch is not None and self._watch.left_s() == 0.0:
                 self._watch.sample()
+            if self._sampler is not None:
+                self._sampler.take()
             if not self._is_settled and time.monotonic() >= self._began + _QUIET_S:
                 self._settle()
 
     def _due_s(self) -> float | None:
         """Seconds until something is due without a signal; None: never."""
         due = [self._watch.left_s()] if self._watch is not None else []
+        if self._sampler is not None:
+            due.append(self._sampler.left_s())
         if not self._is_settled:
             due.append(max(0.0, self._began + _QUIET_S - time.monotonic()))
         return min((left_s for left_s in due if left_s is not None), default=None)
@@ -339,6 +345,10 @@ class Supervisor:
         """The job has run for a while: do the work that would have delayed a short job."""
         self._is_settled = True
         self._held.do_postponed_slow()
+        if self._held.fd >= 0:  # not inside another job's scope
+            from slicer.job.sampling import Sampler
+
+            self._sampler = Sampler(self._held.lease, self._use)
         if self._backend.name != "systemd" or self._held.fd < 0:
             return
         self.stop_empty_scopes()
@@ -350,6 +360,9 @@ class Supervisor:
             self._signals = SignalWait(scopes, _BLOCKED)
         except OSError:
             pass  # no descriptors are left
+
+    def _use(self) -> LeaseUse | None:
+        return self._watch.use if self._watch is not None else None
 
     def stop_empty_scopes(self) -> None:
         """Stop empty scopes beside the job's. The broker sweeps its own."""
@@ -405,7 +418,8 @@ class Supervisor:
         if report.exec_errno:
             ending.release(self._job, self._held)
         else:
-            ending.finish(self._job, outcome, self._held, self._listener.warning, self._watch)
+            series = self._sampler.series() if self._sampler is not None else None
+            ending.finish(self._job, outcome, self._held, self._listener.warning, self._watch, series)
         faults.point("supervisor-settled")
         self._send(RECORDED)
         faults.point("supervisor-told-keeper")

@@ -175,6 +175,11 @@ def oom_kills(directory: str) -> int | None:
     return _flat(directory, "memory.events").get("oom_kill")
 
 
+def memory(directory: str) -> int | None:
+    """The bytes that the cgroup uses now, its page cache among them."""
+    return _number(directory, "memory.current")
+
+
 def usage(directory: str) -> Usage:
     """The cgroup's usage so far. A figure is None if its file does not exist."""
     cpu = _flat(directory, "cpu.stat")

@@ -81,7 +81,7 @@ class LocalEngine:
         self._gpu_observer.open()
 
     def close(self) -> None:
-        for each in (self._gpu_observer, self._starters, self._backends):
+        for each in (self._running, self._gpu_observer, self._starters, self._backends):
             each.close()
 
     # -- places ------------------------------------------------------------------------------------------

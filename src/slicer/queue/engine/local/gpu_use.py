@@ -28,16 +28,16 @@ class QueueMonitor(Monitor):
     def __init__(
         self, observer: GpuObserver, ledger: Ledger, poll_s: float, idle_threshold_mib: int, tolerance: float
     ) -> None:
-        super().__init__(observer, ledger, poll_s, tolerance=tolerance, measures_utilisation=True)
+        super().__init__(observer, ledger, poll_s, tolerance=tolerance)
         self._idle_mib = idle_threshold_mib
 
     # -- which jobs --------------------------------------------------------------------------------------
 
-    def follow(self, held: HeldLease, *, shares: bool = False) -> None:
+    def follow(self, held: HeldLease, *, shares: bool = False) -> LeaseUse | None:
         """Like :meth:`Monitor.follow`. Raises NoGpu, GpuError."""
         if held.lease.gpus:
             self._observer.open()
-        super().follow(held, shares=shares)
+        return super().follow(held, shares=shares)
 
     def use_of(self, job: str) -> LeaseUse | None:
         return self._uses.get(job)

@@ -19,6 +19,7 @@ from slicer.model import Lease
 from slicer.queue.engine import ended_attempt
 from slicer.queue.engine.ended_attempt import EndedAttempt
 from slicer.queue.engine.local.gpu_use import QueueMonitor
+from slicer.queue.engine.local.sampling import QueueSampler
 from slicer.queue.engine.local.starters import Backends
 from slicer.queue.engine.local.supervisor import QueueSupervisor, is_unbound, signal_keeper
 from slicer.queue.model import JobState
@@ -46,6 +47,7 @@ class RunningJobs:
         self._backends = backends
         self._register = register
         self._monitor = monitor
+        self._sampler = QueueSampler(monitor, listener.warning)
         self._listener = listener
         self._running: dict[str, QueueSupervisor] = {}
         self._ended: dict[str, QueueSupervisor] = {}  # their commands have ended, their keepers have not
@@ -77,6 +79,7 @@ class RunningJobs:
         """The job's command has started. Raises NoGpu, GpuError."""
         self._running[job.job_id] = job
         self._scopes.follow(job.held.lease, job.limit_at)
+        self._sampler.follow(job.held)
         self._monitor.follow(job.held, shares=job.sharing is not None)
 
     def recover(self, state: JobState) -> EndedAttempt | None:
@@ -91,6 +94,7 @@ class RunningJobs:
         self._adopted[state.job] = adopted
         if adopted.held is not None:
             self._scopes.follow(adopted.held.lease, None)
+            self._sampler.follow(adopted.held)
             self._monitor.follow(adopted.held, shares=True)
         return None
 
@@ -113,11 +117,12 @@ class RunningJobs:
         """The seconds until :meth:`take_ended` is due without an event; None: never."""
         has_orphans = any(adopted.pidfd < 0 for adopted in self._adopted.values())
         due_s = seconds_until(self._orphans_at if has_orphans else None, *self._clean_up_at.values())
-        return soonest(due_s, self._scopes.left_s())
+        return soonest(due_s, self._scopes.left_s(), self._sampler.left_s())
 
     def take_ended(self, ready: Collection[int]) -> list[EndedAttempt]:
         """Process events; the attempts that are over. ``ready``: the readable descriptors."""
         self._scopes.take(ready)
+        self._sampler.take()
         found = [*self._take_running(ready)]
         self._take_keepers()
         return [*found, *self._take_adopted(ready)]
@@ -140,6 +145,7 @@ class RunningJobs:
             self._ended[job_id] = self._running.pop(job_id)
             self._scopes.forget(job_id)
             self._monitor.has_ended(job_id)
+            self._sampler.has_ended(job_id)
             self._sweep(job)
             return ended_attempt.reported(job.key, job_id, *job.said, self._monitor.use_of(job_id))
         if not job.is_gone():
@@ -155,6 +161,7 @@ class RunningJobs:
             return None
         del self._running[job_id]
         self._monitor.forget(job_id)
+        self._sampler.has_ended(job_id)
         job.abandon()
         return ended_attempt.unbegun(job.key, job_id)
 
@@ -192,8 +199,13 @@ class RunningJobs:
 
     def _recovered(self, key: str, job_id: str, boot_id: str = "") -> EndedAttempt:
         self._scopes.forget(job_id)
+        self._sampler.has_ended(job_id)
         found, use = self._register.attempt(job_id), self._monitor.forget(job_id)
         return ended_attempt.recovered(key, job_id, found, use, self._listener.warning, boot_id)
+
+    def close(self) -> None:
+        """Write what was sampled."""
+        self._sampler.write()
 
     # -- ending ------------------------------------------------------------------------------------------
 

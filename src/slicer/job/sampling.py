@@ -1,0 +1,49 @@
+"""Samples a job while it runs: its cgroup, and its GPUs as last looked at.
+
+A job's supervisor does this, or its queue. If that process is killed, the series is lost; the outcome is not.
+"""
+
+from __future__ import annotations
+
+import time
+
+from slicer.kernel import cgroup
+from slicer.model import Usage
+from slicer.outcome.series import Reading, Recorder
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from slicer.job.gpu_watch import LeaseUse
+    from slicer.model import Lease
+    from slicer.outcome.series import Series
+
+
+class Sampler:
+    """The samples of one job. ``use``: its GPUs' use, if somebody measures it."""
+
+    def __init__(self, lease: Lease, use: Callable[[], LeaseUse | None]) -> None:
+        self._directory = cgroup.path_of(lease.cgroup) if lease.cgroup else ""
+        self._use = use
+        self._recorder = Recorder(self._read(), len(lease.gpus), time.monotonic(), time.time())
+
+    def left_s(self) -> float:
+        """Seconds until the next sample is due."""
+        return max(0.0, self._recorder.due_s - time.monotonic())
+
+    def take(self) -> None:
+        """Take a sample if it is due."""
+        if not self.left_s():
+            self._recorder.add(self._read(), time.monotonic())
+
+    def series(self) -> Series | None:
+        """What was sampled; None: nothing yet."""
+        return self._recorder.series()
+
+    def _read(self) -> Reading:
+        use = self._use()
+        mib, busy = (use.now_mib, use.busy) if use is not None else ((), ())
+        if not self._directory:
+            return Reading(Usage(), None, mib, busy)
+        return Reading(cgroup.usage(self._directory), cgroup.memory(self._directory), mib, busy)

@@ -1,0 +1,209 @@
+"""A job's figures over time, in a bounded size. Pure.
+
+A recorder keeps one value an interval, of each figure. When it is full, it joins neighbouring intervals, and
+an interval is twice as long from then on. So a job of any length has between 240 and 480 intervals, or fewer
+in its first minutes.
+"""
+
+from __future__ import annotations
+
+import array
+import struct
+import sys
+import zlib
+
+from slicer.record import record
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from slicer.model import Usage
+
+    Values = tuple[float | None, ...]  # one an interval; None: unknown
+
+STEP_S = 1.0  # the first intervals
+MOST = 480  # intervals; an even number
+LARGEST = 64 << 10  # bytes of an encoded series
+_VERSION = 1
+_HEADER = struct.Struct("<BxHIdd")  # version, GPUs, intervals, beginning, step
+_MOST_GPUS = 64
+
+
+@record
+class Reading:
+    """What a job has used so far, and what it uses now; None, or (): unknown."""
+
+    usage: Usage  # its sums
+    memory_bytes: int | None
+    gpu_mib: tuple[int, ...] = ()  # in the order of the lease's GPUs
+    gpu_busy: tuple[int | None, ...] = ()  # their utilisation, in percent
+
+
+@record
+class GpuSeries:
+    mib: Values  # the job's memory on this GPU; of joined intervals the larger
+    busy: Values  # the GPU's utilisation in percent; of joined intervals the mean
+
+
+@record
+class Series:
+    """A job's figures, one value an interval. Of joined intervals the mean counts, of memory the larger."""
+
+    started_at: float  # of the first interval, in seconds since 1970
+    step_s: float  # the length of an interval
+    cpu: Values  # CPUs in use, 1.5 for one and a half
+    memory_mib: Values
+    read_mib: Values  # MiB a second
+    written_mib: Values
+    stalled_cpu: Values  # the fraction of the interval in which some process waited for it (PSI "some")
+    stalled_memory: Values
+    stalled_io: Values
+    gpus: tuple[GpuSeries, ...]  # in the order of the lease's GPUs
+
+    @property
+    def ended_at(self) -> float:
+        """The end of the last interval, in seconds since 1970."""
+        return self.started_at + self.step_s * len(self.cpu)
+
+
+def _mean(one: float | None, other: float | None) -> float | None:
+    return other if one is None else one if other is None else (one + other) / 2
+
+
+def _larger(one: float | None, other: float | None) -> float | None:
+    return other if one is None else one if other is None else max(one, other)
+
+
+_JOINS: tuple[Callable[[float | None, float | None], float | None], ...] = (
+    _mean, _larger, _mean, _mean, _mean, _mean, _mean,
+)  # fmt: skip
+_GPU_JOINS = (_larger, _mean)
+
+
+class Recorder:
+    """The series of a running job. Times are monotonic, but for ``started_at``."""
+
+    def __init__(self, first: Reading, gpus: int, now_s: float, started_at: float) -> None:
+        """``first``: what was used before the first interval."""
+        self._last, self._last_s = first, now_s
+        self._gpus = gpus
+        self._began_s = now_s
+        self._started_at = started_at
+        self._step_s = STEP_S
+        self._joins = _JOINS + _GPU_JOINS * gpus
+        self._columns: list[list[float | None]] = [[] for _ in self._joins]
+
+    @property
+    def due_s(self) -> float:
+        """When the current interval ends."""
+        return self._began_s + self._step_s * (len(self._columns[0]) + 1)
+
+    def add(self, reading: Reading, now_s: float) -> None:
+        """Note the intervals since the last reading. They get the same values, if there are several."""
+        while len(self._columns[0]) + (count := self._count_until(now_s)) > MOST:
+            self._join()
+        if count < 1:
+            return
+        values = self._values(reading, now_s - self._last_s)
+        for column, value in zip(self._columns, values, strict=True):
+            column += [value] * count
+        self._last, self._last_s = reading, now_s
+
+    def series(self) -> Series | None:
+        """None: the job was over before the first interval was."""
+        if not self._columns[0]:
+            return None
+        return _series(self._started_at, self._step_s, [tuple(column) for column in self._columns])
+
+    def _count_until(self, now_s: float) -> int:
+        return round((now_s - self._began_s) / self._step_s) - len(self._columns[0])
+
+    def _values(self, reading: Reading, passed_s: float) -> list[float | None]:
+        then, now = self._last.usage, reading.usage
+
+        def rate(before: float | None, after: float | None, unit: float = 1.0) -> float | None:
+            if before is None or after is None:
+                return None
+            return max(0.0, after - before) / unit / passed_s
+
+        def part(before: float | None, after: float | None) -> float | None:
+            found = rate(before, after)
+            return None if found is None else min(1.0, found)
+
+        memory = reading.memory_bytes
+        values = [
+            rate(then.cpu_s, now.cpu_s),
+            None if memory is None else memory / _MIB,
+            rate(then.io_read_bytes, now.io_read_bytes, _MIB),
+            rate(then.io_write_bytes, now.io_write_bytes, _MIB),
+            part(then.pressure_cpu_s, now.pressure_cpu_s),
+            part(then.pressure_memory_s, now.pressure_memory_s),
+            part(then.pressure_io_s, now.pressure_io_s),
+        ]
+        for number in range(self._gpus):
+            values += [_at(reading.gpu_mib, number), _at(reading.gpu_busy, number)]
+        return values
+
+    def _join(self) -> None:
+        """Make intervals twice as long."""
+        self._step_s *= 2
+        for index, (column, join) in enumerate(zip(self._columns, self._joins, strict=True)):
+            joined = [join(column[at], column[at + 1]) for at in range(0, len(column) - 1, 2)]
+            self._columns[index] = joined + column[len(joined) * 2 :]
+
+
+_MIB = float(1 << 20)
+
+
+def _at(values: Sequence[int | None], number: int) -> float | None:
+    return values[number] if number < len(values) else None
+
+
+def _series(started_at: float, step_s: float, columns: list[Values]) -> Series:
+    own, more = columns[: len(_JOINS)], columns[len(_JOINS) :]
+    gpus = tuple(GpuSeries(*more[at : at + len(_GPU_JOINS)]) for at in range(0, len(more), len(_GPU_JOINS)))
+    return Series(started_at, step_s, *own, gpus=gpus)
+
+
+# -- as bytes -----------------------------------------------------------------------------------------------
+
+
+def encode(series: Series) -> bytes:
+    """The series as 32-bit numbers, compressed."""
+    columns = [getattr(series, name) for name in _OWN]
+    columns += [values for gpu in series.gpus for values in (gpu.mib, gpu.busy)]
+    header = _HEADER.pack(_VERSION, len(series.gpus), len(series.cpu), series.started_at, series.step_s)
+    return zlib.compress(header + b"".join(map(_packed, columns)))
+
+
+def decode(data: bytes) -> Series | None:
+    """None: it is damaged, or of another version. However it was compressed, little memory is taken."""
+    try:
+        text = zlib.decompressobj().decompress(data, _HEADER.size + 4 * MOST * (len(_OWN) + 2 * _MOST_GPUS))
+        version, gpus, count, started_at, step_s = _HEADER.unpack_from(text)
+    except (zlib.error, struct.error):
+        return None
+    columns = len(_OWN) + len(_GPU_JOINS) * gpus
+    if version != _VERSION or not step_s > 0 or len(text) != _HEADER.size + 4 * count * columns or not count:
+        return None
+    at = range(_HEADER.size, len(text), 4 * count)
+    return _series(started_at, step_s, [_unpacked(text[start : start + 4 * count]) for start in at])
+
+
+_OWN = tuple(name for name in Series.__annotations__ if name not in ("started_at", "step_s", "gpus"))
+_UNKNOWN = float("nan")
+
+
+def _packed(values: Iterable[float | None]) -> bytes:
+    numbers = array.array("f", [_UNKNOWN if value is None else value for value in values])
+    if sys.byteorder == "big":
+        numbers.byteswap()
+    return numbers.tobytes()
+
+
+def _unpacked(data: bytes) -> Values:
+    numbers = array.array("f", data)
+    if sys.byteorder == "big":
+        numbers.byteswap()
+    return tuple(None if value != value else value for value in numbers)
