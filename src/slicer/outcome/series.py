@@ -161,9 +161,9 @@ def _at(values: Sequence[int | None], number: int) -> float | None:
 
 
 def _series(started_at: float, step_s: float, columns: list[Values]) -> Series:
-    own, more = columns[: len(_JOINS)], columns[len(_JOINS) :]
-    gpus = tuple(GpuSeries(*more[at : at + len(_GPU_JOINS)]) for at in range(0, len(more), len(_GPU_JOINS)))
-    return Series(started_at, step_s, *own, gpus=gpus)
+    cpu, memory, read, written, for_cpu, for_memory, for_io, *more = columns
+    gpus = tuple(map(GpuSeries, more[::2], more[1::2]))
+    return Series(started_at, step_s, cpu, memory, read, written, for_cpu, for_memory, for_io, gpus)
 
 
 # -- as bytes -----------------------------------------------------------------------------------------------
