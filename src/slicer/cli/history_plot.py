@@ -1,0 +1,175 @@
+"""``slicer history JOB --plot``: what one job used over time, drawn in the terminal or into a file."""
+
+from __future__ import annotations
+
+import os
+
+from slicer.cli import drawing, output
+from slicer.columns import FAINT, HEADING, UNICODE, Glyphs, Line, cell_count
+from slicer.errors import SlicerError, UsageError
+from slicer.outcome.outcome_file import put
+from slicer.quantity import format_duration, format_size
+from slicer.record import record
+from slicer.text import visible
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from slicer.outcome.series import Series, Values
+
+_ROWS = 3  # of each chart
+_LEVELS = " ▁▂▃▄▅▆▇█"
+_MIB = 1 << 20
+_ENDINGS = (".svg", ".png")
+_INCHES = (9.0, 1.5)  # of one chart
+_WORTH_SHOWING = 0.01  # of the time that a job was stalled
+
+
+@record
+class Chart:
+    """One figure over time. ``most``: the top of its axis."""
+
+    name: str
+    values: Values
+    most: float
+    text: Callable[[float], str]  # a value for people
+    note: str = ""
+    joins: Callable[[Sequence[float]], float] = max  # the values of one column
+
+
+def charts(series: Series, gpus: Sequence[str], declared_mib: int | None) -> list[Chart]:
+    """What there is to draw. ``gpus``: their numbers or names, in the order of the series."""
+    found = []
+    for name, gpu in zip(gpus, series.gpus, strict=False):
+        note = f"{format_size(declared_mib * _MIB)} declared" if declared_mib is not None else ""
+        most = max(_most(gpu.mib), float(declared_mib or 0))
+        found.append(Chart(f"GPU {name} memory", gpu.mib, most, _size, note))
+        found.append(Chart(f"GPU {name} busy", gpu.busy, 100.0, lambda value: f"{value:.0f}%", joins=_mean))
+    found.append(Chart("CPUs in use", series.cpu, _most(series.cpu), lambda value: f"{value:.1f}", joins=_mean))
+    found.append(Chart("memory", series.memory_mib, _most(series.memory_mib), _size))
+    for name, values in (("read", series.read_mib), ("written", series.written_mib)):
+        found.append(Chart(name, values, _most(values), lambda value: f"{_size(value)}/s", joins=_mean))
+    stalls = (("CPU", series.stalled_cpu), ("memory", series.stalled_memory), ("IO", series.stalled_io))
+    for name, values in stalls:
+        if _most(values) >= _WORTH_SHOWING:
+            found.append(Chart(f"waits for {name}", values, 1.0, lambda value: f"{value:.0%}", joins=_mean))
+    return [each for each in found if each.most > 0 and any(value is not None for value in each.values)]
+
+
+def _most(values: Values) -> float:
+    return max((value for value in values if value is not None), default=0.0)
+
+
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values)
+
+
+def _size(mib: float) -> str:
+    return format_size(round(mib * _MIB))
+
+
+def lines(title: str, series: Series, shown: Sequence[Chart], width: int, glyphs: Glyphs) -> list[Line]:
+    """The charts in a terminal of ``width`` columns, one above the other."""
+    labels = [_labels(chart) for chart in shown]
+    margin = max(cell_count(label) for each in labels for label in each)
+    room = max(8, width - margin - 2)
+    columns = min(room, len(series.cpu)) if len(series.cpu) > room // 2 else room
+    bar = "▕" if glyphs is UNICODE else "|"
+    found = [Line(title, HEADING)]
+    for chart, label in zip(shown, labels, strict=True):
+        drawn = _drawn([chart.values[at : end] for at, end in _parts(len(chart.values), columns)], chart, glyphs)
+        found.append(Line(""))
+        for left, row in zip(label, drawn, strict=True):
+            found.append(Line(f"{left:>{margin}} {bar}{row}".rstrip()))
+    whole = format_duration(series.step_s * len(series.cpu))
+    found.append(Line(f"{'':{margin}}  0{whole:>{max(1, columns - 1)}}", FAINT))
+    return found
+
+
+def _labels(chart: Chart) -> list[str]:
+    return [f"{chart.name}  {chart.text(chart.most)}", chart.note, "0"]
+
+
+def _parts(count: int, columns: int) -> list[tuple[int, int]]:
+    """For each column the values that it shows: their first, and the first of the next."""
+    ends = [(number * count // columns, (number + 1) * count // columns) for number in range(columns)]
+    return [(at, max(end, at + 1)) for at, end in ends]
+
+
+def _drawn(parts: Sequence[Values], chart: Chart, glyphs: Glyphs) -> list[str]:
+    """The rows of a chart, the highest first."""
+    steps = len(_LEVELS) - 1
+    heights: list[int | None] = []
+    for part in parts:
+        known = [value for value in part if value is not None]
+        share = min(1.0, chart.joins(known) / chart.most) if known else None
+        is_some = share is not None and share > 0
+        heights.append(None if share is None else max(int(is_some), round(share * steps * _ROWS)))
+    rows = []
+    for row in reversed(range(_ROWS)):
+        cells = [None if height is None else min(steps, max(0, height - row * steps)) for height in heights]
+        if glyphs is UNICODE:
+            rows.append("".join(_unknown(row) if cell is None else _LEVELS[cell] for cell in cells))
+        else:
+            rows.append("".join(_unknown(row) if cell is None else " ####"[-(-cell // 2)] for cell in cells))
+    return rows
+
+
+def _unknown(row: int) -> str:
+    return "?" if row == 0 else " "
+
+
+def check_path(path: str) -> None:
+    """Raises UsageError."""
+    if not path.lower().endswith(_ENDINGS):
+        hint = "JOB comes first: slicer history JOB --plot FILE.svg"
+        raise UsageError(f"{path!r} ends neither in .svg nor in .png", where="--plot", hint=hint)
+
+
+def write(title: str, series: Series, shown: Sequence[Chart], path: str) -> None:
+    """Write the charts into a file; its ending chooses the format. Raises SlicerError."""
+    picture = drawing.saved(_figure(title, series, shown), path[-3:].lower())
+    try:
+        put(picture, os.path.abspath(path))
+    except OSError as error:
+        raise SlicerError(f"the plot cannot be written: {error.strerror}", where=path) from error
+
+
+def _figure(title: str, series: Series, shown: Sequence[Chart]) -> drawing.Figure:
+    size = (_INCHES[0], 1.0 + _INCHES[1] * len(shown))
+    figure = drawing.load()(figsize=size, layout="constrained")
+    figure.suptitle(visible(title), parse_math=False)
+    length = series.step_s * len(series.cpu)
+    unit, letter = next(((unit, name) for unit, name in _UNITS if length >= unit), _UNITS[-1])
+    times = [number * series.step_s / unit for number in range(len(series.cpu) + 1)]
+    above = None
+    for number, chart in enumerate(shown):
+        axes = figure.add_subplot(len(shown), 1, number + 1, sharex=above)
+        above = above or axes
+        values = [float("nan") if value is None else value for value in chart.values]
+        axes.stairs(values, times, fill=True, alpha=0.35, color="#4878a8")
+        axes.stairs(values, times, color="#203040", linewidth=0.8)
+        axes.set_ylim(0, chart.most * 1.05)
+        axes.yaxis.set_major_formatter(lambda value, _, chart=chart: chart.text(value))
+        axes.set_title(f"{chart.name}{f', {chart.note}' if chart.note else ''}", loc="left", fontsize="medium")
+        axes.grid(alpha=0.25)
+        axes.tick_params(labelbottom=number == len(shown) - 1)
+    if above is not None:
+        axes.set_xlabel(f"time since {drawing.moment(series.started_at)} ({letter})")
+    return figure
+
+
+_UNITS = ((86400.0, "d"), (7200.0, "h"), (120.0, "min"), (1.0, "s"))
+
+
+def show(title: str, series: Series, gpus: Sequence[str], declared_mib: int | None, path: str) -> None:
+    """Print the charts, or write them into the file ``path``. Raises SlicerError."""
+    import shutil
+
+    found = charts(series, gpus, declared_mib)
+    if path:
+        write(title, series, found, path)
+        return
+    width = shutil.get_terminal_size().columns if output.is_terminal() else 80
+    output.show(lines(title, series, found, width, output.glyphs()))
