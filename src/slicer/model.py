@@ -388,3 +388,4 @@ class Outcome:
     sharing: Sharing | None = None  # None: it was not run with --share
     directory: str = ""  # that it ran in; "" unknown
     log: str = ""  # the file that its output went to; "" where slicer did not open one
+    gpu_indices: tuple[int, ...] = ()  # of gpus, as users see them; () unknown

@@ -61,7 +61,7 @@ def outcome_of(
         enforced=(*enforced[0], *done.enforced), not_enforced=(*enforced[1], *done.not_enforced),
         paused_s=done.paused_s, ended_by=done.ended_by, changed=done.changed,
         changed_outside=done.changed_outside, sharing=shared, directory=job.directory.rstrip("/") or _here(),
-        log=job.log,
+        log=job.log, gpu_indices=lease.gpu_indices,
     )  # fmt: skip
 
 

@@ -159,7 +159,7 @@ def _row(outcome: Outcome) -> list[Sql]:
     row: list[Sql] = []
     for column in schema.OUTCOME:
         value = getattr(outcome, column)
-        if column in (*schema.LISTS, schema.NUMBERS):
+        if column in (*schema.LISTS, *schema.NUMBERS):
             value = json_array(value)
         elif column == schema.COUNTS:
             value = _json({name: value[name] for name in sorted(value)})
@@ -215,7 +215,7 @@ def _outcome(row: tuple[Any, ...]) -> Outcome:
 
     values = dict(zip(schema.COLUMNS, row, strict=True))
     usage = Usage(**{column: values.pop(column) for column in schema.USAGE})
-    for column in (*schema.LISTS, schema.NUMBERS):
+    for column in (*schema.LISTS, *schema.NUMBERS):
         values[column] = tuple(json.loads(values[column]))
     values[schema.COUNTS] = json.loads(values[schema.COUNTS])
     values[schema.SHARING] = _sharing(values[schema.SHARING])
@@ -275,35 +275,41 @@ def _await_turn(path: str) -> int:
 
 def _write(path: str, act: Callable[[Connection], None], busy_timeout_s: float) -> None:
     def write(connection: Connection) -> None:
+        version = _checked_version(connection, path)
+        if schema.is_migratable(version):
+            schema.migrate(connection)  # with SQLite's default, synchronous=FULL: it happens once
         connection.execute("PRAGMA synchronous=OFF")
-        if not _has_rows(connection, path):
+        if not version:
             schema.make(connection)
         act(connection)
 
     _connected(path, path, write, timeout=busy_timeout_s)
 
 
-def _has_rows(connection: Connection, path: str) -> bool:
-    """Whether the tables exist. Raises StateError if they have another version."""
+def _checked_version(connection: Connection, path: str) -> int:
+    """The version of the tables, this one or one to migrate; 0: there are none. Raises StateError."""
     version = schema.version_of(connection)
-    if version not in (0, schema.SCHEMA_VERSION):
+    if version not in (0, schema.SCHEMA_VERSION) and not schema.is_migratable(version):
         is_newer = version > schema.SCHEMA_VERSION
         hint = "a newer slicer made it: upgrade this one" if is_newer else "move it away: a new one is made"
         message = f"the history has schema {version}, this slicer knows {schema.SCHEMA_VERSION}"
         raise StateError(message, where=path, hint=hint)
-    return version != 0
+    return version
 
 
 def select(path: str, statement: str, values: tuple[Sql, ...]) -> list[tuple[Any, ...]]:
     """The rows that a statement finds; none if there is no database yet. Only for this folder.
 
-    Raises StateError.
+    A file of the version before is migrated first. Raises StateError.
     """
     if not os.path.lexists(path):
         return []
 
-    def found(connection: Connection) -> list[tuple[Any, ...]]:
-        return connection.execute(statement, values).fetchall() if _has_rows(connection, path) else []
+    def found(connection: Connection) -> list[tuple[Any, ...]] | None:
+        version = _checked_version(connection, path)
+        if schema.is_migratable(version):
+            return None
+        return connection.execute(statement, values).fetchall() if version else []
 
     # Writable if possible, because a reader has to roll back what a killed writer left.
     mode = "rw" if os.access(path, os.W_OK) and os.access(os.path.dirname(path) or ".", os.W_OK) else "ro"
@@ -311,7 +317,12 @@ def select(path: str, statement: str, values: tuple[Sql, ...]) -> list[tuple[Any
     quoted = "".join(f"%{byte:02x}" if byte > 126 or byte in b"%?#" else chr(byte) for byte in place)
     uri = f"file:{quoted}?mode={mode}"
     try:
-        return _connected(path, uri, found, timeout=BUSY_TIMEOUT_S, uri=True)
+        rows = _connected(path, uri, found, timeout=BUSY_TIMEOUT_S, uri=True)
+        if rows is None:
+            _prepare(path)
+            _write(path, lambda _: None, BUSY_TIMEOUT_S)
+            rows = _connected(path, uri, found, timeout=BUSY_TIMEOUT_S, uri=True)
+        return rows or []
     except _Damaged as damage:
         hint = "the next job sets it aside and creates a new one"
         raise StateError(f"the history is damaged: {damage}", where=path, hint=hint) from damage

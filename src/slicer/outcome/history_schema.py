@@ -1,7 +1,6 @@
-"""The two tables of the history and their columns.
+"""The tables of the history, their columns, and how a file of the version before is brought up to this one.
 
-slicer reads and writes only its own version of the schema, and leaves a file of another version alone. This
-module is on the hot path of ``slicer run``.
+slicer leaves a file of any other version alone. This module is on the hot path of ``slicer run``.
 """
 
 from __future__ import annotations
@@ -12,18 +11,20 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     import _sqlite3
 
-SCHEMA_VERSION = 6
+SCHEMA_VERSION = 7
+_MIGRATED_VERSION = 6
 
 # A column for each field of Outcome and Usage, in the order of insertion; lists are JSON arrays,
 # slots and sharing JSON objects.
 OUTCOME = tuple(name for name in Outcome.__annotations__ if name != "usage")
 USAGE = tuple(Usage.__annotations__)
 LISTS = ("command", "gpus", "enforced", "not_enforced", "changed", "changed_outside")
-NUMBERS = "vram_peak_mib"
+NUMBERS = ("vram_peak_mib", "gpu_indices")
 COUNTS = "slots"
 SHARING = "sharing"
 COLUMNS = OUTCOME + USAGE
-_SCHEMA = """\
+_GPU_INDICES = "gpu_indices TEXT NOT NULL DEFAULT '[]'"
+_SCHEMA = f"""\
 CREATE TABLE outcomes (
     id INTEGER PRIMARY KEY,  -- in the order of the jobs' ends
     job TEXT NOT NULL UNIQUE,  -- both halves of a supervisor may write the same outcome
@@ -38,7 +39,7 @@ CREATE TABLE outcomes (
     vram_mib INTEGER,
     vram_peak_mib TEXT NOT NULL DEFAULT '[]',  -- JSON array, in the order of gpus
     cpu_slots INTEGER NOT NULL,
-    slots TEXT NOT NULL DEFAULT '{}',  -- JSON object: how many of which name, cpu_slots among them
+    slots TEXT NOT NULL DEFAULT '{{}}',  -- JSON object: how many of which name, cpu_slots among them
     forced INTEGER NOT NULL DEFAULT 0,
     uid INTEGER NOT NULL,
     reason TEXT NOT NULL,
@@ -57,6 +58,7 @@ CREATE TABLE outcomes (
     sharing TEXT,  -- JSON object, of a job that was run with --share
     directory TEXT NOT NULL DEFAULT '',
     log TEXT NOT NULL DEFAULT '',  -- the file with its output
+    {_GPU_INDICES},  -- JSON array, in the order of gpus
     cpu_s REAL,
     cpu_user_s REAL,
     cpu_system_s REAL,
@@ -89,6 +91,8 @@ CREATE TABLE decisions (
     reason TEXT NOT NULL,
     at_least TEXT NOT NULL  -- JSON array of 0 and 1, in the order of kinds: the metric is more than that
 )"""
+# What a job used while it ran, as a time series.
+_SAMPLES = "CREATE TABLE samples (job TEXT PRIMARY KEY, series BLOB NOT NULL)"
 INSERT = f"INSERT OR IGNORE INTO outcomes ({', '.join(COLUMNS)}) VALUES ({', '.join('?' * len(COLUMNS))})"
 SELECT = f"""\
 SELECT {', '.join(COLUMNS)} FROM outcomes
@@ -106,9 +110,27 @@ def version_of(connection: _sqlite3.Connection) -> int:
 
 def make(connection: _sqlite3.Connection) -> None:
     """Create the tables in a file that has none."""
+    _change(connection, 0, (_SCHEMA, _DECISIONS, _SAMPLES))
+
+
+def migrate(connection: _sqlite3.Connection) -> None:
+    """Bring a file of the version before up to this version, or leave it as it was.
+
+    That holds for a kill at any instant and, with ``synchronous=FULL``, if the power fails.
+    """
+    added = f"ALTER TABLE outcomes ADD COLUMN {_GPU_INDICES}"
+    _change(connection, _MIGRATED_VERSION, (added, _SAMPLES))
+
+
+def is_migratable(version: int) -> bool:
+    return version == _MIGRATED_VERSION
+
+
+def _change(connection: _sqlite3.Connection, version: int, statements: tuple[str, ...]) -> None:
+    """Make this version of a file of that ``version``, in one transaction."""
     connection.execute("BEGIN IMMEDIATE")
-    if version_of(connection) == 0:  # no other job was faster
-        connection.execute(_SCHEMA)
-        connection.execute(_DECISIONS)
+    if version_of(connection) == version:  # no other job was faster
+        for statement in statements:
+            connection.execute(statement)
         connection.execute(f"PRAGMA user_version={SCHEMA_VERSION}")
     connection.execute("COMMIT")

@@ -35,6 +35,7 @@ OUTCOME = Outcome(
     ended_by="slicer stop",
     changed=("CPUQuota=50%",),
     changed_outside=("DeviceAllow=/dev/null rw, char-pts rw",),
+    gpu_indices=(3, 0),
     sharing=Sharing(
         wants="both", mode="time=5ms", processes=2, gated=5000, turns=7, held_s=9.25, peak_mib=(6000, 0),
         overhead_mib=(512, 0), got_past_cap=1, troubles=("mps", "other"),

@@ -99,6 +99,7 @@ FIELDS = {
     "changed_outside": [],
     "directory": "",
     "log": "",
+    "gpu_indices": [],
     "sharing": {
         "wants": "both",
         "mode": "yield",

@@ -178,7 +178,8 @@ def _outcome(line: bytes, job: str) -> tuple[Outcome, bool] | None:
     try:
         data = json.loads(line)
         usage = {name: json_reader(kind)(data["usage"].get(name)) for name, kind in _USAGE.items()}
-        said = {**data, "unit": "" if data["unit"] is None else data["unit"], "forced": int(data["forced"])}
+        said = {"gpu_indices": [], **data}  # a file of the version before has none
+        said.update(unit="" if data["unit"] is None else data["unit"], forced=int(data["forced"]))
         values = {name: json_reader(kind)(said[name]) for name, kind in _OUTCOME.items()}
         check_fields(values)
         sharing = sharing_from(data["sharing"])

@@ -58,6 +58,7 @@ DRAWN: dict[str, st.SearchStrategy[Any]] = {
     "enforced": LISTS, "not_enforced": LISTS, "paused_s": st.none() | SECONDS,
     "ended_by": st.sampled_from(["", "slicer stop", "slicer queue", "terminal", "systemd", "shutdown"]),
     "changed": LISTS, "changed_outside": LISTS, "directory": TEXTS, "log": TEXTS,
+    "gpu_indices": st.lists(st.integers(0, 99), max_size=3).map(tuple),
     "sharing": st.none() | st.builds(
         Sharing, wants=st.sampled_from(["lock", "cap", "both"]), mode=TEXTS, processes=COUNT, gated=COUNT,
         passed=COUNT, turns=COUNT, held_s=SECONDS, waits=COUNT, waited_s=SECONDS, longest_wait_s=SECONDS,
@@ -195,11 +196,18 @@ def test_a_field_that_cannot_be_right_costs_the_line(changed: dict[str, Any]) ->
     assert decoded(HEAD + LINE + line).outcome == OUTCOME  # and no other
 
 
-@pytest.mark.parametrize("name", list(outcome_json(OUTCOME)))
+@pytest.mark.parametrize("name", [name for name in outcome_json(OUTCOME) if name != "gpu_indices"])
 def test_a_field_that_is_missing_costs_the_line(name: str) -> None:
     data = outcome_json(OUTCOME)
     del data[name]
     assert decoded(HEAD + json.dumps(data).encode() + b"\n").outcome is None
+
+
+def test_an_outcome_of_before_an_upgrade_is_read() -> None:  # D17
+    """A queue that was upgraded while its jobs ran finds how those ended."""
+    data = outcome_json(OUTCOME)
+    del data["gpu_indices"]
+    assert decoded(HEAD + json.dumps(data).encode() + b"\n").outcome == OUTCOME
 
 
 @pytest.mark.parametrize("head", [b"", b"-5 1", b"1 1", b"%d 1" % 2**23, b"9" * 5000, b"\xb2\xb3 1", b"12"])
