@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import os
 import sqlite3
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import closing
 from typing import TypeVar
 
 from slicer.broker.protocol.messages import UsageRow
 from slicer.errors import StateError
+from slicer.outcome.series import Series, decode
 from slicer.record import record
 
 _T = TypeVar("_T")
@@ -61,6 +62,13 @@ CREATE TABLE users (  -- for the fair share
     gpu_s REAL NOT NULL,  -- decayed to used_at
     used_at REAL NOT NULL,
     granted_at REAL NOT NULL
+)"""
+# Made by each broker that finds none: its readers need no other version. slicer.outcome.series
+SAMPLES = """\
+CREATE TABLE IF NOT EXISTS samples (
+    grant_key TEXT PRIMARY KEY,
+    uid INTEGER NOT NULL,
+    series BLOB NOT NULL
 )"""
 
 
@@ -116,6 +124,17 @@ OLDEST_KEPT = "SELECT id FROM jobs WHERE uid = ?1 ORDER BY id DESC LIMIT 1 OFFSE
 LAST_RUNS = (  # that held GPUs and succeeded, the newest first
     "SELECT uid, command, held_s FROM jobs WHERE gpus != '' AND exit_code = 0 ORDER BY id DESC LIMIT 2000"
 )
+INSERT_SAMPLES = "INSERT OR IGNORE INTO samples (grant_key, uid, series) VALUES (?, ?, ?)"
+# Only of a user's last jobs: ?1 uid, ?2 how many.
+FORGET_SAMPLES = """\
+DELETE FROM samples WHERE uid = ?1 AND rowid <= (
+    SELECT rowid FROM samples WHERE uid = ?1 ORDER BY rowid DESC LIMIT 1 OFFSET ?2)"""
+LAST_GRANT = (  # of a user's job that has just ended: ?1 uid, ?2 its id
+    "SELECT grant_key FROM (SELECT grant_key, job FROM jobs WHERE uid = ?1 ORDER BY id DESC LIMIT 200)"
+    " WHERE job = ?2 LIMIT 1"
+)
+_HAS_SAMPLES = "SELECT count(*) FROM sqlite_master WHERE name = 'samples'"
+_ONE_SERIES = "SELECT series FROM samples WHERE grant_key = ?"
 COUNTS = "SELECT uid, count(*) FROM jobs GROUP BY uid"
 
 # Of a job that began before ?1, only the part since then counts. ?2: only this user, or NULL.
@@ -160,6 +179,19 @@ def jobs(
     values = (name, job, since, uid, -1 if limit is None else limit)
     rows = _read(path, lambda connection: connection.execute(JOBS, values).fetchall())
     return [AccountRow(*row) for row in rows]
+
+
+def samples(path: str, grants: Iterable[str]) -> dict[str, Series]:
+    """What jobs used over time, by their ``grant_key``. Raises StateError."""
+
+    def select(connection: sqlite3.Connection) -> dict[str, Series]:
+        if not connection.execute(_HAS_SAMPLES).fetchone()[0]:
+            return {}
+        rows = [(key, connection.execute(_ONE_SERIES, (key,)).fetchone()) for key in grants]
+        found = {key: decode(row[0]) for key, row in rows if row is not None}
+        return {key: series for key, series in found.items() if series is not None}
+
+    return _read(path, select)
 
 
 def select_usage(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import click
@@ -26,6 +26,7 @@ from slicer.text import command_text, one_line, slots_words, visible
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from slicer.broker.accounts import AccountRow
+    from slicer.cli.history_plot import Plotted
 
 _SHORT_ID = 8
 _MOST_COMMAND = 160
@@ -69,29 +70,44 @@ docs/json.md describes the output of --json.""",
 @click.option("--name", metavar="PATTERN", help="Only jobs with this name; a shell pattern such as 'train*'.")
 @click.option("--since", metavar="DURATION", help="Only jobs that began within this time (2h, 7d).")
 @click.option("--all-users", is_flag=True, help="For root: everybody's jobs, as the broker recorded them.")
+@click.option(
+    "--plot", metavar="[FILE]", is_flag=False, flag_value="",
+    help="Draw what JOB used over time: here, or into an .svg or .png.",
+)  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 def command(
-    job: str | None, number: int, name: str | None, since: str | None, all_users: bool, as_json: bool
-) -> None:
+    job: str | None, number: int, name: str | None, since: str | None, all_users: bool, plot: str | None,
+    as_json: bool,
+) -> None:  # fmt: skip
     """Show how the last jobs ended and what they used, the newest last.
 
     With JOB (an id or its beginning, a unit or a name): every figure about it, or a list if several jobs
     have that name.
     """
+    if plot is not None:
+        _check_plot(job, plot, as_json)
     limits = {"limit": number + 1 if number else None, "name": name, "since": began_since(since)}
     if all_users:
         shown = _of_all(job, **limits)
     else:
         path = default_path()
-        shown = _Shown("outcomes", path, find_outcomes(path, job, **limits), outcome_json, details, table)
+        outcomes = find_outcomes(path, job, **limits)
+        shown = _Shown("outcomes", path, outcomes, outcome_json, details, table, plotted)
     if job is not None and not shown.found:
         hint = "slicer status shows running jobs"
         raise UnknownOutcome(f"no ended job {job!r}", where=shown.path, hint=hint)
     has_more = 0 < number < len(shown.found)
     found = shown.found[: number or None]
     found.reverse()  # the newest goes right above the prompt
-    if as_json:
-        output.show_json({shown.word: [shown.data(each) for each in found], "has_more": has_more})
+    if plot is not None:
+        from slicer.cli import history_plot
+
+        history_plot.show(shown.plotted(found[-1]), plot)
+    elif as_json:
+        data = {shown.word: [shown.data(each) for each in found], "has_more": has_more}
+        if job is not None and len(found) == 1:
+            data["samples"] = shown.plotted(found[0]).series
+        output.show_json(data)
     elif job is not None and len(found) == 1:
         output.show(shown.details(found[0]), cuts=all_users)
     else:
@@ -110,6 +126,18 @@ class _Shown:
     data: Callable[[Any], dict[str, Any]]
     details: Callable[[Any], list[Line]]
     table: Callable[[list[Any], float], list[Line]]
+    plotted: Callable[[Any], Plotted]
+
+
+def _check_plot(job: str | None, path: str, as_json: bool) -> None:
+    from slicer.cli import history_plot
+
+    if as_json:
+        raise click.UsageError("--plot and --json exclude each other: --json has the samples of one JOB")
+    if path:
+        history_plot.check_path(path)
+    if job is None:
+        raise click.UsageError("--plot draws one job: name it")
 
 
 def _of_all(job: str | None, **limits: Any) -> _Shown:
@@ -121,7 +149,7 @@ def _of_all(job: str | None, **limits: Any) -> _Shown:
         raise UsageError("only root may see the jobs of all users", where="--all-users", hint=hint)
     path = accounts.PATH
     found = _find(lambda **more: accounts.jobs(path, **more), job, limits)
-    return _Shown("jobs", path, found, row_json, row_details, row_table)
+    return _Shown("jobs", path, found, row_json, row_details, row_table, row_plotted)
 
 
 def find_outcomes(path: str, job: str | None, **limits: Any) -> list[Outcome]:
@@ -161,6 +189,27 @@ def table(outcomes: list[Outcome], now: float) -> list[Line]:
         for outcome in outcomes
     ]
     return output.table(f"STARTED | JOB | ENDED | WALL> | {_TAIL}", rows, least=_COMMAND)
+
+
+def plotted(outcome: Outcome) -> Plotted:
+    """What the job used over time, to be drawn. Raises StateError."""
+    from slicer.cli.history_plot import Plotted
+    from slicer.outcome import samples
+
+    series = samples.read(default_path(), (outcome.job,)).get(outcome.job)
+    title = _plot_title(outcome.job, outcome.name, ended(outcome), outcome.wall_s)
+    names = tuple(f"GPU {index}" for index in outcome.gpu_indices)
+    return Plotted(title, series, names or _short(outcome.gpus), outcome.vram_mib)
+
+
+def _short(gpus: Iterable[str]) -> tuple[str, ...]:
+    """The beginnings of UUIDs."""
+    return tuple(uuid[:_SHORT_ID] for uuid in gpus)
+
+
+def _plot_title(job: str, name: str, how: str, length_s: float) -> str:
+    called = f"{name} ({job[:_SHORT_ID]})" if name else job[:_SHORT_ID]
+    return f"{called}: {how} after {format_duration(length_s)}"
 
 
 def ended(outcome: Outcome) -> str:
@@ -298,6 +347,17 @@ def row_table(found: list[AccountRow], now: float) -> list[Line]:
         for each in found
     ]  # fmt: skip
     return output.table(f"STARTED | USER | JOB | ENDED | HELD> | GPUS> | {_TAIL}", cells, least=_COMMAND)
+
+
+def row_plotted(each: AccountRow) -> Plotted:
+    """What the job used over time, to be drawn. Raises StateError."""
+    from slicer.broker import accounts
+    from slicer.cli.history_plot import Plotted
+
+    series = accounts.samples(accounts.PATH, (each.grant_key,)).get(each.grant_key)
+    gpus = _short(each.gpus.split())
+    title = _plot_title(each.job, each.name, row_ended(each), each.held_s)
+    return Plotted(title, series, gpus, each.vram_mib // len(gpus) if gpus else None)
 
 
 def row_details(each: AccountRow) -> list[Line]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 
 from slicer.cli import drawing, output
 from slicer.columns import FAINT, HEADING, UNICODE, Glyphs, Line, cell_count
@@ -15,6 +16,8 @@ from slicer.text import visible
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+
+    from matplotlib.figure import Figure
 
     from slicer.outcome.series import Series, Values
 
@@ -38,15 +41,16 @@ class Chart:
     joins: Callable[[Sequence[float]], float] = max  # the values of one column
 
 
-def charts(series: Series, gpus: Sequence[str], declared_mib: int | None) -> list[Chart]:
-    """What there is to draw. ``gpus``: their numbers or names, in the order of the series."""
+def charts(series: Series, gpus: Sequence[str], most_mib: int | None) -> list[Chart]:
+    """What there is to draw. ``gpus``: their names, in the order of the series; ``most_mib``: as declared."""
     found = []
-    for name, gpu in zip(gpus, series.gpus, strict=False):
-        note = f"{format_size(declared_mib * _MIB)} declared" if declared_mib is not None else ""
-        most = max(_most(gpu.mib), float(declared_mib or 0))
-        found.append(Chart(f"GPU {name} memory", gpu.mib, most, _size, note))
-        found.append(Chart(f"GPU {name} busy", gpu.busy, 100.0, lambda value: f"{value:.0f}%", joins=_mean))
-    found.append(Chart("CPUs in use", series.cpu, _most(series.cpu), lambda value: f"{value:.1f}", joins=_mean))
+    for name, gpu in zip(gpus, series.gpus, strict=True):
+        peak = _most(gpu.mib)
+        most, note = max(peak, float(most_mib or 0)), f"peak {_size(peak)}"
+        found.append(Chart(f"{name} memory", gpu.mib, most, _size, note))
+        found.append(Chart(f"{name} busy", gpu.busy, 100.0, lambda value: f"{value:.0f}%", joins=_mean))
+    most = _most(series.cpu)
+    found.append(Chart("CPUs in use", series.cpu, most, lambda value: f"{value:.1f}", joins=_mean))
     found.append(Chart("memory", series.memory_mib, _most(series.memory_mib), _size))
     for name, values in (("read", series.read_mib), ("written", series.written_mib)):
         found.append(Chart(name, values, _most(values), lambda value: f"{_size(value)}/s", joins=_mean))
@@ -78,7 +82,8 @@ def lines(title: str, series: Series, shown: Sequence[Chart], width: int, glyphs
     bar = "▕" if glyphs is UNICODE else "|"
     found = [Line(title, HEADING)]
     for chart, label in zip(shown, labels, strict=True):
-        drawn = _drawn([chart.values[at : end] for at, end in _parts(len(chart.values), columns)], chart, glyphs)
+        parts = [chart.values[at:end] for at, end in _parts(len(chart.values), columns)]
+        drawn = _drawn(parts, chart, glyphs)
         found.append(Line(""))
         for left, row in zip(label, drawn, strict=True):
             found.append(Line(f"{left:>{margin}} {bar}{row}".rstrip()))
@@ -127,7 +132,7 @@ def check_path(path: str) -> None:
         raise UsageError(f"{path!r} ends neither in .svg nor in .png", where="--plot", hint=hint)
 
 
-def write(title: str, series: Series, shown: Sequence[Chart], path: str) -> None:
+def _write(title: str, series: Series, shown: Sequence[Chart], path: str) -> None:
     """Write the charts into a file; its ending chooses the format. Raises SlicerError."""
     picture = drawing.saved(_figure(title, series, shown), path[-3:].lower())
     try:
@@ -136,7 +141,7 @@ def write(title: str, series: Series, shown: Sequence[Chart], path: str) -> None
         raise SlicerError(f"the plot cannot be written: {error.strerror}", where=path) from error
 
 
-def _figure(title: str, series: Series, shown: Sequence[Chart]) -> drawing.Figure:
+def _figure(title: str, series: Series, shown: Sequence[Chart]) -> Figure:
     size = (_INCHES[0], 1.0 + _INCHES[1] * len(shown))
     figure = drawing.load()(figsize=size, layout="constrained")
     figure.suptitle(visible(title), parse_math=False)
@@ -151,25 +156,43 @@ def _figure(title: str, series: Series, shown: Sequence[Chart]) -> drawing.Figur
         axes.stairs(values, times, fill=True, alpha=0.35, color="#4878a8")
         axes.stairs(values, times, color="#203040", linewidth=0.8)
         axes.set_ylim(0, chart.most * 1.05)
-        axes.yaxis.set_major_formatter(lambda value, _, chart=chart: chart.text(value))
-        axes.set_title(f"{chart.name}{f', {chart.note}' if chart.note else ''}", loc="left", fontsize="medium")
+        axes.yaxis.set_major_formatter(_formatter(chart.text))
+        axes.set_title(", ".join(filter(None, (chart.name, chart.note))), loc="left", fontsize="medium")
         axes.grid(alpha=0.25)
         axes.tick_params(labelbottom=number == len(shown) - 1)
     if above is not None:
-        axes.set_xlabel(f"time since {drawing.moment(series.started_at)} ({letter})")
+        began = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(series.started_at))
+        above.set_xlabel(f"time since {began} ({letter})")
     return figure
+
+
+def _formatter(text: Callable[[float], str]) -> Callable[[float, object], str]:
+    return lambda value, _: text(value)
 
 
 _UNITS = ((86400.0, "d"), (7200.0, "h"), (120.0, "min"), (1.0, "s"))
 
 
-def show(title: str, series: Series, gpus: Sequence[str], declared_mib: int | None, path: str) -> None:
+@record
+class Plotted:
+    """A job to draw. ``series``: None if nobody has sampled it."""
+
+    title: str
+    series: Series | None
+    gpus: tuple[str, ...]  # their names, in the order of the series
+    declared_mib: int | None  # on each GPU
+
+
+def show(job: Plotted, path: str) -> None:
     """Print the charts, or write them into the file ``path``. Raises SlicerError."""
     import shutil
 
-    found = charts(series, gpus, declared_mib)
+    if job.series is None:
+        hint = "a job has none if it ended within two seconds, or if slicer was killed meanwhile"
+        raise SlicerError(f"there are no samples of {job.title}", hint=hint)
+    found = charts(job.series, job.gpus, job.declared_mib)
     if path:
-        write(title, series, found, path)
+        _write(job.title, job.series, found, path)
         return
     width = shutil.get_terminal_size().columns if output.is_terminal() else 80
-    output.show(lines(title, series, found, width, output.glyphs()))
+    output.show(lines(job.title, job.series, found, width, output.glyphs()))

@@ -182,6 +182,10 @@ def _tell_broker(job: Job, outcome: Outcome) -> Callable[[], None]:
 def _keep(job: Job, series: Series) -> str | None:
     from slicer.outcome import samples
 
+    if job.broker:
+        from slicer.broker.client.calls import tell_sampled
+
+        tell_sampled(job.broker, job.id, series)
     return samples.keep(job.history_path, {job.id: series}, busy_timeout_s=history.BUSY_TIMEOUT_S)
 
 

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from slicer.model import Usage
 
     Values = tuple[float | None, ...]  # one an interval; None: unknown
+    _Join = Callable[[float | None, float | None], float | None]
 
 STEP_S = 1.0  # the first intervals
 MOST = 480  # intervals; an even number
@@ -75,7 +76,7 @@ def _larger(one: float | None, other: float | None) -> float | None:
     return other if one is None else one if other is None else max(one, other)
 
 
-_JOINS: tuple[Callable[[float | None, float | None], float | None], ...] = (
+_JOINS: tuple[_Join, ...] = (
     _mean, _larger, _mean, _mean, _mean, _mean, _mean,
 )  # fmt: skip
 _GPU_JOINS = (_larger, _mean)
@@ -148,12 +149,16 @@ class Recorder:
     def _join(self) -> None:
         """Make intervals twice as long."""
         self._step_s *= 2
-        for index, (column, join) in enumerate(zip(self._columns, self._joins, strict=True)):
-            joined = [join(column[at], column[at + 1]) for at in range(0, len(column) - 1, 2)]
-            self._columns[index] = joined + column[len(joined) * 2 :]
+        self._columns = list(map(_joined, self._columns, self._joins))
 
 
 _MIB = float(1 << 20)
+
+
+def _joined(column: Sequence[float | None], join: _Join) -> list[float | None]:
+    """Half as many values. The last one of an odd number stays by itself."""
+    pairs = zip(column[::2], column[1::2], strict=False)
+    return [join(one, other) for one, other in pairs] + list(column[len(column) // 2 * 2 :])
 
 
 def _at(values: Sequence[int | None], number: int) -> float | None:
@@ -169,30 +174,46 @@ def _series(started_at: float, step_s: float, columns: list[Values]) -> Series:
 # -- as bytes -----------------------------------------------------------------------------------------------
 
 
-def encode(series: Series) -> bytes:
-    """The series as 32-bit numbers, compressed."""
-    columns = [getattr(series, name) for name in _OWN]
-    columns += [values for gpu in series.gpus for values in (gpu.mib, gpu.busy)]
-    header = _HEADER.pack(_VERSION, len(series.gpus), len(series.cpu), series.started_at, series.step_s)
-    return zlib.compress(header + b"".join(map(_packed, columns)))
+def encode(series: Series, most: int = LARGEST) -> bytes:
+    """The series as 32-bit numbers, compressed: at most ``most`` bytes, with longer intervals if need be."""
+    columns, step_s = _columns(series), series.step_s
+    while True:
+        header = _HEADER.pack(_VERSION, len(series.gpus), len(columns[0]), series.started_at, step_s)
+        data = zlib.compress(header + b"".join(map(_packed, columns)))
+        if len(data) <= most or len(columns[0]) == 1:
+            return data
+        joins = _JOINS + _GPU_JOINS * len(series.gpus)
+        columns, step_s = list(map(_joined, columns, joins)), step_s * 2
+
+
+def _columns(series: Series) -> list[Sequence[float | None]]:
+    own = [getattr(series, name) for name in _OWN]
+    return own + [values for gpu in series.gpus for values in (gpu.mib, gpu.busy)]
 
 
 def decode(data: bytes) -> Series | None:
-    """None: it is damaged, or of another version. However it was compressed, little memory is taken."""
+    """None: it is damaged, or of another version. Anybody may have written it: it takes little memory."""
+    reader, most = zlib.decompressobj(), _HEADER.size + 4 * MOST * (len(_OWN) + 2 * _MOST_GPUS)
     try:
-        text = zlib.decompressobj().decompress(data, _HEADER.size + 4 * MOST * (len(_OWN) + 2 * _MOST_GPUS))
+        text = reader.decompress(data, most)
         version, gpus, count, started_at, step_s = _HEADER.unpack_from(text)
     except (zlib.error, struct.error):
         return None
     columns = len(_OWN) + len(_GPU_JOINS) * gpus
-    if version != _VERSION or not step_s > 0 or len(text) != _HEADER.size + 4 * count * columns or not count:
+    is_whole = reader.eof and not reader.unused_data and version == _VERSION and count
+    is_whole = is_whole and len(text) == _HEADER.size + 4 * count * columns
+    if not is_whole or not 0 < step_s < _LONG_S or not 0 <= started_at < _LONG_S:
         return None
-    at = range(_HEADER.size, len(text), 4 * count)
-    return _series(started_at, step_s, [_unpacked(text[start : start + 4 * count]) for start in at])
+    starts = range(_HEADER.size, len(text), 4 * count)
+    found = [_unpacked(text[start : start + 4 * count]) for start in starts]
+    if any(value is not None and not 0 <= value <= _LARGE for values in found for value in values):
+        return None
+    return _series(started_at, step_s, found)
 
 
 _OWN = tuple(name for name in Series.__annotations__ if name not in ("started_at", "step_s", "gpus"))
 _UNKNOWN = float("nan")
+_LONG_S, _LARGE = 1e11, 1e12  # more than any clock and any figure
 
 
 def _packed(values: Iterable[float | None]) -> bytes:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import binascii
 from typing import Any
 
 from slicer.broker.protocol import messages as m
 from slicer.broker.protocol.wire import GetInfo, GetInterfaceDescription
 from slicer.model import Busy, Lease, Ticket
+from slicer.outcome.series import GpuSeries, Series, encode
 
 JOB = "0123456789ab"
 OTHER = "ba9876543210"
@@ -26,6 +28,15 @@ TICKET = Ticket(
     slots={"license-matlab": 1}, slot_limits={"license-matlab": 2}, expect_s=60.0, est_s=90.0,
     est_from="runs",
 )  # fmt: skip
+SERIES = binascii.b2a_base64(
+    encode(
+        Series(
+            1.7e9, 2.0, (1.5,), (100.0,), (0.0,), (None,), (0.5,), (0.0,), (None,),
+            (GpuSeries((9.0,), (30.0,)),),
+        )
+    ),
+    newline=False,
+).decode()
 BUSY = Busy("gpu", (LEASE,), 2, (GPU,), "", 0, "")
 
 CALLS: tuple[Any, ...] = (
@@ -46,6 +57,7 @@ CALLS: tuple[Any, ...] = (
     m.Set(JOB, (("CPUWeight", "50"),)),
     m.Usage(1.7e9, "group"),
     m.Look(),
+    m.Sampled(JOB, SERIES),
     GetInfo(), GetInterfaceDescription("io.slicer.Broker"),
 )  # fmt: skip
 REPLIES: tuple[tuple[type, Any], ...] = (

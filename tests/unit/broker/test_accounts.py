@@ -11,10 +11,13 @@ from pathlib import Path
 
 import pytest
 
+from slicer.broker.accounts import jobs, samples
 from slicer.broker.protocol.messages import Finished, UsageRow
 from slicer.broker.server import accounts as module
 from slicer.broker.server.accounts import Accounts, EndedLease
 from slicer.model import Usage
+from slicer.outcome.series import Series, encode
+from slicer.record import replace
 from tests.unit import made_up
 
 pytestmark = pytest.mark.both_pythons
@@ -167,3 +170,40 @@ def test_a_damaged_database_is_kept_aside(tmp_path: Path, said: list[str]) -> No
     assert accounts.usage(None, None, "user")[0].jobs == 1
     assert (tmp_path / "lib" / "usage.db.damaged").exists()
     assert "damaged" in said[0]
+
+
+SERIES = Series(1e9, 1.0, (1.0,), (2.0,), (3.0,), (None,), (0.0,), (0.0,), (0.0,), ())
+
+
+def test_series_belong_to_the_users_last_job_of_that_id(tmp_path: Path, said: list[str]) -> None:  # X8, L5
+    """Before its lease ends, or after; the first one counts; nobody writes to another's."""
+    accounts, data = opened(tmp_path, said), encode(SERIES)
+    path = str(tmp_path / "lib" / "usage.db")
+    mine, other = ended(), ended("bbbbbbbbbbbb", uid=1001)
+    accounts.note_series(1000, mine.lease.job, mine.lease, data)
+    accounts.note(mine)
+    accounts.note(other)
+    accounts.note_series(1000, mine.lease.job, None, encode(replace(SERIES, step_s=9.0)))
+    accounts.note_series(1000, other.lease.job, None, data)  # it is user 1001's
+    accounts.note_series(1000, "cccccccccccc", None, data)
+    keys = {each.job: each.grant_key for each in jobs(path)}
+    assert samples(path, keys.values()) == {keys[mine.lease.job]: SERIES}
+    accounts.note_series(1001, other.lease.job, None, data)
+    assert samples(path, keys.values()).keys() == set(keys.values())
+
+
+def test_only_the_series_of_a_users_last_jobs_are_kept(
+    tmp_path: Path, said: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:  # X8, L6
+    monkeypatch.setattr("slicer.broker.server.accounts.MOST_SERIES", 3)
+    accounts, data = opened(tmp_path, said), encode(SERIES)
+    for number in range(6):
+        for uid in (1000, 1001):
+            one = ended(f"{uid:08d}{number:04d}", uid=uid)
+            accounts.note_series(uid, one.lease.job, one.lease, data)
+            accounts.note(one)
+    accounts.write()
+    path = str(tmp_path / "lib" / "usage.db")
+    keys = {each.grant_key: each.job for each in jobs(path)}
+    found = {keys[key] for key in samples(path, keys)}
+    assert found == {f"{uid:08d}{number:04d}" for uid in (1000, 1001) for number in (3, 4, 5)}

@@ -10,7 +10,7 @@ import pytest
 from slicer.broker.protocol import messages, wire
 from slicer.broker.protocol.fields import MOST_ITEMS
 from slicer.record import replace
-from tests.unit.broker.messages import BUSY, CALLS, JOB, LEASE, OTHER, REPLIES
+from tests.unit.broker.messages import BUSY, CALLS, JOB, LEASE, OTHER, REPLIES, SERIES
 
 pytestmark = pytest.mark.both_pythons
 
@@ -171,6 +171,11 @@ LIES: tuple[tuple[str, dict[str, Any], str], ...] = (
     ("Finished", FINISHED | {"wall_s": -1.0}, "wall_s"),
     ("Finished", FINISHED | {"memory_peak_bytes": -1}, "memory_peak_bytes"),
     ("Finished", FINISHED | {"vram_peak_mib": [-1]}, "vram_peak_mib"),
+    ("Sampled", {"job": JOB, "series": "öl"}, "series"),
+    ("Sampled", {"job": JOB, "series": SERIES[:-4]}, "series"),
+    ("Sampled", {"job": JOB, "series": SERIES + "\n"}, "series"),
+    ("Sampled", {"job": JOB, "series": ""}, "series"),
+    ("Sampled", {"job": "../x", "series": SERIES}, "job"),
     ("Stop", {"job": JOB, "user": "root"}, "user"),
     ("Status", {"user": "root"}, "user"),
 )  # fmt: skip

@@ -45,6 +45,9 @@ class Driver:
     def notes(self) -> tuple[str, ...]:
         return ()
 
+    def utilisation(self, only: Any = ()) -> dict[str, int | None]:
+        return dict.fromkeys(only, 70)
+
     def memory(self, only: Any = ()) -> tuple[GpuMemory, ...]:
         if self.broken:
             raise GpuError("the driver is gone")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from slicer.broker.client.connection import ANSWER_S, HINT, Connection, GoneError, failure_of
-from slicer.broker.protocol.messages import Finished
+from slicer.broker.protocol.messages import MOST_SERIES, Finished, Sampled
 from slicer.broker.protocol.wire import ErrorReply
 from slicer.errors import BrokerError
 
@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from slicer.model import Outcome
+    from slicer.outcome.series import Series
 
 
 def ask(path: str, call: Any, deadline_s: float = ANSWER_S) -> Any:
@@ -29,7 +30,25 @@ def ask(path: str, call: Any, deadline_s: float = ANSWER_S) -> Any:
         connection.close()
 
 
+_UNKNOWN_CALL = "org.varlink.service.MethodNotFound"
 _TELL_S = 2.0  # the longest wait for the accounts
+
+
+def tell_sampled(path: str, job: str, series: Series) -> None:
+    """Send what a job used over time, for the accounts. Raises BrokerError, or its other errors."""
+    import binascii
+
+    from slicer.outcome.series import encode
+
+    text = binascii.b2a_base64(encode(series, MOST_SERIES), newline=False).decode()
+    connection = Connection(path)
+    try:
+        connection.ask(Sampled(job=job, series=text), _TELL_S)
+    except ErrorReply as error:
+        if error.name != _UNKNOWN_CALL:  # an older broker keeps no samples
+            raise failure_of(error) from None
+    finally:
+        connection.close()
 
 
 def tell_finished(path: str, outcome: Outcome) -> Callable[[], None]:

@@ -77,6 +77,18 @@ def _are_limits(value: Any) -> bool:
     )
 
 
+def _is_series(value: str) -> bool:
+    """Base64 of a job's use over time. Only the broker reads it."""
+    import binascii
+
+    from slicer.outcome.series import decode
+
+    try:
+        return decode(binascii.a2b_base64(value, strict_mode=True)) is not None
+    except ValueError:
+        return False
+
+
 _RULES: dict[str, Callable[[Any], bool]] = {
     **dict.fromkeys(("name", "description", "profile", "interface"), _shorter(messages.MOST_NAME)),
     "command": _shorter(messages.MOST_COMMAND),
@@ -87,6 +99,7 @@ _RULES: dict[str, Callable[[Any], bool]] = {
     "by": ("user", "group", "profile").__contains__,
     "ahead_of": lambda value: not value or is_job_id(value),
     "limits": _are_limits,
+    "series": _is_series,
     **dict.fromkeys(
         ("since", "max_wait_s", "limit_s", "wall_s", "waited_s", "cpu_s", "starts_in_s"),
         _between(0, SECONDS_MAX),

@@ -26,6 +26,7 @@ VERSION = 1  # of the interface: new fields are optional, because either end may
 MOST_BYTES = 16 * 1024  # of a message, with its NUL
 MOST_NAME = 200  # characters
 MOST_COMMAND = 4096
+MOST_SERIES = 6000  # bytes of a series, which are 8000 characters
 
 
 # -- calls --------------------------------------------------------------------------------------------------
@@ -102,6 +103,17 @@ class Finished:
     cpu_s: float | None
     memory_peak_bytes: int | None
     vram_peak_mib: tuple[int, ...]
+
+
+@record
+class Sampled:
+    """What a job of the caller used over time, for the accounts; also a moment after its lease has ended.
+
+    ``series``: :func:`slicer.outcome.series.encode`, in base64.
+    """
+
+    job: str
+    series: str
 
 
 @record

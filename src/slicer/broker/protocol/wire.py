@@ -63,6 +63,7 @@ REPLIES: dict[type, tuple[type, ...]] = {
     messages.Start: (messages.StartedScope,),
     messages.Release: (messages.Done,),
     messages.Finished: (messages.Done,),
+    messages.Sampled: (messages.Done,),
     messages.Preview: (messages.Previewed,),
     messages.Status: (messages.Standing,),
     messages.Look: (messages.Seen,),

@@ -27,6 +27,7 @@ from slicer.record import record
 from slicer.state.directory import LEDGER, check_file, open_trusted
 
 MOST_JOBS = 10_000  # of each user, kept one by one
+MOST_SERIES = 1000  # of each user's last jobs, of what they used over time
 _FOLDED = 1000  # jobs that are added up by day at a time
 _MOST_PROFILES = 50  # names in each user's days
 _OTHER_PROFILES = "(others)"
@@ -92,6 +93,23 @@ class Accounts:
         if self._connection is None:  # only for the fair share, until the broker exits
             self._unbooked.clear()
             self._past[ended.lease.uid] = self._after(ended, self._past)
+
+    def note_series(self, uid: int, job: str, lease: Lease | None, data: bytes) -> None:
+        """Keep what a job used over time. Without its ``lease`` it is one of the user's last jobs."""
+        connection = self._connection
+        if connection is None:
+            return
+        self.write()  # the job may have ended in this turn
+        try:
+            if lease is None:
+                row = connection.execute(accounts.LAST_GRANT, (uid, job)).fetchone()
+            else:
+                row = (_grant_key(lease),)
+            if row is not None:
+                connection.execute(accounts.INSERT_SAMPLES, (row[0], uid, data))
+                connection.execute(accounts.FORGET_SAMPLES, (uid, MOST_SERIES))
+        except sqlite3.Error as error:
+            self._failed(error)
 
     def write(self) -> None:
         """Add the noted jobs. Adding a job twice (after a kill in between) has no effect."""
@@ -231,6 +249,7 @@ def _connected(path: str) -> sqlite3.Connection:
         elif version != accounts.SCHEMA_VERSION:
             message = f"has schema {version}, this slicer writes {accounts.SCHEMA_VERSION}"
             raise StateError(message, where=path, hint="upgrade slicer, or move the file away")
+        connection.execute(accounts.SAMPLES)
     except BaseException:
         connection.close()
         raise
@@ -255,13 +274,17 @@ def _row(ended: EndedLease, now_at: float) -> tuple[str | int | float | None, ..
         memory = told.memory_peak_bytes if memory is None else memory
     peaks = [*lease.vram_peak_mib, *(told.vram_peak_mib if told is not None else ())]
     return (
-        f"{lease.boot_id or proc.boot_id()} {lease.job} {lease.since_s:.6f}", lease.job, lease.uid, ended.gid,
-        _storable(lease.name), _storable(lease.command[:_MOST_COMMAND]), _storable(lease.profile),
+        _grant_key(lease), lease.job, lease.uid, ended.gid, _storable(lease.name),
+        _storable(lease.command[:_MOST_COMMAND]), _storable(lease.profile),
         " ".join(lease.gpus), max(peaks, default=None),
         " ".join(f"{name}={lease.slots[name]}" for name in sorted(lease.slots)), since,
         max(0.0, ended.ended_s - lease.since_s), ended.waited_s, ended.rate, ended.vram_mib, cpu_s, memory,
         told.reason if told is not None else "unknown", told.exit_code if told is not None else None,
     )  # fmt: skip
+
+
+def _grant_key(lease: Lease) -> str:
+    return f"{lease.boot_id or proc.boot_id()} {lease.job} {lease.since_s:.6f}"
 
 
 def _storable(text: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import binascii
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
@@ -228,6 +229,10 @@ class PolicyState:
                 finished=holding.told, usage=holding.usage,
             )
         )
+
+    def note_series(self, uid: int, job: str, lease: Lease | None, text: str) -> None:
+        """Keep what a user's job used over time. ``lease``: its lease, if it has not ended."""
+        self._accounts.note_series(uid, job, lease, binascii.a2b_base64(text))
 
     def write_accounts(self) -> None:
         """Write ended leases to the accounts. No error keeps a lease."""

@@ -44,6 +44,7 @@ class Service:
             messages.Start: scoping.start,
             messages.Release: self._release,
             messages.Finished: self._finished,
+            messages.Sampled: self._sampled,
             messages.Preview: self._preview,
             messages.Status: self._status,
             messages.Look: Looking(leases, decider).look,
@@ -99,6 +100,13 @@ class Service:
         holding.told = told
         if holding.lease.cgroup:
             holding.usage = cgroup.usage(cgroup.path_of(holding.lease.cgroup))
+        call.connection.send(messages.Done())
+
+    def _sampled(self, call: ReceivedCall) -> None:
+        told, uid = call.message, call.connection.peer.uid
+        holding = self._leases.holdings.get(told.job)
+        lease = holding.lease if holding is not None and holding.lease.uid == uid else None
+        self._policy_state.note_series(uid, told.job, lease, told.series)
         call.connection.send(messages.Done())
 
     def _preview(self, call: ReceivedCall) -> None:

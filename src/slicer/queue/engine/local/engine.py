@@ -54,7 +54,7 @@ class LocalEngine:
         self._monitor = QueueMonitor(
             self._gpu_observer, ledger, options.poll_s, plans.policy.idle_threshold_mib, options.tolerance
         )
-        self._running = RunningJobs(ledger, self._backends, register, self._monitor, events)
+        self._running = RunningJobs(ledger, self._backends, register, self._monitor, events, self.broker)
         self._starting = StartingJobs(
             ledger, self._backends, self._starters, register, self._monitor, self._running, events,
             at_a_time=options.at_a_time, most_unbound=plans.cpus if options.at_a_time is None else None,

@@ -41,13 +41,13 @@ class RunningJobs:
 
     def __init__(
         self, ledger: Ledger, backends: Backends, register: Register, monitor: QueueMonitor,
-        listener: Listener,
+        listener: Listener, broker: str,
     ) -> None:  # fmt: skip
         self._ledger = ledger
         self._backends = backends
         self._register = register
         self._monitor = monitor
-        self._sampler = QueueSampler(monitor, listener.warning)
+        self._sampler = QueueSampler(monitor, broker, listener.warning)
         self._listener = listener
         self._running: dict[str, QueueSupervisor] = {}
         self._ended: dict[str, QueueSupervisor] = {}  # their commands have ended, their keepers have not

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
+from slicer.broker.client.calls import tell_sampled
 from slicer.errors import SlicerError
 from slicer.job.sampling import Sampler
 from slicer.kernel.sleep import seconds_until, soonest
@@ -22,12 +23,13 @@ _BUSY_TIMEOUT_S = 0.1
 class QueueSampler:
     """The samplers of all running jobs. A history that cannot be written is reported once."""
 
-    def __init__(self, monitor: QueueMonitor, warn: Callable[[str], None]) -> None:
+    def __init__(self, monitor: QueueMonitor, broker: str, warn: Callable[[str], None]) -> None:
         self._monitor = monitor
         self._warn = warn
         self._samplers: dict[str, Sampler] = {}
         self._ended: dict[str, Series] = {}
         self._write_at = 0.0  # monotonic
+        self._broker = broker
         self._has_warned = False
 
     def follow(self, held: HeldLease) -> None:
@@ -62,10 +64,12 @@ class QueueSampler:
             return
         try:
             samples.keep(default_path(), self._ended, busy_timeout_s=_BUSY_TIMEOUT_S)
-            self._ended.clear()
+            ended, self._ended = self._ended, {}
+            for job, series in ended.items() if self._broker else ():
+                tell_sampled(self._broker, job, series)
             self._has_warned = False
         except SlicerError as error:
             self._write_at = time.monotonic() + _WRITE_S
             if not self._has_warned:
                 self._has_warned = True
-                self._warn(f"what jobs used over time is kept later: {error}")
+                self._warn(f"samples of jobs cannot be kept now: {error}")
