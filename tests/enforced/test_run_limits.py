@@ -11,9 +11,10 @@ import pytest
 
 from slicer.backend import scopes
 from slicer.model import Outcome
+from slicer.outcome import samples
 from tests.machines.settings import ci
 from tests.systemd.helpers import systemctl
-from tests.systemd.helpers.jobs import Done, Slicer
+from tests.systemd.helpers.jobs import SYSTEM_HISTORY, Done, Slicer
 
 pytest_plugins = ["tests.systemd.helpers.fixtures"]
 pytestmark = pytest.mark.enforced
@@ -53,6 +54,9 @@ def test_cpu_quota_throttles(slicer: Slicer) -> None:  # K3, X3
     assert usage.throttled_s > 1.0
     assert "CPUQuota" in outcome.enforced
     assert set(outcome.not_enforced) <= {"IOWeight"}  # D11: the disk has to weigh, which this one may not
+    found = samples.read(SYSTEM_HISTORY, [outcome.job])[outcome.job]  # X8
+    assert all(value is not None and value > 0 for value in found.memory_mib)
+    assert all(value is not None and value < 0.35 for value in found.cpu)
 
 
 @pytest.mark.core

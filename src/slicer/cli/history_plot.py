@@ -74,7 +74,7 @@ def _size(mib: float) -> str:
 
 
 def lines(title: str, series: Series, shown: Sequence[Chart], width: int, glyphs: Glyphs) -> list[Line]:
-    """The charts in a terminal of ``width`` columns, one above the other."""
+    """The charts, at least one, in a terminal of ``width`` columns, one above the other."""
     labels = [_labels(chart) for chart in shown]
     margin = max(cell_count(label) for each in labels for label in each)
     room = max(8, width - margin - 2)
@@ -191,6 +191,8 @@ def show(job: Plotted, path: str) -> None:
         hint = "a job has none if it ended within two seconds, or if slicer was killed meanwhile"
         raise SlicerError(f"there are no samples of {job.title}", hint=hint)
     found = charts(job.series, job.gpus, job.declared_mib)
+    if not found:
+        raise SlicerError(f"nothing of what {job.title} used was measurable, or it used nothing")
     if path:
         _write(job.title, job.series, found, path)
         return

@@ -20,6 +20,11 @@ if TYPE_CHECKING:
     from slicer.outcome.series import Series
 
 
+def can_sample(lease: Lease) -> bool:
+    """Whether there is anything to read: a cgroup of its own, or GPUs."""
+    return bool(lease.cgroup or lease.gpus)
+
+
 class Sampler:
     """The samples of one job. ``use``: its GPUs' use, if somebody measures it."""
 

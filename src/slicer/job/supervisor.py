@@ -345,9 +345,9 @@ class Supervisor:
         """The job has run for a while: do the work that would have delayed a short job."""
         self._is_settled = True
         self._held.do_postponed_slow()
-        if self._held.fd >= 0:  # not inside another job's scope
-            from slicer.job.sampling import Sampler
+        from slicer.job.sampling import Sampler, can_sample
 
+        if self._held.fd >= 0 and can_sample(self._held.lease):  # not inside another job's scope
             self._sampler = Sampler(self._held.lease, self._use)
         if self._backend.name != "systemd" or self._held.fd < 0:
             return

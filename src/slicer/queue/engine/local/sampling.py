@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from slicer.broker.client.calls import tell_sampled
 from slicer.errors import SlicerError
-from slicer.job.sampling import Sampler
+from slicer.job.sampling import Sampler, can_sample
 from slicer.kernel.sleep import seconds_until, soonest
 from slicer.ledger.held_lease import HeldLease
 from slicer.outcome import samples
@@ -34,7 +34,8 @@ class QueueSampler:
 
     def follow(self, held: HeldLease) -> None:
         job = held.lease.job
-        self._samplers[job] = Sampler(held.lease, lambda: self._monitor.use_of(job))
+        if can_sample(held.lease):
+            self._samplers[job] = Sampler(held.lease, lambda: self._monitor.use_of(job))
 
     def left_s(self) -> float | None:
         """Seconds until :meth:`take` has something to do."""
