@@ -78,7 +78,7 @@ def test_a_job_looks_once_it_has_run_for_a_while(
     swept: Swept, monkeypatch: pytest.MonkeyPatch, backend: str, broker: str, looks: Swept
 ) -> None:
     half = supervisor(backend, broker)
-    half._held = SimpleNamespace(do_postponed_slow=lambda: None, fd=1, lease=SimpleNamespace(cgroup=""))
+    half._held = SimpleNamespace(do_postponed_slow=lambda: None, fd=1, lease=SimpleNamespace(cgroup="", gpus=()))
     half._ledger, half._began = SimpleNamespace(directory=None), 0.0
     half._listener = SimpleNamespace(warning=pytest.fail)
     monkeypatch.setattr("slicer.job.scope_watch.limit_at", lambda *_: None)
@@ -97,6 +97,7 @@ def test_a_queue_looks_when_a_job_ends_and_at_most_once_a_minute(
     nothing = SimpleNamespace(forget=lambda _: None, has_ended=lambda _: None, use_of=lambda _: None)
     jobs: Any = RunningJobs.__new__(RunningJobs)
     jobs._running, jobs._ended, jobs._scopes, jobs._monitor = {}, {}, nothing, nothing
+    jobs._sampler = nothing
     jobs._sweep_at = 0.0
     for ends_s, looks in ((0, 1), (59, 1), (2, 2)):
         now[0] += ends_s
