@@ -78,7 +78,8 @@ def test_a_job_looks_once_it_has_run_for_a_while(
     swept: Swept, monkeypatch: pytest.MonkeyPatch, backend: str, broker: str, looks: Swept
 ) -> None:
     half = supervisor(backend, broker)
-    half._held = SimpleNamespace(do_postponed_slow=lambda: None, fd=1, lease=SimpleNamespace(cgroup="", gpus=()))
+    lease = SimpleNamespace(cgroup="", gpus=())
+    half._held = SimpleNamespace(do_postponed_slow=lambda: None, fd=1, lease=lease)
     half._ledger, half._began = SimpleNamespace(directory=None), 0.0
     half._listener = SimpleNamespace(warning=pytest.fail)
     monkeypatch.setattr("slicer.job.scope_watch.limit_at", lambda *_: None)
