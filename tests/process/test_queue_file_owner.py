@@ -114,7 +114,7 @@ def test_root_rewrites_no_file_that_another_user_could_exchange(queues: QueueBox
 
 # S22
 def test_a_rewritten_file_is_never_set_uid(queues: QueueBox) -> None:
-    queues.write("[vram=20G] simjob --vram 2G --ramp 0 --hold 1")
+    queues.write("[vram=20G] simjob --vram 2G --ramp 0 --hold 3")
     assert run(queues)[0] == 0
     queues.file.chmod(0o6755)
     code, err = suggest(queues)
