@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import subprocess
+import time
 from collections.abc import Callable
 
 import pytest
@@ -41,6 +42,26 @@ def test_after(queues: QueueBox) -> None:
     queues.write("[vram=1G name=x] job x", "[vram=1G after=x name=y] job y", "[vram=1G after=y,a] job z")
     assert queues.run().wait() == 0
     assert order(queues)[-3:] == ["x", "y", "z"]
+    queues.assert_clean()
+
+
+# U7: the time counts from when the line was first seen, also for the next queue
+def test_a_line_begins_at_its_time(queues: QueueBox) -> None:
+    queues.write("[vram=1G begin=1s] job a", "[vram=1G] job b", "[vram=1G begin=1d] job c")
+    queue = queues.start()
+    until(lambda: order(queues) == ["b", "a"], "a begins after b")
+    state = queues.journal()["job c"]
+    assert state.begin == "1d"
+    assert state.begins_at - time.time() > 80_000
+    queue.kill()
+    again = queues.start("--verbose")
+    until(lambda: again.events("opened"), "it goes on")
+    queues.asleep(again)
+    assert queues.journal()["job c"].begins_at == state.begins_at
+    assert again.process.poll() is None  # it waits for c
+    queues.write("[vram=1G begin=2020-02-20] job c")
+    assert again.wait() == 0
+    assert order(queues) == ["b", "a", "c"]
     queues.assert_clean()
 
 

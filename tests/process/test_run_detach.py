@@ -8,6 +8,7 @@ import pty
 import signal
 import stat
 import subprocess
+import time
 from pathlib import Path
 from typing import Any
 
@@ -125,6 +126,8 @@ def test_a_log_of_the_users_is_appended_to(box: Box) -> None:  # U1
         (("--output", "no/such/log", "--", "true"), 2, "no/such/log"),
         (("--output", "/dev/null", "--", "true"), 2, "/dev/null"),
         (("--after", "nobody", "--", "true"), 2, "no such job"),
+        (("--begin", "8", "--", "true"), 2, "--begin: expected"),
+        (("--begin", "2020-02-20", "--", "true"), 2, "has passed"),
         (("-p", "heavy", "--no-wait", "--", "true"), 75, '"error": "cpu-busy"'),
     ],
 )
@@ -499,6 +502,25 @@ def test_a_signal_ends_the_wait_for_another_job(box: Box, gate: Gate, signo: sig
     gate.open()
     slicer(box, "wait", "first")
     assert not (box.root / "ran").exists()
+
+
+def test_a_job_begins_at_its_time(box: Box, gate: Gate) -> None:  # U7
+    """Not before, and after others, too. Meanwhile it is found, shown and ended like those."""
+    detached(box, "-n", "first", "--", *waits_at(gate))
+    later_job = detached(box, "-n", "later", "--begin", "1d", "--", "touch", "ran")
+    then = box.start("--begin", "1s", "--after", "first", "--", "echo", "then")
+    shows = shown(box, "later")
+    assert (shows["state"], 80_000 < shows["begins_at"] - time.time() < 90_000) == ("after", True)
+    until(lambda: {each["name"] for each in later(box)} == {"later", None}, "status shows both")
+    assert "tomorrow at " in slicer(box, "status").stdout
+    gate.open()
+    out, err = then.communicate(timeout=DEADLINE_S)
+    assert (then.returncode, out) == (0, b"then\n")
+    assert "begins at " in box.run("--begin", "1s", "--", "true").stderr
+    assert slicer(box, "stop", "later").stdout == f"no longer waits: {later_job}  later\n"
+    assert file(box, later_job)["exit_code"] == 143
+    assert not (box.root / "ran").exists()
+    box.assert_clean()
 
 
 def test_stop_ends_a_detached_job_that_waits_for_another(box: Box, gate: Gate) -> None:  # U1

@@ -1,4 +1,4 @@
-"""``slicer run --detach`` and ``--after``: a job goes on without its terminal, or begins after others.
+"""``slicer run --detach``, ``--after`` and ``--begin``: a job goes on without its terminal, or begins later.
 
 The caller checks what was asked for, starts the same command line again (:mod:`slicer.detach`), and shows
 what that says until it waits or runs. The detached process is an ordinary ``slicer run`` whose output is the
@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from slicer import backend as backends
-from slicer import faults
+from slicer import faults, moments
 from slicer.backend.manager_calls import start_service
 from slicer.backend.systemd import SystemdBackend
 from slicer.cli import after, say
@@ -25,6 +26,7 @@ from slicer.job.launch import run as run_job
 from slicer.job.plan import Invocation, plan_of
 from slicer.job.scope import label
 from slicer.kernel.signals import block_interrupts, signal, unblock_interrupts
+from slicer.kernel.sleep import until_moment
 from slicer.kernel.users import user_name
 from slicer.ledger.ledger import Ledger
 from slicer.model import LEASE_VARIABLE, Outcome, manager_of
@@ -53,24 +55,36 @@ def run(options: dict[str, Any], invocation: Invocation, to_its_end: ToItsEnd, t
         hint = "without --detach the output goes where slicer's does: > FILE"
         raise UsageError("goes with --detach", where="--output", hint=hint)
     if invocation.exec:
-        which = "--detach" if options["detach"] else "--after"
-        raise UsageError(f"{which} cannot go with --exec: nobody stays to do it", where="--exec")
+        which = next(name for name in ("detach", "after", "begin") if options[name])
+        raise UsageError(f"--{which} cannot go with --exec: nobody stays to do it", where="--exec")
     awaited = after.resolved(options["after"])
+    begins_at = _begins_at(options["begin"])
     messages = say.Messages(options["verbosity"])
     if options["detach"]:
-        return _detach(options, invocation, awaited, messages)
+        return _detach(options, invocation, awaited, begins_at, messages)
     plan_of(invocation, os.environ, None)  # what cannot be right is refused before the wait
     words = tuple(each.word for each in awaited)
     job = replace(invocation, job=os.urandom(6).hex())
-    return _Noted(options["verbosity"], job, words).run(to_its_end, told)
+    return _Noted(options["verbosity"], job, words, begins_at).run(to_its_end, told)
+
+
+def _begins_at(text: str | None) -> float | None:
+    """When ``--begin`` lets the job begin, in seconds since 1970. Raises UsageError."""
+    if text is None:
+        return None
+    try:
+        return moments.coming(text, time.time())
+    except ValueError as error:
+        raise UsageError(str(error), where="--begin") from error
 
 
 # -- the caller ---------------------------------------------------------------------------------------------
 
 
 def _detach(
-    options: dict[str, Any], invocation: Invocation, awaited: tuple[after.After, ...], messages: say.Messages
-) -> int:
+    options: dict[str, Any], invocation: Invocation, awaited: tuple[after.After, ...],
+    begins_at: float | None, messages: say.Messages,
+) -> int:  # fmt: skip
     if not os.path.isdir("."):
         raise UsageError("the working directory was removed", where="--detach", hint="cd to another one")
     environ = service.environment(os.environ)
@@ -79,6 +93,7 @@ def _detach(
     job = os.urandom(6).hex()
     log = _log(options["log_to"], job, plan, ledger)
     more = [word for each in awaited for word in ("--awaits", each.word)]
+    more += [] if begins_at is None else ["--begins-at", repr(begins_at)]
     arguments = ("run", "--detached", job, *more, *sys.argv[2:])
     handed = starting.handed_by_us(arguments, os.environ, log, 0o666 if options["log_to"] else 0o600)
     mask = block_interrupts()  # as it was for the caller
@@ -173,14 +188,17 @@ def _reaches(backend: SystemdBackend) -> bool:
 class _Noted(say.Messages):
     """A job with a file, by which others find it while it waits. In the foreground, it has no log."""
 
-    def __init__(self, verbosity: int, invocation: Invocation, awaits: tuple[str, ...]) -> None:
+    def __init__(
+        self, verbosity: int, invocation: Invocation, awaits: tuple[str, ...], begins_at: float | None
+    ) -> None:
         super().__init__(verbosity)
         self._awaits = awaits
+        self._begins_at = begins_at
         self._invocation = invocation
         self._files: job_files.JobFiles | None = None
         self._file = job_files.new(
             invocation.job, invocation.name, invocation.command, invocation.profile or "", invocation.log,
-            after=awaits,
+            after=awaits, begins_at=begins_at,
         )  # fmt: skip
         self._last = ""  # said
         say.hears = self._hear
@@ -244,6 +262,10 @@ class _Noted(say.Messages):
             names = ", ".join(quote(each.known.name or each.known.job) for each in awaited)
             self.notice(f"begins after {names}")
             after.wait(awaited, mask)
+        if self._begins_at is not None and self._begins_at > time.time():
+            self._be_ready("waits")
+            self.notice(f"begins {moments.words(self._begins_at, time.time())}")
+            until_moment(self._begins_at, mask)
 
     def _end(self, code: int, *, has_run: bool) -> None:
         """Note how it ended."""
@@ -265,7 +287,8 @@ class _Detached(_Noted):
         log = os.readlink("/proc/self/fd/1")
         self._is_ready = False
         detached = replace(invocation, job=job, log=log, is_bounded=not options["log_to"])
-        super().__init__(options["verbosity"], detached, options["awaits"])
+        begins_at = float(options["begins_at"]) if options["begins_at"] else None
+        super().__init__(options["verbosity"], detached, options["awaits"], begins_at)
 
     def _hear(self, text: str) -> None:
         super()._hear(text)

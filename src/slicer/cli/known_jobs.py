@@ -47,9 +47,9 @@ class KnownJob:
 
     @property
     def waits_for_others(self) -> bool:
-        """Whether it waits for other jobs, and neither runs nor waits for its lease."""
+        """Whether it waits for other jobs or its time, and neither runs nor waits for its lease."""
         has_begun = self.entry is not None or self.outcome is not None
-        return not has_begun and self.file is not None and bool(self.file.after) and self.file.is_alive()
+        return not has_begun and self.file is not None and self.file.begins_later and self.file.is_alive()
 
     @property
     def began_at(self) -> float:

@@ -118,7 +118,7 @@ def _run(options: dict[str, Any], command: tuple[str, ...]) -> int:
 
         unblock_interrupts()
         return guarded(lambda: show(invocation))
-    if options["detach"] or options["detached"] or options["after"] or options["log_to"]:
+    if any(options[name] for name in ("detach", "detached", "after", "begin", "log_to")):
         from slicer.cli import background
 
         return background.run(options, invocation, to_its_end, lambda act: _told(options, act))

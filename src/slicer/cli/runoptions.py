@@ -96,9 +96,11 @@ OPTIONS = (
         "--after", "JOB[:ok|any|failed]",
         "Start after that job has ended: well (default), in any way, or badly.", (), many=True,
     ),
+    _option("--begin", "TIME", "Start at that time (22:00, monday 8:00), or after a duration (90m)."),
     _option("--job", "ID", "Be the job of that id.", "", hidden=True),
     _option("--detached", "JOB", "Be that job, which a caller has detached.", "", hidden=True),
     _option("--awaits", "JOB:CONDITION", "As --after, by the whole id.", (), many=True, hidden=True),
+    _option("--begins-at", "SECONDS", "As --begin, since 1970.", hidden=True),
     _flag("--dry-run", "dry_run", "Print what slicer would do, with the source of each value."),
     _flag("-q --quiet", "verbosity", "Print errors only.", 0, -1),
     _flag("-v --verbose", "verbosity", "Print more.", 0, 1),
@@ -108,7 +110,7 @@ OPTIONS = (
 # Without a scope there are no properties, and no unit for the log.
 _SCOPE_FIELDS = (
     "set", "backend", "exec", "journal", "dry_run", "share", "share_mode", "notify", "detach", "log_to",
-    "after", "job", "detached", "awaits",
+    "after", "begin", "job", "detached", "awaits", "begins_at",
 )  # fmt: skip
 
 _HOLD_OPTIONS = (

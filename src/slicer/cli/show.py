@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import time
 from typing import Any
 
 import click
 
+from slicer import moments
 from slicer.broker.client.standing import read
 from slicer.cli import complete, output, say
 from slicer.cli.history import details
@@ -68,6 +70,7 @@ def _data(known: KnownJob, ledger: Ledger | None) -> dict[str, Any]:
         "job": known.job, "name": known.name or None, "state": _state(known), "command": known.command,
         "directory": said.directory if said else _directory(known), "profile": said.profile if said else None,
         "log": output_of(known) or None, "after": list(file.after) if file else [],
+        "begins_at": file.begins_at if file else None,
         "exit_code": outcome.exit_code if outcome else file.exit_code if file else None,
         "why": file.why or None if file else None,
         "running": None, "waiting": None, "outcome": outcome_json(outcome) if outcome else None,
@@ -138,7 +141,7 @@ def _number(path: str) -> int | None:
 
 # -- for people ---------------------------------------------------------------------------------------------
 
-_STATES = {"after": "waits for other jobs", "waiting": "waits", "running": "runs", "ended": "ended"}
+_STATES = {"after": "begins later", "waiting": "waits", "running": "runs", "ended": "ended"}
 
 
 def _rows(data: dict[str, Any]) -> list[tuple[str, str]]:
@@ -148,6 +151,7 @@ def _rows(data: dict[str, Any]) -> list[tuple[str, str]]:
         ("name", data["name"] or "-"),
         ("state", _STATES[data["state"]] + _how_ended(data)),
         ("after", ", ".join(data["after"])),
+        ("begins", _begins(data)),
         ("command", data["command"]),
         ("directory", data["directory"] or ""),
         ("profile", data["profile"] or ""),
@@ -161,6 +165,11 @@ def _rows(data: dict[str, Any]) -> list[tuple[str, str]]:
     elif data["state"] == "waiting":
         rows += [("why", data["why"] or "it is about to start"), ("starts", "not known")]
     return rows + _running_rows(running) if running is not None else rows
+
+
+def _begins(data: dict[str, Any]) -> str:
+    at = data["begins_at"]
+    return "" if at is None or data["state"] != "after" else moments.words(at, time.time())
 
 
 def _how_ended(data: dict[str, Any]) -> str:

@@ -94,6 +94,7 @@ def server_json(server: ServerStanding, now_s: float) -> dict[str, Any]:
 def _later(file: DetachedJob, now_s: float) -> dict[str, Any]:
     return {
         **picked(file, "job name"), "name": file.name or None, "pid": file.pid, "after": list(file.after),
+        "begins_at": file.begins_at,
         "waited": max(0.0, round(now_s - file.began_at, 1)), "command": command_text(file.command),
         "log": file.log or None,
     }  # fmt: skip

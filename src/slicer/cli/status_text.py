@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 
+from slicer import moments
 from slicer.cli import output
 from slicer.cli.queue.rows import table
 from slicer.cli.status_why import indices, reason
@@ -212,16 +213,17 @@ def _waiting(status: LedgerStatus) -> Section:
 
 
 def _later(status: LedgerStatus, now_s: float) -> Section:
-    """Jobs that wait for others to end. ``now_s`` is the wall clock's."""
+    """Jobs that wait for others to end, or for their time. ``now_s`` is the wall clock's."""
     names = {lease.job: lease.name for lease in status.leases}
     names |= {ticket.job: ticket.name for ticket in status.tickets}
     names |= {file.job: file.name for file in status.later}
     rows = []
     for file in status.later:
         words = [word.partition(":") for word in file.after]
-        after = [f"{names.get(job) or job}:{condition}" for job, _, condition in words]
-        rows.append((file.job, file.name or "-", ", ".join(after), _seconds(now_s - file.began_at)))
-    head, *found = output.table("LATER | NAME<18 | AFTER<40 | FOR>", rows)
+        begins = [f"after {names.get(job) or job}:{condition}" for job, _, condition in words]
+        begins += [moments.words(file.begins_at, now_s)] if file.begins_at is not None else []
+        rows.append((file.job, file.name or "-", ", ".join(begins), _seconds(now_s - file.began_at)))
+    head, *found = output.table("LATER | NAME<18 | BEGINS<40 | FOR>", rows)
     commands = [_below(command_text(file.command)) for file in status.later]
     return Section((head,), tuple(zip(found, commands, strict=True)), "to begin later")
 

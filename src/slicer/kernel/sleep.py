@@ -13,6 +13,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 
+_LOOKS_AT_CLOCK_S = 60.0
+
+
 def soonest(*limits_s: float | None) -> float | None:
     """The least of these numbers of seconds; None (for ever) if there is none."""
     return min((limit_s for limit_s in limits_s if limit_s is not None), default=None)
@@ -41,6 +44,20 @@ def until_readable(
         return frozenset(fd for fd, _ in poll.poll(timeout_ms))
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def until_moment(at: float, mask: frozenset[int] | None) -> None:
+    """Sleep until this time, in seconds since 1970. ``mask``: as in :func:`until_readable`."""
+    while left_s := seconds_until_moment(at):
+        until_readable([], left_s, mask)
+
+
+def seconds_until_moment(at: float | None) -> float | None:
+    """How long to sleep before this time, in seconds since 1970; None: for ever.
+
+    Somebody may set the clock, or suspend the machine. So the caller looks again after a minute.
+    """
+    return None if at is None else min(max(0.0, at - time.time()), _LOOKS_AT_CLOCK_S)
 
 
 def seconds_until(*due: float | None) -> float | None:

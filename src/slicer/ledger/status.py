@@ -121,7 +121,7 @@ class LedgerStatus:
     sharing: tuple[SharingNow, ...] = ()  # the jobs that share GPUs, with --share
     users: tuple[UserStanding, ...] | None = None  # None: only this user's jobs are known
     groups: tuple[GroupStanding, ...] = ()  # with common limits
-    later: tuple[DetachedJob, ...] = ()  # detached jobs that wait for others to end, the oldest first
+    later: tuple[DetachedJob, ...] = ()  # jobs that begin after others or at a time, the oldest first
 
     def halt(self, job: str) -> Halted | None:
         """How the job stands still; None: it does not."""
@@ -228,7 +228,7 @@ class StatusReader:
         )
 
     def _later(self, there: set[str]) -> tuple[DetachedJob, ...]:
-        """The detached jobs that wait for others, and have neither lease nor ticket."""
+        """Jobs that wait for others or their time, and have neither lease nor ticket."""
         if not os.path.lexists(folder(self._environ)):
             return ()
         from slicer.outcome import job_files
@@ -238,7 +238,7 @@ class StatusReader:
         except StateError as error:
             self._warn(str(error))
             return ()
-        found = (file for file in known if file.after and file.job not in there and file.is_alive())
+        found = (file for file in known if file.begins_later and file.job not in there and file.is_alive())
         return tuple(found)[::-1]
 
     def _hear_of_others(self) -> Everybody | None:

@@ -50,6 +50,12 @@ class DetachedJob:
     began_at: float  # seconds since the epoch, when it was detached, or began to wait
     exit_code: int | None = None  # slicer's; None: it has not ended, or was killed
     why: str = ""  # why its command did not run; "" if it ran
+    begins_at: float | None = None  # seconds since the epoch, not before then; None: at any time
+
+    @property
+    def begins_later(self) -> bool:
+        """Whether it was to begin after other jobs, or at some time."""
+        return bool(self.after) or self.begins_at is not None
 
     def is_alive(self) -> bool:
         """Whether its supervisor lives."""
@@ -57,6 +63,7 @@ class DetachedJob:
 
 
 _FIELDS: dict[str, str] = DetachedJob.__annotations__
+_MAY_LACK = ("begins_at",)  # in files of slicer 0.0
 
 
 class JobFiles:
@@ -87,7 +94,10 @@ class JobFiles:
             return None
         try:
             said = json.loads(data)
-            values = {field: json_reader(kind)(said[field]) for field, kind in _FIELDS.items()}
+            values = {
+                field: json_reader(kind)(said[field])
+                for field, kind in _FIELDS.items() if field in said or field not in _MAY_LACK
+            }  # fmt: skip
             check_fields(values)
         except (ValueError, TypeError, KeyError, RecursionError) as error:
             path = f"{self._directory.path}/{name}"

@@ -52,6 +52,7 @@ class Attributes:
     cwd: str = ""
     env: tuple[tuple[str, str], ...] = ()
     expect_s: float | None = None  # how long it should run
+    begin: str = ""  # when it may begin, in the line's words
 
 
 class Entry(NamedTuple):  # not a record: there may be 100,000
@@ -74,6 +75,8 @@ class JobState:
     attempts: int = 0  # the number of begun ones; an attempt that never started does not count
     ooms: int = 0  # attempts that ended with CUDA's "out of memory"
     next_vram_mib: int | None = None  # declared for the next attempt, raised after "out of memory"
+    begin: str = ""  # its line's words when it was last seen
+    begins_at: float = 0.0  # what they meant then: it does not begin before, in seconds since 1970
     # Of the running attempt, or the last one:
     job: str = ""  # its id, also that of its lease, scope and outcome
     boot_id: str = ""

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 from slicer.errors import UsageError
 from slicer.model import PRIORITY_MAX
+from slicer.moments import coming
 from slicer.queue.model import Attributes, Kind
 from slicer.state.statefile import is_slot_name
 
@@ -257,6 +258,14 @@ def _share(value: str) -> str:
     raise _cannot_be("share", value, hint)
 
 
+def _begin(value: str) -> str:
+    try:
+        coming(value, 0.0)  # whether it has passed shows once the queue sees the line
+    except ValueError as error:
+        raise AttributeProblem(f"begin={value!r:.40} is not a time", str(error)) from error
+    return value
+
+
 _ENGINES = ("local", "slurm")
 
 
@@ -274,6 +283,7 @@ _KNOWN = {
     "slots": _Attribute("slots=license-matlab,whisper-gpu=2", "slots", _slots),
     "timeout": _Attribute("timeout=2h", "timeout_s", _duration("timeout", "for no limit")),
     "expect": _Attribute("expect=40m", "expect_s", _duration("expect", "if it is not known")),
+    "begin": _Attribute("begin=22:00", "begin", _begin),
     "retries": _Attribute("retries=2", "retries", _whole("retries", 0)),
     "profile": _Attribute("profile=cpu", "profile", _text("profile")),
     "priority": _Attribute("priority=10", "priority", _whole("priority", -PRIORITY_MAX, PRIORITY_MAX)),

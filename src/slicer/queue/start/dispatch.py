@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
+from slicer import moments
 from slicer.errors import (
     BackendError,
     BrokerError,
@@ -19,7 +20,7 @@ from slicer.errors import (
     UsageError,
 )
 from slicer.job.plan import Plan
-from slicer.kernel.sleep import seconds_until
+from slicer.kernel.sleep import seconds_until, seconds_until_moment, soonest
 from slicer.queue.engine.engine import Begin, Engine
 from slicer.queue.events import Events
 from slicer.queue.model import Attributes, Entry, JobState, Kind, Status
@@ -57,6 +58,7 @@ class Dispatch:
         self._failures = 0  # consecutive failed starts of any jobs
         self._not_before: float | None = None  # monotonic: nothing is started until then
         self._no_broker_before: float | None = None  # monotonic: nothing is requested from it until then
+        self._begins_at: dict[str, float] = {}  # seconds since 1970: of jobs whose time has not come
         self._postponed: dict[str, float] = {}  # monotonic: when a postponed job has its turn again
         self._refused: dict[str, Attributes] = {}  # the lines of jobs that can never start, by key
         self._in_vain: set[str] = set()  # jobs that wait for a condition that can never be met
@@ -77,7 +79,9 @@ class Dispatch:
         for key in self._in_vain:  # other lines may have changed
             self._register.do(folding.reconsidered(key), durable=False)
         self._in_vain.clear()
-        self.pending = Pending(entries, self._register.states, self._plans.octaves())
+        self._begins_at = {entry.key: at for entry in entries if (at := self._begin_of(entry)) > time.time()}
+        early = {key: f"begins {moments.words(at, time.time())}" for key, at in self._begins_at.items()}
+        self.pending = Pending(entries, self._register.states, self._plans.octaves(), early)
         self._regrouped_s = time.monotonic()
         self._postponed = {}
         for job_id in self._engine.outdated(self.pending.entries):
@@ -85,6 +89,18 @@ class Dispatch:
         for entry in entries:
             if entry.attributes.cancel:
                 self._cancel(entry)
+
+    def _begin_of(self, entry: Entry) -> float:
+        """When the line lets its job begin, in seconds since 1970; 0 if it does not say."""
+        said = entry.attributes.begin
+        state = self._register.states[entry.key]
+        if said != state.begin:
+            try:
+                at = moments.coming(said, time.time()) if said else 0.0
+            except ValueError:
+                at = 0.0  # it has passed
+            self._register.do(folding.begins(entry.key, said, at))
+        return state.begins_at
 
     def learn(self) -> None:
         """Some jobs have ended, so more is known of how long the others should run."""
@@ -174,6 +190,9 @@ class Dispatch:
             self._no_broker_before = None
         for key in [key for key, at in self._postponed.items() if now >= at]:
             del self._postponed[key]
+            self.pending.resume(key)
+        for key in [key for key, at in self._begins_at.items() if time.time() >= at]:
+            del self._begins_at[key]
             self.pending.resume(key)
         if self._register.problem or self._not_before is not None:
             self._engine.keep(())
@@ -351,7 +370,8 @@ class Dispatch:
 
     def left_s(self) -> float | None:
         """The seconds until :meth:`start` is due without an event; None: never."""
-        return seconds_until(self._not_before, self._no_broker_before, *self._postponed.values())
+        due_s = seconds_until(self._not_before, self._no_broker_before, *self._postponed.values())
+        return soonest(due_s, seconds_until_moment(min(self._begins_at.values(), default=None)))
 
 
 def _pause_s(failures: int) -> float:

@@ -46,10 +46,11 @@ class Pending:
 
     def __init__(
         self, entries: Iterable[Entry], states: Mapping[str, JobState],
-        octave_of: Callable[[Entry], int | None] = lambda entry: None,
+        octave_of: Callable[[Entry], int | None] = lambda entry: None, early: Mapping[str, str] | None = None,
     ) -> None:  # fmt: skip
-        """``octave_of``: for :attr:`Kind.octave`."""
+        """``octave_of``: for :attr:`Kind.octave`. ``early``: when jobs begin whose time has not come."""
         self._octave_of = octave_of
+        self._early = dict(early or {})
         self.entries = {entry.key: entry for entry in entries}
         self._states = states
         self.places: dict[str, Place] = {}  # the place of each job of the file
@@ -89,7 +90,10 @@ class Pending:
         return len(self._kinds) + len(self._postponed)
 
     def put(self, entry: Entry) -> None:
-        """The job may start (again)."""
+        """The job may start (again), unless its time has not come."""
+        if entry.key in self._early:
+            self._postponed.add(entry.key)
+            return
         kind = self._kinds[entry.key] = self._kind_now(entry)
         insort(self._queues.setdefault(kind, []), (self.places[entry.key], entry.key))
 
@@ -121,7 +125,8 @@ class Pending:
             self._postponed.add(key)
 
     def resume(self, key: str) -> None:
-        """Let the postponed job have its turn again, if it is still to be started."""
+        """Let the postponed job have its turn (again), if it is still to be started."""
+        self._early.pop(key, None)
         if key in self._postponed:
             self._postponed.remove(key)
             self.put(self.entries[key])
@@ -173,9 +178,10 @@ class Pending:
                     self.put(entry)
 
     def waits_for(self, key: str) -> str:
-        """The jobs that must succeed before this one may start, as a text; "" if there are none."""
+        """The jobs that must succeed before this one may start, or its time, as a text; "" if neither."""
         entry = self._held_back.get(key)
-        return "after " + ", ".join(entry.attributes.after) if entry is not None else ""
+        after = "after " + ", ".join(entry.attributes.after) if entry is not None else ""
+        return after or self._early.get(key, "")
 
     def _keys_of_followed(self) -> dict[str, list[str]]:
         """The keys of the jobs, by each name that is waited for."""

@@ -38,6 +38,11 @@ def seen(key: str, no: int, command: str, name: str) -> Record:
     return {"event": "seen", "key": key, "no": no, "command": command, "name": name}
 
 
+def begins(key: str, begin: str, at: float) -> Record:
+    """The job does not begin before this time, which its line calls ``begin``."""
+    return {"event": "begins", "key": key, "begin": begin, "begins_at": at}
+
+
 def begun(
     key: str, job: str, *, boot_id: str, attempt: int, log: str, gpus: Sequence[str],
     gpu_indices: Sequence[int], vram_mib: int | None, at: float,
@@ -208,6 +213,7 @@ _BEGUN = ("job", "boot_id", "attempts", "log", "gpus", "gpu_indices", "vram_mib"
 _AGAIN: _Values = {"status": "pending", "cancelling": False}
 _RULES = {
     "seen": _Rule(("no", "command", "name"), lambda state, values: values, makes_job=True),
+    "begins": _Rule(("begin", "begins_at"), lambda state, values: values),
     "begun": _Rule(_BEGUN, lambda state, values: _NOT_BEGUN | values | {"status": "running"}, makes_job=True),
     "submitted": _Rule(
         ("job", "engine", "attempts", "log", "vram_mib", "started_at"),

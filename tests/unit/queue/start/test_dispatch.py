@@ -24,7 +24,7 @@ from tests.unit import made_up
 def set_clock(monkeypatch: pytest.MonkeyPatch, now: Callable[[], float]) -> None:
     """The queue's own: other threads of this process tell the time, too."""
     for place in (dispatch, sleep):
-        monkeypatch.setattr(place, "time", SimpleNamespace(monotonic=now))
+        monkeypatch.setattr(place, "time", SimpleNamespace(monotonic=now, time=now))
 
 
 def test_a_pause_that_ends_between_two_looks_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:  # E13

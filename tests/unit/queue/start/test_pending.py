@@ -42,6 +42,33 @@ def test_jobs_start_in_the_files_order() -> None:  # E4
     assert drained(Pending(parsed("a", "[vram=1G] b", "c", "[vram=2G] d"), {})) == ["a", "b", "c", "d"]
 
 
+def test_a_job_waits_for_its_time_and_for_others() -> None:  # U7
+    """Whichever comes last; neither keeps jobs behind it."""
+    entries = parsed("[begin=22:00] a", "[name=b] b", "[begin=23:00 after=b] c", "d")
+    early = {entries[0].key: "begins at 22:00", entries[2].key: "begins at 23:00"}
+    states = {entry.key: state_of(entry) for entry in entries}
+    pending = Pending(entries, states, early=early)
+    assert [pending.waits_for(entry.key) for entry in entries] == ["begins at 22:00", "", "after b", ""]
+    assert pending.can_start == 3  # so a queue stays for a
+    assert heads(pending) == ["b"]
+    states[entries[1].key].status = "ok"
+    pending.take(entries[1].key)
+    pending.release([entries[1].key])
+    assert pending.waits_for(entries[2].key) == "begins at 23:00"
+    assert heads(pending) == ["d"]
+    pending.resume(entries[0].key)
+    pending.resume(entries[2].key)
+    assert drained(pending) == ["a", "c", "d"]
+
+
+def test_a_time_that_comes_while_a_job_waits_for_others_is_no_start() -> None:  # U7
+    entries = parsed("[name=a] a", "[begin=22:00 after=a] b")
+    pending = Pending(entries, {}, early={entries[1].key: "begins at 22:00"})
+    pending.resume(entries[1].key)
+    assert heads(pending) == ["a"]
+    assert pending.waits_for(entries[1].key) == "after a"
+
+
 def test_only_the_first_of_each_kind_is_asked_for() -> None:  # E4
     pending = Pending(parsed("[vram=1G] a", "[vram=1G] b", "[vram=2G] c", "[vram=1G timeout=1h] d"), {})
     assert heads(pending) == ["a", "c"]
