@@ -514,7 +514,7 @@ def test_a_job_begins_at_its_time(box: Box, gate: Gate) -> None:  # U7
     until(lambda: {each["name"] for each in later(box)} == {"later", None}, "status shows both")
     assert "tomorrow at " in slicer(box, "status").stdout
     gate.open()
-    out, err = then.communicate(timeout=DEADLINE_S)
+    out, _ = then.communicate(timeout=DEADLINE_S)
     assert (then.returncode, out) == (0, b"then\n")
     assert "begins at " in box.run("--begin", "1s", "--", "true").stderr
     assert slicer(box, "stop", "later").stdout == f"no longer waits: {later_job}  later\n"
