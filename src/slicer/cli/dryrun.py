@@ -14,9 +14,10 @@ from slicer.gpu.observer import GpuObserver
 from slicer.job import granting, scope
 from slicer.job import plan as plans
 from slicer.job.plan import Invocation, Plan
-from slicer.job.words import describe_busy, describe_resources
+from slicer.job.words import describe_busy, describe_resources, length_words
 from slicer.kernel.proc import now_s
 from slicer.kernel.users import other_user
+from slicer.ledger import leasing
 from slicer.ledger.ledger import Ledger
 from slicer.ledger.status import existing_ledger
 from slicer.model import Busy, Gpu, ScopeSpec
@@ -43,6 +44,7 @@ class Forecast:
     gpus: tuple[str, ...]
     is_free: bool | None = True
     busy: Busy | None = None
+    length: str = ""  # how long the job should run, and why; "" unknown, or without GPUs
 
 
 def show(invocation: Invocation) -> None:
@@ -85,22 +87,25 @@ def forecast_of(plan: Plan, backend: Backend, ledger: Ledger | None) -> Forecast
     if plan.missing.is_nothing:
         return Forecast(what, ())
     try:
-        found, gpus = _preview(plan, backend, ledger)
+        found, gpus, length = _preview(plan, backend, ledger)
     except (InfeasibleError, NoGpu) as never:
         return Forecast(f"{what}: impossible: {never.message}", (), is_free=False)
     except (GpuError, BrokerError) as failed:
         return Forecast(f"{what}: not known: {failed.message}", (), is_free=None)
     if isinstance(found, Busy):
         why = describe_busy(found, now_s(), other_user=other_user)
-        return Forecast(f"{what}: busy: {why}", (), is_free=False, busy=found)
+        return Forecast(f"{what}: busy: {why}", (), is_free=False, busy=found, length=length)
     names = ", ".join(f"GPU {gpu.index} {gpu.name}" for gpu in gpus if gpu.uuid in found)
-    return Forecast(f"{what}: free now{f' ({names})' if names else ''}", found)
+    return Forecast(f"{what}: free now{f' ({names})' if names else ''}", found, length=length)
 
 
 def _preview(
     plan: Plan, backend: Backend, ledger: Ledger | None
-) -> tuple[tuple[str, ...] | Busy, tuple[Gpu, ...]]:
-    """The ledger's answer and the machine's GPUs. Raises InfeasibleError, NoGpu, GpuError."""
+) -> tuple[tuple[str, ...] | Busy, tuple[Gpu, ...], str]:
+    """The ledger's answer, the machine's GPUs, and how long the job should run, in words.
+
+    Raises InfeasibleError, NoGpu, GpuError.
+    """
     spec = scope.spec(plan.profile, backend.manager, _ID, plan.invocation.name, plan.invocation.command)
     asker = plans.requester_of(_ID, plan, backend, spec)
     observer = GpuObserver(plan.config.policy)
@@ -110,7 +115,8 @@ def _preview(
         if plan.broker and found and not isinstance(found, Busy):
             with suppress(GpuError):
                 observer.open()  # for the GPUs' names
-        return found, observer.gpus
+        known = wanted if plan.broker or ledger is None else leasing.estimated(wanted, ledger)
+        return found, observer.gpus, length_words(known.ticket)
     finally:
         wanted.observer.close()
 
@@ -133,6 +139,7 @@ def _overview(
         ("backend", manager),
         ("unit", unit),
         ("lease", forecast.text),
+        *([("length", forecast.length)] if forecast.length else []),
         *((each.name, f"{each.value} ({each.source})") for each in values if _is_wanted(each)),
         ("timeout", f"{limit} ({profile.sources['timeout_s']})"),
         ("leftovers", f"{leftovers} ({profile.sources['linger']})"),

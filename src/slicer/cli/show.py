@@ -17,6 +17,7 @@ from slicer.cli.status_json import job_json, ticket_json
 from slicer.errors import SlicerError
 from slicer.job import change
 from slicer.job.find import members
+from slicer.job.words import ESTIMATES
 from slicer.kernel import cgroup, proc
 from slicer.ledger.ledger import Ledger
 from slicer.model import Lease, Ticket
@@ -191,16 +192,10 @@ def _waiting_rows(waiting: dict[str, Any]) -> list[tuple[str, str]]:
     ]
 
 
-_SOURCES = {
-    "expect": "as it was said", "runs": "by earlier runs", "limit": "its time limit",
-    "machine": "by other jobs",
-}  # fmt: skip
-
-
 def _length(found: dict[str, Any]) -> str:
     """How long the job should run, as in "about 40m, by earlier runs"; "" unknown."""
     known = found["estimate"]
-    return f"about {format_estimate(known['seconds'])}, {_SOURCES[known['from']]}" if known else ""
+    return f"about {format_estimate(known['seconds'])}, {ESTIMATES[known['from']]}" if known else ""
 
 
 def _running_rows(running: dict[str, Any]) -> list[tuple[str, str]]:

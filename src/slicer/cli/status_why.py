@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from slicer.placement.decision import expected_remaining, first_to_finish
+from slicer.job.words import left
+from slicer.placement.decision import first_to_finish
 from slicer.placement.refusal import refusal
-from slicer.quantity import format_estimate, short_mib
+from slicer.quantity import short_mib
 from slicer.text import a_slot, counted
 
 TYPE_CHECKING = False
@@ -77,14 +78,11 @@ def _holders(holders: tuple[Lease, ...], status: LedgerStatus) -> str:
     lease = first_to_finish(holders, status.now_s)
     if lease is None:
         return "nobody"
-    left = expected_remaining(lease, status.now_s)
-    when = "" if left is None else f" (about {format_estimate(left)} left)" if left else " (overdue)"
     halt = status.halt(lease.job)
-    if halt is not None:
-        when = f" ({halt.how})"
+    when = halt.how if halt is not None else left(lease, status.now_s)
     others = len(holders) - 1
     more = f" and {counted(others, 'other')}" if others else ""
-    return f"{lease.name or lease.job}{when}{more}"
+    return f"{lease.name or lease.job}{f' ({when})' if when else ''}{more}"
 
 
 def never_text(never: Infeasible, ticket: Ticket) -> str:

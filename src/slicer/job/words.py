@@ -7,14 +7,14 @@ its command.
 from __future__ import annotations
 
 from slicer.kernel.signals import signal_name
-from slicer.quantity import format_duration, format_size
+from slicer.quantity import format_duration, format_estimate, format_size
 from slicer.text import a_slot, counted, slots_words
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from slicer.model import Busy, Lease, Outcome
+    from slicer.model import Busy, Lease, Outcome, Ticket
 
 _ENDED_BY = {
     "slicer stop": " by slicer stop",
@@ -66,7 +66,7 @@ def describe_busy(
     that. 0: no limit.
     """
     text = a_slot(busy.slot) if busy.slot else "a GPU"
-    room = most and max(_SHORTEST, most - len(text) - len(", held by  (about 3h30m left"))
+    room = most and max(_SHORTEST, most - len(text) - len(", held by  (about 3h30m left by its time limit"))
     text += describe_holders(busy.holders, now_s, in_public=in_public, other_user=other_user, most=room)
     if busy.foreign:
         text += ", in use by processes outside slicer"
@@ -84,16 +84,15 @@ def describe_holders(
     other_user: Callable[[int], str] = _unsaid, most: int = 0,
 ) -> str:  # fmt: skip
     """ ", held by train (about 3m left, pid 42, slicer-….scope, for 12m) and 2 others"."""
-    from slicer.placement.decision import expected_remaining, first_to_finish
+    from slicer.placement.decision import first_to_finish
 
     lease = first_to_finish(holders, now_s)
     if lease is None:
         return ""
     owner = "" if in_public else other_user(lease.uid)
     since = format_duration(now_s - lease.since_s)
-    left = expected_remaining(lease, now_s)
     # A terminal cuts the line, so the estimate comes first.
-    when = "" if left is None else f"about {format_duration(left)} left" if left else "overdue"
+    when = left(lease, now_s)
     facts = [when, owner and f"{owner}'s", f"pid {lease.pid}", lease.unit, f"for {since}"]
     others = len(holders) - 1
     more = f" and {counted(others, 'other')}" if others else ""
@@ -101,6 +100,32 @@ def describe_holders(
     if most and len(name) > most:
         name = f"{name[: most - 1]}…"
     return f", held by {name} ({', '.join(filter(None, facts))}){more}"
+
+
+ESTIMATES = {
+    "expect": "as it was said", "runs": "by earlier runs", "limit": "by its time limit",
+    "machine": "by other jobs",
+}  # fmt: skip
+
+
+def length_words(entry: Ticket | Lease) -> str:
+    """How long the job should run, as in "about 40m, by earlier runs"; "" unknown."""
+    if entry.est_s is None:
+        return ""
+    return ", ".join(filter(None, (f"about {format_estimate(entry.est_s)}", ESTIMATES.get(entry.est_from))))
+
+
+def left(lease: Lease, now_s: float) -> str:
+    """How long the job should run on: as its user said, else by slicer's own estimate, with its source."""
+    from slicer.placement.decision import expected_remaining
+
+    said_s = expected_remaining(lease, now_s)
+    if said_s is not None:
+        return f"about {format_estimate(said_s)} left" if said_s else "overdue"
+    left_s = 0.0 if lease.est_s is None else lease.since_s + lease.est_s - now_s
+    if left_s <= 0:
+        return ""  # nobody has promised that
+    return f"about {format_estimate(left_s)} left {ESTIMATES.get(lease.est_from, '')}".rstrip()
 
 
 def why_ended(outcome: Outcome) -> str:
