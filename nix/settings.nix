@@ -346,6 +346,9 @@ in
         max_size = key values.gpuMemory "256M" "The most of a job's log that is kept; the beginning goes first.";
         keep = key values.wait "30d" "How long the logs of ended jobs stay.";
       };
+      history = table "How jobs ended and what they used." {
+        keep = key values.keep "1y" "How long that stays; at least a day.";
+      };
       notify = table "Messages about the ends of jobs. Any user can read them, so put no passwords here." {
         on = key values.notifyWords [ "failed" "oom" ] "The events, and `desktop` as a destination.";
         command = key values.words [ "my-notify" ] "A command, which gets each event as JSON on its standard input.";

@@ -81,7 +81,7 @@ let
   # Sizes of GPU memory: a bare number could mean bytes or MiB.
   withUnit = found: found == "0" || (matches "[0-9.]+[KMGTP]" found && sizeBetween 0 found);
 
-  units = "us|usec|ms|msec|s|sec|second|seconds|m|min|minute|minutes|h|hr|hour|hours|d|day|days|w|week|weeks";
+  units = "us|usec|ms|msec|s|sec|second|seconds|m|min|minute|minutes|h|hr|hour|hours|d|day|days|w|week|weeks|y|year|years";
   isDuration =
     found:
     ((isInt found || isFloat found) && found >= 0)
@@ -250,6 +250,10 @@ in
 
   wait = value "wait" ''seconds, or a duration such as "0", "15m" or "infinity"'' (
     found: found == "infinity" || isDuration found
+  );
+
+  keep = value "keep" ''"forever", or a duration such as "90d" or "1y"'' (
+    found: found == "forever" || found == "infinity" || (isDuration found && !isZero found)
   );
 
   finiteWait = value "finite-wait" ''seconds, or a duration such as "5m"'' isDuration;

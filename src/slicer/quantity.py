@@ -33,11 +33,11 @@ _IEC = {"K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40, "P": 2**50, "E": 2**60}
 _SI = {"K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "P": 10**15, "E": 10**18}
 
 _US = {"us": 1, "ms": 10**3, "s": 10**6, "m": 60 * 10**6, "h": 3600 * 10**6, "d": 86400 * 10**6}
-_US["w"] = 7 * _US["d"]
+_US |= {"w": 7 * _US["d"], "y": 31_557_600 * 10**6}  # systemd's year has 365.25 days
 _DURATION_WORDS = {
     "usec": "us", "µs": "us", "msec": "ms", "sec": "s", "second": "s", "seconds": "s", "min": "m",
     "minute": "m", "minutes": "m", "hr": "h", "hour": "h", "hours": "h", "day": "d", "days": "d", "week": "w",
-    "weeks": "w",
+    "weeks": "w", "year": "y", "years": "y",
 }  # fmt: skip
 
 
@@ -302,6 +302,8 @@ def duration_text(value: int) -> str:
     """The exact spelling of a number of microseconds: ``1h30m``, ``2s500ms``, ``infinity``."""
     if value == INFINITY:
         return "infinity"
+    if value and value % _US["y"] == 0:
+        return f"{value // _US['y']}y"
     parts = []
     for unit in ("d", "h", "m", "s", "ms", "us"):
         count, value = divmod(value, _US[unit])

@@ -500,6 +500,24 @@ def test_the_lines_that_a_word_means(queues: QueueBox) -> None:
     assert client.lines_meant(queues.box.env, "a") == []
 
 
+# W11: of a line, too, the history knows what ran, where, on which GPUs, and where its output is
+def test_the_history_has_a_lines_command_directory_log_and_gpus(queues: QueueBox) -> None:
+    (queues.root / "sub").mkdir()
+    queues.write("[vram=2G cwd=sub] job a; exit 3")
+    assert queues.run("--gpus", "1").process.returncode == 3
+    (outcome,) = queues.box.outcomes()
+    assert outcome.command == ("/bin/sh", "-c", "job a; exit 3")
+    assert outcome.directory.rstrip("/") == str(queues.root / "sub")
+    assert outcome.log == str(queues.logs / "job0001.log")
+    assert (len(outcome.gpus), outcome.gpu_indices) == (1, (1,))
+    shown = subprocess.run(
+        [*queues.box.prefix, *SLICER, "history", "--failed"],
+        env=queues.box.env, cwd=queues.root, capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    assert "job a; exit 3" in shown.stdout
+    queues.assert_clean()
+
+
 # U1: a queue that speaks another version counts as one that does not answer
 def test_a_queue_of_another_version_is_left_alone(queues: QueueBox) -> None:
     queues.box.state.mkdir(mode=0o700)

@@ -9,10 +9,12 @@ import os
 import sqlite3
 from collections.abc import Callable, Iterable
 from contextlib import closing
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from slicer.broker.protocol.messages import UsageRow
 from slicer.errors import StateError
+from slicer.outcome import history_schema
+from slicer.outcome import sums as sums_of
 from slicer.outcome.series import Series, decode
 from slicer.record import record
 
@@ -154,13 +156,22 @@ SELECT {key}, sum(jobs), sum(gpu_s), sum(vram_mib_s), sum(cpu_s), sum(waited_s) 
 ) GROUP BY {key} ORDER BY 3 DESC, 5 DESC, 1 LIMIT ?3"""
 KEYS = {"user": "uid", "group": "gid", "profile": "profile"}
 
+# The jobs in the columns of a history's outcomes, as far as both have them. Which GPU the peak was on is not
+# known: each gets it. zeroblob(3) is 000000 in hex, and so a list of three.
+_AS_OUTCOMES = """\
+WITH counted AS (
+    SELECT *, length(gpus) - length(replace(gpus, ' ', '')) + (gpus != '') AS gpu_count FROM jobs
+), outcomes AS (
+    SELECT id, job, name, profile, uid, reason, NULL AS signal, coalesce(exit_code, -1) AS exit_code,
+        granted_at AS started_at, held_s AS wall_s, waited_s, cpu_s, vram_mib / gpu_count AS vram_mib,
+        CASE gpus WHEN '' THEN '[]' ELSE '["' || replace(gpus, ' ', '","') || '"]' END AS gpus,
+        coalesce('[' || substr(replace(hex(zeroblob(gpu_count)), '00', ',' || vram_peak_mib), 2) || ']', '[]')
+            AS vram_peak_mib
+    FROM counted
+)"""
 JOBS = f"""\
-SELECT {', '.join(_COLUMNS)} FROM jobs
-WHERE (?1 IS NULL OR name GLOB ?1)
-    AND (?2 IS NULL OR substr(job, 1, length(?2)) = ?2)
-    AND (?3 IS NULL OR granted_at >= ?3)
-    AND (?4 IS NULL OR uid = ?4)
-ORDER BY id DESC LIMIT ?5"""
+{_AS_OUTCOMES} SELECT {', '.join(_COLUMNS)} FROM jobs
+WHERE id IN (SELECT id FROM outcomes WHERE {history_schema.FILTERS}) ORDER BY id DESC LIMIT ?6"""
 
 PATH = f"{DIRECTORY}/{FILE}"
 _BUSY_TIMEOUT_S = 5.0
@@ -171,12 +182,9 @@ def usage(path: str, since: float | None, by: str, most: int = 10_000) -> list[U
     return _read(path, lambda connection: select_usage(connection, since, None, by, most))
 
 
-def jobs(
-    path: str, *, limit: int | None = 50, name: str | None = None, job: str | None = None,
-    since: float | None = None, uid: int | None = None,
-) -> list[AccountRow]:  # fmt: skip
+def jobs(path: str, *, limit: int | None = 50, **filters: Any) -> list[AccountRow]:
     """The last jobs that ended, the newest first; arguments as in :func:`slicer.outcome.history.read`."""
-    values = (name, job, since, uid, -1 if limit is None else limit)
+    values = (*history_schema.filters(**filters), -1 if limit is None else limit)
     rows = _read(path, lambda connection: connection.execute(JOBS, values).fetchall())
     return [AccountRow(*row) for row in rows]
 
@@ -192,6 +200,12 @@ def samples(path: str, grants: Iterable[str]) -> dict[str, Series]:
         return {key: series for key, series in found.items() if series is not None}
 
     return _read(path, select)
+
+
+def sums(path: str, by: str, **filters: Any) -> tuple[list[sums_of.Sum], sums_of.Sum]:
+    """As :func:`slicer.outcome.sums.sums`; the GPU memory that a job held counts as declared."""
+    statement, values = f"{_AS_OUTCOMES} {sums_of.statement(by)}", history_schema.filters(**filters)
+    return _read(path, lambda connection: sums_of.add_up(connection.execute(statement, values)))
 
 
 def select_usage(

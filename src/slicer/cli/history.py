@@ -3,22 +3,27 @@
 from __future__ import annotations
 
 import os
+import shlex
 import time
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any
 
 import click
 
-from slicer.cli import output, say
-from slicer.cli.common import since as began_since
+from slicer.cli import history_sums, output, say
+from slicer.cli.common import since as moment
+from slicer.cli.history_find import meant
+from slicer.cli.history_sums import waited
 from slicer.columns import Line
 from slicer.errors import UsageError
 from slicer.kernel.signals import signal, signal_name
 from slicer.kernel.users import group_name, user_name
-from slicer.model import Outcome, job_of_unit
+from slicer.model import Outcome
 from slicer.outcome.history import default_path, read
 from slicer.outcome.outcome_file import outcome_json
-from slicer.quantity import format_duration, format_size
+from slicer.outcome.sums import BY, Sum, count, last_indices, sums
+from slicer.quantity import format_cpus, format_duration, format_size
 from slicer.record import as_dict, record
 from slicer.share.words import details as sharing_rows
 from slicer.text import command_text, one_line, slots_words, visible
@@ -49,26 +54,40 @@ Examples:
       The last five jobs.
   slicer history train
       Every figure about the job of that name.
-  slicer history --since 1d --name 'sweep*'
-      The jobs of a sweep in the last 24 hours.
+  slicer history --since yesterday --failed
+      What went wrong since yesterday's midnight.
+  slicer history --since monday --by profile
+      Runs, hours, waits and GPU memory of each profile this week.
   sudo slicer history --all-users --since 1d
       Everybody's jobs of the last 24 hours, if there is a broker.
-  slicer history --json -n 0 | jq '.outcomes[] | select(.exit_code != 0)'
+  slicer history --json -n 0 --failed | jq '.outcomes[].job'
       All jobs that failed, for a script.
 
 \b
 CPU is CPU time; MEMORY the most that was in use at once, VRAM the same on one
 GPU; WAITED the time from the start of slicer until the lease. "-": unknown.
 A narrow terminal shows fewer columns.
+
+\b
+TIME counts back from now (2h, 7d), or is a local time: today, yesterday,
+monday, 2026-11-20, "2026-11-20 14:00". A day means its beginning.
+
+\b
+With --by, GPU-H are the hours that jobs held a GPU, times their GPUs; WAITED
+is the median; OF VRAM is the most of its declared GPU memory that a job used:
+far below 100%, --vram may be smaller.
 docs/json.md describes the output of --json.""",
 )
 @click.argument("job", required=False)
 @click.option(
     "-n", "--number", type=click.IntRange(min=0), metavar="N", default=20, show_default=True,
-    help="Show the last N jobs; 0: all.",
+    help="Show the last N jobs, or N lines of --by; 0: all.",
 )  # fmt: skip
 @click.option("--name", metavar="PATTERN", help="Only jobs with this name; a shell pattern such as 'train*'.")
-@click.option("--since", metavar="DURATION", help="Only jobs that began within this time (2h, 7d).")
+@click.option("--since", metavar="TIME", help="Only jobs that began then or later.")
+@click.option("--until", metavar="TIME", help="Only jobs that began before that.")
+@click.option("--failed", is_flag=True, help="Only jobs that did not succeed.")
+@click.option("--by", type=click.Choice(BY), help="Sum the jobs up, with one line for each.")
 @click.option("--all-users", is_flag=True, help="For root: everybody's jobs, as the broker recorded them.")
 @click.option(
     "--plot", metavar="[FILE]", is_flag=False, flag_value="",
@@ -76,8 +95,8 @@ docs/json.md describes the output of --json.""",
 )  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 def command(
-    job: str | None, number: int, name: str | None, since: str | None, all_users: bool, plot: str | None,
-    as_json: bool,
+    job: str | None, number: int, name: str | None, since: str | None, until: str | None, failed: bool,
+    by: str | None, all_users: bool, plot: str | None, as_json: bool,
 ) -> None:  # fmt: skip
     """Show how the last jobs ended and what they used, the newest last.
 
@@ -86,43 +105,55 @@ def command(
     """
     if plot is not None:
         _check_plot(job, plot, as_json)
-    limits = {"limit": number + 1 if number else None, "name": name, "since": began_since(since)}
-    if all_users:
-        shown = _of_all(job, **limits)
-    else:
-        path = default_path()
-        outcomes = find_outcomes(path, job, **limits)
-        shown = _Shown("outcomes", path, outcomes, outcome_json, details, table, plotted)
-    if job is not None and not shown.found:
+    filters = {
+        "name": name, "since": moment(since, "--since"), "until": moment(until, "--until"), "failed": failed,
+    }  # fmt: skip
+    source = _source(all_users=all_users)
+    if by is not None:
+        if job is not None:
+            raise UsageError("sums up many jobs, not one", where="--by", hint=f"--name {shlex.quote(job)}")
+        indices = last_indices(default_path()) if by == "gpu" else {}
+        history_sums.show(*source.sums(source.path, by, **filters), by, number, indices, as_json=as_json)
+        return
+    filters = meant(partial(source.read, source.path), job, filters)
+    found = source.read(source.path, limit=number + 1 if number else None, **filters)
+    if job is not None and not found:
         hint = "slicer status shows running jobs"
-        raise UnknownOutcome(f"no ended job {job!r}", where=shown.path, hint=hint)
-    has_more = 0 < number < len(shown.found)
-    found = shown.found[: number or None]
+        if since or until or failed:
+            hint = "leave out the other options"
+        raise UnknownOutcome(f"no ended job {job!r}", where=source.path, hint=hint)
+    has_more = 0 < number < len(found)
+    found = found[: number or None]
     found.reverse()  # the newest goes right above the prompt
     if plot is not None:
         from slicer.cli import history_plot
 
-        history_plot.show(shown.plotted(found[-1]), plot)
-    elif as_json:
-        data = {shown.word: [shown.data(each) for each in found], "has_more": has_more}
+        history_plot.show(source.plotted(found[-1]), plot)
+        return
+    if as_json:
+        data = {source.word: [source.data(each) for each in found], "has_more": has_more}
         if job is not None and len(found) == 1:
-            data["samples"] = shown.plotted(found[0]).series
+            data["samples"] = source.plotted(found[0]).series
         output.show_json(data)
-    elif job is not None and len(found) == 1:
-        output.show(shown.details(found[0]), cuts=all_users)
+        return
+    if job is not None and len(found) == 1:
+        output.show(source.details(found[0]), cuts=all_users)
     else:
-        output.show(shown.table(found, time.time()) if found else [Line("No jobs yet.")])
-        if has_more and (since or name or job):  # otherwise nobody expects more
-            say.line(f"only the last {number} of them are shown; -n 0 shows all")
+        none = "No such jobs." if any(filters.values()) else "No jobs yet."
+        output.show(source.table(found, time.time()) if found else [Line(none)])
+    if has_more:
+        say.cut(f"the last {number} of {source.count(source.path, **filters)}")
 
 
 @record
-class _Shown:
-    """The jobs to show, the newest first, and how to show them."""
+class _Source:
+    """Where jobs that have ended are found, and how to show them."""
 
     word: str  # for them in JSON
     path: str
-    found: list[Any]
+    read: Callable[..., list[Any]]  # the newest first; arguments as of slicer.outcome.history.read
+    count: Callable[..., int]
+    sums: Callable[..., tuple[list[Sum], Sum]]
     data: Callable[[Any], dict[str, Any]]
     details: Callable[[Any], list[Line]]
     table: Callable[[list[Any], float], list[Line]]
@@ -140,36 +171,22 @@ def _check_plot(job: str | None, path: str, as_json: bool) -> None:
         raise click.UsageError("--plot draws one job: name it")
 
 
-def _of_all(job: str | None, **limits: Any) -> _Shown:
-    """Everybody's jobs, as the broker recorded them."""
-    from slicer.broker import accounts
-
+def _source(*, all_users: bool) -> _Source:
+    """The user's own history, or everybody's jobs, as the broker recorded them."""
+    if not all_users:
+        return _Source("outcomes", default_path(), read, count, sums, outcome_json, details, table, plotted)
     if os.geteuid():
         hint = "slicer usage shows what your own jobs used"
         raise UsageError("only root may see the jobs of all users", where="--all-users", hint=hint)
-    path = accounts.PATH
-    found = _find(lambda **more: accounts.jobs(path, **more), job, limits)
-    return _Shown("jobs", path, found, row_json, row_details, row_table, row_plotted)
+    from slicer.broker import accounts
 
+    def counted(path: str, **filters: Any) -> int:
+        return accounts.sums(path, "user", **filters)[1].runs
 
-def find_outcomes(path: str, job: str | None, **limits: Any) -> list[Outcome]:
-    """The outcomes of the jobs that ``job`` names, as in `slicer stop`: by id, unit or name.
-
-    ``limits`` are arguments of :func:`slicer.outcome.history.read`.
-    """
-    return _find(lambda **more: read(path, **more), job, limits)
-
-
-def _find(read: Callable[..., list[Any]], job: str | None, limits: dict[str, Any]) -> list[Any]:
-    if job is None:
-        return read(**limits)
-    word = job_of_unit(job)
-    by_id = read(job=word, **limits)
-    exact = [each for each in by_id if each.job == word]
-    if exact or limits.get("name"):
-        return exact or by_id
-    literal = "".join(f"[{c}]" if c in "*?[" else c for c in job)  # a pattern that matches only this name
-    return read(**{**limits, "name": literal}) or by_id
+    return _Source(
+        "jobs", accounts.PATH, accounts.jobs, counted, accounts.sums, row_json, row_details, row_table,
+        row_plotted,
+    )  # fmt: skip
 
 
 def table(outcomes: list[Outcome], now: float) -> list[Line]:
@@ -180,15 +197,16 @@ def table(outcomes: list[Outcome], now: float) -> list[Line]:
             outcome.job[:_SHORT_ID],
             ended(outcome),
             format_duration(outcome.wall_s),
+            format_cpus(outcome.gpu_indices) or "-",
             _time(outcome.usage.cpu_s),
             format_size(outcome.usage.memory_peak_bytes),
             format_size(max(outcome.vram_peak_mib) << 20) if outcome.vram_peak_mib else "-",
-            _waited(outcome.waited_s),
+            waited(outcome.waited_s),
             f"{outcome.name}: " * bool(outcome.name) + command_text(outcome.command),
         )
         for outcome in outcomes
     ]
-    return output.table(f"STARTED | JOB | ENDED | WALL> | {_TAIL}", rows, least=_COMMAND)
+    return output.table(f"STARTED | JOB | ENDED | WALL> | GPU!5 | {_TAIL}", rows, least=_COMMAND)
 
 
 def plotted(outcome: Outcome) -> Plotted:
@@ -234,13 +252,11 @@ def _time(seconds: float | None) -> str:
     return "-" if seconds is None else format_duration(seconds)
 
 
-def _waited(seconds: float) -> str:
-    return format_duration(seconds) if seconds >= 0.1 else "-"
-
-
 def details(outcome: Outcome) -> list[Line]:
     used = outcome.usage
     held = [f"GPU {uuid}" for uuid in outcome.gpus]
+    if len(outcome.gpu_indices) == len(outcome.gpus):
+        held = [f"GPU {no} ({uuid})" for no, uuid in zip(outcome.gpu_indices, outcome.gpus, strict=True)]
     held += slots_words(outcome.slots)
     paused = "-" if outcome.paused_s is None else "never"
     if outcome.paused_s is not None and outcome.paused_s >= 0.001:
@@ -341,7 +357,7 @@ def row_table(found: list[AccountRow], now: float) -> list[Line]:
         (
             _when(each.granted_at, now), user_name(each.uid), each.job[:_SHORT_ID], row_ended(each),
             format_duration(each.held_s), str(len(each.gpus.split())) if each.gpus else "-",
-            _time(each.cpu_s), format_size(each.memory_peak_bytes), _peak(each), _waited(each.waited_s),
+            _time(each.cpu_s), format_size(each.memory_peak_bytes), _peak(each), waited(each.waited_s),
             _row_what(each),
         )
         for each in found

@@ -11,7 +11,7 @@ import os
 from collections.abc import Callable, Iterable
 
 from slicer.cli import say
-from slicer.cli.history import find_outcomes
+from slicer.cli.history_find import find_outcomes
 from slicer.cli.named_jobs import found_among, known_jobs
 from slicer.errors import StateError
 from slicer.job.find import UnknownJob, meant, only, pick

@@ -91,7 +91,7 @@ def found_among(
 
 def _ended(word: str) -> UnknownJob | None:
     """The error for a job that has ended; None if the history does not have it."""
-    from slicer.cli.history import find_outcomes
+    from slicer.cli.history_find import find_outcomes
     from slicer.outcome.history import default_path
 
     try:

@@ -27,6 +27,12 @@ def line(text: str) -> None:
     _write(PREFIX + visible(text.replace("\n", " ").replace("\t", " ")) + "\n")
 
 
+def cut(what: str) -> None:
+    """Tell a person at a terminal that the output shows only ``what``."""
+    if os.isatty(2):
+        line(f"{what}; -n 0 shows all")
+
+
 _drawn = False  # whether draw() wrote the terminal's last line, which has no newline yet
 
 

@@ -43,7 +43,7 @@ GPU memory (--vram) as that part of one. VRAM is in GiB-hours; a whole GPU
 counts with all its memory. CPU time only includes jobs that have ended.
 docs/json.md describes the output of --json.""",
 )
-@click.option("--since", metavar="DURATION", help="Only use within this time (8h, 30d).")
+@click.option("--since", metavar="TIME", help="Only use since then (8h, 30d, monday, 2026-11-20).")
 @click.option(
     "--by", type=click.Choice(("user", "group", "profile")),
     help="Print one line for each. Default: user for root, otherwise profile.",
@@ -62,7 +62,7 @@ def command(since: str | None, by: str | None, as_json: bool) -> None:
     elif rows:
         output.show(table(rows, by))
     else:
-        output.show([Line("Nothing yet." if since is None else f"Nothing in the last {since}.")])
+        output.show([Line("Nothing yet." if since is None else "Nothing in that time.")])
 
 
 def find(after: float | None, by: str) -> Sequence[UsageRow]:
@@ -105,21 +105,21 @@ def table(rows: Sequence[UsageRow], by: str) -> list[Line]:
     if len(rows) > 1:
         numbers = {name: sum(getattr(row, name) for row in rows) for name in as_dict(rows[0]) if name != "of"}
         names, rows = [*names, "all"], [*rows, UsageRow("", **numbers)]
-    hours = (
-        _hours([row.gpu_s for row in rows]), _hours([row.vram_mib_s / 1024 for row in rows]),
-        _hours([row.cpu_s for row in rows]),
+    used = (
+        hours([row.gpu_s for row in rows]), hours([row.vram_mib_s / 1024 for row in rows]),
+        hours([row.cpu_s for row in rows]),
     )  # fmt: skip
     cells = [
         (
             name, str(row.jobs), str(row.running) if row.running else "-", *used,
             format_duration(row.waited_s) if row.waited_s >= 0.1 else "-",
         )
-        for name, row, used in zip(names, rows, zip(*hours, strict=True), strict=True)
+        for name, row, used in zip(names, rows, zip(*used, strict=True), strict=True)
     ]  # fmt: skip
     return output.table(heads, cells)
 
 
-def _hours(seconds: Sequence[float]) -> list[str]:
+def hours(seconds: Sequence[float]) -> list[str]:
     """A column of hours, with as many digits as its largest value needs."""
     most = max(seconds) / _HOUR_S
     digits = 1 if most >= 10 else 2 if most >= 1 else 3

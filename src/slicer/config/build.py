@@ -29,6 +29,7 @@ TABLES = {
     "gpu": ("idle_threshold", "margin", "spike_buffer"),
     "waiting": ("reserve_after", "order"),
     "logs": ("max_size", "keep"),
+    "history": ("keep",),
     "notify": ("on", "command", "urls"),
 }
 # The keys for sharing, fencing and using GPUs, in the order in which slicer.config.gpu_keys reads them.

@@ -77,6 +77,7 @@ def general_settings(config: Config) -> tuple[Setting, ...]:
         "waiting.order": "arrival" if config.policy.by_arrival else "auto",
         "logs.max_size": size_text(config.log_mib << 20),
         "logs.keep": _duration(config.log_keep_s),
+        "history.keep": _duration(config.history_keep_s, "forever"),
     }
     return tuple(Setting(name, value, config.sources[name]) for name, value in values.items())
 
@@ -109,8 +110,8 @@ def settings(
     return tuple(each for each in found if each.name in _ALWAYS or each.source != "default")
 
 
-def _duration(seconds: float | None) -> str:
-    return "infinity" if seconds is None else duration_text(round(seconds * 1e6))
+def _duration(seconds: float | None, unlimited: str = "infinity") -> str:
+    return unlimited if seconds is None else duration_text(round(seconds * 1e6))
 
 
 _HEAD = """\
@@ -166,6 +167,7 @@ _COMMENTS = {
     "waiting.order": '"arrival": first come, first served, however long the jobs are',
     "logs.max_size": "of a detached job's log; the beginning goes first",
     "logs.keep": "how long logs of ended detached jobs stay",
+    "history.keep": "how long outcomes stay; at least a day",
 }
 
 

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 DEFAULT_PROFILE = "light"
 
-# The sharing of GPUs, the turns, and the limits of logs, unless a file sets them.
+# The sharing of GPUs, the turns, and the limits of what is kept, unless a file sets them.
 POLICY_SETTINGS = {
     "gpu.idle_threshold": "200M",
     "gpu.margin": "512M",
@@ -37,6 +37,7 @@ POLICY_SETTINGS = {
     "waiting.order": "auto",
     "logs.max_size": "256M",
     "logs.keep": "30d",
+    "history.keep": "forever",
 }
 
 # One variable for each library that has its own. PyTorch, NumPy, SciPy, scikit-learn and Arrow read those of
@@ -138,6 +139,7 @@ class Config:
     policy: Policy
     log_mib: int  # of a detached job, at most
     log_keep_s: float | None  # how long the logs of ended jobs are kept; None: for ever
+    history_keep_s: float | None = None  # how long outcomes are kept; None: for ever
     notify: Notify | None = None  # None: it is not set
 
     def names(self) -> tuple[str, ...]:
@@ -334,6 +336,7 @@ def _config(
         policy=_policy(settings),
         log_mib=_log_mib(settings["logs.max_size"]),
         log_keep_s=values.seconds(settings["logs.keep"], "logs.keep"),
+        history_keep_s=_history_keep_s(settings["history.keep"]),
         notify=_notify(settings),
     )
 
@@ -388,6 +391,19 @@ def _log_mib(entry: Entry) -> int:
     if not found:
         message = "a log of nothing tells nothing"
         raise values.refuse(entry, "logs.max_size", message, "the least is 1M")
+    return found
+
+
+_LEAST_HISTORY_S = 86_400.0  # queues, and jobs that wait for others, look up outcomes
+
+
+def _history_keep_s(entry: Entry) -> float | None:
+    if entry[0] == "forever":
+        return None
+    found = values.seconds(entry, "history.keep")
+    if found is not None and found < _LEAST_HISTORY_S:
+        message = f"is too short: {entry[0]!r:.40}"
+        raise values.refuse(entry, "history.keep", message, 'the least is "1d"; "forever" keeps everything')
     return found
 
 

@@ -149,7 +149,7 @@ def finish(
     faults.point("ending-released")
     if outcome.gpus and not outcome.exit_code:  # a failed run says little about others
         _try(job, held, warn, lambda: held.note_run(outcome.wall_s - (outcome.paused_s or 0.0)))
-    _try(job, held, warn, lambda: history.append(outcome, job.history_path))
+    _try(job, held, warn, lambda: history.append(outcome, job.history_path, keep_s=job.history_keep_s))
     if series is not None:
         _try(job, held, warn, lambda: _keep(job, series))
     faults.point("ending-written")

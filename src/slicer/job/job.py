@@ -63,6 +63,7 @@ class Job:
     spec: ScopeSpec
     outcome_path: str  # the JSON file of --outcome; "" for none
     history_path: str
+    history_keep_s: float | None  # older outcomes are removed; None: never
     with_journal: bool  # the command's output goes to the journal too
     idle_threshold_mib: int  # a GPU with no more in use than this counts as empty
     # Of a job without a terminal, detached or of a queue:

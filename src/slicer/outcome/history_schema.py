@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     import _sqlite3
 
 SCHEMA_VERSION = 7
-_MIGRATED_VERSION = 6
+MIGRATED_VERSION = 6
 
 # A column for each field of Outcome and Usage, in the order of insertion; lists are JSON arrays,
 # slots and sharing JSON objects.
@@ -94,12 +94,38 @@ CREATE TABLE decisions (
 # What a job used while it ran, as a time series.
 _SAMPLES = "CREATE TABLE samples (job TEXT PRIMARY KEY, series BLOB NOT NULL)"
 INSERT = f"INSERT OR IGNORE INTO outcomes ({', '.join(COLUMNS)}) VALUES ({', '.join('?' * len(COLUMNS))})"
-SELECT = f"""\
-SELECT {', '.join(COLUMNS)} FROM outcomes
-WHERE (?1 IS NULL OR name GLOB ?1)
+# Whether a job failed: everything that `slicer history` does not call "ok".
+FAILED = "(exit_code != 0 OR signal IS NOT NULL OR reason IN ('oom-kill', 'timeout', 'stopped'))"
+FILTERS = f"""\
+(?1 IS NULL OR name GLOB ?1)
     AND (?2 IS NULL OR substr(job, 1, length(?2)) = ?2)
     AND (?3 IS NULL OR started_at >= ?3)
-ORDER BY id DESC LIMIT ?4"""
+    AND (?4 IS NULL OR started_at < ?4)
+    AND (NOT ?5 OR {FAILED})"""
+SELECT = f"SELECT {', '.join(COLUMNS)} FROM outcomes WHERE {FILTERS} ORDER BY id DESC LIMIT ?6"
+
+# What ended before ?1 is removed. Each statement only looks at the oldest rows, which costs a job little.
+_OLD = """(
+    SELECT id FROM (SELECT id, started_at + wall_s AS ended_at FROM outcomes ORDER BY id LIMIT 50)
+    WHERE ended_at < ?1
+)"""
+FORGET = (
+    f"DELETE FROM samples WHERE job IN (SELECT job FROM outcomes WHERE id IN {_OLD})",
+    f"DELETE FROM outcomes WHERE id IN {_OLD}",
+    "DELETE FROM decisions WHERE decided_at < ?1 AND id IN (SELECT id FROM decisions ORDER BY id LIMIT 50)",
+)
+
+
+def filters(
+    *, name: str | None = None, job: str | None = None, since: float | None = None,
+    until: float | None = None, failed: bool = False,
+) -> tuple[str | float | None, ...]:  # fmt: skip
+    """?1 to ?5 of :data:`FILTERS`, by default for all jobs. Times are in seconds since the epoch.
+
+    ``name`` is a shell pattern (``train*``), ``job`` an id or its beginning; ``since``: it began then or
+    later; ``until``: it began before that; ``failed``: it did not succeed.
+    """
+    return name, job, since, until, int(failed)
 
 
 def version_of(connection: _sqlite3.Connection) -> int:
@@ -119,11 +145,7 @@ def migrate(connection: _sqlite3.Connection) -> None:
     That holds for a kill at any instant and, with ``synchronous=FULL``, if the power fails.
     """
     added = f"ALTER TABLE outcomes ADD COLUMN {_GPU_INDICES}"
-    _change(connection, _MIGRATED_VERSION, (added, _SAMPLES))
-
-
-def is_migratable(version: int) -> bool:
-    return version == _MIGRATED_VERSION
+    _change(connection, MIGRATED_VERSION, (added, _SAMPLES))
 
 
 def _change(connection: _sqlite3.Connection, version: int, statements: tuple[str, ...]) -> None:

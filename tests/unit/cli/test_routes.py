@@ -213,7 +213,7 @@ def test_since_leaves_out_what_is_older(routes: Cli) -> None:  # C6
     keep(routes, busy_day())
     (found,) = routes.json("routes", "stats", "--since", "90s")["routes"]
     assert found["calls"]["calls"] == 1
-    assert routes.run("routes", "stats", "--since", "1s").stdout == "No decisions in the last 1s.\n"
+    assert routes.run("routes", "stats", "--since", "1s").stdout == "No decisions in that time.\n"
     assert "--since: expected a duration" in routes.run("routes", "stats", "--since", "x", code=2).stderr
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from slicer.config import profile_report, profiles
 from slicer.config.profiles import Overrides
-from slicer.errors import UsageError
+from slicer.errors import ConfigError, UsageError
 from slicer.model import Profile
 from slicer.placement.policy import Policy
 from tests.unit.config.machine import Machine
@@ -146,6 +146,34 @@ def test_settings_for_sharing_gpus(machine: Machine) -> None:  # E2, E3
     assert shown["gpu.margin"] == ("2G", f"{etc}:3")
     assert shown["gpu.spike_buffer"] == ("12.5%", f"{etc}:4")
     assert shown["waiting.reserve_after"] == ("1m30s", f"{etc}:6")
+
+
+# X8
+@pytest.mark.parametrize(
+    ("text", "keep_s", "shown"),
+    [
+        ("", None, "forever"),
+        ("keep = 'forever'", None, "forever"),
+        ("keep = 'infinity'", None, "forever"),
+        ("keep = '1y'", 31_557_600.0, "1y"),
+        ("keep = '30 days'", 30 * 86400.0, "30d"),
+        ("keep = 86400", 86400.0, "1d"),
+    ],
+)
+def test_how_long_outcomes_are_kept(machine: Machine, text: str, keep_s: float | None, shown: str) -> None:
+    machine.system(f"[history]\n{text}\n")
+    config = machine.load()
+    assert config.history_keep_s == keep_s
+    rows = {row.name: row.value for row in profile_report.general_settings(config)}
+    assert rows["history.keep"] == shown
+
+
+@pytest.mark.parametrize("text", ["'23h'", "0", "'ever'", "true", "['1y']", "-1"])
+def test_a_history_that_is_kept_too_short_or_wrongly_is_refused(machine: Machine, text: str) -> None:  # X8
+    etc = machine.system(f"[history]\nkeep = {text}\n")
+    with pytest.raises(ConfigError, match=r"history\.keep") as caught:
+        machine.load()
+    assert caught.value.where == f"{etc}:2"
 
 
 def test_the_plain_lock_by_file_and_by_variable(machine: Machine) -> None:  # A5

@@ -121,6 +121,7 @@ WHOLE: dict[str, Any] = {
     "gpu": {"idle_threshold": "100M", "margin": "1G", "spike_buffer": "5%"},
     "waiting": {"reserve_after": "10m"},
     "logs": {"max_size": "1G", "keep": "90d"},
+    "history": {"keep": "2y"},
     "slices": {"gpu": {"memory_max": "60G"}},
     "engine": {
         "slurm": {

@@ -9,6 +9,7 @@ import sqlite3
 import subprocess
 import sys
 import textwrap
+import time
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -20,10 +21,11 @@ from hypothesis import strategies as st
 from slicer.errors import StateError
 from slicer.kernel import SYSROOT
 from slicer.model import Usage
-from slicer.outcome import history, history_schema
+from slicer.outcome import decisions, history, history_schema
 from slicer.record import replace
 from tests.process.harness import unprivileged
 from tests.unit.outcome.outcomes import OTHER, OUTCOME
+from tests.unit.outcome.test_decisions import ROW as DECISION
 
 pytestmark = pytest.mark.both_pythons
 
@@ -80,7 +82,48 @@ def test_reading_filters_and_limits(path: str) -> None:  # X3
     assert jobs(limit=None, name="tr*") == [3, 1]
     assert jobs(job="000000000003") == [3]
     assert jobs(since=3.0) == [4, 3]
+    assert jobs(until=2.0) == [1, 0]
+    assert jobs(since=1.0, until=3.0) == [2, 1]
     assert jobs(name="' OR 1 --") == []
+
+
+# -- what is removed ----------------------------------------------------------------------------------
+
+DAY_S = 86400.0
+
+
+def test_what_ended_too_long_ago_is_removed_by_the_next_job(path: str) -> None:  # X8
+    """Outcomes with their samples, and decisions; a long job counts from its end."""
+    now = time.time()
+    old = replace(OUTCOME, job="a" * 12, started_at=now - 10 * DAY_S)
+    long = replace(OTHER, started_at=now - 10 * DAY_S, wall_s=9.5 * DAY_S)
+    new = replace(OUTCOME, started_at=now)
+    for outcome in (old, long):
+        history.append(outcome, path)
+        decisions.append(replace(DECISION, job=outcome.job, decided_at=outcome.started_at), path)
+        sql(path, f"INSERT INTO samples VALUES ('{outcome.job}', x'00')")
+    decisions.append(replace(DECISION, decided_at=now), path)
+    history.append(replace(new, job="c" * 12), path)
+    assert len(history.read(path)) == 3  # by default all is kept
+    history.append(new, path, keep_s=DAY_S)
+    assert [outcome.job for outcome in history.read(path)] == [new.job, "c" * 12, long.job]
+    assert sql(path, "SELECT job FROM samples") == [(long.job,)]
+    assert [past.row.decided_at for past in decisions.read(path)] == [now]
+
+
+def test_much_that_is_too_old_is_removed_in_parts(path: str) -> None:  # X8
+    """No job pays for all of it, and a row from a clock that was wrong is in nobody's way."""
+    now = time.time()
+    history.append(replace(OUTCOME, job="f" * 12, started_at=now + 1e6), path)
+    for number in range(120):
+        history.append(replace(OUTCOME, job=f"{number:012x}", started_at=1e9), path)
+    counts = []
+    for number in range(4):
+        history.append(replace(OUTCOME, job=f"e{number:011d}", started_at=now), path, keep_s=DAY_S)
+        counts.append(len(history.read(path, limit=None)) - number - 2)
+    assert counts[0] > 60
+    assert counts == sorted(counts, reverse=True)
+    assert counts[-1] == 0
 
 
 def test_no_history_yet_is_empty(path: str) -> None:

@@ -50,7 +50,7 @@ looks wrong with the current configuration, and has the lines that would
 change it. docs/json.md describes the output of --json.""",
 )
 @click.argument("name", required=False, shell_complete=complete.routes)
-@click.option("--since", metavar="DURATION", help="Only decisions within this time (2h, 7d).")
+@click.option("--since", metavar="TIME", help="Only decisions since then (2h, 7d, yesterday).")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 @click.pass_obj
 def command(outer_json: bool, name: str | None, since: str | None, as_json: bool) -> None:
@@ -71,7 +71,7 @@ def command(outer_json: bool, name: str | None, since: str | None, as_json: bool
     if as_json or outer_json:
         output.show_json({"routes": [_json(*each, each[0].route in routes) for each in found]})
     elif not found:
-        output.show([Line("No decisions yet." if since is None else f"No decisions in the last {since}.")])
+        output.show([Line("No decisions yet." if since is None else "No decisions in that time.")])
     elif name is not None:
         output.show([*details(found[0][0]), *hint_lines(found)], cuts=False)
     else:

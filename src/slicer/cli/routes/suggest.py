@@ -57,7 +57,7 @@ Exit codes:
 )  # fmt: skip
 @click.option("--to", "to", metavar="DESTINATION", help="Only this of several destinations on the GPU.")
 @click.option("--probe", "number", metavar="N", type=click.IntRange(1), help="Only the Nth probe.")
-@click.option("--since", metavar="DURATION", help="Only jobs within this time (7d): programs change.")
+@click.option("--since", metavar="TIME", help="Only jobs since then (7d, 2026-11-20): programs change.")
 @click.option("--plot", "plot", metavar="FILE", help="Draw a plot into FILE (.png, .svg or .html).")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 @click.pass_obj
