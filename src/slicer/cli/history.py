@@ -11,8 +11,7 @@ from typing import Any
 
 import click
 
-from slicer.cli import history_sums, output, say
-from slicer.cli.common import since as moment
+from slicer.cli import common, history_sums, output, say
 from slicer.cli.history_find import meant
 from slicer.cli.history_sums import waited
 from slicer.columns import Line
@@ -105,9 +104,8 @@ def command(
     """
     if plot is not None:
         _check_plot(job, plot, as_json)
-    filters = {
-        "name": name, "since": moment(since, "--since"), "until": moment(until, "--until"), "failed": failed,
-    }  # fmt: skip
+    began = {"since": common.since(since), "until": common.since(until, "--until")}
+    filters = {"name": name, **began, "failed": failed}
     source = _source(all_users=all_users)
     if by is not None:
         if job is not None:

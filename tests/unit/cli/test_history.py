@@ -223,13 +223,14 @@ def test_only_jobs_that_did_not_succeed(cli: Cli) -> None:  # X8
         {"exit_code": 124, "reason": "timeout", "signal": 15},
         {"exit_code": 143, "reason": "signal", "signal": 15},
         {"exit_code": 137, "reason": "unknown", "signal": 9},
+        {"exit_code": 0, "reason": "signal", "signal": 15},
     ]
     jobs = [replace(OUTCOME, job=f"{number:012x}", **end) for number, end in enumerate(ends)]
     for job in jobs:
         append(job, str(cli.history))
     failed = [each["job"] for each in cli.json("history", "--failed")["outcomes"]]
     assert failed == [each.job for each in jobs if ended(each) != "ok"] == [each.job for each in jobs[1:]]
-    assert cli.json("history", "--by", "user")["total"]["failed"] == 6
+    assert cli.json("history", "--by", "user")["total"]["failed"] == 7
 
 
 SUMS = """\
