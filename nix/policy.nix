@@ -15,6 +15,7 @@ let
   };
   caps = amounts // {
     max_priority = key (values.cap values.priority) 10 "The highest priority that a job may ask for.";
+    max_reserve = key values.time "4h" "The longest reservation that a user may make.";
     max_hold = key values.time "24h" "A job that holds a GPU or a slot is ended after that.";
     idle_timeout = key values.time "1h" "A job that does not use its GPUs for that time is warned.";
     max_waiting = key (values.count 0 "infinity") 100 "Requests in the queue at a time.";

@@ -328,6 +328,17 @@ class Usage:
 
 
 @record
+class Reservation:
+    """GPUs that are kept for one user's jobs. Times are in seconds since 1970."""
+
+    id: str
+    uid: int  # whose jobs may use them
+    gpus: tuple[str, ...]  # UUIDs
+    from_at: float
+    until_at: float
+
+
+@record
 class Sharing:
     """The preloaded library's work for a job that was run with ``--share``, summed over its processes."""
 

@@ -47,6 +47,7 @@ def status_json(
         "cpu_slots": {"total": slots[CPU].total, "free": slots[CPU].free},
         "slots": {name: as_dict(slot) for name, slot in slots.items()},
         "plain_lock": {"path": lock.path, "pid": lock.pid or None} if lock else None,
+        "reservations": None if users is None else [as_dict(each) for each in status.reservations],
         "users": None if users is None else [{"user": user_name(one.uid), **as_dict(one)} for one in users],
         "groups": None if users is None else [as_dict(one) for one in status.groups],
     }

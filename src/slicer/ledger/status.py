@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from slicer.config.profiles import Config
     from slicer.gpu import AttributedGpus
     from slicer.gpu.snapshot import GpuSnapshot, ProcessKey
-    from slicer.model import Busy, Gpu, GroupStanding, Lease, Ticket, UserStanding
+    from slicer.model import Busy, Gpu, GroupStanding, Lease, Reservation, Ticket, UserStanding
     from slicer.outcome.job_files import DetachedJob
     from slicer.placement.decision import Infeasible
     from slicer.placement.devices import Device
@@ -83,6 +83,7 @@ class Everybody:
     users: tuple[UserStanding, ...]
     groups: tuple[GroupStanding, ...]  # those with common limits
     slot_limits: dict[str, int]  # the administrator's
+    reservations: tuple[Reservation, ...]  # those that are not over, the first to begin first
     left_out: int  # jobs for which its answer had no room
 
 
@@ -121,6 +122,7 @@ class LedgerStatus:
     sharing: tuple[SharingNow, ...] = ()  # the jobs that share GPUs, with --share
     users: tuple[UserStanding, ...] | None = None  # None: only this user's jobs are known
     groups: tuple[GroupStanding, ...] = ()  # with common limits
+    reservations: tuple[Reservation, ...] = ()  # the broker's that are not over, the first to begin first
     later: tuple[DetachedJob, ...] = ()  # jobs that begin after others or at a time, the oldest first
 
     def halt(self, job: str) -> Halted | None:
@@ -224,6 +226,7 @@ class StatusReader:
             sharing=standing(self.directory, [lease.job for lease in leases]),
             users=others.users if others else None,
             groups=others.groups if others else (),
+            reservations=others.reservations if others else (),
             later=self._later({lease.job for lease in leases} | {ticket.job for ticket in found.tickets}),
         )
 

@@ -58,6 +58,7 @@ CALLS: tuple[Any, ...] = (
     m.Usage(1.7e9, "group"),
     m.Look(),
     m.Sampled(JOB, SERIES),
+    m.Reserve(2, ("0", GPU), 1.7e9, 1.8e9, 1001), m.Unreserve(JOB),
     GetInfo(), GetInterfaceDescription("io.slicer.Broker"),
 )  # fmt: skip
 REPLIES: tuple[tuple[type, Any], ...] = (

@@ -151,6 +151,7 @@ def test_the_contract() -> None:  # B3
         "cpu_slots": {"total": 4, "free": 3},
         "slots": {"cpu": {"total": 4, "free": 3, "held": 1}},
         "plain_lock": None,
+        "reservations": None,
         "users": None,
         "groups": None,
     }  # fmt: skip

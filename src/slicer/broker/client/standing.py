@@ -25,7 +25,10 @@ def everybody(path: str) -> Everybody:
 
     found: Standing = ask(path, Status())
     seen = Snapshot(found.leases, found.tickets)
-    return Everybody(seen, found.held_back, found.users, found.groups, found.slot_limits, found.left_out)
+    return Everybody(
+        seen, found.held_back, found.users, found.groups, found.slot_limits, found.reservations,
+        found.left_out,
+    )
 
 
 def status_reader(environ: Mapping[str, str]) -> StatusReader:

@@ -6,7 +6,7 @@ A field name means the same in every message.
 from __future__ import annotations
 
 from slicer.broker.protocol import messages
-from slicer.model import Busy, Lease, Ticket
+from slicer.model import Busy, Lease, Reservation, Ticket
 from slicer.record import replace
 from slicer.state.statefile import (
     COUNT_MAX,
@@ -33,7 +33,7 @@ _INT_MAX = 2**63 - 1
 RECORDS = {
     kind.__name__: kind
     for kind in (
-        Busy, Lease, Ticket, messages.UserStanding, messages.GroupStanding, messages.UsageRow,
+        Busy, Lease, Reservation, Ticket, messages.UserStanding, messages.GroupStanding, messages.UsageRow,
         messages.GpuNow, messages.UseNow,
     )
 }
@@ -111,6 +111,8 @@ _RULES: dict[str, Callable[[Any], bool]] = {
     "of_job": lambda value: not value or is_job_id(value),
     **dict.fromkeys(("uuid", "gpu"), is_gpu),
     **dict.fromkeys(("memory_mib", "total_mib", "used_mib"), _between(0, MIB_MAX)),
+    **dict.fromkeys(("from_at", "until_at"), _between(0, SECONDS_MAX)),
+    "id": is_job_id,
     "kind": ("gpu", "cpu", "slot").__contains__,
     **dict.fromkeys(("share", "due"), _between(0, 1)),
 }

@@ -15,7 +15,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Literal
 
-    from slicer.model import Busy, Lease, Ticket
+    from slicer.model import Busy, Lease, Reservation, Ticket
 
     # "process": as long as the caller lives, or until it returns the lease. "scope": until Start has put a
     # keeper into a scope, then as long as that is populated.
@@ -163,6 +163,28 @@ class Set:
     limits: tuple[tuple[str, str], ...]
 
 
+@record
+class Reserve:
+    """Keep GPUs for jobs of a user from ``from_at`` until ``until_at``, in seconds since 1970.
+
+    ``uid``: whose jobs; the caller's own unless it is root. ``gpu_choice``: their UUIDs or numbers, else
+    ``gpus`` of any.
+    """
+
+    gpus: int
+    gpu_choice: tuple[str, ...]
+    from_at: float
+    until_at: float
+    uid: int
+
+
+@record
+class Unreserve:
+    """Give up a reservation: the caller's own, or made for it; root any."""
+
+    id: str
+
+
 # -- replies ------------------------------------------------------------------------------------------------
 
 
@@ -214,6 +236,7 @@ class Standing:
     users: tuple[UserStanding, ...]
     groups: tuple[GroupStanding, ...]  # with common limits
     slot_limits: dict[str, int]  # the administrator's
+    reservations: tuple[Reservation, ...] = ()  # those that are not over, the first to begin first
     left_out: int = 0  # leases and tickets for which the reply has no room; each user's first are in it
 
 
@@ -267,6 +290,13 @@ class Used:
     """The answer to :class:`Usage`: the most GPU time first."""
 
     rows: tuple[UsageRow, ...]
+
+
+@record
+class Reserved:
+    """The answer to :class:`Reserve`."""
+
+    reserved: Reservation
 
 
 @record

@@ -72,6 +72,8 @@ REPLIES: dict[type, tuple[type, ...]] = {
     messages.Freeze: (messages.Done,),
     messages.Thaw: (messages.Done,),
     messages.Set: (messages.Done,),
+    messages.Reserve: (messages.Reserved,),
+    messages.Unreserve: (messages.Done,),
 }
 _SERVICE_REPLIES: dict[type, tuple[type, ...]] = {GetInfo: (Info,), GetInterfaceDescription: (Description,)}
 _KINDS = {f"{messages.INTERFACE}.{kind.__name__}": kind for kind in REPLIES}

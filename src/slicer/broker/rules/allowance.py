@@ -12,8 +12,9 @@ from functools import partial
 from typing import TypeVar
 
 from slicer.broker.rules.policy import Rule, SitePolicy, rule_of, together_of
+from slicer.broker.rules.reservations import opened
 from slicer.errors import NotAllowedError
-from slicer.model import CPU, Busy, Lease, Request, Ticket
+from slicer.model import CPU, Busy, Lease, Request, Reservation, Ticket
 from slicer.placement.capacity import is_eligible
 from slicer.placement.devices import Device
 from slicer.quantity import short_mib
@@ -96,11 +97,17 @@ class Allowance:
     """The caps of all users: the ``allowance`` of :func:`slicer.placement.decision.decide`.
 
     ``gids``: the groups of each user that holds or waits, by uid. All requests have to be tickets.
+    ``reservations``: those of all users, at the time ``now_at`` (since 1970).
     """
 
-    def __init__(self, policy: SitePolicy, gids: Mapping[int, Sequence[int]]) -> None:
+    def __init__(
+        self, policy: SitePolicy, gids: Mapping[int, Sequence[int]],
+        reservations: Sequence[Reservation] = (), now_at: float = 0.0,
+    ) -> None:  # fmt: skip
         self._policy = policy
         self._gids = gids
+        self.reservations = reservations
+        self.now_at = now_at
         self._bounds: dict[int, tuple[Bound, ...]] = {}  # by uid
 
     def bounds(self, uid: int) -> tuple[Bound, ...]:
@@ -150,6 +157,12 @@ class Balance:
     def within(self, request: _Request) -> _Request | None:
         """The request within the caps, with a narrower choice of GPUs; None: it is over them."""
         uid = _uid(request)
+        if self._allowance.reservations and request.gpus and self._devices:
+            choice = self._open_to(request)
+            if len(choice) < request.gpus:
+                return None
+            if len(choice) < len(request.gpu_choice or self._devices):
+                request = replace(request, gpu_choice=choice)
         bounds = self._allowance.bounds(uid)
         if not bounds:
             return request
@@ -168,6 +181,17 @@ class Balance:
         ]
         return _affordable(request, self._devices, min(left_mib)) if left_mib else request
 
+    def _open_to(self, request: Request) -> tuple[str, ...]:
+        """The GPUs of its choice that no reservation closes to the request."""
+        assert isinstance(request, Ticket)
+        uuids = request.gpu_choice or tuple(device.uuid for device in self._devices)
+        return opened(request, self._allowance.reservations, uuids, self._allowance.now_at)
+
+    def is_closed_out(self, request: Request) -> bool:
+        """Whether reservations of others leave it too few GPUs."""
+        is_concerned = self._allowance.reservations and request.gpus and self._devices
+        return bool(is_concerned) and len(self._open_to(request)) < request.gpus
+
     def why(self, request: Request, name: str) -> str:
         """The cap that a request exceeds, in words; "" if there is none.
 
@@ -184,7 +208,12 @@ class Balance:
         return f"{says} and {holds} {number}" if now else f"{says}; this asks for more"
 
     def busy(self, request: Request, leases: Iterable[Lease], ahead: int) -> Busy | None:
-        """Why a request over a cap waits, whatever else is free; None: it is within all caps."""
+        """Why a request over a cap waits, whatever else is free; None: it is within all caps.
+
+        A request that reservations leave too few GPUs waits for nobody's lease.
+        """
+        if self.is_closed_out(request):
+            return Busy("gpu", (), ahead, (), "")
         found = self._exceeded(request, _shape(request))
         if found is None:
             return None
@@ -228,7 +257,7 @@ class Balance:
         """
         uid, shape = _uid(request), _shape(request)
         bounds = self._allowance.bounds(uid)
-        if not bounds or (uid, shape) in self._kept:
+        if not bounds or (uid, shape) in self._kept or self.is_closed_out(request):
             return
         self._kept.add((uid, shape))
         found = self._exceeded(request, shape)

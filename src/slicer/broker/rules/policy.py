@@ -28,6 +28,7 @@ class Caps:
     max_priority: int | None = None
     max_hold_s: float | None = None  # a job that holds a GPU or a slot is ended after that time
     max_waiting: int | None = None  # requests in the queue
+    max_reserve_s: float | None = None  # the longest reservation; not set: only root makes any
     idle_timeout_s: float | None = None  # a job that does not use its GPUs is warned, or ended: on_idle
 
 

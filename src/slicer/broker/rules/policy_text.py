@@ -195,6 +195,7 @@ _READERS: dict[str, Callable[[Entry, str], Any]] = {
     "max_cpu_slots": _or_infinity(_count),
     "max_priority": _or_infinity(values.priority),
     "max_hold": _duration,
+    "max_reserve": _duration,
     "max_waiting": _or_infinity(_count),
     "idle_timeout": lambda entry, _: gpu_keys.idle_timeout(entry) or float(NO_CAP),
 }
@@ -210,7 +211,10 @@ TOP_KEYS = (*_SETTINGS, "default", *_TABLES.values())
 _TOGETHER = "together"
 _OF_ALL = ("max_gpus", "max_vram", "max_cpu_slots")  # the keys of [together]
 # Fields of Caps named unlike the key.
-_FIELDS = {"max_vram": "max_vram_mib", "max_hold": "max_hold_s", "idle_timeout": "idle_timeout_s"}
+_FIELDS = {
+    "max_vram": "max_vram_mib", "max_hold": "max_hold_s", "max_reserve": "max_reserve_s",
+    "idle_timeout": "idle_timeout_s",
+}  # fmt: skip
 
 
 def _entry(layer: Layer, value: Any, *path: str) -> Entry:

@@ -19,6 +19,7 @@ from slicer.broker.server.limits_asked import LimitsAsked
 from slicer.broker.server.loop import Loop, now_s
 from slicer.broker.server.policy_state import PolicyState
 from slicer.broker.server.queueing import Queueing
+from slicer.broker.server.reservations import Reservations
 from slicer.broker.server.scopes import Scopes
 from slicer.broker.server.scoping import Scoping
 from slicer.broker.server.service import Service
@@ -57,6 +58,7 @@ class Broker:
         self._policy_state = PolicyState(
             places.configuration, base, warn,
             lambda half: Accounts(half, directory=places.accounts, warn=warn),
+            Reservations(places.accounts, warn),
         )  # fmt: skip
         self._leases = Leases(
             LeaseFiles(base, warn), self._loop, warn, self._unsettle, self._ended,
@@ -80,7 +82,7 @@ class Broker:
         )
         self._leftovers = Leftovers(self._leases, self._scopes, self._loop, log)
         scoping = Scoping(self._leases, self._scopes, limits_asked, queueing, log)
-        service = Service(self._leases, self._decider, self._policy_state, queueing, scoping)
+        service = Service(self._leases, self._decider, self._policy_state, queueing, scoping, log)
         self._connections = Connections(listener, self._loop, service.call, queueing.gone)
         faults.point("broker-loaded")
 

@@ -18,7 +18,8 @@ from slicer.broker.server.policy_state import PolicyState
 from slicer.errors import GpuError
 from slicer.gpu.observer import GpuObserver
 from slicer.kernel import proc
-from slicer.model import Busy, Lease, Ticket
+from slicer.kernel.sleep import soonest
+from slicer.model import Busy, Gpu, Lease, Ticket
 from slicer.placement import decision, forecast
 from slicer.placement.capacity import shape_of
 from slicer.placement.devices import Device, is_used_by_others
@@ -67,7 +68,7 @@ class Decider:
         is_unseen = bool(stopped) or (wants_gpus and (foreign or devices is None))
         return Decided(
             verdict.grants, able, queue, leases, devices, self.observer.policy, shares, own_priorities,
-            AGAIN_S if is_unseen else verdict.again_s,
+            soonest(AGAIN_S if is_unseen else verdict.again_s, self._policy_state.next_end_s()),
         )  # fmt: skip
 
     def _among_able(
@@ -101,6 +102,11 @@ class Decider:
             self.no_gpus = error
             return None
         return self.observer.devices(leases)
+
+    def gpus(self) -> tuple[Gpu, ...]:
+        """The machine's GPUs. Raises NoGpu, GpuError."""
+        self.observer.open()
+        return self.observer.gpus
 
     def check_feasible(self, ticket: Ticket) -> None:
         """Raises InfeasibleError, DeadlockError, GpuError if waiting would never end."""

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import binascii
+import os
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
-from slicer.broker.protocol.messages import Acquire, GroupStanding, Usage, Used, UserStanding
+from slicer.broker.protocol.messages import Acquire, GroupStanding, Reserve, Usage, Used, UserStanding
 from slicer.broker.rules import allowance, order, policy, shares, standing
+from slicer.broker.rules import reservations as reserving
 from slicer.broker.rules.allowance import Allowance, Balance
 from slicer.broker.rules.order import Decided
 from slicer.broker.rules.policy import NO_POLICY, SitePolicy
@@ -16,10 +18,12 @@ from slicer.broker.server.accounts import Accounts, EndedLease
 from slicer.broker.server.leases import Holding
 from slicer.broker.server.policy_file import Configuration, PolicyFile
 from slicer.broker.server.requests import Caller, Refusal
+from slicer.broker.server.reservations import Reservations
 from slicer.errors import SlicerError
 from slicer.gpu.idle import idle_limits
 from slicer.kernel import proc
-from slicer.model import Lease, Ticket
+from slicer.ledger.leasing import gpus_named
+from slicer.model import Gpu, Lease, Reservation, Ticket
 from slicer.placement.devices import Device
 from slicer.placement.order import places
 from slicer.placement.policy import Policy
@@ -35,7 +39,7 @@ class PolicyState:
 
     def __init__(
         self, directory: str, kept: Directory, warn: Callable[[str], None],
-        accounts: Callable[[Callable[[], float]], Accounts],
+        accounts: Callable[[Callable[[], float]], Accounts], reservations: Reservations,
     ) -> None:  # fmt: skip
         """``directory``: the administrator's files. ``kept``: as in :class:`PolicyFile`. ``accounts`` creates
         the accounts, given the half-life.
@@ -50,6 +54,7 @@ class PolicyState:
         self._load()
         self._accounts = accounts(lambda: self.policy.half_life_s)
         self._gids: dict[int, tuple[int, ...]] = {}  # of all users that hold or wait
+        self.reservations = reservations
         self._rates: dict[str, float] = {}  # of leases, by job
         self._names: dict[int, str] = {}  # of users, for the same
         self._reasons: tuple[Decided, Balance, dict[str, int]] | None = None  # of the last decision
@@ -140,7 +145,12 @@ class PolicyState:
     # -- all of them -------------------------------------------------------------------------------------
 
     def allowance(self) -> Allowance:
-        return Allowance(self.policy, self._gids)
+        return Allowance(self.policy, self._gids, self.reservations.now(), time.time())
+
+    def next_end_s(self) -> float | None:
+        """Seconds until a reservation ends, and its GPUs are open to all; None: there are none."""
+        ends_at = min((each.until_at for each in self.reservations.now()), default=None)
+        return None if ends_at is None else max(0.0, ends_at - time.time())
 
     def shares(self, leases: Iterable[Lease], tickets: Iterable[Ticket], now_s: float) -> Shares:
         """Each user's usage, and the share that is due to it."""
@@ -176,13 +186,21 @@ class PolicyState:
             self._names = {}
         _, balance, passing = self._reasons
         name = self._names.get(ticket.uid) or self._names.setdefault(ticket.uid, self._name_of(ticket.uid))
-        why = balance.why(ticket, name)
+        why = self._why_closed(ticket, found) if balance.is_closed_out(ticket) else balance.why(ticket, name)
         why = why or standing.why_behind(ticket.uid, passing.get(ticket.job, 0), found.shares, name)
         asked = found.own_priorities.get(ticket.job)
         if why or asked is None:
             return why
         among = f"{name}'s own requests only"
         return f"priority {asked} counts among {among}, unless policy.toml has max_priority"
+
+    def _why_closed(self, ticket: Ticket, found: Decided) -> str:
+        """The reservation for which a request waits."""
+        known, now_at = self.reservations.now(), time.time()
+        closing = reserving.closing(ticket, known, now_at)
+        name = self._name_of(closing[0].uid) if closing else ""
+        numbers = {device.uuid: number for number, device in enumerate(found.devices or ())}
+        return reserving.why(ticket, known, numbers, name, now_at)
 
     def standings(
         self, found: Decided, holdings: Collection[Holding]
@@ -192,6 +210,37 @@ class PolicyState:
         held = allowance.taken((each.lease for each in holdings), None, known_mib)
         users = standing.standings(self.policy, self._gids, found.shares, held, found.everybody)
         return users, standing.groups(self.policy, self._gids, held)
+
+    # -- what will be ------------------------------------------------------------------------------------
+
+    def reserved(
+        self, asked: Reserve, caller: Caller, gpus: Sequence[Gpu], leases: Iterable[Lease]
+    ) -> Reservation:
+        """Make a reservation. Raises Refusal, UsageError, NotAllowedError, InfeasibleError, StateError."""
+        now_at, uid = time.time(), caller.uid
+        rule = policy.word_of(self.policy, uid, caller.gids, "max_reserve_s")
+        most_s = reserving.MOST_AHEAD_S if not uid else None if rule is None else rule.value
+        where = rule.where if rule is not None else "policy.toml"
+        reserving.check_times(asked.from_at, asked.until_at, now_at, most_s, where)
+        if uid not in (0, asked.uid):
+            raise Refusal("NotAllowed", "only root may reserve GPUs for others")
+        known = self.reservations.now()
+        own = sum(each.uid == uid for each in known)
+        if len(known) >= reserving.MOST or (uid and own >= reserving.MOST_EACH):
+            raise Refusal("TooMany", f"there are {len(known)} reservations, {own} of them yours")
+        named = gpus_named(asked.gpu_choice, tuple(gpus))
+        count = len(named) or asked.gpus
+        cap = policy.rule_of(self.policy, uid, caller.gids, "max_gpus")
+        if cap is not None and count > cap.value:
+            name = self._name_of(uid)
+            raise Refusal("NotAllowed", f"{name} may hold {cap.value:.0f} GPUs at a time", where=cap.where)
+        found = reserving.chosen(
+            count, named, [gpu.uuid for gpu in gpus], known, leases, (asked.from_at, asked.until_at),
+            proc.now_s(),
+        )  # fmt: skip
+        made = Reservation(os.urandom(6).hex(), asked.uid, found, asked.from_at, asked.until_at)
+        self.reservations.add(made)
+        return made
 
     # -- what was ----------------------------------------------------------------------------------------
 

@@ -32,12 +32,14 @@ class Service:
     """Serves calls. It refuses the others with a reason."""
 
     def __init__(
-        self, leases: Leases, decider: Decider, policy: PolicyState, queueing: Queueing, scoping: Scoping
-    ) -> None:
+        self, leases: Leases, decider: Decider, policy: PolicyState, queueing: Queueing, scoping: Scoping,
+        log: Callable[[str], None],
+    ) -> None:  # fmt: skip
         self._leases = leases
         self._decider = decider
         self._policy_state = policy
         self._queueing = queueing
+        self._log = log
         self._rows = Rows(views.lease), Rows(views.ticket)
         self._serves: dict[type, Callable[[ReceivedCall], None]] = {
             messages.Acquire: queueing.acquire,
@@ -53,6 +55,8 @@ class Service:
             messages.Freeze: scoping.freeze,
             messages.Thaw: scoping.thaw,
             messages.Set: scoping.set,
+            messages.Reserve: self._reserve,
+            messages.Unreserve: self._unreserve,
         }
 
     def call(self, call: ReceivedCall) -> None:
@@ -125,6 +129,24 @@ class Service:
         busy = views.busy(reasons.busy(ticket), caller.uid)
         call.connection.send(messages.Previewed((), busy, self._policy_state.why(ticket, found)))
 
+    def _reserve(self, call: ReceivedCall) -> None:
+        made = self._policy_state.reserved(
+            call.message, self._queueing.caller(call), self._decider.gpus(), self._leases.listed
+        )
+        self._log(f"<5>uid {call.connection.peer.uid}: reservation {made.id} for uid {made.uid}")
+        self._queueing.unsettle()
+        call.connection.send(messages.Reserved(made))
+
+    def _unreserve(self, call: ReceivedCall) -> None:
+        uid, asked = call.connection.peer.uid, call.message.id
+        found = next((each for each in self._policy_state.reservations.now() if each.id == asked), None)
+        if found is None or uid not in (0, found.uid):
+            raise Refusal("NoSuchJob", f"there is no reservation {asked} of yours")
+        self._policy_state.reservations.remove(found)
+        self._log(f"<5>uid {uid}: reservation {found.id} for uid {found.uid} was removed")
+        self._queueing.unsettle()
+        call.connection.send(messages.Done())
+
     def _usage(self, call: ReceivedCall) -> None:
         holdings = self._leases.holdings.values()
         call.connection.send(self._policy_state.usage(call.message, call.connection.peer.uid, holdings))
@@ -153,6 +175,7 @@ class Service:
                 users=users,
                 groups=groups,
                 slot_limits=dict(self._policy_state.slots),
+                reservations=self._policy_state.reservations.now(),
                 left_out=len(rows) - len(told),
             )
         )

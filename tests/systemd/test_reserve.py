@@ -1,0 +1,90 @@
+"""Two users and reservations: `slicer reserve` with the broker. (U7)"""
+
+from __future__ import annotations
+
+import json
+import time
+from typing import Any
+
+import pytest
+
+from tests.systemd.helpers import systemctl
+from tests.systemd.helpers.broker import SERVICE, Broker, holds
+from tests.systemd.helpers.jobs import Slicer
+from tests.systemd.helpers.users import User
+
+pytest_plugins = ["tests.systemd.helpers.broker_fixtures", "tests.systemd.helpers.fixtures"]
+pytestmark = pytest.mark.systemd
+
+POLICY = '[users.bob]\nmax_reserve = "1h"\nmax_gpus = 1\n'
+
+
+def reservations(slicer: Slicer, *options: str, **more: Any) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = json.loads(slicer.command("reserve", *options, "--json", **more).stdout)[
+        "reservations"
+    ]
+    return found
+
+
+@pytest.mark.core
+def test_a_reservation_keeps_gpus_for_one_user(
+    public_slicer: Slicer, broker: Broker, ann: User, ben: User
+) -> None:
+    slicer = public_slicer
+    broker.configure("", POLICY)
+    (made,) = reservations(slicer, "--gpus", "2", "--for", "1h", "--for-user", ann.name)
+    assert (made["user"], len(made["gpus"])) == (ann.name, 2)
+    his = slicer.start("--gpus", "1", "-n", "his", "--", "true", via=ben.via)
+    his.said(f"reserved for {ann.name} until ")
+    hers, gate = holds(slicer, ann, "--gpus", "1", "-n", "hers")
+    dry = slicer.command("run", "--dry-run", "--gpus", "1", "--", "true", via=ben.via).stdout
+    assert "busy" in dry
+    status = json.loads(slicer.command("status", "--json", via=ben.via).stdout)
+    assert [each["id"] for each in status["reservations"]] == [made["id"]]
+    systemctl.output("systemctl", "stop", SERVICE)
+    assert reservations(slicer, via=ben.via) == [made]
+    refused = slicer.command("reserve", "--remove", made["id"], via=ben.via, code=2)
+    assert "no reservation" in refused.stderr
+    reservations(slicer, "--remove", made["id"][:4], via=ann.via)
+    assert his.end().code == 0
+    gate.open()
+    assert hers.end().code == 0
+
+
+def test_it_ends_by_itself(public_slicer: Slicer, broker: Broker, ann: User, ben: User) -> None:
+    reservations(public_slicer, "--gpus", "2", "--for", "3s", "--for-user", ann.name)
+    his = public_slicer.start("--gpus", "1", "--", "true", via=ben.via)
+    his.said(f"reserved for {ann.name} until ")
+    assert his.end().code == 0
+    assert reservations(public_slicer) == []
+
+
+def test_users_reserve_as_the_policy_allows(
+    public_slicer: Slicer, broker: Broker, ann: User, ben: User
+) -> None:
+    slicer = public_slicer
+    broker.configure("", POLICY)
+    for options, who, says in (
+        (("--gpus", "1", "--for", "1h"), ann, "only root may reserve GPUs"),
+        (("--gpus", "1", "--for", "2h"), ben, "at most 1.0 may be (policy.toml:2)"),
+        (("--gpus", "2", "--for", "1h"), ben, "may hold 1 GPUs at a time"),
+        (("--gpus", "1", "--for", "1h", "--for-user", ann.name), ben, "only root may reserve GPUs for others"),
+        (("--gpus", "9", "--for", "1h"), None, "only 2 GPUs of these 9"),
+        (("--gpu", "7", "--for", "1h"), None, "no such GPU"),
+        (("--gpus", "1", "--for", "1h", "--for-user", "nobody-such"), None, "there is no user"),
+        (("--gpus", "1",), None, "say how long"),
+    ):
+        via = () if who is None else who.via
+        done = slicer.command("reserve", *options, via=via, code=2)
+        assert says in done.stderr, done
+    for number in range(5):
+        begins = f"{100 + number}h"
+        reservations(slicer, "--gpus", "1", "--from", begins, "--for", "1h", via=ben.via)
+    assert "5 of them yours" in slicer.command(
+        "reserve", "--gpus", "1", "--from", "200h", "--for", "1h", via=ben.via, code=125
+    ).stderr
+    listed = slicer.command("reserve", via=ann.via).stdout
+    assert listed.count(ben.name) == 5
+    for each in reservations(slicer):
+        assert each["from_at"] > time.time()
+        reservations(slicer, "--remove", each["id"])
