@@ -44,7 +44,7 @@ def test_a_reservation_keeps_gpus_for_one_user(
     systemctl.output("systemctl", "stop", SERVICE)
     assert reservations(slicer, via=ben.via) == [made]
     refused = slicer.command("reserve", "--remove", made["id"], via=ben.via, code=2)
-    assert "no reservation" in refused.stderr
+    assert "is another user's" in refused.stderr
     reservations(slicer, "--remove", made["id"][:4], via=ann.via)
     assert his.end().code == 0
     gate.open()
@@ -66,8 +66,8 @@ def test_users_reserve_as_the_policy_allows(
     broker.configure("", POLICY)
     for options, who, says in (
         (("--gpus", "1", "--for", "1h"), ann, "only root may reserve GPUs"),
-        (("--gpus", "1", "--for", "2h"), ben, "at most 1.0 may be (policy.toml:2)"),
-        (("--gpus", "2", "--for", "1h"), ben, "may hold 1 GPUs at a time"),
+        (("--gpus", "1", "--for", "2h"), ben, "policy.toml:2: 2.0 hours were asked for, but at most 1.0 may be"),
+        (("--gpus", "2", "--for", "1h"), ben, "may hold 1 GPU at a time"),
         (("--gpus", "1", "--for", "1h", "--for-user", ann.name), ben, "may reserve GPUs for others"),
         (("--gpus", "9", "--for", "1h"), None, "only 2 GPUs of these 9"),
         (("--gpu", "7", "--for", "1h"), None, "no such GPU"),

@@ -139,9 +139,10 @@ def _forget() -> None:
 
 
 def _forget_accounts() -> None:
-    """What was used orders users."""
-    for path in Path("/var/lib/slicer").glob("usage.db*"):
-        path.unlink()
+    """What was used orders users, and what is reserved keeps them waiting."""
+    for name in ("usage.db*", "reservations.json"):
+        for path in Path("/var/lib/slicer").glob(name):
+            path.unlink()
 
 
 def _names(folder: str) -> list[str]:

@@ -29,6 +29,7 @@ from slicer.placement.order import places
 from slicer.placement.policy import Policy
 from slicer.record import replace
 from slicer.state.directory import Directory
+from slicer.text import counted
 
 _ASKS_S = 0.5  # how often a user may request its usage
 _NO_GROUP = 65534  # nogroup: for users with unknown groups
@@ -233,7 +234,7 @@ class PolicyState:
         cap = policy.rule_of(self.policy, uid, caller.gids, "max_gpus")
         if cap is not None and count > cap.value:
             name = self._name_of(uid)
-            raise Refusal("NotAllowed", f"{name} may hold {cap.value:.0f} GPUs at a time", where=cap.where)
+            raise Refusal("NotAllowed", f"{name} may hold {counted(int(cap.value), 'GPU')} at a time", where=cap.where)
         found = reserving.chosen(
             count, named, [gpu.uuid for gpu in gpus], known, leases, (asked.from_at, asked.until_at),
             proc.now_s(),

@@ -140,8 +140,10 @@ class Service:
     def _unreserve(self, call: ReceivedCall) -> None:
         uid, asked = call.connection.peer.uid, call.message.id
         found = next((each for each in self._policy_state.reservations.now() if each.id == asked), None)
-        if found is None or uid not in (0, found.uid):
-            raise Refusal("NoSuchJob", f"there is no reservation {asked} of yours")
+        if found is None:
+            raise Refusal("NoSuchJob", f"there is no reservation {asked}")
+        if uid not in (0, found.uid):
+            raise Refusal("NotAllowed", f"reservation {asked} is another user's")
         self._policy_state.reservations.remove(found)
         self._log(f"<5>uid {uid}: reservation {found.id} for uid {found.uid} was removed")
         self._queueing.unsettle()
