@@ -233,8 +233,8 @@ class PolicyState:
         count = len(named) or asked.gpus
         cap = policy.rule_of(self.policy, uid, caller.gids, "max_gpus")
         if cap is not None and count > cap.value:
-            name = self._name_of(uid)
-            raise Refusal("NotAllowed", f"{name} may hold {counted(int(cap.value), 'GPU')} at a time", where=cap.where)
+            says = f"{self._name_of(uid)} may hold {counted(int(cap.value), 'GPU')} at a time"
+            raise Refusal("NotAllowed", says, where=cap.where)
         found = reserving.chosen(
             count, named, [gpu.uuid for gpu in gpus], known, leases, (asked.from_at, asked.until_at),
             proc.now_s(),
