@@ -13,6 +13,39 @@ _COMING = (
     'expected a duration such as "90m", or a time such as "22:00", "tomorrow", "monday 8:00" or '
     '"2026-11-20 14:00"'
 )
+_PAST = (
+    'expected a duration such as "90s" or "7d", or a time such as "today", "yesterday", "monday", '
+    '"2026-11-20" or "2026-11-20 14:00"'
+)
+
+
+def past(text: str, now: float) -> float:
+    """The time that a person's words mean, as ``now`` is.
+
+    A duration counts back from now. A day is that of local time, and means its beginning: "monday" is the
+    last one, perhaps today. Where the clock skips a time, the first one after it is meant; of a time that
+    comes twice, the first. Raises ValueError, whose message is one line for the user.
+    """
+    from datetime import datetime, time, timedelta
+
+    try:
+        return now - parse_duration(text) / 1e6
+    except QuantityError:
+        pass  # it may be a time
+    word = text.strip().lower()
+    today = datetime.combine(datetime.fromtimestamp(now), time())
+    ago = {day: (today.weekday() - number) % 7 for number, day in enumerate(_DAYS)}
+    ago |= {"today": 0, "yesterday": 1}
+    if word in ago:
+        return (today - timedelta(days=ago[word])).timestamp()
+    try:
+        return datetime.fromisoformat(word.upper()).timestamp()
+    except (ValueError, OverflowError) as error:
+        raise _no_moment(_PAST, text) from error
+
+
+def _no_moment(expected: str, text: str) -> ValueError:
+    return ValueError(f"{expected}, not {text if len(text) <= 40 else f'{text[:37]}...'!r}")
 
 
 def coming(text: str, now: float) -> float:
@@ -34,7 +67,7 @@ def coming(text: str, now: float) -> float:
             return now + length / 1e6
         found = None
     if found is None:
-        raise ValueError(f"{_COMING}, not {text if len(text) <= 40 else f'{text[:37]}...'!r}")
+        raise _no_moment(_COMING, text)
     first, period_days = found
     while first.timestamp() <= now and period_days:
         first += timedelta(days=period_days)

@@ -81,7 +81,7 @@ def test_users_reserve_as_the_policy_allows(
         begins = f"{100 + number}h"
         reservations(slicer, "--gpus", "1", "--from", begins, "--for", "1h", via=ben.via)
     assert "5 of them yours" in slicer.command(
-        "reserve", "--gpus", "1", "--from", "200h", "--for", "1h", via=ben.via, code=125
+        "reserve", "--gpus", "1", "--from", "200h", "--for", "1h", via=ben.via, code=75
     ).stderr
     listed = slicer.command("reserve", via=ann.via).stdout
     assert listed.count(ben.name) == 5

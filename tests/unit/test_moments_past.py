@@ -8,8 +8,9 @@ from datetime import datetime
 
 import pytest
 
-from slicer.cli.common import moment, since
+from slicer.cli.common import since
 from slicer.errors import UsageError
+from slicer.moments import past
 
 
 @pytest.fixture(autouse=True)
@@ -23,7 +24,7 @@ def told(monkeypatch: pytest.MonkeyPatch, zone: str, now: str, text: str) -> str
     monkeypatch.setenv("TZ", zone)
     time.tzset()
     try:
-        found = moment(text, datetime.fromisoformat(now).timestamp())
+        found = past(text, datetime.fromisoformat(now).timestamp())
     finally:
         monkeypatch.undo()
     return time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(found))
