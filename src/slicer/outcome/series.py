@@ -206,9 +206,14 @@ def decode(data: bytes) -> Series | None:
         return None
     starts = range(_HEADER.size, len(text), 4 * count)
     found = [_unpacked(text[start : start + 4 * count]) for start in starts]
-    if any(value is not None and not 0 <= value <= _LARGE for values in found for value in values):
+    if not all(map(_are_figures, found)):
         return None
     return _series(started_at, step_s, found)
+
+
+def _are_figures(values: Values) -> bool:
+    known = [value for value in values if value is not None]
+    return not known or (min(known) >= 0 and max(known) <= _LARGE)
 
 
 _OWN = tuple(name for name in Series.__annotations__ if name not in ("started_at", "step_s", "gpus"))
@@ -227,4 +232,4 @@ def _unpacked(data: bytes) -> Values:
     numbers = array.array("f", data)
     if sys.byteorder == "big":
         numbers.byteswap()
-    return tuple(None if value != value else value for value in numbers)
+    return tuple([None if value != value else value for value in numbers])
