@@ -19,7 +19,9 @@ settings.register_profile("any-host", deadline=None)
 settings.load_profile("any-host")
 
 # Assertions in the harness show their values, too.
-HARNESS = ("process", "soak", "systemd", "unit", "broker_box", "broker_client", "media", "patience")
+HARNESS = (
+    "process", "soak", "systemd", "unit", "broker_box", "broker_client", "browser", "media", "patience",
+)  # fmt: skip
 pytest.register_assert_rewrite(*(f"tests.{name}" for name in HARNESS))
 
-pytest_plugins = ["tests.machines.plugin", "tests.built"]
+pytest_plugins = ["tests.machines.plugin", "tests.built", "tests.browser"]

@@ -62,7 +62,8 @@ def prepare(options: argparse.Namespace) -> int:
     """What cannot be had makes tests skip, with the reason, so here it fails only where they would: in CI."""
     try:
         machines = {**host.BUILD_TOOLS, **host.NAMESPACE_TOOLS, **host.QEMU_TOOLS}
-        host.install_packages({**machines, **host.NIX_TOOLS, **host.SANDBOX_TOOLS, **host.MEDIA_TOOLS})
+        others = {**host.NIX_TOOLS, **host.SANDBOX_TOOLS, **host.MEDIA_TOOLS, **host.BROWSER_TOOLS}
+        host.install_packages({**machines, **others})
         build_images(wanted_suites())
     except MachineError as error:
         print(f"no test machines: {error}", file=sys.stderr)

@@ -20,6 +20,7 @@ NAMESPACE_TOOLS = {"unshare": "util-linux", "nsenter": "util-linux", "setpriv": 
 NIX_TOOLS = {"nix-instantiate": "nix-bin"}  # no machine needs it, but tests/unit/nix
 SANDBOX_TOOLS = {"bwrap": "bubblewrap"}  # nor this, but tests/process/test_nix_build.py
 MEDIA_TOOLS = {"ffmpeg": "ffmpeg", "ffprobe": "ffmpeg"}  # nor these, but tests of routes (tests/media.py)
+BROWSER_TOOLS = {"chromium": "chromium"}  # nor this, but tests of pages (tests/browser.py)
 QEMU_TOOLS = {"qemu-system-x86_64": "qemu-system-x86", "mke2fs": "e2fsprogs"}
 
 # mke2fs and friends live in sbin, which a user's PATH may lack.
