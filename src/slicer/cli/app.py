@@ -38,6 +38,7 @@ _COMMANDS = {
     "set": "set",
     "history": "history",
     "usage": "usage",
+    "report": "report",
     "reserve": "reserve",
     "policy": "policy",
     "wrap": "wrap",

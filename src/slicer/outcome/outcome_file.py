@@ -92,6 +92,25 @@ def put(data: bytes, path: str) -> None:
         folder.close()
 
 
+def put_own(data: bytes, path: str, mode: int) -> None:
+    """Write data to a new file, or atomically in place of a regular file of ours. Raises OSError, StateError.
+
+    No link at the end of the path is followed, and nothing else is written into.
+    """
+    folder, name = find(path, RULES, follows=False)
+    try:
+        try:
+            info = folder.lstat(name)
+        except FileNotFoundError:
+            info = None
+        if info is not None and not (stat.S_ISREG(info.st_mode) and info.st_uid == os.geteuid()):
+            what = f"belongs to uid {info.st_uid}" if stat.S_ISREG(info.st_mode) else "is not a regular file"
+            raise StateError(f"{what}, and is left alone", where=path, hint="name another file")
+        _replace(folder, name, data, mode)
+    finally:
+        folder.close()
+
+
 def check(path: str) -> None:
     """Raise OSError or StateError if :func:`put` could not write."""
     if names_open_file(path):
@@ -145,9 +164,9 @@ def _write_into(fd: int, data: bytes) -> None:
         file.write(data)
 
 
-def _replace(folder: Directory, name: str, data: bytes) -> None:
+def _replace(folder: Directory, name: str, data: bytes, mode: int = 0o666) -> None:
     temporary = f"{name}.{os.urandom(4).hex()}.tmp"
-    fd = folder.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
+    fd = folder.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
     try:
         with open(fd, "wb") as file:
             file.write(data)

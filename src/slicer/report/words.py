@@ -37,15 +37,16 @@ def _gpus(report: Report) -> list[str]:
     if not time.held_s:
         return []
     span_s = (report.period.ended - report.period.began) * len(report.cards)
-    said = f"{counted(len(report.cards), 'GPU')} held {time.held_s / span_s:.0%} of the time"
-    said += f" ({hours(time.held_s)} GPU-hours"
-    lost_s = sum(gpu_seconds(job, report.period) for job in report.jobs if job.has_failed)
-    said += f", {hours(lost_s)} of them by jobs that failed)" if lost_s else ")"
+    were = "was" if len(report.cards) == 1 else "were"
+    said = f"{counted(len(report.cards), 'GPU')} {were} held {time.held_s / span_s:.0%} of the time"
+    said += f" ({hours(time.held_s)} GPU-hours)"
     if time.measured_s:
-        said += f"; while held they were {time.busy_s / time.measured_s:.0%} busy"
+        said += f"; while held, they were {time.busy_s / time.measured_s:.0%} busy"
         if time.measured_s < 0.995 * time.held_s:
             said += f", as far as that was measured ({time.measured_s / time.held_s:.0%} of those hours)"
-    return [f"{said}."]
+    lost_s = sum(gpu_seconds(job, report.period) for job in report.jobs if job.has_failed)
+    lost = [f"Jobs that failed held GPUs for {hours(lost_s)} hours."] if lost_s else []
+    return [f"{said}.", *lost]
 
 
 def _waiting(report: Report) -> list[str]:
@@ -65,6 +66,6 @@ def _memory(report: Report) -> list[str]:
     most = report.memory[0]
     holds = "holds whole GPUs" if most.is_whole else f"declares {format_mib(most.declared_mib)}"
     return [
-        f"{saving:,.0f} GiB-hours of GPU memory were held without need, most of them by {most.name}: "
+        f"{saving:,.0f} GiB-hours of GPU memory were held without need, the largest part by {most.name}: "
         f"it {holds}, and {format_mib(most.enough_mib)} would have been enough."
     ]  # fmt: skip

@@ -13,11 +13,12 @@ def test_a_summary_says_how_jobs_ended_what_was_held_who_waited_and_what_was_not
     )  # fmt: skip
     assert summary(made) == [
         "3 jobs of 2 users: 1 ended well, 1 failed, 1 still running.",
-        "2 GPUs held 58% of the time (1.2 GPU-hours, 0.17 of them by jobs that failed); while held they were "
-        "40% busy, as far as that was measured (86% of those hours).",
+        "2 GPUs were held 58% of the time (1.2 GPU-hours); while held, they were 40% busy, as far as that "
+        "was measured (86% of those hours).",
+        "Jobs that failed held GPUs for 0.17 hours.",
         "Half of the jobs waited 30s at most, nine of ten 54s; the longest wait was 1m.",
-        "6 GiB-hours of GPU memory were held without need, most of them by train: it declares 8.0G, and 2.5G "
-        "would have been enough.",
+        "6 GiB-hours of GPU memory were held without need, the largest part by train: it declares 8.0G, and "
+        "2.5G would have been enough.",
     ]
 
 

@@ -1,0 +1,207 @@
+"""``slicer report``: what the GPUs did, who waited and what failed, as a page or a picture."""
+
+from __future__ import annotations
+
+import functools
+import os
+import time
+from collections.abc import Callable, Sequence
+from fnmatch import fnmatchcase
+from typing import Any
+
+import click
+
+from slicer.broker.client import standing
+from slicer.cli import drawing, output, say
+from slicer.cli.common import since as time_ago
+from slicer.cli.history import ended as how_ended
+from slicer.cli.history import row_ended
+from slicer.columns import FAINT, Line
+from slicer.errors import SlicerError, UsageError
+from slicer.kernel.users import user_name
+from slicer.model import Lease, Outcome
+from slicer.outcome import history
+from slicer.outcome.outcome_file import put_own
+from slicer.report.figures import made
+from slicer.report.model import RUNNING, Card, Job, Period, Report
+from slicer.report.words import summary
+from slicer.text import one_line, visible
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from slicer.broker.accounts import AccountRow
+    from slicer.outcome.series import Series
+
+_FORMATS = (".html", ".svg", ".png")
+_LONGEST = 80  # characters of a name
+
+
+class NoBokeh(SlicerError):
+    """The library for pages is missing or does not work."""
+
+    kind = "no-bokeh"
+
+
+@click.command(
+    "report",
+    short_help="Write a report: GPU timeline, use, waiting, failures.",
+    epilog="""\
+\b
+Examples:
+  slicer report
+      The last seven days of your jobs, in report.html.
+  slicer report --since 30d --name 'sweep*' --out sweep.html
+      The jobs of a sweep.
+  sudo slicer report --all-users --since 30d --out /root/november.html
+      Everybody's jobs, if there is a broker.
+  slicer report --out week.png
+      A picture for a mail.
+
+\b
+The page is one file that loads nothing from anywhere. It shows who held which
+GPU and when, what was used of what was held, how long jobs waited, and how
+they ended. It has no command lines. It needs bokeh, a picture matplotlib.""",
+)
+@click.option(
+    "--since", metavar="TIME", default="7d", show_default=True, help="From then on (12h, monday, 2026-11-20)."
+)
+@click.option("--until", metavar="TIME", help="Up to then.  [default: now]")
+@click.option(
+    "--out", metavar="FILE", default="report.html", show_default=True, help="Write this .html, .svg or .png."
+)
+@click.option("--name", metavar="PATTERN", help="Only jobs with this name; a shell pattern such as 'train*'.")
+@click.option("--all-users", is_flag=True, help="For root: everybody's jobs, as the broker recorded them.")
+def command(since: str, until: str | None, out: str, name: str | None, all_users: bool) -> None:
+    """Write a report about past and running jobs into a file, and print its path."""
+    extension = os.path.splitext(out)[1].lower()
+    if extension not in _FORMATS:
+        ends = ", ".join(_FORMATS)
+        raise UsageError(f"expected a name that ends in {ends}, not {out!r:.60}", where="--out")
+    now = time.time()
+    period = Period(time_ago(since) or 0.0, min(now, time_ago(until, "--until") or now))
+    if period.began >= period.ended:
+        raise UsageError("is not before --until", where="--since")
+    # First of all, because a library may be missing.
+    render = _page() if extension == ".html" else _picture(extension[1:])
+    report = _report(period, name, all_users=all_users)
+    whose = "all users" if all_users else _user(os.geteuid())
+    title = f"slicer report: {whose} on {visible(os.uname().nodename)}"
+    try:
+        put_own(render(report, title), out, 0o600 if all_users else 0o666)
+    except OSError as error:
+        raise SlicerError(f"the report cannot be written: {error.strerror}", where=out) from error
+    if output.is_terminal():
+        output.show([*map(Line, summary(report)), Line("")], cuts=False)
+    output.show([Line(f"wrote {out}", FAINT)])
+
+
+def _page() -> Callable[[Report, str], bytes]:
+    try:
+        from slicer.report import page
+    except ImportError as error:
+        hint = "pip install bokeh in slicer's environment, or write a picture: --out report.svg"
+        raise NoBokeh(f"a page needs bokeh ({error})", hint=hint) from error
+    return lambda report, title: page.made(report, title).encode()
+
+
+def _picture(form: str) -> Callable[[Report, str], bytes]:
+    from slicer.report import image
+
+    figure = drawing.load()(figsize=image.SIZE_INCHES, layout="constrained")
+
+    def render(report: Report, title: str) -> bytes:
+        image.draw(figure, report, title)
+        return drawing.saved(figure, form)
+
+    return render
+
+
+def _report(period: Period, name: str | None, *, all_users: bool) -> Report:
+    """Read what is known, and calculate the report."""
+    outcomes = [] if all_users else history.read(history.default_path(), limit=None)
+    jobs = _of_all() if all_users else [_of_outcome(each) for each in outcomes]
+    cards = {}
+    try:
+        status = standing.read(os.environ, say.line)
+    except SlicerError as error:
+        say.line(f"{error}; running jobs are not included")
+    else:
+        now, ended, uid = time.time(), {(job.id, job.user) for job in jobs}, os.geteuid()
+        leases = [each for each in status.leases if all_users or each.uid == uid]
+        running = [_of_lease(each, now, now - (status.now_s - each.since_s)) for each in leases]
+        jobs += [job for job in running if (job.id, job.user) not in ended]
+        there = [each.gpu for each in status.gpus]
+        cards = {gpu.uuid: Card(gpu.uuid, f"GPU {gpu.index}", gpu.memory_mib) for gpu in there}
+    gone = {
+        (index, uuid) for each in outcomes if each.started_at + each.wall_s >= period.began
+        for uuid, index in zip(each.gpus, each.gpu_indices, strict=False) if uuid not in cards
+    }  # fmt: skip
+    cards.update({uuid: Card(uuid, f"GPU {index} {uuid[4:8]}", 0) for index, uuid in sorted(gone)})
+    if period.began <= 0:  # from all times on
+        period = Period(min((job.began for job in jobs), default=period.ended - 1), period.ended)
+    if name is not None:
+        jobs = [job for job in jobs if fnmatchcase(job.name, name)]
+    return made(jobs, list(cards.values()), period, _series(all_users=all_users))
+
+
+def _series(*, all_users: bool) -> Callable[[Sequence[str]], dict[str, Series]]:
+    """Reads the figures over time of jobs, by their keys."""
+    if all_users:
+        from slicer.broker import accounts
+
+        return lambda keys: accounts.samples(accounts.PATH, keys)
+    from slicer.outcome import samples
+
+    path = history.default_path()
+    return lambda keys: samples.read(path, keys)
+
+
+def _of_all() -> list[Job]:
+    """Everybody's ended jobs, as the broker recorded them."""
+    from slicer.broker import accounts
+
+    if os.geteuid():
+        hint = "leave it out for a report about your own jobs"
+        raise UsageError("only root may see the jobs of all users", where="--all-users", hint=hint)
+    return [_of_row(each) for each in accounts.jobs(accounts.PATH, limit=None)]
+
+
+def _job(uid: int, id: str, name: str, profile: str, **fields: Any) -> Job:
+    """A job of a user. Its texts are made fit for display."""
+    id, name, profile = (one_line(text, _LONGEST) for text in (id, name, profile))
+    return Job(id=id, name=name, user=_user(uid), profile=profile, **{"key": id, **fields})
+
+
+@functools.cache
+def _user(uid: int) -> str:
+    return one_line(user_name(uid), _LONGEST)
+
+
+def _of_outcome(each: Outcome) -> Job:
+    program = os.path.basename(each.command[0]) if each.command else ""
+    return _job(
+        each.uid, each.job, each.name or program, each.profile, gpus=each.gpus, began=each.started_at,
+        ended=each.started_at + each.wall_s, waited_s=each.waited_s, declared_mib=each.vram_mib,
+        peak_mib=each.vram_peak_mib, cpu_slots=each.cpu_slots, ending=how_ended(each),
+    )  # fmt: skip
+
+
+def _of_row(each: AccountRow) -> Job:
+    gpus = tuple(each.gpus.split())
+    slots = dict(word.rpartition("=")[::2] for word in each.slots.split())
+    is_whole = each.gpu_rate >= len(gpus)
+    return _job(
+        each.uid, each.job, each.name, each.profile, key=each.grant_key, gpus=gpus, began=each.granted_at,
+        ended=each.granted_at + each.held_s, waited_s=each.waited_s,
+        declared_mib=None if is_whole else each.vram_mib // len(gpus),
+        peak_mib=() if each.vram_peak_mib is None else (each.vram_peak_mib,) * len(gpus),
+        cpu_slots=int(slots.get("cpu", 0)), ending=row_ended(each),
+    )  # fmt: skip
+
+
+def _of_lease(lease: Lease, now: float, began: float) -> Job:
+    return _job(
+        lease.uid, lease.job, lease.name, lease.profile, gpus=lease.gpus, began=began, ended=now,
+        waited_s=None, declared_mib=lease.vram_mib, peak_mib=lease.vram_peak_mib,
+        cpu_slots=lease.slots.get("cpu", 0), ending=RUNNING,
+    )  # fmt: skip
