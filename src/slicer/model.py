@@ -82,6 +82,16 @@ class GpuMemory:
 
 
 @record
+class GpuLoad:
+    """How one GPU works now. None: unknown."""
+
+    utilisation: int | None = None  # the percentage of the last sampling period in which a kernel ran
+    temperature_c: int | None = None
+    power_w: int | None = None
+    power_limit_w: int | None = None
+
+
+@record
 class Host:
     """The facts about this machine on which a decision may depend."""
 

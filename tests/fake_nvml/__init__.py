@@ -34,7 +34,8 @@ use() { read used_by rest </proc/self/stat; echo "live $1 $used_by $2 compute" >
 def build(directory: Path, *, old_driver: bool = False) -> Path:
     """Compile the library into ``directory`` (its only content that matters) and return ``directory``.
 
-    ``old_driver`` leaves out what driver 510 brought. Raises CalledProcessError with the compiler's words.
+    ``old_driver`` leaves out what driver 510 and later ones brought. Raises CalledProcessError with the
+    compiler's words.
     """
     directory.mkdir(parents=True, exist_ok=True)
     command = [os.environ.get("CC", "cc"), "-shared", "-fPIC", "-O1", "-Wall", "-Wextra", "-Werror"]

@@ -18,6 +18,8 @@
  *     mig 0 1 1
  *     # GPU_INDEX COMPUTE_MODE PERSISTENCE DISPLAY; without it 0 1 0
  *     setup 0 3 0 1
+ *     # GPU_INDEX CELSIUS MILLIWATTS LIMIT_MILLIWATTS; without it these are "not supported"
+ *     sensors 0 64 412300 700000
  *     # a function without its _vN that never returns
  *     hang nvmlInit
  *     # a function without its _vN, an nvmlReturn_t, and optionally the one GPU it concerns
@@ -34,7 +36,7 @@
  * With FAKE_NVML_NODES set, a process sees the GPUs whose nodes it may open (EPERM: it may not), as with the driver.
  *
  * Without the variable or the file, nvmlInit answers NVML_ERROR_DRIVER_NOT_LOADED.
- * With -DOLD_DRIVER the functions that driver 510 brought are missing.
+ * With -DOLD_DRIVER the functions that driver 510 and later ones brought are missing.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -58,7 +60,8 @@ enum { MAX_GPUS = 64, MAX_BUSY = 64, MAX_PROCESSES = 1024, MAX_ERRORS = 64, TEXT
 #define API __attribute__((visibility("default"))) int
 
 struct gpu { char uuid[TEXT], bus[32], name[TEXT]; unsigned long long mib, extra_mib, reserved_mib;
-             unsigned minor, utilisation, mig, mig_pending, mode, persistent, display; int there, has_mig; };
+             unsigned minor, utilisation, mig, mig_pending, mode, persistent, display, degrees, milliwatts, limit;
+             int there, has_mig, has_sensors; };
 struct process { int gpu; unsigned pid; unsigned long long mib; char kind[16]; };
 struct failure { char name[TEXT]; int code, gpu; };
 struct sample { unsigned pid; unsigned long long at_us; unsigned sm, memory, encoder, decoder; };
@@ -149,6 +152,9 @@ static void parse(char *line)
         now.gpus[i].has_mig = 1, now.gpus[i].mig = current, now.gpus[i].mig_pending = pending;
     } else if (sscanf(line, "setup %u %u %u %u", &i, &s.mode, &s.persistent, &s.display) == 4 && i < MAX_GPUS) {
         now.gpus[i].mode = s.mode, now.gpus[i].persistent = s.persistent, now.gpus[i].display = s.display;
+    } else if (sscanf(line, "sensors %u %u %u %u", &i, &s.degrees, &s.milliwatts, &s.limit) == 4 && i < MAX_GPUS) {
+        now.gpus[i].has_sensors = 1, now.gpus[i].degrees = s.degrees;
+        now.gpus[i].milliwatts = s.milliwatts, now.gpus[i].limit = s.limit;
     } else if (sscanf(line, "hang %95s", f.name) == 1) {
         if (now.n_failures < MAX_ERRORS)
             f.code = HANGS, now.failures[now.n_failures++] = f;
@@ -414,6 +420,54 @@ API nvmlDeviceGetUtilizationRates(void *handle, struct utilisation *to)
     if (code == SUCCESS)
         *to = (struct utilisation){gpu->utilisation, gpu->utilisation / 2};
     return code;
+}
+
+API nvmlDeviceGetTemperature(void *handle, int sensor, unsigned *to)
+{
+    struct gpu *gpu;
+    int code = enter_gpu("nvmlDeviceGetTemperature", handle, &gpu);
+
+    if (code == SUCCESS && sensor)
+        return INVALID_ARGUMENT;
+    if (code == SUCCESS)
+        *to = gpu->degrees;
+    return code == SUCCESS && !gpu->has_sensors ? NOT_SUPPORTED : code;
+}
+
+#ifndef OLD_DRIVER
+struct temperature { unsigned version; int sensor; int degrees; };
+
+API nvmlDeviceGetTemperatureV(void *handle, struct temperature *to)
+{
+    struct gpu *gpu;
+    int code = enter_gpu("nvmlDeviceGetTemperatureV", handle, &gpu);
+
+    if (code == SUCCESS && (to->version >> 24 != 1 || to->sensor))
+        return INVALID_ARGUMENT;
+    if (code == SUCCESS)
+        to->degrees = (int)gpu->degrees;
+    return code == SUCCESS && !gpu->has_sensors ? NOT_SUPPORTED : code;
+}
+#endif
+
+API nvmlDeviceGetPowerUsage(void *handle, unsigned *to)
+{
+    struct gpu *gpu;
+    int code = enter_gpu("nvmlDeviceGetPowerUsage", handle, &gpu);
+
+    if (code == SUCCESS)
+        *to = gpu->milliwatts;
+    return code == SUCCESS && !gpu->has_sensors ? NOT_SUPPORTED : code;
+}
+
+API nvmlDeviceGetEnforcedPowerLimit(void *handle, unsigned *to)
+{
+    struct gpu *gpu;
+    int code = enter_gpu("nvmlDeviceGetEnforcedPowerLimit", handle, &gpu);
+
+    if (code == SUCCESS)
+        *to = gpu->limit;
+    return code == SUCCESS && !gpu->has_sensors ? NOT_SUPPORTED : code;
 }
 
 API nvmlDeviceGetProcessUtilization(void *handle, struct sample *to, unsigned *count, unsigned long long since_us)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from typing import Protocol
 
     from slicer.gpu.snapshot import GpuSnapshot
-    from slicer.model import Gpu, GpuMemory, GpuProcess
+    from slicer.model import Gpu, GpuLoad, GpuMemory, GpuProcess
 
     class Gpus(Protocol):
         """An open driver of this machine's GPUs. Each call asks the driver, and may raise GpuError."""
@@ -33,6 +33,9 @@ if TYPE_CHECKING:
 
         def utilisation(self, only: Collection[str] = ()) -> dict[str, int | None]:
             """The utilisation of each GPU in percent, by UUID; None if the driver does not report it."""
+
+        def load(self, only: Collection[str] = ()) -> dict[str, GpuLoad]:
+            """The utilisation, temperature and power of each GPU, by UUID."""
 
         def busy(self, only: Collection[str] = ()) -> dict[str, frozenset[int] | None]:
             """The pids that used each GPU since the last call, by UUID; None if the driver cannot tell."""

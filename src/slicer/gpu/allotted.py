@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection
 
     from slicer.gpu import Gpus
-    from slicer.model import Gpu, GpuMemory, GpuProcess
+    from slicer.model import Gpu, GpuLoad, GpuMemory, GpuProcess
 
     Found = tuple[Gpu, ...]  # inside the class, `list` means the method
 
@@ -43,6 +43,9 @@ class AllottedGpus:
 
     def utilisation(self, only: Collection[str] = ()) -> dict[str, int | None]:
         return self._whole.utilisation(self._chosen(only))
+
+    def load(self, only: Collection[str] = ()) -> dict[str, GpuLoad]:
+        return self._whole.load(self._chosen(only))
 
     def busy(self, only: Collection[str] = ()) -> dict[str, frozenset[int] | None]:
         return self._whole.busy(self._chosen(only))

@@ -7,7 +7,7 @@ import os
 
 from slicer.errors import GpuError, NoGpu
 from slicer.kernel.signals import AllBlocked
-from slicer.model import Gpu, GpuMemory, GpuProcess
+from slicer.model import Gpu, GpuLoad, GpuMemory, GpuProcess
 from slicer.record import record, replace
 
 TYPE_CHECKING = False
@@ -218,6 +218,10 @@ class Nvml:
         """
         return dict(self._each(self._utilisation, [], only))
 
+    def load(self, only: Collection[str] = ()) -> dict[str, GpuLoad]:
+        """The utilisation, temperature and power of each GPU, by UUID. Raises GpuError."""
+        return dict(self._each(self._load, [], only))
+
     def busy(self, only: Collection[str] = ()) -> dict[str, frozenset[int] | None]:
         """The pids that used each GPU since the last call, by UUID. Raises GpuError.
 
@@ -336,6 +340,26 @@ class Nvml:
         rates = self._supported(self._nvml.nvmlDeviceGetUtilizationRates, handle)
         return self._uuid(index, handle), None if rates is None else int(rates.gpu)
 
+    def _load(self, index: int, handle: Any) -> tuple[str, GpuLoad]:
+        nvml = self._nvml
+        degrees = None
+        for name in ("nvmlDeviceGetTemperatureV", "nvmlDeviceGetTemperature"):  # CUDA 14 drops the older one
+            if degrees is None and hasattr(nvml, name):
+                degrees = self._sensor(getattr(nvml, name), handle, nvml.NVML_TEMPERATURE_GPU)
+        milliwatts = self._sensor(nvml.nvmlDeviceGetPowerUsage, handle)
+        limit = self._sensor(nvml.nvmlDeviceGetEnforcedPowerLimit, handle)
+        uuid, utilisation = self._utilisation(index, handle)
+        return uuid, GpuLoad(utilisation, degrees, _watts(milliwatts), _watts(limit))
+
+    def _sensor(self, function: Any, handle: Any, *more: Any) -> int | None:
+        """A sensor's value, or None if it has none: one that is broken hides no other figure."""
+        try:
+            return int(function(handle, *more))
+        except self._nvml.NVMLError as error:
+            if self._concerns_one_gpu(error) and error.value != self._nvml.NVML_ERROR_NO_PERMISSION:
+                raise
+            return None
+
     def _busy(self, index: int, handle: Any) -> tuple[str, frozenset[int] | None]:
         nvml, uuid = self._nvml, self._uuid(index, handle)
         since = self._sampled.get(uuid, 0)
@@ -409,6 +433,10 @@ def library_version() -> str:
         return metadata.version("nvidia-ml-py")
     except metadata.PackageNotFoundError:
         return ""
+
+
+def _watts(milliwatts: int | None) -> int | None:
+    return None if milliwatts is None else round(milliwatts / 1000)
 
 
 def _text(value: str | bytes) -> str:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from slicer.gpu import AttributedGpus, Gpus
     from slicer.gpu.snapshot import GpuSnapshot, ProcessKey
-    from slicer.model import Gpu, GpuMemory, Lease
+    from slicer.model import Gpu, GpuLoad, GpuMemory, Lease
     from slicer.placement.devices import Device
 
 
@@ -152,6 +152,10 @@ class GpuObserver:
     def utilisation(self) -> dict[str, int | None]:
         """The GPUs' utilisation now, in percent; None if the driver does not report it. Raises GpuError."""
         return self._driver.utilisation(self._only) if self._driver is not None else {}
+
+    def load(self) -> dict[str, GpuLoad]:
+        """The GPUs' utilisation, temperature and power now, by UUID. Raises GpuError."""
+        return self._driver.load() if self._driver is not None else {}
 
     def in_use(self, leases: tuple[Lease, ...]) -> dict[str, bool | None]:
         """Whether jobs with an idle limit have used their GPUs since the last call (None: nobody can tell).

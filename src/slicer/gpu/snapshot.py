@@ -37,6 +37,7 @@ class ProcessOnGpu:
     cgroup: str  # as in /proc/PID/cgroup; "" if unknown
     jobs: tuple[str, ...]  # the jobs inside which it was started, the innermost last
     above: tuple[int, ...]  # the pids of its ancestors, the nearest first
+    uid: int | None = None  # None: unknown
 
     @property
     def key(self) -> ProcessKey:
@@ -95,8 +96,9 @@ def facts_of(listed: GpuProcess, known: ProcessOnGpu | None, trusts_environment:
         return ProcessOnGpu(listed.gpu_uuid, pid, listed.used_mib, 0, "", "", (), ())
     jobs = _marker(pid) if trusts_environment else ()
     return ProcessOnGpu(
-        listed.gpu_uuid, pid, listed.used_mib, started, name, _cgroup(pid), jobs, tuple(_ancestors(pid))
-    )
+        listed.gpu_uuid, pid, listed.used_mib, started, name, _cgroup(pid), jobs, tuple(_ancestors(pid)),
+        proc.uid_of(pid),
+    )  # fmt: skip
 
 
 def _identity(pid: int) -> tuple[int, str]:

@@ -71,6 +71,10 @@ REPLIES: tuple[tuple[type, Any], ...] = (
     (m.Look, m.Seen(
         (m.GpuNow(0, GPU, "H100", 81559, 81000, 512, None),), (m.UseNow(GPU, 4711, JOB, LEASE.cgroup, 500),),
     )),
+    (m.Look, m.Seen(
+        (m.GpuNow(0, GPU, "H100", 81559, 81000, 512, 93, 64, 412, 700),),
+        (m.UseNow(GPU, 0, "", "", 500, 1001),),
+    )),
     (m.Usage, m.Used((m.UsageRow("1001", 7, 1, 3600.5, 1e12, 12.0, 0.0),))),
     (
         m.Status,

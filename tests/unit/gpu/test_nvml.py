@@ -435,6 +435,42 @@ def test_each_look_has_the_processes_that_used_a_gpu_since_the_last_one(fake_nvm
     assert out.splitlines() == ["[[4711, 4712], [4714]]", "[[], [4714]]", "[1]"]
 
 
+LOAD = """
+import json, sys
+sys.path.insert(0, sys.argv[1])
+from slicer.gpu.nvml import Nvml
+from slicer.record import as_dict
+gpus = Nvml()
+print(json.dumps([list(as_dict(each).values()) for each in gpus.load().values()]))
+print(len(gpus.load((gpus.list()[1].uuid,))))
+"""
+
+
+def test_how_busy_warm_and_hungry_each_gpu_is(fake_nvml: FakeNvml) -> None:  # W7
+    first = fake_nvml.state.read_text().replace(":01:00.0 0 0 ", ":01:00.0 0 93 ")
+    fake_nvml.write(f"{first}sensors 0 64 412300 700000\n")
+    assert _load(fake_nvml) == [[93, 64, 412, 700], [0, None, None, None]]
+    # A sensor that is broken (nvidia-smi says ERR!) hides no other figure.
+    fake_nvml.add("error nvmlDeviceGetPowerUsage 999", "error nvmlDeviceGetUtilizationRates 3 1")
+    assert _load(fake_nvml) == [[93, 64, None, 700], [None, None, None, None]]
+
+
+def test_an_older_driver_has_another_function_for_the_temperature(  # W7
+    old_nvml_library: Path, tmp_path: Path
+) -> None:
+    fake_nvml = FakeNvml(old_nvml_library, tmp_path / "state")
+    fake_nvml.add("sensors 0 64 412300 700000")
+    assert _load(fake_nvml)[0][1] == 64
+
+
+def _load(fake_nvml: FakeNvml) -> list[list[int | None]]:
+    with python(LOAD, fake_nvml.env) as process:
+        found, only = process.communicate(timeout=60)[0].splitlines()
+    assert only == "1"
+    loads: list[list[int | None]] = json.loads(found)
+    return loads
+
+
 def test_a_gpu_without_such_figures_is_told_apart_from_one_that_nobody_uses(  # U4
     fake_nvml: FakeNvml,
 ) -> None:

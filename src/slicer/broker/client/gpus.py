@@ -10,7 +10,8 @@ from slicer.broker.protocol.messages import Look
 from slicer.broker.protocol.wire import ErrorReply
 from slicer.errors import BrokerError, GpuError
 from slicer.gpu.snapshot import GpuSnapshot, ProcessOnGpu, facts_of
-from slicer.model import Gpu, GpuMemory, GpuProcess
+from slicer.model import Gpu, GpuLoad, GpuMemory, GpuProcess
+from slicer.record import fields_for
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -71,6 +72,12 @@ class BrokerGpus:
         seen = self._look().now
         return {each.uuid: each.utilisation for each in seen if not only or each.uuid in only}
 
+    def load(self, only: Collection[str] = ()) -> dict[str, GpuLoad]:
+        seen = self._look().now
+        return {
+            each.uuid: GpuLoad(**fields_for(GpuLoad, each)) for each in seen if not only or each.uuid in only
+        }
+
     def busy(self, only: Collection[str] = ()) -> dict[str, frozenset[int] | None]:
         return {}  # the broker reports GPUs as a whole only
 
@@ -98,4 +105,4 @@ def _process(use: UseNow) -> ProcessOnGpu:
         if found.cgroup:
             return found
     jobs = (use.of_job,) if use.of_job else ()
-    return ProcessOnGpu(use.gpu, use.pid, use.used_mib, 0, "", use.cgroup, jobs, ())
+    return ProcessOnGpu(use.gpu, use.pid, use.used_mib, 0, "", use.cgroup, jobs, (), use.uid)

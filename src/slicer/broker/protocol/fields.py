@@ -106,6 +106,8 @@ _RULES: dict[str, Callable[[Any], bool]] = {
     ),
     "memory_peak_bytes": _between(0, MIB_MAX << 20),
     **dict.fromkeys(("ahead", "index"), _between(0, COUNT_MAX)),
+    "temperature_c": _between(-COUNT_MAX, COUNT_MAX),
+    **dict.fromkeys(("power_w", "power_limit_w"), _between(0, COUNT_MAX)),
     "keeper": _between(0, PID_MAX),
     "keeper_start": _between(0, _INT_MAX),
     "of_job": lambda value: not value or is_job_id(value),

@@ -251,17 +251,22 @@ class GpuNow:
     total_mib: int  # usable by programs
     used_mib: int
     utilisation: int | None  # percent; None: the driver does not report it
+    # As in GpuLoad. An older broker does not send them.
+    temperature_c: int | None = None
+    power_w: int | None = None
+    power_limit_w: int | None = None
 
 
 @record
 class UseNow:
-    """A process's use of a GPU; for other users, the sum over the processes of one job."""
+    """A process's use of a GPU; for other users, the sum over the processes of one job, or of no job."""
 
     gpu: str
     pid: int  # 0: other users'. Root gets all
     of_job: str  # "": no job with a lease
     cgroup: str  # of that job; "": it has none
     used_mib: int | None  # None: the driver does not report it
+    uid: int | None = None  # of others' processes without a job; None: unknown
 
 
 @record

@@ -11,8 +11,8 @@ from slicer.broker.server.leases import Leases
 from slicer.broker.server.loop import now_s
 from slicer.gpu.attribution import attribute
 from slicer.gpu.snapshot import GpuSnapshot, ProcessOnGpu
-from slicer.model import Gpu, Lease
-from slicer.record import record
+from slicer.model import Gpu, GpuLoad, Lease
+from slicer.record import as_dict, record
 
 FRESH_S = 0.2  # how long one reading serves all callers
 
@@ -20,7 +20,7 @@ FRESH_S = 0.2  # how long one reading serves all callers
 @record
 class _Reading:
     snapshot: GpuSnapshot
-    busy: dict[str, int | None]
+    load: dict[str, GpuLoad]
     read_s: float
 
 
@@ -43,7 +43,7 @@ class Looking:
         if self._last is None or now_s() - self._last.read_s >= FRESH_S:
             observer = self._decider.observer
             self._last = None
-            self._last = _Reading(observer.observe(), observer.utilisation(), now_s())
+            self._last = _Reading(observer.observe(), observer.load(), now_s())
         return self._last
 
 
@@ -52,7 +52,8 @@ def _gpus(gpus: Iterable[Gpu], reading: _Reading) -> tuple[GpuNow, ...]:
     return tuple(
         GpuNow(
             known[each.gpu_uuid].index, each.gpu_uuid, known[each.gpu_uuid].name,
-            known[each.gpu_uuid].memory_mib, each.total_mib, each.used_mib, reading.busy.get(each.gpu_uuid),
+            known[each.gpu_uuid].memory_mib, each.total_mib, each.used_mib,
+            **as_dict(reading.load.get(each.gpu_uuid, GpuLoad())),
         )
         for each in reading.snapshot.memory if each.gpu_uuid in known
     )  # fmt: skip
@@ -61,15 +62,15 @@ def _gpus(gpus: Iterable[Gpu], reading: _Reading) -> tuple[GpuNow, ...]:
 def uses_for(owned: Iterable[tuple[ProcessOnGpu, Lease | None]], viewer: int) -> tuple[UseNow, ...]:
     """The use of the GPUs as a user may see it: its own processes (root: all), and sums of others'. Pure."""
     found: list[UseNow] = []
-    others: dict[tuple[str, str, str], int | None] = {}
+    others: dict[tuple[str, str, str, int | None], int | None] = {}
     for process, lease in owned:
         whose = (lease.job, lease.cgroup) if lease is not None else ("", "")
         if viewer == 0 or (lease is not None and lease.uid == viewer):
             found.append(UseNow(process.gpu_uuid, process.pid, *whose, process.used_mib))
             continue
-        key = (process.gpu_uuid, *whose)
+        key = (process.gpu_uuid, *whose, process.uid if lease is None else None)
         before = others.get(key, 0)
         is_known = before is not None and process.used_mib is not None
         others[key] = (before or 0) + (process.used_mib or 0) if is_known else None
-    found += [UseNow(gpu, 0, job, place, mib) for (gpu, job, place), mib in others.items()]
+    found += [UseNow(gpu, 0, job, place, mib, uid) for (gpu, job, place, uid), mib in others.items()]
     return tuple(found)

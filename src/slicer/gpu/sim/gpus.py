@@ -6,7 +6,7 @@ import os
 
 from slicer.errors import GpuError, StateError
 from slicer.gpu.sim import usage
-from slicer.model import Gpu, GpuMemory, GpuProcess
+from slicer.model import Gpu, GpuLoad, GpuMemory, GpuProcess
 from slicer.state import simulated, statedir
 
 TYPE_CHECKING = False
@@ -67,6 +67,10 @@ class SimulatedGpus:
             gpu.uuid: max([use.utilisation for use in uses if gpu.uuid in use.gpus], default=0)
             for gpu in self._chosen(only)
         }
+
+    def load(self, only: Collection[str] = ()) -> dict[str, GpuLoad]:
+        """The utilisation by UUID; they have no other sensors. Raises GpuError."""
+        return {uuid: GpuLoad(percent) for uuid, percent in self.utilisation(only).items()}
 
     def busy(self, only: Collection[str] = ()) -> dict[str, frozenset[int] | None]:
         """The living processes with some utilisation, by UUID. Raises GpuError."""
