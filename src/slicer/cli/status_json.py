@@ -9,7 +9,7 @@ from slicer.cli.output import picked
 from slicer.cli.queue.rows import queue_json
 from slicer.cli.status_why import never_text, reason
 from slicer.kernel.users import user_name
-from slicer.model import CPU, Busy
+from slicer.model import CPU, Busy, GpuLoad
 from slicer.record import as_dict
 from slicer.text import command_text
 
@@ -56,6 +56,7 @@ def status_json(
 _CLOCKS = (
     "held_for", "halted_for", "expected_remaining", "waited", "starts_in", "state_for", "idle_for", "left",
 )  # fmt: skip
+_LOAD = tuple(as_dict(GpuLoad()))  # of a GPU: sensors never rest
 # Fields that change many times a second while jobs take turns.
 _TURNING = ("charged_mib", "turn", "turn_for", "ahead", "turns", "held_s", "waits", "waited_s")
 
@@ -75,7 +76,8 @@ def without_clocks(document: dict[str, Any]) -> dict[str, Any]:
         return kept
 
     folders = ("jobs", "waiting", "later", "queues", "servers")
-    return {**document, **{folder: list(map(still, document[folder])) for folder in folders}}
+    gpus = {**document["gpus"], "all": [rest(each, _LOAD) for each in document["gpus"]["all"]]}
+    return {**document, "gpus": gpus, **{folder: list(map(still, document[folder])) for folder in folders}}
 
 
 def server_json(server: ServerStanding, now_s: float) -> dict[str, Any]:
@@ -114,12 +116,16 @@ def _state(state: GpuState, status: LedgerStatus) -> dict[str, Any]:
         "free_mib": state.free_mib,
         "unexplained_mib": state.unexplained_mib if device else None,
         "idle": state.is_idle if device else None,
+        **as_dict(state.load),
         "jobs": [lease.job for lease in status.leases if state.gpu.uuid in lease.gpus],
         "foreign": [
-            {**picked(one, "pid name used_mib peak_mib"), "name": one.name or None, "job": one.job or None}
+            {
+                **picked(one, "pid name used_mib peak_mib"), "name": one.name or None, "job": one.job or None,
+                "user": None if one.uid is None else user_name(one.uid),
+            }
             for one in state.foreign
         ],
-    }
+    }  # fmt: skip
 
 
 def job_json(lease: Lease, status: LedgerStatus) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from slicer.kernel.proc import now_s
 from slicer.ledger.halted import Halted, awaits_turn, halted
 from slicer.ledger.ledger import Ledger, Snapshot
 from slicer.ledger.lock import EAGER_PAUSE_S
-from slicer.model import CPU
+from slicer.model import CPU, GpuLoad
 from slicer.outcome.history import folder
 from slicer.placement import capacity, decision, forecast, order
 from slicer.placement.devices import headroom, is_idle, reserved_mib
@@ -48,6 +48,7 @@ class ForeignProcess:
     used_mib: int | None  # None: the driver does not report it
     peak_mib: int | None  # its highest use so far
     job: str  # its job, which does not hold this GPU; "" for none
+    uid: int | None = None  # its user's; None: unknown
 
 
 @record
@@ -61,6 +62,7 @@ class GpuState:
     is_idle: bool  # whether it could be leased whole
     unexplained_mib: int  # used, but by no visible process
     foreign: tuple[ForeignProcess, ...]
+    load: GpuLoad = GpuLoad()
 
 
 @record
@@ -179,6 +181,7 @@ class StatusReader:
         self._ask_others = ask_others
         self._observer = GpuObserver(otherwise=gpus_otherwise)
         self._ledger: Ledger | None = None
+        self._load: dict[str, GpuLoad] = {}  # by UUID
         self._warn: Warn = lambda _: None
 
     def read(self, warn: Warn) -> LedgerStatus:
@@ -215,7 +218,7 @@ class StatusReader:
             waits=waits(tickets, devices, leases, policy, at_s, held_back),
             gpus=states(
                 self._observer.gpus, devices, self._observer.snapshot, leases, policy,
-                self._observer.foreign_peaks,
+                self._observer.foreign_peaks, self._load,
             ),
             no_gpus=no_gpus,
             slot_limits=limits,
@@ -257,6 +260,7 @@ class StatusReader:
     def _look_at_gpus(self) -> str:
         """Take a snapshot of the GPUs, if possible. Returns why none are listed, or ""."""
         observer, warn = self._observer, self._warn
+        self._load = {}
         try:
             observer.open()
         except GpuError as error:
@@ -265,6 +269,7 @@ class StatusReader:
             warn(note)
         try:
             observer.observe()
+            self._load = observer.load()
         except GpuError as error:
             warn(f"the use of the GPUs is unknown: {error.message}")
             observer.close()
@@ -353,18 +358,23 @@ def _plain_lock(config: Config | None) -> PlainLockState | None:
 def states(
     gpus: tuple[Gpu, ...], devices: tuple[Device, ...] | None, snapshot: GpuSnapshot | None,
     leases: tuple[Lease, ...], policy: Policy, peaks: Mapping[ProcessKey, int],
+    load: Mapping[str, GpuLoad],
 ) -> tuple[GpuState, ...]:  # fmt: skip
     """Each GPU with its use. ``devices`` None: they are unknown."""
     found = {device.uuid: device for device in devices or ()}
     foreign = _foreign(snapshot, leases, peaks)
     return tuple(
-        _state(gpu, found.get(gpu.uuid), leases, policy, tuple(foreign.get(gpu.uuid, ()))) for gpu in gpus
-    )
+        _state(
+            gpu, found.get(gpu.uuid), leases, policy, tuple(foreign.get(gpu.uuid, ())),
+            load.get(gpu.uuid, GpuLoad()),
+        )
+        for gpu in gpus
+    )  # fmt: skip
 
 
 def _state(
     gpu: Gpu, device: Device | None, leases: tuple[Lease, ...], policy: Policy,
-    foreign: tuple[ForeignProcess, ...],
+    foreign: tuple[ForeignProcess, ...], load: GpuLoad,
 ) -> GpuState:  # fmt: skip
     if device is None:
         return GpuState(gpu, None, 0, None, False, 0, ())
@@ -379,6 +389,7 @@ def _state(
         is_idle=is_idle(device, leases, policy),
         unexplained_mib=0 if is_silent else max(0, device.used_mib - known),
         foreign=foreign,
+        load=load,
     )
 
 
@@ -395,7 +406,7 @@ def _foreign(
         if is_foreign(process, lease):
             peak_mib = peaks.get(process.key, process.used_mib)
             job = lease.job if lease else ""
-            one = ForeignProcess(process.pid, process.name, process.used_mib, peak_mib, job)
+            one = ForeignProcess(process.pid, process.name, process.used_mib, peak_mib, job, process.uid)
             found.setdefault(process.gpu_uuid, []).append(one)
     for each in found.values():
         each.sort(key=lambda one: (-(one.used_mib or 0), one.pid))

@@ -8,7 +8,7 @@ from slicer.cli.status_text import lines
 from slicer.gpu import attribution
 from slicer.gpu.snapshot import GpuSnapshot, ProcessOnGpu
 from slicer.ledger.status import LedgerStatus, states, waits
-from slicer.model import Gpu, GpuMemory, Lease, Ticket
+from slicer.model import Gpu, GpuLoad, GpuMemory, Lease, Ticket
 from slicer.placement.policy import Policy
 from slicer.record import replace
 from tests.unit import made_up
@@ -65,7 +65,8 @@ def snapshot(*processes: ProcessOnGpu, gpus: tuple[Gpu, ...] = GPUS, **extra_mib
 
 def made(
     leases: tuple[Lease, ...] = (), tickets: tuple[Ticket, ...] = (), seen: GpuSnapshot | None = None,
-    gpus: tuple[Gpu, ...] = GPUS, policy: Policy = POLICY, **other: Any,
+    gpus: tuple[Gpu, ...] = GPUS, policy: Policy = POLICY, load: dict[str, GpuLoad] | None = None,
+    **other: Any,
 ) -> LedgerStatus:  # fmt: skip
     """A status worked out as the real one is. ``seen`` None: the driver does not answer."""
     devices = attribution.devices(seen, leases, {}) if seen else None
@@ -77,7 +78,7 @@ def made(
         leases=leases,
         tickets=tickets,
         waits=waits(tickets, devices, leases, policy, NOW_S),
-        gpus=states(gpus, devices, seen, leases, policy, {}),
+        gpus=states(gpus, devices, seen, leases, policy, {}, load or {}),
         **{**values, **other},
     )
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from slicer.ledger.status import StatusReader
-from slicer.model import Gpu, GpuMemory
+from slicer.model import Gpu, GpuLoad, GpuMemory
 from tests.fake_nvml import TWO_GPUS, FakeNvml
 from tests.unit.cli.made_up_status import (
     GPUS,
@@ -129,6 +129,9 @@ class _Gpus:
 
     def processes(self, only: object = ()) -> tuple[()]:
         return ()
+
+    def load(self, only: object = ()) -> dict[str, GpuLoad]:
+        return {}
 
     def close(self) -> None:
         pass

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from slicer.cli.status_json import status_json, without_clocks
 from slicer.ledger.status import PlainLockState
+from slicer.model import GpuLoad
 from slicer.record import replace
 from tests.unit.cli.made_up_status import (
     EVAL,
@@ -35,7 +36,8 @@ def test_the_contract() -> None:  # B3
 
     gone = {"index": None, "uuid": C, "name": None, "memory_mib": None, "used_mib": None, "peak_mib": 0}
     seen = snapshot(process(A, 4213, 77000, IN_TRAIN), process(B, 99, 2048), gpus=GPUS[:2])
-    assert status_json(made((TRAIN, LIGHT), (EVAL,), seen, GPUS[:2])) == {
+    load = {A: GpuLoad(93, 64, 412, 700)}
+    assert status_json(made((TRAIN, LIGHT), (EVAL,), seen, GPUS[:2], load=load)) == {
         "state": {"directory": "/run/slicer"},
         "jobs": [
             {
@@ -138,12 +140,18 @@ def test_the_contract() -> None:  # B3
             "all": [
                 gpu(
                     0, "a", used_mib=77000, reserved_mib=81559, free_mib=0, unexplained_mib=0, idle=False,
+                    utilisation=93, temperature_c=64, power_w=412, power_limit_w=700,
                     jobs=["3f2a9c01b7de"], foreign=[],
                 ),
                 gpu(
                     1, "b", used_mib=2048, reserved_mib=2253, free_mib=79306, unexplained_mib=0, idle=False,
-                    jobs=[],
-                    foreign=[{"pid": 99, "name": "python", "used_mib": 2048, "peak_mib": 2048, "job": None}],
+                    utilisation=None, temperature_c=None, power_w=None, power_limit_w=None, jobs=[],
+                    foreign=[
+                        {
+                            "pid": 99, "name": "python", "used_mib": 2048, "peak_mib": 2048, "job": None,
+                            "user": None,
+                        }
+                    ],
                 ),
             ],
             "why_none": None,

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 
 from slicer.cli import output
-from slicer.cli.status_json import status_json
+from slicer.cli.status_json import status_json, without_clocks
 from slicer.cli.status_text import lines
+from slicer.kernel.users import user_name
 from slicer.ledger.halted import Halted
 from slicer.ledger.status import LedgerStatus, PlainLockState
+from slicer.model import GpuLoad
 from slicer.record import replace
 from tests.unit.cli.made_up_status import (
     EVAL,
@@ -183,11 +187,29 @@ def test_what_is_on_a_gpu_without_a_lease_there() -> None:  # B3, X2
     assert shown.count("no visible process") == 1  # what is left of B is the silent one's
     first, second, _ = status_json(status)["gpus"]["all"]
     assert first["foreign"] == [
-        {"pid": 502, "name": "worker", "used_mib": 3000, "peak_mib": 3000, "job": SERVE.job}
+        {"pid": 502, "name": "worker", "used_mib": 3000, "peak_mib": 3000, "job": SERVE.job, "user": None}
     ]
     assert (first["unexplained_mib"], second["unexplained_mib"]) == (700, 0)
     assert (first["idle"], first["jobs"], second["jobs"]) == (False, [], [SERVE.job])
     assert [gpu["index"] for gpu in status_json(status)["gpus"]["free"]] == [0, 2]  # no job holds them
+
+
+def test_how_busy_warm_and_hungry_a_gpu_is_in_use() -> None:  # W7
+    mine = replace(process(B, 9, 2048), uid=os.geteuid())
+    status = made((TRAIN,), (), snapshot(mine), load={A: GpuLoad(93, 64, 412, 700), B: GpuLoad(7)})
+    shown = text(status).splitlines()
+    place = next(place for place, row in enumerate(shown) if row.startswith(" 0 "))
+    assert shown[place + 1].strip() == "93% busy, 64 C, 412 of 700 W"
+    assert shown[place + 4].strip() == "7% busy"
+    assert f"no job: pid 9 python ({user_name(os.geteuid())})" in text(status)
+    first, second, third = status_json(status)["gpus"]["all"]
+    assert [first[name] for name in ("utilisation", "temperature_c", "power_w", "power_limit_w")] == [
+        93, 64, 412, 700
+    ]  # fmt: skip
+    assert [second["utilisation"], second["power_w"], third["utilisation"]] == [7, None, None]
+    # They never rest: a script that waits for changes is not told of them.
+    cooler = made((TRAIN,), (), snapshot(mine), load={A: GpuLoad(12, 50, 80, 700)})
+    assert without_clocks(status_json(status)) == without_clocks(status_json(cooler))
 
 
 def test_gpus_that_cannot_be_looked_at_are_listed_all_the_same() -> None:
