@@ -19,7 +19,8 @@ FAINT = "dim"
 GOOD = "green"
 WARNING = "yellow"
 BAD = "red"
-CODES = {HEADING: 1, FAINT: 2, BAD: 31, GOOD: 32, WARNING: 33}  # the terminal's codes
+CHOSEN = "reverse"
+CODES = {HEADING: 1, FAINT: 2, CHOSEN: 7, BAD: 31, GOOD: 32, WARNING: 33}  # the terminal's codes
 
 
 @record

@@ -21,6 +21,7 @@ pytest_plugins = ["tests.fake_nvml"]
 
 OWN_PAGE, PAGE_BEFORE, CURSOR = "\x1b[?1049h", "\x1b[?1049l", "\x1b[?25h"
 FRAME = "\x1b[H"
+TRAIN = "  train         running  1 CPU slot "
 
 
 def watch(box: Box, *options: str) -> Terminal:
@@ -49,9 +50,9 @@ def test_a_job_that_starts_waits_and_ends_is_seen_at_once(box: Box, gate: Gate) 
     with watch(box) as terminal:
         terminal.expect("No jobs are running.")
         box.hold(gate, name="train")
-        terminal.expect("  train  1 CPU slot ")
+        terminal.expect(TRAIN)
         box.wait_in_line("next")
-        terminal.expect("  next  1 CPU slot ")
+        terminal.expect("  next          1 CPU slot ")
         terminal.expect("held by train")
         gate.open()
         terminal.expect("No jobs are running.")
@@ -66,7 +67,7 @@ def test_the_first_job_is_seen_too(box: Box, gate: Gate) -> None:
         terminal.expect("No jobs are running.")
         assert not box.state.exists()
         box.hold(gate, name="train")
-        terminal.expect("  train  1 CPU slot ")
+        terminal.expect(TRAIN)
         gate.open()
         terminal.expect("No jobs are running.")
         terminal.type("q")
@@ -92,7 +93,7 @@ def test_the_end_of_what_outlived_slicer_is_seen(box: Box, gate: Gate) -> None:
     until(lambda: box.started("closing"), "the command runs")
     keeper = until(lambda: next((lease.keeper for lease in box.leases()), 0), "the keeper is known")
     with watch(box) as terminal:
-        terminal.expect("  train  1 CPU slot ")
+        terminal.expect(TRAIN)
         kill_9(process.pid, keeper)
         until(lambda: follows_a_process(terminal.pid), "the command is watched")
         gate.open()
@@ -145,7 +146,7 @@ def test_a_new_size_is_drawn_at_once(at_work: Terminal) -> None:
     at_work.resize(2, 10)
     until(lambda: len(frame(at_work)) <= 2 and max(map(len, frame(at_work))) <= 10, "2 lines of 10")
     at_work.resize(24, 80)
-    until(lambda: shown in frame(at_work), "all of it again")
+    until(lambda: shown in frame(at_work) and len(frame(at_work)) == 24, "all of it again")
     at_work.type("q")
     assert at_work.end() == 0
 
@@ -178,7 +179,7 @@ def test_gpu_figures_follow_and_a_broken_driver_is_survived(box: Box, fake_nvml:
         terminal.expect("GPUs: 2 of 2 free")
         fake_nvml.add(f"process 1 {os.getpid()} 3072 compute")
         terminal.expect("GPUs: 1 of 2 free")
-        terminal.expect(f"no job: pid {os.getpid()} ")
+        terminal.expect("no job: pid ")
         fake_nvml.write(f"{right}error nvmlDeviceGetComputeRunningProcesses 999\n")
         terminal.expect("the use of the GPUs is unknown: ")
         fake_nvml.write("error nvmlInit 9\n")
@@ -198,9 +199,157 @@ def test_a_state_directory_that_is_taken_away_ends_no_view(box: Box, gate: Gate)
         until(lambda: not any("Jobs of this user only" in row for row in frame(terminal)), "it is gone")
         away.rename(box.state)
         box.hold(gate, name="train")
-        terminal.expect("  train  1 CPU slot ")
+        terminal.expect(TRAIN)
         gate.open()
         terminal.expect("No jobs are running.")
         terminal.type("q")
         assert terminal.end() == 0
     box.assert_clean()
+
+
+# W7: k, p, l, / and ? from the keyboard
+def test_a_job_is_stopped_only_after_a_yes(box: Box, gate: Gate) -> None:
+    holder = box.hold(gate, name="train")
+    box.wait_in_line("next")
+    with watch(box) as terminal:
+        terminal.expect(TRAIN)
+        terminal.type("k")
+        terminal.expect("stop train? y/n")
+        terminal.type("n")
+        terminal.expect("q quit")
+        assert [lease.name for lease in box.leases()] == ["train"]
+        terminal.type("\x1b[Bk")  # the one that waits
+        terminal.expect("stop next? y/n")
+        terminal.type("y")
+        terminal.expect("no longer waits: ")
+        assert not box.tickets()
+        terminal.type("\x1b[Ak")
+        terminal.expect("stop train? y/n")
+        terminal.type("y")
+        said = f"stopped {holder.lease.job}  train"
+        until(lambda: frame(terminal)[-1].strip() == said, "the last line says so")
+        assert "No jobs are running." in frame(terminal)
+        terminal.type("q")
+        assert terminal.end() == 0
+    box.assert_clean()
+
+
+def test_a_job_is_paused_and_resumed(box: Box, gate: Gate) -> None:
+    box.hold(gate, name="train")
+    with watch(box) as terminal:
+        terminal.expect(TRAIN)
+        terminal.type("p")
+        terminal.expect("train         paused")
+        terminal.expect("paused by slicer pause")
+        terminal.type("p")
+        terminal.expect(TRAIN)
+        gate.open()
+        terminal.expect("No jobs are running.")
+        terminal.type("p")
+        terminal.expect("choose a job to pause")
+        terminal.type("q")
+        assert terminal.end() == 0
+    box.assert_clean()
+
+
+def test_a_log_is_followed_on_the_terminals_own_page_until_q(box: Box, gate: Gate) -> None:
+    script = f"echo one; read x <'{gate.path}'; printf 'two\\033[31m\\033[?25l'; read x <'{gate.path}'"
+    box.run("-q", "-d", "-p", "heavy", "-n", "train", "--", "sh", "-c", script)
+    with watch(box) as terminal:
+        terminal.expect(TRAIN)
+        terminal.type("l")
+        terminal.expect(PAGE_BEFORE)
+        terminal.expect("slicer logs -f train: q returns")
+        terminal.expect("one\n")
+        gate.open()
+        terminal.expect("two")
+        terminal.type("qky")  # what follows q, such as an answer of the terminal's, is not for the rows
+        terminal.expect("\x1b[0m\x1b(B" + OWN_PAGE)  # whatever the job has done to it
+        terminal.expect(TRAIN)
+        terminal.type("l")
+        terminal.expect("one\ntwo")
+        gate.open()
+        terminal.expect("-- the job has ended: q returns --")
+        terminal.type("q")
+        terminal.expect("No jobs are running.")
+        terminal.type("q")
+        assert terminal.end() == 0
+    box.assert_clean()
+
+
+def test_ctrl_z_while_a_log_is_shown_stops_and_continues_both(box: Box, gate: Gate) -> None:
+    script = f"echo one; read x <'{gate.path}'; echo two"
+    box.run("-q", "-d", "-p", "heavy", "-n", "train", "--", "sh", "-c", script)
+    line = " ".join((*SLICER[:2], f"'{SLICER[2]}'", "top"))
+    with Terminal(*BASH, env=box.env, cwd=box.root) as bash:
+        bash.expect(PROMPT)
+        bash.line(line)
+        bash.expect(TRAIN)
+        bash.type("l")
+        bash.expect("one\n")
+        bash.type(CTRL_Z)
+        assert "Stopped" in bash.expect(PROMPT)
+        bash.line("fg")
+        bash.expect("slicer.__main__")
+        gate.open()
+        bash.expect("two\n")
+        bash.type("q")
+        bash.expect("No jobs are running.")
+        bash.type("q")
+        bash.expect(PROMPT)
+    box.assert_clean()
+
+
+def test_an_error_of_a_command_is_shown_and_ends_no_view(box: Box, gate: Gate) -> None:
+    box.hold(gate, name="train")  # in the foreground: its output goes where its caller's does
+    with watch(box) as terminal:
+        terminal.expect(TRAIN)
+        terminal.type("l")
+        terminal.expect("slicer keeps no log of train")
+        gate.open()
+        terminal.expect("No jobs are running.")
+        terminal.type(CTRL_C)
+        assert terminal.end() == 0
+    box.assert_clean()
+
+
+def test_ctrl_c_leaves_the_log_and_then_the_view(box: Box, gate: Gate) -> None:
+    box.run("-q", "-d", "-p", "heavy", "-n", "train", "--", "sh", "-c", f"echo one; read x <'{gate.path}'")
+    with watch(box) as terminal:
+        terminal.expect(TRAIN)
+        terminal.type("l")
+        terminal.expect("one\n")
+        terminal.type(CTRL_C)
+        terminal.expect(TRAIN)
+        terminal.type(CTRL_C)
+        assert terminal.end() == 0
+    gate.open()
+    until(lambda: not box.leases(), "the job ends")
+    box.assert_clean()
+
+
+def test_a_filter_and_help_from_the_keyboard(box: Box, gate: Gate) -> None:
+    box.hold(gate, name="train")
+    with watch(box) as terminal:
+        terminal.expect(TRAIN)
+        terminal.type("/nobody")
+        terminal.expect("JOBS 0 of 1")
+        terminal.expect("filter: nobody_")
+        terminal.type("\x1b")  # an escape that nothing follows
+        terminal.expect(TRAIN)
+        terminal.type("?")
+        terminal.expect("Keys and words")
+        terminal.type("q")
+        terminal.expect(TRAIN)
+        gate.open()
+        terminal.expect("No jobs are running.")
+        terminal.type("q")
+        assert terminal.end() == 0
+    box.assert_clean()
+
+
+def test_top_is_another_name_for_it(box: Box) -> None:
+    with Terminal(*SLICER, "top", "--interval", "3600", env=box.env, cwd=box.root) as terminal:
+        terminal.expect("No jobs are running.")
+        terminal.type("q")
+        assert terminal.end() == 0

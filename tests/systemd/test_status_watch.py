@@ -53,7 +53,7 @@ def test_the_end_of_a_scope_that_outlived_slicer_is_seen(slicer: Slicer) -> None
     until(slicer.path("up").exists, "the command is up")
     lease = job.lease()
     with Terminal(*WATCH, env=slicer.environ()) as terminal:
-        terminal.expect("  train  1 CPU slot")
+        terminal.expect("  train         running  1 CPU slot")
         slicer.dirty = True
         job.kill()
         os.kill(lease.keeper, signal.SIGKILL)

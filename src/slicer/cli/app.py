@@ -29,6 +29,7 @@ _COMMANDS = {
     "queue": "queue.run",
     "serve": "serve",
     "status": "status",
+    "top": "status:top_command",
     "show": "show",
     "logs": "logs",
     "wait": "wait",
@@ -75,6 +76,7 @@ Examples:
   slicer serve ollama                       a server with a GPU while in use
   slicer run -d --gpus 1 -- ./train         in the background; prints its id
   slicer status                             who holds what, and what is free
+  slicer top                                the same live, with keys to act
   slicer logs -f train                      what it prints, until it ends
   slicer stop train                         end the job named train
   slicer pause train                        pause it until slicer resume train

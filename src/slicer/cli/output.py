@@ -63,27 +63,35 @@ def table(heads: str | Sequence[Column], cells: Iterable[Sequence[str]], *, leas
 
     ``least``: the terminal columns to keep for the last cell, a command, by leaving out others.
     """
+    if not is_terminal():
+        return table_in(None, heads, cells)
+    import shutil
+
+    return table_in(shutil.get_terminal_size().columns, heads, cells, least=least, mark=glyphs())
+
+
+def table_in(
+    width: int | None, heads: str | Sequence[Column], cells: Iterable[Sequence[str]], *, least: int = 0,
+    mark: Glyphs = UNICODE,
+) -> list[Line]:  # fmt: skip
+    """:func:`table` for a terminal of ``width`` columns (None: no cell is cut). Pure."""
     made = columns(heads) if isinstance(heads, str) else heads
     shown = [[visible(cell) for cell in row] for row in cells]
-    if is_terminal():
-        mark = glyphs()
+    if width is not None:
         shown = [
             [clip(cell, column.cap, mark) for cell, column in zip(row, made, strict=True)] for row in shown
         ]
         if least:
-            made, shown = _spared(made, shown, least)
+            made, shown = _spared(made, shown, least, width, mark)
     align = "".join("r" if column.right else "l" for column in made)
     head, *texts = aligned([[column.title for column in made], *shown], align)
     return [Line(head, HEADING), *map(Line, texts)]
 
 
 def _spared(
-    columns: Sequence[Column], cells: list[list[str]], least: int
+    columns: Sequence[Column], cells: list[list[str]], least: int, width: int, mark: Glyphs
 ) -> tuple[Sequence[Column], list[list[str]]]:
     """The columns for which the terminal has room, and their cells, with shortened commands."""
-    import shutil
-
-    width = shutil.get_terminal_size().columns
     shown = [[column.title for column in columns], *cells]
     kept = list(range(len(columns)))
     for place in sorted(filter(lambda i: columns[i].spare, kept), key=lambda i: -columns[i].spare):
@@ -92,7 +100,7 @@ def _spared(
             break
         kept.remove(place)
     left = [[row[i] for i in kept] for row in shown]
-    fit(left, width, glyphs())
+    fit(left, width, mark)
     return [columns[i] for i in kept], left[1:]
 
 

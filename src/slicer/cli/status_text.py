@@ -31,8 +31,6 @@ if TYPE_CHECKING:
 
     _Row = tuple[tuple[str, ...], str]  # cells and style of a row of the GPUs' table
 
-_BAR = 10  # cells
-_GPU_NAME = 14  # characters of a GPU's name on a terminal
 _SLOTS_NAMED = 6  # jobs on the line of a slot
 
 

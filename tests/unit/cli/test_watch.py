@@ -7,19 +7,7 @@ import os
 import pty
 import subprocess
 
-import pytest
-
-from slicer.cli.status_text import sections
-from slicer.cli.watch import fit
-from slicer.record import replace
 from tests.patience import until
-from tests.unit.cli.made_up_status import (
-    EVAL,
-    LIGHT,
-    made,
-    snapshot,
-    text,
-)
 from tests.unit.program import Cli
 
 pytest_plugins = ["tests.unit.program", "tests.fake_nvml"]
@@ -51,24 +39,3 @@ def test_a_terminal_that_cannot_be_drawn_on_is_refused(cli: Cli) -> None:
     os.close(inner)
     os.close(outer)
     assert (it.returncode, b"TERM=dumb" in said) == (2, True)
-
-
-LONG = made(
-    tuple(replace(LIGHT, job=f"{i:012x}", since_s=float(i)) for i in range(30)),
-    tuple(replace(EVAL, job=f"{i:012x}") for i in range(100, 140)),
-    snapshot(),
-)
-
-
-@pytest.mark.parametrize("height", [200, 60, 40, 24, 12, 5, 1])
-def test_what_does_not_fit_the_screen_is_counted(height: int) -> None:
-    shown = [line.text for line in fit(sections(LONG), height)]
-    assert len(shown) <= height
-    if height == 200:
-        assert shown == text(LONG).splitlines()
-    if height == 24:
-        jobs = sum(row.startswith("0000000000") and "GPU" not in row for row in shown)
-        waiting = sum(row.startswith("0000000000") and "GPU" in row for row in shown)
-        assert f"… {30 - jobs} more jobs" in shown
-        assert f"… {40 - waiting} more waiting" in shown
-        assert sum(row.startswith(" ") and "H100" in row for row in shown) == 3  # a few lines are not cut

@@ -1,0 +1,181 @@
+"""What the live view shows, and what a key does to that. Pure."""
+
+from __future__ import annotations
+
+from slicer.cli.live.panels import panel, panel_room
+from slicer.kernel.users import user_name
+from slicer.ledger.status import GpuState
+from slicer.model import Lease, Ticket
+from slicer.record import record, replace
+from slicer.text import command_text, visible
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Literal
+
+    from slicer.cli.status_text import Section
+    from slicer.ledger.status import LedgerStatus
+    from slicer.outcome.job_files import DetachedJob
+
+    Mode = Literal["rows", "filter", "stop", "help", "more"]
+    Kind = Literal["gpu", "job", "waiting"]
+    Verb = Literal["leave", "say", "stop", "pause", "resume", "log"]
+
+_LONGEST_FILTER = 60
+_PANELS = {"?": "help", "m": "more"}
+
+
+@record
+class Content:
+    """The data of one moment."""
+
+    status: LedgerStatus
+    more: tuple[Section, ...]  # queues, servers, slots, users
+    notes: tuple[str, ...]  # warnings
+    title: str
+    uid: int  # the viewer
+    at: float  # seconds since the epoch
+
+
+@record
+class View:
+    """The state of the view. The rows that are seen follow from the chosen one."""
+
+    chosen: str = ""  # the key of a row; "": the first job
+    place: int = 0  # the chosen row's, last time: the row there follows one that has gone
+    filter: str = ""  # only jobs with this text
+    mode: Mode = "rows"  # "filter": it is being typed; "stop": asks; the others are panels
+    top: int = 0  # the first line of a panel
+
+
+@record
+class Act:
+    """Something for the edge to do."""
+
+    verb: Verb
+    job: str = ""
+    text: str = ""  # the job's name for people; of "say": the message
+
+
+@record
+class Row:
+    """A row that can be chosen. ``key`` is a job's id, or a GPU's UUID."""
+
+    key: str
+    kind: Kind
+    entry: GpuState | Lease | Ticket | DetachedJob
+
+    @property
+    def name(self) -> str:
+        entry = self.entry
+        return f"GPU {entry.gpu.index}" if isinstance(entry, GpuState) else visible(entry.name) or entry.job
+
+    def owner(self, viewer: int) -> int:
+        """The user whose job it is. A job that waits for others is always the viewer's own."""
+        return self.entry.uid if isinstance(self.entry, Lease | Ticket) else viewer
+
+    def has(self, text: str, viewer: int) -> bool:
+        """Whether the job's id, name, command or user contains the text."""
+        entry = self.entry
+        if isinstance(entry, GpuState):
+            return True
+        command = command_text(entry.command) if isinstance(entry.command, tuple) else entry.command
+        words = (entry.job, entry.name, command, user_name(self.owner(viewer)))
+        return any(text.lower() in word.lower() for word in words)
+
+
+def rows(content: Content, text: str = "") -> tuple[Row, ...]:
+    """The rows in their order: GPUs, jobs, and those that wait. ``text``: the filter."""
+    status = content.status
+    found = [Row(state.gpu.uuid, "gpu", state) for state in status.gpus]
+    found += [Row(lease.job, "job", lease) for lease in status.leases]
+    found += [Row(ticket.job, "waiting", ticket) for ticket in status.tickets]
+    found += [Row(file.job, "waiting", file) for file in status.later]
+    return tuple(row for row in found if row.has(text, content.uid)) if text else tuple(found)
+
+
+def place_of(view: View, shown: tuple[Row, ...]) -> int:
+    """The place of the chosen row; -1 without rows."""
+    keys = [row.key for row in shown]
+    if view.chosen in keys:
+        return keys.index(view.chosen)
+    if view.chosen:
+        return min(view.place, len(shown) - 1)
+    return next((place for place, row in enumerate(shown) if row.kind != "gpu"), min(0, len(shown) - 1))
+
+
+def settled(view: View, content: Content) -> View:
+    """The view on new content. A question about a job that has gone is dropped."""
+    shown = rows(content, view.filter)
+    place = place_of(view, shown)
+    key = shown[place].key if place >= 0 else ""
+    is_void = view.mode == "stop" and key != view.chosen
+    return replace(view, chosen=key, place=max(0, place), mode="rows" if is_void else view.mode)
+
+
+def step(view: View, key: str, content: Content, height: int) -> tuple[View, Act | None]:
+    """The view after a key, and what is to be done. ``view`` is settled on the content."""
+    if view.mode == "filter":
+        return settled(_typed(view, key), content), None
+    shown = rows(content, view.filter)
+    place = place_of(view, shown)
+    row = shown[place] if place >= 0 else None
+    if view.mode == "stop":
+        act = Act("stop", row.key, row.name) if row and key in ("y", "Y") else None
+        return replace(view, mode="rows"), act
+    if view.mode in ("help", "more"):
+        room = panel_room(height)
+        moved = _moved(key, view.top, max(1, len(panel(view.mode, content.more)) - room + 1), room)
+        return replace(view, mode="rows", top=0) if moved is None else replace(view, top=moved), None
+    if key in ("q", "Q"):
+        return view, Act("leave")
+    if key in _PANELS:
+        return replace(view, mode=_PANELS[key], top=0), None
+    if key == "/":
+        return replace(view, mode="filter"), None
+    if key == "esc":
+        return settled(replace(view, filter=""), content), None
+    if key in ("k", "p", "l"):
+        return _about(view, key, row, content)
+    moved = _moved(key, place, len(shown), max(1, height // 2))
+    if moved is None or not shown:
+        return view, None
+    return replace(view, chosen=shown[moved].key, place=moved), None
+
+
+def _moved(key: str, place: int, count: int, page: int) -> int | None:
+    """The place to which a key moves; None: it moves nothing."""
+    by = {"up": -1, "down": 1, "page up": -page, "page down": page, "home": -count, "end": count}.get(key)
+    return None if by is None else max(0, min(count - 1, place + by))
+
+
+def _typed(view: View, key: str) -> View:
+    """The view with one key more in its filter. The first job that it leaves is chosen."""
+    if key == "enter":
+        return replace(view, mode="rows")
+    if key == "esc":
+        return replace(view, mode="rows", filter="", chosen="")
+    if key == "backspace":
+        return replace(view, filter=view.filter[:-1], chosen="")
+    if len(key) > 1:
+        return view
+    return replace(view, filter=(view.filter + key)[:_LONGEST_FILTER], chosen="")
+
+
+def _about(view: View, key: str, row: Row | None, content: Content) -> tuple[View, Act | None]:
+    """Stop, pause or resume the chosen job, or show its log."""
+    what = {"k": "stop", "p": "pause", "l": "show the log of"}[key]
+    if row is None or isinstance(row.entry, GpuState):
+        return view, Act("say", text=f"choose a job to {what} with the arrow keys")
+    owner = row.owner(content.uid)
+    if content.uid not in (0, owner):
+        who = user_name(owner)
+        return view, Act("say", text=f"{row.name} is a job of {who}: only {who} and root may {what} it")
+    if key == "k":
+        return replace(view, mode="stop"), None
+    if key == "l":
+        return view, Act("log", row.key, row.name)
+    if not isinstance(row.entry, Lease):
+        return view, Act("say", text=f"{row.name} waits: only a job that runs can be paused")
+    is_halted = content.status.halt(row.key) is not None
+    return view, Act("resume" if is_halted else "pause", row.key, row.name)
