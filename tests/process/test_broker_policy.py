@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from slicer.broker.accounts import all_totals
 from slicer.broker.client.connection import Connection
-from slicer.broker.protocol.messages import Usage, UsageRow
+from slicer.broker.protocol.messages import PastLease, Recent, Usage, UsageRow
 from tests.broker_box import BrokerBox
 from tests.patience import until
 
@@ -22,6 +23,15 @@ def usage(box: BrokerBox) -> tuple[UsageRow, ...]:
     connection = Connection(box.socket)
     try:
         rows: tuple[UsageRow, ...] = connection.ask(Usage(None, "user")).rows
+    finally:
+        connection.close()
+    return rows
+
+
+def recent(box: BrokerBox) -> tuple[PastLease, ...]:
+    connection = Connection(box.socket)
+    try:
+        rows: tuple[PastLease, ...] = connection.ask(Recent(0.0)).rows
     finally:
         connection.close()
     return rows
@@ -64,3 +74,7 @@ def test_a_job_is_booked_once_though_the_broker_is_killed_in_the_middle(box: Bro
     assert (row.of, row.jobs) == ("0", 1)
     assert row.gpu_s > 0
     assert row.vram_mib_s == pytest.approx(row.gpu_s * 24576)
+    ((past,), (total,)) = recent(box), all_totals(str(box.var / "usage.db"))
+    assert (past.uid, len(past.gpus)) == (0, 1)
+    assert past.held_s == pytest.approx(row.gpu_s)
+    assert (total.jobs, total.gpu_s) == (1, pytest.approx(row.gpu_s))

@@ -11,9 +11,9 @@ from collections.abc import Callable, Iterable
 from contextlib import closing
 from typing import Any, TypeVar
 
-from slicer.broker.protocol.messages import UsageRow
+from slicer.broker.protocol.messages import PastLease, UsageRow
 from slicer.errors import StateError
-from slicer.outcome import history_schema
+from slicer.outcome import history_schema, totals
 from slicer.outcome import sums as sums_of
 from slicer.outcome.series import Series, decode
 from slicer.record import record
@@ -138,6 +138,7 @@ LAST_GRANT = (  # of a user's job that has just ended: ?1 uid, ?2 its id
 _HAS_SAMPLES = "SELECT count(*) FROM sqlite_master WHERE name = 'samples'"
 _ONE_SERIES = "SELECT series FROM samples WHERE grant_key = ?"
 COUNTS = "SELECT uid, count(*) FROM jobs GROUP BY uid"
+ADD_TO_TOTALS = totals.adding("jobs", "gpu_rate * held_s", "grant_key = ?1")
 
 # Of a job that began before ?1, only the part since then counts. ?2: only this user, or NULL.
 USAGE = """\
@@ -172,6 +173,9 @@ WITH counted AS (
 JOBS = f"""\
 {_AS_OUTCOMES} SELECT {', '.join(_COLUMNS)} FROM jobs
 WHERE id IN (SELECT id FROM outcomes WHERE {history_schema.FILTERS}) ORDER BY id DESC LIMIT ?6"""
+
+RECENT = "SELECT uid, gpus, granted_at, held_s FROM jobs ORDER BY id DESC LIMIT 20000"
+_MOST_RECENT_GPUS = 20_000  # of all rows together: some MiB
 
 PATH = f"{DIRECTORY}/{FILE}"
 _BUSY_TIMEOUT_S = 5.0
@@ -218,6 +222,24 @@ def select_usage(
         UsageRow(str(key), jobs, 0, gpu_s, vram_mib_s, cpu_s, waited_s)
         for key, jobs, gpu_s, vram_mib_s, cpu_s, waited_s in found
     ]
+
+
+def select_recent(connection: sqlite3.Connection, since: float) -> tuple[PastLease, ...]:
+    """The last leases on GPUs that ended since then, the latest first. Raises sqlite3.Error."""
+    found: list[PastLease] = []
+    room = _MOST_RECENT_GPUS
+    for uid, gpus, granted_at, held_s in connection.execute(RECENT):
+        room -= len(gpus.split())
+        if granted_at + held_s < since or room < 0:  # jobs are in the order of their ends
+            break
+        if gpus:
+            found.append(PastLease(uid, tuple(gpus.split()), granted_at, held_s))
+    return tuple(found)
+
+
+def all_totals(path: str) -> list[totals.Total]:
+    """Sums over all users' jobs that have ended since the broker keeps them. Raises StateError."""
+    return _read(path, lambda connection: list(map(totals.made, connection.execute(totals.SELECT))))
 
 
 def _read(path: str, act: Callable[[sqlite3.Connection], _T]) -> _T:

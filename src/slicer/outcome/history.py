@@ -156,6 +156,19 @@ def read(path: str, *, limit: int | None = 50, **filters: Any) -> list[Outcome]:
     return [_outcome(row) for row in select(path, schema.SELECT, values)]
 
 
+def held_gpus(path: str, since: float, most: int = 10_000) -> list[tuple[tuple[str, ...], float, float]]:
+    """The GPUs, begins and lengths of the last jobs that ended since then, times in seconds since 1970.
+
+    Raises StateError.
+    """
+    import json
+
+    return [
+        (tuple(json.loads(gpus)), started_at, wall_s)
+        for gpus, started_at, wall_s in select(path, schema.HELD_GPUS, (since, most))
+    ]
+
+
 def _row(outcome: Outcome) -> list[Sql]:
     row: list[Sql] = []
     for column in schema.OUTCOME:

@@ -114,6 +114,9 @@ FORGET = (
     f"DELETE FROM outcomes WHERE id IN {_OLD}",
     "DELETE FROM decisions WHERE decided_at < ?1 AND id IN (SELECT id FROM decisions ORDER BY id LIMIT 50)",
 )
+HELD_GPUS = """\
+SELECT gpus, started_at, wall_s FROM outcomes
+WHERE gpus != '[]' AND started_at + wall_s >= ?1 ORDER BY id DESC LIMIT ?2"""
 
 
 def filters(

@@ -11,12 +11,14 @@ from pathlib import Path
 
 import pytest
 
+from slicer.broker import accounts as reading
 from slicer.broker.accounts import jobs, samples
 from slicer.broker.protocol.messages import Finished, UsageRow
 from slicer.broker.server import accounts as module
 from slicer.broker.server.accounts import Accounts, EndedLease
 from slicer.model import Usage
 from slicer.outcome.series import Series, encode
+from slicer.outcome.totals import WAITS_S
 from slicer.record import replace
 from tests.unit import made_up
 
@@ -207,3 +209,32 @@ def test_only_the_series_of_a_users_last_jobs_are_kept(
     keys = {each.grant_key: each.job for each in jobs(path)}
     found = {keys[key] for key in samples(path, keys)}
     assert found == {f"{uid:08d}{number:04d}" for uid in (1000, 1001) for number in (3, 4, 5)}
+
+
+def test_who_held_gpus_lately_is_told_without_jobs(tmp_path: Path, said: list[str]) -> None:  # U13
+    accounts = opened(tmp_path, said)
+    accounts.book(ended("a" * 12, ago_s=2 * DAY_S))
+    accounts.book(ended("b" * 12, ago_s=50.0, held_s=DAY_S, gpus=("GPU-a", "GPU-b"), uid=1001))
+    accounts.book(ended("c" * 12, gpus=()))
+    accounts.book(ended("d" * 12, ago_s=5.0))
+    found = accounts.recent(time.time() - DAY_S)
+    assert [(each.uid, each.gpus) for each in found] == [(1000, ("GPU-a",)), (1001, ("GPU-a", "GPU-b"))]
+    assert found[1].held_s == pytest.approx(DAY_S)
+    assert found[1].granted_at + found[1].held_s == pytest.approx(time.time() - 50.0, abs=5.0)
+    assert not said
+
+
+def test_sums_are_those_of_all_jobs_that_ever_ended(
+    tmp_path: Path, said: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:  # X8
+    monkeypatch.setattr(module, "MOST_JOBS", 2)
+    monkeypatch.setattr(module, "_FOLDED", 1)
+    accounts = opened(tmp_path, said)
+    for number in range(9):
+        accounts.book(ended(f"{number:012x}"))
+        accounts.book(ended(f"{number:012x}"))  # another lease of that id
+    book = str(tmp_path / "lib" / "usage.db")
+    (row,) = reading.all_totals(book)
+    assert (row.jobs, row.result, row.gpu_s) == (18, "failed", pytest.approx(1800.0, rel=1e-3))
+    assert len(reading.jobs(book)) < 18
+    assert row.waits == tuple(18 if bound >= 5 else 0 for bound in WAITS_S)

@@ -34,7 +34,7 @@ RECORDS = {
     kind.__name__: kind
     for kind in (
         Busy, Lease, Reservation, Ticket, messages.UserStanding, messages.GroupStanding, messages.UsageRow,
-        messages.GpuNow, messages.UseNow,
+        messages.GpuNow, messages.UseNow, messages.PastLease,
     )
 }
 _CUT = {"name": messages.MOST_NAME, "description": messages.MOST_NAME, "command": messages.MOST_COMMAND}

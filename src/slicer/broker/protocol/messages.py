@@ -135,6 +135,13 @@ class Usage:
 
 
 @record
+class Recent:
+    """Request who held GPUs lately. Everybody may know, as with :class:`Status`."""
+
+    since: float  # seconds since 1970
+
+
+@record
 class Stop:
     """Stop the job's scope; a ticket leaves the queue. Own jobs only; root may stop all."""
 
@@ -302,6 +309,23 @@ class Reserved:
     """The answer to :class:`Reserve`."""
 
     reserved: Reservation
+
+
+@record
+class PastLease:
+    """GPUs that a job held until it ended."""
+
+    uid: int
+    gpus: tuple[str, ...]
+    granted_at: float  # seconds since 1970
+    held_s: float
+
+
+@record
+class PastLeases:
+    """The answer to :class:`Recent`: the last to end first, and not more than fit."""
+
+    rows: tuple[PastLease, ...]
 
 
 @record

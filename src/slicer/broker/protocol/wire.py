@@ -68,6 +68,7 @@ REPLIES: dict[type, tuple[type, ...]] = {
     messages.Status: (messages.Standing,),
     messages.Look: (messages.Seen,),
     messages.Usage: (messages.Used,),
+    messages.Recent: (messages.PastLeases,),
     messages.Stop: (messages.Done,),
     messages.Freeze: (messages.Done,),
     messages.Thaw: (messages.Done,),

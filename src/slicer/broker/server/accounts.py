@@ -16,13 +16,14 @@ from collections.abc import Callable
 
 from slicer import faults
 from slicer.broker import accounts
-from slicer.broker.accounts import DIRECTORY, FILE, select_usage
-from slicer.broker.protocol.messages import Finished, UsageRow
+from slicer.broker.accounts import DIRECTORY, FILE, select_recent, select_usage
+from slicer.broker.protocol.messages import Finished, PastLease, UsageRow
 from slicer.broker.rules.run_lengths import RunLengths
 from slicer.broker.rules.shares import Past, decayed, held
 from slicer.errors import StateError
 from slicer.kernel import proc
 from slicer.model import Lease, Usage
+from slicer.outcome import totals
 from slicer.record import record
 from slicer.state.directory import LEDGER, check_file, open_trusted
 
@@ -133,6 +134,13 @@ class Accounts:
         except sqlite3.Error as error:
             raise StateError(f"the accounts cannot be read: {error}", where=self._path) from error
 
+    def recent(self, since: float) -> tuple[PastLease, ...]:
+        """Who held GPUs since then (seconds since 1970). Raises StateError."""
+        try:
+            return select_recent(self._connection, since) if self._connection is not None else ()
+        except sqlite3.Error as error:
+            raise StateError(f"the accounts cannot be read: {error}", where=self._path) from error
+
     def close(self) -> None:
         """Try again to write what could not be written, and close the connection."""
         if self._connection is not None:
@@ -157,8 +165,10 @@ class Accounts:
         past = self._after(ended, self._past)
         connection.execute("BEGIN IMMEDIATE")
         try:
-            is_new = connection.execute(accounts.INSERT_JOB, _row(ended, now_at)).rowcount == 1
+            row = _row(ended, now_at)
+            is_new = connection.execute(accounts.INSERT_JOB, row).rowcount == 1
             if is_new:
+                connection.execute(accounts.ADD_TO_TOTALS, row[:1])
                 faults.point("broker-account-row")
                 used_at, granted_at = (now_at - (proc.now_s() - each) for each in (past.at_s, past.granted_s))
                 connection.execute(accounts.SET_USER, (uid, past.gpu_s, used_at, granted_at))
@@ -250,6 +260,7 @@ def _connected(path: str) -> sqlite3.Connection:
             message = f"has schema {version}, this slicer writes {accounts.SCHEMA_VERSION}"
             raise StateError(message, where=path, hint="upgrade slicer, or move the file away")
         connection.execute(accounts.SAMPLES)
+        connection.execute(totals.SCHEMA)
     except BaseException:
         connection.close()
         raise

@@ -7,7 +7,16 @@ import os
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
-from slicer.broker.protocol.messages import Acquire, GroupStanding, Reserve, Usage, Used, UserStanding
+from slicer.broker.protocol.messages import (
+    Acquire,
+    GroupStanding,
+    PastLeases,
+    Recent,
+    Reserve,
+    Usage,
+    Used,
+    UserStanding,
+)
 from slicer.broker.rules import allowance, order, policy, shares, standing
 from slicer.broker.rules import reservations as reserving
 from slicer.broker.rules.allowance import Allowance, Balance
@@ -290,11 +299,7 @@ class PolicyState:
 
     def usage(self, asked: Usage, uid: int, holdings: Iterable[Holding]) -> Used:
         """The usage of a user's jobs (root: all jobs), running ones included. Raises Refusal, StateError."""
-        now_s = time.monotonic()
-        if uid and now_s - self._asked.get(uid, -_ASKS_S) < _ASKS_S:  # each request costs milliseconds
-            raise Refusal("TooMany", "too many requests for usage", hint="try again in a second")
-        self._asked = {each: at_s for each, at_s in self._asked.items() if now_s - at_s < _ASKS_S}
-        self._asked[uid] = now_s
+        self._slow_down(uid)
         self.write_accounts()
         ended = self._accounts.usage(asked.since, uid or None, asked.by)
         running = [
@@ -307,6 +312,20 @@ class PolicyState:
         ]  # fmt: skip
         within_s = None if asked.since is None else max(0.0, time.time() - asked.since)
         return Used(with_running(ended, running, asked.by, within_s))
+
+    def recent(self, asked: Recent, uid: int) -> PastLeases:
+        """Who held GPUs since then. Raises Refusal, StateError."""
+        self._slow_down(uid)
+        self.write_accounts()
+        return PastLeases(self._accounts.recent(asked.since))
+
+    def _slow_down(self, uid: int) -> None:
+        """Refuse a user's next request for accounts within a second: each costs milliseconds."""
+        now_s = time.monotonic()
+        if uid and now_s - self._asked.get(uid, -_ASKS_S) < _ASKS_S:
+            raise Refusal("TooMany", "too many requests for usage", hint="try again in a second")
+        self._asked = {each: at_s for each, at_s in self._asked.items() if now_s - at_s < _ASKS_S}
+        self._asked[uid] = now_s
 
     def _account_of(self, holding: Holding) -> int:
         gids = self._gids.get(holding.lease.uid) or holding.claim.gids

@@ -51,6 +51,7 @@ class Service:
             messages.Status: self._status,
             messages.Look: Looking(leases, decider).look,
             messages.Usage: self._usage,
+            messages.Recent: self._recent,
             messages.Stop: scoping.stop,
             messages.Freeze: scoping.freeze,
             messages.Thaw: scoping.thaw,
@@ -152,6 +153,9 @@ class Service:
     def _usage(self, call: ReceivedCall) -> None:
         holdings = self._leases.holdings.values()
         call.connection.send(self._policy_state.usage(call.message, call.connection.peer.uid, holdings))
+
+    def _recent(self, call: ReceivedCall) -> None:
+        call.connection.send(self._policy_state.recent(call.message, call.connection.peer.uid))
 
     def _status(self, call: ReceivedCall) -> None:
         viewer = call.connection.peer.uid
