@@ -224,6 +224,29 @@ in
       '';
     };
 
+    web.enable = mkOption {
+      type = types.bool;
+      default = false;
+      description = ''
+        Whether the live board is at {file}`http://127.0.0.1:8750/`, for all users of this machine. It shows what the broker
+        knows.
+      '';
+    };
+
+    metrics = {
+      enable = mkOption {
+        type = types.bool;
+        default = false;
+        description = "Whether figures for the textfile collector of Prometheus' node_exporter are written twice a minute.";
+      };
+
+      directory = mkOption {
+        type = types.path;
+        default = "/var/lib/prometheus/node-exporter";
+        description = "The directory that the collector reads. It has to exist.";
+      };
+    };
+
     userDelegation = mkOption {
       type = types.bool;
       default = false;
@@ -254,6 +277,10 @@ in
       {
         assertion = cfg.broker.closedShop -> cfg.broker.enable;
         message = "programs.slicer.broker.closedShop: without broker.enable nobody but root could use a GPU.";
+      }
+      {
+        assertion = cfg.web.enable -> cfg.broker.enable;
+        message = "programs.slicer.web: the board shows what the broker knows. Set broker.enable.";
       }
       {
         assertion = policy != { } -> cfg.broker.enable;
@@ -288,13 +315,24 @@ in
 
     # The broker's units are files of the package, too, and sleep until this.
     systemd.sockets = lib.mkMerge (
-      [ (mkIf cfg.broker.enable { slicer-broker.wantedBy = [ "sockets.target" ]; }) ]
+      [
+        (mkIf cfg.broker.enable { slicer-broker.wantedBy = [ "sockets.target" ]; })
+        (mkIf cfg.web.enable { slicer-web.wantedBy = [ "sockets.target" ]; })
+      ]
       ++ map (each: each.sockets) serveUnits
     );
+
+    systemd.timers = mkIf cfg.metrics.enable { slicer-metrics.wantedBy = [ "timers.target" ]; };
 
     systemd.services = lib.mkMerge (map (each: each.services) serveUnits ++ [
       # A switch stops what it restarts, and the socket with it: users would find no broker meanwhile.
       (mkIf cfg.broker.enable { slicer-broker.stopIfChanged = false; })
+      (mkIf cfg.metrics.enable {
+        slicer-metrics = {
+          environment.DIRECTORY = cfg.metrics.directory;
+          serviceConfig.ReadWritePaths = [ "-${cfg.metrics.directory}" ];
+        };
+      })
       (mkIf cfg.userDelegation {
         "user@".serviceConfig.Delegate = mkDefault "cpu cpuset io memory pids";
       })

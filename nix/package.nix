@@ -38,9 +38,10 @@ python3Packages.buildPythonApplication {
 
   # nixpkgs' nvidia-ml-py finds the driver's library in /run/opengl-driver by itself.
   dependencies = [
-    python3Packages.aiohttp # for `slicer serve`
+    python3Packages.aiohttp # for `slicer serve` and `slicer web`
     python3Packages.click
     python3Packages.nvidia-ml-py
+    python3Packages.prometheus-client # for `slicer metrics`
     python3Packages.psutil
     python3Packages.pystemd
   ];
@@ -48,7 +49,7 @@ python3Packages.buildPythonApplication {
   # Units, catalog, completions and manual pages, without the drop-in that delegates to users.
   postInstall = ''
     files="$out/${python3Packages.python.sitePackages}/slicer"
-    # With the broker's units, which nothing starts unless the module says so.
+    # With the units of the broker, the board and the metrics, which nothing starts unless the module says so.
     install -D -m 644 -t "$out/lib/systemd/system" "$files"/_units/system/*.slice "$files"/_units/system/slicer-*
     install -D -m 644 -t "$out/lib/systemd/user" "$files"/_units/user/*.slice
     install -D -m 644 -t "$out/lib/systemd/catalog" "$files/_units/catalog/slicer.catalog"
@@ -60,6 +61,8 @@ python3Packages.buildPythonApplication {
     done
     sed -i "s|/usr/lib/slicer-systemd/slicer-broker|$out/bin/slicer-broker|" \
       "$out/lib/systemd/system/slicer-broker."*
+    sed -i "s|/usr/bin/slicer\>|$out/bin/slicer|" \
+      "$out/lib/systemd/system/slicer-web."* "$out/lib/systemd/system/slicer-metrics."*
   '';
 
   # The usual wrapper puts Python and the libraries of slicer into PATH and sets PYTHONNOUSERSITE, and all jobs

@@ -63,7 +63,7 @@ def prepare(options: argparse.Namespace) -> int:
     try:
         machines = {**host.BUILD_TOOLS, **host.NAMESPACE_TOOLS, **host.QEMU_TOOLS}
         others = {**host.NIX_TOOLS, **host.SANDBOX_TOOLS, **host.MEDIA_TOOLS, **host.BROWSER_TOOLS}
-        host.install_packages({**machines, **others})
+        host.install_packages({**machines, **others, **host.PROMETHEUS_TOOLS})
         build_images(wanted_suites())
     except MachineError as error:
         print(f"no test machines: {error}", file=sys.stderr)

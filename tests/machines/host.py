@@ -21,6 +21,7 @@ NIX_TOOLS = {"nix-instantiate": "nix-bin"}  # no machine needs it, but tests/uni
 SANDBOX_TOOLS = {"bwrap": "bubblewrap"}  # nor this, but tests/process/test_nix_build.py
 MEDIA_TOOLS = {"ffmpeg": "ffmpeg", "ffprobe": "ffmpeg"}  # nor these, but tests of routes (tests/media.py)
 BROWSER_TOOLS = {"chromium": "chromium"}  # nor this, but tests of pages (tests/browser.py)
+PROMETHEUS_TOOLS = {"promtool": "prometheus"}  # nor this, but tests/unit/web/test_metrics.py
 QEMU_TOOLS = {"qemu-system-x86_64": "qemu-system-x86", "mke2fs": "e2fsprogs"}
 
 # mke2fs and friends live in sbin, which a user's PATH may lack.

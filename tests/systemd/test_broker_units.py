@@ -20,7 +20,7 @@ pytestmark = [pytest.mark.systemd, pytest.mark.core]
 
 SOCKET = Path("/run/slicer-broker/socket")
 UNITS = Path(__file__).parents[2] / "units" / "system"
-NAMES = sorted(path.name for path in UNITS.glob("slicer-*"))
+NAMES = sorted(name.rpartition("/")[2] for name, _, _ in broker_units.table())
 SERVICE, LISTENS = "slicer-broker.service", "slicer-broker.socket"
 MOST_EXPOSED = 2.5
 _DROP_IN = Path(f"/run/systemd/system/{SERVICE}.d/looks.conf")

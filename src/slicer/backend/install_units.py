@@ -14,7 +14,7 @@ import subprocess
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from slicer.backend import broker_units, closed_shop, is_booted, slice_limits
+from slicer.backend import broker_units, closed_shop, feature_units, is_booted, slice_limits
 from slicer.backend.closed_shop import has_unit
 from slicer.backend.unit_files import (
     Action,
@@ -237,6 +237,20 @@ def closed_plan(*, only_there: bool = False) -> InstallPlan:
     if only_there:
         made = tuple(action for action in made if os.path.lexists(action.destination))
     return InstallPlan(made, (), closed_shop.COMMANDS if made else (), user=False)
+
+
+def feature_plan(feature: str, program: str, *, removing: bool) -> InstallPlan:
+    """The units of a feature (:mod:`slicer.backend.feature_units`), to install or to remove."""
+    kept: dict[bool, list[Action]] = {False: [], True: []}  # by whether a package has them
+    for source, place, what in feature_units.table(feature):
+        action = Action(os.path.join(_SOURCES, source), os.path.join(on_host(_PREFIX), place), what)
+        kept[_is_packaged(action, place)].append(feature_units.with_program(action, program))
+    commands = _SYSTEM_COMMANDS[-1:]
+    if removing:
+        stops = feature_units.disable(feature)
+        return InstallPlan((*kept[False], *kept[True]), (), commands, user=False, stops=stops)
+    enable = feature_units.enable(feature)
+    return InstallPlan(tuple(kept[False]), tuple(kept[True]), (*commands, *enable), user=False)
 
 
 def refuse_nixos(setting: str) -> None:

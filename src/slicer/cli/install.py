@@ -8,7 +8,7 @@ import click
 
 from slicer.backend import broker_units
 from slicer.backend.install_units import InstallPlan, configured, going, plan
-from slicer.cli import complete, install_broker, install_closed, install_serve, output, say
+from slicer.cli import complete, install_broker, install_closed, install_feature, install_serve, output, say
 from slicer.cli.install_words import Way, done, tell
 from slicer.columns import Line
 from slicer.config import files
@@ -51,6 +51,8 @@ explanations for journalctl -x; completion for shells; these manual pages.""",
     help="Only [serve.NAME]: a socket, and the service that the first request starts.",
 )  # fmt: skip
 @click.option("--as", "run_as", metavar="USER", help="With --serve: the user who runs the server.")
+@click.option("--web", is_flag=True, help="Only the live board: a socket, and the service that it starts.")
+@click.option("--metrics", is_flag=True, help="Only figures for Prometheus' node_exporter: a timer.")
 @click.option("--undo", is_flag=True, help="With --closed-shop: open the GPUs again.")
 @click.option("--yes", is_flag=True, help="With --closed-shop: do not ask.")
 @click.option("--remove", "removing", is_flag=True, help="Remove what was installed.")
@@ -58,17 +60,21 @@ explanations for journalctl -x; completion for shells; these manual pages.""",
 @click.option("--dry-run", is_flag=True, help="Only print what would be done.")
 def command(
     user: bool, user_delegation: bool, broker: bool, closed_shop: bool, server: str | None,
-    run_as: str | None, undo: bool, yes: bool, removing: bool, force: bool, dry_run: bool,
+    run_as: str | None, web: bool, metrics: bool, undo: bool, yes: bool, removing: bool, force: bool,
+    dry_run: bool,
 ) -> int:  # fmt: skip
     """Install slicer's systemd units, completion for shells, and manual pages. Safe to repeat.
 
     The files go below /usr/local; then systemd reloads its units. Files that somebody edited stay as they
     are. For lasting changes use `systemctl edit gpu.slice`, or edit the configuration and run `slicer
-    install` again. --broker --remove removes only the broker, --serve NAME --remove only that server.
+    install` again. With --broker, --serve NAME, --web or --metrics, --remove removes only that.
     """
     place, way = install_serve.UnitPlace(user), Way(removing, force, dry_run)
+    is_alone = not any((broker, closed_shop, user_delegation, undo, yes))
+    if web or metrics:
+        is_alone = is_alone and not (user or server or run_as or (web and metrics))
+        return install_feature.act("web" if web else "metrics", way, is_alone=is_alone)
     if server is not None or run_as is not None:
-        is_alone = not any((broker, closed_shop, user_delegation, undo, yes))
         return install_serve.act(place, server, run_as, way, is_alone=is_alone)
     if user and broker:
         raise UsageError("the broker is for all users of the machine", hint="leave out --user")
@@ -117,6 +123,7 @@ def _settled(place: install_serve.UnitPlace, way: Way, *, user_delegation: bool,
     if not (way.removing and broker):
         settled = settled if user else install_closed.with_closed(settled)
         settled = install_serve.with_servers(settled, place, removing=way.removing)
+        settled = settled if user else install_feature.with_features(settled, removing=way.removing)
     for warning in warnings:
         say.line(warning)
     return settled

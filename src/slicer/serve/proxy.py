@@ -7,10 +7,9 @@ time. If a client disconnects, its upstream request ends; if an upstream is cut,
 from __future__ import annotations
 
 import asyncio
-import ipaddress
 import socket
 import struct
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager
 from urllib.parse import urlsplit
 
 import aiohttp
@@ -19,6 +18,7 @@ from yarl import URL
 
 from slicer.serve import classify, refusing, websockets
 from slicer.serve.asking import Upstream, make_session
+from slicer.serve.hosts import LOCAL_NAMES, is_address, is_meant, is_own, name_of
 from slicer.serve.model import Unavailable
 
 TYPE_CHECKING = False
@@ -36,7 +36,6 @@ _HOP_BY_HOP = frozenset((
     "connection", "keep-alive", "proxy-authenticate", "proxy-authorization", "proxy-connection", "te",
     "trailer", "transfer-encoding", "upgrade", "expect", "host",
 ))  # fmt: skip
-_LOCAL_NAMES = ("localhost", "localhost.localdomain")
 _LONGEST_LINE = 1 << 16  # bytes of a header line
 _QUEUE_LOOK_S = 1.0
 _READ_AHEAD = 64 << 20  # bytes for all waiting requests at an address
@@ -91,7 +90,7 @@ class Front:
         asked = classify.request(request.method, target, request.headers)
         if not target:
             return _sent(refusing.refusal(first.kind, asked.path, 400, f"{request.method} is not forwarded"))
-        if not _is_meant(request, first.hosts):
+        if not is_meant(request.headers.get("Host", ""), first.hosts):
             return _sent(self._foreign_host(request, first, asked))
         async with _Incoming(request, target, self._room) as incoming:
             return await self._decide(incoming, asked)
@@ -306,7 +305,7 @@ def _sent(answer: OwnResponse) -> web.Response:
 
 def _forwarded(request: web.BaseRequest, url: URL) -> list[tuple[str, str]]:
     headers = _end_to_end(request.headers)
-    is_local = _is_address(url.host or "", only_loopback=True) or url.host in _LOCAL_NAMES
+    is_local = is_address(url.host or "", only_loopback=True) or url.host in LOCAL_NAMES
     # A server on loopback checks the host (Ollama does). The client's own host was checked here.
     return [*headers, ("Host", f"localhost:{url.port}" if is_local else url.authority)]
 
@@ -329,12 +328,6 @@ def _is_utf8(value: str) -> bool:
     return True
 
 
-def _is_meant(request: web.BaseRequest, hosts: Sequence[str]) -> bool:
-    """Whether the Host is one that another site's page cannot claim (DNS rebinding)."""
-    host = request.headers.get("Host", "")
-    return not host or _is_own(_name_of(host), hosts) or _is_address(_name_of(host))
-
-
 def _is_from_here(request: web.BaseRequest, hosts: Sequence[str]) -> bool:
     """Whether the request is not from another site's page: browsers send simple requests without asking."""
     origin = request.headers.get("Origin", "").lower()
@@ -344,22 +337,5 @@ def _is_from_here(request: web.BaseRequest, hosts: Sequence[str]) -> bool:
         name = urlsplit(origin).hostname or ""
     except ValueError:
         return False
-    is_same = name == _name_of(request.headers.get("Host", ""))
-    return bool(name) and (is_same or _is_own(name, hosts) or _is_address(name, only_loopback=True))
-
-
-def _name_of(authority: str) -> str:
-    """The host of "HOST:PORT" or "[IPV6]:PORT", in lower case."""
-    text = authority.lower()
-    return text[1:].partition("]")[0] if text.startswith("[") else text.partition(":")[0]
-
-
-def _is_own(name: str, hosts: Sequence[str]) -> bool:
-    return name in _LOCAL_NAMES or name in (each.lower() for each in hosts)
-
-
-def _is_address(name: str, *, only_loopback: bool = False) -> bool:
-    with suppress(ValueError):
-        address = ipaddress.ip_address(name)
-        return address.is_loopback or not only_loopback
-    return False
+    is_same = name == name_of(request.headers.get("Host", ""))
+    return bool(name) and (is_same or is_own(name, hosts) or is_address(name, only_loopback=True))

@@ -12,13 +12,14 @@ from pathlib import Path
 
 import pytest
 
-from slicer.backend import broker_units, install_units, unit_files
+from slicer.backend import broker_units, feature_units, install_units, unit_files
 from slicer.backend.install_units import (
     InstallPlan,
     InstallReport,
     Ran,
     apply,
     configured,
+    feature_plan,
     going,
     plan,
     remove,
@@ -67,10 +68,30 @@ def test_a_plan_touches_nothing_and_names_everything(tmp_path: Path) -> None:  #
     made = plan(user_delegation=True, broker=broker_units.PROGRAM)
     assert list(tmp_path.iterdir()) == []
     assert all(os.path.isfile(action.source) and action.what for action in made.actions)
-    sources = {os.path.realpath(action.source) for action in made.actions}
+    features = [feature_plan(each, feature_units.PROGRAM, removing=False) for each in feature_units.FEATURES]
+    actions = [action for each in (made, *features) for action in each.actions]
+    sources = {os.path.realpath(action.source) for action in actions}
     for folder in ("_units", "_completions"):
         there = {str(path) for path in (PACKAGE / folder).resolve().rglob("*") if path.is_file()}
         assert there <= sources
+
+
+def test_the_units_of_a_feature_start_this_slicer_and_a_packages_are_not_hidden(tmp_path: Path) -> None:  # K5
+    program = "/opt/slicer/bin/slicer"
+    for feature in feature_units.FEATURES:
+        made = feature_plan(feature, program, removing=False)
+        assert all(program.encode() in action.content for action in made.actions)
+        assert not any(feature_units.PROGRAM.encode() in action.content for action in made.actions)
+        assert not feature_units.is_there(feature)
+        for action in made.actions:
+            packaged = tmp_path / "usr/lib/systemd/system" / os.path.basename(action.destination)
+            packaged.parent.mkdir(parents=True, exist_ok=True)
+            packaged.write_bytes(Path(action.source).read_bytes())
+        made = feature_plan(feature, feature_units.PROGRAM, removing=False)
+        assert (made.actions, len(made.unwanted)) == ((), 2)
+        assert len(feature_plan(feature, program, removing=True).actions) == 2
+    with pytest.raises(SlicerError, match="a unit cannot name this program"):
+        feature_plan("web", "/opt/my slicer/bin/slicer", removing=False)
 
 
 def note_in(ran: list[tuple[str, ...]]) -> Callable[[tuple[str, ...]], Ran]:

@@ -59,6 +59,7 @@ let
     systemd.packages = listOf lib.types.package;
     systemd.services = anything;
     systemd.sockets = anything;
+    systemd.timers = anything;
     systemd.slices = anything;
     systemd.tmpfiles.settings = anything;
   };
@@ -78,7 +79,7 @@ in
 {
   packages = names config.environment.systemPackages;
   unitPackages = names config.systemd.packages;
-  inherit (config.systemd) services slices sockets;
+  inherit (config.systemd) services slices sockets timers;
   policy = config.environment.etc."slicer/policy.toml".source.settings or null;
   tmpfiles = config.systemd.tmpfiles.settings;
   etc = lib.attrNames config.environment.etc;

@@ -314,6 +314,21 @@ def lines(text: str, section: str) -> dict[str, list[str]]:
     return found
 
 
+def test_the_board_and_the_metrics_are_units_of_the_package_that_are_switched_on() -> None:  # U13, X8
+    nothing = made()
+    assert "slicer-web" not in nothing["sockets"]
+    wanted = {"enable": True, "directory": "/srv/m"}
+    found = made(broker={"enable": True}, web={"enable": True}, metrics=wanted)
+    assert found["failed"] == []
+    assert found["sockets"]["slicer-web"]["wantedBy"] == ["sockets.target"]
+    assert found["timers"]["slicer-metrics"]["wantedBy"] == ["timers.target"]
+    service = found["services"]["slicer-metrics"]
+    assert service["environment"]["DIRECTORY"] == "/srv/m"
+    assert service["serviceConfig"]["ReadWritePaths"] == ["-/srv/m"]
+    (message,) = made(web={"enable": True})["failed"]
+    assert "Set broker.enable" in message
+
+
 def test_a_stop_of_a_server_may_take_what_the_configuration_allows() -> None:  # B6
     found = made({"serve": SERVERS}, serve=["ollama", "chat"])["services"]
     assert found["slicer-serve-ollama"]["serviceConfig"]["TimeoutStopSec"] == "30s 30s 20s"

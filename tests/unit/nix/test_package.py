@@ -35,7 +35,7 @@ def names(requirements: list[str]) -> list[str]:
 
 
 EXTRA = PROJECT["project"]["optional-dependencies"]
-DEPENDENCIES = names([*PROJECT["project"]["dependencies"], *EXTRA["serve"], *EXTRA["pystemd"]])
+DEPENDENCIES = names([*PROJECT["project"]["dependencies"], *EXTRA["web"], *EXTRA["pystemd"]])
 BUILD = names(PROJECT["build-system"]["requires"])
 # Without what only the launcher executes, which Nix does without.
 SCRIPTS = ["bin/slicer", "bin/slicer-broker"]
@@ -111,6 +111,10 @@ def test_it_has_what_install_writes(
         text = (built / f"lib/systemd/system/slicer-broker.{name}").read_text()
         assert f"\n{line}{built}/bin/slicer-broker\n" in text
         assert "/usr/lib/slicer-systemd" not in text
+    for name in ("web.service", "web.socket", "metrics.service", "metrics.timer"):
+        text = (built / f"lib/systemd/system/slicer-{name}").read_text()
+        assert f"{built}/bin/slicer" in text
+        assert "/usr/bin/slicer" not in text
     # Whoever does not ask for it gets no delegation.
     assert not list(built.glob("lib/systemd/system/user@*"))
 

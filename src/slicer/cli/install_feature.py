@@ -1,0 +1,56 @@
+"""``slicer install --web`` and ``--metrics``: the live board and the figures for Prometheus, as units."""
+
+from __future__ import annotations
+
+from slicer.backend import broker_units, feature_units
+from slicer.backend.install_units import InstallPlan, feature_plan, refuse_nixos
+from slicer.cli import install_broker
+from slicer.cli.install_words import Way, done, tell, together
+from slicer.columns import Line
+from slicer.errors import EX_OK, SlicerError, UsageError
+
+_NEXT = {
+    "web": (
+        "board: http://127.0.0.1:8750/ for all users of this machine; the first request starts it",
+        "for others: docs/web.md shows a reverse proxy and ssh -L",
+    ),
+    "metrics": (
+        "writes /var/lib/prometheus/node-exporter/slicer.prom twice a minute",
+        "another directory: systemctl edit slicer-metrics.service; see docs/metrics.md",
+    ),
+}
+_LEFT: dict[str, tuple[str, ...]] = {
+    "web": (),
+    "metrics": ("slicer.prom stays where node_exporter reads it; rm removes its last figures",),
+}
+
+
+def act(feature: str, way: Way, *, is_alone: bool) -> int:
+    """Install or remove a feature. ``is_alone``: no other option asks for more. Raises SlicerError."""
+    if not is_alone:
+        raise UsageError("cannot be combined", where=f"--{feature}", hint="call slicer install twice")
+    if way.removing and not feature_units.is_there(feature):
+        raise UsageError("it is not installed", where=f"--{feature}")
+    if not way.removing:
+        refuse_nixos(f"{feature}.enable = true")
+        if feature == "web" and not broker_units.is_installed():
+            message = "the board shows what the broker knows, and there is none"
+            hint = "slicer install --broker first; slicer web shows your own jobs"
+            raise SlicerError(message, where="--web", hint=hint)
+    report = done(_plan(feature, way.removing), way)
+    if report is None:
+        return EX_OK
+    told = () if any(ran.exit_code for ran in report.commands) else _NEXT[feature]
+    return tell(report, tuple(map(Line, _LEFT[feature] if way.removing else told)), way, user=False)
+
+
+def with_features(settled: InstallPlan, *, removing: bool) -> InstallPlan:
+    """The plan, extended to update the installed features or to remove them."""
+    for feature in filter(feature_units.is_there, feature_units.FEATURES):
+        settled = together(settled, _plan(feature, removing))
+    return settled
+
+
+def _plan(feature: str, removing: bool) -> InstallPlan:
+    program = feature_units.PROGRAM if removing else install_broker.program("slicer")
+    return feature_plan(feature, program, removing=removing)

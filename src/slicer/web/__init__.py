@@ -1,0 +1,1 @@
+"""``slicer web`` and ``slicer metrics``: the live board for browsers, and figures for Prometheus."""
