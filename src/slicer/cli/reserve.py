@@ -16,11 +16,12 @@ from slicer.broker.client.calls import ask
 from slicer.broker.client.standing import everybody, read
 from slicer.broker.protocol.messages import Reserve, Unreserve
 from slicer.cli import output, say
+from slicer.cli.status_text import reservations
 from slicer.columns import Line
 from slicer.errors import SlicerError, UsageError
 from slicer.kernel.users import user_name
 from slicer.model import Reservation
-from slicer.quantity import QuantityError, format_duration, parse_duration
+from slicer.quantity import QuantityError, parse_duration
 
 _ID = 4  # the least characters of an id
 
@@ -78,7 +79,7 @@ def command(
     if as_json:
         output.show_json({"reservations": [row_json(each) for each in found]})
     else:
-        output.show(table(found, _numbers()) if found else [Line("No reservations.")])
+        output.show(reservations(found, _numbers(), time.time()) if found else [Line("No reservations.")])
         if told:
             say.line(told)
 
@@ -134,20 +135,6 @@ def _named(word: str, known: Sequence[Reservation]) -> Reservation:
 def _numbers() -> dict[str, int]:
     """The numbers of the GPUs by UUID, if they can be listed."""
     return {state.gpu.uuid: state.gpu.index for state in read(os.environ, say.line).gpus}
-
-
-def table(found: Sequence[Reservation], numbers: dict[str, int]) -> list[Line]:
-    """One line a reservation."""
-    now = time.time()
-    rows = [
-        (
-            each.id, user_name(each.uid), ", ".join(str(numbers.get(uuid, uuid)) for uuid in each.gpus),
-            "now" if each.from_at <= now else moments.words(each.from_at, now),
-            moments.words(each.until_at, now), format_duration(round(each.until_at - each.from_at)),
-        )
-        for each in found
-    ]  # fmt: skip
-    return output.table("ID | USER | GPUS | FROM | UNTIL | FOR>", rows)
 
 
 def row_json(each: Reservation) -> dict[str, Any]:

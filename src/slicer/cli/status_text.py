@@ -21,10 +21,10 @@ from slicer.text import command_text, counted, quote, slot_words, visible
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from slicer.ledger.status import LedgerStatus, SlotState
-    from slicer.model import GroupStanding, Lease, Ticket, UserStanding
+    from slicer.model import GroupStanding, Lease, Reservation, Ticket, UserStanding
     from slicer.outcome.job_files import DetachedJob
     from slicer.queue.control.messages import RunningQueue
     from slicer.serve.model import ServerStanding
@@ -76,14 +76,31 @@ def sections(
 def beside(
     status: LedgerStatus, servers: tuple[ServerStanding, ...], queues: tuple[RunningQueue, ...]
 ) -> list[Section]:
-    """The sections beside jobs, requests and GPUs: queues, servers, slots of several kinds."""
+    """The sections beside jobs, requests and GPUs: reservations, queues, servers, slots of several kinds."""
     found = []
+    if status.reservations:
+        numbers = {state.gpu.uuid: state.gpu.index for state in status.gpus}
+        head, *rows = reservations(status.reservations, numbers, time.time())
+        found.append(Section((head,), tuple((row,) for row in rows), "reservations"))
     if queues:
         head, entries = table(queues, time.time())
         found.append(Section((head,), tuple(entries), "queues"))
     if servers:
         found.append(servers_section(servers, time.time()))
     return [*found, _slots(status)] if len(status.slots) > 1 else found
+
+
+def reservations(found: Sequence[Reservation], numbers: Mapping[str, int], now: float) -> list[Line]:
+    """A heading and one line a reservation. ``numbers``: of the GPUs, by UUID."""
+    rows = [
+        (
+            each.id, user_name(each.uid), ", ".join(str(numbers.get(uuid, uuid)) for uuid in each.gpus),
+            "now" if each.from_at <= now else moments.words(each.from_at, now),
+            moments.words(each.until_at, now), format_duration(round(each.until_at - each.from_at)),
+        )
+        for each in found
+    ]  # fmt: skip
+    return output.table("RESERVED | FOR USER | GPUS | FROM | UNTIL | LENGTH>", rows)
 
 
 def people(status: LedgerStatus) -> list[Section]:

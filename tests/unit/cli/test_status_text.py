@@ -12,7 +12,7 @@ from slicer.cli.status_text import lines
 from slicer.kernel.users import user_name
 from slicer.ledger.halted import Halted
 from slicer.ledger.status import LedgerStatus, PlainLockState
-from slicer.model import GpuLoad
+from slicer.model import GpuLoad, Reservation
 from slicer.record import replace
 from tests.unit.cli.made_up_status import (
     EVAL,
@@ -24,6 +24,7 @@ from tests.unit.cli.made_up_status import (
     TRAIN,
     A,
     B,
+    C,
     made,
     process,
     row_of,
@@ -232,3 +233,17 @@ def test_the_lock_of_scripts_is_shown_while_somebody_has_it() -> None:
     assert "\nGPU lock of scripts: /tmp/gpu.lock is held by pid 815\n" in text(held)
     assert status_json(held)["plain_lock"] == {"path": "/tmp/gpu.lock", "pid": 815}
     assert "of scripts" not in text(replace(FULL, plain_lock=PlainLockState("/tmp/gpu.lock", 0)))
+
+
+def test_reservations_are_listed_with_their_users_and_times(monkeypatch: pytest.MonkeyPatch) -> None:  # U7
+    monkeypatch.setattr("time.time", lambda: 1_700_000_000.0)
+    kept = (
+        Reservation("a" * 12, 0, (A, C), 1_699_999_000.0, 1_700_003_600.0),
+        Reservation("b" * 12, 0, ("GPU-gone",), 1_702_000_000.0, 1_702_007_200.0),
+    )
+    shown = [line.text for line in lines(replace(made(), reservations=kept))]
+    begin = next(number for number, line in enumerate(shown) if line.startswith("RESERVED"))
+    first, second = (line.split() for line in shown[begin + 1 : begin + 3])
+    assert first[:5] == ["aaaaaaaaaaaa", "root", "0,", "2", "now"]
+    assert second[:4] == ["bbbbbbbbbbbb", "root", "GPU-gone", "on"]
+    assert (first[-1], second[-1]) == ("1h17m", "2h")

@@ -13,7 +13,7 @@ k              stop the chosen job, as slicer stop does
 p              pause the chosen job, or resume a paused, frozen or stopped one
 l              show its log, as slicer logs -f does
 /              show only jobs with this text in name, user, command or id; Esc: all
-m              more: queues, servers, slots, users
+m              more: reservations, queues, servers, slots, users
 ?              this help
 q              quit; so does Ctrl-C, and Ctrl-Z suspends the view
 
