@@ -58,6 +58,13 @@ def board(
             }
             for ticket in status.tickets
         ],
+        "reservations": [
+            {
+                "user": user_name(each.uid), "gpus": _indices(each.gpus, status), "from": round(each.from_at),
+                "until": round(each.until_at),
+            }
+            for each in status.reservations
+        ],
         "queues": [
             {
                 "file": one_line(each.file.rpartition("/")[2]), "state": each.state, "counts": each.counts,

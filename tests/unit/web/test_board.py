@@ -8,7 +8,7 @@ from typing import Any
 from slicer.broker.protocol.messages import PastLease
 from slicer.ledger.halted import Halted
 from slicer.ledger.status import LedgerStatus
-from slicer.model import GpuLoad, UserStanding
+from slicer.model import GpuLoad, Reservation, UserStanding
 from slicer.queue.control.messages import RunningQueue
 from slicer.record import replace
 from slicer.serve.model import ServerStanding
@@ -88,3 +88,9 @@ def test_a_day_of_the_shortest_jobs_is_a_bounded_number_of_bars() -> None:  # U1
     rows = [PastLease(0, (A,), now - 4 * number, 1.0) for number in range(20_000)]
     (bars, *_) = (each["bars"] for each in board.timeline(rows, status(), now)["gpus"])
     assert len(bars) == 1
+
+
+def test_reservations_are_on_it() -> None:  # U7, U13
+    made = Reservation("a" * 12, 0, (A, C), 1.7e9, 1.7e9 + 60.4)
+    (found,) = shown(status(reservations=(made,)))["reservations"]
+    assert found == {"user": "root", "gpus": [0, 2], "from": 1_700_000_000, "until": 1_700_000_060}

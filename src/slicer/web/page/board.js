@@ -42,6 +42,7 @@ const SECTIONS = [
   ["hours", "Last 24 hours", ["GPU", "User", "#Hours"]],
   ["jobs", "Jobs", ["Job", "-User", "Holds", "-Profile", "#For", "#Left"]],
   ["waiting", "Waiting", ["Job", "-User", "Wants", "#For", "#Starts", "-Why"]],
+  ["reservations", "Reserved", ["GPUs", "For", "From", "Until"]],
   ["slots", "Slots", ["Slot", "#Held", "#Of"]],
   ["queues", "Queues", ["File", "State", "Jobs"]],
   ["servers", "Servers", ["Server", "State", "#For", "#Requests"]],
@@ -138,6 +139,11 @@ const serverRow = (each) => [
   th(each.server), td(each.state), td(forText(each), { class: "number" }), td(each.requests, { class: "number" }),
 ];
 serverRow.clock = forText;
+const moment = (at) => new Date(at * 1000).toLocaleString([], { dateStyle: "medium", timeStyle: "short" });
+const reservationRow = (each) => [
+  th(each.gpus.join(", ")), td(each.user), td(each.from <= seconds() ? "now" : moment(each.from)), td(moment(each.until)),
+];
+reservationRow.clock = (each) => each.from <= seconds();
 const slotRow = (each) => [th(each.slot), td(each.held, { class: "number" }), td(each.total === null ? "-" : each.total, { class: "number" })];
 const queueRow = (each) => [
   th(each.file), td(each.state),
@@ -203,6 +209,7 @@ function draw() {
   fill("gpus", board.gpus, gpuRow, board.no_gpus || "No GPUs.");
   fill("jobs", board.jobs.filter(matches), jobRow, board.jobs.length ? "No job matches the filter." : "No jobs are running.");
   fill("waiting", board.waiting.filter(matches), waitingRow, board.waiting.length ? "No job matches the filter." : "Nobody waits.");
+  fill("reservations", board.reservations, reservationRow, "");
   fill("slots", board.slots, slotRow, "");
   fill("queues", board.queues, queueRow, "");
   fill("servers", board.servers, serverRow, "");
