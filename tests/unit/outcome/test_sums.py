@@ -35,7 +35,7 @@ NONE = replace(OK, job="3" * 12, name="none", profile="light", wall_s=1000.0, us
 
 @pytest.fixture(autouse=True)
 def clock(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setenv("TZ", "Asia/Tokyo")
+    monkeypatch.setenv("TZ", "JST-9")
     time.tzset()
     yield
     monkeypatch.undo()
