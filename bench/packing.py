@@ -12,17 +12,17 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
-from statistics import mean, quantiles
-from typing import Any, Protocol
+from statistics import mean, median, quantiles
+from typing import TYPE_CHECKING, Any, Protocol
 
 from bench.markdown import figures, table
-from slicer.model import Lease, Request
-from slicer.placement import decision
+from slicer.model import Lease, Request, Ticket
+from slicer.placement import decision, forecast
 from slicer.placement.devices import Device
 from slicer.placement.lengths import Lengths, estimate
 from slicer.placement.order import in_order
@@ -30,6 +30,9 @@ from slicer.placement.policy import Policy
 from slicer.queue.model import Attributes, Entry, JobState, Kind
 from slicer.queue.start.pending import Pending
 from slicer.record import replace
+
+if TYPE_CHECKING:
+    from slicer.model import EstimateSource
 
 PEERS = Path("/src/build/bench-peers")
 GPUS, JOBS, TOTAL_MIB = 8, 1000, 80 * 1024
@@ -39,6 +42,7 @@ POLL_S = 5.0  # gpusched's default
 MOST_KINDS = 128  # that the queue asks for at a time
 SEEDS = range(1, 21)
 PEER = "gpusched 0.4.0"
+FORECAST_EACH = 10  # every tenth job's start is forecast, if it has to wait
 COMMANDS = 40  # different ones; the runs of one vary much less than those of all
 _SPREAD = 0.4  # sigma of the lengths of one command's runs
 # How slicer knows a job's length, and the words for it.
@@ -98,6 +102,14 @@ class Run:
     job: Job
     gpus: tuple[int, ...]
     since_s: float
+
+
+@dataclass(frozen=True)
+class Forecast:
+    """What was said of a job's start."""
+
+    made_s: float
+    start_s: float | None  # None: it is not known
 
 
 class Tool(Protocol):
@@ -164,6 +176,13 @@ _LEASE = Lease(
 )  # fmt: skip
 
 
+_TICKET = Ticket(
+    job="", name="", command="", pid=1, pid_start=1, boot_id="b", uid=1000, inside=(), priority=0,
+    arrived_s=0.0, gpus=0, gpu_choice=(), vram_mib=None, margin_mib=0, slots={}, slot_limits={},
+    expect_s=None, est_s=None,
+)  # fmt: skip
+
+
 class Slicer:
     """As ``slicer.queue`` does it: the first job of each kind has a ticket."""
 
@@ -173,11 +192,12 @@ class Slicer:
         self._lengths = Lengths()
         self._jobs: dict[str, Job] = {}
         self._running: dict[int, Run] = {}  # at the last look
-        self._est_s: dict[int, float | None] = {}  # by the jobs' numbers
+        self._est_s: dict[int, tuple[float | None, EstimateSource]] = {}  # by the jobs' numbers
         self._entries: list[Entry] = []
         self._states: dict[str, JobState] = {}
         self._pending = Pending((), self._states)
         self._asks: dict[Kind, Request] = {}
+        self.forecasts: dict[int, Forecast] = {}  # by the jobs' numbers
 
     def looks_at(self, event_s: float) -> float:
         return event_s
@@ -195,6 +215,11 @@ class Slicer:
         if self._how == "runs":
             return estimate(self._lengths, str(job.command), None, job.limit_s)[0]
         return given.get(self._how)
+
+    def _source(self, job: Job) -> EstimateSource:
+        if self._how != "runs":
+            return ""
+        return estimate(self._lengths, str(job.command), None, job.limit_s)[1]
 
     def _octave(self, entry: Entry) -> int | None:
         est_s = self._estimate(self._jobs[entry.key])
@@ -216,10 +241,11 @@ class Slicer:
             grants = decision.decide(queue, devices, leases, policy, now_s).grants
             granted = next(((kind, ask) for kind, ask in self._asks.items() if ask.job in grants), None)
             if granted is None:
+                self._forecast(queue, devices, leases, policy, now_s)
                 return begun
             kind, ask = granted
             run = Run(self._jobs[ask.job], tuple(map(_UUIDS.index, grants[ask.job])), now_s)
-            self._est_s[run.job.number] = ask.est_s
+            self._est_s[run.job.number] = ask.est_s, self._source(run.job)
             self._running[run.job.number] = run
             leases = (*leases, self._lease(run))
             begun.append(run)
@@ -227,8 +253,26 @@ class Slicer:
             self._pending.take(ask.job)
             del self._asks[kind]
 
+    def _forecast(
+        self, queue: Sequence[Request], devices: tuple[Device, ...], leases: tuple[Lease, ...],
+        policy: Policy, now_s: float,
+    ) -> None:  # fmt: skip
+        """Forecast the starts of some jobs that have got a ticket and wait, as `slicer status` does."""
+        if self._how != "runs":
+            return
+        numbers = {ask.job: self._jobs[ask.job].number for ask in queue}
+        new = [job for job, no in numbers.items() if no % FORECAST_EACH == 0 and no not in self.forecasts]
+        if not new:
+            return
+        tickets = [replace(_ticket(ask), est_from=self._source(self._jobs[ask.job])) for ask in queue]
+        found = forecast.start_times(tickets, devices, leases, policy, now_s)
+        for job in new:
+            in_s = found.get(job)
+            self.forecasts[numbers[job]] = Forecast(now_s, None if in_s is None else now_s + in_s)
+
     def _lease(self, run: Run) -> Lease:
-        return replace(_lease(run), est_s=self._est_s.get(run.job.number))
+        est_s, est_from = self._est_s.get(run.job.number, (None, ""))
+        return replace(_lease(run), est_s=est_s, est_from=est_from)
 
     def _ask(self, now_s: float) -> None:
         """A ticket for the first job of each kind, in the file's order."""
@@ -245,6 +289,11 @@ class Slicer:
                     est_s=self._estimate(self._jobs[entry.key]),
                 )  # fmt: skip
             self._asks[kind] = known[kind]
+
+
+def _ticket(ask: Request) -> Ticket:
+    said = {name: getattr(ask, name) for name in Request.__annotations__}
+    return replace(_TICKET, **said)
 
 
 def _lease(run: Run) -> Lease:
@@ -353,11 +402,23 @@ def bound_h(jobs: list[Job]) -> float:
     return least / 3600
 
 
-def _day(name: str, seed: int) -> tuple[float, dict[str, dict[str, float]]]:
-    """The bound of one day in hours, and the figures of each tool."""
+# For how many minutes a job waited on after the forecast of its start, and by how many it began later.
+_Late = tuple[float, float | None]
+
+
+def _day(name: str, seed: int) -> tuple[float, dict[str, dict[str, float]], list[_Late]]:
+    """The bound of one day in hours, the figures of each tool, and how right forecasts were."""
     jobs = day(seed, MIXES[name])
     tools: dict[str, Tool] = {PEER: Gpusched(), **{words: Slicer(how) for how, words in OURS.items()}}
-    return bound_h(jobs), {tool: vars(figures_of(jobs, starts(jobs, made))) for tool, made in tools.items()}
+    began = {tool: starts(jobs, made) for tool, made in tools.items()}
+    ours = tools[OURS["runs"]]
+    assert isinstance(ours, Slicer)
+    at = began[OURS["runs"]]
+    late = [
+        ((at[no] - said.made_s) / 60, None if said.start_s is None else (at[no] - said.start_s) / 60)
+        for no, said in ours.forecasts.items()
+    ]
+    return bound_h(jobs), {tool: vars(figures_of(jobs, each)) for tool, each in began.items()}, late
 
 
 def measure() -> dict[str, Any]:
@@ -372,8 +433,9 @@ def measure() -> dict[str, Any]:
             days = list(pool.map(_day, [name] * len(SEEDS), SEEDS))
             found[name] = {
                 "load": mix.load,
-                "bound_h": [bound for bound, _ in days],
-                "tools": {tool: [figures[tool] for _, figures in days] for tool in (PEER, *OURS.values())},
+                "bound_h": [bound for bound, _, _ in days],
+                "tools": {tool: [figures[tool] for _, figures, _ in days] for tool in (PEER, *OURS.values())},
+                "forecasts": [each for _, _, late in days for each in late],
             }
     return found
 
@@ -414,8 +476,26 @@ def _of_mix(name: str, found: dict[str, Any]) -> str:
         ["", "mean wait", "p95", "longest", "4 GPUs: longest", "makespan h",
          "mean, to gpusched's", "p95", "4 GPUs: longest", "makespan"],
         [row(*each) for each in means.items()],
-        [f"Bars with lengths known by earlier runs, to gpusched: {bars}: {'NOT met' if missed else 'met'}."],
+        [
+            f"Bars with lengths by earlier runs, to gpusched: {bars}: {'NOT met' if missed else 'met'}.",
+            *_of_forecasts(found["forecasts"]),
+        ],
     )  # fmt: skip
+
+
+def _of_forecasts(found: list[_Late]) -> list[str]:
+    """How right the forecasts were."""
+    late = [(waited, by) for waited, by in found if by is not None]
+    if len(late) < 2:
+        return []
+    off = [abs(by) for _, by in late]
+    more_min, later = mean(each for each, _ in late), sum(by > 0 for _, by in late) / len(late)
+    return [
+        f"{len(found)} jobs that had to wait asked when they would start, with lengths by earlier runs. "
+        f"{len(late) / len(found):.0%} were told, and waited {more_min:.0f} minutes more "
+        f"in the mean. Half of the forecasts were right to {median(off):.0f} minutes, nine of ten to "
+        f"{quantiles(off, n=10)[-1]:.0f}; {later:.0%} of the jobs began later than forecast."
+    ]
 
 
 if __name__ == "__main__":

@@ -195,7 +195,7 @@ def _waiting_rows(waiting: dict[str, Any]) -> list[tuple[str, str]]:
 def _length(found: dict[str, Any]) -> str:
     """How long the job should run, as in "about 40m, by earlier runs"; "" unknown."""
     known = found["estimate"]
-    return f"about {format_estimate(known['seconds'])}, {ESTIMATES[known['from']]}" if known else ""
+    return f"about {format_estimate(known['likely'])}, {ESTIMATES[known['from']]}" if known else ""
 
 
 def _running_rows(running: dict[str, Any]) -> list[tuple[str, str]]:

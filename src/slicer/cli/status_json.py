@@ -10,6 +10,7 @@ from slicer.cli.queue.rows import queue_json
 from slicer.cli.status_why import never_text, reason
 from slicer.kernel.users import user_name
 from slicer.model import CPU, Busy, GpuLoad
+from slicer.placement.lengths import likely_s
 from slicer.record import as_dict
 from slicer.text import command_text
 
@@ -154,7 +155,9 @@ def job_json(lease: Lease, status: LedgerStatus) -> dict[str, Any]:
 
 def _estimate(entry: Lease | Ticket) -> dict[str, Any] | None:
     """How long decisions take the job to run, and where they know it from."""
-    return None if entry.est_s is None else {"seconds": entry.est_s, "from": entry.est_from}
+    if entry.est_s is None:
+        return None
+    return {"seconds": entry.est_s, "from": entry.est_from, "likely": likely_s(entry)}
 
 
 def _sharing(now: SharingNow | None) -> dict[str, Any] | None:

@@ -13,6 +13,7 @@ from slicer.columns import FAINT, WARNING, Line
 from slicer.kernel.users import user_name
 from slicer.model import CPU
 from slicer.placement.decision import expected_remaining
+from slicer.placement.lengths import likely_s
 from slicer.quantity import format_duration, format_estimate, short_mib
 from slicer.record import record
 from slicer.share.words import standing_words
@@ -186,8 +187,9 @@ def _slot_cells(slots: dict[str, int]) -> list[str]:
 
 def left_text(lease: Lease, now_s: float) -> str:
     left = expected_remaining(lease, now_s)
-    if left is None and lease.est_s is not None:  # slicer's own estimate, which nobody promised
-        left = lease.since_s + lease.est_s - now_s
+    likely = likely_s(lease)
+    if left is None and likely is not None:  # slicer's own estimate, which nobody promised
+        left = lease.since_s + likely - now_s
         return f"~{whole_seconds(left)}" if left > 0 else "-"
     return "-" if left is None else whole_seconds(left) if left else "overdue"
 

@@ -110,19 +110,24 @@ ESTIMATES = {
 
 def length_words(entry: Ticket | Lease) -> str:
     """How long the job should run, as in "about 40m, by earlier runs"; "" unknown."""
-    if entry.est_s is None:
+    from slicer.placement.lengths import likely_s
+
+    length_s = likely_s(entry)
+    if length_s is None:
         return ""
-    return ", ".join(filter(None, (f"about {format_estimate(entry.est_s)}", ESTIMATES.get(entry.est_from))))
+    return ", ".join(filter(None, (f"about {format_estimate(length_s)}", ESTIMATES.get(entry.est_from))))
 
 
 def left(lease: Lease, now_s: float) -> str:
     """How long the job should run on: as its user said, else by slicer's own estimate, with its source."""
     from slicer.placement.decision import expected_remaining
+    from slicer.placement.lengths import likely_s
 
     said_s = expected_remaining(lease, now_s)
     if said_s is not None:
         return f"about {format_estimate(said_s)} left" if said_s else "overdue"
-    left_s = 0.0 if lease.est_s is None else lease.since_s + lease.est_s - now_s
+    length_s = likely_s(lease)
+    left_s = 0.0 if length_s is None else lease.since_s + length_s - now_s
     if left_s <= 0:
         return ""  # nobody has promised that
     return f"about {format_estimate(left_s)} left {ESTIMATES.get(lease.est_from, '')}".rstrip()

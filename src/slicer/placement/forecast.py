@@ -9,6 +9,7 @@ from slicer.model import lease_from
 from slicer.placement.capacity import Capacity, limits_of
 from slicer.placement.decision import decide, gpu_holders, slot_holders
 from slicer.placement.devices import Device
+from slicer.placement.lengths import likely_s
 from slicer.placement.order import expected_end, rank_of
 from slicer.record import replace
 
@@ -61,9 +62,9 @@ def start_times(
 
 def _note_end(ends_s: dict[str, float], lease: Lease, now_s: float) -> None:
     """Note when the lease should end, if its length is known."""
-    if lease.est_s is not None or lease.expect_s is not None:
-        known = lease if lease.est_s is not None else replace(lease, est_s=lease.expect_s)
-        ends_s[lease.job] = expected_end(known, now_s)
+    length_s = likely_s(lease)
+    if length_s is not None:
+        ends_s[lease.job] = expected_end(replace(lease, est_s=length_s), now_s)
 
 
 def _without(device: Device, jobs: set[str]) -> Device:

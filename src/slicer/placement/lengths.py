@@ -10,7 +10,7 @@ from slicer.record import record
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from slicer.model import EstimateSource
+    from slicer.model import EstimateSource, Lease, Ticket
 
 _RUNS = 9  # of one command that count
 _MACHINE_RUNS = 64  # of any command
@@ -86,3 +86,11 @@ def estimate(
     if limit_s is not None and (found_s is None or limit_s < found_s):
         found_s, source = limit_s, "limit"
     return found_s, source
+
+
+def likely_s(entry: Lease | Ticket) -> float | None:
+    """How long the job should take: its estimate without the safety that decisions need. None: unknown."""
+    if entry.est_s is None:
+        return entry.expect_s
+    is_doubled = entry.est_from == "machine" or (entry.est_from == "runs" and entry.expect_s is None)
+    return entry.est_s / _SAFETY if is_doubled else entry.est_s

@@ -46,7 +46,7 @@ FOREIGN = snapshot(process(A, 1, 70000), process(B, 2, 70000), process(C, 3, 750
         ((replace(ALL, name="", expect_s=None),), (EVAL,), snapshot(), "held by 3f2a9c01b7de"),
         (
             (replace(ALL, expect_s=None, est_s=10_000.0, est_from="runs"),), (EVAL,), snapshot(),
-            "held by train (about 2h35m left by earlier runs)",
+            "held by train (about 1h11m left by earlier runs)",
         ),
         ((replace(ALL, expect_s=None, est_s=10.0, est_from="runs"),), (EVAL,), snapshot(), "held by train"),
         ((ALL,), (EVAL, replace(EVAL, job="b")), snapshot(), "held by train (about 3m left), behind 1 other"),

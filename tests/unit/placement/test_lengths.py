@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slicer.placement.lengths import Lengths, estimate, key_of
+from slicer.placement.lengths import Lengths, estimate, key_of, likely_s
+from slicer.record import replace
+from tests.unit import made_up
 
 RUNS = Lengths().with_run("python train.py", 100.0).with_run("python train.py", 300.0)
 RUNS = RUNS.with_run("python train.py", 200.0)  # median 200
@@ -90,3 +94,18 @@ def test_no_estimate_is_above_the_limit_or_a_claim_below_the_median(
     own = sorted(found.runs_of("a"))
     if own and est_s is not None:
         assert est_s >= min(own[len(own) // 2], limit_s or 1e9)
+
+
+@pytest.mark.parametrize(
+    ("est_s", "source", "expect_s", "likely"),
+    [
+        (100.0, "runs", None, 50.0), (100.0, "machine", None, 50.0), (100.0, "limit", None, 100.0),
+        (100.0, "expect", 100.0, 100.0), (100.0, "runs", 80.0, 100.0), (None, "", 80.0, 80.0),
+        (None, "", None, None),
+    ],
+)  # fmt: skip
+def test_people_are_told_the_likely_length_and_not_the_safe_one(
+    est_s: float | None, source: Any, expect_s: float | None, likely: float | None
+) -> None:  # U7
+    for made in (made_up.lease("1" * 12), made_up.ticket("2" * 12)):
+        assert likely_s(replace(made, est_s=est_s, est_from=source, expect_s=expect_s)) == likely

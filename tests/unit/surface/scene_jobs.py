@@ -66,7 +66,8 @@ def _together(box: Box, outcomes: list[Any]) -> dict[str, str | Shape]:
                         env={**SIMULATED, "CUDA_VISIBLE_DEVICES": "1"})  # fmt: skip
     until(lambda: box.files("usage"), "GPU 1 is in use by nobody's process")
     holder = _start(box, "leases", "-n", "holder", "-p", "heavy", "--gpu", "0", "--expect", "1h")
-    sharer = _start(box, "leases", "-n", "sharer", "--gpu", "1", "--vram", "4G")
+    shares = ("-n", "sharer", "--gpu", "1", "--vram", "4G", "--timeout", "2h")
+    sharer = _start(box, "leases", *shares, command=("tail", "-f", "/dev/null"))
     waiter = _start(box, "tickets", "-n", "waiter", "--gpus", "1", "--priority", "5", command=("true",))
     waits = ("-n", "other", "-p", "heavy", "--gpu", "0", "--vram", "1G", "--max-wait", "1h", "--expect", "5m")
     other = _start(box, "tickets", *waits)
