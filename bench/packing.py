@@ -231,7 +231,7 @@ class Slicer:
                 self._lengths = self._lengths.with_run(str(run.job.command), run.job.lasts_s)
         self._running = dict(running)
         self._pending.regroup(self._octave)
-        policy = Policy(mean_job_s=self._lengths.mean_s)
+        policy = self._policy()
         leases = tuple(self._lease(run) for run in running.values())
         begun: list[Run] = []
         while True:
@@ -249,9 +249,13 @@ class Slicer:
             self._running[run.job.number] = run
             leases = (*leases, self._lease(run))
             begun.append(run)
-            self._states[ask.job].status = "running"
-            self._pending.take(ask.job)
             del self._asks[kind]
+            self._begun(ask)
+
+    def _begun(self, ask: Request) -> None:
+        """The job is no longer pending."""
+        self._states[ask.job].status = "running"
+        self._pending.take(ask.job)
 
     def _forecast(
         self, queue: Sequence[Request], devices: tuple[Device, ...], leases: tuple[Lease, ...],
@@ -269,6 +273,9 @@ class Slicer:
         for job in new:
             in_s = found.get(job)
             self.forecasts[numbers[job]] = Forecast(now_s, None if in_s is None else now_s + in_s)
+
+    def _policy(self) -> Policy:
+        return Policy(mean_job_s=self._lengths.mean_s)
 
     def _lease(self, run: Run) -> Lease:
         est_s, est_from = self._est_s.get(run.job.number, (None, ""))
