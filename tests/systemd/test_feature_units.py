@@ -92,7 +92,9 @@ def test_the_metrics_are_written_where_the_collector_reads_them(installed: None)
     pytest.importorskip("prometheus_client")
     folder = Path("/var/lib/prometheus/node-exporter")
     folder.mkdir(parents=True, exist_ok=True)
-    systemctl.output("systemctl", "start", "slicer-metrics.service")
+    systemctl.output("systemctl", "start", "slicer-metrics.service", check=False)
+    result = systemctl.show("slicer-metrics.service", "Result")["Result"]
+    assert result == "success", systemctl.output("journalctl", "-u", "slicer-metrics.service", "--no-pager")
     assert "slicer_jobs_running" in (folder / "slicer.prom").read_text()
 
 
