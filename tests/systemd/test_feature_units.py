@@ -22,12 +22,14 @@ pytestmark = [pytest.mark.systemd, pytest.mark.core]
 
 NAMES = ("slicer-web.socket", "slicer-web.service", "slicer-metrics.timer", "slicer-metrics.service")
 MOST_EXPOSED = 1.8
+FOLDER = Path("/var/lib/prometheus/node-exporter")
 
 
 @pytest.fixture(scope="module")
 def installed() -> Iterator[None]:
     if "SLICER_TEST_MACHINE" not in os.environ:
         pytest.fail("this test changes the machine's root: only for test machines")
+    FOLDER.mkdir(parents=True, exist_ok=True)  # the timer starts the service at once
     systemctl.output("slicer", "install", "--broker")
     for feature in ("web", "metrics"):
         systemctl.output("slicer", "install", f"--{feature}")
@@ -90,12 +92,10 @@ def test_the_board_shows_the_jobs_of_all_users_and_no_commands(
 
 def test_the_metrics_are_written_where_the_collector_reads_them(installed: None) -> None:  # X8
     pytest.importorskip("prometheus_client")
-    folder = Path("/var/lib/prometheus/node-exporter")
-    folder.mkdir(parents=True, exist_ok=True)
     systemctl.output("systemctl", "start", "slicer-metrics.service", check=False)
     result = systemctl.show("slicer-metrics.service", "Result")["Result"]
     assert result == "success", systemctl.output("journalctl", "-u", "slicer-metrics.service", "--no-pager")
-    assert "slicer_jobs_running" in (folder / "slicer.prom").read_text()
+    assert "slicer_jobs_running" in (FOLDER / "slicer.prom").read_text()
 
 
 def test_removal_leaves_nothing(installed: None) -> None:  # K5

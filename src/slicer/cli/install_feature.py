@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import os
+
 from slicer.backend import broker_units, feature_units
 from slicer.backend.install_units import InstallPlan, feature_plan, refuse_nixos
 from slicer.cli import install_broker
 from slicer.cli.install_words import Way, done, tell, together
 from slicer.columns import Line
 from slicer.errors import EX_OK, SlicerError, UsageError
+from slicer.kernel import on_host
 
-_NEXT = {
+_TEXTFILES = "/var/lib/prometheus/node-exporter"  # Debian's, as in the unit
+_NEXT: dict[str, tuple[str, ...]] = {
     "web": (
         "board: http://127.0.0.1:8750/ for all users of this machine; the first request starts it",
         "for others: docs/web.md shows a reverse proxy and ssh -L",
     ),
     "metrics": (
-        "writes /var/lib/prometheus/node-exporter/slicer.prom twice a minute",
+        f"writes {_TEXTFILES}/slicer.prom twice a minute",
         "another directory: systemctl edit slicer-metrics.service; see docs/metrics.md",
     ),
 }
@@ -41,6 +45,8 @@ def act(feature: str, way: Way, *, is_alone: bool) -> int:
     if report is None:
         return EX_OK
     told = () if any(ran.exit_code for ran in report.commands) else _NEXT[feature]
+    if feature == "metrics" and not os.path.isdir(on_host(_TEXTFILES)):
+        told += (f"{_TEXTFILES} does not exist yet: apt install prometheus-node-exporter",)
     return tell(report, tuple(map(Line, _LEFT[feature] if way.removing else told)), way, user=False)
 
 
