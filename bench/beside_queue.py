@@ -18,7 +18,7 @@ from slicer.model import Request
 from slicer.placement.policy import Policy
 from slicer.queue.model import Kind
 
-LINES, OTHERS, SEEDS = 10_000, 150, range(1, 4)
+LINES, OTHERS, SEEDS = 10_000, 150, range(1, 3)
 _SIZES_GIB = (4, 8, 16, 24)
 _MEAN_S = 400.0  # of the queue's jobs: they fill the GPUs for most of the day
 ORDERS = {False: "slicer's order", True: "first come, first served"}  # by Policy.by_arrival
