@@ -77,14 +77,15 @@ def test_a_request_that_is_shut_out_keeps_nothing_from_others() -> None:
 
 def test_who_waits_is_told_why() -> None:
     balance = Allowance(NO_POLICY, {}, (reserved(A, B),), NOW_AT).balance((), TWO)
+    names = {ANN: "ann"}.__getitem__
     shut = ticket("b", BEN)
     assert balance.is_closed_out(shut)
     assert balance.busy(shut, (), 3).ahead == 3  # type: ignore[union-attr]
-    text = why(shut, (reserved(A, B),), {A: 0, B: 1}, "ann", NOW_AT)
+    text = why(shut, (reserved(A, B),), {A: 0, B: 1}, names, NOW_AT)
     assert text.startswith("GPUs 0, 1 are reserved for ann until ")
-    later = why(ticket("l", BEN, est_s=7200.0), (reserved(A, begins_in_s=60.0),), {A: 0}, "ann", NOW_AT)
+    later = why(ticket("l", BEN, est_s=7200.0), (reserved(A, begins_in_s=60.0),), {A: 0}, names, NOW_AT)
     assert later.startswith("GPU 0 is reserved for ann at ")
-    assert why(ticket("a", ANN), (reserved(A),), {}, "ann", NOW_AT) == ""
+    assert why(ticket("a", ANN), (reserved(A),), {}, names, NOW_AT) == ""
 
 
 # -- making one ----------------------------------------------------------------------------------------------

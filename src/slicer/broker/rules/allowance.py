@@ -157,12 +157,10 @@ class Balance:
     def within(self, request: _Request) -> _Request | None:
         """The request within the caps, with a narrower choice of GPUs; None: it is over them."""
         uid = _uid(request)
-        if self._allowance.reservations and request.gpus and self._devices:
-            choice = self._open_to(request)
-            if len(choice) < request.gpus:
-                return None
-            if len(choice) < len(request.gpu_choice or self._devices):
-                request = replace(request, gpu_choice=choice)
+        found = self._opened(request)
+        if found is None:
+            return None
+        request = found
         bounds = self._allowance.bounds(uid)
         if not bounds:
             return request
@@ -181,16 +179,21 @@ class Balance:
         ]
         return _affordable(request, self._devices, min(left_mib)) if left_mib else request
 
-    def _open_to(self, request: Request) -> tuple[str, ...]:
-        """The GPUs of its choice that no reservation closes to the request."""
+    def _opened(self, request: _Request) -> _Request | None:
+        """The request with only those GPUs that no reservation closes to it; None: they are too few."""
+        known = self._allowance.reservations
+        if not known or not request.gpus or not self._devices:
+            return request
         assert isinstance(request, Ticket)
         uuids = request.gpu_choice or tuple(device.uuid for device in self._devices)
-        return opened(request, self._allowance.reservations, uuids, self._allowance.now_at)
+        choice = opened(request, known, uuids, self._allowance.now_at)
+        if len(choice) < request.gpus:
+            return None
+        return request if len(choice) == len(uuids) else replace(request, gpu_choice=choice)
 
     def is_closed_out(self, request: Request) -> bool:
         """Whether reservations of others leave it too few GPUs."""
-        is_concerned = self._allowance.reservations and request.gpus and self._devices
-        return bool(is_concerned) and len(self._open_to(request)) < request.gpus
+        return self._opened(request) is None
 
     def why(self, request: Request, name: str) -> str:
         """The cap that a request exceeds, in words; "" if there is none.

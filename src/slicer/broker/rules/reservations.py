@@ -6,7 +6,7 @@ of these lasts longer, the reservation begins late.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from slicer.errors import InfeasibleError, NotAllowedError, UsageError
 from slicer.model import Lease, Reservation, Ticket
@@ -47,16 +47,18 @@ def opened(
 
 
 def why(
-    ticket: Ticket, reservations: Sequence[Reservation], numbers: Mapping[str, int], name: str, now_at: float
-) -> str:
-    """As in "GPU 0 is reserved for ann until 16:00". ``name``: of the first reservation's user."""
+    ticket: Ticket, reservations: Sequence[Reservation], numbers: Mapping[str, int],
+    name_of: Callable[[int], str], now_at: float,
+) -> str:  # fmt: skip
+    """As in "GPU 0 is reserved for ann until 16:00". ``name_of`` gives a user's name."""
     first = min(closing(ticket, reservations, now_at), key=_place, default=None)
     if first is None:
         return ""
     shown = ", ".join(str(numbers.get(uuid, uuid)) for uuid in first.gpus)
     gpus = f"GPU{'s' if len(first.gpus) > 1 else ''} {shown} {'are' if len(first.gpus) > 1 else 'is'}"
     begins = f" {words(first.from_at, now_at)}," if first.from_at > now_at else ""
-    return f"{gpus} reserved for {name}{begins} until {words(first.until_at, now_at).removeprefix('at ')}"
+    until = words(first.until_at, now_at).removeprefix("at ")
+    return f"{gpus} reserved for {name_of(first.uid)}{begins} until {until}"
 
 
 def check_times(from_at: float, until_at: float, now_at: float, most_s: float | None, where: str) -> None:

@@ -206,11 +206,8 @@ class PolicyState:
 
     def _why_closed(self, ticket: Ticket, found: Decided) -> str:
         """The reservation for which a request waits."""
-        known, now_at = self.reservations.now(), time.time()
-        closing = reserving.closing(ticket, known, now_at)
-        name = self._name_of(closing[0].uid) if closing else ""
         numbers = {device.uuid: number for number, device in enumerate(found.devices or ())}
-        return reserving.why(ticket, known, numbers, name, now_at)
+        return reserving.why(ticket, self.reservations.now(), numbers, self._name_of, time.time())
 
     def standings(
         self, found: Decided, holdings: Collection[Holding]
