@@ -18,6 +18,7 @@ from slicer import faults, moments
 from slicer.backend.manager_calls import start_service
 from slicer.backend.systemd import SystemdBackend
 from slicer.cli import after, say
+from slicer.cli.common import coming
 from slicer.detach import handover, service, starting
 from slicer.doctor.facts.host import gather_session
 from slicer.errors import EX_OK, EX_SLICER, BackendError, StateError, UsageError
@@ -58,7 +59,8 @@ def run(options: dict[str, Any], invocation: Invocation, to_its_end: ToItsEnd, t
         which = next(name for name in ("detach", "after", "begin") if options[name])
         raise UsageError(f"--{which} cannot go with --exec: nobody stays to do it", where="--exec")
     awaited = after.resolved(options["after"])
-    begins_at = _begins_at(options["begin"])
+    begins = options["begin"]
+    begins_at = None if begins is None else coming(begins, time.time(), "--begin")
     messages = say.Messages(options["verbosity"])
     if options["detach"]:
         return _detach(options, invocation, awaited, begins_at, messages)
@@ -66,16 +68,6 @@ def run(options: dict[str, Any], invocation: Invocation, to_its_end: ToItsEnd, t
     words = tuple(each.word for each in awaited)
     job = replace(invocation, job=os.urandom(6).hex())
     return _Noted(options["verbosity"], job, words, begins_at).run(to_its_end, told)
-
-
-def _begins_at(text: str | None) -> float | None:
-    """When ``--begin`` lets the job begin, in seconds since 1970. Raises UsageError."""
-    if text is None:
-        return None
-    try:
-        return moments.coming(text, time.time())
-    except ValueError as error:
-        raise UsageError(str(error), where="--begin") from error
 
 
 # -- the caller ---------------------------------------------------------------------------------------------

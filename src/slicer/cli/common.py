@@ -1,9 +1,10 @@
-"""Shared by several commands: reading the configuration, and the times of ``--since`` and ``--until``."""
+"""Shared by several commands: reading the configuration, and times of the past and to come."""
 
 from __future__ import annotations
 
 import os
 import time
+from collections.abc import Callable
 
 from slicer import moments
 from slicer.cli import say
@@ -21,9 +22,16 @@ def config() -> Config:
 
 def since(text: str | None, option: str = "--since") -> float | None:
     """The time that the option means, in seconds since the epoch; None: no limit. Raises UsageError."""
-    if text is None:
-        return None
+    return None if text is None else _moment(moments.past, text, time.time(), option)
+
+
+def coming(text: str, now: float, option: str) -> float:
+    """The same for a time to come, counted from ``now``. Raises UsageError."""
+    return _moment(moments.coming, text, now, option)
+
+
+def _moment(read: Callable[[str, float], float], text: str, now: float, option: str) -> float:
     try:
-        return moments.past(text, time.time())
+        return read(text, now)
     except ValueError as error:
         raise UsageError(str(error), where=option) from error

@@ -10,12 +10,12 @@ from typing import Any
 
 import click
 
-from slicer import moments
 from slicer.backend import broker_socket
 from slicer.broker.client.calls import ask
 from slicer.broker.client.standing import everybody, read
 from slicer.broker.protocol.messages import Reserve, Unreserve
 from slicer.cli import output, say
+from slicer.cli.common import coming
 from slicer.cli.status_text import reservations
 from slicer.columns import Line
 from slicer.errors import SlicerError, UsageError
@@ -93,9 +93,9 @@ def _asked(
     if (length is None) == (ends is None):
         raise UsageError("say how long (--for), or until when (--until)")
     now = time.time()
-    from_at = now if begins is None else _moment("--from", begins, now)
+    from_at = now if begins is None else coming(begins, now, "--from")
     if ends is not None:
-        until_at = _moment("--until", ends, from_at)
+        until_at = coming(ends, from_at, "--until")
     else:
         assert length is not None
         try:
@@ -104,13 +104,6 @@ def _asked(
             raise UsageError(str(error), where="--for") from error
     named = tuple(word.strip() for word in gpu.split(",")) if gpu is not None else ()
     return Reserve(gpus or len(named), named, from_at, until_at, _uid(for_user))
-
-
-def _moment(option: str, text: str, now: float) -> float:
-    try:
-        return moments.coming(text, now)
-    except ValueError as error:
-        raise UsageError(str(error), where=option) from error
 
 
 def _uid(name: str | None) -> int:
