@@ -249,7 +249,10 @@ class Box:
 
 
 class Gate:
-    """A FIFO that holds jobs back (``read x <GATE``) until it opens."""
+    """A FIFO that holds jobs back (``read x <GATE``) until it opens.
+
+    A job that reads it twice may get through both at one opening, which lasts a moment: use two gates.
+    """
 
     def __init__(self, path: Path) -> None:
         self.path = path

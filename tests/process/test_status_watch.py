@@ -252,8 +252,10 @@ def test_a_job_is_paused_and_resumed(box: Box, gate: Gate) -> None:
     box.assert_clean()
 
 
-def test_a_log_is_followed_on_the_terminals_own_page_until_q(box: Box, gate: Gate) -> None:
-    script = f"echo one; read x <'{gate.path}'; printf 'two\\033[31m\\033[?25l'; read x <'{gate.path}'"
+def test_a_log_is_followed_on_the_terminals_own_page_until_q(
+    box: Box, gate: Gate, second_gate: Gate
+) -> None:
+    script = f"echo one; read x <'{gate.path}'; printf 'two\\033[31m\\033[?25l'; read x <'{second_gate.path}'"
     box.run("-q", "-d", "-p", "heavy", "-n", "train", "--", "sh", "-c", script)
     with watch(box) as terminal:
         terminal.expect(TRAIN)
@@ -268,7 +270,7 @@ def test_a_log_is_followed_on_the_terminals_own_page_until_q(box: Box, gate: Gat
         terminal.expect(TRAIN)
         terminal.type("l")
         terminal.expect("one\ntwo")
-        gate.open()
+        second_gate.open()
         terminal.expect("-- the job has ended: q returns --")
         terminal.type("q")
         terminal.expect("No jobs are running.")
