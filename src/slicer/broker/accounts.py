@@ -44,7 +44,8 @@ CREATE TABLE jobs (
     cpu_s REAL,
     memory_peak_bytes INTEGER,
     reason TEXT NOT NULL,
-    exit_code INTEGER  -- NULL: nobody told
+    exit_code INTEGER,  -- NULL: nobody told
+    paused_s REAL NOT NULL DEFAULT 0  -- of held_s
 );
 CREATE INDEX jobs_by_uid ON jobs (uid, id);
 CREATE TABLE days (  -- jobs that are no longer in the table above
@@ -65,18 +66,20 @@ CREATE TABLE users (  -- for the fair share
     used_at REAL NOT NULL,
     granted_at REAL NOT NULL
 )"""
-# Made by each broker that finds none: its readers need no other version. slicer.outcome.series
+# Added by each broker that finds none: readers need no other version for them.
+HAS_PAUSED = "SELECT count(*) FROM pragma_table_info('jobs') WHERE name = 'paused_s'"
+ADD_PAUSED = "ALTER TABLE jobs ADD COLUMN paused_s REAL NOT NULL DEFAULT 0"
 SAMPLES = """\
 CREATE TABLE IF NOT EXISTS samples (
     grant_key TEXT PRIMARY KEY,
     uid INTEGER NOT NULL,
-    series BLOB NOT NULL
+    series BLOB NOT NULL  -- slicer.outcome.series
 )"""
 
 
 @record
 class AccountRow:
-    """A job that has ended: the columns of the table ``jobs``, in their order."""
+    """A job that has ended: columns of the table ``jobs``."""
 
     grant_key: str
     job: str
@@ -100,8 +103,9 @@ class AccountRow:
 
 
 _COLUMNS = tuple(AccountRow.__annotations__)
-_PLACES = ", ".join("?" * len(_COLUMNS))
-INSERT_JOB = f"INSERT OR IGNORE INTO jobs ({', '.join(_COLUMNS)}) VALUES ({_PLACES})"
+_INSERTED = (*_COLUMNS, "paused_s")
+_PLACES = ", ".join("?" * len(_INSERTED))
+INSERT_JOB = f"INSERT OR IGNORE INTO jobs ({', '.join(_INSERTED)}) VALUES ({_PLACES})"
 SET_USER = "INSERT OR REPLACE INTO users (uid, gpu_s, used_at, granted_at) VALUES (?, ?, ?, ?)"
 USERS = "SELECT uid, gpu_s, used_at, granted_at FROM users"
 
@@ -124,7 +128,8 @@ ON CONFLICT DO UPDATE SET jobs = jobs + excluded.jobs, gpu_s = gpu_s + excluded.
 FORGET = "DELETE FROM jobs WHERE uid = ?1 AND id <= ?2"
 OLDEST_KEPT = "SELECT id FROM jobs WHERE uid = ?1 ORDER BY id DESC LIMIT 1 OFFSET ?2"
 LAST_RUNS = (  # that held GPUs and succeeded, the newest first
-    "SELECT uid, command, held_s FROM jobs WHERE gpus != '' AND exit_code = 0 ORDER BY id DESC LIMIT 2000"
+    "SELECT uid, command, max(0, held_s - paused_s) FROM jobs WHERE gpus != '' AND exit_code = 0"
+    " ORDER BY id DESC LIMIT 2000"
 )
 INSERT_SAMPLES = "INSERT OR IGNORE INTO samples (grant_key, uid, series) VALUES (?, ?, ?)"
 # Only of a user's last jobs: ?1 uid, ?2 how many.

@@ -238,3 +238,28 @@ def test_sums_are_those_of_all_jobs_that_ever_ended(
     assert (row.jobs, row.result, row.gpu_s) == (18, "failed", pytest.approx(1800.0, rel=1e-3))
     assert len(reading.jobs(book)) < 18
     assert row.waits == tuple(18 if bound >= 5 else 0 for bound in WAITS_S)
+
+
+def length_of(accounts: Accounts, command: str) -> float | None:
+    ticket = made_up.ticket(uid=1000, gpus=1, command=command)
+    return accounts.runs.estimated(ticket, None).est_s
+
+
+@pytest.mark.parametrize("is_of_an_older_broker", [False, True])
+def test_a_paused_run_counts_as_long_as_it_ran(
+    tmp_path: Path, said: list[str], is_of_an_older_broker: bool
+) -> None:  # U7
+    """Also for the next broker, and in accounts of one that kept no pauses."""
+    accounts = opened(tmp_path, said)
+    if is_of_an_older_broker:
+        accounts.close()
+        with closing(sqlite3.connect(tmp_path / "lib" / "usage.db")) as database:
+            database.execute("ALTER TABLE jobs DROP COLUMN paused_s")
+        accounts = opened(tmp_path, said)
+    run = ended(held_s=100.0, command="train")
+    told = replace(run.finished, exit_code=0, paused_s=70.0)
+    accounts.book(replace(run, finished=told))
+    assert length_of(accounts, "train") == pytest.approx(2 * 30.0)
+    accounts.close()
+    assert length_of(opened(tmp_path, said), "train") == pytest.approx(2 * 30.0)
+    assert not said

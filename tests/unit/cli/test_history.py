@@ -319,7 +319,7 @@ def everybodys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with closing(sqlite3.connect(f"{folder}/usage.db")) as connection, connection:
         for number, row in enumerate(rows):
             made = replace(row, job=f"{number:012x}", grant_key=str(number), granted_at=NOW + number * 3600)
-            connection.execute(accounts.INSERT_JOB, tuple(as_dict(made).values()))
+            connection.execute(accounts.INSERT_JOB, (*as_dict(made).values(), 0.0))
     monkeypatch.setattr(accounts, "PATH", f"{folder}/usage.db")
     monkeypatch.setattr("slicer.cli.history.default_path", lambda: str(tmp_path / "none.db"))
     monkeypatch.setattr("os.geteuid", lambda: 0)

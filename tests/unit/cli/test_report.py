@@ -140,7 +140,7 @@ def test_root_gets_everybodys_jobs_from_the_accounts_and_their_file_is_roots_alo
     database = sqlite3.connect(accounts.PATH)
     database.executescript(f"{accounts.SCHEMA}; PRAGMA user_version={accounts.SCHEMA_VERSION}")
     for values in (as_dict(row), {**as_dict(row), **part}):  # users choose ids: these two have the same
-        database.execute(accounts.INSERT_JOB, tuple(values.values()))
+        database.execute(accounts.INSERT_JOB, (*values.values(), 0.0))
     database.execute(accounts.SAMPLES)
     told = encode(series(row.granted_at, 30.0, cpu=(2.0, 4.0)))
     database.execute(accounts.INSERT_SAMPLES, ("b 1 2", 4242, told))

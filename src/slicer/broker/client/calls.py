@@ -60,6 +60,7 @@ def tell_finished(path: str, outcome: Outcome) -> Callable[[], None]:
         job=outcome.job, reason=outcome.reason, exit_code=outcome.exit_code, wall_s=outcome.wall_s,
         waited_s=outcome.waited_s, cpu_s=outcome.usage.cpu_s,
         memory_peak_bytes=outcome.usage.memory_peak_bytes, vram_peak_mib=outcome.vram_peak_mib,
+        paused_s=outcome.paused_s or 0.0,
     )  # fmt: skip
     connection = Connection(path)
     connection.send(call)

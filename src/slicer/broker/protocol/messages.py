@@ -103,6 +103,7 @@ class Finished:
     cpu_s: float | None
     memory_peak_bytes: int | None
     vram_peak_mib: tuple[int, ...]
+    paused_s: float = 0.0  # of wall_s; an older slicer does not send it
 
 
 @record

@@ -90,7 +90,7 @@ class Accounts:
         self._unbooked.append(ended)
         lease, told = ended.lease, ended.finished
         if lease.gpus and told is not None and not told.exit_code:  # a failed run says little about others
-            self.runs.note(lease.uid, lease.command, max(0.0, ended.ended_s - lease.since_s))
+            self.runs.note(lease.uid, lease.command, max(0.0, ended.ended_s - lease.since_s - told.paused_s))
         if self._connection is None:  # only for the fair share, until the broker exits
             self._unbooked.clear()
             self._past[ended.lease.uid] = self._after(ended, self._past)
@@ -231,8 +231,8 @@ class Accounts:
             if decayed(gpu_s, now_s - past.at_s, half_life_s) > _NOTHING_S:
                 self._past[uid] = past
         self._counts = dict(connection.execute(accounts.COUNTS))
-        for uid, command, held_s in connection.execute(accounts.LAST_RUNS).fetchall()[::-1]:
-            self.runs.note(uid, command, held_s)
+        for uid, command, length_s in connection.execute(accounts.LAST_RUNS).fetchall()[::-1]:
+            self.runs.note(uid, command, length_s)
 
     def _failed(self, error: Exception) -> None:
         if not self._has_warned:
@@ -259,6 +259,8 @@ def _connected(path: str) -> sqlite3.Connection:
         elif version != accounts.SCHEMA_VERSION:
             message = f"has schema {version}, this slicer writes {accounts.SCHEMA_VERSION}"
             raise StateError(message, where=path, hint="upgrade slicer, or move the file away")
+        if not connection.execute(accounts.HAS_PAUSED).fetchone()[0]:
+            connection.execute(accounts.ADD_PAUSED)
         connection.execute(accounts.SAMPLES)
         connection.execute(totals.SCHEMA)
     except BaseException:
@@ -291,6 +293,7 @@ def _row(ended: EndedLease, now_at: float) -> tuple[str | int | float | None, ..
         " ".join(f"{name}={lease.slots[name]}" for name in sorted(lease.slots)), since,
         max(0.0, ended.ended_s - lease.since_s), ended.waited_s, ended.rate, ended.vram_mib, cpu_s, memory,
         told.reason if told is not None else "unknown", told.exit_code if told is not None else None,
+        told.paused_s if told is not None else 0.0,
     )  # fmt: skip
 
 
