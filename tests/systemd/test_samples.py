@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 from collections.abc import Iterator
 from typing import Any
@@ -90,6 +91,20 @@ def test_the_accounts_have_the_samples_of_all_users(
         until(lambda job=job: samples(public, job, "--all-users"), "the accounts have them")
         check_busy(samples(public, job, "--all-users"))
     assert "CPUs in use" in public.command("history", "mine", "--all-users", "--plot").stdout
+
+
+def test_a_jobs_own_history_has_its_samples_whatever_the_broker_does(
+    public: Slicer, broker: Broker, ann: User
+) -> None:
+    job = public.start("-n", "alone", "--", "sh", "-c", f"echo up; {BUSY}", via=ann.via)
+    job.said("up")
+    pid = until(lambda: broker.pid, "the broker runs")
+    os.kill(pid, signal.SIGSTOP)  # its answers are waited for, but not for long
+    try:
+        assert job.end().code == 0
+    finally:
+        os.kill(pid, signal.SIGCONT)
+    check_busy(samples(public, "alone", via=ann.via))
 
 
 def test_a_killed_supervisor_costs_the_samples_alone(public: Slicer, ann: User) -> None:

@@ -149,9 +149,9 @@ def finish(
     faults.point("ending-released")
     if outcome.gpus and not outcome.exit_code:  # a failed run says little about others
         _try(job, held, warn, lambda: held.note_run(outcome.wall_s - (outcome.paused_s or 0.0)))
-    _try(job, held, warn, lambda: history.append(outcome, job.history_path, keep_s=job.history_keep_s))
-    if series is not None:
-        _try(job, held, warn, lambda: _keep(job, series))
+    _try(job, held, warn, lambda: _append(job, outcome, series))
+    if series is not None and job.broker:
+        _try(job, held, warn, lambda: _tell_sampled(job, series))
     faults.point("ending-written")
     _try(job, held, warn, lambda: _to_file(job, outcome))
     _try(job, held, warn, held.alert)
@@ -179,14 +179,14 @@ def _tell_broker(job: Job, outcome: Outcome) -> Callable[[], None]:
     return tell_finished(job.broker, outcome)
 
 
-def _keep(job: Job, series: Series) -> str | None:
-    from slicer.outcome import samples
+def _append(job: Job, outcome: Outcome, series: Series | None) -> str | None:
+    return history.append(outcome, job.history_path, series=series, keep_s=job.history_keep_s)
 
-    if job.broker:
-        from slicer.broker.client.calls import tell_sampled
 
-        tell_sampled(job.broker, job.id, series)
-    return samples.keep(job.history_path, {job.id: series}, busy_timeout_s=history.BUSY_TIMEOUT_S)
+def _tell_sampled(job: Job, series: Series) -> None:
+    from slicer.broker.client.calls import tell_sampled
+
+    tell_sampled(job.broker, job.id, series)
 
 
 def _check_gpus(job: Job, outcome: Outcome, watch: GpuWatch) -> None:

@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from typing import Any, TypeVar
 
     from slicer.model import Sharing
+    from slicer.outcome.series import Series
 
     T = TypeVar("T")
     Sql = str | int | float | None
@@ -97,9 +98,10 @@ def preload() -> None:
 
 
 def append(
-    outcome: Outcome, path: str, *, keep_s: float | None = None, busy_timeout_s: float = BUSY_TIMEOUT_S
-) -> str | None:
-    """Add an outcome. Creates the directory and the database if they are missing.
+    outcome: Outcome, path: str, *, series: Series | None = None, keep_s: float | None = None,
+    busy_timeout_s: float = BUSY_TIMEOUT_S,
+) -> str | None:  # fmt: skip
+    """Add an outcome, and what the job used over time. Creates a missing directory and database.
 
     Removes some of what ended more than ``keep_s`` seconds ago (None: nothing), a little with each call.
 
@@ -113,6 +115,10 @@ def append(
     def insert(connection: Connection) -> None:
         connection.execute("BEGIN IMMEDIATE")
         connection.execute(schema.INSERT, row)
+        if series is not None:
+            from slicer.outcome.series import encode
+
+            connection.execute(schema.INSERT_SAMPLES, (outcome.job, encode(series)))
         if keep_s is not None:
             for statement in schema.FORGET:
                 connection.execute(statement, (time.time() - keep_s,))

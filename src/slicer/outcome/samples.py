@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from slicer.outcome import history
+from slicer.outcome.history_schema import INSERT_SAMPLES
 from slicer.outcome.series import GpuSeries, Series, decode, encode
 
 TYPE_CHECKING = False
@@ -12,7 +13,6 @@ if TYPE_CHECKING:
 
 __all__ = ["GpuSeries", "Series", "keep", "read"]
 
-_INSERT = "INSERT OR IGNORE INTO samples (job, series) VALUES (?, ?)"
 _SELECT = "SELECT job, series FROM samples WHERE job IN ({})"
 _AT_ONCE = 500  # jobs in one question: SQLite allows 999 values
 
@@ -23,7 +23,7 @@ def keep(path: str, found: Mapping[str, Series], *, busy_timeout_s: float) -> st
 
     def insert(connection: Connection) -> None:
         connection.execute("BEGIN IMMEDIATE")
-        connection.executemany(_INSERT, rows)
+        connection.executemany(INSERT_SAMPLES, rows)
         connection.execute("COMMIT")
 
     return history.write(path, insert, busy_timeout_s=busy_timeout_s)
