@@ -26,7 +26,7 @@ import weakref
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
-__version__ = "0.1.0.dev0"
+__version__ = "0.1.0"
 
 _PROTOCOL = 1
 _LONGEST_LINE = 1 << 20
