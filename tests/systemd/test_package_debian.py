@@ -50,18 +50,23 @@ def run(*command: str | Path, cwd: str | Path = "/", code: int | None = 0) -> st
 
 @pytest.fixture(scope="module")
 def package(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Built as a release is: what the sdist lacks, the package lacks."""
+    """Built as a release is: what the sdist lacks, the package lacks. PATH begins with a Python of conda."""
     scratch = tmp_path_factory.mktemp("debian")
-    source, out = scratch / "checkout", scratch / "out"
+    source, out, conda = scratch / "checkout", scratch / "out", scratch / "conda"
     checkout.copy(source)
     out.mkdir()
+    conda.mkdir()
+    for name in ("python3", f"python3.{sys.version_info.minor}"):
+        (conda / name).write_text("#!/bin/sh\necho 'No module named build' >&2; exit 1\n")
+        (conda / name).chmod(0o755)
+    path = f"PATH={conda}:{ENVIRON['PATH']}"
     run(sys.executable, "-c", BUILD_SDIST, out, cwd=source)
     (sdist,) = out.glob("*.tar.gz")
     run("tar", "-xf", sdist, "-C", out)
     unpacked = out / sdist.name.removesuffix(".tar.gz")
     index = {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": "/opt/wheels"}
-    run("env", *map("=".join, index.items()), "debian/rules", "pynvml", cwd=unpacked)
-    run("dpkg-buildpackage", "-b", "-us", "-uc", cwd=unpacked)
+    run("env", path, *map("=".join, index.items()), "debian/rules", "pynvml", cwd=unpacked)
+    run("env", path, "dpkg-buildpackage", "-b", "-us", "-uc", cwd=unpacked)
     (built,) = out.glob(f"{NAME}_*.deb")  # and one with the library's debugging symbols
     return built
 
