@@ -64,6 +64,7 @@ def test_slicer_client_is_a_distribution_of_one_module(package: Path, tmp_path: 
         client = archive.read("slicer_client.py")
     assert names == ["slicer_client.py"]
     assert (found["Name"], found["Requires-Python"]) == ("slicer-client", ">=3.9")
+    assert found["Version"] == __version__  # they are released together
     assert found["Requires-Dist"] is None
     assert client == files(package / "wheel")["slicer/_client.txt"]  # what `slicer client` prints
 
