@@ -27,6 +27,7 @@ class Host:
         """A new connection of the process."""
         self._socket.sendall(b"x")
         _, (fd,), _, _ = socket.recv_fds(self._socket, 1, 1)
+        self._socket.recv(1)  # the process has closed its own copy: from now on we alone can hang up
         made = socket.socket(fileno=fd)
         made.setblocking(False)
         self.sockets.append(made)
@@ -58,6 +59,7 @@ def _serve(path: str, ours: socket.socket, theirs: socket.socket) -> None:
             with socket.socket(socket.AF_UNIX) as made:
                 made.connect(path)
                 socket.send_fds(theirs, [b"x"], [made.fileno()])
+            theirs.send(b"x")
     finally:
         os._exit(0)
 
