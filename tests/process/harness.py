@@ -11,6 +11,7 @@ import sys
 import time
 import uuid
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -268,7 +269,8 @@ class Gate:
         """Let through whoever is waiting now, if anybody is. Each opening may let through several."""
         fd = self._try()
         if fd:
-            os.write(fd, b"\n")
+            with suppress(BrokenPipeError):  # they were let through, or ended, meanwhile
+                os.write(fd, b"\n")
             os.close(fd)
 
     def _try(self) -> int:
