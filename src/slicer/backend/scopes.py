@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 
+from slicer.backend import QueueBackend
 from slicer.config.properties import controller
 from slicer.kernel import cgroup, proc
 from slicer.kernel.proc import read_text
@@ -88,13 +89,10 @@ def _text(path: str) -> str:
         return ""  # this kernel or device does not have it
 
 
-class ScopeBackend:
-    """The part of :class:`slicer.backend.Backend` that looks at the scope's cgroup."""
+class ScopeBackend(QueueBackend):
+    """The part of a backend that looks at the scope's cgroup."""
 
     name: BackendName = "systemd"
-    manager: Manager
-    notice = ""
-    why_no_cap: str | None = None
 
     def members(self, cgroup_name: str, besides: int) -> Callable[[], list[int]]:
         """The processes in the scope, and those that left it and are still below the keeper.
@@ -115,9 +113,6 @@ class ScopeBackend:
 
     def living(self, job: str, cgroup_name: str) -> list[int]:
         return list(cgroup.processes(cgroup.path_of(cgroup_name))) if cgroup_name else []
-
-    def watchdog(self, spec: ScopeSpec) -> None:
-        """Nothing: the kernel enforces."""
 
     def enforced(self, spec: ScopeSpec, cgroup_name: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
         """By the controllers of the scope's cgroup, and by requirements beyond controllers."""

@@ -139,9 +139,9 @@ class LateFence:
 
     def __init__(self, backend: Backend) -> None:
         """Connect now, while the job has no lease yet. Raises BackendError."""
-        from slicer.backend.unit_control import UnitControl
+        from slicer.backend.systemd import SystemdBackend
 
-        self._control = UnitControl(backend.manager)
+        self._control = SystemdBackend(backend.manager)
         self._control.connect()
 
     def set(self, job: Job, gpus: tuple[str, ...]) -> Job:
