@@ -33,7 +33,7 @@ class Backend:
     name: BackendName
     manager: Manager
     notice = ""  # for the user of each job; "" for none
-    why_no_cap: str | None = None  # from the broker: why the driver does not cap the last scope; None: unasked
+    why_no_cap: str | None = None  # from the broker: why the driver does not cap the scope; None: unasked
 
     def connect(self) -> None:
         """Prepare whatever needs no lease (connect, import). Raises BackendError."""

@@ -76,9 +76,9 @@ def is_plain(word: str) -> bool:
 def state(action: Action, *, is_wanted: bool = True) -> State:
     """The state of a file. Touches nothing.
 
-    It is missing, current (as this version installs it; never if it is unwanted), outdated (as another version
-    of slicer installed it) or edited (somebody changed it, or it was never slicer's). Raises SlicerError if
-    it cannot be read.
+    It is missing, current (as this version installs it), outdated (as another version of slicer installed it)
+    or edited (somebody changed it, or it was never slicer's). An unwanted file is never current. Raises
+    SlicerError if it cannot be read.
     """
     try:
         return _state(_wanted(action) if is_wanted else None, read(action.destination))

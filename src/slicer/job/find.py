@@ -130,7 +130,7 @@ def check_scope(lease: Lease, unit_cgroup: str | None) -> None:
 
 
 def scope_control(lease: Lease) -> SystemdBackend:
-    """systemd's control of the job's own scope, for a ``with``. Raises as :func:`check_scope`, BackendError."""
+    """systemd's control of the job's own scope, for a ``with``. Raises BackendError, StateError."""
     from slicer.broker.client.control import control_of
 
     control = control_of(lease.manager)
