@@ -337,11 +337,6 @@ def check(
             )  # fmt: skip
 
 
-def may_force(allowance: Allowance, ticket: Ticket, leases: Iterable[Lease]) -> bool:
-    """Whether a request that has waited too long may run beside the holders: no GPUs, and within the caps."""
-    return not ticket.gpus and allowance.balance(leases, None).within(ticket) is not None
-
-
 def too_many_waiting(policy: SitePolicy, uid: int, gids: Sequence[int], waiting: int, name: str) -> str:
     """Why a user with this number of waiting requests may not add one, in words; "" if it may."""
     rule = rule_of(policy, uid, gids, "max_waiting")

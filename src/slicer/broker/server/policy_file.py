@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 
 from slicer.broker.rules.policy import NO_POLICY, SitePolicy
@@ -45,13 +45,13 @@ class PolicyFile:
     """
 
     def __init__(
-        self, path: str = PATH, *, kept: Directory, warn: Callable[[str], None], names: Names | None = None
+        self, path: str, *, kept: Directory, warn: Callable[[str], None], names: Names
     ) -> None:
         """``kept``: where the last good policy is kept until the next boot. Without any: ConfigError."""
         self._path = path
         self._kept = kept
         self._warn = warn
-        self._names = names or Names()
+        self._names = names
         self._id = file_id(path)
         try:
             self.policy = self._load()
@@ -98,16 +98,6 @@ class PolicyFile:
         except ConfigError as error:
             self._warn_not_in_force(error)
         return self.policy != before
-
-    def gids_of(self, uid: int, said: Sequence[int]) -> tuple[int, ...]:
-        """The groups of a user, its own first: those of its socket (``said``), and those of /etc/group.
-
-        A process may leave groups that limit it, so its socket's groups are not enough.
-        """
-        return self._names.gids_of(uid, said)
-
-    def name_of(self, uid: int) -> str:
-        return self._names.name_of(uid)
 
 
 # Where users have no files: only root's settings in /etc/slicer count.

@@ -19,12 +19,13 @@ from slicer.broker.protocol.messages import (
 )
 from slicer.broker.rules import allowance, order, policy, shares, standing
 from slicer.broker.rules import reservations as reserving
-from slicer.broker.rules.allowance import Allowance, Balance
+from slicer.broker.rules.allowance import Allowance
 from slicer.broker.rules.order import Decided
 from slicer.broker.rules.policy import NO_POLICY, SitePolicy
 from slicer.broker.rules.shares import Running, Shares, with_running
 from slicer.broker.server.accounts import Accounts, EndedLease
 from slicer.broker.server.leases import Holding
+from slicer.broker.server.names import Names
 from slicer.broker.server.policy_file import Configuration, PolicyFile
 from slicer.broker.server.requests import Caller, Refusal
 from slicer.broker.server.reservations import Reservations
@@ -55,6 +56,7 @@ class PolicyState:
         the accounts, given the half-life.
         """
         self.boot_id = proc.boot_id()
+        self.names = Names()
         self.configuration = Configuration(warn)
         self.trouble: SlicerError | None = None  # there never was a good policy: then nothing is granted
         self._directory = directory
@@ -66,8 +68,6 @@ class PolicyState:
         self._gids: dict[int, tuple[int, ...]] = {}  # of all users that hold or wait
         self.reservations = reservations
         self._rates: dict[str, float] = {}  # of leases, by job
-        self._names: dict[int, str] = {}  # of users, for the same
-        self._reasons: tuple[Decided, Balance, dict[str, int]] | None = None  # of the last decision
         self._asked: dict[int, float] = {}  # when each user asked for its usage last; monotonic
 
     @property
@@ -85,7 +85,7 @@ class PolicyState:
             return self._load()
         changed = [self._file.refresh(), self.configuration.refresh()]
         if any(changed):
-            self._gids = {uid: self._file.gids_of(uid, gids) for uid, gids in self._gids.items()}
+            self._gids = {uid: self.names.gids_of(uid, gids) for uid, gids in self._gids.items()}
         return any(changed)
 
     def _load(self) -> bool:
@@ -93,7 +93,8 @@ class PolicyState:
         before, self.trouble = self.trouble, None
         try:
             self.configuration.load(self._directory)
-            self._file = PolicyFile(f"{self._directory}/policy.toml", kept=self._kept, warn=self._warn)
+            path = f"{self._directory}/policy.toml"
+            self._file = PolicyFile(path, kept=self._kept, warn=self._warn, names=self.names)
         except SlicerError as error:
             self.trouble = error
             if before is None or str(before) != str(error):
@@ -103,17 +104,16 @@ class PolicyState:
     def close(self) -> None:
         self._accounts.close()
 
-    def _name_of(self, uid: int) -> str:
-        return f"uid {uid}" if self._file is None else self._file.name_of(uid)
-
     # -- one request -------------------------------------------------------------------------------------
 
     def groups(self, uid: int, said: Sequence[int]) -> tuple[int, ...]:
-        """The groups of a user, from now on; ``said`` comes from the kernel."""
+        """The groups of a user, from now on; ``said`` comes from the kernel.
+
+        A process may leave groups that limit it, so those of /etc/group count as well.
+        """
         found = self._gids.get(uid)
         if found is None or not set(said) <= set(found):
-            found = tuple(said) if self._file is None else self._file.gids_of(uid, said)
-            self._gids[uid] = found
+            found = self._gids[uid] = self.names.gids_of(uid, said)
         return found
 
     def priority(self, asked: Acquire, caller: Caller) -> int:
@@ -141,16 +141,12 @@ class PolicyState:
 
     def check(self, ticket: Ticket, gids: Sequence[int], devices: tuple[Device, ...] | None) -> None:
         """Raises NotAllowedError for a request that its user may never have."""
-        allowance.check(self.policy, gids, ticket, devices, self._name_of(ticket.uid))
+        allowance.check(self.policy, gids, ticket, devices, self.names.name_of(ticket.uid))
 
     def too_many_waiting(self, caller: Caller, waiting: int) -> str:
         """Why the user may not add another request to the queue; "" if it may."""
-        name = self._name_of(caller.uid)
+        name = self.names.name_of(caller.uid)
         return allowance.too_many_waiting(self.policy, caller.uid, caller.gids, waiting, name)
-
-    def may_force(self, ticket: Ticket, leases: Iterable[Lease]) -> bool:
-        """Whether a request that has waited too long may run although nothing is free."""
-        return allowance.may_force(self.allowance(), ticket, leases)
 
     # -- all of them -------------------------------------------------------------------------------------
 
@@ -188,27 +184,6 @@ class PolicyState:
         """The ticket with an estimate of its job's length, if it wants GPUs. ``limit_s``: as in Acquire."""
         return self._accounts.runs.estimated(ticket, limit_s) if ticket.gpus else ticket
 
-    def why(self, ticket: Ticket, found: Decided) -> str:
-        """The cap or share for which a request waits, or why its priority does not count; else ""."""
-        if self._reasons is None or self._reasons[0] is not found:
-            balance = self.allowance().balance(found.leases, found.devices)
-            self._reasons = found, balance, standing.passing(found.queue, found.shares)
-            self._names = {}
-        _, balance, passing = self._reasons
-        name = self._names.get(ticket.uid) or self._names.setdefault(ticket.uid, self._name_of(ticket.uid))
-        why = self._why_closed(ticket, found) if balance.is_closed_out(ticket) else balance.why(ticket, name)
-        why = why or standing.why_behind(ticket.uid, passing.get(ticket.job, 0), found.shares, name)
-        asked = found.own_priorities.get(ticket.job)
-        if why or asked is None:
-            return why
-        among = f"{name}'s own requests only"
-        return f"priority {asked} counts among {among}, unless policy.toml has max_priority"
-
-    def _why_closed(self, ticket: Ticket, found: Decided) -> str:
-        """The reservation for which a request waits."""
-        numbers = {device.uuid: number for number, device in enumerate(found.devices or ())}
-        return reserving.why(ticket, self.reservations.now(), numbers, self._name_of, time.time())
-
     def standings(
         self, found: Decided, holdings: Collection[Holding]
     ) -> tuple[tuple[UserStanding, ...], tuple[GroupStanding, ...]]:
@@ -239,7 +214,7 @@ class PolicyState:
         count = len(named) or asked.gpus
         cap = policy.rule_of(self.policy, uid, caller.gids, "max_gpus")
         if cap is not None and count > cap.value:
-            says = f"{self._name_of(uid)} may hold {counted(int(cap.value), 'GPU')} at a time"
+            says = f"{self.names.name_of(uid)} may hold {counted(int(cap.value), 'GPU')} at a time"
             raise Refusal("NotAllowed", says, where=cap.where)
         found = reserving.chosen(
             count, named, [gpu.uuid for gpu in gpus], known, leases, (asked.from_at, asked.until_at),

@@ -291,11 +291,11 @@ class Queueing:
 
     def _busy(self, waiter: Waiter, reasons: Reasons) -> Refusal:
         busy = views.busy(reasons.busy(waiter.ticket), waiter.ticket.uid)
-        busy = replace(busy, why=self._policy_state.why(waiter.ticket, reasons.found))
+        busy = replace(busy, why=reasons.why(waiter.ticket))
         return Refusal("Busy", f"{busy.slot or busy.kind} is busy", busy=busy)
 
     def reasons(self, found: Decided) -> Reasons:
-        return Reasons(found, self._policy_state.allowance())
+        return Reasons(found, self._policy_state)
 
     def _tell(self, waiter: Waiter, reasons: Reasons) -> bool:
         """Tell a waiting request why it waits, unless it knows; returns whether it did not."""
@@ -303,7 +303,7 @@ class Queueing:
             return False
         busy = views.busy(reasons.busy(waiter.ticket), waiter.ticket.uid)
         starts_in_s = reasons.starts_in_s(waiter.ticket)
-        why = self._policy_state.why(waiter.ticket, reasons.found)
+        why = reasons.why(waiter.ticket)
         starts_s = None if starts_in_s is None else round((proc.now_s() + starts_in_s) / _FINENESS_S)
         if waiter.told == (busy, starts_s, why):
             return False
@@ -349,8 +349,9 @@ class Queueing:
         if waiter.connection is None or waiter.asked is None:
             return
         found = self._decider.decide(is_fresh=False)
-        may_run = self._policy_state.may_force(waiter.ticket, self._leases.listed)
-        if waiter.asked.runs_anyway and not waiter.ticket.gpus and may_run:
+        balance = self._policy_state.allowance().balance(self._leases.listed, None)
+        may_run = not waiter.ticket.gpus and balance.within(waiter.ticket) is not None
+        if waiter.asked.runs_anyway and may_run:
             try:
                 self._grant(waiter, (), is_forced=True)
             except StateError as error:

@@ -128,7 +128,7 @@ class Service:
             return
         reasons = self._queueing.reasons(found)
         busy = views.busy(reasons.busy(ticket), caller.uid)
-        call.connection.send(messages.Previewed((), busy, self._policy_state.why(ticket, found)))
+        call.connection.send(messages.Previewed((), busy, reasons.why(ticket)))
 
     def _reserve(self, call: ReceivedCall) -> None:
         made = self._policy_state.reserved(
@@ -162,7 +162,8 @@ class Service:
         leases = sorted(self._leases.listed, key=lambda lease: lease.since_s)
         found = self._decider.decide(is_fresh=False, sees_gpus=any(lease.gpus for lease in leases))
         users, groups = self._policy_state.standings(found, self._leases.holdings.values())
-        why = {ticket.job: self._policy_state.why(ticket, found) for ticket in found.everybody}
+        reasons = self._queueing.reasons(found)
+        why = {ticket.job: reasons.why(ticket) for ticket in found.everybody}
         leases_shown, tickets_shown = self._rows
         rows: list[tuple[Lease | Ticket, Any]] = [
             *zip(leases, leases_shown.of(leases, viewer), strict=True),
