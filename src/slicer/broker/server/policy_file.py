@@ -111,7 +111,7 @@ class Configuration:
     def __init__(self, warn: Callable[[str], None]) -> None:
         self._warn = warn
         self._directory = ""
-        self._seen: tuple[tuple[str, int, int], ...] = ()
+        self._seen: object = None
         self.config: Config | None = None  # the whole configuration, for the administrator's profiles
         self._profiles: dict[str, Profile] = {}  # the ones requested so far
         self.slots: dict[str, int] = {}
@@ -148,14 +148,10 @@ class Configuration:
             self._warn(f"the previous configuration stays in force: {error}")
         return self.config is not before
 
-    def _look(self) -> tuple[tuple[str, int, int], ...]:
+    def _look(self) -> object:
         """Identities that distinguish old files from new ones."""
         config, drop_ins = (os.path.join(self._directory, name) for name in _FILES)
-        paths, found = [self._directory, config, drop_ins], []
+        paths = [self._directory, config, drop_ins]
         with suppress(OSError):  # reading it reports the error
             paths += sorted(os.path.join(drop_ins, name) for name in os.listdir(drop_ins))
-        for path in paths:
-            with suppress(OSError):
-                info = os.stat(path)
-                found.append((path, info.st_ino, info.st_mtime_ns))
-        return tuple(found)
+        return [(path, file_id(path)) for path in paths]

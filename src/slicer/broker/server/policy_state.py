@@ -49,11 +49,10 @@ class PolicyState:
     """The policy in force, the order that follows from it, and the accounts."""
 
     def __init__(
-        self, directory: str, kept: Directory, warn: Callable[[str], None],
-        accounts: Callable[[Callable[[], float]], Accounts], reservations: Reservations,
-    ) -> None:  # fmt: skip
-        """``directory``: the administrator's files. ``kept``: as in :class:`PolicyFile`. ``accounts`` creates
-        the accounts, given the half-life.
+        self, directory: str, accounts: str, kept: Directory, warn: Callable[[str], None]
+    ) -> None:
+        """``directory``: the administrator's files. ``accounts``: the directory of the accounts and the
+        reservations. ``kept``: as in :class:`PolicyFile`.
         """
         self.boot_id = proc.boot_id()
         self.names = Names()
@@ -64,9 +63,9 @@ class PolicyState:
         self._warn = warn
         self._file: PolicyFile | None = None
         self._load()
-        self._accounts = accounts(lambda: self.policy.half_life_s)
+        self._accounts = Accounts(lambda: self.policy.half_life_s, directory=accounts, warn=warn)
+        self.reservations = Reservations(accounts, warn)
         self._gids: dict[int, tuple[int, ...]] = {}  # of all users that hold or wait
-        self.reservations = reservations
         self._rates: dict[str, float] = {}  # of leases, by job
         self._asked: dict[int, float] = {}  # when each user asked for its usage last; monotonic
 
