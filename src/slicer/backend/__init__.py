@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from typing import Protocol
 
-    from slicer.model import BackendName, Manager, Reason, ScopeSpec
+    from slicer.model import BackendName, Manager, Property, Reason, ScopeSpec
 
     class Watchdog(Protocol):
         """Enforces in user space what the kernel does not enforce here (the plain backend's memory limit)."""
@@ -67,6 +67,10 @@ class Backend:
 
     def end(self, job: str, unit: str, stop_timeout_s: float) -> None:
         """End the job's processes, whose keeper is dead, and wait for their end. Raises BackendError."""
+
+    def set_properties(self, unit: str, properties: tuple[Property, ...]) -> None:
+        """Change properties of a running scope until it ends, all or none. Raises BackendError."""
+        raise NotImplementedError
 
     def close(self) -> None:
         """Release what :meth:`connect` holds."""
