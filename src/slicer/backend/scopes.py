@@ -53,6 +53,13 @@ def acting(
     return frozenset(name for name in names if acts(name))
 
 
+def acting_in(names: tuple[str, ...], directory: str, manager: Manager, own: str) -> frozenset[str]:
+    """Those that are effective here. ``directory``: a cgroup's; ``own``: as for :func:`filters_devices`."""
+    return acting(
+        names, cgroup.controllers(directory), manager, io_is_weighed, oomd_runs, lambda: filters_devices(own)
+    )
+
+
 def io_is_weighed(blocks: str = "/sys/block", qos: str = "") -> bool:
     """Whether any disk obeys weights: by its scheduler (bfq) or because io.cost is on for it."""
     if "enable=1" in _text(qos or cgroup.path_of("/io.cost.qos")):
@@ -119,10 +126,7 @@ class ScopeBackend(QueueBackend):
         names = tuple(dict.fromkeys((*(item.name for item in spec.properties), *self.added(spec))))
         directory = cgroup.path_of(cgroup_name)
         own = directory if cgroup_name.endswith(spec.unit) else ""  # otherwise there is no scope yet
-        found = acting(
-            names, cgroup.controllers(directory), self.manager, io_is_weighed, oomd_runs,
-            lambda: filters_devices(own),
-        )  # fmt: skip
+        found = acting_in(names, directory, self.manager, own)
         return tuple(n for n in names if n in found), tuple(n for n in names if n not in found)
 
     def added(self, spec: ScopeSpec) -> tuple[str, ...]:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from slicer.backend import Backend
-    from slicer.job.gpu_watch import GpuWatch, LeaseUse
+    from slicer.job.gpu_watch import GpuWatch
     from slicer.job.job import Job, Listener
     from slicer.job.report import Report
     from slicer.job.sampling import Sampler
@@ -336,7 +336,7 @@ class Supervisor:
         from slicer.job.sampling import Sampler, can_sample
 
         if self._held.fd >= 0 and can_sample(self._held.lease):  # not inside another job's scope
-            self._sampler = Sampler(self._held.lease, self._use)
+            self._sampler = Sampler(self._held.lease, lambda: self._watch.use if self._watch else None)
         if self._backend.name != "systemd" or self._held.fd < 0:
             return
         self.stop_empty_scopes()
@@ -348,9 +348,6 @@ class Supervisor:
             self._signals = SignalWait(scopes, _BLOCKED)
         except OSError:
             pass  # no descriptors are left
-
-    def _use(self) -> LeaseUse | None:
-        return self._watch.use if self._watch is not None else None
 
     def stop_empty_scopes(self) -> None:
         """Stop empty scopes beside the job's. The broker sweeps its own."""
