@@ -178,7 +178,7 @@ class Nvml:
         try:
             nvml.nvmlDeviceSetMemoryLimits_v1(handle, wanted)
         except nvml.NVMLError as error:
-            if self._concerns_one_gpu(error) and error.value != nvml.NVML_ERROR_NO_PERMISSION:
+            if self._is_lost(error):
                 raise
             known = {
                 nvml.NVML_ERROR_FUNCTION_NOT_FOUND: "this driver cannot do it",
@@ -269,9 +269,10 @@ class Nvml:
                 if not only or self._uuid(index, handle) in only:
                     found.append((order, ask(index, handle)))
             except self._nvml.NVMLError as error:
-                if not self._concerns_one_gpu(error):
+                is_denied = error.value == self._nvml.NVML_ERROR_NO_PERMISSION
+                if not (is_denied or self._is_lost(error)):
                     raise _gpu_error(error, f"GPU {index}") from error
-                denied += error.value == self._nvml.NVML_ERROR_NO_PERMISSION
+                denied += is_denied
                 notes.append(f"GPU {index} is left out: {_text(str(error))}")
         if denied and not found:
             raise _no_permission()
@@ -356,7 +357,7 @@ class Nvml:
         try:
             return int(function(handle, *more))
         except self._nvml.NVMLError as error:
-            if self._concerns_one_gpu(error) and error.value != self._nvml.NVML_ERROR_NO_PERMISSION:
+            if self._is_lost(error):
                 raise
             return None
 
@@ -409,10 +410,8 @@ class Nvml:
 
         return call
 
-    def _concerns_one_gpu(self, error: Any) -> bool:
-        nvml = self._nvml
-        broken = nvml.NVML_ERROR_GPU_IS_LOST, nvml.NVML_ERROR_RESET_REQUIRED
-        return error.value in (*broken, nvml.NVML_ERROR_NO_PERMISSION)
+    def _is_lost(self, error: Any) -> bool:
+        return error.value in (self._nvml.NVML_ERROR_GPU_IS_LOST, self._nvml.NVML_ERROR_RESET_REQUIRED)
 
 
 def install_command() -> str:

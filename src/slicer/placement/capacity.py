@@ -285,3 +285,8 @@ def _eligible(request: Request, gpus: dict[str, Gpu]) -> list[Gpu]:
 def is_eligible(request: Request, uuid: str) -> bool:
     """Whether the request may use the GPU."""
     return not request.gpu_choice or uuid in request.gpu_choice
+
+
+def eligible(request: Request, devices: Iterable[Device] | None) -> list[Device]:
+    """The GPUs that the request may use; none if they are unknown."""
+    return [device for device in devices or () if is_eligible(request, device.uuid)]

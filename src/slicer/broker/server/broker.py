@@ -56,7 +56,7 @@ class Broker:
         self._policy_state = PolicyState(places.configuration, places.accounts, base, warn)
         self._leases = Leases(
             LeaseFiles(base, warn), self._loop, warn, self._unsettle, self._ended,
-            self._policy_state.write_accounts,
+            self._policy_state.accounts.write,
         )  # fmt: skip
         self._decider = Decider(self._leases, self._policy_state, warn)
         self._scopes = Scopes(self._loop, base.own_folder("slices"))
@@ -144,7 +144,7 @@ class Broker:
         self._connections.close()
         self._scopes.close()
         self._decider.observer.close()
-        self._policy_state.close()
+        self._policy_state.accounts.close()
         self._loop.close()
         if self._files is not None:
             self._files.close()

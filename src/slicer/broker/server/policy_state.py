@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import binascii
 import os
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -63,7 +62,7 @@ class PolicyState:
         self._warn = warn
         self._file: PolicyFile | None = None
         self._load()
-        self._accounts = Accounts(lambda: self.policy.half_life_s, directory=accounts, warn=warn)
+        self.accounts = Accounts(lambda: self.policy.half_life_s, directory=accounts, warn=warn)
         self.reservations = Reservations(accounts, warn)
         self._gids: dict[int, tuple[int, ...]] = {}  # of all users that hold or wait
         self._rates: dict[str, float] = {}  # of leases, by job
@@ -72,11 +71,6 @@ class PolicyState:
     @property
     def policy(self) -> SitePolicy:
         return NO_POLICY if self._file is None else self._file.policy
-
-    @property
-    def slots(self) -> dict[str, int]:
-        """The slots that the administrator counts."""
-        return self.configuration.slots
 
     def refresh(self) -> bool:
         """Check for changed files; returns whether the policy or the configuration is another."""
@@ -99,9 +93,6 @@ class PolicyState:
             if before is None or str(before) != str(error):
                 self._warn(f"no leases are granted: {error}")
         return self.trouble is None
-
-    def close(self) -> None:
-        self._accounts.close()
 
     # -- one request -------------------------------------------------------------------------------------
 
@@ -161,7 +152,7 @@ class PolicyState:
         """Each user's usage, and the share that is due to it."""
         waiting = (ticket.uid for ticket in tickets if ticket.gpus)
         return shares.shares_of(
-            self.policy, self._gids, self._accounts.past(), leases, self._rates, waiting, now_s
+            self.policy, self._gids, self.accounts.past(), leases, self._rates, waiting, now_s
         )
 
     def ordered(
@@ -177,11 +168,11 @@ class PolicyState:
     @property
     def placement(self) -> Policy:
         """The settings of decisions, and the mean length of this machine's jobs."""
-        return replace(self.configuration.placement, mean_job_s=self._accounts.runs.mean_s)
+        return replace(self.configuration.placement, mean_job_s=self.accounts.runs.mean_s)
 
     def estimated(self, ticket: Ticket, limit_s: float | None) -> Ticket:
         """The ticket with an estimate of its job's length, if it wants GPUs. ``limit_s``: as in Acquire."""
-        return self._accounts.runs.estimated(ticket, limit_s) if ticket.gpus else ticket
+        return self.accounts.runs.estimated(ticket, limit_s) if ticket.gpus else ticket
 
     def standings(
         self, found: Decided, holdings: Collection[Holding]
@@ -248,11 +239,11 @@ class PolicyState:
                 self._rates[lease.job] = max(rate, self._rates.get(lease.job, 0.0))
 
     def ended(self, holding: Holding) -> None:
-        """Count a lease that has ended. :meth:`write_accounts` writes it."""
+        """Count a lease that has ended, and add it with the next write of the accounts."""
         lease, claim = holding.lease, holding.claim
         peak_mib = max(holding.told.vram_peak_mib, default=0) if holding.told is not None else 0
         told_rate = shares.used_rate(claim.rate, lease.vram_mib, peak_mib, len(lease.gpus))
-        self._accounts.note(
+        self.accounts.note(
             EndedLease(
                 lease=lease, gid=self._account_of(holding), ended_s=proc.now_s(), waited_s=claim.waited_s,
                 rate=max(told_rate, self._rates.pop(lease.job, 0.0)), vram_mib=claim.vram_mib,
@@ -260,19 +251,11 @@ class PolicyState:
             )
         )
 
-    def note_series(self, uid: int, job: str, lease: Lease | None, text: str) -> None:
-        """Keep what a user's job used over time. ``lease``: its lease, if it has not ended."""
-        self._accounts.note_series(uid, job, lease, binascii.a2b_base64(text))
-
-    def write_accounts(self) -> None:
-        """Write ended leases to the accounts. No error keeps a lease."""
-        self._accounts.write()
-
     def usage(self, asked: Usage, uid: int, holdings: Iterable[Holding]) -> Used:
         """The usage of a user's jobs (root: all jobs), running ones included. Raises Refusal, StateError."""
         self._slow_down(uid)
-        self.write_accounts()
-        ended = self._accounts.usage(asked.since, uid or None, asked.by)
+        self.accounts.write()
+        ended = self.accounts.usage(asked.since, uid or None, asked.by)
         running = [
             Running(
                 each.lease.uid, self._account_of(each), each.lease.profile,
@@ -287,8 +270,8 @@ class PolicyState:
     def recent(self, asked: Recent, uid: int) -> PastLeases:
         """Who held GPUs since then. Raises Refusal, StateError."""
         self._slow_down(uid)
-        self.write_accounts()
-        return PastLeases(self._accounts.recent(asked.since))
+        self.accounts.write()
+        return PastLeases(self.accounts.recent(asked.since))
 
     def _slow_down(self, uid: int) -> None:
         """Refuse a user's next request for accounts within a second: each costs milliseconds."""

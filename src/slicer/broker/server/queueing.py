@@ -137,7 +137,7 @@ class Queueing:
             raise Refusal("NotAllowed", "only a job without GPUs may run while nothing is free")
         ticket, moved = order.put_ahead(
             self.ticket_of(asked, caller), asked.ahead_of, [each.ticket for each in own],
-            self._policy_state.slots,
+            self._policy_state.configuration.slots,
         )  # fmt: skip
         self._decider.check_feasible(ticket)
         self._policy_state.check(ticket, caller.gids, self._decider.devices_seen())
@@ -164,7 +164,7 @@ class Queueing:
         """The ticket of a new request. Raises Refusal, UsageError, GpuError."""
         inside = self._leases.inside_of(caller.pid, caller.uid)
         ticket = requests.ticket_of(
-            asked, caller, self._choice(asked, inside), inside, self._policy_state.slots,
+            asked, caller, self._choice(asked, inside), inside, self._policy_state.configuration.slots,
             self._policy_state.priority(asked, caller), proc.now_s(),
         )  # fmt: skip
         return self._policy_state.estimated(ticket, asked.limit_s)
@@ -173,9 +173,8 @@ class Queueing:
         """The GPUs that the request names, less those of its outer jobs. Raises UsageError, GpuError."""
         if not asked.gpus or not asked.gpu_choice:
             return ()
-        self._decider.observer.open()
         held = OuterJobs(inside, False).gpus_for(asked.vram_mib)
-        named = gpus_named(asked.gpu_choice, self._decider.observer.gpus)
+        named = gpus_named(asked.gpu_choice, self._decider.gpus())
         return tuple(uuid for uuid in named if uuid not in held)
 
     def caller(self, call: ReceivedCall) -> Caller:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import binascii
 from collections.abc import Callable, Collection, Sequence
 from itertools import compress
 from typing import Any
@@ -111,7 +112,7 @@ class Service:
         told, uid = call.message, call.connection.peer.uid
         holding = self._leases.holdings.get(told.job)
         lease = holding.lease if holding is not None and holding.lease.uid == uid else None
-        self._policy_state.note_series(uid, told.job, lease, told.series)
+        self._policy_state.accounts.note_series(uid, told.job, lease, binascii.a2b_base64(told.series))
         call.connection.send(messages.Done())
 
     def _preview(self, call: ReceivedCall) -> None:
@@ -181,7 +182,7 @@ class Service:
                 held_back={each.job: why[each.job] for each, _ in told if why.get(each.job)},
                 users=users,
                 groups=groups,
-                slot_limits=dict(self._policy_state.slots),
+                slot_limits=dict(self._policy_state.configuration.slots),
                 reservations=self._policy_state.reservations.now(),
                 left_out=len(rows) - len(told),
             )
