@@ -64,13 +64,9 @@ class Capacity:
 
     def fit(self, request: Request) -> tuple[str, ...] | None:
         """The GPUs for the request (none for a CPU job), or None if it does not fit."""
-        if not self.has_slots(request):
+        if request.slots and self.missing_slot(request):
             return None
         return self.fit_gpus(request) if request.gpus else ()
-
-    def has_slots(self, request: Request) -> bool:
-        """Whether the slots suffice for the request."""
-        return not request.slots or not self.missing_slot(request)
 
     def missing_slot(self, request: Request) -> str:
         """The first slot, by name, that does not suffice for the request; "" for none."""
@@ -137,11 +133,6 @@ class Capacity:
         """Whether the request may have a reservation."""
         waited_s = self._now_s - request.arrived_s
         return waited_s >= overdue_after_s(request, len(self._gpus), self._policy)
-
-    def take_slots(self, slots: Mapping[str, int]) -> None:
-        """Grant slots only."""
-        self._add_slots(slots)
-        self._update()
 
     def _add_slots(self, slots: Mapping[str, int]) -> None:
         for name, count in slots.items():

@@ -114,7 +114,7 @@ def _go_through(
                 balance.keep(each)
             continue
         if request.gpus and not capacity.sees_gpus:
-            capacity.take_slots(request.slots)
+            capacity.take(request, ())  # its slots
             continue
         is_blocked = capacity.is_exhausted and (request.gpus or request.slots)
         gpus = None if is_blocked else capacity.fit(request)
