@@ -34,10 +34,6 @@ class Execution:
     def import_ending(self) -> None:
         """Nothing to do: the command replaces this process."""
 
-    def rest(self) -> None:
-        """The job has to wait, perhaps among hundreds. A bus has room for some 256 connections."""
-        self._backend.close()
-
     def abandon(self) -> None:
         """There will be no job. Nothing to undo: the scope ends with this process."""
 

@@ -165,10 +165,6 @@ class Supervisor:
 
             del calls
 
-    def rest(self) -> None:
-        """Disconnect: the job has to wait, perhaps among hundreds, and a bus takes about 256 connections."""
-        self._backend.close()
-
     def watch(self) -> int:
         """A descriptor, to be closed by the caller, that becomes readable when the keeper dies."""
         return os.pidfd_open(self._keeper)
