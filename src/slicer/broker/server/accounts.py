@@ -123,10 +123,6 @@ class Accounts:
             self._unbooked.pop(0)
             self._has_warned = False
 
-    def book(self, ended: EndedLease) -> None:
-        self.note(ended)
-        self.write()
-
     def usage(self, since: float | None, uid: int | None, by: str, most: int = 1000) -> list[UsageRow]:
         """Use by jobs that ended since ``since`` (seconds since 1970), the most GPU time first.
 

@@ -117,7 +117,7 @@ class Queueing:
         asked = call.message
         waiter.asked, waiter.told = asked, None
         waiter.bind(call.connection)
-        waiter.waits = asked.wait and call.more
+        waiter.waits = asked.wait and call.connection.more
         ticket = waiter.ticket
         pidfd = proc.open_process(ticket.pid, ticket.pid_start) if asked.for_parent else None
         self._leases.watch_waiter(waiter, os.dup(call.connection.peer.pidfd) if pidfd is None else pidfd)
@@ -257,7 +257,7 @@ class Queueing:
 
         Returns those for which there was no time. Each user's first request comes before anybody's second.
         """
-        reasons, end_s = self.reasons(found), time.process_time() + _TELLING_S
+        reasons, end_s = Reasons(found, self._policy_state), time.process_time() + _TELLING_S
         waiting = order.interleaved(came, lambda each: each.ticket.uid)
         for done, waiter in enumerate(waiting):
             if done and time.process_time() > end_s:
@@ -293,9 +293,6 @@ class Queueing:
         busy = replace(busy, why=reasons.why(waiter.ticket))
         return Refusal("Busy", f"{busy.slot or busy.kind} is busy", busy=busy)
 
-    def reasons(self, found: Decided) -> Reasons:
-        return Reasons(found, self._policy_state)
-
     def _tell(self, waiter: Waiter, reasons: Reasons) -> bool:
         """Tell a waiting request why it waits, unless it knows; returns whether it did not."""
         if waiter.connection is None:
@@ -317,7 +314,7 @@ class Queueing:
         """
         self._news = None
         found = self._decider.decide(is_fresh=False)
-        reasons, end_s = self.reasons(found), time.process_time() + _TELLING_S
+        reasons, end_s = Reasons(found, self._policy_state), time.process_time() + _TELLING_S
         waiting = [self._leases.waiters.get(ticket.job) for ticket in found.queue]
         there = [each for each in waiting if each is not None]
         told = {each.ticket.job for each in there} & self._had_news
@@ -356,7 +353,7 @@ class Queueing:
             except StateError as error:
                 self.dismiss(waiter, refusal_of(error))
         else:
-            self.dismiss(waiter, self._busy(waiter, self.reasons(found)))
+            self.dismiss(waiter, self._busy(waiter, Reasons(found, self._policy_state)))
         self.is_unsettled = True
 
 

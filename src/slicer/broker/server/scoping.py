@@ -109,7 +109,7 @@ class Scoping:
             self._note_started(holding, connection, limits)
 
     def _note_started(self, holding: Holding, connection: CallerConnection, limits: ScopeLimits) -> None:
-        is_populated = self._leases.start_watching(holding)
+        is_populated = self._leases.watch_scope(holding)
         self._leases.note_held(holding)
         faults.point("broker-held")
         cap = self._limits_asked.driver_cap(holding, limits.has_cap)

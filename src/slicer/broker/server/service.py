@@ -12,7 +12,7 @@ from slicer.broker.protocol.wire import Encoded
 from slicer.broker.rules import order, services, views
 from slicer.broker.server import policy_file, requests
 from slicer.broker.server.connections import ReceivedCall
-from slicer.broker.server.deciding import Decider
+from slicer.broker.server.deciding import Decider, Reasons
 from slicer.broker.server.leases import Leases
 from slicer.broker.server.looking import Looking
 from slicer.broker.server.policy_state import PolicyState
@@ -127,7 +127,7 @@ class Service:
         if gpus is not None:
             call.connection.send(messages.Previewed(gpus, None, ""))
             return
-        reasons = self._queueing.reasons(found)
+        reasons = Reasons(found, self._policy_state)
         busy = views.busy(reasons.busy(ticket), caller.uid)
         call.connection.send(messages.Previewed((), busy, reasons.why(ticket)))
 
@@ -163,7 +163,7 @@ class Service:
         leases = sorted(self._leases.listed, key=lambda lease: lease.since_s)
         found = self._decider.decide(is_fresh=False, sees_gpus=any(lease.gpus for lease in leases))
         users, groups = self._policy_state.standings(found, self._leases.holdings.values())
-        reasons = self._queueing.reasons(found)
+        reasons = Reasons(found, self._policy_state)
         why = {ticket.job: reasons.why(ticket) for ticket in found.everybody}
         leases_shown, tickets_shown = self._rows
         rows: list[tuple[Lease | Ticket, Any]] = [
