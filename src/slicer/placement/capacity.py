@@ -218,9 +218,11 @@ class Capacity:
         need, now_s, is_strict = request.need_mib, self._now_s, forgiven_s < NEVER
         waited_s = now_s - request.arrived_s
 
-        def rank(gpu: Gpu) -> tuple[bool, float, float, int]:
+        def rank(gpu: Gpu) -> tuple[bool, float, bool, float, int]:
             at_s = gpu.fits_at(need, now_s, forgiven_s)
-            return gpu.is_taken_by_foreign(need), at_s, gpu.newest_s if is_strict else 0, gpu.index
+            # A lease that is let in beside the need must not cost a GPU its place: the need still fits there.
+            newest_s = gpu.newest_s if is_strict else 0
+            return gpu.is_taken_by_foreign(need), at_s, gpu.lacks(need), newest_s, gpu.index
 
         able = [gpu for gpu in _eligible(request, self._unreserved) if need is None or gpu.total_mib >= need]
         if self._policy.reserve_after_s is None and waited_s < _OPEN_ENDED_S:
