@@ -306,6 +306,20 @@ class GroupStanding:
 
 
 @record
+class Standing:
+    """The broker's data about all users. Only the viewer's own entries have commands (root: all)."""
+
+    leases: tuple[Lease, ...]
+    tickets: tuple[Ticket, ...]  # in the order in which they are served
+    held_back: dict[str, str]  # by the ticket's job: the cap or share for which it waits, in words
+    users: tuple[UserStanding, ...]
+    groups: tuple[GroupStanding, ...]  # with common limits
+    slot_limits: dict[str, int]  # the administrator's
+    reservations: tuple[Reservation, ...] = ()  # those that are not over, the first to begin first
+    left_out: int = 0  # leases and tickets for which the reply has no room; each user's first are in it
+
+
+@record
 class ScopeSpec:
     """The arguments of StartTransientUnit for a job's scope, without the process."""
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from slicer.backend import empty_scopes
-from slicer.backend.unit_control import UnitControl
+from slicer.backend.systemd import SystemdBackend
 from slicer.kernel import cgroup
 from tests.patience import until
 from tests.systemd.helpers import processes, systemctl
@@ -263,7 +263,7 @@ def test_an_old_scope_that_nobody_is_in_is_stopped(  # D22
 
 def test_a_connection_that_rests_is_kept() -> None:  # X1: the fence is set when the job's turn comes
     """The bus drops whoever has not authenticated within seconds, and lists nobody before."""
-    control = UnitControl("system")
+    control = SystemdBackend("system")
     control.connect()
     try:
         listed = systemctl.output("busctl", "list", "--unique", "--no-legend")

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from typing import Protocol
 
-    from slicer.model import BackendName, Manager, Reason, ScopeSpec
+    from slicer.model import BackendName, Manager, Property, Reason, ScopeSpec
 
     class Watchdog(Protocol):
         """Enforces in user space what the kernel does not enforce here (the plain backend's memory limit)."""
@@ -27,53 +27,63 @@ if TYPE_CHECKING:
         def check(self) -> Reason | None:
             """Check once. Returns a reason if the job must end now."""
 
-    class Backend(Protocol):
-        """One way to put a process under limits."""
+class Backend:
+    """One way to put a process under limits. What a backend has no use for does nothing."""
 
-        name: BackendName
-        manager: Manager
-        notice: str  # for the user of each job; "" for none
-        why_no_cap: str | None  # from the broker: why the driver does not cap the last scope; None: unasked
+    name: BackendName
+    manager: Manager
+    notice = ""  # for the user of each job; "" for none
+    why_no_cap: str | None = None  # from the broker: why the driver does not cap the scope; None: unasked
 
-        def connect(self) -> None:
-            """Prepare whatever needs no lease (connect, import). Raises BackendError."""
+    def connect(self) -> None:
+        """Prepare whatever needs no lease (connect, import). Raises BackendError."""
 
-        def after_fork(self) -> None:
-            """In the keeper: release what only the parent may use."""
+    def after_fork(self) -> None:
+        """In the keeper: release what only the parent may use."""
 
-        def start(self, spec: ScopeSpec, pid: int, meanwhile: Callable[[], None]) -> str:
-            """Put the waiting process ``pid`` into its scope and apply the limits.
+    def start(self, spec: ScopeSpec, pid: int, meanwhile: Callable[[], None]) -> str:
+        """Put the waiting process ``pid`` into its scope and apply the limits.
 
-            ``meanwhile`` may be called once, while systemd works on it. Returns the cgroup in the form of
-            /proc/PID/cgroup ("" if there is none). Raises BackendError; then the process is in no scope.
-            """
+        ``meanwhile`` may be called once, while systemd works on it. Returns the cgroup in the form of
+        /proc/PID/cgroup ("" if there is none). Raises BackendError; then the process is in no scope.
+        """
+        raise NotImplementedError
 
-        def enforced(self, spec: ScopeSpec, cgroup: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
-            """The spec's directives that are effective here, and those that are not."""
+    def enforced(self, spec: ScopeSpec, cgroup: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """The spec's directives that are effective here, and those that are not."""
+        raise NotImplementedError
 
-        def members(self, cgroup: str, besides: int) -> Callable[[], list[int]]:
-            """In the keeper: a lister of the job's processes, without the keeper and ``besides``."""
+    def members(self, cgroup: str, besides: int) -> Callable[[], list[int]]:
+        """In the keeper: a lister of the job's processes, without the keeper and ``besides``."""
+        raise NotImplementedError
 
-        def watchdog(self, spec: ScopeSpec) -> Watchdog | None:
-            """In the keeper: the enforcement in user space, if any."""
+    def watchdog(self, spec: ScopeSpec) -> Watchdog | None:
+        """In the keeper: the enforcement in user space, where the kernel does not enforce."""
+        return None
 
-        def living(self, job: str, cgroup: str) -> list[int]:
-            """The job's processes, for a caller that is not their parent."""
+    def living(self, job: str, cgroup: str) -> list[int]:
+        """The job's processes, for a caller that is not their parent."""
+        raise NotImplementedError
 
-        def end(self, job: str, unit: str, stop_timeout_s: float) -> None:
-            """End the job's processes, whose keeper is dead, and wait for their end. Raises BackendError."""
+    def end(self, job: str, unit: str, stop_timeout_s: float) -> None:
+        """End the job's processes, whose keeper is dead, and wait for their end. Raises BackendError."""
 
-        def close(self) -> None:
-            """Release what :meth:`connect` holds."""
+    def set_properties(self, unit: str, properties: tuple[Property, ...]) -> None:
+        """Change properties of a running scope until it ends, all or none. Raises BackendError."""
+        raise NotImplementedError
 
-    class QueueBackend(Backend, Protocol):
-        """A backend for the jobs of a queue."""
+    def close(self) -> None:
+        """Release what :meth:`connect` holds."""
 
-        def preload(self) -> None:
-            """Load whatever every keeper will need, once for all of them. Raises BackendError."""
 
-        def request_end(self, job: str, unit: str) -> None:
-            """Request the end of a job whose keeper is dead, without waiting. Raises BackendError."""
+class QueueBackend(Backend):
+    """A backend for the jobs of a queue."""
+
+    def preload(self) -> None:
+        """Load whatever every keeper will need, once for all of them. Raises BackendError."""
+
+    def request_end(self, job: str, unit: str) -> None:
+        """Request the end of a job whose keeper is dead, without waiting. Raises BackendError."""
 
 
 BOOTED = "/run/systemd/system"  # sd_booted(3)

@@ -5,8 +5,7 @@ from __future__ import annotations
 import os
 
 from slicer.backend import BROKER_ENABLED
-from slicer.backend.unit_files import SYSTEM_UNITS, Action, read
-from slicer.errors import SlicerError
+from slicer.backend.unit_files import SYSTEM_UNITS, is_plain, read
 from slicer.kernel import on_host
 
 SOCKET = "slicer-broker.socket"
@@ -20,7 +19,6 @@ _UNITS = (
 )
 # As in the package's file: the path of the program in Debian's package.
 PROGRAM = "/usr/lib/slicer-systemd/slicer-broker"
-_PLAIN = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789/._+-@:~,=")
 
 ENABLE = (
     ("systemctl", "enable", "--now", SOCKET),
@@ -33,29 +31,6 @@ DISABLE = (("systemctl", "disable", "--now", SOCKET),)  # the service requires t
 def table() -> tuple[tuple[str, str, str], ...]:
     """Source below src/slicer/, destination below the prefix, description."""
     return tuple((f"_units/system/{name}", f"{_FOLDER}/{name}", what) for name, what in _UNITS)
-
-
-def with_program(action: Action, program: str) -> Action:
-    """The file, changed so that the broker is ``program``. Raises SlicerError.
-
-    A path that systemd would interpret (spaces, %, $) is refused.
-    """
-    if os.path.basename(action.destination) not in (SERVICE, SOCKET) or program == PROGRAM:
-        return action
-    if not (os.path.isabs(program) and is_plain(program)):
-        hint = "install slicer in a directory with a plain name, such as /opt/slicer"
-        raise SlicerError("a unit cannot name this program", where=program, hint=hint)
-    with open(action.source, "rb") as file:
-        text = file.read()
-    content = text.replace(PROGRAM.encode(), program.encode())
-    if content == text:
-        raise SlicerError(f"does not name {PROGRAM}", where=action.source, hint="install slicer again")
-    return Action(action.source, action.destination, action.what, content)
-
-
-def is_plain(word: str) -> bool:
-    """Whether systemd takes the word in a unit literally."""
-    return bool(word) and _PLAIN.issuperset(word)
 
 
 def program_of() -> str:

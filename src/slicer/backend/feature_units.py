@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import os
 
-from slicer.backend.broker_units import is_plain
-from slicer.backend.unit_files import SYSTEM_UNITS, Action
-from slicer.errors import SlicerError
+from slicer.backend.unit_files import SYSTEM_UNITS
 from slicer.kernel import on_host
 
 FEATURES = ("web", "metrics")
@@ -27,18 +25,6 @@ def table(feature: str) -> tuple[tuple[str, str, str], ...]:
     names = (_STARTERS[feature][0], f"slicer-{feature}.service")
     what = _WHAT[feature]
     return tuple((f"_units/system/{name}", f"{_FOLDER}/{name}", f"{what}: {name}") for name in names)
-
-
-def with_program(action: Action, program: str) -> Action:
-    """The file, changed so that it starts ``program``. Raises SlicerError if no unit can name that."""
-    if program == PROGRAM:
-        return action
-    if not (os.path.isabs(program) and is_plain(program)):
-        hint = "install slicer in a directory with a plain name, such as /opt/slicer"
-        raise SlicerError("a unit cannot name this program", where=program, hint=hint)
-    with open(action.source, "rb") as file:
-        content = file.read().replace(PROGRAM.encode(), program.encode())
-    return Action(action.source, action.destination, action.what, content)
 
 
 def is_there(feature: str) -> bool:

@@ -23,11 +23,11 @@ from slicer.backend.unit_files import (
     failed,
     install,
     is_ours,
-    leftover,
     make_directory,
     read,
     state,
     uninstall,
+    with_program,
 )
 from slicer.config import slices
 from slicer.config.files import SYSTEM_DIR
@@ -142,8 +142,10 @@ def plan(
         action = Action(os.path.join(_SOURCES, source), path, what)
         if not user and _is_packaged(action, place):
             unwanted.append(action)
+        elif broker and os.path.basename(place) in (broker_units.SERVICE, broker_units.SOCKET):
+            actions.append(with_program(action, broker_units.PROGRAM, broker))
         else:
-            actions.append(broker_units.with_program(action, broker) if broker else action)
+            actions.append(action)
     for each in [] if limits is None else _limits(limits, top, user=user):
         (actions if each.content else unwanted).append(each)
     if user:
@@ -244,7 +246,7 @@ def feature_plan(feature: str, program: str, *, removing: bool) -> InstallPlan:
     kept: dict[bool, list[Action]] = {False: [], True: []}  # by whether a package has them
     for source, place, what in feature_units.table(feature):
         action = Action(os.path.join(_SOURCES, source), os.path.join(on_host(_PREFIX), place), what)
-        kept[_is_packaged(action, place)].append(feature_units.with_program(action, program))
+        kept[_is_packaged(action, place)].append(with_program(action, feature_units.PROGRAM, program))
     commands = _SYSTEM_COMMANDS[-1:]
     if removing:
         stops = feature_units.disable(feature)
@@ -266,7 +268,7 @@ def states(plan: InstallPlan) -> tuple[tuple[Action, State], ...]:
     For existing unwanted files: outdated, or edited. Raises SlicerError for a file that cannot be read.
     """
     wanted = [(action, state(action)) for action in plan.actions]
-    found = [(action, leftover(action)) for action in plan.unwanted]
+    found = [(action, state(action, is_wanted=False)) for action in plan.unwanted]
     return (*wanted, *((action, how) for action, how in found if how != "missing"))
 
 

@@ -32,6 +32,8 @@ SYSTEMD = "org.freedesktop.systemd1"
 PATH = "/org/freedesktop/systemd1"
 MANAGER = f"{SYSTEMD}.Manager"
 PROPERTIES = f"{DAEMON}.Properties"
+REMOVED = f"{MANAGER}.JobRemoved"  # the signal at the end of a job of systemd's
+MATCH_REMOVED = f"type='signal',sender='{SYSTEMD}',path='{PATH}',interface='{MANAGER}',member='JobRemoved'"
 
 START_DEADLINE_S = 30.0  # PID 1 can be slow under memory pressure
 LATE = "slicer.Late"  # our own name of an error: there was no answer in time

@@ -2,29 +2,23 @@
 
 from __future__ import annotations
 
+from slicer.backend import Backend
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from slicer.model import BackendName, Lease, Manager, ScopeSpec
+    from slicer.model import BackendName, Lease, ScopeSpec
 
 
-class NestedBackend:
+class NestedBackend(Backend):
     """No scope of its own. ``outer`` is the lease of the innermost outer job."""
 
     name: BackendName = "inner"
-    notice = ""
-    why_no_cap: str | None = None
 
-    def __init__(self, manager: Manager, outer: Lease) -> None:
-        self.manager: Manager = manager
+    def __init__(self, outer: Lease) -> None:
+        self.manager = outer.manager
         self._cgroup = outer.cgroup
-
-    def connect(self) -> None:
-        """Nothing to connect to."""
-
-    def after_fork(self) -> None:
-        """Nothing to release."""
 
     def start(self, spec: ScopeSpec, pid: int, meanwhile: Callable[[], None]) -> str:
         """The process is already in the right place."""
@@ -40,15 +34,6 @@ class NestedBackend:
         """Processes that outlive the command belong to the outer job."""
         return list
 
-    def watchdog(self, spec: ScopeSpec) -> None:
-        """Nothing to watch."""
-
     def living(self, job: str, cgroup: str) -> list[int]:
         """They belong to the outer job."""
         return []
-
-    def end(self, job: str, unit: str, stop_timeout_s: float) -> None:
-        """Nothing of its own to end."""
-
-    def close(self) -> None:
-        """Nothing to release."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import os
 
+from slicer.backend import QueueBackend
 from slicer.errors import BackendError
 from slicer.kernel import proc
 from slicer.kernel.signals import signal
@@ -36,18 +37,14 @@ BEST_EFFORT = {
 LIMITS = "limits are best effort; `slicer run --dry-run` lists them"
 
 
-class PlainBackend:
+class PlainBackend(QueueBackend):
     """No scopes: the job is the keeper's descendants."""
 
     name: BackendName = "plain"
     notice = f"no systemd here: {LIMITS}"
-    why_no_cap: str | None = None
 
     def __init__(self, uid: int) -> None:
         self.manager: Manager = manager_of(uid)
-
-    def connect(self) -> None:
-        """Nothing to connect to."""
 
     def after_fork(self) -> None:
         """Adopt the processes that the command leaves behind, so that they still belong to the job."""
@@ -109,9 +106,6 @@ class PlainBackend:
             self._signal(self.living(job, ""), signal.SIGKILL)
             proc.wait_for_end(lambda: self.living(job, ""), _KILL_DEADLINE_S)
 
-    def preload(self) -> None:
-        """Nothing to load."""
-
     def request_end(self, job: str, unit: str) -> None:
         """SIGTERM. A process that ignores it stays."""
         self._signal(self.living(job, ""), signal.SIGTERM)
@@ -122,9 +116,6 @@ class PlainBackend:
                 os.kill(pid, signo)
             except (ProcessLookupError, PermissionError):
                 continue  # it has ended, or the pid is another user's by now
-
-    def close(self) -> None:
-        """Nothing to release."""
 
 
 def affinity(given: dict[str, Property], available: list[int], seed: int) -> set[int]:

@@ -58,7 +58,8 @@ class PystemdBus:
     def __init__(self, lib: Any, *, is_user: bool) -> None:
         self._lib = lib
         self._bus = lib.DBus(user_mode=is_user)
-        self._jobs: _RemovedJobs | None = None
+        self._results: dict[tuple[bytes, bytes], str] = {}  # of systemd's jobs that have ended
+        self._removed: Callable[..., None] | None = None  # called at their ends
         try:
             self._bus.open()
             # The daemon disconnects clients that have not authenticated within seconds. sd-bus does so with
@@ -79,17 +80,18 @@ class PystemdBus:
 
     def ask(self, call: Call, deadline_s: float, meanwhile: Callable[[], None]) -> Answer:
         """Make a call and wait for its answer; ``meanwhile`` is called once systemd works on a job."""
-        jobs = self._watch() if call.awaits_job else None  # before the job exists, to miss no end
+        if call.awaits_job:
+            self._hear_of_jobs()  # before the job exists, to miss no end
         interface, _, member = call.name.rpartition(".")
         words = (word.encode() for word in (SYSTEMD, call.path, interface, member))
         try:
             reply = self._bus.call_method(*words, self._flat(call.arguments))
         except Exception as error:
             return _bus_error(error)
-        if jobs is None:
+        if not call.awaits_job:
             return (_plain(reply.body),)
         meanwhile()
-        return jobs.wait((bytes(reply.get_sender()), bytes(reply.body)), deadline_s)
+        return self._result_of((bytes(reply.get_sender()), bytes(reply.body)), deadline_s)
 
     def _flat(self, arguments: Arguments) -> list[tuple[int, Any]]:
         """Arguments in pystemd's form, which has no variants."""
@@ -106,27 +108,14 @@ class PystemdBus:
             flat.append((-1, None))
         return flat
 
-    def _watch(self) -> _RemovedJobs:
-        """Collect the ends of systemd's jobs."""
-        # One for the connection's whole life: the C side calls it without holding a reference.
-        if self._jobs is None:
-            try:
-                self._jobs = _RemovedJobs(self._bus)
-            except Exception as error:
-                raise _broken(error) from error
-        return self._jobs
+    def _hear_of_jobs(self) -> None:
+        """Collect the ends of systemd's jobs from now on.
 
-
-class _RemovedJobs:
-    """Collects the ends of systemd's jobs from now on.
-
-    Any user may send such a signal to a connection of the system bus. So it counts only if its sender
-    answered the call that created the job: the bus vouches for the sender's unique name.
-    """
-
-    def __init__(self, bus: Any) -> None:
-        self._bus = bus
-        self._results: dict[tuple[bytes, bytes], str] = {}
+        Any user may send such a signal to a connection of the system bus. So it counts only if its sender
+        answered the call that created the job: the bus vouches for the sender's unique name.
+        """
+        if self._removed is not None:
+            return
 
         def removed(message: Any, error: object = None, userdata: object = None) -> None:
             try:
@@ -136,10 +125,14 @@ class _RemovedJobs:
             except Exception:
                 return  # not of systemd's form: from another sender
 
-        self._callback = removed  # kept alive: see PystemdBus._watch
-        bus.match_signal(SYSTEMD.encode(), PATH.encode(), MANAGER.encode(), b"JobRemoved", removed, None)
+        words = (word.encode() for word in (SYSTEMD, PATH, MANAGER, "JobRemoved"))
+        try:
+            self._bus.match_signal(*words, removed, None)
+        except Exception as error:
+            raise _broken(error) from error
+        self._removed = removed  # kept for the connection's whole life: the C side has no reference to it
 
-    def wait(self, job: tuple[bytes, bytes], deadline_s: float) -> Answer:
+    def _result_of(self, job: tuple[bytes, bytes], deadline_s: float) -> Answer:
         """The result of a job: the name of the systemd that has it, and its path. Raises BusBroken."""
         end = time.monotonic() + deadline_s
         while job not in self._results:

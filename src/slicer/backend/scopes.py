@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 
+from slicer.backend import QueueBackend
 from slicer.config.properties import controller
 from slicer.kernel import cgroup, proc
 from slicer.kernel.proc import read_text
@@ -52,6 +53,13 @@ def acting(
     return frozenset(name for name in names if acts(name))
 
 
+def acting_in(names: tuple[str, ...], directory: str, manager: Manager, own: str) -> frozenset[str]:
+    """Those that are effective here. ``directory``: a cgroup's; ``own``: as for :func:`filters_devices`."""
+    return acting(
+        names, cgroup.controllers(directory), manager, io_is_weighed, oomd_runs, lambda: filters_devices(own)
+    )
+
+
 def io_is_weighed(blocks: str = "/sys/block", qos: str = "") -> bool:
     """Whether any disk obeys weights: by its scheduler (bfq) or because io.cost is on for it."""
     if "enable=1" in _text(qos or cgroup.path_of("/io.cost.qos")):
@@ -88,13 +96,10 @@ def _text(path: str) -> str:
         return ""  # this kernel or device does not have it
 
 
-class ScopeBackend:
-    """The part of :class:`slicer.backend.Backend` that looks at the scope's cgroup."""
+class ScopeBackend(QueueBackend):
+    """The part of a backend that looks at the scope's cgroup."""
 
     name: BackendName = "systemd"
-    manager: Manager
-    notice = ""
-    why_no_cap: str | None = None
 
     def members(self, cgroup_name: str, besides: int) -> Callable[[], list[int]]:
         """The processes in the scope, and those that left it and are still below the keeper.
@@ -116,18 +121,12 @@ class ScopeBackend:
     def living(self, job: str, cgroup_name: str) -> list[int]:
         return list(cgroup.processes(cgroup.path_of(cgroup_name))) if cgroup_name else []
 
-    def watchdog(self, spec: ScopeSpec) -> None:
-        """Nothing: the kernel enforces."""
-
     def enforced(self, spec: ScopeSpec, cgroup_name: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
         """By the controllers of the scope's cgroup, and by requirements beyond controllers."""
         names = tuple(dict.fromkeys((*(item.name for item in spec.properties), *self.added(spec))))
         directory = cgroup.path_of(cgroup_name)
         own = directory if cgroup_name.endswith(spec.unit) else ""  # otherwise there is no scope yet
-        found = acting(
-            names, cgroup.controllers(directory), self.manager, io_is_weighed, oomd_runs,
-            lambda: filters_devices(own),
-        )  # fmt: skip
+        found = acting_in(names, directory, self.manager, own)
         return tuple(n for n in names if n in found), tuple(n for n in names if n not in found)
 
     def added(self, spec: ScopeSpec) -> tuple[str, ...]:

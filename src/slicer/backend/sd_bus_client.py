@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 
 from slicer.backend import manager_calls as calls
-from slicer.backend.manager_calls import DAEMON, DAEMON_PATH, MANAGER, PATH, SYSTEMD, BusBroken, BusError
+from slicer.backend.manager_calls import DAEMON, DAEMON_PATH, SYSTEMD, BusBroken, BusError
 from slicer.backend.sd_bus import SdBus
 from slicer.kernel.sleep import until_readable
 
@@ -19,8 +19,6 @@ if TYPE_CHECKING:
 _ANSWER_S = 25.0  # sd-bus' own limit for a call
 _APPEARS_S = 5.0  # until systemd is on a bus that was just started, or there again (daemon-reexec)
 _NO_OWNER = f"{DAEMON}.Error.NameHasNoOwner"
-_REMOVED = f"{MANAGER}.JobRemoved"
-_MATCH = f"type='signal',sender='{SYSTEMD}',path='{PATH}',interface='{MANAGER}',member='JobRemoved'"
 
 
 class SdBusClient:
@@ -54,7 +52,7 @@ class SdBusClient:
     def ask(self, call: Call, deadline_s: float, meanwhile: Callable[[], None]) -> Answer:
         """Make a call and wait for its answer; ``meanwhile`` is called once systemd works on a job."""
         if call.awaits_job and not self._hears_of_jobs:
-            self._call(DAEMON, DAEMON_PATH, f"{DAEMON}.AddMatch", (("s", _MATCH),))
+            self._call(DAEMON, DAEMON_PATH, f"{DAEMON}.AddMatch", (("s", calls.MATCH_REMOVED),))
             self._hears_of_jobs = True
         answer = self._call(SYSTEMD, call.path, call.name, call.arguments)
         if isinstance(answer, BusError) or not call.awaits_job:
@@ -87,5 +85,5 @@ class SdBusClient:
                 until_readable([self.fd], left_s, None)
 
     def _signal(self, name: str, values: tuple[Any, ...]) -> None:
-        if name == _REMOVED and len(values) == 4:
+        if name == calls.REMOVED and len(values) == 4:
             self._results[values[1]] = values[3]

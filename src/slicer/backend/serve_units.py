@@ -10,8 +10,7 @@ from __future__ import annotations
 import ipaddress
 import os
 
-from slicer.backend.broker_units import is_plain
-from slicer.backend.unit_files import Action, read
+from slicer.backend.unit_files import Action, is_plain, read
 from slicer.config.serve import Server
 from slicer.errors import SlicerError
 from slicer.record import record

@@ -14,10 +14,11 @@ from slicer.kernel import cgroup, proc
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from typing import Protocol, TypeVar
+    from types import TracebackType
+    from typing import Any, Protocol, TypeVar
 
     from slicer.backend.manager_calls import Answer, Call, Conversation
-    from slicer.model import Manager, ScopeSpec
+    from slicer.model import Manager, Property, ScopeSpec
 
     _T = TypeVar("_T")
 
@@ -52,11 +53,19 @@ def open_bus(*, is_user: bool) -> Bus:
 
 
 class SystemdBackend(ScopeBackend):
-    """The system manager for root, the user manager for everybody else."""
+    """The system manager for root, the user manager for everybody else. A ``with`` closes the connection."""
 
     def __init__(self, manager: Manager) -> None:
         self.manager: Manager = manager
         self._bus: Bus | None = None
+
+    def __enter__(self) -> SystemdBackend:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
 
     def connect(self) -> None:
         """Connect to the bus. Raises BackendError with a remedy."""
@@ -154,6 +163,35 @@ class SystemdBackend(ScopeBackend):
             self.converse(calls.stop(unit, self.manager, awaits_end=False))
         finally:
             self.close()
+
+    # -- running scopes ----------------------------------------------------------------------------------
+
+    def freeze(self, unit: str) -> None:
+        """Freeze a scope: no process in it runs until it is thawed. Raises UnitGone, BackendError."""
+        self.converse(calls.freeze(unit, self.manager))
+
+    def thaw(self, unit: str, directory: str) -> None:
+        """Thaw a scope. ``directory`` is its cgroup's. Raises UnitGone, BackendError."""
+        self.converse(calls.thaw(unit, lambda: cgroup.thaw(directory), self.manager))
+
+    def set_properties(self, unit: str, properties: tuple[Property, ...]) -> None:
+        """Change properties of a scope until it ends, all or none. Lists are replaced.
+
+        Raises RefusedError for properties that systemd does not support or accept, UnitGone, BackendError.
+        """
+        self.converse(calls.set_properties(unit, properties, self.manager))
+
+    def cgroup_of(self, unit: str) -> str | None:
+        """The cgroup of a unit in the form of /proc/PID/cgroup; None: there is none. Raises BackendError."""
+        found = self.property_of(unit, "ControlGroup")
+        return found if isinstance(found, str) and found else None
+
+    def property_of(self, unit: str, name: str) -> Any:
+        """One property of a scope. None: this systemd does not have it, or there is no such unit.
+
+        Raises BackendError.
+        """
+        return self.converse(calls.property_of(unit, name, self.manager))
 
 
 def _find_user_bus() -> None:

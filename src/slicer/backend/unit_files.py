@@ -14,7 +14,7 @@ import tempfile
 from typing import Literal
 
 from slicer.errors import SlicerError
-from slicer.record import record
+from slicer.record import record, replace
 
 State = Literal["missing", "current", "outdated", "edited"]
 Status = Literal["created", "unchanged", "updated", "overwritten", "edited", "removed", "absent"]
@@ -23,6 +23,7 @@ SYSTEM_UNITS = "/usr/local/lib/systemd/system"
 
 _STAMP = b"Installed by slicer; unchanged as long as its checksum is "
 _COMMENTS = (b"# ", b'.\\" ')  # in unit files and shells, and in man pages
+_PLAIN = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789/._+-@:~,=")
 
 
 @record
@@ -50,33 +51,48 @@ class FileResult:
     status: Status
 
 
-def state(action: Action) -> State:
+def with_program(action: Action, packaged: str, program: str) -> Action:
+    """The file, changed so that it starts ``program`` in place of the package's. Raises SlicerError.
+
+    A path that systemd would interpret (spaces, %, $) is refused.
+    """
+    if program == packaged:
+        return action
+    if not (os.path.isabs(program) and is_plain(program)):
+        hint = "install slicer in a directory with a plain name, such as /opt/slicer"
+        raise SlicerError("a unit cannot name this program", where=program, hint=hint)
+    with open(action.source, "rb") as file:
+        text = file.read()
+    if packaged.encode() not in text:
+        raise SlicerError(f"does not name {packaged}", where=action.source, hint="install slicer again")
+    return replace(action, content=text.replace(packaged.encode(), program.encode()))
+
+
+def is_plain(word: str) -> bool:
+    """Whether systemd takes the word in a unit literally."""
+    return bool(word) and _PLAIN.issuperset(word)
+
+
+def state(action: Action, *, is_wanted: bool = True) -> State:
     """The state of a file. Touches nothing.
 
     It is missing, current (as this version installs it), outdated (as another version of slicer installed it)
-    or edited (somebody changed it, or it was never slicer's). Raises SlicerError if it cannot be read.
+    or edited (somebody changed it, or it was never slicer's). An unwanted file is never current. Raises
+    SlicerError if it cannot be read.
     """
     try:
-        return _state(_wanted(action), read(action.destination))
+        return _state(_wanted(action) if is_wanted else None, read(action.destination))
     except OSError as error:
         raise failed("read", action, error) from error
 
 
-def _state(wanted: bytes, found: bytes | None) -> State:
+def _state(wanted: bytes | None, found: bytes | None) -> State:
     if found is None:
         return "missing"
-    if found in (wanted, _without_stamp(wanted)):  # a wheel contains manual pages without the stamp
+    # A wheel contains manual pages without the stamp.
+    if wanted is not None and found in (wanted, _without_stamp(wanted)):
         return "current"
     return "outdated" if is_ours(found) else "edited"
-
-
-def leftover(action: Action) -> State:
-    """The state of an unwanted file: missing, outdated or edited. Raises SlicerError."""
-    try:
-        found = read(action.destination)
-    except OSError as error:
-        raise failed("read", action, error) from error
-    return "missing" if found is None else "outdated" if is_ours(found) else "edited"
 
 
 def install(action: Action, *, force: bool) -> FileResult:

@@ -198,11 +198,11 @@ def share_modes(ctx: click.Context, param: click.Parameter, incomplete: str) -> 
 
 def gpus(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
     """The indices of the GPUs, as a list with commas."""
-    from slicer.gpu import open_gpus
+    from slicer.gpu import open_gpus, ours
 
     indices: list[str] = []
     with suppress(SlicerError), closing(open_gpus()) as found:
-        indices = [str(gpu.index) for gpu in found.list()]
+        indices = [str(gpu.index) for gpu in ours(found.list())]
     before = incomplete.rpartition(",")[0]
     stem = f"{before}," if before else ""
     words = [stem + index for index in indices if index not in before.split(",")]

@@ -7,10 +7,9 @@ import pwd
 import sys
 
 from slicer.backend import broker_units, serve_units
-from slicer.backend.broker_units import is_plain
 from slicer.backend.install_units import InstallPlan, data_home, refuse_nixos
 from slicer.backend.serve_units import Units
-from slicer.backend.unit_files import SYSTEM_UNITS, Action, state
+from slicer.backend.unit_files import SYSTEM_UNITS, Action, is_plain, state
 from slicer.cli import common, install_broker, say
 from slicer.cli.install_words import Way, done, tell, together
 from slicer.cli.serve_look import beside

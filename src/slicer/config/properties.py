@@ -133,7 +133,9 @@ def controller(name: str) -> str:
 
 def property_with(name: str, value: Value, text: str = "") -> Property:
     """A directive with a known value."""
-    return Property(name, _dbus_name(name), _signature(_ROW_BY_NAME[name][2]), value, text)
+    kind = _ROW_BY_NAME[name][2]
+    signature = "s" if kind in _CHOICES else _SIGNATURES.get(kind, "t")
+    return Property(name, _dbus_name(name), signature, value, text)
 
 
 def time_limit(name: str, seconds: float) -> Property:
@@ -185,10 +187,6 @@ def _dbus_name(name: str) -> str:
     if name == "CPUQuota":
         return "CPUQuotaPerSecUSec"
     return f"{name.removesuffix('Sec')}USec" if name.endswith("Sec") else name
-
-
-def _signature(kind: str) -> str:
-    return "s" if kind in _CHOICES else _SIGNATURES.get(kind, "t")
 
 
 def _parse(kind: str, text: str, host: Host) -> Value:

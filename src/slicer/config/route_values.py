@@ -120,11 +120,7 @@ def probe_timeout(entry: Entry, label: str) -> float:
 
 def factor(entry: Entry, label: str) -> float:
     """A number above 0 and up to 1000."""
-    found = entry[0]
-    if isinstance(found, bool) or not isinstance(found, (int, float)) or not 0 < found <= 1000:
-        message = f"expected a number above 0 and up to 1000 such as 1.3, not {found!r:.40}"
-        raise values.refuse(entry, label, message)
-    return float(found)
+    return values.number(entry, label, "a number above 0 and up to 1000 such as 1.3", 1000)
 
 
 def place(entry: Entry, label: str) -> int | str:

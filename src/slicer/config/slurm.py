@@ -78,10 +78,7 @@ def _arguments(entry: Entry, key: str) -> tuple[str, ...]:
 
 
 def _gib(entry: Entry, key: str) -> float:
-    found = entry[0]
-    if isinstance(found, bool) or not isinstance(found, (int, float)) or not 0 < found <= 1024:
-        raise values.refuse(entry, key, f"expected a number of GiB such as 1, not {found!r:.40}")
-    return float(found)
+    return values.number(entry, key, "a number of GiB such as 1", 1024)
 
 
 _ROWS: dict[str, Row] = {

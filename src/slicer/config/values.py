@@ -116,6 +116,14 @@ def count(entry: Entry, label: str, *, lowest: int, also: str = "") -> int:
     return parsed(entry, label, quantity.parse_count, written, lowest=lowest, highest=_MAX_COUNT, what=what)
 
 
+def number(entry: Entry, label: str, expected: str, most: float) -> float:
+    """A number above 0 and up to ``most``."""
+    value = entry[0]
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value <= most:
+        raise refuse(entry, label, f"expected {expected}, not {value!r:.40}")
+    return float(value)
+
+
 def slot_name(entry: Entry, label: str) -> str:
     """The name of a slot."""
     name = text(entry, label)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 
 from slicer.kernel import cgroup, on_host
-from slicer.state.allocation import slurm_job
+from slicer.state.allocation import allotted, slurm_job
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -64,21 +64,11 @@ def has_nvidia() -> bool:
 def open_gpus() -> Gpus:
     """This machine's GPUs through NVML, or those that SLICER_SIM describes. The caller closes them.
 
-    Inside a job of Slurm, only the GPUs that it gave.
-
     Loading NVML takes tens of milliseconds. Raises NoGpu if no GPU can be used; its ``reason`` says whether
     pynvml, the driver's library, the loaded driver, a device or a permission is missing, or whether the
     driver does not match its library. Raises GpuError if NVML fails in any other way, UsageError for an
     invalid SLICER_SIM.
     """
-    if slurm_job(os.environ):
-        from slicer.gpu.allotted import AllottedGpus
-
-        return AllottedGpus(_all_gpus())
-    return _all_gpus()
-
-
-def _all_gpus() -> Gpus:
     if os.environ.get("SLICER_SIM"):
         from slicer.gpu.sim.gpus import SimulatedGpus
 
@@ -86,6 +76,22 @@ def _all_gpus() -> Gpus:
     from slicer.gpu.nvml import Nvml
 
     return Nvml()
+
+
+def ours(gpus: tuple[Gpu, ...]) -> tuple[Gpu, ...]:
+    """Those of a machine's GPUs that slicer may use: inside a job of Slurm, the ones that it gave.
+
+    Raises NoGpu if it gave none.
+    """
+    if not slurm_job(os.environ):
+        return gpus
+    found = allotted(os.environ, gpus)
+    if not found:
+        from slicer.errors import NoGpu
+
+        hint = "ask for one, as in sbatch --gres=gpu:1"
+        raise NoGpu("no-devices", "Slurm gave this job no GPU", hint=hint)
+    return found
 
 
 def is_fenced() -> bool:

@@ -8,7 +8,7 @@ import os
 from slicer.errors import GpuError, NoGpu
 from slicer.kernel.signals import AllBlocked
 from slicer.model import Gpu, GpuLoad, GpuMemory, GpuProcess
-from slicer.record import record, replace
+from slicer.record import as_dict, record, replace
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -42,14 +42,9 @@ _LIMITS_SINCE = 615  # the first driver (with CUDA 13.4) that can limit a cgroup
 
 
 @record
-class GpuDetails:
-    """A GPU's settings. None: this GPU or driver does not report it."""
+class GpuDetails(Gpu):
+    """A GPU and its settings. None: this GPU or driver does not report it."""
 
-    index: int  # in CUDA's PCI_BUS_ID order
-    uuid: str
-    name: str
-    memory_mib: int
-    minor: int
     compute_mode: str | None  # "default", "exclusive-thread", "prohibited" or "exclusive-process"
     is_persistent: bool | None  # the driver keeps it initialised while nothing uses it
     has_display: bool | None
@@ -132,16 +127,18 @@ class Nvml:
     def details(self) -> tuple[GpuDetails, ...]:
         """The GPUs of :meth:`list`, with their settings. Raises GpuError."""
         found = self._each(lambda index, handle: (self._gpu(index, handle, []), handle), [])
-        return tuple(self._details(index, gpu, handle) for index, (gpu, handle) in enumerate(found))
+        return tuple(
+            self._details(replace(gpu, index=index), handle) for index, (gpu, handle) in enumerate(found)
+        )
 
-    def _details(self, index: int, gpu: Gpu, handle: Any) -> GpuDetails:
+    def _details(self, gpu: Gpu, handle: Any) -> GpuDetails:
         nvml = self._nvml
         mode = self._supported(nvml.nvmlDeviceGetComputeMode, handle)
         persistent = self._supported(nvml.nvmlDeviceGetPersistenceMode, handle)
         display = self._supported(nvml.nvmlDeviceGetDisplayActive, handle)
         mig = self._supported(nvml.nvmlDeviceGetMigMode, handle)
         return GpuDetails(
-            index=index, uuid=gpu.uuid, name=gpu.name, memory_mib=gpu.memory_mib, minor=gpu.minor,
+            **as_dict(gpu),
             compute_mode=None if mode is None else _COMPUTE_MODES[mode],
             is_persistent=None if persistent is None else bool(persistent),
             has_display=None if display is None else bool(display),
@@ -178,7 +175,7 @@ class Nvml:
         try:
             nvml.nvmlDeviceSetMemoryLimits_v1(handle, wanted)
         except nvml.NVMLError as error:
-            if self._concerns_one_gpu(error) and error.value != nvml.NVML_ERROR_NO_PERMISSION:
+            if self._is_lost(error):
                 raise
             known = {
                 nvml.NVML_ERROR_FUNCTION_NOT_FOUND: "this driver cannot do it",
@@ -269,9 +266,10 @@ class Nvml:
                 if not only or self._uuid(index, handle) in only:
                     found.append((order, ask(index, handle)))
             except self._nvml.NVMLError as error:
-                if not self._concerns_one_gpu(error):
+                is_denied = error.value == self._nvml.NVML_ERROR_NO_PERMISSION
+                if not (is_denied or self._is_lost(error)):
                     raise _gpu_error(error, f"GPU {index}") from error
-                denied += error.value == self._nvml.NVML_ERROR_NO_PERMISSION
+                denied += is_denied
                 notes.append(f"GPU {index} is left out: {_text(str(error))}")
         if denied and not found:
             raise _no_permission()
@@ -356,7 +354,7 @@ class Nvml:
         try:
             return int(function(handle, *more))
         except self._nvml.NVMLError as error:
-            if self._concerns_one_gpu(error) and error.value != self._nvml.NVML_ERROR_NO_PERMISSION:
+            if self._is_lost(error):
                 raise
             return None
 
@@ -409,10 +407,8 @@ class Nvml:
 
         return call
 
-    def _concerns_one_gpu(self, error: Any) -> bool:
-        nvml = self._nvml
-        broken = nvml.NVML_ERROR_GPU_IS_LOST, nvml.NVML_ERROR_RESET_REQUIRED
-        return error.value in (*broken, nvml.NVML_ERROR_NO_PERMISSION)
+    def _is_lost(self, error: Any) -> bool:
+        return error.value in (self._nvml.NVML_ERROR_GPU_IS_LOST, self._nvml.NVML_ERROR_RESET_REQUIRED)
 
 
 def install_command() -> str:

@@ -56,14 +56,16 @@ class GpuObserver:
         self._is_wanted = True
         if self._driver is not None:
             return
-        from slicer.gpu import is_fenced
+        from slicer.gpu import is_fenced, ours
 
         self.gpus = self.notes = ()
         self._attributed = None
         driver = self._opened()
         try:
-            self.gpus = driver.list()
-            self.notes = driver.notes()
+            there = driver.list()
+            self.gpus, self.notes = ours(there), driver.notes()
+            if len(self.gpus) < len(there) and not self._only:
+                self._only = tuple(gpu.uuid for gpu in self.gpus)
             if self._attributed is None and is_fenced():
                 self.notes += (_BEHIND_FENCE,)
         except BaseException:
@@ -155,7 +157,7 @@ class GpuObserver:
 
     def load(self) -> dict[str, GpuLoad]:
         """The GPUs' utilisation, temperature and power now, by UUID. Raises GpuError."""
-        return self._driver.load() if self._driver is not None else {}
+        return self._driver.load(self._only) if self._driver is not None else {}
 
     def in_use(self, leases: tuple[Lease, ...]) -> dict[str, bool | None]:
         """Whether jobs with an idle limit have used their GPUs since the last call (None: nobody can tell).

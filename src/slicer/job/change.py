@@ -9,7 +9,7 @@ from slicer.config import live
 from slicer.config.profiles import host
 from slicer.config.properties import NAMES, parse_property, row_of
 from slicer.errors import BackendError, UsageError
-from slicer.job.find import check_scope, members
+from slicer.job.find import members, scope_control
 from slicer.job.interventions import acting_here, normal
 from slicer.job.pause import tell
 from slicer.kernel.proc import read_text
@@ -20,7 +20,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Literal
 
-    from slicer.backend.unit_control import UnitControl
+    from slicer.backend.systemd import SystemdBackend
     from slicer.ledger.ledger import Ledger
     from slicer.model import Lease, Property
 
@@ -48,15 +48,13 @@ def show(lease: Lease, ledger: Ledger) -> tuple[RunningProperty, ...]:
     if not lease.cgroup:
         _refuse_without_processes(lease)
         return tuple(RunningProperty(name, text, "slicer set", acts=True) for name, text in by_slicer.items())
-    control = _control(lease)
-    try:
-        check_scope(lease, control.cgroup_of(lease.unit))
+    with scope_control(lease) as control:
         return _settings(lease, control, by_slicer)
-    finally:
-        control.close()
 
 
-def _settings(lease: Lease, control: UnitControl, by_slicer: dict[str, str]) -> tuple[RunningProperty, ...]:
+def _settings(
+    lease: Lease, control: SystemdBackend, by_slicer: dict[str, str]
+) -> tuple[RunningProperty, ...]:
     given = _given(lease, control)
     changed, of_unit = _drop_ins(lease, control)
     names = [name for name in NAMES if name in given or name in changed or name in of_unit]
@@ -74,7 +72,7 @@ def _settings(lease: Lease, control: UnitControl, by_slicer: dict[str, str]) -> 
     return tuple(found)
 
 
-def _given(lease: Lease, control: UnitControl) -> dict[str, str]:
+def _given(lease: Lease, control: SystemdBackend) -> dict[str, str]:
     """The properties at the scope's start, from systemd's unit file. Raises BackendError."""
     path = control.property_of(lease.unit, "FragmentPath")
     if not isinstance(path, str) or not path:
@@ -86,7 +84,7 @@ def _given(lease: Lease, control: UnitControl) -> dict[str, str]:
         raise BackendError(said, where=path) from error
 
 
-def _drop_ins(lease: Lease, control: UnitControl) -> tuple[set[str], set[str]]:
+def _drop_ins(lease: Lease, control: SystemdBackend) -> tuple[set[str], set[str]]:
     """The properties that were changed at run time, and those in the administrator's drop-ins."""
     changed, of_unit = set(), set()
     paths = control.property_of(lease.unit, "DropInPaths") or ()
@@ -106,14 +104,10 @@ def change(lease: Lease, ledger: Ledger, assignments: tuple[str, ...]) -> tuple[
     """Change properties, all or none; ``NAME=`` resets. Raises UsageError, BackendError, StateError."""
     if not lease.cgroup:
         return _change_plain(lease, ledger, assignments)
-    control = _control(lease)
-    try:
-        check_scope(lease, control.cgroup_of(lease.unit))
+    with scope_control(lease) as control:
         asked = live.wanted(assignments, _given(lease, control), host())
         control.set_properties(lease.unit, asked)
         return _note(lease, ledger, asked)
-    finally:
-        control.close()
 
 
 def _note(lease: Lease, ledger: Ledger, asked: tuple[Property, ...]) -> tuple[RunningProperty, ...]:
@@ -128,12 +122,6 @@ def _note(lease: Lease, ledger: Ledger, asked: tuple[Property, ...]) -> tuple[Ru
     return tuple(
         RunningProperty(name, text, "slicer set", acts=name in acting) for name, text in values.items()
     )
-
-
-def _control(lease: Lease) -> UnitControl:
-    from slicer.broker.client.control import control_of
-
-    return control_of(lease.manager)
 
 
 # -- without a scope ----------------------------------------------------------------------------------------

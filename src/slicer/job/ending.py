@@ -60,17 +60,9 @@ def outcome_of(
         waited_s=started.waited_s, wall_s=report.wall_s, usage=usage, leftovers=report.leftovers,
         enforced=(*enforced[0], *done.enforced), not_enforced=(*enforced[1], *done.not_enforced),
         paused_s=done.paused_s, ended_by=done.ended_by, changed=done.changed,
-        changed_outside=done.changed_outside, sharing=shared, directory=job.directory.rstrip("/") or _here(),
-        log=job.log, gpu_indices=lease.gpu_indices,
+        changed_outside=done.changed_outside, sharing=shared, directory=job.runs_in(), log=job.log,
+        gpu_indices=lease.gpu_indices,
     )  # fmt: skip
-
-
-def _here() -> str:
-    """The working directory, also the command's; "" if it was removed."""
-    try:
-        return os.getcwd()
-    except OSError:
-        return ""
 
 
 def _sharing_fields(sharing: Sharing | None) -> dict[str, str | float]:

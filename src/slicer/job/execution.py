@@ -34,10 +34,6 @@ class Execution:
     def import_ending(self) -> None:
         """Nothing to do: the command replaces this process."""
 
-    def rest(self) -> None:
-        """The job has to wait, perhaps among hundreds. A bus has room for some 256 connections."""
-        self._backend.close()
-
     def abandon(self) -> None:
         """There will be no job. Nothing to undo: the scope ends with this process."""
 
@@ -75,16 +71,10 @@ class Execution:
         """The job has its GPUs: fence it off from all others, in its scope if that exists already."""
         if self._job.fence is None:
             return
-        from slicer.job.fencing import LateFence, fenced
+        from slicer.job.fencing import fenced, set_fence
 
-        if self._cgroup is None:
-            self._job = fenced(self._job, gpus)
-            return
-        late = LateFence(self._backend)
-        try:
-            self._job = late.set(self._job, gpus)
-        finally:
-            late.close()
+        has_scope = self._cgroup is not None
+        self._job = set_fence(self._job, gpus, self._backend) if has_scope else fenced(self._job, gpus)
 
     def _give_up(self, held: HeldLease) -> None:
         if self._job.has_share_file:

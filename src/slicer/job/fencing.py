@@ -134,24 +134,16 @@ def fenced(job: Job, gpus: tuple[str, ...]) -> Job:
     return replace(job, spec=spec, fence=None)
 
 
-class LateFence:
-    """Sets the fence of a scope that exists before the lease. Made after the keeper is forked."""
+def set_fence(job: Job, gpus: tuple[str, ...], backend: Backend) -> Job:
+    """Fence off a scope that exists before the lease, and close the connection; the fenced job.
 
-    def __init__(self, backend: Backend) -> None:
-        """Connect now, while the job has no lease yet. Raises BackendError."""
-        from slicer.backend.unit_control import UnitControl
-
-        self._control = UnitControl(backend.manager)
-        self._control.connect()
-
-    def set(self, job: Job, gpus: tuple[str, ...]) -> Job:
-        """Set the fence through systemd, before the command starts; the fenced job. Raises SlicerError."""
-        made = fenced(job, gpus)
-        new = made.spec.properties[len(job.spec.properties) :]
+    Raises SlicerError.
+    """
+    made = fenced(job, gpus)
+    new = made.spec.properties[len(job.spec.properties) :]
+    try:
         if new:
-            self._control.set_properties(job.spec.unit, new)
-        return made
-
-    def close(self) -> None:
-        """Close the connection. Safe to repeat."""
-        self._control.close()
+            backend.set_properties(job.spec.unit, new)
+    finally:
+        backend.close()
+    return made

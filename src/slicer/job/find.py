@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from typing import Protocol, TypeVar
 
+    from slicer.backend.systemd import SystemdBackend
     from slicer.ledger.ledger import Ledger, Snapshot
     from slicer.model import Ticket
 
@@ -126,6 +127,19 @@ def check_scope(lease: Lease, unit_cgroup: str | None) -> None:
         f"the lease of {lease.job} does not match its scope: nothing was done",
         where=lease.unit, hint=f"it names {lease.cgroup or 'no cgroup'}, systemd {unit_cgroup or 'none'}",
     )  # fmt: skip
+
+
+def scope_control(lease: Lease) -> SystemdBackend:
+    """systemd's control of the job's own scope, for a ``with``. Raises BackendError, StateError."""
+    from slicer.broker.client.control import control_of
+
+    control = control_of(lease.manager)
+    try:
+        check_scope(lease, control.cgroup_of(lease.unit))
+    except BaseException:
+        control.close()
+        raise
+    return control
 
 
 def _may_act_on(lease: Lease, uid: int) -> bool:

@@ -98,10 +98,7 @@ def _same(one: str, other: str) -> bool:
 
 def acting_here(names: list[str], cgroup_name: str, manager: Manager) -> frozenset[str]:
     """The properties that have an effect in that cgroup."""
-    from slicer.backend.scopes import acting, filters_devices, io_is_weighed, oomd_runs
+    from slicer.backend.scopes import acting_in
 
     known, directory = tuple(name for name in names if find(name)), cgroup.path_of(cgroup_name)
-    return acting(
-        known, cgroup.controllers(directory), manager, io_is_weighed, oomd_runs,
-        lambda: filters_devices(directory),
-    )  # fmt: skip
+    return acting_in(known, directory, manager, directory)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 from slicer.job.scope import label
 from slicer.model import CPU
 from slicer.record import record
@@ -86,6 +88,13 @@ class Job:
     def has_share_file(self) -> bool:
         """Whether it has a file of :mod:`slicer.share.job_file` while it runs."""
         return self.sharing is not None and self.sharing.is_active
+
+    def runs_in(self) -> str:
+        """The working directory of slicer, and of the command; "" if it was removed."""
+        try:
+            return self.directory.rstrip("/") or os.getcwd()
+        except OSError:
+            return ""
 
 
 @record

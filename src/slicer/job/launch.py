@@ -197,7 +197,7 @@ def _acquire(
     def waits(busy: Busy) -> None:
         listener.waiting(busy)
         tell_wait(job, wanted, busy)
-        runner.rest()
+        backend.close()  # hundreds of jobs may wait, and a bus takes about 256 connections
 
     def reaches_front(waiting: WaitingTicket) -> int:
         """Start the scope with only the keeper in it; then a message on a pipe starts the command.
@@ -211,7 +211,7 @@ def _acquire(
         except (RefusedError, KeeperEnded):
             raise
         except BackendError:
-            runner.rest()
+            backend.close()
             return -1
         waiting.tell_lease(known)
         return runner.watch()

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-
 from slicer.job import words
 from slicer.job.job import tell
 from slicer.notify.events import WAITED_S, events_of
@@ -54,17 +52,10 @@ def _tell(
     event = min(events & set(notify.on), key=("idle", "oom", "failed", "done", "waited").index)
     what = {
         "event": event, "job": job.id, "name": visible(name), "title": visible(f"{name}: {event}"),
-        "text": visible(text), "command": command_text(job.command), "directory": job.directory or _here(),
+        "text": visible(text), "command": command_text(job.command), "directory": job.runs_in(),
         "profile": job.profile.name, "unit": lease.unit, "gpus": list(lease.gpu_indices), **figures,
     }  # fmt: skip
     problem = send(notify, what, job.history_path)
     if problem:
         warn(problem)
         tell(job, "untold", lease=lease, message=problem)
-
-
-def _here() -> str:
-    try:
-        return os.getcwd()
-    except OSError:
-        return ""

@@ -11,7 +11,7 @@ import time
 
 from slicer import faults
 from slicer.errors import BackendError, SlicerError, StateError
-from slicer.job.find import check_scope, directory_of, members
+from slicer.job.find import directory_of, members, scope_control
 from slicer.kernel import cgroup, proc
 from slicer.kernel.signals import signal
 from slicer.ledger import control_log
@@ -44,7 +44,11 @@ def pause(lease: Lease, ledger: Ledger) -> Halted | None:
     control_log.note(ledger, lease.job, "pause")
     faults.point("pause-noted")
     try:
-        _freeze(lease) if lease.cgroup else _stop_all(lease, ledger)
+        if lease.cgroup:
+            with scope_control(lease) as control:
+                control.freeze(lease.unit)
+        else:
+            _stop_all(lease, ledger)
     except BaseException:
         control_log.note(ledger, lease.job, "resumed")
         raise
@@ -96,27 +100,10 @@ def tell(lease: Lease, kind: journal.Kind, text: str, command: str = "", **field
 # -- in a scope ---------------------------------------------------------------------------------------------
 
 
-def _freeze(lease: Lease) -> None:
-    from slicer.broker.client.control import control_of
-
-    control = control_of(lease.manager)
-    try:
-        check_scope(lease, control.cgroup_of(lease.unit))
-        control.freeze(lease.unit)
-    finally:
-        control.close()
-
-
 def thaw(lease: Lease) -> None:
     """Thaw the job's scope, unless a unit around it is frozen. Raises SlicerError."""
-    from slicer.broker.client.control import control_of
-
-    control = control_of(lease.manager)
-    try:
-        check_scope(lease, control.cgroup_of(lease.unit))
+    with scope_control(lease) as control:
         control.thaw(lease.unit, directory_of(lease))
-    finally:
-        control.close()
     if cgroup.is_frozen(directory_of(lease)):
         raise SlicerError(
             f"job {lease.job} is still frozen, by a unit around its scope",

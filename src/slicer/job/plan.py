@@ -181,7 +181,7 @@ def choose_backend(plan: Plan) -> Backend:
     if plan.nested:
         from slicer.backend.nested import NestedBackend
 
-        return NestedBackend(plan.outer.leases[-1].manager, plan.outer.leases[-1])
+        return NestedBackend(plan.outer.leases[-1])
     if plan.broker:
         from slicer.broker.client.backend import BrokerBackend
 

@@ -107,15 +107,12 @@ def note(lease: Lease, ledger: Ledger, kind: control_log.Kind = "stop") -> None:
 def _stop_unit(lease: Lease) -> None:
     from slicer.broker.client.control import control_of
 
-    backend = control_of(lease.manager)
-    try:
-        found = backend.cgroup_of(lease.unit)
+    with control_of(lease.manager) as control:
+        found = control.cgroup_of(lease.unit)
         if found is not None:
             check_scope(lease, found)
             _continue_supervisor(lease)
-            backend.stop(lease.unit)
-    finally:
-        backend.close()
+            control.stop(lease.unit)
 
 
 def _stop_processes(lease: Lease, ledger: Ledger) -> None:

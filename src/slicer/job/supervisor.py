@@ -27,8 +27,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from slicer.backend import Backend
-    from slicer.job.fencing import LateFence
-    from slicer.job.gpu_watch import GpuWatch, LeaseUse
+    from slicer.job.gpu_watch import GpuWatch
     from slicer.job.job import Job, Listener
     from slicer.job.report import Report
     from slicer.job.sampling import Sampler
@@ -99,7 +98,6 @@ class Supervisor:
         self._sampler: Sampler | None = None  # once the job has run for a while
         self._signals: SignalWait | None = None  # once the job has run for a while
         self._is_settled = False  # whether it has
-        self._late_fence: LateFence | None = None  # for a scope that exists before the lease
         self.tell_started: Callable[[], None] = lambda: None  # called once the command has its order
 
     # -- before the lease ----------------------------------------------------------------------------------
@@ -134,10 +132,8 @@ class Supervisor:
             self._why_no_cap = self._backend.why_no_cap
             faults.point("supervisor-started-scope")
             self._backend.close()
-            if self._job.fence is not None:
-                from slicer.job.fencing import LateFence
-
-                self._late_fence = LateFence(self._backend)
+            if self._job.fence is not None:  # it is set later; a new connection gets no signals until then
+                self._backend.connect()
         except BaseException as error:
             was_ended = self._is_keeper_dead()
             self.abandon()
@@ -169,10 +165,6 @@ class Supervisor:
 
             del calls
 
-    def rest(self) -> None:
-        """Disconnect: the job has to wait, perhaps among hundreds, and a bus takes about 256 connections."""
-        self._backend.close()
-
     def watch(self) -> int:
         """A descriptor, to be closed by the caller, that becomes readable when the keeper dies."""
         return os.pidfd_open(self._keeper)
@@ -182,7 +174,7 @@ class Supervisor:
 
     def abandon(self) -> None:
         """There will be no job: let the keeper exit, if there is one."""
-        self._close_fence()
+        self._backend.close()
         if self._keeper:
             self._send(QUIT)
             self._dismiss()
@@ -192,19 +184,11 @@ class Supervisor:
         """The job has its GPUs: fence it off from all others. Raises SlicerError."""
         if self._job.fence is None:
             return
-        from slicer.job.fencing import fenced
+        from slicer.job.fencing import fenced, set_fence
 
         gpus = self._held.lease.gpus
-        if self._late_fence is None:
-            self._job = fenced(self._job, gpus)
-        else:
-            self._job = self._late_fence.set(self._job, gpus)
-            self._close_fence()
-
-    def _close_fence(self) -> None:
-        if self._late_fence is not None:
-            self._late_fence.close()
-            self._late_fence = None
+        has_scope = self._keeper > 0
+        self._job = set_fence(self._job, gpus, self._backend) if has_scope else fenced(self._job, gpus)
 
     # -- with the lease ------------------------------------------------------------------------------------
 
@@ -348,7 +332,7 @@ class Supervisor:
         from slicer.job.sampling import Sampler, can_sample
 
         if self._held.fd >= 0 and can_sample(self._held.lease):  # not inside another job's scope
-            self._sampler = Sampler(self._held.lease, self._use)
+            self._sampler = Sampler(self._held.lease, lambda: self._watch.use if self._watch else None)
         if self._backend.name != "systemd" or self._held.fd < 0:
             return
         self.stop_empty_scopes()
@@ -360,9 +344,6 @@ class Supervisor:
             self._signals = SignalWait(scopes, _BLOCKED)
         except OSError:
             pass  # no descriptors are left
-
-    def _use(self) -> LeaseUse | None:
-        return self._watch.use if self._watch is not None else None
 
     def stop_empty_scopes(self) -> None:
         """Stop empty scopes beside the job's. The broker sweeps its own."""

@@ -24,7 +24,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-_NO_FILE = (errno.ENOENT, errno.ELOOP, errno.ENXIO, errno.ENODEV)  # gone, a link, a socket
+_NO_FILE = (errno.ELOOP, errno.ENXIO, errno.ENODEV)  # a link, a socket
 
 
 @record
@@ -102,7 +102,7 @@ class SpareCopy:
 
     def read(self) -> bytes:
         """The text; empty if there is none. Raises StateError if that cannot be determined."""
-        fd = _open(self._base, self._name)
+        fd = opened(self._base, self._name)
         if fd is None:
             return b""
         try:
@@ -121,15 +121,8 @@ def read(folder: Directory, name: str, warn: Callable[[str], None]) -> FlockedFi
 
     Raises StateError if that cannot be determined.
     """
-    path = f"{folder.path}/{name}"
-    try:
-        fd = folder.open(name, os.O_RDONLY)
-    except FileNotFoundError:
-        return None
-    except OSError as error:
-        if error.errno not in _NO_FILE:
-            raise StateError(f"cannot be read: {error.strerror}", where=path) from error
-        warn(f"{path}: ignored: {error.strerror}")
+    path, fd = f"{folder.path}/{name}", opened(folder, name, warn)
+    if fd is None:
         return None
     try:
         entry = _entry(fd, path)
@@ -156,7 +149,7 @@ def _entry(fd: int, path: str) -> FlockedFile:
 
 def is_held(folder: Directory, name: str) -> bool:
     """Whether the file exists and its owner is alive. Raises StateError if that cannot be determined."""
-    fd = _open(folder, name)
+    fd = opened(folder, name)
     if fd is None:
         return False
     try:
@@ -165,14 +158,21 @@ def is_held(folder: Directory, name: str) -> bool:
         os.close(fd)
 
 
-def _open(folder: Directory, name: str) -> int | None:
-    """A descriptor to read a file; None if there is none. Raises StateError if that cannot be determined."""
+def opened(folder: Directory, name: str, warn: Callable[[str], None] = lambda _: None) -> int | None:
+    """A descriptor to read a file; None if there is none (with a warning, if there is something else).
+
+    Raises StateError if that cannot be determined.
+    """
+    path = f"{folder.path}/{name}"
     try:
         return folder.open(name, os.O_RDONLY)
+    except FileNotFoundError:
+        return None
     except OSError as error:
-        if error.errno in _NO_FILE:
-            return None
-        raise StateError(f"cannot be read: {error.strerror}", where=f"{folder.path}/{name}") from error
+        if error.errno not in _NO_FILE:
+            raise StateError(f"cannot be read: {error.strerror}", where=path) from error
+        warn(f"{path}: ignored: {error.strerror}")
+        return None
 
 
 def remove(folder: Directory, name: str) -> bool:

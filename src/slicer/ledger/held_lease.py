@@ -130,10 +130,9 @@ class HeldLease:
         from slicer.ledger import run_lengths
         from slicer.placement.lengths import key_of
 
-        base = self._files.directory.base
         with self._files.locked():
-            found = run_lengths.read(base).with_run(key_of(self.lease.command), length_s)
-            run_lengths.write(base, found)
+            found = self._files.lengths().with_run(key_of(self.lease.command), length_s)
+            run_lengths.write(self._files.directory.base, found)
 
     def alert(self) -> None:
         """Some time after :meth:`release`: make sure that another ticket has looked."""

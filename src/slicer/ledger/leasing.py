@@ -147,10 +147,8 @@ def drafted(
         slot_limits={name: needs.slot_limits[name] for name in needs.slots},
     )  # fmt: skip
     draft = lease_from(
-        ticket, (), since_s, backend=requester.backend, manager=requester.manager, unit=requester.unit,
-        vram_mib=None, slots={}, priority=needs.priority, idle_warn_s=requester.idle_warn_s,
-        idle_end_s=requester.idle_end_s,
-    )  # fmt: skip
+        ticket, (), since_s, **fields_for(Lease, requester), vram_mib=None, slots={}, priority=needs.priority
+    )
     return PreparedRequest(needs, ticket, draft, observer)
 
 

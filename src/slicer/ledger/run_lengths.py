@@ -21,11 +21,6 @@ _MOST_BYTES = 1 << 17
 _ALL = "*"  # no command's key: it has a shell's meaning
 
 
-def read(base: Directory) -> Lengths:
-    """What is known. Raises StateError if it cannot be read."""
-    return parse(content(base))
-
-
 def content(base: Directory) -> bytes:
     """The file's content, for :func:`parse`. Raises StateError."""
     return base.read(_NAME, _MOST_BYTES)

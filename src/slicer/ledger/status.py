@@ -27,14 +27,14 @@ if TYPE_CHECKING:
     from slicer.config.profiles import Config
     from slicer.gpu import AttributedGpus
     from slicer.gpu.snapshot import GpuSnapshot, ProcessKey
-    from slicer.model import Busy, Gpu, GroupStanding, Lease, Reservation, Ticket, UserStanding
+    from slicer.model import Busy, Gpu, GroupStanding, Lease, Reservation, Standing, Ticket, UserStanding
     from slicer.outcome.job_files import DetachedJob
     from slicer.placement.decision import Infeasible
     from slicer.placement.devices import Device
     from slicer.state.statedir import StateDir
 
     Warn = Callable[[str], None]
-    AskOthers = Callable[[], "Everybody | None"]
+    AskOthers = Callable[[], Standing]
 
 PATIENCE_S = 10.0  # of read-only commands, while another process decides
 
@@ -74,19 +74,6 @@ class Wait:
     is_reserving: bool  # whether what it needs is kept for it as it becomes free
     starts_in_s: float | None  # expected; None: it depends on a job that gave no estimate
     held_back: str = ""  # the administrator's cap or share for which it waits, in words
-
-
-@record
-class Everybody:
-    """The broker's data about all users of this machine."""
-
-    snapshot: Snapshot  # its tickets in the order in which they are served
-    held_back: dict[str, str]  # by the ticket's job, as in Wait
-    users: tuple[UserStanding, ...]
-    groups: tuple[GroupStanding, ...]  # those with common limits
-    slot_limits: dict[str, int]  # the administrator's
-    reservations: tuple[Reservation, ...]  # those that are not over, the first to begin first
-    left_out: int  # jobs for which its answer had no room
 
 
 @record
@@ -173,7 +160,7 @@ class StatusReader:
         self, environ: Mapping[str, str], ask_others: AskOthers | None = None,
         gpus_otherwise: Callable[[], AttributedGpus] | None = None,
     ) -> None:  # fmt: skip
-        """``ask_others`` returns all users' jobs; it returns None, or raises, if it cannot.
+        """``ask_others`` returns all users' jobs, and raises if it cannot.
 
         ``gpus_otherwise``: as in :class:`slicer.gpu.observer.GpuObserver`.
         """
@@ -195,7 +182,8 @@ class StatusReader:
         policy = config.policy if config else Policy()
         no_gpus = self._look_at_gpus()  # the driver is slow: before the ledger's lock
         others = self._hear_of_others()
-        found, devices = self._read_ledger(others.snapshot if others else Snapshot((), ()))
+        there = Snapshot(others.leases, others.tickets) if others else Snapshot((), ())
+        found, devices = self._read_ledger(there)
         limits = config.slots if config else None
         if others is not None:
             limits = {**(limits or {}), **others.slot_limits}
@@ -247,13 +235,15 @@ class StatusReader:
         found = (file for file in known if file.begins_later and file.job not in there and file.is_alive())
         return tuple(found)[::-1]
 
-    def _hear_of_others(self) -> Everybody | None:
+    def _hear_of_others(self) -> Standing | None:
+        if self._ask_others is None:
+            return None
         try:
-            found = self._ask_others() if self._ask_others is not None else None
+            found = self._ask_others()
         except SlicerError as error:
             self._warn(f"only your own jobs are known: {error}")
             return None
-        if found is not None and found.left_out:
+        if found.left_out:
             self._warn(f"{found.left_out} jobs are not shown: the broker's answer has no room for them")
         return found
 

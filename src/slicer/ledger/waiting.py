@@ -306,13 +306,8 @@ def _is_restless(found: Decision) -> bool:
 
 def _pidfd_of(ticket: Ticket | None) -> int:
     """A pidfd of the ticket's owner; -1 if there is none."""
-    if ticket is None:
-        return -1
     try:
-        fd = os.pidfd_open(ticket.pid)
-    except OSError:
-        return -1
-    if proc.start_time(ticket.pid) == ticket.pid_start:
-        return fd
-    os.close(fd)
-    return -1
+        found = None if ticket is None else proc.open_process(ticket.pid, ticket.pid_start)
+    except OSError:  # no descriptors are left
+        found = None
+    return -1 if found is None else found

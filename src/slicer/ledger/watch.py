@@ -99,18 +99,14 @@ class LedgerWatch:
     def take(self) -> None:
         """Take all pending events."""
         self._settling = self._settling[1:]
-        if self._drain():
+        left = inotify.CLOSE_WRITE | inotify.MODIFY  # a close without a delete
+        if any([change.mask & left for change in self._inotify.take()]):
             self._settling = list(_SETTLING_S)
 
     def wait(self, timeout_s: float | None) -> None:
         """Sleep until an event, at most ``timeout_s`` seconds (None: for ever)."""
         until_readable(self.descriptors(), soonest(timeout_s, self.due_s()), None)
         self.take()
-
-    def _drain(self) -> bool:
-        """Take all pending events; returns whether one of them was a close without a delete."""
-        left = inotify.CLOSE_WRITE | inotify.MODIFY
-        return any([change.mask & left for change in self._inotify.take()])
 
     def _drop_pidfds(self) -> None:
         for fd in self._pidfds:

@@ -64,13 +64,9 @@ class Capacity:
 
     def fit(self, request: Request) -> tuple[str, ...] | None:
         """The GPUs for the request (none for a CPU job), or None if it does not fit."""
-        if not self.has_slots(request):
+        if request.slots and self.missing_slot(request):
             return None
         return self.fit_gpus(request) if request.gpus else ()
-
-    def has_slots(self, request: Request) -> bool:
-        """Whether the slots suffice for the request."""
-        return not request.slots or not self.missing_slot(request)
 
     def missing_slot(self, request: Request) -> str:
         """The first slot, by name, that does not suffice for the request; "" for none."""
@@ -137,11 +133,6 @@ class Capacity:
         """Whether the request may have a reservation."""
         waited_s = self._now_s - request.arrived_s
         return waited_s >= overdue_after_s(request, len(self._gpus), self._policy)
-
-    def take_slots(self, slots: Mapping[str, int]) -> None:
-        """Grant slots only."""
-        self._add_slots(slots)
-        self._update()
 
     def _add_slots(self, slots: Mapping[str, int]) -> None:
         for name, count in slots.items():
@@ -227,9 +218,11 @@ class Capacity:
         need, now_s, is_strict = request.need_mib, self._now_s, forgiven_s < NEVER
         waited_s = now_s - request.arrived_s
 
-        def rank(gpu: Gpu) -> tuple[bool, float, float, int]:
+        def rank(gpu: Gpu) -> tuple[bool, float, bool, float, int]:
             at_s = gpu.fits_at(need, now_s, forgiven_s)
-            return gpu.is_taken_by_foreign(need), at_s, gpu.newest_s if is_strict else 0, gpu.index
+            # A lease that is let in beside the need must not cost a GPU its place: the need still fits there.
+            newest_s = gpu.newest_s if is_strict else 0
+            return gpu.is_taken_by_foreign(need), at_s, gpu.lacks(need), newest_s, gpu.index
 
         able = [gpu for gpu in _eligible(request, self._unreserved) if need is None or gpu.total_mib >= need]
         if self._policy.reserve_after_s is None and waited_s < _OPEN_ENDED_S:
@@ -285,3 +278,8 @@ def _eligible(request: Request, gpus: dict[str, Gpu]) -> list[Gpu]:
 def is_eligible(request: Request, uuid: str) -> bool:
     """Whether the request may use the GPU."""
     return not request.gpu_choice or uuid in request.gpu_choice
+
+
+def eligible(request: Request, devices: Iterable[Device] | None) -> list[Device]:
+    """The GPUs that the request may use; none if they are unknown."""
+    return [device for device in devices or () if is_eligible(request, device.uuid)]

@@ -40,7 +40,7 @@ for them keeps its reservation, and the next one has its turn all the same.
 from __future__ import annotations
 
 from slicer.model import CPU, Busy
-from slicer.placement.capacity import Capacity, is_eligible, limits_of, too_many
+from slicer.placement.capacity import Capacity, eligible, is_eligible, limits_of, too_many
 from slicer.placement.devices import headroom, is_used_by_others
 from slicer.placement.policy import NEVER
 from slicer.record import record
@@ -114,7 +114,7 @@ def _go_through(
                 balance.keep(each)
             continue
         if request.gpus and not capacity.sees_gpus:
-            capacity.take_slots(request.slots)
+            capacity.take(request, ())  # its slots
             continue
         is_blocked = capacity.is_exhausted and (request.gpus or request.slots)
         gpus = None if is_blocked else capacity.fit(request)
@@ -141,7 +141,7 @@ def infeasible(request: Request, devices: tuple[Device, ...] | None) -> Infeasib
     for uuid in request.gpu_choice:
         if uuid not in known:
             return Infeasible("gpu-choice", request.gpus, len(known), uuid)
-    pool = [device for device in devices if is_eligible(request, device.uuid)]
+    pool = eligible(request, devices)
     if request.gpus > len(pool):
         return Infeasible("gpu", request.gpus, len(pool))
     need = request.need_mib
@@ -165,11 +165,8 @@ def explain(
     reserved_for = _reserved_for(request, left)
     alone = Capacity(devices, leases, policy, now_s, request.slot_limits)
     if request.gpus and alone.fit_gpus(request) is None:
-        foreign = tuple(
-            device.uuid
-            for device in devices or ()
-            if is_eligible(request, device.uuid) and is_used_by_others(device, policy)
-        )
+        open_to_it = eligible(request, devices)
+        foreign = tuple(device.uuid for device in open_to_it if is_used_by_others(device, policy))
         return Busy("gpu", gpu_holders(request, leases), ahead, foreign, reserved_for)
     slot = alone.missing_slot(request)
     if slot:
@@ -207,11 +204,7 @@ def roomiest(
     request: Request, devices: tuple[Device, ...] | None, leases: tuple[Lease, ...], policy: Policy
 ) -> tuple[str, ...]:
     """The GPUs with most headroom: for a request that fits nowhere and will not wait any longer."""
-    headrooms = {
-        device.uuid: headroom(device, leases, policy)
-        for device in devices or ()
-        if is_eligible(request, device.uuid)
-    }
+    headrooms = {each.uuid: headroom(each, leases, policy) for each in eligible(request, devices)}
     ranked = sorted(headrooms, key=lambda uuid: NEVER if (mib := headrooms[uuid]) is None else -mib)
     chosen = ranked[: request.gpus]
     return tuple(uuid for uuid in headrooms if uuid in chosen)

@@ -63,14 +63,19 @@ def opened(path: Path, said: list[str], half_life_s: float = 7 * DAY_S) -> Accou
     return OPENED[-1]
 
 
+def add(accounts: Accounts, job: EndedLease) -> None:
+    accounts.note(job)
+    accounts.write()
+
+
 def test_a_job_is_counted_once_and_for_its_user(tmp_path: Path, said: list[str]) -> None:  # L5
     accounts = opened(tmp_path, said)
     mine, other = ended(), ended("bbbbbbbbbbbb", uid=1001, profile="cpu", gpus=(), held_s=10.0)
     for each in (mine, mine, other):
-        accounts.book(each)
+        add(accounts, each)
     accounts.close()
     again = opened(tmp_path, said)
-    again.book(mine)  # the broker was killed before it knew that this was written
+    add(again, mine)  # the broker was killed before it knew that this was written
     assert again.past()[1000].gpu_s == pytest.approx(100.0, rel=1e-3)
     row = UsageRow("1000", 1, 0, 100.0, 8000 * 100.0, 50.0, 5.0)
     assert again.usage(None, 1000, "user") == [made(row)]
@@ -89,15 +94,15 @@ def made(row: UsageRow) -> UsageRow:
 
 def test_a_job_id_that_comes_again_is_another_job(tmp_path: Path, said: list[str]) -> None:  # L5
     accounts = opened(tmp_path, said)
-    accounts.book(ended(ago_s=500.0))
-    accounts.book(ended())  # a user chooses its jobs' ids: that must not make the second one free
+    add(accounts, ended(ago_s=500.0))
+    add(accounts, ended())  # a user chooses its jobs' ids: that must not make the second one free
     assert accounts.usage(None, 1000, "user")[0].jobs == 2
 
 
 def test_since_takes_the_part_of_a_job_that_lies_within(tmp_path: Path, said: list[str]) -> None:  # L5
     accounts = opened(tmp_path, said)
-    accounts.book(ended(ago_s=50.0, held_s=100.0))
-    accounts.book(ended("bbbbbbbbbbbb", ago_s=1000.0))
+    add(accounts, ended(ago_s=50.0, held_s=100.0))
+    add(accounts, ended("bbbbbbbbbbbb", ago_s=1000.0))
     [row] = accounts.usage(time.time() - 100.0, None, "user")
     assert row.jobs == 1
     assert row.gpu_s == pytest.approx(50.0, abs=1.0)
@@ -109,7 +114,7 @@ def test_use_decays_by_the_clock_and_a_clock_set_back_takes_nothing_off(
     tmp_path: Path, said: list[str], monkeypatch: pytest.MonkeyPatch, jump_s: float, left: float
 ) -> None:  # L3
     accounts = opened(tmp_path, said)
-    accounts.book(ended())
+    add(accounts, ended())
     accounts.close()
     real = time.time
     monkeypatch.setattr(time, "time", lambda: real() + jump_s)
@@ -124,9 +129,9 @@ def test_only_so_many_jobs_of_a_user_are_kept_and_their_sums_stay(
     monkeypatch.setattr(module, "_FOLDED", 3)
     monkeypatch.setattr(module, "_MOST_PROFILES", 2)
     accounts = opened(tmp_path, said)
-    accounts.book(ended("cccccccccccc", uid=1001))
+    add(accounts, ended("cccccccccccc", uid=1001))
     for number in range(40):
-        accounts.book(ended(f"{number:012x}", profile=f"p{number}", ago_s=100.0 - number))
+        add(accounts, ended(f"{number:012x}", profile=f"p{number}", ago_s=100.0 - number))
     sums = accounts.usage(None, None, "user")
     assert [(each.of, each.jobs) for each in sums] == [("1000", 40), ("1001", 1)]
     assert sums[0].gpu_s == pytest.approx(4000.0)
@@ -143,8 +148,8 @@ def test_without_a_database_shares_still_count_and_the_trouble_is_told_once(
     (tmp_path / "lib").mkdir()
     os.symlink("/etc/passwd", tmp_path / "lib" / "usage.db")
     accounts = opened(tmp_path, said)
-    accounts.book(ended())
-    accounts.book(ended("bbbbbbbbbbbb"))
+    add(accounts, ended())
+    add(accounts, ended("bbbbbbbbbbbb"))
     assert accounts.past()[1000].gpu_s == pytest.approx(200.0, rel=1e-3)
     assert len(said) == 1
     assert "usage.db" in said[0]
@@ -154,11 +159,11 @@ def test_what_a_full_disk_keeps_out_is_booked_later(tmp_path: Path, said: list[s
     accounts = opened(tmp_path, said)
     blocker = sqlite3.connect(tmp_path / "lib" / "usage.db", isolation_level=None)
     blocker.execute("BEGIN IMMEDIATE")
-    accounts.book(ended())
+    add(accounts, ended())
     assert accounts.past()[1000].gpu_s == pytest.approx(100.0, rel=1e-3)
     blocker.execute("ROLLBACK")
     blocker.close()
-    accounts.book(ended("bbbbbbbbbbbb"))
+    add(accounts, ended("bbbbbbbbbbbb"))
     assert accounts.usage(None, None, "user")[0].jobs == 2
     assert accounts.past()[1000].gpu_s == pytest.approx(200.0, rel=1e-3)
     assert len(said) == 1
@@ -168,7 +173,7 @@ def test_a_damaged_database_is_kept_aside(tmp_path: Path, said: list[str]) -> No
     (tmp_path / "lib").mkdir()
     (tmp_path / "lib" / "usage.db").write_bytes(b"nonsense" * 200)
     accounts = opened(tmp_path, said)
-    accounts.book(ended())
+    add(accounts, ended())
     assert accounts.usage(None, None, "user")[0].jobs == 1
     assert (tmp_path / "lib" / "usage.db.damaged").exists()
     assert "damaged" in said[0]
@@ -213,10 +218,10 @@ def test_only_the_series_of_a_users_last_jobs_are_kept(
 
 def test_who_held_gpus_lately_is_told_without_jobs(tmp_path: Path, said: list[str]) -> None:  # U13
     accounts = opened(tmp_path, said)
-    accounts.book(ended("a" * 12, ago_s=2 * DAY_S))
-    accounts.book(ended("b" * 12, ago_s=50.0, held_s=DAY_S, gpus=("GPU-a", "GPU-b"), uid=1001))
-    accounts.book(ended("c" * 12, gpus=()))
-    accounts.book(ended("d" * 12, ago_s=5.0))
+    add(accounts, ended("a" * 12, ago_s=2 * DAY_S))
+    add(accounts, ended("b" * 12, ago_s=50.0, held_s=DAY_S, gpus=("GPU-a", "GPU-b"), uid=1001))
+    add(accounts, ended("c" * 12, gpus=()))
+    add(accounts, ended("d" * 12, ago_s=5.0))
     found = accounts.recent(time.time() - DAY_S)
     assert [(each.uid, each.gpus) for each in found] == [(1000, ("GPU-a",)), (1001, ("GPU-a", "GPU-b"))]
     assert found[1].held_s == pytest.approx(DAY_S)
@@ -231,8 +236,8 @@ def test_sums_are_those_of_all_jobs_that_ever_ended(
     monkeypatch.setattr(module, "_FOLDED", 1)
     accounts = opened(tmp_path, said)
     for number in range(9):
-        accounts.book(ended(f"{number:012x}"))
-        accounts.book(ended(f"{number:012x}"))  # another lease of that id
+        add(accounts, ended(f"{number:012x}"))
+        add(accounts, ended(f"{number:012x}"))  # another lease of that id
     book = str(tmp_path / "lib" / "usage.db")
     (row,) = reading.all_totals(book)
     assert (row.jobs, row.result, row.gpu_s) == (18, "failed", pytest.approx(1800.0, rel=1e-3))
@@ -258,7 +263,7 @@ def test_a_paused_run_counts_as_long_as_it_ran(
         accounts = opened(tmp_path, said)
     run = ended(held_s=100.0, command="train")
     told = replace(run.finished, exit_code=0, paused_s=70.0)
-    accounts.book(replace(run, finished=told))
+    add(accounts, replace(run, finished=told))
     assert length_of(accounts, "train") == pytest.approx(2 * 30.0)
     accounts.close()
     assert length_of(opened(tmp_path, said), "train") == pytest.approx(2 * 30.0)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from slicer.broker.protocol.messages import GroupStanding, UsageRow
-from slicer.broker.rules.allowance import Allowance, check, may_force, sizes_of, taken, too_many_waiting
+from slicer.broker.rules.allowance import Allowance, check, sizes_of, taken, too_many_waiting
 from slicer.broker.rules.order import ordered
 from slicer.broker.rules.policy import (
     NO_CAP,
@@ -145,7 +145,7 @@ def test_the_last_good_one_outlives_the_broker(etc: Path) -> None:  # L3, W30
 def test_the_first_start_has_no_last_good_one(etc: Path) -> None:  # L3
     (etc / "policy.toml").write_text("nonsense")
     with pytest.raises(ConfigError):
-        PolicyFile(f"{etc}/policy.toml", kept=kept_in(etc), warn=lambda _: None)
+        PolicyFile(f"{etc}/policy.toml", kept=kept_in(etc), warn=lambda _: None, names=Names(str(etc)))
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root distrusts what others can write")
@@ -249,7 +249,8 @@ def test_who_waits_for_a_cap_reads_which_and_where_it_stands(fields: dict[str, i
     allowance = Allowance(CAPPED, {})
     assert allowance.balance(held, TWO).why(asked, "alice") == said
     if not asked.gpus:
-        assert may_force(allowance, asked, held) is (not said)
+        may_run = allowance.balance(held, None).within(asked) is not None  # though its wait is over
+        assert may_run is (not said)
 
 
 def test_what_a_request_waits_for_is_what_its_cap_is_of() -> None:  # L3

@@ -45,7 +45,8 @@ def test_root_counts_the_jobs_of_all_users(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setattr(os, "geteuid", lambda: 0)
     book = Accounts(lambda: 1e6, directory=str(tmp_path) + accounts.DIRECTORY, warn=pytest.fail)
     for number, uid in enumerate((1000, 1000, 1001)):
-        book.book(ended(f"{number:012x}", uid=uid))
+        book.note(ended(f"{number:012x}", uid=uid))
+    book.write()
     book.close()
     found = metrics.totals()
     assert [(each.uid, each.profile, each.result, each.jobs) for each in found] == [

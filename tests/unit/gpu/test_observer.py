@@ -16,7 +16,7 @@ from slicer.errors import GpuError, NoGpu
 from slicer.gpu import snapshot
 from slicer.gpu.observer import GpuObserver
 from slicer.kernel import cgroup
-from slicer.model import LEASE_VARIABLE, GpuMemory, GpuProcess
+from slicer.model import LEASE_VARIABLE, Gpu, GpuMemory, GpuProcess
 from tests.unit.gpu.made_up import G0, G1, PLAIN, TOTAL, A, loose, owner
 
 
@@ -28,7 +28,7 @@ class MadeUpGpus:
         self.is_open = True
 
     def list(self) -> tuple[Any, ...]:
-        return ()
+        return tuple(Gpu(number, uuid, "", TOTAL, "", number) for number, uuid in enumerate((G0, G1)))
 
     def notes(self) -> tuple[str, ...]:
         return ()
@@ -96,6 +96,25 @@ def test_a_look_may_be_at_some_gpus_only(child: Child) -> None:
     found = watch.observe()
     assert [memory.gpu_uuid for memory in found.memory] == [G1]
     assert [process.used_mib for process in found.processes] == [6]
+
+
+def test_in_a_job_of_slurm_there_are_only_its_own_gpus(
+    child: Child, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in {"ID": "7", "GPUS": "1"}.items():
+        monkeypatch.setenv(f"SLURM_JOB_{name}", value)
+    monkeypatch.setenv("SLURMD_NODENAME", "node")
+    driver = MadeUpGpus(GpuProcess(G0, child.pid, 5), GpuProcess(G1, child.pid, 6))
+    monkeypatch.setattr(gpu, "open_gpus", lambda: driver)
+    watch = GpuObserver()
+    found = watch.observe()
+    assert [each.uuid for each in watch.gpus] == [G1]
+    assert [memory.gpu_uuid for memory in found.memory] == [G1]
+    assert [process.used_mib for process in found.processes] == [6]
+    monkeypatch.setenv("SLURM_JOB_GPUS", "")
+    with pytest.raises(NoGpu, match="Slurm gave this job no GPU"):
+        GpuObserver().open()
+    assert not driver.is_open
 
 
 def test_a_process_that_ended_meanwhile_is_not_taken_for_a_foreign_one(child: Child) -> None:  # B5

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from slicer.backend import Backend
 
 SYSTEM, USER = SystemdBackend("system"), SystemdBackend("user")
-INNER = NestedBackend("system", OUTER)
+INNER = NestedBackend(OUTER)
 RULE = Property("DevicePolicy", "DevicePolicy", "s", "closed", "closed")
 
 

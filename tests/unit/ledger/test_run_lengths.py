@@ -21,9 +21,9 @@ def base(tmp_path: Path) -> Directory:
 
 # U7
 def test_what_was_written_is_read(base: Directory) -> None:
-    assert run_lengths.read(base) == Lengths()
+    assert run_lengths.parse(run_lengths.content(base)) == Lengths()
     run_lengths.write(base, KNOWN)
-    found = run_lengths.read(base)
+    found = run_lengths.parse(run_lengths.content(base))
     assert found.runs_of("python train.py") == (12.3, 99.0)
     assert found.runs_of("") == (5.0,)
     assert found.machine == (12.3, 5.0, 99.0)
@@ -42,6 +42,6 @@ def test_what_was_written_is_read(base: Directory) -> None:
 )  # fmt: skip
 def test_a_damaged_file_says_nothing_and_is_replaced(base: Directory, data: bytes) -> None:
     Path(base.path, "lengths").write_bytes(data)
-    assert run_lengths.read(base) == Lengths()
+    assert run_lengths.parse(run_lengths.content(base)) == Lengths()
     run_lengths.write(base, KNOWN)
-    assert run_lengths.read(base).runs_of("") == (5.0,)
+    assert run_lengths.parse(run_lengths.content(base)).runs_of("") == (5.0,)

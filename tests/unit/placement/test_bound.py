@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from slicer.model import Lease, Request
@@ -74,6 +74,7 @@ def started(policy: Policy, wanted: Request, others: list[Other]) -> float:
 
 
 # X4, E13
+@example(300.0, 3, 497, None, [(1, 126, (180, None)), (2, None, (10, None))])  # let in beside the need
 @given(
     st.sampled_from([0.0, 60.0, 300.0]), st.integers(1, 4), SIZES, st.none() | st.integers(1, 10**5), OTHERS
 )  # fmt: skip

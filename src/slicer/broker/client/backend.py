@@ -40,14 +40,8 @@ class BrokerBackend(ScopeBackend):
         self.started: StartedScope | None = None  # the last scope that this process started
         self._connection: Connection | None = None
 
-    def connect(self) -> None:
-        """Nothing to do: the connection comes with the lease."""
-
-    def preload(self) -> None:
-        """Nothing else to load."""
-
     def take_connection(self, connection: Connection) -> None:
-        """Use the connection over which the lease came."""
+        """Use the connection over which the lease came, in place of one of its own."""
         self._connection = connection
 
     def after_fork(self) -> None:

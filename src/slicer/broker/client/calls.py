@@ -6,6 +6,7 @@ from slicer.broker.client.connection import ANSWER_S, HINT, Connection, GoneErro
 from slicer.broker.protocol.messages import MOST_SERIES, Finished, Sampled
 from slicer.broker.protocol.wire import ErrorReply
 from slicer.errors import BrokerError
+from slicer.record import fields_for
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -56,12 +57,8 @@ def tell_finished(path: str, outcome: Outcome) -> Callable[[], None]:
 
     The caller can do other things in between. Both raise BrokerError.
     """
-    call = Finished(
-        job=outcome.job, reason=outcome.reason, exit_code=outcome.exit_code, wall_s=outcome.wall_s,
-        waited_s=outcome.waited_s, cpu_s=outcome.usage.cpu_s,
-        memory_peak_bytes=outcome.usage.memory_peak_bytes, vram_peak_mib=outcome.vram_peak_mib,
-        paused_s=outcome.paused_s or 0.0,
-    )  # fmt: skip
+    known = {**fields_for(Finished, outcome), **fields_for(Finished, outcome.usage)}
+    call = Finished(**{**known, "paused_s": outcome.paused_s or 0.0})
     connection = Connection(path)
     connection.send(call)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 from slicer.backend import broker_socket
-from slicer.backend.unit_control import UnitControl
+from slicer.backend.systemd import SystemdBackend
 from slicer.broker.client.backend import limits_of
 from slicer.broker.client.calls import ask
 from slicer.broker.protocol.messages import Freeze, Set, Stop, Thaw
@@ -19,13 +19,13 @@ _FREEZE_S = 30.0  # systemd waits until every process has stopped
 _STOP_S = 120.0
 
 
-def control_of(manager: Manager) -> UnitControl:
+def control_of(manager: Manager) -> SystemdBackend:
     """The control of that manager's units, for this user. The caller closes it."""
     path = broker_socket(os.environ) if manager == "system" and os.geteuid() else ""
-    return BrokerControl(path) if path else UnitControl(manager)
+    return BrokerControl(path) if path else SystemdBackend(manager)
 
 
-class BrokerControl(UnitControl):
+class BrokerControl(SystemdBackend):
     """Controls the user's own scopes through the broker. Reading from systemd is open to all."""
 
     def __init__(self, path: str) -> None:

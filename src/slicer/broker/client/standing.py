@@ -6,29 +6,25 @@ import os
 
 from slicer.backend import broker_socket
 from slicer.ledger.ledger import Snapshot
-from slicer.ledger.status import Everybody, StatusReader, joined
+from slicer.ledger.status import StatusReader, joined
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from slicer.broker.protocol.messages import Standing
     from slicer.ledger import status
     from slicer.ledger.ledger import Ledger
+    from slicer.model import Standing
 
 
-def everybody(path: str) -> Everybody:
+def everybody(path: str) -> Standing:
     """The leases and tickets of all users. Raises BrokerError."""
     # Imported only if there is a broker: this takes as long as the rest of this file.
     from slicer.broker.client.calls import ask
     from slicer.broker.protocol.messages import Status
 
     found: Standing = ask(path, Status())
-    seen = Snapshot(found.leases, found.tickets)
-    return Everybody(
-        seen, found.held_back, found.users, found.groups, found.slot_limits, found.reservations,
-        found.left_out,
-    )
+    return found
 
 
 def status_reader(environ: Mapping[str, str]) -> StatusReader:
@@ -64,11 +60,11 @@ def jobs(
     from slicer.errors import BrokerError
 
     try:
-        seen = joined(own, everybody(path).snapshot)
+        found = everybody(path)
     except BrokerError as error:
         warn(str(error))
         return own, Snapshot((), ())
-    return of_user(seen, os.geteuid())
+    return of_user(joined(own, Snapshot(found.leases, found.tickets)), os.geteuid())
 
 
 def of_user(seen: Snapshot, uid: int) -> tuple[Snapshot, Snapshot]:

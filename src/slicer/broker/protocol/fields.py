@@ -198,10 +198,7 @@ def _read_text(value: Any, is_strict: bool) -> str:
 
 def _read_map(read: _Read) -> _Read:
     def read_all(value: Any, is_strict: bool) -> dict[str, Any]:
-        if type(value) is not dict:
-            raise TypeError("is not an object")
-        if is_strict and len(value) > MOST_ITEMS:
-            raise ValueError("has too many entries")
+        _check_size(value, is_strict, dict, "an object")
         return {_read_text(name, is_strict): read(each, is_strict) for name, each in value.items()}
 
     return read_all
@@ -209,13 +206,17 @@ def _read_map(read: _Read) -> _Read:
 
 def _read_list(read: _Read) -> _Read:
     def read_all(value: Any, is_strict: bool) -> tuple[Any, ...]:
-        if type(value) is not list:
-            raise TypeError("is not a list")
-        if is_strict and len(value) > MOST_ITEMS:
-            raise ValueError("has too many entries")
+        _check_size(value, is_strict, list, "a list")
         return tuple(read(each, is_strict) for each in value)
 
     return read_all
+
+
+def _check_size(value: Any, is_strict: bool, kind: type[Any], called: str) -> None:
+    if type(value) is not kind:
+        raise TypeError(f"is not {called}")
+    if is_strict and len(value) > MOST_ITEMS:
+        raise ValueError("has too many entries")
 
 
 def _made_reader(annotation: str) -> _Read:

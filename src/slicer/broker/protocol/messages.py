@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from slicer.model import Demand
 from slicer.model import GroupStanding as GroupStanding  # a part of Standing
+from slicer.model import Standing as Standing  # the answer to Status
 from slicer.model import UserStanding as UserStanding
 from slicer.record import record
 
@@ -15,7 +16,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Literal
 
-    from slicer.model import Busy, Lease, Reservation, Ticket
+    from slicer.model import Busy, Lease, Reservation
 
     # "process": as long as the caller lives, or until it returns the lease. "scope": until Start has put a
     # keeper into a scope, then as long as that is populated.
@@ -232,20 +233,6 @@ class Previewed:
     gpus: tuple[str, ...]
     busy: Busy | None
     why: str
-
-
-@record
-class Standing:
-    """The answer to :class:`Status`. Only the caller's own entries have commands (root: all)."""
-
-    leases: tuple[Lease, ...]
-    tickets: tuple[Ticket, ...]  # in the order in which they are served
-    held_back: dict[str, str]  # by the ticket's job: the cap or share for which it waits, in words
-    users: tuple[UserStanding, ...]
-    groups: tuple[GroupStanding, ...]  # with common limits
-    slot_limits: dict[str, int]  # the administrator's
-    reservations: tuple[Reservation, ...] = ()  # those that are not over, the first to begin first
-    left_out: int = 0  # leases and tickets for which the reply has no room; each user's first are in it
 
 
 @record

@@ -15,7 +15,7 @@ from slicer.broker.rules.policy import Rule, SitePolicy, rule_of, together_of
 from slicer.broker.rules.reservations import opened
 from slicer.errors import NotAllowedError
 from slicer.model import CPU, Busy, Lease, Request, Reservation, Ticket
-from slicer.placement.capacity import is_eligible
+from slicer.placement.capacity import eligible
 from slicer.placement.devices import Device
 from slicer.quantity import short_mib
 from slicer.record import record, replace
@@ -290,7 +290,7 @@ def _least(request: Request, devices: tuple[Device, ...]) -> Holdings:
     slots = request.slots.get(CPU, 0)
     if request.vram_mib is not None:
         return Holdings(request.gpus, request.gpus * request.vram_mib, slots)
-    sizes = sorted(device.total_mib for device in devices if is_eligible(request, device.uuid))
+    sizes = sorted(device.total_mib for device in eligible(request, devices))
     return Holdings(request.gpus, sum(sizes[: request.gpus]), slots)
 
 
@@ -299,9 +299,7 @@ def _affordable(request: _Request, devices: tuple[Device, ...], left_mib: int) -
 
     The smallest GPUs remain: as many as possible, provided that the largest of them together are within it.
     """
-    pool = sorted(
-        (device for device in devices if is_eligible(request, device.uuid)), key=lambda each: each.total_mib
-    )
+    pool = sorted(eligible(request, devices), key=lambda each: each.total_mib)
     sizes = [device.total_mib for device in pool]
     most = len(pool)
     while most > request.gpus and sum(sizes[most - request.gpus : most]) > left_mib:
@@ -335,11 +333,6 @@ def check(
                 f" but {bound.says(name, field)}",
                 where=bound.rules[field].where, hint="ask for less, or ask the administrator",
             )  # fmt: skip
-
-
-def may_force(allowance: Allowance, ticket: Ticket, leases: Iterable[Lease]) -> bool:
-    """Whether a request that has waited too long may run beside the holders: no GPUs, and within the caps."""
-    return not ticket.gpus and allowance.balance(leases, None).within(ticket) is not None
 
 
 def too_many_waiting(policy: SitePolicy, uid: int, gids: Sequence[int], waiting: int, name: str) -> str:

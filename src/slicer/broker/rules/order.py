@@ -18,6 +18,7 @@ holds. And every request of a user is its first one at some time.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from typing import TypeVar
 
@@ -113,13 +114,12 @@ _MOST_MOVED = 64
 
 def interleaved(found: Iterable[T], whose: Callable[[T], int]) -> list[T]:
     """The same, with each user's first item before anybody's second. Otherwise the order is kept."""
-    own: dict[int, int] = {}
-    places: list[int] = []
-    there = list(found)
-    for each in there:
-        places.append(own.setdefault(whose(each), 0))
+    own: Counter[int] = Counter()
+    placed: list[tuple[int, T]] = []
+    for each in found:
+        placed.append((own[whose(each)], each))
         own[whose(each)] += 1
-    return [there[index] for _, index in sorted(zip(places, range(len(there)), strict=True))]
+    return [each for _, each in sorted(placed, key=lambda pair: pair[0])]
 
 
 def put_ahead(

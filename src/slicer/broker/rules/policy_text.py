@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from math import isfinite
 from typing import Any
 
 from slicer.broker.rules.policy import NO_CAP, Caps, SitePolicy, Together
@@ -167,11 +166,7 @@ def _half_life(entry: Entry) -> float:
 
 
 def _weight(entry: Entry) -> float:
-    found = entry[0]
-    is_number = isinstance(found, (int, float)) and not isinstance(found, bool)
-    if not is_number or not isfinite(found) or not 0 < found <= _MOST_WEIGHT:
-        raise values.refuse(entry, "weight", f"expected a number above 0 such as 2 or 0.5, not {found!r:.40}")
-    return float(found)
+    return values.number(entry, "weight", "a number above 0 such as 2 or 0.5", _MOST_WEIGHT)
 
 
 def _count(entry: Entry, key: str) -> int:

@@ -114,12 +114,14 @@ class Accounts:
 
     def write(self) -> None:
         """Add the noted jobs. Adding a job twice (after a kill in between) has no effect."""
-        if self._connection is not None:
-            self._write_unbooked(self._connection)
-
-    def book(self, ended: EndedLease) -> None:
-        self.note(ended)
-        self.write()
+        while self._unbooked and self._connection is not None:
+            try:
+                self._book(self._connection, self._unbooked[0])
+            except sqlite3.Error as error:
+                self._failed(error)
+                return
+            self._unbooked.pop(0)
+            self._has_warned = False
 
     def usage(self, since: float | None, uid: int | None, by: str, most: int = 1000) -> list[UsageRow]:
         """Use by jobs that ended since ``since`` (seconds since 1970), the most GPU time first.
@@ -143,20 +145,10 @@ class Accounts:
 
     def close(self) -> None:
         """Try again to write what could not be written, and close the connection."""
+        self.write()
         if self._connection is not None:
-            self._write_unbooked(self._connection)
             self._connection.close()
             self._connection = None
-
-    def _write_unbooked(self, connection: sqlite3.Connection) -> None:
-        while self._unbooked:
-            try:
-                self._book(connection, self._unbooked[0])
-            except sqlite3.Error as error:
-                self._failed(error)
-                return
-            self._unbooked.pop(0)
-            self._has_warned = False
 
     # -- one job -----------------------------------------------------------------------------------------
 

@@ -8,7 +8,6 @@ import time
 from collections.abc import Callable
 
 from slicer import faults
-from slicer.broker.server.accounts import Accounts
 from slicer.broker.server.cleanup import Leftovers, Overtime
 from slicer.broker.server.connections import Connections
 from slicer.broker.server.deciding import Decider
@@ -19,7 +18,6 @@ from slicer.broker.server.limits_asked import LimitsAsked
 from slicer.broker.server.loop import Loop, now_s
 from slicer.broker.server.policy_state import PolicyState
 from slicer.broker.server.queueing import Queueing
-from slicer.broker.server.reservations import Reservations
 from slicer.broker.server.scopes import Scopes
 from slicer.broker.server.scoping import Scoping
 from slicer.broker.server.service import Service
@@ -55,14 +53,10 @@ class Broker:
         self._loop = Loop()
         base = open_trusted(places.state)
         base.rules = RULES
-        self._policy_state = PolicyState(
-            places.configuration, base, warn,
-            lambda half: Accounts(half, directory=places.accounts, warn=warn),
-            Reservations(places.accounts, warn),
-        )  # fmt: skip
+        self._policy_state = PolicyState(places.configuration, places.accounts, base, warn)
         self._leases = Leases(
             LeaseFiles(base, warn), self._loop, warn, self._unsettle, self._ended,
-            self._policy_state.write_accounts,
+            self._policy_state.accounts.write,
         )  # fmt: skip
         self._decider = Decider(self._leases, self._policy_state, warn)
         self._scopes = Scopes(self._loop, base.own_folder("slices"))
@@ -150,7 +144,7 @@ class Broker:
         self._connections.close()
         self._scopes.close()
         self._decider.observer.close()
-        self._policy_state.close()
+        self._policy_state.accounts.close()
         self._loop.close()
         if self._files is not None:
             self._files.close()

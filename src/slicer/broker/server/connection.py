@@ -59,7 +59,6 @@ class Account:
 class ReceivedCall:
     connection: CallerConnection
     message: Any
-    more: bool
 
 
 class CallerConnection:
@@ -73,7 +72,7 @@ class CallerConnection:
         self.heard = b""  # the beginning of an incomplete message
         self.out: list[bytes] = []  # the first may be the rest of a frame; the others are not begun
         self.is_update = False  # the last frame is a reply that a newer one may replace
-        self.more = False
+        self.more = False  # whether its call accepts several replies
         self.is_asking = False  # one of its calls has no final reply yet
         self.is_open = True
         self.waiter: Any = None  # the request that waits through it

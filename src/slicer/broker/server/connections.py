@@ -292,7 +292,7 @@ class Connections:
             connection.answer(interface.answer(call.message), False)
             return
         self._callers.add(connection.account)
-        self._on_call(ReceivedCall(connection, call.message, call.more))
+        self._on_call(ReceivedCall(connection, call.message))
 
     def _refuse_call(self, connection: CallerConnection, reply: bytes, *, is_noise: bool) -> None:
         """Report the error. A client that sends noise is disconnected."""

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable
+from functools import cache
 
-from slicer.broker.rules import order
-from slicer.broker.rules.allowance import Allowance
+from slicer.broker.rules import order, reservations, standing
 from slicer.broker.rules.order import Decided
 from slicer.broker.rules.views import shown_name
 from slicer.broker.server.leases import Leases
@@ -131,13 +131,15 @@ class Decider:
 class Reasons:
     """Why the tickets of one decision wait. Requests that ask for the same share an answer."""
 
-    def __init__(self, found: Decided, allowance: Allowance) -> None:
+    def __init__(self, found: Decided, policy_state: PolicyState) -> None:
         self.found = found
-        self._allowance = allowance
+        self._allowance = allowance = policy_state.allowance()
+        self._name_of = cache(policy_state.names.name_of)
         self._place = {ticket.job: index for index, ticket in enumerate(found.queue)}
         self._known: dict[object, Busy] = {}
         self._balance = allowance.balance(found.leases, found.devices)
         self._starts: dict[str, float | None] | None = None
+        self._passing: dict[str, int] | None = None
 
     def busy(self, ticket: Ticket) -> Busy:
         """Why the ticket waits. Requests for the same share one explanation; only ``ahead`` is its own."""
@@ -152,6 +154,24 @@ class Reasons:
                 ticket, found.queue, found.devices, found.leases, found.policy, proc.now_s(), self._allowance
             )
         return replace(self._known[shape], ahead=place)
+
+    def why(self, ticket: Ticket) -> str:
+        """The cap or share for which a ticket waits, or why its priority does not count; else ""."""
+        found, name = self.found, self._name_of(ticket.uid)
+        if self._balance.is_closed_out(ticket):
+            numbers = {device.uuid: number for number, device in enumerate(found.devices or ())}
+            known, now_at = self._allowance.reservations, self._allowance.now_at
+            why = reservations.why(ticket, known, numbers, self._name_of, now_at)
+        else:
+            why = self._balance.why(ticket, name)
+        if self._passing is None:
+            self._passing = standing.passing(found.queue, found.shares)
+        why = why or standing.why_behind(ticket.uid, self._passing.get(ticket.job, 0), found.shares, name)
+        asked = found.own_priorities.get(ticket.job)
+        if why or asked is None:
+            return why
+        among = f"{name}'s own requests only"
+        return f"priority {asked} counts among {among}, unless policy.toml has max_priority"
 
     def starts_in_s(self, ticket: Ticket) -> float | None:
         """When its turn should come; None: unknown."""

@@ -167,17 +167,15 @@ class Leases:
         except Exception as error:
             self._warn(f"{holding.lease.job}: {error}")
 
-    def start_watching(self, holding: Holding) -> bool:
-        """Watch its scope, in which its keeper was just seen; False: it is empty again."""
-        return holding.scope is not None or self._watch_scope(holding)
-
-    def _watch_scope(self, holding: Holding) -> bool:
-        holding.scope = watch_cgroup(self._loop, holding.lease.cgroup, lambda: self._lost_scope(holding))
+    def watch_scope(self, holding: Holding) -> bool:
+        """Watch its scope, in which a process was just seen; False: it is empty again."""
+        if holding.scope is None:
+            holding.scope = watch_cgroup(self._loop, holding.lease.cgroup, lambda: self._lost_scope(holding))
         return holding.scope is not None
 
     def _watch_if_populated(self, holding: Holding) -> bool:
         """Watch its scope if it is populated; returns whether it is."""
-        is_in = bool(holding.lease.cgroup) and self._watch_scope(holding)
+        is_in = bool(holding.lease.cgroup) and self.watch_scope(holding)
         if is_in and not holding.claim.held:
             self.note_held(holding)
         return is_in

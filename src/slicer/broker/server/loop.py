@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable
 
 from slicer.kernel import cgroup, proc
+from slicer.kernel.sleep import soonest
 
 READ = select.EPOLLIN
 WRITE = select.EPOLLOUT
@@ -93,11 +94,7 @@ class Loop:
 
     def turn(self, most_s: float | None) -> None:
         """Wait for the first event or deadline, at most ``most_s`` seconds (None: for ever); call back."""
-        left_s = self._left_s()
-        waits_s = min(left_s, most_s) if left_s is not None and most_s is not None else left_s or most_s
-        if left_s == 0.0:
-            waits_s = 0.0
-        events = self._epoll.poll(waits_s, _MOST_EVENTS)
+        events = self._epoll.poll(soonest(self._left_s(), most_s), _MOST_EVENTS)
         ready = [(fd, self._watches[fd], event) for fd, event in events if fd in self._watches]
         for fd, watch, event in ready:
             if self._watches.get(fd) is watch:  # otherwise an earlier callback closed the descriptor

@@ -19,10 +19,9 @@ if TYPE_CHECKING:
 
     _T = TypeVar("_T")
 
-_REMOVED = f"{MANAGER}.JobRemoved"
 _NEW_OWNER = f"{DAEMON}.NameOwnerChanged"
 _MATCHES = (
-    f"type='signal',sender='{SYSTEMD}',path='{PATH}',interface='{MANAGER}',member='JobRemoved'",
+    calls.MATCH_REMOVED,
     f"type='signal',sender='{DAEMON}',member='NameOwnerChanged',arg0='{SYSTEMD}'",
 )
 # systemd is not on the bus at the moment: it is being re-executed (daemon-reexec).
@@ -189,7 +188,7 @@ class Manager:
             self._bus.senders = {DAEMON, answer[0]}
 
     def _signal(self, name: str, values: tuple[Any, ...]) -> None:
-        if name == _REMOVED and len(values) == 4:
+        if name == calls.REMOVED and len(values) == 4:
             work = self._jobs.pop(values[1], None)
             if work is not None:
                 self._finish(work, (values[3],))

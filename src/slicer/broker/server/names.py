@@ -176,7 +176,7 @@ class Subordinates:
 
     def __init__(self, path: str = _FILE) -> None:
         self._path = path
-        self._read: tuple[int, ...] = ()
+        self._read: object = None
         self._ranges: tuple[tuple[int, int, str], ...] = ()
 
     def owner_of(self, uid: int) -> str:
@@ -185,17 +185,13 @@ class Subordinates:
         return next((owner for first, last, owner in self._ranges if first <= uid <= last), "")
 
     def _refresh(self) -> None:
-        try:
-            info = os.stat(self._path)
-        except FileNotFoundError:
-            self._ranges = ()
-            return
-        seen = (info.st_ino, info.st_size, info.st_mtime_ns)
+        seen, text = file_id(self._path), ""
         if seen == self._read:
             return
-        with open(self._path, encoding="utf-8", errors="replace") as file:
-            self._ranges = tuple(ranges(file.read(_MOST_BYTES)))
-        self._read = seen
+        if seen is not None:
+            with open(self._path, encoding="utf-8", errors="replace") as file:
+                text = file.read(_MOST_BYTES)
+        self._ranges, self._read = tuple(ranges(text)), seen
 
 
 def ranges(text: str) -> Iterator[tuple[int, int, str]]:

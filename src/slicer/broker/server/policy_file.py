@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 
 from slicer.broker.rules.policy import NO_POLICY, SitePolicy
@@ -45,13 +45,13 @@ class PolicyFile:
     """
 
     def __init__(
-        self, path: str = PATH, *, kept: Directory, warn: Callable[[str], None], names: Names | None = None
+        self, path: str, *, kept: Directory, warn: Callable[[str], None], names: Names
     ) -> None:
         """``kept``: where the last good policy is kept until the next boot. Without any: ConfigError."""
         self._path = path
         self._kept = kept
         self._warn = warn
-        self._names = names or Names()
+        self._names = names
         self._id = file_id(path)
         try:
             self.policy = self._load()
@@ -99,16 +99,6 @@ class PolicyFile:
             self._warn_not_in_force(error)
         return self.policy != before
 
-    def gids_of(self, uid: int, said: Sequence[int]) -> tuple[int, ...]:
-        """The groups of a user, its own first: those of its socket (``said``), and those of /etc/group.
-
-        A process may leave groups that limit it, so its socket's groups are not enough.
-        """
-        return self._names.gids_of(uid, said)
-
-    def name_of(self, uid: int) -> str:
-        return self._names.name_of(uid)
-
 
 # Where users have no files: only root's settings in /etc/slicer count.
 _NO_USER = {"XDG_CONFIG_HOME": "/nonexistent", "XDG_CACHE_HOME": "/nonexistent"}
@@ -121,7 +111,7 @@ class Configuration:
     def __init__(self, warn: Callable[[str], None]) -> None:
         self._warn = warn
         self._directory = ""
-        self._seen: tuple[tuple[str, int, int], ...] = ()
+        self._seen: object = None
         self.config: Config | None = None  # the whole configuration, for the administrator's profiles
         self._profiles: dict[str, Profile] = {}  # the ones requested so far
         self.slots: dict[str, int] = {}
@@ -158,14 +148,10 @@ class Configuration:
             self._warn(f"the previous configuration stays in force: {error}")
         return self.config is not before
 
-    def _look(self) -> tuple[tuple[str, int, int], ...]:
+    def _look(self) -> object:
         """Identities that distinguish old files from new ones."""
         config, drop_ins = (os.path.join(self._directory, name) for name in _FILES)
-        paths, found = [self._directory, config, drop_ins], []
+        paths = [self._directory, config, drop_ins]
         with suppress(OSError):  # reading it reports the error
             paths += sorted(os.path.join(drop_ins, name) for name in os.listdir(drop_ins))
-        for path in paths:
-            with suppress(OSError):
-                info = os.stat(path)
-                found.append((path, info.st_ino, info.st_mtime_ns))
-        return tuple(found)
+        return [(path, file_id(path)) for path in paths]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import binascii
 import os
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -19,12 +18,13 @@ from slicer.broker.protocol.messages import (
 )
 from slicer.broker.rules import allowance, order, policy, shares, standing
 from slicer.broker.rules import reservations as reserving
-from slicer.broker.rules.allowance import Allowance, Balance
+from slicer.broker.rules.allowance import Allowance
 from slicer.broker.rules.order import Decided
 from slicer.broker.rules.policy import NO_POLICY, SitePolicy
 from slicer.broker.rules.shares import Running, Shares, with_running
 from slicer.broker.server.accounts import Accounts, EndedLease
 from slicer.broker.server.leases import Holding
+from slicer.broker.server.names import Names
 from slicer.broker.server.policy_file import Configuration, PolicyFile
 from slicer.broker.server.requests import Caller, Refusal
 from slicer.broker.server.reservations import Reservations
@@ -48,13 +48,13 @@ class PolicyState:
     """The policy in force, the order that follows from it, and the accounts."""
 
     def __init__(
-        self, directory: str, kept: Directory, warn: Callable[[str], None],
-        accounts: Callable[[Callable[[], float]], Accounts], reservations: Reservations,
-    ) -> None:  # fmt: skip
-        """``directory``: the administrator's files. ``kept``: as in :class:`PolicyFile`. ``accounts`` creates
-        the accounts, given the half-life.
+        self, directory: str, accounts: str, kept: Directory, warn: Callable[[str], None]
+    ) -> None:
+        """``directory``: the administrator's files. ``accounts``: the directory of the accounts and the
+        reservations. ``kept``: as in :class:`PolicyFile`.
         """
         self.boot_id = proc.boot_id()
+        self.names = Names()
         self.configuration = Configuration(warn)
         self.trouble: SlicerError | None = None  # there never was a good policy: then nothing is granted
         self._directory = directory
@@ -62,22 +62,15 @@ class PolicyState:
         self._warn = warn
         self._file: PolicyFile | None = None
         self._load()
-        self._accounts = accounts(lambda: self.policy.half_life_s)
+        self.accounts = Accounts(lambda: self.policy.half_life_s, directory=accounts, warn=warn)
+        self.reservations = Reservations(accounts, warn)
         self._gids: dict[int, tuple[int, ...]] = {}  # of all users that hold or wait
-        self.reservations = reservations
         self._rates: dict[str, float] = {}  # of leases, by job
-        self._names: dict[int, str] = {}  # of users, for the same
-        self._reasons: tuple[Decided, Balance, dict[str, int]] | None = None  # of the last decision
         self._asked: dict[int, float] = {}  # when each user asked for its usage last; monotonic
 
     @property
     def policy(self) -> SitePolicy:
         return NO_POLICY if self._file is None else self._file.policy
-
-    @property
-    def slots(self) -> dict[str, int]:
-        """The slots that the administrator counts."""
-        return self.configuration.slots
 
     def refresh(self) -> bool:
         """Check for changed files; returns whether the policy or the configuration is another."""
@@ -85,7 +78,7 @@ class PolicyState:
             return self._load()
         changed = [self._file.refresh(), self.configuration.refresh()]
         if any(changed):
-            self._gids = {uid: self._file.gids_of(uid, gids) for uid, gids in self._gids.items()}
+            self._gids = {uid: self.names.gids_of(uid, gids) for uid, gids in self._gids.items()}
         return any(changed)
 
     def _load(self) -> bool:
@@ -93,27 +86,24 @@ class PolicyState:
         before, self.trouble = self.trouble, None
         try:
             self.configuration.load(self._directory)
-            self._file = PolicyFile(f"{self._directory}/policy.toml", kept=self._kept, warn=self._warn)
+            path = f"{self._directory}/policy.toml"
+            self._file = PolicyFile(path, kept=self._kept, warn=self._warn, names=self.names)
         except SlicerError as error:
             self.trouble = error
             if before is None or str(before) != str(error):
                 self._warn(f"no leases are granted: {error}")
         return self.trouble is None
 
-    def close(self) -> None:
-        self._accounts.close()
-
-    def _name_of(self, uid: int) -> str:
-        return f"uid {uid}" if self._file is None else self._file.name_of(uid)
-
     # -- one request -------------------------------------------------------------------------------------
 
     def groups(self, uid: int, said: Sequence[int]) -> tuple[int, ...]:
-        """The groups of a user, from now on; ``said`` comes from the kernel."""
+        """The groups of a user, from now on; ``said`` comes from the kernel.
+
+        A process may leave groups that limit it, so those of /etc/group count as well.
+        """
         found = self._gids.get(uid)
         if found is None or not set(said) <= set(found):
-            found = tuple(said) if self._file is None else self._file.gids_of(uid, said)
-            self._gids[uid] = found
+            found = self._gids[uid] = self.names.gids_of(uid, said)
         return found
 
     def priority(self, asked: Acquire, caller: Caller) -> int:
@@ -141,16 +131,12 @@ class PolicyState:
 
     def check(self, ticket: Ticket, gids: Sequence[int], devices: tuple[Device, ...] | None) -> None:
         """Raises NotAllowedError for a request that its user may never have."""
-        allowance.check(self.policy, gids, ticket, devices, self._name_of(ticket.uid))
+        allowance.check(self.policy, gids, ticket, devices, self.names.name_of(ticket.uid))
 
     def too_many_waiting(self, caller: Caller, waiting: int) -> str:
         """Why the user may not add another request to the queue; "" if it may."""
-        name = self._name_of(caller.uid)
+        name = self.names.name_of(caller.uid)
         return allowance.too_many_waiting(self.policy, caller.uid, caller.gids, waiting, name)
-
-    def may_force(self, ticket: Ticket, leases: Iterable[Lease]) -> bool:
-        """Whether a request that has waited too long may run although nothing is free."""
-        return allowance.may_force(self.allowance(), ticket, leases)
 
     # -- all of them -------------------------------------------------------------------------------------
 
@@ -166,7 +152,7 @@ class PolicyState:
         """Each user's usage, and the share that is due to it."""
         waiting = (ticket.uid for ticket in tickets if ticket.gpus)
         return shares.shares_of(
-            self.policy, self._gids, self._accounts.past(), leases, self._rates, waiting, now_s
+            self.policy, self._gids, self.accounts.past(), leases, self._rates, waiting, now_s
         )
 
     def ordered(
@@ -182,32 +168,11 @@ class PolicyState:
     @property
     def placement(self) -> Policy:
         """The settings of decisions, and the mean length of this machine's jobs."""
-        return replace(self.configuration.placement, mean_job_s=self._accounts.runs.mean_s)
+        return replace(self.configuration.placement, mean_job_s=self.accounts.runs.mean_s)
 
     def estimated(self, ticket: Ticket, limit_s: float | None) -> Ticket:
         """The ticket with an estimate of its job's length, if it wants GPUs. ``limit_s``: as in Acquire."""
-        return self._accounts.runs.estimated(ticket, limit_s) if ticket.gpus else ticket
-
-    def why(self, ticket: Ticket, found: Decided) -> str:
-        """The cap or share for which a request waits, or why its priority does not count; else ""."""
-        if self._reasons is None or self._reasons[0] is not found:
-            balance = self.allowance().balance(found.leases, found.devices)
-            self._reasons = found, balance, standing.passing(found.queue, found.shares)
-            self._names = {}
-        _, balance, passing = self._reasons
-        name = self._names.get(ticket.uid) or self._names.setdefault(ticket.uid, self._name_of(ticket.uid))
-        why = self._why_closed(ticket, found) if balance.is_closed_out(ticket) else balance.why(ticket, name)
-        why = why or standing.why_behind(ticket.uid, passing.get(ticket.job, 0), found.shares, name)
-        asked = found.own_priorities.get(ticket.job)
-        if why or asked is None:
-            return why
-        among = f"{name}'s own requests only"
-        return f"priority {asked} counts among {among}, unless policy.toml has max_priority"
-
-    def _why_closed(self, ticket: Ticket, found: Decided) -> str:
-        """The reservation for which a request waits."""
-        numbers = {device.uuid: number for number, device in enumerate(found.devices or ())}
-        return reserving.why(ticket, self.reservations.now(), numbers, self._name_of, time.time())
+        return self.accounts.runs.estimated(ticket, limit_s) if ticket.gpus else ticket
 
     def standings(
         self, found: Decided, holdings: Collection[Holding]
@@ -239,7 +204,7 @@ class PolicyState:
         count = len(named) or asked.gpus
         cap = policy.rule_of(self.policy, uid, caller.gids, "max_gpus")
         if cap is not None and count > cap.value:
-            says = f"{self._name_of(uid)} may hold {counted(int(cap.value), 'GPU')} at a time"
+            says = f"{self.names.name_of(uid)} may hold {counted(int(cap.value), 'GPU')} at a time"
             raise Refusal("NotAllowed", says, where=cap.where)
         found = reserving.chosen(
             count, named, [gpu.uuid for gpu in gpus], known, leases, (asked.from_at, asked.until_at),
@@ -274,11 +239,11 @@ class PolicyState:
                 self._rates[lease.job] = max(rate, self._rates.get(lease.job, 0.0))
 
     def ended(self, holding: Holding) -> None:
-        """Count a lease that has ended. :meth:`write_accounts` writes it."""
+        """Count a lease that has ended, and add it with the next write of the accounts."""
         lease, claim = holding.lease, holding.claim
         peak_mib = max(holding.told.vram_peak_mib, default=0) if holding.told is not None else 0
         told_rate = shares.used_rate(claim.rate, lease.vram_mib, peak_mib, len(lease.gpus))
-        self._accounts.note(
+        self.accounts.note(
             EndedLease(
                 lease=lease, gid=self._account_of(holding), ended_s=proc.now_s(), waited_s=claim.waited_s,
                 rate=max(told_rate, self._rates.pop(lease.job, 0.0)), vram_mib=claim.vram_mib,
@@ -286,19 +251,11 @@ class PolicyState:
             )
         )
 
-    def note_series(self, uid: int, job: str, lease: Lease | None, text: str) -> None:
-        """Keep what a user's job used over time. ``lease``: its lease, if it has not ended."""
-        self._accounts.note_series(uid, job, lease, binascii.a2b_base64(text))
-
-    def write_accounts(self) -> None:
-        """Write ended leases to the accounts. No error keeps a lease."""
-        self._accounts.write()
-
     def usage(self, asked: Usage, uid: int, holdings: Iterable[Holding]) -> Used:
         """The usage of a user's jobs (root: all jobs), running ones included. Raises Refusal, StateError."""
         self._slow_down(uid)
-        self.write_accounts()
-        ended = self._accounts.usage(asked.since, uid or None, asked.by)
+        self.accounts.write()
+        ended = self.accounts.usage(asked.since, uid or None, asked.by)
         running = [
             Running(
                 each.lease.uid, self._account_of(each), each.lease.profile,
@@ -313,8 +270,8 @@ class PolicyState:
     def recent(self, asked: Recent, uid: int) -> PastLeases:
         """Who held GPUs since then. Raises Refusal, StateError."""
         self._slow_down(uid)
-        self.write_accounts()
-        return PastLeases(self._accounts.recent(asked.since))
+        self.accounts.write()
+        return PastLeases(self.accounts.recent(asked.since))
 
     def _slow_down(self, uid: int) -> None:
         """Refuse a user's next request for accounts within a second: each costs milliseconds."""

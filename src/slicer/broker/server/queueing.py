@@ -117,7 +117,7 @@ class Queueing:
         asked = call.message
         waiter.asked, waiter.told = asked, None
         waiter.bind(call.connection)
-        waiter.waits = asked.wait and call.more
+        waiter.waits = asked.wait and call.connection.more
         ticket = waiter.ticket
         pidfd = proc.open_process(ticket.pid, ticket.pid_start) if asked.for_parent else None
         self._leases.watch_waiter(waiter, os.dup(call.connection.peer.pidfd) if pidfd is None else pidfd)
@@ -137,7 +137,7 @@ class Queueing:
             raise Refusal("NotAllowed", "only a job without GPUs may run while nothing is free")
         ticket, moved = order.put_ahead(
             self.ticket_of(asked, caller), asked.ahead_of, [each.ticket for each in own],
-            self._policy_state.slots,
+            self._policy_state.configuration.slots,
         )  # fmt: skip
         self._decider.check_feasible(ticket)
         self._policy_state.check(ticket, caller.gids, self._decider.devices_seen())
@@ -164,7 +164,7 @@ class Queueing:
         """The ticket of a new request. Raises Refusal, UsageError, GpuError."""
         inside = self._leases.inside_of(caller.pid, caller.uid)
         ticket = requests.ticket_of(
-            asked, caller, self._choice(asked, inside), inside, self._policy_state.slots,
+            asked, caller, self._choice(asked, inside), inside, self._policy_state.configuration.slots,
             self._policy_state.priority(asked, caller), proc.now_s(),
         )  # fmt: skip
         return self._policy_state.estimated(ticket, asked.limit_s)
@@ -173,9 +173,8 @@ class Queueing:
         """The GPUs that the request names, less those of its outer jobs. Raises UsageError, GpuError."""
         if not asked.gpus or not asked.gpu_choice:
             return ()
-        self._decider.observer.open()
         held = OuterJobs(inside, False).gpus_for(asked.vram_mib)
-        named = gpus_named(asked.gpu_choice, self._decider.observer.gpus)
+        named = gpus_named(asked.gpu_choice, self._decider.gpus())
         return tuple(uuid for uuid in named if uuid not in held)
 
     def caller(self, call: ReceivedCall) -> Caller:
@@ -258,7 +257,7 @@ class Queueing:
 
         Returns those for which there was no time. Each user's first request comes before anybody's second.
         """
-        reasons, end_s = self.reasons(found), time.process_time() + _TELLING_S
+        reasons, end_s = Reasons(found, self._policy_state), time.process_time() + _TELLING_S
         waiting = order.interleaved(came, lambda each: each.ticket.uid)
         for done, waiter in enumerate(waiting):
             if done and time.process_time() > end_s:
@@ -291,11 +290,8 @@ class Queueing:
 
     def _busy(self, waiter: Waiter, reasons: Reasons) -> Refusal:
         busy = views.busy(reasons.busy(waiter.ticket), waiter.ticket.uid)
-        busy = replace(busy, why=self._policy_state.why(waiter.ticket, reasons.found))
+        busy = replace(busy, why=reasons.why(waiter.ticket))
         return Refusal("Busy", f"{busy.slot or busy.kind} is busy", busy=busy)
-
-    def reasons(self, found: Decided) -> Reasons:
-        return Reasons(found, self._policy_state.allowance())
 
     def _tell(self, waiter: Waiter, reasons: Reasons) -> bool:
         """Tell a waiting request why it waits, unless it knows; returns whether it did not."""
@@ -303,7 +299,7 @@ class Queueing:
             return False
         busy = views.busy(reasons.busy(waiter.ticket), waiter.ticket.uid)
         starts_in_s = reasons.starts_in_s(waiter.ticket)
-        why = self._policy_state.why(waiter.ticket, reasons.found)
+        why = reasons.why(waiter.ticket)
         starts_s = None if starts_in_s is None else round((proc.now_s() + starts_in_s) / _FINENESS_S)
         if waiter.told == (busy, starts_s, why):
             return False
@@ -318,7 +314,7 @@ class Queueing:
         """
         self._news = None
         found = self._decider.decide(is_fresh=False)
-        reasons, end_s = self.reasons(found), time.process_time() + _TELLING_S
+        reasons, end_s = Reasons(found, self._policy_state), time.process_time() + _TELLING_S
         waiting = [self._leases.waiters.get(ticket.job) for ticket in found.queue]
         there = [each for each in waiting if each is not None]
         told = {each.ticket.job for each in there} & self._had_news
@@ -349,14 +345,15 @@ class Queueing:
         if waiter.connection is None or waiter.asked is None:
             return
         found = self._decider.decide(is_fresh=False)
-        may_run = self._policy_state.may_force(waiter.ticket, self._leases.listed)
-        if waiter.asked.runs_anyway and not waiter.ticket.gpus and may_run:
+        balance = self._policy_state.allowance().balance(self._leases.listed, None)
+        may_run = not waiter.ticket.gpus and balance.within(waiter.ticket) is not None
+        if waiter.asked.runs_anyway and may_run:
             try:
                 self._grant(waiter, (), is_forced=True)
             except StateError as error:
                 self.dismiss(waiter, refusal_of(error))
         else:
-            self.dismiss(waiter, self._busy(waiter, self.reasons(found)))
+            self.dismiss(waiter, self._busy(waiter, Reasons(found, self._policy_state)))
         self.is_unsettled = True
 
 

@@ -45,7 +45,7 @@ class Scoping:
 
     def start(self, call: ReceivedCall) -> None:
         asked, connection = call.message, call.connection
-        holding = self._own(asked.job, connection)
+        holding = own(self._leases, asked.job, connection.peer.uid)
         if holding.claim.binding != "scope":
             raise Refusal("BadProcess", "this lease is bound to a process: it has no scope")
         with opened_keeper(call) as pidfd:
@@ -109,7 +109,7 @@ class Scoping:
             self._note_started(holding, connection, limits)
 
     def _note_started(self, holding: Holding, connection: CallerConnection, limits: ScopeLimits) -> None:
-        is_populated = self._leases.start_watching(holding)
+        is_populated = self._leases.watch_scope(holding)
         self._leases.note_held(holding)
         faults.point("broker-held")
         cap = self._limits_asked.driver_cap(holding, limits.has_cap)
@@ -164,13 +164,10 @@ class Scoping:
 
     def _running(self, call: ReceivedCall) -> Holding:
         """The caller's holding with a running scope; root may control all. Raises Refusal."""
-        holding = self._own(call.message.job, call.connection, roots_too=True)
+        holding = own(self._leases, call.message.job, call.connection.peer.uid, roots_too=True)
         if not holding.claim.held:
             raise Refusal("NoSuchJob", f"{holding.lease.job} has no scope yet")
         return holding
-
-    def _own(self, job: str, connection: CallerConnection, *, roots_too: bool = False) -> Holding:
-        return own(self._leases, job, connection.peer.uid, roots_too=roots_too)
 
 
 def own(leases: Leases, job: str, uid: int, *, roots_too: bool = False) -> Holding:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import binascii
 from collections.abc import Callable, Collection, Sequence
 from itertools import compress
 from typing import Any
@@ -11,7 +12,7 @@ from slicer.broker.protocol.wire import Encoded
 from slicer.broker.rules import order, services, views
 from slicer.broker.server import policy_file, requests
 from slicer.broker.server.connections import ReceivedCall
-from slicer.broker.server.deciding import Decider
+from slicer.broker.server.deciding import Decider, Reasons
 from slicer.broker.server.leases import Leases
 from slicer.broker.server.looking import Looking
 from slicer.broker.server.policy_state import PolicyState
@@ -111,7 +112,7 @@ class Service:
         told, uid = call.message, call.connection.peer.uid
         holding = self._leases.holdings.get(told.job)
         lease = holding.lease if holding is not None and holding.lease.uid == uid else None
-        self._policy_state.note_series(uid, told.job, lease, told.series)
+        self._policy_state.accounts.note_series(uid, told.job, lease, binascii.a2b_base64(told.series))
         call.connection.send(messages.Done())
 
     def _preview(self, call: ReceivedCall) -> None:
@@ -126,9 +127,9 @@ class Service:
         if gpus is not None:
             call.connection.send(messages.Previewed(gpus, None, ""))
             return
-        reasons = self._queueing.reasons(found)
+        reasons = Reasons(found, self._policy_state)
         busy = views.busy(reasons.busy(ticket), caller.uid)
-        call.connection.send(messages.Previewed((), busy, self._policy_state.why(ticket, found)))
+        call.connection.send(messages.Previewed((), busy, reasons.why(ticket)))
 
     def _reserve(self, call: ReceivedCall) -> None:
         made = self._policy_state.reserved(
@@ -162,7 +163,8 @@ class Service:
         leases = sorted(self._leases.listed, key=lambda lease: lease.since_s)
         found = self._decider.decide(is_fresh=False, sees_gpus=any(lease.gpus for lease in leases))
         users, groups = self._policy_state.standings(found, self._leases.holdings.values())
-        why = {ticket.job: self._policy_state.why(ticket, found) for ticket in found.everybody}
+        reasons = Reasons(found, self._policy_state)
+        why = {ticket.job: reasons.why(ticket) for ticket in found.everybody}
         leases_shown, tickets_shown = self._rows
         rows: list[tuple[Lease | Ticket, Any]] = [
             *zip(leases, leases_shown.of(leases, viewer), strict=True),
@@ -180,7 +182,7 @@ class Service:
                 held_back={each.job: why[each.job] for each, _ in told if why.get(each.job)},
                 users=users,
                 groups=groups,
-                slot_limits=dict(self._policy_state.slots),
+                slot_limits=dict(self._policy_state.configuration.slots),
                 reservations=self._policy_state.reservations.now(),
                 left_out=len(rows) - len(told),
             )

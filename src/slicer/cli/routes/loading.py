@@ -34,11 +34,11 @@ def gpus() -> tuple[Gpu, ...] | None:
     from contextlib import closing
 
     from slicer.errors import NoGpu
-    from slicer.gpu import open_gpus
+    from slicer.gpu import open_gpus, ours
 
     try:
         with closing(open_gpus()) as found:
-            return found.list()
+            return ours(found.list())
     except NoGpu:
         return ()
     except GpuError as error:
