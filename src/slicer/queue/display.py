@@ -45,7 +45,6 @@ class Display:
         self._write_at = 0.0
         self._is_unwritten = True
         self._every_s = max(_WRITE_S, options.poll_s)  # how often status.txt is written while jobs run
-        self._look = 0  # the look that status.txt shows
         self.state: BoardState = "running"
         self._problem = ""
         self._cost_s = 0.0
@@ -64,9 +63,6 @@ class Display:
         if self._register.has_changed or (state, problem) != (self.state, self._problem):
             self.is_stale = self._is_unwritten = True
             self._register.has_changed = False
-        if self._look != self._engine.look_count:
-            self.is_stale = self._is_unwritten = True
-            self._look = self._engine.look_count
         self.state, self._problem = state, problem
         self._width = max(self._width, running)
         if self._renderer.wants_board and time.monotonic() >= self._redraw_at():

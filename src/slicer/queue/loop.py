@@ -178,7 +178,6 @@ class Queue:
             None if self._is_leaving else self._dispatch.left_s(),
         ]  # fmt: skip
         self._ready = until_readable(descriptors, soonest(*limits), None, urgent=self._engine.urgent())
-        self._engine.woken(self._ready)
 
     @property
     def _is_leaving(self) -> bool:

@@ -155,10 +155,6 @@ class AutoEngine:
     def urgent(self) -> list[int]:
         return [fd for engine in self._both for fd in engine.urgent()]
 
-    def woken(self, ready: Collection[int]) -> None:
-        for engine in self._both:
-            engine.woken(ready)
-
     def take_ended(self, ready: Collection[int]) -> list[EndedAttempt]:
         return [ended for engine in self._both for ended in engine.take_ended(ready)]
 
@@ -175,10 +171,6 @@ class AutoEngine:
             engine.stop_all()
 
     # -- for people and the judge --------------------------------------------------------------------------
-
-    @property
-    def look_count(self) -> int:
-        return self._here.look_count
 
     def use_of(self, job_id: str) -> LeaseUse | None:
         return self._here.use_of(job_id)
