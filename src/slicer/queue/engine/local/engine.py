@@ -159,7 +159,7 @@ class LocalEngine(Engine):
         self._running.stop(key)
 
     def stop_all(self) -> None:
-        self._running.stop_all()
+        self._running.stop()
 
     # -- the use of GPUs ---------------------------------------------------------------------------------
 
