@@ -107,17 +107,11 @@ def _again(request: WrapRequest, site: Site, tool: Tool, known: Wrap, sight: Sig
         if not request.force or not site.bin.is_program or site.real.kind == "directory":
             (problem,) = (each for each in judging.problems(known, sight) if each.id == "unclear")
             raise WrapRefused(problem.message, hint=f"--force takes {known.path} as the program")
-        return _diverting(current, sight, ("exchange", "record", "place"))
+        return WrapPlan(current, judging.diverting(current, sight, ("exchange", "record", "place")))
     if found == "whole" and current.slicer != known.slicer:
-        return _diverting(current, sight, ("record", "place"))
+        return WrapPlan(current, judging.diverting(current, sight, ("record", "place")))
     steps = judging.mending(replace(known, diverted=current.diverted), sight)
     return WrapPlan(current, steps, _notes(current, site, tool) if steps else ())
-
-
-def _diverting(wrap: Wrap, sight: Sight, steps: tuple[Step, ...]) -> WrapPlan:
-    if judging.is_diverted(wrap, sight.diversions):
-        return WrapPlan(wrap, steps)
-    return WrapPlan(wrap, (*steps[:-1], "divert", steps[-1]))
 
 
 def mend(known: Wrap, sight: Sight, slicer: str) -> WrapPlan:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 
 from slicer import faults
 from slicer.errors import SlicerError
-from slicer.record import record, replace
+from slicer.record import replace
 from slicer.state.directory import Directory, write_all
 from slicer.wrap import dpkg, judging, look, planning, records, shim
 from slicer.wrap.judging import Sight
@@ -167,27 +167,19 @@ def act(plan: WrapPlan, folder: Directory, book: Book, *, is_new: bool = False) 
     StepRunner(plan.wrap, folder, book).take(plan.steps, is_new=is_new)
 
 
-@record
-class InstallRequest:
-    """The request of ``slicer wrap install``. ``probes``: programs that the route runs to measure."""
-
-    program: str
-    route: str
-    slicer: str
-    probes: tuple[str, ...]
-    force: bool
-
-
-def install(asked: InstallRequest, environ: Mapping[str, str], *, dry: bool = False) -> WrapPlan:
+def install(
+    program: str, route: str, environ: Mapping[str, str], *, slicer: str, probes: tuple[str, ...] = (),
+    force: bool = False, dry: bool = False,
+) -> WrapPlan:  # fmt: skip
     """Wrap a program, or repair its wrap. Returns the plan that was carried out, or with ``dry`` would be.
 
-    Raises WrapRefused, WrapError, StateError.
+    ``slicer``: for the shim to call. ``probes``: programs that the route runs to measure. Raises WrapRefused,
+    WrapError, StateError.
     """
-    path = look.named(asked.program)
-    tool = look.tool(asked.slicer)
-    found = filter(None, map(shutil.which, asked.probes))
-    probes = tuple(hop for program in found for hop in look.hops(program))
-    request = WrapRequest(asked.route, os.geteuid(), time.time(), asked.force, probes)
+    path = look.named(program)
+    tool = look.tool(slicer)
+    hops = [hop for probe in filter(None, map(shutil.which, probes)) for hop in look.hops(probe)]
+    request = WrapRequest(route, os.geteuid(), time.time(), force, tuple(hops))
     with contextlib.ExitStack() as stack:
         book = None if dry else stack.enter_context(records.opened(environ))
         known = _known(path, environ) if book is None else book.find(path)
@@ -211,9 +203,8 @@ def remove(program: str, environ: Mapping[str, str], keep: Keep | None) -> WrapP
             raise WrapRefused("is not wrapped, according to your records", where=path, hint=hint)
         with _folder_of(known) as folder:
             if folder is None:  # it is gone, with everything in it
-                plan = WrapPlan(known, ("forget",))
                 book.remove(known)
-                return plan
+                return WrapPlan(known, ("forget",))
             plan = planning.remove(known, _sight(known, folder, None, dpkg.diversions()), keep)
             act(plan, folder, book)
         return plan
@@ -226,11 +217,6 @@ def statuses(environ: Mapping[str, str], routes: Collection[str] | None) -> tupl
     """
     diversions = dpkg.diversions()
     return tuple(_status(wrap, routes, diversions) for wrap in records.read(environ)[0])
-
-
-def warnings(environ: Mapping[str, str]) -> tuple[str, ...]:
-    """Warnings about records that are not trusted. Raises StateError."""
-    return records.read(environ)[1]
 
 
 def mend(path: str, environ: Mapping[str, str], slicer: str) -> str:

@@ -12,7 +12,7 @@ from slicer.config import profiles, routes
 from slicer.doctor.facts.files import masks_in
 from slicer.errors import SlicerError
 from slicer.record import record
-from slicer.wrap import wrapping
+from slicer.wrap import records, wrapping
 from slicer.wrap.model import WrapStatus
 
 _DELEGATION = "/user@.service.d/"
@@ -91,4 +91,4 @@ def gather_wraps(environ: Mapping[str, str]) -> WrapFacts:
         known = routes.names(profiles.load(environ, profiles.host(), remembers=False).layers)
     except SlicerError:  # the look at the configuration reports it
         known = None
-    return WrapFacts(wrapping.statuses(environ, known), wrapping.warnings(environ))
+    return WrapFacts(wrapping.statuses(environ, known), records.read(environ)[1])
