@@ -16,6 +16,7 @@ from slicer import faults
 from slicer.errors import SlicerError
 from slicer.record import replace
 from slicer.state.directory import Directory, write_all
+from slicer.state.named_file import hops
 from slicer.wrap import dpkg, judging, look, planning, records, shim
 from slicer.wrap.judging import Sight
 from slicer.wrap.model import ABSENT, Diversion, Step, Wrap, WrapError, WrapPlan, WrapRefused, WrapStatus
@@ -178,8 +179,8 @@ def install(
     """
     path = look.named(program)
     tool = look.tool(slicer)
-    hops = [hop for probe in filter(None, map(shutil.which, probes)) for hop in look.hops(probe)]
-    request = WrapRequest(route, os.geteuid(), time.time(), force, tuple(hops))
+    measuring = tuple(hop for probe in filter(None, map(shutil.which, probes)) for hop in hops(probe))
+    request = WrapRequest(route, os.geteuid(), time.time(), force, measuring)
     with contextlib.ExitStack() as stack:
         book = None if dry else stack.enter_context(records.opened(environ))
         known = _known(path, environ) if book is None else book.find(path)
