@@ -127,17 +127,14 @@ class Plans:
             said = entry.attributes
             if not self.gpu_needs(said.kind)[0]:
                 return None
-            asked = key_of(entry.command), said.expect_s, self._limit_s(entry)
+            limit_s = said.timeout_s or self._profile(said.kind, None).timeout_s
+            asked = key_of(entry.command), said.expect_s, limit_s
             if asked not in known:
                 est_s, _ = estimate(lengths, *asked)
                 known[asked] = None if est_s is None else int(math.log2(max(est_s, 1.0)))
             return known[asked]
 
         return octave
-
-    def _limit_s(self, entry: Entry) -> float | None:
-        said = entry.attributes
-        return said.timeout_s or self._profile(said.kind, None).timeout_s
 
     def gpu_needs(self, kind: Kind) -> tuple[int, int | None]:
         """The number of GPUs for the kind (0: it fits no profile), and the MiB of each (None: all)."""

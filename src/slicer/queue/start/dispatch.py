@@ -156,13 +156,11 @@ class Dispatch:
         self.pending.release()
         return True
 
-    def _take_back(self, job_id: str) -> bool:
-        """Make the job of an unstarted attempt pending again; False: the attempt has begun just now."""
+    def _take_back(self, job_id: str) -> None:
+        """Make the job of an unstarted attempt pending again, unless the attempt has begun just now."""
         key = self._engine.unstarted(job_id)
-        if key is None or not self._engine.give_up(job_id):
-            return False
-        self.put_back(key)
-        return True
+        if key is not None and self._engine.give_up(job_id):
+            self.put_back(key)
 
     def _cancel_unstarted(self, entry: Entry, reason: str) -> None:
         self._end_unstarted(entry.key, "cancelled", reason, 0)
