@@ -39,10 +39,11 @@ _HINTS = {
 
 
 class StepRunner:
-    """Takes the steps for one program in its directory."""
+    """Takes the steps of a plan in the program's directory."""
 
-    def __init__(self, wrap: Wrap, folder: Directory, book: Book) -> None:
-        self._wrap = wrap
+    def __init__(self, plan: WrapPlan, folder: Directory, book: Book) -> None:
+        wrap = self._wrap = plan.wrap
+        self._steps = plan.steps
         self._folder = folder
         self._book = book
         self._bin = os.path.basename(wrap.path)
@@ -50,14 +51,14 @@ class StepRunner:
         beginning = os.fsencode(self._bin)[:_DRAFT_NAME]
         self._draft = f"{_DRAFT}{os.fsdecode(beginning)}"
 
-    def take(self, steps: tuple[Step, ...], *, is_new: bool) -> None:
+    def take(self, *, is_new: bool = False) -> None:
         """Take the steps. If the wrap ``is_new``, a failure undoes the steps taken so far.
 
         Raises WrapError, StateError.
         """
         taken: list[Step] = []
         try:
-            for step in steps:
+            for step in self._steps:
                 if step == "place" and "link" in taken:
                     self._check_unchanged()
                 do, told = _STEPS[step]
@@ -163,11 +164,6 @@ _STEPS: dict[Step, tuple[Callable[[StepRunner], None], str]] = {
 }
 
 
-def act(plan: WrapPlan, folder: Directory, book: Book, *, is_new: bool = False) -> None:
-    """Take the steps of a plan. Raises WrapError, StateError."""
-    StepRunner(plan.wrap, folder, book).take(plan.steps, is_new=is_new)
-
-
 def install(
     program: str, route: str, environ: Mapping[str, str], *, slicer: str, probes: tuple[str, ...] = (),
     force: bool = False, dry: bool = False,
@@ -190,7 +186,7 @@ def install(
         sight = None if known is None else _sight(known, folder, None, dpkg.diversions())
         plan = planning.install(request, site, tool, known, sight)
         if book is not None:
-            act(plan, folder, book, is_new=known is None)
+            StepRunner(plan, folder, book).take(is_new=known is None)
         return plan
 
 
@@ -207,7 +203,7 @@ def remove(program: str, environ: Mapping[str, str], keep: Keep | None) -> WrapP
                 book.remove(known)
                 return WrapPlan(known, ("forget",))
             plan = planning.remove(known, _sight(known, folder, None, dpkg.diversions()), keep)
-            act(plan, folder, book)
+            StepRunner(plan, folder, book).take()
         return plan
 
 
@@ -233,7 +229,7 @@ def mend(path: str, environ: Mapping[str, str], slicer: str) -> str:
             with contextlib.closing(folder):
                 planning.check_way(way, os.geteuid(), path)
                 plan = planning.mend(known, _sight(known, folder, None, dpkg.diversions()), slicer)
-                act(plan, folder, book)
+                StepRunner(plan, folder, book).take()
         except SlicerError as error:
             return str(error)
         return ""
