@@ -18,7 +18,7 @@ from slicer.ledger.nesting import OuterJobs
 from slicer.model import Profile
 from slicer.placement.lengths import Lengths, estimate, key_of
 from slicer.queue.file.jobs_file import JobsFileError
-from slicer.queue.model import Entry, Kind, QueueOptions, kind_of
+from slicer.queue.model import Entry, Kind, QueueOptions, kind_of, label
 from slicer.record import replace
 
 _T = TypeVar("_T")
@@ -101,7 +101,7 @@ class Plans:
             profile = replace(profile, env={**profile.env, **dict(said.env)})
         invocation = Invocation(
             command=(_SHELL, "-c", entry.command), profile=profile.name, overrides=Overrides(),
-            name=said.name or self.label(no), backend=self._options.backend, queue=self._path,
+            name=said.name or label(self._path, no), backend=self._options.backend, queue=self._path,
             expect_s=said.expect_s,
         )  # fmt: skip
         plan = Plan(
@@ -111,9 +111,6 @@ class Plans:
         )  # fmt: skip
         check_limits(plan)
         return with_sharing(plan, self._directory)
-
-    def label(self, no: int) -> str:
-        return f"{os.path.basename(self._path)}#{no}"
 
     def octaves(self) -> Callable[[Entry], int | None]:
         """A function for :attr:`Kind.octave`, by what is known of earlier runs now."""

@@ -112,10 +112,6 @@ class Dispatch:
     def entry(self, key: str) -> Entry | None:
         return self.pending.entries.get(key)
 
-    def label(self, state: JobState) -> str:
-        """As in "jobs.txt#7"."""
-        return self._plans.label(state.no)
-
     def has_begun(self, state: JobState) -> bool:
         """Whether its command runs: its scope may stand before its turn."""
         return state.status == "running" and self._engine.unstarted(state.job) is None
