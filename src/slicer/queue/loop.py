@@ -230,7 +230,7 @@ class Queue:
             self._stop_starting()
         elif len(self._signals) == 2:
             self._events.add("ending", running=self._engine.job_count)
-            self._engine.stop_all()
+            self._engine.stop()
 
     def _stop_starting(self) -> None:
         self._has_stopped = True

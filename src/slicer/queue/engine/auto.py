@@ -162,13 +162,9 @@ class AutoEngine:
         for engine in self._both:
             engine.watch()
 
-    def stop(self, key: str) -> None:
+    def stop(self, key: str | None = None) -> None:
         for engine in self._both:
             engine.stop(key)
-
-    def stop_all(self) -> None:
-        for engine in self._both:
-            engine.stop_all()
 
     # -- for people and the judge --------------------------------------------------------------------------
 

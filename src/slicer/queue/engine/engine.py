@@ -148,11 +148,8 @@ class Engine(Protocol):
         """Measure what the jobs use, if that is due."""
         return
 
-    def stop(self, key: str) -> None:
-        """Ask the job's attempt to end."""
-
-    def stop_all(self) -> None:
-        """Ask all attempts to end."""
+    def stop(self, key: str | None = None) -> None:
+        """Ask the job's attempt to end; without ``key`` all attempts, because the queue ends."""
 
     # -- for people and the judge --------------------------------------------------------------------------
 

@@ -155,11 +155,8 @@ class LocalEngine(Engine):
             self._told_mib.pop(attempt.job_id, None)
         return ended
 
-    def stop(self, key: str) -> None:
+    def stop(self, key: str | None = None) -> None:
         self._running.stop(key)
-
-    def stop_all(self) -> None:
-        self._running.stop()
 
     # -- the use of GPUs ---------------------------------------------------------------------------------
 

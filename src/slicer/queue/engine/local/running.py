@@ -212,8 +212,8 @@ class RunningJobs:
 
     # -- ending ------------------------------------------------------------------------------------------
 
-    def stop(self, key: str | None = None) -> None:
-        """Ask a job to end; without ``key`` all jobs."""
+    def stop(self, key: str | None) -> None:
+        """Ask a job to end; None: all jobs."""
         jobs: list[QueueSupervisor | Adopted] = [*self._running.values(), *self._adopted.values()]
         for job in jobs:
             if key in (None, job.key):

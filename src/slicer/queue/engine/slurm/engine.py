@@ -334,17 +334,13 @@ class SlurmEngine(Engine):
         self._slurm.cancel(tracked)
         self._end(tracked, tracking.ended_without_word(tracked, kinds, self._exchange.path))
 
-    def stop(self, key: str) -> None:
-        for tracked in [each for each in self._tracked.values() if each.key == key]:
+    def stop(self, key: str | None = None) -> None:
+        for tracked in [each for each in self._tracked.values() if key in (None, each.key)]:
+            tracked.is_stopping |= key is None
             if not tracked.has_begun and self._take_order(tracked):
                 self._submissions.remove(tracked)
                 self._end(tracked, tracking.stopped(tracked))
             self._slurm.cancel(tracked, at_once=True)
-
-    def stop_all(self) -> None:
-        for tracked in list(self._tracked.values()):
-            tracked.is_stopping = True
-            self.stop(tracked.key)
 
     def largest_mib(self) -> int:
         return mapping.largest_mib(self._slurm.nodes, self._settings(self._options.profile)) or _ANY_MIB
