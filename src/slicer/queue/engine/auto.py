@@ -148,12 +148,9 @@ class AutoEngine:
         for engine in self._both:
             engine.discard(job_id)
 
-    def watched(self) -> tuple[list[int], float | None]:
+    def watched(self) -> tuple[list[int], list[int], float | None]:
         here, there = (engine.watched() for engine in self._both)
-        return here[0] + there[0], soonest(here[1], there[1])
-
-    def urgent(self) -> list[int]:
-        return [fd for engine in self._both for fd in engine.urgent()]
+        return here[0] + there[0], here[1] + there[1], soonest(here[2], there[2])
 
     def take_ended(self, ready: Collection[int]) -> list[EndedAttempt]:
         return [ended for engine in self._both for ended in engine.take_ended(ready)]

@@ -134,12 +134,11 @@ class Engine(Protocol):
     def discard(self, job_id: str) -> None:
         """The attempt's end is on the disk: its files are of no more use."""
 
-    def watched(self) -> tuple[list[int], float | None]:
-        """Descriptors that become readable, and the seconds until something is due without an event."""
+    def watched(self) -> tuple[list[int], list[int], float | None]:
+        """Descriptors that become readable, and those with exceptional events instead of data.
 
-    def urgent(self) -> list[int]:
-        """The same for descriptors with exceptional events instead of data."""
-        return []
+        Also the seconds until something is due without an event.
+        """
 
     def take_ended(self, ready: Collection[int]) -> list[EndedAttempt]:
         """Process events; the attempts that are over. ``ready``: the descriptors that woke the loop."""

@@ -140,13 +140,11 @@ class LocalEngine(Engine):
     def discard(self, job_id: str) -> None:
         self._register.forget(job_id)
 
-    def watched(self) -> tuple[list[int], float | None]:
+    def watched(self) -> tuple[list[int], list[int], float | None]:
         waiting, ask_s = self._requests.watched()
         descriptors = [*self._starting.descriptors(), *self._running.descriptors(), *waiting]
-        return descriptors, soonest(ask_s, self._running.left_s(), self._monitor.left_s())
-
-    def urgent(self) -> list[int]:
-        return self._running.urgent()
+        left_s = soonest(ask_s, self._running.left_s(), self._monitor.left_s())
+        return descriptors, self._running.urgent(), left_s
 
     def take_ended(self, ready: Collection[int]) -> list[EndedAttempt]:
         self._requests.woken(ready)
