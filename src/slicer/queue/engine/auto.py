@@ -124,9 +124,6 @@ class AutoEngine:
     def give_up(self, job_id: str) -> bool:
         return self._of(job_id).give_up(job_id)
 
-    def abandon(self) -> list[str]:
-        return [key for engine in self._both for key in engine.abandon()]
-
     # -- running attempts ----------------------------------------------------------------------------------
 
     def _of(self, job_id: str) -> Engine:

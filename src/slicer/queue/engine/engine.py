@@ -112,9 +112,6 @@ class Engine(Protocol):
     def give_up(self, job_id: str) -> bool:
         """Withdraw such an attempt, which then does not count; False: it has begun just now."""
 
-    def abandon(self) -> list[str]:
-        """Withdraw all of them; their keys."""
-
     # -- running attempts ----------------------------------------------------------------------------------
 
     @property

@@ -283,8 +283,8 @@ class Dispatch:
     def abandon(self) -> None:
         """Start nothing more: withdraw all requests, and abandon the jobs whose commands have not started."""
         self._engine.keep(())
-        for key in self._engine.abandon():
-            self.put_back(key)
+        for state in list(self._register.states.running.values()):
+            self._take_back(state.job)
 
     # -- failed starts -----------------------------------------------------------------------------------
 

@@ -118,9 +118,6 @@ class LocalEngine(Engine):
         self._starting.give_up(job_id)
         return True
 
-    def abandon(self) -> list[str]:
-        return self._starting.abandon()
-
     # -- running attempts ----------------------------------------------------------------------------------
 
     @property

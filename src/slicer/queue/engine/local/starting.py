@@ -185,13 +185,6 @@ class StartingJobs:
     def give_up(self, job_id: str) -> None:
         self._give_up(self._jobs[job_id])
 
-    def abandon(self) -> list[str]:
-        """Give up all jobs; returns their keys."""
-        jobs = list(self._jobs.values())
-        for job in jobs:
-            self._give_up(job)
-        return [job.key for job in jobs]
-
     # -- waiting -----------------------------------------------------------------------------------------
 
     def descriptors(self) -> list[int]:

@@ -163,10 +163,6 @@ class SlurmEngine(Engine):
     def give_up(self, job_id: str) -> bool:
         return self._withdraw(self._tracked[job_id])
 
-    def abandon(self) -> list[str]:
-        waiting = [tracked for tracked in self._tracked.values() if not tracked.has_begun]
-        return [tracked.key for tracked in waiting if self._withdraw(tracked)]
-
     def _withdraw(self, tracked: Tracked) -> bool:
         """Make sure that it never begins; False: it has, or nobody can tell now."""
         if not self._submissions.remove(tracked) and not self._take_order(tracked):
