@@ -311,9 +311,9 @@ def test_a_unix_socket_is_for_its_user_alone_and_leaves_nothing(box: Box, tmp_pa
 
 
 _ACTIVATED = """\
-import os, slicer.web.server as server
+import os, slicer.serve.listening as listening
 from slicer.__main__ import main
-server._LEAVES_AFTER_S = 1.0
+listening._LEAVES_AFTER_S = 1.0
 os.environ |= {"LISTEN_PID": str(os.getpid()), "LISTEN_FDS": "1"}
 main()
 """

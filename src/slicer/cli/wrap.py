@@ -19,7 +19,7 @@ from slicer.errors import EX_OK, SlicerError, UsageError
 from slicer.kernel.users import user_name
 from slicer.route.probing import programs
 from slicer.text import quote, visible
-from slicer.wrap import look, wrapping
+from slicer.wrap import look, records, wrapping
 from slicer.wrap.model import WrapPlan, WrapRefused, WrapStatus
 
 TYPE_CHECKING = False
@@ -96,8 +96,9 @@ def install(program: str, route: str, slicer_path: str | None, force: bool, dry_
     config = common.config()
     found = routes.find(config, route)
     called = os.path.abspath(slicer_path) if slicer_path else look.own_path(sys.argv[0])
-    asked = wrapping.InstallRequest(program, route, called, programs(found), force)
-    plan = wrapping.install(asked, os.environ, dry=dry_run)
+    plan = wrapping.install(
+        program, route, os.environ, slicer=called, probes=programs(found), force=force, dry=dry_run
+    )
     output.show(map(Line, _intended(plan) if dry_run and plan.steps else [_installed(plan)]), cuts=False)
     notes = (*plan.notes, *_reach(config, route), *_unmeasured(found), *_services())
     for note in notes if plan.steps else ():
@@ -300,7 +301,7 @@ def _told(found: tuple[WrapStatus, ...]) -> list[Line]:
 
 def _statuses() -> tuple[WrapStatus, ...]:
     """The state of all wraps. Untrusted records and a broken configuration are reported on stderr."""
-    for warning in wrapping.warnings(os.environ):
+    for warning in records.read(os.environ)[1]:
         say.line(warning)
     known: tuple[str, ...] | None
     try:

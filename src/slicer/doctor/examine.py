@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import os
 import shutil
-import sys
 from collections.abc import Callable, Mapping
 
 from slicer.doctor import looks
 from slicer.doctor.checks import gpus as check_gpus
 from slicer.doctor.checks import state as check_state
 from slicer.doctor.checks import units as check_units
-from slicer.doctor.facts import broker, configuration, gpus, host, installed, state, systemd
-from slicer.doctor.glance import LookFacts, report, who_is
+from slicer.doctor.facts import broker, configuration, gpus, host, installed
+from slicer.doctor.glance import LookFacts, duties, report, who_is
 from slicer.doctor.kinds import finding
 from slicer.doctor.looks import LookResult
 from slicer.doctor.model import Area, AreaVerdict, DoctorReport, Finding, Who
@@ -31,19 +30,13 @@ def _duties(environ: Mapping[str, str], who: Who) -> dict[str, Callable[[], obje
     """The looks by name."""
     return {
         "driver": lambda: gpus.gather_driver(who.uid),  # it takes longest
-        "systemd": lambda: systemd.gather(who.uid, who.manager),
-        "kernel": host.gather_kernel,
-        "session": lambda: host.gather_session(who.uid),
-        "disks": host.gather_disks,
-        "configuration": lambda: configuration.gather_configuration(environ),
+        **duties(environ, who),
         "devices": gpus.gather_devices,
         "fence": lambda: gpus.gather_fence(who.uid),
         "sharing": lambda: gpus.gather_sharing(environ),
-        "state": lambda: state.gather(environ, who.uid),
         "broker": lambda: broker.gather(environ),
         "journal": lambda: host.gather_journal(who.uid),
         "units": lambda: installed.gather_units(environ),
-        "environment": lambda: configuration.gather_environment(environ, sys.argv[0]),
         "wraps": lambda: installed.gather_wraps(environ),
         "others": lambda: configuration.gather_others(environ),
     }
@@ -60,7 +53,7 @@ def _report(who: Who, looked: Mapping[str, LookResult]) -> DoctorReport:
         "wraps": lambda: check_units.wraps(taken["wraps"]),
         "others": lambda: check_state.others(taken["others"]),
     }
-    return report(who, taken, more, {"gpus": ("devices",)})
+    return report(who, taken, more)
 
 
 def _gpus(taken: LookFacts, look: LookResult, who: Who) -> AreaVerdict:

@@ -18,6 +18,8 @@ from slicer.kernel.users import user_name
 from slicer.model import manager_of
 
 _FOR_LIMITS = ("configuration", "systemd", "disks")
+# The looks that an area needs, if they are not named like it.
+_NEEDS: dict[Area, tuple[str, ...]] = {"limits": _FOR_LIMITS, "gpus": ("devices",)}
 
 
 def who_is(uid: int, environ: Mapping[str, str], *, is_sudoer: bool, is_nixos: bool = False) -> Who:
@@ -57,26 +59,27 @@ def glance(environ: Mapping[str, str], uid: int) -> DoctorReport:
     It runs without child processes and without a deadline, so let :func:`looks.take` call it.
     """
     who = who_is(uid, environ, is_sudoer=False)
-    duties: dict[str, Callable[[], object]] = {
-        "systemd": lambda: systemd.gather(who.uid, who.manager, asks=False),
+    taken = {name: looks.look(duty) for name, duty in duties(environ, who, is_brief=True).items()}
+    return report(who, LookFacts(taken), {})
+
+
+def duties(
+    environ: Mapping[str, str], who: Who, *, is_brief: bool = False
+) -> dict[str, Callable[[], object]]:
+    """The looks of a glance by name."""
+    return {
+        "systemd": lambda: systemd.gather(who.uid, who.manager, asks=not is_brief),
         "kernel": host.gather_kernel,
         "session": lambda: host.gather_session(who.uid),
         "disks": host.gather_disks,
         "configuration": lambda: configuration.gather_configuration(environ),
-        "state": lambda: state.gather(environ, who.uid, asks_for_lock=False),
-        "environment": lambda: configuration.gather_environment(environ, "", searches=False),
+        "state": lambda: state.gather(environ, who.uid, asks_for_lock=not is_brief),
+        "environment": lambda: configuration.gather_environment(environ, searches=not is_brief),
     }
-    return report(who, LookFacts({name: looks.look(duty) for name, duty in duties.items()}), {}, {})
 
 
-def report(
-    who: Who, taken: LookFacts, more: Mapping[Area, Callable[[], AreaVerdict]],
-    needs: Mapping[Area, tuple[str, ...]],
-) -> DoctorReport:  # fmt: skip
-    """The verdicts on the areas of a glance, and on those of ``more``.
-
-    ``needs`` lists the looks that an area needs if they are not named like the area.
-    """
+def report(who: Who, taken: LookFacts, more: Mapping[Area, Callable[[], AreaVerdict]]) -> DoctorReport:
+    """The verdicts on the areas of a glance, and on those of ``more``."""
     manager = taken["systemd"]
     acts: tuple[ActiveLimits, ...] = ()
     if not taken.unknown("limits", *_FOR_LIMITS):
@@ -91,7 +94,6 @@ def report(
         "environment": lambda: check_state.environment(taken["environment"]),
         **more,
     }
-    needed: dict[Area, tuple[str, ...]] = {"limits": _FOR_LIMITS, **needs}
     areas = (area for area in AREAS if area in made)
-    verdicts = (taken.unknown(area, *needed.get(area, (area,))) or made[area]() for area in areas)
+    verdicts = (taken.unknown(area, *_NEEDS.get(area, (area,))) or made[area]() for area in areas)
     return DoctorReport(who, tuple(verdicts), acts)

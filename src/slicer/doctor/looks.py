@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import pickle
-import select
 import time
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -16,6 +15,7 @@ from typing import Any
 from slicer.errors import SlicerError
 from slicer.kernel import proc
 from slicer.kernel.signals import signal
+from slicer.kernel.sleep import until_readable
 from slicer.record import record
 
 _CHUNK = 1 << 16
@@ -129,10 +129,7 @@ def take(
 
 def _read_ready(waiting: dict[str, _LookChild], left_s: float) -> None:
     """Wait until a child writes, and remove those that have finished."""
-    poller = select.poll()
     names = {child.fd: name for name, child in waiting.items()}
-    for fd in names:
-        poller.register(fd, select.POLLIN)
-    for fd, _ in poller.poll(left_s * 1000):
+    for fd in until_readable(list(names), left_s, None):
         if waiting[names[fd]].read():
             del waiting[names[fd]]

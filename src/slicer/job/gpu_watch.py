@@ -216,7 +216,6 @@ class Monitor:
         self._leases: tuple[Lease, ...] = ()
         self._keys: frozenset[ProcessKey] = frozenset()
         self._utilisation: dict[str, int | None] = {}
-        self.look_count = 0
         self.problem: SlicerError | None = None
 
     def follow(self, held: HeldLease, *, shares: bool = False) -> LeaseUse | None:
@@ -248,7 +247,6 @@ class Monitor:
         """Look at the GPUs once. Returns news: jobs that outgrew their declarations, idle ones, …"""
         now = time.monotonic()
         self._next = now + self._poll_s
-        self.look_count += 1
         for use in self._uses.values():
             use.looks_due = [at for at in use.looks_due if at > now]
         found: list[Found] = []

@@ -45,7 +45,6 @@ class Display:
         self._write_at = 0.0
         self._is_unwritten = True
         self._every_s = max(_WRITE_S, options.poll_s)  # how often status.txt is written while jobs run
-        self._look = 0  # the look that status.txt shows
         self.state: BoardState = "running"
         self._problem = ""
         self._cost_s = 0.0
@@ -64,9 +63,6 @@ class Display:
         if self._register.has_changed or (state, problem) != (self.state, self._problem):
             self.is_stale = self._is_unwritten = True
             self._register.has_changed = False
-        if self._look != self._engine.look_count:
-            self.is_stale = self._is_unwritten = True
-            self._look = self._engine.look_count
         self.state, self._problem = state, problem
         self._width = max(self._width, running)
         if self._renderer.wants_board and time.monotonic() >= self._redraw_at():
@@ -120,7 +116,7 @@ class Display:
             began_at=self.began_at,
             gpus=self._engine.gpu_rows(numbers),
             running=tuple(rows.row(each, self._engine.use_of(each.job), now_s=now) for each in running),
-            pending=tuple([*map(self._submitted_row, submitted), *self._pending_rows(pending)]),
+            pending=(*map(self._submitted_row, submitted), *self._pending_rows(pending)),
             done=tuple(map(rows.row, states.last())),
             counts=counts,
             eta_s=rows.eta_s(
@@ -144,7 +140,7 @@ class Display:
         for entry in pending.first(rows.PENDING_SHOWN):
             state = self._register.states[entry.key]
             kind = pending.kind(entry.key)
-            waits_for = pending.never.get(entry.key) or pending.waits_for(entry.key)
+            waits_for = pending.waits_for(entry.key)
             waits_for = waits_for or self._why(kind, first.setdefault(kind, state.no), state)
             found.append(rows.row(state, declared_mib=kind.vram_mib, waits_for=waits_for))
         return found
@@ -162,9 +158,8 @@ class Display:
             return ""
         kind = pending.kind(state.key)
         first = next((entry.key for head, entry in pending.heads() if head == kind), state.key)
-        waits_for = pending.never.get(state.key) or pending.waits_for(state.key)
         number = self._register.states[first].no
-        return waits_for or self._why(kind, number, state)
+        return pending.waits_for(state.key) or self._why(kind, number, state)
 
     def why_waiting(self) -> str:
         """The reason why the first job that could start waits."""

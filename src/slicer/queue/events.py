@@ -20,18 +20,18 @@ class Renderer(Protocol):
     @property
     def wants_board(self) -> bool:
         """Whether :meth:`draw` does anything."""
+        return False
 
     def begin(self) -> None:
         """Called before the first event, and after SIGCONT: another program may have used the terminal."""
+        return
 
     def event(self, event: Event) -> None:
         """Show an event (any but the "summary")."""
 
     def draw(self, board: Board) -> None:
         """Show the queue's current state."""
-
-    def end(self, summary: Event | None) -> None:
-        """The queue has ended. None: it failed, so there is no summary. Safe to repeat with None."""
+        return
 
 
 class Renderers:
@@ -58,10 +58,6 @@ class Renderers:
     def draw(self, board: Board) -> None:
         for each in self._renderers:
             each.draw(board)
-
-    def end(self, summary: Event | None) -> None:
-        for each in self._renderers:
-            each.end(summary)
 
 
 class Events:

@@ -171,14 +171,13 @@ class Queue:
         self._display.update(self._state_word(), problem, self._engine.job_count)
 
     def _sleep(self) -> None:
-        watched, due_s = self._engine.watched()
+        watched, urgent, due_s = self._engine.watched()
         descriptors = [self._signal_pipe.fd, self._file.fd, *self._control.descriptors(), *watched]
         limits = [
             due_s, self._file.left_s(), self.register.left_s(), self._display.left_s(),
             None if self._is_leaving else self._dispatch.left_s(),
         ]  # fmt: skip
-        self._ready = until_readable(descriptors, soonest(*limits), None, urgent=self._engine.urgent())
-        self._engine.woken(self._ready)
+        self._ready = until_readable(descriptors, soonest(*limits), None, urgent=urgent)
 
     @property
     def _is_leaving(self) -> bool:
@@ -231,7 +230,7 @@ class Queue:
             self._stop_starting()
         elif len(self._signals) == 2:
             self._events.add("ending", running=self._engine.job_count)
-            self._engine.stop_all()
+            self._engine.stop()
 
     def _stop_starting(self) -> None:
         self._has_stopped = True

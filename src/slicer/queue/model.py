@@ -129,6 +129,11 @@ class JobState:
         return self.status in FINAL
 
 
+def label(jobs_file: str, no: int) -> str:
+    """What a job without a name is called, as in "jobs.txt#7"."""
+    return f"{jobs_file.rpartition('/')[2]}#{no}"
+
+
 def kind_of(entry: Entry, state: JobState | None) -> Kind:
     """The kind of a job. After an attempt that ran out of GPU memory it needs at least the raised amount."""
     kind, raised_mib = entry.attributes.kind, state.next_vram_mib if state is not None else None

@@ -10,7 +10,7 @@ from slicer.errors import UsageError
 from slicer.model import Notify
 from slicer.notify.sending import send
 from slicer.outcome.history import default_path
-from slicer.queue.model import Event, Status
+from slicer.queue.model import Event, Status, label
 from slicer.queue.show.event_json import job_object
 from slicer.queue.show.event_text import line
 
@@ -37,7 +37,7 @@ class Notifier:
         if wanted is None:
             return ""
         row = job_object(event.job)
-        name = event.job.name or f"{self._title}#{event.job.no}"
+        name = event.job.name or label(self._title, event.job.no)
         path = str(event.data.get("log_path") or "")
         log = os.path.abspath(path) if path else ""
         about = {

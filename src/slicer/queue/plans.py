@@ -18,7 +18,7 @@ from slicer.ledger.nesting import OuterJobs
 from slicer.model import Profile
 from slicer.placement.lengths import Lengths, estimate, key_of
 from slicer.queue.file.jobs_file import JobsFileError
-from slicer.queue.model import Entry, Kind, QueueOptions, kind_of
+from slicer.queue.model import Entry, Kind, QueueOptions, kind_of, label
 from slicer.record import replace
 
 _T = TypeVar("_T")
@@ -101,7 +101,7 @@ class Plans:
             profile = replace(profile, env={**profile.env, **dict(said.env)})
         invocation = Invocation(
             command=(_SHELL, "-c", entry.command), profile=profile.name, overrides=Overrides(),
-            name=said.name or self.label(no), backend=self._options.backend, queue=self._path,
+            name=said.name or label(self._path, no), backend=self._options.backend, queue=self._path,
             expect_s=said.expect_s,
         )  # fmt: skip
         plan = Plan(
@@ -111,9 +111,6 @@ class Plans:
         )  # fmt: skip
         check_limits(plan)
         return with_sharing(plan, self._directory)
-
-    def label(self, no: int) -> str:
-        return f"{os.path.basename(self._path)}#{no}"
 
     def octaves(self) -> Callable[[Entry], int | None]:
         """A function for :attr:`Kind.octave`, by what is known of earlier runs now."""
@@ -127,17 +124,14 @@ class Plans:
             said = entry.attributes
             if not self.gpu_needs(said.kind)[0]:
                 return None
-            asked = key_of(entry.command), said.expect_s, self._limit_s(entry)
+            limit_s = said.timeout_s or self._profile(said.kind, None).timeout_s
+            asked = key_of(entry.command), said.expect_s, limit_s
             if asked not in known:
                 est_s, _ = estimate(lengths, *asked)
                 known[asked] = None if est_s is None else int(math.log2(max(est_s, 1.0)))
             return known[asked]
 
         return octave
-
-    def _limit_s(self, entry: Entry) -> float | None:
-        said = entry.attributes
-        return said.timeout_s or self._profile(said.kind, None).timeout_s
 
     def gpu_needs(self, kind: Kind) -> tuple[int, int | None]:
         """The number of GPUs for the kind (0: it fits no profile), and the MiB of each (None: all)."""

@@ -148,7 +148,7 @@ class _Listener:
 
     def __init__(self, name: str, pid: int, out: int, err: int, keeps_end: bool) -> None:
         self.stdout, self.stderr = bytearray(), bytearray()
-        self._name, self._pid, self._out, self._err = one_line(name, 60), pid, out, err
+        self._name, self._pid, self._err = one_line(name, 60), pid, err
         self._keeps_end = keeps_end
         self._pidfd = os.pidfd_open(pid)
         self._open = [out, err]

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from slicer.model import Demand
 from slicer.quantity import INFINITY, format_size, short_mib
-from slicer.record import fields_for, record, replace
+from slicer.record import record, replace
 from slicer.text import counted
 
 TYPE_CHECKING = False
@@ -12,7 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from slicer.config.routes import Destination, Route
-    from slicer.model import Gpu, Profile
+    from slicer.model import Demand, Gpu, Profile
     from slicer.outcome.decisions import PastDecision
 
 _MIB, _GIB = 2**20, 2**30
@@ -90,11 +89,13 @@ def worksheet(
     if left < 0:
         problems.append(f"memory: {_memory_sum(shares, reserve)}, but the machine has {_size(memory_bytes)}")
     notes += _memory_notes(shares)
-    uses = [(room.gpu, tuple(room.jobs.items()), room.left_mib) for room in rooms]
     return Worksheet(
         route=route.name,
         shares=tuple(_suggested(each, shares, memory_bytes - reserve, left) for each in shares),
-        gpus=tuple(GpuUse(on.index, on.name, on.memory_mib, jobs, left) for on, jobs, left in uses),
+        gpus=tuple(
+            GpuUse(on.gpu.index, on.gpu.name, on.gpu.memory_mib, tuple(on.jobs.items()), on.left_mib)
+            for on in rooms
+        ),
         machine_bytes=memory_bytes,
         reserve_bytes=reserve,
         reserve_source=source,
@@ -115,10 +116,10 @@ def _share(destination: Destination, profile: Profile, slots: Mapping[str, int])
     limit = found.value if found and isinstance(found.value, int) and found.value != INFINITY else None
     source = profile.sources.get("MemoryMax", "")
     is_declared = limit is not None and not source.startswith("built-in")
-    to = destination
     return Share(
-        to.name, to.mode, jobs, limited_by, profile.gpus, profile.vram_mib, limit, source, is_declared
-    )
+        destination.name, destination.mode, jobs, limited_by, profile.gpus, profile.vram_mib, limit, source,
+        is_declared,
+    )  # fmt: skip
 
 
 def _on_gpus(
@@ -126,26 +127,21 @@ def _on_gpus(
     problems: list[str], notes: list[str],
 ) -> list[Share]:  # fmt: skip
     """Place the jobs on the GPUs. Returns the shares, with a number of jobs where nothing else limits it."""
-    loads = {}
-    for each in shares:
-        if each.mode == "gpu" and each.gpus:
-            loads[each.name] = Load(**fields_for(Demand, profiles[each.name]), name=each.name, jobs=each.jobs)
-    placed = pack(list(loads.values()), rooms)
+    placed = pack([each for each in shares if each.mode == "gpu" and each.gpus], profiles, rooms)
     found = []
     for each in shares:
-        load = loads.get(each.name)
-        if load is None:
+        if each.name not in placed:
             found.append(each)
             continue
-        fits = placed[each.name]
-        able = sum(room.suits(load) for room in rooms)
+        fits, demand = placed[each.name], profiles[each.name]
+        able = sum(room.suits(demand) for room in rooms)
         if each.jobs is None and not fits and able >= each.gpus:
             # Nobody asked for that many of the other jobs; with fewer of them, these run.
             notes.append(f"{each.name}: the others leave no GPU memory (max_jobs would keep some free)")
         elif fits < (1 if each.jobs is None else each.jobs):
-            problems.append(_gpu_problem(each, load, fits, rooms))
-        unfit = [room.gpu.index for room in rooms if not room.suits(load)]
-        if fits and unfit and not load.gpu_choice:
+            problems.append(_gpu_problem(each, demand, fits, rooms))
+        unfit = [room.gpu.index for room in rooms if not room.suits(demand)]
+        if fits and unfit and not demand.gpu_choice:
             which = ", ".join(map(str, unfit))
             need = short_mib(each.vram_mib or 0)
             notes.append(f"{each.name}: GPU {which} is too small for a job of {need}")
@@ -155,9 +151,9 @@ def _on_gpus(
     return found
 
 
-def _gpu_problem(share: Share, load: Load, fits: int, rooms: list[Room]) -> str:
+def _gpu_problem(share: Share, demand: Demand, fits: int, rooms: list[Room]) -> str:
     """Why not all jobs get GPU memory, with the sum."""
-    able = [room for room in rooms if room.suits(load)]
+    able = [room for room in rooms if room.suits(demand)]
     jobs = "a job" if share.jobs is None else counted(share.jobs, "job")
     on = f" on {share.gpus} GPUs each" if share.gpus > 1 else ""
     if not rooms:
@@ -166,7 +162,7 @@ def _gpu_problem(share: Share, load: Load, fits: int, rooms: list[Room]) -> str:
         wanted = f"{jobs} x {counted(share.gpus, 'whole GPU')}"
         there = f"{'is' if len(able) == 1 else 'are'} {counted(len(able), 'GPU')}"
         return f"{share.name}: {wanted}, but there {there}: {_remedy(fits)}"
-    margin = f" and {short_mib(load.margin_mib)} of margin" if load.margin_mib else ""
+    margin = f" and {short_mib(demand.margin_mib)} of margin" if demand.margin_mib else ""
     if len(able) < share.gpus:
         need = f"{short_mib(share.vram_mib)}{margin}{on}"
         return f"{share.name}: {jobs} of {need}, but {_sizes(rooms)}: no GPU is large enough"
@@ -193,14 +189,6 @@ def _sizes(rooms: list[Room]) -> str:
 # idle GPUs.
 
 
-@record
-class Load(Demand):
-    """The jobs of one destination. The demand is that of each."""
-
-    name: str
-    jobs: int | None  # None: as many as fit
-
-
 class Room:
     """One GPU and its free memory."""
 
@@ -210,44 +198,49 @@ class Room:
         self.jobs: dict[str, int] = {}
         self.is_whole = False  # one job holds the whole GPU
 
-    def suits(self, load: Load) -> bool:
+    def suits(self, demand: Demand) -> bool:
         """Whether the job could run on this GPU if it were idle."""
-        if load.gpu_choice and not any(_is_meant(word, self.gpu) for word in load.gpu_choice):
+        if demand.gpu_choice and not any(_is_meant(word, self.gpu) for word in demand.gpu_choice):
             return False
-        return load.need_mib is None or self.gpu.memory_mib >= load.need_mib
+        return demand.need_mib is None or self.gpu.memory_mib >= demand.need_mib
 
-    def has_room(self, load: Load) -> bool:
+    def has_room(self, demand: Demand) -> bool:
         """Whether another one of these jobs fits beside those already here."""
-        if not self.suits(load) or self.is_whole:
+        if not self.suits(demand) or self.is_whole:
             return False
-        return not self.jobs if load.need_mib is None else self.left_mib >= load.need_mib
+        return not self.jobs if demand.need_mib is None else self.left_mib >= demand.need_mib
 
-    def take(self, load: Load) -> None:
-        """Place one more job here."""
-        self.jobs[load.name] = self.jobs.get(load.name, 0) + 1
-        self.is_whole = load.vram_mib is None
-        self.left_mib = 0 if load.vram_mib is None else self.left_mib - load.vram_mib
+    def take(self, name: str, vram_mib: int | None) -> None:
+        """Place one more job of that destination here."""
+        self.jobs[name] = self.jobs.get(name, 0) + 1
+        self.is_whole = vram_mib is None
+        self.left_mib = 0 if vram_mib is None else self.left_mib - vram_mib
 
 
 def _is_meant(word: str, gpu: Gpu) -> bool:
     return word == str(gpu.index) if word.isdigit() else gpu.uuid.startswith(word)
 
 
-def pack(loads: list[Load], rooms: list[Room]) -> dict[str, int]:
+def pack(shares: list[Share], demands: Mapping[str, Demand], rooms: list[Room]) -> dict[str, int]:
     """Place all jobs on the GPUs. Returns how many jobs of each destination found room.
+
+    ``demands``: of one job, by the destination's name.
 
     Jobs that need whole GPUs come first, then those that need most. Unlimited ones come last.
     """
     placed = {}
-    for load in sorted(loads, key=lambda it: (it.jobs is None, it.vram_mib is not None, -(it.vram_mib or 0))):
-        placed[load.name] = 0
-        while placed[load.name] < (_MOST if load.jobs is None else load.jobs):
-            able = sorted((room for room in rooms if room.has_room(load)), key=lambda room: room.left_mib)
-            if len(able) < load.gpus:
+    for each in sorted(
+        shares, key=lambda it: (it.jobs is None, it.vram_mib is not None, -(it.vram_mib or 0))
+    ):
+        demand = demands[each.name]
+        placed[each.name] = 0
+        while placed[each.name] < (_MOST if each.jobs is None else each.jobs):
+            able = sorted((room for room in rooms if room.has_room(demand)), key=lambda room: room.left_mib)
+            if len(able) < each.gpus:
                 break
-            for room in able[: load.gpus]:
-                room.take(load)
-            placed[load.name] += 1
+            for room in able[: each.gpus]:
+                room.take(each.name, each.vram_mib)
+            placed[each.name] += 1
     return placed
 
 

@@ -13,7 +13,7 @@ import time
 from slicer.errors import ProbeError
 from slicer.kernel.signals import INTERRUPTS, block_interrupts, signal
 from slicer.quantity import format_duration
-from slicer.record import record
+from slicer.route.deciding import Metric
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -26,14 +26,6 @@ _ENOUGH_FILES = 100_000
 _LOOK_FILES = 1000
 _SUBDIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _DEEPEST = 200  # each level needs a descriptor
-
-
-@record
-class Count:
-    """The result. ``at_least``: there is more."""
-
-    value: float
-    at_least: bool = False
 
 
 class Deadline:
@@ -53,7 +45,7 @@ class Deadline:
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def lines(fd: int, start: int, deadline: Deadline, enough: float | None) -> Count:
+def lines(fd: int, start: int, deadline: Deadline, enough: float | None) -> Metric:
     """Count a text's lines from an offset on; the last may lack its newline. Raises ProbeError, OSError."""
     ended, last = 0, b"\n"
 
@@ -64,10 +56,10 @@ def lines(fd: int, start: int, deadline: Deadline, enough: float | None) -> Coun
         return ended
 
     stopped = _read(fd, start, _LINES_BYTES, count, deadline, enough)
-    return Count(float(ended + (last != b"\n")), stopped)
+    return Metric("lines", float(ended + (last != b"\n")), stopped)
 
 
-def tokens(fd: int, start: int, per_word: float, deadline: Deadline, enough: float | None) -> Count:
+def tokens(fd: int, start: int, per_word: float, deadline: Deadline, enough: float | None) -> Metric:
     """Estimate a text's tokens: its words (between blanks) times ``per_word``, rounded up.
 
     Raises ProbeError, OSError.
@@ -81,7 +73,7 @@ def tokens(fd: int, start: int, per_word: float, deadline: Deadline, enough: flo
         return words * per_word
 
     stopped = _read(fd, start, _WORDS_BYTES, count, deadline, enough)
-    return Count(float(math.ceil(round(words * per_word, 6))), stopped)
+    return Metric("tokens", float(math.ceil(round(words * per_word, 6))), stopped)
 
 
 def _read(
@@ -100,7 +92,7 @@ def _read(
     return False
 
 
-def files(directory: int, deadline: Deadline, enough: float | None) -> Count:
+def files(directory: int, deadline: Deadline, enough: float | None) -> Metric:
     """Count everything but directories in and below an open directory. Follows no links.
 
     Raises ProbeError, OSError.
@@ -109,8 +101,8 @@ def files(directory: int, deadline: Deadline, enough: float | None) -> Count:
     for number in _below(directory, deadline, 0):
         found += number
         if enough is not None and found > max(enough, _ENOUGH_FILES):
-            return Count(float(found), True)
-    return Count(float(found))
+            return Metric("count", float(found), True)
+    return Metric("count", float(found))
 
 
 def _below(directory: int, deadline: Deadline, depth: int) -> Iterator[int]:

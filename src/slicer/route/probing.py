@@ -84,12 +84,10 @@ def _metric(probe: Probe, source: Source, asker: _Asker, enough: float | None) -
 
     deadline = counting.Deadline(probe.timeout_s)
     if probe.kind == "lines":
-        found = counting.lines(source.fd, source.start, deadline, enough)
-    elif probe.kind == "tokens":
-        found = counting.tokens(source.fd, source.start, probe.tokens_per_word, deadline, enough)
-    else:
-        found = counting.files(source.fd, deadline, enough)
-    return Metric(probe.kind, found.value, found.at_least)
+        return counting.lines(source.fd, source.start, deadline, enough)
+    if probe.kind == "tokens":
+        return counting.tokens(source.fd, source.start, probe.tokens_per_word, deadline, enough)
+    return counting.files(source.fd, deadline, enough)
 
 
 class _Asker:

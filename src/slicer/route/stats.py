@@ -122,7 +122,7 @@ def summary(name: str, past: Sequence[PastDecision], order: Sequence[str] = ()) 
     return RouteStats(
         route=name, first_at=min(each.row.decided_at for each in past),
         last_at=max(each.row.decided_at for each in past), calls=count(calls), retries=_retries(calls),
-        gpu=count(_started(past, "gpu")), cpu=count(_started(past, "cpu")),
+        gpu=count(_of(past, "started", "gpu")), cpu=count(_of(past, "started", "cpu")),
         fallback=count(_of(past, "fallback")), blocked=count(blocked), blocked_for_good=len(never_ran(past)),
         too_large=count(_of(past, "too-large")), probe_error=count(errors),
         last_probe_error=errors[-1].row.reason if errors else "",
@@ -131,12 +131,8 @@ def summary(name: str, past: Sequence[PastDecision], order: Sequence[str] = ()) 
     )  # fmt: skip
 
 
-def _of(past: Iterable[PastDecision], result: str) -> list[PastDecision]:
-    return [each for each in past if each.row.result == result]
-
-
-def _started(past: Iterable[PastDecision], mode: str) -> list[PastDecision]:
-    return [each for each in past if each.row.result == "started" and each.row.mode == mode]
+def _of(past: Iterable[PastDecision], result: str, mode: str = "") -> list[PastDecision]:
+    return [each for each in past if each.row.result == result and mode in ("", each.row.mode)]
 
 
 def never_ran(past: Sequence[PastDecision]) -> set[InputKey]:

@@ -109,12 +109,12 @@ def read_body(peeked: bytes, *, is_whole: bool) -> Body:
 
 def classify(server: Server, asked: RequestHead, body: Body) -> RequestNeed:
     """What the request asks for. A truncated or compressed body counts as work."""
-    need = _need(server, asked)
+    need, path = _need(server, asked), _own(server, asked).path
     if need == "gpu" and server.kind == "ollama":
         need = _ollama_need(asked.route, body)
-    elif need == "free" and server.kind == "ollama" and _own_path(server, asked.path) == "/api/ps":
+    elif need == "free" and server.kind == "ollama" and path == "/api/ps":
         need = "loaded"
-    return RequestNeed(need, body.model, _own_path(server, asked.path) in _EMBEDS)
+    return RequestNeed(need, body.model, path in _EMBEDS)
 
 
 def is_queued(server: Server, asked: RequestHead, headers: Mapping[str, str]) -> bool:
@@ -141,15 +141,11 @@ def _is_below(path: str, prefix: str) -> bool:
     return path == prefix or path.startswith(prefix.rstrip("/") + "/")
 
 
-def _own_path(server: Server, path: str) -> str:
-    """The path without the prefix that selected the server; its kind's paths are relative to that."""
-    if server.path and _is_below(path, server.path):
-        return "/" + path[len(server.path.rstrip("/")) :].lstrip("/")
-    return path
-
-
 def _own(server: Server, asked: RequestHead) -> RequestHead:
-    return replace(asked, path=_own_path(server, asked.path))
+    """With the path without the prefix that selected the server; its kind's paths are relative to that."""
+    if server.path and _is_below(asked.path, server.path):
+        return replace(asked, path="/" + asked.path[len(server.path.rstrip("/")) :].lstrip("/"))
+    return asked
 
 
 def _need(server: Server, asked: RequestHead) -> Need:

@@ -24,49 +24,40 @@ class ServerKind:
     matches no route needs the GPU, except for GET, HEAD and OPTIONS.
     """
 
-    ready_path: str  # answers 200 once the server can work; "": it then accepts connections
-    port_variables: tuple[tuple[str, str], ...]  # set its address; ${PORT} stands for the port
-    gpu: tuple[str, ...]  # need the GPU, with any method
-    free: tuple[str, ...]  # need no GPU, with any method
-    forbidden: tuple[str, ...]  # administrative: they free or take memory without slicer's knowledge
-    queued: tuple[str, ...]  # the work may go on after the answer (see asking.is_busy)
-    queued_by: str  # only with this header; "": always
-    is_websocket_work: bool  # an open websocket counts as a request
     shape: Shape  # of errors, unless the path decides
+    ready_path: str = ""  # answers 200 once the server can work; "": it then accepts connections
+    port_variables: tuple[tuple[str, str], ...] = ()  # set its address; ${PORT} stands for the port
+    gpu: tuple[str, ...] = ()  # need the GPU, with any method
+    free: tuple[str, ...] = ()  # need no GPU, with any method
+    forbidden: tuple[str, ...] = ()  # administrative: they free or take memory without slicer's knowledge
+    queued: tuple[str, ...] = ()  # the work may go on after the answer (see asking.is_busy)
+    queued_by: str = ""  # only with this header; "": always
+    is_websocket_work: bool = False  # an open websocket counts as a request
 
 
 KINDS: dict[Kind, ServerKind] = {
     "ollama": ServerKind(
+        shape="ollama",
         ready_path="/api/version",
         port_variables=(("OLLAMA_HOST", "127.0.0.1:${PORT}"),),
-        gpu=(),
         free=(
             "POST /api/show", "POST /api/copy", "POST /api/me", "POST /api/signout", "POST /api/pull",
             "POST /api/push", "POST /api/create", "POST /api/blobs/*", "DELETE /api/delete",
             "DELETE /api/user/keys/*", "POST /api/experimental/*",
         ),
-        forbidden=(),
-        queued=(),
-        queued_by="",
-        is_websocket_work=False,
-        shape="ollama",
     ),
     "openai": ServerKind(
+        shape="openai",
         ready_path="/health",
-        port_variables=(),
-        gpu=(),
-        free=(),
         forbidden=(
             "/sleep", "/wake_up", "/collective_rpc", "/reset_prefix_cache", "/unload", "/models/load",
             "/models/unload", "/api/v1/models/load", "/api/v1/models/unload", "/release_memory_occupation",
             "/resume_memory_occupation",
         ),
-        queued=(),
-        queued_by="",
         is_websocket_work=True,  # /v1/realtime
-        shape="openai",
     ),
     "llamacpp": ServerKind(
+        shape="openai",
         ready_path="/health",
         port_variables=(("LLAMA_ARG_PORT", "${PORT}"), ("LLAMA_ARG_HOST", "127.0.0.1")),
         gpu=("GET /", "GET /v1/stream"),  # its page starts the server; a client resumes its stream
@@ -74,12 +65,10 @@ KINDS: dict[Kind, ServerKind] = {
         forbidden=("/models/load", "/models/unload"),
         queued=("POST /v1/chat/completions",),  # its page may close and fetch the answer later
         queued_by="X-Conversation-Id",
-        is_websocket_work=False,
-        shape="openai",
     ),
     "comfyui": ServerKind(
+        shape="text",
         ready_path="/system_stats",
-        port_variables=(),
         gpu=("GET /",),  # its page starts the server; the calls of an open page do not
         free=(
             "POST /queue", "POST /api/queue", "POST /interrupt", "POST /api/interrupt", "POST /history",
@@ -87,12 +76,7 @@ KINDS: dict[Kind, ServerKind] = {
         ),
         forbidden=("/free", "/api/free"),
         queued=("POST /prompt", "POST /api/prompt"),
-        queued_by="",
         is_websocket_work=False,  # it is open as long as the page is
-        shape="text",
     ),
-    "raw": ServerKind(
-        ready_path="", port_variables=(), gpu=(), free=(), forbidden=(), queued=(),
-        queued_by="", is_websocket_work=True, shape="text",
-    ),
+    "raw": ServerKind(shape="text", is_websocket_work=True),
 }  # fmt: skip

@@ -1,10 +1,11 @@
-"""The sockets of a proxy: those from systemd, or its own."""
+"""The sockets of a proxy: those from systemd, or its own; and when it leaves them."""
 
 from __future__ import annotations
 
 import errno
 import ipaddress
 import os
+import signal
 import socket
 import stat
 from contextlib import suppress
@@ -13,11 +14,12 @@ from slicer.errors import UsageError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
 _UNIX = "unix:"
 _FIRST_FD = 3  # sd_listen_fds(3)
 BACKLOG = 1024  # connections that are not accepted yet
+_LEAVES_AFTER_S = 30.0  # without use, if systemd's socket can start it again
 
 
 def open_all(addresses: Iterable[str], environ: Mapping[str, str]) -> dict[str, socket.socket]:
@@ -45,6 +47,21 @@ def remove(sockets: Mapping[str, socket.socket], environ: Mapping[str, str]) -> 
             if address.startswith(_UNIX):
                 with suppress(FileNotFoundError):
                     os.unlink(address[len(_UNIX) :])
+
+
+async def until_the_end(is_used: Callable[[], bool], *, leaves: bool) -> None:
+    """Return at SIGTERM or SIGINT; with ``leaves`` also once nothing was used for long enough."""
+    import asyncio  # not for those who only ask about addresses
+
+    loop, ended = asyncio.get_running_loop(), asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, ended.set)
+    used_s = loop.time()
+    while not ended.is_set() and not (leaves and loop.time() - used_s >= _LEAVES_AFTER_S):
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_LEAVES_AFTER_S / 10 if leaves else None):
+                await ended.wait()
+        used_s = loop.time() if is_used() else used_s
 
 
 def handed(environ: Mapping[str, str]) -> list[socket.socket]:

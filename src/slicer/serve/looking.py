@@ -54,11 +54,8 @@ async def status(environ: Mapping[str, str]) -> dict[str, Any]:
 class Pressure:
     """The kinds of jobs that wait for what a job holds."""
 
-    is_crowded: bool  # somebody else's job
-    is_rivalled: bool  # one of its named rivals
-
-
-NO_PRESSURE = Pressure(is_crowded=False, is_rivalled=False)
+    is_crowded: bool = False  # somebody else's job
+    is_rivalled: bool = False  # one of its named rivals
 
 
 def own_jobs(document: dict[str, Any], names: Collection[str], uid: int) -> tuple[str, ...]:

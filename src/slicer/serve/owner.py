@@ -206,28 +206,25 @@ class Owner:
 
     async def _start(self) -> None:
         """Take the lease, and start the server."""
-        async with self._starting:  # an earlier start may still be leaving the line
-            await self._begin()
-
-    async def _begin(self) -> None:
         form: StartedServer | RunningServer
         if self.settings.command:
             form = StartedServer(self.settings, self.log, self._environ, without_gpu=False)
         else:
             form = RunningServer(self.settings, self._environ)
-        try:
-            await form.start()
-        except asyncio.CancelledError:
-            await self._end(form)  # it may have got its lease just now
-            raise
-        except Unavailable as error:
-            self._refusal = await self._busy() if error.problem == "busy" else error
-            self._note_trouble("" if error.problem == "busy" else str(error))
-            self.tell("refused")
-            return
-        self._form = form
-        self.tell("granted")
-        self._do(self._run(form))
+        async with self._starting:  # an earlier start may still be leaving the line
+            try:
+                await form.start()
+            except asyncio.CancelledError:
+                await self._end(form)  # it may have got its lease just now
+                raise
+            except Unavailable as error:
+                self._refusal = await self._busy() if error.problem == "busy" else error
+                self._note_trouble("" if error.problem == "busy" else str(error))
+                self.tell("refused")
+                return
+            self._form = form
+            self.tell("granted")
+            self._do(self._run(form))
 
     async def _run(self, form: StartedServer | RunningServer) -> None:
         """Run the server from its lease to its end."""

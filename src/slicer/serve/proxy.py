@@ -54,7 +54,7 @@ class Front:
         self._refused_hosts: set[str] = set()
         self._queued: set[asyncio.Task[None]] = set()
         self._session: aiohttp.ClientSession | None = None
-        self._room = _Room(_READ_AHEAD)
+        self.room = _READ_AHEAD  # bytes that may still be read in advance
         self.connections = 0  # requests in any state; without any, a proxy may exit
 
     def runner(self) -> web.ServerRunner:
@@ -92,8 +92,11 @@ class Front:
             return _sent(refusing.refusal(first.kind, asked.path, 400, f"{request.method} is not forwarded"))
         if not is_meant(request.headers.get("Host", ""), first.hosts):
             return _sent(self._foreign_host(request, first, asked))
-        async with _Incoming(request, target, self._room) as incoming:
+        incoming = _Incoming(request, target, self)
+        try:
             return await self._decide(incoming, asked)
+        finally:
+            incoming.give_back()
 
     async def _decide(self, incoming: _Incoming, asked: RequestHead) -> web.StreamResponse:
         first = self._settings[0]
@@ -173,36 +176,23 @@ class Front:
         return refusing.refusal(first.kind, asked.path, 403, text)
 
 
-class _Room:
-    """The number of bytes that may still be read in advance."""
-
-    def __init__(self, left: int) -> None:
-        self.left = left
-
-
 class _Incoming:
     """A client's request, whose body is read on demand."""
 
-    def __init__(self, request: web.BaseRequest, target: str, room: _Room) -> None:
+    def __init__(self, request: web.BaseRequest, target: str, front: Front) -> None:
         self.request = request
         self.target = target
-        self._room = room
-        self._ahead = 0  # bytes that this request uses of the room
+        self._front = front
+        self._ahead = 0  # bytes that this request uses of the front's room
         self._peeked = bytearray()
         self._is_awaited = request.headers.get("Expect", "").lower() == "100-continue"
-
-    async def __aenter__(self) -> _Incoming:
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        self._give_back()
 
     async def peek(self, most: int) -> Body:
         """Read the beginning of the body, up to ``most`` bytes."""
         if not most or not self.request.body_exists:
             return classify.NO_BODY if not most else classify.read_body(b"", is_whole=True)
         self._invite()
-        while len(self._peeked) < most and (self._room.left > 0 or len(self._peeked) < _ALWAYS_PEEKED):
+        while len(self._peeked) < most and (self._front.room > 0 or len(self._peeked) < _ALWAYS_PEEKED):
             chunk = await self.request.content.readany()
             if not chunk:
                 break
@@ -218,7 +208,7 @@ class _Incoming:
         if self._peeked:
             peeked, self._peeked = self._peeked, bytearray()
             yield peeked
-            self._give_back()
+            self.give_back()
         async for chunk in self.request.content.iter_any():
             yield chunk
 
@@ -240,16 +230,17 @@ class _Incoming:
     async def _read_ahead(self) -> None:
         if self.request.body_exists:
             self._invite()
-        while self._room.left > 0 and (chunk := await self.request.content.readany()):
+        while self._front.room > 0 and (chunk := await self.request.content.readany()):
             self._take(chunk)
 
     def _take(self, chunk: bytes) -> None:
         self._peeked += chunk
         self._ahead += len(chunk)
-        self._room.left -= len(chunk)
+        self._front.room -= len(chunk)
 
-    def _give_back(self) -> None:
-        self._room.left += self._ahead
+    def give_back(self) -> None:
+        """Nothing that was read in advance is needed any more. Safe to repeat."""
+        self._front.room += self._ahead
         self._ahead = 0
 
 

@@ -61,9 +61,7 @@ def refusal(
     else:
         content_type = "text/plain; charset=utf-8"
         return OwnResponse(status, {**(headers or {}), "Content-Type": content_type}, f"{text}\n".encode())
-    return OwnResponse(
-        status, {**(headers or {}), "Content-Type": "application/json"}, json.dumps(found).encode()
-    )
+    return _json(found, status, headers)
 
 
 def without_server(server: Server, route: str, asked: RequestNeed) -> OwnResponse | None:
@@ -90,5 +88,6 @@ def model_list(models: Iterable[str]) -> OwnResponse:
     return _json({"object": "list", "data": listed})
 
 
-def _json(found: object) -> OwnResponse:
-    return OwnResponse(200, {"Content-Type": "application/json"}, json.dumps(found).encode())
+def _json(found: object, status: int = 200, headers: dict[str, str] | None = None) -> OwnResponse:
+    told = {**(headers or {}), "Content-Type": "application/json"}
+    return OwnResponse(status, told, json.dumps(found).encode())

@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 
     from slicer.config.serve import Server
 
-_LEAVES_AFTER_S = 30.0  # idle and without a connection, if systemd's socket can start it again
 _BETWEEN_NOTES_S = 0.05
 _BETWEEN_TRIMS_S = 60.0
 _LISTEN_VARIABLES = ("LISTEN_PID", "LISTEN_FDS", "LISTEN_FDNAMES")
@@ -90,7 +89,10 @@ async def _serve(
         for address, runner in runners.items():
             await runner.setup()
             await web.SockSite(runner, sockets[address], backlog=listening.BACKLOG).start()
-        await _until_the_end(owners, list(fronts.values()), leaves=is_by_socket)
+        await listening.until_the_end(
+            lambda: any(each.connections for each in fronts.values()) or any(each.is_used for each in owners),
+            leaves=is_by_socket,
+        )
         _hurry_at_signals(owners, report)
         for runner in runners.values():
             for site in list(runner.sites):
@@ -143,20 +145,3 @@ def _hurry_at_signals(owners: Sequence[Owner], report: Callable[[str], None]) ->
             within = format_duration(owner.settings.drain_s)
             requests = counted(owner.life.running, "request")
             report(f"{owner.settings.name}: waits at most {within} for {requests}; Ctrl-C cuts them off")
-
-
-async def _until_the_end(owners: Sequence[Owner], fronts: Sequence[Front], *, leaves: bool) -> None:
-    """Return at a signal or, if ``leaves``, after it has been idle for long enough."""
-    loop = asyncio.get_running_loop()
-    ended = asyncio.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, ended.set)
-    idle_since_s: float | None = None
-    while not ended.is_set():
-        try:
-            await asyncio.wait_for(ended.wait(), _LEAVES_AFTER_S / 10 if leaves else None)
-        except TimeoutError:
-            is_used = any(each.connections for each in fronts) or any(each.is_used for each in owners)
-            idle_since_s = None if is_used else loop.time() if idle_since_s is None else idle_since_s
-            if idle_since_s is not None and loop.time() - idle_since_s >= _LEAVES_AFTER_S:
-                return

@@ -15,7 +15,7 @@ from slicer.errors import SlicerError
 from slicer.kernel.inotify import CREATE, DELETE, MOVED_FROM, MOVED_TO, Inotify
 from slicer.ledger.tickets import wants_gpus
 from slicer.serve import looking
-from slicer.serve.looking import NO_PRESSURE
+from slicer.serve.looking import Pressure
 from slicer.serve.started import job_names
 from slicer.state import statedir
 
@@ -94,7 +94,7 @@ class WaitingJobs:
         held = [each for each in self._owners if each.job]
         document = await looking.status(self._environ) if is_waited else None
         for owner in held:
-            found = NO_PRESSURE
+            found = Pressure()
             if document is not None and owner.job:
                 names = [job_names(each.settings)[0] for each in self._owners if is_rival(each, owner)]
                 found = looking.pressure(document, owner.job, names, os.geteuid())

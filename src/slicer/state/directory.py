@@ -18,7 +18,7 @@ _WAY = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
 _OPEN = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
 _FILE = os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
 _OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
-_MOST_LINKS = 40  # the kernel's limit
+MOST_LINKS = 40  # the kernel's limit
 
 
 @record
@@ -330,7 +330,7 @@ def find(
                 links += 1
                 target = os.readlink("", dir_fd=found)
                 os.close(found)
-                if not _is_owner_fine(info, rules) or links > _MOST_LINKS:
+                if not _is_owner_fine(info, rules) or links > MOST_LINKS:
                     said = f"leads through {name}, a symbolic link of uid {info.st_uid}; not followed"
                     raise StateError(said, where=path, hint=rules.hint)
                 left += _steps(target)

@@ -11,7 +11,11 @@ import stat
 
 from slicer.errors import StateError
 from slicer.record import replace
-from slicer.state.directory import LEDGER, Directory, find
+from slicer.state.directory import LEDGER, MOST_LINKS, Directory, find
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 _STREAMS = ("/dev/fd/", "/dev/std", "/proc/")  # files that are already open
 RULES = replace(
@@ -23,6 +27,18 @@ RULES = replace(
 def names_open_file(path: str) -> bool:
     """Whether the path is one of the process's own descriptors, such as /dev/stdin."""
     return path.startswith(_STREAMS)
+
+
+def hops(path: str) -> Iterator[str]:
+    """Each name on the kernel's way to a file, with its directory free of links."""
+    for _ in range(MOST_LINKS):
+        folder, name = os.path.split(path)
+        path = os.path.join(os.path.realpath(folder), name)
+        yield path
+        try:
+            path = os.path.join(os.path.dirname(path), os.readlink(path))
+        except OSError:
+            return
 
 
 def open_named(path: str, flags: int, *, is_checked: bool) -> tuple[Directory, str, int]:

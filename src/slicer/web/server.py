@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import signal
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 
@@ -17,7 +16,7 @@ from aiohttp import web
 from slicer.errors import SlicerError
 from slicer.record import record
 from slicer.serve.hosts import is_meant
-from slicer.serve.listening import BACKLOG
+from slicer.serve.listening import BACKLOG, until_the_end
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -61,7 +60,6 @@ MOST_VIEWERS = 128
 _PATIENCE_S = 10.0  # for a request and its answer, and for each event
 _PULSE_S = 15.0  # between two events or signs of life
 _FRESH_S = 1.0  # an answer may be that old
-_LEAVES_AFTER_S = 30.0
 _OPEN = "application/openmetrics-text"
 
 
@@ -236,18 +234,10 @@ async def run(
 ) -> None:  # fmt: skip
     """Serve until SIGTERM or SIGINT; with ``leaves`` also until nobody has looked for 30 s."""
     loop = asyncio.get_running_loop()
-    ended = asyncio.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, ended.set)
     board = Board(source, hosts, report)
     servers = [await loop.create_server(board.server, sock=each, backlog=BACKLOG) for each in sockets]
     try:
-        used_s = loop.time()
-        while not ended.is_set() and not (leaves and loop.time() - used_s >= _LEAVES_AFTER_S):
-            with suppress(TimeoutError):
-                async with asyncio.timeout(_LEAVES_AFTER_S / 10 if leaves else None):
-                    await ended.wait()
-            used_s = loop.time() if board.server.count else used_s
+        await until_the_end(lambda: bool(board.server.count), leaves=leaves)
     finally:
         for each in servers:
             each.close()

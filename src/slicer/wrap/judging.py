@@ -79,17 +79,20 @@ _MENDING: dict[Situation, tuple[Step, ...]] = {
 def mending(wrap: Wrap, sight: Sight) -> tuple[Step, ...]:
     """The steps that repair the wrap; () if all is well, or if a person must choose."""
     found = situation(wrap, sight)
-    has_diversion = is_diverted(wrap, sight.diversions)
     if found == "leaving":
         return leaving(wrap, sight)
     if found == "whole":
-        if not has_diversion:
+        if not is_diverted(wrap, sight.diversions):
             return ("divert",)
         return () if sight.slicer_runs else ("record", "place")
-    steps = _MENDING.get(found, ())
-    if steps and not has_diversion:
-        return (*steps[:-1], "divert", steps[-1])
-    return steps
+    return diverting(wrap, sight, _MENDING.get(found, ()))
+
+
+def diverting(wrap: Wrap, sight: Sight, steps: tuple[Step, ...]) -> tuple[Step, ...]:
+    """The steps, with the diversion before the last one if dpkg does not have it."""
+    if not steps or is_diverted(wrap, sight.diversions):
+        return steps
+    return (*steps[:-1], "divert", steps[-1])
 
 
 def leaving(wrap: Wrap, sight: Sight) -> tuple[Step, ...]:

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 
 from slicer.kernel.users import is_private_group
 from slicer.state.directory import LEDGER, Directory
+from slicer.state.named_file import hops
 from slicer.wrap import dpkg, shim
 from slicer.wrap.model import (
     ABSENT,
@@ -30,7 +31,6 @@ _WAY = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC  # needs no per
 _OPEN = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _HEAD_BYTES = 256
 _LAUNCHED = "slicer-python"  # the script that slicer executes if slicer itself is a C program
-_MOST_LINKS = 40  # the kernel's own limit
 
 
 def canonical(path: str) -> str:
@@ -205,18 +205,6 @@ def tool(path: str) -> Tool:
         path=path, is_executable=os.access(path, os.X_OK) and os.path.isfile(path), names=tuple(names),
         way=tuple(way.values()), is_for_all=all(each.mode & 0o001 for each in way.values()),
     )  # fmt: skip
-
-
-def hops(path: str) -> Iterator[str]:
-    """Each name on the kernel's way to a file, with its directory free of links."""
-    for _ in range(_MOST_LINKS):
-        folder, name = os.path.split(path)
-        path = os.path.join(os.path.realpath(folder), name)
-        yield path
-        try:
-            path = os.path.join(os.path.dirname(path), os.readlink(path))
-        except OSError:
-            return
 
 
 def _interpreter(path: str) -> tuple[str, ...]:

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import shlex
 import stat
-from collections.abc import Iterator
 from typing import Literal
 
-from slicer.errors import SlicerError
 from slicer.record import record, replace
 from slicer.wrap import judging, shim
 from slicer.wrap.judging import Sight
@@ -54,8 +52,7 @@ def install(
     if known is not None and known.intent != "install":
         hint = f"finish that first: {judging.lines(known)[1]}"
         raise WrapRefused("is only half unwrapped", where=site.path, hint=hint)
-    for refusal in _refusals(request, site, tool):
-        raise refusal
+    _check(request, site, tool)
     check_way(site.way, request.uid, site.path)
     if known is None or sight is None:
         return _first(request, site, tool)
@@ -107,17 +104,11 @@ def _again(request: WrapRequest, site: Site, tool: Tool, known: Wrap, sight: Sig
         if not request.force or not site.bin.is_program or site.real.kind == "directory":
             (problem,) = (each for each in judging.problems(known, sight) if each.id == "unclear")
             raise WrapRefused(problem.message, hint=f"--force takes {known.path} as the program")
-        return _diverting(current, sight, ("exchange", "record", "place"))
+        return WrapPlan(current, judging.diverting(current, sight, ("exchange", "record", "place")))
     if found == "whole" and current.slicer != known.slicer:
-        return _diverting(current, sight, ("record", "place"))
+        return WrapPlan(current, judging.diverting(current, sight, ("record", "place")))
     steps = judging.mending(replace(known, diverted=current.diverted), sight)
     return WrapPlan(current, steps, _notes(current, site, tool) if steps else ())
-
-
-def _diverting(wrap: Wrap, sight: Sight, steps: tuple[Step, ...]) -> WrapPlan:
-    if judging.is_diverted(wrap, sight.diversions):
-        return WrapPlan(wrap, steps)
-    return WrapPlan(wrap, (*steps[:-1], "divert", steps[-1]))
 
 
 def mend(known: Wrap, sight: Sight, slicer: str) -> WrapPlan:
@@ -162,43 +153,43 @@ def remove(known: Wrap, sight: Sight, keep: Keep | None) -> WrapPlan:
     return WrapPlan(wrap, steps if steps == ("forget",) else ("record", *steps), notes)
 
 
-def _refusals(request: WrapRequest, site: Site, tool: Tool) -> Iterator[SlicerError]:
-    """The reasons not to wrap it, the most helpful first."""
+def _check(request: WrapRequest, site: Site, tool: Tool) -> None:
+    """Refuse what cannot be wrapped, with the most helpful reason. Raises WrapRefused, WrapError."""
     path = site.path
     if (what := dict(tool.names).get(path)) is not None:
         hint = "otherwise each call of slicer would call slicer"
-        yield WrapRefused(f"is {what}, and cannot be wrapped", where=path, hint=hint)
+        raise WrapRefused(f"is {what}, and cannot be wrapped", where=path, hint=hint)
     if path in request.probes:
         hint = "otherwise the route would call itself to measure its input"
-        yield WrapRefused(f"is a probe of the route {request.route!r}", where=path, hint=hint)
+        raise WrapRefused(f"is a probe of the route {request.route!r}", where=path, hint=hint)
     if site.shimmed:
-        yield WrapRefused("is the program behind a shim", where=path, hint=f"wrap {site.shimmed} itself")
+        raise WrapRefused("is the program behind a shim", where=path, hint=f"wrap {site.shimmed} itself")
     if site.end.kind == "shim" and site.bin.kind == "link":
         hint = "calls through this link already go through its route"
-        yield WrapRefused(f"leads to {site.end_path}, which is wrapped", where=path, hint=hint)
-    yield from _wrong_kinds(site)
-    yield from _wrong_places(request, site)
+        raise WrapRefused(f"leads to {site.end_path}, which is wrapped", where=path, hint=hint)
+    _check_kind(site)
+    _check_place(request, site)
     if not tool.is_executable:
         hint = "choose another one with --slicer"
-        yield WrapRefused("the shim would call it, but it cannot be executed", where=tool.path, hint=hint)
+        raise WrapRefused("the shim would call it, but it cannot be executed", where=tool.path, hint=hint)
     if not request.uid and (unsafe := _unsafe(tool.way, 0)):
         message = f"the shim would call it, but {unsafe[0]}"
         hint = "root's shims may only call what only root can change: choose such a slicer with --slicer"
-        yield WrapRefused(message, where=tool.path, hint=hint)
+        raise WrapRefused(message, where=tool.path, hint=hint)
 
 
-def _wrong_kinds(site: Site) -> Iterator[SlicerError]:
+def _check_kind(site: Site) -> None:
     path, end = site.path, site.end
     if site.bin.kind == "absent" and site.real.kind == "absent":
-        yield WrapRefused("the file does not exist", where=path)
+        raise WrapRefused("the file does not exist", where=path)
     if len(path.rpartition("/")[2].encode("utf-8", "surrogateescape")) + len(SUFFIX) > _NAME_MAX:
-        yield WrapRefused(f"its name is too long to add {SUFFIX!r}", where=path)
+        raise WrapRefused(f"its name is too long to add {SUFFIX!r}", where=path)
     if site.bin.kind in ("directory", "other"):
         what = "a directory" if site.bin.kind == "directory" else "not a file: a device, a FIFO or a socket"
-        yield WrapRefused(f"is {what}", where=path)
+        raise WrapRefused(f"is {what}", where=path)
     if site.bin.kind == "link" and end.kind != "file" and end.kind != "shim":
         what = "leads nowhere" if end.kind == "absent" else f"leads to {site.end_path}, which is not a file"
-        yield WrapRefused(what, where=path)
+        raise WrapRefused(what, where=path)
 
 
 def _check_program(site: Site) -> None:
@@ -229,20 +220,20 @@ def _check_program(site: Site) -> None:
         raise WrapRefused(message, where=path, hint="see dpkg-divert --list")
 
 
-def _wrong_places(request: WrapRequest, site: Site) -> Iterator[SlicerError]:
+def _check_place(request: WrapRequest, site: Site) -> None:
     folder = site.path.rpartition("/")[0] or "/"
     for store in STORES:
         if site.path.startswith(store):
             hint = "wrap it in the package that installs it, or a link in a directory of your own"
             message = f"is in {store[:-1]}, which no program may change"
-            yield WrapRefused(message, where=site.path, hint=hint)
+            raise WrapRefused(message, where=site.path, hint=hint)
     if site.way and site.way[-1].mode & stat.S_ISVTX and site.bin.uid not in (0, request.uid):
-        yield WrapRefused(f"belongs to uid {site.bin.uid}, who could replace the shim", where=site.path)
+        raise WrapRefused(f"belongs to uid {site.bin.uid}, who could replace the shim", where=site.path)
     if site.is_read_only:
-        yield WrapError("its file system is read-only", where=site.path)
+        raise WrapError("its file system is read-only", where=site.path)
     if not site.is_writable:
         hint = "run it as root" if request.uid else f"is it immutable? lsattr -d {shlex.quote(folder)}"
-        yield WrapError(f"you may not write to {folder}", where=site.path, hint=hint)
+        raise WrapError(f"you may not write to {folder}", where=site.path, hint=hint)
 
 
 def check_way(way: tuple[Ancestor, ...], uid: int, path: str) -> None:

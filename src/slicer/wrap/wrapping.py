@@ -14,8 +14,9 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 
 from slicer import faults
 from slicer.errors import SlicerError
-from slicer.record import record, replace
+from slicer.record import replace
 from slicer.state.directory import Directory, write_all
+from slicer.state.named_file import hops
 from slicer.wrap import dpkg, judging, look, planning, records, shim
 from slicer.wrap.judging import Sight
 from slicer.wrap.model import ABSENT, Diversion, Step, Wrap, WrapError, WrapPlan, WrapRefused, WrapStatus
@@ -38,10 +39,11 @@ _HINTS = {
 
 
 class StepRunner:
-    """Takes the steps for one program in its directory."""
+    """Takes the steps of a plan in the program's directory."""
 
-    def __init__(self, wrap: Wrap, folder: Directory, book: Book) -> None:
-        self._wrap = wrap
+    def __init__(self, plan: WrapPlan, folder: Directory, book: Book) -> None:
+        wrap = self._wrap = plan.wrap
+        self._steps = plan.steps
         self._folder = folder
         self._book = book
         self._bin = os.path.basename(wrap.path)
@@ -49,14 +51,14 @@ class StepRunner:
         beginning = os.fsencode(self._bin)[:_DRAFT_NAME]
         self._draft = f"{_DRAFT}{os.fsdecode(beginning)}"
 
-    def take(self, steps: tuple[Step, ...], *, is_new: bool) -> None:
+    def take(self, *, is_new: bool = False) -> None:
         """Take the steps. If the wrap ``is_new``, a failure undoes the steps taken so far.
 
         Raises WrapError, StateError.
         """
         taken: list[Step] = []
         try:
-            for step in steps:
+            for step in self._steps:
                 if step == "place" and "link" in taken:
                     self._check_unchanged()
                 do, told = _STEPS[step]
@@ -162,32 +164,19 @@ _STEPS: dict[Step, tuple[Callable[[StepRunner], None], str]] = {
 }
 
 
-def act(plan: WrapPlan, folder: Directory, book: Book, *, is_new: bool = False) -> None:
-    """Take the steps of a plan. Raises WrapError, StateError."""
-    StepRunner(plan.wrap, folder, book).take(plan.steps, is_new=is_new)
-
-
-@record
-class InstallRequest:
-    """The request of ``slicer wrap install``. ``probes``: programs that the route runs to measure."""
-
-    program: str
-    route: str
-    slicer: str
-    probes: tuple[str, ...]
-    force: bool
-
-
-def install(asked: InstallRequest, environ: Mapping[str, str], *, dry: bool = False) -> WrapPlan:
+def install(
+    program: str, route: str, environ: Mapping[str, str], *, slicer: str, probes: tuple[str, ...] = (),
+    force: bool = False, dry: bool = False,
+) -> WrapPlan:  # fmt: skip
     """Wrap a program, or repair its wrap. Returns the plan that was carried out, or with ``dry`` would be.
 
-    Raises WrapRefused, WrapError, StateError.
+    ``slicer``: for the shim to call. ``probes``: programs that the route runs to measure. Raises WrapRefused,
+    WrapError, StateError.
     """
-    path = look.named(asked.program)
-    tool = look.tool(asked.slicer)
-    found = filter(None, map(shutil.which, asked.probes))
-    probes = tuple(hop for program in found for hop in look.hops(program))
-    request = WrapRequest(asked.route, os.geteuid(), time.time(), asked.force, probes)
+    path = look.named(program)
+    tool = look.tool(slicer)
+    measuring = tuple(hop for probe in filter(None, map(shutil.which, probes)) for hop in hops(probe))
+    request = WrapRequest(route, os.geteuid(), time.time(), force, measuring)
     with contextlib.ExitStack() as stack:
         book = None if dry else stack.enter_context(records.opened(environ))
         known = _known(path, environ) if book is None else book.find(path)
@@ -197,7 +186,7 @@ def install(asked: InstallRequest, environ: Mapping[str, str], *, dry: bool = Fa
         sight = None if known is None else _sight(known, folder, None, dpkg.diversions())
         plan = planning.install(request, site, tool, known, sight)
         if book is not None:
-            act(plan, folder, book, is_new=known is None)
+            StepRunner(plan, folder, book).take(is_new=known is None)
         return plan
 
 
@@ -211,11 +200,10 @@ def remove(program: str, environ: Mapping[str, str], keep: Keep | None) -> WrapP
             raise WrapRefused("is not wrapped, according to your records", where=path, hint=hint)
         with _folder_of(known) as folder:
             if folder is None:  # it is gone, with everything in it
-                plan = WrapPlan(known, ("forget",))
                 book.remove(known)
-                return plan
+                return WrapPlan(known, ("forget",))
             plan = planning.remove(known, _sight(known, folder, None, dpkg.diversions()), keep)
-            act(plan, folder, book)
+            StepRunner(plan, folder, book).take()
         return plan
 
 
@@ -226,11 +214,6 @@ def statuses(environ: Mapping[str, str], routes: Collection[str] | None) -> tupl
     """
     diversions = dpkg.diversions()
     return tuple(_status(wrap, routes, diversions) for wrap in records.read(environ)[0])
-
-
-def warnings(environ: Mapping[str, str]) -> tuple[str, ...]:
-    """Warnings about records that are not trusted. Raises StateError."""
-    return records.read(environ)[1]
 
 
 def mend(path: str, environ: Mapping[str, str], slicer: str) -> str:
@@ -246,7 +229,7 @@ def mend(path: str, environ: Mapping[str, str], slicer: str) -> str:
             with contextlib.closing(folder):
                 planning.check_way(way, os.geteuid(), path)
                 plan = planning.mend(known, _sight(known, folder, None, dpkg.diversions()), slicer)
-                act(plan, folder, book)
+                StepRunner(plan, folder, book).take()
         except SlicerError as error:
             return str(error)
         return ""

@@ -168,7 +168,7 @@ PROGRAM = FileState("file", 1, 3, 1, 2, mode=0o755)
 NEW_PROGRAM = replace(PROGRAM, ino=4, size=5)
 OF_DPKG = replace(WRAP, diverted=WRAP.path, package="w")
 NO_UNITS = tuple(replace(file, state="missing") for file in UNITS.system)
-LIMITS = UnitFile("/usr/local/lib/systemd/system/gpu.slice.d/10-slicer-config.conf", "limits", "missing")
+LIMITS = UnitFile("/usr/local/lib/systemd/system/gpu.slice.d/10-slicer-config.conf", "missing")
 NVIDIA = DEVICES.nvidia
 IDLE = Disk("sda", "8:0", "none", ("none", "bfq"))
 NVME = Disk("nvme0n1", "259:0", "none", ("none",))
@@ -317,7 +317,7 @@ CASES: dict[str, tuple[Case, ...]] = {
     "units-outdated": (
         on_units(system=(replace(UNITS.system[0], state="outdated"),)),
         on_units(system=(UNITS.system[0], replace(UNITS.system[1], state="missing"))),
-        on_units(user=(UnitFile("/home/alice/x", "slice", "outdated"),)),
+        on_units(user=(UnitFile("/home/alice/x", "outdated"),)),
         on_units(system=(LIMITS,), packaged=("/usr/lib/systemd/system/gpu.slice",)),
     ),
     "slice-masked": (

@@ -71,10 +71,10 @@ BROKER = BrokerFacts(
 JOURNAL = JournalFacts("", "", True, True, True)
 UNITS = UnitFacts(
     system=(
-        UnitFile("/usr/local/lib/systemd/system/gpu.slice", "slice", "current"),
-        UnitFile("/usr/local/lib/systemd/catalog/slicer.catalog", "catalog", "current"),
+        UnitFile("/usr/local/lib/systemd/system/gpu.slice", "current"),
+        UnitFile("/usr/local/lib/systemd/catalog/slicer.catalog", "current"),
     ),
-    user=(UnitFile("/home/alice/.local/share/systemd/user/gpu.slice", "slice", "missing"),),
+    user=(UnitFile("/home/alice/.local/share/systemd/user/gpu.slice", "missing"),),
     packaged=(), masked=(), delegation="current",
 )  # fmt: skip
 ENVIRONMENT = EnvironmentFacts(

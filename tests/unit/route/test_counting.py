@@ -11,12 +11,13 @@ from hypothesis import strategies as st
 
 from slicer.errors import ProbeError
 from slicer.route import counting
-from slicer.route.counting import Count, Deadline
+from slicer.route.counting import Deadline
+from slicer.route.deciding import Metric
 
 
 def counted(
     what: str, content: bytes, *, start: int = 0, enough: float | None = None, per_word: float = 1.3
-) -> Count:
+) -> Metric:
     fd = os.memfd_create("text")
     try:
         os.write(fd, content)
@@ -40,8 +41,8 @@ def counted(
     ],
 )
 def test_lines_and_tokens_are_counted(content: bytes, lines: int, tokens: int) -> None:  # C1
-    assert counted("lines", content) == Count(float(lines))
-    assert counted("tokens", content) == Count(float(tokens))
+    assert counted("lines", content) == Metric("lines", float(lines))
+    assert counted("tokens", content) == Metric("tokens", float(tokens))
 
 
 @given(st.lists(st.sampled_from([b"a", b" ", b"\n", b"bc", b"\t"]), max_size=40), st.integers(1, 7))
@@ -88,7 +89,7 @@ def test_counting_has_an_end() -> None:  # C4
         Deadline(0).check()
 
 
-def files(path: Path, enough: float | None = None) -> Count:
+def files(path: Path, enough: float | None = None) -> Metric:
     fd = os.open(path, os.O_RDONLY)
     try:
         return counting.files(fd, Deadline(60), enough)
@@ -97,14 +98,14 @@ def files(path: Path, enough: float | None = None) -> Count:
 
 
 def test_files_are_counted_below_and_no_link_is_followed(tmp_path: Path) -> None:  # C1
-    assert files(tmp_path) == Count(0.0)
+    assert files(tmp_path) == Metric("count", 0.0)
     (tmp_path / "a" / "b").mkdir(parents=True)
     for name in ("1", ".2", "a/3", "a/b/4"):
         (tmp_path / name).touch()
     (tmp_path / "loop").symlink_to(tmp_path)
     (tmp_path / "a" / "up").symlink_to("..")
     os.mkfifo(tmp_path / "a" / "pipe")  # nothing waits for its writer
-    assert files(tmp_path) == Count(7.0)
+    assert files(tmp_path) == Metric("count", 7.0)
 
 
 def test_a_directory_that_became_a_link_is_not_followed(
@@ -127,7 +128,7 @@ def test_a_directory_that_became_a_link_is_not_followed(
     fd = os.open(tmp_path / "in", os.O_RDONLY)
     try:
         monkeypatch.setattr(os, "open", swap)
-        assert counting.files(fd, Deadline(60), None) == Count(1.0)
+        assert counting.files(fd, Deadline(60), None) == Metric("count", 1.0)
     finally:
         os.close(fd)
 
@@ -137,8 +138,8 @@ def test_many_files_are_not_counted_to_the_last(tmp_path: Path, monkeypatch: pyt
     monkeypatch.setattr(counting, "_LOOK_FILES", 5)
     for number in range(40):
         (tmp_path / str(number)).touch()
-    assert files(tmp_path, enough=3.0) == Count(15.0, at_least=True)
-    assert files(tmp_path, enough=100.0) == Count(40.0)
+    assert files(tmp_path, enough=3.0) == Metric("count", 15.0, at_least=True)
+    assert files(tmp_path, enough=100.0) == Metric("count", 40.0)
 
 
 def test_directories_without_end_are_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -586,7 +586,7 @@ def test_bodies_that_are_looked_at_take_bounded_memory(monkeypatch: pytest.Monke
             async with proxy(*owners) as through:
                 assert parted(await through.ask(post("/v1/chat/completions", body)))[0] == 200
                 assert (len(first.heads), len(second.heads)) == (1, 0)
-                assert through.front._room.left == 1 << 20
+                assert through.front.room == 1 << 20
 
     run(story)
 

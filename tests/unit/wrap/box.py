@@ -10,13 +10,13 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from slicer.kernel import SYSROOT
 from slicer.wrap import dpkg, wrapping
 from slicer.wrap.model import NOBODY, Wrap, WrapPlan
-from slicer.wrap.wrapping import InstallRequest
 
 # What `slicer route` does in the end: ``route NAME --program PROGRAM -- ARGV0 ARGUMENTS``.
 STAND_IN = f"""\
@@ -55,9 +55,9 @@ class Box:
         draft.rename(path)
         return path
 
-    def install(self, path: Path | None = None, *, route: str = "small", **changes: object) -> WrapPlan:
-        asked = {"slicer": str(self.slicer), "probes": (), "force": False, **changes}
-        return wrapping.install(InstallRequest(str(path or self.program), route, **asked), self.environ)  # type: ignore[arg-type]
+    def install(self, path: Path | None = None, *, route: str = "small", **changes: Any) -> WrapPlan:
+        asked = {"slicer": str(self.slicer), **changes}
+        return wrapping.install(str(path or self.program), route, self.environ, **asked)
 
     def remove(self, path: Path | None = None, keep: str | None = None) -> WrapPlan:
         return wrapping.remove(str(path or self.program), self.environ, keep)  # type: ignore[arg-type]

@@ -8,17 +8,21 @@ from typing import TextIO
 
 from slicer.cli.queue.sink import Sink
 from slicer.queue.events import Renderer
-from slicer.queue.model import Board, Event
+from slicer.queue.model import Event
 from slicer.queue.show import event_text
 from slicer.queue.show.event_text import summary_lines
 from slicer.text import clock
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from slicer.cli.queue.live import Live
 
 Encode = Callable[[Event], str | None]  # an event as one or more lines; None: nothing to show
 
 _DUMB = ("", "dumb", "unknown")
 
 
-def choose(*, as_json: bool, verbose: bool, stdout: TextIO, quiet: bool = False) -> Renderer:
+def choose(*, as_json: bool, verbose: bool, stdout: TextIO, quiet: bool = False) -> Live | Lines:
     """A board if stdout is a terminal that can show it, otherwise one line an event.
 
     ``quiet``: only lines about problems. ``verbose``: also the growth of the jobs' memory.
@@ -26,9 +30,9 @@ def choose(*, as_json: bool, verbose: bool, stdout: TextIO, quiet: bool = False)
     if as_json:
         from slicer.queue.show.event_json import encode
 
-        return _Lines(stdout, lambda event: encode(event) if verbose or event.kind != "usage" else None)
+        return Lines(stdout, lambda event: encode(event) if verbose or event.kind != "usage" else None)
     if quiet or not can_draw(stdout):
-        return _Lines(stdout, _text(verbose, quiet))
+        return Lines(stdout, _text(verbose, quiet))
     from slicer.cli.queue.live import Live
 
     return Live(stdout, verbose=verbose)
@@ -49,25 +53,18 @@ def _text(verbose: bool, quiet: bool) -> Encode:
     return encode
 
 
-class _Lines:
-    wants_board = False
-
+class Lines(Renderer):
     def __init__(self, stream: TextIO, encode: Encode) -> None:
         self._sink = Sink(stream)
         self._encode = encode
-
-    def begin(self) -> None:
-        pass
 
     def event(self, event: Event) -> None:
         text = self._encode(event)
         if text is not None:
             self._sink.write(text + "\n")
 
-    def draw(self, board: Board) -> None:
-        pass
-
     def end(self, summary: Event | None) -> None:
+        """The queue has ended. None: it failed, so there is no summary."""
         if summary is not None:
             self.event(summary)
         self._sink.close()

@@ -90,11 +90,11 @@ class EnvironmentFacts:
     is_under_sudo: bool
 
 
-def gather_environment(environ: Mapping[str, str], argv0: str, *, searches: bool = True) -> EnvironmentFacts:
+def gather_environment(environ: Mapping[str, str], *, searches: bool = True) -> EnvironmentFacts:
     """Starts nothing. ``searches``: search PATH."""
     path = environ.get("PATH", "") if searches else ""
     return EnvironmentFacts(
-        program=os.path.abspath(argv0) if os.path.basename(argv0) == "slicer" else "",
+        program=os.path.abspath(sys.argv[0]) if os.path.basename(sys.argv[0]) == "slicer" else "",
         on_path=tuple(_slicers(each for each in path.split(":") if each.startswith("/"))),
         prefix=sys.prefix,
         variables=tuple((name, environ[name]) for name in WATCHED if environ.get(name)),

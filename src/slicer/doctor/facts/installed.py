@@ -12,7 +12,7 @@ from slicer.config import profiles, routes
 from slicer.doctor.facts.files import masks_in
 from slicer.errors import SlicerError
 from slicer.record import record
-from slicer.wrap import wrapping
+from slicer.wrap import records, wrapping
 from slicer.wrap.model import WrapStatus
 
 _DELEGATION = "/user@.service.d/"
@@ -27,7 +27,6 @@ class UnitFile:
     """A file that `slicer install` writes. ``state`` is missing, current, outdated or edited."""
 
     path: str
-    what: str
     state: str
 
 
@@ -46,7 +45,7 @@ def gather_units(environ: Mapping[str, str]) -> UnitFacts:
     """Reads the files, and the configuration, which may set limits for the slices."""
     settled = _plan(environ, user_delegation=True, broker=broker_units.program_of())
     states = install_units.states(settled)
-    system = [UnitFile(action.destination, action.what, state) for action, state in states]
+    system = [UnitFile(action.destination, state) for action, state in states]
     delegation = next((each.state for each in system if _DELEGATION in each.path), "missing")
     config = os.environ.get("XDG_CONFIG_HOME") or os.path.expanduser("~/.config")
     own = (f"{config}/systemd/user", f"/run/user/{os.getuid()}/systemd/user")
@@ -60,7 +59,7 @@ def gather_units(environ: Mapping[str, str]) -> UnitFacts:
     return UnitFacts(
         system=tuple(each for each in system if _DELEGATION not in each.path),
         user=tuple(
-            UnitFile(action.destination, action.what, state)
+            UnitFile(action.destination, state)
             for action, state in install_units.states(_plan(environ, user=True))
         ),
         packaged=tuple(path for path in there if path not in masks),
@@ -91,4 +90,4 @@ def gather_wraps(environ: Mapping[str, str]) -> WrapFacts:
         known = routes.names(profiles.load(environ, profiles.host(), remembers=False).layers)
     except SlicerError:  # the look at the configuration reports it
         known = None
-    return WrapFacts(wrapping.statuses(environ, known), wrapping.warnings(environ))
+    return WrapFacts(wrapping.statuses(environ, known), records.read(environ)[1])

@@ -13,7 +13,7 @@ from slicer.queue.control.server import Answer
 from slicer.queue.display import Display
 from slicer.queue.file.live_file import LiveFile
 from slicer.queue.judge import judging
-from slicer.queue.model import JobState
+from slicer.queue.model import JobState, label
 from slicer.queue.start.dispatch import Dispatch
 from slicer.queue.state import folding
 from slicer.queue.state.register import Register
@@ -94,7 +94,7 @@ class Answers:
 
     def _is_meant(self, state: JobState, word: str) -> bool:
         is_id = len(word) >= _SHORTEST_ID and state.job.startswith(word)
-        is_named = is_id or word in (state.name or None, self._dispatch.label(state))
+        is_named = is_id or word in (state.name or None, label(self._jobs_file, state.no))
         return is_named and not self._is_removed(state)
 
     def _is_removed(self, state: JobState) -> bool:
@@ -104,7 +104,7 @@ class Answers:
     def _line(self, state: JobState) -> dict[str, object]:
         is_starting = state.status == "running" and not self._dispatch.has_begun(state)
         told = QueuedLine(
-            key=state.key, label=self._dispatch.label(state), no=state.no, name=state.name,
+            key=state.key, label=label(self._jobs_file, state.no), no=state.no, name=state.name,
             command=short(state.command), status="pending" if is_starting else state.status,
             attempts=state.attempts, began_at=state.started_at or self._display.began_at, job=state.job,
             log=f"{self._log_dir}/{state.log}" if state.log else "",

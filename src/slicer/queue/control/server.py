@@ -17,6 +17,7 @@ from contextlib import suppress
 from typing import Any
 
 from slicer.queue.control.messages import LONGEST, PREFIX, board_packet, decode, encode, short
+from slicer.queue.events import Renderer
 from slicer.queue.model import Board, Event
 from slicer.queue.show import event_text
 from slicer.state.directory import Directory, failed
@@ -57,8 +58,8 @@ class _Client:
         return found
 
 
-class ControlSocket:
-    """Also a renderer, for the watching clients.
+class ControlSocket(Renderer):
+    """Also a renderer, for the watching clients, which draw on their own terminals.
 
     ``answers`` has a function for each question. The answers to ``acts`` wait for :meth:`answer`: these
     questions change something, or tell what must be in the journal first.
@@ -123,9 +124,6 @@ class ControlSocket:
     def wants_board(self) -> bool:
         return bool(self._watching())
 
-    def begin(self) -> None:
-        """Nothing to do: each watching client draws on its own terminal."""
-
     def event(self, event: Event) -> None:
         text = event_text.line(event, verbose=True)
         if text is None:
@@ -139,9 +137,6 @@ class ControlSocket:
             if client.has_read_all():
                 client.send(encode({"said": client.take_untold()}))
                 client.send(packet)
-
-    def end(self, summary: Event | None) -> None:
-        """Nothing to do: :meth:`close` tells the clients."""
 
     def _watching(self) -> list[_Client]:
         return [client for client in self._clients.values() if client.watches]

@@ -124,9 +124,6 @@ class AutoEngine:
     def give_up(self, job_id: str) -> bool:
         return self._of(job_id).give_up(job_id)
 
-    def abandon(self) -> list[str]:
-        return [key for engine in self._both for key in engine.abandon()]
-
     # -- running attempts ----------------------------------------------------------------------------------
 
     def _of(self, job_id: str) -> Engine:
@@ -148,16 +145,9 @@ class AutoEngine:
         for engine in self._both:
             engine.discard(job_id)
 
-    def watched(self) -> tuple[list[int], float | None]:
+    def watched(self) -> tuple[list[int], list[int], float | None]:
         here, there = (engine.watched() for engine in self._both)
-        return here[0] + there[0], soonest(here[1], there[1])
-
-    def urgent(self) -> list[int]:
-        return [fd for engine in self._both for fd in engine.urgent()]
-
-    def woken(self, ready: Collection[int]) -> None:
-        for engine in self._both:
-            engine.woken(ready)
+        return here[0] + there[0], here[1] + there[1], soonest(here[2], there[2])
 
     def take_ended(self, ready: Collection[int]) -> list[EndedAttempt]:
         return [ended for engine in self._both for ended in engine.take_ended(ready)]
@@ -166,19 +156,11 @@ class AutoEngine:
         for engine in self._both:
             engine.watch()
 
-    def stop(self, key: str) -> None:
+    def stop(self, key: str | None = None) -> None:
         for engine in self._both:
             engine.stop(key)
 
-    def stop_all(self) -> None:
-        for engine in self._both:
-            engine.stop_all()
-
     # -- for people and the judge --------------------------------------------------------------------------
-
-    @property
-    def look_count(self) -> int:
-        return self._here.look_count
 
     def use_of(self, job_id: str) -> LeaseUse | None:
         return self._here.use_of(job_id)

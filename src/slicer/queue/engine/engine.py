@@ -28,25 +28,32 @@ Begin = Callable[[JobState], bool]
 
 
 class Engine(Protocol):
-    """Keys are the jobs' in the queue; ids are the attempts'."""
+    """Keys are the jobs' in the queue; ids are the attempts'.
 
-    broker: str  # the socket of the broker that decides; "" for none
+    The methods with a body suit an engine that has nothing of the kind.
+    """
+
+    broker: str = ""  # the socket of the broker that decides; "" for none
 
     def set_up(self, plans: Plans, register: Register) -> None:
         """To be called once, before anything else but :meth:`close`. Raises UsageError, GpuError."""
 
     def notices(self) -> list[str]:
         """What the user should know at the beginning."""
+        return []
 
     def check(self, entries: tuple[Entry, ...]) -> None:
         """Raise JobsFileError for a line that it could never run."""
+        return
 
     @property
     def has_gpus(self) -> bool:
         """Whether GPUs were found, or nobody knows yet."""
+        return True
 
     def open_gpus(self) -> None:
         """Find the GPUs. Raises NoGpu, GpuError."""
+        return
 
     def close(self) -> None:
         """Release everything. The running jobs live on."""
@@ -55,6 +62,7 @@ class Engine(Protocol):
 
     def refresh(self) -> None:
         """Forget what was known of the GPUs: a round of :meth:`ask` follows."""
+        return
 
     def may_add(self, plan: Plan) -> bool:
         """Whether one more attempt may begin, whatever is free."""
@@ -68,13 +76,16 @@ class Engine(Protocol):
 
     def keep(self, kinds: Collection[Kind]) -> None:
         """Withdraw the requests of all other kinds."""
+        return
 
     def forget(self, keys: Iterable[str]) -> None:
         """These jobs are no longer in the file."""
+        return
 
     @property
     def is_waiting(self) -> bool:
         """Whether a request waits for its place."""
+        return False
 
     def why(self, kind: Kind) -> str:
         """Why the jobs of a kind wait, in words; "" unknown."""
@@ -92,15 +103,14 @@ class Engine(Protocol):
 
     def why_unstarted(self, job_id: str) -> str:
         """Why such an attempt has not begun, in words; "" unknown."""
+        return ""
 
     def outdated(self, entries: Mapping[str, Entry]) -> list[str]:
         """The ids of such attempts whose lines are gone or have changed. ``entries``: the lines, by key."""
+        return []
 
     def give_up(self, job_id: str) -> bool:
         """Withdraw such an attempt, which then does not count; False: it has begun just now."""
-
-    def abandon(self) -> list[str]:
-        """Withdraw all of them; their keys."""
 
     # -- running attempts ----------------------------------------------------------------------------------
 
@@ -121,38 +131,31 @@ class Engine(Protocol):
     def discard(self, job_id: str) -> None:
         """The attempt's end is on the disk: its files are of no more use."""
 
-    def watched(self) -> tuple[list[int], float | None]:
-        """Descriptors that become readable, and the seconds until something is due without an event."""
+    def watched(self) -> tuple[list[int], list[int], float | None]:
+        """Descriptors that become readable, and those with exceptional events instead of data.
 
-    def urgent(self) -> list[int]:
-        """The same for descriptors with exceptional events instead of data."""
-
-    def woken(self, ready: Collection[int]) -> None:
-        """The loop has slept. ``ready``: the readable descriptors."""
+        Also the seconds until something is due without an event.
+        """
 
     def take_ended(self, ready: Collection[int]) -> list[EndedAttempt]:
-        """Process events; the attempts that are over."""
+        """Process events; the attempts that are over. ``ready``: the descriptors that woke the loop."""
 
     def watch(self) -> None:
         """Measure what the jobs use, if that is due."""
+        return
 
-    def stop(self, key: str) -> None:
-        """Ask the job's attempt to end."""
-
-    def stop_all(self) -> None:
-        """Ask all attempts to end."""
+    def stop(self, key: str | None = None) -> None:
+        """Ask the job's attempt to end; without ``key`` all attempts, because the queue ends."""
 
     # -- for people and the judge --------------------------------------------------------------------------
 
-    @property
-    def look_count(self) -> int:
-        """How often the use was measured."""
-
     def use_of(self, job_id: str) -> LeaseUse | None:
         """The attempt's use of its GPUs so far; None unknown."""
+        return None
 
     def gpu_rows(self, numbers: dict[str, int]) -> tuple[GpuRow, ...]:
         """The GPUs for the board. ``numbers`` maps the ids of this queue's attempts to the jobs' numbers."""
+        return ()
 
     def largest_mib(self) -> int:
         """The memory of the largest GPU that the queue may use; 0 unknown."""

@@ -24,6 +24,7 @@ from slicer.kernel.sleep import seconds_until
 from slicer.queue.file import jobs_file
 from slicer.queue.file.jobs_file import JobsFileError
 from slicer.queue.model import Entry
+from slicer.state.named_file import hops
 
 if TYPE_CHECKING:
     from slicer.kernel.open_files import FileId
@@ -139,7 +140,7 @@ class LiveFile:
     def _watch(self) -> None:
         """Watch the directories of its name and its links, and writes to the file. Raises StateError."""
         self._names, self._search_at = {}, None
-        for path in _names_of(self.path):
+        for path in hops(self.path):
             directory, name = os.path.split(path)
             watch = self._inotify.add(directory, _WHOLE | _GONE)
             if watch is None:
@@ -189,16 +190,3 @@ def is_pipe(path: str) -> bool:
         return stat.S_ISFIFO(os.stat(path).st_mode)
     except OSError:
         return False
-
-
-def _names_of(path: str) -> list[str]:
-    """The name of a file, and the names to which it leads as a symbolic link."""
-    found: list[str] = []
-    path = os.path.abspath(path)
-    while path not in found:
-        found.append(path)
-        try:
-            path = os.path.normpath(os.path.join(os.path.realpath(os.path.dirname(path)), os.readlink(path)))
-        except OSError:
-            break  # not a link
-    return found

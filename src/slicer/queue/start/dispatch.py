@@ -112,10 +112,6 @@ class Dispatch:
     def entry(self, key: str) -> Entry | None:
         return self.pending.entries.get(key)
 
-    def label(self, state: JobState) -> str:
-        """As in "jobs.txt#7"."""
-        return self._plans.label(state.no)
-
     def has_begun(self, state: JobState) -> bool:
         """Whether its command runs: its scope may stand before its turn."""
         return state.status == "running" and self._engine.unstarted(state.job) is None
@@ -156,13 +152,11 @@ class Dispatch:
         self.pending.release()
         return True
 
-    def _take_back(self, job_id: str) -> bool:
-        """Make the job of an unstarted attempt pending again; False: the attempt has begun just now."""
+    def _take_back(self, job_id: str) -> None:
+        """Make the job of an unstarted attempt pending again, unless the attempt has begun just now."""
         key = self._engine.unstarted(job_id)
-        if key is None or not self._engine.give_up(job_id):
-            return False
-        self.put_back(key)
-        return True
+        if key is not None and self._engine.give_up(job_id):
+            self.put_back(key)
 
     def _cancel_unstarted(self, entry: Entry, reason: str) -> None:
         self._end_unstarted(entry.key, "cancelled", reason, 0)
@@ -289,8 +283,8 @@ class Dispatch:
     def abandon(self) -> None:
         """Start nothing more: withdraw all requests, and abandon the jobs whose commands have not started."""
         self._engine.keep(())
-        for key in self._engine.abandon():
-            self.put_back(key)
+        for state in list(self._register.states.running.values()):
+            self._take_back(state.job)
 
     # -- failed starts -----------------------------------------------------------------------------------
 

@@ -178,10 +178,10 @@ class Pending:
                     self.put(entry)
 
     def waits_for(self, key: str) -> str:
-        """The jobs that must succeed before this one may start, or its time, as a text; "" if neither."""
+        """Why it can never start, the jobs that must succeed before, or its time, as a text; "" if none."""
         entry = self._held_back.get(key)
         after = "after " + ", ".join(entry.attributes.after) if entry is not None else ""
-        return after or self._early.get(key, "")
+        return self.never.get(key) or after or self._early.get(key, "")
 
     def _keys_of_followed(self) -> dict[str, list[str]]:
         """The keys of the jobs, by each name that is waited for."""

@@ -28,7 +28,7 @@ class Journal:
 
     def __init__(self, directory: Directory, fd: int, size: int, warnings: tuple[str, ...] = ()) -> None:
         """For :meth:`open`: ``fd`` is open for writing, and committed up to ``size`` bytes."""
-        self.path = _path(directory)
+        self.path = path_in(directory.path)
         self.warnings = warnings
         self._fd = fd
         self._size = size  # committed
@@ -42,7 +42,7 @@ class Journal:
         With ``fresh``, an existing journal of any version is replaced by an empty one. Raises StateError if
         it cannot be read or repaired, is a newer slicer's, or not a queue's at all.
         """
-        with failing(_path(directory)):
+        with failing(path_in(directory.path)):
             try:
                 fd = directory.open_file(_NAME, os.O_RDWR)
             except FileNotFoundError:
@@ -66,12 +66,12 @@ class Journal:
         is_begin = head != _HEADER and _HEADER.startswith(head)
         is_unborn = is_begin or (not head.strip(b"\0") and os.fstat(fd).st_size <= len(head))
         if not is_unborn:
-            _check_head(_path(directory), head, fresh)
+            _check_head(path_in(directory.path), head, fresh)
         if is_unborn or fresh:
             made = cls._create(directory)
             os.close(fd)
             return made, ()
-        records, good, warnings = _scan(fd, _path(directory))
+        records, good, warnings = _scan(fd, path_in(directory.path))
         if good < os.fstat(fd).st_size:
             os.ftruncate(fd, good)
             os.fsync(fd)
@@ -216,7 +216,3 @@ def _check_head(path: str, head: bytes, fresh: bool) -> None:
 
 def path_in(log_dir: str) -> str:
     return f"{log_dir}/{_NAME}"
-
-
-def _path(directory: Directory) -> str:
-    return path_in(directory.path)

@@ -21,10 +21,9 @@ import pytest
 
 from slicer.cli.queue import live as live_module
 from slicer.cli.queue.live import Live
-from slicer.cli.queue.show import choose
+from slicer.cli.queue.show import Lines, choose
 from slicer.cli.queue.sink import Sink
 from slicer.columns import ASCII, Glyphs, cell_count
-from slicer.queue.events import Renderer
 from slicer.queue.model import Board
 from slicer.queue.show.board_text import page
 from tests.unit.queue.show.test_board_text import board, empty
@@ -326,12 +325,12 @@ def written_to(path: Path) -> Iterator[TextIO]:
         yield stream
 
 
-def renderer(stream: TextIO, **wants: Any) -> Renderer:
+def renderer(stream: TextIO, **wants: Any) -> Live | Lines:
     usual: dict[str, Any] = {"as_json": False, "verbose": False, "stdout": stream}
     return choose(**{**usual, **wants})
 
 
-def play(one: Renderer) -> None:
+def play(one: Live | Lines) -> None:
     one.begin()
     one.event(finished(1))
     one.event(event("usage", row(2)))

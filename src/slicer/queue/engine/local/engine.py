@@ -16,7 +16,7 @@ from slicer.kernel import proc
 from slicer.kernel.sleep import soonest
 from slicer.ledger.ledger import Ledger
 from slicer.queue.engine.ended_attempt import EndedAttempt
-from slicer.queue.engine.engine import Begin
+from slicer.queue.engine.engine import Begin, Engine
 from slicer.queue.engine.local.gpu_use import QueueMonitor
 from slicer.queue.engine.local.lease_requests import LeaseRequests
 from slicer.queue.engine.local.running import RunningJobs
@@ -31,8 +31,8 @@ from slicer.queue.state.register import Register
 _USAGE_STEP_MIB = 256  # the growth of a peak that is reported
 
 
-class LocalEngine:
-    """An :class:`Engine`."""
+class LocalEngine(Engine):
+    """See :class:`Engine`."""
 
     def __init__(
         self, options: QueueOptions, environ: Mapping[str, str], ledger: Ledger, events: Events
@@ -69,9 +69,6 @@ class LocalEngine:
         if self.broker and (self._options.idle_threshold_mib, self._options.spike_buffer) != (None, None):
             found.append("the broker uses the administrator's idle threshold and spike buffer")
         return found
-
-    def check(self, entries: tuple[Entry, ...]) -> None:
-        pass  # what a line may say is what this machine can do, or its ledger refuses
 
     @property
     def has_gpus(self) -> bool:
@@ -117,18 +114,9 @@ class LocalEngine:
     def unstarted(self, job_id: str) -> str | None:
         return self._starting.key_of(job_id)
 
-    def why_unstarted(self, job_id: str) -> str:
-        return ""
-
-    def outdated(self, entries: Mapping[str, Entry]) -> list[str]:
-        return []  # their commands start at once
-
     def give_up(self, job_id: str) -> bool:
         self._starting.give_up(job_id)
         return True
-
-    def abandon(self) -> list[str]:
-        return self._starting.abandon()
 
     # -- running attempts ----------------------------------------------------------------------------------
 
@@ -149,28 +137,21 @@ class LocalEngine:
     def discard(self, job_id: str) -> None:
         self._register.forget(job_id)
 
-    def watched(self) -> tuple[list[int], float | None]:
+    def watched(self) -> tuple[list[int], list[int], float | None]:
         waiting, ask_s = self._requests.watched()
         descriptors = [*self._starting.descriptors(), *self._running.descriptors(), *waiting]
-        return descriptors, soonest(ask_s, self._running.left_s(), self._monitor.left_s())
-
-    def urgent(self) -> list[int]:
-        return self._running.urgent()
-
-    def woken(self, ready: Collection[int]) -> None:
-        self._requests.woken(ready)
+        left_s = soonest(ask_s, self._running.left_s(), self._monitor.left_s())
+        return descriptors, self._running.urgent(), left_s
 
     def take_ended(self, ready: Collection[int]) -> list[EndedAttempt]:
+        self._requests.woken(ready)
         ended = [*self._starting.take_killed(ready), *self._running.take_ended(ready)]
         for attempt in ended:
             self._told_mib.pop(attempt.job_id, None)
         return ended
 
-    def stop(self, key: str) -> None:
+    def stop(self, key: str | None = None) -> None:
         self._running.stop(key)
-
-    def stop_all(self) -> None:
-        self._running.stop_all()
 
     # -- the use of GPUs ---------------------------------------------------------------------------------
 
@@ -181,6 +162,7 @@ class LocalEngine:
         before = self._monitor.problem
         for found in self._monitor.look():
             self._tell_of_use(found)
+        self._register.has_changed = True
         problem = self._monitor.problem
         if problem is not None and str(problem) != str(before):
             self._events.warning(f"the jobs' use of their GPUs cannot be measured: {problem}")
@@ -211,10 +193,6 @@ class LocalEngine:
         if found.ends:
             self._events.warning(f"job {state.no} got past its cap, and is ended")
             self._running.end_for(found.job, "cap")
-
-    @property
-    def look_count(self) -> int:
-        return self._monitor.look_count
 
     def use_of(self, job_id: str) -> LeaseUse | None:
         return self._monitor.use_of(job_id)

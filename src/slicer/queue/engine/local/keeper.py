@@ -20,6 +20,7 @@ from slicer.job.job import GPUS_CHECKED, Job, Started
 from slicer.job.keeper import Keeper, Redirection
 from slicer.job.report import Report, pack
 from slicer.kernel.signals import signal
+from slicer.kernel.sleep import until_readable
 from slicer.ledger.ledger import Ledger
 from slicer.model import Usage
 from slicer.outcome import history
@@ -151,9 +152,8 @@ class QueueKeeper(Keeper):
 
     def _has_queue_checked(self) -> bool:
         """Wait until the queue has checked the GPUs; False if it takes too long."""
-        poll = select.poll()
-        poll.register(self._down_read, select.POLLIN)
-        return bool(poll.poll(_QUEUE_CHECK_S * 1000)) and os.read(self._down_read, 1) == GPUS_CHECKED
+        has_word = until_readable([self._down_read], _QUEUE_CHECK_S, None)
+        return bool(has_word) and os.read(self._down_read, 1) == GPUS_CHECKED
 
     def _tell(self, report: Report, usage: Usage) -> None:
         if not report.is_final and report.reason in _ENDED_FROM_OUTSIDE:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import signal
 import time
 from collections.abc import Callable, Collection, Iterator
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from slicer.errors import SlicerError, StateError
@@ -12,6 +14,7 @@ from slicer.job.pause import thaw_to_end
 from slicer.job.scope_watch import ScopeWatch
 from slicer.job.stop import note
 from slicer.kernel import proc
+from slicer.kernel.signals import STOP
 from slicer.kernel.sleep import seconds_until, soonest
 from slicer.ledger.held_lease import HeldLease
 from slicer.ledger.ledger import Ledger
@@ -21,7 +24,7 @@ from slicer.queue.engine.ended_attempt import EndedAttempt
 from slicer.queue.engine.local.gpu_use import QueueMonitor
 from slicer.queue.engine.local.sampling import QueueSampler
 from slicer.queue.engine.local.starters import Backends
-from slicer.queue.engine.local.supervisor import QueueSupervisor, is_unbound, signal_keeper
+from slicer.queue.engine.local.supervisor import QueueSupervisor, is_unbound
 from slicer.queue.model import JobState
 from slicer.queue.state.attempt import AttemptFile
 from slicer.queue.state.register import Register
@@ -193,7 +196,7 @@ class RunningJobs:
                 adopted.close()
                 yield self._recovered(adopted.key, job_id)
             elif had_keeper and adopted.pidfd < 0:
-                self._end_orphan(adopted)  # like an own job whose keeper was killed
+                self._stop(adopted)  # like an own job whose keeper was killed
         if is_time:
             self._orphans_at = time.monotonic() + _ORPHANS_S
 
@@ -209,41 +212,34 @@ class RunningJobs:
 
     # -- ending ------------------------------------------------------------------------------------------
 
-    def stop(self, key: str) -> None:
-        self._stop(lambda job: job.key == key)
-
-    def stop_all(self) -> None:
-        self._stop(lambda _: True)
+    def stop(self, key: str | None) -> None:
+        """Ask a job to end; None: all jobs."""
+        jobs: list[QueueSupervisor | Adopted] = [*self._running.values(), *self._adopted.values()]
+        for job in jobs:
+            if key in (None, job.key):
+                self._stop(job)
 
     def end_for(self, job_id: str, kind: Kind) -> None:
         job = self._running.get(job_id) or self._adopted.get(job_id)
         if job is not None and job.held is not None:
             note(job.held.lease, self._ledger, kind)
-            self._stop(lambda each: each is job)
+            self._stop(job)
 
-    def _stop(self, is_meant: Callable[[QueueSupervisor | Adopted], bool]) -> None:
-        for job in filter(is_meant, self._running.values()):
-            job.stop()
-            self._thaw_to_end(job.held.lease)
-        for adopted in filter(is_meant, self._adopted.values()):
-            if not adopted.stop():
-                self._end_orphan(adopted)
-            elif adopted.held is not None:
-                self._thaw_to_end(adopted.held.lease)
-
-    def _thaw_to_end(self, lease: Lease) -> None:
+    def _stop(self, job: QueueSupervisor | Adopted) -> None:
+        """Ask the keeper to end it: SIGTERM, and SIGKILL after its stop timeout. Without a keeper, end it."""
+        if job.pidfd >= 0:
+            with suppress(ProcessLookupError):  # it is ending by itself
+                signal.pidfd_send_signal(job.pidfd, STOP)
+        if job.held is None:
+            return
+        lease = job.held.lease
         try:
             thaw_to_end(lease, self._ledger)
         except SlicerError as error:
             self._listener.warning(str(error))
-
-    def _end_orphan(self, adopted: Adopted) -> None:
-        if adopted.held is None:
-            return
-        lease = adopted.held.lease
-        self._thaw_to_end(lease)
         try:
-            self._backends.of_lease(lease).request_end(lease.job, lease.unit)
+            if job.pidfd < 0:
+                self._backends.of_lease(lease).request_end(lease.job, lease.unit)
         except SlicerError as error:
             self._listener.warning(str(error))
 
@@ -273,12 +269,6 @@ class Adopted:
                 return
             if proc.start_time(found.keeper) != found.keeper_start:  # another process has the pid
                 self._close_pidfd()
-
-    def stop(self) -> bool:
-        """Ask the job's keeper to end it; False if there is no keeper."""
-        if self.pidfd >= 0:
-            signal_keeper(self.pidfd)
-        return self.pidfd >= 0
 
     def is_gone(self) -> bool:
         """Whether the job has no processes any more."""

@@ -13,7 +13,6 @@ import gc
 import os
 import pickle
 import resource
-import select
 import signal
 import socket
 from collections.abc import Callable
@@ -27,6 +26,7 @@ from slicer.job.job import Job
 from slicer.job.supervisor import cannot_fork
 from slicer.kernel import proc
 from slicer.kernel.open_files import close_all_but
+from slicer.kernel.sleep import until_readable
 from slicer.ledger.ledger import Ledger
 from slicer.model import Lease, manager_of
 from slicer.queue.engine.local import keeper
@@ -245,11 +245,7 @@ class _StarterProcess:
 
     def _serve_one(self) -> bool:
         """Wait for a request or for a keeper's end; False if there will be no more requests."""
-        poll = select.poll()
-        poll.register(self._socket, select.POLLIN)
-        for pidfd in self._keepers:
-            poll.register(pidfd, select.POLLIN)
-        ready = {fd for fd, _ in poll.poll()}
+        ready = until_readable([self._socket.fileno(), *self._keepers], None, None)
         for pidfd in ready & self._keepers.keys():
             os.waitpid(self._keepers.pop(pidfd), 0)
             os.close(pidfd)

@@ -139,16 +139,17 @@ class StartingJobs:
         try:
             job.start(granted.held, granted.waited_s)
         except BaseException:
-            self._give_up(job)
+            self.give_up(job_id)
             raise
         return True
 
-    def _give_up(self, job: QueueSupervisor) -> None:
+    def give_up(self, job_id: str) -> None:
         """Release the job's lease. Its attempt has not begun, and does not count."""
+        job = self._jobs[job_id]
         job.abandon()
-        del self._jobs[job.job_id]
-        self._register.do(folding.unbegun(job.key, job.job_id))
-        self._register.forget(job.job_id)
+        del self._jobs[job_id]
+        self._register.do(folding.unbegun(job.key, job_id))
+        self._register.forget(job_id)
 
     def start_commands(self) -> tuple[list[str], list[tuple[str, SlicerError]]]:
         """Start the commands whose scopes are ready and whose turn it is.
@@ -170,7 +171,7 @@ class StartingJobs:
                 job.start_command()
                 faults.point("queue-let-go")
             except SlicerError as error:
-                self._give_up(job)
+                self.give_up(job_id)
                 failed.append((job.key, error))
                 continue
             del self._jobs[job_id]
@@ -181,16 +182,6 @@ class StartingJobs:
     def key_of(self, job_id: str) -> str | None:
         job = self._jobs.get(job_id)
         return job.key if job is not None else None
-
-    def give_up(self, job_id: str) -> None:
-        self._give_up(self._jobs[job_id])
-
-    def abandon(self) -> list[str]:
-        """Give up all jobs; returns their keys."""
-        jobs = list(self._jobs.values())
-        for job in jobs:
-            self._give_up(job)
-        return [job.key for job in jobs]
 
     # -- waiting -----------------------------------------------------------------------------------------
 

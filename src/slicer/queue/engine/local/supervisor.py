@@ -8,7 +8,6 @@ that a step is done, and the queue's loop acts on it. After the command's end, e
 from __future__ import annotations
 
 import os
-import signal
 import time
 from typing import TYPE_CHECKING
 
@@ -21,7 +20,6 @@ from slicer.job.scope_watch import limit_at
 from slicer.job.supervisor import Supervisor, pipe
 from slicer.kernel import proc
 from slicer.kernel.open_files import close_all_but
-from slicer.kernel.signals import STOP
 from slicer.ledger.held_lease import HeldLease
 from slicer.ledger.ledger import Ledger
 from slicer.model import Lease, Usage
@@ -36,14 +34,6 @@ if TYPE_CHECKING:
 
 
 _GPU_DEVICES = "/dev/nvidia"
-
-
-def signal_keeper(pidfd: int) -> None:
-    """Ask a keeper to end its job: by SIGTERM, and by SIGKILL after its stop timeout."""
-    try:
-        signal.pidfd_send_signal(pidfd, STOP)
-    except ProcessLookupError:
-        pass  # it is ending by itself
 
 
 def is_unbound(lease: Lease) -> bool:
@@ -154,9 +144,6 @@ class QueueSupervisor(Supervisor):
         said = self._read_report()
         if said is not None and said[0].is_final:
             self.said = said
-
-    def stop(self) -> None:
-        signal_keeper(self.pidfd)
 
     # -- after the command -------------------------------------------------------------------------------
 

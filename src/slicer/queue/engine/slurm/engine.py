@@ -8,13 +8,12 @@ from collections.abc import Collection, Iterable, Mapping
 
 from slicer.config.slurm import SlurmSettings, settings
 from slicer.errors import BackendError, InfeasibleError, SlicerError, StateError, UsageError
-from slicer.job.gpu_watch import LeaseUse
 from slicer.job.plan import Plan
 from slicer.kernel.sleep import soonest
 from slicer.model import CPU
 from slicer.queue.engine import ended_attempt
 from slicer.queue.engine.ended_attempt import EndedAttempt
-from slicer.queue.engine.engine import Begin
+from slicer.queue.engine.engine import Begin, Engine
 from slicer.queue.engine.slurm import commands, mapping, parsing, tracking
 from slicer.queue.engine.slurm.asking import Questions, Tasks
 from slicer.queue.engine.slurm.exchange import Exchange, refuse_if_running
@@ -22,7 +21,7 @@ from slicer.queue.engine.slurm.submitting import Request, Submissions
 from slicer.queue.engine.slurm.tracking import Tracked
 from slicer.queue.events import Events
 from slicer.queue.file.jobs_file import JobsFileError
-from slicer.queue.model import Entry, GpuRow, JobState, Kind, Place, QueueOptions
+from slicer.queue.model import Entry, JobState, Kind, Place, QueueOptions
 from slicer.queue.plans import Plans
 from slicer.queue.state import folding
 from slicer.queue.state.register import Register
@@ -34,10 +33,11 @@ _MOST_MISSED = 2  # files may be seen a moment after the end of their job
 _ANY_MIB = 1 << 30
 
 
-class SlurmEngine:
-    """An :class:`Engine`. One question to Slurm covers all attempts; they are rarer while nothing changes."""
+class SlurmEngine(Engine):
+    """One question to Slurm covers all attempts; they are rarer while nothing changes.
 
-    broker = ""
+    What waits, waits in Slurm, which alone knows the GPUs. The attempts measure themselves.
+    """
 
     def __init__(self, options: QueueOptions, environ: Mapping[str, str], events: Events) -> None:
         """Raises UsageError, StateError."""
@@ -69,9 +69,6 @@ class SlurmEngine:
         if self._slurm.nodes and wanted and not self._slurm.has_partition(wanted):
             raise UsageError(_no_partition(wanted, self._slurm.nodes), where="[engine.slurm]")
 
-    def notices(self) -> list[str]:
-        return []
-
     def check(self, entries: tuple[Entry, ...]) -> None:
         name = self._options.jobs_file
         for entry in entries:
@@ -83,22 +80,12 @@ class SlurmEngine:
                 message, hint = "jobs that Slurm places cannot share turns or caps", "leave share= out"
                 raise JobsFileError(message, entry.number, 1, name=name, hint=hint, key="share")
 
-    @property
-    def has_gpus(self) -> bool:
-        return True
-
-    def open_gpus(self) -> None:
-        """Slurm alone knows them."""
-
     def close(self) -> None:
         self._slurm.close()
         self._submissions.close()
         self._exchange.close()
 
     # -- places ------------------------------------------------------------------------------------------
-
-    def refresh(self) -> None:
-        """Slurm is asked by the clock."""
 
     def may_add(self, plan: Plan) -> bool:
         most = min(_MOST, self._options.at_a_time or _MOST)
@@ -141,16 +128,6 @@ class SlurmEngine:
             self._known_settings[profile] = settings(self._plans.config, profile)
         return self._known_settings[profile]
 
-    def keep(self, kinds: Collection[Kind]) -> None:
-        """Nothing waits here: what waits, waits in Slurm."""
-
-    def forget(self, keys: Iterable[str]) -> None:
-        """Nothing is known of jobs that were not submitted."""
-
-    @property
-    def is_waiting(self) -> bool:
-        return False
-
     def why(self, kind: Kind) -> str:
         return f"{len(self._tracked)} jobs are with Slurm" if self._tracked else ""
 
@@ -185,10 +162,6 @@ class SlurmEngine:
 
     def give_up(self, job_id: str) -> bool:
         return self._withdraw(self._tracked[job_id])
-
-    def abandon(self) -> list[str]:
-        waiting = [tracked for tracked in self._tracked.values() if not tracked.has_begun]
-        return [tracked.key for tracked in waiting if self._withdraw(tracked)]
 
     def _withdraw(self, tracked: Tracked) -> bool:
         """Make sure that it never begins; False: it has, or nobody can tell now."""
@@ -239,17 +212,11 @@ class SlurmEngine:
     def discard(self, job_id: str) -> None:
         self._exchange.forget(job_id)
 
-    def watched(self) -> tuple[list[int], float | None]:
+    def watched(self) -> tuple[list[int], list[int], float | None]:
         running = [*self._slurm.running(), *self._submissions.running()]
         limits = [self._slurm.left_s(has_attempts=bool(self._tracked)), *(each.left_s() for each in running)]
         limits.append(0.0 if self._ended else None)
-        return [self._exchange.fd, *(each.fd for each in running)], soonest(*limits)
-
-    def urgent(self) -> list[int]:
-        return []
-
-    def woken(self, ready: Collection[int]) -> None:
-        """Everything is looked at in :meth:`take_ended`."""
+        return [self._exchange.fd, *(each.fd for each in running)], [], soonest(*limits)
 
     def take_ended(self, ready: Collection[int]) -> list[EndedAttempt]:
         try:
@@ -363,32 +330,13 @@ class SlurmEngine:
         self._slurm.cancel(tracked)
         self._end(tracked, tracking.ended_without_word(tracked, kinds, self._exchange.path))
 
-    def stop(self, key: str) -> None:
-        for tracked in [each for each in self._tracked.values() if each.key == key]:
+    def stop(self, key: str | None = None) -> None:
+        for tracked in [each for each in self._tracked.values() if key in (None, each.key)]:
+            tracked.is_stopping |= key is None
             if not tracked.has_begun and self._take_order(tracked):
                 self._submissions.remove(tracked)
                 self._end(tracked, tracking.stopped(tracked))
             self._slurm.cancel(tracked, at_once=True)
-
-    def stop_all(self) -> None:
-        for tracked in list(self._tracked.values()):
-            tracked.is_stopping = True
-            self.stop(tracked.key)
-
-    # -- for people and the judge --------------------------------------------------------------------------
-
-    def watch(self) -> None:
-        """The attempts measure themselves."""
-
-    @property
-    def look_count(self) -> int:
-        return 0
-
-    def use_of(self, job_id: str) -> LeaseUse | None:
-        return None
-
-    def gpu_rows(self, numbers: dict[str, int]) -> tuple[GpuRow, ...]:
-        return ()
 
     def largest_mib(self) -> int:
         return mapping.largest_mib(self._slurm.nodes, self._settings(self._options.profile)) or _ANY_MIB

@@ -75,25 +75,17 @@ class Exchange:
 
     def heard(self) -> dict[str, set[str]]:
         """What came since the last call, as :meth:`files`, as far as this machine was told."""
-        found: dict[str, set[str]] = {}
+        names: list[str] = []
         while changes := self._inotify.take():
-            for change in changes:
-                if change.mask & inotify.OVERFLOWED:
-                    return self.files()
-                match = _NAME.fullmatch(change.name)
-                if match is not None:
-                    found.setdefault(match[1], set()).add(match[2])
-        return found
+            if any(change.mask & inotify.OVERFLOWED for change in changes):
+                return self.files()
+            names += (change.name for change in changes)
+        return _kinds(names)
 
     def files(self) -> dict[str, set[str]]:
         """The kinds of files of each attempt and batch. Raises StateError."""
-        found: dict[str, set[str]] = {}
         with failing(self.path, "cannot be read"):
-            for name in self._directory.names():
-                match = _NAME.fullmatch(name)
-                if match is not None:
-                    found.setdefault(match[1], set()).add(match[2])
-        return found
+            return _kinds(self._directory.names())
 
     def write(self, name: str, text: str) -> None:
         """Write a file, whole or not at all. Raises StateError."""
@@ -186,3 +178,11 @@ class Exchange:
                 raise
             with open(fd, "rb") as file:
                 return file.read(_MOST_BYTES)
+
+
+def _kinds(names: list[str]) -> dict[str, set[str]]:
+    """The kinds of files with these names, by attempt or batch."""
+    found: dict[str, set[str]] = {}
+    for match in filter(None, map(_NAME.fullmatch, names)):
+        found.setdefault(match[1], set()).add(match[2])
+    return found

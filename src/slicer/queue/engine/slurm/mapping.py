@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from operator import le
 from typing import TYPE_CHECKING, NamedTuple
 
 from slicer.model import Profile
@@ -80,28 +81,19 @@ def arguments(needs: Needs, settings: SlurmSettings) -> tuple[str, ...]:
 
 def why_never(needs: Needs, nodes: tuple[Node, ...], partition: str) -> str:
     """Why no node can ever run such a job; "" if one can, busy or not."""
-    there = [node for node in nodes if not partition or node.partition == partition]
     where = f"partition {partition}" if partition else "the cluster"
-    for wanted, most, what in (
-        (needs.gpus, max((node.gpus for node in there), default=0), "GPUs"),
-        (needs.shards, max((node.shards_each for node in there), default=0), "shards of one GPU"),
-        (needs.cpus or 0, max((node.cpus for node in there), default=0), "CPUs"),
-        (needs.memory_mib or 0, max((node.memory_mib for node in there), default=0), "MiB of memory"),
-    ):
-        if wanted > most:
-            return f"it needs {wanted} {what}, and no node of {where} has more than {most}"
-    if any(_fits(needs, node) for node in there):
+    offers = [
+        (node.gpus, node.shards_each, node.cpus, node.memory_mib)
+        for node in nodes if not partition or node.partition == partition
+    ]  # fmt: skip
+    wanted = (needs.gpus, needs.shards, needs.cpus or 0, needs.memory_mib or 0)
+    for number, what in enumerate(("GPUs", "shards of one GPU", "CPUs", "MiB of memory")):
+        most = max((offer[number] for offer in offers), default=0)
+        if wanted[number] > most:
+            return f"it needs {wanted[number]} {what}, and no node of {where} has more than {most}"
+    if any(all(map(le, wanted, offer)) for offer in offers):
         return ""
     return f"no node of {where} has all that it needs"
-
-
-def _fits(needs: Needs, node: Node) -> bool:
-    return (
-        needs.gpus <= node.gpus
-        and needs.shards <= node.shards_each
-        and (needs.cpus or 0) <= node.cpus
-        and (needs.memory_mib or 0) <= node.memory_mib
-    )
 
 
 def largest_mib(nodes: tuple[Node, ...], settings: SlurmSettings) -> int | None:
