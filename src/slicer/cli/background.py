@@ -11,6 +11,7 @@ import os
 import sys
 import time
 from collections.abc import Callable
+from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
 from slicer import backend as backends
@@ -93,17 +94,17 @@ def _detach(
     unblock_interrupts()
     has_handed_over = False
     try:
-        with starting.HandOver(ledger.directory.base, job) as hand_over:
+        with closing(starting.HandOver(ledger.directory.base, job)) as hand_over:
             place, at_logout = _start(job, plan, starting.taker(hand_over.path), mask)
             hand_over.send(handed)
             has_handed_over = True
             state = hand_over.hear(_show)
-    except starting.DetachFailed as failure:
-        return failure.exit_code
     except KeyboardInterrupt:
         if has_handed_over:
             say.line(f"{job} goes on in the background: slicer show {job}, or slicer stop {job}")
         return 128 + signal.SIGINT
+    if isinstance(state, int):  # and its own messages were shown
+        return state
     if options["verbosity"] >= 0:
         where = f"{service.job_unit(job)}, " if place != "process" else ""
         say.line(f"{state} in the background ({where}log {quote(log)}): slicer logs -f {job}")
