@@ -52,8 +52,7 @@ change it. docs/json.md describes the output of --json.""",
 @click.argument("name", required=False, shell_complete=complete.routes)
 @click.option("--since", metavar="TIME", help="Only decisions since then (2h, 7d, yesterday).")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
-@click.pass_obj
-def command(outer_json: bool, name: str | None, since: str | None, as_json: bool) -> None:
+def command(name: str | None, since: str | None, as_json: bool) -> None:
     """Count what routes decided: GPU, CPU, blocked, again on the CPU. Report what looks wrong.
 
     With NAME: only that route, by its destinations.
@@ -68,7 +67,7 @@ def command(outer_json: bool, name: str | None, since: str | None, as_json: bool
         route = routes.get(each)
         order = tuple(part.name for part in route.destinations) if route else ()
         found.append((stats.summary(each, rows, order), _hints(config, route, rows)))
-    if as_json or outer_json:
+    if as_json:
         output.show_json({"routes": [_json(*each, each[0].route in routes) for each in found]})
     elif not found:
         output.show([Line("No decisions yet." if since is None else "No decisions in that time.")])

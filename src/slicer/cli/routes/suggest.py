@@ -60,10 +60,9 @@ Exit codes:
 @click.option("--since", metavar="TIME", help="Only jobs since then (7d, 2026-11-20): programs change.")
 @click.option("--plot", "plot", metavar="FILE", help="Draw a plot into FILE (.png, .svg or .html).")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
-@click.pass_obj
 def command(
-    outer_json: bool, name: str, vram: str | None, margin_percent: int, to: str | None, number: int | None,
-    since: str | None, plot: str | None, as_json: bool,
+    name: str, vram: str | None, margin_percent: int, to: str | None, number: int | None, since: str | None,
+    plot: str | None, as_json: bool,
 ) -> int:  # fmt: skip
     """Propose a threshold for the route NAME: up to which inputs its jobs fit into a GPU's memory."""
     given_mib = _mib(vram)
@@ -81,7 +80,7 @@ def command(
         from slicer.cli.routes.plot import write
 
         write(route.name, found[0], plot, facts(found[0]))
-    if as_json or outer_json:
+    if as_json:
         output.show_json({"route": name, "suggestions": [_json(each) for each in found]})
     else:
         for each in found:
