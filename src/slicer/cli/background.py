@@ -19,7 +19,7 @@ from slicer import faults, moments
 from slicer.backend.manager_calls import start_service
 from slicer.backend.systemd import SystemdBackend
 from slicer.cli import after, say
-from slicer.cli.common import coming
+from slicer.cli.common import coming, failing
 from slicer.detach import handover, service, starting
 from slicer.doctor.facts.host import gather_session
 from slicer.errors import EX_OK, EX_SLICER, BackendError, StateError, UsageError
@@ -124,21 +124,15 @@ def _show(text: str) -> None:
 
 def _log(asked: str, job: str, plan: Plan, ledger: Ledger) -> str:
     """The path of the log, which can be written. Removes logs that are too old. Raises StateError."""
-    files = job_files.opened(os.environ)
-    try:
-        held = {lease.job for lease in ledger.snapshot().leases}
-        files.prune(plan.config.log_keep_s, held.__contains__, say.line)
+    with closing(job_files.opened(os.environ)) as files:
+        with failing("cannot be read", files.log_of(""), kind=StateError):
+            held = {lease.job for lease in ledger.snapshot().leases}
+            files.prune(plan.config.log_keep_s, held.__contains__, say.line)
         if not asked:
             return files.log_of(job)
-    except OSError as error:
-        raise StateError(f"cannot be read: {error.strerror}", where=files.log_of("")) from error
-    finally:
-        files.close()
     path = os.path.abspath(asked)
-    try:
+    with failing("cannot be written", f"--output {asked}", kind=UsageError):
         os.close(handover.open_log(path))
-    except OSError as error:
-        raise UsageError(f"cannot be written: {error.strerror}", where=f"--output {asked}") from error
     return path
 
 

@@ -120,11 +120,8 @@ def init(where: str | None, force: bool) -> None:
     if not path:
         raise SlicerError("you have no home directory", hint="set HOME or XDG_CONFIG_HOME")
     text = profile_report.default_config_text(profiles.host())
-    try:
+    with common.failing("cannot be written", path, hint="--user writes your own" if is_system else ""):
         kept = _write(path, text, force=force)
-    except OSError as error:
-        hint = "--user writes your own" if is_system else ""
-        raise SlicerError(f"cannot be written: {error.strerror}", where=path, hint=hint) from error
     print(visible(f"wrote {path}" + (f" (the old one is now {kept})" if kept else "")))
 
 

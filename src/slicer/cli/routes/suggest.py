@@ -15,7 +15,7 @@ from slicer.config.profiles import Config
 from slicer.config.routes import Destination, Route
 from slicer.errors import EX_OK, SlicerError, UsageError
 from slicer.outcome.decisions import PastDecision
-from slicer.quantity import MIB_TEXT, QuantityError, format_mib, parse_mib
+from slicer.quantity import MIB_TEXT, format_mib, parse_mib
 from slicer.record import as_dict
 from slicer.route import suggestion
 from slicer.route.suggestion import DEFAULT_MARGIN_PERCENT, Suggestion, bounding_probe, suggest
@@ -93,10 +93,7 @@ def command(
 def _mib(text: str | None) -> int | None:
     if text is None:
         return None
-    try:
-        found = parse_mib(text)
-    except QuantityError as error:
-        raise UsageError(str(error), where="--vram") from error
+    found = common.meant(parse_mib, text, "--vram")
     if not found:
         raise UsageError(f"expected {MIB_TEXT}, not {text!r:.40}", where="--vram")
     return found
