@@ -20,7 +20,7 @@ from slicer.broker.protocol.messages import PastLease, PastLeases, Recent
 from slicer.cli import metrics, output, say
 from slicer.cli.live.changes import ChangeWaiter
 from slicer.cli.queue import rows
-from slicer.cli.serve_look import aiohttp_version
+from slicer.cli.serve_look import need_aiohttp
 from slicer.cli.status_gpus import marks_of
 from slicer.cli.status_why import reason
 from slicer.columns import Line
@@ -71,7 +71,7 @@ def command(address: str, public: bool, hosts: tuple[str, ...]) -> int:
     """Serve a page with GPUs and their holders, jobs, who waits and why, and the last day, live."""
     import asyncio
 
-    aiohttp_version()
+    need_aiohttp()
     from slicer.web.server import run
 
     is_by_socket = os.environ.get("LISTEN_PID") == str(os.getpid())
