@@ -26,7 +26,6 @@ from slicer.record import record
 from slicer.text import visible
 from slicer.version import __version__
 
-OPENMETRICS = "application/openmetrics-text"
 _Sums = defaultdict[tuple[str, ...], float]  # by the values of labels
 _MIB = 1 << 20
 _BY = ("user", "profile")
