@@ -89,19 +89,17 @@ def server_json(server: ServerStanding, now_s: float) -> dict[str, Any]:
         "state_for": max(0.0, round(now_s - server.since_s, 1)),
         **picked(server, "requests served"),
         "idle_for": None if idle_s is None else max(0.0, round(now_s - idle_s, 1)),
-        "job": server.job or None,
-        "trouble": server.trouble or None,
-        "pid": server.pid,
+        **picked(server, "job? trouble? pid"),
     }
 
 
 def _later(file: DetachedJob, now_s: float) -> dict[str, Any]:
     return {
-        **picked(file, "job name"), "name": file.name or None, "pid": file.pid, "after": list(file.after),
-        "begins_at": file.begins_at,
-        "waited": max(0.0, round(now_s - file.began_at, 1)), "command": command_text(file.command),
-        "log": file.log or None,
-    }  # fmt: skip
+        **picked(file, "job name? pid after begins_at"),
+        "waited": max(0.0, round(now_s - file.began_at, 1)),
+        "command": command_text(file.command),
+        **picked(file, "log?"),
+    }
 
 
 def _gpu(gpu: Gpu) -> dict[str, Any]:
@@ -121,7 +119,7 @@ def _state(state: GpuState, status: LedgerStatus) -> dict[str, Any]:
         "jobs": [lease.job for lease in status.leases if state.gpu.uuid in lease.gpus],
         "foreign": [
             {
-                **picked(one, "pid name used_mib peak_mib"), "name": one.name or None, "job": one.job or None,
+                **picked(one, "pid name? used_mib peak_mib job?"),
                 "user": None if one.uid is None else user_name(one.uid),
             }
             for one in state.foreign
@@ -134,9 +132,7 @@ def job_json(lease: Lease, status: LedgerStatus) -> dict[str, Any]:
     return {
         "job": lease.job,
         **say.holder_dict(lease, status.now_s),
-        **picked(lease, "uid backend manager"),
-        "cgroup": lease.cgroup or None,
-        "priority": lease.priority,
+        **picked(lease, "uid backend manager cgroup? priority"),
         "gpus": [_held(lease, place, status) for place in range(len(lease.gpus))],
         "vram_mib": lease.vram_mib,
         "cpu_slots": lease.slots.get(CPU, 0),
