@@ -130,7 +130,7 @@ class LiveView:
             if signo in _LEAVES:
                 return EX_OK if signo == signal.SIGINT else 128 + signo
             if signo == signal.SIGTSTP:
-                pause(self._screen)
+                pause(self._screen.give_back, self._screen.take)
                 self._look()  # much may have changed meanwhile
         return None
 
@@ -219,7 +219,7 @@ class LiveView:
             ready = until_readable([signals.fd, *self._screen.keys.descriptors, *pipe], None, None)
             for signo in signals.take():
                 if signo == signal.SIGTSTP:
-                    pause(self._screen.keys)
+                    pause(self._screen.keys.give_back, self._screen.keys.take)
                 elif signo in _LEAVES:  # Ctrl-C leaves only the log
                     return None if signo == signal.SIGINT else 128 + signo
             if ready.intersection(pipe) and (end := child.end()) is not None:
