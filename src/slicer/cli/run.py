@@ -66,6 +66,7 @@ def reported(program: str, options: dict[str, Any], act: Callable[[], int]) -> i
 
 
 def _told(options: dict[str, Any], act: Callable[[], int]) -> int:
+    """Call ``act`` and report its errors, as JSON if ``slicer route`` was asked to. Returns the exit code."""
     try:
         return act()
     except BusyError as failure:
@@ -74,7 +75,7 @@ def _told(options: dict[str, Any], act: Callable[[], int]) -> int:
         say.json_line(say.busy_dict(failure.busy))
         return failure.exit_code
     except SlicerError as failure:
-        return say.error(failure)
+        return say.error_json(failure) if options.get("json") else say.error(failure)
     except Exception as failure:
         from slicer.cli.app import report
 

@@ -46,10 +46,7 @@ def draw(text: str) -> None:
 
 def erase() -> None:
     """Erase the line that was drawn last, unless another line followed."""
-    global _drawn
-    if _drawn:
-        _write("\r\x1b[K")
-    _drawn = False
+    _end_drawn("\r\x1b[K")
 
 
 def _has_foreground() -> bool:
@@ -60,10 +57,10 @@ def _has_foreground() -> bool:
         return False
 
 
-def _end_drawn() -> None:
+def _end_drawn(by: str = "\n") -> None:
     global _drawn
     if _drawn:
-        _write("\n")
+        _write(by)
     _drawn = False
 
 
@@ -74,10 +71,15 @@ def error(failure: SlicerError) -> int:
 
 
 def error_json(failure: SlicerError) -> int:
-    """Print an error as one line of JSON; ``where`` and ``hint`` are null if they are empty."""
-    where, hint = failure.where or None, failure.hint or None
-    json_line({"error": failure.kind, "message": failure.message, "where": where, "hint": hint})
+    """Print an error as one line of JSON. Returns its exit code."""
+    json_line(error_dict(failure))
     return failure.exit_code
+
+
+def error_dict(failure: SlicerError) -> dict[str, str | None]:
+    """An error as data; ``where`` and ``hint`` are null if they are empty."""
+    where, hint = failure.where or None, failure.hint or None
+    return {"error": failure.kind, "message": failure.message, "where": where, "hint": hint}
 
 
 hears: Callable[[str], None] | None = None  # all that is said, too: a detached job's caller
