@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from slicer.cli import output, say
-from slicer.cli.usage import hours
+from slicer.cli.usage import hours, waited
 from slicer.columns import Line
 from slicer.kernel.users import user_name
 from slicer.outcome.sums import Sum
-from slicer.quantity import format_duration, format_mib
+from slicer.quantity import format_mib
 
 _HEADS = "{}<22 | RUNS> | FAILED> | GPU-H> | CPU-H> | WAITED> | LONGEST> | VRAM> | OF VRAM>"
 _SHORT_UUID = 12
@@ -51,10 +51,6 @@ def table(rows: Sequence[Sum], by: str, indices: dict[str, int]) -> list[Line]:
         for each, figures in zip(rows, zip(*used, strict=True), strict=True)
     ]  # fmt: skip
     return output.table(_HEADS.format(by.upper()), cells)
-
-
-def waited(seconds: float) -> str:
-    return format_duration(seconds) if seconds >= 0.1 else "-"
 
 
 def _name(of: str | None, by: str, indices: dict[str, int]) -> str:

@@ -189,12 +189,3 @@ def _outcomes(word: str) -> list[Outcome]:
     except StateError as error:
         say.line(str(error))
         return []
-
-
-def names(*, has_ended: bool, has_units: bool) -> list[str]:
-    """The names and ids (and units) of living jobs (and of recently ended ones), for completion."""
-    found = KnownJobs(lambda _: None).living
-    if has_ended:
-        found += [of_outcome(each, None) for each in history.read(history.default_path(), limit=20)]
-    units = [each.entry.unit for each in found if has_units and isinstance(each.entry, Lease)]
-    return [word for each in found for word in (each.name, each.job) if word] + units

@@ -18,7 +18,7 @@ from slicer.errors import SlicerError
 from slicer.job import change
 from slicer.job.find import members
 from slicer.job.words import ESTIMATES
-from slicer.kernel import cgroup, proc
+from slicer.kernel import cgroup
 from slicer.ledger.ledger import Ledger
 from slicer.model import Lease, Ticket
 from slicer.outcome.outcome_file import outcome_json
@@ -128,16 +128,8 @@ def _running(lease: Lease, ledger: Ledger | None) -> dict[str, Any]:
             say.line(str(error))
     usage = as_dict(cgroup.usage(path)) if path else None
     if usage is not None:
-        usage["memory_bytes"] = _number(f"{path}/memory.current")
-        usage["processes"] = _number(f"{path}/pids.current")
+        usage |= {"memory_bytes": cgroup.memory(path), "processes": cgroup.number(path, "pids.current")}
     return {"processes": sorted(pids), "usage": usage, "limits": limits}
-
-
-def _number(path: str) -> int | None:
-    try:
-        return int(proc.read_text(path))
-    except (OSError, ValueError):
-        return None
 
 
 # -- for people ---------------------------------------------------------------------------------------------
