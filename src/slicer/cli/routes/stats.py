@@ -111,7 +111,7 @@ def _spread(spread: Spread | None) -> tuple[str, str]:
 
 def details(found: RouteStats) -> list[Line]:
     """One route, with a column for each destination."""
-    calls = f"{counted(found.calls.calls, 'call')}, {counted(found.calls.inputs, 'input')}"
+    calls = _calls_and_inputs(found.calls)
     again = f", {found.retries} {'retry' if found.retries == 1 else 'retries'}" if found.retries else ""
     heading = f"{found.route}: {calls}{again}; {_when(found.first_at)} to {_when(found.last_at)}"
     columns = [Column(""), *(Column(each.name, right=True, cap=24) for each in found.destinations)]
@@ -142,17 +142,18 @@ def _both(count: DecisionCount) -> tuple[str, str]:
 
 def _refusals(found: RouteStats) -> Iterable[tuple[str, str]]:
     if found.blocked.calls:
-        inputs = counted(found.blocked.inputs, "input")
         never = found.blocked_for_good
         later = "all ran later" if not never else f"{never} not run since"
-        yield "blocked", f"{counted(found.blocked.calls, 'call')}, {inputs}: {later}"
+        yield "blocked", f"{_calls_and_inputs(found.blocked)}: {later}"
     if found.too_large.calls:
-        calls = counted(found.too_large.calls, "call")
-        yield "too large", f"{calls}, {counted(found.too_large.inputs, 'input')}"
+        yield "too large", _calls_and_inputs(found.too_large)
     if found.probe_error.calls:
-        calls = counted(found.probe_error.calls, "call")
-        inputs = counted(found.probe_error.inputs, "input")
-        yield "probe errors", f"{calls}, {inputs}; the last: {one_line(found.last_probe_error, 200)}"
+        last = one_line(found.last_probe_error, 200)
+        yield "probe errors", f"{_calls_and_inputs(found.probe_error)}; the last: {last}"
+
+
+def _calls_and_inputs(count: DecisionCount) -> str:
+    return f"{counted(count.calls, 'call')}, {counted(count.inputs, 'input')}"
 
 
 def _when(at: float) -> str:
