@@ -182,29 +182,22 @@ def holder_dict(lease: Lease, now: float) -> dict[str, Any]:
     from slicer.placement.decision import expected_remaining
 
     left = expected_remaining(lease, now)
-    return {
-        "name": lease.name or lease.command or lease.job,
-        "pid": lease.pid,
-        "user": user_name(lease.uid),
-        "unit": lease.unit or None,
-        "held_for": round(now - lease.since_s, 1),
-        "expected_remaining": None if left is None else round(left, 1),
-        "command": lease.command,
-    }
+    return _holder(
+        lease.name or lease.command or lease.job, lease.pid, lease.command, user=user_name(lease.uid),
+        unit=lease.unit or None, held_for=round(now - lease.since_s, 1),
+        expected_remaining=None if left is None else round(left, 1),
+    )  # fmt: skip
 
 
 def _outsider_dict(pid: int) -> dict[str, Any]:
     """Like :func:`holder_dict`, for a process that holds the plain lock of scripts."""
     command = proc.command_line(pid)
-    return {
-        "name": command[0] if command else "",
-        "pid": pid,
-        "user": None,
-        "unit": None,
-        "held_for": None,
-        "expected_remaining": None,
-        "command": command_text(command),
-    }
+    return _holder(command[0] if command else "", pid, command_text(command))
+
+
+def _holder(name: str, pid: int, command: str, **known: object) -> dict[str, Any]:
+    unknown = dict.fromkeys(("user", "unit", "held_for", "expected_remaining"))
+    return {"name": name, "pid": pid, **unknown, "command": command, **known}
 
 
 def json_line(data: dict[str, Any]) -> None:
