@@ -156,12 +156,11 @@ class _Source:
 
 
 def _check_plot(job: str | None, path: str, as_json: bool) -> None:
-    from slicer.cli import history_plot
-
     if as_json:
         raise click.UsageError("--plot and --json exclude each other: --json has the samples of one JOB")
-    if path:
-        history_plot.check_path(path)
+    if path and not path.lower().endswith((".svg", ".png")):
+        hint = "JOB comes first: slicer history JOB --plot FILE.svg"
+        raise UsageError(f"{path!r} ends neither in .svg nor in .png", where="--plot", hint=hint)
     if job is None:
         raise click.UsageError("--plot draws one job: name it")
 

@@ -8,7 +8,7 @@ import time
 from slicer.cli import drawing, output
 from slicer.cli.common import failing
 from slicer.columns import FAINT, HEADING, UNICODE, Glyphs, Line, cell_count
-from slicer.errors import SlicerError, UsageError
+from slicer.errors import SlicerError
 from slicer.outcome.outcome_file import put
 from slicer.quantity import format_duration, format_size
 from slicer.record import record
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 _ROWS = 3  # of each chart
 _LEVELS = " ▁▂▃▄▅▆▇█"
 _MIB = 1 << 20
-_ENDINGS = (".svg", ".png")
 _INCHES = (9.0, 1.5)  # of one chart
 _WORTH_SHOWING = 0.01  # of the time that a job was stalled
 
@@ -120,13 +119,6 @@ def _drawn(parts: Sequence[Values], chart: Chart, glyphs: Glyphs) -> list[str]:
 
 def _unknown(row: int) -> str:
     return "?" if row == 0 else " "
-
-
-def check_path(path: str) -> None:
-    """Raises UsageError."""
-    if not path.lower().endswith(_ENDINGS):
-        hint = "JOB comes first: slicer history JOB --plot FILE.svg"
-        raise UsageError(f"{path!r} ends neither in .svg nor in .png", where="--plot", hint=hint)
 
 
 def _figure(title: str, series: Series, shown: Sequence[Chart]) -> Figure:

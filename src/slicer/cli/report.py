@@ -142,11 +142,10 @@ def _series(*, all_users: bool) -> Callable[[Sequence[str]], dict[str, Series]]:
     if all_users:
         from slicer.broker import accounts
 
-        return lambda keys: accounts.samples(accounts.PATH, keys)
+        return functools.partial(accounts.samples, accounts.PATH)
     from slicer.outcome import samples
 
-    path = history.default_path()
-    return lambda keys: samples.read(path, keys)
+    return functools.partial(samples.read, history.default_path())
 
 
 def _of_all() -> list[Job]:

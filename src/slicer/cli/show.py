@@ -139,12 +139,13 @@ _STATES = {"after": "begins later", "waiting": "waits", "running": "runs", "ende
 
 def _rows(data: dict[str, Any]) -> list[tuple[str, str]]:
     running, waiting, queue = data["running"], data["waiting"], data["queue"]
+    begins = data["state"] == "after" and data["begins_at"] is not None
     rows = [
         ("job", data["job"] or "-"),
         ("name", data["name"] or "-"),
         ("state", _STATES[data["state"]] + _how_ended(data)),
         ("after", ", ".join(data["after"])),
-        ("begins", _begins(data)),
+        ("begins", moments.words(data["begins_at"], time.time()) if begins else ""),
         ("command", data["command"]),
         ("directory", data["directory"] or ""),
         ("profile", data["profile"] or ""),
@@ -158,11 +159,6 @@ def _rows(data: dict[str, Any]) -> list[tuple[str, str]]:
     elif data["state"] == "waiting":
         rows += [("why", data["why"] or "it is about to start"), ("starts", "not known")]
     return rows + _running_rows(running) if running is not None else rows
-
-
-def _begins(data: dict[str, Any]) -> str:
-    at = data["begins_at"]
-    return "" if at is None or data["state"] != "after" else moments.words(at, time.time())
 
 
 def _how_ended(data: dict[str, Any]) -> str:

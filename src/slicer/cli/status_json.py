@@ -7,10 +7,11 @@ import time
 from slicer.cli import say
 from slicer.cli.output import picked
 from slicer.cli.queue.rows import queue_json
-from slicer.cli.status_why import never_text, reason
+from slicer.cli.status_why import reason
 from slicer.kernel.users import user_name
 from slicer.model import CPU, Busy, GpuLoad
 from slicer.placement.lengths import likely_s
+from slicer.placement.refusal import refusal
 from slicer.record import as_dict
 from slicer.text import command_text
 
@@ -217,6 +218,6 @@ def _why(ticket: Ticket, status: LedgerStatus) -> dict[str, Any] | None:
         "ahead": busy.ahead,
         "foreign": list(busy.foreign),
         "reserved_for": busy.reserved_for or None,
-        "never": never_text(wait.never, ticket) if wait.never else None,
+        "never": refusal(wait.never, ticket).message if wait.never else None,
         "policy": wait.held_back or None,
     }

@@ -320,11 +320,6 @@ def _machine(status: LedgerStatus) -> Section:
     return Section((*head, heading), entries, "GPUs")
 
 
-def slots_text(status: LedgerStatus) -> str:
-    """Text such as "CPU slots: 3 of 16 free"."""
-    return slot_line(CPU, status.slots[CPU], status).partition(";")[0]
-
-
 def lock_lines(status: LedgerStatus) -> list[Line]:
     """Who holds the lock of scripts, if somebody does."""
     lock = status.plain_lock
