@@ -59,24 +59,23 @@ def run(options: dict[str, Any], invocation: Invocation, to_its_end: ToItsEnd, t
     if invocation.exec:
         which = next(name for name in ("detach", "after", "begin") if options[name])
         raise UsageError(f"--{which} cannot go with --exec: nobody stays to do it", where="--exec")
-    awaited = after.resolved(options["after"])
+    awaits = after.by_ids(options["after"])
     begins = options["begin"]
     begins_at = None if begins is None else coming(begins, time.time(), "--begin")
     messages = say.Messages(options["verbosity"])
     if options["detach"]:
-        return _detach(options, invocation, awaited, begins_at, messages)
+        return _detach(options, invocation, awaits, begins_at, messages)
     plan_of(invocation, os.environ, None)  # what cannot be right is refused before the wait
-    words = tuple(each.word for each in awaited)
     job = replace(invocation, job=os.urandom(6).hex())
-    return _Noted(options["verbosity"], job, words, begins_at).run(to_its_end, told)
+    return _Noted(options["verbosity"], job, awaits, begins_at).run(to_its_end, told)
 
 
 # -- the caller ---------------------------------------------------------------------------------------------
 
 
 def _detach(
-    options: dict[str, Any], invocation: Invocation, awaited: tuple[after.After, ...],
-    begins_at: float | None, messages: say.Messages,
+    options: dict[str, Any], invocation: Invocation, awaits: tuple[str, ...], begins_at: float | None,
+    messages: say.Messages,
 ) -> int:  # fmt: skip
     if not os.path.isdir("."):
         raise UsageError("the working directory was removed", where="--detach", hint="cd to another one")
@@ -85,7 +84,7 @@ def _detach(
     plan = plan_of(invocation, environ, None)
     job = os.urandom(6).hex()
     log = _log(options["log_to"], job, plan, ledger)
-    more = [word for each in awaited for word in ("--awaits", each.word)]
+    more = [word for each in awaits for word in ("--awaits", each)]
     more += [] if begins_at is None else ["--begins-at", repr(begins_at)]
     arguments = ("run", "--detached", job, *more, *sys.argv[2:])
     handed = starting.handed_by_us(arguments, os.environ, log, 0o666 if options["log_to"] else 0o600)
@@ -153,11 +152,9 @@ def _start(job: str, plan: Plan, command: tuple[str, ...], mask: frozenset[int])
             is_inside=bool(os.environ.get(LEASE_VARIABLE)),
         )  # fmt: skip
     described = f"slicer run --detach: {label(invocation.name, invocation.command)}"
-    try:
+    with closing(backend):
         unit, told = service.job_unit(job), service.job_properties()
         backend.converse(start_service(unit, described, command, told, backend.manager))
-    finally:
-        backend.close()
     return place, ""
 
 
@@ -246,7 +243,7 @@ class _Noted(say.Messages):
         awaited = after.resolved(self._awaits)
         if awaited:
             self._be_ready("waits")
-            names = ", ".join(quote(each.known.name or each.known.job) for each in awaited)
+            names = ", ".join(quote(known.name or known.job) for known, _ in awaited)
             self.notice(f"begins after {names}")
             after.wait(awaited, mask)
         if self._begins_at is not None and self._begins_at > time.time():
