@@ -137,10 +137,8 @@ class Messages:
         from slicer.job.words import describe_resources
 
         what = describe_resources(len(lease.gpus), lease.slots, lease.vram_mib)
-        if lease.forced:
-            line(f"{what} not free{after}: running anyway · {lease.unit or lease.job}")
-        else:
-            line(f"acquired {what}{after} · {lease.unit or lease.job}")
+        told = f"{what} not free{after}: running anyway" if lease.forced else f"acquired {what}{after}"
+        line(f"{told} · {lease.unit or lease.job}")
 
     def gave_up(self, busy: Busy, waited_s: float) -> None:
         """The time limit for the wait is over."""
