@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from slicer.cli import runoptions, say
+from slicer.cli import say
 from slicer.config.profiles import Overrides
 from slicer.errors import EX_SLICER, BusyError, SlicerError, StateError, UsageError
 from slicer.job.launch import run
@@ -29,22 +29,6 @@ class _Interrupted(BaseException):
 
     def __init__(self, signo: int) -> None:
         self.signo = signo
-
-
-def main(arguments: list[str]) -> int:
-    """Run the command line after ``slicer run``. Returns slicer's exit code."""
-    return main_of("run", arguments, perform)
-
-
-def main_of(
-    program: str, arguments: list[str], perform: Callable[[dict[str, Any], tuple[str, ...]], int]
-) -> int:
-    """Parse and perform the command line after ``slicer PROGRAM``. Returns slicer's exit code."""
-    try:
-        options, command = runoptions.parse(arguments, program)
-    except SlicerError as failure:
-        return say.error(failure)
-    return perform(options, command)
 
 
 def perform(options: dict[str, Any], command: tuple[str, ...]) -> int:
