@@ -14,7 +14,7 @@ from slicer.cli import say
 from slicer.cli.history_find import find_outcomes
 from slicer.cli.named_jobs import found_among, known_jobs
 from slicer.errors import StateError
-from slicer.job.find import UnknownJob, meant, only, pick
+from slicer.job.find import meant, only, pick
 from slicer.ledger.ledger import Ledger, Snapshot
 from slicer.model import Lease, Outcome, Ticket, job_of_unit
 from slicer.outcome import history, job_files
@@ -130,10 +130,8 @@ class KnownJobs:
         named = ids or [*lines, *(each for each in ended if each.name and each.name == word)]
         if named:
             return max(named, key=lambda each: each.began_at)
-        try:
-            return pick(word, ended)
-        except UnknownJob:
-            return None
+        found = meant(word, ended)
+        return only(word, found) if found else None
 
 
 def living(mine: Snapshot, files: Iterable[DetachedJob]) -> list[KnownJob]:
