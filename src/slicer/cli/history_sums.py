@@ -61,5 +61,3 @@ def _name(of: str | None, by: str, indices: dict[str, int]) -> str:
     if by == "gpu":
         return f"{indices.get(of, '')} {of[:_SHORT_UUID]}".strip()
     return of or "-"
-
-

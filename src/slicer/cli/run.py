@@ -95,7 +95,10 @@ def _run(options: dict[str, Any], command: tuple[str, ...]) -> int:
     if not command:
         raise UsageError("no command given", hint="slicer run [OPTIONS] -- COMMAND [ARGUMENTS]")
     if options["job"]:
-        _check_id(options["job"])
+        from slicer.state.statefile import is_job_id
+
+        if not is_job_id(options["job"]):
+            raise UsageError(f"{options['job']!r:.40} is no job's id", where="--job")
     invocation = Invocation(**fields(options, command), hold=False)
     if options["dry_run"]:
         from slicer.cli.app import guarded
@@ -158,13 +161,6 @@ def seconds(text: str | None, option: str) -> float | None:
     except QuantityError as error:
         raise UsageError(str(error), where=option) from error
     return None if found == INFINITY else found / 1e6  # there is nothing to expect
-
-
-def _check_id(job: str) -> None:
-    from slicer.state.statefile import is_job_id
-
-    if not is_job_id(job):
-        raise UsageError(f"{job!r:.40} is no job's id", where="--job")
 
 
 def _check_outcome(path: str) -> None:

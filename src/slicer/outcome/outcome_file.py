@@ -88,7 +88,11 @@ def put(data: bytes, path: str) -> None:
         if info is None or stat.S_ISREG(info.st_mode):
             replace_in(folder, name, data)
         else:
-            _write_into(_opened_stream(folder, name, path), data)
+            fd = folder.open(name, _INTO)
+            if stat.S_ISREG(os.fstat(fd).st_mode):
+                os.close(fd)
+                raise StateError("was replaced meanwhile", where=path)
+            _write_into(fd, data)
     finally:
         folder.close()
 
@@ -149,14 +153,6 @@ def _place(path: str) -> tuple[Directory, str, os.stat_result | None]:
         folder.close()
         raise StateError(f"belongs to uid {info.st_uid}", where=path, hint="name a file of your own")
     return folder, name, info
-
-
-def _opened_stream(folder: Directory, name: str, path: str) -> int:
-    fd = folder.open(name, _INTO)
-    if stat.S_ISREG(os.fstat(fd).st_mode):
-        os.close(fd)
-        raise StateError("was replaced meanwhile", where=path)
-    return fd
 
 
 def _write_into(fd: int, data: bytes) -> None:

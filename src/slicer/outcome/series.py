@@ -99,7 +99,8 @@ class Recorder:
     def add(self, reading: Reading, now_s: float) -> None:
         """Note the intervals since the last reading. They get the same values, if there are several."""
         while len(self._columns[0]) + (count := self._count_until(now_s)) > MOST:
-            self._join()
+            self._step_s *= 2
+            self._columns = list(map(_joined, self._columns, self._joins))
         if count < 1:
             return
         values = self._values(reading, now_s - self._last_s)
@@ -136,11 +137,6 @@ class Recorder:
         for number in range(self._gpus):
             values += [_at(reading.gpu_mib, number), _at(reading.gpu_busy, number)]
         return values
-
-    def _join(self) -> None:
-        """Make intervals twice as long."""
-        self._step_s *= 2
-        self._columns = list(map(_joined, self._columns, self._joins))
 
 
 _MIB = float(1 << 20)

@@ -107,4 +107,3 @@ def _taken_by(file: str) -> str:
         say.line(str(error))
         pids = []
     return f"taken up by the queue of pid {', '.join(pids)}" if pids else f"next: slicer queue {quote(file)}"
-
