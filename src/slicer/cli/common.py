@@ -1,4 +1,4 @@
-"""Shared by several commands: the configuration, times of the past and to come, and what is not installed."""
+"""Shared by several commands: the configuration, what options mean, and errors that several can have."""
 
 from __future__ import annotations
 

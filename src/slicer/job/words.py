@@ -129,7 +129,7 @@ def left(lease: Lease, now_s: float) -> str:
 
 
 def remaining(lease: Lease, now_s: float) -> tuple[float | None, bool]:
-    """The seconds that the job should run on, and whether its user said so. None: unknown, or over unsaid."""
+    """The seconds that the job should run on, and whether its user said so. None: not known, or no more."""
     from slicer.placement.decision import expected_remaining
     from slicer.placement.lengths import likely_s
 
