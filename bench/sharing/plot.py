@@ -20,7 +20,7 @@ _COLOURS = ("#999999", "#c03028", "#203040", "#2a7f62", "#4878a8", "#c08020", "#
 
 
 def picture(runs: Sequence[Run], rows: Sequence[Row], title: str, path: str, warning: str) -> bytes:
-    """Two plots beside each other, as the end of ``path`` says. Raises NoMatplotlib."""
+    """Two plots beside each other, as the end of ``path`` says. Raises NoLibrary."""
     figure = drawing.load()(figsize=_SIZE_INCHES, layout="constrained")
     shown = [row for row in rows if row.name != ALONE_LOCKED]
     left, right = figure.subplots(1, 2, width_ratios=(3, 2))

@@ -202,7 +202,8 @@ def check_plot(path: str) -> None:
 
 def write_folder(path: str, found: Found) -> None:
     """Write table.txt, report.json, runs.jsonl and, with matplotlib, sharing.svg. Raises SlicerError."""
-    from slicer.cli import drawing, say
+    from slicer.cli import say
+    from slicer.cli.common import NoLibrary
 
     text = "".join(f"{line.text}\n" for line in lines(found))
     _put(os.path.join(path, "table.txt"), text.encode())
@@ -211,7 +212,7 @@ def write_folder(path: str, found: Found) -> None:
     _put(os.path.join(path, "runs.jsonl"), runs.encode())
     try:
         write_plot(os.path.join(path, "sharing.svg"), found)
-    except drawing.NoMatplotlib as error:
+    except NoLibrary as error:
         say.line(f"no plot: {error}")
 
 

@@ -29,14 +29,7 @@ def main() -> None:
     if arguments[:1] in (["run"], ["hold"], ["route"]):
         block_interrupts()
         gc.disable()  # a job makes no garbage here worth collecting, and forks share more memory
-        if arguments[0] == "run":
-            from slicer.cli.run import main as fast
-        elif arguments[0] == "hold":
-            from slicer.cli.hold import main as fast
-        else:
-            from slicer.cli.route import main as fast
-
-        os._exit(fast(arguments[1:]))  # nothing is buffered
+        os._exit(_fast(arguments[0], arguments[1:]))  # nothing is buffered
     gc.disable()
     if arguments in (["status"], ["status", "--json"]) and "_SLICER_COMPLETE" not in os.environ:
         from slicer.cli.status_shown import main as other  # click would take as long as all the rest
@@ -56,6 +49,26 @@ def main() -> None:
     except OSError:
         pass  # and that was this
     os._exit(code)
+
+
+def _fast(program: str, arguments: list[str]) -> int:
+    """Run the command line after ``slicer PROGRAM`` without click. Returns slicer's exit code."""
+    from slicer.cli import runoptions
+    from slicer.errors import SlicerError
+
+    if program == "run":
+        from slicer.cli.run import perform
+    elif program == "hold":
+        from slicer.cli.hold import perform
+    else:
+        from slicer.cli.route import perform
+    try:
+        options, command = runoptions.parse(arguments, program)
+    except SlicerError as failure:
+        from slicer.cli import say
+
+        return say.error(failure)
+    return perform(options, command)
 
 
 class _LateSite:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from slicer.cli.ends import Ended, ends
 from slicer.cli.known_jobs import KnownJob, KnownJobs
 from slicer.errors import EX_TEMPFAIL, SlicerError, UsageError
-from slicer.record import record
 
 _CONDITIONS = ("ok", "any", "failed")
 
@@ -17,42 +16,34 @@ class InVain(SlicerError):
     kind = "in-vain"
 
 
-@record
-class After:
-    """A job, and how it has to end."""
-
-    known: KnownJob
-    condition: str
-
-    @property
-    def word(self) -> str:
-        """As in ``--awaits``: by the whole id."""
-        return f"{self.known.job}:{self.condition}"
-
-
-def resolved(words: tuple[str, ...]) -> tuple[After, ...]:
-    """The jobs that ``--after`` names now. Raises UnknownJob, AmbiguousJob, NotYours."""
-    jobs = KnownJobs() if words else None
-    found = []
+def resolved(words: tuple[str, ...]) -> list[tuple[KnownJob, str]]:
+    """The jobs that ``--after`` names, and how each has to end. Raises UnknownJob, AmbiguousJob, NotYours."""
+    if not words:
+        return []
+    jobs, found = KnownJobs(), []
     for word in words:
-        assert jobs is not None
         name, _, condition = word.rpartition(":")
         if not name or condition not in _CONDITIONS:  # a name may have a colon
             name, condition = word, "ok"
         try:
-            found.append(After(jobs.find(name), condition))
+            found.append((jobs.find(name), condition))
         except UsageError as error:
             error.where = "--after"
             raise
-    return tuple(found)
+    return found
 
 
-def wait(awaited: tuple[After, ...], mask: frozenset[int]) -> None:
+def by_ids(words: tuple[str, ...]) -> tuple[str, ...]:
+    """The words, each with its job's whole id, as in ``--awaits``."""
+    return tuple(f"{known.job}:{condition}" for known, condition in resolved(words))
+
+
+def wait(awaited: list[tuple[KnownJob, str]], mask: frozenset[int]) -> None:
     """Sleep, with this signal mask, until all have ended. Raises InVain as soon as one ended otherwise."""
-    for ended in ends([each.known for each in awaited], mask=mask):
-        for each in awaited:
-            if each.known.key == ended.known.key:
-                _judge(ended, each.condition)
+    for ended in ends([known for known, _ in awaited], mask=mask):
+        for known, condition in awaited:
+            if known.key == ended.known.key:
+                _judge(ended, condition)
 
 
 def _judge(ended: Ended, condition: str) -> None:

@@ -11,6 +11,7 @@ import os
 import sys
 import time
 from collections.abc import Callable
+from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
 from slicer import backend as backends
@@ -18,7 +19,7 @@ from slicer import faults, moments
 from slicer.backend.manager_calls import start_service
 from slicer.backend.systemd import SystemdBackend
 from slicer.cli import after, say
-from slicer.cli.common import coming
+from slicer.cli.common import coming, failing
 from slicer.detach import handover, service, starting
 from slicer.doctor.facts.host import gather_session
 from slicer.errors import EX_OK, EX_SLICER, BackendError, StateError, UsageError
@@ -58,24 +59,23 @@ def run(options: dict[str, Any], invocation: Invocation, to_its_end: ToItsEnd, t
     if invocation.exec:
         which = next(name for name in ("detach", "after", "begin") if options[name])
         raise UsageError(f"--{which} cannot go with --exec: nobody stays to do it", where="--exec")
-    awaited = after.resolved(options["after"])
+    awaits = after.by_ids(options["after"])
     begins = options["begin"]
     begins_at = None if begins is None else coming(begins, time.time(), "--begin")
     messages = say.Messages(options["verbosity"])
     if options["detach"]:
-        return _detach(options, invocation, awaited, begins_at, messages)
+        return _detach(options, invocation, awaits, begins_at, messages)
     plan_of(invocation, os.environ, None)  # what cannot be right is refused before the wait
-    words = tuple(each.word for each in awaited)
     job = replace(invocation, job=os.urandom(6).hex())
-    return _Noted(options["verbosity"], job, words, begins_at).run(to_its_end, told)
+    return _Noted(options["verbosity"], job, awaits, begins_at).run(to_its_end, told)
 
 
 # -- the caller ---------------------------------------------------------------------------------------------
 
 
 def _detach(
-    options: dict[str, Any], invocation: Invocation, awaited: tuple[after.After, ...],
-    begins_at: float | None, messages: say.Messages,
+    options: dict[str, Any], invocation: Invocation, awaits: tuple[str, ...], begins_at: float | None,
+    messages: say.Messages,
 ) -> int:  # fmt: skip
     if not os.path.isdir("."):
         raise UsageError("the working directory was removed", where="--detach", hint="cd to another one")
@@ -84,7 +84,7 @@ def _detach(
     plan = plan_of(invocation, environ, None)
     job = os.urandom(6).hex()
     log = _log(options["log_to"], job, plan, ledger)
-    more = [word for each in awaited for word in ("--awaits", each.word)]
+    more = [word for each in awaits for word in ("--awaits", each)]
     more += [] if begins_at is None else ["--begins-at", repr(begins_at)]
     arguments = ("run", "--detached", job, *more, *sys.argv[2:])
     handed = starting.handed_by_us(arguments, os.environ, log, 0o666 if options["log_to"] else 0o600)
@@ -93,17 +93,17 @@ def _detach(
     unblock_interrupts()
     has_handed_over = False
     try:
-        with starting.HandOver(ledger.directory.base, job) as hand_over:
+        with closing(starting.HandOver(ledger.directory.base, job)) as hand_over:
             place, at_logout = _start(job, plan, starting.taker(hand_over.path), mask)
             hand_over.send(handed)
             has_handed_over = True
             state = hand_over.hear(_show)
-    except starting.DetachFailed as failure:
-        return failure.exit_code
     except KeyboardInterrupt:
         if has_handed_over:
             say.line(f"{job} goes on in the background: slicer show {job}, or slicer stop {job}")
         return 128 + signal.SIGINT
+    if isinstance(state, int):  # and its own messages were shown
+        return state
     if options["verbosity"] >= 0:
         where = f"{service.job_unit(job)}, " if place != "process" else ""
         say.line(f"{state} in the background ({where}log {quote(log)}): slicer logs -f {job}")
@@ -123,21 +123,15 @@ def _show(text: str) -> None:
 
 def _log(asked: str, job: str, plan: Plan, ledger: Ledger) -> str:
     """The path of the log, which can be written. Removes logs that are too old. Raises StateError."""
-    files = job_files.opened(os.environ)
-    try:
-        held = {lease.job for lease in ledger.snapshot().leases}
-        files.prune(plan.config.log_keep_s, held.__contains__, say.line)
+    with closing(job_files.opened(os.environ)) as files:
+        with failing("cannot be read", files.log_of(""), kind=StateError):
+            held = {lease.job for lease in ledger.snapshot().leases}
+            files.prune(plan.config.log_keep_s, held.__contains__, say.line)
         if not asked:
             return files.log_of(job)
-    except OSError as error:
-        raise StateError(f"cannot be read: {error.strerror}", where=files.log_of("")) from error
-    finally:
-        files.close()
     path = os.path.abspath(asked)
-    try:
+    with failing("cannot be written", f"--output {asked}", kind=UsageError):
         os.close(handover.open_log(path))
-    except OSError as error:
-        raise UsageError(f"cannot be written: {error.strerror}", where=f"--output {asked}") from error
     return path
 
 
@@ -158,11 +152,9 @@ def _start(job: str, plan: Plan, command: tuple[str, ...], mask: frozenset[int])
             is_inside=bool(os.environ.get(LEASE_VARIABLE)),
         )  # fmt: skip
     described = f"slicer run --detach: {label(invocation.name, invocation.command)}"
-    try:
+    with closing(backend):
         unit, told = service.job_unit(job), service.job_properties()
         backend.converse(start_service(unit, described, command, told, backend.manager))
-    finally:
-        backend.close()
     return place, ""
 
 
@@ -251,7 +243,7 @@ class _Noted(say.Messages):
         awaited = after.resolved(self._awaits)
         if awaited:
             self._be_ready("waits")
-            names = ", ".join(quote(each.known.name or each.known.job) for each in awaited)
+            names = ", ".join(quote(known.name or known.job) for known, _ in awaited)
             self.notice(f"begins after {names}")
             after.wait(awaited, mask)
         if self._begins_at is not None and self._begins_at > time.time():

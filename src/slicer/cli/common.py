@@ -1,15 +1,39 @@
-"""Shared by several commands: reading the configuration, and times of the past and to come."""
+"""Shared by several commands: the configuration, what options mean, and errors that several can have."""
 
 from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TypeVar
 
 from slicer import moments
 from slicer.cli import say
 from slicer.config.profiles import Config, host, load
-from slicer.errors import UsageError
+from slicer.errors import SlicerError, UsageError
+
+_T = TypeVar("_T")
+
+
+class NoLibrary(SlicerError):
+    """A library that only some commands need is missing, or does not work. ``name``: pip's for it."""
+
+    def __init__(self, name: str, message: str, *, otherwise: str = "") -> None:
+        hint = otherwise or f" (Debian: apt install python3-{name})"
+        super().__init__(message, hint=f"pip install {name} in slicer's environment{hint}")
+        self.kind = f"no-{name}"
+
+
+@contextmanager
+def failing(
+    what: str, where: str, *, kind: type[SlicerError] = SlicerError, hint: str = ""
+) -> Iterator[None]:
+    """Turn an OSError into an error for the user: ``what`` failed, and why."""
+    try:
+        yield
+    except OSError as error:
+        raise kind(f"{what}: {error.strerror}", where=where, hint=hint) from error
 
 
 def config() -> Config:
@@ -22,16 +46,17 @@ def config() -> Config:
 
 def since(text: str | None, option: str = "--since") -> float | None:
     """The time that the option means, in seconds since the epoch; None: no limit. Raises UsageError."""
-    return None if text is None else _moment(moments.past, text, time.time(), option)
+    return None if text is None else meant(lambda said: moments.past(said, time.time()), text, option)
 
 
 def coming(text: str, now: float, option: str) -> float:
     """The same for a time to come, counted from ``now``. Raises UsageError."""
-    return _moment(moments.coming, text, now, option)
+    return meant(lambda said: moments.coming(said, now), text, option)
 
 
-def _moment(read: Callable[[str, float], float], text: str, now: float, option: str) -> float:
+def meant(read: Callable[[str], _T], text: str, option: str, hint: str = "") -> _T:
+    """What the text of an option means, as ``read`` takes it. Raises UsageError."""
     try:
-        return read(text, now)
+        return read(text)
     except ValueError as error:
-        raise UsageError(str(error), where=option) from error
+        raise UsageError(str(error), where=option, hint=hint) from error

@@ -122,12 +122,18 @@ def jobs(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[st
 
 def all_jobs(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
     """Names and ids of the jobs that run, wait or ended lately; for ``slicer stop`` without the last."""
-    from slicer.cli.known_jobs import names
+    from slicer.cli.known_jobs import KnownJobs, of_outcome
+    from slicer.model import Lease
+    from slicer.outcome import history
 
     with suppress(SlicerError):
-        has_units = incomplete.startswith("slicer-")  # whoever comes from systemctl
-        found = names(has_ended=ctx.info_name != "stop", has_units=has_units)
-        return harmless(dict.fromkeys(found), incomplete)
+        found = KnownJobs(lambda _: None).living
+        if ctx.info_name != "stop":
+            found += [of_outcome(each, None) for each in history.read(history.default_path(), limit=20)]
+        words = [word for each in found for word in (each.name, each.job)]
+        if incomplete.startswith("slicer-"):
+            words += [each.entry.unit for each in found if isinstance(each.entry, Lease)]
+        return harmless(dict.fromkeys(words), incomplete)
     return []
 
 

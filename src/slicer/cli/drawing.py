@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import os
 
-from slicer.errors import SlicerError
+from slicer.cli.common import NoLibrary
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -14,17 +14,11 @@ if TYPE_CHECKING:
 _DPI = 150
 
 
-class NoMatplotlib(SlicerError):
-    """The plotting library is missing or does not work."""
-
-    kind = "no-matplotlib"
-
-
 def load() -> type[Figure]:
     """matplotlib's figure class, without the user's or the current directory's settings.
 
     matplotlib reads a file named matplotlibrc in the current directory, which may be anybody's. So it is
-    imported in another directory. Raises NoMatplotlib.
+    imported in another directory. Raises NoLibrary.
     """
     here = os.open(".", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
@@ -32,10 +26,7 @@ def load() -> type[Figure]:
         import matplotlib
         from matplotlib.figure import Figure
     except ImportError as error:
-        raise NoMatplotlib(
-            f"a plot needs matplotlib ({error})",
-            hint="pip install matplotlib in slicer's environment (Debian: apt install python3-matplotlib)",
-        ) from error
+        raise NoLibrary("matplotlib", f"a plot needs matplotlib ({error})") from error
     finally:
         os.fchdir(here)
         os.close(here)

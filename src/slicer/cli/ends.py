@@ -51,7 +51,9 @@ def ends(
     ``mask`` is the signal mask during sleep.
     """
     end = None if timeout_s is None else time.monotonic() + timeout_s
-    left = {known.key: awaited_of(known) for known in jobs}
+    left = {
+        known.key: Awaited(known) if known.line is None else AwaitedLine(known, known.line) for known in jobs
+    }
     ledger = existing_ledger(os.environ, say.line)
     while True:
         for awaited in list(left.values()):
@@ -192,10 +194,6 @@ class AwaitedLine:
                 return _ended_line(self.known, line)
             self._watch = attempt(self.known, line)  # the queue was killed
         return self._watch.look(ledger)
-
-
-def awaited_of(known: KnownJob) -> Awaited | AwaitedLine:
-    return Awaited(known) if known.line is None else AwaitedLine(known, known.line)
 
 
 def attempt(known: KnownJob, line: QueuedLine) -> Awaited:

@@ -13,9 +13,10 @@ import click
 
 from slicer.cli import common, history_sums, output, say
 from slicer.cli.history_find import meant
-from slicer.cli.history_sums import waited
+from slicer.cli.usage import waited
 from slicer.columns import Line
 from slicer.errors import UsageError
+from slicer.job.find import UnknownJob
 from slicer.kernel.signals import signal, signal_name
 from slicer.kernel.users import group_name, user_name
 from slicer.model import Outcome
@@ -37,10 +38,6 @@ _MOST_COMMAND = 160
 _COMMAND = 32  # columns of a terminal for the command, before other figures have room
 _TAIL = "CPU>!3 | MEMORY>!2 | VRAM>!1 | WAITED>!4 | NAME: COMMAND"
 _FULL_DATE_S = 300 * 86400
-
-
-class UnknownOutcome(UsageError):
-    kind = "unknown-job"
 
 
 @click.command(
@@ -119,7 +116,7 @@ def command(
         hint = "slicer status shows running jobs"
         if since or until or failed:
             hint = "leave out the other options"
-        raise UnknownOutcome(f"no ended job {job!r}", where=source.path, hint=hint)
+        raise UnknownJob(f"no ended job {job!r}", where=source.path, hint=hint)
     has_more = 0 < number < len(found)
     found = found[: number or None]
     found.reverse()  # the newest goes right above the prompt
@@ -159,12 +156,11 @@ class _Source:
 
 
 def _check_plot(job: str | None, path: str, as_json: bool) -> None:
-    from slicer.cli import history_plot
-
     if as_json:
         raise click.UsageError("--plot and --json exclude each other: --json has the samples of one JOB")
-    if path:
-        history_plot.check_path(path)
+    if path and not path.lower().endswith((".svg", ".png")):
+        hint = "JOB comes first: slicer history JOB --plot FILE.svg"
+        raise UsageError(f"{path!r} ends neither in .svg nor in .png", where="--plot", hint=hint)
     if job is None:
         raise click.UsageError("--plot draws one job: name it")
 

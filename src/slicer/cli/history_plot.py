@@ -6,8 +6,9 @@ import os
 import time
 
 from slicer.cli import drawing, output
+from slicer.cli.common import failing
 from slicer.columns import FAINT, HEADING, UNICODE, Glyphs, Line, cell_count
-from slicer.errors import SlicerError, UsageError
+from slicer.errors import SlicerError
 from slicer.outcome.outcome_file import put
 from slicer.quantity import format_duration, format_size
 from slicer.record import record
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
 _ROWS = 3  # of each chart
 _LEVELS = " ▁▂▃▄▅▆▇█"
 _MIB = 1 << 20
-_ENDINGS = (".svg", ".png")
 _INCHES = (9.0, 1.5)  # of one chart
 _WORTH_SHOWING = 0.01  # of the time that a job was stalled
 
@@ -75,7 +75,7 @@ def _size(mib: float) -> str:
 
 def lines(title: str, series: Series, shown: Sequence[Chart], width: int, glyphs: Glyphs) -> list[Line]:
     """The charts, at least one, in a terminal of ``width`` columns, one above the other."""
-    labels = [_labels(chart) for chart in shown]
+    labels = [[f"{chart.name}  {chart.text(chart.most)}", chart.note, "0"] for chart in shown]
     margin = max(cell_count(label) for each in labels for label in each)
     room = max(8, width - margin - 2)
     columns = min(room, len(series.cpu)) if len(series.cpu) > room // 2 else room
@@ -90,10 +90,6 @@ def lines(title: str, series: Series, shown: Sequence[Chart], width: int, glyphs
     whole = format_duration(series.step_s * len(series.cpu))
     found.append(Line(f"{'':{margin}}  0{whole:>{max(1, columns - 1)}}", FAINT))
     return found
-
-
-def _labels(chart: Chart) -> list[str]:
-    return [f"{chart.name}  {chart.text(chart.most)}", chart.note, "0"]
 
 
 def _parts(count: int, columns: int) -> list[tuple[int, int]]:
@@ -123,22 +119,6 @@ def _drawn(parts: Sequence[Values], chart: Chart, glyphs: Glyphs) -> list[str]:
 
 def _unknown(row: int) -> str:
     return "?" if row == 0 else " "
-
-
-def check_path(path: str) -> None:
-    """Raises UsageError."""
-    if not path.lower().endswith(_ENDINGS):
-        hint = "JOB comes first: slicer history JOB --plot FILE.svg"
-        raise UsageError(f"{path!r} ends neither in .svg nor in .png", where="--plot", hint=hint)
-
-
-def _write(title: str, series: Series, shown: Sequence[Chart], path: str) -> None:
-    """Write the charts into a file; its ending chooses the format. Raises SlicerError."""
-    picture = drawing.saved(_figure(title, series, shown), path[-3:].lower())
-    try:
-        put(picture, os.path.abspath(path))
-    except OSError as error:
-        raise SlicerError(f"the plot cannot be written: {error.strerror}", where=path) from error
 
 
 def _figure(title: str, series: Series, shown: Sequence[Chart]) -> Figure:
@@ -184,7 +164,7 @@ class Plotted:
 
 
 def show(job: Plotted, path: str) -> None:
-    """Print the charts, or write them into the file ``path``. Raises SlicerError."""
+    """Print the charts, or write them into the file ``path``, as its ending says. Raises SlicerError."""
     import shutil
 
     if job.series is None:
@@ -194,7 +174,9 @@ def show(job: Plotted, path: str) -> None:
     if not found:
         raise SlicerError(f"nothing of what {job.title} used was measurable, or it used nothing")
     if path:
-        _write(job.title, job.series, found, path)
+        picture = drawing.saved(_figure(job.title, job.series, found), path[-3:].lower())
+        with failing("the plot cannot be written", path):
+            put(picture, os.path.abspath(path))
         return
     width = shutil.get_terminal_size().columns if output.is_terminal() else 80
     output.show(lines(job.title, job.series, found, width, output.glyphs()))

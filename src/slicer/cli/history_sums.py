@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from slicer.cli import output, say
-from slicer.cli.usage import hours
+from slicer.cli.usage import hours, waited
 from slicer.columns import Line
 from slicer.kernel.users import user_name
 from slicer.outcome.sums import Sum
-from slicer.quantity import format_duration, format_mib
+from slicer.quantity import format_mib
 
 _HEADS = "{}<22 | RUNS> | FAILED> | GPU-H> | CPU-H> | WAITED> | LONGEST> | VRAM> | OF VRAM>"
 _SHORT_UUID = 12
@@ -53,10 +53,6 @@ def table(rows: Sequence[Sum], by: str, indices: dict[str, int]) -> list[Line]:
     return output.table(_HEADS.format(by.upper()), cells)
 
 
-def waited(seconds: float) -> str:
-    return format_duration(seconds) if seconds >= 0.1 else "-"
-
-
 def _name(of: str | None, by: str, indices: dict[str, int]) -> str:
     if of is None:
         return "all"
@@ -65,5 +61,3 @@ def _name(of: str | None, by: str, indices: dict[str, int]) -> str:
     if by == "gpu":
         return f"{indices.get(of, '')} {of[:_SHORT_UUID]}".strip()
     return of or "-"
-
-

@@ -29,11 +29,6 @@ class ShellMessages(say.Messages):
         self.notice(f"this shell holds {what}; exit gives it back")
 
 
-def main(arguments: list[str]) -> int:
-    """Run the command line after ``slicer hold``; returns slicer's exit code."""
-    return run.main_of("hold", arguments, perform)
-
-
 def perform(options: dict[str, Any], command: tuple[str, ...]) -> int:
     """Do what a parsed command line asks for; returns slicer's exit code."""
     return run.reported("hold", options, lambda: _hold(options, command))

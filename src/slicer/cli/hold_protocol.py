@@ -58,8 +58,7 @@ def perform(options: dict[str, Any], command: tuple[str, ...]) -> int:
         _say("busy", **say.busy_dict(failure.busy), waited=round(failure.waited_s or 0.0, 3))
         return failure.exit_code
     except SlicerError as failure:
-        where, hint = failure.where or None, failure.hint or None
-        _say("error", error=failure.kind, message=failure.message, where=where, hint=hint)
+        _say("error", **say.error_dict(failure))
         return failure.exit_code
     return EX_OK
 

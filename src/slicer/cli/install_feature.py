@@ -23,10 +23,7 @@ _NEXT: dict[str, tuple[str, ...]] = {
         "another directory: systemctl edit slicer-metrics.service; see docs/metrics.md",
     ),
 }
-_LEFT: dict[str, tuple[str, ...]] = {
-    "web": (),
-    "metrics": ("slicer.prom stays where node_exporter reads it; rm removes its last figures",),
-}
+_LEFT = {"metrics": ("slicer.prom stays where node_exporter reads it; rm removes its last figures",)}
 
 
 def act(feature: str, way: Way, *, is_alone: bool) -> int:
@@ -47,7 +44,7 @@ def act(feature: str, way: Way, *, is_alone: bool) -> int:
     told = () if any(ran.exit_code for ran in report.commands) else _NEXT[feature]
     if feature == "metrics" and not os.path.isdir(on_host(_TEXTFILES)):
         told += (f"{_TEXTFILES} does not exist yet: apt install prometheus-node-exporter",)
-    return tell(report, tuple(map(Line, _LEFT[feature] if way.removing else told)), way, user=False)
+    return tell(report, tuple(map(Line, _LEFT.get(feature, ()) if way.removing else told)), way, user=False)
 
 
 def with_features(settled: InstallPlan, *, removing: bool) -> InstallPlan:

@@ -8,7 +8,7 @@ import select
 import signal
 import termios
 import tty
-from typing import Protocol
+from collections.abc import Callable
 
 _NAMES = {
     b"\r": "enter", b"\n": "enter", b"\x7f": "backspace", b"\b": "backspace", b"A": "up", b"B": "down",
@@ -97,18 +97,10 @@ class TypedKeys:
         return typed is None or b"q" in typed.lower()
 
 
-class Taken(Protocol):
-    def take(self) -> None:
-        """Take the terminal."""
-
-    def give_back(self) -> None:
-        """Restore the terminal."""
-
-
-def pause(terminal: Taken) -> None:
+def pause(give_back: Callable[[], None], take: Callable[[], None]) -> None:
     """Ctrl-Z: give the terminal back to the shell, stop, and take it again when continued."""
-    terminal.give_back()
+    give_back()
     handler = signal.signal(signal.SIGTSTP, signal.SIG_DFL)
     os.kill(os.getpid(), signal.SIGTSTP)
     signal.signal(signal.SIGTSTP, handler)
-    terminal.take()
+    take()

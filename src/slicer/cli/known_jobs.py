@@ -14,7 +14,7 @@ from slicer.cli import say
 from slicer.cli.history_find import find_outcomes
 from slicer.cli.named_jobs import found_among, known_jobs
 from slicer.errors import StateError
-from slicer.job.find import UnknownJob, meant, only, pick
+from slicer.job.find import meant, only, pick
 from slicer.ledger.ledger import Ledger, Snapshot
 from slicer.model import Lease, Outcome, Ticket, job_of_unit
 from slicer.outcome import history, job_files
@@ -130,10 +130,8 @@ class KnownJobs:
         named = ids or [*lines, *(each for each in ended if each.name and each.name == word)]
         if named:
             return max(named, key=lambda each: each.began_at)
-        try:
-            return pick(word, ended)
-        except UnknownJob:
-            return None
+        found = meant(word, ended)
+        return only(word, found) if found else None
 
 
 def living(mine: Snapshot, files: Iterable[DetachedJob]) -> list[KnownJob]:
@@ -189,12 +187,3 @@ def _outcomes(word: str) -> list[Outcome]:
     except StateError as error:
         say.line(str(error))
         return []
-
-
-def names(*, has_ended: bool, has_units: bool) -> list[str]:
-    """The names and ids (and units) of living jobs (and of recently ended ones), for completion."""
-    found = KnownJobs(lambda _: None).living
-    if has_ended:
-        found += [of_outcome(each, None) for each in history.read(history.default_path(), limit=20)]
-    units = [each.entry.unit for each in found if has_units and isinstance(each.entry, Lease)]
-    return [word for each in found for word in (each.name, each.job) if word] + units

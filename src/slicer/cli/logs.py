@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import stat
 import sys
-from collections.abc import Iterator
 
 import click
 
@@ -138,18 +137,11 @@ def last_lines(fd: int, number: int, begin: int = 0) -> int:
     return begin
 
 
-def _blocks(fd: int, place: int) -> Iterator[tuple[int, bytes]]:
-    """The file's data from an offset on, without freed parts; each block with the offset behind it."""
-    while data := os.pread(fd, _BLOCK, place := punch.beginning(fd, place)):
-        place += len(data)
-        yield place, data
-
-
 def _copy(fd: int, place: int) -> int:
-    """Print the existing data; the offset behind it."""
-    for behind, data in _blocks(fd, place):
+    """Print the existing data from an offset on, without freed parts; the offset behind it."""
+    while data := os.pread(fd, _BLOCK, place := punch.beginning(fd, place)):
         sys.stdout.buffer.write(data)
-        place = behind
+        place += len(data)
     sys.stdout.flush()
     return place
 

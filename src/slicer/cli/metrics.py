@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from contextlib import suppress
+from contextlib import closing
 from importlib.util import find_spec
 
 import click
@@ -12,19 +12,15 @@ import click
 from slicer.broker import accounts
 from slicer.broker.client.standing import read
 from slicer.cli import say
-from slicer.errors import SlicerError, StateError
+from slicer.cli.common import NoLibrary, failing
+from slicer.errors import StateError
 from slicer.kernel import on_host
 from slicer.outcome import history
+from slicer.outcome.outcome_file import replace_in
 from slicer.outcome.totals import Total, of_history
+from slicer.state.directory import Directory
 
 FILE = "slicer.prom"
-_NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
-
-
-class NoPrometheus(SlicerError):
-    """The library that writes metrics is missing."""
-
-    kind = "no-prometheus-client"
 
 
 @click.command(
@@ -60,11 +56,9 @@ def command(folder: str | None, is_open: bool) -> None:
 
 
 def need_prometheus() -> None:
-    """Raise NoPrometheus without the library."""
+    """Raise NoLibrary without the library that writes metrics."""
     if find_spec("prometheus_client") is None:
-        hint = "pip install prometheus-client in slicer's environment"
-        hint += " (Debian: apt install python3-prometheus-client)"
-        raise NoPrometheus("metrics need prometheus_client", hint=hint)
+        raise NoLibrary("prometheus-client", "metrics need prometheus_client")
 
 
 def totals() -> list[Total]:
@@ -84,23 +78,8 @@ def replace_file(folder: str, data: bytes) -> None:
 
     A link of the file's name is replaced, not followed. Raises SlicerError.
     """
-    temporary = f".{FILE}.{os.getpid()}"
-    try:
-        directory = os.open(folder, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            fd = os.open(temporary, _NEW, 0o600, dir_fd=directory)
-            try:
-                with open(fd, "wb") as file:
-                    file.write(data)
-                    os.fchmod(fd, 0o644)
-                os.rename(temporary, FILE, src_dir_fd=directory, dst_dir_fd=directory)
-            except BaseException:
-                with suppress(FileNotFoundError):
-                    os.unlink(temporary, dir_fd=directory)
-                raise
-        finally:
-            os.close(directory)
-    except OSError as error:
-        hint = "create it, or name the directory that node_exporter reads"
-        message = f"the metrics cannot be written: {error.strerror}"
-        raise SlicerError(message, where=folder, hint=hint) from error
+    hint = "create it, or name the directory that node_exporter reads"
+    with failing("the metrics cannot be written", folder, hint=hint):
+        fd = os.open(folder, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+        with closing(Directory(fd, folder)) as directory:
+            replace_in(directory, FILE, data, 0o600, lambda fd: os.fchmod(fd, 0o644))

@@ -163,9 +163,13 @@ def styled(text: str, style: str) -> str:
 
 
 def picked(item: object, names: str) -> dict[str, Any]:
-    """These attributes of the item, in JSON's types."""
-    found = {name: getattr(item, name) for name in names.split()}
-    return {name: list(each) if isinstance(each, tuple) else each for name, each in found.items()}
+    """These attributes of the item, in JSON's types. One that is called with a ? is null if it is empty."""
+    found = {}
+    for word in names.split():
+        name = word.removesuffix("?")
+        value = getattr(item, name)
+        found[name] = list(value) if isinstance(value, tuple) else value if value or name == word else None
+    return found
 
 
 def show_json(data: dict[str, Any], *, compact: bool = False) -> None:

@@ -31,16 +31,14 @@ def show() -> None:
     found = looks.take({"status": _status, "doctor": _glance}, _DEADLINE_S, meanwhile=_load)
     from slicer.cli.status_text import joined, sections
 
-    status: LedgerStatus | None = None
-    servers: tuple[ServerStanding, ...] = ()
-    queues: tuple[RunningQueue, ...] = ()
+    status, parts = None, []
     if found["status"].facts is not None:
         status, servers, queues, warnings = found["status"].facts
         for warning in warnings:
             say.line(warning)
+        parts = [compact(section) for section in sections(status, servers, queues)]
     else:
         say.line(f"the state is not known: {found['status'].failed or 'no answer in time'}")
-    parts = [compact(section) for section in sections(status, servers, queues)] if status is not None else []
     warnings = warned(found["doctor"].facts)
     output.show(joined([*parts, *filter(None, [warnings]), calls(status, warnings)]))
 

@@ -7,6 +7,7 @@ import click
 from slicer.broker.server import policy_file
 from slicer.broker.server.names import Names
 from slicer.cli import output, say
+from slicer.cli.common import failing
 from slicer.columns import Line
 from slicer.config.files import MAX_BYTES
 from slicer.errors import EX_OK, ConfigError
@@ -47,12 +48,8 @@ def check(file: str) -> int:
     stays in force until the next boot.
     """
     try:
-        with open(file, "rb") as opened:
+        with failing("cannot be read", file, kind=ConfigError), open(file, "rb") as opened:
             content = opened.read(MAX_BYTES)
-    except OSError as error:
-        say.line(str(ConfigError(f"cannot be read: {error.strerror}", where=file)))
-        return _EX_PROBLEM
-    try:
         _, warnings = policy_file.meaning(content, file, Names())
     except ConfigError as error:
         say.line(str(error))

@@ -42,7 +42,7 @@ Files are read in this order; later ones override single keys:
 def command(ctx: click.Context, as_json: bool) -> None:
     """List the profiles for `slicer run --profile`."""
     if ctx.invoked_subcommand is not None:
-        ctx.obj = as_json  # slicer profiles --json show NAME
+        ctx.default_map = {ctx.invoked_subcommand: {"as_json": as_json}}  # slicer profiles --json show NAME
         return
     found = common.config()
     rows = profile_report.summaries(found)
@@ -73,13 +73,12 @@ Examples:
 )
 @click.argument("name", required=False, shell_complete=complete.profiles)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
-@click.pass_obj
-def show(outer_json: bool, name: str | None, as_json: bool) -> None:
+def show(name: str | None, as_json: bool) -> None:
     """Show every value of a profile and where it comes from. Without NAME: the default profile."""
     found = common.config()
     settings = profile_report.settings(found, name)
     shown = name or found.default_profile
-    if as_json or outer_json:
+    if as_json:
         output.show_json({"profile": shown, "settings": settings})
     else:
         about = {setting.name: setting.value for setting in settings}["description"]
@@ -121,11 +120,8 @@ def init(where: str | None, force: bool) -> None:
     if not path:
         raise SlicerError("you have no home directory", hint="set HOME or XDG_CONFIG_HOME")
     text = profile_report.default_config_text(profiles.host())
-    try:
+    with common.failing("cannot be written", path, hint="--user writes your own" if is_system else ""):
         kept = _write(path, text, force=force)
-    except OSError as error:
-        hint = "--user writes your own" if is_system else ""
-        raise SlicerError(f"cannot be written: {error.strerror}", where=path, hint=hint) from error
     print(visible(f"wrote {path}" + (f" (the old one is now {kept})" if kept else "")))
 
 

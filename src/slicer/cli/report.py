@@ -13,6 +13,7 @@ import click
 
 from slicer.broker.client import standing
 from slicer.cli import drawing, output, say
+from slicer.cli.common import NoLibrary, failing
 from slicer.cli.common import since as time_ago
 from slicer.cli.history import ended as how_ended
 from slicer.cli.history import row_ended
@@ -34,12 +35,6 @@ if TYPE_CHECKING:
 
 _FORMATS = (".html", ".svg", ".png")
 _LONGEST = 80  # characters of a name
-
-
-class NoBokeh(SlicerError):
-    """The library for pages is missing or does not work."""
-
-    kind = "no-bokeh"
 
 
 @click.command(
@@ -86,10 +81,8 @@ def command(since: str, until: str | None, out: str, name: str | None, all_users
     report = _report(period, name, all_users=all_users)
     whose = "all users" if all_users else _user(os.geteuid())
     title = f"slicer report: {whose} on {visible(os.uname().nodename)}"
-    try:
+    with failing("the report cannot be written", out):
         put_own(render(report, title), out, 0o600 if all_users else 0o666)
-    except OSError as error:
-        raise SlicerError(f"the report cannot be written: {error.strerror}", where=out) from error
     if output.is_terminal():
         output.show([*map(Line, summary(report)), Line("")], cuts=False)
     output.show([Line(f"wrote {out}", FAINT)])
@@ -99,8 +92,8 @@ def _page() -> Callable[[Report, str], bytes]:
     try:
         from slicer.report import page
     except ImportError as error:
-        hint = "pip install bokeh in slicer's environment, or write a picture: --out report.svg"
-        raise NoBokeh(f"a page needs bokeh ({error})", hint=hint) from error
+        otherwise = ", or write a picture: --out report.svg"
+        raise NoLibrary("bokeh", f"a page needs bokeh ({error})", otherwise=otherwise) from error
     return lambda report, title: page.made(report, title).encode()
 
 
@@ -149,11 +142,10 @@ def _series(*, all_users: bool) -> Callable[[Sequence[str]], dict[str, Series]]:
     if all_users:
         from slicer.broker import accounts
 
-        return lambda keys: accounts.samples(accounts.PATH, keys)
+        return functools.partial(accounts.samples, accounts.PATH)
     from slicer.outcome import samples
 
-    path = history.default_path()
-    return lambda keys: samples.read(path, keys)
+    return functools.partial(samples.read, history.default_path())
 
 
 def _of_all() -> list[Job]:

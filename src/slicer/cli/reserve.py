@@ -15,13 +15,13 @@ from slicer.broker.client.calls import ask
 from slicer.broker.client.standing import everybody, read
 from slicer.broker.protocol.messages import Reserve, Unreserve
 from slicer.cli import output, say
-from slicer.cli.common import coming
+from slicer.cli.common import coming, meant
 from slicer.cli.status_text import reservations
 from slicer.columns import Line
 from slicer.errors import SlicerError, UsageError
 from slicer.kernel.users import user_name
 from slicer.model import Reservation
-from slicer.quantity import QuantityError, parse_duration
+from slicer.quantity import parse_duration
 
 _ID = 4  # the least characters of an id
 
@@ -72,16 +72,19 @@ def command(
         ask(path, Unreserve(found[0].id))
         told = "removed"
     elif any(each is not None for each in asks):
-        found = [ask(path, _asked(gpus, gpu, begins, length, ends, for_user)).reserved]
+        found = [ask(path, _asked(*asks)).reserved]
         told = "reserved"
     else:
         found, told = list(everybody(path).reservations), ""
     if as_json:
         output.show_json({"reservations": [row_json(each) for each in found]})
+    elif found:
+        numbers = {state.gpu.uuid: state.gpu.index for state in read(os.environ, say.line).gpus}
+        output.show(reservations(found, numbers, time.time()))
     else:
-        output.show(reservations(found, _numbers(), time.time()) if found else [Line("No reservations.")])
-        if told:
-            say.line(told)
+        output.show([Line("No reservations.")])
+    if told and not as_json:
+        say.line(told)
 
 
 def _asked(
@@ -94,14 +97,10 @@ def _asked(
         raise UsageError("say how long (--for), or until when (--until)")
     now = time.time()
     from_at = now if begins is None else coming(begins, now, "--from")
-    if ends is not None:
-        until_at = coming(ends, from_at, "--until")
+    if length is not None:
+        until_at = from_at + meant(parse_duration, length, "--for") / 1e6
     else:
-        assert length is not None
-        try:
-            until_at = from_at + parse_duration(length) / 1e6
-        except QuantityError as error:
-            raise UsageError(str(error), where="--for") from error
+        until_at = coming(ends or "", from_at, "--until")
     named = tuple(word.strip() for word in gpu.split(",")) if gpu is not None else ()
     return Reserve(gpus or len(named), named, from_at, until_at, _uid(for_user))
 
@@ -123,11 +122,6 @@ def _named(word: str, known: Sequence[Reservation]) -> Reservation:
         which = f"could be {len(found)} reservations" if found else "is no reservation"
         raise UsageError(f"{word!r:.40} {which}", where="--remove", hint="slicer reserve lists them")
     return found[0]
-
-
-def _numbers() -> dict[str, int]:
-    """The numbers of the GPUs by UUID, if they can be listed."""
-    return {state.gpu.uuid: state.gpu.index for state in read(os.environ, say.line).gpus}
 
 
 def row_json(each: Reservation) -> dict[str, Any]:

@@ -22,43 +22,31 @@ _ABOUT = (("--help",), ("-h",), ("--version",), ("-V",))  # not a job, because t
 _USAGE = "slicer route NAME [OPTIONS] -- COMMAND [ARGUMENTS]"
 
 
-def main(arguments: list[str]) -> int:
-    """Run the command line after ``slicer route``. Returns slicer's exit code."""
+def perform(options: dict[str, Any], command: tuple[str, ...]) -> int:
+    """Perform a parsed command line; ``command`` begins with the route. Returns the exit code."""
+    route = command[:1]
     try:
-        options, words = runoptions.parse(arguments, "route")
-    except SlicerError as failure:
-        return _error(failure)
-    return perform(options, words)
-
-
-def perform(options: dict[str, Any], words: tuple[str, ...]) -> int:
-    """Perform a parsed command line; ``words`` begin with the route. Returns the exit code."""
-    try:
-        if words:
-            options, command = runoptions.parse(list(words[1:]), "route", options)
+        if route:
+            options, command = runoptions.parse(list(command[1:]), "route", options)
         if options["help"]:
             from slicer.cli.app import main
 
             unblock_interrupts()
             return main(["route", "--help"])
-        if not words:
+        if not route:
             raise UsageError("no route given", hint=_USAGE)
         if not command:
             raise UsageError("no command given", hint=_USAGE)
-        is_inside = words[0] in routes_around(os.environ)
+        is_inside = route[0] in routes_around(os.environ)
         if (is_inside or command[1:] in _ABOUT) and not options["explain"]:
             _become(options["program"] or command[0], command)
     except SlicerError as failure:
-        return _error(failure, as_json=options["json"])
+        from slicer.cli import say
+
+        return say.error_json(failure) if options["json"] else say.error(failure)
     from slicer.cli import route_job
 
-    return route_job.perform(options, words[0], command)
-
-
-def _error(failure: SlicerError, *, as_json: bool = False) -> int:
-    from slicer.cli import say
-
-    return say.error_json(failure) if as_json else say.error(failure)
+    return route_job.perform(options, route[0], command)
 
 
 def _become(program: str, command: tuple[str, ...]) -> NoReturn:

@@ -6,7 +6,7 @@ import os
 
 from slicer.cli import run, say
 from slicer.config import profiles, routes
-from slicer.errors import BusyError, SlicerError, UsageError
+from slicer.errors import UsageError
 from slicer.job.plan import Invocation
 from slicer.kernel.signals import unblock_interrupts
 from slicer.route import deciding, headroom
@@ -24,7 +24,7 @@ def perform(options: dict[str, Any], name: str, command: tuple[str, ...]) -> int
 
 
 def _told(options: dict[str, Any], name: str, command: tuple[str, ...]) -> int:
-    """Perform it, and print errors as JSON if asked to. Returns the exit code."""
+    """Perform it, and say what it was blocked by. Returns the exit code."""
     try:
         return _route(options, name, command)
     except BlockedError as failure:
@@ -32,12 +32,6 @@ def _told(options: dict[str, Any], name: str, command: tuple[str, ...]) -> int:
             say.Messages(options["verbosity"]).gave_up(failure.busy, failure.waited_s)
         say.json_line(_blocked(failure))
         return failure.exit_code
-    except BusyError:
-        raise
-    except SlicerError as failure:
-        if options["json"]:
-            return say.error_json(failure)
-        raise
 
 
 def _route(options: dict[str, Any], name: str, command: tuple[str, ...]) -> int:

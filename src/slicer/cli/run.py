@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from slicer.cli import runoptions, say
+from slicer.cli import say
 from slicer.config.profiles import Overrides
 from slicer.errors import EX_SLICER, BusyError, SlicerError, StateError, UsageError
 from slicer.job.launch import run
@@ -31,22 +31,6 @@ class _Interrupted(BaseException):
         self.signo = signo
 
 
-def main(arguments: list[str]) -> int:
-    """Run the command line after ``slicer run``. Returns slicer's exit code."""
-    return main_of("run", arguments, perform)
-
-
-def main_of(
-    program: str, arguments: list[str], perform: Callable[[dict[str, Any], tuple[str, ...]], int]
-) -> int:
-    """Parse and perform the command line after ``slicer PROGRAM``. Returns slicer's exit code."""
-    try:
-        options, command = runoptions.parse(arguments, program)
-    except SlicerError as failure:
-        return say.error(failure)
-    return perform(options, command)
-
-
 def perform(options: dict[str, Any], command: tuple[str, ...]) -> int:
     """Perform a parsed command line. Returns slicer's exit code."""
     return reported("run", options, lambda: _run(options, command))
@@ -66,6 +50,7 @@ def reported(program: str, options: dict[str, Any], act: Callable[[], int]) -> i
 
 
 def _told(options: dict[str, Any], act: Callable[[], int]) -> int:
+    """Call ``act`` and report its errors, as JSON if ``slicer route`` was asked to. Returns the exit code."""
     try:
         return act()
     except BusyError as failure:
@@ -74,7 +59,7 @@ def _told(options: dict[str, Any], act: Callable[[], int]) -> int:
         say.json_line(say.busy_dict(failure.busy))
         return failure.exit_code
     except SlicerError as failure:
-        return say.error(failure)
+        return say.error_json(failure) if options.get("json") else say.error(failure)
     except Exception as failure:
         from slicer.cli.app import report
 
@@ -110,7 +95,10 @@ def _run(options: dict[str, Any], command: tuple[str, ...]) -> int:
     if not command:
         raise UsageError("no command given", hint="slicer run [OPTIONS] -- COMMAND [ARGUMENTS]")
     if options["job"]:
-        _check_id(options["job"])
+        from slicer.state.statefile import is_job_id
+
+        if not is_job_id(options["job"]):
+            raise UsageError(f"{options['job']!r:.40} is no job's id", where="--job")
     invocation = Invocation(**fields(options, command), hold=False)
     if options["dry_run"]:
         from slicer.cli.app import guarded
@@ -173,13 +161,6 @@ def seconds(text: str | None, option: str) -> float | None:
     except QuantityError as error:
         raise UsageError(str(error), where=option) from error
     return None if found == INFINITY else found / 1e6  # there is nothing to expect
-
-
-def _check_id(job: str) -> None:
-    from slicer.state.statefile import is_job_id
-
-    if not is_job_id(job):
-        raise UsageError(f"{job!r:.40} is no job's id", where="--job")
 
 
 def _check_outcome(path: str) -> None:

@@ -46,10 +46,7 @@ def draw(text: str) -> None:
 
 def erase() -> None:
     """Erase the line that was drawn last, unless another line followed."""
-    global _drawn
-    if _drawn:
-        _write("\r\x1b[K")
-    _drawn = False
+    _end_drawn("\r\x1b[K")
 
 
 def _has_foreground() -> bool:
@@ -60,10 +57,10 @@ def _has_foreground() -> bool:
         return False
 
 
-def _end_drawn() -> None:
+def _end_drawn(by: str = "\n") -> None:
     global _drawn
     if _drawn:
-        _write("\n")
+        _write(by)
     _drawn = False
 
 
@@ -74,10 +71,15 @@ def error(failure: SlicerError) -> int:
 
 
 def error_json(failure: SlicerError) -> int:
-    """Print an error as one line of JSON; ``where`` and ``hint`` are null if they are empty."""
-    where, hint = failure.where or None, failure.hint or None
-    json_line({"error": failure.kind, "message": failure.message, "where": where, "hint": hint})
+    """Print an error as one line of JSON. Returns its exit code."""
+    json_line(error_dict(failure))
     return failure.exit_code
+
+
+def error_dict(failure: SlicerError) -> dict[str, str | None]:
+    """An error as data; ``where`` and ``hint`` are null if they are empty."""
+    where, hint = failure.where or None, failure.hint or None
+    return {"error": failure.kind, "message": failure.message, "where": where, "hint": hint}
 
 
 hears: Callable[[str], None] | None = None  # all that is said, too: a detached job's caller
@@ -135,10 +137,8 @@ class Messages:
         from slicer.job.words import describe_resources
 
         what = describe_resources(len(lease.gpus), lease.slots, lease.vram_mib)
-        if lease.forced:
-            line(f"{what} not free{after}: running anyway · {lease.unit or lease.job}")
-        else:
-            line(f"acquired {what}{after} · {lease.unit or lease.job}")
+        told = f"{what} not free{after}: running anyway" if lease.forced else f"acquired {what}{after}"
+        line(f"{told} · {lease.unit or lease.job}")
 
     def gave_up(self, busy: Busy, waited_s: float) -> None:
         """The time limit for the wait is over."""
@@ -180,29 +180,22 @@ def holder_dict(lease: Lease, now: float) -> dict[str, Any]:
     from slicer.placement.decision import expected_remaining
 
     left = expected_remaining(lease, now)
-    return {
-        "name": lease.name or lease.command or lease.job,
-        "pid": lease.pid,
-        "user": user_name(lease.uid),
-        "unit": lease.unit or None,
-        "held_for": round(now - lease.since_s, 1),
-        "expected_remaining": None if left is None else round(left, 1),
-        "command": lease.command,
-    }
+    return _holder(
+        lease.name or lease.command or lease.job, lease.pid, lease.command, user=user_name(lease.uid),
+        unit=lease.unit or None, held_for=round(now - lease.since_s, 1),
+        expected_remaining=None if left is None else round(left, 1),
+    )  # fmt: skip
 
 
 def _outsider_dict(pid: int) -> dict[str, Any]:
     """Like :func:`holder_dict`, for a process that holds the plain lock of scripts."""
     command = proc.command_line(pid)
-    return {
-        "name": command[0] if command else "",
-        "pid": pid,
-        "user": None,
-        "unit": None,
-        "held_for": None,
-        "expected_remaining": None,
-        "command": command_text(command),
-    }
+    return _holder(command[0] if command else "", pid, command_text(command))
+
+
+def _holder(name: str, pid: int, command: str, **known: object) -> dict[str, Any]:
+    unknown = dict.fromkeys(("user", "unit", "held_for", "expected_remaining"))
+    return {"name": name, "pid": pid, **unknown, "command": command, **known}
 
 
 def json_line(data: dict[str, Any]) -> None:

@@ -8,11 +8,11 @@ from collections.abc import Iterator
 import click
 
 from slicer.cli import common, complete, output, say
-from slicer.cli.serve_look import Address, ServerCheck, aiohttp_version, look
+from slicer.cli.serve_look import Address, ServerCheck, look, need_aiohttp
 from slicer.columns import BAD, GOOD, WARNING, Line
 from slicer.config import serve as configured
 from slicer.config.profiles import Config
-from slicer.config.serve import Server
+from slicer.config.serve import Server, is_public
 from slicer.errors import EX_OK, UsageError
 from slicer.quantity import format_duration, format_mib
 from slicer.serve.kinds import KINDS
@@ -73,7 +73,7 @@ def command(names: tuple[str, ...], checks: bool) -> int:
         return _check(config, servers)
     if not servers:
         raise UsageError(NO_SERVERS, hint=_HINT)
-    aiohttp_version()
+    need_aiohttp()
     import asyncio
 
     from slicer.serve.serving import run
@@ -91,31 +91,21 @@ def _check(config: Config, servers: tuple[Server, ...]) -> int:
     return _EX_PROBLEM if any(map(problems_of, found)) else EX_OK
 
 
-def problems_of(seen: ServerCheck) -> tuple[str, ...]:
-    """What prevents serving, in the order in which to fix it."""
-    return tuple(_problems(seen))
-
-
-def _problems(seen: ServerCheck) -> Iterator[str]:
+def problems_of(seen: ServerCheck) -> list[str]:
+    """What prevents serving, in the order in which to fix it. The configuration has no mistakes."""
     server = seen.server
-    if seen.aiohttp:
-        yield seen.aiohttp
+    found = [seen.aiohttp] if seen.aiohttp else []
     for each in seen.addresses:
-        if each.is_public and not server.public:
-            yield f"{each.text} can be reached from other machines: if that is intended, add public = true"
         is_systemds = seen.socket and (not each.pid or each.name == "systemd")  # as far as we can see
         if each.error and not seen.proxy_pid and not is_systemds:
-            yield _taken(each, server)
+            found.append(_taken(each, server))
     if seen.command:
-        yield f"command: {seen.command}"
+        found.append(f"command: {seen.command}")
     if seen.profile:
-        yield f"profile: {seen.profile}"
+        found.append(f"profile: {seen.profile}")
     elif seen.gpus == 0:
-        yield f"profile {server.profile} requests no GPU: use one that does, or add gpus = 1 or vram"
-    if not server.command and not server.upstream:
-        yield "neither command nor upstream: there is no server to forward to"
-    if server.upstream.partition("://")[2].rstrip("/") in server.listen:
-        yield f"upstream {server.upstream} is the address at which slicer itself listens"
+        found.append(f"profile {server.profile} requests no GPU: use one that does, or add gpus = 1 or vram")
+    return found
 
 
 def _taken(each: Address, server: Server) -> str:
@@ -129,32 +119,28 @@ def _taken(each: Address, server: Server) -> str:
     return f"{taken}: stop it, or choose another address with listen"
 
 
-def warnings_of(seen: ServerCheck) -> tuple[str, ...]:
+def warnings_of(seen: ServerCheck) -> list[str]:
     """What may surprise users of a server that works."""
-    return tuple(_warnings(seen))
-
-
-def _warnings(seen: ServerCheck) -> Iterator[str]:
-    server = seen.server
+    server, found = seen.server, []
     if seen.proxy_pid:
-        yield f"pid {seen.proxy_pid} already serves it; the following applies once that has ended"
-    for each in seen.addresses:
-        if each.is_public and server.public:
-            yield (
-                f"{each.text}: everybody who can reach it may use the GPU; slicer asks for no password "
-                "(docs/serve.md shows a reverse proxy in front of it)"
-            )
-    if seen.upstream and server.upstream:
-        yield f"no server answers at {server.upstream} now ({seen.upstream})"
+        found.append(f"pid {seen.proxy_pid} already serves it; the following applies once that has ended")
+    found += [
+        f"{address}: everybody who can reach it may use the GPU; slicer asks for no password "
+        "(docs/serve.md shows a reverse proxy in front of it)"
+        for address in filter(is_public, server.listen)
+    ]
+    if seen.upstream:
+        found.append(f"no server answers at {server.upstream} now ({seen.upstream})")
     # slicer must be able to tell requests for two servers at one address apart. One of them may take all
     # others.
     is_open = not server.models and not server.path
     ambiguous = [each.name for each in seen.beside if is_open and not each.models and not each.path]
     if ambiguous:
-        yield (
+        found.append(
             f"slicer cannot tell its requests from those for {', '.join(ambiguous)} at the same address: "
             "give each models = […] or a path"
         )
+    return found
 
 
 def lines(seen: ServerCheck) -> list[Line]:

@@ -10,28 +10,21 @@ from collections.abc import Iterable, Mapping
 
 from slicer.backend import serve_units
 from slicer.backend.install_units import data_home
+from slicer.backend.unit_files import SYSTEM_UNITS
+from slicer.cli.common import NoLibrary
 from slicer.cli.dryrun import Forecast
 from slicer.config.profiles import Config, Overrides
 from slicer.config.serve import Server
 from slicer.errors import SlicerError, UsageError
-from slicer.kernel import on_host, proc
+from slicer.kernel import listeners, on_host, proc
 from slicer.record import record
+from slicer.serve import listening
 
-UNIX = "unix:"
-_UNITS = ("/usr/local/lib/systemd/system", "/etc/systemd/system")
+_UNIX = "unix:"
+_UNITS = (SYSTEM_UNITS, "/etc/systemd/system")
 _OLDEST_AIOHTTP = (3, 9)
 _LONGEST_PATH = 107  # bytes of a unix socket's path
 _CONNECT_S = 2.0
-
-
-class NoAiohttp(SlicerError):
-    """The HTTP library is missing or too old."""
-
-    kind = "no-aiohttp"
-
-    def __init__(self, why: str) -> None:
-        hint = "pip install aiohttp in slicer's environment (Debian: apt install python3-aiohttp)"
-        super().__init__(f"slicer serve needs aiohttp 3.9 or later ({why})", hint=hint)
 
 
 @record
@@ -39,7 +32,6 @@ class Address:
     """An address from ``listen``, and why slicer cannot listen there now."""
 
     text: str
-    is_public: bool  # other machines can reach it
     error: str = ""  # the kernel's message; "" if the address is free
     pid: int = 0  # of the process that listens there; 0: none, or unknown
     name: str = ""  # of that process
@@ -62,18 +54,18 @@ class ServerCheck:
     socket: str = ""  # the systemd socket unit that listens for it
 
 
-def aiohttp_version() -> str:
-    """The version of aiohttp. Raises NoAiohttp."""
+def need_aiohttp() -> None:
+    """Raise NoLibrary without aiohttp, or if it is too old."""
     from importlib import metadata
 
+    told = "slicer serve needs aiohttp 3.9 or later"
     try:
         found = metadata.version("aiohttp")
     except metadata.PackageNotFoundError:
-        raise NoAiohttp("it is not installed") from None
+        raise NoLibrary("aiohttp", f"{told} (it is not installed)") from None
     numbers = tuple(int(part) for part in found.split(".")[:2] if part.isdigit())
     if numbers < _OLDEST_AIOHTTP:
-        raise NoAiohttp(f"this is {found:.20}")
-    return found
+        raise NoLibrary("aiohttp", f"{told} (this is {found:.20})")
 
 
 def look(
@@ -87,8 +79,8 @@ def look(
     lease, gpus, profile, command = _lease(server, config, environ)
     aiohttp = ""
     try:
-        aiohttp_version()
-    except NoAiohttp as error:
+        need_aiohttp()
+    except NoLibrary as error:
         aiohttp = str(error)
     return ServerCheck(
         server=server,
@@ -119,102 +111,46 @@ def beside(server: Server, everyone: Iterable[Server]) -> tuple[Server, ...]:
     return tuple(each for each in everyone if each.name != server.name and own.intersection(each.listen))
 
 
-def split(address: str) -> tuple[str, int]:
-    """Host and port of "HOST:PORT" or "[HOST]:PORT". Pure. Raises ValueError."""
-    host, colon, port = address.rpartition(":")
-    if not colon or not port.isascii() or not port.isdigit():
-        raise ValueError(address)
-    return host.removeprefix("[").removesuffix("]"), int(port)
-
-
-def is_public(address: str) -> bool:
-    """Whether other machines can reach the address. Pure."""
-    if address.startswith(UNIX):
-        return False
-    host, _ = split(address)
-    return not (host in ("localhost", "::1") or host.startswith("127."))
-
-
 def _address(text: str) -> Address:
-    if text.startswith(UNIX):
+    if text.startswith(_UNIX):
         return _unix_address(text)
-    host, port = split(text)
-    error = ""
+    host, port = listening.split(text)
     try:
-        found = socket.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-        family, kind, protocol, _, where = found[0]
-        with socket.socket(family, kind, protocol) as tried:
-            tried.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            tried.bind(where)
+        with listening.tcp(host, port) as tried:
             tried.listen(1)
     except OSError as failed:
-        error = failed.strerror or str(failed)
-        if failed.errno == errno.EADDRINUSE:
-            pid = listener(port)
-            return Address(text, is_public(text), error, pid, proc.comm(pid) if pid else "")
-    return Address(text, is_public(text), error)
+        pid = listeners.pid(port) if failed.errno == errno.EADDRINUSE else 0
+        return Address(text, failed.strerror or str(failed), pid, proc.comm(pid) if pid else "")
+    return Address(text)
 
 
 def _unix_address(text: str) -> Address:
-    path = text.removeprefix(UNIX)
+    path = text.removeprefix(_UNIX)
     if len(os.fsencode(path)) > _LONGEST_PATH:
-        return Address(text, False, f"the path is longer than {_LONGEST_PATH} bytes")
+        return Address(text, f"the path is longer than {_LONGEST_PATH} bytes")
     folder = os.path.dirname(path)
     if not os.access(folder, os.W_OK | os.X_OK):
-        return Address(text, False, f"{folder} does not exist, or you may not write to it")
+        return Address(text, f"{folder} does not exist, or you may not write to it")
     try:
         info = os.lstat(path)
     except OSError:
-        return Address(text, False)
+        return Address(text)
     if not stat.S_ISSOCK(info.st_mode):
-        return Address(text, False, "the path exists and is not a socket")
+        return Address(text, "the path exists and is not a socket")
     try:
         with socket.socket(socket.AF_UNIX) as tried:
             tried.settimeout(_CONNECT_S)
             tried.connect(path)
     except OSError as failed:
         is_left = failed.errno == errno.ECONNREFUSED  # left by a killed server; it is replaced
-        return Address(text, False, "" if is_left else failed.strerror or str(failed))
-    return Address(text, False, os.strerror(errno.EADDRINUSE))
-
-
-def listener(port: int) -> int:
-    """The process that listens at a TCP port, if we may see it; 0 if none is found."""
-    inodes = {inode for family in ("tcp", "tcp6") for inode in _listening(f"/proc/net/{family}", port)}
-    for pid in proc.pids() if inodes else ():
-        try:
-            names = os.listdir(f"/proc/{pid}/fd")
-        except OSError:
-            continue  # exited, or another user's
-        for name in names:
-            try:
-                if os.readlink(f"/proc/{pid}/fd/{name}") in inodes:
-                    return pid
-            except OSError:
-                continue  # closed meanwhile
-    return 0
-
-
-def _listening(path: str, port: int) -> list[str]:
-    """The sockets of one of /proc/net's tables that listen at the port, as links in /proc/PID/fd."""
-    found = []
-    try:
-        lines = proc.read_text(path).splitlines()[1:]
-    except OSError:
-        return []  # without IPv6
-    for line in lines:
-        words = line.split()  # sl local_address rem_address st … inode
-        if words[3] == "0A" and int(words[1].rpartition(":")[2], 16) == port:
-            found.append(f"socket:[{words[9]}]")
-    return found
+        return Address(text, "" if is_left else failed.strerror or str(failed))
+    return Address(text, os.strerror(errno.EADDRINUSE))
 
 
 def _unreachable(url: str) -> str:
-    """Why no server answers at the URL's host and port; "" if one does."""
-    _, _, rest = url.partition("://")
-    place = rest.partition("/")[0]
+    """Why no server answers at http://HOST:PORT; "" if one does."""
     try:
-        with socket.create_connection(split(place if ":" in place else f"{place}:80"), _CONNECT_S):
+        with socket.create_connection(listening.split(url.removeprefix("http://")), _CONNECT_S):
             return ""
     except (OSError, ValueError) as failed:
         return getattr(failed, "strerror", None) or str(failed)

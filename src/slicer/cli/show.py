@@ -18,7 +18,7 @@ from slicer.errors import SlicerError
 from slicer.job import change
 from slicer.job.find import members
 from slicer.job.words import ESTIMATES
-from slicer.kernel import cgroup, proc
+from slicer.kernel import cgroup
 from slicer.ledger.ledger import Ledger
 from slicer.model import Lease, Ticket
 from slicer.outcome.outcome_file import outcome_json
@@ -128,16 +128,8 @@ def _running(lease: Lease, ledger: Ledger | None) -> dict[str, Any]:
             say.line(str(error))
     usage = as_dict(cgroup.usage(path)) if path else None
     if usage is not None:
-        usage["memory_bytes"] = _number(f"{path}/memory.current")
-        usage["processes"] = _number(f"{path}/pids.current")
+        usage |= {"memory_bytes": cgroup.memory(path), "processes": cgroup.number(path, "pids.current")}
     return {"processes": sorted(pids), "usage": usage, "limits": limits}
-
-
-def _number(path: str) -> int | None:
-    try:
-        return int(proc.read_text(path))
-    except (OSError, ValueError):
-        return None
 
 
 # -- for people ---------------------------------------------------------------------------------------------
@@ -147,12 +139,13 @@ _STATES = {"after": "begins later", "waiting": "waits", "running": "runs", "ende
 
 def _rows(data: dict[str, Any]) -> list[tuple[str, str]]:
     running, waiting, queue = data["running"], data["waiting"], data["queue"]
+    begins = data["state"] == "after" and data["begins_at"] is not None
     rows = [
         ("job", data["job"] or "-"),
         ("name", data["name"] or "-"),
         ("state", _STATES[data["state"]] + _how_ended(data)),
         ("after", ", ".join(data["after"])),
-        ("begins", _begins(data)),
+        ("begins", moments.words(data["begins_at"], time.time()) if begins else ""),
         ("command", data["command"]),
         ("directory", data["directory"] or ""),
         ("profile", data["profile"] or ""),
@@ -166,11 +159,6 @@ def _rows(data: dict[str, Any]) -> list[tuple[str, str]]:
     elif data["state"] == "waiting":
         rows += [("why", data["why"] or "it is about to start"), ("starts", "not known")]
     return rows + _running_rows(running) if running is not None else rows
-
-
-def _begins(data: dict[str, Any]) -> str:
-    at = data["begins_at"]
-    return "" if at is None or data["state"] != "after" else moments.words(at, time.time())
 
 
 def _how_ended(data: dict[str, Any]) -> str:

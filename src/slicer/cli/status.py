@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any
 
 import click
 
 from slicer.cli.status_shown import show
 
-_F = TypeVar("_F", bound=Callable[..., Any])
 _LONGEST_S = 3600.0
 
 
@@ -20,7 +19,7 @@ def _seconds(_: click.Context, __: click.Parameter, value: float | None) -> floa
     return value
 
 
-def _interval(text: str) -> Callable[[_F], _F]:
+def _interval(text: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """The option --interval."""
     kind = click.FloatRange(0.1, _LONGEST_S)
     return click.option(

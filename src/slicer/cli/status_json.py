@@ -7,10 +7,11 @@ import time
 from slicer.cli import say
 from slicer.cli.output import picked
 from slicer.cli.queue.rows import queue_json
-from slicer.cli.status_why import never_text, reason
+from slicer.cli.status_why import reason
 from slicer.kernel.users import user_name
 from slicer.model import CPU, Busy, GpuLoad
 from slicer.placement.lengths import likely_s
+from slicer.placement.refusal import refusal
 from slicer.record import as_dict
 from slicer.text import command_text
 
@@ -89,19 +90,17 @@ def server_json(server: ServerStanding, now_s: float) -> dict[str, Any]:
         "state_for": max(0.0, round(now_s - server.since_s, 1)),
         **picked(server, "requests served"),
         "idle_for": None if idle_s is None else max(0.0, round(now_s - idle_s, 1)),
-        "job": server.job or None,
-        "trouble": server.trouble or None,
-        "pid": server.pid,
+        **picked(server, "job? trouble? pid"),
     }
 
 
 def _later(file: DetachedJob, now_s: float) -> dict[str, Any]:
     return {
-        **picked(file, "job name"), "name": file.name or None, "pid": file.pid, "after": list(file.after),
-        "begins_at": file.begins_at,
-        "waited": max(0.0, round(now_s - file.began_at, 1)), "command": command_text(file.command),
-        "log": file.log or None,
-    }  # fmt: skip
+        **picked(file, "job name? pid after begins_at"),
+        "waited": max(0.0, round(now_s - file.began_at, 1)),
+        "command": command_text(file.command),
+        **picked(file, "log?"),
+    }
 
 
 def _gpu(gpu: Gpu) -> dict[str, Any]:
@@ -121,7 +120,7 @@ def _state(state: GpuState, status: LedgerStatus) -> dict[str, Any]:
         "jobs": [lease.job for lease in status.leases if state.gpu.uuid in lease.gpus],
         "foreign": [
             {
-                **picked(one, "pid name used_mib peak_mib"), "name": one.name or None, "job": one.job or None,
+                **picked(one, "pid name? used_mib peak_mib job?"),
                 "user": None if one.uid is None else user_name(one.uid),
             }
             for one in state.foreign
@@ -134,9 +133,7 @@ def job_json(lease: Lease, status: LedgerStatus) -> dict[str, Any]:
     return {
         "job": lease.job,
         **say.holder_dict(lease, status.now_s),
-        **picked(lease, "uid backend manager"),
-        "cgroup": lease.cgroup or None,
-        "priority": lease.priority,
+        **picked(lease, "uid backend manager cgroup? priority"),
         "gpus": [_held(lease, place, status) for place in range(len(lease.gpus))],
         "vram_mib": lease.vram_mib,
         "cpu_slots": lease.slots.get(CPU, 0),
@@ -221,6 +218,6 @@ def _why(ticket: Ticket, status: LedgerStatus) -> dict[str, Any] | None:
         "ahead": busy.ahead,
         "foreign": list(busy.foreign),
         "reserved_for": busy.reserved_for or None,
-        "never": never_text(wait.never, ticket) if wait.never else None,
+        "never": refusal(wait.never, ticket).message if wait.never else None,
         "policy": wait.held_back or None,
     }

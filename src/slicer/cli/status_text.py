@@ -10,10 +10,9 @@ from slicer.cli.queue.rows import table
 from slicer.cli.status_gpus import gpu_lines, marks_of
 from slicer.cli.status_why import indices, reason
 from slicer.columns import FAINT, WARNING, Line
+from slicer.job.words import remaining
 from slicer.kernel.users import user_name
 from slicer.model import CPU
-from slicer.placement.decision import expected_remaining
-from slicer.placement.lengths import likely_s
 from slicer.quantity import format_duration, format_estimate, short_mib
 from slicer.record import record
 from slicer.share.words import standing_words
@@ -29,8 +28,6 @@ if TYPE_CHECKING:
     from slicer.outcome.job_files import DetachedJob
     from slicer.queue.control.messages import RunningQueue
     from slicer.serve.model import ServerStanding
-
-    _Row = tuple[tuple[str, ...], str]  # cells and style of a row of the GPUs' table
 
 _SLOTS_NAMED = 6  # jobs on the line of a slot
 
@@ -186,12 +183,12 @@ def _slot_cells(slots: dict[str, int]) -> list[str]:
 
 
 def left_text(lease: Lease, now_s: float) -> str:
-    left = expected_remaining(lease, now_s)
-    likely = likely_s(lease)
-    if left is None and likely is not None:  # slicer's own estimate, which nobody promised
-        left = lease.since_s + likely - now_s
-        return f"~{whole_seconds(left)}" if left > 0 else "-"
-    return "-" if left is None else whole_seconds(left) if left else "overdue"
+    left_s, is_said = remaining(lease, now_s)
+    if left_s is None:
+        return "-"
+    if is_said:
+        return whole_seconds(left_s) if left_s else "overdue"
+    return f"~{whole_seconds(left_s)}"
 
 
 def whole_seconds(seconds: float) -> str:
@@ -203,13 +200,7 @@ def whole_seconds(seconds: float) -> str:
 
 
 def _waiting(status: LedgerStatus) -> Section:
-    rows = [
-        (
-            ticket.job, ticket.name or "-", wants_text(ticket, status), user_name(ticket.uid),
-            whole_seconds(status.now_s - ticket.arrived_s), starts_text(status.waits[ticket.job].starts_in_s),
-        )
-        for ticket in status.tickets
-    ]  # fmt: skip
+    rows = [(ticket.job, ticket.name or "-", *request_cells(ticket, status)) for ticket in status.tickets]
     head, *found = output.table("WAITING | NAME<18 | WANTS<26 | USER<8 | FOR> | STARTS>", rows)
     entries = []
     for row, ticket in zip(found, status.tickets, strict=True):
@@ -240,7 +231,15 @@ def begins_text(file: DetachedJob, status: LedgerStatus, now_s: float) -> str:
     return ", ".join(begins)
 
 
-def wants_text(ticket: Ticket, status: LedgerStatus) -> str:
+def request_cells(ticket: Ticket, status: LedgerStatus) -> tuple[str, str, str, str]:
+    """What it wants, whose it is, how long it waits, and when it should start."""
+    starts_s = status.waits[ticket.job].starts_in_s
+    starts = "-" if starts_s is None else f"~{format_estimate(starts_s)}" if starts_s >= 1 else "now"
+    waited = whole_seconds(status.now_s - ticket.arrived_s)
+    return _wants(ticket, status), user_name(ticket.uid), waited, starts
+
+
+def _wants(ticket: Ticket, status: LedgerStatus) -> str:
     """Text such as "8G on 2 GPUs (0,1), 1 CPU slot"."""
     parts = []
     if ticket.gpus:
@@ -249,10 +248,6 @@ def wants_text(ticket: Ticket, status: LedgerStatus) -> str:
         parts.append(f"{share}{counted(ticket.gpus, 'GPU')}{choice}")
     parts += _slot_cells(ticket.slots)
     return ", ".join(parts) or "-"
-
-
-def starts_text(seconds: float | None) -> str:
-    return "-" if seconds is None else f"~{format_estimate(seconds)}" if seconds >= 1 else "now"
 
 
 # -- slicer serve -------------------------------------------------------------------------------------------
@@ -323,11 +318,6 @@ def _machine(status: LedgerStatus) -> Section:
         return Section((*head, Line(f"No GPUs: {visible(status.no_gpus)}")))
     heading, entries = gpu_lines(status)
     return Section((*head, heading), entries, "GPUs")
-
-
-def slots_text(status: LedgerStatus) -> str:
-    """Text such as "CPU slots: 3 of 16 free"."""
-    return slot_line(CPU, status.slots[CPU], status).partition(";")[0]
 
 
 def lock_lines(status: LedgerStatus) -> list[Line]:

@@ -14,14 +14,13 @@ if TYPE_CHECKING:
 
     from slicer.ledger.status import GpuState, LedgerStatus
     from slicer.model import Busy, Lease, Ticket
-    from slicer.placement.decision import Infeasible
 
 
 def reason(ticket: Ticket, status: LedgerStatus) -> str:
     """The reason, such as "held by train (about 3m left) and 1 other, behind 2 others"."""
     wait = status.waits[ticket.job]
     if wait.never is not None:
-        return f"can never be served: {never_text(wait.never, ticket)}"
+        return f"can never be served: {refusal(wait.never, ticket).message}"
     busy = wait.busy
     if wait.held_back:
         return wait.held_back
@@ -83,11 +82,6 @@ def _holders(holders: tuple[Lease, ...], status: LedgerStatus) -> str:
     others = len(holders) - 1
     more = f" and {counted(others, 'other')}" if others else ""
     return f"{lease.name or lease.job}{f' ({when})' if when else ''}{more}"
-
-
-def never_text(never: Infeasible, ticket: Ticket) -> str:
-    """Why not even an empty machine could grant it."""
-    return refusal(never, ticket).message
 
 
 def indices(uuids: Iterable[str], status: LedgerStatus) -> str:

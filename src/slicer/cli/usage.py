@@ -59,10 +59,9 @@ def command(since: str | None, by: str | None, as_json: bool) -> None:
     rows = find(after, by)
     if as_json:
         output.show_json({"by": by, "since": after, "rows": [row_json(row, by) for row in rows]})
-    elif rows:
-        output.show(table(rows, by))
     else:
-        output.show([Line("Nothing yet." if since is None else "Nothing in that time.")])
+        none = "Nothing yet." if since is None else "Nothing in that time."
+        output.show(table(rows, by) if rows else [Line(none)])
 
 
 def find(after: float | None, by: str) -> Sequence[UsageRow]:
@@ -111,8 +110,7 @@ def table(rows: Sequence[UsageRow], by: str) -> list[Line]:
     )  # fmt: skip
     cells = [
         (
-            name, str(row.jobs), str(row.running) if row.running else "-", *used,
-            format_duration(row.waited_s) if row.waited_s >= 0.1 else "-",
+            name, str(row.jobs), str(row.running) if row.running else "-", *used, waited(row.waited_s),
         )
         for name, row, used in zip(names, rows, zip(*used, strict=True), strict=True)
     ]  # fmt: skip
@@ -124,6 +122,11 @@ def hours(seconds: Sequence[float]) -> list[str]:
     most = max(seconds) / _HOUR_S
     digits = 1 if most >= 10 else 2 if most >= 1 else 3
     return [f"{each / _HOUR_S:.{digits}f}" if each else "-" for each in seconds]
+
+
+def waited(seconds: float) -> str:
+    """A time that somebody waited; "-": next to none."""
+    return format_duration(seconds) if seconds >= 0.1 else "-"
 
 
 def _name(of: str, by: str) -> str:

@@ -20,7 +20,7 @@ from slicer.broker.protocol.messages import PastLease, PastLeases, Recent
 from slicer.cli import metrics, output, say
 from slicer.cli.live.changes import ChangeWaiter
 from slicer.cli.queue import rows
-from slicer.cli.serve_look import aiohttp_version
+from slicer.cli.serve_look import need_aiohttp
 from slicer.cli.status_gpus import marks_of
 from slicer.cli.status_why import reason
 from slicer.columns import Line
@@ -34,10 +34,6 @@ from slicer.serve.hosts import is_address
 from slicer.state.statefile import is_digits
 from slicer.text import one_line
 from slicer.web.board import DAY_S, VERSION, board, timeline
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from slicer.web.server import Reading
 
 _ADDRESS = "127.0.0.1:8750"
 _ADDRESS_OF = {2: "{}:{}", 4: "[{}]:{}"}  # a socket's name, of IPv4 and IPv6
@@ -71,7 +67,7 @@ def command(address: str, public: bool, hosts: tuple[str, ...]) -> int:
     """Serve a page with GPUs and their holders, jobs, who waits and why, and the last day, live."""
     import asyncio
 
-    aiohttp_version()
+    need_aiohttp()
     from slicer.web.server import run
 
     is_by_socket = os.environ.get("LISTEN_PID") == str(os.getpid())
@@ -138,10 +134,8 @@ class BoardReader:
     def wait(self) -> None:
         self._changes.wait([self._woken])
 
-    def read(self) -> Reading:
-        """The board and the last day, as JSON. What cannot be read is said on the board."""
-        from slicer.web.server import Reading
-
+    def read(self) -> dict[str, str]:
+        """The last day and the board, as JSON. What cannot be read is said on the board."""
         with suppress(BlockingIOError):
             os.eventfd_read(self._woken)
         self._changes.begin()
@@ -164,7 +158,8 @@ class BoardReader:
         self._changes.end()
         notes += filter(None, (self._changes.problem, self._blindness))
         shown = {"version": VERSION, "host": socket.gethostname(), **self._board}
-        return Reading(json.dumps({**shown, "notes": list(map(one_line, notes))}), self._timeline)
+        shown["notes"] = list(map(one_line, notes))
+        return {"timeline": self._timeline, "board": json.dumps(shown)}
 
     def metrics(self, *, is_open: bool) -> tuple[bytes, str]:
         metrics.need_prometheus()

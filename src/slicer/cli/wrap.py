@@ -62,7 +62,8 @@ def command(ctx: click.Context, as_json: bool) -> None:
     """Put a shim in place of a program, so that each call of it goes through a route."""
     if ctx.invoked_subcommand is None:
         ctx.invoke(list_, as_json=as_json)
-    ctx.obj = as_json  # slicer wrap --json list
+    else:
+        ctx.default_map = {ctx.invoked_subcommand: {"as_json": as_json}}  # slicer wrap --json list
 
 
 @command.command(
@@ -217,11 +218,10 @@ Examples:
   slicer wrap list --json   for scripts""",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
-@click.pass_obj
-def list_(outer_json: bool, as_json: bool) -> None:
+def list_(as_json: bool) -> None:
     """Show the programs that you have wrapped, their routes, and their state."""
     found = _statuses()
-    if as_json or outer_json:
+    if as_json:
         output.show_json({"wraps": [_data(status) for status in found]})
         return
     if not found:
@@ -256,8 +256,7 @@ Exit codes:
 @click.argument("programs", metavar="[BIN]...", nargs=-1, type=click.Path(), shell_complete=complete.wraps)
 @click.option("--fix", is_flag=True, help="Repair what can be repaired.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
-@click.pass_obj
-def check(outer_json: bool, programs: tuple[str, ...], fix: bool, as_json: bool) -> int:
+def check(programs: tuple[str, ...], fix: bool, as_json: bool) -> int:
     """Check each wrap: whether the shim, program, slicer, route and diversion are in place."""
     found = _chosen(_statuses(), programs)
     if fix:
@@ -266,7 +265,7 @@ def check(outer_json: bool, programs: tuple[str, ...], fix: bool, as_json: bool)
                 _mend(status)
         left = {status.wrap.path for status in found}
         found = tuple(status for status in _statuses() if status.wrap.path in left)
-    if as_json or outer_json:
+    if as_json:
         output.show_json({"wraps": [_data(status) for status in found]})
     else:
         output.show(_told(found), cuts=False)

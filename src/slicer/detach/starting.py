@@ -8,18 +8,14 @@ import socket
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING
 
 from slicer import faults
 from slicer.detach import handover, service
-from slicer.errors import EX_SLICER, SlicerError, StateError
+from slicer.errors import EX_SLICER, StateError
 from slicer.kernel.orphan import start_orphan
 from slicer.kernel.signals import signal
 from slicer.state.directory import Directory, failed
 from slicer.state.socket_files import sweep
-
-if TYPE_CHECKING:
-    from types import TracebackType
 
 _PREFIX = "detach-"
 _ANSWER_S = 60.0  # to begin at all; the time until it is ready depends on its request
@@ -55,18 +51,8 @@ def _umask() -> int:
         return next(int(line.split()[1], 8) for line in status if line.startswith("Umask:"))
 
 
-class DetachFailed(SlicerError):
-    """The job did not start, and its own messages were shown."""
-
-    kind = "detach"
-
-    def __init__(self, exit_code: int) -> None:
-        super().__init__("it did not start")
-        self.exit_code = exit_code
-
-
 class HandOver:
-    """A socket that takes one detached job's connection. A context manager. Raises StateError."""
+    """A socket that takes one detached job's connection. Raises StateError."""
 
     def __init__(self, directory: Directory, job: str) -> None:
         self._directory = directory
@@ -85,12 +71,8 @@ class HandOver:
         finally:
             os.umask(before)
 
-    def __enter__(self) -> HandOver:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def close(self) -> None:
+        """Close the connection, and remove the socket."""
         self._listening.close()
         if self._job is not None:
             self._job.close()
@@ -121,8 +103,11 @@ class HandOver:
             found.close()
         raise TimeoutError
 
-    def hear(self, show: Callable[[str], None]) -> str:
-        """Wait for "waits" or "runs"; ``show`` gets the job's messages. Raises DetachFailed, StateError."""
+    def hear(self, show: Callable[[str], None]) -> str | int:
+        """Wait for "waits" or "runs", or the exit code of a job that did not start. Raises StateError.
+
+        ``show`` gets the job's messages.
+        """
         assert self._job is not None
         data = b""
         while len(data) < _LONGEST:
@@ -133,7 +118,7 @@ class HandOver:
                 if kind == b"s":
                     return text
                 if kind == b"f":
-                    raise DetachFailed(int(text) if text.isdigit() else EX_SLICER)
+                    return int(text) if text.isdigit() else EX_SLICER
                 show(text)
             if not more:
                 break

@@ -120,17 +120,25 @@ def length_words(entry: Ticket | Lease) -> str:
 
 def left(lease: Lease, now_s: float) -> str:
     """How long the job should run on: as its user said, else by slicer's own estimate, with its source."""
+    left_s, is_said = remaining(lease, now_s)
+    if left_s is None:
+        return ""
+    if is_said:
+        return f"about {format_estimate(left_s)} left" if left_s else "overdue"
+    return f"about {format_estimate(left_s)} left {ESTIMATES.get(lease.est_from, '')}".rstrip()
+
+
+def remaining(lease: Lease, now_s: float) -> tuple[float | None, bool]:
+    """The seconds that the job should run on, and whether its user said so. None: not known, or no more."""
     from slicer.placement.decision import expected_remaining
     from slicer.placement.lengths import likely_s
 
     said_s = expected_remaining(lease, now_s)
     if said_s is not None:
-        return f"about {format_estimate(said_s)} left" if said_s else "overdue"
+        return said_s, True
     length_s = likely_s(lease)
     left_s = 0.0 if length_s is None else lease.since_s + length_s - now_s
-    if left_s <= 0:
-        return ""  # nobody has promised that
-    return f"about {format_estimate(left_s)} left {ESTIMATES.get(lease.est_from, '')}".rstrip()
+    return left_s if left_s > 0 else None, False
 
 
 def why_ended(outcome: Outcome) -> str:

@@ -107,7 +107,8 @@ def _flat(directory: str, name: str) -> dict[str, int]:
     return {key: int(value) for key, _, value in (line.partition(" ") for line in lines) if value.isdigit()}
 
 
-def _number(directory: str, name: str) -> int | None:
+def number(directory: str, name: str) -> int | None:
+    """The number in a file of the cgroup; None: it does not exist, or has no number."""
     try:
         return int(read_text(f"{directory}/{name}"))
     except (OSError, ValueError):
@@ -145,7 +146,7 @@ def is_frozen(directory: str) -> bool:
 
 def is_to_freeze(directory: str) -> bool:
     """Whether the cgroup itself was told to freeze. It may thaw for an instant when a process in it ends."""
-    return _number(directory, "cgroup.freeze") == 1
+    return number(directory, "cgroup.freeze") == 1
 
 
 def frozen_s(directory: str) -> float | None:
@@ -177,7 +178,7 @@ def oom_kills(directory: str) -> int | None:
 
 def memory(directory: str) -> int | None:
     """The bytes that the cgroup uses now, its page cache among them."""
-    return _number(directory, "memory.current")
+    return number(directory, "memory.current")
 
 
 def usage(directory: str) -> Usage:
@@ -190,7 +191,7 @@ def usage(directory: str) -> Usage:
     read, written = _io_bytes(directory)
     return Usage(
         cpu_s=seconds("usage_usec"), cpu_user_s=seconds("user_usec"), cpu_system_s=seconds("system_usec"),
-        throttled_s=seconds("throttled_usec"), memory_peak_bytes=_number(directory, "memory.peak"),
+        throttled_s=seconds("throttled_usec"), memory_peak_bytes=number(directory, "memory.peak"),
         io_read_bytes=read, io_write_bytes=written, oom_kills=oom_kills(directory),
         pressure_cpu_s=_stalled_s(directory, "cpu"), pressure_memory_s=_stalled_s(directory, "memory"),
         pressure_io_s=_stalled_s(directory, "io"),

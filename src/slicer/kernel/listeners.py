@@ -1,9 +1,12 @@
-"""Finds the users that listen at a TCP port of this network namespace. See sock_diag(7), proc_net(5)."""
+"""Finds who listens at a TCP port of this network namespace. See sock_diag(7), proc_net(5)."""
 
 from __future__ import annotations
 
+import os
 import socket
 import struct
+
+from slicer.kernel import proc
 
 _FAMILIES = {socket.AF_INET: "tcp", socket.AF_INET6: "tcp6"}
 _LISTEN = 10
@@ -15,7 +18,7 @@ _MOST_BYTES = 1 << 16
 _HEADER = struct.Struct("=IHHII")
 _ASKED = struct.Struct("=BBxxI2s46x")
 _TOLD = struct.Struct("=64xI")
-_STATE, _ADDRESS, _UID = 3, 1, 7  # fields of a line in /proc
+_STATE, _ADDRESS, _UID, _INODE = 3, 1, 7, 9  # fields of a line in /proc
 
 
 def uids(port: int) -> frozenset[int]:
@@ -25,8 +28,25 @@ def uids(port: int) -> frozenset[int]:
         try:
             found |= _asked(family, port)
         except OSError:  # a kernel without sock_diag; reading the file takes it 20 ms
-            found |= _read(f"/proc/self/net/{file}", port)
+            found |= {int(fields[_UID]) for fields in _listed(file, port)}
     return frozenset(found)
+
+
+def pid(port: int) -> int:
+    """The process that listens at that port, if we may see it; 0 if none is found."""
+    links = {f"socket:[{fields[_INODE]}]" for file in _FAMILIES.values() for fields in _listed(file, port)}
+    for each in proc.pids() if links else ():
+        try:
+            names = os.listdir(f"/proc/{each}/fd")
+        except OSError:
+            continue  # exited, or another user's
+        for name in names:
+            try:
+                if os.readlink(f"/proc/{each}/fd/{name}") in links:
+                    return each
+            except OSError:
+                continue  # closed meanwhile
+    return 0
 
 
 def _asked(family: int, port: int) -> set[int]:
@@ -46,15 +66,12 @@ def _asked(family: int, port: int) -> set[int]:
                 at += (size + 3) & ~3
 
 
-def _read(path: str, port: int) -> set[int]:
+def _listed(file: str, port: int) -> list[list[str]]:
+    """The lines of /proc's table about sockets that listen at the port, each as its fields."""
     try:
-        with open(path, encoding="ascii") as file:
-            lines = [line.split() for line in file]
+        with open(f"/proc/self/net/{file}", encoding="ascii") as table:
+            lines = [line.split() for line in table]
     except OSError:
-        return set()  # a kernel without IPv6
-    ending = f":{port:04X}"
-    return {
-        int(fields[_UID])
-        for fields in lines[1:]
-        if fields[_STATE] == f"{_LISTEN:02X}" and fields[_ADDRESS].endswith(ending)
-    }
+        return []  # a kernel without IPv6
+    state, ending = f"{_LISTEN:02X}", f":{port:04X}"
+    return [fields for fields in lines[1:] if fields[_STATE] == state and fields[_ADDRESS].endswith(ending)]

@@ -113,7 +113,6 @@ def append(
     row = _row(outcome)
 
     def insert(connection: Connection) -> None:
-        connection.execute("BEGIN IMMEDIATE")
         connection.execute(schema.INSERT, row)
         if series is not None:
             from slicer.outcome.series import encode
@@ -122,13 +121,12 @@ def append(
         if keep_s is not None:
             for statement in schema.FORGET:
                 connection.execute(statement, (time.time() - keep_s,))
-        connection.execute("COMMIT")
 
     return write(path, insert, busy_timeout_s=busy_timeout_s)
 
 
-def write(path: str, act: Callable[[Connection], None], *, busy_timeout_s: float) -> str | None:
-    """Call ``act`` with the database, which is created if it is missing. Only for this folder.
+def write(path: str, act: Callable[[Connection], object], *, busy_timeout_s: float) -> str | None:
+    """Call ``act`` with the database, which is created if it is missing, in a transaction. For this folder.
 
     Returns and raises the same as :func:`append`. If the database turns out to be damaged, ``act`` is called
     again with the new one.
@@ -293,7 +291,7 @@ def _await_turn(path: str) -> int:
         time.sleep(_PAUSE_S)
 
 
-def _write(path: str, act: Callable[[Connection], None], busy_timeout_s: float) -> None:
+def _write(path: str, act: Callable[[Connection], object], busy_timeout_s: float) -> None:
     def write(connection: Connection) -> None:
         version = _checked_version(connection, path)
         if version == schema.MIGRATED_VERSION:
@@ -301,7 +299,9 @@ def _write(path: str, act: Callable[[Connection], None], busy_timeout_s: float) 
         connection.execute("PRAGMA synchronous=OFF")
         if not version:
             schema.make(connection)
+        connection.execute("BEGIN IMMEDIATE")
         act(connection)
+        connection.execute("COMMIT")
 
     _connected(path, path, write, timeout=busy_timeout_s)
 

@@ -19,6 +19,7 @@ from slicer.state.statefile import check_fields, json_reader
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from typing import Any
 
     from slicer.model import Outcome
@@ -85,9 +86,13 @@ def put(data: bytes, path: str) -> None:
     folder, name, info = _place(path)
     try:
         if info is None or stat.S_ISREG(info.st_mode):
-            _replace(folder, name, data)
+            replace_in(folder, name, data)
         else:
-            _write_into(_opened_stream(folder, name, path), data)
+            fd = folder.open(name, _INTO)
+            if stat.S_ISREG(os.fstat(fd).st_mode):
+                os.close(fd)
+                raise StateError("was replaced meanwhile", where=path)
+            _write_into(fd, data)
     finally:
         folder.close()
 
@@ -106,7 +111,7 @@ def put_own(data: bytes, path: str, mode: int) -> None:
         if info is not None and not (stat.S_ISREG(info.st_mode) and info.st_uid == os.geteuid()):
             what = f"belongs to uid {info.st_uid}" if stat.S_ISREG(info.st_mode) else "is not a regular file"
             raise StateError(f"{what}, and is left alone", where=path, hint="name another file")
-        _replace(folder, name, data, mode)
+        replace_in(folder, name, data, mode)
     finally:
         folder.close()
 
@@ -150,27 +155,25 @@ def _place(path: str) -> tuple[Directory, str, os.stat_result | None]:
     return folder, name, info
 
 
-def _opened_stream(folder: Directory, name: str, path: str) -> int:
-    fd = folder.open(name, _INTO)
-    if stat.S_ISREG(os.fstat(fd).st_mode):
-        os.close(fd)
-        raise StateError("was replaced meanwhile", where=path)
-    return fd
-
-
 def _write_into(fd: int, data: bytes) -> None:
     os.set_blocking(fd, True)
     with open(fd, "wb") as file:
         file.write(data)
 
 
-def _replace(folder: Directory, name: str, data: bytes, mode: int = 0o666) -> None:
+def replace_in(
+    folder: Directory, name: str, data: bytes, mode: int = 0o666,
+    settle: Callable[[int], None] = lambda fd: None,
+) -> None:  # fmt: skip
+    """Write data to a new file, and give it the name. ``settle`` gets it before that. Raises OSError."""
     temporary = f"{name}.{os.urandom(4).hex()}.tmp"
     fd = folder.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
     try:
         with open(fd, "wb") as file:
             file.write(data)
+            file.flush()
+            settle(fd)
         folder.rename(temporary, folder, name)
-    except OSError:
+    except BaseException:
         folder.unlink(temporary)
         raise

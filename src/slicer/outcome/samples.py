@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from slicer.outcome import history
 from slicer.outcome.history_schema import INSERT_SAMPLES
-from slicer.outcome.series import GpuSeries, Series, decode, encode
+from slicer.outcome.series import decode, encode
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from _sqlite3 import Connection
     from collections.abc import Iterable, Mapping
 
-__all__ = ["GpuSeries", "Series", "keep", "read"]
+    from slicer.outcome.series import Series
 
 _SELECT = "SELECT job, series FROM samples WHERE job IN ({})"
 _AT_ONCE = 500  # jobs in one question: SQLite allows 999 values
@@ -20,13 +19,9 @@ _AT_ONCE = 500  # jobs in one question: SQLite allows 999 values
 def keep(path: str, found: Mapping[str, Series], *, busy_timeout_s: float) -> str | None:
     """Add the series of ended jobs, by their ids. Returns and raises the same as :func:`history.append`."""
     rows = [(job, encode(series)) for job, series in found.items()]
-
-    def insert(connection: Connection) -> None:
-        connection.execute("BEGIN IMMEDIATE")
-        connection.executemany(INSERT_SAMPLES, rows)
-        connection.execute("COMMIT")
-
-    return history.write(path, insert, busy_timeout_s=busy_timeout_s)
+    return history.write(
+        path, lambda connection: connection.executemany(INSERT_SAMPLES, rows), busy_timeout_s=busy_timeout_s
+    )
 
 
 def read(path: str, jobs: Iterable[str]) -> dict[str, Series]:

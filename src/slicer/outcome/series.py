@@ -7,16 +7,14 @@ in its first minutes.
 
 from __future__ import annotations
 
-import array
 import struct
-import sys
 import zlib
 
 from slicer.record import record
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Sequence
 
     from slicer.model import Usage
 
@@ -76,9 +74,7 @@ def _larger(one: float | None, other: float | None) -> float | None:
     return other if one is None else one if other is None else max(one, other)
 
 
-_JOINS: tuple[_Join, ...] = (
-    _mean, _larger, _mean, _mean, _mean, _mean, _mean,
-)  # fmt: skip
+_JOINS: tuple[_Join, ...] = (_mean, _larger, _mean, _mean, _mean, _mean, _mean)
 _GPU_JOINS = (_larger, _mean)
 
 
@@ -103,7 +99,8 @@ class Recorder:
     def add(self, reading: Reading, now_s: float) -> None:
         """Note the intervals since the last reading. They get the same values, if there are several."""
         while len(self._columns[0]) + (count := self._count_until(now_s)) > MOST:
-            self._join()
+            self._step_s *= 2
+            self._columns = list(map(_joined, self._columns, self._joins))
         if count < 1:
             return
         values = self._values(reading, now_s - self._last_s)
@@ -121,35 +118,25 @@ class Recorder:
         return round((now_s - self._began_s) / self._step_s) - len(self._columns[0])
 
     def _values(self, reading: Reading, passed_s: float) -> list[float | None]:
-        then, now = self._last.usage, reading.usage
+        then, now, memory = self._last.usage, reading.usage, reading.memory_bytes
 
-        def rate(before: float | None, after: float | None, unit: float = 1.0) -> float | None:
+        def rate(name: str, unit: float = 1.0, most: float = float("inf")) -> float | None:
+            before: float | None = getattr(then, name)
+            after: float | None = getattr(now, name)
             if before is None or after is None:
                 return None
-            return max(0.0, after - before) / unit / passed_s
+            return min(most, max(0.0, after - before) / unit / passed_s)
 
-        def part(before: float | None, after: float | None) -> float | None:
-            found = rate(before, after)
-            return None if found is None else min(1.0, found)
-
-        memory = reading.memory_bytes
         values = [
-            rate(then.cpu_s, now.cpu_s),
+            rate("cpu_s"),
             None if memory is None else memory / _MIB,
-            rate(then.io_read_bytes, now.io_read_bytes, _MIB),
-            rate(then.io_write_bytes, now.io_write_bytes, _MIB),
-            part(then.pressure_cpu_s, now.pressure_cpu_s),
-            part(then.pressure_memory_s, now.pressure_memory_s),
-            part(then.pressure_io_s, now.pressure_io_s),
+            rate("io_read_bytes", _MIB),
+            rate("io_write_bytes", _MIB),
+            *(rate(f"pressure_{what}_s", most=1.0) for what in ("cpu", "memory", "io")),
         ]
         for number in range(self._gpus):
             values += [_at(reading.gpu_mib, number), _at(reading.gpu_busy, number)]
         return values
-
-    def _join(self) -> None:
-        """Make intervals twice as long."""
-        self._step_s *= 2
-        self._columns = list(map(_joined, self._columns, self._joins))
 
 
 _MIB = float(1 << 20)
@@ -176,7 +163,9 @@ def _series(started_at: float, step_s: float, columns: list[Values]) -> Series:
 
 def encode(series: Series, most: int = LARGEST) -> bytes:
     """The series as 32-bit numbers, compressed: at most ``most`` bytes, with longer intervals if need be."""
-    columns, step_s = _columns(series), series.step_s
+    columns: list[Sequence[float | None]] = [getattr(series, name) for name in _OWN]
+    columns += [values for gpu in series.gpus for values in (gpu.mib, gpu.busy)]
+    step_s = series.step_s
     while True:
         header = _HEADER.pack(_VERSION, len(series.gpus), len(columns[0]), series.started_at, step_s)
         data = zlib.compress(header + b"".join(map(_packed, columns)))
@@ -184,11 +173,6 @@ def encode(series: Series, most: int = LARGEST) -> bytes:
             return data
         joins = _JOINS + _GPU_JOINS * len(series.gpus)
         columns, step_s = list(map(_joined, columns, joins)), step_s * 2
-
-
-def _columns(series: Series) -> list[Sequence[float | None]]:
-    own = [getattr(series, name) for name in _OWN]
-    return own + [values for gpu in series.gpus for values in (gpu.mib, gpu.busy)]
 
 
 def decode(data: bytes) -> Series | None:
@@ -217,19 +201,13 @@ def _are_figures(values: Values) -> bool:
 
 
 _OWN = tuple(name for name in Series.__annotations__ if name not in ("started_at", "step_s", "gpus"))
-_UNKNOWN = float("nan")
 _LONG_S, _LARGE = 1e11, 1e12  # more than any clock and any figure
 
 
-def _packed(values: Iterable[float | None]) -> bytes:
-    numbers = array.array("f", [_UNKNOWN if value is None else value for value in values])
-    if sys.byteorder == "big":
-        numbers.byteswap()
-    return numbers.tobytes()
+def _packed(values: Sequence[float | None]) -> bytes:
+    unknown = float("nan")
+    return struct.pack(f"<{len(values)}f", *[unknown if value is None else value for value in values])
 
 
 def _unpacked(data: bytes) -> Values:
-    numbers = array.array("f", data)
-    if sys.byteorder == "big":
-        numbers.byteswap()
-    return tuple([None if value != value else value for value in numbers])
+    return tuple([None if value != value else value for value in struct.unpack(f"<{len(data) // 4}f", data)])

@@ -82,7 +82,6 @@ def of_history(path: str) -> list[Total]:
     found: list[Total] = []
 
     def add(connection: Connection) -> None:
-        connection.execute("BEGIN IMMEDIATE")
         connection.execute(SCHEMA)
         connection.execute(_ADDED)
         (last,) = connection.execute("SELECT max(id) FROM outcomes").fetchone()
@@ -91,7 +90,6 @@ def of_history(path: str) -> list[Total]:
             connection.execute("DELETE FROM totals_until")
             connection.execute("INSERT INTO totals_until VALUES (?1)", (last,))
         found[:] = map(made, connection.execute(SELECT).fetchall())
-        connection.execute("COMMIT")
 
     if os.path.lexists(path):
         history.write(path, add, busy_timeout_s=_BUSY_TIMEOUT_S)

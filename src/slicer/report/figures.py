@@ -31,7 +31,8 @@ def made(jobs: Iterable[Job], cards: Sequence[Card], period: Period, series: Rea
     ``cards`` are the machine's GPUs; others that jobs held are added. ``series`` returns the figures over
     time of jobs by their keys, as far as some were kept.
     """
-    shown = sorted(filter(lambda job: _is_in(job, period), jobs), key=lambda job: (job.began, job.key))
+    shown = [job for job in jobs if job.ended >= period.began and job.began <= period.ended]
+    shown.sort(key=lambda job: (job.began, job.key))
     known = {card.uuid for card in cards}
     gone = sorted({uuid for job in shown for uuid in job.gpus} - known)
     every = (*cards, *(Card(uuid, uuid[:12], 0) for uuid in gone))
@@ -42,10 +43,6 @@ def made(jobs: Iterable[Job], cards: Sequence[Card], period: Period, series: Rea
         by_profile=tuple(waits(shown, lambda job: job.profile)),
         by_user=tuple(waits(shown, lambda job: job.user)), endings=tuple(endings(shown, period)),
     )  # fmt: skip
-
-
-def _is_in(job: Job, period: Period) -> bool:
-    return job.ended >= period.began and job.began <= period.ended
 
 
 def bars(jobs: Sequence[Job], cards: Sequence[Card], period: Period) -> list[Bar]:

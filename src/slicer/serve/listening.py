@@ -84,7 +84,7 @@ def split(address: str) -> tuple[str, int]:
 
 def _open(address: str) -> socket.socket:
     try:
-        made = _unix(address[len(_UNIX) :]) if address.startswith(_UNIX) else _tcp(*split(address))
+        made = _unix(address[len(_UNIX) :]) if address.startswith(_UNIX) else tcp(*split(address))
     except OSError as error:
         is_taken = error.errno == errno.EADDRINUSE
         hint = "move what listens there: its clients keep this address" if is_taken else ""
@@ -94,7 +94,8 @@ def _open(address: str) -> socket.socket:
     return made
 
 
-def _tcp(host: str, port: int) -> socket.socket:
+def tcp(host: str, port: int) -> socket.socket:
+    """A socket that is bound to the address. Raises OSError."""
     family, _, _, _, where = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
     made = socket.socket(family, socket.SOCK_STREAM)
     try:

@@ -33,7 +33,10 @@ def board(
     why: Callable[[Ticket], str], marks: Callable[[Lease], list[str]],
 ) -> dict[str, Any]:  # fmt: skip
     """The present state. ``zero_s``: when the ledger's clock began, in seconds since 1970."""
-    at = _At(zero_s)
+
+    def at(at_s: float) -> int:
+        return round(zero_s + at_s)
+
     return {
         "all_users": status.users is not None,
         "gpus": [_gpu(state, status) for state in status.gpus],
@@ -86,16 +89,6 @@ def board(
             for each in status.users or ()
         ],
     }  # fmt: skip
-
-
-class _At:
-    """Turns times of the ledger's clock into whole seconds since 1970."""
-
-    def __init__(self, zero_s: float) -> None:
-        self._zero_s = zero_s
-
-    def __call__(self, at_s: float) -> int:
-        return round(self._zero_s + at_s)
 
 
 def _who(entry: Lease | Ticket) -> dict[str, Any]:

@@ -26,7 +26,6 @@ from slicer.record import record
 from slicer.text import visible
 from slicer.version import __version__
 
-OPENMETRICS = "application/openmetrics-text"
 _Sums = defaultdict[tuple[str, ...], float]  # by the values of labels
 _MIB = 1 << 20
 _BY = ("user", "profile")
@@ -83,7 +82,7 @@ def live(status: LedgerStatus) -> Iterator[Metric]:
 
 def _values(status: LedgerStatus) -> dict[str, _Sums]:
     """The values of the gauges, by name."""
-    found = {name: _sums() for name in _GAUGES}
+    found = {name: _Sums(float) for name in _GAUGES}
     for lease in status.leases:
         owner = _owner(lease.uid, lease.profile)
         found["slicer_jobs_running"][owner] += 1
@@ -130,7 +129,7 @@ def _of_gpu(state: GpuState) -> dict[str, float | None]:
 
 def ended(totals: Iterable[Total]) -> Iterator[Metric]:
     """What jobs that have ended add up to."""
-    jobs, gpu_s, cpu_s = _sums(), _sums(), _sums()
+    jobs, gpu_s, cpu_s = _Sums(float), _Sums(float), _Sums(float)
     waits: dict[tuple[str, ...], list[float]] = {}
     for each in totals:
         owner = _owner(each.uid, each.profile)
@@ -161,10 +160,6 @@ def _filled(family: _Family, values: _Sums) -> _Family:
     for key, value in values.items():
         family.add_metric(key, value)
     return family
-
-
-def _sums() -> _Sums:
-    return defaultdict(float)
 
 
 def _owner(uid: int, profile: str) -> tuple[str, str]:

@@ -14,7 +14,6 @@ from contextlib import suppress
 from aiohttp import web
 
 from slicer.errors import SlicerError
-from slicer.record import record
 from slicer.serve.hosts import is_meant
 from slicer.serve.listening import BACKLOG, until_the_end
 
@@ -27,8 +26,8 @@ if TYPE_CHECKING:
     class Source(Protocol):
         """Where the data comes from. Only one thread calls it, but for ``wake``."""
 
-        def read(self) -> Reading:
-            """The state now. Takes back what :meth:`wake` said."""
+        def read(self) -> dict[str, str]:
+            """What there is now, as JSON: "timeline", and "board". Takes back what :meth:`wake` said."""
 
         def wait(self) -> None:
             """Sleep until something may be new."""
@@ -63,14 +62,6 @@ _FRESH_S = 1.0  # an answer may be that old
 _OPEN = "application/openmetrics-text"
 
 
-@record
-class Reading:
-    """What was read at one moment, as JSON: the board, and the last day."""
-
-    board: str
-    timeline: str
-
-
 class Board:
     """Answers requests. Use it within one event loop."""
 
@@ -79,7 +70,7 @@ class Board:
         self._source, self._hosts, self._report = source, hosts, report
         self._thread = ThreadPoolExecutor(1)
         self._lock = asyncio.Lock()
-        self._reading = Reading("", "")
+        self._reading: dict[str, str] = {}
         self._read_s = -_FRESH_S
         self._news = asyncio.Event()  # set, and replaced, when there is a new reading
         self._viewers: dict[web.RequestHandler, asyncio.Transport] = {}
@@ -121,7 +112,7 @@ class Board:
         if found := self._files.get(request.path):
             return web.Response(body=found[0], content_type=found[1], charset="utf-8", headers=_HEADERS)
         if request.path == "/board.json":
-            text = (await self._fresh()).board
+            text = (await self._fresh())["board"]
             return web.Response(text=text, content_type="application/json", headers=_HEADERS)
         if request.path == "/metrics":
             await self._fresh()
@@ -154,15 +145,15 @@ class Board:
 
     async def _send_all(self, response: web.StreamResponse) -> None:
         """Send the last reading, and then each new one; of several at once, only the last."""
-        sent = Reading("", "")
+        sent: dict[str, str] = {}
         if self._watch is None or self._watch.done():
             self._watch = asyncio.ensure_future(self._watched())
         while True:
             reading, news = self._reading, self._news
-            data = ": still here\n\n" if reading == sent and reading.board else ""
-            for name in ("timeline", "board"):
-                if getattr(reading, name) != getattr(sent, name):
-                    data += f"event: {name}\ndata: {getattr(reading, name)}\n\n"
+            data = ": still here\n\n" if reading and reading == sent else ""
+            for name, text in reading.items():
+                if text != sent.get(name, ""):
+                    data += f"event: {name}\ndata: {text}\n\n"
             async with asyncio.timeout(_PATIENCE_S):
                 await response.write(data.encode())
             sent = reading
@@ -183,7 +174,7 @@ class Board:
             for transport in list(self._viewers.values()):
                 transport.abort()  # its browser connects again, and this is tried again
 
-    async def _fresh(self, age_s: float = _FRESH_S) -> Reading:
+    async def _fresh(self, age_s: float = _FRESH_S) -> dict[str, str]:
         """The last reading, or a new one if it is older."""
         loop = asyncio.get_running_loop()
         async with self._lock:

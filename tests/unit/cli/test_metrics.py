@@ -10,6 +10,7 @@ import pytest
 from slicer.broker import accounts
 from slicer.broker.server.accounts import Accounts
 from slicer.cli import metrics
+from slicer.cli.common import NoLibrary
 from slicer.errors import SlicerError
 from slicer.kernel import SYSROOT
 from slicer.kernel.users import user_name
@@ -34,7 +35,7 @@ def test_a_job_is_told_while_it_runs_and_after_it(cli: Cli, fake_nvml: FakeNvml)
 
 def test_without_the_library_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:  # X8
     monkeypatch.setattr(metrics, "find_spec", lambda _: None)
-    with pytest.raises(metrics.NoPrometheus) as raised:
+    with pytest.raises(NoLibrary) as raised:
         metrics.need_prometheus()
     assert "apt install python3-prometheus-client" in raised.value.hint
 
@@ -80,10 +81,13 @@ def test_the_file_is_replaced_in_one_step_and_no_link_is_followed(tmp_path: Path
     assert os.listdir(folder) == [metrics.FILE]
 
 
-def test_what_lies_at_the_temporary_name_is_not_written_to(tmp_path: Path) -> None:  # X8
+def test_what_lies_at_the_temporary_name_is_not_written_to(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:  # X8
     victim = tmp_path / "victim"
     victim.write_text("precious")
-    (tmp_path / f".{metrics.FILE}.{os.getpid()}").symlink_to(victim)
+    monkeypatch.setattr(os, "urandom", bytes)
+    (tmp_path / f"{metrics.FILE}.00000000.tmp").symlink_to(victim)
     with pytest.raises(SlicerError, match="cannot be written"):
         metrics.replace_file(str(tmp_path), b"a 1\n")
     assert victim.read_text() == "precious"

@@ -14,6 +14,7 @@ import pytest
 from slicer.cli import serve_look
 from slicer.cli.serve import lines, problems_of, warnings_of
 from slicer.cli.serve_look import Address, ServerCheck
+from slicer.kernel import listeners
 from slicer.record import replace
 from tests.patience import DEADLINE_S
 from tests.unit import made_up
@@ -24,7 +25,7 @@ pytest_plugins = ["tests.unit.program"]
 OLLAMA = made_up.server("ollama", command=("ollama", "serve"))
 RUNS = made_up.server("runs", listen=("127.0.0.1:8000",), upstream="http://127.0.0.1:8001")
 WELL = ServerCheck(
-    server=OLLAMA, beside=(), addresses=(Address("127.0.0.1:11434", False),), aiohttp="", command="",
+    server=OLLAMA, beside=(), addresses=(Address("127.0.0.1:11434"),), aiohttp="", command="",
     lease="1 GPU: free now", gpus=1, profile="", upstream="", proxy_pid=0,
 )  # fmt: skip
 
@@ -159,42 +160,42 @@ def test_status_and_check_bring_in_neither_asyncio_nor_aiohttp(cli: Cli) -> None
 
 
 def test_what_is_well_has_no_problem_and_no_warning() -> None:  # B6
-    assert (problems_of(WELL), warnings_of(WELL)) == ((), ())
+    assert (problems_of(WELL), warnings_of(WELL)) == ([], [])
 
 
-def test_a_public_address_is_a_problem_unless_it_is_meant() -> None:  # S9
-    seen = replace(WELL, addresses=(Address("0.0.0.0:11434", True),))
-    assert "if that is intended, add public = true" in problems_of(seen)[0]
-    meant = replace(seen, server=replace(OLLAMA, public=True))
-    assert problems_of(meant) == ()
+def test_of_a_public_address_it_warns_even_if_it_is_meant() -> None:  # S9
+    listen = ("0.0.0.0:11434",)
+    meant = replace(WELL, server=replace(OLLAMA, listen=listen, public=True), addresses=(Address(*listen),))
+    assert problems_of(meant) == []
+    assert "0.0.0.0:11434: everybody who can reach it" in warnings_of(meant)[0]
     assert "slicer asks for no password" in warnings_of(meant)[0]
 
 
 def test_who_has_the_address_decides_what_helps() -> None:  # B6
     def told(server: object, name: str) -> str:
-        address = Address("127.0.0.1:11434", False, "Address already in use", 812, name)
+        address = Address("127.0.0.1:11434", "Address already in use", 812, name)
         (problem,) = problems_of(replace(WELL, server=server, addresses=(address,)))
         return problem
 
     assert told(OLLAMA, "ollama").endswith("which slicer would start itself: stop and disable it")
     assert "move that server to the address in upstream" in told(RUNS, "ollama")
     assert told(OLLAMA, "nginx").endswith("stop it, or choose another address with listen")
-    unseen = replace(WELL, addresses=(Address("127.0.0.1:11434", False, "Address already in use"),))
-    assert problems_of(unseen) == ("127.0.0.1:11434: Address already in use",)
+    unseen = replace(WELL, addresses=(Address("127.0.0.1:11434", "Address already in use"),))
+    assert problems_of(unseen) == ["127.0.0.1:11434: Address already in use"]
 
 
 def test_its_own_proxy_is_no_obstacle() -> None:  # B6
-    address = Address("127.0.0.1:11434", False, "Address already in use", 812, "slicer")
+    address = Address("127.0.0.1:11434", "Address already in use", 812, "slicer")
     seen = replace(WELL, addresses=(address,), proxy_pid=812)
-    assert problems_of(seen) == ()
+    assert problems_of(seen) == []
     assert "pid 812 already serves it" in warnings_of(seen)[0]
 
 
 def test_its_own_socket_is_no_obstacle() -> None:  # B6
     for pid, name in ((0, ""), (1, "systemd")):
-        address = Address("127.0.0.1:11434", False, "Address already in use", pid, name)
+        address = Address("127.0.0.1:11434", "Address already in use", pid, name)
         seen = replace(WELL, addresses=(address,), socket="slicer-serve-ollama.socket")
-        assert problems_of(seen) == ()
+        assert problems_of(seen) == []
         assert any("through slicer-serve-ollama.socket" in line.text for line in lines(seen))
     other = replace(WELL, socket="slicer-serve-ollama.socket", addresses=(replace(address, name="nginx"),))
     assert "is in use by pid 1 (nginx)" in problems_of(other)[0]
@@ -213,24 +214,18 @@ def test_servers_at_one_address_have_to_differ() -> None:  # B6
     (warning,) = warnings_of(replace(WELL, beside=(other,)))
     assert "requests from those for other at the same address" in warning
     for differs in (replace(other, models=("m",)), replace(other, path="/x")):
-        assert warnings_of(replace(WELL, beside=(differs,))) == ()
+        assert warnings_of(replace(WELL, beside=(differs,))) == []
     assert serve_look.beside(OLLAMA, (OLLAMA, other, RUNS)) == (other,)
 
 
-def test_it_must_not_ask_itself_and_must_ask_somebody() -> None:  # B6
-    own = replace(RUNS, upstream="http://127.0.0.1:8000/")
-    assert "is the address at which slicer itself listens" in problems_of(replace(WELL, server=own))[0]
-    nobody = replace(RUNS, upstream="")
-    assert "neither command nor upstream" in problems_of(replace(WELL, server=nobody))[0]
-
-
-@pytest.mark.parametrize(("address", "public"), [
-    ("127.0.0.1:1", False), ("127.9.9.9:1", False), ("[::1]:1", False), ("localhost:1", False),
-    ("unix:/run/x", False), ("0.0.0.0:1", True), ("[::]:1", True), ("10.0.0.1:1", True),
-    ("gpu.example:1", True),
-])  # fmt: skip
-def test_which_addresses_others_reach(address: str, public: bool) -> None:  # S9
-    assert serve_look.is_public(address) is public
+def test_what_the_configuration_refuses_is_not_looked_at(cli: Cli) -> None:  # B6, S9
+    for text, said in (
+        ('listen = ["0.0.0.0:1"]\ncommand = ["ollama"]', "can be reached from other machines"),
+        ('upstream = "http://127.0.0.1:11434/"', "is where slicer itself listens"),
+        ("", "has neither a command nor an upstream"),
+    ):
+        configure(cli, f'[serve.s]\nkind = "ollama"\n{text}\n')
+        assert said in cli.run("serve", "--check", code=125).stderr
 
 
 def test_a_socket_that_was_left_behind_is_no_obstacle(tmp_path: Path) -> None:  # B6
@@ -247,5 +242,5 @@ def test_a_socket_that_was_left_behind_is_no_obstacle(tmp_path: Path) -> None:  
 
 
 def test_it_finds_who_listens(port: int) -> None:  # B6
-    assert serve_look.listener(port) == os.getpid()
-    assert serve_look.listener(free_port()) == 0
+    assert listeners.pid(port) == os.getpid()
+    assert listeners.pid(free_port()) == 0

@@ -92,5 +92,5 @@ def test_a_name_that_no_unit_could_have_is_refused(machine: Machine) -> None:  #
 
 
 def test_an_address_of_this_machine_alone_is_told_from_a_public_one() -> None:  # B6
-    assert not any(map(serve.is_public, ("127.0.0.2:1", "localhost:1", "[::1]:1", "unix:/x")))
-    assert all(map(serve.is_public, ("0.0.0.0:1", "[::]:1", "192.168.1.2:1")))
+    assert not any(map(serve.is_public, ("127.0.0.2:1", "127.9.9.9:1", "localhost:1", "[::1]:1", "unix:/x")))
+    assert all(map(serve.is_public, ("0.0.0.0:1", "[::]:1", "10.0.0.1:1", "192.168.1.2:1")))

@@ -95,7 +95,7 @@ def test_no_label_names_a_job_and_none_ends_a_line() -> None:  # X8, U13
 
 def test_openmetrics_is_what_its_parser_reads() -> None:  # X8
     data, kind = metrics.text(STATUS, TOTALS, is_open=True)
-    assert kind.startswith(metrics.OPENMETRICS)
+    assert kind.startswith("application/openmetrics-text")
     assert {each.name for each in parse_open(data.decode())} >= {"slicer_jobs_ended", "slicer_gpu_leases"}
 
 

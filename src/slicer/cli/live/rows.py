@@ -9,8 +9,7 @@ from slicer.cli.status_text import (
     below_job,
     held_text,
     left_text,
-    starts_text,
-    wants_text,
+    request_cells,
     whole_seconds,
 )
 from slicer.cli.status_why import reason
@@ -169,10 +168,7 @@ def _waiting_cells(entry: Ticket | DetachedJob, content: Content, width: int) ->
         cells = (job, _name(entry.name), "-", user_name(content.uid), waited, "later")
     else:
         why, command = _why(entry, status), entry.command
-        cells = (
-            job, _name(entry.name), wants_text(entry, status), user_name(entry.uid),
-            whole_seconds(status.now_s - entry.arrived_s), starts_text(status.waits[entry.job].starts_in_s),
-        )  # fmt: skip
+        cells = (job, _name(entry.name), *request_cells(entry, status))
     return (*cells, why, command) if width >= _WIDE else (*cells, why)
 
 

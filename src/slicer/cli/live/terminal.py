@@ -18,12 +18,13 @@ from slicer.cli.live.child import Child
 from slicer.cli.live.page import page
 from slicer.cli.live.view import Act, Content, View, settled, step
 from slicer.cli.queue import rows
-from slicer.cli.status_text import beside, lock_lines, people, slots_text
+from slicer.cli.status_text import beside, lock_lines, people, slot_line
 from slicer.columns import Line
 from slicer.errors import EX_OK, SlicerError
 from slicer.kernel.signal_pipe import SignalPipe
 from slicer.kernel.sleep import until_readable
 from slicer.ledger.status import StatusReader
+from slicer.model import CPU
 from slicer.quantity import format_duration
 from slicer.serve import standings
 from slicer.text import visible
@@ -130,7 +131,7 @@ class LiveView:
             if signo in _LEAVES:
                 return EX_OK if signo == signal.SIGINT else 128 + signo
             if signo == signal.SIGTSTP:
-                pause(self._screen)
+                pause(self._screen.give_back, self._screen.take)
                 self._look()  # much may have changed meanwhile
         return None
 
@@ -185,7 +186,8 @@ class LiveView:
         notes += [*[line.text for line in lock_lines(status)], *filter(None, [self._changes.problem])]
         at = time.time()
         every = f"GPUs every {format_duration(self._interval_s)}"
-        title = "  ".join((socket.gethostname(), time.strftime("%H:%M:%S"), slots_text(status), every))
+        slots = slot_line(CPU, status.slots[CPU], status).partition(";")[0]  # without its holders
+        title = "  ".join((socket.gethostname(), time.strftime("%H:%M:%S"), slots, every))
         self._content = Content(status, more, tuple(notes), title, os.geteuid(), at)
         self._view = settled(self._view, self._content)
 
@@ -219,7 +221,7 @@ class LiveView:
             ready = until_readable([signals.fd, *self._screen.keys.descriptors, *pipe], None, None)
             for signo in signals.take():
                 if signo == signal.SIGTSTP:
-                    pause(self._screen.keys)
+                    pause(self._screen.keys.give_back, self._screen.keys.take)
                 elif signo in _LEAVES:  # Ctrl-C leaves only the log
                     return None if signo == signal.SIGINT else 128 + signo
             if ready.intersection(pipe) and (end := child.end()) is not None:

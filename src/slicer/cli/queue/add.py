@@ -100,13 +100,10 @@ def _taken_by(file: str) -> str:
     """Ask the running queues of this file to read it; returns who will run the lines, or what to type."""
     try:
         with client.queues(os.environ) as found:
-            ours = [each for each in found if each.queue and _is_same(each.queue.file, file)]
+            path = os.path.realpath(file)
+            ours = [each for each in found if each.queue and os.path.realpath(each.queue.file) == path]
             pids = [str(each.pid) for each in ours if each.send("look")]
     except SlicerError as error:  # the lines are in the file, whoever runs them
         say.line(str(error))
         pids = []
     return f"taken up by the queue of pid {', '.join(pids)}" if pids else f"next: slicer queue {quote(file)}"
-
-
-def _is_same(one: str, other: str) -> bool:
-    return os.path.realpath(one) == os.path.realpath(other)

@@ -43,24 +43,21 @@ class _Viewer:
         self._live = Live(sys.stdout)
         self._keys = TypedKeys()
 
-    def take(self) -> None:
+    def _take(self) -> None:
         """Draw on the terminal from now on, and take its keys."""
         self._keys.take()
         self._live.begin()
-
-    def give_back(self) -> None:
-        self._keys.give_back()
 
     def run(self) -> int:
         """Raises StateError."""
         with closing(SignalPipe((*_LEAVES, signal.SIGWINCH, signal.SIGTSTP))) as signals:
             try:
-                self.take()
-                self._say(f"{self._file} is running already (pid {self._asked.pid}); q leaves its board")
+                self._take()
+                self._live.say(f"{self._file} is running already (pid {self._asked.pid}); q leaves its board")
                 return self._follow(signals)
             finally:
                 self._live.end()
-                self.give_back()
+                self._keys.give_back()
 
     def _follow(self, signals: SignalPipe) -> int:
         if not self._asked.send("watch"):
@@ -77,7 +74,7 @@ class _Viewer:
                 if signo in _LEAVES:
                     return self._leave(EX_OK if signo == signal.SIGINT else 128 + signo)
                 if signo == signal.SIGTSTP:
-                    pause(self)
+                    pause(self._keys.give_back, self._take)
                 self._live.redraw()
 
     def _hear(self) -> int | None:
@@ -89,7 +86,7 @@ class _Viewer:
                 raise self._unknown()
             board = message.get("board", board)
             for text, level in message.get("said", ()):
-                self._say(str(text), level if level in get_args(Level) else "info")
+                self._live.say(str(text), level if level in get_args(Level) else "info")
             if "end" in message:
                 return int(message["end"])
         if board is not None:
@@ -103,12 +100,9 @@ class _Viewer:
         return StateError("is of another version", where=f"the queue of pid {self._asked.pid}")
 
     def _lost(self) -> int:
-        self._say(f"the queue was killed or has crashed; slicer queue {self._file} resumes it", "bad")
+        self._live.say(f"the queue was killed or has crashed; slicer queue {self._file} resumes it", "bad")
         return EX_SLICER
 
     def _leave(self, code: int) -> int:
-        self._say(f"left the board: the queue continues (pid {self._asked.pid})")
+        self._live.say(f"left the board: the queue continues (pid {self._asked.pid})")
         return code
-
-    def _say(self, text: str, level: Level = "info") -> None:
-        self._live.say(text, level)

@@ -7,12 +7,13 @@ import os
 import sys
 import time
 from collections.abc import Mapping
-from contextlib import suppress
+from contextlib import closing, suppress
 
 from slicer import backend as backends
 from slicer.backend.manager_calls import start_service
 from slicer.backend.systemd import SystemdBackend
 from slicer.cli import say
+from slicer.cli.common import failing
 from slicer.cli.queue.show import choose
 from slicer.detach import handover, service, starting
 from slicer.errors import EX_OK, BackendError, StateError, UsageError
@@ -93,13 +94,9 @@ def _check(options: QueueOptions, environ: Mapping[str, str]) -> None:
     renderer = choose(as_json=False, verbose=False, quiet=True, stdout=sys.stdout)
     queue = Queue(options, environ, renderer)
     path = f"{queue.register.log_dir.path}/queue.log"
-    try:
+    # Do not close the whole queue: the last queue's board stays until the service has a new one.
+    with closing(queue.register), failing("cannot be written", path, kind=StateError):
         os.close(handover.open_log(path))
-    except OSError as error:
-        raise StateError(f"cannot be written: {error.strerror}", where=path) from error
-    finally:
-        # Do not close the whole queue: the last queue's board stays until the service has a new one.
-        queue.register.close()
 
 
 def _hand_over(unit: str, log_dir: str, environ: Mapping[str, str], manager: Manager) -> str:
@@ -109,8 +106,6 @@ def _hand_over(unit: str, log_dir: str, environ: Mapping[str, str], manager: Man
     runtime = f"/run/user/{os.geteuid()}" if manager == "user" else "/run"
     # A running service may have its own hand-over, under another name.
     path = f"{runtime}/{unit.removesuffix('.service')}/{os.urandom(4).hex()}"
-    try:
+    with failing("cannot be written", path, kind=StateError):
         handover.write(path, handed)
-    except OSError as error:
-        raise StateError(f"cannot be written: {error.strerror}", where=path) from error
     return path

@@ -51,7 +51,7 @@ class Live:
         if text is not None:
             self.say(f"{clock(event.at)} {text}", event_text.level(event))
 
-    def say(self, text: str, level: event_text.Level) -> None:
+    def say(self, text: str, level: event_text.Level = "info") -> None:
         """The same for a line of text."""
         self._above.append(Line(text, STYLES[level]))
         if time.monotonic() - self._written_at >= _SOONEST_S:

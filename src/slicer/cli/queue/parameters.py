@@ -7,8 +7,9 @@ from typing import Any
 
 import click
 
+from slicer.cli.common import meant
 from slicer.errors import UsageError
-from slicer.quantity import QuantityError, parse_duration, parse_mib
+from slicer.quantity import parse_duration, parse_mib
 from slicer.queue.model import DEFAULT_LOG_DIR, QueueOptions
 
 _FRACTION_MOST = 10
@@ -33,17 +34,12 @@ def mib(ctx: click.Context, param: click.Parameter, value: str | None) -> int | 
     """MiB as a bare number, or a size with its unit."""
     if value is None:
         return None
-    try:
-        return int(value) if value.isdecimal() else parse_mib(value)
-    except QuantityError as error:
-        raise UsageError(str(error), where=param.opts[0], hint="MiB, or a size such as 2G") from error
+    read = int if value.isdecimal() else parse_mib
+    return meant(read, value, param.opts[0], "MiB, or a size such as 2G")
 
 
 def seconds(ctx: click.Context, param: click.Parameter, value: str) -> float:
-    try:
-        found = parse_duration(value) / 1e6
-    except QuantityError as error:
-        raise UsageError(str(error), where=param.opts[0], hint="for example 5, 0.5 or 1m") from error
+    found = meant(parse_duration, value, param.opts[0], "for example 5, 0.5 or 1m") / 1e6
     if not 0 < found < 86400:
         raise UsageError(f"{value}: expected a time above 0 and below one day", where=param.opts[0])
     return found

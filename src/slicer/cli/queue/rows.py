@@ -56,13 +56,11 @@ def table(queues: Sequence[RunningQueue], now_s: float) -> tuple[Line, list[tupl
 def queue_json(queue: RunningQueue) -> dict[str, Any]:
     """A queue for scripts."""
     return {
-        **output.picked(queue, "file log_dir pid"),
-        "unit": queue.unit or None,
-        **output.picked(queue, "state counts"),
+        **output.picked(queue, "file log_dir pid unit? state counts"),
         **_sums(queue.counts),
         "began_at": round(queue.began_at, 3),
         "left": None if queue.eta_s is None else round(queue.eta_s, 1),
-        "warning": queue.warning or None,
+        **output.picked(queue, "warning?"),
     }
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import select
 import stat
@@ -52,16 +51,13 @@ class Sink:
                 return
             try:
                 written = os.write(self._fd, self._pending[:_AT_ONCE])
-            except OSError as error:
-                if error.errno == errno.EAGAIN:
-                    if waits:
-                        continue
+                del self._pending[:written]
+            except BlockingIOError:
+                if not waits:
                     return
-                # Ignore the error, whatever it is: the queue's jobs matter more than its output.
+            except OSError:  # whatever it is: the queue's jobs matter more than its output
                 self._is_gone = True
                 self._pending.clear()
-                return
-            del self._pending[:written]
 
     def _encoded(self, text: str) -> bytes:
         try:

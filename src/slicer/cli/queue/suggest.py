@@ -9,8 +9,10 @@ import sys
 import click
 
 from slicer.cli import say
+from slicer.cli.common import failing
 from slicer.cli.queue import parameters
 from slicer.errors import StateError, UsageError
+from slicer.outcome.outcome_file import replace_in
 from slicer.queue.file import adding, jobs_file, suggest
 from slicer.queue.file.jobs_file import JobsFileError
 from slicer.queue.state import folding
@@ -74,22 +76,15 @@ def _check_output(file: str) -> None:
 
 def _replace(folder: Directory, name: str, read: int, data: bytes) -> None:
     """Atomically replace the file that was read by ``data``. Raises JobsFileError, StateError."""
-    try:
-        before = os.fstat(read)
-        temporary = f"{name}.{os.urandom(4).hex()}.tmp"
-        with open(folder.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL), "wb") as out:
-            try:
-                out.write(data)
-                out.flush()
-                if before.st_uid != os.geteuid() or before.st_gid != os.getegid():
-                    os.fchown(out.fileno(), before.st_uid, before.st_gid)
-                os.fchmod(out.fileno(), before.st_mode & 0o777)
-                os.fsync(out.fileno())
-                if not os.path.samestat(before, folder.lstat(name)):
-                    raise JobsFileError("was replaced meanwhile", name=name, hint="try again")
-                folder.rename(temporary, folder, name)
-            except BaseException:
-                folder.unlink(temporary)
-                raise
-    except OSError as error:
-        raise StateError(f"cannot be changed: {error.strerror}", where=f"{folder.path}/{name}") from error
+    before = os.fstat(read)
+
+    def settle(fd: int) -> None:
+        if before.st_uid != os.geteuid() or before.st_gid != os.getegid():
+            os.fchown(fd, before.st_uid, before.st_gid)
+        os.fchmod(fd, before.st_mode & 0o777)
+        os.fsync(fd)
+        if not os.path.samestat(before, folder.lstat(name)):
+            raise JobsFileError("was replaced meanwhile", name=name, hint="try again")
+
+    with failing("cannot be changed", f"{folder.path}/{name}", kind=StateError):
+        replace_in(folder, name, data, 0o600, settle)

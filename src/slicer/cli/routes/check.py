@@ -52,8 +52,7 @@ Exit codes:
 )
 @click.argument("name", required=False, shell_complete=complete.routes)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
-@click.pass_obj
-def command(outer_json: bool, name: str | None, as_json: bool) -> int:
+def command(name: str | None, as_json: bool) -> int:
     """Check whether the jobs of each route fit into this machine, with the sums.
 
     It also checks that the programs of the route's probes are installed.
@@ -64,7 +63,7 @@ def command(outer_json: bool, name: str | None, as_json: bool) -> int:
     gpus = loading.gpus() if any(part.mode == "gpu" for part in parts) else ()
     found = [(each, _sheet(config, each, gpus), missing_programs(each)) for each in routes.values()]
     needed = budget.together_bytes([sheet for _, sheet, _ in found])
-    if as_json or outer_json:
+    if as_json:
         routes_json = [_json(sheet, missing) for _, sheet, missing in found]
         output.show_json({"routes": routes_json, "needed_together_bytes": needed})
     elif not found:

@@ -44,16 +44,14 @@ docs/json.md describes the output of --json.""",
 def command(ctx: click.Context, as_json: bool) -> None:
     """List the routes for `slicer route`, and where each sends its jobs."""
     if ctx.invoked_subcommand is not None:
-        ctx.obj = as_json  # slicer routes --json stats
+        ctx.default_map = {ctx.invoked_subcommand: {"as_json": as_json}}  # slicer routes --json stats
         return
     routes = tuple(loading.routes(common.config()).values())
     running = loading.running_jobs(os.environ)
     if as_json:
         output.show_json({"routes": [route_json(route, running) for route in routes]})
-    elif routes:
-        output.show(table(routes, running))
     else:
-        output.show([loading.NO_ROUTES])
+        output.show(table(routes, running) if routes else [loading.NO_ROUTES])
 
 
 def table(routes: Iterable[Route], running: dict[str, int] | None) -> list[Line]:

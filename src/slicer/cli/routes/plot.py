@@ -6,6 +6,7 @@ import html
 import os
 
 from slicer.cli import drawing
+from slicer.cli.common import failing
 from slicer.config import metrics
 from slicer.errors import SlicerError
 from slicer.outcome.outcome_file import put
@@ -54,10 +55,8 @@ def write(route: str, found: Suggestion, path: str, facts: list[tuple[str, str]]
     picture = drawing.saved(_figure(route, found), "png" if extension == ".png" else "svg")
     if extension == ".html":
         picture = _page(route, found, picture.decode(), facts).encode()
-    try:
+    with failing("the plot cannot be written", path):
         put(picture, path)
-    except OSError as error:
-        raise SlicerError(f"the plot cannot be written: {error.strerror}", where=path) from error
 
 
 def _figure(route: str, found: Suggestion) -> Figure:

@@ -52,8 +52,7 @@ change it. docs/json.md describes the output of --json.""",
 @click.argument("name", required=False, shell_complete=complete.routes)
 @click.option("--since", metavar="TIME", help="Only decisions since then (2h, 7d, yesterday).")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
-@click.pass_obj
-def command(outer_json: bool, name: str | None, since: str | None, as_json: bool) -> None:
+def command(name: str | None, since: str | None, as_json: bool) -> None:
     """Count what routes decided: GPU, CPU, blocked, again on the CPU. Report what looks wrong.
 
     With NAME: only that route, by its destinations.
@@ -68,7 +67,7 @@ def command(outer_json: bool, name: str | None, since: str | None, as_json: bool
         route = routes.get(each)
         order = tuple(part.name for part in route.destinations) if route else ()
         found.append((stats.summary(each, rows, order), _hints(config, route, rows)))
-    if as_json or outer_json:
+    if as_json:
         output.show_json({"routes": [_json(*each, each[0].route in routes) for each in found]})
     elif not found:
         output.show([Line("No decisions yet." if since is None else "No decisions in that time.")])
@@ -112,7 +111,7 @@ def _spread(spread: Spread | None) -> tuple[str, str]:
 
 def details(found: RouteStats) -> list[Line]:
     """One route, with a column for each destination."""
-    calls = f"{counted(found.calls.calls, 'call')}, {counted(found.calls.inputs, 'input')}"
+    calls = _calls_and_inputs(found.calls)
     again = f", {found.retries} {'retry' if found.retries == 1 else 'retries'}" if found.retries else ""
     heading = f"{found.route}: {calls}{again}; {_when(found.first_at)} to {_when(found.last_at)}"
     columns = [Column(""), *(Column(each.name, right=True, cap=24) for each in found.destinations)]
@@ -143,17 +142,18 @@ def _both(count: DecisionCount) -> tuple[str, str]:
 
 def _refusals(found: RouteStats) -> Iterable[tuple[str, str]]:
     if found.blocked.calls:
-        inputs = counted(found.blocked.inputs, "input")
         never = found.blocked_for_good
         later = "all ran later" if not never else f"{never} not run since"
-        yield "blocked", f"{counted(found.blocked.calls, 'call')}, {inputs}: {later}"
+        yield "blocked", f"{_calls_and_inputs(found.blocked)}: {later}"
     if found.too_large.calls:
-        calls = counted(found.too_large.calls, "call")
-        yield "too large", f"{calls}, {counted(found.too_large.inputs, 'input')}"
+        yield "too large", _calls_and_inputs(found.too_large)
     if found.probe_error.calls:
-        calls = counted(found.probe_error.calls, "call")
-        inputs = counted(found.probe_error.inputs, "input")
-        yield "probe errors", f"{calls}, {inputs}; the last: {one_line(found.last_probe_error, 200)}"
+        last = one_line(found.last_probe_error, 200)
+        yield "probe errors", f"{_calls_and_inputs(found.probe_error)}; the last: {last}"
+
+
+def _calls_and_inputs(count: DecisionCount) -> str:
+    return f"{counted(count.calls, 'call')}, {counted(count.inputs, 'input')}"
 
 
 def _when(at: float) -> str:

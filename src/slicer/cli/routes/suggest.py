@@ -15,7 +15,7 @@ from slicer.config.profiles import Config
 from slicer.config.routes import Destination, Route
 from slicer.errors import EX_OK, SlicerError, UsageError
 from slicer.outcome.decisions import PastDecision
-from slicer.quantity import MIB_TEXT, QuantityError, format_mib, parse_mib
+from slicer.quantity import MIB_TEXT, format_mib, parse_mib
 from slicer.record import as_dict
 from slicer.route import suggestion
 from slicer.route.suggestion import DEFAULT_MARGIN_PERCENT, Suggestion, bounding_probe, suggest
@@ -60,10 +60,9 @@ Exit codes:
 @click.option("--since", metavar="TIME", help="Only jobs since then (7d, 2026-11-20): programs change.")
 @click.option("--plot", "plot", metavar="FILE", help="Draw a plot into FILE (.png, .svg or .html).")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
-@click.pass_obj
 def command(
-    outer_json: bool, name: str, vram: str | None, margin_percent: int, to: str | None, number: int | None,
-    since: str | None, plot: str | None, as_json: bool,
+    name: str, vram: str | None, margin_percent: int, to: str | None, number: int | None, since: str | None,
+    plot: str | None, as_json: bool,
 ) -> int:  # fmt: skip
     """Propose a threshold for the route NAME: up to which inputs its jobs fit into a GPU's memory."""
     given_mib = _mib(vram)
@@ -81,7 +80,7 @@ def command(
         from slicer.cli.routes.plot import write
 
         write(route.name, found[0], plot, facts(found[0]))
-    if as_json or outer_json:
+    if as_json:
         output.show_json({"route": name, "suggestions": [_json(each) for each in found]})
     else:
         for each in found:
@@ -94,10 +93,7 @@ def command(
 def _mib(text: str | None) -> int | None:
     if text is None:
         return None
-    try:
-        found = parse_mib(text)
-    except QuantityError as error:
-        raise UsageError(str(error), where="--vram") from error
+    found = common.meant(parse_mib, text, "--vram")
     if not found:
         raise UsageError(f"expected {MIB_TEXT}, not {text!r:.40}", where="--vram")
     return found
