@@ -12,16 +12,17 @@ that should end before that may use all that is free on a kept GPU. The others m
 need and the leases that should outlast ``until``. Where nobody knows when a lease ends, nothing is kept for
 the first day (unless a duration is configured): there the GPU would stand idle for an unknown time.
 
-Once it has waited for ``3 x after``, its turn is strict. A lease that was granted since its turn began, and
-has overrun or never had an estimate, counts as ending now. What fits already is kept, and a kept GPU where
-the need does not fit takes only requests that should end before ``until``.
+Once it has waited for ``3 x after``, its turn is strict. The leases that were granted since its turn began
+count as ending now, whatever they claim. What fits already is kept, and a kept GPU where the need does not
+fit takes only requests that should end before ``until``.
 
 So no request starves: the first overdue request starts at most ``3 x after + 2 x L`` after its arrival, where
-L is the length of the longest job, whatever anybody claims. The argument: from ``3 x after`` on, ``until`` is
-moved on only by leases that have not overrun and by those from before its turn. The latter end within L. Any
-request that is let in on a kept GPU without room claims to end before ``until``, so it moves it no further.
-Thus ``until`` stands still within L; from then on nobody is let in, and what is there ends within another L.
-The property tests play endless streams of others that claim the truth, nothing or any lie.
+L is the length of the longest job, whatever anybody claims. The argument: from ``3 x after`` on, only leases
+from before its turn put ``until`` into the future, and they end within L. From then on nobody is let in on a
+kept GPU without room. The GPUs that are kept stay the same, because others have newer leases. What is on them
+ends within another L. (If later leases counted by their claims, each could let in the next one, which claims
+a little less, without an end.) The property tests play endless streams of others that claim the truth,
+nothing or any lie.
 
 Then the turn passes to the next. The requests ahead of one are those that were overdue before it, one after
 another. Requests without GPUs have turns of their own, one for each slot: two of them can have theirs at a

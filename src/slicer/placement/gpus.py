@@ -29,7 +29,6 @@ class _End:
     at_s: float
     mib: int | None  # what it frees on the GPU; None: all of it
     since_s: float
-    is_overdue: bool  # it has exceeded its estimate, or never had one
 
 
 class Gpu:
@@ -49,17 +48,16 @@ class Gpu:
             _End(
                 expected_end(lease, now_s),
                 None if lease.vram_mib is None else budget_mib(lease, device, policy), lease.since_s,
-                lease.est_s is None or lease.since_s + lease.est_s <= now_s,
             )
             for lease in leases
-        ]  # fmt: skip
+        ]
 
     def take(self, request: Request, left_mib: int | None, now_s: float) -> None:
         """Count a request as granted. ``left_mib``: what it leaves; None: nothing."""
         self.free_mib = left_mib
         self.newest_s = now_s
         self.is_open_ended |= request.est_s is None
-        self._ends.append(_End(now_s + length_of(request), request.vram_mib, now_s, request.est_s is None))
+        self._ends.append(_End(now_s + length_of(request), request.vram_mib, now_s))
 
     def lacks(self, need: int | None) -> bool:
         """Whether some use has to end before ``need`` MiB (None: the whole GPU) are free."""
@@ -76,12 +74,12 @@ class Gpu:
         return self.is_taken_by_foreign(need) and self.newest_s == -NEVER
 
     def fits_at(self, need: int | None, now_s: float, forgiven_s: float) -> float:
-        """When ``need`` MiB should be free. Overdue leases since ``forgiven_s`` count as ending now."""
+        """When ``need`` MiB should be free. Leases since ``forgiven_s`` count as ending now."""
         if not self.lacks(need):
             return now_s
         ends = sorted(
             (
-                now_s if each.is_overdue and each.since_s > forgiven_s else each.at_s,
+                now_s if each.since_s > forgiven_s else each.at_s,
                 each.mib or 0,
                 each.mib is None,
             )

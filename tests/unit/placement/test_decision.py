@@ -410,14 +410,15 @@ def test_who_ends_before_the_reserved_start_may_use_what_is_kept(
 
 
 # X4
-@pytest.mark.parametrize(("waited_s", "est_s", "expected"), [
-    (899, None, True), (899, 900.0, True), (901, None, False), (901, 1100.0, False), (901, 900.0, True),
+@pytest.mark.parametrize(("waited_s", "held_s", "est_s", "expected"), [
+    (899, 10, None, True), (899, 10, 900.0, True), (901, 700, None, False), (901, 700, 1100.0, False),
+    (901, 700, 900.0, True), (901, 10, 900.0, False),  # what was let in since its turn began moves nothing
 ])  # fmt: skip
 def test_at_last_a_gpu_without_room_takes_only_those_that_end_in_time(
-    waited_s: float, est_s: float | None, expected: bool
+    waited_s: float, held_s: float, est_s: float | None, expected: bool
 ) -> None:
     waiting = share("x", 50_000, arrived_s=NOW_S - waited_s)
-    held = (lease("h", "b", vram_mib=40_000, since_s=NOW_S - 10, est_s=1010.0),)
+    held = (lease("h", "b", vram_mib=40_000, since_s=NOW_S - held_s, est_s=held_s + 1000.0),)
     verdict = decide([waiting, timed("y", 20_000, est_s)], devices("b"), held, POLICY, NOW_S)
     assert ("y" in verdict.grants) is expected
 
