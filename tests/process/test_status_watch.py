@@ -295,6 +295,7 @@ def test_ctrl_z_while_a_log_is_shown_stops_and_continues_both(box: Box, gate: Ga
         bash.expect("slicer.__main__")
         gate.open()
         bash.expect("two\n")
+        bash.expect("-- the job has ended: q returns --")  # the view has the keys again, too
         bash.type("q")
         bash.expect("No jobs are running.")
         bash.type("q")
