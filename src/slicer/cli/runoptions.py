@@ -85,7 +85,7 @@ OPTIONS = (
     _flag("--exec", "exec", "Become the command instead of supervising it; no outcome is recorded."),
     _flag("--linger", "linger", "Wait for processes that outlive the command instead of ending them.", None),
     _flag("--journal", "journal", "Copy the command's output to the journal, under its unit."),
-    _option("--notify", "WHAT", "Notify about done, failed, oom, waited; desktop: there; or off."),
+    _option("--notify", "WHAT", "Notify about done, failed, oom, idle, waited; desktop: there; or off."),
     _option("--outcome", "FILE", "Write the outcome to FILE as JSON.", ""),
     _flag("-d --detach", "detach", "Run in the background: print the job's id, and write a log."),
     Option(

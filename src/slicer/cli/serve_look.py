@@ -54,11 +54,11 @@ class ServerCheck:
     socket: str = ""  # the systemd socket unit that listens for it
 
 
-def need_aiohttp() -> None:
+def need_aiohttp(command: str = "slicer serve") -> None:
     """Raise NoLibrary without aiohttp, or if it is too old."""
     from importlib import metadata
 
-    told = "slicer serve needs aiohttp 3.9 or later"
+    told = f"{command} needs aiohttp 3.9 or later"
     try:
         found = metadata.version("aiohttp")
     except metadata.PackageNotFoundError:

@@ -67,7 +67,7 @@ def command(address: str, public: bool, hosts: tuple[str, ...]) -> int:
     """Serve a page with GPUs and their holders, jobs, who waits and why, and the last day, live."""
     import asyncio
 
-    need_aiohttp()
+    need_aiohttp("slicer web")
     from slicer.web.server import run
 
     is_by_socket = os.environ.get("LISTEN_PID") == str(os.getpid())

@@ -130,6 +130,7 @@ def test_without_aiohttp_it_says_what_to_install(cli: Cli) -> None:  # B6
     said = cli.run("serve", "o", code=125).stderr
     assert "pip install aiohttp in slicer's environment" in said
     assert said.count("\n") == 1
+    assert "slicer web needs aiohttp" in cli.run("web", code=125).stderr
 
 
 def test_a_server_that_there_is_not_is_said_with_those_there_are(cli: Cli) -> None:  # B6
