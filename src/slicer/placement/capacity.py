@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from slicer.placement.gpus import Gpu, Pool
+from slicer.placement.gpus import Gpu, Pool, StrictTurn
 from slicer.placement.order import overdue_after_s
 from slicer.placement.policy import NEVER
 
@@ -156,10 +156,9 @@ class Capacity:
         if not (slots or wants_gpus) or not self._is_feasible(request):
             return False
         after_s = overdue_after_s(request, len(self._gpus), self._policy)
-        # Once it has waited for three times as long, its turn is strict: see slicer.placement.decision.
-        is_strict = self._now_s - request.arrived_s >= 3 * after_s
-        forgiven_s = request.arrived_s + after_s if is_strict else NEVER
-        kept = self._most_promising(request, forgiven_s) if wants_gpus else []
+        strict_s = request.arrived_s + 3 * after_s
+        turn = StrictTurn(request.arrived_s + after_s, strict_s) if self._now_s >= strict_s else None
+        kept = self._most_promising(request, turn) if wants_gpus else []
         if not slots and not kept:
             return False
         need = request.need_mib
@@ -170,17 +169,14 @@ class Capacity:
         for name in slots:
             self._reserve_slots(name, request)
         if kept:
-            self._keep(request, kept, request.arrived_s + 2 * after_s, forgiven_s)
+            self._keep(request, kept, request.arrived_s + 2 * after_s, turn)
         self._update()
         return True
 
-    def _keep(self, request: Request, kept: list[Gpu], earliest_s: float, forgiven_s: float) -> None:
-        """Keep these GPUs: requests that should end by the start of this one may still use all of them.
-
-        ``forgiven_s``: as in :meth:`Gpu.fits_at`; NEVER: the turn is not strict.
-        """
-        need, is_strict = request.need_mib, forgiven_s < NEVER
-        until_s = max(earliest_s, *(gpu.fits_at(need, self._now_s, forgiven_s) for gpu in kept))
+    def _keep(self, request: Request, kept: list[Gpu], earliest_s: float, turn: StrictTurn | None) -> None:
+        """Keep these GPUs: requests that should end by the start of this one may still use all of them."""
+        need = request.need_mib
+        until_s = max(earliest_s, *(gpu.fits_at(need, self._now_s, turn) for gpu in kept))
         self._until_s = min(self._until_s, until_s)
         if self._spare is self._all:
             self._spare = Pool(self._by_index)
@@ -192,7 +188,7 @@ class Capacity:
             free_mib = self._all.mib[gpu.index]
             spare_mib = None
             if need is not None and free_mib is not None:
-                spare_mib = free_mib - need if is_strict else gpu.spare_mib(need, self._until_s)
+                spare_mib = free_mib - need if turn else gpu.spare_mib(need, self._until_s)
             self._spare.set(gpu, None if spare_mib is None or free_mib is None else min(spare_mib, free_mib))
             self.reserved_for["gpu", gpu.uuid] = request.job
 
@@ -213,15 +209,15 @@ class Capacity:
         able = [gpu for gpu in _eligible(request, self._gpus) if need is None or gpu.total_mib >= need]
         return request.gpus <= len(able)
 
-    def _most_promising(self, request: Request, forgiven_s: float) -> list[Gpu]:
+    def _most_promising(self, request: Request, turn: StrictTurn | None) -> list[Gpu]:
         """The GPUs to keep for the request: those that should have room for it first."""
-        need, now_s, is_strict = request.need_mib, self._now_s, forgiven_s < NEVER
+        need, now_s = request.need_mib, self._now_s
         waited_s = now_s - request.arrived_s
 
         def rank(gpu: Gpu) -> tuple[bool, float, bool, float, int]:
-            at_s = gpu.fits_at(need, now_s, forgiven_s)
+            at_s = gpu.fits_at(need, now_s, turn)
             # A lease that is let in beside the need must not cost a GPU its place: the need still fits there.
-            newest_s = gpu.newest_s if is_strict else 0
+            newest_s = gpu.newest_s if turn else 0
             return gpu.is_taken_by_foreign(need), at_s, gpu.lacks(need), newest_s, gpu.index
 
         able = [gpu for gpu in _eligible(request, self._unreserved) if need is None or gpu.total_mib >= need]

@@ -12,13 +12,13 @@ that should end before that may use all that is free on a kept GPU. The others m
 need and the leases that should outlast ``until``. Where nobody knows when a lease ends, nothing is kept for
 the first day (unless a duration is configured): there the GPU would stand idle for an unknown time.
 
-Once it has waited for ``3 x after``, its turn is strict. The leases that were granted since its turn began
-count as ending now, whatever they claim. What fits already is kept, and a kept GPU where the need does not
-fit takes only requests that should end before ``until``.
+Once it has waited for ``3 x after``, its turn is strict. A lease counts as ending now if it was granted since
+then, or since the turn began and has overrun or never had an estimate. What fits already is kept, and a kept
+GPU where the need does not fit takes only requests that should end before ``until``.
 
 So no request starves: the first overdue request starts at most ``3 x after + 2 x L`` after its arrival, where
 L is the length of the longest job, whatever anybody claims. The argument: from ``3 x after`` on, only leases
-from before its turn put ``until`` into the future, and they end within L. From then on nobody is let in on a
+from before then put ``until`` into the future, and they end within L. From then on nobody is let in on a
 kept GPU without room. The GPUs that are kept stay the same, because others have newer leases. What is on them
 ends within another L. (If later leases counted by their claims, each could let in the next one, which claims
 a little less, without an end.) The property tests play endless streams of others that claim the truth,

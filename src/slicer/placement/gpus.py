@@ -29,6 +29,20 @@ class _End:
     at_s: float
     mib: int | None  # what it frees on the GPU; None: all of it
     since_s: float
+    is_overdue: bool  # it has exceeded its estimate, or never had one
+
+
+@record
+class StrictTurn:
+    """A request's turn that has become strict: see :mod:`slicer.placement.decision`."""
+
+    began_s: float
+    strict_s: float  # when it became that
+
+    def end_s(self, end: _End, now_s: float) -> float:
+        """When the lease counts as ending. Claims of newer leases count for less."""
+        is_doubted = end.since_s > self.strict_s or (end.since_s > self.began_s and end.is_overdue)
+        return now_s if is_doubted else end.at_s
 
 
 class Gpu:
@@ -48,16 +62,17 @@ class Gpu:
             _End(
                 expected_end(lease, now_s),
                 None if lease.vram_mib is None else budget_mib(lease, device, policy), lease.since_s,
+                lease.est_s is None or lease.since_s + lease.est_s <= now_s,
             )
             for lease in leases
-        ]
+        ]  # fmt: skip
 
     def take(self, request: Request, left_mib: int | None, now_s: float) -> None:
         """Count a request as granted. ``left_mib``: what it leaves; None: nothing."""
         self.free_mib = left_mib
         self.newest_s = now_s
         self.is_open_ended |= request.est_s is None
-        self._ends.append(_End(now_s + length_of(request), request.vram_mib, now_s))
+        self._ends.append(_End(now_s + length_of(request), request.vram_mib, now_s, request.est_s is None))
 
     def lacks(self, need: int | None) -> bool:
         """Whether some use has to end before ``need`` MiB (None: the whole GPU) are free."""
@@ -73,16 +88,12 @@ class Gpu:
         """Whether foreign processes take it, and no lease is left whose end could free it."""
         return self.is_taken_by_foreign(need) and self.newest_s == -NEVER
 
-    def fits_at(self, need: int | None, now_s: float, forgiven_s: float) -> float:
-        """When ``need`` MiB should be free. Leases since ``forgiven_s`` count as ending now."""
+    def fits_at(self, need: int | None, now_s: float, turn: StrictTurn | None) -> float:
+        """When ``need`` MiB should be free. ``turn``: of the request that needs it, if that is strict."""
         if not self.lacks(need):
             return now_s
         ends = sorted(
-            (
-                now_s if each.since_s > forgiven_s else each.at_s,
-                each.mib or 0,
-                each.mib is None,
-            )
+            (turn.end_s(each, now_s) if turn else each.at_s, each.mib or 0, each.mib is None)
             for each in self._ends
         )
         if need is None or any(is_whole for _, _, is_whole in ends):

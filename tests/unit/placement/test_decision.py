@@ -411,8 +411,8 @@ def test_who_ends_before_the_reserved_start_may_use_what_is_kept(
 
 # X4
 @pytest.mark.parametrize(("waited_s", "held_s", "est_s", "expected"), [
-    (899, 10, None, True), (899, 10, 900.0, True), (901, 700, None, False), (901, 700, 1100.0, False),
-    (901, 700, 900.0, True), (901, 10, 900.0, False),  # what was let in since its turn began moves nothing
+    (899, 10, None, True), (899, 10, 900.0, True), (1000, 110, None, False), (1000, 110, 1100.0, False),
+    (1000, 110, 900.0, True), (1000, 90, 900.0, False),  # what was let in since its turn is strict
 ])  # fmt: skip
 def test_at_last_a_gpu_without_room_takes_only_those_that_end_in_time(
     waited_s: float, held_s: float, est_s: float | None, expected: bool
