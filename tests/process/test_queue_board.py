@@ -155,7 +155,7 @@ def test_what_failed_earlier_is_said_in_one_line(queues: QueueBox) -> None:
 
 # Q12, E5: as docs/queue-events.md has it, once an attempt and GPU
 def test_a_job_that_keeps_growing_is_warned_of_once(queues: QueueBox) -> None:
-    queues.write("[vram=1G] simjob --vram 20G --ramp 3s --hold 0.2")
+    queues.write("[vram=1G] simjob --vram 20G --ramp 3s --hold 3")
     queue = queues.run()
     assert len(queue.events("exceeds")) == 1
     (end,) = queue.events("finished")

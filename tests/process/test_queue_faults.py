@@ -298,7 +298,7 @@ def test_a_job_that_forks_away(queues: QueueBox, is_adopted: bool) -> None:
 
 # E13: and its GPU memory is the job's
 def test_memory_of_who_forked_away(queues: QueueBox) -> None:
-    away = "simjob --vram 6G --ramp 0 --hold 0.6 --fork-away; hold a"
+    away = "simjob --vram 6G --ramp 0 --hold 3 --fork-away; hold a"
     queues.write(f"[vram=2G] {away}")
     queue = queues.start()
     exceeded = queue.event("exceeds")

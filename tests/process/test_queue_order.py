@@ -394,7 +394,7 @@ def test_a_fraction_that_cannot_be(queues: QueueBox, option: str) -> None:
 
 # Q12: once is enough
 def test_a_job_that_outgrows_its_declaration_is_told_of_once(queues: QueueBox) -> None:
-    queues.write("[vram=1G] simjob --vram 8G --ramp 1 --hold 0.2")
+    queues.write("[vram=1G] simjob --vram 8G --ramp 1 --hold 2")
     queue = queues.run("--poll", "0.05")
     assert queue.wait() == 0
     assert len(queue.events("exceeds")) == 1

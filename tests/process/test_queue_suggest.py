@@ -13,7 +13,7 @@ import pytest
 from tests.process.harness import SLICER, Box
 from tests.process.queue_box import QueueBox
 
-LINE = "[vram=20G name=big] simjob --vram 2G --ramp 0 --hold 1"
+LINE = "[vram=20G name=big] simjob --vram 2G --ramp 0 --hold 2"
 
 
 @pytest.fixture
