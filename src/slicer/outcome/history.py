@@ -110,14 +110,16 @@ def append(
     writable, the disk is full, the database has another version, or another program kept it locked for
     ``busy_timeout_s`` seconds. The caller warns and goes on: the history stops no job.
     """
-    row = _row(outcome)
+    row, packed = _row(outcome), b""
+    if series is not None:
+        from slicer.outcome.series import encode
+
+        packed = encode(series)  # before the others wait for the database
 
     def insert(connection: Connection) -> None:
         connection.execute(schema.INSERT, row)
-        if series is not None:
-            from slicer.outcome.series import encode
-
-            connection.execute(schema.INSERT_SAMPLES, (outcome.job, encode(series)))
+        if packed:
+            connection.execute(schema.INSERT_SAMPLES, (outcome.job, packed))
         if keep_s is not None:
             for statement in schema.FORGET:
                 connection.execute(statement, (time.time() - keep_s,))
