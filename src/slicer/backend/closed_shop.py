@@ -14,6 +14,7 @@ from collections.abc import Iterable
 
 from slicer.backend.unit_files import SYSTEM_UNITS, Action
 from slicer.kernel import cgroup, on_host
+from slicer.kernel.open_files import links
 from slicer.kernel.proc import read_text
 from slicer.kernel.users import user_name
 from slicer.record import record
@@ -123,7 +124,7 @@ def openers() -> tuple[Opener, ...]:
     """The processes below user.slice that have one of NVIDIA's nodes open."""
     found = []
     for name in _names("/proc"):
-        if name.isdecimal() and cgroup.of(name).startswith("/user.slice/") and _has_open(name):
+        if name.isdecimal() and cgroup.of(name).startswith("/user.slice/") and _has_open(int(name)):
             try:
                 user = user_name(os.stat(f"/proc/{name}").st_uid)
                 found.append(Opener(int(name), read_text(f"/proc/{name}/comm").strip(), user))
@@ -132,15 +133,8 @@ def openers() -> tuple[Opener, ...]:
     return tuple(sorted(found, key=lambda opener: opener.pid))
 
 
-def _has_open(pid: str) -> bool:
-    folder = f"/proc/{pid}/fd"
-    for name in _names(folder):
-        try:
-            if os.readlink(f"{folder}/{name}").startswith("/dev/nvidia"):  # stat(2) could wait for a server
-                return True
-        except OSError:
-            continue
-    return False
+def _has_open(pid: int) -> bool:
+    return any(link.startswith("/dev/nvidia") for link in links(pid))  # stat(2) could wait for a server
 
 
 def _names(folder: str) -> list[str]:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import os
 import socket
 import struct
 
-from slicer.kernel import proc
+from slicer.kernel import open_files, proc
 
 _FAMILIES = {socket.AF_INET: "tcp", socket.AF_INET6: "tcp6"}
 _LISTEN = 10
@@ -34,19 +33,9 @@ def uids(port: int) -> frozenset[int]:
 
 def pid(port: int) -> int:
     """The process that listens at that port, if we may see it; 0 if none is found."""
-    links = {f"socket:[{fields[_INODE]}]" for file in _FAMILIES.values() for fields in _listed(file, port)}
-    for each in proc.pids() if links else ():
-        try:
-            names = os.listdir(f"/proc/{each}/fd")
-        except OSError:
-            continue  # exited, or another user's
-        for name in names:
-            try:
-                if os.readlink(f"/proc/{each}/fd/{name}") in links:
-                    return each
-            except OSError:
-                continue  # closed meanwhile
-    return 0
+    found = {f"socket:[{fields[_INODE]}]" for file in _FAMILIES.values() for fields in _listed(file, port)}
+    pids = proc.pids() if found else ()
+    return next((each for each in pids if not found.isdisjoint(open_files.links(each))), 0)
 
 
 def _asked(family: int, port: int) -> set[int]:

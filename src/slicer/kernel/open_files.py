@@ -38,17 +38,29 @@ def has_open(pid: int, file: os.stat_result) -> bool:
 
 def descriptors_of(pid: int, file: os.stat_result) -> Iterator[str]:
     """The descriptors by which a process has a file open."""
-    try:
-        names = os.listdir(f"/proc/{pid}/fd")
-    except OSError:
-        return  # gone, or another user's
-    for name in names:
+    for name in _names(pid):
         try:
             info = os.stat(f"/proc/{pid}/fd/{name}")
         except OSError:
             continue  # closed meanwhile
         if os.path.samestat(info, file):
             yield name
+
+
+def links(pid: int) -> Iterator[str]:
+    """What a process has open, as in "/dev/nvidia0" and "socket:[4711]"; nothing if we may not inspect it."""
+    for name in _names(pid):
+        try:
+            yield os.readlink(f"/proc/{pid}/fd/{name}")
+        except OSError:
+            continue  # closed meanwhile
+
+
+def _names(pid: int) -> list[str]:
+    try:
+        return os.listdir(f"/proc/{pid}/fd")
+    except OSError:
+        return []  # gone, or another user's
 
 
 def close_all_but(kept: Collection[int], beginning: str | None = None, *, lowest: int = 3) -> None:
