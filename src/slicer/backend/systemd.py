@@ -14,7 +14,6 @@ from slicer.kernel import cgroup, proc
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from types import TracebackType
     from typing import Any, Protocol, TypeVar
 
     from slicer.backend.manager_calls import Answer, Call, Conversation
@@ -62,9 +61,7 @@ class SystemdBackend(ScopeBackend):
     def __enter__(self) -> SystemdBackend:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def connect(self) -> None:

@@ -57,8 +57,8 @@ def tell_finished(path: str, outcome: Outcome) -> Callable[[], None]:
 
     The caller can do other things in between. Both raise BrokerError.
     """
-    known = {**fields_for(Finished, outcome), **fields_for(Finished, outcome.usage)}
-    call = Finished(**{**known, "paused_s": outcome.paused_s or 0.0})
+    known = fields_for(Finished, outcome) | fields_for(Finished, outcome.usage)
+    call = Finished(**(known | {"paused_s": outcome.paused_s or 0.0}))
     connection = Connection(path)
     connection.send(call)
 
