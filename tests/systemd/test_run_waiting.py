@@ -23,10 +23,17 @@ def inside(unit: str) -> set[int]:
     return processes.in_cgroup(systemctl.show(unit, "ControlGroup")["ControlGroup"])
 
 
-def ready(job: Job) -> str:
+def standing(job: Job) -> str:
     """The scope of the waiting job, once it stands."""
     unit = unit_of(job)
     until(lambda: inside(unit), f"{unit} stands")
+    return unit
+
+
+def ready(job: Job) -> str:
+    """The scope of the waiting job, once the job knows that it stands, and watches the keeper in it."""
+    unit = standing(job)
+    until(lambda: processes.watched_by(job.pid) & inside(unit), f"the keeper in {unit} is watched")
     return unit
 
 
@@ -59,7 +66,7 @@ def test_with_exec_the_waiting_process_itself_is_in_the_scope(slicer: Slicer) ->
     gate = slicer.gate()
     holder = slicer.hold(gate, "-p", "heavy")
     first = slicer.start("-p", "heavy", "--exec", "--", "sh", "-c", "echo $$ up")
-    assert inside(ready(first)) == {first.pid}
+    assert inside(standing(first)) == {first.pid}
     gate.open()
     assert first.end().stdout == f"{first.pid} up\n"
     assert holder.end().code == 0

@@ -25,6 +25,14 @@ def read(pid: int, file: str) -> bytes:
         return b""
 
 
+def _names(directory: str) -> list[str]:
+    """Its files; none when the process is gone."""
+    try:
+        return os.listdir(directory)
+    except OSError:
+        return []
+
+
 def cgroup(pid: int) -> str:
     lines = read(pid, "cgroup").decode().splitlines()
     return next((line[3:] for line in lines if line.startswith("0::")), "")
@@ -69,6 +77,15 @@ def parent_is(pid: int, expected: int) -> bool:
         return parent(pid) == expected
     except IndexError:  # gone
         return False
+
+
+def watched_by(pid: int) -> set[int]:
+    """The processes whose ends it waits for by a pidfd; -1 stands for one that has been waited for."""
+    found = set()
+    for number in _names(f"/proc/{pid}/fdinfo"):
+        lines = read(pid, f"fdinfo/{number}").decode().splitlines()
+        found |= {int(line.split()[1]) for line in lines if line.startswith("Pid:")}
+    return found
 
 
 def children(pid: int) -> set[int]:
