@@ -140,6 +140,7 @@ def test_a_stopped_slice_is_no_shutdown(slicer: Slicer, alice: User, queues: Que
     queues.write(f"[vram=1G] : < {gate}")
     queue = queues.start(*SIM)
     queue.told("started", 1)
+    assert queues.scope(1)
     systemctl.output(*alice.systemctl, "stop", "gpu.slice")
     assert queue.end().code == 143
     assert queue.told("finished", 1)["job"]["reason"] == "stopped"

@@ -108,7 +108,10 @@ class Queues:
         return until(find, f"attempt {attempt} of job {no}")
 
     def scope(self, no: int, attempt: int = 1) -> str:
-        return f"slicer-{self.job_id(no, attempt)}.scope"
+        """The scope of an attempt, once its command runs: "started" is told when the keeper has its order."""
+        unit = f"slicer-{self.job_id(no, attempt)}.scope"
+        until(lambda: _commands_in(unit), f"a command runs in {unit}")
+        return unit
 
     def log(self, no: int, attempt: int = 1) -> str:
         """What the attempt printed; "" before its keeper has made the file."""
@@ -127,6 +130,12 @@ class Queues:
         """What history has of this queue's attempts, in the order in which they began."""
         ids = [record["job"] for record in self.journal("begun")]
         return [outcome for job in ids for outcome in history.read(path, job=job)]
+
+
+def _commands_in(unit: str) -> list[int]:
+    """The processes in it that are no keeper's, or no longer."""
+    inside = [pid for pid in processes.pids() if processes.cgroup(pid).endswith(f"/{unit}")]
+    return [pid for pid in inside if processes.read(pid, "comm") not in (b"", b"slicer-keeper\n")]
 
 
 def cgroup_of(unit: str, prefix: tuple[str, ...] = ("systemctl",)) -> str:
