@@ -23,7 +23,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from tests.machines import inner, recipe
+from tests.machines import inner, recipe, second_try
 from tests.machines.ring import Target
 from tests.machines.rings import MachineItem, Rings
 from tests.machines.settings import DEFAULT_SUITE, ci, wanted_suites
@@ -62,8 +62,14 @@ def pytest_configure(config: pytest.Config) -> None:
     except ValueError as error:
         raise pytest.UsageError(str(error)) from error
     config.pluginmanager.register(Skips())
-    if "SLICER_TEST_REPORTS" in os.environ and not hasattr(config, "workerinput"):
+    if ci():
+        config.pluginmanager.register(second_try.SecondTry())
+    if hasattr(config, "workerinput"):
+        return
+    if "SLICER_TEST_REPORTS" in os.environ:
         config.pluginmanager.register(inner.Reporter(config))
+    else:
+        config.pluginmanager.register(second_try.Unsteady())
 
 
 @pytest.hookimpl(wrapper=True)

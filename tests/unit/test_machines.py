@@ -16,7 +16,10 @@ from tests.machines.plugin import Skips, suffixed
 from tests.machines.recipe import SUITES
 from tests.machines.ring import RecordParser, Ring, Target
 from tests.machines.rings import shares
+from tests.machines.second_try import MOST, SecondTry, Unsteady
 from tests.process import harness
+
+pytest_plugins = ["pytester"]
 
 
 def record(**content: object) -> bytes:
@@ -158,3 +161,51 @@ def test_a_reason_to_skip_is_told_once() -> None:  # W34
 
 def test_an_assertion_of_the_harness_shows_its_values() -> None:  # W34
     assert type(harness.__loader__).__name__ == "AssertionRewritingHook"
+
+
+# -- the second try in CI ------------------------------------------------------------------------------------
+
+RACES = """
+import pytest
+tries = []
+
+@pytest.fixture
+def made():
+    tries.append("made")
+    yield
+    tries.append("unmade")
+
+def test_fails_once(made):
+    assert len(tries) == 3, f"only {tries}"
+
+def test_fails_twice():
+    assert False
+
+def test_passes():
+    assert tries == ["made", "unmade", "made", "unmade"]
+"""
+
+
+FAILS_ONCE = "tries = []\ndef {name}():\n    tries.append(1)\n    assert len(tries) > 1\n"
+
+
+def test_a_failed_test_is_tried_again_with_fixtures_of_its_own(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(RACES)
+    done = pytester.runpytest_inprocess(plugins=[SecondTry(), Unsteady()])
+    done.assert_outcomes(passed=2, failed=1)
+    done.stdout.fnmatch_lines(["*unsteady: *", "*:test_fails_once _*", "*AssertionError: only *made*"])
+    done.stdout.no_fnmatch_line("*:test_fails_twice __*")
+
+
+def test_many_unsteady_tests_fail_the_run(pytester: pytest.Pytester) -> None:
+    names = [f"test_{n}" for n in range(MOST + 2)]
+    pytester.makepyfile(**{name: FAILS_ONCE.format(name=name) for name in names})
+    done = pytester.runpytest_inprocess(plugins=[SecondTry(), Unsteady()])
+    done.assert_outcomes(passed=MOST, failed=2)
+
+
+def test_pure_tests_have_one_try(pytester: pytest.Pytester) -> None:
+    folder = pytester.mkpydir("tests") / "unit"
+    folder.mkdir()
+    (folder / "test_a.py").write_text(FAILS_ONCE.format(name="test_a"))
+    pytester.runpytest_inprocess(plugins=[SecondTry(), Unsteady()]).assert_outcomes(failed=1)
