@@ -16,7 +16,6 @@ from slicer.cli.common import NoLibrary, failing
 from slicer.errors import StateError
 from slicer.kernel import on_host
 from slicer.outcome import history
-from slicer.outcome.outcome_file import replace_in
 from slicer.outcome.totals import Total, of_history
 from slicer.state.directory import Directory
 
@@ -82,4 +81,4 @@ def replace_file(folder: str, data: bytes) -> None:
     with failing("the metrics cannot be written", folder, hint=hint):
         fd = os.open(folder, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
         with closing(Directory(fd, folder)) as directory:
-            replace_in(directory, FILE, data, 0o600, lambda fd: os.fchmod(fd, 0o644))
+            directory.replace_shared(FILE, data, 0o600, lambda fd: os.fchmod(fd, 0o644))

@@ -97,17 +97,8 @@ def _open_folder(path: str) -> Directory:
 
 def _write(path: str, blob: bytes) -> None:
     """Replace the cache file, as a whole or not at all. Raises OSError."""
-    folder, temporary = _open_folder(path), f"{_NAME}.{os.getpid()}"
+    folder = _open_folder(path)
     try:
-        fd = folder.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
-        try:
-            whole = os.write(fd, blob) == len(blob)
-        finally:
-            os.close(fd)
-        if whole:
-            folder.rename(temporary, folder, _NAME)
+        folder.replace_shared(_NAME, blob, 0o600)
     finally:
-        try:
-            folder.remove(temporary)
-        finally:
-            folder.close()
+        folder.close()

@@ -19,7 +19,6 @@ from slicer.state.statefile import check_fields, json_reader
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from typing import Any
 
     from slicer.model import Outcome
@@ -86,7 +85,7 @@ def put(data: bytes, path: str) -> None:
     folder, name, info = _place(path)
     try:
         if info is None or stat.S_ISREG(info.st_mode):
-            replace_in(folder, name, data)
+            folder.replace_shared(name, data)
         else:
             fd = folder.open(name, _INTO)
             if stat.S_ISREG(os.fstat(fd).st_mode):
@@ -111,7 +110,7 @@ def put_own(data: bytes, path: str, mode: int) -> None:
         if info is not None and not (stat.S_ISREG(info.st_mode) and info.st_uid == os.geteuid()):
             what = f"belongs to uid {info.st_uid}" if stat.S_ISREG(info.st_mode) else "is not a regular file"
             raise StateError(f"{what}, and is left alone", where=path, hint="name another file")
-        replace_in(folder, name, data, mode)
+        folder.replace_shared(name, data, mode)
     finally:
         folder.close()
 
@@ -159,21 +158,3 @@ def _write_into(fd: int, data: bytes) -> None:
     os.set_blocking(fd, True)
     with open(fd, "wb") as file:
         file.write(data)
-
-
-def replace_in(
-    folder: Directory, name: str, data: bytes, mode: int = 0o666,
-    settle: Callable[[int], None] = lambda fd: None,
-) -> None:  # fmt: skip
-    """Write data to a new file, and give it the name. ``settle`` gets it before that. Raises OSError."""
-    temporary = f"{name}.{os.urandom(4).hex()}.tmp"
-    fd = folder.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
-    try:
-        with open(fd, "wb") as file:
-            file.write(data)
-            file.flush()
-            settle(fd)
-        folder.rename(temporary, folder, name)
-    except BaseException:
-        folder.unlink(temporary)
-        raise

@@ -14,6 +14,10 @@ import stat
 from slicer.errors import StateError
 from slicer.record import record, replace
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
 _WAY = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
 _OPEN = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
 _FILE = os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
@@ -159,7 +163,8 @@ class Directory:
     def replace(self, name: str, data: bytes, *, mode: int = 0o644, sync: bool = False) -> int:
         """Write a file with ``data``, whole or not at all; returns its descriptor. Raises OSError.
 
-        Only one process at a time may do so. With ``sync`` the data is on the disk before it gets its name.
+        Only one process at a time may do so; else use :meth:`replace_shared`. With ``sync`` the data is on
+        the disk before it gets its name.
         """
         temporary = f"{name}.tmp"  # an existing one is a dead process's
         self.remove(temporary)
@@ -174,6 +179,25 @@ class Directory:
             self.remove(temporary)
             raise
         return fd
+
+    def replace_shared(
+        self, name: str, data: bytes, mode: int = 0o666, settle: Callable[[int], None] = lambda fd: None
+    ) -> None:
+        """As :meth:`replace`, for several writers at once. Raises OSError, and whatever ``settle`` raises.
+
+        ``settle`` gets the file's descriptor before the file gets its name.
+        """
+        temporary = f"{name}.{os.urandom(4).hex()}.tmp"
+        fd = self.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
+        try:
+            with open(fd, "wb") as file:
+                file.write(data)
+                file.flush()
+                settle(fd)
+            self.rename(temporary, self, name)
+        except BaseException:
+            self.unlink(temporary)
+            raise
 
     def sync(self) -> None:
         """Write its names to the disk. Raises OSError."""

@@ -12,7 +12,6 @@ from slicer.cli import say
 from slicer.cli.common import failing
 from slicer.cli.queue import parameters
 from slicer.errors import StateError, UsageError
-from slicer.outcome.outcome_file import replace_in
 from slicer.queue.file import adding, jobs_file, suggest
 from slicer.queue.file.jobs_file import JobsFileError
 from slicer.queue.state import folding
@@ -87,4 +86,4 @@ def _replace(folder: Directory, name: str, read: int, data: bytes) -> None:
             raise JobsFileError("was replaced meanwhile", name=name, hint="try again")
 
     with failing("cannot be changed", f"{folder.path}/{name}", kind=StateError):
-        replace_in(folder, name, data, 0o600, settle)
+        folder.replace_shared(name, data, 0o600, settle)
