@@ -19,7 +19,7 @@ from slicer.queue.model import JobState
 from slicer.queue.state import folding
 from slicer.queue.state.journal import Journal
 from slicer.state import simulated
-from tests.patience import DEADLINE_S, until
+from tests.patience import LONGEST_S, until
 from tests.process.harness import SLICER, Box, kill, kill_9, state_dir, state_of, stays_in_poll
 
 # "job NAME [SECONDS [EXIT]]": notes its start and its end in a file that slicer knows nothing of, each with
@@ -75,7 +75,7 @@ class Running:
 
         return until(look, f"{kind} {said or ''}\n{self.out}\n{self.err}")
 
-    def wait(self, deadline_s: float = DEADLINE_S) -> int:
+    def wait(self, deadline_s: float = LONGEST_S) -> int:
         """Its exit code."""
         try:
             return self.process.wait(deadline_s)

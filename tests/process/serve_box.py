@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from tests.patience import DEADLINE_S, until
+from tests.patience import LONGEST_S, until
 from tests.process.harness import SLICER, SRC, Box
 
 ROOT = str(Path(__file__).resolve().parents[2])
@@ -46,7 +46,7 @@ class Client:
 
     def end(self) -> tuple[int, str]:
         """curl's exit code and what came."""
-        out, _ = self.process.communicate(timeout=DEADLINE_S)
+        out, _ = self.process.communicate(timeout=LONGEST_S)
         return self.process.returncode, (self._first + out).decode()
 
 
@@ -118,7 +118,7 @@ class ServeBox:
         """End it as systemd does; its exit code."""
         assert self.proxy is not None
         self.proxy.send_signal(signal.SIGTERM)
-        return self.proxy.wait(DEADLINE_S)
+        return self.proxy.wait(LONGEST_S)
 
     @property
     def said(self) -> str:
@@ -126,7 +126,7 @@ class ServeBox:
 
     def status(self) -> dict[str, Any]:
         command = [*SLICER, "status", "--json"]
-        done = subprocess.run(command, env=self.box.env, capture_output=True, check=True, timeout=DEADLINE_S)
+        done = subprocess.run(command, env=self.box.env, capture_output=True, check=True, timeout=LONGEST_S)
         found: dict[str, Any] = json.loads(done.stdout)
         return found
 

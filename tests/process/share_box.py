@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 from tests.fake_cuda import Busy, FakeCuda
 from tests.fake_cuda import clients as cuda_clients
-from tests.patience import DEADLINE_S, Deadline, until
+from tests.patience import DEADLINE_S, LONGEST_S, Deadline, until
 
 LIBRARY = "libslicer-share.so"
 SOURCES = Path(__file__).parents[2] / "src" / "slicer" / "share" / "preload"
@@ -226,7 +226,7 @@ class Client:
         """Let it come to its end; the exit status."""
         assert self.process.stdin is not None
         self.process.stdin.close()
-        return self.process.wait(DEADLINE_S * 4)
+        return self.process.wait(LONGEST_S)
 
     def kill(self, signum: int = signal.SIGKILL) -> None:
         """Kill it, and wait until it is gone."""

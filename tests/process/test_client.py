@@ -21,7 +21,7 @@ from tests.broker_box import CLIENT as ASKS
 from tests.broker_box import BrokerBox
 from tests.fake_cuda import FakeCuda
 from tests.machines.host import REPO
-from tests.patience import DEADLINE_S, until
+from tests.patience import LONGEST_S, until
 from tests.process.harness import SLICER, SRC, Box, gone, kill_9, sleeps_in_poll
 from tests.unit.test_readme import block
 
@@ -72,7 +72,7 @@ def start(
 def run(box: Box, code: str, python: str = sys.executable, **env: str) -> list[str]:
     """The lines of such a program, which must end well and say nothing else."""
     process = start(box, code, python, **env)
-    out, err = process.communicate(timeout=DEADLINE_S)
+    out, err = process.communicate(timeout=LONGEST_S)
     assert process.returncode == 0, err.decode()
     assert b"Warning" not in err, err.decode()
     return out.decode().splitlines()
@@ -166,7 +166,7 @@ def test_it_ends_with_the_program_whatever_ends_that(box: Box) -> None:  # U2
     waiter = box.start("-q", "--gpus", "2", "--", "true")
     until(lambda: sleeps_in_poll(waiter.pid), "it waits")
     kill_9(holder.pid)
-    assert waiter.wait(DEADLINE_S) == 0
+    assert waiter.wait(LONGEST_S) == 0
     holder = holding(box)
     kill_9(waiting(box, "acquire('waiter')").pid)
     until(lambda: not box.tickets(), "it has left the queue")
@@ -245,7 +245,7 @@ def test_ctrl_c_while_waiting_leaves_the_queue_and_later_does_nothing(box: Box) 
         assert waiter.stdout.readline() == said
         assert box.run("-q", "--gpus", "1", "--no-wait", "--", "true").returncode == 75
         assert [ticket.name for ticket in box.tickets()] == left
-    assert waiter.wait(DEADLINE_S) == 0
+    assert waiter.wait(LONGEST_S) == 0
     for signo in (signal.SIGINT, signal.SIGHUP, signal.SIGTERM):
         os.kill(holding_child(holder.pid), signo)
     os.killpg(holder.pid, signal.SIGINT)
@@ -269,8 +269,8 @@ def test_slicer_stop_ends_a_request_and_a_program(box: Box) -> None:  # U2
     for name in ("waiter", "holder"):
         done = subprocess.run([*SLICER, "stop", name], env=box.env, capture_output=True, check=False)
         assert done.returncode == 0, done.stderr
-    assert waiter.communicate(timeout=DEADLINE_S)[0] == b"cancelled\n"
-    assert holder.wait(DEADLINE_S) == -signal.SIGTERM
+    assert waiter.communicate(timeout=LONGEST_S)[0] == b"cancelled\n"
+    assert holder.wait(LONGEST_S) == -signal.SIGTERM
     box.assert_clean()
 
 
@@ -366,7 +366,7 @@ def test_a_lease_that_was_lost_is_noticed(box: Box) -> None:  # U2
     lost = "\nimport time\nwhile lease.is_held: time.sleep(0.01)\nwarnings.simplefilter('always')"
     holder = holding(box, f"{HOLDS}{lost}\nprint(lease.is_held)\nlease.release()\nprint('on')")
     kill_9(holding_child(holder.pid))
-    out, err = holder.communicate(timeout=DEADLINE_S)
+    out, err = holder.communicate(timeout=LONGEST_S)
     assert (out, b"was lost: `slicer hold` had ended" in err) == (b"False\non\n", True)
     box.assert_clean()
 

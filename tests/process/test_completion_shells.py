@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.patience import DEADLINE_S, until
+from tests.patience import LONGEST_S, until
 from tests.unit.program import Cli
 
 pytest_plugins = ["tests.unit.program"]
@@ -78,7 +78,7 @@ class Shell:
     def close(self) -> None:
         os.close(self._fd)
         self._process.kill()
-        self._process.wait(timeout=DEADLINE_S)
+        self._process.wait(timeout=LONGEST_S)
 
 
 def need(*programs: str) -> None:

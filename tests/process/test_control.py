@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from slicer.ledger import control_log
-from tests.patience import DEADLINE_S, until
+from tests.patience import LONGEST_S, until
 from tests.process.harness import SLICER, Box, children, gone, kill_9, state_dir, state_of
 
 pytestmark = pytest.mark.both_pythons
@@ -22,7 +22,7 @@ FAMILY = 'echo "start x $$" >>"$LOG"; sleep 1000 & sh -c "sleep 1000 & wait" & w
 def slicer(box: Box, *line: str, code: int = 0, **env: str) -> str:
     done = subprocess.run(
         [*box.prefix, *SLICER, *line], env={**box.env, **env}, capture_output=True, text=True,
-        timeout=DEADLINE_S, check=False,
+        timeout=LONGEST_S, check=False,
     )  # fmt: skip
     assert done.returncode == code, done
     return done.stdout + done.stderr
@@ -50,7 +50,7 @@ class Family:
 
     def end(self, box: Box) -> int:
         slicer(box, "stop", "x")
-        self.outer.communicate(timeout=DEADLINE_S)
+        self.outer.communicate(timeout=LONGEST_S)
         return self.outer.returncode
 
 
@@ -92,7 +92,7 @@ def test_nobody_is_told_when_a_paused_job_will_be_done(box: Box) -> None:  # X6,
     slicer(box, "resume", "x")
     assert starts() is not None
     assert family.end(box) == 143
-    assert waiting.wait(DEADLINE_S) == 0
+    assert waiting.wait(LONGEST_S) == 0
 
 
 def test_stop_ends_a_paused_job(box: Box) -> None:  # X6
@@ -159,7 +159,7 @@ def test_a_command_that_is_killed_halfway_can_be_given_again(box: Box, point: st
 def test_a_time_limit_ends_a_paused_job(box: Box) -> None:  # X6
     family = Family(box, "--timeout", "2s")
     slicer(box, "pause", "x")
-    assert family.outer.wait(DEADLINE_S) == 124
+    assert family.outer.wait(LONGEST_S) == 124
     box.assert_clean()
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.patience import DEADLINE_S, until
+from tests.patience import LONGEST_S, until
 from tests.process.harness import SLICER, Box, stays_in_poll
 from tests.process.queue_box import QueueBox, Running
 
@@ -24,7 +24,7 @@ def queues(make_box: Callable[[int], Box]) -> QueueBox:
 def call(queues: QueueBox, *words: str, code: int = 0) -> subprocess.CompletedProcess[str]:
     done = subprocess.run(
         [*SLICER, *words], env=queues.box.env, cwd=queues.root, capture_output=True, text=True, check=False,
-        timeout=DEADLINE_S,
+        timeout=LONGEST_S,
     )  # fmt: skip
     assert done.returncode == code, done
     return done
@@ -44,7 +44,7 @@ def sleeping(queues: QueueBox, *words: str) -> subprocess.Popen[str]:
 
 
 def said(started: subprocess.Popen[str], code: int) -> str:
-    out, err = started.communicate(timeout=DEADLINE_S)
+    out, err = started.communicate(timeout=LONGEST_S)
     assert started.returncode == code, (out, err)
     return out + err
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from tests.patience import DEADLINE_S, until
+from tests.patience import LONGEST_S, until
 from tests.process.harness import (
     SLICER,
     Box,
@@ -36,7 +36,7 @@ POINTS = (*BEFORE, AFTER, OWN)
 def slicer(box: Box, *line: str, code: int | None = 0, **env: str) -> subprocess.CompletedProcess[str]:
     done = subprocess.run(
         [*box.prefix, *SLICER, *line], env={**box.env, **env}, capture_output=True, text=True, cwd=box.root,
-        timeout=DEADLINE_S, check=False, stdin=subprocess.DEVNULL, errors="surrogateescape",
+        timeout=LONGEST_S, check=False, stdin=subprocess.DEVNULL, errors="surrogateescape",
     )  # fmt: skip
     assert code is None or done.returncode == code, done
     return done
@@ -140,7 +140,7 @@ def test_what_cannot_be_is_refused_at_once_as_in_the_foreground(
     assert says in done.stderr, done
     assert list(folder(box).glob("*")) == []
     gate.open()
-    holder.process.wait(DEADLINE_S)
+    holder.process.wait(LONGEST_S)
     box.assert_clean()
 
 
@@ -153,7 +153,7 @@ def test_it_returns_once_the_job_waits(box: Box, gate: Gate) -> None:  # U1
     assert "held by holder" in found["waiting"]["why"]["text"]
     assert "held by holder" in slicer(box, "show", "next").stdout
     gate.open()
-    holder.process.wait(DEADLINE_S)
+    holder.process.wait(LONGEST_S)
     slicer(box, "wait", "next")
     box.assert_clean()
 
@@ -224,7 +224,7 @@ def test_ctrl_c_at_its_caller_leaves_the_job_alone(box: Box) -> None:  # U1
     pid = int(json.loads(path.read_text())["pid"])
     until(lambda: state_of(pid) == "T", "it is stopped")
     caller.send_signal(signal.SIGINT)
-    out, err = caller.communicate(timeout=DEADLINE_S)
+    out, err = caller.communicate(timeout=LONGEST_S)
     assert (caller.returncode, out) == (130, b"")
     assert b"goes on in the background" in err
     Path(f"{box.state}.go").touch()
@@ -238,7 +238,7 @@ def test_a_job_that_is_killed_before_it_begins_is_an_error_of_its_caller(box: Bo
     pid = int(json.loads(path.read_text())["pid"])
     until(lambda: state_of(pid) == "T", "it is stopped")
     kill_9(pid)
-    out, err = caller.communicate(timeout=DEADLINE_S)
+    out, err = caller.communicate(timeout=LONGEST_S)
     assert (caller.returncode, out) == (125, b"")
     assert b"was ended before it could report" in err
     done = slicer(box, "wait", "x", code=125)
@@ -255,8 +255,8 @@ def test_its_output_and_exit_code_outlive_its_supervisor(box: Box, gate: Gate) -
     box.adopt(following)
     kill_9(outer(box, job))
     gate.open()
-    assert waiting.wait(DEADLINE_S) == 5
-    assert b"begun\nended\n" in following.communicate(timeout=DEADLINE_S)[0]
+    assert waiting.wait(LONGEST_S) == 5
+    assert b"begun\nended\n" in following.communicate(timeout=LONGEST_S)[0]
     assert box.outcomes()[0].exit_code == 5
 
 
@@ -353,7 +353,7 @@ def test_the_last_lines_and_then_all_until_its_end(box: Box, gate: Gate) -> None
     box.adopt(follow)
     until(lambda: sleeps_in_poll(follow.pid), "it sleeps")
     gate.open()
-    assert follow.communicate(timeout=DEADLINE_S)[0] == b"9\nend"
+    assert follow.communicate(timeout=LONGEST_S)[0] == b"9\nend"
 
 
 @pytest.mark.slow
@@ -376,7 +376,7 @@ def test_a_job_without_a_log_says_where_its_output_went(box: Box, gate: Gate) ->
     holder = box.hold(gate)  # its output is a pipe
     assert "no log" in slicer(box, "logs", "holder", code=2).stderr
     gate.open()
-    holder.process.wait(DEADLINE_S)
+    holder.process.wait(LONGEST_S)
     assert "caller's stdout" in slicer(box, "logs", "holder", code=2).stderr
     job = detached(box, "--", "true")
     slicer(box, "wait", job)
@@ -442,7 +442,7 @@ def test_a_foreground_job_is_awaited_and_shown_likewise(box: Box, gate: Gate) ->
     assert holder.command in found["running"]["processes"]
     until(lambda: sleeps_in_poll(waiting.pid), "it sleeps")
     slicer(box, "stop", "holder")
-    assert waiting.wait(DEADLINE_S) == 143
+    assert waiting.wait(LONGEST_S) == 143
 
 
 # -- after --------------------------------------------------------------------------------------------------
@@ -484,7 +484,7 @@ def test_the_foreground_waits_for_others_too(box: Box, gate: Gate) -> None:  # U
     then = box.start("--after", "first", "--", "echo", "then")
     until(lambda: sleeps_in_poll(then.pid), "it sleeps")
     gate.open()
-    out, err = then.communicate(timeout=DEADLINE_S)
+    out, err = then.communicate(timeout=LONGEST_S)
     assert (then.returncode, out) == (0, b"then\n")
     assert b"begins after first" in err
     failed = box.run("--after", "first:failed", "--", "echo", "never")
@@ -498,7 +498,7 @@ def test_a_signal_ends_the_wait_for_another_job(box: Box, gate: Gate, signo: sig
     then = box.start("--after", "first", "--", "touch", "ran")
     until(lambda: sleeps_in_poll(then.pid), "it sleeps")
     then.send_signal(signo)
-    assert then.wait(DEADLINE_S) == -signo
+    assert then.wait(LONGEST_S) == -signo
     gate.open()
     slicer(box, "wait", "first")
     assert not (box.root / "ran").exists()
@@ -514,7 +514,7 @@ def test_a_job_begins_at_its_time(box: Box, gate: Gate) -> None:  # U7
     until(lambda: {each["name"] for each in later(box)} == {"later", None}, "status shows both")
     assert "tomorrow at " in slicer(box, "status").stdout
     gate.open()
-    out, _ = then.communicate(timeout=DEADLINE_S)
+    out, _ = then.communicate(timeout=LONGEST_S)
     assert (then.returncode, out) == (0, b"then\n")
     assert "begins at " in box.run("--begin", "1s", "--", "true").stderr
     assert slicer(box, "stop", "later").stdout == f"no longer waits: {later_job}  later\n"
@@ -546,13 +546,13 @@ def test_others_find_a_job_in_the_foreground_that_waits_for_another(box: Box, ga
     third = detached(box, "-n", "third", "--after", "then", "--", "touch", "ran")
     job = shown(box, "then")["job"]
     assert slicer(box, "stop", "then").stdout == f"no longer waits: {job}  then\n"
-    assert stopped.wait(DEADLINE_S) == -signal.SIGTERM
+    assert stopped.wait(LONGEST_S) == -signal.SIGTERM
     assert "then: exit 143" in slicer(box, "wait", "then", code=143).stdout
     slicer(box, "wait", third, code=75)
     runs = box.start("-n", "then", "--after", "first", "--", "sh", "-c", "echo ran; kill -INT $$")
     until(lambda: later(box), "it waits")
     gate.open()
-    assert runs.wait(DEADLINE_S) == -signal.SIGINT
+    assert runs.wait(LONGEST_S) == -signal.SIGINT
     slicer(box, "wait", "then", code=130)
     assert not (box.root / "ran").exists()
     left = {path.stem for path in folder(box).glob("*.json")}

@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 
 from slicer.serve.model import Unavailable
-from tests.patience import DEADLINE_S, until
+from tests.patience import LONGEST_S, until
 from tests.unit import made_up
 
 pytest.importorskip("aiohttp")
@@ -245,7 +245,7 @@ def test_a_stream_that_is_cut_is_an_error_for_its_client(bench: Bench) -> None: 
         with pytest.raises(openai.APIConnectionError):
             got.extend(each.choices[0].delta.content for each in stream)
     assert got == ["w0 ", "w1 ", "w2 ", "w3 "]
-    assert running.process.wait(DEADLINE_S) == -signal.SIGKILL
+    assert running.process.wait(LONGEST_S) == -signal.SIGKILL
 
 
 # -- curl ----------------------------------------------------------------------------------------------------

@@ -20,7 +20,7 @@ from slicer.kernel import proc
 from slicer.model import Lease
 from slicer.state import simulated, statefile
 from slicer.state.directory import Directory
-from tests.patience import DEADLINE_S, until
+from tests.patience import LONGEST_S, until
 from tests.process.harness import SLICER, Box, Gate, kill_9, sleeps_in_flock, state_of, text
 from tests.process.hot_path import PLAIN, imported, surplus
 
@@ -51,7 +51,7 @@ def simjob(box: Box, *arguments: str, **options: Any) -> subprocess.Popen[bytes]
 def ended(box: Box, *arguments: str, **options: Any) -> tuple[int, str, str]:
     """The exit code, stdout and stderr of a simulated job."""
     process = simjob(box, *arguments, **options)
-    out, err = process.communicate(timeout=DEADLINE_S)
+    out, err = process.communicate(timeout=LONGEST_S)
     return process.returncode, text(out), text(err)
 
 
@@ -75,7 +75,7 @@ def slicer(box: Box, *arguments: str) -> subprocess.CompletedProcess[str]:
     """A slicer command other than ``run``."""
     command = [*box.prefix, *SLICER, *arguments]
     return subprocess.run(
-        command, env=box.env, cwd=box.root, capture_output=True, text=True, check=False, timeout=DEADLINE_S
+        command, env=box.env, cwd=box.root, capture_output=True, text=True, check=False, timeout=LONGEST_S
     )
 
 
@@ -131,7 +131,7 @@ def test_who_allocates_waits_until_another_allocation_is_done(sim: Box) -> None:
         (usage / f"{own.pid}-{own.started}").write_bytes(statefile.encode(own))
     finally:
         os.close(lock)
-    assert late.wait(DEADLINE_S) == 1
+    assert late.wait(LONGEST_S) == 1
     (usage / f"{own.pid}-{own.started}").unlink()
     sim.assert_clean()
 
@@ -202,7 +202,7 @@ def test_a_leak_keeps_the_memory_until_it_is_ended(sim: Box) -> None:
     options = ("--vram", "3G", "--ramp", "0", "--hold", "0", "--leak", "--leak-seconds", "infinity")
     quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
     leaky = simjob(sim, *options, "--exit-code", "3", **quiet)
-    assert leaky.wait(DEADLINE_S) == 3
+    assert leaky.wait(LONGEST_S) == 3
     ((pid, mib),) = used(sim).items()
     assert (pid != leaky.pid, mib, uses(sim)[0].utilisation) == (True, (3072,), 0)
     kill_9(pid)
@@ -286,7 +286,7 @@ def test_sigterm_ends_it_unless_it_does_not_listen(sim: Box) -> None:
     tidy = simjob(sim, "--vram", "1G", *ENDLESS)
     until(lambda: used(sim), "it runs")
     tidy.terminate()
-    assert tidy.wait(DEADLINE_S) == -signal.SIGTERM
+    assert tidy.wait(LONGEST_S) == -signal.SIGTERM
     assert not list((sim.state / "usage").iterdir())
     deaf = simjob(sim, "--vram", "1G", *ENDLESS, "--ignore-sigterm", "--print-every", "0.02")
     assert deaf.stdout is not None
@@ -315,7 +315,7 @@ def test_its_host_memory_is_real(sim: Box) -> None:  # E11
 @pytest.mark.parametrize("binary", [(), ("--binary",)])
 def test_it_prints_as_much_as_it_was_told(sim: Box, binary: tuple[str, ...]) -> None:  # E11
     job = simjob(sim, "--ramp", "0", "--hold", "0", "--log-bytes", "1000001", *binary)
-    out, _ = job.communicate(timeout=DEADLINE_S)
+    out, _ = job.communicate(timeout=LONGEST_S)
     assert (job.returncode, len(out)) == (0, 1_000_001)
     if binary:
         with pytest.raises(UnicodeDecodeError):

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.patience import DEADLINE_S, until
+from tests.patience import LONGEST_S, until
 from tests.process.harness import SLICER, Gate, gone, kill, state_of
 from tests.process.route_box import RouteBox, json_lines
 
@@ -40,7 +40,7 @@ class WrapBox(RouteBox):
     def install(self, path: Path | None = None) -> None:
         line = ("wrap", "install", str(path or self.job), "--route", "whisper", "--slicer", str(self.slicer))
         command = [*self.prefix, *SLICER, *line]
-        subprocess.run(command, env=self.env, capture_output=True, timeout=DEADLINE_S, check=True)
+        subprocess.run(command, env=self.env, capture_output=True, timeout=LONGEST_S, check=True)
 
     def command(self, *arguments: str | bytes, backend: str = "") -> list[str | bytes]:
         """The command line of a caller who knows nothing of slicer."""
@@ -63,7 +63,7 @@ def test_calls_go_where_the_route_decides_and_the_program_gets_what_was_typed(bo
     odd = [b"", b" a\nb", b"it's", b"\xff\x81\x88", b"--program", b"*", b"-n"]
     for name, way in (("small", "cuda"), ("large", "cpu")):
         process = box.start("job", name, *odd, stdin=subprocess.PIPE)
-        out, err = process.communicate(b"from the caller", timeout=DEADLINE_S)
+        out, err = process.communicate(b"from the caller", timeout=LONGEST_S)
         words, stdin = json.loads(out)
         assert [bytes.fromhex(word) for word in words] == [name.encode(), *odd, b"--device", way.encode()]
         assert (stdin, process.returncode) == ("from the caller", 7), err
@@ -87,7 +87,7 @@ def test_a_signal_to_the_call_reaches_the_program(box: WrapBox, signo: signal.Si
     process = box.start("job", "a", "small", env=env)
     until(lambda: box.started("a") or process.poll() is not None, "it runs")
     process.send_signal(signo)
-    assert process.wait(DEADLINE_S) in (128 + signo, -signo)
+    assert process.wait(LONGEST_S) in (128 + signo, -signo)
     assert box.results() == ["started gpu"]
 
 
@@ -101,7 +101,7 @@ def test_a_call_when_all_is_busy_fails_as_the_route_says(box: WrapBox) -> None: 
     assert blocked.returncode == 9
     assert len(json_lines(blocked.stderr)) == 1
     gate.open()
-    assert holder.wait(DEADLINE_S) == 0
+    assert holder.wait(LONGEST_S) == 0
     assert box.ways() == ["holder gpu"]
 
 
@@ -123,9 +123,9 @@ def test_unwrapped_in_the_middle_of_a_job_it_goes_on(box: WrapBox) -> None:  # C
     process = box.start("job", "a", "small", env={"GATE": str(gate.path), "DO": "exit 5"})
     until(lambda: box.started("a") or process.poll() is not None, "it runs")
     command = [*box.prefix, *SLICER, "wrap", "remove", str(box.job)]
-    subprocess.run(command, env=box.env, capture_output=True, timeout=DEADLINE_S, check=True)
+    subprocess.run(command, env=box.env, capture_output=True, timeout=LONGEST_S, check=True)
     gate.open()
-    assert process.wait(DEADLINE_S) == 5
+    assert process.wait(LONGEST_S) == 5
     assert not os.path.exists(f"{box.job}-real")
     assert box.run("job", "b", "small", env={"DO": ""}).returncode == 0
     assert box.results() == ["started gpu"]  # the second call was none of the route's
@@ -139,7 +139,7 @@ def test_a_call_that_is_killed_takes_the_program_along(box: WrapBox) -> None:  #
     process = box.start("job", "a", "small", env={"DO": stubborn})
     until(lambda: box.started("child") or process.poll() is not None, "it runs, and a child of it")
     process.kill()
-    process.wait(DEADLINE_S)
+    process.wait(LONGEST_S)
     program, child = (int(line.split()[2]) for line in box.lines())
     until(lambda: gone(program) and gone(child), "all of the job is gone")
     until(lambda: [outcome.ended_by for outcome in box.outcomes()] == ["caller"], "the outcome is kept")
@@ -158,7 +158,7 @@ def test_a_call_that_is_killed_at_the_programs_start_leaves_nothing(box: WrapBox
     process = box.start("job", "a", "small", env=env)
     still = until(lambda: [pid for pid in box.processes() if state_of(pid) == "T"], "it has come that far")
     process.kill()
-    process.wait(DEADLINE_S)
+    process.wait(LONGEST_S)
     Path(f"{place}.go").touch()
     for pid in still:
         kill(pid, signal.SIGCONT)

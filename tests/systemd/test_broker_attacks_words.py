@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from slicer.broker.protocol import messages
-from tests.patience import DEADLINE_S, until
+from tests.patience import LONGEST_S, until
 from tests.systemd.helpers import systemctl
 from tests.systemd.helpers.attackers import HEAVY, TRY, command, everything, hold, ledger_of
 from tests.systemd.helpers.callers import Running, acquire, ask, by, main_pid
@@ -123,7 +123,7 @@ def test_what_a_user_writes_into_its_own_books_reaches_nobody(
             path.unlink()  # her own lease as well: the broker knows better
         assert by(bob.uid, lambda: ask(acquire())) == "Busy"
         gate.open()
-        job.popen.wait(DEADLINE_S)
+        job.popen.wait(LONGEST_S)
     until(lambda: by(bob.uid, lambda: type(ask(acquire())).__name__) == "Granted", "it is over")
 
 

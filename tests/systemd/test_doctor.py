@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from slicer.kernel import cgroup
-from tests.patience import DEADLINE_S, until
+from tests.patience import LONGEST_S, until
 from tests.systemd.helpers import systemctl
 from tests.systemd.helpers.jobs import Slicer
 from tests.systemd.helpers.users import User, user
@@ -25,7 +25,7 @@ pytestmark = pytest.mark.systemd
 def examined(*via: str, **env: str) -> dict[str, Any]:
     done = subprocess.run(
         [*via, "slicer", "doctor", "--json"], env={**os.environ, **env}, capture_output=True, text=True,
-        timeout=DEADLINE_S, check=False, cwd="/",
+        timeout=LONGEST_S, check=False, cwd="/",
     )  # fmt: skip
     assert done.returncode in (0, 1), done
     said: dict[str, Any] = json.loads(done.stdout)
@@ -150,7 +150,7 @@ def test_slicer_alone_shows_the_state_to_a_user_without_a_session() -> None:  # 
     bob = user("bob")
     shutil.rmtree(bob.ledger, ignore_errors=True)  # of a test before
     done = subprocess.run(
-        [*bob.bare, "slicer"], capture_output=True, text=True, timeout=DEADLINE_S, check=False, cwd="/"
+        [*bob.bare, "slicer"], capture_output=True, text=True, timeout=LONGEST_S, check=False, cwd="/"
     )
     assert done.returncode == 0, done
     assert "No jobs are running." in done.stdout

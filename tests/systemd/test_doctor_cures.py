@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from tests.patience import DEADLINE_S, until
+from tests.patience import LONGEST_S, until
 from tests.systemd.helpers import systemctl
 from tests.systemd.helpers.users import User
 
@@ -132,7 +132,7 @@ def test_roots_cure_helps(clean: None, case: str) -> None:  # N10, X10
     def shell(script: str) -> str:
         quiet = script.replace("\nslicer doctor", "\nexec >&3\nslicer doctor")
         line = ["sh", "-c", f"exec 3>&1 >/dev/null 2>&1\n{quiet}"]
-        done = subprocess.run(line, capture_output=True, text=True, timeout=DEADLINE_S, check=False, cwd="/")
+        done = subprocess.run(line, capture_output=True, text=True, timeout=LONGEST_S, check=False, cwd="/")
         return done.stdout
 
     cured(*ROOTS[case], "root", shell)
@@ -152,7 +152,7 @@ def test_a_users_cure_helps(clean: None, alice: User, case: str) -> None:  # N10
             subprocess.run(words, capture_output=True, check=False, cwd="/")
         own = [line for line in lines if line.startswith(("unset ", "export "))]
         words = [*alice.via, "sh", "-c", "\n".join([*own, last])]
-        done = subprocess.run(words, capture_output=True, text=True, timeout=DEADLINE_S, check=False, cwd="/")
+        done = subprocess.run(words, capture_output=True, text=True, timeout=LONGEST_S, check=False, cwd="/")
         return done.stdout
 
     cured(id, broken, "alice", shell)

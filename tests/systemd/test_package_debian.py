@@ -18,7 +18,7 @@ import pytest
 from slicer.version import __version__
 from tests.fake_nvml import FakeNvml
 from tests.machines import checkout
-from tests.patience import DEADLINE_S, until
+from tests.patience import DEADLINE_S, LONGEST_S, until
 from tests.systemd.helpers import systemctl
 
 pytest_plugins = ["tests.fake_nvml"]
@@ -227,14 +227,14 @@ def job(installed: Path, tmp_path: Path) -> Iterator[tuple[subprocess.Popen[byte
         yield started, gate
     finally:
         systemctl.output("systemctl", "stop", "slicer-*.scope")
-        started.wait(DEADLINE_S)
+        started.wait(LONGEST_S)
 
 
 def test_a_job_outlives_an_upgrade(installed: Path, job: tuple[subprocess.Popen[bytes], Path]) -> None:
     running, gate = job
     run("dpkg", "--install", installed)
     gate.write_text("go on\n")
-    assert running.wait(DEADLINE_S) == 7
+    assert running.wait(LONGEST_S) == 7
     assert json.loads((gate.parent / "outcome").read_text())["exit_code"] == 7
 
 
@@ -309,7 +309,7 @@ def shop(installed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> It
         systemctl.output("systemctl", "stop", "slicer-*.scope")
         for each in started:
             each.kill()
-            each.wait(DEADLINE_S)
+            each.wait(LONGEST_S)
         if Path("/usr/bin/slicer").exists():
             run("/usr/bin/slicer", "install", "--remove")
         run("dpkg", "--install", installed)
@@ -322,7 +322,7 @@ def test_an_upgrade_leaves_the_shop_closed_and_each_job_its_turn(installed: Path
     until(shop.is_served, "both are known still")
     assert (shop.is_closed(), shop.asks(), shop.ran.exists()) == (True, True, False)
     shop.gate.write_text("go on\n")
-    assert (shop.holder.wait(DEADLINE_S), shop.waiter.wait(DEADLINE_S)) == (0, 0)
+    assert (shop.holder.wait(LONGEST_S), shop.waiter.wait(LONGEST_S)) == (0, 0)
     assert shop.ran.exists()
 
 

@@ -18,7 +18,7 @@ from slicer.cli import app, runoptions
 from slicer.cli.simjob import SimOptions
 from slicer.config import routes, serve
 from slicer.errors import UsageError
-from tests.patience import DEADLINE_S, until
+from tests.patience import LONGEST_S, until
 from tests.unit.config.machine import Machine
 from tests.unit.program import Cli
 
@@ -174,16 +174,16 @@ def test_the_route_of_the_example_is_a_configuration(tmp_path: Path) -> None:  #
 def test_the_python_example_works_as_printed(cli: Cli) -> None:  # W3
     env = {**cli.environ, "SLICER_SIM": "1x24G"}
     line = [sys.executable, "-c", block("gpus.md", "python")]
-    done = subprocess.run(line, env=env, capture_output=True, text=True, timeout=DEADLINE_S, check=False)
+    done = subprocess.run(line, env=env, capture_output=True, text=True, timeout=LONGEST_S, check=False)
     assert (done.returncode, done.stdout) == (0, ""), done
     holder = cli.popen("run", "--backend", "plain", "--vram", "8G", "-n", "other", "sleep", "9", env=env)
     try:
         until(lambda: cli.json("status", env=env)["jobs"], "it holds its part")
-        done = subprocess.run(line, env=env, capture_output=True, text=True, timeout=DEADLINE_S, check=False)
+        done = subprocess.run(line, env=env, capture_output=True, text=True, timeout=LONGEST_S, check=False)
         assert (done.returncode, done.stdout) == (0, "other None\n"), done
     finally:
         holder.terminate()
-        holder.wait(timeout=DEADLINE_S)
+        holder.wait(timeout=LONGEST_S)
 
 
 def test_the_command_lines_can_be_typed_as_printed() -> None:

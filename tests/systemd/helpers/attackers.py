@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.patience import DEADLINE_S
+from tests.patience import LONGEST_S
 from tests.systemd.helpers.jobs import SYSTEM_LEDGER, Gate, Job, Slicer
 from tests.systemd.helpers.users import User
 
@@ -41,7 +41,7 @@ def attempt(what, act):
 def attempts(who: tuple[str, ...], code: str, *arguments: object) -> str:
     """What of the code's attempts succeeds for somebody; fails where the code itself is wrong."""
     command = [*who, sys.executable, "-I", "-S", "-c", TRY + code, *map(str, arguments)]
-    done = subprocess.run(command, capture_output=True, text=True, cwd="/", timeout=DEADLINE_S)
+    done = subprocess.run(command, capture_output=True, text=True, cwd="/", timeout=LONGEST_S)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
@@ -98,7 +98,7 @@ def command(someone: User, *words: str) -> subprocess.CompletedProcess[str]:
     env = {"PATH": os.environ["PATH"], "LANG": "C.UTF-8", "CPU_RUN_SLOTS": "1"}
     return subprocess.run(
         [*someone.via, "slicer", *words], capture_output=True, text=True, errors="surrogateescape", env=env,
-        timeout=DEADLINE_S,
+        timeout=LONGEST_S,
     )  # fmt: skip
 
 

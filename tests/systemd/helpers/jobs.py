@@ -15,7 +15,7 @@ from slicer.model import Lease, Outcome, Ticket
 from slicer.outcome import history
 from slicer.state import statefile
 from slicer.state.statedir import locate
-from tests.patience import DEADLINE_S, until
+from tests.patience import DEADLINE_S, LONGEST_S, until
 from tests.systemd.helpers import processes, systemctl
 
 SYSTEM_LEDGER = "/run/slicer"
@@ -126,7 +126,7 @@ class Job:
     def kill(self, signo: int = signal.SIGKILL) -> None:
         os.kill(self.pid, signo)
 
-    def end(self, deadline_s: float = DEADLINE_S) -> Done:
+    def end(self, deadline_s: float = LONGEST_S) -> Done:
         """Wait for slicer's end."""
         try:
             code = self.popen.wait(deadline_s)
@@ -201,7 +201,7 @@ class Slicer:
         """What completion offers bash for the last of the words after ``slicer``."""
         words = "".join(f"{word}\n" for word in ("slicer", *typed))
         done = subprocess.run(
-            ["slicer"], capture_output=True, text=True, timeout=DEADLINE_S, cwd=self.directory,
+            ["slicer"], capture_output=True, text=True, timeout=LONGEST_S, cwd=self.directory,
             env=self.environ(_SLICER_COMPLETE="bash_words", _SLICER_WORDS=words),
         )  # fmt: skip
         assert done.returncode == 0, done
@@ -231,7 +231,7 @@ class Slicer:
 
     def run(
         self, *arguments: str | bytes, env: Mapping[str, str] | None = None, stdin: int = subprocess.DEVNULL,
-        via: tuple[str, ...] = (), deadline_s: float = DEADLINE_S, program: str = "run",
+        via: tuple[str, ...] = (), deadline_s: float = LONGEST_S, program: str = "run",
     ) -> Done:  # fmt: skip
         """``slicer PROGRAM ARGUMENTS`` from start to end."""
         return self.start(*arguments, env=env, stdin=stdin, via=via, program=program).end(deadline_s)
@@ -243,7 +243,7 @@ class Slicer:
             env=self.environ(**env),
             capture_output=True,
             text=True,
-            timeout=DEADLINE_S,
+            timeout=LONGEST_S,
             check=False,
         )
         assert done.returncode == code, done

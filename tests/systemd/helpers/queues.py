@@ -12,7 +12,7 @@ from typing import Any
 
 from slicer.model import Outcome
 from slicer.outcome import history
-from tests.patience import DEADLINE_S, until
+from tests.patience import DEADLINE_S, LONGEST_S, until
 from tests.systemd.helpers import processes, systemctl
 from tests.systemd.helpers.jobs import SYSTEM_HISTORY, Done, Gate, Job, Slicer
 
@@ -85,7 +85,7 @@ class Queues:
         return queue
 
     def run(
-        self, *options: str, env: Mapping[str, str] | None = None, deadline_s: float = DEADLINE_S
+        self, *options: str, env: Mapping[str, str] | None = None, deadline_s: float = LONGEST_S
     ) -> Done:
         """A queue from start to end."""
         return self.start(*options, env=env).end(deadline_s)

@@ -11,7 +11,7 @@ import pytest
 
 from slicer import __version__
 from slicer.cli import app
-from tests.patience import DEADLINE_S
+from tests.patience import LONGEST_S
 from tests.unit.program import Cli
 
 pytestmark = pytest.mark.both_pythons
@@ -40,7 +40,7 @@ def _python(cli: Cli, code: str, **env: str) -> subprocess.CompletedProcess[str]
         env={**cli.environ, **env},
         capture_output=True,
         text=True,
-        timeout=DEADLINE_S,
+        timeout=LONGEST_S,
     )
 
 
@@ -54,7 +54,7 @@ def test_a_reader_that_leaves_is_no_error(cli: Cli, line: list[str]) -> None:
     env = {"PYTHONUNBUFFERED": "1"}
     with cli.popen(*line, env=env, stdout=write, stderr=subprocess.PIPE, text=True) as process:
         os.close(write)
-        said = process.communicate(timeout=DEADLINE_S)[1]
+        said = process.communicate(timeout=LONGEST_S)[1]
     assert process.returncode == 141
     assert "Error" not in said
 
@@ -78,7 +78,7 @@ def test_only_the_command_in_use_is_imported(cli: Cli, name: str) -> None:
         env=cli.environ,
         capture_output=True,
         text=True,
-        timeout=DEADLINE_S,
+        timeout=LONGEST_S,
     )
     loaded = set(done.stdout.splitlines()[-1].split())
     assert f"slicer.cli.{name}" in loaded

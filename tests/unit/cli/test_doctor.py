@@ -17,7 +17,7 @@ import pytest
 from slicer.doctor.kinds import kinds
 from slicer.doctor.model import AREAS
 from tests.fake_nvml import TWO_GPUS, FakeNvml
-from tests.patience import DEADLINE_S
+from tests.patience import LONGEST_S
 from tests.process.harness import unprivileged
 from tests.unit.program import Cli
 
@@ -114,7 +114,7 @@ def test_a_command_to_paste_is_whole_on_a_narrow_terminal(cli: Cli) -> None:  # 
         with contextlib.suppress(OSError):  # EIO: nobody writes any more
             while chunk := screen.read(65536):
                 shown += chunk
-        process.wait(timeout=DEADLINE_S)
+        process.wait(timeout=LONGEST_S)
     assert f"    ls -ld {lock} {lock.parent}\r\n".encode() in shown
 
 
@@ -122,7 +122,7 @@ def test_where_no_process_can_be_forked_it_says_so(cli: Cli) -> None:  # X10
     cli.root.chmod(0o777)
     done = subprocess.run(
         [*unprivileged(54321), "prlimit", "--nproc=1", sys.executable, "-m", "slicer", "doctor", "--json"],
-        env=cli.environ, capture_output=True, text=True, timeout=DEADLINE_S, check=False, cwd="/",
+        env=cli.environ, capture_output=True, text=True, timeout=LONGEST_S, check=False, cwd="/",
     )  # fmt: skip
     ids = found(json.loads(done.stdout))
     assert "no process for it" in ids["look-failed"]["what"]
@@ -174,7 +174,7 @@ def test_a_driver_that_hangs_is_reported_and_left_behind(cli: Cli, fake_nvml: Fa
     )
     done = subprocess.run(
         [sys.executable, "-c", code], env={**cli.environ, **fake_nvml.env}, capture_output=True, text=True,
-        timeout=DEADLINE_S, check=False, stdin=subprocess.DEVNULL,
+        timeout=LONGEST_S, check=False, stdin=subprocess.DEVNULL,
     )  # fmt: skip
     said = json.loads(done.stdout)
     assert done.returncode == 1

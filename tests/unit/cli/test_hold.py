@@ -11,7 +11,7 @@ import pytest
 
 from slicer.model import Lease
 from tests.fake_nvml import FakeNvml
-from tests.patience import DEADLINE_S, until
+from tests.patience import LONGEST_S, until
 from tests.unit.program import Cli
 
 pytest_plugins = ["tests.unit.program", "tests.fake_nvml"]
@@ -23,7 +23,7 @@ def held(cli: Cli) -> Iterator[Lease]:
     pipe = subprocess.PIPE
     with cli.popen("hold", "-q", *SLOT, "--name", "by-hand", "--", "cat", stdin=pipe, stdout=pipe) as process:
         yield until(lambda: next(iter(cli.entries("leases", Lease)), None), "a lease")
-        process.communicate(timeout=DEADLINE_S)
+        process.communicate(timeout=LONGEST_S)
         assert process.returncode == 0
 
 
@@ -85,7 +85,7 @@ def test_without_a_command_it_is_a_shell(cli: Cli) -> None:
     shell = {"SHELL": "/bin/sh"}
     pipe = subprocess.PIPE
     with cli.popen("hold", *SLOT, env=shell, stdin=pipe, stdout=pipe, stderr=pipe, text=True) as process:
-        out, err = process.communicate('echo "in $SLICER_LEASE"\nexit 7\n', timeout=DEADLINE_S)
+        out, err = process.communicate('echo "in $SLICER_LEASE"\nexit 7\n', timeout=LONGEST_S)
     assert process.returncode == 7
     assert len(out.split()[1]) == 12
     assert err.splitlines()[0] == "slicer: this shell holds 1 CPU slot; exit gives it back"

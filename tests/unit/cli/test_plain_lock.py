@@ -11,7 +11,7 @@ import pytest
 
 from slicer.model import Lease
 from tests.fake_nvml import FakeNvml
-from tests.patience import DEADLINE_S, until
+from tests.patience import LONGEST_S, until
 from tests.process.harness import is_waited_for
 from tests.unit.program import Cli
 
@@ -38,7 +38,7 @@ def script(path: Path) -> Iterator[subprocess.Popen[str]]:
         assert process.stdout
         assert process.stdout.readline() == "held\n"
         yield process
-        process.communicate(timeout=DEADLINE_S)
+        process.communicate(timeout=LONGEST_S)
 
 
 @pytest.mark.parametrize("wanted", [("--gpus", "1"), ("--vram", "1G")])
@@ -78,5 +78,5 @@ def test_a_script_excludes_jobs(cli: Cli, script: subprocess.Popen[str]) -> None
 def test_a_job_waits_for_the_script(cli: Cli, path: Path, script: subprocess.Popen[str]) -> None:
     with cli.popen(*RUN, "--gpus", "1", "--", "echo", "ran", stdout=subprocess.PIPE, text=True) as job:
         until(lambda: is_waited_for(path), "the job waits for the lock")
-        script.communicate(timeout=DEADLINE_S)
-        assert job.communicate(timeout=DEADLINE_S)[0] == "ran\n"
+        script.communicate(timeout=LONGEST_S)
+        assert job.communicate(timeout=LONGEST_S)[0] == "ran\n"

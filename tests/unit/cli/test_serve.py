@@ -16,7 +16,7 @@ from slicer.cli.serve import lines, problems_of, warnings_of
 from slicer.cli.serve_look import Address, ServerCheck
 from slicer.kernel import listeners
 from slicer.record import replace
-from tests.patience import DEADLINE_S
+from tests.patience import LONGEST_S
 from tests.unit import made_up
 from tests.unit.program import Cli
 
@@ -152,7 +152,7 @@ def test_status_and_check_bring_in_neither_asyncio_nor_aiohttp(cli: Cli) -> None
     for words in (("status",), ("serve", "--check")):
         done = subprocess.run(
             [sys.executable, "-c", code, *words], env=cli.environ, capture_output=True, text=True,
-            timeout=DEADLINE_S, check=False,
+            timeout=LONGEST_S, check=False,
         )  # fmt: skip
         assert done.stderr.splitlines()[-1] == "", words
 

@@ -22,7 +22,7 @@ from slicer.model import Busy, Lease
 from slicer.record import replace
 from slicer.state import statefile
 from slicer.state.directory import Directory
-from tests.patience import DEADLINE_S, until
+from tests.patience import LONGEST_S, until
 from tests.process.harness import SRC
 from tests.unit import made_up
 from tests.unit.ledger.box import LedgerBox
@@ -385,7 +385,7 @@ def test_who_has_no_descriptor_left_deletes_nothing(box: LedgerBox) -> None:
     assert resource.getrlimit(resource.RLIMIT_NOFILE)[1] > 64
     command = [sys.executable, "-c", _STARVED, str(box.path)]
     environ = {**os.environ, "PYTHONPATH": SRC}
-    done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=DEADLINE_S)
+    done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=LONGEST_S)
     assert "Too many open files" in done.stdout
     assert done.stderr == ""
     assert sorted(box.left()) == ["leases/aaaaaaaaaaaa", "leases/bbbbbbbbbbbb"]

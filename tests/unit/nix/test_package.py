@@ -17,7 +17,7 @@ from slicer.backend.install_units import plan
 from slicer.kernel import SYSROOT
 from slicer.version import __version__
 from tests.machines.host import REPO
-from tests.patience import DEADLINE_S
+from tests.patience import LONGEST_S
 from tests.process.test_nix_build import SITE, SITE_OF_NIX, hook, named
 from tests.systemd.test_nixos_script import CONFIGURATION
 from tests.unit.nix.evaluation import NIX, evaluate
@@ -53,7 +53,7 @@ def shell(script: str, directory: Path, environ: Mapping[str, str]) -> subproces
     argv = ["bash", "-euo", "pipefail", "-c", script]
     return subprocess.run(
         argv, env=env, cwd=directory, stdin=subprocess.DEVNULL, capture_output=True, text=True,
-        timeout=DEADLINE_S, check=False,
+        timeout=LONGEST_S, check=False,
     )  # fmt: skip
 
 

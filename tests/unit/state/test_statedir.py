@@ -16,7 +16,7 @@ from slicer.ledger.ledger import Ledger
 from slicer.state import statedir
 from slicer.state.directory import Directory
 from slicer.state.statedir import StateDir
-from tests.patience import DEADLINE_S
+from tests.patience import LONGEST_S
 from tests.process.harness import SRC
 
 pytestmark = pytest.mark.both_pythons
@@ -291,7 +291,7 @@ def test_a_new_directory_says_its_version_whatever_the_umask(tmp_path: Path) -> 
 
 def test_many_may_make_it_at_once(tmp_path: Path) -> None:
     for process in takers(tmp_path / "state", 8):
-        out, err = process.communicate(timeout=DEADLINE_S)
+        out, err = process.communicate(timeout=LONGEST_S)
         assert (process.returncode, out, err) == (0, "ready\n", "")
     assert (tmp_path / "state" / "version").read_text() == "6\n"
     assert sorted(os.listdir(tmp_path / "state")) == ["bells", "leases", "tickets", "version"]

@@ -14,7 +14,7 @@ import pytest
 from slicer.record import replace
 from slicer.wrap import shim
 from slicer.wrap.model import Wrap
-from tests.patience import DEADLINE_S, until
+from tests.patience import LONGEST_S, until
 from tests.unit.wrap.box import Box
 
 pytest_plugins = ["tests.unit.wrap.box"]
@@ -39,7 +39,7 @@ def tell(box: Box) -> Box:
 
 
 def run(*command: str | bytes | Path, **options: object) -> subprocess.CompletedProcess[bytes]:
-    return subprocess.run(command, capture_output=True, timeout=DEADLINE_S, check=False, **options)  # type: ignore
+    return subprocess.run(command, capture_output=True, timeout=LONGEST_S, check=False, **options)  # type: ignore
 
 
 def test_every_byte_of_every_argument_arrives(tell: Box) -> None:  # C5
@@ -108,7 +108,7 @@ def test_signals_reach_the_program_and_end_it(box: Box, tmp_path: Path, signo: s
     with subprocess.Popen([box.program]) as process:
         until((tmp_path / "runs").exists, "the program runs")
         process.send_signal(signo)
-        assert process.wait(DEADLINE_S) == -signo
+        assert process.wait(LONGEST_S) == -signo
 
 
 def test_signals_that_the_caller_ignores_stay_ignored(box: Box) -> None:  # C5

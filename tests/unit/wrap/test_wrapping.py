@@ -17,7 +17,7 @@ from slicer import faults
 from slicer.errors import SlicerError, StateError
 from slicer.wrap import look, records, wrapping
 from slicer.wrap.model import WrapError, WrapRefused
-from tests.patience import DEADLINE_S, until
+from tests.patience import LONGEST_S, until
 from tests.unit.wrap.box import Box
 
 pytest_plugins = ["tests.unit.wrap.box"]
@@ -27,7 +27,7 @@ as_root = pytest.mark.skipif(os.geteuid() != 0, reason="makes files of another u
 
 
 def says(path: Path, *arguments: str) -> str:
-    done = subprocess.run([path, *arguments], capture_output=True, text=True, timeout=DEADLINE_S, check=False)
+    done = subprocess.run([path, *arguments], capture_output=True, text=True, timeout=LONGEST_S, check=False)
     return done.stdout.strip() if not done.returncode else f"exit {done.returncode}: {done.stderr}"
 
 
@@ -470,4 +470,4 @@ def test_a_call_while_it_is_wrapped_and_unwrapped_always_finds_a_program(box: Bo
             box.install()
             box.remove()
         stop.touch()
-        assert watcher.wait(DEADLINE_S) == 0
+        assert watcher.wait(LONGEST_S) == 0
