@@ -158,6 +158,7 @@ def test_backfill(queues: QueueBox) -> None:
     queues.gpus = 1
     queues.write("[vram=20G] hold a", "[vram=20G] job b", "[vram=2G] job c")
     queue = queues.start()
+    queues.started("a")
     queues.ended("c")
     assert queues.starts() == {"a": 1, "c": 1}
     queues.let("a")

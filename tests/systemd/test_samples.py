@@ -36,7 +36,7 @@ def samples(slicer: Slicer, job: str, *options: str, **more: Any) -> dict[str, A
 
 def check_busy(found: dict[str, Any]) -> None:
     assert len(found["cpu"]) >= 2
-    assert min(found["cpu"]) > 0.1, found
+    assert min(found["cpu"]) > 0.02, found  # on a busy machine, too; who sleeps uses a tenth of that
     assert None not in found["stalled_cpu"]
 
 

@@ -55,7 +55,9 @@ class Broker:
             _DROP_IN.parent.mkdir(parents=True, exist_ok=True)
             _DROP_IN.write_text(text)
             systemctl.output("systemctl", "daemon-reload")
-        systemctl.output("systemctl", "stop", SERVICE)
+        # Whoever asks at that moment has its socket start it again, which cancels the stop.
+        stop = ["systemctl", "--quiet", "stop", SERVICE]
+        until(lambda: subprocess.run(stop, check=False).returncode == 0, f"{SERVICE} is stopped")
 
     def stop_at(self, *points: str, **gpus: str) -> None:
         """From now on it stops at the first of these points that it comes to. ``gpus``: which it sees."""
