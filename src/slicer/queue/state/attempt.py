@@ -45,16 +45,16 @@ class AttemptFile:
     is_final: bool  # False: the outcome was written in advance, while the job was being ended
 
 
-def reserve(directory: int, job: str) -> None:
-    """Create the file, with room in it. Raises OSError; then it does not exist."""
+def reserve(directory: int, job: str, rooms: int = 1) -> None:
+    """Create the file, with room in it, or for so many. Raises OSError; then it does not exist."""
     fd = os.open(job, _FLAGS | os.O_CREAT | os.O_EXCL, 0o600, dir_fd=directory)
     try:
-        os.posix_fallocate(fd, 0, _ROOM)
+        os.posix_fallocate(fd, 0, rooms * _ROOM)
     except OSError as error:
         if error.errno not in (errno.EOPNOTSUPP, errno.EINVAL):  # some file systems cannot reserve
             os.unlink(job, dir_fd=directory)
             raise
-        os.ftruncate(fd, _ROOM)
+        os.ftruncate(fd, rooms * _ROOM)
     finally:
         os.close(fd)
 

@@ -20,6 +20,7 @@ from slicer.queue.state.log_dir import LogDir, failing
 from slicer.state.directory import Directory
 
 _PROBE = "probe"
+_ROOMS_AGAIN = 16  # attempts with room, before a queue goes on that had none: else it would stop at the next
 _AGAIN_S = 1.0  # how soon to try to write again
 
 
@@ -83,7 +84,7 @@ class Register:
         except StateError as error:
             self._fail(str(error))
             return False
-        if not is_early and self._has_room():
+        if self.problem and not is_early and self._has_room():
             self.problem = ""
         faults.point("queue-saved")
         return True
@@ -92,10 +93,10 @@ class Register:
     def is_saved(self) -> bool:
         return not self._journal.is_urgent
 
-    def reserve(self, job_id: str) -> bool:
-        """Create the attempt file, with room in it; False, with a ``problem``, without room."""
+    def reserve(self, job_id: str, rooms: int = 1) -> bool:
+        """Create the attempt file, with room for so many; False, with a ``problem``, without room."""
         try:
-            attempt.reserve(self.log_dir.attempts.fd, job_id)
+            attempt.reserve(self.log_dir.attempts.fd, job_id, rooms)
         except OSError as error:
             self._fail(f"{self.log_dir.path}: {error.strerror}; nothing is started until there is room")
             self._lacks_room = True
@@ -121,10 +122,11 @@ class Register:
 
     def _has_room(self) -> bool:
         """Whether there is room for attempts again."""
-        if self._lacks_room and self.reserve(_PROBE):
-            self.forget(_PROBE)
-            self._lacks_room = False
-        return not self._lacks_room
+        if not self.reserve(_PROBE, _ROOMS_AGAIN):
+            return False
+        self.forget(_PROBE)
+        self._lacks_room = False
+        return True
 
     def _fail(self, problem: str) -> None:
         self.problem = problem

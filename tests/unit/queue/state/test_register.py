@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from pathlib import Path
 
 import pytest
 
 from slicer.queue.state import folding
+from slicer.queue.state import register as register_module
 from slicer.queue.state.register import Register
 
 
@@ -27,5 +30,32 @@ def test_what_is_not_yet_written_is_due(tmp_path: Path, monkeypatch: pytest.Monk
         register.do(folding.refused("key", "infeasible", "never", 1))
         assert not register.save()
         assert 0 < (register.left_s() or 0) <= 1
+    finally:
+        register.close()
+
+
+# E7: on a disk that stays almost full, not one job after the other stalls the queue
+def test_it_goes_on_once_there_is_room_for_more_than_one_attempt(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    room = [0]
+
+    def allocate(fd: int, offset: int, length: int) -> None:
+        if length > room[0]:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(os, "posix_fallocate", allocate)
+    monkeypatch.setattr(register_module, "_AGAIN_S", 0.0)
+    register = Register("logs", fresh=False)
+    try:
+        assert not register.reserve("job")
+        assert "nothing is started until there is room" in register.problem
+        for room[0], is_enough in ((0, False), (8 << 10, False), (64 << 10, False), (256 << 10, True)):
+            assert register.save()
+            assert (not register.problem) == is_enough
+        assert register.log_dir.attempts.names() == []
+        room[0] = 8 << 10
+        assert register.reserve("job")
     finally:
         register.close()
