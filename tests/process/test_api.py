@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.fake_nvml import FakeNvml
-from tests.patience import until
+from tests.patience import LONGEST_S, until
 from tests.process.harness import (
     SLICER,
     Box,
@@ -45,7 +45,7 @@ def start(box: Box, program: str, **env: str) -> subprocess.Popen[bytes]:
 def run(box: Box, program: str, **env: str) -> str:
     """The output of such a program, which must end well."""
     process = start(box, program, **env)
-    out, err = process.communicate(timeout=30)
+    out, err = process.communicate(timeout=LONGEST_S)
     assert process.returncode == 0, err.decode()
     return out.decode()
 
@@ -108,8 +108,8 @@ def test_programs_and_jobs_exclude_each_other(box: Box) -> None:
     assert json.loads(busy.stderr)["holder"]["name"] == "script"
     waiter = box.start("-q", "-p", "gpu", "-n", "next", "--", "true")
     until(lambda: sleeps_in_poll(waiter.pid), "it waits")
-    holder.communicate(timeout=60)  # without a release: the interpreter's end is one
-    assert waiter.wait(20) == 0
+    holder.communicate(timeout=LONGEST_S)  # without a release: the interpreter's end is one
+    assert waiter.wait(LONGEST_S) == 0
     box.assert_clean()
 
 
@@ -122,7 +122,7 @@ def test_a_killed_program_holds_nothing(box: Box) -> None:
     waiter = box.start("-q", "-p", "gpu", "--", "true")
     until(lambda: sleeps_in_poll(waiter.pid), "it waits")
     kill_9(*(lease.pid for lease in box.leases()))
-    assert waiter.wait(20) == 0
+    assert waiter.wait(LONGEST_S) == 0
     box.assert_clean()
 
 
@@ -180,7 +180,7 @@ def test_two_programs_share_a_gpu_by_memory(box: Box, fake_nvml: FakeNvml) -> No
         """,
     )
     assert out.splitlines() == [first, "a"]
-    holder.communicate(timeout=60)
+    holder.communicate(timeout=LONGEST_S)
     box.assert_clean()
 
 
@@ -201,7 +201,7 @@ def test_waiting_has_its_limit(box: Box, gate: Gate) -> None:
     )
     assert out.splitlines() == ["holder", "True 1 True", "True 1 True"]
     gate.open()
-    assert job.process.wait(20) == 0
+    assert job.process.wait(LONGEST_S) == 0
     box.assert_clean()
 
 
@@ -226,10 +226,10 @@ def test_a_request_that_is_stopped_raises(box: Box, gate: Gate, how: str) -> Non
     )
     until(box.tickets, "it waits")
     subprocess.run([*box.prefix, *SLICER, "stop", "-q", "mine"], env=box.env, check=True)
-    assert program.communicate(timeout=30) == (b"taken out of the queue (slicer stop)\n", b"")
+    assert program.communicate(timeout=LONGEST_S) == (b"taken out of the queue (slicer stop)\n", b"")
     assert program.returncode == 0
     gate.open()
-    assert job.process.wait(20) == 0
+    assert job.process.wait(LONGEST_S) == 0
     box.assert_clean()
 
 
@@ -267,13 +267,13 @@ def test_the_loop_runs_on_while_a_task_waits(box: Box, gate: Gate) -> None:
     program.stdin.flush()
     until(lambda: len(box.tickets()) == 2, "the cancelled one has left")
     gate.open()
-    out, err = program.communicate(timeout=30)
+    out, err = program.communicate(timeout=LONGEST_S)
     lines = out.decode().splitlines()
     assert sorted(lines[:2]) == ["first 1", "third 1"], err.decode()
     assert lines[2:] == [
         "['NoneType', 'CancelledError', 'NoneType']", "gpus, cpu_slots and slots: nothing is requested",
     ]  # fmt: skip
-    assert job.process.wait(20) == 0
+    assert job.process.wait(LONGEST_S) == 0
     box.assert_clean()
 
 
@@ -292,11 +292,11 @@ def test_ctrl_c_while_waiting_leaves_the_queue(box: Box, gate: Gate) -> None:
     pid = until(lambda: next((ticket.pid for ticket in box.tickets()), 0), "it waits")
     until(lambda: sleeps_in_poll(pid), "it sleeps")
     os.kill(pid, signal.SIGINT)
-    out, err = program.communicate(timeout=60)
+    out, err = program.communicate(timeout=LONGEST_S)
     assert out == b"interrupted\n", err.decode()
     assert not box.tickets()
     gate.open()
-    assert job.process.wait(20) == 0
+    assert job.process.wait(LONGEST_S) == 0
     assert gone(pid)
     box.assert_clean()
 
@@ -458,7 +458,7 @@ def test_ctrl_c_while_the_lease_is_made_leaves_none(box: Box, gate: Gate, point:
     program.stdin.close()  # for the other threads
     program.stdin = None
     until(lambda: gone(pid) or os.kill(pid, signal.SIGCONT), "it ends")  # it may just be about to stop
-    out, err = program.communicate(timeout=20)
+    out, err = program.communicate(timeout=LONGEST_S)
     assert out.decode() == "interrupted None\n[]\n", err.decode()
     box.assert_clean()
 
@@ -498,12 +498,12 @@ def test_a_task_that_is_cancelled_just_before_it_sleeps_leaves_the_queue(box: Bo
         asyncio.run(main())
         """,
     )
-    out, err = program.communicate(timeout=20)
+    out, err = program.communicate(timeout=LONGEST_S)
     assert out == b"CancelledError\n", err.decode()
     assert len(box.tickets()) == 1
     gate.open()
-    assert job.process.wait(20) == 0
-    assert ahead.wait(20) == 0
+    assert job.process.wait(LONGEST_S) == 0
+    assert ahead.wait(LONGEST_S) == 0
     box.assert_clean()
 
 
@@ -523,8 +523,8 @@ def test_a_broken_loop_waits_for_no_lease(box: Box, gate: Gate) -> None:
     )
     pid = until(lambda: next((ticket.pid for ticket in box.tickets()), 0), "it waits")
     os.kill(pid, signal.SIGINT)
-    out, err = program.communicate(timeout=20)
+    out, err = program.communicate(timeout=LONGEST_S)
     assert out == b"interrupted\n", err.decode()
     gate.open()
-    assert job.process.wait(20) == 0
+    assert job.process.wait(LONGEST_S) == 0
     box.assert_clean()

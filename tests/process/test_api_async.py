@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.patience import until
+from tests.patience import LONGEST_S, until
 from tests.process.harness import Box, Gate
 from tests.process.test_api import start
 
@@ -46,9 +46,9 @@ def test_a_wait_that_is_given_up_says_nothing_more(box: Box, gate: Gate, waits: 
         gc.collect()
         """,
     )
-    out, err = program.communicate(timeout=60)
+    out, err = program.communicate(timeout=LONGEST_S)
     assert (out, err) == (b"given up\n", b"")
     until(lambda: not box.tickets(), "it has left the queue")
     gate.open()
-    assert job.process.wait(20) == 0
+    assert job.process.wait(LONGEST_S) == 0
     box.assert_clean()

@@ -22,7 +22,7 @@ import pytest
 from slicer.queue.control import client
 from slicer.queue.control.messages import encode
 from slicer.queue.state import recent
-from tests.patience import until
+from tests.patience import LONGEST_S, until
 from tests.process.harness import SLICER, Box, kill, kill_9, unprivileged
 from tests.process.queue_box import QueueBox
 from tests.process.test_status_watch import other_side
@@ -532,7 +532,7 @@ def test_a_queue_of_another_version_is_left_alone(queues: QueueBox) -> None:
         caller, _ = strange.accept()
         caller.recv(4096)
         caller.send(b'{"v":99,"pid":"x"}')
-        out, err = listing.communicate(timeout=30)
+        out, err = listing.communicate(timeout=LONGEST_S)
         assert json.loads(out)["silent"] == [os.getpid()]
         assert "does not answer" in err
         caller.close()

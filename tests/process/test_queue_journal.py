@@ -17,6 +17,7 @@ from slicer.queue.state import folding
 from slicer.queue.state.journal import Journal
 from slicer.queue.state.log_dir import RULES, LogDir, QueueRunning
 from slicer.state.directory import open_or_make
+from tests.patience import LONGEST_S
 from tests.process.harness import SRC
 
 HOLD = """
@@ -245,7 +246,7 @@ def test_on_a_full_disk_nothing_is_lost_or_there_twice(tmp_path: Path) -> None:
     """A limit on the file's size: the kernel takes a part of the last write, and then refuses."""
     path = tmp_path / "journal.jsonl"
     with python(TOO_LARGE, path) as process:
-        out, err = process.communicate(timeout=60)
+        out, err = process.communicate(timeout=LONGEST_S)
     assert process.returncode == 0, err
     assert f"{path}: cannot be written: {os.strerror(errno.EFBIG)}" in err
     journal, records = Journal.open(open_or_make(str(path.parent), RULES))

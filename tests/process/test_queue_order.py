@@ -10,7 +10,7 @@ from collections.abc import Callable
 import pytest
 
 from slicer.state import simulated
-from tests.patience import until
+from tests.patience import LONGEST_S, until
 from tests.process.harness import SLICER, Box
 from tests.process.queue_box import QueueBox
 
@@ -122,7 +122,7 @@ def test_a_job_is_stopped_while_its_queue_starts_it(queues: QueueBox) -> None:
     env = {**queues.box.env, "SLICER_SIM": simulated.spec_of(2, "24G")}
     stop = subprocess.Popen([*queues.box.prefix, *SLICER, "stop", "-q", "a"], env=env)
     queue.event("cancelled")
-    assert stop.wait(30) == 0
+    assert stop.wait(LONGEST_S) == 0
     queues.go_on()
     assert queue.wait() == 0
     assert queues.statuses() == {"job a": ("cancelled", 0), "job b": ("ok", 0)}
@@ -319,12 +319,12 @@ def test_a_queue_and_slicer_run_compete(queues: QueueBox) -> None:
     until(lambda: len(queues.snapshot().tickets) == 2, "both wait")
     assert queues.starts() == {"s": 1}
     queues.let("s")
-    assert single.wait(20) == 0
+    assert single.wait(LONGEST_S) == 0
     queues.started("a")
     assert queues.starts() == {"s": 1, "a": 1}
     queues.let("a")
     assert queue.wait() == 0
-    assert waiting.wait(20) == 0
+    assert waiting.wait(LONGEST_S) == 0
     assert order(queues) == ["s", "a", "w", "b"]
     assert len(queue.events("waiting")) in (1, 2)  # b may have had to wait for w
     queues.assert_clean()

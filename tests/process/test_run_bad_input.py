@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.patience import until
+from tests.patience import LONGEST_S, until
 from tests.process.harness import SLICER, Box, Gate, kill_9
 
 pytestmark = pytest.mark.both_pythons
@@ -100,7 +100,7 @@ def test_a_configuration_that_changes_while_a_job_runs_changes_nothing_that_runs
     bad = box.run("-q", "-p", "heavy", *TRUE, env={"SLICER_CONFIG": str(path)})
     assert bad.returncode == 125
     gate.open()
-    assert job.process.wait(10) == 0
+    assert job.process.wait(LONGEST_S) == 0
     (outcome,) = box.outcomes()
     assert outcome.reason == "exited"
     box.assert_clean()
@@ -125,7 +125,7 @@ def test_a_hostile_name_is_shown_safely(box: Box, gate: Gate, name: str | bytes)
     until(lambda: box.tickets(), "somebody waits")
     gate.open()
     for made in (process, waiter):
-        _, error = made.communicate(timeout=60)
+        _, error = made.communicate(timeout=LONGEST_S)
         assert made.returncode == 0
         for line in error.decode().splitlines():
             assert line.startswith("slicer: ")
@@ -141,13 +141,13 @@ def test_a_very_long_name_does_not_free_the_slot(box: Box, gate: Gate) -> None:
     if process.poll() is None:
         assert box.run("-p", "heavy", "--no-wait", "-q", *TRUE).returncode == 75
         gate.open()
-    assert process.wait(10) in (0, 2)
+    assert process.wait(LONGEST_S) in (0, 2)
 
 
 def test_arguments_arrive_as_the_bytes_they_were(box: Box) -> None:
     given = [b"\xff\xfe", b"a\nb", b"'\"$(x)", b"", b"--", b"-q", b"\xc3\xa9", b"\x01", b"*"]
     done = box.start("-q", "--", "sh", "-c", 'for a; do printf "%s\\0" "$a"; done', "sh", *given)
-    out, error = done.communicate(timeout=60)
+    out, error = done.communicate(timeout=LONGEST_S)
     assert (done.returncode, error) == (0, b"")
     assert out.split(b"\0")[:-1] == given
     assert [os.fsencode(word) for word in box.outcomes()[0].command[4:]] == given
@@ -197,7 +197,7 @@ def test_closed_descriptors_stay_closed_and_hit_no_file_of_ours(box: Box, closed
     assert box.run("-p", "heavy", "--no-wait", "-q", *TRUE).returncode == 75
     assert (box.state / "lock").read_bytes() == b""
     gate.open()
-    assert process.wait(10) == 3
+    assert process.wait(LONGEST_S) == 3
     box.assert_clean()
 
 
@@ -228,7 +228,7 @@ def test_stdout_and_stderr_as_closed_pipes_stop_no_job(box: Box, gate: Gate) -> 
     process.stdout.close()
     process.stderr.close()
     gate.open()
-    assert process.wait(10) in (3, 128 + signal.SIGPIPE)
+    assert process.wait(LONGEST_S) in (3, 128 + signal.SIGPIPE)
     assert len(box.outcomes()) == 1
     box.assert_clean()
 
@@ -240,7 +240,7 @@ def test_a_job_dies_of_a_closed_pipe_as_without_slicer(box: Box) -> None:
     assert process.stdout is not None
     process.stdout.readline()
     process.stdout.close()
-    assert process.wait(10) == 128 + signal.SIGPIPE
+    assert process.wait(LONGEST_S) == 128 + signal.SIGPIPE
     assert box.outcomes()[0].signal == signal.SIGPIPE
 
 

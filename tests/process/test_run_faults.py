@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from slicer.kernel import proc
-from tests.patience import until
+from tests.patience import LONGEST_S, until
 from tests.process import (
     test_broker,
     test_broker_client,
@@ -189,7 +189,7 @@ def test_an_exception_after_the_order_does_not_free_what_the_job_uses(
     env = {"SLICER_FAULTS": f"{box.state}:{point}!"}
     process = box.start("-p", "heavy", "-q", "-n", "it", "--", "sh", "-c", script, env=env)
     until(lambda: box.started("it"), "the command runs")
-    assert process.wait(20) == 125
+    assert process.wait(LONGEST_S) == 125
     check_that_the_next_one_waits(box, gate)
 
 
@@ -201,7 +201,7 @@ def test_a_job_that_no_marker_shows_keeps_its_lease_without_a_keeper(box: Box, g
     until(lambda: proc.environment(command) == b"", "it has no environment")
     (keeper,) = children(process.pid)
     kill_9(keeper)
-    assert process.wait(20) == 137
+    assert process.wait(LONGEST_S) == 137
     check_that_the_next_one_waits(box, gate)
 
 
@@ -213,12 +213,12 @@ def test_who_is_granted_and_hangs_does_not_idle_the_machine(box: Box, gate: Gate
     following = start(box, "next")
     until(lambda: sleeps_in_poll(following.pid), "the next one waits")
     gate.open()
-    assert job.process.wait(20) == 0
+    assert job.process.wait(LONGEST_S) == 0
     until(lambda: box.started("next"), "it goes first, after a while")
     assert not box.started("it")
-    assert following.wait(20) == 3
+    assert following.wait(LONGEST_S) == 3
     box.state.with_suffix(".go").touch()
-    assert process.wait(20) == 3
+    assert process.wait(LONGEST_S) == 3
     box.assert_clean()
 
 
@@ -231,7 +231,7 @@ def test_a_signal_just_before_the_command(box: Box, whom: str, signo: int) -> No
     (keeper,) = until(lambda: stopped(box), "the keeper has its order")
     os.kill(-process.pid if whom == "group" else keeper, signo)
     go_on(box)
-    assert process.wait(20) in (128 + signo, -signo)  # Ctrl-C ends slicer itself, too
+    assert process.wait(LONGEST_S) in (128 + signo, -signo)  # Ctrl-C ends slicer itself, too
     box.assert_clean()
 
 
@@ -277,7 +277,7 @@ def test_a_waiter_killed_while_it_gives_up(box: Box, gate: Gate, point: str) -> 
     kill_9(process.pid)
     gate.open()
     check_aftermath(box, following, (0,))
-    assert job.process.wait(20) == 0
+    assert job.process.wait(LONGEST_S) == 0
 
 
 # The first in line has its keeper forked (and in its scope) before the lease is there.
@@ -304,7 +304,7 @@ def test_the_first_in_line_killed_with_its_keeper_ready(
         arm(box, point)
     following = start_next(box)
     gate.open()
-    assert job.process.wait(20) == 0
+    assert job.process.wait(LONGEST_S) == 0
     until(lambda: stopped(box), f"somebody comes to {point}")
     pids = {"outer": process.pid, "keeper": (children(process.pid) or [0])[0]}
     kill_9(*(pids[name] for name in victims.split() if pids[name]))
@@ -351,10 +351,10 @@ def test_the_leader_killed_on_its_way_to_wake_another(
     until(lambda: leader.pid in stopped(box), f"the leader comes to {point}")
     kill_9(leader.pid)
     until(lambda: go_on(box) or gone(small.pid), "the one behind goes")  # it comes to the point too
-    assert small.wait(20) == 3
+    assert small.wait(LONGEST_S) == 3
     second_gate.open()
     until(lambda: go_on(box), f"all end; {box.describe()}")
-    assert last.wait(20) == 3
+    assert last.wait(LONGEST_S) == 3
     assert [job.process.wait() for job in jobs] == [0, 0]
     assert [line for line in box.lines() if line.startswith("VIOLATION")] == []
     box.assert_clean()
@@ -370,7 +370,7 @@ def test_any_of_a_queue_killed_while_asleep(box: Box, gate: Gate, dead: tuple[st
     kill_9(*(waiters[name].pid for name in dead))
     gate.open()
     for name, process in waiters.items():
-        assert process.wait(20) == (-9 if name in dead else 3)
+        assert process.wait(LONGEST_S) == (-9 if name in dead else 3)
     assert job.process.wait() == 0
     assert [line for line in box.lines() if line.startswith("VIOLATION")] == []
     box.assert_clean()
@@ -383,7 +383,7 @@ def test_the_last_in_the_queue_killed_leaves_nothing(box: Box, gate: Gate) -> No
     keeper = keeper_of(last)
     kill_9(last.pid, keeper)
     gate.open()
-    assert job.process.wait(20) == 0
+    assert job.process.wait(LONGEST_S) == 0
     until(lambda: box.state_files() == ["lock", "version"], "the directory is clean")
 
 
@@ -397,7 +397,7 @@ def test_the_last_in_the_queue_killed_leaves_nothing_though_its_keeper_ends_late
     kill(keeper, signal.SIGSTOP)
     kill_9(last.pid)
     gate.open()
-    assert job.process.wait(20) == 0
+    assert job.process.wait(LONGEST_S) == 0
     kill(keeper, signal.SIGCONT)
     until(lambda: box.state_files() == ["lock", "version"], "the directory is clean")
 
@@ -409,7 +409,7 @@ def test_killed_between_lease_and_command_leaves_nothing(box: Box, gate: Gate) -
     keeper_of(last)
     arm(box, "launch-acquired")
     gate.open()
-    assert job.process.wait(20) == 0
+    assert job.process.wait(LONGEST_S) == 0
     until(lambda: last.pid in stopped(box), "it comes to launch-acquired")
     kill_9(last.pid)
     until(lambda: box.state_files() == ["lock", "version"], "the directory is clean")

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.fake_nvml import FakeNvml
-from tests.patience import until
+from tests.patience import LONGEST_S, until
 from tests.process.harness import Box, Gate, sleeps_in_poll, switches
 
 pytest_plugins = ["tests.fake_nvml"]
@@ -45,7 +45,7 @@ def test_jobs_share_a_gpu_by_what_they_declare(box: Box, gate: Gate, second_gate
     assert (done.returncode, json.loads(done.stderr)["error"]) == (75, "gpu-busy")
     gate.open()
     second_gate.open()
-    assert [first.wait(10), second.wait(10)] == [0, 0]
+    assert [first.wait(LONGEST_S), second.wait(LONGEST_S)] == [0, 0]
     box.assert_clean()
 
 
@@ -57,7 +57,7 @@ def test_a_whole_gpu_is_shared_with_nobody(box: Box, gate: Gate) -> None:
     assert box.run("-q", "--vram", "1G", "--gpu", "0", "--no-wait", "--", "true").returncode == 75
     assert box.run("-q", "--vram", "1G", "--", *SHOW).stdout == f"{GPU_B}\n"
     gate.open()
-    assert whole.wait(10) == 0
+    assert whole.wait(LONGEST_S) == 0
     box.assert_clean()
 
 
@@ -119,7 +119,7 @@ def test_a_job_waits_until_processes_outside_slicer_are_gone(box: Box, gpus: Fak
     assert line == "slicer: waiting for a GPU, in use by processes outside slicer\n"
     until(lambda: sleeps_in_poll(waiter.pid), "it waits")
     gpus.remove("process 1 1 30000 compute")
-    assert waiter.wait(20) == 0
+    assert waiter.wait(LONGEST_S) == 0
     assert waiter.stdout is not None
     assert waiter.stdout.read().decode() == f"{GPU_B}\n"
     box.assert_clean()
@@ -144,7 +144,7 @@ def test_a_gpu_waiter_sleeps_while_only_leases_are_in_its_way(box: Box, gate: Ga
 
     until(rests, "both sleep soundly")
     gate.open()
-    assert [process.wait(10) for process in (holder, *waiters)] == [0, 0, 0]
+    assert [process.wait(LONGEST_S) for process in (holder, *waiters)] == [0, 0, 0]
     box.assert_clean()
 
 
@@ -160,7 +160,7 @@ def test_a_job_over_its_declaration_is_no_longer_believed(box: Box, gpus: FakeNv
     assert box.run("-q", "--vram", "14G", "--gpu", "0", "--no-wait", "--", "true").returncode == 75
     assert box.run("-q", "--vram", "12G", "--gpu", "0", "--no-wait", "--", "true").returncode == 0
     gate.open()
-    assert job.wait(20) == 0
+    assert job.wait(LONGEST_S) == 0
     (outcome,) = [outcome for outcome in box.outcomes() if outcome.name == "liar"]
     assert (outcome.vram_mib, outcome.vram_peak_mib) == (10240, (61440,))
     box.assert_clean()
@@ -181,7 +181,7 @@ def test_a_gpu_job_that_waited_too_long(box: Box, gate: Gate, then: str | None) 
         assert done.returncode == 75
         assert json.loads(done.stderr.splitlines()[-1])["holder"]["name"] == "holder"
     gate.open()
-    assert holder.wait(10) == 0
+    assert holder.wait(LONGEST_S) == 0
     box.assert_clean()
 
 
@@ -197,10 +197,10 @@ def test_scripts_with_a_plain_lock_and_jobs_exclude_each_other(
     other = hold(box, second_gate, "other", "--gpus", "1")  # jobs do not exclude each other by it
     assert subprocess.run(plain, check=False).returncode == 1
     gate.open()
-    assert job.wait(10) == 0
+    assert job.wait(LONGEST_S) == 0
     assert subprocess.run(plain, check=False).returncode == 1
     second_gate.open()
-    assert other.wait(10) == 0
+    assert other.wait(LONGEST_S) == 0
     until(lambda: subprocess.run(plain, check=False).returncode == 0, "the lock is free")
 
     command = f'echo "start script $$" >>"{box.log}"; read x <"{gate.path}"'
@@ -216,5 +216,5 @@ def test_scripts_with_a_plain_lock_and_jobs_exclude_each_other(
     waiter.stderr.readline()  # that limits are best effort here
     assert b"locked by pid " in waiter.stderr.readline()
     gate.open()
-    assert [waiter.wait(20), script.wait(20)] == [0, 0]
+    assert [waiter.wait(LONGEST_S), script.wait(LONGEST_S)] == [0, 0]
     box.assert_clean()

@@ -9,7 +9,7 @@ from collections.abc import Callable
 import pytest
 
 from slicer.model import Ticket
-from tests.patience import until
+from tests.patience import LONGEST_S, until
 from tests.process.harness import SLICER, Box, Gate
 from tests.process.queue_box import QueueBox
 
@@ -50,17 +50,19 @@ def test_earlier_runs_tell_how_long_a_command_runs(box: Box, gate: Gate) -> None
     for code in ("0", "7", "0"):  # a failed run says nothing
         box.run("-q", "--gpus", "1", "--", str(script), code)
     text = (box.state / "lengths").read_text()
-    assert len(text.split("train.sh=")[1].splitlines()[0].split(",")) == 2
+    lengths_s = sorted(map(float, text.split("train.sh=")[1].splitlines()[0].split(",")))
+    assert len(lengths_s) == 2
+    likely_s = lengths_s[1]  # 0, but for a busy machine
     hold(box, gate)
     process = box.start("-q", "-n", "next", "--gpus", "1", "--", str(script), "0")
     until(lambda: box.tickets(), "it waits")
     (ticket,) = box.tickets()
-    assert (ticket.est_s, ticket.est_from, ticket.expect_s) == (0.0, "runs", None)
+    assert (ticket.est_s, ticket.est_from, ticket.expect_s) == (2 * likely_s, "runs", None)
     shown = json.loads(status(box))["waiting"][0]
-    assert shown["estimate"] == {"seconds": 0.0, "from": "runs", "likely": 0.0}
+    assert shown["estimate"] == {"seconds": 2 * likely_s, "from": "runs", "likely": likely_s}
     assert shown["expected"] is None
     gate.open()
-    assert process.wait(20) == 0
+    assert process.wait(LONGEST_S) == 0
     box.assert_clean()
 
 

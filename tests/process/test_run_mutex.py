@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from slicer.ledger.ledger import Snapshot
-from tests.patience import until
+from tests.patience import LONGEST_S, until
 from tests.process.harness import Box, Gate, gone, kill, kill_9
 
 # Holds one of $SLOTS files as an outside witness would: with a flock that the kernel lets go.
@@ -44,7 +44,7 @@ def test_never_more_jobs_than_slots(make_box: Callable[[int], Box], slots: int) 
     box = make_box(slots)
     jobs = 4 * slots + 2
     script = ("-p", "heavy", "-q", "--", "sh", "-c", WITNESS, "sh")
-    running = [box.start(*script, str(n), "0.05", env={"SLOTS": str(slots)}) for n in range(jobs)]
+    running = [box.start(*script, str(n), "0.3", env={"SLOTS": str(slots)}) for n in range(jobs)]
     assert [process.wait() for process in running] == [0] * jobs
     lines = box.lines()
     assert "VIOLATION" not in "\n".join(lines)
@@ -116,7 +116,7 @@ def test_while_the_command_lives_nobody_else_gets_its_slot(box: Box, gate: Gate,
     kill_9(*(getattr(job, name) for name in victims.split()))
     if "outer" not in victims:
         # With the keeper dead the supervisor may end the job, or leave it its lease; never both.
-        job.process.wait(10)
+        job.process.wait(LONGEST_S)
     if not gone(job.command):
         assert box.run("-p", "heavy", "--no-wait", "-q", "--", "true").returncode == 75
         gate.open()
@@ -142,9 +142,9 @@ def test_with_the_supervisor_dead_the_keeper_records_the_outcome(box: Box, gate:
 def test_with_the_keeper_dead_the_supervisor_says_so_in_words(box: Box, gate: Gate) -> None:
     job = box.hold(gate)
     kill(job.keeper)
-    assert job.process.wait(10) == 137
+    assert job.process.wait(LONGEST_S) == 137
     kill(job.command)  # should it live on, it holds the pipe open
-    _, error = job.process.communicate(timeout=60)
+    _, error = job.process.communicate(timeout=LONGEST_S)
     assert b"Traceback" not in error
     (outcome,) = box.outcomes()
     assert (outcome.job, outcome.exit_code, outcome.reason) == (job.lease.job, 137, "signal")
@@ -194,7 +194,7 @@ def test_a_waiter_is_served_when_the_last_daemon_of_a_killed_job_ends(box: Box, 
     waiter = box.wait_in_line("next")
     gate.open()
     until(lambda: gone(daemon), "the daemon ends")
-    assert waiter.wait(20) == 0
+    assert waiter.wait(LONGEST_S) == 0
     assert [line.split()[:2] for line in box.lines()] == [
         ["start", "daemon"], ["end", "daemon"], ["start", "next"], ["end", "next"]
     ]  # fmt: skip
@@ -219,7 +219,7 @@ def test_no_wait_says_in_one_line_of_json_who_holds_it(box: Box, gate: Gate) -> 
     assert holder["command"].startswith("sh -c ")
     assert not gone(job.command)  # B1: the holder is never signalled
     gate.open()
-    assert job.process.wait(10) == 0
+    assert job.process.wait(LONGEST_S) == 0
     box.assert_clean()
 
 
@@ -230,7 +230,7 @@ def test_a_holder_without_a_name_or_an_estimate(box: Box, gate: Gate) -> None:
     assert holder["name"] == holder["command"]
     assert holder["expected_remaining"] is None
     gate.open()
-    assert job.process.wait(10) == 0
+    assert job.process.wait(LONGEST_S) == 0
 
 
 # B1: a light job takes nothing, so it never finds anything busy
@@ -238,7 +238,7 @@ def test_a_job_that_needs_nothing_never_waits(box: Box, gate: Gate) -> None:
     job = box.hold(gate)
     assert box.run("--no-wait", "-q", "--", "true").returncode == 0
     gate.open()
-    assert job.process.wait(10) == 0
+    assert job.process.wait(LONGEST_S) == 0
 
 
 # A9
@@ -246,8 +246,8 @@ def test_the_messages_tell_of_waiting_and_acquiring_and_the_end(box: Box, gate: 
     job = box.hold(gate, "--expect", "1h", name="train")
     waiter = box.wait_in_line("next", "sh", "-c", "exit 7", options=("-v",))
     gate.open()
-    assert job.process.wait(10) == 0
-    _, error = waiter.communicate(timeout=60)
+    assert job.process.wait(LONGEST_S) == 0
+    _, error = waiter.communicate(timeout=LONGEST_S)
     assert waiter.returncode == 7
     lines = [line for line in error.decode().splitlines() if "not enforced" not in line]
     (waiting,) = [line for line in lines if "waiting for a CPU slot, held by train (about " in line]

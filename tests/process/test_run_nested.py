@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 
-from tests.patience import until
+from tests.patience import LONGEST_S, until
 from tests.process.harness import Box, Gate
 
 SCRUBBED = (
@@ -46,7 +46,7 @@ def test_what_the_outer_job_does_not_hold_is_acquired_as_usual(box: Box, gate: G
     assert done.returncode == 75
     assert json.loads(done.stderr)["error"] == "cpu-busy"
     gate.open()
-    assert job.process.wait(10) == 0
+    assert job.process.wait(LONGEST_S) == 0
     assert box.run("-q", "--", "sh", "-c", "inner -p heavy --no-wait -- true").returncode == 0
 
 
@@ -77,7 +77,7 @@ def test_the_inner_jobs_end_is_not_the_end_of_the_lease(box: Box, gate: Gate) ->
     until(lambda: box.started("after"), "the inner job is over")
     assert box.run("-p", "heavy", "--no-wait", "-q", "--", "true").returncode == 75
     gate.open()
-    assert outer.wait(10) == 0
+    assert outer.wait(LONGEST_S) == 0
     box.assert_clean()
 
 
@@ -87,7 +87,7 @@ def test_a_marker_of_a_job_that_is_over_means_nothing(box: Box, gate: Gate) -> N
     done = box.run("-p", "heavy", "--no-wait", "-q", "--", "true", env={"SLICER_LEASE": "0123456789ab"})
     assert done.returncode == 75
     gate.open()
-    assert job.process.wait(10) == 0
+    assert job.process.wait(LONGEST_S) == 0
 
 
 # A3

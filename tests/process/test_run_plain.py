@@ -13,7 +13,7 @@ import pytest
 
 from slicer import backend
 from slicer.kernel.signals import STOP
-from tests.patience import until
+from tests.patience import LONGEST_S, until
 from tests.process.harness import (
     Box,
     Gate,
@@ -129,7 +129,7 @@ def test_the_time_limit_holds_for_what_lingers(box: Box, gate: Gate) -> None:
     script = f'(echo "start left $$" >>"$LOG"; read x <"{gate.path}") & exit 0'
     process = box.start("-q", "--linger", "--timeout", "1s", "--", "sh", "-c", script)
     try:
-        assert process.wait(20) == 124
+        assert process.wait(LONGEST_S) == 124
     except subprocess.TimeoutExpired:
         pytest.fail("it goes on for ever")
 
@@ -139,7 +139,7 @@ def test_a_job_may_say_that_it_ends_never(box: Box, gate: Gate) -> None:
     process = box.start("-q", "--expect", "infinity", "--", "sh", "-c", f"read x <{gate.path}")
     until(lambda: [lease.expect_s for lease in box.leases()] == [None], "its lease")
     gate.open()
-    assert process.wait(20) == 0
+    assert process.wait(LONGEST_S) == 0
 
 
 # K3: CPU affinity in place of the quota
@@ -222,7 +222,7 @@ def test_with_linger_they_are_waited_for(box: Box, gate: Gate) -> None:
     script = f'(read x <"{gate.path}"; sleep 1; echo "start left $$" >>"$LOG") & exit 4'
     process = box.start("-q", "--linger", "--", "sh", "-c", script)
     gate.open()
-    assert process.wait(10) == 4
+    assert process.wait(LONGEST_S) == 4
     assert box.started("left")
     (outcome,) = box.outcomes()
     assert outcome.leftovers == 0
@@ -235,7 +235,7 @@ def test_with_linger_they_are_waited_for(box: Box, gate: Gate) -> None:
 def test_the_stop_signal_stops_the_job(box: Box, gate: Gate, whom: str) -> None:
     job = box.hold(gate)
     kill(getattr(job, whom), STOP)
-    assert job.process.wait(10) == 143
+    assert job.process.wait(LONGEST_S) == 143
     assert box.outcomes()[0].reason == "stopped"
     box.assert_clean()
 
@@ -264,7 +264,7 @@ def test_a_keeper_sleeps_while_a_guarded_job_takes_its_time_to_end(box: Box) -> 
     for pid in box.processes():
         if pid not in (keeper, process.pid):
             kill(pid)
-    assert process.wait(20) == 137
+    assert process.wait(LONGEST_S) == 137
     box.assert_clean()
 
 
@@ -281,7 +281,7 @@ def test_a_job_that_ended_before_it_was_stopped_has_ended_by_itself(box: Box, ga
     else:
         until(lambda: time.monotonic() > began + 4, "its time is over")
     kill(job.keeper, signal.SIGCONT)
-    assert job.process.wait(10) == 0
+    assert job.process.wait(LONGEST_S) == 0
     assert box.outcomes()[0].reason == "exited"
     box.assert_clean()
 
@@ -301,7 +301,7 @@ def test_signals_are_for_the_job(box: Box, signo: signal.Signals) -> None:
     process = box.start("-q", "--", *python(code))
     until(lambda: box.started("it"), "it runs")
     kill(process.pid, signo)
-    assert process.wait(10) == 6
+    assert process.wait(LONGEST_S) == 6
     box.assert_clean()
 
 
@@ -377,5 +377,5 @@ def test_nobody_is_left_when_the_supervisor_is_killed_while_it_ends_leftovers(bo
 def test_a_caller_that_ignores_the_ends_of_its_children_changes_nothing(box: Box) -> None:
     box.prefix = (*box.prefix, "env", "--ignore-signal=CHLD")
     process = box.start("-q", "-p", "heavy", "--", "sh", "-c", "exit 3")
-    assert process.wait(20) == 3
+    assert process.wait(LONGEST_S) == 3
     box.assert_clean()

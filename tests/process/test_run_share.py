@@ -16,7 +16,7 @@ from tests.built import Built
 from tests.fake_cuda import FakeCuda
 from tests.fake_cuda import clients as cuda_clients
 from tests.fake_nvml import USE, FakeNvml
-from tests.patience import until
+from tests.patience import LONGEST_S, until
 from tests.process.harness import SLICER, Box, Gate, kill_9, state_of, text
 
 pytest_plugins = ["tests.fake_nvml", "tests.fake_cuda"]
@@ -355,7 +355,7 @@ class Queue:
 
     def end(self) -> list[dict[str, Any]]:
         """What it told, once it has ended."""
-        out, err = self.process.communicate(timeout=60)
+        out, err = self.process.communicate(timeout=LONGEST_S)
         assert not err, text(err)
         return [json.loads(line) for line in text(out).splitlines()]
 
@@ -374,7 +374,7 @@ def test_jobs_of_a_queue_share(shared: Box, client: str) -> None:  # X7, D2
 
 def test_a_line_that_cannot_share_says_why(shared: Box) -> None:
     queue = Queue(shared, "true", "[gpus=1 share=cap] true")
-    _, err = queue.process.communicate(timeout=60)
+    _, err = queue.process.communicate(timeout=LONGEST_S)
     assert queue.process.returncode == 2
     said = json.loads(err)
     assert (said["where"], said["hint"]) == ("jobs.txt:2:1", "add vram=")

@@ -15,7 +15,7 @@ import pytest
 from slicer.kernel import proc
 from slicer.record import replace
 from slicer.state import statefile
-from tests.patience import until
+from tests.patience import LONGEST_S, until
 from tests.process.harness import Box, Gate, mounting, text, unprivileged
 from tests.unit import made_up
 
@@ -171,7 +171,7 @@ def test_a_lease_that_speaks_for_somebody_else_frees_and_takes_nothing(box: Box,
         busy = box.run("-p", "heavy", "--no-wait", "--", "true")
         assert busy.returncode == 75
         gate.open()
-        assert job.process.wait(10) == 0
+        assert job.process.wait(LONGEST_S) == 0
         done = box.run("-p", "heavy", "--no-wait", "--", "true")
         assert done.returncode == 0
         assert f"{forged}: ignored: belongs to uid 65534" in done.stderr
@@ -225,7 +225,7 @@ def test_a_history_that_may_not_grow_stops_no_job(box: Box) -> None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (2048, 2048))
 
     process = box.start("-p", "heavy", "--", "sh", "-c", "exit 3", preexec_fn=limit)
-    _, error = process.communicate(timeout=60)
+    _, error = process.communicate(timeout=LONGEST_S)
     assert process.returncode == 3
     assert "history" in text(error)
     assert "Traceback" not in text(error)
@@ -294,7 +294,7 @@ def test_the_state_survives_nothing_that_matters(box: Box, gate: Gate) -> None:
     for path in (box.state / "leases", box.state / "tickets", box.state / "bells", box.state):
         path.rmdir()
     gate.open()
-    assert job.process.wait(10) == 0
+    assert job.process.wait(LONGEST_S) == 0
     _, error = job.process.communicate()
     assert "Traceback" not in text(error)
     until(lambda: not box.processes(), "all is gone")

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.patience import until
+from tests.patience import LONGEST_S, until
 from tests.process.harness import (
     Box,
     Gate,
@@ -32,7 +32,7 @@ def test_waiters_are_served_in_the_order_in_which_they_came(box: Box, gate: Gate
     job = box.hold(gate)
     waiting = [box.wait_in_line(f"w{number}") for number in range(4)]
     gate.open()
-    assert [process.wait(20) for process in waiting] == [0] * 4
+    assert [process.wait(LONGEST_S) for process in waiting] == [0] * 4
     assert names(box, "start") == ["holder", "w0", "w1", "w2", "w3"]
     assert names(box, "end") == ["holder", "w0", "w1", "w2", "w3"]
     assert job.process.wait() == 0
@@ -44,7 +44,7 @@ def test_a_waiter_may_be_told_to_wait_for_months(box: Box, gate: Gate) -> None:
     box.hold(gate)
     waiter = box.wait_in_line("patient", options=("--max-wait", "60d"))
     gate.open()
-    assert waiter.wait(20) == 0
+    assert waiter.wait(LONGEST_S) == 0
     box.assert_clean()
 
 
@@ -60,7 +60,7 @@ def test_a_waiter_sleeps_until_something_happens(box: Box, gate: Gate) -> None:
     assert box.run("-p", "heavy", "--no-wait", "-q", "--", "true").returncode == 75
     assert [switches(process.pid) for process in waiters] == before
     gate.open()
-    assert [process.wait(20) for process in waiters] == [0, 0]
+    assert [process.wait(LONGEST_S) for process in waiters] == [0, 0]
     assert job.process.wait() == 0
 
 
@@ -89,7 +89,7 @@ def test_a_waiter_is_woken_by_every_end_of_the_holder(box: Box, gate: Gate, way:
     else:
         kill_9(job.outer, job.keeper, job.command)
     until(lambda: gone(job.command), "the holder ends")
-    assert waiter.wait(20) == 0
+    assert waiter.wait(LONGEST_S) == 0
     box.assert_clean()
 
 
@@ -99,12 +99,12 @@ def test_a_waiter_that_gives_up_takes_its_ticket_along(box: Box, gate: Gate, sig
     job = box.hold(gate)
     first, second = box.wait_in_line("first"), box.wait_in_line("second")
     kill(first.pid, signo)
-    _, error = first.communicate(timeout=60)
+    _, error = first.communicate(timeout=LONGEST_S)
     assert first.returncode == -signo  # the shell must see that it died of it
     assert b"Traceback" not in error
     assert [ticket.name for ticket in box.tickets()] == ["second"]
     gate.open()
-    assert second.wait(10) == 0
+    assert second.wait(LONGEST_S) == 0
     assert names(box, "start") == ["holder", "second"]
     assert job.process.wait() == 0
     box.assert_clean()
@@ -117,7 +117,7 @@ def test_a_killed_waiter_holds_nobody_up(box: Box, gate: Gate) -> None:
     kill(first.pid)
     first.wait()
     gate.open()
-    assert second.wait(10) == 0
+    assert second.wait(LONGEST_S) == 0
     assert names(box, "start") == ["holder", "second"]
     assert job.process.wait() == 0
     box.assert_clean()
@@ -141,7 +141,7 @@ def test_small_ones_pass_a_blocked_one_until_it_has_a_reservation(
     both = box.wait_in_line("both", options=("--cpu-slots", "2"))
     small = box.wait_in_line("small")
     gate.open()
-    assert jobs[0].process.wait(10) == 0
+    assert jobs[0].process.wait(LONGEST_S) == 0
     # One slot is free now: too little for the first in line, enough for the small one behind it.
     if reserve_after == "0s":
         until(lambda: not any(lease.name == "a" for lease in box.snapshot().leases), "a is over")
@@ -149,11 +149,11 @@ def test_small_ones_pass_a_blocked_one_until_it_has_a_reservation(
         assert names(box, "start") == ["a", "b"]
         last = ["both", "small"]
     else:
-        assert small.wait(20) == 0
+        assert small.wait(LONGEST_S) == 0
         settled(both.pid)
         last = ["small", "both"]
     second_gate.open()
-    assert [process.wait(10) for process in (both, small)] == [0, 0]
+    assert [process.wait(LONGEST_S) for process in (both, small)] == [0, 0]
     assert names(box, "start") == ["a", "b", *last]
     assert jobs[1].process.wait() == 0
     box.assert_clean()
@@ -165,7 +165,7 @@ def test_priority_comes_before_arrival(box: Box, gate: Gate) -> None:
     asked = {"low": "-5", "normal": "0", "high": "7", "higher": "100"}
     waiting = [box.wait_in_line(name, options=("--priority", number)) for name, number in asked.items()]
     gate.open()
-    assert [process.wait(20) for process in waiting] == [0] * 4
+    assert [process.wait(LONGEST_S) for process in waiting] == [0] * 4
     assert names(box, "start") == ["holder", "higher", "high", "normal", "low"]
     assert job.process.wait() == 0
     box.assert_clean()
@@ -189,8 +189,8 @@ def test_a_change_wakes_those_whom_it_concerns(box: Box, gate: Gate, second_gate
     settled(others[4].pid)  # it has buried the one ahead of it
     assert [len(box.tickets()), switches(others[2].pid), switches(others[5].pid)] == [5, before[2], before[5]]
     second_gate.open()
-    assert first.wait(20) == 0
-    assert [process.wait(20) for process in others] == [0, 0, 0, -9, 0, 0]
+    assert first.wait(LONGEST_S) == 0
+    assert [process.wait(LONGEST_S) for process in others] == [0, 0, 0, -9, 0, 0]
     assert job.process.wait() == 0
     box.assert_clean()
 
@@ -244,9 +244,9 @@ def test_jobs_that_would_wait_for_each_other_for_ever_are_told_so(
     gate.open()
     until(lambda: box.tickets(), "the first waits for one more slot, which the other may give back")
     second_gate.open()
-    assert processes[1].wait(20) == 75
+    assert processes[1].wait(LONGEST_S) == 75
     assert b"would wait for ever" in processes[1].communicate()[1]
-    assert processes[0].wait(20) == 0
+    assert processes[0].wait(LONGEST_S) == 0
     box.assert_clean()
 
 
@@ -260,7 +260,7 @@ def test_the_infeasible_is_refused_while_others_wait(box: Box, gate: Gate) -> No
         "slicer: 2 CPU slots were asked for, but this machine has 1 CPU slot (ask for fewer)\n"
     )
     gate.open()
-    assert job.process.wait(10) == 0
+    assert job.process.wait(LONGEST_S) == 0
     box.assert_clean()
 
 
@@ -273,7 +273,7 @@ def test_a_waiter_takes_little(box: Box, gate: Gate) -> None:
     # (a pidfd).
     assert [len(descriptors(box, process.pid)) for process in waiters] == [12, 9]
     gate.open()
-    assert [process.wait(10) for process in (*waiters, job.process)] == [0, 0, 0]
+    assert [process.wait(LONGEST_S) for process in (*waiters, job.process)] == [0, 0, 0]
 
 
 def descriptors(box: Box, pid: int) -> list[str]:
@@ -293,7 +293,7 @@ def test_a_job_that_had_to_wait_keeps_nothing_of_the_wait(box: Box, gate: Gate, 
         # The ledger's four directories and its lock, the lease (twice), two pipes.
         until(lambda pid=pid: len(descriptors(box, pid)) == 9, "nothing else is open")  # type: ignore[misc]
     second_gate.open()
-    assert [waiter.wait(10), job.process.wait(10)] == [0, 0]
+    assert [waiter.wait(LONGEST_S), job.process.wait(LONGEST_S)] == [0, 0]
     box.assert_clean()
 
 
@@ -309,12 +309,12 @@ def test_a_stopped_first_in_line_holds_nobody_up(
     kill(first.pid, signal.SIGSTOP)
     until(lambda: state_of(first.pid) == "T", "it is stopped")
     gate.open()
-    assert [second.wait(20), third.wait(20)] == [0, 0]
+    assert [second.wait(LONGEST_S), third.wait(LONGEST_S)] == [0, 0]
     assert not box.started("first")
     kill(first.pid, signal.SIGCONT)
-    assert first.wait(20) == 0
+    assert first.wait(LONGEST_S) == 0
     second_gate.open()
-    assert [job.process.wait(20) for job in jobs] == [0, 0]
+    assert [job.process.wait(LONGEST_S) for job in jobs] == [0, 0]
     box.assert_clean()
 
 
@@ -330,10 +330,10 @@ def test_who_comes_after_a_stopped_first_in_line_leads(
     kill(first.pid, signal.SIGSTOP)
     until(lambda: state_of(first.pid) == "T", "it is stopped")
     gate.open()
-    assert jobs[0].process.wait(20) == 0
+    assert jobs[0].process.wait(LONGEST_S) == 0
     settled(second.pid)
     kill_9(jobs[1].outer, jobs[1].keeper, jobs[1].command)
-    assert second.wait(20) == 0
+    assert second.wait(LONGEST_S) == 0
     kill(first.pid, signal.SIGCONT)
-    assert first.wait(20) == 0
+    assert first.wait(LONGEST_S) == 0
     box.assert_clean()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
-from tests.patience import until
+from tests.patience import LONGEST_S, until
 from tests.process.harness import Box, Gate, sleeps_in_poll, switches
 
 QUIET_S = 3.0
@@ -32,8 +32,8 @@ def test_waiters_never_wake_up_while_nothing_happens(box: Box, gate: Gate) -> No
     assert {pid: switches(pid) for pid in before} == before
     assert {pid: cpu_ticks(pid) for pid in ticks} == ticks
     gate.open()
-    assert [process.wait(20) for process in waiting] == [0] * 5
-    assert job.process.wait(20) == 0
+    assert [process.wait(LONGEST_S) for process in waiting] == [0] * 5
+    assert job.process.wait(LONGEST_S) == 0
     box.assert_clean()
 
 

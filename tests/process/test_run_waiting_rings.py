@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.patience import until
+from tests.patience import LONGEST_S, until
 from tests.process.harness import (
     Box,
     Gate,
@@ -30,10 +30,10 @@ def test_whoever_comes_after_a_dead_and_a_stopped_one_is_woken(box: Box, gate: G
     until(lambda: state_of(second.pid) == "T", "it is stopped")
     kill_9(first.pid)
     gate.open()
-    assert third.wait(20) == 0
+    assert third.wait(LONGEST_S) == 0
     assert not box.started("second")
     kill(second.pid, signal.SIGCONT)
-    assert [second.wait(20), job.process.wait(20)] == [0, 0]
+    assert [second.wait(LONGEST_S), job.process.wait(LONGEST_S)] == [0, 0]
     box.assert_clean()
 
 
@@ -74,9 +74,9 @@ def test_no_junk_among_the_tickets_swallows_a_ring(
     until(lambda: box.started("first"), "the first runs")
     settled(second.pid)
     second_gate.open()
-    assert second.wait(20) == 0, "it was not woken"
+    assert second.wait(LONGEST_S) == 0, "it was not woken"
     last_gate.open()
-    assert [first.wait(20), *(job.process.wait(20) for job in jobs)] == [0, 0, 0]
+    assert [first.wait(LONGEST_S), *(job.process.wait(LONGEST_S) for job in jobs)] == [0, 0, 0]
     left = box.state / "tickets" / junk
     if left.is_dir() and not left.is_symlink():
         left.rmdir()
@@ -101,6 +101,6 @@ def test_a_ticket_that_is_just_being_made_is_left_alone(box: Box, gate: Gate) ->
     until(lambda: sleeps_in_flock(first.pid), "it has looked, and waits for the ledger's lock")
     assert len(list((box.state / "tickets").iterdir())) == 1
     kill(newcomer.pid, signal.SIGCONT)
-    assert [first.wait(20), newcomer.wait(20), job.process.wait(20)] == [0, 0, 0]
+    assert [first.wait(LONGEST_S), newcomer.wait(LONGEST_S), job.process.wait(LONGEST_S)] == [0, 0, 0]
     assert not [line for line in (first.stderr, newcomer.stderr) if line and b"ignored" in line.read()]
     box.assert_clean()

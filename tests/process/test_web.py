@@ -333,11 +333,11 @@ def test_started_by_its_socket_it_leaves_when_nobody_looks(box: Box) -> None:  #
             assert viewer.recv(15) == b"HTTP/1.1 200 OK"
             assert process.poll() is None
             viewer.close()
-            assert process.wait(60) == 0
+            assert process.wait(LONGEST_S) == 0
         with started() as again, socket.create_connection(("127.0.0.1", port)) as asking:
             asking.sendall(b"GET /board.json HTTP/1.1\r\nHost: localhost\r\n\r\n")
             assert asking.recv(15) == b"HTTP/1.1 200 OK"
-            assert again.wait(60) == 0
+            assert again.wait(LONGEST_S) == 0
 
 
 # -- in a browser -------------------------------------------------------------------------------------------

@@ -16,7 +16,7 @@ from slicer.kernel import cgroup
 from slicer.outcome import history
 from slicer.record import replace
 from slicer.state import statefile
-from tests.patience import until
+from tests.patience import LONGEST_S, until
 from tests.systemd.helpers import systemctl
 from tests.systemd.helpers.jobs import SYSTEM_LEDGER, Done, Slicer, leases
 from tests.systemd.helpers.queues import Queues
@@ -252,7 +252,7 @@ def test_a_paused_job_whose_slicer_was_killed_keeps_its_lease_and_ends(slicer: S
 def test_pause_and_stop_at_the_same_time_end_the_job(slicer: Slicer) -> None:  # X6
     job = Counting(slicer)
     racing = [slicer.start_command("stop", "x"), *(slicer.start_command("pause", "x") for _ in range(4))]
-    codes = [each.wait(60) for each in racing]
+    codes = [each.wait(LONGEST_S) for each in racing]
     assert codes[0] == 0
     assert set(codes[1:]) <= {0, 2, 125}
     assert job.job.end().code == 143

@@ -16,7 +16,7 @@ from slicer.backend import pystemd_bus
 from slicer.backend.systemd import SystemdBackend
 from slicer.errors import BackendError
 from slicer.model import Property, ScopeSpec
-from tests.patience import until
+from tests.patience import LONGEST_S, until
 from tests.systemd.helpers import forged, processes, systemctl
 from tests.systemd.helpers.jobs import Done, Slicer
 from tests.systemd.helpers.users import user
@@ -171,7 +171,7 @@ def test_a_unit_name_that_is_taken_is_refused(
         assert Path(f"/proc/{other.pid}/cgroup").read_text() == before
         other.kill()
     backend.stop(unit)
-    assert sleeper.wait(10) == -15
+    assert sleeper.wait(LONGEST_S) == -15
     assert not systemctl.scopes()
 
 

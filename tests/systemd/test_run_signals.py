@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from tests.patience import until
+from tests.patience import LONGEST_S, until
 from tests.systemd.helpers import processes
 from tests.systemd.helpers.jobs import Job, Slicer, leases
 
@@ -131,7 +131,7 @@ def test_nohup_and_a_background_job_of_a_script_work_as_without(slicer: Slicer) 
     (slicer_pid,) = (found for found in processes.pids() if processes.parent_is(found, popen.pid))
     os.kill(slicer_pid, signal.SIGINT)
     os.kill(slicer_pid, signal.SIGTERM)
-    out, _ = popen.communicate(timeout=60)
+    out, _ = popen.communicate(timeout=LONGEST_S)
     assert out == "code=143\n"
 
 

@@ -7,7 +7,7 @@ import os
 import pty
 import subprocess
 
-from tests.patience import until
+from tests.patience import LONGEST_S, until
 from tests.unit.program import Cli
 
 pytest_plugins = ["tests.unit.program", "tests.fake_nvml"]
@@ -35,7 +35,7 @@ def test_a_terminal_that_cannot_be_drawn_on_is_refused(cli: Cli) -> None:
     with cli.popen(
         "status", "--watch", env={"TERM": "dumb"}, stdin=inner, stdout=inner, stderr=subprocess.PIPE
     ) as it:
-        _, said = it.communicate(timeout=30)
+        _, said = it.communicate(timeout=LONGEST_S)
     os.close(inner)
     os.close(outer)
     assert (it.returncode, b"TERM=dumb" in said) == (2, True)

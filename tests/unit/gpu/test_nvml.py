@@ -13,6 +13,7 @@ import pytest
 
 import slicer
 from tests.fake_nvml import LIBRARY, TWO_GPUS, FakeNvml
+from tests.patience import LONGEST_S
 
 pytestmark = pytest.mark.both_pythons
 
@@ -57,7 +58,7 @@ def python(code: str, env: dict[str, str], **options: Any) -> subprocess.Popen[s
 
 def probe(env: dict[str, str], before: str = "") -> dict[str, Any]:
     with python(before + PROBE, env) as process:
-        out = process.communicate(timeout=60)[0]
+        out = process.communicate(timeout=LONGEST_S)[0]
     assert process.returncode == 0
     said: dict[str, Any] = json.loads(out)
     return said
@@ -312,7 +313,7 @@ assert found[True] == 0 and found[False] & every == every, found
 def test_the_drivers_threads_take_no_signal_of_ours(fake_nvml: FakeNvml) -> None:  # A9
     """A job's end was lost to one: slicer run waited for ever, and its lease was held (found on an H100)."""
     with python(MASKS, fake_nvml.env) as process:
-        process.communicate(timeout=60)
+        process.communicate(timeout=LONGEST_S)
     assert process.returncode == 0
 
 
@@ -348,7 +349,7 @@ print(nvmlSystemGetDriverVersion(), nvmlSystemGetCudaDriverVersion(), nvmlDevice
 nvmlShutdown()
 """
     with python(code, fake_nvml.env) as process:
-        assert process.communicate(timeout=60)[0].strip() == "575.57.08 12090 42 100 15 85 Some GPU"
+        assert process.communicate(timeout=LONGEST_S)[0].strip() == "575.57.08 12090 42 100 15 85 Some GPU"
 
 
 def test_the_fake_lists_a_live_process_as_long_as_it_lives(fake_nvml: FakeNvml) -> None:
@@ -366,7 +367,7 @@ def test_the_fake_lists_a_live_process_as_long_as_it_lives(fake_nvml: FakeNvml) 
 def test_asking_for_no_gpu_loads_no_driver() -> None:  # the hot path of CPU jobs
     code = "import sys; sys.path.insert(0, sys.argv[1]); import slicer.gpu; print('pynvml' in sys.modules)"
     with python(code, {}) as process:
-        assert process.communicate(timeout=60)[0].strip() == "False"
+        assert process.communicate(timeout=LONGEST_S)[0].strip() == "False"
 
 
 LIMIT = """
@@ -408,7 +409,7 @@ def test_the_driver_holds_a_cgroup_to_a_part_of_a_gpu(  # X7
         scope.mkdir()
     fake_nvml.write(f"{TWO_GPUS}{state}log {tmp_path}/log\n")
     with python(LIMIT.replace("DIRECTORY", repr(str(scope))), fake_nvml.env) as process:
-        out = process.communicate(timeout=60)[0]
+        out = process.communicate(timeout=LONGEST_S)[0]
     each = said or (why, why)
     assert json.loads(out) == [why, {**dict(zip(GPUS, each, strict=True)), "GPU-none": why or ABSENT}]
     logged = (line.partition(" limit ")[2] for line in (tmp_path / "log").read_text().splitlines())
@@ -431,7 +432,7 @@ print(json.dumps([len(only)]))
 def test_each_look_has_the_processes_that_used_a_gpu_since_the_last_one(fake_nvml: FakeNvml) -> None:  # U4
     fake_nvml.add("busy 0 4711 40 1000", "busy 0 4712 1 2000", "busy 0 4713 0 3000", "busy 1 4714 7")
     with python(BUSY, fake_nvml.env) as process:
-        out = process.communicate(timeout=60)[0]
+        out = process.communicate(timeout=LONGEST_S)[0]
     assert out.splitlines() == ["[[4711, 4712], [4714]]", "[[], [4714]]", "[1]"]
 
 
@@ -465,7 +466,7 @@ def test_an_older_driver_has_another_function_for_the_temperature(  # W7
 
 def _load(fake_nvml: FakeNvml) -> list[list[int | None]]:
     with python(LOAD, fake_nvml.env) as process:
-        found, only = process.communicate(timeout=60)[0].splitlines()
+        found, only = process.communicate(timeout=LONGEST_S)[0].splitlines()
     assert only == "1"
     loads: list[list[int | None]] = json.loads(found)
     return loads
@@ -476,5 +477,5 @@ def test_a_gpu_without_such_figures_is_told_apart_from_one_that_nobody_uses(  # 
 ) -> None:
     fake_nvml.add("error nvmlDeviceGetProcessUtilization 3 0")
     with python(BUSY, fake_nvml.env) as process:
-        out = process.communicate(timeout=60)[0]
+        out = process.communicate(timeout=LONGEST_S)[0]
     assert out.splitlines()[0] == "[null, []]"
