@@ -25,7 +25,8 @@ pytestmark = [pytest.mark.systemd, pytest.mark.core]
 PAGE = Path(__file__).parents[2] / "docs" / "journal.md"
 PAGE_TEXT = " ".join(PAGE.read_text().split())
 PREFIX = re.compile(r"^\w{3} \d\d [\d:]{8} \S+ [^:\[]+(\[\d+\])?: ")
-FIGURE = re.compile(r"\d[\d.]*(ms|[smhdKMGT])?(\d+(ms|[smh]))?\b|[0-9a-f]{12}")
+# A job's id first: it may have digits only, and then it is no figure with the dot after it.
+FIGURE = re.compile(r"[0-9a-f]{12}|\d[\d.]*(ms|[smhdKMGT])?(\d+(ms|[smh]))?\b")
 
 
 @dataclass(frozen=True)
