@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from pathlib import Path
 
 import pytest
 
 from tests.patience import until
+from tests.systemd.helpers import processes
 from tests.systemd.helpers.jobs import Slicer
 from tests.systemd.helpers.terminal import CTRL_C, Terminal
 
@@ -67,10 +67,4 @@ def test_the_end_of_a_scope_that_outlived_slicer_is_seen(slicer: Slicer) -> None
 
 def watches(pid: int) -> int:
     """How many things the process watches by inotify."""
-    found = 0
-    for info in Path(f"/proc/{pid}/fdinfo").iterdir():
-        try:
-            found += info.read_text().count("inotify wd:")
-        except FileNotFoundError:
-            continue  # closed meanwhile
-    return found
+    return sum(text.count("inotify wd:") for text in processes.fdinfo(pid))

@@ -25,12 +25,13 @@ def read(pid: int, file: str) -> bytes:
         return b""
 
 
-def _names(directory: str) -> list[str]:
-    """Its files; none when the process is gone."""
+def fdinfo(pid: int) -> list[str]:
+    """What the kernel tells of each of its descriptors; nothing when the process is gone."""
     try:
-        return os.listdir(directory)
+        names = os.listdir(f"/proc/{pid}/fdinfo")
     except OSError:
         return []
+    return [read(pid, f"fdinfo/{name}").decode() for name in names]
 
 
 def cgroup(pid: int) -> str:
@@ -81,11 +82,8 @@ def parent_is(pid: int, expected: int) -> bool:
 
 def watched_by(pid: int) -> set[int]:
     """The processes whose ends it waits for by a pidfd; -1 stands for one that has been waited for."""
-    found = set()
-    for number in _names(f"/proc/{pid}/fdinfo"):
-        lines = read(pid, f"fdinfo/{number}").decode().splitlines()
-        found |= {int(line.split()[1]) for line in lines if line.startswith("Pid:")}
-    return found
+    lines = [line for text in fdinfo(pid) for line in text.splitlines()]
+    return {int(line.split()[1]) for line in lines if line.startswith("Pid:")}
 
 
 def children(pid: int) -> set[int]:
