@@ -59,8 +59,7 @@ def test_all_jobs_are_run_and_measured_and_what_they_shared_is_told(bench: Box) 
     assert list(rows) == ["alone", "alone, with lock", "unmanaged", "skip=2"]
     for row in rows.values():
         assert row["latency"]["samples"] > 0
-        # How long its kernels take was measured, on what may be a busy machine: maybe none was done in time.
-        assert len(row["batch"]["per_s_of_each"]) == 1
+        assert row["batch"]["per_s"] > 0
         assert (row["errors"], row["troubles"]) == ([], [])
     assert rows["unmanaged"]["turns"] is None
     assert rows["skip=2"]["turns"] > 1
