@@ -27,7 +27,7 @@ class SecondTry:
         if first := failure(reports):
             again = runtestprotocol(item, log=False, nextitem=nextitem)
             if not failure(again):
-                again[1].user_properties.append((FIRST_FAILURE, first))
+                again[1].user_properties.append((FIRST_FAILURE, first))  # the call's report
                 reports = again
         for report in reports:
             hook.pytest_runtest_logreport(report=report)
