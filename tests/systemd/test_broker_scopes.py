@@ -207,6 +207,19 @@ def test_nothing_is_lost_while_systemd_is_away(desk: Desk, how: str) -> None:  #
     assert slow.wait() == -signal.SIGKILL
 
 
+def test_each_of_many_stops_at_once_is_answered(desk: Desk) -> None:  # U23
+    slow, spec = desk.stubborn(), desk.spec("gpu", number("TimeoutStopUSec", 2_000_000))
+    assert isinstance(desk.start(spec, slow), str)
+    ended: list[Any] = []
+    for _ in range(8):  # systemd calls all of them one job
+        desk.scopes.stop(spec.unit, ended.append)
+    until(lambda: desk.scopes._manager._jobs or desk.loop.turn(0.1), "systemd has begun")
+    desk.scopes.stop(spec.unit, ended.append)
+    until(lambda: len(ended) == 9 or desk.loop.turn(0.1), "all are answered")
+    assert ended == [None] * 9
+    assert slow.wait() == -signal.SIGKILL
+
+
 def test_no_user_can_tell_it_what_systemd_has_done(desk: Desk) -> None:  # L1
     slow, spec = desk.stubborn(), desk.spec()
     assert isinstance(desk.start(spec, slow), str)

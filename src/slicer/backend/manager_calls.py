@@ -49,7 +49,9 @@ _FINAL = tuple(
     for name in ("InvalidArgs", "InvalidSignature", "NotSupported", "PropertyReadOnly", "UnknownProperty")
 )
 _THAWS = 20  # of a unit that is to stop, while another process freezes it again
-_THAW_PAUSE_S = 0.05
+_BUSY = f"{SYSTEMD}.UnitBusy"
+_BUSY_TRIES = 100
+_PAUSE_S = 0.05  # between two of these attempts
 
 
 class BusError(Exception):
@@ -168,7 +170,7 @@ def _check_started(answer: Answer, unit: str, manager: Manager, hint: str) -> No
 
 def freeze(unit: str, manager: Manager = "system") -> Conversation[None]:
     """Freeze a unit: no process in it runs until it is thawed. Raises UnitGone, BackendError."""
-    checked((yield _of_unit("FreezeUnit", unit)), unit, "freeze", manager)
+    checked((yield from _one_by_one("FreezeUnit", unit, manager)), unit, "freeze", manager)
 
 
 def thaw(unit: str, thaw_directly: Callable[[], bool], manager: Manager = "system") -> Conversation[None]:
@@ -176,7 +178,7 @@ def thaw(unit: str, thaw_directly: Callable[[], bool], manager: Manager = "syste
 
     Raises UnitGone, BackendError.
     """
-    answer = yield _of_unit("ThawUnit", unit)
+    answer = yield from _one_by_one("ThawUnit", unit, manager)
     try:
         checked(answer, unit, "thaw", manager)
     except UnitGone:
@@ -186,6 +188,18 @@ def thaw(unit: str, thaw_directly: Callable[[], bool], manager: Manager = "syste
         state = yield from property_of(unit, "ActiveState", manager)
         if state == "active" or not thaw_directly():
             raise
+
+
+def _one_by_one(method: str, unit: str, manager: Manager) -> Conversation[Answer]:
+    """Freeze or thaw a unit, once systemd is done with what another process asked before."""
+    for _ in range(_BUSY_TRIES):
+        answer: Answer = yield _of_unit(method, unit)
+        if not isinstance(answer, BusError) or answer.name != _BUSY:
+            break
+        if (yield from property_of(unit, "ActiveState", manager)) != "active":
+            break  # busy with its end
+        yield _PAUSE_S
+    return answer
 
 
 def stop(unit: str, manager: Manager = "system", *, awaits_end: bool = True) -> Conversation[None]:
@@ -204,7 +218,7 @@ def stop(unit: str, manager: Manager = "system", *, awaits_end: bool = True) -> 
         if result != "frozen":
             return
         if isinstance((yield _of_unit("ThawUnit", unit)), BusError):  # another process freezes or thaws it
-            yield _THAW_PAUSE_S
+            yield _PAUSE_S
     raise BackendError(f"systemd did not stop {unit}: it is repeatedly frozen")
 
 

@@ -21,6 +21,8 @@ ERROR = "org.freedesktop.DBus.Error."
 SYSTEMD = "org.freedesktop.systemd1."
 DONE = ("done",)
 BUSY = BusError(f"{SYSTEMD}UnitBusy", "busy")
+FAILED = BusError(f"{ERROR}Failed", "it broke")
+ENDING = ("/unit",), ("deactivating",)
 GONE = BusError(f"{SYSTEMD}NoSuchUnit", "not loaded")
 OLD = BusError(f"{ERROR}PropertyReadOnly", "Cannot set property PIDFDs, or unknown property.")
 
@@ -80,7 +82,7 @@ def test_a_systemd_without_pidfds_is_given_the_pid() -> None:  # L1
         ([DONE], ["StopUnit"], None),
         ([GONE], ["StopUnit"], None),
         ([("frozen",), (None,), DONE], ["StopUnit", "ThawUnit", "StopUnit"], None),
-        ([("frozen",), BUSY, GONE], ["StopUnit", "ThawUnit", calls._THAW_PAUSE_S, "StopUnit"], None),
+        ([("frozen",), BUSY, GONE], ["StopUnit", "ThawUnit", calls._PAUSE_S, "StopUnit"], None),
         ([BusError(f"{ERROR}AccessDenied", "no")], ["StopUnit"], "systemd did not stop slicer-x.scope: no"),
     ],
 )
@@ -100,15 +102,28 @@ def test_nobody_tries_forever_to_stop_a_unit() -> None:  # A2
     [
         ([(None,)], False, type(None)),
         ([GONE], True, UnitGone),
-        ([BUSY, ("/unit",), ("deactivating",)], True, type(None)),
-        ([BUSY, ("/unit",), BusError(f"{ERROR}UnknownProperty", ""), ("deactivating",)], False, BackendError),
-        ([BUSY, ("/unit",), ("active",)], True, BackendError),
+        ([BUSY, *ENDING, *ENDING], True, type(None)),
+        ([BUSY, *ENDING, ENDING[0], BusError(f"{ERROR}UnknownProperty", ""), ENDING[1]], False, BackendError),
+        ([FAILED, ("/unit",), ("active",)], True, BackendError),
     ],
 )
 def test_only_a_unit_that_is_ending_is_thawed_behind_systemds_back(
     answers: list[Any], may_directly: bool, kind: type[object]
 ) -> None:
     assert type(talk(calls.thaw(UNIT, lambda: may_directly), *answers)[1]) is kind
+
+
+@pytest.mark.parametrize("verb", ["FreezeUnit", "ThawUnit"])
+def test_who_freezes_or_thaws_waits_for_another_who_does(verb: str) -> None:  # U23
+    def steps() -> Any:
+        return calls.freeze(UNIT) if verb == "FreezeUnit" else calls.thaw(UNIT, lambda: False)
+
+    active = [BUSY, ("/unit",), ("active",)]
+    asked, found = talk(steps(), *active, *active, ())
+    assert [each for each in asked if not str(each).startswith("Get")] == [verb, 0.05, verb, 0.05, verb]
+    assert found is None
+    after = [("/unit",), ("active",)] if verb == "ThawUnit" else []
+    assert "busy" in str(talk(steps(), *active * calls._BUSY_TRIES, *after)[1])
 
 
 def test_a_list_is_replaced() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import chain
 from typing import Any
 
 from slicer.backend import manager_calls as calls
@@ -52,7 +53,7 @@ class Manager:
         self._bus: SdBus | None = None
         self._events = 0
         self._work: dict[int, _Work] = {}
-        self._jobs: dict[str, _Work] = {}
+        self._jobs: dict[str, list[_Work]] = {}  # two stops of one unit are one job of systemd's
         self._is_closed = False
         self._again: Due | None = None
         self._pause_s = _FIRST_PAUSE_S
@@ -189,8 +190,7 @@ class Manager:
 
     def _signal(self, name: str, values: tuple[Any, ...]) -> None:
         if name == calls.REMOVED and len(values) == 4:
-            work = self._jobs.pop(values[1], None)
-            if work is not None:
+            for work in self._jobs.pop(values[1], ()):
                 self._finish(work, (values[3],))
         elif name == _NEW_OWNER and len(values) == 3 and values[0] == SYSTEMD and self._bus is not None:
             self._bus.senders = {DAEMON, values[2]} if values[2] else {DAEMON}
@@ -206,7 +206,7 @@ class Manager:
             self._broken(error)
             return
         jobs, self._jobs = self._jobs, {}
-        for work in jobs.values():
+        for work in chain.from_iterable(jobs.values()):
             work.job = ""
             self._send(work)
 
@@ -221,12 +221,13 @@ class Manager:
             self._finish(work, answer)
         else:
             work.job = answer[0]
-            self._jobs[work.job] = work
+            self._jobs.setdefault(work.job, []).append(work)
 
     def _late(self, work: _Work, deadline_s: float) -> None:
         if self._bus is not None and work.cookie:
             self._bus.forget(work.cookie)
-        self._jobs.pop(work.job, None)
+        if work.job in self._jobs:
+            self._jobs[work.job].remove(work)
         self._finish(work, calls.late(deadline_s, self._trouble))
 
     def _finish(self, work: _Work, answer: Answer) -> None:
