@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from tests.process.harness import Box
+from tests.patience import LONGEST_S, until
+from tests.process.harness import SLICER, Box, Gate
+from tests.process.test_api import run
 from tests.process.test_run_gpus import GPU_A, GPU_B, SHOW
 
 pytest_plugins = ["tests.fake_nvml"]
@@ -50,4 +52,36 @@ def test_more_memory_than_the_job_around_has_is_taken_from_the_gpu_that_is_named
 def test_the_escape_hatch_needs_no_driver_though_a_gpu_is_named(box: Box, variable: str) -> None:
     done = box.run("-q", "--gpu", "0", "--", "true", env={variable: "1"})
     assert (done.returncode, done.stderr) == (0, "")
+    box.assert_clean()
+
+
+# A3, K2: the variable is slicer's own
+@pytest.mark.usefixtures("gpus")
+def test_a_job_detached_from_a_program_with_a_lease_takes_a_gpu_of_its_own(box: Box, gate: Gate) -> None:
+    options = ("--backend", "plain", "-q", "-d", "--gpus", "1")
+    detached = (*SLICER, "run", *options, "--", "sh", "-c", f"read x <{gate.path}")
+    program = f"""
+        import subprocess
+        with slicer.acquire("outer", gpus=1) as lease:
+            os.environ.update(lease.env)
+            subprocess.run({detached!r}, check=True, stdout=subprocess.DEVNULL)
+            leases = os.path.join(os.environ["SLICER_STATE_DIR"], "leases")
+            print([open(os.path.join(leases, job)).read().count("GPUS=GPU-") for job in os.listdir(leases)])
+    """
+    assert run(box, program) == "[1, 1]\n"
+    (lease,) = box.snapshot().leases
+    assert lease.gpus == (GPU_B,)
+    gate.open()
+    until(lambda: not box.snapshot().leases, "it ends")
+    box.assert_clean()
+
+
+# A3, K2
+@pytest.mark.usefixtures("gpus")
+def test_what_outlives_a_lease_claims_nothing_by_its_variables(box: Box, gate: Gate) -> None:
+    holder = box.hold(gate, "--gpus", "2")
+    over = {"SLICER_LEASE": "0123456789ab", "GPU_LOCK_HELD": "1"}
+    assert box.run("-q", "--gpus", "1", "--no-wait", "--", "true", env=over).returncode == 75
+    gate.open()
+    assert holder.process.wait(LONGEST_S) == 0
     box.assert_clean()

@@ -58,3 +58,19 @@ def test_a_nested_light_job_runs_whatever_is_held(slicer: Slicer) -> None:  # A3
     done = slicer.run(*HEAVY, "slicer", "run", "-q", "--no-wait", "--", *SHOW)
     assert done.code == 0, done
     assert "/_cpu.slice/slicer-" in done.stdout
+
+
+# A3, K2
+@pytest.mark.parametrize("around", ["run", "hold"])
+def test_a_detached_job_takes_a_gpu_of_its_own(slicer: Slicer, fake_nvml: FakeNvml, around: str) -> None:
+    first, second = slicer.gate(), slicer.gate()
+    script = f"slicer run -q -d --gpus 1 -- sh -c ': < {first}'; : < {second}"
+    options = ("-q", "--gpus", "1", "--", "sh", "-c", script)
+    outer = slicer.start(*options, env=fake_nvml.env, program=around)
+    until(lambda: len({lease.gpus for lease in leases() if lease.gpus}) == 2, "each has a GPU")
+    second.open()
+    assert outer.end().code == 0
+    (lease,) = leases()
+    assert slicer.is_busy("--gpus", "2", env=fake_nvml.env)
+    first.open()
+    until(lambda: not leases(), f"{lease.job} ends")

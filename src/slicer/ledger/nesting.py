@@ -58,7 +58,8 @@ def outer_jobs(
     """The outer jobs among the live ``leases``.
 
     They are found by their ids in the environment, or by the cgroup if the environment was cleared. Without
-    scopes they are found by a keeper among our ancestors.
+    scopes they are found by a keeper among our ancestors. GPU_LOCK_HELD claims nothing where slicer may have
+    set it: for a job with GPUs, or one that is over.
     """
     jobs = _marked(environ)
     inside = [
@@ -69,7 +70,8 @@ def outer_jobs(
         or (lease.keeper and lease.keeper in ancestors)
     ]
     found = tuple(sorted(inside, key=lambda lease: lease.since_s))
-    claims = _is_set(environ, "GPU_LOCK_HELD") and not environ.get("SLICER_SIM")
+    is_foreign = set(jobs) <= {lease.job for lease in found if not lease.gpus}
+    claims = is_foreign and _is_set(environ, "GPU_LOCK_HELD") and not environ.get("SLICER_SIM")
     return OuterJobs(found, claims and not any(lease.gpus for lease in found))
 
 

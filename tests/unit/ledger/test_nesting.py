@@ -94,6 +94,7 @@ def test_a_foreign_lock_counts_unless_it_is_our_own(
     environ = {"SLICER_LEASE": ",".join(lease.job for lease in leases)}
     environ |= {} if value is None else {"GPU_LOCK_HELD": value}
     assert nesting.outer_jobs(environ, "/", NOBODY, leases).foreign_gpu is expected
+    assert nesting.outer_jobs(environ, "/", NOBODY, ()).foreign_gpu is (expected and not leases)  # they ended
 
 
 def wanting(gpus: int, cpu_slots: int) -> Profile:
