@@ -23,9 +23,9 @@ def free_port() -> int:
         return port
 
 
-def connects(port: int) -> bool:
+def connects(port: int, host: str = "127.0.0.1") -> bool:
     try:
-        socket.create_connection(("127.0.0.1", port), timeout=1).close()
+        socket.create_connection((host, port), timeout=1).close()
     except OSError:
         return False
     return True

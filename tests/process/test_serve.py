@@ -321,17 +321,41 @@ def test_a_running_server_whose_models_a_killed_proxy_left_is_unloaded(serve: Se
 
 # -- other users ---------------------------------------------------------------------------------------------
 
-LISTEN = "import socket, sys, time; s = socket.create_server(('', int(sys.argv[1]))); time.sleep(1000)"
+LISTEN = """\
+import socket, sys, time
+family = socket.AF_INET6 if ":" in sys.argv[1] else socket.AF_INET
+listening = socket.create_server((sys.argv[1], int(sys.argv[2])), family=family)
+time.sleep(1000)
+"""
+LISTEN_UNTIL_TOLD = """\
+import http.server, sys, time
+class Once(http.server.BaseHTTPRequestHandler):
+    def do_POST(self):
+        self.send_response(200), self.end_headers()
+        self.server.is_over = True
+server = http.server.HTTPServer(("127.0.0.1", int(sys.argv[1])), Once)
+server.is_over = False
+while not server.is_over:
+    server.handle_request()
+server.server_close()
+time.sleep(1000)
+"""
+
+
+def mallory(serve: ServeBox, address: str, port: int) -> None:
+    """Another user's process that listens."""
+    words = [*unprivileged(65534), sys.executable, "-c", LISTEN, address, str(port)]
+    process = subprocess.Popen(words, env=serve.box.env)
+    serve.box.adopt(process)
+    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(address, address)
+    until(lambda: connects(port, host), "mallory listens")
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="another user's process can only be started by root")
 def test_what_is_asked_is_told_to_no_other_user(serve: ServeBox) -> None:  # B6, S9
     """He knows the port by the command line, and may be quicker than a server that starts slowly."""
     port = free_port()
-    words = [*unprivileged(65534), sys.executable, "-c", LISTEN, str(port)]
-    mallory = subprocess.Popen(words, env=serve.box.env)
-    serve.box.adopt(mallory)
-    until(lambda: connects(port), "mallory listens")
+    mallory(serve, "0.0.0.0", port)
     server = serve.fake("slow", "--kind", "raw", "--port", str(port), "--start-time", "1000")
     serve.configure("slow", kind="raw", command=server, upstream=f"http://127.0.0.1:{port}")
     serve.start()
@@ -341,13 +365,63 @@ def test_what_is_asked_is_told_to_no_other_user(serve: ServeBox) -> None:  # B6,
     until(lambda: not serve.jobs(), "it is ended")
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="another user's process can only be started by root")
+@pytest.mark.parametrize("address", ["127.0.0.2", "::1", "::"])
+def test_who_listens_beside_a_server_is_no_hindrance(serve: ServeBox, address: str) -> None:  # B6, S9
+    port = free_port()
+    serve.server("ollama", "--port", str(port), upstream=f"http://localhost:{port}")
+    serve.start()
+    assert serve.answer(BODY)[0] == 200
+    mallory(serve, address, port)
+    assert serve.answer(BODY)[0] == 200
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="another user's process can only be started by root")
+def test_a_server_whose_address_another_user_took_holds_no_gpu(serve: ServeBox) -> None:  # B6, S9
+    """It lives on without listening. Each request that is refused would begin its idle time anew."""
+    port = free_port()
+    server = [sys.executable, "-c", LISTEN_UNTIL_TOLD, str(port)]
+    serve.configure("odd", kind="raw", command=server, upstream=f"http://127.0.0.1:{port}")
+    serve.start()
+    assert serve.answer({}, "/x")[0] == 200
+    assert serve.reaches("odd", "ready")
+    mallory(serve, "127.0.0.1", port)
+    status, text = serve.answer({}, "/x")
+    assert status == 502
+    assert f"nobody listens at its port {port}" in text
+    until(lambda: not serve.jobs(), "it is ended")
+
+
+BOUND = {
+    "127.0.0.1": {"127.0.0.1"}, "127.0.0.2": {"127.0.0.2"}, "0.0.0.0": {"127.0.0.1", "127.0.0.2"},
+    "::1": {"::1"}, "::": {"127.0.0.1", "127.0.0.2", "::1"}, "::ffff:127.0.0.1": {"127.0.0.1"},
+}  # fmt: skip
+
+
 @pytest.mark.parametrize("has_sock_diag", [True, False])
-def test_of_processes_of_ones_own_none_is_a_stranger(
-    monkeypatch: pytest.MonkeyPatch, *, has_sock_diag: bool
+@pytest.mark.parametrize("bound", BOUND)
+def test_who_listens_at_an_address_is_whoever_a_connection_reaches(
+    monkeypatch: pytest.MonkeyPatch, bound: str, *, has_sock_diag: bool
 ) -> None:  # B6
     if not has_sock_diag:
         monkeypatch.setattr(listeners, "_SOCK_DIAG", 1 << 10)  # no protocol of netlink's
-    with socket.create_server(("127.0.0.1", 0)) as listening:
+    family = socket.AF_INET6 if ":" in bound else socket.AF_INET
+    with socket.socket(family) as listening:
+        listening.bind((bound, 0))
+        listening.listen()
         port = listening.getsockname()[1]
-        assert listeners.uids(port) == {os.geteuid()}
-    assert listeners.uids(port) == frozenset()
+        for host in ("127.0.0.1", "127.0.0.2", "::1"):
+            is_reached = connects(port, host)
+            assert is_reached == (host in BOUND[bound])
+            assert listeners.uids(host, port) == ({os.geteuid()} if is_reached else set())
+        for host in ("0.0.0.0", "a.name"):
+            assert listeners.uids(host, port) == {os.geteuid()}
+    assert listeners.uids("127.0.0.1", port) == frozenset()
+
+
+def test_a_socket_for_ipv6_alone_takes_nobody_elses_connections() -> None:  # B6
+    with socket.create_server(("::", 0), family=socket.AF_INET6) as listening:
+        port = listening.getsockname()[1]
+        assert not connects(port)
+        assert listeners.uids("127.0.0.1", port) == frozenset()
+        assert listeners.uids("::1", port) == {os.geteuid()}

@@ -119,7 +119,7 @@ def _address(text: str) -> Address:
         with listening.tcp(host, port) as tried:
             tried.listen(1)
     except OSError as failed:
-        pid = listeners.pid(port) if failed.errno == errno.EADDRINUSE else 0
+        pid = listeners.pid(host, port) if failed.errno == errno.EADDRINUSE else 0
         return Address(text, failed.strerror or str(failed), pid, proc.comm(pid) if pid else "")
     return Address(text)
 

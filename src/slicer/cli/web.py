@@ -96,7 +96,7 @@ def _opened(address: str) -> socket.socket:
     try:
         return listening.open_all((address,), os.environ)[address]
     except UsageError as error:
-        owners = () if address.startswith("unix:") else listeners.uids(listening.split(address)[1])
+        owners = () if address.startswith("unix:") else listeners.uids(*listening.split(address))
         whose = f", which {', '.join(map(user_name, sorted(owners)))} has in use" if owners else ""
         hint = f"{_ADDRESS.rpartition(':')[0]}:PORT is another address"
         raise UsageError(f"{error.message}{whose}", where=f"--listen {address}", hint=hint) from error

@@ -88,12 +88,22 @@ class Owner:
                 raise Unavailable("failed", self._trouble or f"{self.settings.name} has ended")
             if asked.model:
                 await loading.loaded(asked)
-            if self._form is not None:
-                self._form.check_listener()
+            self._check_listener()
             yield loading.upstream.base
         finally:
             self._served += 1
             self.tell("done")
+
+    def _check_listener(self) -> None:
+        """Raise Unavailable, and end the server, if another user has its address: it is of no use then."""
+        if self._form is None or self._loading is None:
+            return
+        try:
+            self._form.check_listener()
+        except Unavailable as error:
+            self._note_trouble(str(error))
+            self.tell("ended")
+            raise
 
     async def _admitted(self, turn: asyncio.Future[None]) -> None:
         """Raises Unavailable if max_wait ends without a lease, and any error for all that wait."""
@@ -112,8 +122,7 @@ class Owner:
             async with self._spare.use() as base:
                 yield base
         else:
-            if self._form is not None and self._loading is not None:
-                self._form.check_listener()
+            self._check_listener()
             yield self._loading.upstream.base if self._loading is not None else None
 
     def standing(self) -> ServerStanding:

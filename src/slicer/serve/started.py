@@ -13,6 +13,7 @@ from slicer.kernel import listeners, proc
 from slicer.kernel.users import user_name
 from slicer.quantity import format_duration
 from slicer.serve.kinds import KINDS
+from slicer.serve.listening import split
 from slicer.serve.looking import SLICER, run_slicer
 from slicer.serve.model import Unavailable
 
@@ -66,7 +67,8 @@ class StartedServer:
         """Wait for the lease, and start the command. If cancelled, leave the line. Raises Unavailable."""
         fixed = "" if self._without_gpu else self._settings.upstream
         port = int(fixed.rpartition(":")[2]) if fixed else _free_port()
-        self.base = fixed or f"http://127.0.0.1:{port}"
+        # localhost is one address, as in `listen`: the one that check_listener examines.
+        self.base = fixed.replace("//localhost:", "//127.0.0.1:") or f"http://127.0.0.1:{port}"
         trim_log(self._log)
         self._log_from = os.path.getsize(self._log) if os.path.exists(self._log) else 0
         heard, told = os.pipe2(os.O_CLOEXEC)
@@ -125,13 +127,13 @@ class StartedServer:
         return self._process is not None and self._process.returncode is None
 
     def check_listener(self) -> None:
-        """Raise Unavailable if another user listens at its port, who could read the requests.
+        """Raise Unavailable if another user listens at its address, who could read the requests.
 
         That user may have read the port in the command line and been faster than the server, or come after
         its death.
         """
-        port = int(self.base.rpartition(":")[2])
-        strangers = listeners.uids(port) - {0, os.geteuid()}
+        host, port = split(self.base.removeprefix("http://"))
+        strangers = listeners.uids(host, port) - {0, os.geteuid()}
         if strangers and self._process is not None:  # or the command has changed its user
             strangers -= {proc.uid_of(pid) for pid in proc.descendants(self._process.pid)}
         if strangers:

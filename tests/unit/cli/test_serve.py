@@ -243,5 +243,5 @@ def test_a_socket_that_was_left_behind_is_no_obstacle(tmp_path: Path) -> None:  
 
 
 def test_it_finds_who_listens(port: int) -> None:  # B6
-    assert listeners.pid(port) == os.getpid()
-    assert listeners.pid(free_port()) == 0
+    assert listeners.pid("127.0.0.1", port) == os.getpid()
+    assert listeners.pid("127.0.0.1", free_port()) == 0
