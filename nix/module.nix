@@ -341,6 +341,20 @@ in
       { inherit slicer-catalog; }
     ]);
 
+    # Where users' ledgers are: /run/lock is root's, and logind empties /dev/shm. A file system of its own, because
+    # every user may fill it.
+    fileSystems."/run/slicer.users" = {
+      device = "slicer";
+      fsType = "tmpfs";
+      options = [
+        "mode=1777"
+        "size=32m"
+        "nosuid"
+        "nodev"
+        "noexec"
+      ];
+    };
+
     # journalctl looks for explanations in systemd's own package and here. The name is not that of a file that
     # `slicer install` looks after.
     systemd.tmpfiles.settings."10-slicer"."/usr/local/lib/systemd/catalog/nixos-slicer.catalog"."L+".argument =

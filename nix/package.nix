@@ -49,7 +49,8 @@ python3Packages.buildPythonApplication {
   # Units, catalog, completions and manual pages, without the drop-in that delegates to users.
   postInstall = ''
     files="$out/${python3Packages.python.sitePackages}/slicer"
-    # With the units of the broker, the board and the metrics, which nothing starts unless the module says so.
+    # With the units of the broker, the board and the metrics, which nothing starts unless the module says so. The
+    # module mounts the place of users' ledgers by itself.
     install -D -m 644 -t "$out/lib/systemd/system" "$files"/_units/system/*.slice "$files"/_units/system/slicer-*
     install -D -m 644 -t "$out/lib/systemd/user" "$files"/_units/user/*.slice
     install -D -m 644 -t "$out/lib/systemd/catalog" "$files/_units/catalog/slicer.catalog"

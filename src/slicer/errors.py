@@ -4,6 +4,7 @@ from __future__ import annotations
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from typing import Literal
 
     from slicer.model import Busy
@@ -89,6 +90,18 @@ class LedgerGone(StateError):
 
     def __init__(self, path: str) -> None:
         super().__init__("was removed while it was in use", where=path, hint="try again")
+
+
+class LedgerLost(StateError):
+    """The ledger was deleted, and jobs that held leases in it still run (exit code 75)."""
+
+    exit_code = EX_TEMPFAIL
+    kind = "ledger-lost"
+
+    def __init__(self, path: str, holders: Sequence[int]) -> None:
+        shown = ", ".join(map(str, holders[:4])) + (", …" if len(holders) > 4 else "")
+        hint = "let them end; `slicer doctor` knows what may delete a ledger"
+        super().__init__(f"was deleted under jobs that still run (pid {shown})", where=path, hint=hint)
 
 
 class LedgerBusy(StateError):

@@ -68,8 +68,8 @@ UNTRIED = {
         "gpu-lock-skipped", "broker-bypassed",
     },
     "it changes what the machine's other tests stand on": {
-        "ledger-unusable", "ledger-open", "no-journald", "journal-volatile", "journal-closed",
-        "closed-shop-without-broker",
+        "ledger-unusable", "ledger-open", "ledger-emptied", "no-journald", "journal-volatile",
+        "journal-closed", "closed-shop-without-broker",
     },
     "tests of wraps mend them": {"wrap-changed", "wrap-broken"},
 }  # fmt: skip

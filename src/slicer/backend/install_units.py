@@ -17,6 +17,7 @@ from typing import Any
 from slicer.backend import broker_units, closed_shop, feature_units, is_booted, slice_limits
 from slicer.backend.closed_shop import has_unit
 from slicer.backend.unit_files import (
+    SYSTEM_UNITS,
     Action,
     FileResult,
     State,
@@ -36,6 +37,7 @@ from slicer.errors import SlicerError
 from slicer.kernel import on_host
 from slicer.model import SLICES
 from slicer.record import record, replace
+from slicer.state import statedir
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -76,6 +78,10 @@ _USER = (
     ("_completions/slicer.bash", "bash-completion/completions/slicer", "completion for bash"),
     ("_completions/slicer.fish", "fish/vendor_completions.d/slicer.fish", "completion for fish"),
 )
+# For users' ledgers, where /run/lock is not open to all.
+_MOUNT = "run-slicer.users.mount"
+_MOUNT_ENABLED = f"/etc/systemd/system/local-fs.target.wants/{_MOUNT}"
+_USERS_PLACE = (f"_units/system/{_MOUNT}", f"lib/systemd/system/{_MOUNT}", "place of users' ledgers")
 _SYSTEM_COMMANDS = (
     ("journalctl", "--update-catalog"),
     ("systemctl", "daemon-reload"),
@@ -151,6 +157,8 @@ def plan(
     if user:
         return InstallPlan(tuple(actions), tuple(unwanted), _USER_COMMANDS, user)
     commands = (*_SYSTEM_COMMANDS, *(broker_units.ENABLE if broker else ()))
+    if _USERS_PLACE in table:
+        commands = (*commands, ("systemctl", "enable", "--now", _MOUNT))
     return InstallPlan(tuple(actions), tuple(unwanted), commands, user, settings=on_host(SYSTEM_DIR))
 
 
@@ -160,6 +168,8 @@ def going(made: InstallPlan, *, only_broker: bool = False) -> InstallPlan:
     An existing broker is stopped before its files are removed.
     """
     stops = broker_units.DISABLE if broker_units.is_installed() else ()
+    if not only_broker and os.path.lexists(on_host(_MOUNT_ENABLED)):
+        stops = (*stops, ("systemctl", "disable", _MOUNT))  # only at the next boot: jobs hold leases there
     names = {os.path.basename(name) for _, name, _ in broker_units.table()}
 
     def chosen(actions: tuple[Action, ...]) -> tuple[Action, ...]:
@@ -180,6 +190,9 @@ def _table(*, user: bool, user_delegation: bool) -> tuple[tuple[str, str, str], 
     if user:
         return (*_USER, *_man_pages("man"))
     files = (*_SYSTEM, *_SHELLS, *_man_pages("share/man"))
+    is_there = os.path.lexists(on_host(f"{SYSTEM_UNITS}/{_MOUNT}"))
+    if is_there or not statedir.is_open_to_all(on_host(statedir.PUBLIC_DIRS[0])):
+        files = (*files, _USERS_PLACE)
     return (*files, _DELEGATION) if user_delegation else files
 
 

@@ -265,12 +265,18 @@ def _warn_of_sharing(plan: Plan, listener: Listener) -> None:
 
 
 def _say_whose(directory: StateDir, listener: Listener) -> None:
-    """Warn once per boot that another user can be granted the same."""
+    """Warn once per boot that another user can be granted the same, and that the ledger may be deleted."""
     if statedir.first_time(directory, "private-noticed"):
         whose = "root's" if os.geteuid() == 0 else "your"
         listener.notice(
             f"without the broker slicer keeps only {whose} own jobs apart:"
             " another user can be given the same GPU or slot (shown once per boot)"
+        )
+    is_emptied = statedir.may_be_emptied(directory.path, os.geteuid())
+    if is_emptied and statedir.first_time(directory, "emptied-noticed"):
+        listener.notice(
+            f"logind deletes leases in {statedir.SHM} at your last logout, even of running jobs, unless it"
+            " has RemoveIPC=no: slicer doctor has the cure (shown once per boot)"
         )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import stat
 
 from slicer.kernel.proc import pids
 
@@ -52,6 +53,18 @@ def links(pid: int) -> Iterator[str]:
     for name in _names(pid):
         try:
             yield os.readlink(f"/proc/{pid}/fd/{name}")
+        except OSError:
+            continue  # closed meanwhile
+
+
+def deleted(pid: int) -> Iterator[str]:
+    """The last paths of our own plain files without a name that a process has open."""
+    for name in _names(pid):
+        path = f"/proc/{pid}/fd/{name}"
+        try:
+            info = os.stat(path)
+            if stat.S_ISREG(info.st_mode) and info.st_nlink == 0 and info.st_uid == os.geteuid():
+                yield os.readlink(path).removesuffix(" (deleted)")
         except OSError:
             continue  # closed meanwhile
 

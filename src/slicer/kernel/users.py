@@ -6,6 +6,8 @@ import grp
 import os
 import pwd
 
+from slicer.kernel import on_host
+
 
 def user_name(uid: int) -> str:
     """The user's name, or the number if there is no name."""
@@ -13,6 +15,11 @@ def user_name(uid: int) -> str:
         return pwd.getpwuid(uid).pw_name
     except KeyError:
         return str(uid)
+
+
+def lingers(uid: int) -> bool:
+    """Whether the user's manager runs without a session, too."""
+    return os.path.exists(on_host(f"/var/lib/systemd/linger/{user_name(uid)}"))
 
 
 def other_user(uid: int) -> str:

@@ -140,11 +140,15 @@ class Ledger(LedgerFiles):
         return found
 
     def decide(self, request: Request, observer: GpuObserver) -> Decision:
-        """The present decision, without idle and dead tickets. Raises InfeasibleError for ``request``."""
+        """The present decision, without idle and dead tickets. Raises InfeasibleError for ``request``.
+
+        Raises LedgerLost if jobs run that this ledger does not know.
+        """
         # Imported here: a client of the broker never decides.
         from slicer.placement import decision, order
 
         leases = self.leases()
+        self.directory.check_alone()
         devices = _feasible_devices(request, leases, observer)
         leases += self.closing(tuple(device.uuid for device in devices or ()))
         stopped: set[str] = set()

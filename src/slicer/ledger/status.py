@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 from slicer.config import profiles
-from slicer.errors import GpuError, SlicerError, StateError
+from slicer.errors import GpuError, LedgerLost, SlicerError, StateError
 from slicer.gpu.observer import GpuObserver
 from slicer.kernel.proc import now_s
 from slicer.ledger.halted import Halted, awaits_turn, halted
@@ -148,6 +148,10 @@ def existing_ledger(environ: Mapping[str, str], warn: Warn) -> Ledger | None:
         return None
     for note in directory.notes:
         warn(note)
+    try:
+        directory.check_alone()
+    except LedgerLost as lost:
+        warn(str(lost))
     ledger = Ledger(directory, warn)
     ledger.patience_s, ledger.longest_pause_s = PATIENCE_S, EAGER_PAUSE_S
     return ledger

@@ -1,8 +1,9 @@
 """The place of a user's ledger: a directory of that user alone, in memory, removed at a reboot.
 
-Root's is /run/slicer. Another user's is /run/lock/slicer-UID, or /dev/shm/slicer-UID if /run/lock is not open
-to everybody. It is the same with and without a login session, and outlives the session. No two users write to
-one directory, so nothing in it comes from another user.
+Root's is /run/slicer. Another user's is slicer-UID in the first open one of :data:`PUBLIC_DIRS`. It is
+the same with and without a login session, and outlives the session. (Not in /dev/shm, where logind deletes
+it at the user's last logout: RemoveIPC=.) It stays where it is when root opens or closes such a directory,
+because it may hold leases. No two users write to one directory, so nothing in it comes from another user.
 
 Simulated GPUs (``SLICER_SIM``) have their own directory inside it, of the same form. So their jobs never meet
 those of real GPUs. So has a job of Slurm, which shares out what Slurm gave to it.
@@ -14,6 +15,7 @@ import os
 import stat
 
 from slicer.errors import StateError
+from slicer.kernel import on_host
 from slicer.record import record, replace
 from slicer.state.allocation import slurm_job
 from slicer.state.directory import HINT, LEDGER, Directory, open_trusted
@@ -23,10 +25,14 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 SYSTEM_DIR = "/run/slicer"
-PUBLIC_DIRS = ("/run/lock", "/dev/shm")  # in memory, and anybody may create directories there
+SHM = "/dev/shm"
+# In memory, and anybody may create directories there. The second one is the mount of `slicer install`.
+PUBLIC_DIRS = ("/run/lock", "/run/slicer.users", SHM)
 VERSION = 6  # of the directory's contents; slicer touches no other version
+LOST = "lost"  # the name of a file: an earlier ledger was deleted under its jobs
 _VERSION_LINE = b"%d\n" % VERSION  # the content of its file "version"
 _BASE = replace(LEDGER, is_closed=False)  # only its contents are closed to others
+_SYSTEM_UIDS = 999  # the last uid of systemd's system users, whom RemoveIPC= spares
 _FOR_ALL = stat.S_ISVTX | stat.S_IWOTH
 
 
@@ -55,6 +61,13 @@ class StateDir:
         except FileNotFoundError:
             return False
 
+    def check_alone(self) -> None:
+        """Refuse decisions while jobs hold leases of this ledger that were deleted. Raises LedgerLost."""
+        if self.base.has(LOST):
+            from slicer.state import version
+
+            version.check_lost(self.base, LOST, _same_ledger)
+
     def close(self) -> None:
         """Close the descriptors."""
         for fd in self.descriptors():
@@ -81,7 +94,7 @@ def locate(environ: Mapping[str, str], uid: int) -> StateDir:
         if made.base.read("version", len(_VERSION_LINE) + 1) != _VERSION_LINE:
             from slicer.state import version  # once for each boot
 
-            version.claim(made.base, VERSION)
+            version.claim(made.base, VERSION, LOST, _same_ledger)
         return made
     except BaseException:
         for each in opened:
@@ -102,13 +115,20 @@ def where(environ: Mapping[str, str], uid: int) -> str:
     below = _below(environ)
     path = _chosen(environ, uid)
     if path is None:
-        public = _public()
-        found = _find(public, uid)
-        path = f"{public.path}/{_name(uid)}" if found is None else found.path
-        for directory in (public, found):
-            if directory is not None:
-                directory.close()
+        found = _found(uid)
+        opened = _public() if found is None else found
+        opened.close()
+        path = f"{opened.path}/{_name(uid)}" if found is None else found.path
     return f"{path}/{below}" if below else path
+
+
+def may_be_emptied(path: str, uid: int) -> bool:
+    """Whether logind deletes that ledger at its user's last logout, unless logind has RemoveIPC=no."""
+    if not path.startswith(f"{SHM}/{_name(uid)}") or uid <= _SYSTEM_UIDS:
+        return False
+    from slicer.kernel.users import lingers
+
+    return os.path.isdir(on_host("/run/systemd/users")) and not lingers(uid)
 
 
 def _below(environ: Mapping[str, str]) -> str:
@@ -156,16 +176,46 @@ def _name(uid: int) -> str:
     return f"slicer-{uid}"
 
 
+def _same_ledger(path: str) -> str:
+    """A text that is the same for all paths that one ledger can have, one after the other."""
+    for public in PUBLIC_DIRS:
+        if path.startswith(f"{public}/"):
+            name, slash, below = path[len(public) + 1 :].partition("/")
+            return f"{name.partition('.')[0]}{slash}{below}"
+    return path
+
+
+def is_open_to_all(path: str) -> bool:
+    """Whether every user may create a directory there, and nobody remove another's."""
+    try:
+        info = os.lstat(path)
+    except OSError:
+        return False
+    return stat.S_ISDIR(info.st_mode) and info.st_mode & _FOR_ALL == _FOR_ALL
+
+
 def _public() -> Directory:
     """The directory in which every user may create one. Raises StateError."""
     for path in PUBLIC_DIRS:
-        try:
-            info = os.lstat(path)
-        except OSError:
-            continue
-        if stat.S_ISDIR(info.st_mode) and info.st_mode & (stat.S_ISVTX | stat.S_IWOTH) == _FOR_ALL:
+        if is_open_to_all(path):
             return open_trusted(path)
     raise StateError("no directory in memory is open to all users", where=" ".join(PUBLIC_DIRS), hint=HINT)
+
+
+def _found(uid: int) -> Directory | None:
+    """Our directory, in whichever public one it is. Raises StateError."""
+    for path in PUBLIC_DIRS:
+        try:
+            public = open_trusted(path)
+        except StateError:
+            continue  # it does not exist, or its contents could be exchanged
+        try:
+            found = _find(public, uid)
+        finally:
+            public.close()
+        if found is not None:
+            return found
+    return None
 
 
 def _among_all(uid: int) -> tuple[Directory, tuple[str, ...]]:
@@ -174,20 +224,22 @@ def _among_all(uid: int) -> tuple[Directory, tuple[str, ...]]:
     The public directory is sticky: nobody else can create a directory that belongs to us, or remove or rename
     ours. So the owner identifies ours, and the usual name is only the first place to look.
     """
+    found = _found(uid) or _make(uid)
+    public, _, name = found.path.rpartition("/")
+    note = f"another user has made {public}/{_name(uid)}: your leases are in {found.path}"
+    return found, () if name == _name(uid) else (note,)
+
+
+def _make(uid: int) -> Directory:
     public = _public()
     try:
-        name = _name(uid)
-        found = _find(public, uid)
-        if found is None:  # another slicer of ours may have created it since
-            found = _open_ours(public, name) if public.has(name) else public.folder(name)
-        if found is not None and not _is_ours(found):  # taken at this very moment
+        name = _name(uid)  # another slicer of ours may have created it since
+        found = _open_ours(public, name) if public.has(name) else public.folder(name)
+        if found is not None and _is_ours(found):
+            return found
+        if found is not None:  # taken at this very moment
             found.close()
-            found = None
-        if found is None:
-            found = public.folder(f"{name}.{os.urandom(6).hex()}")
-        is_usual = found.path == f"{public.path}/{name}"
-        note = f"another user has made {public.path}/{name}: your leases are in {found.path}"
-        return found, () if is_usual else (note,)
+        return public.folder(f"{name}.{os.urandom(6).hex()}")
     finally:
         public.close()
 

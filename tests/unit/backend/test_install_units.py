@@ -114,6 +114,26 @@ def test_systemd_is_told() -> None:  # K5
     assert ran[:2] == told
 
 
+def test_a_place_for_users_ledgers_is_mounted_only_where_there_is_none(tmp_path: Path) -> None:  # K2, U14
+    name = "run-slicer.users.mount"
+    commands = (*plan().commands, *going(plan(broker="/usr/bin/x")).stops)
+    assert [each for each in commands if name in each] == [("systemctl", "enable", "--now", name)]
+    lock = tmp_path / "run/lock"
+    lock.mkdir(parents=True)
+    lock.chmod(0o1777)
+    assert not any(name in action.destination for action in plan().actions)
+    lock.chmod(0o755)
+    apply(plan(), run=note_in([]))
+    enabled = tmp_path / "etc/systemd/system/local-fs.target.wants" / name
+    enabled.parent.mkdir(parents=True)
+    enabled.symlink_to("/dev/null")
+    lock.chmod(0o1777)  # what was installed is removed, whatever is open by then
+    leaving = going(plan(broker="/usr/bin/x"))
+    assert ("systemctl", "disable", name) in leaving.stops
+    remove(leaving, run=note_in([]))
+    assert not [path for path in files_below(tmp_path) if name in path and "wants" not in path]
+
+
 def test_a_slice_that_runs_is_reached_when_its_file_changes(tmp_path: Path) -> None:  # K5
     """systemd writes the new values when something starts in the slice, and not before."""
     ran: list[tuple[str, ...]] = []
@@ -125,12 +145,12 @@ def test_a_slice_that_runs_is_reached_when_its_file_changes(tmp_path: Path) -> N
 
     live = plan()
     assert [told.command[0] for told in apply(live, run=note).commands] == [
-        "journalctl", "systemctl", "systemd-run",
+        "journalctl", "systemctl", "systemctl", "systemd-run",
     ]  # fmt: skip
     assert [command for command in ran if "--slice=gpu.slice" in command]
     ran.clear()
     apply(live, run=note)
-    assert len(ran) == 2
+    assert len(ran) == 3
     assert remove(live, run=note).commands[-1].command[0] == "systemd-run"
     ran.clear()
     mine = plan(user=True, environ={"HOME": f"{tmp_path}/home/alice"})

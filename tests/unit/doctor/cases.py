@@ -280,6 +280,10 @@ CASES: dict[str, tuple[Case, ...]] = {
         on_state(ledger=replace(place("/run/lock/slicer-1000"), free_files=1)),
     ),
     "ledger-stuck": (on_state(lock_holder=4711),),
+    "ledger-emptied": (
+        on_state(ledger=place("/dev/shm/slicer-1000"), is_emptied=True),
+        on_state(who=ON_NIXOS, ledger=place("/dev/shm/slicer-1000"), is_emptied=True),
+    ),
     "ledger-on-disk": (on_state(ledger=place("/srv/slicer", on="ext4"), is_chosen=True),),
     "ledger-name-taken": (on_state(squatted="/run/lock/slicer-1000"),),
     "history-unusable": (

@@ -54,6 +54,7 @@ let
   nixos.options = {
     assertions = listOf lib.types.raw;
     environment.etc = anything;
+    fileSystems = anything;
     environment.systemPackages = listOf lib.types.package;
     systemd.package = lib.mkOption { default = derivation "systemd" { }; };
     systemd.packages = listOf lib.types.package;
@@ -79,6 +80,7 @@ in
 {
   packages = names config.environment.systemPackages;
   unitPackages = names config.systemd.packages;
+  inherit (config) fileSystems;
   inherit (config.systemd) services slices sockets timers;
   policy = config.environment.etc."slicer/policy.toml".source.settings or null;
   tmpfiles = config.systemd.tmpfiles.settings;

@@ -20,6 +20,7 @@ from slicer.config.properties import KEYS, find_key, parse_property
 from slicer.config.route_slots import MODES
 from slicer.model import SLICES, Host
 from slicer.quantity import INFINITY
+from slicer.state.statedir import PUBLIC_DIRS
 from tests.machines.host import REPO
 from tests.unit.config.test_documented import SERVE_KEYS
 from tests.unit.nix import evaluation
@@ -64,6 +65,11 @@ def test_enable_is_all_it_takes() -> None:  # K5
     assert found["etc"] == []  # slicer's own defaults hold
     assert found["slices"] == {}
     assert list(found["services"]) == ["slicer-catalog"]
+    (place,) = found["fileSystems"]  # the same as of `slicer install`
+    unit = (Path(__file__).parents[3] / "units/system/run-slicer.users.mount").read_text()
+    assert place == PUBLIC_DIRS[1]
+    assert f"\nWhere={place}\n" in unit
+    assert f"\nOptions={','.join(found['fileSystems'][place]['options'])}\n" in unit
 
 
 def test_disabled_it_sets_nothing() -> None:  # K5

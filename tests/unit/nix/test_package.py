@@ -102,6 +102,8 @@ def test_it_has_what_install_writes(
     monkeypatch.setenv(SYSROOT, str(tmp_path / "none"))
     local, fish = f"{tmp_path}/none/usr/local", "share/fish/vendor_completions.d/slicer.fish"
     for action in plan().actions:
+        if action.destination.endswith("/run-slicer.users.mount"):
+            continue  # the module says the same
         place = fish if action.destination.endswith(".fish") else action.destination.removeprefix(f"{local}/")
         assert (built / place).read_bytes() == Path(action.source).read_bytes(), place
     for name in ("slicer-broker-devices.service", "slicer-job-ended.target"):

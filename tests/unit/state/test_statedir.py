@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import stat
 import subprocess
 import sys
@@ -11,13 +12,15 @@ from pathlib import Path
 
 import pytest
 
-from slicer.errors import EX_SLICER, StateError
+from slicer.errors import EX_SLICER, EX_TEMPFAIL, LedgerLost, StateError
 from slicer.ledger.ledger import Ledger
 from slicer.state import statedir
 from slicer.state.directory import Directory
 from slicer.state.statedir import StateDir
 from tests.patience import LONGEST_S
 from tests.process.harness import SRC
+from tests.unit import made_up
+from tests.unit.ledger.box import UnusedGpus
 
 pytestmark = pytest.mark.both_pythons
 
@@ -145,6 +148,62 @@ def test_a_place_where_anybody_could_exchange_things_is_not_used(public: Path) -
     with pytest.raises(StateError, match="no directory in memory is open to all users"):
         statedir.locate({}, 1000)
     assert os.listdir(public) == []
+
+
+# K2: leases are in it
+def test_a_ledger_stays_where_it_is_whatever_is_opened_to_all_meanwhile(public: Path) -> None:
+    first = statedir.locate({}, 1000)
+    (public.parent / "missing").mkdir()
+    (public.parent / "missing").chmod(0o1777)  # as by `slicer install`, which comes before it
+    assert statedir.locate({}, 1000).path == statedir.where({}, 1000) == first.path
+    public.chmod(0o755)
+    assert statedir.locate({}, 1000).path == first.path
+    shutil.rmtree(public / "slicer-1000")  # as at the next boot
+    assert statedir.locate({}, 1000).path == f"{public.parent}/missing/slicer-1000"
+
+
+# K2, S12: logind's RemoveIPC=, or a user's rm -r
+@pytest.mark.parametrize("taken", [False, True])
+def test_a_ledger_that_was_deleted_under_its_jobs_is_missed(public: Path, taken: bool) -> None:
+    sim = {"SLICER_SIM": "1x8G"}
+    if taken:
+        (public / "slicer-1000").touch()
+    found = statedir.locate(sim, 1000)
+    held = os.open(f"{found.path}/leases/0123456789ab", os.O_RDWR | os.O_CREAT)
+    shutil.rmtree(os.path.dirname(found.path))
+    statedir.locate({}, 1000).check_alone()  # real GPUs are another ledger's
+    again = statedir.locate(sim, 1000)
+    assert again.path != found.path or not taken
+    with pytest.raises(LedgerLost, match=f"pid {os.getpid()}") as caught:
+        again.check_alone()
+    assert caught.value.exit_code == EX_TEMPFAIL
+    with pytest.raises(LedgerLost):
+        Ledger(again, pytest.fail).decide(made_up.request(cpu_slots=1), UnusedGpus(()))
+    with pytest.raises(LedgerLost):
+        statedir.locate(sim, 1000).check_alone()
+    os.close(held)
+    again.check_alone()
+    statedir.locate(sim, 1000).check_alone()
+
+
+# S12
+@ROOT_ONLY
+@pytest.mark.parametrize("what", ["somebody else's", "another ledger's", "not a lease", "with a name"])
+def test_what_is_no_lease_of_a_deleted_ledger_keeps_nobody_waiting(public: Path, what: str) -> None:
+    folder = public / ("slicer-1001" if what == "another ledger's" else "slicer-1000")
+    folder /= "bells" if what == "not a lease" else "leases"
+    folder.mkdir(parents=True)
+    held = os.open(folder / "0123456789ab", os.O_RDWR | os.O_CREAT)
+    if what == "somebody else's":
+        os.chown(held, 65534, 65534)
+    if what == "with a name":
+        os.link(folder / "0123456789ab", public / "kept")
+    shutil.rmtree(folder.parent)
+    try:
+        statedir.locate({}, 1000).check_alone()
+        assert not os.path.lexists(public / "slicer-1000" / "lost")
+    finally:
+        os.close(held)
 
 
 # -- hostile surroundings ----------------------------------------------------------------------------------

@@ -57,6 +57,9 @@ def _ledger(facts: StateFacts, who: Who) -> Iterator[Finding]:
     if facts.lock_holder:
         what = f"pid {facts.lock_holder} is stopped and holds {place.path}/lock"
         yield finding("ledger-stuck", what, f"kill -CONT {facts.lock_holder}")
+    if facts.is_emptied:
+        what = f"{place.path} is deleted at {who.user}'s last logout, even with leases of running jobs in it"
+        yield finding("ledger-emptied", what, who.install("", "enable = true"), who.linger())
     if facts.squatted:
         what = f"{facts.squatted} belongs to another user; your ledger is {place.path}"
         yield finding("ledger-name-taken", what, f"ls -ld {quote(facts.squatted)}")
@@ -68,7 +71,7 @@ def _place_mends(facts: StateFacts, who: Who) -> tuple[str, ...]:
     if who.uid and not any(
         each.kind == "directory" and each.mode & _FOR_ALL == _FOR_ALL for each in facts.public
     ):
-        return (who.root("chmod 1777 /run/lock"),)
+        return (who.install("", "enable = true"),)
     return (f"# {facts.hint}",)
 
 

@@ -10,7 +10,7 @@ from slicer.backend import scopes
 from slicer.doctor.facts.files import kernel_text, names_in, setting
 from slicer.errors import StateError
 from slicer.kernel import cgroup
-from slicer.kernel.users import user_name
+from slicer.kernel.users import lingers, user_name
 from slicer.outcome.journal import SOCKET
 from slicer.record import record
 
@@ -178,7 +178,7 @@ def gather_session(uid: int) -> SessionFacts:
     only = setting("logind.conf", "KillOnlyUsers").split()
     spared = setting("logind.conf", "KillExcludeUsers").split() or ["root"]
     return SessionFacts(
-        lingers=os.path.exists(f"/var/lib/systemd/linger/{user}"),
+        lingers=lingers(uid),
         has_runtime=os.path.isdir(f"/run/user/{uid}"),
         kills_processes=kills and user not in spared and (not only or user in only),
     )

@@ -6,7 +6,7 @@ import os
 import stat
 from collections.abc import Mapping
 
-from slicer.doctor.facts.files import lstat
+from slicer.doctor.facts.files import lstat, setting
 from slicer.doctor.facts.host import Mount, holding, mounts
 from slicer.errors import SlicerError
 from slicer.kernel.open_files import flock_holder
@@ -43,6 +43,7 @@ class StateFacts:
     public: tuple[PathFacts, ...]  # the directories for users' ledgers
     history: PathFacts
     history_directory: PathFacts
+    is_emptied: bool = False  # logind deletes the ledger at the user's last logout
     history_shut: str = ""  # the directory in which the history's cannot be created; "" if it can
 
 
@@ -70,8 +71,13 @@ def gather(environ: Mapping[str, str], uid: int, *, asks_for_lock: bool = True) 
         lock_holder=_stopped_holder(f"{path}/lock") if asks_for_lock and is_ours else 0,
         public=tuple(place(each, mounted) for each in statedir.PUBLIC_DIRS),
         history=place(database, mounted), history_directory=place(os.path.dirname(database), mounted),
+        is_emptied=statedir.may_be_emptied(path, uid) and _removes_ipc(),
         history_shut=shut(os.path.dirname(database)),
     )  # fmt: skip
+
+
+def _removes_ipc() -> bool:
+    return setting("logind.conf", "RemoveIPC").lower() not in ("no", "false", "0", "off")
 
 
 def place(path: str, mounted: tuple[Mount, ...]) -> PathFacts:
