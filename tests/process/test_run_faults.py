@@ -63,9 +63,9 @@ OUTER = [
 ]  # fmt: skip
 # The keeper, while there is a supervisor.
 KEEPER = ["keeper-forked", "keeper-ordered", "keeper-spawned", "keeper-reaped", "keeper-ended", "keeper-told"]
-# The keeper after the supervisor's death, and whether the outcome has been written there.
+# The keeper after the supervisor's death, and whether the history gets a row: by the keeper, or of the lease.
 ORPHANED = {
-    "keeper-ended": False, "ending-finished": False, "ledger-releasing": False, "ledger-unlinked": False,
+    "keeper-ended": True, "ending-finished": True, "ledger-releasing": True, "ledger-unlinked": False,
     "ledger-closed": False, "ending-released": False, "ending-written": True,
 }  # fmt: skip
 

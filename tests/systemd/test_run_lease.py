@@ -76,7 +76,7 @@ def test_slicer_killed_while_the_job_runs(slicer: Slicer) -> None:  # K2, X3
 
 @pytest.mark.core
 @pytest.mark.parametrize("waiter_first", [True, False])
-def test_both_halves_of_slicer_killed(slicer: Slicer, waiter_first: bool) -> None:  # K2
+def test_both_halves_of_slicer_killed(slicer: Slicer, waiter_first: bool) -> None:  # K2, X3
     slicer.dirty = True
     gate = slicer.gate()
     job = logging_job(slicer, gate)
@@ -90,6 +90,8 @@ def test_both_halves_of_slicer_killed(slicer: Slicer, waiter_first: bool) -> Non
     gate.open()
     assert waiting.end().code == 0
     assert log(slicer) == ["first began", "first over", "second began"]
+    lost = slicer.outcome(lease.job)
+    assert (lost.reason, lost.exit_code, lost.slice) == ("unknown", 125, "cpu.slice")
 
 
 CLOSING = """\

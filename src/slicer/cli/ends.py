@@ -14,7 +14,7 @@ from slicer.kernel.sleep import soonest, until_readable
 from slicer.ledger.ledger import Ledger
 from slicer.ledger.status import existing_ledger
 from slicer.model import Lease, Outcome, Ticket
-from slicer.outcome import history, job_files
+from slicer.outcome import history, job_files, kept
 from slicer.queue.control.line_watch import LineWatch
 from slicer.record import record, replace
 
@@ -101,7 +101,9 @@ class Awaited:
         if known.outcome is None:
             entry = self._entry(ledger)
             self.descriptors = self._processes(entry)
-            found = history.read(path, limit=1, job=known.job)
+            unwritten = kept.settle(ledger.directory.base, path, lambda _: None) if ledger is not None else []
+            found = [each for each in unwritten if each.job == known.job]
+            found = found or history.read(path, limit=1, job=known.job)
             if not found:
                 return self._ended_without(is_there=entry is not None)
             self.close()

@@ -19,7 +19,9 @@ from slicer.errors import UsageError
 from slicer.job.find import UnknownJob
 from slicer.kernel.signals import signal, signal_name
 from slicer.kernel.users import group_name, user_name
+from slicer.ledger.status import existing_ledger
 from slicer.model import Outcome
+from slicer.outcome import kept
 from slicer.outcome.history import default_path, read
 from slicer.outcome.outcome_file import outcome_json
 from slicer.outcome.sums import BY, Sum, count, last_indices, sums
@@ -104,6 +106,8 @@ def command(
     began = {"since": common.since(since), "until": common.since(until, "--until")}
     filters = {"name": name, **began, "failed": failed}
     source = _source(all_users=all_users)
+    if not all_users:
+        settle()
     if by is not None:
         if job is not None:
             raise UsageError("sums up many jobs, not one", where="--by", hint=f"--name {shlex.quote(job)}")
@@ -138,6 +142,17 @@ def command(
         output.show(source.table(found, time.time()) if found else [Line(none)])
     if has_more:
         say.cut(f"the last {number} of {source.count(source.path, **filters)}")
+
+
+def settle() -> None:
+    """Put into the history what the ledger keeps for it; says what it has no room for. Raises StateError."""
+    ledger = existing_ledger(os.environ, say.line)
+    if ledger is not None:
+        ledger.snapshot()  # notices jobs that were killed together with slicer
+        left = kept.settle(ledger.directory.base, default_path(), say.line)
+        ledger.close()
+        if left:
+            say.line(f"not in the history yet: {', '.join(each.name or each.job for each in left)}")
 
 
 @record
@@ -190,7 +205,7 @@ def table(outcomes: list[Outcome], now: float) -> list[Line]:
             _when(outcome.started_at, now),
             outcome.job[:_SHORT_ID],
             ended(outcome),
-            format_duration(outcome.wall_s),
+            format_duration(outcome.wall_s) if outcome.reason != "unknown" else "-",
             format_cpus(outcome.gpu_indices) or "-",
             _time(outcome.usage.cpu_s),
             format_size(outcome.usage.memory_peak_bytes),
@@ -230,6 +245,8 @@ def ended(outcome: Outcome) -> str:
         return outcome.reason
     if outcome.signal is not None:
         return signal_name(outcome.signal)
+    if outcome.reason == "unknown":
+        return "lost"
     return "ok" if outcome.exit_code == 0 else f"exit {outcome.exit_code}"
 
 

@@ -17,7 +17,7 @@ from slicer.errors import StateError
 from slicer.job.find import meant, only, pick
 from slicer.ledger.ledger import Ledger, Snapshot
 from slicer.model import Lease, Outcome, Ticket, job_of_unit
-from slicer.outcome import history, job_files
+from slicer.outcome import history, job_files, kept
 from slicer.outcome.job_files import DetachedJob
 from slicer.queue.control.client import lines_meant
 from slicer.queue.control.messages import QueuedLine
@@ -76,6 +76,9 @@ class KnownJobs:
         self._warn = warn
         self.ledger: Ledger | None
         self.ledger, self._mine, self._others = known_jobs(warn)
+        self._unwritten: list[Outcome] = []
+        if self.ledger is not None:
+            self._unwritten = kept.settle(self.ledger.directory.base, history.default_path(), warn)
         self._files: dict[str, DetachedJob] = {}
         try:
             self._files = {file.job: file for file in job_files.known(os.environ, warn)}
@@ -121,16 +124,16 @@ class KnownJobs:
         return KnownJob(job, name, line.pid, line.command, line=line)
 
     def _ended(self, word: str, lines: list[KnownJob]) -> KnownJob | None:
-        outcomes = _outcomes(word)
+        outcomes = [*self._unwritten, *_outcomes(word)]
         known = {outcome.job for outcome in outcomes}
         files = [file for file in self._files.values() if file.job not in known and not file.is_alive()]
         ended = [of_outcome(outcome, self._files.get(outcome.job)) for outcome in outcomes]
         ended += map(_of_file, files)
         ids = [each for each in ended if each.job == job_of_unit(word)]
         named = ids or [*lines, *(each for each in ended if each.name and each.name == word)]
-        if named:
-            return max(named, key=lambda each: each.began_at)
-        found = meant(word, ended)
+        found = [max(named, key=lambda each: each.began_at)] if named else []
+        if not ids:
+            found += [each for each in meant(word, ended) if each not in named]
         return only(word, found) if found else None
 
 

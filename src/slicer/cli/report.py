@@ -16,7 +16,7 @@ from slicer.cli import drawing, output, say
 from slicer.cli.common import NoLibrary, failing
 from slicer.cli.common import since as time_ago
 from slicer.cli.history import ended as how_ended
-from slicer.cli.history import row_ended
+from slicer.cli.history import row_ended, settle
 from slicer.columns import FAINT, Line
 from slicer.errors import SlicerError, UsageError
 from slicer.kernel.users import user_name
@@ -111,6 +111,8 @@ def _picture(form: str) -> Callable[[Report, str], bytes]:
 
 def _report(period: Period, name: str | None, *, all_users: bool) -> Report:
     """Read what is known, and calculate the report."""
+    if not all_users:
+        settle()
     outcomes = [] if all_users else history.read(history.default_path(), limit=None)
     jobs = _of_all() if all_users else [_of_outcome(each) for each in outcomes]
     cards = {}

@@ -10,7 +10,7 @@ import time
 
 from slicer import faults
 from slicer.backend import changes_of
-from slicer.errors import SlicerError
+from slicer.errors import SlicerError, StateError
 from slicer.job import words
 from slicer.job.job import tell
 from slicer.job.report import Interventions, Report, exit_of, killed_reason
@@ -141,7 +141,7 @@ def finish(
     faults.point("ending-released")
     if outcome.gpus and not outcome.exit_code:  # a failed run says little about others
         _try(job, held, warn, lambda: held.note_run(outcome.wall_s - (outcome.paused_s or 0.0)))
-    _try(job, held, warn, lambda: _append(job, outcome, series))
+    _try(job, held, warn, lambda: _append(job, outcome, held, warn, series))
     if series is not None and job.broker:
         _try(job, held, warn, lambda: _tell_sampled(job, series))
     faults.point("ending-written")
@@ -171,8 +171,24 @@ def _tell_broker(job: Job, outcome: Outcome) -> Callable[[], None]:
     return tell_finished(job.broker, outcome)
 
 
-def _append(job: Job, outcome: Outcome, series: Series | None) -> str | None:
-    return history.append(outcome, job.history_path, series=series, keep_s=job.history_keep_s)
+def _append(
+    job: Job, outcome: Outcome, held: HeldLease, warn: Callable[[str], None], series: Series | None
+) -> str | None:
+    """Write the outcome into the history, and those of other jobs that the ledger keeps for it."""
+    base = held.directory.base
+    try:
+        warning = history.append(outcome, job.history_path, series=series, keep_s=job.history_keep_s)
+    except StateError as error:
+        from slicer.outcome import kept
+
+        kept.keep(base, outcome)
+        error.hint = f"{error.hint}; " * bool(error.hint) + "until then its outcome is kept in memory"
+        raise
+    if any(name.endswith(history.KEPT) for name in base.names()):
+        from slicer.outcome import kept
+
+        kept.settle(base, job.history_path, warn)
+    return warning
 
 
 def _tell_sampled(job: Job, series: Series) -> None:

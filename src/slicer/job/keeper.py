@@ -102,6 +102,7 @@ class Keeper:
             manager=job.spec.manager, log_mib=job.log_mib,
             has_lost_caller=self._has_lost_caller if job.ends_with_caller else None,
         )  # fmt: skip
+        self._held.note_begun()
         report, usage = self._run(task, started)
         faults.point("keeper-ended")
         self._end(started, report, usage)

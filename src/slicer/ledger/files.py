@@ -7,6 +7,7 @@ owner holds its flock.
 from __future__ import annotations
 
 import os
+import stat
 import time
 
 from slicer import faults
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
 ANSWER_WITHIN_S = 5.0
 
 
+BEGUN = stat.S_IXUSR  # the bit in the mode of a lease's file that says that its command has begun
 _FEW = 16  # leases, which take a millisecond or two to read
 
 
@@ -135,7 +137,18 @@ class LedgerFiles:
             if entry.is_locked or lives_on(lease):
                 yield lease, entry.is_locked
             else:
+                if lease.boot_id == proc.boot_id() and folder.lstat(name).st_mode & BEGUN:
+                    self._keep_lost(lease)
                 self.drop_lease(name)
+
+    def _keep_lost(self, lease: Lease) -> None:
+        """Its command began, and nobody is left to say how it ended: the history will say that."""
+        from slicer.outcome import kept
+
+        try:
+            kept.keep_lost(self.directory.base, lease)
+        except OSError as error:
+            self.warn(f"{lease.job} will not be in the history: {error.strerror}")
 
     def _lease(self, name: str, entry: entries.FlockedFile) -> Lease:
         """The lease in a file, or the one that its killed writer was writing. Raises TornFile.

@@ -6,7 +6,7 @@ import os
 
 from slicer import faults
 from slicer.errors import StateError
-from slicer.ledger.files import control_name, lives_on
+from slicer.ledger.files import BEGUN, control_name, lives_on
 from slicer.record import replace
 from slicer.state.directory import try_lock
 
@@ -68,6 +68,11 @@ class HeldLease:
         with self._files.locked():
             faults.point("ledger-updating")
             self._files.write(self._writer, self.lease)
+
+    def note_begun(self) -> None:
+        """Note in the mode of its file, which costs least, that the command begins."""
+        if self.fd >= 0:
+            os.fchmod(self.fd, 0o600 | BEGUN)
 
     @property
     def was_controlled(self) -> bool:

@@ -49,9 +49,11 @@ if TYPE_CHECKING:
 
 SYSTEM_DIRECTORY = "/var/lib/slicer"
 FILE = "history.db"
+KEPT = ".outcome"  # the end of the names of what slicer.outcome.kept keeps
 BUSY_TIMEOUT_S = 5.0
 _TURN_S = 0.5  # how long to wait for the lock file
 _PAUSE_S = 0.002
+_ROOM = 1 << 16  # bytes that a transaction may need
 _SMALLEST = 512  # bytes; SQLite's smallest page, and so its smallest file
 
 # SQLite's primary result codes, from sqlite3.h
@@ -60,7 +62,7 @@ _HINTS = {
     **dict.fromkeys((5, 6), "another program keeps it open in a transaction"),  # busy, locked
     8: "it, or its directory, is read-only",
     10: "the disk may be full or failing",
-    13: "free some space",
+    13: "free some space, or some inodes",
     14: "check the permissions of its directory",
 }
 
@@ -117,6 +119,7 @@ def append(
         packed = encode(series)  # before the others wait for the database
 
     def insert(connection: Connection) -> None:
+        connection.execute(schema.UNSEEN, (outcome.job,))
         connection.execute(schema.INSERT, row)
         if packed:
             connection.execute(schema.INSERT_SAMPLES, (outcome.job, packed))
@@ -368,7 +371,25 @@ def _translated(error: Exception, path: str) -> Exception:
     code = getattr(error, "sqlite_errorcode", 0) & 0xFF
     if code in (_SQLITE_CORRUPT, _SQLITE_NOTADB):
         return _Damaged(str(error))
-    return StateError(f"the history cannot be used: {error}", where=path, hint=_HINTS.get(code, ""))
+    full = _why_full(os.path.dirname(path) or ".") if code in (10, 13, 14) else ""
+    hint = _HINTS[13] if full else _HINTS.get(code, "")
+    return StateError(f"the history cannot be used: {full or error}", where=path, hint=hint)
+
+
+def _why_full(directory: str) -> str:
+    """The words of the system if it has no room for another file, else "". SQLite does not know them."""
+    import errno
+
+    try:
+        fd = os.open(directory, os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o600)
+        try:
+            os.posix_fallocate(fd, 0, _ROOM)
+        finally:
+            os.close(fd)
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            return error.strerror or ""
+    return ""
 
 
 def _prepare(path: str) -> os.stat_result:

@@ -94,6 +94,7 @@ CREATE TABLE decisions (
 # What a job used while it ran, as a time series.
 _SAMPLES = "CREATE TABLE samples (job TEXT PRIMARY KEY, series BLOB NOT NULL)"
 INSERT = f"INSERT OR IGNORE INTO outcomes ({', '.join(COLUMNS)}) VALUES ({', '.join('?' * len(COLUMNS))})"
+UNSEEN = "DELETE FROM outcomes WHERE job = ? AND reason = 'unknown'"  # its end turned out to be known
 INSERT_SAMPLES = "INSERT OR IGNORE INTO samples (job, series) VALUES (?, ?)"
 # Whether a job failed: everything that `slicer history` does not call "ok".
 FAILED = "(exit_code != 0 OR signal IS NOT NULL OR reason IN ('oom-kill', 'timeout', 'stopped'))"

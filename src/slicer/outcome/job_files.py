@@ -9,6 +9,7 @@ the history. The directory belongs to its user alone and is opened once. An inva
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import time
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 _HINT = "move it away"
 _RULES = replace(LEDGER, hint=_HINT, writable_hint=_HINT, full_hint="make room there", file_hint="remove it")
 _LONGEST = 4 << 20  # a command may have 2 MiB
+_ROOM = 512  # bytes that its end may need in addition, for why it did not run
 _VERSION = 1
 
 
@@ -77,14 +79,30 @@ class JobFiles:
         return f"{self._directory.path}/{job}.log"
 
     def write(self, file: DetachedJob) -> None:
-        """Write the job's file atomically. Raises StateError."""
+        """Write the job's file atomically. Raises StateError.
+
+        The end also fits into the place of the beginning, so a disk that is full by then does not lose it.
+        """
         name = f"{file.job}.json"
         data = json.dumps({"version": _VERSION, **as_dict(file)}, default=list).encode("ascii")
         try:
-            os.close(self._directory.replace(name, data + b"\n", mode=0o600))
+            try:
+                os.close(self._directory.replace(name, data.ljust(len(data) + _ROOM) + b"\n", mode=0o600))
+            except OSError as error:
+                if error.errno not in (errno.ENOSPC, errno.EDQUOT) or file.exit_code is None:
+                    raise
+                self._overwrite(name, data)
         except OSError as error:
             path = f"{self._directory.path}/{name}"
             raise failed(path, error, _RULES, "cannot be written") from error
+
+    def _overwrite(self, name: str, data: bytes) -> None:
+        """Write into the file as it is, with one call, so that no reader sees half of it. Raises OSError."""
+        fd = self._directory.open(name, os.O_WRONLY)
+        try:
+            os.pwrite(fd, data.ljust(os.fstat(fd).st_size - 1) + b"\n", 0)
+        finally:
+            os.close(fd)
 
     def read(self, job: str) -> DetachedJob | None:
         """The job's file; None: there is none. Raises StateError."""

@@ -11,7 +11,7 @@ import os
 import stat
 
 from slicer.errors import StateError
-from slicer.model import Sharing
+from slicer.model import Outcome, Sharing, Usage
 from slicer.record import as_dict
 from slicer.state.directory import find
 from slicer.state.named_file import RULES, names_open_file
@@ -21,7 +21,6 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from slicer.model import Outcome
     from slicer.state.directory import Directory
 
 VERSION = 1
@@ -35,6 +34,23 @@ def outcome_json(outcome: Outcome) -> dict[str, Any]:
     data["forced"] = bool(outcome.forced)
     data["sharing"] = sharing_json(outcome.sharing) if outcome.sharing is not None else None
     return {name: _json_value(value) for name, value in data.items()}
+
+
+def outcome_from(data: Any) -> Outcome:
+    """Reverses :func:`outcome_json`, and checks each field. Raises what :data:`INVALID` names."""
+    usage = {name: json_reader(kind)(data["usage"].get(name)) for name, kind in _USAGE.items()}
+    said = {"gpu_indices": [], **data}  # a file of the version before has none
+    said.update(unit="" if data["unit"] is None else data["unit"], forced=int(data["forced"]))
+    values = {name: json_reader(kind)(said[name]) for name, kind in _OUTCOME.items()}
+    check_fields(values)
+    return Outcome(usage=Usage(**usage), sharing=sharing_from(data["sharing"]), **values)
+
+
+INVALID = (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError)
+_USAGE: dict[str, str] = Usage.__annotations__
+_OUTCOME: dict[str, str] = {
+    name: kind for name, kind in Outcome.__annotations__.items() if name not in ("usage", "sharing")
+}
 
 
 def sharing_json(sharing: Sharing) -> dict[str, Any]:

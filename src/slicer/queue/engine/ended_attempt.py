@@ -81,7 +81,8 @@ def _outcome(job_id: str, found: AttemptFile | None, warn: Callable[[str], None]
     outcome = found.outcome if found is not None else None
     path = history.default_path()
     try:
-        known = history.read(path, limit=1, job=job_id)
+        # A row of a job that nobody saw end says nothing that the attempt's file does not say better.
+        known = [each for each in history.read(path, limit=1, job=job_id) if each.reason != "unknown"]
         if outcome is not None and not known:
             history.append(outcome, path)
     except SlicerError as error:

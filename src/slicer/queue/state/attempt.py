@@ -20,11 +20,11 @@ import os
 import stat
 
 from slicer.kernel import proc
-from slicer.model import Outcome, Usage
-from slicer.outcome.outcome_file import outcome_json, sharing_from
+from slicer.model import Outcome
+from slicer.outcome.outcome_file import INVALID, outcome_from, outcome_json
 from slicer.record import record
 from slicer.state.directory import try_lock
-from slicer.state.statefile import PID_MAX, START_MAX, check_fields, json_reader
+from slicer.state.statefile import PID_MAX, START_MAX
 
 _ROOM = 8192  # bytes: an outcome with a long command has 3000
 _LONGEST = 4 << 20  # bytes that are read; the longest command has half as many
@@ -177,21 +177,7 @@ def _outcome(line: bytes, job: str) -> tuple[Outcome, bool] | None:
     """The outcome in a line, and whether it is final; None for anything else."""
     try:
         data = json.loads(line)
-        usage = {name: json_reader(kind)(data["usage"].get(name)) for name, kind in _USAGE.items()}
-        said = {"gpu_indices": [], **data}  # a file of the version before has none
-        said.update(unit="" if data["unit"] is None else data["unit"], forced=int(data["forced"]))
-        values = {name: json_reader(kind)(said[name]) for name, kind in _OUTCOME.items()}
-        check_fields(values)
-        sharing = sharing_from(data["sharing"])
-    except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError):
+        outcome, is_final = outcome_from(data), data.get(_PROVISIONAL) is not True
+    except INVALID:
         return None
-    if values["job"] != job:
-        return None
-    outcome = Outcome(usage=Usage(**usage), sharing=sharing, **values)
-    return outcome, data.get(_PROVISIONAL) is not True
-
-
-_USAGE: dict[str, str] = Usage.__annotations__
-_OUTCOME: dict[str, str] = {
-    name: kind for name, kind in Outcome.__annotations__.items() if name not in ("usage", "sharing")
-}
+    return (outcome, is_final) if outcome.job == job else None
