@@ -6,6 +6,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+from slicer.job.find import SHORTEST_PREFIX, AmbiguousJob
 from slicer.model import Outcome, job_of_unit
 from slicer.outcome.history import read
 
@@ -19,14 +20,18 @@ def find_outcomes(path: str, job: str | None, **limits: Any) -> list[Outcome]:
 
 
 def meant(read: Callable[..., list[Any]], job: str | None, limits: dict[str, Any]) -> dict[str, Any]:
-    """The arguments with which ``read`` finds the jobs that ``job`` names."""
+    """The arguments with which ``read`` finds the jobs that ``job`` names. Raises AmbiguousJob."""
     if job is None:
         return limits
     word = job_of_unit(job)
     by_id = {**limits, "job": word}
-    found = read(**{**by_id, "limit": 1})
-    if limits.get("name") or (found and found[0].job == word):
+    begun = read(**{**by_id, "limit": 1}) if len(word) >= SHORTEST_PREFIX else []
+    if limits.get("name") or (begun and begun[0].job == word):
         return by_id
     literal = "".join(f"[{c}]" if c in "*?[" else c for c in job)  # a pattern that matches only this name
     by_name = {**limits, "name": literal}
-    return by_name if read(**{**by_name, "limit": 1}) else by_id
+    named = read(**{**by_name, "limit": 1})
+    if named and begun and begun[0].name != job:
+        which = f"{named[0].job}, which has that name, and {begun[0].job}"
+        raise AmbiguousJob(f"{job!r} could be {which}", hint="give the id")
+    return by_id if begun else by_name

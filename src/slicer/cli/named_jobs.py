@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from slicer.broker.client import standing
 from slicer.cli import output, say
-from slicer.errors import EX_OK, SlicerError, StateError
+from slicer.errors import EX_OK, SlicerError
 from slicer.job.find import NotYours, UnknownJob
 from slicer.kernel.users import user_name
 from slicer.ledger.ledger import Ledger, Snapshot
@@ -96,7 +96,7 @@ def _ended(word: str) -> UnknownJob | None:
 
     try:
         found = find_outcomes(default_path(), word, limit=1)
-    except StateError:
+    except SlicerError:
         return None  # a broken history does not change the error
     exact = [each for each in found if word in (each.job, each.name, each.unit)]
     return UnknownJob(f"{word!r} has ended", hint=f"slicer history {quote(word)}") if exact else None

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
     _Named = TypeVar("_Named", bound=NamedJob)
 
-_SHORTEST_PREFIX = 4  # of a job's id; a shorter one is treated as a typo
+SHORTEST_PREFIX = 4  # of a job's id; a shorter one is treated as a typo
 
 
 class UnknownJob(UsageError):
@@ -80,14 +80,16 @@ def only(word: str, found: Sequence[_Named]) -> _Named:
 
 
 def meant(word: str, entries: Sequence[_Named]) -> list[_Named]:
-    """The jobs that the word could mean: by id or unit only one, else by name, else by the id's beginning."""
+    """The jobs that the word could mean: by id or unit only one, else by name and by the id's beginning."""
     id_of_unit = job_of_unit(word)
     for entry in entries:
         if entry.job in (word, id_of_unit):
             return [entry]
-    named = [entry for entry in entries if entry.name and entry.name == word]
-    is_prefix = len(word) >= _SHORTEST_PREFIX
-    return named or [entry for entry in entries if is_prefix and entry.job.startswith(word)]
+    is_prefix = len(word) >= SHORTEST_PREFIX
+    return [
+        entry for entry in entries
+        if (entry.name and entry.name == word) or (is_prefix and entry.job.startswith(word))
+    ]  # fmt: skip
 
 
 def find_running(word: str, seen: Snapshot) -> Lease:

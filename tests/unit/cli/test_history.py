@@ -19,6 +19,8 @@ from slicer.broker.accounts import AccountRow
 from slicer.broker.server.accounts import Accounts
 from slicer.cli import app
 from slicer.cli.history import details, ended, table
+from slicer.cli.history_find import find_outcomes
+from slicer.job.find import AmbiguousJob
 from slicer.model import Outcome, Usage
 from slicer.outcome.history import append
 from slicer.outcome.outcome_file import outcome_json
@@ -355,3 +357,18 @@ def test_root_sums_up_the_jobs_of_all_users(capfd: pytest.CaptureFixture[str]) -
     assert (two["of"], two["runs"], two["gpu_s"], two["cpu_s"]) == ("GPU-2", 1, 3600.0, 30.0)
     assert {each["of"] for each in everybody(capfd, "--by", "day")["sums"]} == {"2026-11-21"}
     assert everybody(capfd, "--by", "name", "-n", "1")["has_more"] is True
+
+
+# U1: one rule for all commands
+def test_a_word_that_is_a_name_and_the_beginning_of_an_id_could_be_both(cli: Cli) -> None:
+    path = str(cli.history)
+    append(replace(QUICK, job="aa4411223344", name="c"), path)
+    append(replace(QUICK, job="0123456789ab", name="aa44"), path)
+    with pytest.raises(AmbiguousJob) as caught:
+        find_outcomes(path, "aa44")
+    assert "aa4411223344" in caught.value.message
+    assert "0123456789ab" in caught.value.message
+    for word, name in (("aa441", "c"), ("aa4411223344", "c"), ("c", "c"), ("0123", "aa44")):
+        assert [each.name for each in find_outcomes(path, word)] == [name], word
+    for word in ("a", "aa4"):  # a typo rather than an id
+        assert find_outcomes(path, word) == []

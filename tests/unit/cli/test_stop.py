@@ -50,9 +50,12 @@ def test_a_job_is_meant_by_id_unit_name_or_beginning(word: str, job: str) -> Non
     assert find.find(word, SEEN).job == job
 
 
-def test_a_name_goes_before_the_beginning_of_an_id() -> None:
+def test_a_name_that_is_also_the_beginning_of_an_id_could_be_both() -> None:
     named = replace(BACKUP, name="3f2a")
-    assert find.find("3f2a", Snapshot((TRAIN, named), ())).job == named.job
+    with pytest.raises(find.AmbiguousJob) as caught:
+        find.find("3f2a", Snapshot((TRAIN, named), ()))
+    assert TRAIN.job in caught.value.message
+    assert named.job in caught.value.message
 
 
 @pytest.mark.parametrize("word", ["backup", "3f2a"])
