@@ -148,7 +148,30 @@ def test_stopping_its_service_stops_the_job(slicer: Slicer) -> None:  # U1
     slicer.command("wait", job, code=143)
 
 
+def start_16(slicer: Slicer, via: tuple[str, ...]) -> None:
+    """Detach 16 jobs at the same moment, and await them all."""
+    line = ("-q", "-d", "--", "sh", "-c", "exit 7")
+    started = [slicer.start("-n", f"x{number}", *line, via=via) for number in range(16)]
+    done = [each.end() for each in started]
+    assert [each.code for each in done] == [0] * 16, done
+    jobs = {each.stdout.strip() for each in done}
+    ended = slicer.command("wait", *sorted(jobs), via=via, code=7).stdout
+    assert (len(jobs), ended.count(": exit 7")) == (16, 16), ended
+
+
+@pytest.mark.core
+def test_of_many_that_start_at_once_none_is_lost(slicer: Slicer, alice: User) -> None:  # U23
+    for via in (ROOT, alice.via):
+        start_16(slicer, via)
+
+
 # -- through the broker -------------------------------------------------------------------------------------
+
+
+def test_of_many_that_start_at_once_through_the_broker_none_is_lost(
+    slicer: Slicer, broker: Broker, ann: User
+) -> None:  # U23
+    start_16(slicer, ann.via)
 
 
 def test_two_users_jobs_of_one_name_are_each_users_own(

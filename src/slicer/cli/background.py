@@ -93,8 +93,8 @@ def _detach(
     unblock_interrupts()
     has_handed_over = False
     try:
-        with closing(starting.HandOver(ledger.directory.base, job)) as hand_over:
-            place, at_logout = _start(job, plan, starting.taker(hand_over.path), mask)
+        with closing(starting.HandOver()) as hand_over:
+            place, at_logout = _start(job, plan, hand_over.given.fileno(), mask)
             hand_over.send(handed)
             has_handed_over = True
             state = hand_over.hear(_show)
@@ -135,8 +135,9 @@ def _log(asked: str, job: str, plan: Plan, ledger: Ledger) -> str:
     return path
 
 
-def _start(job: str, plan: Plan, command: tuple[str, ...], mask: frozenset[int]) -> tuple[Place, str]:
+def _start(job: str, plan: Plan, stdin: int, mask: frozenset[int]) -> tuple[Place, str]:
     """Start the job's process; where that is, and what a logout does to it ("": nothing)."""
+    command = starting.taker()
     uid, session = os.geteuid(), gather_session(os.geteuid())
     backend = SystemdBackend(manager_of(uid))
     has_systemd = backends.has_systemd()
@@ -145,7 +146,7 @@ def _start(job: str, plan: Plan, command: tuple[str, ...], mask: frozenset[int])
     invocation = plan.invocation
     if place == "process":
         backend.close()
-        starting.start_process(command, mask)
+        starting.start_process(command, mask, stdin)
         return place, service.at_logout(
             user_name(uid), in_own_manager=reaches and not plan.broker and invocation.backend != "plain",
             kills_processes=session.kills_processes and has_systemd, has_broker=bool(plan.broker),
@@ -153,7 +154,7 @@ def _start(job: str, plan: Plan, command: tuple[str, ...], mask: frozenset[int])
         )  # fmt: skip
     described = f"slicer run --detach: {label(invocation.name, invocation.command)}"
     with closing(backend):
-        unit, told = service.job_unit(job), service.job_properties()
+        unit, told = service.job_unit(job), service.job_properties(stdin)
         backend.converse(start_service(unit, described, command, told, backend.manager))
     return place, ""
 

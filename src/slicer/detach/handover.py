@@ -5,9 +5,9 @@ cannot print, and opens files differently from slicer. So the manager (or the ca
 executes this file with only the standard library (``python -I -S``), and this process becomes the queue or
 the job.
 
-A queue's hand-over is a file, because its service may be restarted. A job's comes through a socket, on which
-the job also reports to the caller that it waits or runs. So it is never on a disk, and the job begins only if
-its caller completes the hand-over.
+A queue's hand-over is a file, because its service may be restarted. A job's comes through its stdin, one of
+a pair of sockets; on it the job also reports to the caller that it waits or runs. So the hand-over is never
+on a disk, nobody else can connect, and the job begins only if its caller completes it.
 """
 
 from __future__ import annotations
@@ -16,9 +16,7 @@ import errno
 import json
 import os
 import resource
-import socket
 import stat
-import struct
 import sys
 from typing import Any, NoReturn
 
@@ -65,29 +63,17 @@ def soft_limits() -> dict[int, int]:
     return {number: resource.getrlimit(number)[0] for number in sorted(numbers)}
 
 
-def peer(connection: socket.socket) -> tuple[int, int]:
-    """The peer's pid and uid, from the kernel. Raises OSError."""
-    size = struct.calcsize("3i")
-    pid, uid, _ = struct.unpack("3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size))
-    return pid, uid
-
-
-def _received(path: str) -> tuple[dict[str, Any], int]:
-    """The hand-over from a socket, and the socket. Raises OSError, ValueError."""
-    above, name = os.path.split(path)
-    directory = os.open(above, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    caller = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    caller.connect(f"/proc/self/fd/{directory}/{name}")  # the path may be too long for a socket address
-    os.close(directory)
-    if peer(caller)[1] != os.geteuid():
-        raise PermissionError(errno.EPERM, "it is another user's", path)
+def _received() -> tuple[dict[str, Any], int]:
+    """The hand-over from the socket that is our stdin, and the socket. Raises OSError, ValueError."""
     data = b""
     while not data.endswith(b"\0"):
-        more = caller.recv(1 << 16)
+        more = os.read(0, 1 << 16)
         if not more:
-            raise ConnectionError(errno.EPIPE, "the caller has ended", path)
+            os._exit(125)  # the caller has ended: there is no job
         data += more
-    return json.loads(data[:-1]), caller.detach()
+    caller, null = os.dup(0), os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
+    os.dup2(null, 0)
+    return json.loads(data[:-1]), caller
 
 
 def _become(handed: dict[str, Any], caller: int) -> NoReturn:
@@ -102,6 +88,7 @@ def _become(handed: dict[str, Any], caller: int) -> NoReturn:
     os.dup2(log, 2)
     if caller >= 0:
         os.dup2(caller, CALLER_FD)  # perhaps over the log's own descriptor, which is no longer needed
+        os.set_inheritable(CALLER_FD, True)  # perhaps it was this one
     own = [_bytes(name) for name in handed["from_manager"]]
     environ = {name: os.environb[name] for name in own if name in os.environb}
     environ.update((_bytes(name), _bytes(value)) for name, value in handed["environment"].items())
@@ -115,18 +102,17 @@ def _bytes(text: str) -> bytes:
 
 
 def _main(path: str) -> NoReturn:
-    if stat.S_ISSOCK(os.stat(path).st_mode):
-        handed, caller = _received(path)
-        try:
-            _become(handed, caller)
-        except OSError as error:  # the caller reports it, because nobody may read our own output
-            place = os.fsdecode(error.filename) if error.filename else handed["log"]
-            with socket.socket(fileno=caller) as told:
-                told.sendall(f"m{place}: {error.strerror}\0f125\0".encode("utf-8", "backslashreplace"))
-            os._exit(125)
-    with open(path, encoding="ascii") as handed_over:
-        _become(json.load(handed_over), -1)
+    if path:
+        with open(path, encoding="ascii") as file:
+            _become(json.load(file), -1)
+    handed, caller = _received()
+    try:
+        _become(handed, caller)
+    except OSError as error:  # the caller reports it, because nobody may read our own output
+        place = os.fsdecode(error.filename) if error.filename else handed["log"]
+        os.write(caller, f"m{place}: {error.strerror}\0f125\0".encode("utf-8", "backslashreplace"))
+        os._exit(125)
 
 
 if __name__ == "__main__":
-    _main(sys.argv[1])
+    _main("".join(sys.argv[1:]))

@@ -102,8 +102,8 @@ def job_unit(job: str) -> str:
     return f"slicer-run-{job}.service"
 
 
-def job_properties() -> tuple[ServiceProperty, ...]:
-    """The properties of a detached job's service, besides its command.
+def job_properties(stdin: int) -> tuple[ServiceProperty, ...]:
+    """The properties of a detached job's service, besides its command. ``stdin``: the open hand-over.
 
     ``systemctl stop`` sends SIGTERM to the supervisor alone, which passes it on. The service is not
     restarted, because the keeper completes the job without the supervisor.
@@ -113,6 +113,7 @@ def job_properties() -> tuple[ServiceProperty, ...]:
         ("KillMode", "s", "process"),
         ("OOMPolicy", "s", "continue"),
         ("CollectMode", "s", "inactive-or-failed"),
+        ("StandardInputFileDescriptor", "h", stdin),
     )
 
 

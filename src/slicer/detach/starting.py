@@ -6,19 +6,16 @@ import json
 import os
 import socket
 import sys
-import time
 from collections.abc import Callable, Mapping, Sequence
 
 from slicer import faults
 from slicer.detach import handover, service
 from slicer.errors import EX_SLICER, StateError
 from slicer.kernel.orphan import start_orphan
+from slicer.kernel.peer import credentials
 from slicer.kernel.signals import signal
-from slicer.state.directory import Directory, failed
-from slicer.state.socket_files import sweep
 
-_PREFIX = "detach-"
-_ANSWER_S = 60.0  # to begin at all; the time until it is ready depends on its request
+_ANSWER_S = 60.0  # to read the hand-over; the time until it is ready depends on its request
 _LONGEST = 1 << 20  # bytes of messages, in all: the peer is a process of the same user
 
 
@@ -30,9 +27,10 @@ def program() -> tuple[str, ...]:
     return sys.executable, "-m", "slicer"
 
 
-def taker(path: str) -> tuple[str, ...]:
-    """The command that takes the hand-over at ``path``."""
-    return sys.executable, "-I", "-S", os.path.abspath(handover.__file__), path
+def taker(path: str = "") -> tuple[str, ...]:
+    """The command that takes the hand-over from the file ``path``, or from its stdin."""
+    command = sys.executable, "-I", "-S", os.path.abspath(handover.__file__)
+    return (*command, path) if path else command
 
 
 def handed_by_us(
@@ -52,66 +50,43 @@ def _umask() -> int:
 
 
 class HandOver:
-    """A socket that takes one detached job's connection. Raises StateError."""
+    """The connection to one detached job: a pair of sockets, to which nobody else can connect.
 
-    def __init__(self, directory: Directory, job: str) -> None:
-        self._directory = directory
-        self._name = f"{_PREFIX}{job}"
-        self._listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        self._job: socket.socket | None = None
-        self.path = f"{directory.path}/{self._name}"
-        before = os.umask(0o177)  # the directory may be open to others
-        try:
-            sweep(directory, _PREFIX, socket.SOCK_STREAM)
-            self._listening.bind(f"{directory.handle}/{self._name}")
-            self._listening.listen(1)
-        except OSError as error:
-            self._listening.close()
-            raise failed(self.path, error, what="cannot be created") from error
-        finally:
-            os.umask(before)
+    ``given`` becomes the stdin of the job's process.
+    """
+
+    def __init__(self) -> None:
+        self._own, self.given = socket.socketpair()
 
     def close(self) -> None:
-        """Close the connection, and remove the socket."""
-        self._listening.close()
-        if self._job is not None:
-            self._job.close()
-        self._directory.remove(self._name)
+        """Close the connection. Safe to repeat."""
+        self.given.close()
+        self._own.close()
 
     def send(self, handed: dict[str, object]) -> None:
-        """Wait for the job's process and hand over to it; then it is independent. Raises StateError."""
-        data = json.dumps(handed).encode("ascii") + b"\0"
+        """Hand over to the job's process, which was started; then it is independent. Raises StateError."""
         faults.point("detach-started")
+        self.given.close()  # so that the end of the job's process ends the connection
         try:
-            self._job = self._accepted()
-            faults.point("detach-connected")
-            self._job.sendall(data)
-            self._job.settimeout(None)
+            self._own.settimeout(_ANSWER_S)
+            self._own.sendall(json.dumps(handed).encode("ascii") + b"\0")
+            self._own.settimeout(None)
         except OSError as error:
             why = error.strerror or "no answer in time"
-            raise StateError(f"the job's process did not take over: {why}", where=self.path) from error
+            raise StateError(f"the job's process did not take over: {why}") from error
         faults.point("detach-handed")
-
-    def _accepted(self) -> socket.socket:
-        end = time.monotonic() + _ANSWER_S
-        while (left_s := end - time.monotonic()) > 0:
-            self._listening.settimeout(left_s)
-            found, _ = self._listening.accept()
-            if handover.peer(found)[1] == os.geteuid():
-                found.settimeout(left_s)
-                return found
-            found.close()
-        raise TimeoutError
 
     def hear(self, show: Callable[[str], None]) -> str | int:
         """Wait for "waits" or "runs", or the exit code of a job that did not start. Raises StateError.
 
         ``show`` gets the job's messages.
         """
-        assert self._job is not None
         data = b""
         while len(data) < _LONGEST:
-            more = self._job.recv(1 << 16)
+            try:
+                more = self._own.recv(1 << 16)
+            except ConnectionError:  # it was ended before it had read all
+                more = b""
             *words, data = (data + more).split(b"\0")
             for word in words:
                 kind, text = word[:1], word[1:].decode("utf-8", "replace")
@@ -125,17 +100,17 @@ class HandOver:
         raise StateError("its process was ended before it could report whether the job runs")
 
 
-def start_process(command: Sequence[str], mask: frozenset[int]) -> None:
-    """Execute a command as a process without our session, terminal or descriptors.
+def start_process(command: Sequence[str], mask: frozenset[int], stdin: int) -> None:
+    """Execute a command as a process without our session, terminal or descriptors but ``stdin``.
 
-    ``mask``: its signal mask. Raises OSError. If it cannot be executed, the caller gets no connection.
+    ``mask``: its signal mask. Raises OSError. If it cannot be executed, that ends the connection.
     """
 
     def execute() -> None:
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         os.execv(command[0], list(command))
 
-    start_orphan(execute)
+    start_orphan(execute, stdin)
 
 
 class DetachCaller:
@@ -148,7 +123,7 @@ class DetachCaller:
             found = socket.socket(fileno=handover.CALLER_FD)
         except OSError:
             return  # somebody typed the hidden option
-        if handover.peer(found)[1] != os.geteuid():
+        if credentials(found)[1] != os.geteuid():
             found.detach()  # an unrelated descriptor
             return
         self._socket = found

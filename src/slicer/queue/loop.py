@@ -70,7 +70,8 @@ class Queue:
         answers = Answers(
             self.register, self._dispatch, self._display, self._file, self._load, self._events.notice
         )
-        self._control = ControlSocket(self._ledger.directory.base, answers.by_question(), ACTS)
+        door = self.register.log_dir.identity
+        self._control = ControlSocket(self._ledger.directory.base, door, answers.by_question(), ACTS)
         self._renderer.add(self._control)
         self._summary: Event | None = None
         self._ready: frozenset[int] = frozenset()  # the descriptors that woke us

@@ -37,7 +37,7 @@ def test_what_a_logout_does_is_said_where_it_does_something() -> None:  # U1
 
 
 def test_its_service_is_stopped_by_one_signal_and_never_started_again() -> None:  # U1
-    told = {name: value for name, _, value in service.job_properties()}
+    told = {name: value for name, _, value in service.job_properties(stdin=5)}
     assert told["KillMode"] == "process"
     assert "Restart" not in told
     assert service.job_unit("0123456789ab") == "slicer-run-0123456789ab.service"

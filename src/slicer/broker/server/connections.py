@@ -26,7 +26,8 @@ from slicer.broker.server.closing import Closer, refuse_descriptors
 from slicer.broker.server.connection import BOUNDS, Account, CallerConnection, CallerLimits, ReceivedCall
 from slicer.broker.server.loop import Loop
 from slicer.broker.server.names import Subordinates
-from slicer.broker.server.peers import NoPeer, peer_of, uid_of
+from slicer.broker.server.peers import NoPeer, peer_of
+from slicer.kernel.peer import credentials
 
 __all__ = ["CallerConnection", "Connections", "ReceivedCall"]
 
@@ -101,7 +102,7 @@ class Connections:
 
     def _arrive(self, sock: socket.socket) -> None:
         """Admit a new connection; later, if its user has used up its CPU time, because others come first."""
-        uid = uid_of(sock)
+        uid = credentials(sock)[1]
         account = self._accounts.setdefault(uid, Account(uid))
         if not self._must_wait(account):
             self._admit(account, sock)

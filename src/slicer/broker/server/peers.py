@@ -7,13 +7,13 @@ import errno
 import os
 import struct
 
+from slicer.kernel.peer import credentials
 from slicer.kernel.proc import has_ended, parent, pid_of, read_text, start_time
 from slicer.record import record
 
 _SO_PEERPIDFD = 77  # asm-generic/socket.h; Linux 6.5
 _SO_PEERGROUPS = 59
 _MOST_GROUPS = 65536  # NGROUPS_MAX
-_UCRED = struct.Struct("iII")
 _GONE = (errno.ESRCH, errno.EINVAL, errno.ENODATA)  # kernels' errors for a peer that has been reaped
 _UNKNOWN = (errno.ENOPROTOOPT, errno.EOPNOTSUPP)
 
@@ -37,19 +37,9 @@ class Peer:
     start: int  # its start time, as in /proc/PID/stat
 
 
-def uid_of(connection: _socket.socket) -> int:
-    """The uid of the peer of a Unix socket."""
-    return _credentials(connection)[1]
-
-
-def _credentials(connection: _socket.socket) -> tuple[int, int, int]:
-    pid, uid, gid = _UCRED.unpack(connection.getsockopt(_socket.SOL_SOCKET, _socket.SO_PEERCRED, _UCRED.size))
-    return pid, uid, gid
-
-
 def peer_of(connection: _socket.socket) -> Peer:
     """The peer of a Unix socket. Raises NoPeer, and OSError if descriptors run out."""
-    pid, uid, gid = _credentials(connection)
+    pid, uid, gid = credentials(connection)
     if pid <= 0:
         raise NoPeer("it is in a namespace that cannot be seen from here")
     pidfd = _peer_pidfd(connection, pid)

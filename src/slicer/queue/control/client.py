@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import socket
-import struct
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager, suppress
@@ -16,6 +15,7 @@ from typing import Any
 
 from slicer.errors import StateError
 from slicer.kernel import proc
+from slicer.kernel.peer import credentials
 from slicer.kernel.sleep import until_readable
 from slicer.queue.control.messages import LONGEST, PREFIX, QueuedLine, RunningQueue, decode, encode, read
 from slicer.state.directory import Directory, open_trusted
@@ -33,8 +33,7 @@ class Asked:
     def __init__(self, connection: socket.socket) -> None:
         self.connection = connection
         self.queue: RunningQueue | None = None
-        credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
-        self.pid, self.uid, _ = struct.unpack("3i", credentials)
+        self.pid, self.uid, _ = credentials(connection)
 
     def ask(self, ask: str, **more: object) -> dict[str, Any]:
         """The answer. Raises StateError if there is none in time, or not of this version."""

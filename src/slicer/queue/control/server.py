@@ -7,7 +7,6 @@ after it has read the last one, and a slow one misses events.
 from __future__ import annotations
 
 import fcntl
-import os
 import socket
 import termios
 from array import array
@@ -21,7 +20,6 @@ from slicer.queue.events import Renderer
 from slicer.queue.model import Board, Event
 from slicer.queue.show import event_text
 from slicer.state.directory import Directory, failed
-from slicer.state.socket_files import sweep
 from slicer.text import clock
 
 _MOST_CLIENTS = 256  # whoever waits for a line keeps a connection
@@ -65,17 +63,19 @@ class ControlSocket(Renderer):
     questions change something, or tell what must be in the journal first.
     """
 
-    def __init__(self, directory: Directory, answers: Mapping[str, Answer], acts: Collection[str]) -> None:
-        """Raises StateError."""
+    def __init__(
+        self, directory: Directory, name: str, answers: Mapping[str, Answer], acts: Collection[str]
+    ) -> None:
+        """``name``: ours alone, so that a socket of this name is a killed queue's. Raises StateError."""
         self._answers = answers
         self._acts = acts
         self._directory = directory
         self._clients: dict[int, _Client] = {}
         self._late: list[tuple[_Client, bytes]] = []  # answers for later
-        self._name = f"{PREFIX}{os.urandom(6).hex()}"
+        self._name = f"{PREFIX}{name}"
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK)
         try:
-            sweep(directory, PREFIX, socket.SOCK_SEQPACKET)
+            directory.remove(self._name)
             self._socket.bind(f"{directory.handle}/{self._name}")
             self._socket.listen(_MOST_CLIENTS)
         except OSError as error:

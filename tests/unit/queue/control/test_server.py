@@ -63,7 +63,7 @@ def call(directory: Directory) -> Iterator[Callable[[], Caller]]:
 
 @pytest.fixture
 def server(directory: Directory) -> Iterator[ControlSocket]:
-    made = ControlSocket(directory, {"look": lambda _: {"n": 1}, "stop": lambda _: {"n": 2}}, ("stop",))
+    made = ControlSocket(directory, "x", {"look": lambda _: {"n": 1}, "stop": lambda _: {"n": 2}}, ("stop",))
     yield made
     made.close(None)
 
@@ -96,7 +96,7 @@ def test_an_act_is_answered_only_when_the_journal_has_it(
 # U1: a question about the future has its answer later, the last one of each caller
 def test_what_is_not_known_yet_is_answered_later(directory: Directory, call: Callable[[], Caller]) -> None:
     known: dict[str, dict[str, object]] = {}
-    server = ControlSocket(directory, {"line": lambda asked: known.get(str(asked["key"]))}, ("line",))
+    server = ControlSocket(directory, "x", {"line": lambda asked: known.get(str(asked["key"]))}, ("line",))
     caller, gone = call(), call()
     gone.send(ask="line", key="b")
     for key in "ab":
@@ -118,7 +118,7 @@ def test_what_is_not_known_yet_is_answered_later(directory: Directory, call: Cal
 def test_those_who_watch_are_told_what_comes_and_the_end(
     directory: Directory, call: Callable[[], Caller]
 ) -> None:
-    server = ControlSocket(directory, {}, ())
+    server = ControlSocket(directory, "x", {}, ())
     server.event(told(29))
     assert not server.wants_board
     caller = call()
