@@ -1,4 +1,4 @@
-"""Where users' ledgers are on a machine whose /run/lock is root's, as on Arch, Fedora, NixOS and openSUSE."""
+"""Where users' ledgers are, if /run/lock is root's (Arch, Fedora, NixOS, openSUSE), or in a namespace."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ import pytest
 
 from tests.patience import LONGEST_S, until
 from tests.systemd.helpers import systemctl
-from tests.systemd.helpers.attackers import THIRD, attempts
+from tests.systemd.helpers.attackers import BOB, THIRD, attempts
+from tests.systemd.helpers.users import User
 
 pytest_plugins = ["tests.systemd.helpers.fixtures"]
 pytestmark = [pytest.mark.systemd, pytest.mark.core]
@@ -99,3 +100,60 @@ def test_an_installation_makes_a_place_where_nobody_cleans_up(erin: str) -> None
     systemctl.output("slicer", "install", "--remove")
     assert second(erin).returncode == 75
     assert systemctl.output("systemctl", "is-enabled", "run-slicer.users.mount", check=False) != "enabled"
+
+
+# -- in a user namespace that maps one's own uid alone: NixOS' FHS shells, apptainer, bubblewrap -----------
+
+INSIDE = ("unshare", "--map-current-user")
+
+
+def run(someone: User, *command: str, **env: str) -> subprocess.CompletedProcess[str]:
+    environ = {"PATH": os.environ["PATH"], "LANG": "C.UTF-8", **SIM, **env}
+    words = [*someone.via, *command]
+    return subprocess.run(words, env=environ, capture_output=True, text=True, timeout=LONGEST_S, check=False)
+
+
+def test_a_job_in_a_user_namespace_shares_the_ledger_outside(alice: User) -> None:  # K1, K2
+    asked = ("slicer", "run", "--gpus", "1", "--no-wait", "--")
+    done = run(alice, *INSIDE, *asked, "cat", "/proc/self/cgroup")
+    assert (done.returncode, "/gpu.slice/slicer-" in done.stdout) == (0, True), done
+    env = {"PATH": os.environ["PATH"], **SIM}
+    held = [*alice.via, *INSIDE, *asked, "sh", "-c", "echo up; cat"]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(held, stdin=pipe, stdout=pipe, text=True, env=env) as inside:
+        assert inside.stdin is not None
+        assert inside.stdout is not None
+        assert inside.stdout.readline() == "up\n"
+        assert run(alice, *asked, "true").returncode == 75
+        assert run(alice, *INSIDE, *asked, "true").returncode == 75
+        inside.stdin.close()
+    assert inside.returncode == 0
+    assert run(alice, *asked, *INSIDE, *asked, "echo", "nested").stdout == "nested\n"
+
+
+def test_nobodys_directories_are_not_taken_for_roots(alice: User, bob: User) -> None:  # S1, S2, S12
+    """In the namespace bob's directories look like root's."""
+    name = Path("/run/lock") / f"slicer-{alice.uid}"
+    shutil.rmtree(name, ignore_errors=True)
+    attempts(BOB, "os.mkdir(sys.argv[1]); os.mkdir(sys.argv[1] + '/leases')", name)
+    hers = bob.home / "hers"
+    attempts(BOB, "os.mkdir(sys.argv[1], 0o755); os.chmod(sys.argv[1], 0o1777)", hers)
+    bob.home.chmod(0o755)
+    asked = ("slicer", "run", "--backend", "plain", "--gpus", "1", "--", "true")
+    try:
+        done = run(alice, *INSIDE, *asked)
+        assert done.returncode == 0, done
+        assert os.listdir(name / "leases") == []
+        (own,) = Path("/run/lock").glob(f"{name.name}.*")
+        assert own.stat().st_uid == alice.uid
+        done = run(alice, *INSIDE, *asked, SLICER_STATE_DIR=f"{hers}/state")
+        assert (done.returncode, os.listdir(hers)) == (125, [])
+        assert f"{bob.home}: belongs to uid 65534" in done.stderr
+        assert "this user namespace does not show whose it is" in done.stderr
+        cured = run(alice, *INSIDE, *asked, SLICER_STATE_DIR=f"{alice.home}/state")
+        assert cured.returncode == 0, cured
+        as_root = run(alice, "unshare", "--map-root-user", *asked)
+        assert (as_root.returncode, "root in this user namespace only" in as_root.stderr) == (125, True)
+    finally:
+        for path in (*Path("/run/lock").glob(f"{name.name}*"), hers, alice.home / "state"):
+            shutil.rmtree(path)

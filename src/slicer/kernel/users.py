@@ -6,7 +6,7 @@ import grp
 import os
 import pwd
 
-from slicer.kernel import on_host
+from slicer.kernel import on_host, proc
 
 
 def user_name(uid: int) -> str:
@@ -20,6 +20,18 @@ def user_name(uid: int) -> str:
 def lingers(uid: int) -> bool:
     """Whether the user's manager runs without a session, too."""
     return os.path.exists(on_host(f"/var/lib/systemd/linger/{user_name(uid)}"))
+
+
+def hidden_root() -> int:
+    """The uid that this user namespace shows for the machine's root, whom it does not map; -1: it maps root.
+
+    It shows the same for all others whom it does not map, so it alone tells of no file whose it is.
+    """
+    hidden = int(proc.read_text("/proc/sys/kernel/overflowuid"))
+    lines = proc.read_text("/proc/self/uid_map").splitlines()
+    ranges = [tuple(map(int, line.split())) for line in lines]  # first here, first outside, count
+    is_somebody = any(here <= hidden < here + count for here, _, count in ranges)
+    return -1 if is_somebody or any(outside == 0 for _, outside, _ in ranges) else hidden
 
 
 def other_user(uid: int) -> str:

@@ -21,6 +21,11 @@ if TYPE_CHECKING:
 _WAY = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
 _OPEN = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
 _FILE = os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
+# Root's on every Linux, so also where a user namespace does not show it.
+_SYSTEMS = (
+    "/", "/dev", "/dev/shm", "/home", "/run", "/run/lock", "/run/slicer.users", "/run/user", "/tmp", "/var",
+    "/var/tmp",
+)  # fmt: skip
 _OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 MOST_LINKS = 40  # the kernel's limit
 
@@ -231,7 +236,7 @@ class Directory:
         rules = rules or self.rules
         info = os.fstat(self.fd)
         if not _is_owner_fine(info, rules):
-            raise StateError(rules.foreign.format(uid=info.st_uid), where=self.path, hint=rules.hint)
+            self._check_hidden_owner(info.st_uid, rules)
         if info.st_mode & _OTHERS_WRITE and not (rules.is_sticky_safe and info.st_mode & stat.S_ISVTX):
             others = "everybody" if info.st_mode & stat.S_IWOTH else f"its group (gid {info.st_gid})"
             said = rules.writable.format(others=others, mode=f"{stat.S_IMODE(info.st_mode):04o}")
@@ -240,6 +245,17 @@ class Directory:
             raise StateError("is not writable for you", where=self.path, hint=rules.hint)
         if rules.is_closed and info.st_mode & 0o077:
             os.fchmod(self.fd, 0o700)
+
+    def _check_hidden_owner(self, uid: int, rules: Rules) -> None:
+        """Refuse it, unless it must be root's and a user namespace does not show that. Raises StateError."""
+        from slicer.kernel.users import hidden_root
+
+        why = ""
+        if uid == hidden_root():
+            if rules.may_be_roots and self.path in _SYSTEMS:
+                return
+            why = " (this user namespace does not show whose it is)"
+        raise StateError(rules.foreign.format(uid=uid) + why, where=self.path, hint=rules.hint)
 
     def _path_of(self, name: str) -> str:
         return f"{self.path.rstrip('/')}/{name}"

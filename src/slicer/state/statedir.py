@@ -165,6 +165,12 @@ def _base(environ: Mapping[str, str], uid: int) -> tuple[Directory, tuple[str, .
     above = open_trusted(parent)
     try:
         return above.folder(name), ()
+    except StateError as error:
+        from slicer.kernel.users import hidden_root
+
+        if path == SYSTEM_DIR and hidden_root() >= 0:
+            error.hint = "you are root in this user namespace only: start slicer outside of it"
+        raise
     finally:
         above.close()
 
