@@ -20,6 +20,7 @@ from slicer.job.job import ORDER_END, QUIT, RECORDED, STARTING, Started, tell_st
 from slicer.kernel import proc
 from slicer.kernel.signals import STOP, signal, timed_wait
 from slicer.ledger.held_lease import HeldLease
+from slicer.quantity import INFINITY
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -221,11 +222,11 @@ class Supervisor:
             self._forget()
             raise
         faults.point("supervisor-let-go")
-        self.tell_started()
         self._journal_start(waited_s)
         # Now, because the scope ends with the job.
         enforced = self._backend.enforced(self._job.spec, started.cgroup)
         self._tell_what_does_not_act(enforced[1])
+        self.tell_started()  # who detached the job has heard all that
         from slicer.job import ending
 
         self._watch = ending.gpu_watch(self._job, self._held, self._ledger, self._listener.warning)
@@ -256,18 +257,21 @@ class Supervisor:
         tell_start(self._job, self._held.lease, waited_s, is_own=self._held.fd >= 0)
 
     def _tell_what_does_not_act(self, not_enforced: tuple[str, ...]) -> None:
-        """Report ineffective limits once per boot (outcomes list them). Without systemd, the notice does."""
-        missing = [name for name in not_enforced if name in _HARD_LIMITS]
-        if self._backend.name == "inner":
-            asked = [name for name in missing if self._job.profile.sources.get(name) == "--set"]
-            if asked:
-                self._listener.notice(
-                    f"{', '.join(asked)}: not set, because the job runs inside {self._job.spec.unit}"
-                )
-        elif missing and self._backend.name == "systemd":
+        """Report ineffective limits: the command line's always, others once per boot (outcomes list them)."""
+        sources, backend = self._job.profile.sources, self._backend.name
+        limits = {item.name for item in self._job.spec.properties if item.value != INFINITY}
+        asked = [each for each in not_enforced if each in limits and sources.get(each, "").startswith("--")]
+        if asked:
+            why = {
+                "inner": f"not set, because the job runs inside {self._job.spec.unit}",
+                "plain": "not enforced, because it takes systemd",
+            }.get(backend, "not enforced here: no cgroup controller for it, see slicer doctor")
+            self._listener.warning(f"{', '.join(asked)}: {why}")
+        missing = sorted({*not_enforced} & _HARD_LIMITS - {*asked})
+        if missing and backend == "systemd":  # without it, its absence was said
             from slicer.state.statedir import first_time
 
-            if first_time(self._ledger.directory, f"not-enforced-{'-'.join(sorted(missing))}"):
+            if first_time(self._ledger.directory, f"not-enforced-{'-'.join(missing)}"):
                 why = "no cgroup controller for it, see slicer doctor; shown once per boot"
                 self._listener.notice(f"not enforced here: {', '.join(missing)} ({why})")
 
