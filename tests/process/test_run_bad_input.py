@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 from pathlib import Path
@@ -63,6 +64,29 @@ def test_a_command_that_cannot_be_executed(
 ) -> None:
     (box.root / "folder").mkdir()
     refused(box, box.run("-q", "-p", "heavy", "--", *command), code, *words)
+
+
+# A script that was moved away from its environment, or edited on Windows; a binary for another system
+@pytest.mark.parametrize(
+    ("head", "words"),
+    [
+        (b"#!/gone/conda/bin/python -u\nprint()\n", ("interpreter /gone/conda/bin/python: No such file",)),
+        (b"#! \t/bin/sh\r\necho\r\n", (r"interpreter /bin/sh\r: No such file", "CRLF", "sed -i")),
+        (b"#!/etc/passwd\n", ("interpreter /etc/passwd: Permission denied",)),
+        (b"#!/gone/\x1b[31m", (r"/gone/\x1b[31m",)),
+    ],
+)  # fmt: skip
+def test_a_script_whose_interpreter_is_missing(box: Box, head: bytes, words: tuple[str, ...]) -> None:
+    (box.root / "script").write_bytes(head)
+    (box.root / "script").chmod(0o755)
+    refused(box, box.run("-q", "--", "./script"), 126, "./script", *words)
+
+
+def test_a_binary_whose_loader_is_missing(box: Box) -> None:
+    program = Path("/bin/true").read_bytes()
+    (box.root / "binary").write_bytes(re.sub(rb"/lib(64)?/(ld-[a-z0-9-]*)\.so", rb"/gon\1/\2.so", program))
+    (box.root / "binary").chmod(0o755)
+    refused(box, box.run("-q", "--", "./binary"), 126, "./binary", "its dynamic loader: No such file")
 
 
 def test_a_script_without_an_interpreter_line_runs_as_everywhere(box: Box) -> None:

@@ -138,6 +138,41 @@ def test_a_missing_runtime_directory_variable_is_no_obstacle(slicer: Slicer, ali
     nothing_left(alice)
 
 
+def said(*command: str, cwd: Path = Path("/")) -> subprocess.CompletedProcess[str]:
+    done = subprocess.run(command, cwd=cwd, capture_output=True, text=True, check=False)
+    assert "Traceback" not in done.stderr, done
+    return done
+
+
+def test_a_home_of_somebody_else_is_said_and_is_no_obstacle(slicer: Slicer, alice: User) -> None:
+    """As with ``sudo -E -u alice``, or in a container with USER 1000 and HOME=/root."""
+    for command in (("run", "-q", "true"), ("run", "--dry-run", "true"), ("history",), ("doctor",)):
+        done = said(*alice.via, "env", "HOME=/root", "slicer", *command)
+        assert done.returncode == 0 or command == ("doctor",), done
+        assert command[0] != "run" or "/root/.config/slicer/config.toml: cannot read" in done.stderr
+    own = alice.home / ".config"
+    systemctl.output(*alice.via, "sh", "-c", f"mkdir -p {own}/slicer; chmod 0 {own}")
+    try:  # one's own is an error, as before
+        done = said(*alice.via, "slicer", "run", "true")
+        assert (done.returncode, "; ignored" in done.stderr) == (125, False)
+    finally:
+        own.chmod(0o700)
+        shutil.rmtree(own)
+
+
+def test_without_a_home_no_directory_is_made_where_one_stands(slicer: Slicer, tmp_path: Path) -> None:
+    """A container's user without an entry in /etc/passwd."""
+    tmp_path.chmod(0o777)
+    stranger = ("setpriv", "--reuid=54321", "--regid=54321", "--clear-groups", "env", "-i")
+    path = f"PATH={os.environ['PATH']}"
+    for home in ((), ("HOME=",), ("HOME=here",)):
+        command = (path, *home, "slicer", "run", "--backend", "plain", "--", "echo", "ran")
+        done = said("env", "-C", str(tmp_path), *stranger, *command)
+        assert (done.returncode, done.stdout) == (0, "ran\n"), done
+        assert os.listdir(tmp_path) == []
+    shutil.rmtree("/run/lock/slicer-54321")
+
+
 @pytest.mark.core
 def test_without_a_user_manager_it_is_125_with_the_way_out(slicer: Slicer) -> None:  # K1
     nobody = user("bob")

@@ -34,7 +34,7 @@ from slicer.config import slices
 from slicer.config.files import SYSTEM_DIR
 from slicer.config.profiles import host
 from slicer.errors import SlicerError
-from slicer.kernel import on_host
+from slicer.kernel import home, on_host
 from slicer.model import SLICES
 from slicer.record import record, replace
 from slicer.state import statedir
@@ -371,10 +371,8 @@ def _remove_empty(actions: tuple[Action, ...]) -> None:
 
 def data_home(environ: Mapping[str, str]) -> str:
     """The directory of a user's own data: $XDG_DATA_HOME."""
-    home = environ.get("XDG_DATA_HOME", "")
-    if home.startswith("/"):
-        return home
-    return os.path.join(environ.get("HOME") or os.path.expanduser("~"), ".local/share")
+    said = environ.get("XDG_DATA_HOME", "")
+    return said if said.startswith("/") else os.path.join(home(environ) or "/", ".local/share")
 
 
 def _run(command: tuple[str, ...]) -> Ran:

@@ -53,21 +53,33 @@ def run(options: dict[str, Any], invocation: Invocation, to_its_end: ToItsEnd, t
     """
     if options["detached"]:
         return _Detached(options, invocation).run(to_its_end, told)
-    if options["log_to"] and not options["detach"]:
-        hint = "without --detach the output goes where slicer's does: > FILE"
-        raise UsageError("goes with --detach", where="--output", hint=hint)
-    if invocation.exec:
-        which = next(name for name in ("detach", "after", "begin") if options[name])
-        raise UsageError(f"--{which} cannot go with --exec: nobody stays to do it", where="--exec")
-    awaits = after.by_ids(options["after"])
-    begins = options["begin"]
-    begins_at = None if begins is None else coming(begins, time.time(), "--begin")
+    awaits, begins_at = asked(options, invocation)
     messages = say.Messages(options["verbosity"])
     if options["detach"]:
         return _detach(options, invocation, awaits, begins_at, messages)
     plan_of(invocation, os.environ, None)  # what cannot be right is refused before the wait
     job = replace(invocation, job=os.urandom(6).hex())
     return _Noted(options["verbosity"], job, awaits, begins_at).run(to_its_end, told)
+
+
+def asked(options: dict[str, Any], invocation: Invocation) -> tuple[tuple[str, ...], float | None]:
+    """The jobs that it follows, as in ``--awaits``, and when it begins. Raises UsageError."""
+    if options["log_to"] and not options["detach"]:
+        hint = "without --detach the output goes where slicer's does: > FILE"
+        raise UsageError("goes with --detach", where="--output", hint=hint)
+    which = next((name for name in ("detach", "after", "begin") if options[name]), "")
+    if invocation.exec and which:
+        raise UsageError(f"--{which} cannot go with --exec: nobody stays to do it", where="--exec")
+    awaits = after.by_ids(options["after"])
+    begins = options["begin"]
+    return awaits, None if begins is None else coming(begins, time.time(), "--begin")
+
+
+def begins(options: dict[str, Any], invocation: Invocation) -> tuple[str, ...]:
+    """When the job would begin, in words; none: at once. Raises UsageError."""
+    awaits, begins_at = asked(options, invocation)
+    found = [f"after {quote(known.name or known.job)} ({how})" for known, how in after.resolved(awaits)]
+    return (*found, *([] if begins_at is None else [moments.words(begins_at, time.time())]))
 
 
 # -- the caller ---------------------------------------------------------------------------------------------

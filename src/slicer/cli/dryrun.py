@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from contextlib import suppress
 
-from slicer.cli import output, say
+from slicer.cli import background, output, say
 from slicer.columns import Line
 from slicer.config import profiles
 from slicer.config.profile_report import NEEDS, Setting, settings
@@ -28,6 +28,8 @@ from slicer.text import command_text
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from typing import Any
+
     from slicer.backend import Backend
 
 _ID = "<id>"  # of the job that is not created
@@ -47,14 +49,18 @@ class Forecast:
     length: str = ""  # how long the job should run, and why; "" unknown, or without GPUs
 
 
-def show(invocation: Invocation) -> None:
-    """Print the plan of a job. Raises what a run would raise before its lease."""
+def show(invocation: Invocation, options: dict[str, Any]) -> None:
+    """Print the plan of a job. Raises what a run would raise before its lease.
+
+    ``options`` may say that it begins later.
+    """
+    begins = background.begins(options, invocation)
     ledger = existing_ledger(os.environ, say.line)
     plan = plans.plan_of(invocation, os.environ, ledger)
     for warning in plan.config.warnings:
         say.line(warning)
     backend = usable_backend(plan)
-    output.show(lines(plan, backend, forecast_of(plan, backend, ledger)))
+    output.show(lines(plan, backend, forecast_of(plan, backend, ledger), begins))
 
 
 def usable_backend(plan: Plan) -> Backend:
@@ -65,11 +71,12 @@ def usable_backend(plan: Plan) -> Backend:
     return backend
 
 
-def lines(plan: Plan, backend: Backend, forecast: Forecast) -> list[Line]:
+def lines(plan: Plan, backend: Backend, forecast: Forecast, begins: tuple[str, ...]) -> list[Line]:
     spec = plans.spec_of(_ID, plan, backend)
     values = settings(plan.config, plan.invocation.profile, plan.invocation.overrides)
+    rows = [*_overview(plan, backend, spec, forecast, values), *(("begins", each) for each in begins)]
     return [
-        *output.rows(_overview(plan, backend, spec, forecast, values)),
+        *output.rows(rows),
         Line(""),
         *_properties(plan, backend, spec, values),
         Line(""),

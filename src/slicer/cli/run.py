@@ -105,7 +105,7 @@ def _run(options: dict[str, Any], command: tuple[str, ...]) -> int:
         from slicer.cli.dryrun import show
 
         unblock_interrupts()
-        return guarded(lambda: show(invocation))
+        return guarded(lambda: show(invocation, options))
     if any(options[name] for name in ("detach", "detached", "after", "begin", "log_to")):
         from slicer.cli import background
 

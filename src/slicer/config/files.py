@@ -14,7 +14,7 @@ import os
 import stat
 
 from slicer.errors import ConfigError
-from slicer.kernel import on_host
+from slicer.kernel import home, on_host
 from slicer.record import record
 
 TYPE_CHECKING = False
@@ -83,7 +83,13 @@ def read_files(
         for path, kind in _candidates(environ, system_dir or on_host(SYSTEM_DIR), warnings):
             if kind not in only:
                 continue
-            fd = _open(path, required=kind == "explicit")
+            try:
+                fd = _open(path, required=kind == "explicit")
+            except ConfigError as error:
+                if kind != "user" or not _is_anothers(_base(environ, "XDG_CONFIG_HOME", ".config")[1]):
+                    raise
+                warnings.append(f"{error}; ignored, as this home directory is another user's")
+                continue
             if fd >= 0:
                 opened.append((path, fd, os.fstat(fd)))
                 _check(path, opened[-1][2], (system_dir or SYSTEM_DIR) if kind == "system" else "")
@@ -174,15 +180,16 @@ def _base(environ: Mapping[str, str], variable: str, below_home: str) -> tuple[s
     base = environ.get(variable, "")
     if base.startswith("/"):  # by the specification, a relative path is ignored
         return base, base
-    home = environ.get("HOME", "")
-    if not home.startswith("/"):
-        import pwd
+    found = home(environ)
+    return (f"{found}/{below_home}", found) if found else ("", "")
 
-        try:
-            home = pwd.getpwuid(os.geteuid()).pw_dir
-        except KeyError:
-            return "", ""
-    return f"{home}/{below_home}", home
+
+def _is_anothers(directory: str) -> bool:
+    """Whether it belongs to another user, as with ``sudo -E -u``."""
+    try:
+        return os.stat(directory).st_uid != os.geteuid()
+    except OSError:
+        return True
 
 
 def _is_trusted(directory: str) -> bool:

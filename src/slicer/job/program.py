@@ -7,7 +7,7 @@ import os
 
 from slicer.errors import CannotExecute, CommandNotFound
 from slicer.kernel.signals import signal
-from slicer.text import quote
+from slicer.text import quote, visible
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -61,5 +61,26 @@ def become(program: str, command: tuple[str, ...], env: Mapping[str, str], mask:
 
 def cannot_execute(program: str, exec_errno: int) -> SlicerError:
     """The error for a command that the kernel would not execute (exit code 126 or 127)."""
-    kind = CommandNotFound if exec_errno == errno.ENOENT else CannotExecute
-    return kind(f"cannot execute: {os.strerror(exec_errno)}", where=program)
+    why, hint = os.strerror(exec_errno), ""
+    lacking = _interpreter(program)
+    if lacking:
+        why = f"its {lacking}: {why}"
+        crlf = f"its lines end in CRLF: sed -i 's/\\r$//' {quote(program)}"
+        hint = crlf if lacking.endswith("\\r") else "it was moved or never installed here"
+    kind = CommandNotFound if exec_errno == errno.ENOENT and not lacking else CannotExecute
+    return kind(f"cannot execute: {why}", where=program, hint=hint)
+
+
+def _interpreter(program: str) -> str:
+    """What the kernel executes in place of an existing file; "" for none, or if it cannot be read."""
+    try:
+        with open(os.open(program, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
+            head = file.read(256)  # of a script's first line the kernel reads no more
+    except OSError:
+        return ""
+    if head.startswith(b"\x7fELF"):
+        return "dynamic loader"
+    if not head.startswith(b"#!"):
+        return ""
+    name = head[2:].partition(b"\n")[0].replace(b"\t", b" ").strip(b" ").partition(b" ")[0]
+    return f"interpreter {visible(os.fsdecode(name))}"

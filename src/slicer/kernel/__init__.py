@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import os
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
 SYSROOT = "SLICER_SYSROOT"
 
 
@@ -14,6 +18,19 @@ def on_host(path: str) -> str:
     installations do not reach the machine.
     """
     return os.environ.get(SYSROOT, "") + path
+
+
+def home(environ: Mapping[str, str]) -> str:
+    """The caller's home directory, as $HOME or the list of users says; "" if neither does."""
+    found = environ.get("HOME", "")
+    if found.startswith("/"):
+        return found
+    import pwd  # few need it
+
+    try:
+        return pwd.getpwuid(os.geteuid()).pw_dir
+    except KeyError:
+        return ""
 
 
 def is_elsewhere() -> bool:

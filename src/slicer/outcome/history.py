@@ -29,7 +29,7 @@ import sys
 import time
 
 from slicer.errors import StateError
-from slicer.kernel import on_host
+from slicer.kernel import home, on_host
 from slicer.model import Outcome, Usage
 from slicer.outcome import history_schema as schema
 from slicer.record import as_dict
@@ -82,7 +82,7 @@ def default_path(environ: Mapping[str, str] | None = None) -> str:
         return on_host(f"{SYSTEM_DIRECTORY}/{FILE}")
     base = environ.get("XDG_STATE_HOME", "")
     if not base.startswith("/"):
-        base = os.path.join(environ.get("HOME") or os.path.expanduser("~"), ".local/state")
+        base = os.path.join(home(environ) or "/", ".local/state")
     return os.path.join(base, "slicer", FILE)
 
 

@@ -31,3 +31,17 @@ def test_inside_a_job_that_holds_what_it_needs(cli: Cli) -> None:  # A3
     out = cli.run(*nested, sys.executable, "-m", "slicer", *PLAIN, "-p", "heavy", "--", "true").stdout
     assert "\nbackend    no scope of its own: inside a job that holds what it needs\n" in out
     assert "\nlease      nothing more than the job around it holds\n" in out
+
+
+def test_when_a_job_would_begin_is_checked_and_shown(cli: Cli) -> None:  # U1
+    lease = cli.running("-p", "heavy", "--name", "first")
+    out = cli.run(*PLAIN, "--after", "first:any", "--begin", "tomorrow 22:00", "--", "true").stdout
+    assert "\nbegins     after first (any)\n" in out
+    assert re.search(r"\nbegins     .*22:00\n", out)
+    cli.run(*PLAIN, "--detach", "--after", lease.job, "--", "true")
+    for wrong in (
+        ("--after", "none"), ("--begin", "yesterday-ish"), ("--after", "first", "--exec"), ("--output", "f"),
+    ):  # fmt: skip
+        done = cli.run(*PLAIN, *wrong, "--", "true", code=2)
+        assert done.stdout == ""
+        assert wrong[0] in done.stderr

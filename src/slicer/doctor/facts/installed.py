@@ -11,6 +11,7 @@ from slicer.backend.install_units import InstallPlan
 from slicer.config import profiles, routes
 from slicer.doctor.facts.files import masks_in
 from slicer.errors import SlicerError
+from slicer.kernel import home
 from slicer.record import record
 from slicer.wrap import records, wrapping
 from slicer.wrap.model import WrapStatus
@@ -47,7 +48,7 @@ def gather_units(environ: Mapping[str, str]) -> UnitFacts:
     states = install_units.states(settled)
     system = [UnitFile(action.destination, state) for action, state in states]
     delegation = next((each.state for each in system if _DELEGATION in each.path), "missing")
-    config = os.environ.get("XDG_CONFIG_HOME") or os.path.expanduser("~/.config")
+    config = os.environ.get("XDG_CONFIG_HOME") or f"{home(os.environ)}/.config"
     own = (f"{config}/systemd/user", f"/run/user/{os.getuid()}/systemd/user")
     masks = masks_in([f"{directory}/{name}" for directory in own for name in _SLICES])
     elsewhere = [
