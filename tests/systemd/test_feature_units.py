@@ -99,7 +99,12 @@ def test_the_metrics_are_written_where_the_collector_reads_them(installed: None)
 
 
 def test_removal_leaves_nothing(installed: None) -> None:  # K5
-    """Not even a failure that systemd remembers."""
+    """Not even a failure that systemd remembers, nor figures that no longer change."""
+    FOLDER.mkdir(parents=True, exist_ok=True)
+    (FOLDER / "slicer.prom").touch()
+    systemctl.output("slicer", "install", "--remove", "--metrics")
+    assert not list(FOLDER.glob("slicer*"))
+    systemctl.output("slicer", "install", "--metrics")
     for path in FOLDER.glob("*"):
         path.unlink()
     FOLDER.rmdir()

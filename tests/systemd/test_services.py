@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -100,3 +101,17 @@ def test_a_users_service_takes_a_user_that_lingers(alice: User) -> None:
     systemctl.output("systemctl", "stop", NAME)
     assert how() == ("inactive", "success")
     assert running(alice.systemctl) == []
+
+
+def test_a_sandbox_that_hides_the_ledgers_place_is_said_with_the_way_out() -> None:  # U12
+    """DynamicUser=yes implies ProtectSystem=strict."""
+    service = ("systemd-run", "--quiet", "--wait", "--pipe", "--property=DynamicUser=yes")
+    job = ("slicer", "run", "--backend", "plain", "--cpu-slots", "1", "--", "echo", "ran")
+    refused = subprocess.run((*service, *job), capture_output=True, text=True, check=False)
+    assert (refused.returncode, "ReadWritePaths=/run/lock" in refused.stderr) == (125, True), refused
+    cured = subprocess.run(
+        (*service, "--property=ReadWritePaths=/run/lock", *job), capture_output=True, text=True, check=False
+    )
+    assert (cured.returncode, cured.stdout) == (0, "ran\n"), cured
+    for path in Path("/run/lock").glob("slicer-6*"):  # of systemd's dynamic users
+        shutil.rmtree(path)

@@ -15,6 +15,7 @@ _STARTERS = {
     "web": ("slicer-web.socket", "sockets.target"),
     "metrics": ("slicer-metrics.timer", "timers.target"),
 }
+TEXTFILES = "/var/lib/prometheus/node-exporter"  # Debian's, as in the unit
 _WHAT = {"web": "the live board", "metrics": "figures for Prometheus"}
 # As in the package's files: the path of the program in Debian's package.
 PROGRAM = "/usr/bin/slicer"
@@ -41,8 +42,9 @@ def enable(feature: str) -> tuple[tuple[str, ...], ...]:
 
 
 def disable(feature: str) -> tuple[tuple[str, ...], ...]:
-    """The commands before the files are removed."""
+    """The commands before the files are removed. Old figures would look like new ones."""
     return (
         ("systemctl", "disable", "--now", _STARTERS[feature][0]),
         ("systemctl", "stop", f"slicer-{feature}.service"),
+        *([("rm", "-f", f"{TEXTFILES}/slicer.prom")] if feature == "metrics" else []),
     )

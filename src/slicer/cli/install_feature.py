@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 
 from slicer.backend import broker_units, feature_units
+from slicer.backend.feature_units import TEXTFILES
 from slicer.backend.install_units import InstallPlan, feature_plan, refuse_nixos
 from slicer.cli import install_broker
 from slicer.cli.install_words import Way, done, tell, together
@@ -12,18 +13,16 @@ from slicer.columns import Line
 from slicer.errors import EX_OK, SlicerError, UsageError
 from slicer.kernel import on_host
 
-_TEXTFILES = "/var/lib/prometheus/node-exporter"  # Debian's, as in the unit
 _NEXT: dict[str, tuple[str, ...]] = {
     "web": (
         "board: http://127.0.0.1:8750/ for all users of this machine; the first request starts it",
         "for others: docs/web.md shows a reverse proxy and ssh -L",
     ),
     "metrics": (
-        f"writes {_TEXTFILES}/slicer.prom twice a minute",
+        f"writes {TEXTFILES}/slicer.prom twice a minute",
         "another directory: systemctl edit slicer-metrics.service; see docs/metrics.md",
     ),
 }
-_LEFT = {"metrics": ("slicer.prom stays where node_exporter reads it; rm removes its last figures",)}
 
 
 def act(feature: str, way: Way, *, is_alone: bool) -> int:
@@ -42,9 +41,9 @@ def act(feature: str, way: Way, *, is_alone: bool) -> int:
     if report is None:
         return EX_OK
     told = () if any(ran.exit_code for ran in report.commands) else _NEXT[feature]
-    if feature == "metrics" and not os.path.isdir(on_host(_TEXTFILES)):
-        told += (f"{_TEXTFILES} does not exist yet: apt install prometheus-node-exporter",)
-    return tell(report, tuple(map(Line, _LEFT.get(feature, ()) if way.removing else told)), way, user=False)
+    if feature == "metrics" and not os.path.isdir(on_host(TEXTFILES)):
+        told += (f"{TEXTFILES} does not exist yet: apt install prometheus-node-exporter",)
+    return tell(report, () if way.removing else tuple(map(Line, told)), way, user=False)
 
 
 def with_features(settled: InstallPlan, *, removing: bool) -> InstallPlan:

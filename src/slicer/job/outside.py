@@ -21,6 +21,10 @@ _SERVER = (
     "hands the command to a server outside of this job, and the lease may end before it",
     "run slicer inside it",
 )
+_COMPOSE = (_CONTAINER[0], "in the compose file: environment: [CUDA_VISIBLE_DEVICES], and the device ids")
+_EMPTIED = (_SUDO[0], 'env -i CUDA_VISIBLE_DEVICES="$CUDA_VISIBLE_DEVICES" … keeps it')
+_CLEAN = (_SUDO[0], "--env CUDA_VISIBLE_DEVICES=$CUDA_VISIBLE_DEVICES in a sh -c '…' keeps it")
+_SLURM = (_SERVER[0].replace("a server", "Slurm"), "srun slicer run …, or slicer queue --engine slurm")
 _UNIT = (_SERVER[0].replace("a server", "systemd"), "give slicer the command itself, and limits by --set")
 _REMOTE = (
     "runs the command on another machine, where this lease holds nothing",
@@ -32,9 +36,19 @@ _KNOWN = {
     **dict.fromkeys(("doas", "pkexec", "su"), _ANOTHER_USER),
     **dict.fromkeys(("docker", "nerdctl"), _CONTAINER),
     "podman": _PODMAN,
+    **dict.fromkeys(("docker-compose", "podman-compose"), _COMPOSE),
+    "env": _EMPTIED,
+    **dict.fromkeys(("apptainer", "singularity"), _CLEAN),
+    **dict.fromkeys(("srun", "sbatch", "salloc"), _SLURM),
     **dict.fromkeys(("tmux", "screen", "at", "batch"), _SERVER),
     "systemd-run": _UNIT,
     **dict.fromkeys(("ssh", "mosh"), _REMOTE),
+}
+# Programs that lose something with these options alone.
+_ONLY_WITH = {
+    "su": frozenset(("-", "-l", "--login")),
+    "env": frozenset(("-", "-i", "--ignore-environment")),
+    **dict.fromkeys(("apptainer", "singularity"), frozenset(("-e", "--cleanenv", "-C", "--containall"))),
 }
 _KEEPS = ("--preserve-env", "-E", "--cgroups=split")
 
@@ -46,7 +60,15 @@ def what_is_lost(command: tuple[str, ...]) -> str:
         return ""
     if any(word.startswith(_KEEPS) or "_VISIBLE_DEVICES" in word for word in command[1:]):
         return ""  # the user has handled it
-    if program == "su" and not set(command[1:]) & {"-", "-l", "--login"}:
+    if program in _ONLY_WITH and not _ONLY_WITH[program] & _options(program, command[1:]):
         return ""  # it keeps the environment
     lost, instead = _KNOWN[program]
     return f"{program} {lost} ({instead})"
+
+
+def _options(program: str, words: tuple[str, ...]) -> set[str]:
+    """The words that are the program's own options. Those of the command behind it are not."""
+    if program == "su":
+        return set(words)
+    own = words[1:] if program in ("apptainer", "singularity") else words  # after the subcommand
+    return set(own[: next((i for i, word in enumerate(own) if not word.startswith("-")), None)])

@@ -373,7 +373,21 @@ def _translated(error: Exception, path: str) -> Exception:
         return _Damaged(str(error))
     full = _why_full(os.path.dirname(path) or ".") if code in (10, 13, 14) else ""
     hint = _HINTS[13] if full else _HINTS.get(code, "")
+    if code in (5, 6) and _lacks_locks(path):
+        hint = "its file system has no locks (NFS without them): set XDG_STATE_HOME to a local directory"
     return StateError(f"the history cannot be used: {full or error}", where=path, hint=hint)
+
+
+def _lacks_locks(path: str) -> bool:
+    """Whether the file cannot be locked at all. SQLite calls that busy, too."""
+    import errno  # few need it
+
+    try:
+        with open(path, "rb") as file:
+            fcntl.lockf(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except OSError as error:
+        return error.errno in (errno.ENOLCK, errno.EOPNOTSUPP)
+    return False
 
 
 def _why_full(directory: str) -> str:

@@ -435,4 +435,6 @@ def failed(path: str, error: OSError, rules: Rules = LEDGER, what: str = "cannot
     if error.errno == errno.ENOTDIR:
         return StateError(rules.no_directory, where=path, hint=rules.hint)
     hint = rules.full_hint if error.errno in (errno.ENOSPC, errno.EDQUOT) else rules.hint
+    if error.errno == errno.EROFS and rules is LEDGER:  # ProtectSystem=strict, as with DynamicUser=yes
+        hint = f"in a unit, ReadWritePaths={os.path.dirname(path)} makes it writable; in a container, bind it"
     return StateError(f"{what}: {error.strerror}", where=path, hint=hint)

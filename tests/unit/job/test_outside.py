@@ -18,6 +18,13 @@ from slicer.job.outside import what_is_lost
         ("ssh host nvidia-smi", ("another machine",)),
         ("tmux new -d python train.py", ("a server", "slicer inside")),
         ("systemd-run --scope python", ("systemd",)),
+        ("env -i PATH=/bin python train.py", ("env drops CUDA_VISIBLE_DEVICES", "keeps it")),
+        ("env - python train.py", ("env drops",)),
+        ("apptainer exec --nv --cleanenv a.sif python", ("apptainer drops", "--env CUDA_VISIBLE_DEVICES")),
+        ("singularity run -C image.sif", ("singularity drops",)),
+        ("docker-compose up", ("outside of this job", "compose file")),
+        ("docker compose up", ("outside of this job",)),
+        ("srun python train.py", ("Slurm outside of this job",)),
     ],
 )
 def test_what_gets_lost_is_said_with_the_way_out(command: str, words: tuple[str, ...]) -> None:
@@ -38,6 +45,10 @@ def test_what_gets_lost_is_said_with_the_way_out(command: str, words: tuple[str,
         "su bob -c python",
         "docker run -e CUDA_VISIBLE_DEVICES image",
         "podman run --cgroups=split image",
+        "env OMP_NUM_THREADS=4 python -i",
+        "env -i CUDA_VISIBLE_DEVICES=0 python",
+        "apptainer exec --nv image.sif perl -e 1",
+        "apptainer exec --cleanenv --env CUDA_VISIBLE_DEVICES=0 image.sif python",
     ],
 )
 def test_who_keeps_it_hears_nothing(command: str) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import json
 import os
 import signal
@@ -405,6 +407,23 @@ def test_a_database_that_somebody_keeps_locked_is_given_up(path: str) -> None:
         with pytest.raises(StateError, match=r"locked.*another program"):
             history.append(OUTCOME, path, busy_timeout_s=0.01)
     assert history.append(OUTCOME, path) is None
+
+
+def test_a_file_system_without_locks_is_the_reason_that_is_said(
+    path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """SQLite takes ENOLCK, as of NFS, for another program's lock."""
+    history.append(OUTCOME, path)
+
+    def lockf(file: object, how: int) -> None:
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    monkeypatch.setattr(fcntl, "lockf", lockf)
+    with closing(sqlite3.connect(path, isolation_level=None)) as other:
+        other.execute("BEGIN EXCLUSIVE")
+        with pytest.raises(StateError, match="has no locks") as caught:
+            history.append(OUTCOME, path, busy_timeout_s=0.01)
+    assert "XDG_STATE_HOME" in caught.value.hint
 
 
 # -- the hot path -------------------------------------------------------------------------------------
