@@ -145,24 +145,31 @@ class Lease:
             jobs.append(self.job)
         return {**scope.visible_gpus(self.gpus), LEASE_VARIABLE: ",".join(jobs)}
 
-    def _is_held(self) -> bool:
-        """Whether this process took the lease, and no thread, task or parent has given it back."""
-        return self.is_own and not self._is_given_back and os.fstat(self._held.fd).st_nlink > 0
+    def _jobs_held(self) -> tuple[str, ...]:
+        """The ids of what this process holds by it: no thread, task or parent has given that back."""
+        if self._is_given_back:
+            return ()
+        if not self.is_own:
+            return tuple(one.job for one in self._outer) if os.getpid() == self._pid else ()
+        fd = self._held.fd
+        is_locked = "FLOCK" in proc.read_text(f"/proc/self/fdinfo/{fd}")
+        return (self.job,) if is_locked and os.fstat(fd).st_nlink > 0 else ()
 
     def release(self) -> None:
         """Give everything back."""
-        if self._held.fd < 0:
+        if self._is_given_back:
             return
         self._is_given_back = True
         if os.getpid() != self._pid:  # a forked child: the lease is its parent's
-            os.close(self._held.fd)
-            self._held.fd = -1
+            self._held.close()
+            self._ledger.close()
             return
         inside.set(tuple(one for one in inside.get() if one is not self))
         self._held.release()
         self._ledger.close()
         lease = self._held.lease
-        _tell("released", lease, words.released(lease, proc.now_s()))
+        if self.is_own and not self._held.is_outlived:
+            _tell("released", lease, words.released(lease, proc.now_s()))
         atexit.unregister(self.release)
 
     def __enter__(self) -> Lease:
@@ -247,10 +254,8 @@ def obtain(
     ledger.mask = mask
     try:
         config = profiles.load(environ, profiles.host())
-        outer = plan.outer_jobs(environ, ledger, in_scopes=has_systemd())
-        known = {other.job for other in outer.leases}
-        own = tuple(one._held.lease for one in around if one._is_held() and one.job not in known)
-        outer = nesting.OuterJobs((*outer.leases, *own), outer.foreign_gpu)
+        known = [job for one in around for job in one._jobs_held()]
+        outer = plan.outer_jobs(environ, ledger, in_scopes=has_systemd(), known=known)
         needs = _needs(arguments, config, outer, environ)
         job = os.urandom(6).hex()
         command = command_text(tuple(sys.orig_argv))
@@ -305,9 +310,8 @@ def _take(
 
 def entered(lease: Lease) -> Lease:
     """Register the lease in the context in which it was acquired."""
-    if lease.is_own:
-        inside.set((*inside.get(), lease))
-        atexit.register(lease.release)
+    inside.set((*inside.get(), lease))
+    atexit.register(lease.release)
     return lease
 
 

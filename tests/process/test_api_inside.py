@@ -29,7 +29,8 @@ GIVEN_BACK = {
     "by another thread": """
         import threading
         lease = slicer.acquire("first", gpus=0, cpu_slots=1)
-        assert not slicer.acquire("inner", gpus=0, cpu_slots=1).is_own
+        with slicer.acquire("inner", gpus=0, cpu_slots=1) as inner:
+            assert not inner.is_own
         thread = threading.Thread(target=lease.release)
         thread.start()
         thread.join()

@@ -98,8 +98,8 @@ class Keeper:
             program=job.program, command=job.command, env=job.env(lease.gpus),
             scope=job.spec.unit if self._backend.name == "systemd" else "", timeout_s=profile.timeout_s,
             stop_timeout_s=stop_timeout_s(profile), linger=profile.linger, supervisor=self._forwarder,
-            inherited=descriptors, mask=self._mask, stop_signal=stop_signal(profile) or signal.SIGTERM,
-            manager=job.spec.manager, log_mib=job.log_mib,
+            inherited=(*descriptors, *self._ledger.joined), mask=self._mask,
+            stop_signal=stop_signal(profile) or signal.SIGTERM, manager=job.spec.manager, log_mib=job.log_mib,
             has_lost_caller=self._has_lost_caller if job.ends_with_caller else None,
         )  # fmt: skip
         self._held.note_begun()

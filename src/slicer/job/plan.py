@@ -20,7 +20,7 @@ from slicer.text import command_text
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Collection, Mapping
 
     from slicer.backend import Backend
     from slicer.config.profiles import Config, Overrides
@@ -167,14 +167,26 @@ def idle_sharing(plan: Plan) -> str:
     return ""
 
 
-def outer_jobs(environ: Mapping[str, str], ledger: Ledger | None, *, in_scopes: bool) -> OuterJobs:
-    """The jobs inside which this process runs. ``in_scopes``: whether a job can be found by its cgroup."""
+def outer_jobs(
+    environ: Mapping[str, str], ledger: Ledger | None, *, in_scopes: bool, known: Collection[str] = ()
+) -> OuterJobs:
+    """The jobs inside which this process runs. From now on the ledger holds their leases, too.
+
+    ``in_scopes``: whether a job can be found by its cgroup. ``known``: as in :func:`nesting.outer_jobs`.
+    """
     own = cgroup.of("self")
     above = frozenset() if in_scopes else proc.ancestors(os.getpid())
     keepers = frozenset(pid for pid in above if proc.comm(pid) == KEEPER)
-    if ledger is None or not (keepers or nesting.may_be_nested(environ, own)):
+    if ledger is None or not (keepers or known or nesting.may_be_nested(environ, own)):
         return nesting.outer_jobs(environ, own, frozenset(), ())
-    return nesting.outer_jobs(environ, own, keepers, ledger.snapshot().leases)
+    with ledger.locked():
+        found = nesting.outer_jobs(environ, own, keepers, ledger.leases(), known)
+        ledger.join(
+            lease
+            for lease in found.leases
+            if (lease.gpus or lease.slots) and not nesting.is_in_scope(own, lease)
+        )
+    return found
 
 
 def choose_backend(plan: Plan) -> Backend:

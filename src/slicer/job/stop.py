@@ -117,7 +117,12 @@ def _stop_unit(lease: Lease) -> None:
 
 def _stop_processes(lease: Lease, ledger: Ledger) -> None:
     """Notify the job's keeper, which ends the rest. Without a keeper, signal the existing processes."""
-    if keeper_lives(lease, ledger):
+    if lease.backend == "inner":  # its owner has given it back, and is not to be ended
+        from slicer.kernel.open_files import with_open
+
+        for pid in with_open(ledger.directory.leases.lstat(lease.job)):
+            signal_process(pid, None, lease.uid, signal.SIGTERM)
+    elif keeper_lives(lease, ledger):
         _continue_supervisor(lease)
         signal_process(lease.keeper, None, lease.uid, STOP)
     elif not lease.keeper:

@@ -6,13 +6,18 @@ the ledger's lock, because a probe takes the flock for an instant.
 An owner has its file open twice. One descriptor is flocked and read-only: the job inherits it, and must not
 be able to change its lease. The other is writable and stays with the owner, so that the owner's death closes
 a writer. Readers of the ledger cause no such event.
+
+Who runs inside a job joins its lease: a lock on the open file description, of which there may be many beside
+the owner's flock. The lease counts while anybody has joined it.
 """
 
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 import stat
+import sys
 
 from slicer import faults
 from slicer.errors import StateError
@@ -25,6 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 _NO_FILE = (errno.ELOOP, errno.ENXIO, errno.ENODEV)  # a link, a socket
+_FLOCK_BYTES = 32  # struct flock of fcntl(2), which begins with the type; zeros mean the whole file
 
 
 @record
@@ -34,6 +40,7 @@ class FlockedFile:
     data: bytes
     is_locked: bool
     problem: str = ""  # why its content is not trusted
+    is_joined: bool = False  # nested jobs hold it
 
 
 def create(folder: Directory, name: str, data: bytes) -> tuple[int, int]:
@@ -144,7 +151,36 @@ def _entry(fd: int, path: str) -> FlockedFile:
     except StateError as error:
         is_own_file = stat.S_ISREG(info.st_mode) and info.st_uid == os.geteuid()
         return FlockedFile(b"", is_own_file and not try_lock(fd, shared=True), error.message)
-    return FlockedFile(os.read(fd, min(info.st_size, MOST_BYTES)), not try_lock(fd, shared=True))
+    data, is_locked = os.read(fd, min(info.st_size, MOST_BYTES)), not try_lock(fd, shared=True)
+    return FlockedFile(data, is_locked, is_joined=not is_locked and is_joined(fd))
+
+
+def join(fd: int) -> None:
+    """Hold an open file beside its owner. Call it under the ledger's lock. Raises OSError.
+
+    The hold ends with :func:`part`, or when the last process that inherited the descriptor has closed it.
+    """
+    fcntl.fcntl(fd, fcntl.F_OFD_SETLK, _flock(fcntl.F_RDLCK))
+
+
+def part(fd: int) -> None:
+    """Undo :func:`join`, also for the processes that inherited the descriptor."""
+    fcntl.fcntl(fd, fcntl.F_OFD_SETLK, _flock(fcntl.F_UNLCK))
+
+
+def is_joined(fd: int) -> bool:
+    """Whether anybody has joined the file through another open file description."""
+    try:
+        found = fcntl.fcntl(fd, fcntl.F_OFD_GETLK, _flock(fcntl.F_WRLCK))
+    except OSError as error:
+        if error.errno != errno.EINVAL:  # a kernel without these locks: nobody can have joined
+            raise
+        return False
+    return found[:2] != _flock(fcntl.F_UNLCK)[:2]
+
+
+def _flock(kind: int) -> bytes:
+    return kind.to_bytes(2, sys.byteorder).ljust(_FLOCK_BYTES, b"\0")
 
 
 def is_held(folder: Directory, name: str) -> bool:

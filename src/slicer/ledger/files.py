@@ -22,7 +22,7 @@ from slicer.state.statefile import TornFile
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
     from typing import TypeVar
 
     from slicer.placement.lengths import Lengths
@@ -54,6 +54,7 @@ class LedgerFiles:
         self._ringing: dict[str, tuple[int, float]] = {}  # by job: the bell's ringing, and its start
         self._seen: tuple[tuple[Lease, bool], ...] = ()  # leases last seen, and whether they are flocked
         self._unreadable: list[Lease] = []  # stand-ins for unreadable leases that were last seen
+        self.joined: tuple[int, ...] = ()  # the outer jobs' leases, which we hold, too; a job inherits them
         # The signal mask while asleep (None: unchanged). With it, a caller that blocks signals can be
         # interrupted there, and only there.
         self.mask: frozenset[int] | None = None
@@ -65,7 +66,9 @@ class LedgerFiles:
 
     def close(self) -> None:
         """Close the descriptors, for callers that go on."""
-        os.close(self._lock_fd)
+        for fd in (self._lock_fd, *self.joined):
+            os.close(fd)
+        self.joined = ()
         self.directory.close()
 
     def descriptors(self) -> tuple[int, ...]:
@@ -134,7 +137,7 @@ class LedgerFiles:
                 self._meet_unreadable(name, entry, str(error))
                 continue
             self._decoded[name] = entry.data, lease
-            if entry.is_locked or lives_on(lease):
+            if entry.is_locked or entry.is_joined or lives_on(lease):
                 yield lease, entry.is_locked
             else:
                 if lease.boot_id == proc.boot_id() and folder.lstat(name).st_mode & BEGUN:
@@ -208,6 +211,33 @@ class LedgerFiles:
             self.nudge()
         except LedgerGone:
             close()
+
+    def join(self, leases: Iterable[Lease]) -> None:
+        """Hold the leases of outer jobs, too, so that they last as long as our job. Raises StateError."""
+        for lease in leases:
+            try:
+                fd = self.directory.leases.open(lease.job, os.O_RDONLY)
+                self.joined += (fd,)
+                entries.join(fd)
+            except OSError as error:
+                where = f"{self.directory.leases.path}/{lease.job}"
+                raise StateError(f"a job inside cannot hold it: {error.strerror}", where=where) from error
+
+    def part(self, *, is_handed_on: bool = False) -> None:
+        """Let go of the outer jobs' leases, and end those that nobody else holds any more.
+
+        ``is_handed_on``: processes that inherited them hold them still.
+        """
+        joined, self.joined = self.joined, ()
+        if not joined:
+            return
+        try:
+            with self.locked():
+                _close(joined, is_handed_on=is_handed_on)
+                self.leases()
+            self.nudge()
+        except LedgerGone:
+            _close(joined, is_handed_on=is_handed_on)
 
     def drop_lease(self, job: str) -> None:
         """Take a lease off the ledger."""
@@ -430,6 +460,13 @@ def _stand_in(job: str) -> Lease:
     )  # fmt: skip
 
 
+def _close(joined: tuple[int, ...], *, is_handed_on: bool) -> None:
+    for fd in joined:
+        if not is_handed_on:
+            entries.part(fd)
+        os.close(fd)
+
+
 def _is_left_alone(lease: Lease) -> bool:
     """Whether only the job holds a flocked lease: its supervisor is dead, or (--exec) there was none."""
     is_exec = bool(lease.cgroup) and not lease.keeper
@@ -438,7 +475,7 @@ def _is_left_alone(lease: Lease) -> bool:
 
 def lives_on(lease: Lease) -> bool:
     """Whether a lease without a flock still counts, because its job lives on."""
-    if lease.boot_id != proc.boot_id():
+    if lease.boot_id != proc.boot_id() or lease.backend == "inner":
         return False
     if lease.backend != "systemd":
         return bool(proc.in_lease(lease.job))

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 
 from slicer import faults
 from slicer.errors import StateError
+from slicer.ledger import entries
 from slicer.ledger.files import BEGUN, control_name, lives_on
 from slicer.record import replace
 from slicer.state.directory import try_lock
@@ -50,6 +52,11 @@ class HeldLease:
         """The descriptors that prove the lease. The job inherits them."""
         own = (self.fd,) if self.fd >= 0 else ()
         return own if self.plain_lock is None else (*own, self.plain_lock.fd)
+
+    @property
+    def joined(self) -> tuple[int, ...]:
+        """The leases of outer jobs that this one holds, too. The job inherits them."""
+        return self._files.joined
 
     @property
     def private(self) -> tuple[int, ...]:
@@ -115,20 +122,28 @@ class HeldLease:
         holds it any more. Raises StateError.
         """
         self.do_postponed()
-        if self.fd < 0:
-            return
-        if self.plain_lock is not None:
-            self.plain_lock.release()
-        self._files.give_back(self.lease.job, self._close_files, self._is_kept)
-        if self.gives_back is not None:
-            self.gives_back()
-            self.gives_back = None
-        self.do_postponed_slow()
+        if self.fd >= 0:
+            if self.plain_lock is not None:
+                self.plain_lock.release()
+            self._files.give_back(self.lease.job, self._close_files, self._is_kept)
+            if self.gives_back is not None:
+                self.gives_back()
+                self.gives_back = None
+            self.do_postponed_slow()
+        self._files.part(is_handed_on=self.is_handed_on)
 
     def _is_kept(self) -> bool:
         if self.is_handed_on and not self.is_outlived:
             self.is_outlived = self._has_others()
+        if not self.is_outlived and entries.is_joined(self.fd):
+            self._leave_to_nested()
         return self.is_outlived
+
+    def _leave_to_nested(self) -> None:
+        """From now on only the jobs inside hold the lease, not children that know nothing of it."""
+        self._files.write(self._writer, replace(self.lease, backend="inner"))
+        fcntl.flock(self.fd, fcntl.LOCK_UN)  # closing it would leave the flock with forked children
+        self.is_outlived = True
 
     def note_run(self, length_s: float) -> None:
         """Remember the length of the job's run, for the estimates of later ones. Raises StateError."""

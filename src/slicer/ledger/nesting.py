@@ -7,7 +7,7 @@ from slicer.record import fields_for, record
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Collection, Iterable, Mapping
 
     from slicer.model import Lease
 
@@ -53,26 +53,33 @@ def may_be_nested(environ: Mapping[str, str], own_cgroup: str) -> bool:
 
 
 def outer_jobs(
-    environ: Mapping[str, str], own_cgroup: str, ancestors: frozenset[int], leases: tuple[Lease, ...]
-) -> OuterJobs:
+    environ: Mapping[str, str], own_cgroup: str, ancestors: frozenset[int], leases: tuple[Lease, ...],
+    known: Collection[str] = (),
+) -> OuterJobs:  # fmt: skip
     """The outer jobs among the live ``leases``.
 
     They are found by their ids in the environment, or by the cgroup if the environment was cleared. Without
     scopes they are found by a keeper among our ancestors. GPU_LOCK_HELD claims nothing where slicer may have
-    set it: for a job with GPUs, or one that is over.
+    set it: for a job with GPUs, or one that is over. ``known``: the ids of leases that this program holds.
     """
     jobs = _marked(environ)
     inside = [
         lease
         for lease in leases
         if lease.job in jobs
-        or (lease.cgroup and f"{own_cgroup}/".startswith(f"{lease.cgroup}/"))
+        or is_in_scope(own_cgroup, lease)
         or (lease.keeper and lease.keeper in ancestors)
+        or lease.job in known
     ]
     found = tuple(sorted(inside, key=lambda lease: lease.since_s))
     is_foreign = set(jobs) <= {lease.job for lease in found if not lease.gpus}
     claims = is_foreign and _is_set(environ, "GPU_LOCK_HELD") and not environ.get("SLICER_SIM")
     return OuterJobs(found, claims and not any(lease.gpus for lease in found))
+
+
+def is_in_scope(own_cgroup: str, lease: Lease) -> bool:
+    """Whether that cgroup is the lease's, or below it: then it cannot end before the cgroup is empty."""
+    return bool(lease.cgroup) and f"{own_cgroup}/".startswith(f"{lease.cgroup}/")
 
 
 def _marked(environ: Mapping[str, str]) -> tuple[str, ...]:

@@ -80,8 +80,9 @@ class LedgerWatch:
             if lease.cgroup:
                 is_new |= lease.job not in self._followed
                 self._followed.add(lease.job)
-                self._inotify.add(f"{cgroup.path_of(lease.cgroup)}/cgroup.events", inotify.MODIFY)
-                continue
+                events = f"{cgroup.path_of(lease.cgroup)}/cgroup.events"
+                if self._inotify.add(events, inotify.MODIFY) is not None:
+                    continue  # else its scope is over, and only jobs inside it hold it
             found = _processes_of(lease, self._directory.leases)
             self._pidfds += found
             if not found:

@@ -9,7 +9,6 @@ import pytest
 from slicer.job import plan
 from slicer.kernel import proc
 from slicer.ledger import nesting
-from slicer.ledger.ledger import Snapshot
 from slicer.ledger.nesting import OuterJobs
 from slicer.model import Lease, Profile
 from slicer.record import replace
@@ -140,7 +139,7 @@ def test_what_is_held_twice_counts_once_for_gpus_and_adds_up_for_slots() -> None
 # D18: a thousand at once would each read the leases of all others
 def test_who_has_no_keeper_above_it_reads_no_lease(box: LedgerBox, monkeypatch: pytest.MonkeyPatch) -> None:
     read: list[bool] = []
-    monkeypatch.setattr(box.ledger, "snapshot", lambda: read.append(True) or Snapshot((), ()))
+    monkeypatch.setattr(box.ledger, "leases", lambda: read.append(True) or ())
     monkeypatch.setattr(proc, "ancestors", lambda pid: frozenset({1, os.getpid()}))
     plan.outer_jobs({}, box.ledger, in_scopes=False)
     assert not read
