@@ -349,6 +349,7 @@ in
       options = [
         "mode=1777"
         "size=32m"
+        "nr_inodes=64k"
         "nosuid"
         "nodev"
         "noexec"

@@ -11,6 +11,7 @@ those of real GPUs. So has a job of Slurm, which shares out what Slurm gave to i
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 
@@ -18,7 +19,7 @@ from slicer.errors import StateError
 from slicer.kernel import on_host
 from slicer.record import record, replace
 from slicer.state.allocation import slurm_job
-from slicer.state.directory import HINT, LEDGER, Directory, open_trusted
+from slicer.state.directory import HINT, LEDGER, Directory, failed, open_trusted
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -33,6 +34,8 @@ LOST = "lost"  # the name of a file: an earlier ledger was deleted under its job
 _VERSION_LINE = b"%d\n" % VERSION  # the content of its file "version"
 _BASE = replace(LEDGER, is_closed=False)  # only its contents are closed to others
 _SYSTEM_UIDS = 999  # the last uid of systemd's system users, whom RemoveIPC= spares
+_NAMES = 64
+_SHORTAGES = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
 _FOR_ALL = stat.S_ISVTX | stat.S_IWOTH
 
 
@@ -213,7 +216,9 @@ def _found(uid: int) -> Directory | None:
     for path in PUBLIC_DIRS:
         try:
             public = open_trusted(path)
-        except StateError:
+        except StateError as error:
+            if isinstance(error.__cause__, OSError) and error.__cause__.errno in _SHORTAGES:
+                raise  # a second ledger, made because of that, would grant everything again
             continue  # it does not exist, or its contents could be exchanged
         try:
             found = _find(public, uid)
@@ -237,14 +242,18 @@ def _among_all(uid: int) -> tuple[Directory, tuple[str, ...]]:
 
 
 def _make(uid: int) -> Directory:
-    public = _public()
+    """Create it, or open what another slicer of ours has created since.
+
+    All try the same names, so those that start at once meet even if somebody took the first few.
+    """
+    public, name = _public(), _name(uid)
     try:
-        name = _name(uid)  # another slicer of ours may have created it since
-        found = _open_ours(public, name) if public.has(name) else public.folder(name)
-        if found is not None and _is_ours(found):
-            return found
-        if found is not None:  # taken at this very moment
-            found.close()
+        for each in (name, *(f"{name}.{number}" for number in range(_NAMES))):
+            found = _open_ours(public, each) if public.has(each) else public.folder(each)
+            if found is not None and _is_ours(found):
+                return found
+            if found is not None:  # taken at this very moment
+                found.close()
         return public.folder(f"{name}.{os.urandom(6).hex()}")
     finally:
         public.close()
@@ -265,8 +274,10 @@ def _open_ours(public: Directory, name: str) -> Directory | None:
     """The directory of that name, if it is a directory and ours."""
     try:
         found = public.open_folder(name)
-    except OSError:
-        return None  # it does not exist, or is a file or a link
+    except OSError as error:
+        if error.errno in _SHORTAGES:
+            raise failed(f"{public.path}/{name}", error) from error
+        return None  # it does not exist, is a file or a link, or somebody plays tricks
     if _is_ours(found):
         return found
     found.close()

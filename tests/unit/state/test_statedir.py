@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import stat
@@ -127,6 +128,39 @@ def test_a_directory_that_somebody_else_made_is_not_taken_for_ours(public: Path)
     assert Path(found.path).stat().st_uid == os.geteuid()
 
 
+TAKER_AMONG_ALL = """
+import os, sys
+sys.path.insert(0, sys.argv[1])
+from slicer.state import statedir
+statedir.PUBLIC_DIRS = sys.argv[2:]
+print("ready", flush=True)
+sys.stdin.readline()
+print(statedir.locate({}, 1000).path)
+"""
+
+
+# U23, K2: after a boot, whoever took the names before
+@ROOT_ONLY
+@pytest.mark.parametrize("taken", [0, 1, 3])
+def test_a_users_first_jobs_at_once_have_one_ledger(public: Path, taken: int) -> None:
+    for name in ("slicer-1000", "slicer-1000.0", "slicer-1000.1")[:taken]:
+        (public / name).mkdir()
+        os.chown(public / name, 65534, 65534)
+    command = [sys.executable, "-c", TAKER_AMONG_ALL, SRC, str(public)]
+    pipe = subprocess.PIPE
+    started = [subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True) for _ in range(16)]
+    for process in started:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+    for process in started:
+        assert process.stdin is not None
+        process.stdin.write("\n")
+        process.stdin.flush()
+    paths = {process.communicate(timeout=LONGEST_S)[0] for process in started}
+    assert len(paths) == 1
+    assert len(os.listdir(public)) == taken + 1
+
+
 # D12: a user's first jobs after a boot, started at once
 def test_a_directory_that_we_make_this_very_moment_is_ours(
     public: Path, monkeypatch: pytest.MonkeyPatch
@@ -162,6 +196,31 @@ def test_a_ledger_stays_where_it_is_whatever_is_opened_to_all_meanwhile(public: 
     assert statedir.locate({}, 1000).path == f"{public.parent}/missing/slicer-1000"
 
 
+# K2: a second ledger would grant everything again
+@pytest.mark.parametrize("where", ["the place", "the ledger"])
+def test_a_shortage_of_the_moment_makes_no_second_ledger(
+    public: Path, monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
+    missing = public.parent / "missing"
+    found = statedir.locate({}, 1000).path
+    missing.mkdir()
+    missing.chmod(0o1777)
+    short, real = public.name if where == "the place" else "slicer-1000", os.open
+
+    def once(path: str, *rest: int, **more: int) -> int:
+        nonlocal short
+        if path == short:
+            short = ""
+            raise OSError(errno.ENFILE, os.strerror(errno.ENFILE))
+        return real(path, *rest, **more)
+
+    monkeypatch.setattr(os, "open", once)
+    with pytest.raises(StateError, match="Too many open files in system"):
+        statedir.locate({}, 1000)
+    assert statedir.locate({}, 1000).path == found
+    assert os.listdir(missing) == []
+
+
 # K2, S12: logind's RemoveIPC=, or a user's rm -r
 @pytest.mark.parametrize("taken", [False, True])
 def test_a_ledger_that_was_deleted_under_its_jobs_is_missed(public: Path, taken: bool) -> None:
@@ -171,9 +230,11 @@ def test_a_ledger_that_was_deleted_under_its_jobs_is_missed(public: Path, taken:
     found = statedir.locate(sim, 1000)
     held = os.open(f"{found.path}/leases/0123456789ab", os.O_RDWR | os.O_CREAT)
     shutil.rmtree(os.path.dirname(found.path))
+    if taken:
+        (public / "slicer-1000.0").touch()
     statedir.locate({}, 1000).check_alone()  # real GPUs are another ledger's
     again = statedir.locate(sim, 1000)
-    assert again.path != found.path or not taken
+    assert (again.path != found.path) is taken
     with pytest.raises(LedgerLost, match=f"pid {os.getpid()}") as caught:
         again.check_alone()
     assert caught.value.exit_code == EX_TEMPFAIL
