@@ -349,6 +349,9 @@ in
       history = table "How jobs ended and what they used." {
         keep = key values.keep "1y" "How long that stays; at least a day.";
       };
+      queue = table "{command}`slicer queue`." {
+        shell = key values.text "bash" "The shell that runs the lines of jobs files, with `-c`.";
+      };
       notify = table "Messages about the ends of jobs. Any user can read them, so put no passwords here." {
         on = key values.notifyWords [ "failed" "oom" ] "The events, and `desktop` as a destination.";
         command = key values.words [ "my-notify" ] "A command, which gets each event as JSON on its standard input.";

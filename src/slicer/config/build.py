@@ -30,6 +30,7 @@ TABLES = {
     "waiting": ("reserve_after", "order"),
     "logs": ("max_size", "keep"),
     "history": ("keep",),
+    "queue": ("shell",),
     "notify": ("on", "command", "urls"),
 }
 # The keys for sharing, fencing and using GPUs, in the order in which slicer.config.gpu_keys reads them.

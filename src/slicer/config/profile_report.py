@@ -168,6 +168,7 @@ _COMMENTS = {
     "logs.max_size": "of a detached job's log; the beginning goes first",
     "logs.keep": "how long logs of ended detached jobs stay",
     "history.keep": "how long outcomes stay; at least a day",
+    "queue.shell": "it runs the lines of jobs files",
 }
 
 

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 DEFAULT_PROFILE = "light"
 
-# The sharing of GPUs, the turns, and the limits of what is kept, unless a file sets them.
+# The sharing of GPUs, the turns, the limits of what is kept, and queues' shell, unless a file sets them.
 POLICY_SETTINGS = {
     "gpu.idle_threshold": "200M",
     "gpu.margin": "512M",
@@ -38,6 +38,7 @@ POLICY_SETTINGS = {
     "logs.max_size": "256M",
     "logs.keep": "30d",
     "history.keep": "forever",
+    "queue.shell": "/bin/sh",
 }
 
 # One variable for each library that has its own. PyTorch, NumPy, SciPy, scikit-learn and Arrow read those of
@@ -139,6 +140,7 @@ class Config:
     policy: Policy
     log_mib: int  # of a detached job, at most
     log_keep_s: float | None  # how long the logs of ended jobs are kept; None: for ever
+    shell: str  # of a queue's lines: a path, or a name in PATH
     history_keep_s: float | None = None  # how long outcomes are kept; None: for ever
     notify: Notify | None = None  # None: it is not set
 
@@ -336,6 +338,7 @@ def _config(
         policy=_policy(settings),
         log_mib=_log_mib(settings["logs.max_size"]),
         log_keep_s=values.seconds(settings["logs.keep"], "logs.keep"),
+        shell=values.text(settings["queue.shell"], "queue.shell"),
         history_keep_s=_history_keep_s(settings["history.keep"]),
         notify=_notify(settings),
     )

@@ -118,6 +118,10 @@ class Queue:
         self._summary = self._display.summary(self._exit_code())
         return self._summary
 
+    def doubts(self) -> list[str]:
+        """What is probably a mistake in the jobs file, and was not said before."""
+        return self._plans.doubts.of(self._file.text)
+
     def _open(self) -> None:
         states, register, entries = self.register.states, self.register, self._file.entries
         register.see(entries)
@@ -127,7 +131,7 @@ class Queue:
             log_dir=self._options.log_dir, jobs_file=self._options.jobs_file,
             resumed=any(state.attempts or state.is_final for state in states.values()),
         )  # fmt: skip
-        for warning in (*self._plans.config.warnings, *register.warnings):
+        for warning in (*self._plans.config.warnings, *register.warnings, *self.doubts()):
             self._events.warning(warning)
         for notice in self._engine.notices():
             self._events.notice(notice)
@@ -249,6 +253,8 @@ class Queue:
             self._events.add("file-good")
         if self._file.entries is before:
             return
+        for doubt in self.doubts():
+            self._events.warning(doubt)
         old, new = self._load()
         if old != new:
             self._events.add("file-changed", added=len(new - old), removed=len(old - new))

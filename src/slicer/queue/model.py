@@ -268,6 +268,7 @@ class QueueOptions:
     fresh: bool = False
     verbose: bool = False
     profile: str = "gpu"
+    shell: str | None = None  # of the lines: a path, or a name in PATH
     at_a_time: int | None = None  # the most jobs at once, in addition to the ledger's limits
     backend: str = "auto"
     engine: str = LOCAL  # slurm, auto: this machine, and Slurm for what does not fit now

@@ -11,19 +11,44 @@ from slicer.backend import has_systemd
 from slicer.config import profiles
 from slicer.config.build import unknown_slot
 from slicer.config.profiles import Config, Overrides
-from slicer.errors import ConfigError, StateError, UsageError
+from slicer.errors import ConfigError, SlicerError, StateError, UsageError
 from slicer.job.plan import Invocation, Plan, check_limits, outer_jobs, with_sharing
+from slicer.job.program import find_program
 from slicer.ledger.ledger import Ledger
 from slicer.ledger.nesting import OuterJobs
 from slicer.model import Profile
 from slicer.placement.lengths import Lengths, estimate, key_of
+from slicer.queue.file.doubts import Doubts
 from slicer.queue.file.jobs_file import JobsFileError
+from slicer.queue.file.shell import Shell
 from slicer.queue.model import Entry, Kind, QueueOptions, kind_of, label
 from slicer.record import replace
 
 _T = TypeVar("_T")
 
-_SHELL = "/bin/sh"
+
+def shell_of(said: str | None, config: Config, environ: Mapping[str, str]) -> Shell:
+    """The shell of that name; None: the configuration's. Raises UsageError, or ConfigError."""
+    name = said if said is not None else config.shell
+    try:
+        program = os.path.abspath(find_program(name, environ))
+    except SlicerError as error:
+        kind = ConfigError if said is None else UsageError
+        where = config.sources["queue.shell"] if said is None else "--shell"
+        raise kind(f"{error.where}: {error.message}", where=where, hint=error.hint) from None
+    return Shell(name, program, os.path.basename(os.path.realpath(program)))
+
+
+def doubts(file: str, shell: Shell, config: Config, profile: str, environ: Mapping[str, str]) -> Doubts:
+    """Finds what is doubtful in a jobs file. ``profile``: of lines that name none."""
+
+    def lingers(name: str | None) -> bool:
+        try:
+            return config.profile(name or profile).linger
+        except SlicerError:
+            return False
+
+    return Doubts(file, shell, lingers, environ)
 
 
 class Plans:
@@ -56,6 +81,8 @@ class Plans:
         )
         self.margin_mib = _or(options.margin_mib, self.config.margin_mib)  # kept free beside declared memory
         self.cpus = len(self._host.cpus)
+        self.shell = shell_of(options.shell, self.config, environ)
+        self.doubts = doubts(options.jobs_file, self.shell, self.config, options.profile, environ)
 
     def check(self, entries: tuple[Entry, ...]) -> None:
         """Raise JobsFileError for a line with an unknown profile or slot, or that cannot share a GPU."""
@@ -100,14 +127,14 @@ class Plans:
         if said.env:
             profile = replace(profile, env={**profile.env, **dict(said.env)})
         invocation = Invocation(
-            command=(_SHELL, "-c", entry.command), profile=profile.name, overrides=Overrides(),
+            command=(self.shell.command, "-c", entry.command), profile=profile.name, overrides=Overrides(),
             name=said.name or label(self._path, no), backend=self._options.backend, queue=self._path,
             expect_s=said.expect_s,
         )  # fmt: skip
         plan = Plan(
-            invocation=invocation, config=self.config, profile=profile, host=self._host, program=_SHELL,
-            outer=OuterJobs((), False), missing=profile, nested=False, skip_gpu_lock=False,
-            environ=self._environ, broker=self.broker,
+            invocation=invocation, config=self.config, profile=profile, host=self._host,
+            program=self.shell.program, outer=OuterJobs((), False), missing=profile, nested=False,
+            skip_gpu_lock=False, environ=self._environ, broker=self.broker,
         )  # fmt: skip
         check_limits(plan)
         return with_sharing(plan, self._directory)

@@ -31,7 +31,7 @@ def test_written_file_says_exactly_what_the_builtins_do(machine: Machine, here: 
     plain = machine.load()
     machine.write(machine.user, _uncommented(text))
     written = machine.load()
-    tables = {"default_profile", "slots", "gpu", "waiting", "logs", "history", "profiles"}
+    tables = {"default_profile", "slots", "gpu", "waiting", "logs", "history", "queue", "profiles"}
     assert set(tomllib.loads(_uncommented(text))) == tables
     for field in ("slots", "default_profile", "margin_mib", "policy"):
         assert getattr(written, field) == getattr(plain, field)

@@ -11,8 +11,10 @@ import click
 from slicer.cli import common, complete, say
 from slicer.cli.queue import parameters
 from slicer.errors import SlicerError, UsageError
+from slicer.queue import plans
 from slicer.queue.control import client
 from slicer.queue.file import adding, attributes
+from slicer.queue.model import QueueOptions
 from slicer.queue.state import folding
 from slicer.queue.state.journal import Journal
 from slicer.text import counted, quote, visible
@@ -70,10 +72,15 @@ def command(
         for line in lines:
             print(visible(line, "\t"))
         return
+    config = common.config()
+    shell = plans.shell_of(None, config, os.environ)
+    doubts = plans.doubts(file, shell, config, QueueOptions.profile, os.environ)
     records = Journal.peek(log_dir) or ()
     known = {state.name for state in folding.fold(records).values() if state.name}
     first = adding.append(file, lines, known)
     where = f"line {first}" if len(lines) == 1 else f"lines {first} to {first + len(lines) - 1}"
+    for doubt in doubts.of("\n" * (first - 1) + "\n".join(lines)):
+        say.line(doubt)
     print(f"{counted(len(lines), 'job')} added to {quote(file)}, {where}; {_taken_by(file)}")
 
 

@@ -93,6 +93,8 @@ def _check(options: QueueOptions, environ: Mapping[str, str]) -> None:
         )
     renderer = choose(as_json=False, verbose=False, quiet=True, stdout=sys.stdout)
     queue = Queue(options, environ, renderer)
+    for doubt in queue.doubts():
+        say.line(doubt)
     path = f"{queue.register.log_dir.path}/queue.log"
     # Do not close the whole queue: the last queue's board stays until the service has a new one.
     with closing(queue.register), failing("cannot be written", path, kind=StateError):

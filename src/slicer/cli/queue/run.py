@@ -14,13 +14,10 @@ from click.shell_completion import CompletionItem
 from slicer.cli import complete, say
 from slicer.cli.queue import parameters
 from slicer.errors import StateError, UsageError
-from slicer.queue.file import jobs_file
-from slicer.queue.file.jobs_file import JobsFileError
 from slicer.queue.file.live_file import is_pipe
 from slicer.queue.model import QueueOptions
 from slicer.state.named_file import names_open_file
 from slicer.state.simulated import spec_of
-from slicer.text import counted
 
 _SUBCOMMANDS = ("add", "retry", "suggest")  # modules of this package with a ``command``
 
@@ -143,6 +140,10 @@ Exit codes:
     help="For jobs that name none.",
 )  # fmt: skip
 @click.option(
+    "--shell", metavar="SHELL",
+    help="Run the lines in it, as in bash.  [default: /bin/sh, or as configured]",
+)  # fmt: skip
+@click.option(
     "-j", "--jobs", "at_a_time", metavar="N", type=click.IntRange(1),
     help="At most N jobs at a time, whatever is free.",
 )  # fmt: skip
@@ -181,7 +182,6 @@ def command(
         os.environ["SLICER_SIM"] = spec_of(sim, sim_vram)
     environ = dict(os.environ)
     options = QueueOptions(jobs_file=file, **said)
-    _say_doubts(file)
     if detaches:
         from slicer.cli.queue.detach import detach
 
@@ -193,19 +193,6 @@ def command(
         if code is not None:
             return code
     return _run(options, environ, as_json=as_json, quiet=quiet)
-
-
-def _say_doubts(file: str) -> None:
-    """Warn of probable mistakes. If the file cannot be used at all, the queue raises an error."""
-    if is_pipe(file):
-        return
-    try:
-        found = jobs_file.doubts(jobs_file.read(file), file)
-    except JobsFileError:
-        return
-    if found:
-        more = f" (and {counted(len(found) - 1, 'line')} more)" if found[1:] else ""
-        say.line(f"{found[0]}{more}")
 
 
 def _run(options: QueueOptions, environ: dict[str, str], *, as_json: bool, quiet: bool) -> int:

@@ -34,13 +34,11 @@ except ImportError:  # a Python that has only OpenSSL's
     from hashlib import sha1
 
 _LINE = re.compile(r"([^\r\n]*)(?:\r\n|\r|\n|\Z)")  # as Python's text mode splits
-_SMALL = re.compile(r"\bvram=['\"]?(\d{1,3}(?:\.\d+)?)['\"]?(?=[\s\]])", re.IGNORECASE)
 _BLOCK = re.compile(rf"\[({attributes.INSIDE})\]\s*", re.DOTALL)
 _SHELL_OPENS = re.compile(r"\[\[?(?=\s)")
 _SHELL_GOES_ON = re.compile(r"[&|;)<>]|\d+[<>]")  # may follow a shell's closing bracket
 _PLAIN = re.compile(r"[A-Za-z]+")
 _COMPARED = 2000  # the largest number of names compared with a misspelt one
-_LEAST_MIB = 256  # CUDA alone needs about as much, so a smaller number without a unit probably means GiB
 _NONE = Attributes()
 _OWN = "another user could make root run anything: copy it to a directory of root's, or use --trust-file"
 
@@ -72,6 +70,7 @@ class FileLine(NamedTuple):
     start: int  # the offset of that character in the text
     inside: str | None  # the text between the brackets; None without brackets
     command: str
+    command_column: int
 
 
 class Keys:
@@ -130,19 +129,6 @@ def content(fd: int, path: str, *, is_live: bool = False) -> str:
         ) from error
 
 
-def doubts(text: str, name: str = "jobs file") -> list[str]:
-    """Warnings about values that are valid but probably mistakes. Raises JobsFileError."""
-    if not _SMALL.search(text):
-        return []
-    found = []
-    for line in lines(text, name):
-        match = _SMALL.search(f"{line.inside or ''} ")
-        if match is not None and float(match[1]) < _LEAST_MIB:
-            said = f"vram={match[1]} is {match[1]} MiB; for GiB, write vram={match[1]}G"
-            found.append(f"{name}:{line.number}: {said}")
-    return found
-
-
 def parse(text: str, *, known: Collection[str] = (), name: str = "jobs file") -> tuple[Entry, ...]:
     """The jobs, in order. ``known``: names of jobs no longer in the file. Raises JobsFileError."""
     keys = Keys()
@@ -175,7 +161,8 @@ def lines(text: str, name: str = "jobs file") -> Iterator[FileLine]:
             inside, command = _split(stripped)
         except AttributeProblem as problem:
             raise _placed(problem, number, start, name) from None
-        yield FileLine(number, start + 1, match.start() + start, inside, command)
+        ahead = start + len(stripped) - len(command)
+        yield FileLine(number, start + 1, match.start() + start, inside, command, ahead + 1)
 
 
 def read_attributes(line: FileLine, cache: dict[str, Attributes], name: str = "jobs file") -> Attributes:

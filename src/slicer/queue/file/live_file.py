@@ -39,7 +39,10 @@ _SEARCH_S = 1.0  # how often to look for a removed directory
 
 
 class LiveFile:
-    """``entries`` are the last good ones. ``problem``: why the file cannot be used now; "" if it can."""
+    """``entries`` are the last good ones, from ``text``.
+
+    ``problem``: why the file cannot be used now; "" if it can.
+    """
 
     def __init__(
         self, path: str, text: str, known: Callable[[], Collection[str]],
@@ -65,7 +68,7 @@ class LiveFile:
         self._names: dict[int, set[str]] = {}  # the names to look for, by watched directory
         self._due: float | None = None
         self._search_at: float | None = None
-        self._text = ""
+        self.text = ""
         self.entries: tuple[Entry, ...] = ()
         self.problem = ""
         if is_pipe(path):
@@ -171,7 +174,7 @@ class LiveFile:
 
     def _take(self, text: str) -> None:
         """Use this text. Raises JobsFileError; then nothing has changed."""
-        if text == self._text and self.entries:
+        if text == self.text and self.entries:
             return
         entries = jobs_file.parse(text, known=self._known(), name=self.path)
         if not entries and self.entries and not text.strip():
@@ -181,7 +184,7 @@ class LiveFile:
             self._check(entries)
         except JobsFileError as error:
             raise jobs_file.placed(error, text) from None
-        self._text, self.entries = text, entries
+        self.text, self.entries = text, entries
 
 
 def is_pipe(path: str) -> bool:

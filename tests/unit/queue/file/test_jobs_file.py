@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slicer.queue.file.jobs_file import JobsFileError, doubts, load, parse, read
+from slicer.queue.file.jobs_file import JobsFileError, load, parse, read
 from slicer.queue.model import Attributes, Entry, Kind
 
 
@@ -259,12 +259,3 @@ def test_any_text_is_either_jobs_or_an_error_with_a_place_in_it(text: str) -> No
 
 def test_a_backslash_that_escapes_something_else_is_the_commands() -> None:  # W33
     assert [entry.command for entry in parse("a \\\\\nb\\ \n# c \\\n")] == ["a \\\\", "b\\"]
-
-
-def test_so_little_memory_that_gib_must_have_been_meant_is_doubted() -> None:  # W33, E1
-    text = "a\n[vram=18] b\n[vram=18000] c\n[vram=255M] d\n[ vram=8 gpus=2] e\n# [vram=8] f\n"
-    assert doubts(text, "jobs.txt") == [
-        "jobs.txt:2: vram=18 is 18 MiB; for GiB, write vram=18G",
-        "jobs.txt:5: vram=8 is 8 MiB; for GiB, write vram=8G",
-    ]
-    assert parse(text)[1].attributes.kind.vram_mib == 18
