@@ -371,6 +371,7 @@ HEALTHY: tuple[Case, ...] = (
     on_configuration(), on_driver(), lambda: gpus.gpus(NO_DEVICES, NO_DRIVER, "", ALICE), on_state(),
     lambda: gpus.gpus(NO_DEVICES, replace(NO_DRIVER, reason="no-pynvml"), "", ALICE),
     on_state(ledger=place("/run/lock/slicer-1000", "", -1)), on_state(ledger=place("/dev/shm/slicer-1000")),
+    on_state(OF_THE_BROKER, ledger=place("/dev/shm/slicer-1000"), is_emptied=True),
     on_fence(), on_fence(who=ROOT, broker=False), on_fence(reason="fenced"),
     on_broker(), on_broker(policy="hidden"), on_broker(policy="none", is_enabled=False, has_socket=False),
     on_broker(policy="none", is_installed=False, is_enabled=False, has_socket=False, variable="off"),

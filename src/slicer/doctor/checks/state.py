@@ -57,7 +57,7 @@ def _ledger(facts: StateFacts, who: Who) -> Iterator[Finding]:
     if facts.lock_holder:
         what = f"pid {facts.lock_holder} is stopped and holds {place.path}/lock"
         yield finding("ledger-stuck", what, f"kill -CONT {facts.lock_holder}")
-    if facts.is_emptied:
+    if facts.is_emptied and not who.is_brokered:
         what = f"{place.path} is deleted at {who.user}'s last logout, even with leases of running jobs in it"
         yield finding("ledger-emptied", what, who.install("", "enable = true"), who.linger())
     if facts.squatted:

@@ -16,6 +16,7 @@ from slicer.broker.protocol.wire import ErrorReply
 from slicer.broker.server import policy_file
 from slicer.doctor.facts.files import lstat, masks_in
 from slicer.errors import ConfigError
+from slicer.kernel.users import hidden_root
 from slicer.record import record
 
 _UNIT, _SERVICE = "slicer-broker.socket", "slicer-broker.service"
@@ -68,7 +69,7 @@ def _place_problem() -> str:
         info = lstat(path)
         if info is None:
             return ""
-        if info.st_uid:
+        if info.st_uid not in (0, hidden_root()):
             return f"{path} belongs to uid {info.st_uid}"
         if not is_right(info.st_mode):
             return f"{path} has the wrong file type"
