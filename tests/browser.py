@@ -40,6 +40,7 @@ _OPTIONS = (
     "--no-default-browser-check",
     "--hide-scrollbars",
     "--force-color-profile=srgb",
+    "--host-resolver-rules=MAP *.example 127.0.0.1",  # other sites than this machine's
 )
 # The browser reads calls from descriptor 3, and writes answers and events to descriptor 4. They are
 # numbered by a small process that then executes it.

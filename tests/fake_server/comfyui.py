@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from urllib.parse import urlsplit
 
 from aiohttp import WSMsgType, web
 
@@ -21,6 +22,8 @@ def routes(router: web.UrlDispatcher, models: Models) -> None:
         queue.remove(number)
 
     async def prompt(request: web.Request) -> web.Response:
+        if not is_its_page(request):
+            return web.Response(status=403)
         await request.content.read()
         queue.append(len(queue))
         task = asyncio.ensure_future(work(queue[-1]))
@@ -37,7 +40,15 @@ def routes(router: web.UrlDispatcher, models: Models) -> None:
     async def page(_: web.Request) -> web.Response:
         return web.Response(text="<title>ComfyUI</title>", content_type="text/html")
 
+    def is_its_page(request: web.Request) -> bool:
+        """As its origin_only_middleware decides."""
+        origin = urlsplit(request.headers.get("Origin", "")).netloc
+        is_foreign = request.headers.get("Sec-Fetch-Site") == "cross-site"
+        return not is_foreign and origin in ("", request.headers["Host"])
+
     async def socket(request: web.Request) -> web.WebSocketResponse:
+        if not is_its_page(request):
+            raise web.HTTPForbidden
         peer = web.WebSocketResponse()
         await peer.prepare(request)
         await peer.send_json({"type": "status", "data": {"queue_remaining": len(queue)}})

@@ -20,6 +20,7 @@ from typing import Any
 import pytest
 
 from slicer.serve.model import Unavailable
+from tests.browser import Page
 from tests.patience import LONGEST_S, until
 from tests.unit import made_up
 
@@ -302,3 +303,70 @@ def test_comfyui_is_used_until_its_queue_is_empty(bench: Bench) -> None:  # B6
     assert json.loads(curl(f"{running.url}/queue"))["queue_running"]
     until(lambda: running.events("answered"), "the work is done")
     until(lambda: running.owner.open == 0, "it is used no more")
+
+
+# -- a browser -----------------------------------------------------------------------------------------------
+
+EVIL_PAGE = """\
+<!doctype html><meta name="referrer" content="no-referrer"><link rel="icon" href="data:,">
+<link rel="prefetch" href="{url}/"><link rel="preload" as="image" href="{url}/">
+<img src="{url}/"><script src="{url}/"></script><iframe src="{url}/"></iframe>
+<form action="{url}/prompt" method="post" enctype="text/plain" target="frame"><input name="a"></form>
+<iframe name="frame"></iframe><a href="{url}/?from=there">a link</a>
+<script>
+addEventListener("load", async () => {{
+    document.forms[0].submit();
+    await Promise.allSettled([
+        fetch("{url}/", {{mode: "no-cors"}}), fetch("{url}/prompt", {{mode: "no-cors", method: "POST"}}),
+        new Promise((end) => {{ new WebSocket("{url}/ws".replace("http", "ws")).onerror = end; }}),
+    ]);
+    document.title = "tried";
+}});
+</script>
+"""
+
+
+@pytest.fixture
+def evil(bench: Bench) -> Callable[[str], str]:
+    """Serves a text as a page of another site, and returns its address."""
+    from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+    def serve(text: str) -> str:
+        class Handler(BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                self.send_response(200)
+                self.send_header("Content-Type", "text/html")
+                self.end_headers()
+                self.wfile.write(text.encode())
+
+            def log_message(self, *_: object) -> None:
+                pass
+
+        server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        threading.Thread(target=server.serve_forever).start()
+        bench.at_end(lambda: (server.shutdown(), server.server_close()))
+        return f"http://evil.example:{server.server_port}/"
+
+    return serve
+
+
+def test_in_a_browser_only_the_user_starts_a_server(
+    bench: Bench, evil: Callable[[str], str], page: Page
+) -> None:  # B6, S9
+    running = bench.start(kind="comfyui")
+    page.go(evil(EVIL_PAGE.format(url=running.url)))
+    page.until("document.title === 'tried'")
+    assert running.owner.used == []
+    page.evaluate("document.querySelector('a').click()")
+    page.until("document.querySelector('a')?.innerText.startsWith('Go on to')")
+    assert running.owner.used == []
+    page.evaluate("document.querySelector('a').click()")
+    page.until("document.title === 'ComfyUI'")
+    assert page.evaluate("location.search") == "?from=there"
+    assert len(running.owner.used) == 1
+    page.go(running.url)  # as from the address bar
+    page.until("document.title === 'ComfyUI'")
+    assert len(running.owner.used) == 2
+    assert page.evaluate("fetch('/prompt', {method: 'POST', body: '{}'}).then((said) => said.status)") == 200
+    first = "new Promise((end) => { new WebSocket('/ws').onmessage = (said) => end(said.data) })"
+    assert json.loads(page.evaluate(first))["type"] == "status"

@@ -158,7 +158,9 @@ def test_a_killed_viewer_and_one_that_comes_back_cost_nothing(web: Web) -> None:
 # -- whom it refuses ----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("host", ["evil.example", "evil.example:80", "127.0.0.1.evil.example", "[evil]"])
+@pytest.mark.parametrize("host", [
+    "evil.example", "evil.example:80", "127.0.0.1.evil.example", "[evil]", "[::1]evil", "",
+])  # fmt: skip
 def test_a_page_of_another_site_cannot_read_it_by_rebinding_a_name(web: Web, host: str) -> None:  # U13
     for path in ("/", "/board.json", "/events", "/metrics"):
         assert web.ask(path, Host=host)[0] == 421

@@ -10,7 +10,6 @@ import asyncio
 import socket
 import struct
 from contextlib import AsyncExitStack, asynccontextmanager
-from urllib.parse import urlsplit
 
 import aiohttp
 from aiohttp import web
@@ -18,7 +17,7 @@ from yarl import URL
 
 from slicer.serve import classify, refusing, websockets
 from slicer.serve.asking import Upstream, make_session
-from slicer.serve.hosts import LOCAL_NAMES, is_address, is_meant, is_own, name_of
+from slicer.serve.hosts import asker, is_address, is_meant, is_own
 from slicer.serve.model import Unavailable
 
 TYPE_CHECKING = False
@@ -90,7 +89,7 @@ class Front:
         asked = classify.request(request.method, target, request.headers)
         if not target:
             return _sent(refusing.refusal(first.kind, asked.path, 400, f"{request.method} is not forwarded"))
-        if not is_meant(request.headers.get("Host", ""), first.hosts):
+        if not is_meant(request.headers.get("Host"), first.hosts):
             return _sent(self._foreign_host(request, first, asked))
         incoming = _Incoming(request, target, self)
         try:
@@ -120,12 +119,11 @@ class Front:
         if meant.need == "forbidden":
             text = f"{asked.path} is administrative: routes_allow of [serve.{settings.name}] permits it"
             return _sent(refusing.refusal(settings.kind, asked.path, 403, text))
+        headers = incoming.request.headers
+        who = asker(asked.method, headers, settings.hosts)
+        if who == "elsewhere" or (who == "unknown" and meant.need in ("gpu", "load")):
+            return _sent(refusing.of_another_site(settings, asked, headers))
         if meant.need in ("gpu", "load"):
-            if not _is_from_here(incoming.request, settings.hosts):
-                origin = f"{incoming.request.headers.get('Origin', '')!r:.80}"
-                hint = f"if that is intended, add the host to hosts of [serve.{settings.name}]"
-                text = f"not for pages of {origin}: {hint}"
-                return _sent(refusing.refusal(settings.kind, asked.path, 403, text))
             return await self._with_gpu(incoming, server, asked, meant)
         async with server.beside(meant) as base:
             if base is not None:
@@ -295,10 +293,15 @@ def _sent(answer: OwnResponse) -> web.Response:
 
 
 def _forwarded(request: web.BaseRequest, url: URL) -> list[tuple[str, str]]:
-    headers = _end_to_end(request.headers)
-    is_local = is_address(url.host or "", only_loopback=True) or url.host in LOCAL_NAMES
+    is_local = is_own(url.host or "", ()) or is_address(url.host or "", only_loopback=True)
     # A server on loopback checks the host (Ollama does). The client's own host was checked here.
-    return [*headers, ("Host", f"localhost:{url.port}" if is_local else url.authority)]
+    host = f"localhost:{url.port}" if is_local else url.authority
+    origin, asked = request.headers.get("Origin", ""), request.headers.get("Host", "")
+    if origin.lower().partition("://")[2] != asked.lower():
+        return [*_end_to_end(request.headers), ("Host", host)]
+    # Its own page's. ComfyUI refuses that if its origin is not the host.
+    kept = (each for each in _end_to_end(request.headers) if each[0].lower() != "origin")
+    return [*kept, ("Host", host), ("Origin", f"http://{host}")]
 
 
 def _end_to_end(headers: CIMultiDictProxy[str]) -> list[tuple[str, str]]:
@@ -317,16 +320,3 @@ def _is_utf8(value: str) -> bool:
     except UnicodeEncodeError:
         return False
     return True
-
-
-def _is_from_here(request: web.BaseRequest, hosts: Sequence[str]) -> bool:
-    """Whether the request is not from another site's page: browsers send simple requests without asking."""
-    origin = request.headers.get("Origin", "").lower()
-    if not origin.startswith(("http:", "https:")):
-        return origin in ("", *hosts) or "://" in origin  # an application's own page; "null" is anybody's
-    try:
-        name = urlsplit(origin).hostname or ""
-    except ValueError:
-        return False
-    is_same = name == name_of(request.headers.get("Host", ""))
-    return bool(name) and (is_same or is_own(name, hosts) or is_address(name, only_loopback=True))

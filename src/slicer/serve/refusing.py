@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from html import escape
 
 from slicer.record import record
 from slicer.serve.kinds import KINDS
@@ -10,15 +11,20 @@ from slicer.text import visible
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
     from slicer.config.serve import Kind, Server
+    from slicer.serve.classify import RequestHead
     from slicer.serve.model import RequestNeed, Unavailable
 
 _LONGEST_RETRY_S = 120  # openai's client ignores a longer one
 _SHORTEST_RETRY_S = 1
 _UNKNOWN_RETRY_S = 10
 _STATUS = {"busy": 503, "stopping": 503, "offloaded": 503, "failed": 502}
+_CONFIRMATION = """\
+<!doctype html><html lang="en"><meta charset="utf-8"><title>slicer</title>
+<p>A page of another site may have led here. <a href="">Go on to {name}</a>, which takes a GPU.
+"""
 _ANTHROPIC_TYPES = {400: "invalid_request_error", 403: "permission_error", 503: "overloaded_error"}
 
 
@@ -62,6 +68,21 @@ def refusal(
         content_type = "text/plain; charset=utf-8"
         return OwnResponse(status, {**(headers or {}), "Content-Type": content_type}, f"{text}\n".encode())
     return _json(found, status, headers)
+
+
+def of_another_site(server: Server, asked: RequestHead, headers: Mapping[str, str]) -> OwnResponse:
+    """The answer to a browser that does not ask for its own user. A link leads to a page with a question.
+
+    A click there is the user's own: no other site may show that page in a frame.
+    """
+    wants_page = "text/html" in headers.get("Accept", "") and "Sec-Purpose" not in headers
+    if asked.method == "GET" and wants_page and headers.get("Sec-Fetch-Dest", "document") == "document":
+        page = _CONFIRMATION.format(name=escape(server.name)).encode()
+        told = {"Content-Type": "text/html; charset=utf-8", "X-Frame-Options": "DENY"}
+        return OwnResponse(403, told, page)
+    origin = f"{headers.get('Origin') or 'another site'!r:.80}"
+    text = f"not for pages of {origin}: if that is intended, add the host to hosts of [serve.{server.name}]"
+    return refusal(server.kind, asked.path, 403, text)
 
 
 def without_server(server: Server, route: str, asked: RequestNeed) -> OwnResponse | None:

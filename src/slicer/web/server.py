@@ -107,7 +107,7 @@ class Board:
     async def _answer(self, request: web.BaseRequest) -> web.StreamResponse:
         if request.method not in ("GET", "HEAD"):
             return _text(405, "only GET and HEAD", {"Allow": "GET, HEAD"})
-        if not is_meant(request.headers.get("Host", ""), self._hosts):
+        if not is_meant(request.headers.get("Host"), self._hosts):
             return _text(421, "this Host is unknown: slicer web --host NAME makes it known")
         if found := self._files.get(request.path):
             return web.Response(body=found[0], content_type=found[1], charset="utf-8", headers=_HEADERS)

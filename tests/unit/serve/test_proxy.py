@@ -520,15 +520,19 @@ def test_a_foreign_host_is_refused() -> None:  # B6
             async with proxy(owner) as through:
                 for host in (
                     "localhost:11434", "127.0.0.1:1", "[::1]:2", "192.168.1.9", "gpu.example.ORG:443",
+                    "app.localhost",
                 ):  # fmt: skip
                     assert await _host(through, host) == 200
                 for host in (
                     "evil.example", "localhost.evil.example:11434", "127.0.0.1.evil.example", "[evil]",
+                    "[::1]evil", "[::1]:1evil", "", "localhost:1:2", "a@localhost",
                 ):  # fmt: skip
                     assert await _host(through, host) == 403
                 assert await _host(through, "evil.example") == 403
-                assert len(through.reports) == 4  # each is told once
-            assert len(upstream.heads) == 5
+                assert len(through.reports) == 9  # each is told once
+                asked = get("/api/tags", version="1.0").replace(b"Host: localhost\r\n", b"")
+                assert parted(await through.ask(asked))[0] == 200  # a load balancer's check; no browser
+            assert len(upstream.heads) == 7
 
     run(story)
 
@@ -548,7 +552,8 @@ def test_administrative_paths_are_not_forwarded(path: str) -> None:  # B6
     [
         ("http://evil.example", 403), ("https://127.0.0.1.evil.example", 403), ("null", 403),
         ("http://[", 403), ("http://localhost:x@evil.example", 403), ("http:x://localhost", 403),
-        ("http://8.8.8.8", 403), ("http://friend.example:3000", 200),
+        ("http://8.8.8.8", 403), ("http://friend.example:3000", 200), ("http://localhost.evil.example", 403),
+        ("http://0.0.0.0:3000", 200), ("http://tauri.localhost", 200), ("https://app.localhost:1", 200),
         ("http://localhost:3000", 200), ("http://[::1]:8080", 200), ("tauri://localhost", 200),
         ("http://box:8080", 200),
     ],
@@ -564,6 +569,61 @@ def test_a_page_of_another_site_does_not_use_the_gpu(origin: str, status: int) -
                 asked = asked.replace(b"Host: localhost", b"Host: box:11434")
                 assert parted(await through.ask(asked))[0] == status
                 assert len(owner.used) == (status == 200)
+
+    run(story)
+
+
+FOREIGN = ("Sec-Fetch-Site: cross-site",)
+OF_A_BROWSER = "User-Agent: Mozilla/5.0 (X11; Linux x86_64)"
+PLAIN = (OF_A_BROWSER, "Host: 192.168.1.9:8188")  # browsers tell little to plain HTTP
+ASKERS: list[tuple[tuple[str, ...], int]] = [
+    ((), 200), (("User-Agent: curl/8.14",), 200), (("Referer: http://evil.example/", "User-Agent: x"), 200),
+    ((OF_A_BROWSER, "Sec-Fetch-Site: none"), 200), ((OF_A_BROWSER, "Sec-Fetch-Site: same-origin"), 200),
+    ((*FOREIGN, "Sec-Fetch-Dest: image"), 403), ((*FOREIGN, "Referer: http://evil.example/"), 403),
+    (("Sec-Fetch-Site: same-site",), 403), ((*FOREIGN, "Referer: http://localhost:3000/"), 200),
+    ((*FOREIGN, "Referer: https://friend.example/a"), 200), ((*FOREIGN, "Referer: nonsense"), 403),
+    (("Sec-Fetch-Site: none", "Sec-Purpose: prefetch;prerender"), 403), (PLAIN, 403),
+    ((*PLAIN, "Referer: http://evil.example/"), 403), ((*PLAIN, "Referer: http://192.168.1.9:8188/"), 200),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("headers", "status"), ASKERS)
+def test_what_takes_the_gpu_by_get_is_for_own_users(headers: tuple[str, ...], status: int) -> None:  # B6, S9
+    """An image of another site asks without an Origin."""
+
+    async def story() -> None:
+        async with Upstream(saying(OK)) as upstream:
+            owner = FakeOwner(made_up.server(kind="comfyui", hosts=("friend.example",)), upstream.base)
+            async with proxy(owner) as through:
+                asked = get("/", *headers)
+                if any(each.startswith("Host:") for each in headers):
+                    asked = asked.replace(b"Host: localhost\r\n", b"")
+                assert parted(await through.ask(asked))[0] == status
+                assert len(owner.used) == (status == 200)
+
+    run(story)
+
+
+def test_a_page_of_another_site_starts_nothing_at_all() -> None:  # B6, S9
+    """Not the instance without a GPU, either."""
+
+    async def story() -> None:
+        preflight = get("/api/chat", "Origin: http://evil", method="OPTIONS")
+        for request in (get("/api/tags", *FOREIGN), preflight):
+            said, upstream, _ = await asked_through(OK, request)
+            assert (parted(said)[0], upstream.heads) == (403, [])
+        said, _, _ = await asked_through(OK, get("/api/tags", OF_A_BROWSER))
+        assert parted(said)[0] == 200  # an old browser
+
+    run(story)
+
+
+def test_an_own_page_is_of_the_servers_own_origin() -> None:  # B6
+    async def story() -> None:
+        for origin in ("http://localhost", "https://localhost"):
+            request = post("/upload/image", b"{}", f"Origin: {origin}")
+            _, upstream, _ = await asked_through(OK, request, "comfyui")
+            assert upstream.header("Origin") == f"http://{upstream.header('Host')}"
 
     run(story)
 
