@@ -55,3 +55,27 @@ def test_a_doubtful_line_is_said_when_it_comes_and_not_again(queues: QueueBox) -
     assert [each.partition(": ")[0] for each in warnings(queue)] == ["jobs.txt:2:9", "jobs.txt:3:25"]
     queues.let("a")
     queue.wait()
+
+
+@pytest.mark.parametrize(
+    ("line", "status", "left"),
+    [
+        ("sleep 600 &", "failed", 1),
+        ("sleep 600 &> said", "failed", 1),
+        ("setsid -f sleep 600", "failed", 1),
+        ("python3 -c 'import subprocess; subprocess.Popen([\"sleep\", \"600\"])'", "failed", 1),
+        ("sleep 600 & job c", "ok", 0),
+        ("true &", "ok", 0),  # it ends by itself
+    ],
+)
+def test_a_line_that_leaves_its_work_is_not_ok_and_what_is_after_it_is_not_run(  # U17
+    queues: QueueBox, line: str, status: str, left: int
+) -> None:
+    queues.write(f"[profile=light name=a] {line}", "[profile=light after=a] job b")
+    queue = queues.run("--shell", "/bin/dash" if "&>" in line else "/bin/sh")
+    ended = queue.events("finished")[0]["job"]
+    assert (ended["status"], ended["leftovers"]) == (status, left)
+    assert ended["reason"] == ("left" if left else "exited")
+    assert ("b" in queues.starts()) == (status == "ok")
+    assert (queue.wait() == 0) == (status == "ok")
+    queues.assert_clean()

@@ -57,6 +57,9 @@ _ASKING = frozenset({signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTER
 _SAME_SIGNAL_S = 1.0
 
 _KILL_AGAIN_S = 0.1
+
+# A command's helpers may need a moment to notice its end: Python's resource tracker, workers with a pipe.
+_BY_THEMSELVES_S = 0.5
 _BEFORE_SYSTEMD = 0.9  # of the time that systemd gives the scope to end
 
 # If a command ends by one of these, the sender that we saw most likely sent it to the command, too.
@@ -272,6 +275,8 @@ class Command:
     def _due_s(self) -> float | None:
         """Seconds until something is due without a signal; None: never."""
         at = [self._kill_at] if self._kill_at is not None else []
+        if self._status is not None and self._reason is None and self._may_end_by_themselves():
+            at.append(self._ended + _BY_THEMSELVES_S)
         if self._watchdog is not None and self._reason is None:
             at.append(self._check_at)
         if self._log_bound is not None and self._log_bound.due is not None:
@@ -403,7 +408,7 @@ class Command:
         """Wait for (linger) or end the command's leftovers; the number of ended processes."""
         asked: set[tuple[int, int]] = set()
         while left := living(self._others):
-            if not self._task.linger or self._reason is not None:
+            if self._reason is not None or not (self._task.linger or self._may_end_by_themselves()):
                 for pid, started in left:
                     if (pid, started) not in asked:
                         self._send(pid, signal.SIGTERM)
@@ -413,6 +418,10 @@ class Command:
             self._wait_for_any([pid for pid, _ in left])
             self._meet_deadlines()
         return len(asked)
+
+    def _may_end_by_themselves(self) -> bool:
+        """Whether it is too early to end the leftovers."""
+        return time.monotonic() < self._ended + _BY_THEMSELVES_S
 
     def _wait_for_any(self, pids: list[int]) -> None:
         """Wait until one of the processes ends, a signal arrives, or something is due."""

@@ -177,6 +177,7 @@ class Display:
             "counts": rows.counts([*ended, *(known[key] for key in self._dispatch.pending)]),
             "failed": [rows.row(s) for s in failed],
             "earlier": [rows.row(s) for s in sorted(filter(judging.has_failed, others), key=_NUMBER)],
+            "left": [rows.row(s) for s in ended if s.status == "ok" and s.leftovers],
             "under": [rows.row(s) for s in ended if s.verdict == "under-declared"],
             "over": [rows.row(s) for s in ended if s.verdict == "over-declared"],
             "logs": {state.no: state.log for state in ended if state.log},

@@ -63,7 +63,7 @@ class Queue:
                 "contains no jobs", name=options.jobs_file, hint="--watch waits for new lines"
             )
         self._conclusions = Conclusions(
-            self.register, options, plans.margin_mib, self._engine.largest_mib, self._events
+            self.register, options, plans.margin_mib, self._engine.largest_mib, self._events, plans.shell
         )
         self._dispatch = Dispatch(self.register, plans, self._engine, self._events, self._ledger.broker_now)
         self._display = Display(self.register, self._engine, self._dispatch, options, self._renderer)

@@ -18,6 +18,7 @@ FINAL: frozenset[Status] = frozenset(get_args(Status)) - {"pending", "running"}
 DONE: tuple[Status, ...] = ("ok", "cancelled")
 # A job's declaration compared with its use (E5). "unknown": nothing declared, or too few looks.
 Verdict = Literal["within", "under-declared", "over-declared", "unknown"]
+LEFT = "left"  # a failed job's reason: its command left its work to processes that were ended
 LOCAL = "local"  # the engine of this machine
 ENOUGH_LOOKS = 10  # fewer looks at a job's GPUs do not show its peak, which the driver does not record
 DONE_SHOWN = 50  # ended jobs on a board
@@ -92,13 +93,14 @@ class JobState:
     # How it ended:
     exit_code: int = 0
     signal: int | None = None
-    reason: str = ""  # as in Outcome.reason; for "infeasible" and "lost", a sentence
+    reason: str = ""  # as in Outcome.reason, or LEFT; for "infeasible" and "lost", a sentence
     wall_s: float = 0.0
     vram_peak_mib: tuple[int, ...] = ()  # in the order of gpus; () unknown
     utilisation: float | None = None  # percent, of its GPUs during the run
     looks: int = 0  # the number of looks at its GPUs while it ran
     verdict: Verdict = "unknown"
     memory_peak_bytes: int | None = None
+    leftovers: int = 0  # processes that outlived a successful command, though its line shows none; ended
 
     def __init__(self, key: str, no: int, command: str, name: str = "", **more: Any) -> None:
         self.key = key
@@ -170,6 +172,7 @@ class Row:
     verdict: Verdict
     waits_for: str  # why a pending job waits: "GPU 0 is held by train", "job 3"; "" unknown or not waiting
     note: str  # "cancelling"; "" for nothing
+    leftovers: int = 0
 
 
 @record

@@ -35,6 +35,7 @@ class EndedAttempt:
     memory_peak_bytes: int | None = None
     vram_peak_mib: tuple[int, ...] = ()
     use: LeaseUse | None = None  # its GPU use, as measured by the queue
+    leftovers: int = 0
     why: str = ""
 
 
@@ -44,7 +45,7 @@ def reported(key: str, job_id: str, report: Report, usage: Usage, use: LeaseUse 
     found = exit_of(report)
     return EndedAttempt(
         key, job_id, "ended", report.reason, found.code, found.signal, report.ended_by, report.wall_s,
-        usage.memory_peak_bytes, use=use,
+        usage.memory_peak_bytes, use=use, leftovers=report.leftovers,
     )  # fmt: skip
 
 
@@ -57,6 +58,7 @@ def from_outcome(key: str, job_id: str, outcome: Outcome, use: LeaseUse | None) 
     return EndedAttempt(
         key, job_id, "ended", outcome.reason, outcome.exit_code, outcome.signal, outcome.ended_by,
         outcome.wall_s, outcome.usage.memory_peak_bytes, outcome.vram_peak_mib, use,
+        outcome.leftovers,
     )  # fmt: skip
 
 

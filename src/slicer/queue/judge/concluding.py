@@ -9,6 +9,7 @@ from collections.abc import Callable
 from slicer.errors import StateError
 from slicer.queue.engine.ended_attempt import EndedAttempt
 from slicer.queue.events import Events
+from slicer.queue.file.shell import Shell
 from slicer.queue.judge import judging
 from slicer.queue.judge.judging import Judged
 from slicer.queue.judge.log import last_line, tells_of_oom
@@ -26,13 +27,14 @@ class Conclusions:
 
     def __init__(
         self, register: Register, options: QueueOptions, margin_mib: int, largest_mib: Callable[[], int],
-        events: Events,
+        events: Events, shell: Shell,
     ) -> None:  # fmt: skip
         self._register = register
         self._options = options
         self._margin_mib = margin_mib
         self._largest_mib = largest_mib
         self._events = events
+        self._shell = shell
 
     def conclude(self, attempt: EndedAttempt, entry: Entry | None) -> bool:
         """Record the attempt's end; whether to run the job again. ``entry``: its line, if it still exists."""
@@ -67,8 +69,9 @@ class Conclusions:
             attempt, declared_mib=state.vram_mib, peak_mib=peak_mib, looks=_looks(attempt),
             tolerance=self._options.tolerance, has_oom_text=self._has_oom_text(state, attempt),
             cancelling=is_cancelled, ooms=state.ooms, retries=retries,
+            background=self._shell.background(state.command)[0],
         )  # fmt: skip
-        how = self._ending(attempt, judged, attempt.reason)
+        how = self._ending(attempt, judged, judged.reason or attempt.reason)
         if not judged.again:
             self._register.do(folding.ended(state.key, state.job, judged.status, **how))
             self._events.add("finished", state, **self._log_of(state))
@@ -106,7 +109,7 @@ class Conclusions:
             exit_code=judged.exit_code, signal=attempt.signal, reason=reason,
             wall_s=round(attempt.wall_s, 3), vram_peak_mib=_peaks(attempt),
             utilisation=None if busy is None else round(busy, 1), looks=looks, verdict=judged.verdict,
-            memory_peak_bytes=attempt.memory_peak_bytes, at=time.time(),
+            memory_peak_bytes=attempt.memory_peak_bytes, leftovers=judged.leftovers, at=time.time(),
         )  # fmt: skip
 
 

@@ -7,10 +7,12 @@ from collections.abc import Collection, Iterable
 
 from slicer.errors import EX_TIMEOUT
 from slicer.queue.engine.ended_attempt import EndedAttempt
-from slicer.queue.model import ENOUGH_LOOKS, JobState, Status, Verdict
+from slicer.queue.file.shell import Background
+from slicer.queue.model import ENOUGH_LOOKS, LEFT, JobState, Status, Verdict
 from slicer.record import record
 
 EXIT_CODE_MAX = 255
+_START_S = 10.0
 
 _INTERRUPTIONS = {
     "slicer queue": "it was stopped with the queue",
@@ -26,6 +28,8 @@ class Judged:
     verdict: Verdict
     exit_code: int
     again: bool
+    reason: str = ""  # if it is another than the attempt's
+    leftovers: int = 0  # as in JobState
 
 
 def why_interrupted(ended: EndedAttempt) -> str:
@@ -35,19 +39,33 @@ def why_interrupted(ended: EndedAttempt) -> str:
 
 def judge(
     ended: EndedAttempt, *, declared_mib: int | None, peak_mib: tuple[int, ...], looks: int, tolerance: float,
-    has_oom_text: bool, cancelling: bool, ooms: int, retries: int,
+    has_oom_text: bool, cancelling: bool, ooms: int, retries: int, background: Background = "",
 ) -> Judged:  # fmt: skip
     """Judge an attempt.
 
     ``peak_mib`` has one figure per GPU, () unknown, from ``looks`` looks. ``tolerance`` is a fraction.
     ``ooms`` counts the earlier attempts that ended with CUDA's "out of memory". If it is below ``retries``,
-    the job runs again after another one.
+    the job runs again after another one. ``background``: what the line leaves there.
     """
     status, exit_code = _status(ended, has_oom_text, cancelling)
+    reason, leftovers = "", 0
+    if status == "ok" and background != "beside":
+        leftovers = ended.leftovers
+        if has_left_work(ended, background):
+            status, exit_code, reason = "failed", 1, LEFT
     verdict = _verdict(declared_mib, peak_mib, tolerance)
     if verdict == "over-declared" and (status != "ok" or looks < ENOUGH_LOOKS):
         verdict = "unknown"  # it may have ended early, or used more between two looks
-    return Judged(status, verdict, exit_code, status == "oom" and ooms < retries)
+    return Judged(status, verdict, exit_code, status == "oom" and ooms < retries, reason, leftovers)
+
+
+def has_left_work(ended: EndedAttempt, background: Background) -> bool:
+    """Whether what a command left, and what was ended with it, was the job's work rather than a helper.
+
+    It was if the line put its last command into the background. If the line does not show any (a daemon,
+    ``setsid -f``, a program's child), then it was after a command that took no longer than a start takes.
+    """
+    return ended.leftovers > 0 and (background == "last" or (not background and ended.wall_s < _START_S))
 
 
 def _status(ended: EndedAttempt, has_oom_text: bool, cancelling: bool) -> tuple[Status, int]:

@@ -12,7 +12,7 @@ from itertools import repeat
 from slicer.columns import FAINT, GAP, HEADING, UNICODE, WARNING, Glyphs, Line, aligned, clip, fit
 from slicer.kernel.signals import signal_name
 from slicer.quantity import format_cpus, format_duration, format_estimate, format_mib, short_mib
-from slicer.queue.model import Board, BoardState, GpuRow, Row
+from slicer.queue.model import LEFT, Board, BoardState, GpuRow, Row
 from slicer.queue.show import words
 from slicer.record import record
 from slicer.text import clock, one_line, without_middle
@@ -224,7 +224,9 @@ def _table(
 
 def _result(row: Row) -> str:
     if row.status != "failed":
-        return row.status
+        return f"{row.status}, left {row.leftovers}" if row.leftovers else row.status
+    if row.reason == LEFT:
+        return f"left {row.leftovers}"
     if row.reason == "oom-kill":
         return "host OOM"
     return signal_name(row.exit_code - 128) if row.reason == "signal" else f"exit {row.exit_code}"

@@ -10,7 +10,18 @@ from typing import Any, Literal
 
 from slicer.quantity import format_duration, short_mib
 from slicer.queue.model import Event, EventKind, Row, Status
-from slicer.queue.show.words import advice, command_of, counts, deviation, ended, enough_vram, gpus, used, who
+from slicer.queue.show.words import (
+    advice,
+    command_of,
+    counts,
+    deviation,
+    ended,
+    enough_vram,
+    gpus,
+    left,
+    used,
+    who,
+)
 from slicer.text import counted, one_line, quote
 
 # "bad": a job did not succeed. "warning": something may go wrong, or somebody has to act.
@@ -34,10 +45,11 @@ _STATUS_LEVELS: dict[Status, Level] = {"ok": "good", "cancelled": "info"}
 def level(event: Event) -> Level:
     """The event's importance."""
     if event.kind == "finished" and event.job is not None:
-        return _STATUS_LEVELS.get(event.job.status, "bad")
+        found = _STATUS_LEVELS.get(event.job.status, "bad")
+        return "warning" if found == "good" and event.job.leftovers else found
     if event.kind == "summary":
         failed = event.data.get("failed") or event.data.get("earlier")
-        return "bad" if failed else "warning" if event.data.get("under") else "info"
+        return "bad" if failed else "warning" if event.data.get("under") or event.data.get("left") else "info"
     return _LEVELS.get(event.kind, "info")
 
 
@@ -165,7 +177,8 @@ def _exceeds(event: Event, row: Row) -> str:
 def _finished(event: Event, row: Row) -> str:
     attempts = f" (attempt {row.attempt})" if row.attempt > 1 or row.status == "oom" else ""
     reason = row.reason if row.status in ("infeasible", "lost") else ""
-    facts = [fact for fact in (one_line(reason), used(row), advice(row)) if fact]
+    behind = left(row) if row.status == "ok" and row.leftovers else ""
+    facts = [fact for fact in (one_line(reason), behind, used(row), advice(row)) if fact]
     if row.status != "ok":
         facts.append(command_of(row) + _log(event))
     told = f": {'; '.join(facts)}" if facts else ""
@@ -222,8 +235,9 @@ def summary_lines(event: Event) -> list[str]:
     """The lines of a "summary": the results of the jobs, and advice.
 
     Its data are ``counts`` (of each status), the rows ``failed``, ``earlier`` (failed in an earlier run),
-    ``under`` and ``over``, ``exit_code``, ``wall_s``, ``jobs_file`` and ``log_dir``; ``logs`` and
-    ``last_lines`` (the number of a job to its log file's name, and to the last line in it).
+    ``left`` (ok, but their processes were ended), ``under`` and ``over``, ``exit_code``, ``wall_s``,
+    ``jobs_file`` and ``log_dir``; ``logs`` and ``last_lines`` (the number of a job to its log file's name,
+    and to the last line in it).
     """
     data = event.data
     numbers: dict[Status, int] = data.get("counts", {})
@@ -240,6 +254,7 @@ def summary_lines(event: Event) -> list[str]:
     said = [first]
     for row in data.get("failed", ()):
         said += _failed(row, data)
+    said += [f"  WARN {who(row)} {left(row)}: {command_of(row)}" for row in data.get("left", ())]
     said += _declared(data.get("under", ()), "more") + _declared(data.get("over", ()), "less")
     if data.get("under") or data.get("over"):
         said.append(f"corrected declarations: {_of_this(event, 'suggest')}")

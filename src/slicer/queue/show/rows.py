@@ -44,6 +44,7 @@ def row(
         verdict=state.verdict,
         waits_for=waits_for,
         note="cancelling" if is_running and state.cancelling else f"on {state.node}" if state.node else "",
+        leftovers=state.leftovers,
     )
 
 

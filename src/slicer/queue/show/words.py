@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from slicer.kernel.signals import signal_name
 from slicer.quantity import short_mib
 from slicer.queue.file.suggest import enough_mib, vram_attribute
-from slicer.queue.model import ENOUGH_LOOKS, Row, Status
+from slicer.queue.model import ENOUGH_LOOKS, LEFT, Row, Status
 from slicer.text import counted, one_line, without_middle
 
 _COMMAND = 120  # characters of a command in a line
@@ -95,9 +95,17 @@ def ended(row: Row) -> str:
             return "failed: the kernel ended it, out of host memory"
         if row.reason == "stopped":
             return f"stopped (exit code {row.exit_code})"
+        if row.reason == LEFT:
+            return f"failed: its command ended, and {left(row)}"
         return f"failed with exit code {row.exit_code}"
     words: dict[Status, str] = {"timeout": "timed out", "oom": "ran out of GPU memory"}
     return words.get(row.status, row.status)
+
+
+def left(row: Row) -> str:
+    """As in "left 1 process, which was ended with it"."""
+    what = "1 process, which was" if row.leftovers == 1 else f"{row.leftovers} processes, which were"
+    return f"left {what} ended with it"
 
 
 def command_of(row: Row) -> str:

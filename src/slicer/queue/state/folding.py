@@ -30,6 +30,7 @@ class Ending(TypedDict):
     looks: int
     verdict: Verdict
     memory_peak_bytes: int | None
+    leftovers: int
     at: float
 
 
@@ -144,7 +145,7 @@ def apply(states: dict[str, JobState], record: Record) -> bool:
         return False
     try:
         values = {name: _READERS[name](record[name]) for name in rule.fields}
-        may_lack = STATE_DEFAULTS if event == "state" else ()
+        may_lack = STATE_DEFAULTS if event == "state" else _LATER
         values |= {name: _READERS[name](record[name]) for name in may_lack if name in record}
     except (TypeError, ValueError, KeyError):
         return False
@@ -167,7 +168,7 @@ _ATTEMPT = (
     "job", "boot_id", "started_at", "log", "gpus", "gpu_indices", "vram_mib", "cancelling",
     "engine", "submitted", "node",
     "exit_code", "signal", "reason", "wall_s", "vram_peak_mib", "utilisation", "looks", "verdict",
-    "memory_peak_bytes",
+    "memory_peak_bytes", "leftovers",
 )  # fmt: skip
 _NOT_BEGUN = {name: STATE_DEFAULTS[name] for name in _ATTEMPT}
 
@@ -208,7 +209,8 @@ class _Rule(NamedTuple):
     makes_job: bool = False  # if no job has its key
 
 
-_HOW = tuple(name for name in Ending.__annotations__ if name != "at")
+_LATER = ("leftovers",)  # fields that older records lack
+_HOW = tuple(name for name in Ending.__annotations__ if name not in ("at", *_LATER))
 _BEGUN = ("job", "boot_id", "attempts", "log", "gpus", "gpu_indices", "vram_mib", "started_at")
 _AGAIN: _Values = {"status": "pending", "cancelling": False}
 _RULES = {

@@ -9,18 +9,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slicer.queue.engine.ended_attempt import EndedAttempt
+from slicer.queue.file.shell import Background
 from slicer.queue.judge.judging import Judged, exit_code_of, judge, measured, raised
 from slicer.queue.model import JobState, Status
+from slicer.record import replace
 
 GIB = 1024
 
 
+KNOWN: dict[str, Any] = {
+    "declared_mib": 10 * GIB, "peak_mib": (10 * GIB,), "looks": 10, "tolerance": 0.1,
+    "has_oom_text": False, "cancelling": False, "ooms": 0, "retries": 0,
+}  # fmt: skip
+
+
 def judged(reason: str = "exited", exit_code: int = 0, signal: int | None = None, **more: Any) -> Judged:
-    known: dict[str, Any] = {
-        "declared_mib": 10 * GIB, "peak_mib": (10 * GIB,), "looks": 10, "tolerance": 0.1,
-        "has_oom_text": False, "cancelling": False, "ooms": 0, "retries": 0,
-    }  # fmt: skip
-    return judge(EndedAttempt("", "", "ended", reason, exit_code, signal), **(known | more))
+    return judge(EndedAttempt("", "", "ended", reason, exit_code, signal), **(KNOWN | more))
 
 
 @pytest.mark.parametrize(
@@ -49,6 +53,30 @@ def test_the_end_gives_the_status_and_the_code_that_counts(  # E9, E10, E12
 def test_what_was_asked_to_end_is_cancelled_however_it_ends(reason: str, exit_code: int) -> None:  # E6
     found = judged(reason, exit_code, cancelling=True, has_oom_text=True, retries=9)
     assert (found.status, found.again) == ("cancelled", False)
+
+
+@pytest.mark.parametrize(
+    ("background", "wall_s", "code", "status", "counted", "left"),
+    [
+        ("last", 0.01, 0, "failed", 1, 1),  # python a.py &
+        ("last", 7200.0, 0, "failed", 1, 1),  # prepare; python a.py &
+        ("", 0.01, 0, "failed", 1, 1),  # setsid -f python a.py
+        ("", 9.9, 0, "failed", 1, 1),  # ray start
+        ("", 10.0, 0, "ok", 0, 1),  # a build that leaves its daemon: said, and done
+        ("beside", 3.0, 0, "ok", 0, 0),  # server & client
+        ("last", 0.01, 3, "failed", 3, 0),
+        ("", 0.01, 3, "failed", 3, 0),
+    ],
+)
+def test_a_command_that_left_its_work_is_not_ok(  # U17
+    background: Background, wall_s: float, code: int, status: str, counted: int, left: int
+) -> None:
+    ended = EndedAttempt("", "", "ended", "exited", code, wall_s=wall_s, leftovers=1)
+    found = judge(ended, **KNOWN, background=background)
+    assert (found.status, found.exit_code, found.leftovers) == (status, counted, left)
+    assert found.reason == ("left" if code == 0 and status == "failed" else "")
+    none_left = judge(replace(ended, leftovers=0), **KNOWN, background=background)
+    assert (none_left.status, none_left.leftovers) == ("failed" if code else "ok", 0)
 
 
 @pytest.mark.parametrize(("reason", "exit_code"), [("exited", 1), ("signal", 134)])
