@@ -127,7 +127,7 @@ def test_a_limit_of_the_command_line_that_does_not_act_is_said_each_time(slicer:
     if not missing:
         pytest.skip("everything acts here")
     # Also to whoever detaches the job, and never sees its log.
-    for options in ((), (), ("--detach", "--output", str(slicer.path("log")))):
+    for options in ((), (), ("--exec",), ("--detach", "--output", str(slicer.path("log")))):
         done = slicer.run(*options, *asked, "--", "true")
         assert f"slicer: {missing}: not enforced here: no cgroup controller for it" in done.stderr
 

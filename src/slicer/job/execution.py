@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from slicer.job.job import tell_start
+from slicer.job.job import tell_start, warn_of_ineffective
 from slicer.job.program import become, cannot_execute
 
 TYPE_CHECKING = False
@@ -12,16 +12,17 @@ if TYPE_CHECKING:
     from typing import Any, NoReturn
 
     from slicer.backend import Backend
-    from slicer.job.job import Job
+    from slicer.job.job import Job, Listener
     from slicer.ledger.held_lease import HeldLease
 
 
 class Execution:
     """Replaces the supervisor: enters the scope and becomes the command, which keeps the lease."""
 
-    def __init__(self, job: Job, backend: Backend, mask: frozenset[int]) -> None:
+    def __init__(self, job: Job, backend: Backend, listener: Listener, mask: frozenset[int]) -> None:
         self._job = job
         self._backend = backend
+        self._listener = listener
         self._mask = mask
         self._cgroup: str | None = None
 
@@ -51,6 +52,8 @@ class Execution:
             held.do_postponed()
             held.do_postponed_slow()
             tell_start(job, held.lease, waited_s)
+            idle = self._backend.enforced(job.spec, held.lease.cgroup)[1]
+            warn_of_ineffective(job, self._backend.name, idle, self._listener)
             if job.sharing is not None:
                 from slicer.job import sharing
 

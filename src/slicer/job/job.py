@@ -6,6 +6,7 @@ import os
 
 from slicer.job.scope import label
 from slicer.model import CPU
+from slicer.quantity import INFINITY
 from slicer.record import record
 from slicer.text import visible
 
@@ -105,6 +106,22 @@ class Started:
     started_at: float  # seconds since the epoch
     began: float  # monotonic seconds, just before the scope's start (or the lease, if that came later)
     waited_s: float  # for the lease
+
+
+def warn_of_ineffective(
+    job: Job, backend: str, not_enforced: tuple[str, ...], listener: Listener
+) -> tuple[str, ...]:
+    """Warn of limits of the command line that do not act, and return their names."""
+    limits = {item.name for item in job.spec.properties if item.value != INFINITY}
+    said = limits & {name for name, source in job.profile.sources.items() if source.startswith("--")}
+    asked = tuple(name for name in not_enforced if name in said)
+    if asked:
+        why = {
+            "inner": f"not set, because the job runs inside {job.spec.unit}",
+            "plain": "not enforced, because it takes systemd",
+        }.get(backend, "not enforced here: no cgroup controller for it, see slicer doctor")
+        listener.warning(f"{', '.join(asked)}: {why}")
+    return asked
 
 
 def tell(

@@ -149,7 +149,7 @@ def _run_planned(
     if plan.invocation.exec:
         from slicer.job.execution import Execution
 
-        runner = Execution(job, backend, mask)
+        runner = Execution(job, backend, listener, mask)
     else:
         runner = Supervisor(job, backend, ledger, listener, mask)
         runner.tell_started = tell_started

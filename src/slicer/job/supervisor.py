@@ -16,11 +16,10 @@ import time
 
 from slicer import faults
 from slicer.errors import BackendError, KeeperEnded, SlicerError
-from slicer.job.job import ORDER_END, QUIT, RECORDED, STARTING, Started, tell_start
+from slicer.job.job import ORDER_END, QUIT, RECORDED, STARTING, Started, tell_start, warn_of_ineffective
 from slicer.kernel import proc
 from slicer.kernel.signals import STOP, signal, timed_wait
 from slicer.ledger.held_lease import HeldLease
-from slicer.quantity import INFINITY
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -258,15 +257,8 @@ class Supervisor:
 
     def _tell_what_does_not_act(self, not_enforced: tuple[str, ...]) -> None:
         """Report ineffective limits: the command line's always, others once per boot (outcomes list them)."""
-        sources, backend = self._job.profile.sources, self._backend.name
-        limits = {item.name for item in self._job.spec.properties if item.value != INFINITY}
-        asked = [each for each in not_enforced if each in limits and sources.get(each, "").startswith("--")]
-        if asked:
-            why = {
-                "inner": f"not set, because the job runs inside {self._job.spec.unit}",
-                "plain": "not enforced, because it takes systemd",
-            }.get(backend, "not enforced here: no cgroup controller for it, see slicer doctor")
-            self._listener.warning(f"{', '.join(asked)}: {why}")
+        backend = self._backend.name
+        asked = warn_of_ineffective(self._job, backend, not_enforced, self._listener)
         missing = sorted({*not_enforced} & _HARD_LIMITS - {*asked})
         if missing and backend == "systemd":  # without it, its absence was said
             from slicer.state.statedir import first_time
