@@ -60,13 +60,14 @@ def links(pid: int) -> Iterator[str]:
 def deleted(pid: int) -> Iterator[str]:
     """The last paths of our own plain files without a name that a process has open."""
     for name in _names(pid):
-        path = f"/proc/{pid}/fd/{name}"
+        link = f"/proc/{pid}/fd/{name}"
         try:
-            info = os.stat(path)
-            if stat.S_ISREG(info.st_mode) and info.st_nlink == 0 and info.st_uid == os.geteuid():
-                yield os.readlink(path).removesuffix(" (deleted)")
+            path = os.readlink(link)
+            info = os.stat(link) if path.endswith(" (deleted)") else None
         except OSError:
             continue  # closed meanwhile
+        if info and stat.S_ISREG(info.st_mode) and not info.st_nlink and info.st_uid == os.geteuid():
+            yield path.removesuffix(" (deleted)")
 
 
 def _names(pid: int) -> list[str]:
