@@ -17,7 +17,7 @@ from slicer.job.job_control import JobControl
 from slicer.job.leftovers import living, wait_for_any
 from slicer.job.report import Report, final_reason
 from slicer.kernel import cgroup, proc
-from slicer.kernel.signals import INTERRUPTS, SI_KERNEL, STOP, signal, timed_wait
+from slicer.kernel.signals import CONTINUED, INTERRUPTS, SI_KERNEL, STOP, signal, timed_wait
 from slicer.model import Usage
 from slicer.record import record
 
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 _ALL_SIGNALS = frozenset(signal.valid_signals())
 
 # The signals that matter after the command's end, during the wait for its leftovers.
-_WAKING = frozenset({signal.SIGCHLD, signal.SIGIO, signal.SIGTERM, signal.SIGINT, signal.SIGHUP, STOP})
+_WAKING = frozenset({signal.SIGCHLD, signal.SIGIO, *INTERRUPTS, STOP, CONTINUED})
 
 # Signals that ask a program to end or stop. If one arrives before the command, the command gets it, too.
 _ASKING = frozenset({signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, signal.SIGTSTP})
@@ -198,8 +198,8 @@ class Command:
     # -- incoming signals ----------------------------------------------------------------------------------
 
     def _handle(self, info: signal.struct_siginfo) -> None:
-        if info.si_signo == signal.SIGCHLD:
-            self._reap()
+        if info.si_signo in (signal.SIGCHLD, CONTINUED):
+            self._look(info.si_signo == CONTINUED)
         elif info.si_signo == STOP:
             if not self._ended_by:
                 self._ended_by = "slicer queue" if self._task.supervisor < 0 else "slicer run"
@@ -213,16 +213,7 @@ class Command:
 
     def _forward(self, signo: int) -> None:
         """Handle a signal that the supervisor passes on."""
-        direct_at = self._direct.get(signo, -_SAME_SIGNAL_S)
-        went_to_group = time.monotonic() - direct_at < _SAME_SIGNAL_S
-        if signo == signal.SIGCONT:
-            self._reap()
-            if went_to_group and self._job_control.stopped_at > direct_at and self._is_in_our_group():
-                self._job_control.stop_again()
-            elif self._job_control.is_to_continue():
-                self._send(self._pid, signal.SIGCONT)
-            return
-        if went_to_group:
+        if time.monotonic() - self._direct.get(signo, -_SAME_SIGNAL_S) < _SAME_SIGNAL_S:
             return  # the command got it, too
         self._reap()  # a command that has just ended would swallow it
         if self._status is None:
@@ -231,12 +222,11 @@ class Command:
         else:
             self._signal_all(signo)
 
-    def _is_in_our_group(self) -> bool:
-        """Whether the command gets signals to the shell's job. An interactive shell has its own group."""
-        try:
-            return self._status is None and os.getpgid(self._pid) == os.getpgrp()
-        except ProcessLookupError:
-            return False
+    def _look(self, was_continued: bool) -> None:
+        """Look at what has become of the command, or of a supervisor that was continued."""
+        self._reap()
+        if self._status is None and self._job_control.is_to_continue(was_continued):
+            self._send(self._pid, signal.SIGCONT)
 
     def _note_sender(self, signo: int, sender: EndedBy) -> None:
         """Remember who sent the command a signal by which it may end."""

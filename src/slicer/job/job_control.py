@@ -8,10 +8,9 @@ together with the command.
 from __future__ import annotations
 
 import os
-import time
 
 from slicer.kernel import proc
-from slicer.kernel.signals import SI_KERNEL, signal
+from slicer.kernel.signals import CONTINUED, SI_KERNEL, signal
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -24,15 +23,57 @@ _FROM_TERMINAL = frozenset({signal.SIGINT, signal.SIGQUIT, signal.SIGTSTP, signa
 _UNDONE_BY: dict[int, int] = {signal.SIGCONT: signal.SIGTSTP, signal.SIGTSTP: signal.SIGCONT}
 
 
-def is_for_keeper(signo: int, code: int, sender: int, keeper: int, pending: Collection[int]) -> bool:
-    """Whether the supervisor passes a signal on to the keeper.
+def passed_on(signo: int, code: int, sender: int, keeper: int, pending: Collection[int]) -> int:
+    """The signal that the supervisor sends to the keeper at one that it took; 0: none.
 
     ``code`` and ``sender`` are the signal's si_code and si_pid; ``pending`` has the later signals. A late
     Ctrl-Z would stop a command that ``fg`` has continued; a late ``fg`` would continue a stopped one.
     """
-    if sender == keeper or (code == SI_KERNEL and signo in _FROM_TERMINAL):
-        return False
-    return _UNDONE_BY.get(signo) not in pending
+    if sender == keeper:
+        return 0
+    if code == SI_KERNEL and signo in _FROM_TERMINAL:
+        # It may have undone the group's SIGCONT before that was taken. So the keeper looks.
+        return signal.SIGCHLD if signo == signal.SIGTSTP else 0
+    if _UNDONE_BY.get(signo) in pending:
+        return 0
+    return CONTINUED if signo == signal.SIGCONT else signo
+
+
+class Stops:
+    """Decides who stops and continues with whom. Pure, and without a clock.
+
+    ====================  =============================  =================================================
+    event                 state                          then
+    ====================  =============================  =================================================
+    command changed       it stopped, or was continued   the supervisor follows it
+    …                     continued by another than us   … and its own copy of the signal is expected
+    supervisor continued  the command runs               nothing: SIGCONT could undo a Ctrl-Z on its way
+    …                     stopped, a copy was expected   it is stopped again: Ctrl-Z came after ``fg``
+    …                     stopped, none was expected     the command is continued
+    supervisor: Ctrl-Z    stopped, a copy is expected    it is stopped: Ctrl-Z may have undone the copy
+    ====================  =============================  =================================================
+
+    The command is the witness. The kernel signals a group's processes one by one, the newest first, and may
+    be interrupted in between. So ``fg`` has continued the command before the supervisor gets its copy. If
+    another signal swallows the copy, or somebody continued the command alone, the next SIGCONT counts as it.
+    """
+
+    def __init__(self) -> None:
+        self.is_stopped = False  # the command
+        self.is_copy_expected = False
+        self._is_ours = False  # the command's next continuation
+
+    def command_changed(self, is_stopped: bool, has_shell: bool) -> None:
+        """The command has stopped or continued. Only the last of several changes may have been seen."""
+        if self.is_stopped or not is_stopped:  # it was continued, even if it has stopped again
+            self.is_copy_expected, self._is_ours = has_shell and not self._is_ours, False
+        self.is_stopped = is_stopped
+
+    def supervisor_continued(self, is_outdated: bool) -> bool:
+        """Whether the command is to be continued, too. ``is_outdated``: the supervisor stops again by now."""
+        was_expected, self.is_copy_expected = self.is_copy_expected, False
+        self._is_ours = self.is_stopped and not was_expected and not is_outdated
+        return self._is_ours
 
 
 class JobControl:
@@ -40,33 +81,26 @@ class JobControl:
 
     def __init__(self, supervisor: int) -> None:
         self._supervisor = supervisor
-        self._is_stopped = False  # the command
-        self.stopped_at = 0.0  # monotonic: when that was last seen
+        self._stops = Stops()
 
     def command_changed(self, change: int) -> None:
         """The command has stopped or continued (waitid's CLD_ codes). The supervisor follows it."""
-        self._is_stopped = change == os.CLD_STOPPED
-        if self._is_stopped:
-            self.stopped_at = time.monotonic()
-        if _has_terminal():
-            self.tell_supervisor(signal.SIGSTOP if self._is_stopped else signal.SIGCONT)
+        self._stops.command_changed(change == os.CLD_STOPPED, _has_terminal())
+        self._align()
 
-    def is_to_continue(self) -> bool:
-        """Whether to continue the command, too, now that the supervisor was continued.
+    def is_to_continue(self, was_continued: bool) -> bool:
+        """Whether to continue the command. ``was_continued``: the supervisor was, and not by us."""
+        is_behind = self._stops.is_stopped and (was_continued or self._stops.is_copy_expected)
+        if was_continued and self._stops.supervisor_continued(proc.stops(self._supervisor)):
+            return True
+        if is_behind:
+            self._align()
+        return False
 
-        A running command is left alone, because SIGCONT would undo a Ctrl-Z on its way. The message from a
-        supervisor that has been stopped again is out of date.
-        """
-        return self._is_stopped and not proc.stops(self._supervisor)
-
-    def stop_again(self) -> None:
-        """Stop the supervisor, which was continued with its whole group, if the command is stopped.
-
-        The kernel signals a group's processes one by one, and may be interrupted in between. Then Ctrl-Z can
-        stop the command before the supervisor, the last of the group, gets the SIGCONT from ``fg``.
-        """
-        if self.is_to_continue():
-            self.tell_supervisor(signal.SIGSTOP)
+    def _align(self) -> None:
+        # A SIGCONT too many could swallow the group's.
+        if _has_terminal() and proc.stops(self._supervisor) != self._stops.is_stopped:
+            self.tell_supervisor(signal.SIGSTOP if self._stops.is_stopped else signal.SIGCONT)
 
     def tell_supervisor(self, signo: int) -> None:
         if os.getppid() == self._supervisor:

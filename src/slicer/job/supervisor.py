@@ -271,15 +271,15 @@ class Supervisor:
 
     def _wait(self) -> Reported | None:
         """Forward signals until the keeper's final report. If it is killed, its last report, or None."""
-        from slicer.job.job_control import is_for_keeper
+        from slicer.job.job_control import passed_on
 
         warned = False
         while True:
             info = self._next_signal()
             if info.si_signo != signal.SIGCHLD:
                 later = signal.sigpending()
-                if is_for_keeper(info.si_signo, info.si_code, info.si_pid, self._keeper, later):
-                    os.kill(self._keeper, info.si_signo)
+                if word := passed_on(info.si_signo, info.si_code, info.si_pid, self._keeper, later):
+                    os.kill(self._keeper, word)
                 self._thaw_to_end(info.si_signo)
                 continue
             self._held.do_postponed()

@@ -16,6 +16,9 @@ else:
 # Tells a keeper to stop its job, as systemctl stop would. The supervisor or ``slicer stop`` sends it.
 STOP = signal.SIGRTMIN + 3
 
+# Tells a keeper that its supervisor was continued. A SIGCONT would be lost among the keeper's own.
+CONTINUED = signal.SIGRTMIN + 4
+
 # These end a program that does not handle them. They are blocked where no step may be interrupted half-way.
 INTERRUPTS = frozenset({signal.SIGHUP, signal.SIGINT, signal.SIGTERM})
 
