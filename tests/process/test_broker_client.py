@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import select
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -25,7 +27,8 @@ from slicer.ledger.leasing import CancelToken, Hooks, Needs, Requester
 from slicer.ledger.ledger import Ledger
 from slicer.state import statedir
 job, path = sys.argv[1:]
-ledger = Ledger(statedir.locate(os.environ, os.geteuid()), lambda text: None)
+asking._BACK_S = 0.2
+ledger = Ledger(statedir.locate(os.environ, os.geteuid()), lambda text: print(text, flush=True))
 needs = Needs(0, (), None, 0, {"cpu": 1}, 0, {"cpu": 1}, None, None, True, None, "fail", "")
 who = Requester(job, "", "client", "plain", "system", "", ())
 wanted = leasing.drafted(who, needs, GpuObserver())
@@ -82,3 +85,44 @@ def test_a_client_that_is_killed_leaves_nothing(box: BrokerBox, point: str) -> N
         until(lambda: says(last) == "has it", "the slot is free")
         until(lambda: box.files("tickets") == [], "no ticket is left")
         last.kill()
+
+
+@pytest.mark.parametrize("point", ["broker-loaded", "broker-claimed", "broker-leased"])
+def test_a_broker_that_stands_still_longer_than_anybody_waits_loses_nobody(
+    box: BrokerBox, point: str
+) -> None:  # L1
+    clients = [client(box, "a" * 12)]
+    holder = clients[0]
+    try:
+        assert says(holder) == "has it"
+        waiters = [client(box, letter * 12) for letter in "bcdef"]
+        clients += waiters
+        assert [says(each) for each in waiters] == ["waits"] * 5
+        box.crash()
+        box.start("broker-loaded")  # they reconnect to one that stands still at once
+        assert all("not answered for 0.2 s; the job waits on" in says(each) for each in waiters)
+        until(box.stopped, "it comes to broker-loaded")
+        if point != "broker-loaded":
+            box.crash()
+            box.start(point)
+            holder.kill()
+            until(box.stopped, f"it comes to {point}")
+        else:
+            holder.kill()
+        for each in waiters:  # and the machine with it
+            each.send_signal(signal.SIGSTOP)
+        Path(f"{box.faults}.go").touch()
+        for each in (*waiters, box.server):
+            assert each is not None
+            each.send_signal(signal.SIGCONT)
+        left = list(waiters)
+        while left:
+            by_fd = {each.stdout.fileno(): each for each in left if each.stdout is not None}
+            (ready,), _, _ = select.select([*by_fd], [], [], 60.0)
+            assert says(by_fd[ready]) == "has it"
+            by_fd[ready].kill()
+            left.remove(by_fd[ready])
+    finally:
+        for each in clients:
+            each.kill()
+            each.communicate()

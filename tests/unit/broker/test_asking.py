@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import socket
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
@@ -14,6 +15,7 @@ import pytest
 from slicer.backend import BROKER, BROKER_VARIABLE, broker_socket
 from slicer.broker import SOCKET, SOCKET_VARIABLE
 from slicer.broker.client import asking
+from slicer.broker.client import connection as dialing
 from slicer.broker.client.connection import failure_of
 from slicer.broker.protocol import wire
 from slicer.broker.protocol.messages import ERRORS, Acquire, Done, Granted, Release, Waiting
@@ -202,7 +204,7 @@ def test_once_the_scope_has_it_a_lease_is_not_given_back(tmp_path: Path, ledger:
         assert [type(call) for call in broker.calls] == [Acquire]
 
 
-def test_a_broken_connection_costs_nothing_while_it_waits(tmp_path: Path, ledger: Ledger) -> None:  # L1
+def test_a_broken_connectioncosts_nothing_while_it_waits(tmp_path: Path, ledger: Ledger) -> None:  # L1
     steps = hangs_up_after(waiting("first")), hangs_up_after(), says(waiting("again"), granted(ledger))
     with serve(tmp_path, *steps) as broker:
         held = asking.obtain(str(tmp_path / "socket"), prepared(ledger), ledger, HOOKS, "scope")
@@ -212,15 +214,12 @@ def test_a_broken_connection_costs_nothing_while_it_waits(tmp_path: Path, ledger
         assert broker.calls == [asking.acquire_of(prepared(ledger), "scope")] * 3
 
 
-@pytest.mark.parametrize("steps", [(), (lambda _: None,), (says(waiting()), lambda _: None)])
+@pytest.mark.parametrize("steps", [(), (lambda _: None,)])
 def test_a_broker_that_says_nothing_is_broken(
     tmp_path: Path, ledger: Ledger, monkeypatch: pytest.MonkeyPatch, steps: tuple[Step, ...]
 ) -> None:  # L1: fails closed
     monkeypatch.setattr(asking, "ANSWER_S", 0.05)
-    monkeypatch.setattr(asking, "_BACK_S", 0.2)
     monkeypatch.setattr(asking, "_GIVE_BACK_S", 0.05)
-    if len(steps) == 2:
-        steps = hangs_up_after(waiting()), *steps[1:] * 20
     with serve(tmp_path, *steps) as broker:
         if not steps:
             broker.close()
@@ -228,6 +227,88 @@ def test_a_broker_that_says_nothing_is_broken(
             asking.obtain(str(tmp_path / "socket"), prepared(ledger), quiet(ledger), HOOKS, "scope")
     assert caught.value.exit_code == 75
     assert not ledger.snapshot().leases
+
+
+def test_who_waits_waits_on_while_the_broker_is_away_and_says_so_once(
+    tmp_path: Path, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:  # L1
+    monkeypatch.setattr(asking, "ANSWER_S", 0.05)
+    monkeypatch.setattr(asking, "_BACK_S", 0.05)
+    said: list[str] = []
+    ledger.warn = said.append  # type: ignore[method-assign]
+
+    def stands_still(connection: socket.socket) -> None:
+        until(lambda: said, "the client has noticed")
+        connection.shutdown(socket.SHUT_RDWR)  # and is killed
+
+    broken = (hangs_up_after(waiting()), hangs_up_after(), stands_still, hangs_up_after())
+    with serve(tmp_path, *broken, says(waiting(), granted(ledger)), GIVEN_BACK) as broker:
+        asking.obtain(str(tmp_path / "socket"), prepared(ledger), ledger, HOOKS, "scope").release()
+        # One connection for each that broke: others would fill the queue of a broker that stands still.
+        assert [type(call) for call in broker.calls] == [Acquire] * 5 + [Release]
+    (line,) = said
+    assert "waits on" in line
+
+
+@pytest.mark.parametrize("wish", ["a broker that is on", "not for ever"])
+def test_a_wait_ends_with_what_it_waits_for(
+    tmp_path: Path, ledger: Ledger, monkeypatch: pytest.MonkeyPatch, wish: str
+) -> None:  # L1
+    monkeypatch.setattr(asking, "_BACK_S", 0.2)
+    monkeypatch.setattr(asking, "_GIVE_BACK_S", 0.05)
+    is_on = wish == "not for ever"
+
+    def step(connection: socket.socket) -> None:
+        connection.sendall(waiting())
+        if not is_on:
+            (tmp_path / "socket").unlink()
+            connection.shutdown(socket.SHUT_RDWR)
+
+    needs = prepared(ledger, max_wait_s=0.01 if is_on else None)
+    with serve(tmp_path, step, lambda _: None), pytest.raises(BrokerError) as caught:
+        asking.obtain(str(tmp_path / "socket"), needs, quiet(ledger), HOOKS, "scope")
+    assert caught.value.exit_code == 75
+    assert ("has not answered" if is_on else "is gone") in str(caught.value)
+
+
+class Clock:
+    """The module's clock, which jumps while the process stands still."""
+
+    def __init__(self) -> None:
+        self.ahead_s = 0.0
+        self.looks = 0
+
+    def monotonic(self) -> float:
+        self.looks += 1
+        return time.monotonic() + self.ahead_s
+
+
+def test_the_time_in_which_this_process_stood_still_is_not_the_brokers(
+    tmp_path: Path, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:  # L1
+    clock = Clock()
+    for module in (asking, dialing):
+        monkeypatch.setattr(module, "time", clock)
+        monkeypatch.setattr(module, "ANSWER_S", 0.05)
+    monkeypatch.setattr(asking, "_GIVE_BACK_S", 0.05)
+
+    def both_stand_still(answer: bytes) -> Step:
+        def step(connection: socket.socket) -> None:
+            clock.ahead_s += 60.0
+            for module in (asking, dialing):
+                monkeypatch.setattr(module, "ANSWER_S", 60.0)
+            seen = clock.looks
+            until(lambda: clock.looks > seen, "the client goes on")
+            connection.sendall(answer)
+            monkeypatch.setattr(asking, "ANSWER_S", 0.05)
+
+        return step
+
+    done = wire.encode_reply(Done())
+    with serve(tmp_path, both_stand_still(granted(ledger)), both_stand_still(done)) as broker:
+        held = asking.obtain(str(tmp_path / "socket"), prepared(ledger), ledger, HOOKS, "scope")
+        held.release()
+        assert [type(call) for call in broker.calls] == [Acquire, Release]
 
 
 def test_a_request_that_is_cancelled_leaves_the_queue(tmp_path: Path, ledger: Ledger) -> None:  # J2

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from slicer.broker.server import loop as module
 from slicer.broker.server.loop import Loop
 
 pytestmark = pytest.mark.both_pythons
@@ -30,6 +31,23 @@ def test_what_is_due_comes_in_its_order_and_once(loop: Loop) -> None:
     for _ in range(3):
         loop.turn(0.0)
     assert done == ["first", "second"]
+
+
+def test_a_deadline_allows_for_the_time_in_which_the_process_stood_still(
+    loop: Loop, monkeypatch: pytest.MonkeyPatch
+) -> None:  # L1
+    at_s, done = 1000.0, list[str]()
+    monkeypatch.setattr(module, "now_s", lambda: at_s)
+    answer = loop.after(30.0, lambda: done.append("late"))
+    loop.after(29.5, lambda: done.append("also late"))
+    loop.after(0.0, lambda: done.append("at once"))
+    at_s += 60.0  # so did the one who was to answer
+    loop.turn(0.0)
+    assert done == ["at once"]
+    answer.cancel()  # it has answered
+    at_s += 5.1
+    loop.turn(0.0)
+    assert done == ["at once", "also late"]
 
 
 def test_what_is_asked_for_meanwhile_comes_with_the_next_turn(loop: Loop) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import select
 import socket
@@ -27,6 +28,7 @@ class Clocks:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.awake_s = self.boot_s = self.wall_s = 0.0
+        monkeypatch.setattr(loop, "_AWAY_S", math.inf)  # time that a test lets pass is no standstill
         awake, boot, wall = time.monotonic, proc.now_s, time.time
         for place in (loop, module, looking):
             monkeypatch.setattr(place, "now_s", lambda: awake() + self.awake_s)

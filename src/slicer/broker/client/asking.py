@@ -1,7 +1,8 @@
 """From a job's needs to the broker's lease: the request, the wait, and the user's own ledger.
 
 A connection is a ticket. If it breaks because the broker was killed or replaced, the same request is sent
-again over a new connection and regains its place. A grant is written into the user's own ledger, where
+again over a new connection and regains its place. It is tried for as long as the broker is switched on. A
+grant is written into the user's own ledger, where
 nothing is decided then, so that every reader of that ledger finds the job.
 """
 
@@ -11,8 +12,9 @@ import os
 import time
 
 from slicer import faults
+from slicer.broker import SOCKET
 from slicer.broker.client.calls import ask
-from slicer.broker.client.connection import ANSWER_S, HINT, Connection, GoneError, Lost, failure_of
+from slicer.broker.client.connection import ANSWER_S, AWAY_S, HINT, Connection, GoneError, Lost, failure_of
 from slicer.broker.protocol.messages import Acquire, Granted, Preview, Release, Waiting
 from slicer.broker.protocol.wire import ErrorReply
 from slicer.errors import BackendError, BrokerError, BusyError, RequestCancelled
@@ -29,7 +31,7 @@ if TYPE_CHECKING:
     from slicer.ledger.ledger import Ledger
     from slicer.model import Busy
 
-_BACK_S = 30.0  # how long a waiting request tries to reconnect
+_BACK_S = 30.0  # after this time without the broker, a waiting request says so
 _PAUSES_S = (0.05, 2.0)  # between these attempts: the first pause and the longest
 _GIVE_BACK_S = 2.0  # how long to wait for the confirmation that a lease was taken back
 
@@ -67,9 +69,10 @@ class Asking:
         self._connection: Connection | None = None
         self._bell = -1  # wakes this object from another thread
         self._began = time.monotonic()
-        self._lost_at: float | None = None  # monotonic: since when the connection has been broken
-        self._answer_by: float | None = None  # monotonic: the deadline for the broker's answer
-        self._again_at: float | None = None  # monotonic: when to reconnect
+        # The next three are monotonic times.
+        self._answer_by: float | None = None  # a new request fails without an answer by then, another says so
+        self._again_at: float | None = None  # when to reconnect
+        self._ends_at: float | None = None  # when even a broker that does not answer has let it wait too long
         self._pause_s = _PAUSES_S[0]
 
     def begin(self, meanwhile: Callable[[], None] | None = None) -> HeldLease | None:
@@ -78,6 +81,7 @@ class Asking:
         ``meanwhile`` is called once the request has been sent. Raises BrokerError if the broker does not
         answer, or the error that it answers with.
         """
+        self._answer_by = time.monotonic() + ANSWER_S
         try:
             self._speak()
         except Lost:  # it was killed at this very moment
@@ -94,22 +98,28 @@ class Asking:
     def look(self) -> HeldLease | None:
         """Take the broker's messages; returns the lease once it is granted. Raises as :meth:`begin`."""
         self._silence()
+        self._allow_for_absence()
         try:
             if self._connection is None:
                 self._try_again()
             while self._connection is not None and (reply := self._connection.receive(0.0)) is not None:
-                self._lost_at = self._answer_by = None
+                self._answer_by = None
                 self._pause_s = _PAUSES_S[0]
                 if isinstance(reply.message, Granted):
                     return self._granted(reply.message)
                 assert isinstance(reply.message, Waiting)
                 said = reply.message
                 self.busy = replace(said.busy, why=said.why or said.busy.why)
+                if self._call.max_wait_s is not None:
+                    self._ends_at = self._began + self._call.max_wait_s + _BACK_S
         except Lost:
             self._disconnected()
         except ErrorReply as error:
             raise self._refusal(error) from None
-        if self._answer_by is not None and time.monotonic() >= self._answer_by:
+        now = time.monotonic()
+        if self._ends_at is not None and now >= self._ends_at:
+            raise self._failed(now - self._began)
+        if self._answer_by is not None and now >= self._answer_by:
             self._unanswered()
         return None
 
@@ -127,40 +137,53 @@ class Asking:
         self._again_at = None
         connection = Connection(self._path, self._ledger.mask)
         connection.send(self._call, more=True)
-        self._connection, self._answer_by = connection, time.monotonic() + ANSWER_S
+        self._connection = connection
 
     def _disconnected(self) -> None:
         """The connection broke. The next connection starts the broker again."""
         self._hang_up()
         faults.point("broker-client-lost")
         now = time.monotonic()
-        self._lost_at = self._lost_at or now
-        self._answer_by, self._again_at = None, now + self._pause_s
+        if self._pause_s == _PAUSES_S[0] and self._answer_by is None:  # not a break of many in a row
+            self._answer_by = now + _BACK_S
+        self._again_at = now + self._pause_s
         self._pause_s = min(2 * self._pause_s, _PAUSES_S[1])
 
     def _try_again(self) -> None:
-        now = time.monotonic()
-        if self._again_at is None or now < self._again_at:
+        if self._again_at is None or time.monotonic() < self._again_at:
             return
         try:
             self._speak()
         except BrokerError:
-            if self._lost_at is None or now > self._lost_at + self._patience_s():
+            if self._answer_by is None and not self._is_switched_on():
                 raise
             self._disconnected()
 
-    def _patience_s(self) -> float:
-        return _BACK_S if self.busy is not None else ANSWER_S
-
     def _unanswered(self) -> None:
+        """Give up, or say that this goes on. The connection stays: another one would only fill the queue of a
+        broker that stands still."""
+        if self.busy is None:
+            raise self._failed(ANSWER_S)
+        self._answer_by = None
+        if self._connection is not None or self._is_switched_on():
+            self._ledger.warn(f"the broker has not answered for {_BACK_S:g} s; the job waits on ({HINT})")
+
+    def _failed(self, waited_s: float) -> BrokerError:
+        self._hang_up()
+        return BrokerError(f"the broker has not answered for {waited_s:.3g} s", where=self._path, hint=HINT)
+
+    def _is_switched_on(self) -> bool:
+        from slicer.backend.broker_left import is_switched_on
+
+        return is_switched_on() if self._path == SOCKET else os.path.exists(self._path)
+
+    def _allow_for_absence(self) -> None:
+        """After a time in which this process did not run, nor perhaps the broker, wait for it once more."""
         now = time.monotonic()
-        since = self._lost_at or now - ANSWER_S
-        if now - since >= self._patience_s():
-            self._hang_up()
-            said = f"the broker has not answered for {now - since:.0f} s"
-            raise BrokerError(said, where=self._path, hint=HINT)
-        self._lost_at = since
-        self._disconnected()
+        due = soonest(self._answer_by, self._again_at, self._ends_at)
+        if due is not None and now > due + AWAY_S:
+            self._answer_by = self._answer_by and max(self._answer_by, now + ANSWER_S)
+            self._ends_at = self._ends_at and max(self._ends_at, now + ANSWER_S)
 
     def _hang_up(self) -> None:
         if self._connection is not None:
@@ -178,7 +201,7 @@ class Asking:
         descriptors = [self._bell] if self._bell >= 0 else []
         if self._connection is not None:
             descriptors.append(self._connection.fileno())
-        due = soonest(self._answer_by, self._again_at)
+        due = soonest(self._answer_by, self._again_at, self._ends_at)
         return descriptors, None if due is None else max(0.0, due - time.monotonic())
 
     def woken(self, ready: Collection[int]) -> None:

@@ -22,8 +22,9 @@ if TYPE_CHECKING:
     from slicer.broker.protocol.messages import StartedScope
     from slicer.model import Manager, Property, ScopeSpec
 
-# How long the broker may take to start a scope: systemd can be slow when memory is short.
-START_DEADLINE_S = 30.0
+# How long the broker may take to start a scope. systemd can be slow when memory is short, but that the broker
+# says itself; it may also stand still or be started anew meanwhile.
+START_DEADLINE_S = 120.0
 _TRIES = 3  # of a start whose connection breaks
 _STOP_DEADLINE_S = 120.0
 _ASK_S = 0.2  # how long to wait for a refusal, not for the end

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 
 HINT = "see systemctl status slicer-broker.socket slicer-broker.service"
 ANSWER_S = 5.0  # how long a working broker may take for its first answer
+AWAY_S = 1.0  # a sleep that lasts this much too long: this process, and perhaps the machine, stood still
 _FRESH_S = 5.0  # the broker disconnects a client that sends nothing for 10 s
 _CHUNK = 65536
 _GONE = (errno.EPIPE, errno.ECONNRESET, errno.ENOTCONN)
@@ -81,9 +82,8 @@ class Connection:
 
         Raises NoBroker, ErrorReply (see :mod:`slicer.broker.protocol.wire`), Lost and BrokerFailed.
         """
-        end_s = time.monotonic() + timeout_s
         self.send(message)
-        reply = self.receive(end_s - time.monotonic())
+        reply = self.receive(timeout_s)
         if reply is None:
             self.close()
             raise BrokerFailed(f"the broker has not answered for {timeout_s:g} s", self.path)
@@ -111,7 +111,7 @@ class Connection:
         self._used_s = time.monotonic()
 
     def receive(self, timeout_s: float | None) -> wire.Reply | None:
-        """The next reply; None at the end of the time.
+        """The next reply; None at the end of the time. Time in which this process did not run is not counted.
 
         Raises ErrorReply, and Lost if the connection has broken.
         """
@@ -124,6 +124,8 @@ class Connection:
             if not until_readable([sock.fileno()], left_s, self._mask):
                 if left_s == 0.0:
                     return None
+                if end_s is not None and time.monotonic() > end_s + AWAY_S:
+                    end_s = time.monotonic() + ANSWER_S  # the broker may have stood still, too
                 continue
             data = self._received(sock)
             if not data or len(self._heard) > wire.MOST_REPLY_BYTES:

@@ -21,14 +21,18 @@ _EVENTS_BYTES = 4096
 _HELD_BACK_S = 0.025  # longer than the kernel holds an event back: 10 ms, in ticks of up to 10 ms
 _LEAST_ROOM = 1024
 _LOOKS_S = 60.0
+_AWAY_S = 1.0  # a deadline that is acted on this late: the process, and perhaps the machine, stood still
+_MORE_S = 5.0
 _MOST_EVENTS = 512  # in one turn, so that due callbacks never wait for long
 
 
 class Due:
     """A scheduled callback, unless ``cancel`` is called."""
 
-    def __init__(self, act: Callable[[], None]) -> None:
+    def __init__(self, act: Callable[[], None], more_s: float = 0.0) -> None:
+        """``more_s``: how much longer it may take if this process stood still."""
         self.act: Callable[[], None] | None = act
+        self.more_s = more_s
 
     def cancel(self) -> None:
         """Safe to repeat, even after the callback."""
@@ -68,7 +72,7 @@ class Loop:
             self._epoll.unregister(fd)
 
     def after(self, seconds: float, act: Callable[[], None]) -> Due:
-        due = Due(act)
+        due = Due(act, min(seconds, _MORE_S))
         self._count += 1  # for equal times, the first one set comes first
         if len(self._due) > self._room:  # cancelled ones may be due only in years
             self._due = [each for each in self._due if each[2].act is not None]
@@ -108,11 +112,21 @@ class Loop:
 
     def _act_on_due(self) -> None:
         began_s = now_s()  # deadlines that are set from now on come with the next turn
+        if self._due and began_s > self._due[0][0] + _AWAY_S:
+            self._allow_for_absence(began_s)
         while self._due and self._due[0][0] <= began_s:
             _, _, due = heapq.heappop(self._due)
             act, due.act = due.act, None
             if act is not None:
                 act()
+
+    def _allow_for_absence(self, back_s: float) -> None:
+        """Postpone what is due, once: those who were to act by then may have stood still as well."""
+        for index, (at_s, number, due) in enumerate(self._due):
+            if at_s < back_s + due.more_s:
+                self._due[index] = back_s + due.more_s, number, due
+                due.more_s = 0.0
+        heapq.heapify(self._due)
 
     def close(self) -> None:
         self._epoll.close()
