@@ -228,6 +228,7 @@ let
     vram = key values.gpuMemory "20G" "Memory on each of them; by default the profile's.";
     models = key values.words [ "coder" ] "Of several servers at one address, this one takes requests with these in the JSON field `model`.";
     path = key values.text "/coder" "Of several, this one takes requests whose path begins with this.";
+    default = key values.flag true "Of several, this one takes requests that are for none of the others.";
     ready_path = key values.text "/health" "The path that answers a GET once the server is ready; by default that of its kind.";
     ready_timeout = key values.someTime "10m" "How long it may take to become ready.";
     idle = key values.someTime "5m" "The time from the end of the last request to the return of the GPU.";

@@ -34,9 +34,9 @@ _OUTCOME = Outcome(
 _SERVER = Server(
     name="ollama", description="", kind="ollama", listen=("127.0.0.1:11434",), public=False, hosts=(),
     upstream="", command=(), env={}, profile="gpu", gpus=None, vram_mib=None, models=(), path="",
-    ready_path="", ready_timeout_s=120.0, idle_s=300.0, min_hold_s=30.0, max_wait_s=600.0, give_way=True,
-    release_timeout_s=30.0, drain_s=30.0, on_offload="warn", load_first=True, routes_gpu=(), routes_free=(),
-    routes_allow=(), ignore_websockets=False, sources={},
+    default=False, ready_path="", ready_timeout_s=120.0, idle_s=300.0, min_hold_s=30.0, max_wait_s=600.0,
+    give_way=True, release_timeout_s=30.0, drain_s=30.0, on_offload="warn", load_first=True, routes_gpu=(),
+    routes_free=(), routes_allow=(), ignore_websockets=False, sources={},
 )  # fmt: skip
 
 

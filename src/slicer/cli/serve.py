@@ -131,14 +131,11 @@ def warnings_of(seen: ServerCheck) -> list[str]:
     ]
     if seen.upstream:
         found.append(f"no server answers at {server.upstream} now ({seen.upstream})")
-    # slicer must be able to tell requests for two servers at one address apart. One of them may take all
-    # others.
-    is_open = not server.models and not server.path
-    ambiguous = [each.name for each in seen.beside if is_open and not each.models and not each.path]
-    if ambiguous:
+    if seen.beside and not (server.models or server.path or server.default):
+        names = ", ".join(each.name for each in seen.beside)
         found.append(
-            f"slicer cannot tell its requests from those for {', '.join(ambiguous)} at the same address: "
-            "give each models = […] or a path"
+            f"no request is for it, because {names} has the same address: "
+            "give it models = […], a path, or default = true"
         )
     return found
 
@@ -181,6 +178,8 @@ def _rows(seen: ServerCheck) -> Iterator[tuple[str, str, str]]:
         yield "for models", "models", ", ".join(server.models)
     if server.path:
         yield "for paths", "path", f"{server.path}*"
+    if server.default:
+        yield "", "default", "and what is for no other server at its address"
     words = {"routes_gpu": "takes a GPU", "routes_free": "takes none", "routes_allow": "also forwards"}
     for key, word in words.items():
         if routes := getattr(server, key):

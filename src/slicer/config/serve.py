@@ -43,6 +43,7 @@ class Server:
     vram_mib: int | None  # of each GPU; None: the profile's
     models: tuple[str, ...]  # of several servers at one address: this one's values of the JSON field "model"
     path: str  # of several at one address: this one's paths begin with this; "" is any
+    default: bool  # of several at one address: this one gets requests that are for none of the others
     ready_path: str  # "": a connection to the port suffices
     ready_timeout_s: float
     idle_s: float  # from the end of the last request to the release
@@ -73,7 +74,14 @@ _LISTEN_HINT = 'write ["127.0.0.1:8080"], ["[::1]:8080"] or ["unix:/run/user/100
 
 def load(config: AnyConfig) -> dict[str, Server]:
     """All servers by name, in alphabetical order. Raises ConfigError."""
-    return {name: _server(name, config.layers) for name in route_values.names(config.layers, "serve")}
+    found = {name: _server(name, config.layers) for name in route_values.names(config.layers, "serve")}
+    defaults: dict[str, str] = {}
+    for server in found.values():
+        for address in server.listen if server.default else ():
+            if defaults.setdefault(address, server.name) != server.name:
+                message = f"serve.{defaults[address]} is the default at {address} already"
+                raise ConfigError(message, where=server.sources["default"], hint="keep one of them")
+    return found
 
 
 def find(config: AnyConfig, name: str) -> Server:
@@ -193,6 +201,7 @@ ROWS: dict[str, Row] = {
     "vram_mib": (values.mib, None),
     "models": (list_like('["qwen3:8b"]'), []),
     "path": (_path, ""),
+    "default": (values.flag, False),
     "ready_path": (_path, ""),
     "ready_timeout_s": (_seconds, "120s"),
     "idle_s": (_seconds, "5m"),

@@ -20,12 +20,13 @@ if TYPE_CHECKING:
     from slicer.config.serve import Server
     from slicer.serve.model import Need
 
+_MODELS = "/v1/models/"
 _READING = ("GET", "HEAD", "OPTIONS")
 _EMBEDS = ("/api/embed", "/api/embeddings", "/v1/embeddings")
 _ZERO = re.compile(r"[+-]?([0.]*0[0.]*(h|m|s|ms|us|µs|ns)?)+")  # as a duration in Go
 _FORM_MODEL = re.compile(rb'name="?model"?\r\n(?:[^\r\n]+\r\n)*\r\n([^\r\n]{1,500})\r\n')
 _PEEKED = 1 << 20
-_PEEKED_TO_CHOOSE = 1 << 25  # openai's client writes the model after the messages and their images
+MOST_TO_CHOOSE = 1 << 25  # openai's client writes the model after the messages and their images
 
 
 @record
@@ -69,10 +70,9 @@ def bytes_to_peek(servers: Sequence[Server], asked: RequestHead) -> int:
     """How much of the body to read before the decision; 0: nothing."""
     if asked.method in _READING or asked.is_compressed:
         return 0
-    working = [each for each in servers if _need(each, asked) == "gpu"]
-    if working and len(servers) > 1 and any(each.models for each in servers):
-        return _PEEKED_TO_CHOOSE
-    return _PEEKED if any(each.kind == "ollama" for each in working) else 0
+    if len(servers) > 1 and any(each.models for each in servers):
+        return MOST_TO_CHOOSE
+    return _PEEKED if any(each.kind == "ollama" and _need(each, asked) == "gpu" for each in servers) else 0
 
 
 @record
@@ -81,6 +81,7 @@ class Body:
 
     fields: dict[str, Any]  # the JSON object's, as far as it could be read; names are case-folded
     is_broken: bool  # the body is complete, but not a JSON object
+    is_cut: bool = False  # there is more than was read, which may name the model
 
     @property
     def model(self) -> str:
@@ -93,18 +94,25 @@ NO_BODY = Body({}, is_broken=False)
 
 def read_body(peeked: bytes, *, is_whole: bool) -> Body:
     """Parse the body. If it is longer than ``peeked``, only the fields at its beginning count."""
+    is_cut = not is_whole and may_name_a_model(peeked)
     if peeked.startswith(b"--"):
         found = _FORM_MODEL.search(peeked)
-        return Body({"model": found[1].decode(errors="replace")}, is_broken=False) if found else NO_BODY
+        fields = {"model": found[1].decode(errors="replace")} if found else {}
+        return Body(fields, is_broken=False, is_cut=is_cut)
     text = peeked.decode(errors="replace").lstrip(" \t\r\n")
     if not is_whole:
-        return Body(_first_fields(text), is_broken=False)
+        return Body(_first_fields(text), is_broken=False, is_cut=is_cut)
     try:
         # Go takes the first value, and field names in any case. The body must mean the same to both.
         found, _ = json.JSONDecoder(object_pairs_hook=_folded).raw_decode(text)
     except (ValueError, RecursionError):
         return Body({}, is_broken=True)
     return Body(found, is_broken=False) if isinstance(found, dict) else Body({}, is_broken=True)
+
+
+def may_name_a_model(beginning: bytes) -> bool:
+    """Whether a body begins as a JSON object or a form."""
+    return beginning.lstrip(b" \t\r\n").startswith((b"{", b"--")) or not beginning
 
 
 def classify(server: Server, asked: RequestHead, body: Body) -> RequestNeed:
@@ -123,13 +131,22 @@ def is_queued(server: Server, asked: RequestHead, headers: Mapping[str, str]) ->
     return _fits(_own(server, asked), known.queued) and (not known.queued_by or known.queued_by in headers)
 
 
-def choose(servers: Sequence[Server], asked: RequestHead, body: Body) -> Server:
-    """One of the servers at an address: by the model, by the longest matching path, or the first."""
+def choose(servers: Sequence[Server], asked: RequestHead, body: Body) -> Server | None:
+    """One of the servers at an address: by the model, by the longest matching path, or the default.
+
+    None if the request is for none of them, or nobody can tell: it must not reach the wrong one.
+    """
+    if len(servers) == 1:
+        return servers[0]
+    model = body.model or asked.path.removeprefix(_MODELS) * asked.path.startswith(_MODELS)
     for server in servers:
-        if body.model and any(_same(body.model, each) for each in server.models):
+        if model and any(_same(model, each) for each in server.models):
             return server
     fitting = [each for each in servers if each.path and _is_below(asked.path, each.path)]
-    return max(fitting, key=lambda each: len(each.path), default=servers[0])
+    if fitting:
+        return max(fitting, key=lambda each: len(each.path))
+    is_unread = (body.is_cut or asked.is_compressed) and not model
+    return None if is_unread else next((each for each in servers if each.default), None)
 
 
 def _same(model: str, listed: str) -> bool:

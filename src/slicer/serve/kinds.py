@@ -33,7 +33,12 @@ class ServerKind:
     queued: tuple[str, ...] = ()  # the work may go on after the answer (see asking.is_busy)
     queued_by: str = ""  # only with this header; "": always
     is_websocket_work: bool = False  # an open websocket counts as a request
+    listing: tuple[str, ...] = ("/v1/models",)  # what lists the models, as OpenAI's API does
+    idle: tuple[tuple[str, object], ...] = ()  # GET by monitors: the answer without a server, text or JSON
 
+
+_HEALTHY = (("/health", {"status": "ok"}), ("/v1/health", {"status": "ok"}))
+_NO_FIGURES = ("/metrics", "# slicer: the server is not running; a request for work starts it\n")
 
 KINDS: dict[Kind, ServerKind] = {
     "ollama": ServerKind(
@@ -55,6 +60,7 @@ KINDS: dict[Kind, ServerKind] = {
             "/resume_memory_occupation",
         ),
         is_websocket_work=True,  # /v1/realtime
+        idle=(*_HEALTHY, _NO_FIGURES),
     ),
     "llamacpp": ServerKind(
         shape="openai",
@@ -65,6 +71,8 @@ KINDS: dict[Kind, ServerKind] = {
         forbidden=("/models/load", "/models/unload"),
         queued=("POST /v1/chat/completions",),  # its page may close and fetch the answer later
         queued_by="X-Conversation-Id",
+        listing=("/v1/models", "/models"),
+        idle=(*_HEALTHY, _NO_FIGURES, ("/props", {"is_sleeping": True}), ("/slots", [])),
     ),
     "comfyui": ServerKind(
         shape="text",

@@ -38,6 +38,8 @@ _HOP_BY_HOP = frozenset((
 _LONGEST_LINE = 1 << 16  # bytes of a header line
 _QUEUE_LOOK_S = 1.0
 _READ_AHEAD = 64 << 20  # bytes for all waiting requests at an address
+_ROOM_S = 30.0  # how long a large body waits for room
+_STALLED_S = 10.0  # without a byte of a body
 _ALWAYS_PEEKED = 64 << 10  # bytes for each
 _RESET = struct.pack("ii", 1, 0)  # SO_LINGER: the peer sees the close as an error
 
@@ -54,6 +56,8 @@ class Front:
         self._queued: set[asyncio.Task[None]] = set()
         self._session: aiohttp.ClientSession | None = None
         self.room = _READ_AHEAD  # bytes that may still be read in advance
+        self.freed = asyncio.Event()  # some of it was given back
+        self.choosing = asyncio.Lock()  # whoever reads more, to find out whose the request is
         self.connections = 0  # requests in any state; without any, a proxy may exit
 
     def runner(self) -> web.ServerRunner:
@@ -72,6 +76,17 @@ class Front:
         await asyncio.gather(*self._queued, return_exceptions=True)
         if self._session is not None:
             await self._session.close()
+
+    async def has_room(self) -> None:
+        """Return when there is room again. Raises Unavailable if that takes too long."""
+        end_s = asyncio.get_running_loop().time() + _ROOM_S
+        while self.room <= 0:
+            self.freed.clear()
+            try:
+                async with asyncio.timeout_at(end_s):
+                    await self.freed.wait()
+            except TimeoutError:
+                raise Unavailable("busy", "too many large requests wait") from None
 
     # -- one request -----------------------------------------------------------------------------------------
 
@@ -103,9 +118,15 @@ class Front:
             body = await incoming.peek(classify.bytes_to_peek(self._settings, asked))
         except web.RequestPayloadError as error:
             return _sent(refusing.refusal(first.kind, asked.path, 400, f"the body cannot be read: {error}"))
+        except TimeoutError:
+            return _sent(refusing.refusal(first.kind, asked.path, 408, "the body does not arrive"))
+        except Unavailable as error:
+            return _sent(refusing.unavailable(first.kind, asked.path, error))
         if len(self._settings) > 1 and asked.route == "GET /v1/models":
             return _sent(refusing.model_list(each for server in self._settings for each in server.models))
         settings = classify.choose(self._settings, asked, body)
+        if settings is None:
+            return _sent(refusing.of_none(self._settings, asked, body))
         try:
             return await self._answer(incoming, self._by_name[settings.name], asked, body)
         except Unavailable as error:
@@ -190,12 +211,26 @@ class _Incoming:
         if not most or not self.request.body_exists:
             return classify.NO_BODY if not most else classify.read_body(b"", is_whole=True)
         self._invite()
-        while len(self._peeked) < most and (self._front.room > 0 or len(self._peeked) < _ALWAYS_PEEKED):
-            chunk = await self.request.content.readany()
-            if not chunk:
-                break
-            self._take(chunk)
+        is_to_choose = most >= classify.MOST_TO_CHOOSE
+        await self._peek(_ALWAYS_PEEKED if is_to_choose else most, has_room=False)
+        is_more = not self.request.content.at_eof() and classify.may_name_a_model(bytes(self._peeked))
+        if is_to_choose and is_more:
+            # Only one at a time, so none keeps room that another needs to go on.
+            async with self._front.choosing:
+                await self._front.has_room()
+                await self._peek(most, has_room=True)
         return classify.read_body(bytes(self._peeked), is_whole=self.request.content.at_eof())
+
+    async def _peek(self, most: int, *, has_room: bool) -> None:
+        """Raises TimeoutError if nothing comes any more."""
+        while len(self._peeked) < most and (
+            has_room or self._front.room > 0 or len(self._peeked) < _ALWAYS_PEEKED
+        ):
+            async with asyncio.timeout(_STALLED_S):
+                chunk = await self.request.content.readany()
+            if not chunk:
+                return
+            self._take(chunk)
 
     def body(self) -> AsyncIterator[bytes | bytearray] | None:
         """The whole body as it arrives; to be called once."""
@@ -239,6 +274,7 @@ class _Incoming:
     def give_back(self) -> None:
         """Nothing that was read in advance is needed any more. Safe to repeat."""
         self._front.room += self._ahead
+        self._front.freed.set()
         self._ahead = 0
 
 

@@ -5,17 +5,19 @@ from __future__ import annotations
 import json
 from html import escape
 
-from slicer.record import record
+from slicer.record import record, replace
+from slicer.serve.classify import MOST_TO_CHOOSE
 from slicer.serve.kinds import KINDS
+from slicer.serve.model import RequestNeed
 from slicer.text import visible
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
 
     from slicer.config.serve import Kind, Server
-    from slicer.serve.classify import RequestHead
-    from slicer.serve.model import RequestNeed, Unavailable
+    from slicer.serve.classify import Body, RequestHead
+    from slicer.serve.model import Unavailable
 
 _LONGEST_RETRY_S = 120  # openai's client ignores a longer one
 _SHORTEST_RETRY_S = 1
@@ -98,15 +100,47 @@ def without_server(server: Server, route: str, asked: RequestNeed) -> OwnRespons
         return _json({"model": asked.model, name: empty, "done": True, "done_reason": "unload"})
     if asked.need == "loaded":
         return _json({"models": []})
-    if route in ("GET /health", "GET /v1/health") and server.kind in ("openai", "llamacpp"):
-        return _json({"status": "ok"})
-    return model_list(server.models) if route == "GET /v1/models" and server.models else None
+    method, _, path = route.partition(" ")
+    if method != "GET":
+        return None
+    known = KINDS[server.kind]
+    if path in known.listing and server.models:
+        return model_list(server.models)
+    if path.startswith("/v1/models/") and server.models:
+        name = path.removeprefix("/v1/models/")
+        missing = refusal(server.kind, path, 404, f"there is no model {name!r:.80}")
+        return _json(_listed((name,))[0]) if name in server.models else missing
+    told = dict(known.idle).get(path)
+    if isinstance(told, str):
+        return OwnResponse(200, {"Content-Type": "text/plain; version=0.0.4"}, told.encode())
+    return None if told is None else _json(told)
+
+
+def of_none(servers: Sequence[Server], asked: RequestHead, body: Body) -> OwnResponse:
+    """The answer to a request that is for none of the servers at its address, as far as anybody can tell."""
+    first, models = servers[0], [model for each in servers for model in each.models]
+    need = RequestNeed("free", "", embeds=False)
+    answer = without_server(replace(first, models=tuple(models)), asked.route, need)
+    if answer is not None:
+        return answer
+    if body.is_cut and not body.model:
+        text = f"which model? It is not in the first {MOST_TO_CHOOSE >> 20} MiB: put it before the rest"
+        return refusal(first.kind, asked.path, 413, text)
+    if asked.is_compressed:
+        return refusal(first.kind, asked.path, 415, "which model? Send the body without compression")
+    what = f"no server here has the model {body.model!r:.80}" if body.model else "which server? Name a model"
+    known = ", ".join(models) or "none"
+    text = f"{what}. Known: {known:.500}. default = true makes a server take all others"
+    return refusal(first.kind, asked.path, 404, text)
 
 
 def model_list(models: Iterable[str]) -> OwnResponse:
     """The configured models, as OpenAI's API lists them."""
-    listed = [{"id": each, "object": "model", "created": 0, "owned_by": "slicer"} for each in models]
-    return _json({"object": "list", "data": listed})
+    return _json({"object": "list", "data": _listed(models)})
+
+
+def _listed(models: Iterable[str]) -> list[dict[str, object]]:
+    return [{"id": each, "object": "model", "created": 0, "owned_by": "slicer"} for each in models]
 
 
 def _json(found: object, status: int = 200, headers: dict[str, str] | None = None) -> OwnResponse:

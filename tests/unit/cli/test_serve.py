@@ -213,9 +213,9 @@ def test_an_installed_socket_is_found(cli: Cli) -> None:  # B6
 def test_servers_at_one_address_have_to_differ() -> None:  # B6
     other = made_up.server("other", command=("x",))
     (warning,) = warnings_of(replace(WELL, beside=(other,)))
-    assert "requests from those for other at the same address" in warning
-    for differs in (replace(other, models=("m",)), replace(other, path="/x")):
-        assert warnings_of(replace(WELL, beside=(differs,))) == []
+    assert "no request is for it, because other has the same address" in warning
+    for own in (replace(OLLAMA, models=("m",)), replace(OLLAMA, path="/x"), replace(OLLAMA, default=True)):
+        assert warnings_of(replace(WELL, server=own, beside=(other,))) == []
     assert serve_look.beside(OLLAMA, (OLLAMA, other, RUNS)) == (other,)
 
 

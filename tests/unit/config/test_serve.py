@@ -23,6 +23,7 @@ gpus = 2
 vram = "12G"
 models = ["coder"]
 path = "/coder"
+default = true
 ready_path = "/ready"
 ready_timeout = "10m"
 idle = 30
@@ -54,9 +55,10 @@ def test_every_key_of_a_server_arrives(machine: Machine) -> None:  # B6
         listen=("127.0.0.1:8080", "[::1]:8080", "unix:/run/user/1000/chat.sock", "0.0.0.0:8080"), public=True,
         hosts=("gpu.example.org",), upstream="",
         command=("llama-server", "-m", "m.gguf", "--port", "${PORT}"), env={"A": "1", "B": "2"},
-        profile="llm", gpus=2, vram_mib=12 * 1024, models=("coder",), path="/coder", ready_path="/ready",
-        ready_timeout_s=600.0, idle_s=30.0, min_hold_s=60.0, max_wait_s=0.0, give_way=False,
-        release_timeout_s=5.0, drain_s=1.0, on_offload="fail", load_first=False, routes_gpu=("POST /extra",),
+        profile="llm", gpus=2, vram_mib=12 * 1024, models=("coder",), path="/coder", default=True,
+        ready_path="/ready", ready_timeout_s=600.0, idle_s=30.0, min_hold_s=60.0, max_wait_s=0.0,
+        give_way=False, release_timeout_s=5.0, drain_s=1.0, on_offload="fail", load_first=False,
+        routes_gpu=("POST /extra",),
         routes_free=("/tokenize*",), routes_allow=("/slots",), ignore_websockets=True, sources=found.sources,
     )  # fmt: skip
     assert found.sources["kind"] == f"{where}:3"
@@ -94,3 +96,10 @@ def test_a_name_that_no_unit_could_have_is_refused(machine: Machine) -> None:  #
 def test_an_address_of_this_machine_alone_is_told_from_a_public_one() -> None:  # B6
     assert not any(map(serve.is_public, ("127.0.0.2:1", "127.9.9.9:1", "localhost:1", "[::1]:1", "unix:/x")))
     assert all(map(serve.is_public, ("0.0.0.0:1", "[::]:1", "10.0.0.1:1", "192.168.1.2:1")))
+
+
+def test_an_address_has_one_default(machine: Machine) -> None:  # B6
+    table = '[serve.{}]\nkind = "raw"\nlisten = ["127.0.0.1:1"]\nupstream = "http://h:2"\ndefault = true\n'
+    machine.system(table.format("a") + table.format("b"))
+    with pytest.raises(ConfigError, match=r"serve\.a is the default at 127\.0\.0\.1:1 already"):
+        serve.load(machine.load())

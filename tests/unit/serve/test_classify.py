@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from slicer.serve import classify
-from slicer.serve.classify import NO_BODY, read_body
+from slicer.serve.classify import NO_BODY, Body, read_body
 from tests.unit import made_up
 
 WORK = {"model": "m", "prompt": "p"}
@@ -160,24 +160,45 @@ def test_bodies_are_read_where_they_decide() -> None:  # B6
     assert most("POST /api/generate", ollama, **{"Content-Encoding": "zstd"}) == 0
     assert most("POST /v1/completions", openai) == 0
     assert most("POST /v1/completions", openai, made_up.server("w", kind="openai")) == 1 << 25
-    assert most("POST /api/blobs/sha256:1", ollama, made_up.server("other", models=("m",))) == 0
+    assert most("POST /api/show", ollama, made_up.server("other", models=("m",))) == 1 << 25
+
+
+SERVERS = [
+    made_up.server("first", models=("a",)), made_up.server("b", models=("b", "c:latest"), path="/b"),
+    made_up.server("bb", path="/b/b/"), made_up.server("any"),
+]  # fmt: skip
+
+
+def chosen(path: str, model: str = "", *, has_default: bool = False, body: Body | None = None) -> str | None:
+    if body is None:
+        body = read_body(json.dumps({"model": model}).encode(), is_whole=True) if model else NO_BODY
+    servers = [*SERVERS, made_up.server("rest", default=True)] if has_default else SERVERS
+    found = classify.choose(servers, classify.request("POST", path, {}), body)
+    return found.name if found else None
 
 
 def test_a_server_is_chosen_by_model_then_by_path() -> None:  # B6
-    servers = [
-        made_up.server("first", models=("a",)), made_up.server("b", models=("b", "c:latest"), path="/b"),
-        made_up.server("bb", path="/b/b/"), made_up.server("any"),
-    ]  # fmt: skip
-
-    def chosen(path: str, model: str = "") -> str:
-        body = read_body(json.dumps({"model": model}).encode(), is_whole=True) if model else NO_BODY
-        return classify.choose(servers, classify.request("POST", path, {}), body).name
-
-    assert chosen("/v1/x") == "first"
-    assert chosen("/v1/x", "c") == chosen("/b/b", "b:latest") == "b"
+    assert chosen("/v1/x", "a") == chosen("/v1/models/a") == chosen("/v1/x", "a", has_default=True) == "first"
+    assert chosen("/v1/x", "c") == chosen("/b/b", "b:latest") == chosen("/v1/models/c") == "b"
     assert chosen("/b/x") == chosen("/b") == chosen("/b/x", "unknown") == "b"
     assert chosen("/b/b/x") == "bb"
-    assert chosen("/bx") == "first"
+    one = made_up.server("alone", models=("a",))
+    assert classify.choose([one], classify.request("POST", "/x", {}), NO_BODY) is one
+
+
+CUT = [b'{"messages": "', b'--b\r\nContent-Disposition: form-data; name="file"\r\n\r\nRIFF']
+
+
+def test_what_is_for_no_server_goes_to_none_but_a_default() -> None:  # B6
+    for path, model in (("/v1/x", ""), ("/bx", ""), ("/v1/x", "unknown"), ("/v1/models/unknown", "")):
+        assert chosen(path, model) is None
+        assert chosen(path, model, has_default=True) == "rest"
+    for beginning in CUT:
+        cut = read_body(beginning, is_whole=False)
+        assert chosen("/v1/x", body=cut, has_default=True) is None  # it may be for another
+        assert chosen("/b/x", body=cut) == "b"
+    blob = read_body(b"GGUF", is_whole=False)  # it names no model
+    assert chosen("/v1/x", body=blob, has_default=True) == "rest"
 
 
 def test_a_form_names_its_model() -> None:  # B6

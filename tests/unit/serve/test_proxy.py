@@ -413,14 +413,22 @@ def test_what_is_of_models_goes_to_the_server_that_has_them() -> None:  # B6
 
 
 @pytest.mark.parametrize(
-    ("kind", "path"), [("openai", "/health"), ("llamacpp", "/health"), ("openai", "/v1/models")]
-)
-def test_slicer_answers_for_a_server_that_does_not_run(kind: str, path: str) -> None:  # B6
+    ("kind", "path", "told"),
+    [
+        ("openai", "/health", "ok"), ("llamacpp", "/health", "ok"), ("openai", "/v1/models", "big"),
+        ("openai", "/v1/models/big", '"id": "big"'), ("llamacpp", "/models", "big"),
+        ("llamacpp", "/props", '{"is_sleeping": true}'), ("llamacpp", "/slots", "[]"),
+        ("openai", "/metrics", "# slicer: "), ("llamacpp", "/metrics", "# slicer: "),
+    ],
+)  # fmt: skip
+def test_slicer_answers_for_a_server_that_does_not_run(kind: str, path: str, told: str) -> None:  # B6
     async def story() -> None:
         owner = FakeOwner(made_up.server(kind=kind, command=("x",), models=("big",)), None)
         async with proxy(owner) as through:
-            assert parted(await through.ask(get(path)))[0] == 200
-            status, headers, _ = parted(await through.ask(get("/metrics")))
+            status, _, text = parted(await through.ask(get(path)))
+            assert (status, told in text.decode()) == (200, True)
+            assert parted(await through.ask(get("/v1/models/other")))[0] == 404
+            status, headers, _ = parted(await through.ask(get("/lora-adapters")))
             assert (status, headers["retry-after"]) == (503, "10")
         assert not owner.used
 
@@ -628,25 +636,80 @@ def test_an_own_page_is_of_the_servers_own_origin() -> None:  # B6
     run(story)
 
 
-def test_bodies_that_are_looked_at_take_bounded_memory(monkeypatch: pytest.MonkeyPatch) -> None:  # B6
-    """The model is behind the images. Who has no room any more is judged by what came, and passes whole."""
-    monkeypatch.setattr("slicer.serve.proxy._READ_AHEAD", 1 << 20)
-    body = json.dumps({"messages": ["x" * (8 << 20)], "model": "big"}).encode()
+def two(first: Upstream, second: Upstream, **settings: object) -> list[FakeOwner]:
+    """Two servers at one address."""
+    return [
+        FakeOwner(made_up.server("a", kind="openai", models=("small",), command=("x",)), first.base),
+        FakeOwner(
+            made_up.server("b", kind="openai", models=("big",), command=("x",), **settings), second.base
+        ),
+    ]  # fmt: skip
 
-    async def answered(head: bytes, peer: Peer) -> None:
-        await peer[0].readexactly(len(body))
-        peer[1].write(OK)
+
+def _form(size: int) -> bytes:
+    head = b'--b\r\nContent-Disposition: form-data; name="%s"\r\n\r\n'
+    return head % b"file" + b"x" * size + b"\r\n" + head % b"model" + b"big\r\n--b--\r\n"
+
+
+def _json(size: int) -> bytes:
+    return json.dumps({"messages": ["x" * size], "model": "big"}).encode()
+
+
+@pytest.mark.parametrize("default", [True, False])
+@pytest.mark.parametrize("made", [_form, _json])
+def test_a_model_too_far_behind_is_an_error_and_no_guess(
+    made: Callable[[int], bytes], *, default: bool
+) -> None:  # B6
+    async def story() -> None:
+        async with Upstream(saying(OK)) as first, Upstream(saying(OK)) as second:
+            async with proxy(*two(first, second, default=default)) as through:
+                said = await through.ask(post("/v1/audio/transcriptions", made(40 << 20)))
+                assert parted(said)[0] == 413
+                assert b"put it before the rest" in said
+                await through.ask(post("/v1/audio/transcriptions", made(4 << 20)))
+            assert (len(first.heads), len(second.heads)) == (0, 1)
+
+    run(story)
+
+
+def test_bodies_that_are_looked_at_wait_for_room(monkeypatch: pytest.MonkeyPatch) -> None:  # B6
+    monkeypatch.setattr("slicer.serve.proxy._READ_AHEAD", 1 << 20)
+    body, small = _json(8 << 20), b'{"model": "small"}'
 
     async def story() -> None:
-        async with Upstream(answered) as first, Upstream(answered) as second:
-            owners = [
-                FakeOwner(made_up.server("a", kind="openai", models=("small",)), first.base),
-                FakeOwner(made_up.server("b", kind="openai", models=("big",)), second.base),
-            ]
+        async with Upstream(saying(OK)) as first, Upstream(saying(OK)) as second:
+            owners = two(first, second)
+            owners[1].granted.clear()
             async with proxy(*owners) as through:
-                assert parted(await through.ask(post("/v1/chat/completions", body)))[0] == 200
-                assert (len(first.heads), len(second.heads)) == (1, 0)
+                one = asyncio.ensure_future(through.ask(post("/v1/chat/completions", body)))
+                await until(lambda: owners[1].waiting == 1, "it waits for its server")
+                two_ = asyncio.ensure_future(through.ask(post("/v1/chat/completions", body)))
+                await until(through.front.choosing.locked, "another waits for room")
+                assert parted(await through.ask(post("/v1/chat/completions", small)))[0] == 200
+                monkeypatch.setattr("slicer.serve.proxy._ROOM_S", 0.01)
+                owners[1].granted.set()
+                await one
+                await two_
                 assert through.front.room == 1 << 20
+            assert (len(first.heads), len(second.heads)) == (1, 2)
+
+    run(story)
+
+
+def test_half_a_body_makes_nobody_wait_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:  # B6
+    monkeypatch.setattr("slicer.serve.proxy._STALLED_S", 0.2)
+    body = _json(8 << 20)
+
+    async def story() -> None:
+        async with Upstream(saying(OK)) as first, Upstream(saying(OK)) as second:
+            async with proxy(*two(first, second)) as through:
+                reader, writer = await through.connect()
+                writer.write(post("/v1/chat/completions", body)[: 4 << 20])
+                await until(through.front.choosing.locked, "it is read")
+                assert parted(await through.ask(post("/v1/chat/completions", body)))[0] == 200
+                assert b" 408 " in await reader.readline()
+                writer.close()
+            assert (len(first.heads), len(second.heads)) == (0, 1)
 
     run(story)
 
@@ -681,9 +744,15 @@ def test_the_model_chooses_the_server() -> None:  # B6
             async with proxy(*owners) as through:
                 image = "x" * (2 << 20)
                 behind = json.dumps({"messages": [image], "model": "big:q4"}).encode()
-                for body in (b'{"model": "big"}', behind, b"{}"):
-                    await through.ask(post("/v1/chat/completions", body))
+                for body in (b'{"model": "big"}', behind, b'{"model": "small"}'):
+                    assert parted(await through.ask(post("/v1/chat/completions", body)))[0] == 200
                 await through.ask(post("/b/v1/chat/completions", b"{}"))
+                for body in (b"{}", b'{"model": "none"}'):
+                    said = await through.ask(post("/v1/chat/completions", body))
+                    assert (parted(said)[0], b"Known: small, big" in said) == (404, True)
+                packed = post("/v1/chat/completions", b"x", "Content-Encoding: gzip")
+                assert parted(await through.ask(packed))[0] == 415
+                assert parted(await through.ask(get("/health")))[0] == 200
                 listed = json.loads(parted(await through.ask(get("/v1/models")))[2])
             assert [len(owner.used) for owner in owners] == [1, 3]
             assert [each["id"] for each in listed["data"]] == ["small", "big", "big:q4"]
