@@ -15,6 +15,7 @@ from slicer.broker.protocol.messages import PastLease, UsageRow
 from slicer.errors import StateError
 from slicer.outcome import history_schema, totals
 from slicer.outcome import sums as sums_of
+from slicer.outcome.result import result_of
 from slicer.outcome.series import Series, decode
 from slicer.record import record
 
@@ -45,7 +46,8 @@ CREATE TABLE jobs (
     memory_peak_bytes INTEGER,
     reason TEXT NOT NULL,
     exit_code INTEGER,  -- NULL: nobody told
-    paused_s REAL NOT NULL DEFAULT 0  -- of held_s
+    paused_s REAL NOT NULL DEFAULT 0,  -- of held_s
+    ended_by TEXT NOT NULL DEFAULT ''
 );
 CREATE INDEX jobs_by_uid ON jobs (uid, id);
 CREATE TABLE days (  -- jobs that are no longer in the table above
@@ -66,9 +68,8 @@ CREATE TABLE users (  -- for the fair share
     used_at REAL NOT NULL,
     granted_at REAL NOT NULL
 )"""
-# Added by each broker that finds none: readers need no other version for them.
-HAS_PAUSED = "SELECT count(*) FROM pragma_table_info('jobs') WHERE name = 'paused_s'"
-ADD_PAUSED = "ALTER TABLE jobs ADD COLUMN paused_s REAL NOT NULL DEFAULT 0"
+_HAS = "SELECT count(*) FROM pragma_table_info('jobs') WHERE name = ?"
+_ADDED = {"paused_s": "REAL NOT NULL DEFAULT 0", "ended_by": "TEXT NOT NULL DEFAULT ''"}
 SAMPLES = """\
 CREATE TABLE IF NOT EXISTS samples (
     grant_key TEXT PRIMARY KEY,
@@ -100,6 +101,7 @@ class AccountRow:
     memory_peak_bytes: int | None
     reason: str
     exit_code: int | None
+    ended_by: str = ""
 
 
 _COLUMNS = tuple(AccountRow.__annotations__)
@@ -168,7 +170,7 @@ _AS_OUTCOMES = """\
 WITH counted AS (
     SELECT *, length(gpus) - length(replace(gpus, ' ', '')) + (gpus != '') AS gpu_count FROM jobs
 ), outcomes AS (
-    SELECT id, job, name, profile, uid, reason, NULL AS signal, coalesce(exit_code, -1) AS exit_code,
+    SELECT id, job, name, profile, uid, reason, ended_by, exit_code,
         granted_at AS started_at, held_s AS wall_s, waited_s, cpu_s, vram_mib / gpu_count AS vram_mib,
         CASE gpus WHEN '' THEN '[]' ELSE '["' || replace(gpus, ' ', '","') || '"]' END AS gpus,
         coalesce('[' || substr(replace(hex(zeroblob(gpu_count)), '00', ',' || vram_peak_mib), 2) || ']', '[]')
@@ -247,6 +249,14 @@ def all_totals(path: str) -> list[totals.Total]:
     return _read(path, lambda connection: list(map(totals.made, connection.execute(totals.SELECT))))
 
 
+def prepare(connection: sqlite3.Connection) -> None:
+    """Add columns that a file of an older broker lacks, and the function ``result``. Raises sqlite3.Error."""
+    for name, kind in _ADDED.items():
+        if not connection.execute(_HAS, (name,)).fetchone()[0]:
+            connection.execute(f"ALTER TABLE jobs ADD COLUMN {name} {kind}")
+    connection.create_function("result", 3, result_of)
+
+
 def _read(path: str, act: Callable[[sqlite3.Connection], _T]) -> _T:
     if not os.path.lexists(path):
         hint = "the broker keeps them: see slicer install --broker"
@@ -259,6 +269,7 @@ def _read(path: str, act: Callable[[sqlite3.Connection], _T]) -> _T:
             if version != SCHEMA_VERSION:
                 message = f"has schema {version}, this slicer reads {SCHEMA_VERSION}"
                 raise StateError(message, where=path, hint="the broker is of another version")
+            prepare(connection)
             return act(connection)
     except sqlite3.Error as error:
         hint = "" if os.access(path, os.R_OK | os.W_OK) else "only root may read it"

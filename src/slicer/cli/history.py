@@ -84,7 +84,7 @@ docs/json.md describes the output of --json.""",
 @click.option("--name", metavar="PATTERN", help="Only jobs with this name; a shell pattern such as 'train*'.")
 @click.option("--since", metavar="TIME", help="Only jobs that began then or later.")
 @click.option("--until", metavar="TIME", help="Only jobs that began before that.")
-@click.option("--failed", is_flag=True, help="Only jobs that did not succeed.")
+@click.option("--failed", is_flag=True, help="Only jobs that failed; not those that you stopped.")
 @click.option("--by", type=click.Choice(BY), help="Sum the jobs up, with one line for each.")
 @click.option("--all-users", is_flag=True, help="For root: everybody's jobs, as the broker recorded them.")
 @click.option(

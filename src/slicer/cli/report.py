@@ -23,8 +23,9 @@ from slicer.kernel.users import user_name
 from slicer.model import Lease, Outcome
 from slicer.outcome import history
 from slicer.outcome.outcome_file import put_own
+from slicer.outcome.result import result_of
 from slicer.report.figures import made
-from slicer.report.model import RUNNING, Card, Job, Period, Report
+from slicer.report.model import OK, RUNNING, STOPPED, UNKNOWN, Card, Job, Period, Report
 from slicer.report.words import summary
 from slicer.text import one_line, visible
 
@@ -171,12 +172,19 @@ def _user(uid: int) -> str:
     return one_line(user_name(uid), _LONGEST)
 
 
+def _ending(each: Outcome | AccountRow, how: str) -> str:
+    result = result_of(each.exit_code, each.reason, each.ended_by)
+    if result != "failed":
+        return result
+    return each.ended_by or "failed" if how in (OK, STOPPED, UNKNOWN) else how
+
+
 def _of_outcome(each: Outcome) -> Job:
     program = os.path.basename(each.command[0]) if each.command else ""
     return _job(
         each.uid, each.job, each.name or program, each.profile, gpus=each.gpus, began=each.started_at,
         ended=each.started_at + each.wall_s, waited_s=each.waited_s, declared_mib=each.vram_mib,
-        peak_mib=each.vram_peak_mib, cpu_slots=each.cpu_slots, ending=how_ended(each),
+        peak_mib=each.vram_peak_mib, cpu_slots=each.cpu_slots, ending=_ending(each, how_ended(each)),
     )  # fmt: skip
 
 
@@ -189,7 +197,7 @@ def _of_row(each: AccountRow) -> Job:
         ended=each.granted_at + each.held_s, waited_s=each.waited_s,
         declared_mib=None if is_whole else each.vram_mib // len(gpus),
         peak_mib=() if each.vram_peak_mib is None else (each.vram_peak_mib,) * len(gpus),
-        cpu_slots=int(slots.get("cpu", 0)), ending=row_ended(each),
+        cpu_slots=int(slots.get("cpu", 0)), ending=_ending(each, row_ended(each)),
     )  # fmt: skip
 
 

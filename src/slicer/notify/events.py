@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from slicer.outcome.result import result_of
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
@@ -9,20 +11,16 @@ if TYPE_CHECKING:
     from slicer.model import Outcome
 
 WAITED_S = 60.0  # a shorter wait for a lease is not worth a message
-
-# The user ended such a job.
-_MEANT = ("slicer stop", "slicer queue", "slicer run", "terminal", "caller")
+_EVENTS = {"ok": ("done",), "failed": ("failed",)}
 
 
 def events_of(outcome: Outcome) -> frozenset[str]:
     """The events of an outcome. A job that ran out of memory, or was ended as idle, has also failed."""
-    if outcome.reason == "oom-kill":
-        return frozenset({"failed", "oom"})
-    if outcome.exit_code == 0:
-        return frozenset({"done"})
-    if outcome.ended_by == "slicer idle":
-        return frozenset({"failed", "idle"})
-    return frozenset() if outcome.ended_by in _MEANT else frozenset({"failed"})
+    events = set(_EVENTS.get(result_of(outcome.exit_code, outcome.reason, outcome.ended_by), ()))
+    if "failed" in events:
+        events |= {"oom"} if outcome.reason == "oom-kill" else set()
+        events |= {"idle"} if outcome.ended_by == "slicer idle" else set()
+    return frozenset(events)
 
 
 def variables(event: dict[str, Any]) -> dict[str, str]:

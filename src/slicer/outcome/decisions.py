@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any, Literal
 
-    from slicer.model import Reason
+    from slicer.model import EndedBy, Reason
 
     # started: it has its lease. fallback: the same, after another job (``after``) ran out of GPU memory.
     Result = Literal["started", "fallback", "blocked", "too-large", "probe-error"]
@@ -55,6 +55,7 @@ class RoutedJob:
     exit_code: int
     vram_peak_mib: tuple[int, ...]  # the highest use seen on each of its GPUs; () if unknown
     memory_peak_bytes: int | None
+    ended_by: EndedBy = ""
 
 
 @record

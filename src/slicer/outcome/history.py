@@ -334,6 +334,9 @@ def select(path: str, statement: str, values: tuple[Sql, ...], take: Callable[..
         version = _checked_version(connection, path)
         if version == schema.MIGRATED_VERSION:
             return ()
+        from slicer.outcome.result import result_of
+
+        connection.create_function("result", 3, result_of)
         return (take(connection.execute(statement, values) if version else ()),)
 
     # Writable if possible, because a reader has to roll back what a killed writer left.

@@ -96,8 +96,7 @@ _SAMPLES = "CREATE TABLE samples (job TEXT PRIMARY KEY, series BLOB NOT NULL)"
 INSERT = f"INSERT OR IGNORE INTO outcomes ({', '.join(COLUMNS)}) VALUES ({', '.join('?' * len(COLUMNS))})"
 UNSEEN = "DELETE FROM outcomes WHERE job = ? AND reason = 'unknown'"  # its end turned out to be known
 INSERT_SAMPLES = "INSERT OR IGNORE INTO samples (job, series) VALUES (?, ?)"
-# Whether a job failed: everything that `slicer history` does not call "ok".
-FAILED = "(exit_code != 0 OR signal IS NOT NULL OR reason IN ('oom-kill', 'timeout', 'stopped'))"
+FAILED = "result(exit_code, reason, ended_by) = 'failed'"  # slicer.outcome.result, for readers
 FILTERS = f"""\
 (?1 IS NULL OR name GLOB ?1)
     AND (?2 IS NULL OR substr(job, 1, length(?2)) = ?2)
@@ -128,7 +127,7 @@ def filters(
     """?1 to ?5 of :data:`FILTERS`, by default for all jobs. Times are in seconds since the epoch.
 
     ``name`` is a shell pattern (``train*``), ``job`` an id or its beginning; ``since``: it began then or
-    later; ``until``: it began before that; ``failed``: it did not succeed.
+    later; ``until``: it began before that; ``failed``: see :mod:`slicer.outcome.result`.
     """
     return name, job, since, until, int(failed)
 

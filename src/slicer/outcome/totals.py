@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 
 from slicer.outcome import history
+from slicer.outcome.result import result_of
 from slicer.record import record
 
 TYPE_CHECKING = False
@@ -46,16 +47,19 @@ class Total:
 
 
 def adding(table: str, gpu_s: str, where: str) -> str:
-    """The statement that adds jobs of a table. ``gpu_s``, ``where``: SQL for their GPU time, and which."""
+    """The statement that adds jobs of a table. ``gpu_s``, ``where``: SQL for their GPU time, and which.
+
+    Its connection needs the function ``result``: :func:`slicer.outcome.result.result_of`.
+    """
     return f"""\
 INSERT INTO totals (uid, profile, result, {', '.join(_SUMS)})
 SELECT uid,
     CASE WHEN profile IN (SELECT profile FROM totals AS t WHERE t.uid = {table}.uid)
         OR (SELECT count(DISTINCT profile) FROM totals AS t WHERE t.uid = {table}.uid) < {_MOST_PROFILES}
         THEN profile ELSE '{OTHER_PROFILES}' END,
-    CASE WHEN reason = 'exited' AND exit_code = 0 THEN 'succeeded'
-        WHEN reason = 'exited' AND exit_code != 0 THEN 'failed'
-        WHEN reason IN ('signal', 'oom-kill', 'timeout', 'stopped') THEN reason ELSE 'unknown' END,
+    CASE result(exit_code, reason, ended_by) WHEN 'ok' THEN 'succeeded' WHEN 'stopped' THEN 'stopped'
+        WHEN 'failed' THEN CASE WHEN reason IN ('signal', 'oom-kill', 'timeout') THEN reason ELSE 'failed' END
+        ELSE 'unknown' END,
     count(*), total({gpu_s}), total(cpu_s), total(waited_s),
     {', '.join(f'total(waited_s <= {bound})' for bound in WAITS_S)}
 FROM {table} WHERE {where} GROUP BY 1, 2, 3
@@ -82,6 +86,7 @@ def of_history(path: str) -> list[Total]:
     found: list[Total] = []
 
     def add(connection: Connection) -> None:
+        connection.create_function("result", 3, result_of)
         connection.execute(SCHEMA)
         connection.execute(_ADDED)
         (last,) = connection.execute("SELECT max(id) FROM outcomes").fetchone()

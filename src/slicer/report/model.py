@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from slicer.record import record
 
-OK, RUNNING, UNKNOWN = "ok", "running", "unknown"  # in Job.ending; everything else is a failure
+# In Job.ending; everything else is a failure.
+OK, RUNNING, STOPPED, UNKNOWN = "ok", "running", "stopped", "unknown"
 
 
 @record
@@ -36,7 +37,7 @@ class Job:
 
     @property
     def has_failed(self) -> bool:
-        return self.ending not in (OK, RUNNING, UNKNOWN)
+        return self.ending not in (OK, RUNNING, STOPPED, UNKNOWN)
 
     def declared_on(self, card: Card) -> int:
         """The MiB that it held of that GPU; 0: unknown."""

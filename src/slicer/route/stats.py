@@ -11,6 +11,7 @@ import statistics
 from collections.abc import Iterable, Sequence
 
 from slicer.outcome.decisions import DecisionRow, PastDecision
+from slicer.outcome.result import result_of
 from slicer.record import record
 
 InputKey = tuple[object, ...]
@@ -148,7 +149,12 @@ def never_ran(past: Sequence[PastDecision]) -> set[InputKey]:
 
 def has_failed(past: PastDecision) -> bool:
     """Whether the job is known to have failed."""
-    return past.job is not None and (past.job.reason != "exited" or past.job.exit_code != 0)
+    return _result(past) == "failed"
+
+
+def _result(past: PastDecision) -> str:
+    job = past.job
+    return "unknown" if job is None else result_of(job.exit_code, job.reason, job.ended_by)
 
 
 def _retries(calls: Sequence[PastDecision]) -> int:
@@ -177,6 +183,6 @@ def _destination(name: str, past: Sequence[PastDecision]) -> DestinationStats:
         ran_out=sum(each.row.job in out for each in ran),
         failed=sum(has_failed(each) and each.row.job not in out for each in ran),
         waited=spread([each.row.waited_s for each in ran]),
-        wall=spread([each.job.wall_s for each in ran if each.job is not None and not has_failed(each)]),
+        wall=spread([each.job.wall_s for each in ran if each.job is not None and _result(each) == "ok"]),
         vram_peak_mib=max(vram, default=None), memory_peak_bytes=max(memory, default=None),
     )  # fmt: skip

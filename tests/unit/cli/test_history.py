@@ -215,24 +215,25 @@ def test_a_list_that_is_cut_says_so(cli: Cli, past: list[Outcome]) -> None:  # W
     assert cli.json("history", "-n", "5")["has_more"] is False
 
 
-def test_only_jobs_that_did_not_succeed(cli: Cli) -> None:  # X8
-    """All that the table does not call ok."""
+def test_only_jobs_that_failed(cli: Cli) -> None:  # X8, U15
     ends: list[dict[str, Any]] = [
         {"exit_code": 0, "reason": "exited", "signal": None},
+        {"exit_code": 143, "reason": "stopped", "signal": 15, "ended_by": "slicer stop"},
         {"exit_code": 3, "reason": "exited", "signal": None},
-        {"exit_code": 0, "reason": "stopped", "signal": None},
         {"exit_code": 0, "reason": "oom-kill", "signal": None},
         {"exit_code": 124, "reason": "timeout", "signal": 15},
         {"exit_code": 143, "reason": "signal", "signal": 15},
         {"exit_code": 137, "reason": "unknown", "signal": 9},
-        {"exit_code": 0, "reason": "signal", "signal": 15},
     ]
-    jobs = [replace(OUTCOME, job=f"{number:012x}", **end) for number, end in enumerate(ends)]
+    jobs = [
+        replace(OUTCOME, **{"job": f"{number:012x}", "ended_by": "", **end})
+        for number, end in enumerate(ends)
+    ]
     for job in jobs:
         append(job, str(cli.history))
     failed = [each["job"] for each in cli.json("history", "--failed")["outcomes"]]
-    assert failed == [each.job for each in jobs if ended(each) != "ok"] == [each.job for each in jobs[1:]]
-    assert cli.json("history", "--by", "user")["total"]["failed"] == 7
+    assert failed == [each.job for each in jobs[2:]]
+    assert cli.json("history", "--by", "user")["total"]["failed"] == 5
 
 
 SUMS = """\
@@ -338,7 +339,7 @@ def test_root_filters_the_jobs_of_all_users(capfd: pytest.CaptureFixture[str]) -
         return [int(each["job"]) for each in everybody(capfd, *options)["jobs"]]
 
     assert jobs() == [0, 1, 2, 3]
-    assert jobs("--failed") == [1, 3]  # nobody told how the last one ended
+    assert jobs("--failed") == [1]  # nobody told how the last one ended
     assert jobs("--since", "2026-11-21 04:00", "--until", "2026-11-21 06:00") == [1, 2]
 
 
@@ -346,7 +347,7 @@ def test_root_filters_the_jobs_of_all_users(capfd: pytest.CaptureFixture[str]) -
 def test_root_sums_up_the_jobs_of_all_users(capfd: pytest.CaptureFixture[str]) -> None:  # X8, L5
     found = everybody(capfd, "--by", "user")
     assert [(each["of"], each["runs"], each["failed"], each["gpu_s"]) for each in found["sums"]] == [
-        (1000, 2, 1, 7200.0), (1001, 2, 1, 1800.0),
+        (1000, 2, 0, 7200.0), (1001, 2, 1, 1800.0),
     ]  # fmt: skip
     assert (found["total"]["runs"], found["total"]["gpu_s"], found["total"]["cpu_s"]) == (4, 9000.0, 240.0)
     (gpu, light) = everybody(capfd, "--by", "profile")["sums"]

@@ -46,7 +46,7 @@ def test_a_decision_comes_back_with_what_became_of_its_job(path: str) -> None:  
     history.append(OUTCOME, path)  # it ended
     figures = RoutedJob(
         started_at=OUTCOME.started_at, waited_s=0.25, wall_s=12.5, reason="oom-kill", exit_code=137,
-        vram_peak_mib=(9318, 0), memory_peak_bytes=1 << 40,
+        vram_peak_mib=(9318, 0), memory_peak_bytes=1 << 40, ended_by=OUTCOME.ended_by,
     )  # fmt: skip
     assert decisions.read(path) == [PastDecision(ROW, figures), PastDecision(BLOCKED, None)]
     assert history.read(path) == [OUTCOME]

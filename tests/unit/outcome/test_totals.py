@@ -58,9 +58,10 @@ def test_no_sum_gets_smaller_when_outcomes_are_removed(path: str, kept: int) -> 
 
 def test_a_result_is_one_of_few_words_and_profiles_are_bounded(path: str) -> None:  # X8
     for number, (reason, code) in enumerate([("exited", 0), ("exited", 3), ("stopped", 143), ("odd", 1)]):
-        history.append(outcome(number, reason=reason, exit_code=code), path)
-    found = [each.result for each in totals.of_history(path)]
-    assert found == ["failed", "stopped", "succeeded", "unknown"]
+        by = "slicer stop" if reason == "stopped" else ""
+        history.append(outcome(number, reason=reason, exit_code=code, ended_by=by), path)
+    found = [(each.result, each.jobs) for each in totals.of_history(path)]
+    assert found == [("failed", 2), ("stopped", 1), ("succeeded", 1)]
     for number in range(100, 160):
         history.append(outcome(number, profile=f"p{number}"), path)
         totals.of_history(path)

@@ -104,7 +104,8 @@ class Finished:
     cpu_s: float | None
     memory_peak_bytes: int | None
     vram_peak_mib: tuple[int, ...]
-    paused_s: float = 0.0  # of wall_s; an older slicer does not send it
+    paused_s: float = 0.0  # of wall_s; an older slicer sends neither it nor what follows
+    ended_by: str = ""  # as in Outcome
 
 
 @record

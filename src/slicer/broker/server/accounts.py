@@ -251,8 +251,7 @@ def _connected(path: str) -> sqlite3.Connection:
         elif version != accounts.SCHEMA_VERSION:
             message = f"has schema {version}, this slicer writes {accounts.SCHEMA_VERSION}"
             raise StateError(message, where=path, hint="upgrade slicer, or move the file away")
-        if not connection.execute(accounts.HAS_PAUSED).fetchone()[0]:
-            connection.execute(accounts.ADD_PAUSED)
+        accounts.prepare(connection)
         connection.execute(accounts.SAMPLES)
         connection.execute(totals.SCHEMA)
     except BaseException:
@@ -285,7 +284,7 @@ def _row(ended: EndedLease, now_at: float) -> tuple[str | int | float | None, ..
         " ".join(f"{name}={lease.slots[name]}" for name in sorted(lease.slots)), since,
         max(0.0, ended.ended_s - lease.since_s), ended.waited_s, ended.rate, ended.vram_mib, cpu_s, memory,
         told.reason if told is not None else "unknown", told.exit_code if told is not None else None,
-        told.paused_s if told is not None else 0.0,
+        told.ended_by if told is not None else "", told.paused_s if told is not None else 0.0,
     )  # fmt: skip
 
 

@@ -6,6 +6,7 @@ import signal
 from collections.abc import Collection, Iterable
 
 from slicer.errors import EX_TIMEOUT
+from slicer.outcome.result import result_of
 from slicer.queue.engine.ended_attempt import EndedAttempt
 from slicer.queue.file.shell import Background
 from slicer.queue.model import ENOUGH_LOOKS, LEFT, JobState, Status, Verdict
@@ -70,7 +71,8 @@ def has_left_work(ended: EndedAttempt, background: Background) -> bool:
 
 def _status(ended: EndedAttempt, has_oom_text: bool, cancelling: bool) -> tuple[Status, int]:
     code = ended.exit_code
-    if cancelling:
+    is_stopped = ended.reason == "stopped" and result_of(1, ended.reason, ended.ended_by) == "stopped"
+    if cancelling or is_stopped:
         return "cancelled", code
     match ended.reason:
         # An interrupted command has not finished, even if it exits with 0.
@@ -125,12 +127,16 @@ def has_failed(state: JobState) -> bool:
 
 
 def to_retry(states: Iterable[JobState], words: Collection[str]) -> list[JobState] | str:
-    """The failed jobs with these numbers or names (none: all), by number; or a word without such a job."""
-    failed = sorted(filter(has_failed, states), key=lambda state: state.no)
+    """The jobs with these numbers or names that did not end well, by number; or a word without such a job.
+
+    Without words all that failed.
+    """
+    ended = (state for state in states if (has_failed(state) or (words and state.status == "cancelled")))
+    found = sorted(ended, key=lambda state: state.no)
     for word in words:
-        if not any(word in (str(state.no), state.name) for state in failed):
+        if not any(word in (str(state.no), state.name) for state in found):
             return word
-    return [state for state in failed if not words or {str(state.no), state.name} & set(words)]
+    return [state for state in found if not words or {str(state.no), state.name} & set(words)]
 
 
 def exit_code_of(states: Iterable[JobState]) -> int:
