@@ -78,10 +78,10 @@ let
     timeout_stop =
       property "TimeoutStopSec" values.time "30s"
         "The time to end before it is killed.";
-    kill_signal = property "KillSignal" values.signal "SIGINT" "The signal that asks it to end.";
+    stop_signal = property "KillSignal" values.signal "SIGINT" "The signal that asks its command to end.";
     kill_mode =
       property "KillMode" (values.choice [ "control-group" "mixed" ]) "mixed"
-        "Which of its processes get that signal.";
+        "Who else gets that signal: all at once, or nobody until SIGKILL; by default the others are asked later.";
     send_sighup = property "SendSIGHUP" values.flag true "Whether they get SIGHUP as well.";
     send_sigkill = property "SendSIGKILL" values.flag false "Whether they are killed in the end.";
   };
@@ -295,6 +295,7 @@ let
       `OMP_NUM_THREADS` and the like. `"auto"`: one for each CPU within the limits.
     '';
     timeout = key values.time "12h" "A job is ended after this long.";
+    grace = key values.time "2m" "The time that the command has to end before its other processes are asked.";
     linger =
       key values.flag true
         "Whether to wait for processes that outlive the command instead of ending them.";

@@ -165,6 +165,7 @@ class Profile(Demand):
     notify: tuple[str, ...] | None = None  # events, and "desktop"; None: those of [notify]
     idle_timeout_s: float | None = None  # without use of its GPUs; None: unlimited
     on_idle: OnIdle = "warn"  # the treatment of a job after that time; "stop": ended after the warning
+    grace_s: float | None = None  # of the command alone, once it is asked to end; None: by TimeoutStopSec
 
 
 @record
@@ -328,6 +329,7 @@ class ScopeSpec:
     description: str
     properties: tuple[Property, ...]
     manager: Manager
+    has_keeper: bool = True  # it ends the job's processes; systemd tells only the keeper to begin
     # Only for the broker:
     share_cap: bool = False  # the driver should cap the scope's GPU memory, if it can
     fence: str = ""  # the profile's value; "" if it is not set

@@ -25,9 +25,9 @@ class NestedBackend(Backend):
         return self._cgroup
 
     def enforced(self, spec: ScopeSpec, cgroup: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """Of the job's own limits only the time limit is effective, which the keeper enforces."""
+        """Of the job's own limits only those are effective that the keeper enforces."""
         names = tuple(item.name for item in spec.properties)
-        kept = ("RuntimeMaxSec", "TimeoutStopSec")
+        kept = ("RuntimeMaxSec", "TimeoutStopSec", "KillSignal", "KillMode", "SendSIGHUP", "SendSIGKILL")
         return tuple(n for n in names if n in kept), tuple(n for n in names if n not in kept)
 
     def members(self, cgroup: str, besides: int) -> Callable[[], list[int]]:

@@ -33,6 +33,10 @@ BEST_EFFORT = {
     "MemoryMax": "by a guard that checks 4 times a second",
     "RuntimeMaxSec": "by the keeper",
     "TimeoutStopSec": "by the keeper",
+    "KillSignal": "by the keeper",
+    "KillMode": "by the keeper",
+    "SendSIGHUP": "by the keeper",
+    "SendSIGKILL": "by the keeper",
 }
 LIMITS = "limits are best effort; `slicer run --dry-run` lists them"
 

@@ -5,20 +5,22 @@ from __future__ import annotations
 import os
 
 from slicer.backend import QueueBackend
-from slicer.config.properties import controller
+from slicer.config.properties import controller, property_with
 from slicer.kernel import cgroup, proc
 from slicer.kernel.proc import read_text
+from slicer.kernel.signals import SYSTEMD_STOPS
 from slicer.state.statefile import is_job_scope
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from slicer.model import BackendName, Manager, ScopeSpec
+    from slicer.model import BackendName, Manager, Property, ScopeSpec
 
 _IO_WEIGHTS = frozenset({"IOWeight", "IODeviceWeight"})
 _NO_DISKS = ("loop", "ram", "zram")  # a dozen of each in many machines, and never weighted
 _OOMD = "/system.slice/systemd-oomd.service"
+_BY_KEEPER = ("KillSignal", "KillMode", "SendSIGHUP")
 _USERS = "/user@"  # in the path of a user manager's units
 
 
@@ -94,6 +96,14 @@ def _text(path: str) -> str:
         return read_text(path)
     except OSError:
         return ""  # this kernel or device does not have it
+
+
+def requested(spec: ScopeSpec) -> tuple[Property, ...]:
+    """The properties that systemd is asked for: the keeper, if there is one, is told of a stop alone."""
+    if not spec.has_keeper:
+        return spec.properties
+    others = (each for each in spec.properties if each.name not in _BY_KEEPER)
+    return (*others, property_with("KillSignal", SYSTEMD_STOPS, str(int(SYSTEMD_STOPS))))
 
 
 class ScopeBackend(QueueBackend):

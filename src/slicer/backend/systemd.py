@@ -7,9 +7,10 @@ import time
 
 from slicer.backend import manager_calls as calls
 from slicer.backend.manager_calls import MANAGER, START_DEADLINE_S, BusBroken, BusError
-from slicer.backend.scopes import ScopeBackend
+from slicer.backend.scopes import ScopeBackend, requested
 from slicer.errors import BackendError
 from slicer.kernel import cgroup, proc
+from slicer.record import replace
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -117,9 +118,10 @@ class SystemdBackend(ScopeBackend):
 
     def start(self, spec: ScopeSpec, pid: int, meanwhile: Callable[[], None]) -> str:
         """Start the scope with the process in it and wait until systemd has done so."""
+        asked = replace(spec, properties=requested(spec))
         pidfd = os.pidfd_open(pid)
         try:
-            self.converse(calls.start_scope(spec, pidfd, lambda: pid), START_DEADLINE_S, meanwhile)
+            self.converse(calls.start_scope(asked, pidfd, lambda: pid), START_DEADLINE_S, meanwhile)
             try:
                 found = cgroup.of(pid)
                 is_its = found.rpartition("/")[2] == spec.unit

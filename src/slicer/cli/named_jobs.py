@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from slicer.broker.client import standing
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from slicer.job.find import NamedJob
 
 _Entry = TypeVar("_Entry", bound="NamedJob")
+Done = tuple[str, dict[str, Any]]  # what an act has done, in words and as data
 
 
 def for_each(
@@ -30,27 +32,48 @@ def for_each(
 
     Errors go to stderr. What the acts return is printed: the text of each, or all data as one document.
     """
-    complain = say.error_json if as_json else say.error
     ledger, mine, others = known_jobs()
+    meant, code = each_found(words, lambda word: found_among(word, mine, others, find), as_json=as_json)
+
+    def acting(entry: _Entry) -> Done:
+        text, data = act(entry, ledger or made_ledger())
+        return text, {"job": entry.job, "name": entry.name or None, **data}
+
+    return max(code, carry_out([partial(acting, entry) for entry in meant], quiet=quiet, as_json=as_json))
+
+
+def each_found(
+    words: Iterable[str], find: Callable[[str], _Entry], *, as_json: bool
+) -> tuple[list[_Entry], int]:
+    """The jobs that the words name, each once, and the highest exit code of those that name none."""
+    complain = say.error_json if as_json else say.error
     meant: dict[str, _Entry] = {}
-    codes, done = [EX_OK], []
+    codes = [EX_OK]
     for word in words:
         try:
-            entry = found_among(word, mine, others, find)
+            entry = find(word)
             meant[entry.job] = entry
         except UnknownJob as failure:  # go on with the others
             codes.append(complain(_ended(word) or failure))
         except SlicerError as failure:
             codes.append(complain(failure))
-    for entry in meant.values():
+    return list(meant.values()), max(codes)
+
+
+def carry_out(acts: Iterable[Callable[[], Done | None]], *, quiet: bool, as_json: bool) -> int:
+    """Carry out each act and print what it has done. Returns the highest exit code."""
+    complain = say.error_json if as_json else say.error
+    codes, done = [EX_OK], []
+    for act in acts:
         try:
-            ledger = ledger or _made_ledger(say.line)  # a detached job may be known by its file alone
-            text, data = act(entry, ledger)
-            done.append({"job": entry.job, "name": entry.name or None, **data})
-            if not quiet and not as_json:
-                print(visible(text))
+            told = act()
         except SlicerError as failure:
             codes.append(complain(failure))
+            continue
+        if told is not None:
+            done.append(told[1])
+            if not quiet and not as_json:
+                print(visible(told[0]))
     if as_json and done:
         output.show_json({"jobs": done})
     return max(codes)
@@ -64,11 +87,11 @@ def known_jobs(warn: Callable[[str], None] = say.line) -> tuple[Ledger | None, S
     ledger = existing_ledger(os.environ, warn)
     mine, others = standing.jobs(os.environ, ledger, warn)
     if ledger is None and (mine.leases or mine.tickets):
-        ledger = _made_ledger(warn)
+        ledger = made_ledger(warn)
     return ledger, mine, others
 
 
-def _made_ledger(warn: Callable[[str], None]) -> Ledger:
+def made_ledger(warn: Callable[[str], None] = say.line) -> Ledger:
     ledger = Ledger(statedir.locate(os.environ, os.geteuid()), warn)
     ledger.patience_s = PATIENCE_S
     return ledger

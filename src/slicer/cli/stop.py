@@ -1,39 +1,52 @@
-"""``slicer stop``: ends jobs."""
+"""``slicer stop``: ends jobs and queues."""
 
 from __future__ import annotations
 
 import os
 import signal
+from collections.abc import Callable, Iterator
 from fnmatch import fnmatchcase
+from functools import partial
 from typing import Any
 
 import click
 
 from slicer.cli import complete
+from slicer.cli.common import meant
 from slicer.cli.ends import ends
 from slicer.cli.known_jobs import KnownJob, KnownJobs
-from slicer.cli.named_jobs import for_each
-from slicer.errors import EX_OK
+from slicer.cli.named_jobs import Done, carry_out, each_found, made_ledger
+from slicer.cli.queue.stop import end_of, tell_to_leave
+from slicer.config.properties import parse_property
+from slicer.errors import EX_OK, SlicerError, UsageError
 from slicer.job.find import UnknownJob
-from slicer.job.stop import DEADLINE_S, signal_process, stop
-from slicer.ledger.ledger import Ledger, Snapshot
-from slicer.model import Lease
-from slicer.queue.control.client import lines_meant, stop_line
+from slicer.job.stop import DEADLINE_S, PROFILES, Manner, await_end, signal_process, tell_to_end, withdraw
+from slicer.kernel.signals import LONGEST_GRACE_S
+from slicer.ledger.ledger import Ledger
+from slicer.model import Host, Lease
+from slicer.quantity import parse_duration
+from slicer.queue.control import client
+from slicer.queue.control.client import Asked, lines_meant, stop_line
 from slicer.queue.control.messages import QueuedLine
+from slicer.text import counted
 
 _PATTERN = frozenset("*?[")
+_ANYWHERE = Host((0,), 1 << 30)  # a signal means the same on every machine
 
 
 @click.command(
     "stop",
-    short_help="End jobs, by name, id or unit.",
+    short_help="End jobs and queues, by name, id, unit or file.",
     epilog="""\
 \b
 Examples:
   slicer stop train          the job of that name
   slicer stop 3f2a 7d0d      two jobs, by the beginnings of their ids
   slicer stop 'train*'       all jobs with such a name
-  slicer stop --mine         all your jobs that run or wait
+  slicer stop --mine         all your jobs that run or wait, and your queues
+  slicer stop jobs.txt       a queue with its jobs: slicer queue stop jobs.txt
+  slicer stop --grace 10m train
+                             it has 10 minutes for a last checkpoint
   slicer stop slicer-3f2a9c01b7de.scope
                              by the unit, as in systemctl
 
@@ -46,45 +59,154 @@ Exit codes:
   125  a job could not be stopped, because systemd refused""",
 )
 @click.argument("jobs", metavar="[JOB]...", nargs=-1, shell_complete=complete.all_jobs)
-@click.option("--mine", is_flag=True, help="All jobs of this user that run or wait.")
+@click.option("--mine", is_flag=True, help="All jobs of this user that run or wait, and all queues.")
+@click.option("--signal", "said_signal", metavar="SIGNAL", help="The signal for the command, as in USR1.")
+@click.option("--grace", "said_grace", metavar="DURATION", help="The time for the command, as in 10m.")
 @click.option("-q", "--quiet", is_flag=True, help="Print errors only.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
-def command(jobs: tuple[str, ...], quiet: bool, as_json: bool, mine: bool = False) -> int:
+def command(
+    jobs: tuple[str, ...], quiet: bool, as_json: bool, said_signal: str | None, said_grace: str | None,
+    mine: bool = False,
+) -> int:  # fmt: skip
     """End jobs, and wait until they have released their resources.
 
-    JOB is a job's id (or at least its first four characters), its name, its unit, as in `slicer status`, or a
-    shell pattern for names. A job gets SIGTERM, and SIGKILL if it has not ended after its stop timeout (10s,
-    or the profile's TimeoutStopSec). A paused job is resumed, so that it can end. A job that waits, for its
-    turn or for another job, leaves the queue, and so does a line of a jobs file that has not begun (by its
-    name, or as in jobs.txt#7).
+    JOB is a job's id (or at least its first four characters), its name, its unit, as in `slicer status`, a
+    shell pattern for names, or the file of a running queue. Nothing that has not begun begins any more: jobs
+    that wait, for their turn or for others, and lines of jobs files (by name, or as in jobs.txt#7) are taken
+    out first. Then the others end. A job's command gets SIGTERM, or the profile's stop_signal, and time to
+    end (its grace); then its other processes get SIGTERM, and SIGKILL after the stop timeout (10s, or the
+    profile's TimeoutStopSec). A paused job is resumed, so that it can end.
     """
     if not jobs and not mine:
         raise click.UsageError("missing argument: JOB or --mine", click.get_current_context())
-    known_jobs = KnownJobs()
-    words = _expanded(jobs, known_jobs.living, mine=mine)
-
-    def find(word: str, _: Snapshot) -> KnownJob:
-        return known_jobs.find(word, may_have_ended=False)
-
-    def act(known: KnownJob, ledger: Ledger) -> tuple[str, dict[str, Any]]:
-        entry, line = known.entry, known.line
-        if entry is None and line is not None:
-            return _cancel(line)
-        if entry is None:
-            _end_wait(known)
-            return f"no longer waits: {known.job}  {known.label}", {"done": "dequeued"}
-        # A job of a queue has no process of its own while it is being started.
-        has_process = not isinstance(entry, Lease) or entry.keeper
-        lines = [] if has_process else lines_meant(os.environ, entry.job)
-        if not any(stop_line(os.environ, each) for each in lines):
-            stop(entry, ledger)
-        said, done = ("stopped",) * 2 if isinstance(entry, Lease) else ("no longer waits:", "dequeued")
-        return f"{said} {entry.job}  {entry.name or entry.command}", {"done": done}
-
-    return for_each(words, find, act, quiet=quiet, as_json=as_json) if words else EX_OK
+    manner = _manner(said_signal, said_grace)
+    with client.queues(os.environ) as queues:
+        stopping = _Stopping(jobs, manner, queues, mine=mine, as_json=as_json)
+        return max(carry_out(stopping.acts(), quiet=quiet, as_json=as_json), stopping.code)
 
 
-def _cancel(line: QueuedLine) -> tuple[str, dict[str, Any]]:
+class _Stopping:
+    """One call. What has not begun is withdrawn before the first job ends, so that it cannot begin then."""
+
+    def __init__(
+        self, words: tuple[str, ...], manner: Manner, queues: list[Asked], *, mine: bool, as_json: bool
+    ) -> None:  # fmt: skip
+        """Raises UsageError for the file of several queues."""
+        by_file = {word: found for word in words if (found := client.of_file(queues, word))}
+        self._leaving = list(queues) if mine else list(dict.fromkeys(by_file.values()))
+        self._others = [each for each in queues if each not in self._leaving]
+        self._words = [word for word in words if word not in by_file]
+        self._manner = manner
+        self._mine = mine
+        self._as_json = as_json
+        self._with_queue: set[str] = set()  # jobs that their queues end
+        self._by_pattern: set[str] = set()  # patterns by which lines were withdrawn
+        self._begun: list[tuple[KnownJob, Lease]] = []
+        self._failed: dict[str, SlicerError] = {}  # by job, why it could not be told to end
+        self._ledger: Ledger | None = None
+        self.code = EX_OK  # of the words that name no job
+
+    def acts(self) -> Iterator[Callable[[], Done | None]]:
+        """The steps, in their order. Each one begins when the one before has ended."""
+        yield self._tell_queues
+        for word in filter(_is_pattern, self._words):
+            yield from (partial(self._withdraw_lines, each, word) for each in self._others)
+        jobs = KnownJobs()
+        self._ledger = jobs.ledger
+        words = self._expanded(jobs.living)
+        found, self.code = each_found(
+            words, lambda word: jobs.find(word, may_have_ended=False), as_json=self._as_json
+        )
+        files = [each for each in found if each.entry is None and each.line is None]
+        yield partial(_tell_files, files)
+        for each in found:
+            if isinstance(each.entry, Lease):
+                self._begun.append((each, each.entry))
+            else:
+                yield partial(self._withdraw, each)
+        yield self._tell_begun
+        yield from (partial(self._await, *each) for each in self._begun)
+        yield from (partial(end_of, each) for each in self._leaving)
+
+    def _expanded(self, living: list[KnownJob]) -> list[str]:
+        """The words, with the ids of jobs in place of patterns. A pattern without a match stays a word."""
+        leaving = {each.pid for each in self._leaving}
+        queues = leaving | {each.pid for each in self._others}
+        mine = [each for each in living if self._mine and each.uid == os.geteuid()]
+        found = [each.job for each in mine if each.pid not in leaving and each.job not in self._with_queue]
+        for word in self._words:
+            if not _is_pattern(word) or any(each.name == word for each in living):
+                found.append(word)
+                continue
+            alike = [each for each in living if each.name and fnmatchcase(each.name, word)]
+            # The ticket of a queue is its line's, which was withdrawn.
+            jobs = [each.job for each in alike if isinstance(each.entry, Lease) or each.pid not in queues]
+            found += jobs or ([] if alike or word in self._by_pattern else [word])
+        return list(dict.fromkeys(found))
+
+    # -- what has not begun ----------------------------------------------------------------------------------
+
+    def _tell_queues(self) -> None:
+        for each in self._leaving:
+            self._with_queue.update(tell_to_leave(each))
+
+    def _withdraw_lines(self, asked: Asked, pattern: str) -> Done | None:
+        answer = asked.ask("withdraw", pattern=pattern)
+        if not answer["count"]:
+            return None
+        self._by_pattern.add(pattern)
+        text = f"no longer waits: {counted(answer['count'], 'line')} of {answer['file']}"
+        return text, {"job": None, "name": pattern, "done": "dequeued", "lines": answer["count"]}
+
+    def _withdraw(self, known: KnownJob) -> Done | None:
+        if known.entry is None and known.line is not None:
+            return _cancel(known.line)
+        if known.entry is None:
+            for _ in ends([known], DEADLINE_S):
+                pass
+        elif not isinstance(known.entry, Lease):
+            lease = withdraw(known.entry, self._made_ledger())
+            if lease is not None:
+                self._begun.append((known, lease))
+                return None
+        return f"no longer waits: {known.job}  {known.label}", _data(known, "dequeued")
+
+    # -- what has begun --------------------------------------------------------------------------------------
+
+    def _tell_begun(self) -> None:
+        for _, lease in self._begun:
+            try:
+                # A job of a queue has no process of its own while it is being started.
+                lines = [] if lease.keeper else lines_meant(os.environ, lease.job)
+                if not any(stop_line(os.environ, each) for each in lines):
+                    tell_to_end(lease, self._made_ledger(), self._manner)
+            except SlicerError as failure:
+                self._failed[lease.job] = failure
+
+    def _await(self, known: KnownJob, lease: Lease) -> Done:
+        if lease.job in self._failed:
+            raise self._failed[lease.job]
+        await_end(lease, self._made_ledger(), self._manner)
+        return f"stopped {known.job}  {known.label}", _data(known, "stopped")
+
+    def _made_ledger(self) -> Ledger:
+        """A detached job may be known by its file alone, and then there may be none yet."""
+        self._ledger = self._ledger or made_ledger()
+        return self._ledger
+
+
+def _data(known: KnownJob, done: str) -> dict[str, Any]:
+    return {"job": known.job, "name": known.name or None, "done": done}
+
+
+def _tell_files(files: list[KnownJob]) -> None:
+    """End the detached jobs that wait for others."""
+    for each in files:
+        assert each.file is not None
+        signal_process(each.file.pid, each.file.pid_start, os.geteuid(), signal.SIGTERM)
+
+
+def _cancel(line: QueuedLine) -> Done:
     """Cancel a line of a jobs file that has not begun."""
     if not stop_line(os.environ, line):
         hint = "if it is on simulated GPUs, set SLICER_SIM as for its queue"
@@ -92,21 +214,21 @@ def _cancel(line: QueuedLine) -> tuple[str, dict[str, Any]]:
     return f"no longer waits: {line.label}", {"job": None, "name": line.label, "done": "dequeued"}
 
 
-def _expanded(words: tuple[str, ...], there: list[KnownJob], *, mine: bool) -> tuple[str, ...]:
-    """The words, with the ids of jobs in place of patterns. A pattern without a match stays a word."""
-    if not mine and all(_PATTERN.isdisjoint(word) for word in words):
-        return words
-    found = [each.job for each in there if mine and each.uid == os.geteuid()]
-    for word in words:
-        is_name = any(each.name == word for each in there)
-        alike = [each.job for each in there if each.name and fnmatchcase(each.name, word)]
-        found += [word] if is_name or _PATTERN.isdisjoint(word) else alike or [word]
-    return tuple(dict.fromkeys(found))
+def _manner(said_signal: str | None, said_grace: str | None) -> Manner:
+    """Raises UsageError."""
+    if said_signal is None and said_grace is None:
+        return PROFILES
+    signo, grace_s = 0, None
+    if said_signal is not None:
+        found = parse_property("KillSignal", said_signal, _ANYWHERE, "", label="--signal").value
+        assert isinstance(found, int)
+        signo = found
+    if said_grace is not None:
+        grace_s = round(meant(parse_duration, said_grace, "--grace", "for example 2m") / 1e6)
+        if grace_s > LONGEST_GRACE_S:
+            raise UsageError(f"{said_grace}: expected at most 194 days", where="--grace")
+    return Manner(signo, grace_s)
 
 
-def _end_wait(known: KnownJob) -> None:
-    """End a detached job that waits for others. Raises StillRunning."""
-    assert known.file is not None
-    signal_process(known.file.pid, known.file.pid_start, os.geteuid(), signal.SIGTERM)
-    for _ in ends([known], DEADLINE_S):
-        pass
+def _is_pattern(word: str) -> bool:
+    return not _PATTERN.isdisjoint(word)

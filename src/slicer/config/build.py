@@ -129,6 +129,7 @@ def profile(
         threads=_threads(taken, threads, host, properties),
         timeout_s=_timeout(taken, host),
         linger=values.flag(taken.settled("linger", False), "linger"),
+        grace_s=_grace(taken),
         env=env,
         properties=properties,
         sources=taken.sources,
@@ -277,6 +278,17 @@ def _timeout(taken: Said, host: Host) -> float | None:
         label, source = source, ""
     made = property_of("runtime_max", (value, source, error), host, label).value
     return None if made == INFINITY or not isinstance(made, int) else made / 1e6
+
+
+def _grace(taken: Said) -> float | None:
+    """The time of the command alone, once it is asked to end. None: not set."""
+    entry = taken.get("grace", "grace_s")
+    if entry is None:
+        return None
+    found = values.seconds(entry, "grace")
+    if found is None:
+        raise values.refuse(entry, "grace", 'expected a duration such as "2m", not "infinity"')
+    return found
 
 
 def property_of(key: str, entry: Entry, host: Host, label: str = "") -> Property:

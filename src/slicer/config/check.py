@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 TOP_KEYS = (*TOP_SETTINGS, *TABLES, "slices", "profiles", "routes", "serve", "engine")
 OWN_KEYS = (
     "description", "inherits", "slice", "gpus", "gpu", "vram", "margin", "cpu_slots", "slots", "priority",
-    "max_wait", "then", "threads", "timeout", "linger", "notify", "env", *GPU_KEYS,
+    "max_wait", "then", "threads", "timeout", "linger", "grace", "notify", "env", *GPU_KEYS,
 )  # fmt: skip
 _LONGEST_NAME = 31  # of a route or a destination; with a dash between them they name a slot
 

@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 _FIXED = {
     "RuntimeMaxSec": "set it for the next run: slicer run --timeout=…",
     "TimeoutStopSec": "it is fixed at the job's start",
-    "KillSignal": "slicer stop sends it; any other signal: systemctl kill --signal=…",
-    "KillMode": "slicer stop ends all its processes",
+    "KillSignal": "slicer stop --signal=… sends another one",
+    "KillMode": "set it for the next run: slicer run --set KillMode=…",
     "SendSIGHUP": "systemctl kill --signal=HUP sends one",
     "SendSIGKILL": "systemctl kill --signal=KILL kills it",
     "OOMPolicy": "set it for the next run: slicer run --set OOMPolicy=…",
@@ -131,8 +131,8 @@ def settings_of(fragment: str) -> dict[str, str]:
         name, equals, text = line.strip().partition("=")
         name = _SCALED.get(name, name)
         info = find(name) if equals else None
-        if info is None:
-            continue
+        if info is None or (name == "KillSignal" and text.removeprefix("SIG") == "URG"):
+            continue  # that one is for the keeper
         if info.is_list and text:
             found[name] = f"{found[name]}\n{text}" if found.get(name) else text
         elif text or not info.is_list:

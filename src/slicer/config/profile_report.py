@@ -21,7 +21,7 @@ _ALWAYS = ("description", "slice", "gpus", "cpu_slots", "threads", "timeout", "l
 # Fields named unlike their keys.
 _FIELDS = {
     "gpu": "gpu_choice", "vram": "vram_mib", "margin": "margin_mib", "cpu_slots": f"slots.{CPU}",
-    "max_wait": "max_wait_s", "timeout": "timeout_s",
+    "max_wait": "max_wait_s", "timeout": "timeout_s", "grace": "grace_s",
 }  # fmt: skip
 
 
@@ -97,7 +97,8 @@ def settings(
         **{f"slots.{slot}": str(count) for slot, count in made.slots.items() if slot != CPU},
         "priority": str(made.priority), "max_wait": _duration(made.max_wait_s), "then": made.then or "",
         "threads": str(made.threads), "timeout": _duration(made.timeout_s),
-        "linger": "true" if made.linger else "false", "share": made.share, "share_mode": made.share_mode,
+        "linger": "true" if made.linger else "false", "grace": _duration(made.grace_s),
+        "share": made.share, "share_mode": made.share_mode,
         "share_skip_syncs": str(made.share_skip_syncs), "over_cap": made.over_cap, "fence": made.fence,
         "devices": ", ".join(made.devices), "idle_timeout": _duration(made.idle_timeout_s),
         "on_idle": made.on_idle, "notify": ", ".join(made.notify or ()),
@@ -140,8 +141,8 @@ _TAIL = """\
 #   threads = 8                             # "auto": the number of CPUs within the limits
 #   env = { WANDB_MODE = "offline", TERM = false }   # false: unset the parent's
 #
-# Other keys: margin, linger, fence, devices, idle_timeout, on_idle, cpu_quota_period, allowed_cpus,
-# memory_swap_max (MemorySwapMax), and every other resource property of systemd in this spelling.
+# Other keys: margin, linger, grace, stop_signal, fence, devices, idle_timeout, on_idle, cpu_quota_period,
+# allowed_cpus, memory_swap_max (MemorySwapMax), and every other property of systemd's in this spelling.
 #
 # Limits of all jobs of a slice together. `slicer install` (with --user, in your own file) tells systemd:
 #   [slices.gpu]

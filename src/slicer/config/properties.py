@@ -71,7 +71,7 @@ _TABLE = (
     ("ManagedOOMPreference", "managed_oom_preference", "oomd-preference", "memory"),
     ("RuntimeMaxSec", "runtime_max", "time", ""),
     ("TimeoutStopSec", "timeout_stop", "time", ""),
-    ("KillSignal", "kill_signal", "signal", ""),
+    ("KillSignal", "stop_signal", "signal", ""),
     ("KillMode", "kill_mode", "kill-mode", ""),
     ("SendSIGHUP", "send_sighup", "bool", ""),
     ("SendSIGKILL", "send_sigkill", "bool", ""),

@@ -16,10 +16,20 @@ from slicer.backend import time_limit_of
 from slicer.job.job_control import JobControl
 from slicer.job.leftovers import living, wait_for_any
 from slicer.job.report import Report, final_reason
+from slicer.job.stop_rule import StopRule, asked_for, due
 from slicer.kernel import cgroup, proc
-from slicer.kernel.signals import CONTINUED, INTERRUPTS, SI_KERNEL, STOP, signal, timed_wait
+from slicer.kernel.signals import (
+    CONTINUED,
+    INTERRUPTS,
+    SI_KERNEL,
+    STOP,
+    SYSTEMD_STOPS,
+    asked_by,
+    signal,
+    timed_wait,
+)
 from slicer.model import Usage
-from slicer.record import record
+from slicer.record import record, replace
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -48,7 +58,7 @@ if TYPE_CHECKING:
 _ALL_SIGNALS = frozenset(signal.valid_signals())
 
 # The signals that matter after the command's end, during the wait for its leftovers.
-_WAKING = frozenset({signal.SIGCHLD, signal.SIGIO, *INTERRUPTS, STOP, CONTINUED})
+_WAKING = INTERRUPTS | {signal.SIGCHLD, signal.SIGIO, STOP, CONTINUED, SYSTEMD_STOPS}
 
 # Signals that ask a program to end or stop. If one arrives before the command, the command gets it, too.
 _ASKING = frozenset({signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, signal.SIGTSTP})
@@ -60,7 +70,7 @@ _KILL_AGAIN_S = 0.1
 
 # A command's helpers may need a moment to notice its end: Python's resource tracker, workers with a pipe.
 _BY_THEMSELVES_S = 0.5
-_BEFORE_SYSTEMD = 0.9  # of the time that systemd gives the scope to end
+_BEFORE_SYSTEMD_S = 1.0  # SIGKILL comes this much before systemd's, which also kills us; at most a tenth
 
 # If a command ends by one of these, the sender that we saw most likely sent it to the command, too.
 _ENDING = frozenset({signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM})
@@ -75,12 +85,11 @@ class Task:
     env: dict[str, str]
     scope: str  # the name of the scope ("slicer-x.scope"); "" without systemd
     timeout_s: float | None  # enforced by systemd; without it, here
-    stop_timeout_s: float
+    stop: StopRule
     linger: bool  # wait for leftovers instead of ending them
     supervisor: int  # pid of the supervisor, which forwards signals; -1: none
     inherited: tuple[int, ...]  # descriptors that the command inherits (the lease)
     mask: frozenset[int]  # the signal mask that the command gets
-    stop_signal: int = signal.SIGTERM  # with which systemd stops the scope (KillSignal=)
     has_lost_caller: Callable[[], bool] | None = None  # called at SIGIO: the job ends with its caller
     manager: Manager = "system"  # of the scope
     log_mib: int = 0  # of standard output, beyond which its beginning is freed; 0: never
@@ -108,6 +117,10 @@ class Command:
         self._reason: Reason | None = None  # set once something other than the command decides its end
         self._senders: dict[int, EndedBy] = {}  # of signals by which the command may end
         self._direct: dict[int, float] = {}  # when a signal last came not from the supervisor
+        self._rule = task.stop
+        self._asked_at: float | None = None  # when the job was asked to end
+        self._asked: set[tuple[int, int | None, int]] = set()  # pid, start and signal
+        self._all_at: float | None = None  # when those are asked that were not asked yet
         self._kill_at: float | None = None
         self._cannot_kill = False  # the remaining processes belong to other users
         self._check_at = time.monotonic() + (watchdog.interval_s if watchdog else 0.0)  # for the watchdog
@@ -203,7 +216,9 @@ class Command:
         elif info.si_signo == STOP:
             if not self._ended_by:
                 self._ended_by = "slicer queue" if self._task.supervisor < 0 else "slicer run"
-            self._stop("stopped")
+            self._stop("stopped", asked_for(self._task.stop, *asked_by(info)))
+        elif info.si_signo == SYSTEMD_STOPS and self._task.scope and proc.is_systemd(info.si_pid):
+            self._stop_for_systemd()
         elif info.si_signo == signal.SIGIO:
             self._look_for_caller()
         elif info.si_pid == self._task.supervisor:
@@ -242,29 +257,19 @@ class Command:
             return
         if not proc.is_systemd(info.si_pid):
             return
-        if not self._task.scope:
-            # It stops the session or the service in which the job was started.
-            manager: Manager = "system" if info.si_pid == 1 else "user"
-            if info.si_signo == self._task.stop_signal and _is_shutdown(manager):
-                self._reason, self._ended_by = "stopped", "shutdown"
+        if self._task.scope:
+            self._note_sender(info.si_signo, "systemd")
             return
-        self._note_sender(info.si_signo, "systemd")
-        if info.si_signo != self._task.stop_signal:
-            return
-        self._reason = "timeout" if self._has_scope_timed_out() else "stopped"
-        if self._reason == "stopped":
-            self._ended_by = "shutdown" if _is_shutdown(self._task.manager) else "systemd"
-        self._stop_those_outside()
-        # If systemd has to use SIGKILL in the end, this is the last chance to report the reason.
-        usage = self._usage()
-        reason = final_reason(self._reason, self._status, usage.oom_kills)
-        self._notify(Report(0, reason, wall_s=now - self._began, ended_by=self._ended_by), usage)
+        # It stops the session or the service in which the job was started.
+        manager: Manager = "system" if info.si_pid == 1 else "user"
+        if info.si_signo == signal.SIGTERM and _is_shutdown(manager):
+            self._reason, self._ended_by = "stopped", "shutdown"
 
     # -- deadlines -----------------------------------------------------------------------------------------
 
     def _due_s(self) -> float | None:
         """Seconds until something is due without a signal; None: never."""
-        at = [self._kill_at] if self._kill_at is not None else []
+        at = [each for each in (self._all_at, self._kill_at) if each is not None]
         if self._status is not None and self._reason is None and self._may_end_by_themselves():
             at.append(self._ended + _BY_THEMSELVES_S)
         if self._watchdog is not None and self._reason is None:
@@ -281,10 +286,13 @@ class Command:
         now = time.monotonic()
         if self._kill_at is not None and now >= self._kill_at:
             self._kill()
+        elif self._all_at is not None and now >= self._all_at:
+            self._all_at = None
+            self._ask()
         if self._log_bound is not None:
             self._log_bound.look()
         if self._keeps_time and self._reason is None and self._is_overdue(self._began):
-            self._stop("timeout")
+            self._stop("timeout", self._task.stop)
         if self._watchdog is not None and now >= self._check_at and self._reason is None:
             self._check_at = now + self._watchdog.interval_s
             found = self._watchdog.check()
@@ -314,29 +322,55 @@ class Command:
         """Kill the job if its caller, which it must not outlive, was killed."""
         if self._task.has_lost_caller is not None and self._task.has_lost_caller():
             self._ended_by = "caller"
-            self._stop("stopped", at_once=True)
+            self._stop("stopped", None)
 
-    def _stop(self, reason: Reason, *, at_once: bool = False) -> None:
-        """End the job, unless it has just ended by itself."""
+    def _stop_for_systemd(self) -> None:
+        """systemd stops the scope. It kills all processes, and us, after the time that it gives the job."""
+        has_timed_out = self._has_scope_timed_out()
+        if not self._stop("timeout" if has_timed_out else "stopped", self._task.stop):
+            return
+        if not has_timed_out:
+            self._ended_by = "shutdown" if _is_shutdown(self._task.manager) else "systemd"
+        usage = self._usage()
+        reason = final_reason(self._reason, self._status, usage.oom_kills)
+        wall_s = time.monotonic() - self._began
+        self._notify(Report(0, reason, wall_s=wall_s, ended_by=self._ended_by), usage)
+
+    def _stop(self, reason: Reason, rule: StopRule | None) -> bool:
+        """End the job, by this rule (None: kill it), unless it has just ended by itself."""
         self._reap()
         if self._is_done or (self._status is not None and not self._others()):
-            return
+            return False
         if self._reason is None:
             self._reason = reason
-        if at_once:
+        if rule is None:
+            self._kill()
+            return True
+        self._begin_ending(rule)
+        self._ask()
+        return True
+
+    def _begin_ending(self, rule: StopRule) -> None:
+        """Its times run from now, unless the job ends sooner anyway."""
+        now = time.monotonic()
+        early_s = min(_BEFORE_SYSTEMD_S, rule.total_s / 10) if self._task.scope else 0.0
+        if self._kill_at is None or now + rule.total_s - early_s < self._kill_at:
+            self._rule, self._asked_at = rule, now
+            self._all_at, self._kill_at = now + rule.grace_s, now + rule.total_s - early_s
+
+    def _ask(self) -> None:
+        """Ask those whose turn it is by the rule, each once."""
+        since_s = time.monotonic() - (self._asked_at or 0.0)
+        parents = {pid: proc.parent(pid) for pid in self._all()}
+        signo, whom = due(self._rule, since_s, self._pid if self._status is None else 0, parents)
+        if signo == signal.SIGKILL:
             self._kill()
             return
-        self._signal_all(signal.SIGTERM)
-        self._kill_at = time.monotonic() + self._task.stop_timeout_s
-
-    def _stop_those_outside(self) -> None:
-        """End processes outside the scope, which systemd does not reach, before it may kill us."""
-        inside = set(cgroup.processes(self._directory))
-        outside = [pid for pid in self._all() if pid not in inside]
-        for pid in outside:
-            self._send(pid, signal.SIGTERM)
-        if outside:
-            self._kill_at = time.monotonic() + _BEFORE_SYSTEMD * self._task.stop_timeout_s
+        for pid in whom:
+            who = pid, proc.start_time(pid), signo
+            if who not in self._asked:
+                self._asked.add(who)
+                self._send(pid, signo, is_stop=True)
 
     def _all(self) -> list[int]:
         pids = [self._pid] if self._status is None else []
@@ -358,13 +392,13 @@ class Command:
         pids = self._all()
         return any([self._send(pid, signo) for pid in pids]) or not pids
 
-    def _send(self, pid: int, signo: int) -> bool:
+    def _send(self, pid: int, signo: int, *, is_stop: bool = False) -> bool:
         """Send a signal; False if the process is another user's by now, and we may not signal it."""
         try:
             os.kill(pid, signo)
-            if signo == signal.SIGTERM:
-                if proc.is_interactive_shell(pid):
-                    os.kill(pid, signal.SIGHUP)  # it restores its terminal and exits
+            if is_stop or signo == signal.SIGTERM:
+                if self._rule.sends_hup or proc.is_interactive_shell(pid):
+                    os.kill(pid, signal.SIGHUP)  # such a shell restores its terminal and exits
                 os.kill(pid, signal.SIGCONT)  # a stopped process must be able to react; systemd does the same
         except ProcessLookupError:
             pass  # it has ended, as intended
@@ -396,18 +430,16 @@ class Command:
 
     def _end_leftovers(self) -> int:
         """Wait for (linger) or end the command's leftovers; the number of ended processes."""
-        asked: set[tuple[int, int]] = set()
+        ended: set[tuple[int, int]] = set()
         while left := living(self._others):
             if self._reason is not None or not (self._task.linger or self._may_end_by_themselves()):
-                for pid, started in left:
-                    if (pid, started) not in asked:
-                        self._send(pid, signal.SIGTERM)
-                if self._kill_at is None and not self._cannot_kill:
-                    self._kill_at = time.monotonic() + self._task.stop_timeout_s
-                asked.update(left)
+                if self._asked_at is None:
+                    self._begin_ending(replace(self._task.stop, signo=signal.SIGTERM))
+                self._ask()
+                ended.update(left)
             self._wait_for_any([pid for pid, _ in left])
             self._meet_deadlines()
-        return len(asked)
+        return len(ended)
 
     def _may_end_by_themselves(self) -> bool:
         """Whether it is too early to end the leftovers."""
@@ -415,17 +447,11 @@ class Command:
 
     def _wait_for_any(self, pids: list[int]) -> None:
         """Wait until one of the processes ends, a signal arrives, or something is due."""
-        arrived = wait_for_any(pids, _WAKING | {self._task.stop_signal}, self._due_s())
-        if signal.SIGCHLD in arrived:
-            self._reap()
-        if STOP in arrived:
-            self._stop("stopped")
-        if signal.SIGIO in arrived:
-            self._look_for_caller()
-        for signo in arrived & INTERRUPTS:
-            self._signal_all(signo)  # the user (or systemd) ends the lingering
-        if self._task.stop_signal in arrived and self._task.scope and self._has_scope_timed_out():
-            self._reason = "timeout"
+        for info in wait_for_any(pids, _WAKING, self._due_s()):
+            if info.si_signo in INTERRUPTS:
+                self._signal_all(info.si_signo)  # the user ends the lingering
+            else:
+                self._handle(info)
 
     def _usage(self) -> Usage:
         if self._directory:

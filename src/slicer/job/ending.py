@@ -256,6 +256,8 @@ def report_without(
     # systemd may have missed that the scope became empty, and then nothing else would end it.
     is_unseen = not left and backend.name == "systemd" and not job.broker
     if is_unseen or (left and not job.profile.linger):
+        if started.cgroup and job.spec.has_keeper:
+            cgroup.signal_all(started.cgroup, signal.SIGTERM)  # systemd would tell the keeper alone
         try:
             backend.end(job.id, job.spec.unit, stop_timeout_s(job.profile))
         except SlicerError as error:

@@ -15,7 +15,7 @@ import time
 from slicer import faults
 from slicer.job.job import ORDER_END, OWN_OUTPUT, QUIT, RECORDED, STARTING, Started
 from slicer.kernel import proc
-from slicer.kernel.signals import signal
+from slicer.kernel.signals import SYSTEMD_STOPS, signal
 from slicer.ledger.held_lease import HeldLease
 from slicer.model import KEEPER, Lease
 from slicer.record import replace
@@ -70,7 +70,7 @@ class Keeper:
     def run(self, descriptors: tuple[int, ...]) -> None:
         """From the fork to the end of the scope; ``descriptors`` hold the ticket or the lease."""
         from slicer.job.command import Task
-        from slicer.job.scope import stop_signal, stop_timeout_s
+        from slicer.job.stop_rule import rule_of
         from slicer.state.statefile import END, decode
 
         job, profile = self._job, self._job.profile
@@ -97,9 +97,9 @@ class Keeper:
         task = Task(
             program=job.program, command=job.command, env=job.env(lease.gpus),
             scope=job.spec.unit if self._backend.name == "systemd" else "", timeout_s=profile.timeout_s,
-            stop_timeout_s=stop_timeout_s(profile), linger=profile.linger, supervisor=self._forwarder,
-            inherited=(*descriptors, *self._ledger.joined), mask=self._mask,
-            stop_signal=stop_signal(profile) or signal.SIGTERM, manager=job.spec.manager, log_mib=job.log_mib,
+            stop=rule_of(profile), linger=profile.linger, supervisor=self._forwarder,
+            inherited=(*descriptors, *self._ledger.joined), mask=self._mask, manager=job.spec.manager,
+            log_mib=job.log_mib,
             has_lost_caller=self._has_lost_caller if job.ends_with_caller else None,
         )  # fmt: skip
         self._held.note_begun()
@@ -114,8 +114,8 @@ class Keeper:
         word = os.read(self._down_read, 1)
         if word != STARTING:
             return b"" if word else None
-        # SIGIO announces a readable pipe, so one call waits for the pipe and for SIGTERM. A SIGTERM that is
-        # not the supervisor's comes from systemd, which stops the scope of a job that still waits.
+        # SIGIO announces a readable pipe, so one call waits for the pipe and for signals. A SIGTERM that is
+        # not the supervisor's is for all in the scope. systemd stops the scope of a job that still waits.
         fcntl.fcntl(self._down_read, fcntl.F_SETOWN, os.getpid())
         fcntl.fcntl(self._down_read, fcntl.F_SETFL, os.O_ASYNC | os.O_NONBLOCK)
         order = b""
@@ -123,7 +123,9 @@ class Keeper:
             try:
                 more = os.read(self._down_read, 65536)
             except BlockingIOError:
-                info = signal.sigwaitinfo({signal.SIGIO, signal.SIGTERM})
+                info = signal.sigwaitinfo({signal.SIGIO, signal.SIGTERM, SYSTEMD_STOPS})
+                if info.si_signo == SYSTEMD_STOPS and proc.is_systemd(info.si_pid):
+                    return b""
                 if info.si_signo == signal.SIGTERM:
                     if info.si_pid != self._supervisor:
                         return b""

@@ -14,6 +14,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from slicer.kernel.signals import signal
+
 _CROWDED_S = 0.5  # between looks, while there are more processes than descriptors
 
 
@@ -32,7 +34,9 @@ def living(look: Callable[[], list[int]]) -> list[tuple[int, int]]:
     return []
 
 
-def wait_for_any(pids: list[int], signals: frozenset[int], wait_s: float | None) -> set[int]:
+def wait_for_any(
+    pids: list[int], signals: frozenset[int], wait_s: float | None
+) -> list[signal.struct_siginfo]:
     """Wait for an end, a blocked signal, or the timeout (None: forever). Returns the signals received."""
     fds = [signal_fd(signals)]
     try:
@@ -50,7 +54,7 @@ def wait_for_any(pids: list[int], signals: frozenset[int], wait_s: float | None)
     finally:
         for fd in fds:
             os.close(fd)
-    arrived = set()
+    arrived = []
     while (info := timed_wait(signals, 0.0)) is not None:
-        arrived.add(info.si_signo)
+        arrived.append(info)
     return arrived

@@ -93,6 +93,9 @@ def plan_of(invocation: Invocation, environ: Mapping[str, str], ledger: Ledger |
     nested = bool(outer.leases) and missing.is_nothing
     if nested and invocation.exec:
         raise UsageError("--exec makes no sense inside another job, whose scope stays", where="--exec")
+    mode = profile.properties.get("KillMode")
+    if invocation.exec and mode is not None and mode.value == "mixed":
+        raise UsageError("KillMode=mixed needs a process of slicer's in the scope", where="--exec")
     broker = "" if nested else backends.broker_socket(environ, invocation.backend)
     plan = Plan(
         invocation, config, profile, host, program, outer, missing, nested, skip, environ, broker=broker
@@ -107,7 +110,7 @@ def check_limits(plan: Plan) -> None:
         return
     from slicer.broker.rules.allowed import are_plain
 
-    properties = plan.profile.properties.values()
+    properties = scope.limits(plan.profile)
     if not are_plain(properties):
         from slicer.broker.rules import limits
 
@@ -210,6 +213,8 @@ def choose_backend(plan: Plan) -> Backend:
 def spec_of(job_id: str, plan: Plan, backend: Backend) -> ScopeSpec:
     invocation = plan.invocation
     spec = scope.spec(plan.profile, backend.manager, job_id, invocation.name, invocation.command)
+    if invocation.exec:
+        spec = replace(spec, has_keeper=False)
     if plan.nested:  # its events belong to the scope in which it runs
         return replace(spec, unit=plan.outer.leases[-1].unit)
     if invocation.hold:

@@ -11,9 +11,10 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from slicer.model import Manager, Profile
+    from slicer.model import Manager, Profile, Property
 
-_LONGEST_STOP_TIMEOUT_S = 365 * 86400.0  # "infinity" as a number that clocks accept
+LONGEST_STOP_S = 365 * 86400.0  # "infinity" as a number that clocks accept
+_AFTER_GRACE_S = 5.0  # for the others, where only the command's grace is known
 _DESCRIPTION_CHARS = 160
 
 
@@ -23,23 +24,23 @@ def label(name: str, command: tuple[str, ...]) -> str:
 
 
 def stop_timeout_s(profile: Profile) -> float:
-    """The seconds between SIGTERM and SIGKILL for a job that is stopped."""
+    """The seconds between the first signal and SIGKILL for a job that is stopped."""
     chosen = profile.properties.get("TimeoutStopSec")
-    if chosen is None or not isinstance(chosen.value, int):
-        return DEFAULT_STOP_TIMEOUT_S
-    return min(chosen.value / 1e6, _LONGEST_STOP_TIMEOUT_S)
+    if chosen is not None and isinstance(chosen.value, int):
+        return min(chosen.value / 1e6, LONGEST_STOP_S)
+    return DEFAULT_STOP_TIMEOUT_S if profile.grace_s is None else profile.grace_s + _AFTER_GRACE_S
 
 
-def stop_signal(profile: Profile) -> int | None:
-    """The signal by which systemd stops the scope; None: its default, SIGTERM."""
-    chosen = profile.properties.get("KillSignal")
-    return chosen.value if chosen is not None and isinstance(chosen.value, int) else None
+def limits(profile: Profile) -> list[Property]:
+    """The profile's properties, always with the time that a stopped job has."""
+    chosen = in_order(profile.properties.values())
+    if "TimeoutStopSec" not in profile.properties:
+        chosen.append(time_limit("TimeoutStopSec", stop_timeout_s(profile)))
+    return chosen
 
 
 def spec(profile: Profile, manager: Manager, job: str, name: str, command: tuple[str, ...]) -> ScopeSpec:
-    chosen = in_order(profile.properties.values())
-    if "TimeoutStopSec" not in profile.properties:
-        chosen.append(time_limit("TimeoutStopSec", DEFAULT_STOP_TIMEOUT_S))
+    chosen = limits(profile)
     if profile.timeout_s is not None:
         # systemd enforces the limit, so it holds even if slicer is dead.
         chosen.append(time_limit("RuntimeMaxSec", profile.timeout_s))

@@ -1,4 +1,4 @@
-"""``slicer stop``: ends a job."""
+"""``slicer stop``: ends jobs, each in two steps: it is told, and its end is awaited."""
 
 from __future__ import annotations
 
@@ -7,13 +7,14 @@ import signal
 import time
 
 from slicer.config.properties import DEFAULT_STOP_TIMEOUT_S
-from slicer.errors import EX_TIMEOUT, SlicerError, StateError
+from slicer.errors import EX_TIMEOUT, SlicerError, StateError, UsageError
 from slicer.job.find import check_scope, keeper_lives
 from slicer.kernel import cgroup, proc
-from slicer.kernel.signals import STOP
+from slicer.kernel.signals import STOP, send_stop
 from slicer.ledger import control_log
 from slicer.ledger.watch import LedgerWatch
 from slicer.model import Lease, manager_of, unit_name
+from slicer.record import record
 from slicer.text import visible
 
 TYPE_CHECKING = False
@@ -25,6 +26,20 @@ if TYPE_CHECKING:
 DEADLINE_S = 120.0
 
 
+_OTHERS_S = 15.0  # after a grace: for the other processes, until SIGKILL and the end
+
+
+@record
+class Manner:
+    """What ``slicer stop`` wants in place of the profile's: the signal for the command (0) and its grace."""
+
+    signo: int = 0
+    grace_s: int | None = None
+
+
+PROFILES = Manner()
+
+
 class StillThere(SlicerError):
     """The job was told to end, but did not end in time (exit code 124)."""
 
@@ -32,33 +47,51 @@ class StillThere(SlicerError):
     kind = "still-there"
 
 
-def stop(entry: Lease | Ticket, ledger: Ledger, deadline_s: float = DEADLINE_S) -> None:
-    """End the job (SIGTERM, then SIGKILL after its stop timeout) and wait until its lease is released.
+def withdraw(ticket: Ticket, ledger: Ledger) -> Lease | None:
+    """Take a request out of the queue, so that its job never begins. Its process gets a RequestCancelled.
 
-    A waiting job is removed from the queue: its process gets a RequestCancelled instead of a signal. Raises
-    StateError, BackendError, and StillThere if the job outlives ``deadline_s`` seconds.
+    Returns the lease that it has just got instead, if so; None: it is out of the queue. Raises StateError,
+    BrokerError.
     """
-    _tell_journal(entry)
-    if not isinstance(entry, Lease):
-        if _withdraw(entry, ledger):
-            return
-        granted = [lease for lease in ledger.snapshot().leases if lease.job == entry.job]
-        if not granted:
-            return
-        entry = granted[0]  # it has just received its lease
-    note(entry, ledger)
-    if entry.backend != "systemd" or not entry.cgroup:
-        _stop_processes(entry, ledger)
-    elif os.path.isdir(cgroup.path_of(entry.cgroup)):  # else it has ended, and is about to release its lease
-        _stop_unit(entry)
-    if not _wait_until_gone(entry, ledger, deadline_s):
+    _tell_journal(ticket)
+    if _is_withdrawn(ticket, ledger):
+        return None
+    granted = [lease for lease in ledger.snapshot().leases if lease.job == ticket.job]
+    return granted[0] if granted else None
+
+
+def tell_to_end(lease: Lease, ledger: Ledger, manner: Manner = PROFILES) -> None:
+    """Have the job's processes asked to end (:mod:`slicer.job.stop_rule`), and do not wait.
+
+    Raises StateError, BackendError, UsageError.
+    """
+    _tell_journal(lease)
+    note(lease, ledger)
+    has_scope = lease.backend == "systemd" and bool(lease.cgroup)
+    if has_scope and not os.path.isdir(cgroup.path_of(lease.cgroup)):
+        return  # it has ended, and is about to release its lease
+    if manner != PROFILES:
+        _tell_keeper(lease, ledger, manner)
+    elif has_scope:
+        _stop_unit(lease, ledger)
+    else:
+        _stop_processes(lease, ledger)
+
+
+def await_end(lease: Lease, ledger: Ledger, manner: Manner = PROFILES) -> None:
+    """Wait until the lease is released. Raises StillThere if it takes too long, StateError, BackendError."""
+    if manner.grace_s is not None and _is_gone_within(lease, ledger, manner.grace_s + _OTHERS_S):
+        return
+    if manner.grace_s is not None:
+        tell_to_end(lease, ledger)  # its keeper was killed meanwhile, or it has processes of other users
+    if not _is_gone_within(lease, ledger, DEADLINE_S):
         raise StillThere(
-            f"job {entry.job} has not ended within {deadline_s:g} s",
+            f"job {lease.job} has not ended within {DEADLINE_S:g} s",
             hint="it was told to end; see slicer status",
         )
 
 
-def _withdraw(ticket: Ticket, ledger: Ledger) -> bool:
+def _is_withdrawn(ticket: Ticket, ledger: Ledger) -> bool:
     """Remove the request from the user's or the broker's queue; False if it is not waiting."""
     from slicer.backend import broker_socket
 
@@ -104,15 +137,34 @@ def note(lease: Lease, ledger: Ledger, kind: control_log.Kind = "stop") -> None:
         pass
 
 
-def _stop_unit(lease: Lease) -> None:
+def _stop_unit(lease: Lease, ledger: Ledger) -> None:
     from slicer.broker.client.control import control_of
+    from slicer.job.pause import thaw_to_end
 
     with control_of(lease.manager) as control:
         found = control.cgroup_of(lease.unit)
-        if found is not None:
-            check_scope(lease, found)
-            _continue_supervisor(lease)
-            control.stop(lease.unit)
+        if found is None:
+            return
+        check_scope(lease, found)
+        _continue_supervisor(lease)
+        thaw_to_end(lease, ledger)
+        if lease.keeper and cgroup.of(lease.keeper) != lease.cgroup:
+            cgroup.signal_all(lease.cgroup, signal.SIGTERM)  # systemd tells only the keeper, which was killed
+        control.request_end(lease.job, lease.unit)
+
+
+def _tell_keeper(lease: Lease, ledger: Ledger, manner: Manner) -> None:
+    is_there = cgroup.of(lease.keeper) == lease.cgroup if lease.cgroup else keeper_lives(lease, ledger)
+    if not lease.keeper or not is_there:
+        raise UsageError(
+            f"{lease.name or lease.job} has no keeper that could do that", where="--signal and --grace",
+            hint="it runs with --exec, or its keeper was killed: slicer stop without them ends it",
+        )  # fmt: skip
+    from slicer.job.pause import thaw_to_end
+
+    _continue_supervisor(lease)
+    thaw_to_end(lease, ledger)
+    signal_process(lease.keeper, None, lease.uid, STOP, manner)
 
 
 def _stop_processes(lease: Lease, ledger: Ledger) -> None:
@@ -139,23 +191,31 @@ def _continue_supervisor(lease: Lease) -> None:
     signal_process(lease.pid, lease.pid_start, lease.uid, signal.SIGCONT)
 
 
-def signal_process(pid: int, started: int | None, uid: int, signo: int) -> None:
-    """Signal a process, if it has that start time (None: verified otherwise) and that user."""
+def signal_process(
+    pid: int, started: int | None, uid: int, signo: int, manner: Manner = PROFILES
+) -> None:
+    """Signal a process, if it has that start time (None: verified otherwise) and that user.
+
+    With STOP, its keeper learns ``manner``.
+    """
     try:
-        fd = os.pidfd_open(pid)
+        pidfd = os.pidfd_open(pid)
     except ProcessLookupError:
         return
     try:
         is_it = started is None or proc.start_time(pid) == started
         if is_it and os.stat(f"/proc/{pid}").st_uid == uid:
-            signal.pidfd_send_signal(fd, signo)
+            if signo == STOP:
+                send_stop(pidfd, manner.signo, manner.grace_s)
+            else:
+                signal.pidfd_send_signal(pidfd, signo)
     except (ProcessLookupError, FileNotFoundError):
         pass
     finally:
-        os.close(fd)
+        os.close(pidfd)
 
 
-def _wait_until_gone(lease: Lease, ledger: Ledger, deadline_s: float) -> bool:
+def _is_gone_within(lease: Lease, ledger: Ledger, deadline_s: float) -> bool:
     def is_alive() -> bool:
         return any(other.job == lease.job for other in ledger.snapshot().leases)
 

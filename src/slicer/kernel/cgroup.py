@@ -90,6 +90,15 @@ def processes(directory: str) -> Iterator[int]:
         yield from processes(child)
 
 
+def signal_all(cgroup: str, signo: int) -> None:
+    """Signal the processes in a cgroup and below it, except other users'."""
+    for pid in processes(path_of(cgroup)):
+        try:
+            os.kill(pid, signo)
+        except (ProcessLookupError, PermissionError):
+            continue
+
+
 def controllers(directory: str) -> frozenset[str]:
     """The controllers that act on this cgroup ("cpu", "memory", "io", …)."""
     try:

@@ -19,10 +19,19 @@ STOP = signal.SIGRTMIN + 3
 # Tells a keeper that its supervisor was continued. A SIGCONT would be lost among the keeper's own.
 CONTINUED = signal.SIGRTMIN + 4
 
+# With this, systemd tells a keeper to end its job (KillSignal= of the scope). Others ignore it by default.
+SYSTEMD_STOPS = signal.SIGURG
+
 # These end a program that does not handle them. They are blocked where no step may be interrupted half-way.
 INTERRUPTS = frozenset({signal.SIGHUP, signal.SIGINT, signal.SIGTERM})
 
 SI_KERNEL = 0x80  # the si_code of a signal that no process sent
+
+_GRACE_SHIFT = 7  # in the value of STOP, above the signal's number
+LONGEST_GRACE_S = (1 << 24) - 2
+_SI_QUEUE = -1
+_SIGINFO = 128  # bytes
+_PIDFD_SEND_SIGNAL = 424  # on every architecture
 
 _before: frozenset[int] | None = None  # the mask from before the first block_interrupts()
 
@@ -103,6 +112,30 @@ class AllBlocked:
 
     def __exit__(self, *_: object) -> None:
         signal.pthread_sigmask(signal.SIG_SETMASK, self._mask)
+
+
+def send_stop(pidfd: int, signo: int = 0, grace_s: int | None = None) -> None:
+    """Send STOP to a keeper, with the signal for the job's command and its grace. Raises OSError.
+
+    Without them the profile's are meant. They travel as the value of sigqueue(3).
+    """
+    import ctypes
+    import os
+    import struct
+
+    value = signo | (0 if grace_s is None else grace_s + 1 << _GRACE_SHIFT)
+    info = struct.pack("3i4xiIQ", STOP, 0, _SI_QUEUE, os.getpid(), os.getuid(), value).ljust(_SIGINFO, b"\0")
+    if ctypes.CDLL(None, use_errno=True).syscall(_PIDFD_SEND_SIGNAL, pidfd, STOP, info, 0):
+        code = ctypes.get_errno()
+        raise OSError(code, os.strerror(code))
+
+
+def asked_by(info: signal.struct_siginfo) -> tuple[int, int | None]:
+    """The signal and the grace that came with STOP; (0, None): it came without."""
+    # siginfo has the value where that of SIGCHLD has the status. Python shows only that.
+    value = info.si_status & 0xFFFFFFFF
+    grace = value >> _GRACE_SHIFT
+    return value & 0x7F, grace - 1 if grace else None
 
 
 def timed_wait(signals: frozenset[int], timeout_s: float) -> Any:

@@ -68,8 +68,9 @@ class Queue:
         self._dispatch = Dispatch(self.register, plans, self._engine, self._events, self._ledger.broker_now)
         self._display = Display(self.register, self._engine, self._dispatch, options, self._renderer)
         answers = Answers(
-            self.register, self._dispatch, self._display, self._file, self._load, self._events.notice
-        )
+            self.register, self._dispatch, self._display, self._file, self._load, self._leave_by_word,
+            self._events.notice,
+        )  # fmt: skip
         door = self.register.log_dir.identity
         self._control = ControlSocket(self._ledger.directory.base, door, answers.by_question(), ACTS)
         self._renderer.add(self._control)
@@ -237,6 +238,12 @@ class Queue:
             self._events.add("ending", running=self._engine.job_count)
             self._engine.stop()
 
+    def _leave_by_word(self, ends_jobs: bool) -> None:
+        """``slicer queue stop``."""
+        self.register.log_dir.note_pause(is_paused=False)
+        while len(self._signals) < 1 + ends_jobs:
+            self._leave(signal.SIGTERM)
+
     def _stop_starting(self) -> None:
         self._has_stopped = True
         self._dispatch.abandon()
@@ -301,4 +308,6 @@ class Queue:
             return "stopping"
         if self.register.problem:
             return "stalled"
+        if self._dispatch.is_paused:
+            return "paused"
         return "drained" if self._events.has_drained else "running"

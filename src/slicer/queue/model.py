@@ -187,7 +187,7 @@ class GpuRow:
     jobs: tuple[int, ...]  # the numbers of this queue's jobs on it
 
 
-BoardState = Literal["running", "stopping", "ending", "drained", "stalled", "ended"]
+BoardState = Literal["running", "paused", "stopping", "ending", "drained", "stalled", "ended"]
 
 
 @record

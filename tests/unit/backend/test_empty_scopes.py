@@ -117,7 +117,7 @@ def test_the_scope_of_a_killed_keeper_is_ended_though_nobody_is_in_it(broker: st
     backend: Any = SimpleNamespace(
         name="systemd", living=lambda *_: [], end=lambda _, unit, __: ended.append(unit)
     )
-    profile = SimpleNamespace(linger=False, properties={}, timeout_s=None)
+    profile = SimpleNamespace(linger=False, properties={}, timeout_s=None, grace_s=None)
     job: Any = SimpleNamespace(
         id="0123456789ab", broker=broker, profile=profile, spec=SimpleNamespace(unit="slicer-x.scope")
     )

@@ -16,7 +16,7 @@ from slicer.errors import SlicerError
 from slicer.job import find, stop
 from slicer.kernel import proc
 from slicer.ledger.ledger import Ledger, Snapshot
-from slicer.model import Lease
+from slicer.model import Lease, Ticket
 from slicer.outcome import journal
 from slicer.record import replace
 from slicer.state import statefile
@@ -112,13 +112,21 @@ def test_a_lease_cannot_talk_anybody_into_stopping_what_is_not_its_own(
         assert ledger.snapshot() == Snapshot((), ())
 
 
+def end(entry: Lease | Ticket, ledger: Ledger) -> None:
+    """What ``slicer stop`` does with one job."""
+    lease = entry if isinstance(entry, Lease) else stop.withdraw(entry, ledger)
+    if lease is not None:
+        stop.tell_to_end(lease, ledger)
+        stop.await_end(lease, ledger)
+
+
 def test_a_pid_that_is_another_process_by_now_is_not_signalled(ledger: Ledger) -> None:
     with subprocess.Popen(["sleep", "1000"]) as bystander:
         pid, start, uid = bystander.pid, proc.start_time(bystander.pid) or 0, os.geteuid()
-        stop.stop(replace(EVAL, pid=pid, pid_start=start + 1, uid=uid), ledger)
+        end(replace(EVAL, pid=pid, pid_start=start + 1, uid=uid), ledger)
         starting = replace(TRAIN, pid=pid, pid_start=start + 1, keeper=0, backend="plain", cgroup="", uid=uid)
-        stop.stop(starting, ledger)
-        stop.stop(replace(starting, keeper=pid), ledger)  # it does not hold the lease
+        end(starting, ledger)
+        end(replace(starting, keeper=pid), ledger)  # it does not hold the lease
         bystander.send_signal(signal.SIGRTMIN)  # delivered after all that came before
     assert bystander.returncode == -signal.SIGRTMIN
 
@@ -189,7 +197,7 @@ def test_who_ends_a_job_is_told_to_the_journal_before_it_ends(
     monkeypatch.setattr(stop, "_stop_processes", lambda lease, ledger: said.append(("act", None)))
     lease = replace(TRAIN, uid=os.geteuid(), backend="plain", gpus=("GPU-b",))
     lease = replace(lease, profile="gpu", gpu_indices=(1,))
-    stop.stop(lease, ledger)
+    end(lease, ledger)
     (kind, fields), act = said
     by = pwd.getpwuid(os.getuid()).pw_name
     assert (kind, act) == ("stopping", ("act", None))
@@ -230,7 +238,7 @@ def test_what_lives_on_after_slicer_was_killed_is_ended(
     left = cli.processes()
     assert len(left) == 2
     monkeypatch.setattr(stop, "DEFAULT_STOP_TIMEOUT_S", 0.2)
-    stop.stop(lease, Ledger(state_dir(cli.state), print))
+    end(lease, Ledger(state_dir(cli.state), print))
     assert all(map(gone, left))
     assert cli.json("status")["jobs"] == []
 
@@ -239,7 +247,8 @@ def test_a_job_that_does_not_end_is_said_and_124(cli: Cli, monkeypatch: pytest.M
     lease = cli.running("--name", "x")
     ledger = Ledger(state_dir(cli.state), print)
     monkeypatch.setattr(stop, "_stop_processes", lambda lease, ledger: None)
+    monkeypatch.setattr(stop, "DEADLINE_S", 0.1)
     with pytest.raises(stop.StillThere) as caught:
-        stop.stop(lease, ledger, deadline_s=0.1)
+        end(lease, ledger)
     assert caught.value.exit_code == 124
     assert isinstance(caught.value, SlicerError)

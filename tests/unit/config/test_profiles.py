@@ -80,7 +80,7 @@ def test_values_are_taken_as_text_or_as_number_where_that_is_natural(machine: Ma
     machine.system(
         "[profiles.a]\nio_weight = 20\ncpu_weight = 'idle'\nmemory_max = '24G'\nmemory_swap_max = 0\n"
         "cpu_quota = '250%'\nallowed_cpus = [0, 2]\ntasks_max = 100\ntimeout = 1.5\nsend_sigkill = false\n"
-        "kill_signal = 2\ntimeout_stop = 5\ndevice_allow = ['/dev/null rw', '/dev/zero r']\n"
+        "stop_signal = 2\ntimeout_stop = 5\ndevice_allow = ['/dev/null rw', '/dev/zero r']\n"
         "env = { A = 'x', B = 7 }\nlinger = true\ndescription = 'd'\n"
     )
     profile = machine.profile("a")

@@ -6,7 +6,7 @@ On the hot path of ``slicer run``: pystemd is not needed.
 from __future__ import annotations
 
 from slicer.backend import changes_of
-from slicer.backend.scopes import ScopeBackend
+from slicer.backend.scopes import ScopeBackend, requested
 from slicer.broker.client.calls import ask
 from slicer.broker.client.connection import HINT, Connection, Lost, failure_of
 from slicer.broker.protocol.messages import Start, Stop
@@ -91,7 +91,9 @@ class BrokerBackend(ScopeBackend):
     # -- while it stands ---------------------------------------------------------------------------------
 
     def added(self, spec: ScopeSpec) -> tuple[str, ...]:
-        return self.started.limits if self.started is not None else _told(spec.unit)
+        if self.started is None:
+            return _told(spec.unit)
+        return tuple(name for name in self.started.limits if name != "KillSignal")  # it is for the keeper
 
     def end(self, job: str, unit: str, stop_timeout_s: float) -> None:
         ask(self.path, Stop(job), stop_timeout_s + _STOP_DEADLINE_S)
@@ -112,7 +114,7 @@ def start_of(spec: ScopeSpec, keeper: int) -> Start:
     return Start(
         job=job_of_unit(spec.unit),
         slice="gpu" if spec.slice.startswith("gpu") else "cpu",
-        description=spec.description, limits=limits_of(spec.properties), share_cap=spec.share_cap,
+        description=spec.description, limits=limits_of(requested(spec)), share_cap=spec.share_cap,
         keeper=keeper, keeper_start=proc.start_time(keeper) or 0, fence=spec.fence, devices=spec.devices,
     )  # fmt: skip
 

@@ -6,7 +6,7 @@ import os
 
 from slicer.backend import broker_socket
 from slicer.backend.systemd import SystemdBackend
-from slicer.broker.client.backend import limits_of
+from slicer.broker.client.backend import BrokerBackend, limits_of
 from slicer.broker.client.calls import ask
 from slicer.broker.protocol.messages import Freeze, Set, Stop, Thaw
 from slicer.model import job_of_unit
@@ -40,6 +40,9 @@ class BrokerControl(SystemdBackend):
 
     def stop(self, unit: str, deadline_s: float = _STOP_S) -> None:
         ask(self._path, Stop(job_of_unit(unit)), deadline_s)
+
+    def request_end(self, job: str, unit: str) -> None:
+        BrokerBackend(self._path).request_end(job, unit)
 
     def set_properties(self, unit: str, properties: tuple[Property, ...]) -> None:
         ask(self._path, Set(job_of_unit(unit), limits_of(properties)))

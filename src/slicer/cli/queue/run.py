@@ -19,11 +19,16 @@ from slicer.queue.model import QueueOptions
 from slicer.state.named_file import names_open_file
 from slicer.state.simulated import spec_of
 
-_SUBCOMMANDS = ("add", "retry", "suggest")  # modules of this package with a ``command``
+# Each with its place in this package.
+_SUBCOMMANDS = {
+    "add": "add:command", "retry": "retry:command", "stop": "stop:command", "pause": "stop:pause_command",
+    "resume": "stop:resume_command", "suggest": "suggest:command",
+}  # fmt: skip
 
 
 def _subcommand(name: str) -> click.Command:
-    found: click.Command = importlib.import_module(f"slicer.cli.queue.{name}").command
+    module, _, command = _SUBCOMMANDS.get(name, f"{name}:command").partition(":")
+    found: click.Command = getattr(importlib.import_module(f"slicer.cli.queue.{module}"), command)
     return found
 
 
@@ -64,6 +69,8 @@ class _Queue(click.Command):
 Commands, in place of FILE; without FILE, your queues are listed:
   add      Append jobs to FILE, one for each combination of parameters.
   retry    Make failed jobs pending again.
+  stop     End the queue of FILE, with its running jobs.
+  pause    Let it start nothing new, until resume.
   suggest  Print FILE with the memory that its jobs used.
 
 \b

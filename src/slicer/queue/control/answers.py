@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable
+from fnmatch import fnmatchcase
 from typing import Any
 
 from slicer.kernel import cgroup
@@ -20,28 +21,37 @@ from slicer.queue.state.register import Register
 from slicer.record import as_dict
 
 _MOST_NAMED = 20  # lines in an answer
+_MOST_JOBS = 4000  # ids of jobs in an answer
 _SERVICE = re.compile(r"/(slicer-queue-[0-9a-f]+\.service)(?:/|$)")  # as slicer.detach names it
 _SHORTEST_ID = 4  # characters in a prefix of a job's id
-ACTS = ("stop", "retry", "line")  # questions whose answers wait until the journal is written
+# Questions whose answers wait until the journal is written.
+ACTS = ("stop", "withdraw", "retry", "line", "leave", "pause")
 
 
 class Answers:
     def __init__(
         self, register: Register, dispatch: Dispatch, display: Display, file: LiveFile,
-        load: Callable[[], object], notice: Callable[[str], None],
+        load: Callable[[], object], leave: Callable[[bool], None], notice: Callable[[str], None],
     ) -> None:  # fmt: skip
-        """``load`` determines the pending lines again; ``notice`` adds an event."""
+        """``load`` determines the pending lines again; ``notice`` adds an event.
+
+        ``leave`` starts nothing more, and ends the running jobs unless it is told not to.
+        """
         self._register = register
         self._dispatch = dispatch
         self._display = display
         self._file = file
         self._load = load
+        self._leave = leave
         self._notice = notice
         self._jobs_file = os.path.abspath(file.path)
         self._log_dir = os.path.realpath(register.log_dir.path)
 
     def by_question(self) -> dict[str, Answer]:
-        questions = (self.standing, self.lines, self.line, self.stop, self.retry, self.look)
+        questions = (
+            self.standing, self.lines, self.line, self.stop, self.withdraw, self.retry, self.look, self.leave,
+            self.pause,
+        )  # fmt: skip
         return {each.__name__: each for each in questions}
 
     def standing(self, _: dict[str, Any]) -> dict[str, object]:
@@ -70,6 +80,32 @@ class Answers:
     def stop(self, question: dict[str, Any]) -> dict[str, object]:
         """Cancel the line with a key, unless it has begun."""
         return {"stopped": self._dispatch.stop(str(question.get("key")))}
+
+    def withdraw(self, question: dict[str, Any]) -> dict[str, object]:
+        """Cancel the lines that have not begun and whose names match a shell pattern."""
+        pattern = str(question.get("pattern"))
+        states = self._register.states.values()
+        named = [state for state in states if state.name and fnmatchcase(state.name, pattern)]
+        count = sum(self._dispatch.stop(state.key, unbegun=True) for state in named)
+        return {"count": count, "file": self._jobs_file}
+
+    def leave(self, question: dict[str, Any]) -> dict[str, object]:
+        """Start nothing more, and end; the running jobs are ended, or waited for."""
+        running = [state.job for state in self._register.states.running.values()]
+        self._leave(question.get("finish") is not True)
+        return {"jobs": running[:_MOST_JOBS]}
+
+    def pause(self, question: dict[str, Any]) -> dict[str, object]:
+        """Start nothing more until it is resumed. Running jobs run on."""
+        is_paused = question.get("paused") is True
+        was_paused, self._dispatch.is_paused = self._dispatch.is_paused, is_paused
+        if is_paused != was_paused:
+            problem = self._register.log_dir.note_pause(is_paused=is_paused)
+            if is_paused:
+                self._dispatch.abandon()
+            told = "paused: nothing new is started" if is_paused else "resumed: jobs are started again"
+            self._notice(f"{told} (not after a crash: {problem})" if problem else told)
+        return {"changed": is_paused != was_paused, "pending": len(self._dispatch.pending)}
 
     def retry(self, question: dict[str, Any]) -> dict[str, object]:
         """The numbers of failed jobs that are pending again, or the word that names none."""

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager, suppress
 from typing import Any
 
-from slicer.errors import StateError
+from slicer.errors import StateError, UsageError
 from slicer.kernel import proc
 from slicer.kernel.peer import credentials
 from slicer.kernel.sleep import until_readable
@@ -92,6 +92,18 @@ def of_log_dir(found: list[Asked], log_dir: str, file: str) -> Asked | None:
     wanted = os.path.realpath(log_dir), os.path.abspath(file)
     ours = (each for each in found if each.queue and (each.queue.log_dir, each.queue.file) == wanted)
     return next(ours, None)
+
+
+def of_file(found: list[Asked], file: str, log_dir: str | None = None) -> Asked | None:
+    """The queue that runs this file (with this log directory). Raises UsageError if there are several."""
+    path = os.path.abspath(file)
+    ours = [each for each in found if each.queue is not None and each.queue.file == path]
+    if log_dir is not None:
+        ours = [each for each in ours if each.queue and each.queue.log_dir == os.path.realpath(log_dir)]
+    if len(ours) > 1:
+        dirs = ", ".join(each.queue.log_dir for each in ours if each.queue)
+        raise UsageError(f"several queues run {file}: {dirs}", hint="name one with slicer queue … --log-dir")
+    return ours[0] if ours else None
 
 
 def lines_meant(environ: Mapping[str, str], word: str) -> list[QueuedLine]:

@@ -30,6 +30,7 @@ _STATES: dict[BoardState, str] = {
     "stopping": "stopping: nothing new is started",
     "ending": "ending: nothing new is started",
     "drained": "all done",
+    "paused": "paused: nothing new is started",
     "stalled": "stalled: nothing is started",
     "ended": "ended",
 }

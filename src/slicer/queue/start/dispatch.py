@@ -41,7 +41,8 @@ class Dispatch:
     """``pending`` has the jobs still to be started, and ``touched`` the keys of all jobs of this run.
 
     ``trouble``: why nothing could be requested or started at the last try; "" if it could. ``is_over``:
-    nothing more is started, because a broker was switched on or off since the queue began.
+    nothing more is started, because a broker was switched on or off since the queue began. ``is_paused``:
+    nothing is started for now.
     """
 
     def __init__(
@@ -66,6 +67,7 @@ class Dispatch:
         self._regrouped_s = 0.0  # monotonic: when the pending jobs were sorted by their lengths
         self.trouble = ""
         self.is_over = False
+        self.is_paused = register.log_dir.is_paused()
 
     # -- pending jobs ------------------------------------------------------------------------------------
 
@@ -135,15 +137,16 @@ class Dispatch:
             self._engine.stop(entry.key)
             self._events.add("cancelling", state)
 
-    def stop(self, key: str) -> bool:
+    def stop(self, key: str, *, unbegun: bool = False) -> bool:
         """Cancel a job, unless its command has begun; whether it was cancelled.
 
-        On another machine only the engine can end it, so there even a running job is ended.
+        On another machine only the engine can end it, so there even a running job is ended, unless only an
+        ``unbegun`` one is meant.
         """
         state = self._register.states.get(key)
         if state is not None and self._engine.unstarted(state.job) == key:
             self._take_back(state.job)
-        if state is not None and state.engine and state.status == "running":
+        if state is not None and state.engine and state.status == "running" and not unbegun:
             self._engine.stop(key)
             return True
         if key not in self.pending:
@@ -175,7 +178,7 @@ class Dispatch:
 
     def start(self) -> None:
         """Start the scopes of all jobs that can be started; request leases for the others."""
-        if self.is_over or self._is_broker_new():
+        if self.is_over or self.is_paused or self._is_broker_new():
             return
         now = time.monotonic()
         if now >= (self._not_before or now):

@@ -5,6 +5,7 @@
     status.txt      the board, for people
     job0007.log     the output of job 7; job0007.2.log: of its second attempt
     earlier-…/      logs of queues before one with --fresh
+    paused          there while the queue is paused, also after a crash
     attempts/ID     the attempt file of a keeper, named by the id of its lease
 
 The directory must belong to the user or to root, and not be writable by others. It is opened once
@@ -42,6 +43,7 @@ RULES = Rules(
 )
 _LOCK = "lock"
 _STATUS = "status.txt"
+_PAUSED = "paused"
 _LOG = re.compile(r"job\d{4,}(?:\.\d+)?\.log")
 
 
@@ -105,6 +107,22 @@ class LogDir:
     def write_status(self, text: str) -> None:
         """Replace status.txt. Raises OSError."""
         os.close(self.directory.replace(_STATUS, text.encode("utf-8", "backslashreplace")))
+
+    def is_paused(self) -> bool:
+        """Whether the queue is paused. Raises StateError."""
+        with failing(self.path):
+            return self.directory.has(_PAUSED)
+
+    def note_pause(self, *, is_paused: bool) -> str:
+        """Remember it for the next queue. Returns why that failed; "": it did not."""
+        try:
+            if is_paused:
+                os.close(self.directory.replace(_PAUSED, b""))
+            else:
+                self.directory.remove(_PAUSED)
+        except OSError as error:
+            return error.strerror or "unknown"
+        return ""
 
     def set_logs_aside(self) -> str:
         """Move the jobs' logs into a new directory; its name, "" if there are no logs. Raises StateError."""

@@ -13,7 +13,7 @@ from slicer.errors import SlicerError, StateError
 from slicer.job.pause import thaw_to_end
 from slicer.job.scope_watch import ScopeWatch
 from slicer.job.stop import note
-from slicer.kernel import proc
+from slicer.kernel import cgroup, proc
 from slicer.kernel.signals import STOP
 from slicer.kernel.sleep import seconds_until, soonest
 from slicer.ledger.held_lease import HeldLease
@@ -239,6 +239,8 @@ class RunningJobs:
             self._listener.warning(str(error))
         try:
             if job.pidfd < 0:
+                if lease.cgroup:
+                    cgroup.signal_all(lease.cgroup, signal.SIGTERM)  # systemd would tell the keeper alone
                 self._backends.of_lease(lease).request_end(lease.job, lease.unit)
         except SlicerError as error:
             self._listener.warning(str(error))
