@@ -195,7 +195,7 @@ def test_freeze_and_thaw_from_outside_are_seen_and_told(slicer: Slicer) -> None:
     ("command", "reason", "by"),
     [
         (("systemctl", "stop"), "stopped", "systemd"),
-        (("systemctl", "kill", "--signal=TERM"), "stopped", "systemd"),
+        (("systemctl", "kill", "--signal=TERM"), "signal", "systemd"),
         (("systemctl", "kill", "--signal=INT"), "signal", "systemd"),
         (("systemctl", "kill", "--signal=KILL"), "signal", "outside"),
     ],

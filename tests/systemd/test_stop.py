@@ -138,3 +138,65 @@ def test_a_user_stops_a_job_of_hers_without_a_supervisor(slicer: Slicer, alice: 
     job = up(slicer, "--exec", "--name", "hers", via=alice.via)
     slicer.command("stop", "hers", via=alice.via)
     assert job.end().code == -signal.SIGTERM
+
+
+# -- the command first --------------------------------------------------------------------------------------
+
+# Saves only if its worker still answers.
+TRAINER = """\
+import signal, subprocess, sys, time
+feeds = "import sys; sys.stdin.read(); print('fed', flush=True)"
+worker = subprocess.Popen([sys.executable, "-c", feeds], stdin=-1)
+def save(*_):
+    worker.stdin.close()
+    print("saved" if worker.wait() == 0 else "its worker was gone", flush=True)
+    sys.exit(0)
+signal.signal(signal.SIGTERM, save)
+print("up", flush=True)
+while True:
+    time.sleep(1)
+"""
+
+
+@pytest.mark.core
+@pytest.mark.parametrize("options", [(), ("--set", "KillMode=mixed", "--set", "TimeoutStopSec=1min")])
+@pytest.mark.parametrize("by", ["slicer stop", "slicer stop --grace", "systemctl", "slice", "time limit"])
+def test_the_command_is_asked_while_its_workers_live(
+    slicer: Slicer, tmp_path: Path, options: tuple[str, ...], by: str
+) -> None:  # U15, K6
+    program = tmp_path / "train.py"
+    program.write_text(TRAINER)
+    limit = ("--timeout", "2s") if by == "time limit" else ()
+    job = slicer.start("-p", "heavy", "--name", "x", *limit, *options, "--", "python3", str(program))
+    job.said("up")
+    lease = job.lease()
+    if by.startswith("slicer stop"):
+        slicer.command("stop", "x", *(("--grace", "1m") if "grace" in by else ()))
+    elif by != "time limit":
+        systemctl.output("systemctl", "stop", lease.unit if by == "systemctl" else "cpu.slice")
+    done = job.end()
+    assert done.stdout.splitlines()[-2:] == ["fed", "saved"]
+    outcome = slicer.outcome(lease.job)
+    assert outcome.reason == ("timeout" if by == "time limit" else "stopped")
+    assert outcome.ended_by == ("" if by == "time limit" else "slicer stop" if "slicer" in by else "systemd")
+
+
+def test_a_job_whose_keeper_was_killed_is_asked_by_slicer_stop(slicer: Slicer, tmp_path: Path) -> None:  # U15
+    saved = tmp_path / "saved"
+    script = f"trap 'touch {saved}; exit' TERM; sleep 1000 & wait"
+    job = up(slicer, "-p", "heavy", "--name", "x", "--linger", script=script)
+    lease = job.lease()
+    job.kill()
+    os.kill(lease.keeper, signal.SIGKILL)
+    slicer.command("stop", "x")
+    assert saved.exists()
+    assert not leases()
+
+
+def test_a_job_without_a_keeper_is_asked_by_systemd_alone(slicer: Slicer) -> None:  # U15
+    job = up(slicer, "--exec", "-p", "heavy", "--name", "x")
+    refused = slicer.command("stop", "x", "--grace", "1m", code=2)
+    assert "x has no keeper that could do that" in refused.stderr
+    assert systemctl.show(job.lease().unit, "KillSignal") == {"KillSignal": "15"}
+    slicer.command("stop", "x")
+    assert job.end().code == -signal.SIGTERM

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from slicer import quantity
 from slicer.config import values
-from slicer.config.properties import KEYS, LISTS, find_key, parse_property
+from slicer.config.properties import KEYS, LISTS, LONGEST_STOP_S, find_key, parse_property
 from slicer.config.values import Said
 from slicer.errors import UsageError
 from slicer.model import CPU, SLICES, Host, Profile, Property
@@ -129,7 +129,7 @@ def profile(
         threads=_threads(taken, threads, host, properties),
         timeout_s=_timeout(taken, host),
         linger=values.flag(taken.settled("linger", False), "linger"),
-        grace_s=_grace(taken),
+        grace_s=_grace(taken, host),
         env=env,
         properties=properties,
         sources=taken.sources,
@@ -280,15 +280,14 @@ def _timeout(taken: Said, host: Host) -> float | None:
     return None if made == INFINITY or not isinstance(made, int) else made / 1e6
 
 
-def _grace(taken: Said) -> float | None:
+def _grace(taken: Said, host: Host) -> float | None:
     """The time of the command alone, once it is asked to end. None: not set."""
     entry = taken.get("grace", "grace_s")
     if entry is None:
         return None
-    found = values.seconds(entry, "grace")
-    if found is None:
-        raise values.refuse(entry, "grace", 'expected a duration such as "2m", not "infinity"')
-    return found
+    made = property_of("timeout_stop", entry, host, "grace").value
+    assert isinstance(made, int)
+    return min(made / 1e6, LONGEST_STOP_S)
 
 
 def property_of(key: str, entry: Entry, host: Host, label: str = "") -> Property:

@@ -78,6 +78,7 @@ _TABLE = (
 )
 # The default time between SIGTERM and SIGKILL for a stopped job.
 DEFAULT_STOP_TIMEOUT_S = 10.0
+LONGEST_STOP_S = 365 * 86400.0  # "infinity" as a number that clocks accept
 _ROW_BY_NAME = {row[0]: row for row in _TABLE}
 _ROW_BY_KEY = {row[1]: row for row in _TABLE}
 FENCE_DIRECTIVES = ("DeviceAllow", "DevicePolicy")  # the directives of the device fence

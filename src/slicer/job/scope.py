@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from slicer.config.properties import DEFAULT_STOP_TIMEOUT_S, in_order, time_limit
+from slicer.config.properties import DEFAULT_STOP_TIMEOUT_S, LONGEST_STOP_S, in_order, time_limit
 from slicer.model import LEASE_VARIABLE, ScopeSpec, unit_name
 from slicer.quantity import short_mib
 from slicer.text import counted, quote, slots_words
@@ -13,7 +13,6 @@ if TYPE_CHECKING:
 
     from slicer.model import Manager, Profile, Property
 
-LONGEST_STOP_S = 365 * 86400.0  # "infinity" as a number that clocks accept
 _AFTER_GRACE_S = 5.0  # for the others, where only the command's grace is known
 _DESCRIPTION_CHARS = 160
 

@@ -19,7 +19,8 @@ is then asked like a command: its own workers still live.
 
 from __future__ import annotations
 
-from slicer.job.scope import LONGEST_STOP_S, stop_timeout_s
+from slicer.config.properties import LONGEST_STOP_S
+from slicer.job.scope import stop_timeout_s
 from slicer.kernel.signals import signal
 from slicer.record import record, replace
 

@@ -5,10 +5,12 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
-from slicer.cli import app, named_jobs, output, say, stop
+from slicer.cli import app, output, say, stop
 from slicer.cli.known_jobs import KnownJob
 from slicer.columns import Line
 from slicer.errors import SlicerError
@@ -138,11 +140,14 @@ def test_a_forged_job_id_does_not_talk_to_the_terminal(
     """Ids are checked where they are read; this holds even so."""
     monkeypatch.setenv("SLICER_STATE_DIR", str(tmp_path / "state"))
     forged = replace(TRAIN, job=EVIL, name="")
-    monkeypatch.setattr(stop, "stop", lambda *_: None)
-    monkeypatch.setattr(named_jobs, "known_jobs", lambda: (object(), None, None))
     known = KnownJob(EVIL, EVIL, 1, EVIL, forged, None, None)
-    monkeypatch.setattr(named_jobs, "found_among", lambda *_: known)
-    stop.command.callback(jobs=("x",), quiet=False, as_json=False)  # type: ignore[misc]
+    told: Any = SimpleNamespace(ledger=object(), living=[], find=lambda *_, **__: known)
+    monkeypatch.setattr(stop, "KnownJobs", lambda: told)
+    for act in ("tell_to_end", "await_end"):
+        monkeypatch.setattr(stop, act, lambda *_: None)
+    stop.command.callback(  # type: ignore[misc]
+        jobs=("x",), quiet=False, as_json=False, said_signal=None, said_grace=None
+    )
     for lease in (forged, replace(forged, unit=EVIL, command=EVIL, forced=1)):
         say.Messages(1).acquired(lease, 2.0)
         say.Messages(1).waiting(Busy("cpu", (lease,), 0, (), EVIL, slot="cpu"))

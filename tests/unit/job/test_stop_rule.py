@@ -80,7 +80,9 @@ def test_stop_may_ask_otherwise() -> None:
     assert asked_for(GROUP, TERM, 60) == StopRule("", TERM, 60, 65.0)  # whoever gives a grace wants it to act
 
 
-@given(st.dictionaries(st.integers(2, 40), st.integers(1, 40), min_size=1), st.sampled_from([PLAIN, OWN, MIXED]))
+@given(
+    st.dictionaries(st.integers(2, 40), st.integers(1, 40), min_size=1), st.sampled_from([PLAIN, OWN, MIXED])
+)
 def test_nobody_below_the_command_is_asked_in_its_grace_and_all_are_killed_in_the_end(
     parents: dict[int, int], how: StopRule
 ) -> None:

@@ -32,7 +32,7 @@ _log_dir = click.option("--log-dir", metavar="DIR", type=click.Path(), help="The
 \b
 Examples:
   slicer queue stop jobs.txt            its running jobs end, too
-  slicer queue stop jobs.txt --finish   they may finish; nothing new is started
+  slicer queue stop jobs.txt --finish   they may finish
   slicer queue jobs.txt                 resumes it""",
 )
 @parameters.jobs_file
@@ -51,7 +51,15 @@ def command(file: str, log_dir: str | None, finish: bool) -> None:
             print(end_of(asked)[0])
 
 
-@click.command("pause", short_help="Let a queue start nothing new.")
+@click.command(
+    "pause",
+    short_help="Let a queue start nothing new.",
+    epilog="""\
+\b
+Examples:
+  slicer queue pause jobs.txt    nothing new is started
+  slicer queue resume jobs.txt   jobs are started again""",
+)
 @parameters.jobs_file
 @_log_dir
 def pause_command(file: str, log_dir: str | None) -> None:
@@ -62,7 +70,15 @@ def pause_command(file: str, log_dir: str | None) -> None:
     _set_paused(file, log_dir, is_paused=True)
 
 
-@click.command("resume", short_help="Let a paused queue go on.")
+@click.command(
+    "resume",
+    short_help="Let a paused queue go on.",
+    epilog="""\
+\b
+Examples:
+  slicer queue resume jobs.txt                the queue of that file
+  slicer queue resume jobs.txt --log-dir b    if several run it""",
+)
 @parameters.jobs_file
 @_log_dir
 def resume_command(file: str, log_dir: str | None) -> None:

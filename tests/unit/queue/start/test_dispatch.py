@@ -20,6 +20,8 @@ from slicer.queue.state.journal import Record
 from slicer.record import record
 from tests.unit import made_up
 
+NOT_PAUSED = SimpleNamespace(is_paused=lambda: False)
+
 
 def set_clock(monkeypatch: pytest.MonkeyPatch, now: Callable[[], float]) -> None:
     """The queue's own: other threads of this process tell the time, too."""
@@ -31,7 +33,7 @@ def test_a_pause_that_ends_between_two_looks_is_noticed(monkeypatch: pytest.Monk
     now = [100.0]
     set_clock(monkeypatch, lambda: now[0])
     asked: list[int] = []
-    register: Any = SimpleNamespace(states={}, problem="")
+    register: Any = SimpleNamespace(states={}, problem="", log_dir=NOT_PAUSED)
     engine: Any = SimpleNamespace(keep=lambda kinds: None, refresh=lambda: asked.append(1))
     nobody: Any = None
     plans: Any = SimpleNamespace(gpu_needs=None, broker="", octaves=lambda: lambda entry: None)
@@ -66,7 +68,7 @@ class Refusing:
         any_: Any = SimpleNamespace
         self.states: dict[str, JobState] = {}
         self.told: list[str] = []
-        register = any_(states=self.states, problem="", see=self.see, do=self.do)
+        register = any_(states=self.states, problem="", see=self.see, do=self.do, log_dir=NOT_PAUSED)
         self.broker_error: SlicerError | None = None
         self.broker_now = "/socket"
         self.plans = any_(
