@@ -41,6 +41,11 @@ def unit_name(job: str) -> str:
     return f"slicer-{job}.scope"
 
 
+def detached_unit(job: str) -> str:
+    """The scope of a detached job's supervisor, where the broker made one."""
+    return f"slicer-run-{job}.scope"
+
+
 def job_of_unit(unit: str) -> str:
     """The job whose scope has that name; any other text unchanged."""
     return unit.removesuffix(".scope").removeprefix("slicer-")

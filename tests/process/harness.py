@@ -233,7 +233,7 @@ class Box:
         if self.state.exists():
             assert self.snapshot() == Snapshot((), ())
             # The arena of the turns stays: one a ledger. So do outcomes, until somebody looks at the history.
-            stays = (history.KEPT, "share/arena-2")
+            stays = (history.KEPT, "share/arena-2", "logout-noticed")
             left = [name for name in self.state_files() if not name.endswith(stays)]
             assert left in ([], ["version"], ["lock", "version"])
 

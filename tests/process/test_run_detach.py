@@ -187,6 +187,17 @@ def test_it_outlives_its_terminal(box: Box, gate: Gate) -> None:  # U1
     assert "ended\n" in slicer(box, "logs", "x").stdout
 
 
+def test_without_systemd_a_queue_goes_on_as_a_process(box: Box, gate: Gate) -> None:  # U1, E7
+    (box.root / "jobs.txt").write_text(f"read x <{gate.path}; echo ran >>ran\n")
+    said = slicer(box, "queue", "jobs.txt", "--detach").stdout
+    assert "detached as process" in said
+    pid = int(said.partition("detached as process ")[2].partition(":")[0])
+    gate.open()
+    until(lambda: gone(pid), "the queue has ended")
+    assert (box.root / "ran").read_text() == "ran\n"
+    assert "1" in (box.root / "slicer_logs" / "status.txt").read_text()
+
+
 # -- kill -9 ------------------------------------------------------------------------------------------------
 
 
@@ -344,6 +355,29 @@ def test_of_many_that_start_at_once_none_is_lost_nor_refused(box: Box) -> None: 
     slicer(box, "wait", *jobs, code=15)
     assert {each.job: each.exit_code for each in box.outcomes()} == dict(zip(jobs, range(16), strict=True))
     box.assert_clean()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="takes root to give a link away")
+def test_another_users_link_on_the_way_to_its_log_is_not_followed(box: Box) -> None:  # U1, S9
+    (box.root / "mine").mkdir()
+    link = box.root / "link"
+    link.symlink_to("mine")
+    slicer(box, "wait", detached(box, "--output", "link/log", "--", "true"))
+    os.lchown(link, 4242, 4242)
+    done = slicer(box, *PLAIN, "-d", "--output", "link/other", "--", "true", code=125)
+    assert "a symbolic link of uid 4242" in done.stderr
+    assert [path.name for path in (box.root / "mine").iterdir()] == ["log"]
+
+
+def test_a_removed_working_directory_is_an_error_like_others(box: Box) -> None:  # U1
+    (box.root / "jobs.txt").write_text("true\n")
+    for line in (f"{' '.join(PLAIN)} -d -- true", f"queue {box.root}/jobs.txt"):
+        script = f'mkdir gone && cd gone && rmdir ../gone && exec "$@" {line}'
+        done = subprocess.run(
+            ["sh", "-c", script, "sh", *SLICER], env=box.env, cwd=box.root, capture_output=True, text=True,
+            check=False,
+        )  # fmt: skip
+        assert (done.returncode, "the working directory was removed" in done.stderr) == (2, True), done
 
 
 # -- logs ---------------------------------------------------------------------------------------------------

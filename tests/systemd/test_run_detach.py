@@ -98,7 +98,8 @@ def test_a_lingering_users_is_a_service_of_the_users_manager(slicer: Slicer, ali
     until(lambda: not services(alice.systemctl), "the service is gone")
 
 
-def test_without_linger_it_is_a_process_and_says_what_a_logout_does(slicer: Slicer) -> None:  # U1
+def test_without_linger_it_leaves_its_callers_unit_and_says_what_the_last_logout_does(slicer: Slicer) -> None:
+    # U1
     bob = user("bob")
     systemctl.output("systemctl", "start", f"user@{bob.uid}.service")
     gate = slicer.gate()
@@ -106,12 +107,7 @@ def test_without_linger_it_is_a_process_and_says_what_a_logout_does(slicer: Slic
         job, done = detached(slicer, "--", "sh", "-c", f"echo up; : < {gate}", via=bob.via)
         assert "loginctl enable-linger bob" in done.stderr
         has_printed(slicer, job, "up\n", bob.via)
-        assert services(bob.systemctl) == []
-        pid = file_of(slicer, job, bob.via)["pid"]
-        assert "slicer-run" not in cgroup_of(pid)
-        status = Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2].split()
-        assert int(status[4]) == 0  # no terminal
-        assert int(status[3]) != pid  # nor ever one: it does not lead its session
+        assert services(bob.systemctl) == [f"slicer-run-{job}.service"]
         gate.open()
         slicer.command("wait", job, via=bob.via)
     finally:
@@ -206,6 +202,51 @@ def test_through_the_broker_a_job_outlives_its_supervisor(slicer: Slicer, broker
     gate.open()
     slicer.command("wait", job, via=ann.via, code=5)
     assert "up\n" in slicer.command("logs", job, via=ann.via).stdout
+
+
+def test_what_is_detached_through_the_broker_outlives_the_session_and_the_service_around_it(
+    slicer: Slicer, broker: Broker, ben: User
+) -> None:  # U1, L1
+    gate, said = slicer.gate(), slicer.path("said")
+    said.touch()
+    said.chmod(0o666)
+    (slicer.directory / "jobs.txt").write_text(f"[profile=heavy] echo queued > {slicer.path('queued')}\n")
+    slicer.path("queued").touch()
+    slicer.path("queued").chmod(0o666)
+    run = f"slicer run -q -d -p heavy -- sh -c 'echo up; : < {gate}; exit 4'"
+    queue = f"slicer queue {slicer.path('jobs.txt')} --log-dir $HOME/detached --fresh --detach --quiet"
+    script = f"({run}; {run}; {queue}; grep -o '[^/]*$' /proc/self/cgroup) > {said} 2>&1; exec sleep 1000"
+    environ = [f"--setenv={name}={value}" for name, value in slicer.environ().items() if name != "HOME"]
+    systemctl.output(
+        "systemd-run", "--quiet", "--collect", f"--unit={SESSION}", "--property=User=bob",
+        "--property=PAMName=login", *environ, "sh", "-c", script,
+    )  # fmt: skip
+    runs, waits, *_, session = until(
+        lambda: len(words := said.read_text().split()) >= 3 and words, "all are detached"
+    )
+    assert session.startswith("session-"), said.read_text()
+    has_printed(slicer, runs, "up\n", ben.via)
+    pids = [file_of(slicer, job, ben.via)["pid"] for job in (runs, waits)]
+    assert [cgroup_of(pid).rpartition("/")[2] for pid in pids] == [
+        f"slicer-run-{job}.scope" for job in (runs, waits)
+    ]
+    systemctl.output("systemctl", "stop", SESSION, session, f"user@{ben.uid}.service", check=False)
+    assert [shown(slicer, job, ben.via)["state"] for job in (runs, waits)] == ["running", "waiting"]
+    for job in (runs, waits):
+        gate.open()
+        slicer.command("wait", job, via=ben.via, code=4)
+    until(lambda: "queued" in slicer.path("queued").read_text(), "the queue went on")
+
+
+def test_a_process_in_a_job_gets_no_scope_without_a_lease(slicer: Slicer, broker: Broker, ann: User) -> None:
+    # L1, K2
+    code = (
+        "import os; from slicer.broker.client import calls\n"
+        "try: calls.detach('/run/slicer-broker/socket', '0' * 12, 'x', os.getpid())\n"
+        "except Exception as error: print(error)"
+    )
+    done = slicer.run("--", "/opt/slicer/bin/python", "-c", code, via=ann.via)
+    assert "it is in a job" in done.stdout, done
 
 
 def test_a_job_begins_after_another_through_the_broker(slicer: Slicer, broker: Broker, ann: User) -> None:

@@ -14,31 +14,28 @@ from collections.abc import Callable
 from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
-from slicer import backend as backends
 from slicer import faults, moments
-from slicer.backend.manager_calls import start_service
-from slicer.backend.systemd import SystemdBackend
-from slicer.cli import after, say
-from slicer.cli.common import coming, failing
+from slicer.cli import after, placing, say
+from slicer.cli.common import check_directory, coming, failing
 from slicer.detach import handover, service, starting
-from slicer.doctor.facts.host import gather_session
-from slicer.errors import EX_OK, EX_SLICER, BackendError, StateError, UsageError
+from slicer.errors import EX_OK, EX_SLICER, StateError, UsageError
 from slicer.job.launch import open_ledger
 from slicer.job.launch import run as run_job
 from slicer.job.plan import Invocation, plan_of
 from slicer.job.scope import label
 from slicer.kernel.signals import block_interrupts, signal, unblock_interrupts
 from slicer.kernel.sleep import until_moment
-from slicer.kernel.users import user_name
 from slicer.ledger.ledger import Ledger
-from slicer.model import LEASE_VARIABLE, Outcome, manager_of
+from slicer.model import Outcome
 from slicer.outcome import job_files
 from slicer.record import replace
+from slicer.state.directory import find
+from slicer.state.named_file import RULES
+from slicer.state.statedir import first_time
 from slicer.state.statefile import is_job_id
 from slicer.text import quote
 
 if TYPE_CHECKING:
-    from slicer.detach.service import Place
     from slicer.job.plan import Plan
     from slicer.model import Busy
 
@@ -89,8 +86,7 @@ def _detach(
     options: dict[str, Any], invocation: Invocation, awaits: tuple[str, ...], begins_at: float | None,
     messages: say.Messages,
 ) -> int:  # fmt: skip
-    if not os.path.isdir("."):
-        raise UsageError("the working directory was removed", where="--detach", hint="cd to another one")
+    check_directory()
     environ = service.environment(os.environ)
     ledger = open_ledger(environ, messages, invocation.backend)
     plan = plan_of(invocation, environ, None)
@@ -106,7 +102,8 @@ def _detach(
     has_handed_over = False
     try:
         with closing(starting.HandOver()) as hand_over:
-            place, at_logout = _start(job, plan, hand_over.given.fileno(), mask)
+            what = f"slicer run --detach: {label(invocation.name, invocation.command)}"
+            place, ends = placing.start(hand_over, job, what, plan.broker, mask)
             hand_over.send(handed)
             has_handed_over = True
             state = hand_over.hear(_show)
@@ -119,8 +116,8 @@ def _detach(
     if options["verbosity"] >= 0:
         where = f"{service.job_unit(job)}, " if place != "process" else ""
         say.line(f"{state} in the background ({where}log {quote(log)}): slicer logs -f {job}")
-        if at_logout:
-            say.line(at_logout)
+        if ends and first_time(ledger.directory, "logout-noticed"):
+            say.line(f"{ends} (shown once per boot)")
     try:
         os.write(1, f"{job}\n".encode())
     except OSError as error:  # nobody reads it, and the job goes on
@@ -140,43 +137,14 @@ def _log(asked: str, job: str, plan: Plan, ledger: Ledger) -> str:
             held = {lease.job for lease in ledger.snapshot().leases}
             files.prune(plan.config.log_keep_s, held.__contains__, say.line)
         if not asked:
-            return files.log_of(job)
-    path = os.path.abspath(asked)
+            return os.path.realpath(files.log_of(job))
+    with failing("cannot be written", f"--output {asked}", kind=UsageError):
+        folder, name = find(os.path.abspath(asked), RULES, follows=False)
+    folder.close()
+    path = os.path.join(folder.path, name)
     with failing("cannot be written", f"--output {asked}", kind=UsageError):
         os.close(handover.open_log(path))
     return path
-
-
-def _start(job: str, plan: Plan, stdin: int, mask: frozenset[int]) -> tuple[Place, str]:
-    """Start the job's process; where that is, and what a logout does to it ("": nothing)."""
-    command = starting.taker()
-    uid, session = os.geteuid(), gather_session(os.geteuid())
-    backend = SystemdBackend(manager_of(uid))
-    has_systemd = backends.has_systemd()
-    reaches = has_systemd and _reaches(backend)
-    place = service.place_of(uid, has_systemd=has_systemd, reaches_manager=reaches, lingers=session.lingers)
-    invocation = plan.invocation
-    if place == "process":
-        backend.close()
-        starting.start_process(command, mask, stdin)
-        return place, service.at_logout(
-            user_name(uid), in_own_manager=reaches and not plan.broker and invocation.backend != "plain",
-            kills_processes=session.kills_processes and has_systemd, has_broker=bool(plan.broker),
-            is_inside=bool(os.environ.get(LEASE_VARIABLE)),
-        )  # fmt: skip
-    described = f"slicer run --detach: {label(invocation.name, invocation.command)}"
-    with closing(backend):
-        unit, told = service.job_unit(job), service.job_properties(stdin)
-        backend.converse(start_service(unit, described, command, told, backend.manager))
-    return place, ""
-
-
-def _reaches(backend: SystemdBackend) -> bool:
-    try:
-        backend.connect()
-    except BackendError:
-        return False
-    return True
 
 
 # -- the job ------------------------------------------------------------------------------------------------

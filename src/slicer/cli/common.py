@@ -36,6 +36,12 @@ def failing(
         raise kind(f"{what}: {error.strerror}", where=where, hint=hint) from error
 
 
+def check_directory() -> None:
+    """Refuse a working directory that was removed, which whatever goes on there could not use."""
+    with failing("the working directory was removed", ".", kind=UsageError, hint="cd to another one"):
+        os.getcwd()
+
+
 def config() -> Config:
     """The configuration. Its warnings are printed."""
     found = load(os.environ, host())

@@ -17,6 +17,7 @@ from slicer.columns import Line
 from slicer.config import files
 from slicer.config import serve as configured
 from slicer.config.serve import Server
+from slicer.doctor.facts.host import gather_session
 from slicer.errors import EX_OK, SlicerError, UsageError
 from slicer.kernel import is_elsewhere, on_host
 from slicer.record import record
@@ -181,6 +182,6 @@ def _next(units: Units) -> list[Line]:
     ]
     if units.run_as not in ("", "root") and broker_units.is_installed():
         lines.append("the broker accepts a service's jobs only if the policy has allow_services = true")
-    if units.is_user:
+    if units.is_user and not gather_session(os.geteuid()).lingers:
         lines.append("it ends at your last logout, unless you linger: loginctl enable-linger")
     return list(map(Line, lines))

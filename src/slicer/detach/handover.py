@@ -21,6 +21,7 @@ import sys
 from typing import Any, NoReturn
 
 CALLER_FD = 3  # the socket to the caller, in the job's process
+_WAY = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _OTHERS = stat.S_IWGRP | stat.S_IWOTH
 
 
@@ -35,11 +36,16 @@ def write(path: str, handed: dict[str, object]) -> None:
 def open_log(path: str | bytes, mode: int = 0o666) -> int:
     """The log, to append. Raises OSError, also for a symbolic link or a directory writable by others.
 
-    A sticky directory (/tmp) is accepted, because others cannot replace our files in it.
+    The caller has followed the links on the way, as far as it trusts them, so nothing on it may be a link. A
+    sticky directory (/tmp) is accepted, because others cannot replace our files in it.
     """
-    above, name = os.path.split(path)
-    directory = os.open(above, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    above, name = os.path.split(os.fsencode(path))
+    directory = os.open("/", _WAY)
     try:
+        for part in filter(None, above.split(b"/")):
+            below = os.open(part, _WAY, dir_fd=directory)
+            os.close(directory)
+            directory = below
         info = os.fstat(directory)
         is_sticky = bool(info.st_mode & stat.S_ISVTX)
         if info.st_uid not in (0, os.geteuid()) or (info.st_mode & _OTHERS and not is_sticky):
@@ -65,6 +71,7 @@ def soft_limits() -> dict[int, int]:
 
 def _received() -> tuple[dict[str, Any], int]:
     """The hand-over from the socket that is our stdin, and the socket. Raises OSError, ValueError."""
+    os.write(0, b"%d\0" % os.getpid())
     data = b""
     while not data.endswith(b"\0"):
         more = os.read(0, 1 << 16)
@@ -107,7 +114,7 @@ def _main(path: str) -> NoReturn:
             _become(json.load(file), -1)
     handed, caller = _received()
     try:
-        _become(handed, caller)
+        _become(handed, caller if handed["reports"] else -1)
     except OSError as error:  # the caller reports it, because nobody may read our own output
         place = os.fsdecode(error.filename) if error.filename else handed["log"]
         os.write(caller, f"m{place}: {error.strerror}\0f125\0".encode("utf-8", "backslashreplace"))

@@ -66,35 +66,47 @@ def environment(environ: Mapping[str, str]) -> dict[str, str]:
     }
 
 
-def place_of(uid: int, *, has_systemd: bool, reaches_manager: bool, lingers: bool) -> Place:
+def place_of(uid: int, *, has_systemd: bool, reaches_manager: bool, lingers: bool, stays: bool) -> Place:
     """Where a detached job runs: as a service of the system or of the user, or as a plain process.
 
-    The user's manager ends with the last session, unless the user lingers. A plain process stays, unless
-    logind is configured to kill a session's remaining processes.
+    The user's manager ends with the last session, unless the user lingers. ``stays``: a plain process lasts
+    longer than that manager does, or the broker will see to it, or a job around it should end it.
     """
     if not has_systemd:
         return "process"
     if uid == 0:
         return "system"
-    return "user" if reaches_manager and lingers else "process"
+    return "user" if reaches_manager and (lingers or not stays) else "process"
 
 
-def at_logout(
-    user: str, *, in_own_manager: bool, kills_processes: bool, has_broker: bool, is_inside: bool
+def is_session(cgroup: str) -> bool:
+    """Whether that is the cgroup of a login session. Its processes keep it, and the user's manager."""
+    return _unit(cgroup).startswith("session-")
+
+
+def _unit(cgroup: str) -> str:
+    units = (part for part in reversed(cgroup.split("/")) if part.endswith((".service", ".scope")))
+    return next(units, "")
+
+
+def ends_early(
+    user: str, place: Place, cgroup: str, *, lingers: bool, is_inside: bool, kills_processes: bool
 ) -> str:
-    """Why a detached job that is a plain process would end early; "": it would not.
+    """What would end a detached job or queue early; "": nothing.
 
-    ``in_own_manager``: its scope is in the user's manager. ``is_inside``: its caller runs in another job.
+    ``cgroup``: the caller's, in which a plain process stays; "" without systemd. ``is_inside``: the caller
+    runs in another job.
     """
+    keep = f"loginctl enable-linger {user} keeps it running"
+    if place == "system" or (place == "user" and lingers):
+        return ""
+    if place == "user":
+        return f"your last logout would end it: {keep}"
     if is_inside:
         return "it ends with the job around it"
-    if in_own_manager:
-        return f"your last logout would end it: loginctl enable-linger {user} keeps it running"
-    if not kills_processes:
-        return ""
-    if has_broker:
-        return "a logout ends it while it waits (KillUserProcesses=yes); once it runs, it goes on"
-    return f"a logout would end it (KillUserProcesses=yes): loginctl enable-linger {user}"
+    if is_session(cgroup):
+        return f"a logout would end it (KillUserProcesses=yes): {keep}" if kills_processes else ""
+    return f"it ends with {_unit(cgroup)}: {keep}" if _unit(cgroup) else ""
 
 
 def job_unit(job: str) -> str:
@@ -143,7 +155,7 @@ def queue_properties(unit: str) -> tuple[ServiceProperty, ...]:
 
 def handed(
     command: Sequence[str], environ: Mapping[str, str], *, directory: str, log_path: str, umask: int,
-    soft_limits: Mapping[int, int], log_mode: int = 0o666,
+    soft_limits: Mapping[int, int], log_mode: int = 0o666, reports: bool = True,
 ) -> dict[str, object]:  # fmt: skip
     """The data for :mod:`slicer.detach.handover`. ``soft_limits`` has the numbers of getrlimit(2)."""
     return {
@@ -154,6 +166,7 @@ def handed(
         "log": _text(log_path),
         "log_mode": log_mode,
         "umask": umask,
+        "reports": reports,
         "soft_limits": {str(number): value for number, value in soft_limits.items()},
     }
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import socket
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 
 from slicer import faults
 from slicer.detach import handover, service
@@ -34,12 +36,16 @@ def taker(path: str = "") -> tuple[str, ...]:
 
 
 def handed_by_us(
-    arguments: Sequence[str], environ: Mapping[str, str], log: str, log_mode: int = 0o666
-) -> dict[str, object]:
-    """The hand-over to a slicer with these arguments, from this process and its directory."""
+    arguments: Sequence[str], environ: Mapping[str, str], log: str, log_mode: int = 0o666, *,
+    reports: bool = True,
+) -> dict[str, object]:  # fmt: skip
+    """The hand-over to a slicer with these arguments, from this process and its directory.
+
+    ``reports``: that slicer says on the connection what becomes of it; else its start ends the connection.
+    """
     return service.handed(
         (*program(), *arguments), environ, directory=os.getcwd(), log_path=log, umask=_umask(),
-        soft_limits=handover.soft_limits(), log_mode=log_mode,
+        soft_limits=handover.soft_limits(), log_mode=log_mode, reports=reports,
     )  # fmt: skip
 
 
@@ -63,23 +69,31 @@ class HandOver:
         self.given.close()
         self._own.close()
 
+    def introduced(self) -> int:
+        """The pid of the process that was started. Raises StateError."""
+        self.given.close()  # so that the end of that process ends the connection
+        self._own.settimeout(_ANSWER_S)
+        with _taking_over():
+            said = b""
+            while not said.endswith(b"\0"):
+                more = self._own.recv(1)
+                if not more:
+                    raise ConnectionError(errno.EPIPE, "it has ended")
+                said += more
+        return int(said[:-1])
+
     def send(self, handed: dict[str, object]) -> None:
-        """Hand over to the job's process, which was started; then it is independent. Raises StateError."""
+        """Hand over to the process, which was started; then it is independent. Raises StateError."""
         faults.point("detach-started")
-        self.given.close()  # so that the end of the job's process ends the connection
-        try:
-            self._own.settimeout(_ANSWER_S)
+        with _taking_over():
             self._own.sendall(json.dumps(handed).encode("ascii") + b"\0")
-            self._own.settimeout(None)
-        except OSError as error:
-            why = error.strerror or "no answer in time"
-            raise StateError(f"the job's process did not take over: {why}") from error
+        self._own.settimeout(None)
         faults.point("detach-handed")
 
-    def hear(self, show: Callable[[str], None]) -> str | int:
+    def hear(self, show: Callable[[str], None], at_end: str = "") -> str | int:
         """Wait for "waits" or "runs", or the exit code of a job that did not start. Raises StateError.
 
-        ``show`` gets the job's messages.
+        ``show`` gets the job's messages. ``at_end``: what the end of the connection means; "": an error.
         """
         data = b""
         while len(data) < _LONGEST:
@@ -97,7 +111,18 @@ class HandOver:
                 show(text)
             if not more:
                 break
+        if at_end:
+            return at_end
         raise StateError("its process was ended before it could report whether the job runs")
+
+
+@contextmanager
+def _taking_over() -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        why = error.strerror or "no answer in time"
+        raise StateError(f"its process did not take over: {why}") from error
 
 
 def start_process(command: Sequence[str], mask: frozenset[int], stdin: int) -> None:

@@ -59,6 +59,7 @@ CALLS: tuple[Any, ...] = (
     m.Look(),
     m.Sampled(JOB, SERIES),
     m.Reserve(2, ("0", GPU), 1.7e9, 1.8e9, 1001), m.Unreserve(JOB),
+    m.Detach(JOB, "train", 4711, 12345),
     GetInfo(), GetInterfaceDescription("io.slicer.Broker"),
 )  # fmt: skip
 REPLIES: tuple[tuple[type, Any], ...] = (

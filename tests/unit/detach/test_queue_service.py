@@ -15,11 +15,7 @@ from typing import Any
 
 import pytest
 
-from slicer import backend
-from slicer.cli.queue.detach import detach
 from slicer.detach import handover, service
-from slicer.errors import BackendError
-from slicer.queue.model import QueueOptions
 
 NOFILE = resource.RLIMIT_NOFILE
 # Not every system has them in /bin.
@@ -197,16 +193,3 @@ def test_the_hand_over_is_plain_ascii(tmp_path: Path) -> None:
 
 
 # -- without systemd -----------------------------------------------------------------------------------------
-
-
-def test_without_systemd_the_error_says_what_else_to_do(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:  # E7, A7
-    monkeypatch.setattr(backend, "BOOTED", str(tmp_path / "no-systemd"))
-    options = QueueOptions(jobs_file=str(tmp_path / "jobs.txt"), log_dir=str(tmp_path / "logs"))
-    with pytest.raises(BackendError) as caught:
-        detach(options, {}, as_json=False, quiet=False)
-    assert caught.value.where == "--detach"
-    assert "nohup" in caught.value.hint
-    assert "tmux" in caught.value.hint
-    assert not (tmp_path / "logs").exists()

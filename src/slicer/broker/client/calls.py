@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from slicer.broker.client.connection import ANSWER_S, HINT, Connection, GoneError, failure_of
-from slicer.broker.protocol.messages import MOST_SERIES, Finished, Sampled
+from slicer.broker.protocol.messages import MOST_SERIES, Detach, Finished, Sampled
 from slicer.broker.protocol.wire import ErrorReply
 from slicer.errors import BrokerError
+from slicer.kernel.proc import start_time
 from slicer.record import fields_for
 
 TYPE_CHECKING = False
@@ -31,6 +32,12 @@ def ask(path: str, call: Any, deadline_s: float = ANSWER_S) -> Any:
         connection.close()
 
 
+def detach(path: str, job: str, description: str, pid: int) -> None:
+    """Have a process put into a scope of its own. Raises BrokerError, BackendError, NotAllowedError."""
+    ask(path, Detach(job, description, pid, start_time(pid) or 0), _MOVE_S)
+
+
+_MOVE_S = 30.0  # systemd can be slow when memory is short
 _UNKNOWN_CALL = "org.varlink.service.MethodNotFound"
 _TELL_S = 2.0  # the longest wait for the accounts
 

@@ -86,6 +86,20 @@ class Start:
 
 
 @record
+class Detach:
+    """Put the process of a detached job into a scope without a lease, in which it outlives its caller.
+
+    ``keeper`` and ``keeper_start`` as in :class:`Start`. It must be in no job, and gets no GPU. ``job``: the
+    id with which it will ask.
+    """
+
+    job: str
+    description: str
+    keeper: int
+    keeper_start: int
+
+
+@record
 class Release:
     """Return a lease that is bound to a process (or whose scope was never started), or leave the queue."""
 

@@ -61,6 +61,7 @@ class Description:
 REPLIES: dict[type, tuple[type, ...]] = {
     messages.Acquire: (messages.Waiting, messages.Granted),
     messages.Start: (messages.StartedScope,),
+    messages.Detach: (messages.Done,),
     messages.Release: (messages.Done,),
     messages.Finished: (messages.Done,),
     messages.Sampled: (messages.Done,),

@@ -54,6 +54,13 @@ class LimitsAsked:
         is_fenced = bool(fenced) and filters_devices()
         return ScopeLimits(found, tuple(each.name for each in found), is_fenced, asked.share_cap)
 
+    def of_no_lease(self) -> tuple[Property, ...]:
+        """The fence of a scope without a lease: no GPU may be opened there."""
+        policy = self._policy_state.policy
+        if policy.fence == "off" or (policy.fence == "auto" and not has_nvidia()):
+            return ()
+        return fence.properties((), (), policy.devices)
+
     def _left_s(self, holding: Holding) -> float | None:
         """How long the job may go on, also by the limits of its outer jobs. None: there is no limit."""
         ends = [

@@ -23,7 +23,7 @@ from slicer.broker.server.requests import Refusal, refusal_of
 from slicer.broker.server.scopes import Scopes
 from slicer.errors import BackendError, SlicerError
 from slicer.kernel import cgroup, proc
-from slicer.model import Property, ScopeSpec, unit_name
+from slicer.model import Property, ScopeSpec, detached_unit, unit_name
 from slicer.record import replace
 
 
@@ -127,6 +127,20 @@ class Scoping:
             self._leases.rewrite(holding, replace(holding.lease, keeper=0, unit="", cgroup=""))
         except SlicerError as error:
             self._log(f"<4>{holding.lease.job}: {error}")
+
+    def detach(self, call: ReceivedCall) -> None:
+        """Put a process into a scope that no lease has. It has never been in one that a lease has."""
+        asked, uid = call.message, call.connection.peer.uid
+        with opened_keeper(call) as pidfd:
+            check_keeper_free(self._leases, "", asked.keeper)
+            if self._leases.inside_of(asked.keeper, uid):
+                raise Refusal("BadProcess", "it is in a job, with which it ends")
+            fence, unit = self._limits_asked.of_no_lease(), detached_unit(asked.job)
+            spec = ScopeSpec(unit, units.slice_of("cpu", uid), asked.description, fence, "system")
+            answer = self._answer(call)
+            self._scopes.start(
+                spec, uid, pidfd, lambda found: answer(None if isinstance(found, str) else found)
+            )
 
     # -- acting on what runs -----------------------------------------------------------------------------
 

@@ -26,7 +26,8 @@ from slicer.record import record
 
 _ASK = "ask the administrator to set it; --backend plain stays in the service, beside all other leases"
 # These calls depend on the administrator's files: with invalid ones they are refused.
-_GIVEN = (messages.Acquire, messages.Start, messages.Preview, messages.Set)
+_GIVEN = (messages.Acquire, messages.Start, messages.Detach, messages.Preview, messages.Set)
+_OF_KEEPERS = (messages.Start, messages.Detach)
 
 
 class Service:
@@ -45,6 +46,7 @@ class Service:
         self._serves: dict[type, Callable[[ReceivedCall], None]] = {
             messages.Acquire: queueing.acquire,
             messages.Start: scoping.start,
+            messages.Detach: scoping.detach,
             messages.Release: self._release,
             messages.Finished: self._finished,
             messages.Sampled: self._sampled,
@@ -81,9 +83,9 @@ class Service:
         wants_scope = isinstance(asked, messages.Acquire) and asked.binding == "scope"
         if not peer.uid or self._policy_state.policy.allow_services:
             return
-        if not wants_scope and not isinstance(asked, messages.Start):
+        if not wants_scope and not isinstance(asked, _OF_KEEPERS):
             return
-        pids = (peer.pid, asked.keeper) if isinstance(asked, messages.Start) else (peer.pid,)
+        pids = (peer.pid, asked.keeper) if isinstance(asked, _OF_KEEPERS) else (peer.pid,)
         if unit := next(filter(None, map(services.service_of, map(cgroup.of, pids))), ""):
             message = f"{unit} is a system service, and a job would be outside of its sandbox and its limits"
             raise Refusal("NotAllowed", message, where=f"{policy_file.PATH}: allow_services", hint=_ASK)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import sys
 import time
 from collections.abc import Mapping
@@ -12,12 +13,12 @@ from contextlib import closing, suppress
 from slicer import backend as backends
 from slicer.backend.manager_calls import start_service
 from slicer.backend.systemd import SystemdBackend
-from slicer.cli import say
+from slicer.cli import placing, say
 from slicer.cli.common import failing
 from slicer.cli.queue.show import choose
 from slicer.detach import handover, service, starting
+from slicer.doctor.facts.host import gather_session
 from slicer.errors import EX_OK, BackendError, StateError, UsageError
-from slicer.kernel.users import user_name
 from slicer.model import manager_of
 from slicer.queue.file.live_file import is_pipe
 from slicer.queue.loop import Queue
@@ -28,61 +29,74 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from slicer.model import Manager
 
-_LINGER = "/var/lib/systemd/linger"
-_OTHERWISE = "run it in tmux, or with nohup"
-
 
 def detach(options: QueueOptions, environ: Mapping[str, str], *, as_json: bool, quiet: bool) -> int:
-    """Start this command line again as a service, and return.
+    """Start this command line again as a service, or as a process where none would last, and return.
 
     Errors that would prevent its start are raised before, as a queue raises them.
     """
-    manager = manager_of(os.geteuid())
-    backend = _backend(manager)
-    _check(options, environ)
-    log_dir = os.path.realpath(options.log_dir)
-    unit = service.queue_unit(log_dir)
-    path = _hand_over(unit, log_dir, environ, manager)
+    uid = os.geteuid()
+    manager = manager_of(uid)
+    broker = backends.broker_socket(environ) if uid else ""
+    with closing(SystemdBackend(manager)) as backend:
+        has_service = backends.has_systemd() and (not uid or placing.reaches(backend))
+        has_service = has_service and (not broker or gather_session(uid).lingers)
+        _check(options, environ)
+        log_dir = os.path.realpath(options.log_dir)
+        if has_service:
+            unit = service.queue_unit(log_dir)
+            _start_service(backend, unit, options, log_dir, environ)
+            ends = placing.ends_early("system" if manager == "system" else "user")
+            systemctl = "systemctl --user" if manager == "user" else "systemctl"
+            name, stop = unit, f"{systemctl} stop {unit}"
+        else:
+            pid, ends = _start_process(options, log_dir, environ, broker)
+            name, stop = f"process {pid}", f"kill {pid}"
+    if as_json:
+        told = {
+            "v": 1, "event": "detached", "at": round(time.time(), 3), "job": None,
+            "unit": name if has_service else None, "manager": manager if has_service else None,
+            "log": os.path.abspath(f"{options.log_dir}/queue.log"),
+        }  # fmt: skip
+        print(json.dumps(told, separators=(",", ":")))
+    elif not quiet:
+        log, board = (quote(f"{options.log_dir}/{name}") for name in ("queue.log", "status.txt"))
+        print(f"detached as {name}: tail -f {log}, watch cat {board}")
+        print(f"{stop}: starts no new jobs and waits for the running ones")
+    if ends:
+        say.line(ends)
+    return EX_OK
+
+
+def _start_service(
+    backend: SystemdBackend, unit: str, options: QueueOptions, log_dir: str, environ: Mapping[str, str]
+) -> None:
+    path = _hand_over(unit, log_dir, environ, backend.manager)
     described, settings = service.queue_description(options.jobs_file), service.queue_properties(unit)
     try:
-        backend.converse(start_service(unit, described, starting.taker(path), settings, manager))
+        backend.converse(start_service(unit, described, starting.taker(path), settings, backend.manager))
     except BackendError:
         os.unlink(path)
         with suppress(OSError):  # a running service uses it
             os.rmdir(os.path.dirname(path))
         raise
-    finally:
-        backend.close()
-    if as_json:
-        told = {
-            "v": 1, "event": "detached", "at": round(time.time(), 3), "job": None, "unit": unit,
-            "manager": manager, "log": os.path.abspath(f"{options.log_dir}/queue.log"),
-        }  # fmt: skip
-        print(json.dumps(told, separators=(",", ":")))
-    elif not quiet:
-        log, board = (quote(f"{options.log_dir}/{name}") for name in ("queue.log", "status.txt"))
-        print(f"detached as {unit}: tail -f {log}, watch cat {board}")
-        systemctl = "systemctl --user" if manager == "user" else "systemctl"
-        print(f"{systemctl} stop {unit}: starts no new jobs and waits for the running ones")
-    user = user_name(os.geteuid())
-    if manager == "user" and not os.path.exists(f"{_LINGER}/{user}"):
-        say.line(f"your last logout would end it: loginctl enable-linger {user} keeps it running")
-    return EX_OK
 
 
-def _backend(manager: Manager) -> SystemdBackend:
-    """The connection to the manager. Raises BackendError."""
-    if not backends.has_systemd():
-        raise BackendError("needs systemd, which is not running", where="--detach", hint=_OTHERWISE)
-    backend = SystemdBackend(manager)
-    try:
-        backend.connect()
-    except BackendError as error:
-        hint = _OTHERWISE
-        if manager == "user":
-            hint = f"loginctl enable-linger {user_name(os.geteuid())} (as root if refused); or {_OTHERWISE}"
-        raise BackendError(error.message, where="--detach", hint=hint) from error
-    return backend
+def _start_process(
+    options: QueueOptions, log_dir: str, environ: Mapping[str, str], broker: str
+) -> tuple[int, str]:
+    """As a job's: its pid, and what would end it early. Raises StateError."""
+    described, job = service.queue_description(options.jobs_file), os.urandom(6).hex()
+    mask = frozenset(signal.pthread_sigmask(signal.SIG_BLOCK, ()))
+    arguments = service.queue_arguments(sys.argv[1:])
+    handed = starting.handed_by_us(arguments, environ, f"{log_dir}/queue.log", reports=False)
+    with closing(starting.HandOver()) as hand_over:
+        found = placing.start_process(hand_over, job, described, broker, mask)
+        hand_over.send(handed)
+        failed = hand_over.hear(say.line, at_end="runs")
+    if failed != "runs":
+        raise StateError("the queue was not started", where="--detach")
+    return found
 
 
 def _check(options: QueueOptions, environ: Mapping[str, str]) -> None:
@@ -95,7 +109,7 @@ def _check(options: QueueOptions, environ: Mapping[str, str]) -> None:
     queue = Queue(options, environ, renderer)
     for doubt in queue.doubts():
         say.line(doubt)
-    path = f"{queue.register.log_dir.path}/queue.log"
+    path = f"{os.path.realpath(queue.register.log_dir.path)}/queue.log"
     # Do not close the whole queue: the last queue's board stays until the service has a new one.
     with closing(queue.register), failing("cannot be written", path, kind=StateError):
         os.close(handover.open_log(path))

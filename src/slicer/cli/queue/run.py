@@ -12,6 +12,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from slicer.cli import complete, say
+from slicer.cli.common import check_directory
 from slicer.cli.queue import parameters
 from slicer.errors import StateError, UsageError
 from slicer.queue.file.live_file import is_pipe
@@ -183,6 +184,7 @@ def command(
 
     After Ctrl-C the queue starts no new jobs and waits for the running ones. A second Ctrl-C ends those.
     """
+    check_directory()
     if sim is None and sim_vram is not None:
         raise UsageError("there are no simulated GPUs", where="--sim-vram", hint="add --sim N")
     if sim is not None:  # for this process and the jobs
