@@ -62,8 +62,7 @@ def pytest_configure(config: pytest.Config) -> None:
     except ValueError as error:
         raise pytest.UsageError(str(error)) from error
     config.pluginmanager.register(Skips())
-    if ci():
-        config.pluginmanager.register(second_try.SecondTry())
+    config.pluginmanager.register(second_try.SecondTry())
     if hasattr(config, "workerinput"):
         return
     if "SLICER_TEST_REPORTS" in os.environ:

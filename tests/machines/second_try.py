@@ -1,9 +1,9 @@
-"""A second try in CI: a test of whole jobs that failed runs once more, and is unsteady if it passes then.
+"""A second try: a test of whole jobs that failed runs once more, and is unsteady if it passes then.
 
 Such a test starts processes that race with each other and with all else on the machine. Among thousands, one
 meets a moment that its author did not think of. That is a bug, in the test or in slicer, so the run reports
 its first failure. But it should not hide the results of all others. More than MOST of them fail the run. Pure
-tests have one try. Without CI=true all have.
+tests have one try.
 """
 
 from __future__ import annotations

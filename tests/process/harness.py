@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import os
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
@@ -293,6 +294,18 @@ class Job:
             lambda: next(x.keeper for x in box.leases() if x.job == lease.job), "the keeper is known"
         )
         self.command = command
+
+
+def remove_tree(path: Path) -> None:
+    """Remove a directory in which a process may still create and remove files. It is gone at once."""
+    aside = path.with_name(f"{path.name}.{uuid.uuid4().hex}")
+    path.rename(aside)
+
+    def is_removed() -> bool:
+        shutil.rmtree(aside, ignore_errors=True)
+        return not aside.exists()
+
+    until(is_removed, f"{aside} is removed")
 
 
 def text(data: bytes | None) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shutil
 import signal
 import subprocess
 from collections import Counter
@@ -14,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.patience import until
-from tests.process.harness import Box, gone, kill_9, mounting
+from tests.process.harness import Box, gone, kill_9, mounting, remove_tree
 from tests.process.queue_box import QueueBox
 
 
@@ -232,7 +231,7 @@ def test_the_log_directory_is_deleted(queues: QueueBox, is_killed: bool) -> None
     queue = queues.start()
     queues.started("b", "c")
     until(lambda: queues.statuses().get("job a 0 3") == ("failed", 3), "the first has ended")
-    shutil.rmtree(queues.logs)
+    remove_tree(queues.logs)
     queues.let("b")
     until(lambda: (queues.logs / "journal.jsonl").exists(), "it is made again")
     until(lambda: queues.statuses().get("hold b 4") == ("failed", 4), "it is known")

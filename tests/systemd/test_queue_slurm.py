@@ -16,7 +16,7 @@ import pytest
 
 from tests import slurm_box
 from tests.patience import until
-from tests.process.harness import SLICER, Box
+from tests.process.harness import SLICER, Box, remove_tree
 from tests.process.queue_box import QueueBox, Running
 from tests.slurm_box import SlurmBox
 
@@ -283,7 +283,7 @@ def test_files_that_somebody_removed_let_nothing_run_twice(queues: Cluster) -> N
     queue.event("started")
     queues.started("a")
     queue.kill()
-    shutil.rmtree(queues.logs / "slurm")
+    remove_tree(queues.logs / "slurm")
     queues.let("a")
     until(lambda: not queues.active(), "a has ended")
     again = queues.run()
@@ -298,7 +298,7 @@ def test_a_directory_that_is_lost_while_a_job_runs_is_told(queues: Cluster) -> N
     queue = queues.start()
     queue.event("started")
     queues.started("a")
-    shutil.rmtree(queues.logs / "slurm")
+    remove_tree(queues.logs / "slurm")
     assert "slurm" in queue.event("warning")["text"]
     assert queue.process.poll() is None
     queue.kill()

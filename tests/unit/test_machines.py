@@ -163,7 +163,7 @@ def test_an_assertion_of_the_harness_shows_its_values() -> None:  # W34
     assert type(harness.__loader__).__name__ == "AssertionRewritingHook"
 
 
-# -- the second try in CI ------------------------------------------------------------------------------------
+# -- the second try ------------------------------------------------------------------------------------------
 
 RACES = """
 import pytest
