@@ -165,6 +165,7 @@ class Queue:
             self._stop_starting()
         self._dispatch.give_up()
         is_saved = self.register.save()
+        self._control.move(self.register.log_dir.identity)  # it may have been made again
         self._events.stalled(self.register.problem)
         if is_saved:
             while self._concluded:  # the journal has it now

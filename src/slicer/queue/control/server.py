@@ -82,6 +82,13 @@ class ControlSocket(Renderer):
             self._socket.close()
             raise failed(f"{directory.path}/{self._name}", error, what="cannot be created") from error
 
+    def move(self, name: str) -> None:
+        """From now on ``name`` is ours, and the one before may become another queue's."""
+        if self._name != (moved := f"{PREFIX}{name}"):
+            with suppress(OSError):  # where it cannot be moved, nobody finds us any more
+                self._directory.rename(self._name, self._directory, moved)
+                self._name = moved
+
     def descriptors(self) -> list[int]:
         return [self._socket.fileno(), *self._clients]
 

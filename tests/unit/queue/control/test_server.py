@@ -172,3 +172,15 @@ def test_whoever_leaves_is_forgotten_and_too_many_are_turned_away(
         caller.socket.close()
     taken(server)
     assert len(server.descriptors()) == 1
+
+
+# U1
+def test_a_queue_whose_log_directory_was_made_again_is_found_by_its_new_name(
+    server: ControlSocket, directory: Directory, call: Callable[[], Caller]
+) -> None:
+    server.move("y")
+    assert directory.names() == ["queue-y"]
+    caller = call()
+    caller.send(ask="look")
+    taken(server)
+    assert [answer["n"] for answer in caller.received()] == [1]
