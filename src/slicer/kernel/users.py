@@ -1,20 +1,36 @@
-"""Names of users and groups."""
+"""Names of users and groups, without waiting for a name service (LDAP and the like) that is away.
+
+Local users are in files. All others are looked up by a child process that has a deadline. Once one was not
+answered in time, nobody is looked up for a while, and the number stands for the name.
+"""
 
 from __future__ import annotations
 
-import grp
 import os
-import pwd
+import select
+import time
 
 from slicer.kernel import on_host, proc
+from slicer.kernel.signals import signal
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_FILES = {"user": "/etc/passwd", "group": "/etc/group"}
+_FIELDS = {"user": 7, "group": 4}
+_MOST_BYTES = 1 << 23
+_DEADLINE_S = 1.0
+_QUIET_S = 60.0  # how long nobody is asked after a look-up without an answer, nor again after one with it
+
+# What the services answered, and until when that counts (monotonic); [] is nobody.
+_known: dict[tuple[str, int], tuple[list[str], float]] = {}
+_quiet_until = 0.0  # monotonic
 
 
 def user_name(uid: int) -> str:
     """The user's name, or the number if there is no name."""
-    try:
-        return pwd.getpwuid(uid).pw_name
-    except KeyError:
-        return str(uid)
+    return (_entry("user", uid) or [str(uid)])[0]
 
 
 def lingers(uid: int) -> bool:
@@ -41,10 +57,7 @@ def other_user(uid: int) -> str:
 
 def group_name(gid: int) -> str:
     """The group's name, or the number if there is no name."""
-    try:
-        return grp.getgrgid(gid).gr_name
-    except KeyError:
-        return str(gid)
+    return (_entry("group", gid) or [str(gid)])[0]
 
 
 def is_private_group(gid: int) -> bool:
@@ -53,9 +66,92 @@ def is_private_group(gid: int) -> bool:
     It has the user's name and no other members. (Whether it is a primary group is checked only for the
     caller: such groups are created together with their user.)
     """
-    try:
-        user = pwd.getpwuid(os.geteuid())
-        group = grp.getgrgid(gid)
-    except KeyError:
+    user, group = _entry("user", os.geteuid()), _entry("group", gid)
+    if not user or not group:
         return False
-    return user.pw_gid == gid and group.gr_name == user.pw_name and set(group.gr_mem) <= {user.pw_name}
+    members = set(filter(None, group[3].split(",")))
+    return user[3] == str(gid) and group[0] == user[0] and members <= {user[0]}
+
+
+def _entry(kind: str, number: int) -> list[str]:
+    """The fields of a user or group, as in passwd(5) and group(5); [] if there is none, or none in time."""
+    global _quiet_until
+    found, until = _known.get((kind, number), ([], 0.0))
+    if time.monotonic() < until:
+        return found
+    found = _in_file(kind, str(number))
+    if found or time.monotonic() < _quiet_until:
+        return found
+    answer = asked(lambda fd: _answer(fd, kind, number), _DEADLINE_S)
+    if not answer.endswith(b"\n"):
+        _quiet_until = time.monotonic() + _QUIET_S
+        return []
+    fields = answer[:-1].decode("utf-8", "surrogateescape").split(":")
+    found = fields if len(fields) == _FIELDS[kind] else []
+    _known[kind, number] = found, time.monotonic() + _QUIET_S
+    return found
+
+
+def _in_file(kind: str, number: str) -> list[str]:
+    try:
+        with open(_FILES[kind], encoding="utf-8", errors="surrogateescape") as file:
+            lines = file.read(_MOST_BYTES).split("\n")
+    except OSError:
+        return []
+    entries = (line.split(":") for line in lines if f":{number}:" in line)
+    return next((each for each in entries if len(each) == _FIELDS[kind] and each[2] == number), [])
+
+
+def _answer(fd: int, kind: str, number: int) -> None:
+    """In the child: the entry's line, empty if there is none."""
+    import grp
+    import pwd
+
+    try:
+        if kind == "user":
+            user = pwd.getpwuid(number)
+            fields = [user.pw_name, "", str(number), str(user.pw_gid), "", user.pw_dir, user.pw_shell]
+        else:
+            group = grp.getgrgid(number)
+            fields = [group.gr_name, "", str(number), ",".join(group.gr_mem)]
+    except (KeyError, OverflowError):
+        fields = []
+    os.write(fd, ":".join(fields).encode("utf-8", "surrogateescape") + b"\n")
+
+
+def asked(answer: Callable[[int], None], deadline_s: float) -> bytes:
+    """What a child process writes by ``answer`` into a descriptor, until it is done or the time is over."""
+    ours, theirs = os.pipe2(os.O_CLOEXEC)
+    pid = os.fork()
+    if pid == 0:
+        try:
+            # If we are killed meanwhile: it inherits descriptors, and a lease among them.
+            signal.signal(signal.SIGALRM, signal.SIG_DFL)
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGALRM])
+            signal.alarm(int(deadline_s) + 1)
+            answer(theirs)
+        finally:
+            os._exit(0)
+    os.close(theirs)
+    try:
+        return _read_until(ours, time.monotonic() + deadline_s)
+    finally:
+        os.close(ours)
+        try:
+            os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
+        except (ProcessLookupError, ChildProcessError):
+            pass  # this process reaps all its children elsewhere
+
+
+def _read_until(fd: int, end_s: float) -> bytes:
+    """Everything until the other end is closed or the time is over."""
+    poll = select.poll()
+    poll.register(fd, select.POLLIN)
+    data = b""
+    while (left_s := end_s - time.monotonic()) > 0 and poll.poll(left_s * 1000):
+        piece = os.read(fd, 65536)
+        if not piece:
+            break
+        data += piece
+    return data

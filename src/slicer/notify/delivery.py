@@ -8,7 +8,6 @@ from __future__ import annotations
 import fcntl
 import json
 import os
-import pwd
 import signal
 import socket
 import time
@@ -16,6 +15,7 @@ from functools import partial
 
 from slicer.kernel import proc
 from slicer.kernel.sleep import until_readable
+from slicer.kernel.users import user_name
 from slicer.notify.events import variables
 from slicer.outcome import journal
 
@@ -37,7 +37,7 @@ def deliver(notify: Notify, event: dict[str, Any], directory: str) -> None:
     """Deliver to all destinations. ``directory`` is the history's."""
     told = {
         "v": 1, "at": round(time.time(), 3), "host": socket.gethostname(),
-        "user": pwd.getpwuid(os.geteuid()).pw_name, **event,
+        "user": user_name(os.geteuid()), **event,
     }  # fmt: skip
     try:
         room = _room(directory, time.time())

@@ -6,7 +6,32 @@ from pathlib import Path
 
 import pytest
 
+from slicer.broker.server import names
 from slicer.broker.server.names import Subordinates, ranges
+
+
+@pytest.fixture(autouse=True)
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Whom the name services were asked for: they know uid 108472, and one of a container."""
+    found: list[int] = []
+
+    def name(uid: int) -> str:
+        found.append(uid)
+        return {108_472: "first.last", 108_473: "vu-arch-5"}.get(uid, str(uid))
+
+    monkeypatch.setattr(names, "user_name", name)
+    return found
+
+
+def test_a_network_user_in_such_a_range_is_a_user(tmp_path: Path, asked: list[int]) -> None:  # L1
+    (tmp_path / "subuid").write_text("alice:100000:65536\nbob:165536:65536\n")
+    found = Subordinates(str(tmp_path / "subuid"))
+    assert [found.owner_of(uid) for uid in (108_472, 108_473, 108_474)] == ["", "alice", "alice"]
+    for uid in range(110_000, 110_300):  # all uids of a container
+        assert found.owner_of(uid) == "alice"
+    assert len(asked) < 200, "they cost the broker little"
+    assert found.owner_of(165_536) == "bob"
+    assert asked[-1] == 165_536
 
 
 def test_a_subordinate_uid_has_an_owner(tmp_path: Path) -> None:  # L1, L3

@@ -7,12 +7,11 @@ policy that are missing from the files are looked up there, in a child process a
 from __future__ import annotations
 
 import os
-import select
-import signal
 import time
 from collections.abc import Iterable, Iterator, Sequence
 
 from slicer.kernel.open_files import file_id
+from slicer.kernel.users import asked, user_name
 from slicer.record import record
 
 _MAX_BYTES = 1 << 23
@@ -118,71 +117,63 @@ def ask_services(
 
     Names without a number, or without one in time, are left out.
     """
-    asked = list(names)
-    ours, theirs = os.pipe2(os.O_CLOEXEC)
-    pid = os.fork()
-    if pid == 0:
-        _answer(theirs, asked)
-    os.close(theirs)
-    try:
-        data = _read_until(ours, time.monotonic() + deadline_s)
-    finally:
-        os.close(ours)
-        os.kill(pid, signal.SIGKILL)
-        os.waitpid(pid, 0)
+    wanted = list(names)
+    data = asked(lambda fd: _answer(fd, wanted), deadline_s)
     numbers = [_number(word) for word in data.decode("ascii", "replace").split("\n")[:-1]]
-    return {key: number for key, number in zip(asked, numbers, strict=False) if number is not None}
+    return {key: number for key, number in zip(wanted, numbers, strict=False) if number is not None}
 
 
-def _answer(fd: int, asked: list[tuple[str, str]]) -> None:
-    """In the child: one line for each name, empty for an unknown one. It never returns."""
+def _answer(fd: int, wanted: list[tuple[str, str]]) -> None:
+    """In the child: one line for each name, empty for an unknown one."""
     import grp
     import pwd
 
-    try:
-        for kind, name in asked:
-            try:
-                number = pwd.getpwnam(name).pw_uid if kind == "user" else grp.getgrnam(name).gr_gid
-                os.write(fd, b"%d\n" % number)
-            except (KeyError, ValueError):
-                os.write(fd, b"\n")
-    finally:
-        os._exit(0)
-
-
-def _read_until(fd: int, end_s: float) -> bytes:
-    """Everything until the other end is closed or the time is over."""
-    poll = select.poll()
-    poll.register(fd, select.POLLIN)
-    data = b""
-    while (left_s := end_s - time.monotonic()) > 0 and poll.poll(left_s * 1000):
-        piece = os.read(fd, 4096)
-        if not piece:
-            break
-        data += piece
-    return data
+    for kind, name in wanted:
+        try:
+            number = pwd.getpwnam(name).pw_uid if kind == "user" else grp.getgrnam(name).gr_gid
+            os.write(fd, b"%d\n" % number)
+        except (KeyError, ValueError):
+            os.write(fd, b"\n")
 
 
 _FILE = "/etc/subuid"
 _MOST_BYTES = 1 << 20
+_LOOKS = 100.0  # in a burst, and then ...
+_LOOKS_EACH_S = 5.0
+_OF_MACHINES = "vu-"  # nss-mymachines' names of uids in containers
+
+
+def _is_user(uid: int) -> bool:
+    name = user_name(uid)
+    return name != str(uid) and not name.startswith(_OF_MACHINES)
 
 
 class Subordinates:
     """The owners of subordinate uids (subuid(5)): a user of rootless containers has 65,536 of them.
 
     Each would have caps, a share and connections of its own. So they are refused; their owner may ask
-    instead.
+    instead. A uid that a name service knows is a user all the same: networks have uids in these ranges.
     """
 
     def __init__(self, path: str = _FILE) -> None:
         self._path = path
         self._read: object = None
+        self._left: dict[str, tuple[float, float]] = {}  # by owner: look-ups that are left, as of when
         self._ranges: tuple[tuple[int, int, str], ...] = ()
 
     def owner_of(self, uid: int) -> str:
         """The owner of a subordinate uid, by name or uid; "" if the uid is an ordinary user's."""
         self._refresh()
-        return next((owner for first, last, owner in self._ranges if first <= uid <= last), "")
+        found = next((owner for first, last, owner in self._ranges if first <= uid <= last), "")
+        return "" if found and self._may_look(found) and _is_user(uid) else found
+
+    def _may_look(self, owner: str) -> bool:
+        """Whether a uid of that range may be looked up: a container could come with each of its uids."""
+        left, at_s = self._left.get(owner, (_LOOKS, 0.0))
+        now_s = time.monotonic()
+        left = min(_LOOKS, left + (now_s - at_s) * _LOOKS_EACH_S)
+        self._left[owner] = max(0.0, left - 1.0), now_s
+        return left >= 1.0
 
     def _refresh(self) -> None:
         seen, text = file_id(self._path), ""
