@@ -153,7 +153,8 @@ class Lease:
             return tuple(one.job for one in self._outer) if os.getpid() == self._pid else ()
         fd = self._held.fd
         is_locked = "FLOCK" in proc.read_text(f"/proc/self/fdinfo/{fd}")
-        return (self.job,) if is_locked and os.fstat(fd).st_nlink > 0 else ()
+        is_there = self._held.is_record or os.fstat(fd).st_nlink > 0
+        return (self.job,) if is_locked and is_there else ()
 
     def release(self) -> None:
         """Give everything back."""

@@ -221,6 +221,23 @@ def test_who_waits_keeps_the_place_when_the_broker_is_killed(
     assert job.end().code == first.end().code == second.end().code == 0
 
 
+def test_nobody_ends_others_waits_by_filling_their_records(
+    slicer: Slicer, ann: User, ben: User
+) -> None:  # L1
+    systemctl.output("mount", "-t", "tmpfs", "-o", "size=128k,mode=1777", "tmpfs", "/run/lock")
+    try:
+        job, gate = holds(slicer, ann, "-g2")
+        waiting = queues(slicer, ben, "-g2", script="echo it runs")
+        with pytest.raises(OSError, match="No space"):
+            Path("/run/lock/filler").write_bytes(bytes(1 << 20))
+        gate.open()
+        job.end()
+        done = waiting.end()
+        assert (done.code, done.stdout) == (0, "it runs\n"), done.stderr
+    finally:
+        systemctl.output("umount", "--lazy", "/run/lock")
+
+
 def test_what_wants_nothing_runs_without_a_broker_that_is_broken(slicer: Slicer, alice: User) -> None:  # L1
     systemctl.output("systemctl", "stop", "slicer-broker.socket", SERVICE)
     dead = socket.socket(socket.AF_UNIX)

@@ -73,6 +73,15 @@ def create(folder: Directory, name: str, data: bytes) -> tuple[int, int]:
     return fd, writer
 
 
+def unlisted(data: bytes) -> tuple[int, int]:
+    """A file like :func:`create`'s, in memory and in no folder."""
+    writer = os.memfd_create("slicer-lease", os.MFD_CLOEXEC)
+    fd = os.open(f"/proc/self/fd/{writer}", os.O_RDONLY | os.O_CLOEXEC)
+    try_lock(fd)
+    write_all(writer, data)
+    return fd, writer
+
+
 def write(spare: SpareCopy, writer: int, data: bytes) -> None:
     """Replace a file's content. Raises StateError.
 

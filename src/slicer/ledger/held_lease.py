@@ -43,6 +43,7 @@ class HeldLease:
         self.is_handed_on = False  # to a running job: it holds the lease, too, and may outlive us
         self.is_outlived = False  # the job lives on without us: its end frees the lease, not ours
         self.plain_lock: PlainLock | None = None  # held along with it, for scripts that do not know leases
+        self.is_record = False  # the broker's lease: nothing depends on the file
         self.gives_back: Callable[[], None] | None = None  # to the broker, while it is bound to our process
         self.postponed: list[Callable[[], None]] = []  # work that can wait until the command runs
         self.postponed_slow: list[Callable[[], None]] = []  # slow work that can wait for a quiet moment
@@ -70,6 +71,13 @@ class HeldLease:
             self.gives_back = None  # from now on it is bound to the scope
         if self.fd < 0:
             return
+        try:
+            self._write()
+        except StateError:
+            if not self.is_record:
+                raise
+
+    def _write(self) -> None:
         if self._writer < 0:
             raise StateError("is gone", where=f"{self._files.directory.leases.path}/{self.lease.job}")
         with self._files.locked():

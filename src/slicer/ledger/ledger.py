@@ -190,13 +190,20 @@ class Ledger(LedgerFiles):
         return HeldLease(self, lease, *created)
 
     def note_granted(self, lease: Lease) -> HeldLease:
-        """Write a lease that the broker has granted, for readers of this ledger. Raises StateError.
+        """Write a lease that the broker has granted, for readers of this ledger.
 
-        Nothing is decided: with a broker, this ledger only records its user's leases.
+        Nothing is decided: with a broker, this ledger only records its user's leases. So if it is full, which
+        any user can bring about, the lease is only kept in memory.
         """
-        with self.locked():
-            created = entries.create(self.directory.leases, lease.job, statefile.encode(lease))
+        data = statefile.encode(lease)
+        try:
+            with self.locked():
+                created = entries.create(self.directory.leases, lease.job, data)
+        except StateError as error:
+            self.warn(f"the broker's lease of {lease.job} is not in your own records: {error}")
+            created = entries.unlisted(data)
         held = HeldLease(self, lease, *created)
+        held.is_record = True
         held.postponed.append(self.sweep)
         return held
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import socket
 import threading
@@ -36,6 +37,7 @@ from slicer.ledger.status import joined
 from slicer.model import Busy
 from slicer.record import replace
 from slicer.state import statedir
+from slicer.state.directory import Directory
 from tests.patience import until
 
 pytestmark = pytest.mark.both_pythons
@@ -269,6 +271,34 @@ def test_a_wait_ends_with_what_it_waits_for(
         asking.obtain(str(tmp_path / "socket"), needs, quiet(ledger), HOOKS, "scope")
     assert caught.value.exit_code == 75
     assert ("has not answered" if is_on else "is gone") in str(caught.value)
+
+
+def test_no_lease_depends_on_the_users_own_records(
+    tmp_path: Path, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:  # L1
+    ledger.snapshot()
+    opened = Directory.open
+
+    def full(folder: Directory, name: str, flags: int, *rest: int) -> int:
+        if flags & os.O_CREAT:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return opened(folder, name, flags, *rest)
+
+    monkeypatch.setattr(Directory, "open", full)  # any user can fill /run/lock
+    with serve(tmp_path, says(granted(ledger)), GIVEN_BACK) as broker:
+        held = asking.obtain(str(tmp_path / "socket"), prepared(ledger), quiet(ledger), HOOKS, "process")
+        held.update(keeper=5)
+        assert (held.lease.gpus, held.fd >= 0, held.is_shared()) == ((GPU,), True, False)
+        held.release()
+        assert [type(call) for call in broker.calls] == [Acquire, Release]
+
+
+def test_a_socket_of_somebody_else_is_not_the_broker(
+    tmp_path: Path, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:  # L1
+    monkeypatch.setattr(dialing, "_uid_of", lambda _: 4242)
+    with serve(tmp_path), pytest.raises(BrokerError, match="uid 4242's"):
+        asking.obtain(str(tmp_path / "socket"), prepared(ledger), ledger, HOOKS, "scope")
 
 
 class Clock:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import _socket
 import errno
+import os
 import sys
 import time
 
@@ -162,6 +163,9 @@ class Connection:
         except BaseException:
             sock.close()
             raise
+        if self.path != SOCKET and (uid := _uid_of(sock)) not in (0, os.geteuid()):
+            sock.close()
+            raise BrokerFailed(f"this socket is uid {uid}'s, and only root's is believed", self.path)
         return sock
 
     def _connect(self, sock: _socket.socket) -> None:
@@ -218,6 +222,12 @@ class Connection:
             return self._received(sock) if until_readable([sock.fileno()], None, self._mask) else b""
         except ConnectionResetError:
             return b""
+
+
+def _uid_of(sock: _socket.socket) -> int:
+    from slicer.kernel.peer import credentials  # the machine's own broker is known by its place
+
+    return credentials(sock)[1]
 
 
 class GoneError(BackendError):
