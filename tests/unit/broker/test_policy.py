@@ -22,6 +22,7 @@ from slicer.broker.rules.policy import (
     weight_of,
     word_of,
 )
+from slicer.broker.rules.policy_text import read
 from slicer.broker.rules.shares import Running, Shares, gpu_rate, shares_of, used_rate, with_running
 from slicer.broker.rules.standing import groups, passing, standings, why_behind
 from slicer.broker.server.names import Names, ask_services
@@ -117,6 +118,12 @@ def kept_in(etc: Path) -> Directory:
     """Where the last good policy is kept."""
     (etc / "run").mkdir(mode=0o700, exist_ok=True)
     return Directory(os.open(etc / "run", os.O_RDONLY | os.O_DIRECTORY), str(etc / "run"))
+
+
+def test_a_users_name_with_a_dot_needs_quotes(etc: Path) -> None:  # L3
+    with pytest.raises(ConfigError) as caught:
+        read(b"[users.first.last]\nmax_gpus = 1\n", "policy.toml")
+    assert '[users."first.last"]' in caught.value.hint
 
 
 def test_the_last_good_one_outlives_the_broker(etc: Path) -> None:  # L3, W30

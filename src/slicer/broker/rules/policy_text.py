@@ -49,6 +49,7 @@ def read(content: bytes, path: str) -> Read:
         for name, entries in as_table(layer.data.get(table, {}), layer, table).items():
             as_table(entries, layer, table, name)
             also = ("weight", _TOGETHER) if kind == "group" else ("weight",)
+            _check_quoted(entries, layer, table, name)
             known_keys(entries, (*_READERS, *also), layer, (table, name))
             caps[kind][name] = _caps(layer, entries, table, name)
             if "weight" in entries:
@@ -64,6 +65,15 @@ def read(content: bytes, path: str) -> Read:
         layer, _caps(layer, default, "default"), caps["user"], caps["group"], together, weights,
         _settings(layer),
     )  # fmt: skip
+
+
+def _check_quoted(entries: dict[str, Any], layer: Layer, table: str, name: str) -> None:
+    """Refuse [users.first.last], which is a table in a table. Raises ConfigError."""
+    for key, value in entries.items():
+        if isinstance(value, dict) and key != _TOGETHER:
+            hint = f'a name with a dot needs quotes: [{table}."{name}.{key}"]'
+            message = f"unknown key {key!r:.60} in [{table}.{name}]"
+            raise ConfigError(message, where=layer.where(table, name, key), hint=hint)
 
 
 def resolve(
