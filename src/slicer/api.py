@@ -293,7 +293,10 @@ def _take(
     wanted: PreparedRequest, outer: OuterJobs, ledger: Ledger, hooks: Hooks, broker: str
 ) -> tuple[HeldLease, float]:
     if wanted.needs.is_nothing:
-        return HeldLease(ledger, leasing.nested_lease(wanted.draft, outer)), 0.0
+        nested = HeldLease(ledger, leasing.nested_lease(wanted.draft, outer))
+        if broker and ledger.joined:  # it holds them there, too
+            nested.gives_back = granting.obtain(broker, wanted, ledger, hooks, "process").release
+        return nested, 0.0
     told, tell = hooks.waits, _tell_wait(wanted)
 
     def waits(busy: Busy) -> None:

@@ -52,6 +52,41 @@ def until_told(caller: Caller) -> bool:
     return caller.has("granted")
 
 
+# K2, L1
+@pytest.mark.parametrize("is_killed", [False, True])
+def test_a_lease_lasts_as_long_as_one_inside_it(box: BrokerBox, is_killed: bool) -> None:
+    outer = box.call(gpus=2)
+    granted(outer)
+    inner, innermost = (box.call(inside=[outer.job]) for _ in range(2))
+    granted(inner)
+    granted(innermost)
+    outer.do("release")
+    after = box.call(gpus=1)
+    after.await_("waiting")
+    if is_killed:
+        box.crash()
+        box.start()
+    inner.kill()
+    innermost.say("status")
+    innermost.await_("status")
+    assert waits(after)
+    innermost.do("release")
+    granted(after)
+    until(lambda: box.files("leases") == [after.job], "only that one is left")
+
+
+# K2, L1: nothing but a lease that one holds oneself, without a scope, can be kept
+def test_a_request_inside_what_is_over_is_refused(box: BrokerBox) -> None:
+    over, scope = box.call(gpus=1), box.call(gpus=1, binding="scope")
+    granted(over)
+    granted(scope)
+    over.do("release")
+    until(lambda: box.files("leases") == [scope.job], "it is over")
+    for outer in (over, scope):
+        told = box.call(inside=[outer.job]).await_("error")
+        assert told["name"] == "BadProcess", told
+
+
 def test_the_order_is_priority_then_arrival(box: BrokerBox) -> None:  # L2
     holder = box.call(**CPU)
     granted(holder)

@@ -98,8 +98,8 @@ class Keeper:
             program=job.program, command=job.command, env=job.env(lease.gpus),
             scope=job.spec.unit if self._backend.name == "systemd" else "", timeout_s=profile.timeout_s,
             stop=rule_of(profile), linger=profile.linger, supervisor=self._forwarder,
-            inherited=(*descriptors, *self._ledger.joined), mask=self._mask, manager=job.spec.manager,
-            log_mib=job.log_mib,
+            inherited=(*descriptors, *self._ledger.joined.values()), mask=self._mask,
+            manager=job.spec.manager, log_mib=job.log_mib,
             has_lost_caller=self._has_lost_caller if job.ends_with_caller else None,
         )  # fmt: skip
         self._held.note_begun()

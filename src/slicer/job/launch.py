@@ -112,7 +112,7 @@ def _run(
     try:
         return _run_planned(job_id, plan, ledger, listener, mask, before_start, tell_started)
     except BrokerError as failure:
-        if not plan.broker or not plan.missing.is_nothing:
+        if not plan.broker or not plan.missing.is_nothing or ledger.joined:
             raise
         listener.warning(f"{failure}; this job needs neither GPU nor slot, and runs without the broker")
     without = replace(plan, broker="")

@@ -90,16 +90,18 @@ def plan_of(invocation: Invocation, environ: Mapping[str, str], ledger: Ledger |
     outer = outer_jobs(environ, ledger, in_scopes=invocation.backend != "plain" and backends.has_systemd())
     skip = nesting.skips_gpu_lock(environ)
     missing = nesting.missing(profile, outer, skip)
-    nested = bool(outer.leases) and missing.is_nothing
+    broker = backends.broker_socket(environ, invocation.backend)
+    has_joined = ledger is not None and bool(ledger.joined)  # the broker cannot see that we keep a lease
+    nested = bool(outer.leases) and missing.is_nothing and not (broker and has_joined)
     if nested and invocation.exec:
         raise UsageError("--exec makes no sense inside another job, whose scope stays", where="--exec")
     mode = profile.properties.get("KillMode")
     if invocation.exec and mode is not None and mode.value == "mixed":
         raise UsageError("KillMode=mixed needs a process of slicer's in the scope", where="--exec")
-    broker = "" if nested else backends.broker_socket(environ, invocation.backend)
     plan = Plan(
-        invocation, config, profile, host, program, outer, missing, nested, skip, environ, broker=broker
-    )
+        invocation, config, profile, host, program, outer, missing, nested, skip, environ,
+        broker="" if nested else broker,
+    )  # fmt: skip
     check_limits(plan)
     return with_sharing(plan, ledger.directory.path if ledger is not None else "")
 

@@ -54,7 +54,7 @@ class LedgerFiles:
         self._ringing: dict[str, tuple[int, float]] = {}  # by job: the bell's ringing, and its start
         self._seen: tuple[tuple[Lease, bool], ...] = ()  # leases last seen, and whether they are flocked
         self._unreadable: list[Lease] = []  # stand-ins for unreadable leases that were last seen
-        self.joined: tuple[int, ...] = ()  # the outer jobs' leases, which we hold, too; a job inherits them
+        self.joined: dict[str, int] = {}  # the outer jobs' leases, which we hold, too; a job inherits them
         # The signal mask while asleep (None: unchanged). With it, a caller that blocks signals can be
         # interrupted there, and only there.
         self.mask: frozenset[int] | None = None
@@ -66,9 +66,9 @@ class LedgerFiles:
 
     def close(self) -> None:
         """Close the descriptors, for callers that go on."""
-        for fd in (self._lock_fd, *self.joined):
+        for fd in (self._lock_fd, *self.joined.values()):
             os.close(fd)
-        self.joined = ()
+        self.joined = {}
         self.directory.close()
 
     def descriptors(self) -> tuple[int, ...]:
@@ -217,7 +217,7 @@ class LedgerFiles:
         for lease in leases:
             try:
                 fd = self.directory.leases.open(lease.job, os.O_RDONLY)
-                self.joined += (fd,)
+                self.joined[lease.job] = fd
                 entries.join(fd)
             except OSError as error:
                 where = f"{self.directory.leases.path}/{lease.job}"
@@ -228,7 +228,7 @@ class LedgerFiles:
 
         ``is_handed_on``: processes that inherited them hold them still.
         """
-        joined, self.joined = self.joined, ()
+        joined, self.joined = tuple(self.joined.values()), {}
         if not joined:
             return
         try:

@@ -57,7 +57,7 @@ class HeldLease:
     @property
     def joined(self) -> tuple[int, ...]:
         """The leases of outer jobs that this one holds, too. The job inherits them."""
-        return self._files.joined
+        return tuple(self._files.joined.values())
 
     @property
     def private(self) -> tuple[int, ...]:
@@ -134,10 +134,10 @@ class HeldLease:
             if self.plain_lock is not None:
                 self.plain_lock.release()
             self._files.give_back(self.lease.job, self._close_files, self._is_kept)
-            if self.gives_back is not None:
-                self.gives_back()
-                self.gives_back = None
-            self.do_postponed_slow()
+        if self.gives_back is not None:
+            self.gives_back()
+            self.gives_back = None
+        self.do_postponed_slow()
         self._files.part(is_handed_on=self.is_handed_on)
 
     def _is_kept(self) -> bool:

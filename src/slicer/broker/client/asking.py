@@ -36,12 +36,15 @@ _PAUSES_S = (0.05, 2.0)  # between these attempts: the first pause and the longe
 _GIVE_BACK_S = 2.0  # how long to wait for the confirmation that a lease was taken back
 
 
-def acquire_of(prepared: PreparedRequest, binding: Binding, ahead_of: str = "") -> Acquire:
+def acquire_of(
+    prepared: PreparedRequest, binding: Binding, ahead_of: str = "", inside: tuple[str, ...] = ()
+) -> Acquire:
     needs, draft, ticket = prepared.needs, prepared.draft, prepared.ticket
     program = draft.command.partition(" ")[0].rpartition("/")[2]  # others may read no more of a command
     said = {
         **fields_for(Acquire, needs), **fields_for(Acquire, ticket), "name": draft.name or program,
         "gpu_choice": needs.gpu_choice if needs.gpus else (), "priority": needs.priority,
+        "inside": inside,
     }  # fmt: skip
     runs_anyway, for_parent = needs.runs_anyway and not needs.gpus, draft.pid != ticket.pid
     return Acquire(
@@ -64,7 +67,7 @@ class Asking:
         self.busy: Busy | None = None  # why it waits, once it waits
         self._path = path
         self._draft = prepared.draft
-        self._call = acquire_of(prepared, binding, ahead_of)
+        self._call = acquire_of(prepared, binding, ahead_of, tuple(ledger.joined))
         self._ledger = ledger
         self._connection: Connection | None = None
         self._bell = -1  # wakes this object from another thread

@@ -45,8 +45,8 @@ class Acquire(Preview):
     """Request a lease. With ``more`` there may be many :class:`Waiting` before :class:`Granted`.
 
     The caller chooses ``job``, an id that no lease and no other ticket has. After a broken connection the
-    same id resumes the caller's own ticket. The outer jobs and the arrival are not fields: the broker reads
-    the former from the caller's cgroup and the latter from its own clock.
+    same id resumes the caller's own ticket. The outer jobs' scopes and the arrival are not fields: the broker
+    reads the former from the caller's cgroup and the latter from its own clock.
     """
 
     job: str
@@ -62,6 +62,7 @@ class Acquire(Preview):
     # It is for the process that started the caller, and lasts as long as that. With binding "process" only.
     for_parent: bool = False
     limit_s: float | None = None  # its time limit, if it has one: an estimate of its length, no more
+    inside: tuple[str, ...] = ()  # the caller's own leases without a scope that last as long as this one
 
 
 @record

@@ -87,3 +87,5 @@ class Idleness:
             self._scopes.stop(holding.lease.unit, lambda _: None)
         elif not holding.is_starting:
             self._overtime.end(holding, told)
+        for each in self._leases.nested_in(holding):  # what is inside keeps it
+            self._end(each, told)

@@ -14,6 +14,7 @@ from slicer.broker.rules import views
 from slicer.broker.server.connection import CallerConnection
 from slicer.broker.server.lease_files import Claim, LeaseFiles
 from slicer.broker.server.loop import CgroupWatch, Due, Loop, ProcessWatch, watch_cgroup
+from slicer.broker.server.requests import Refusal
 from slicer.kernel import cgroup, proc
 from slicer.model import Busy, Lease, Ticket, Usage
 from slicer.record import replace
@@ -132,7 +133,8 @@ class Leases:
         """Watch what keeps the lease alive; returns whether anything does."""
         if self._watch_if_populated(holding):
             return True
-        pidfd = None if holding.claim.held else proc.open_process(holding.lease.pid, holding.lease.pid_start)
+        lease, is_held = holding.lease, holding.claim.held or holding.lease.backend == "inner"
+        pidfd = None if is_held else proc.open_process(lease.pid, lease.pid_start)
         if pidfd is not None:
             holding.process = ProcessWatch(self._loop, pidfd, lambda: self._lost_process(holding))
         return pidfd is not None
@@ -204,12 +206,14 @@ class Leases:
         if holding.process is not None:
             holding.process.close()
             holding.process = None
+        if self.nested_in(holding) and holding.claim.binding == "process":
+            self.rewrite(holding, replace(holding.lease, backend="inner"))  # its process holds it no longer
         self.look_again(holding)
 
     def _is_over(self, holding: Holding) -> None:
         job = holding.lease.job
-        if any(job in each.claim.inside for each in self.holdings.values()):
-            return  # jobs that were started from within its scope go on
+        if self.nested_in(holding):
+            return  # jobs inside it go on
         self.holdings.pop(job, None)
         holding.close()
         self._ended(holding)
@@ -238,6 +242,23 @@ class Leases:
             if lease.uid == uid and lease.cgroup and here.startswith(f"{lease.cgroup}/")
         ]  # fmt: skip
         return tuple(sorted(found, key=lambda lease: lease.since_s))
+
+    def check_inside(self, jobs: tuple[str, ...], uid: int) -> None:
+        """Refuse a request inside anything but leases of that user without a scope. Raises Refusal.
+
+        They are older than the request, and no scope is inside the request. So no two leases keep each other.
+        """
+        for job in jobs:
+            outer = self.holdings.get(job)
+            if outer is None or outer.lease.uid != uid or outer.claim.binding != "process":
+                raise Refusal(
+                    "BadProcess", f"the lease {job} around this process has ended, or has a scope elsewhere",
+                    hint="run slicer inside that job, or without its SLICER_LEASE",
+                )  # fmt: skip
+
+    def nested_in(self, holding: Holding) -> list[Holding]:
+        """The holdings that keep this one."""
+        return [each for each in self.holdings.values() if holding.lease.job in each.claim.inside]
 
     def around(self, holding: Holding) -> list[Holding]:
         """The holdings that last as long as this one, because it was started from within their scopes."""

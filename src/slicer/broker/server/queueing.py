@@ -135,6 +135,7 @@ class Queueing:
         self._check_room(asked, caller, own)
         if asked.runs_anyway and asked.gpus:
             raise Refusal("NotAllowed", "only a job without GPUs may run while nothing is free")
+        self._leases.check_inside(asked.inside, caller.uid)
         ticket, moved = order.put_ahead(
             self.ticket_of(asked, caller), asked.ahead_of, [each.ticket for each in own],
             self._policy_state.configuration.slots,
@@ -222,6 +223,8 @@ class Queueing:
                 continue  # it left while others were answered
             try:
                 self._grant(waiter, gpus, is_forced=False)
+            except Refusal as refusal:
+                self.dismiss(waiter, refusal)
             except StateError as error:
                 self._log(f"<4>nothing can be granted: {error}")
                 self.look_again()
@@ -232,6 +235,7 @@ class Queueing:
         assert asked is not None
         assert process is not None
         assert connection is not None
+        self._leases.check_inside(asked.inside, ticket.uid)  # one may have ended while it waited
         now_s = proc.now_s()
         indices = self._decider.observer.indices(gpus)
         warn_s, end_s = self._policy_state.idle_limits(ticket.uid, waiter.gids) if gpus else (None, None)
@@ -241,7 +245,7 @@ class Queueing:
         )  # fmt: skip
         claim = Claim(
             ticket.job, ticket.command, asked.binding, 0, max(0.0, now_s - ticket.arrived_s),
-            waiter.gids, (), "",
+            waiter.gids, asked.inside, "",
             *self._policy_state.measure(gpus, ticket.vram_mib, self._decider.devices_seen()),
         )  # fmt: skip
         holding = self._leases.add(lease, claim, process)
@@ -350,8 +354,8 @@ class Queueing:
         if waiter.asked.runs_anyway and may_run:
             try:
                 self._grant(waiter, (), is_forced=True)
-            except StateError as error:
-                self.dismiss(waiter, refusal_of(error))
+            except (StateError, Refusal) as error:
+                self.dismiss(waiter, error if isinstance(error, Refusal) else refusal_of(error))
         else:
             self.dismiss(waiter, self._busy(waiter, Reasons(found, self._policy_state)))
         self.is_unsettled = True

@@ -91,8 +91,9 @@ class Scoping:
     def _note_outer(self, asked: Start, holding: Holding, pid: int) -> None:
         """Keep the leases around the keeper for as long as this one: it may have their GPUs open."""
         inside = self._leases.inside_of(pid, holding.lease.uid)
-        outer = tuple(lease.job for lease in inside if lease.job != holding.lease.job)
-        claim = replace(holding.claim, slice=asked.slice, inside=outer)
+        outer = [lease.job for lease in inside if lease.job != holding.lease.job]
+        both = tuple(dict.fromkeys((*holding.claim.inside, *outer)))
+        claim = replace(holding.claim, slice=asked.slice, inside=both)
         self._leases.files.claim(claim)
         holding.claim = claim
 
