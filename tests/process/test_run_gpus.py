@@ -124,3 +124,31 @@ def test_two_gpus_serve_two_jobs_at_a_time(box: Box) -> None:
     assert box.lines() == []
     assert {outcome.gpus for outcome in box.outcomes()} == {(GPU_A,), (GPU_B,)}
     box.assert_clean()
+
+
+# K3: a loader of 40 GB is not to be killed here and to live in a queue
+@pytest.mark.usefixtures("gpus")
+@pytest.mark.parametrize("options", [("--gpus", "1"), ("--gpu", "0"), ("--vram", "8G")])
+def test_gpus_without_a_profile_mean_the_profile_gpu(box: Box, options: tuple[str, ...]) -> None:
+    assert box.run("-q", *options, "--", "true").returncode == 0
+    assert box.run("-q", "--gpus", "0", "--", "true").returncode == 0
+    config = box.root / "config.toml"
+    config.write_text('default_profile = "heavy"\n')
+    config.chmod(0o644)
+    assert box.run("-q", *options, "--", "true", env={"SLICER_CONFIG": str(config)}).returncode == 0
+    assert [outcome.profile for outcome in box.outcomes()] == ["heavy", "light", "gpu"]
+    box.assert_clean()
+
+
+# U18
+@pytest.mark.usefixtures("gpus")
+def test_a_choice_of_the_environment_is_said_not_to_be_heeded(box: Box) -> None:
+    said = {"CUDA_VISIBLE_DEVICES": "1"}
+    done = box.run("--gpus", "1", "--", *SHOW, env=said)
+    assert (done.returncode, done.stdout.split()[0]) == (0, GPU_A)
+    assert "CUDA_VISIBLE_DEVICES=1 is replaced by the lease's GPUs (--gpu LIST chooses them)" in done.stderr
+    for options in (("--gpu", "1"), ()):
+        assert "CUDA_VISIBLE_DEVICES" not in box.run(*options, "--", "true", env=said).stderr
+    inner = box.run("-q", "--gpus", "1", "--", "inner", "-v", "--gpus", "2", "--", "true")
+    assert "CUDA_VISIBLE_DEVICES" not in inner.stderr
+    box.assert_clean()

@@ -20,7 +20,7 @@ def test_eight_jobs_are_told_apart_by_what_systemctl_shows(slicer: Slicer) -> No
     listed = systemctl.output("systemctl", "list-units", "--full", "--plain", "--no-legend", "slicer-*.scope")
     units = {line.split(None, 4)[0]: line.split(None, 4)[4] for line in listed.splitlines()}
     told = [f"train-{n} (1 GPU, profile gpu)" for n in range(2)]
-    told += [f"infer-{n} (7G on 1 GPU, profile light)" for n in range(6)]
+    told += [f"infer-{n} (7G on 1 GPU, profile gpu)" for n in range(6)]
     assert sorted(units.values()) == sorted(told)
     # In the tree each scope has the keeper, which says the same, and the job's own processes.
     for tree in (

@@ -136,8 +136,8 @@ def _overview(
     limit = "none" if profile.timeout_s is None else format_duration(profile.timeout_s)
     ended = f"ended, SIGKILL after {format_duration(scope.stop_timeout_s(profile))}"
     leftovers = "waited for" if profile.linger else ended
-    default = f"default: {plan.config.sources['default_profile']}"
-    chosen = default if invocation.profile is None else "--profile"
+    why = plan.config.default_for(invocation.overrides)[1]
+    chosen = why if invocation.profile is None else "--profile"
     rows = [
         ("command", command_text(invocation.command, limit=100_000)),
         ("program", plan.program),

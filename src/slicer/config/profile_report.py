@@ -179,7 +179,7 @@ def default_config_text(host: Host) -> str:
     machine = f"CPUs {format_cpus(host.cpus)}, {format_size(host.memory_bytes)} of memory"
     lines = [
         _HEAD.format(machine=machine),
-        _line("default_profile", "light", "for a job without a profile"),
+        _line("default_profile", "light", "for a job without a profile; if unset, gpu for one with GPUs"),
         "",
         "#[slots]",
         _line("cpu", slots, "heavy CPU jobs at a time"),

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from slicer.model import Notify
 
 DEFAULT_PROFILE = "light"
+_GPU_PROFILE = "gpu"
 
 # The sharing of GPUs, the turns, the limits of what is kept, and queues' shell, unless a file sets them.
 POLICY_SETTINGS = {
@@ -153,7 +154,7 @@ class Config:
 
         Raises UnknownProfile or UsageError for errors on the command line, ConfigError for those in a file.
         """
-        chosen = name if name is not None else self.default_profile
+        chosen = name if name is not None else self.default_for(overrides)[0]
         if chosen not in self.names():
             message, hint = f"unknown profile {chosen!r:.60}", self._known(chosen)
             if name is not None:
@@ -167,6 +168,17 @@ class Config:
         _override(entries, overrides)
         margin = self.margin_mib, self.sources["gpu.margin"]
         return build.profile(chosen, entries, self.host, self.threads, margin, self.slots)
+
+    def default_for(self, overrides: Overrides) -> tuple[str, str]:
+        """The profile of a job that names none, and why it is that.
+
+        GPUs on the command line mean the profile gpu, unless a file sets a default.
+        """
+        source = self.sources["default_profile"]
+        wants_gpus = overrides.gpu or overrides.vram or str(overrides.gpus or 0) != "0"
+        if source == "built-in" and wants_gpus:
+            return _GPU_PROFILE, "it wants GPUs"
+        return self.default_profile, f"default: {source}"
 
     def chain(self, name: str) -> tuple[str, ...]:
         """The profile and those from which it inherits, nearest first. Raises ConfigError for a circle."""
