@@ -302,6 +302,8 @@ def _take(
     def waits(busy: Busy) -> None:
         told(busy)
         tell(busy)
+        if told_of := granting.told_of_ancestors(busy, wanted.draft.pid):
+            _warn(told_of)
 
     held = granting.obtain(broker, wanted, ledger, replace(hooks, waits=waits), "process")
     ledger.patience_s = None  # giving back must succeed, however long it takes

@@ -197,3 +197,19 @@ def test_stop_ends_what_holds_a_lease_that_its_owner_gave_back(box: Box, gate: G
     say(process)
     assert process.wait(LONGEST_S) == 0
     box.assert_clean()
+
+
+# A3: it may wait for this job, and that for it
+def test_a_job_is_told_that_the_program_above_it_has_what_it_waits_for(box: Box) -> None:
+    code = f"""
+import slicer, subprocess
+with slicer.acquire("outer", gpus=2) as lease:
+    child = subprocess.Popen({[word for word in RUN if word != "--no-wait"]!r} + ["--", "true"], stderr=-1)
+    while b"started this job holds it" not in (line := child.stderr.readline()):
+        assert line, child.wait()
+assert child.wait() == 0
+"""
+    process = subprocess.Popen([sys.executable, "-c", code], env=box.env, cwd=box.root)
+    box.adopt(process)
+    assert process.wait(LONGEST_S) == 0
+    box.assert_clean()

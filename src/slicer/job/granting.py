@@ -5,6 +5,8 @@ In all functions, ``broker`` is the broker's socket; "": there is none, and the 
 
 from __future__ import annotations
 
+import os
+
 from slicer.ledger import leasing
 
 TYPE_CHECKING = False
@@ -20,6 +22,23 @@ if TYPE_CHECKING:
     from slicer.ledger.ledger import Ledger
     from slicer.ledger.waiting import WaitingTicket
     from slicer.model import Busy
+
+
+def told_of_ancestors(busy: Busy, job_pid: int) -> str:
+    """The warning that what a job waits for is held by a program that started it; "" if that is not so.
+
+    That program may wait for the job, which would then wait for ever. It may as well go on, so the job waits.
+    """
+    from slicer.kernel import proc
+
+    above = proc.ancestors(job_pid)
+    held = next((each for each in busy.holders if each.pid in above and each.uid == os.geteuid()), None)
+    if held is None or not proc.is_running(held.pid, held.pid_start):
+        return ""
+    return (
+        f"the program that started this job holds it (pid {held.pid}); if that waits for this job, neither"
+        " goes on: os.environ.update(lease.env) there lets its jobs use its lease"
+    )
 
 
 def prepare(broker: str, requester: Requester, needs: Needs, observer: GpuObserver) -> PreparedRequest:

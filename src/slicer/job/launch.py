@@ -37,7 +37,7 @@ from slicer.ledger import leasing
 from slicer.ledger.held_lease import HeldLease
 from slicer.ledger.leasing import CancelToken, Hooks, PreparedRequest
 from slicer.ledger.ledger import Ledger
-from slicer.model import manager_of, unit_name
+from slicer.model import LEASE_VARIABLE, manager_of, unit_name
 from slicer.record import replace
 from slicer.state import statedir
 from slicer.text import visible
@@ -196,6 +196,9 @@ def _acquire(
 
     def waits(busy: Busy) -> None:
         listener.waiting(busy)
+        told = granting.told_of_ancestors(busy, os.getpid())
+        if told:
+            listener.warning(told)
         tell_wait(job, wanted, busy)
         backend.close()  # hundreds of jobs may wait, and a bus takes about 256 connections
 
@@ -244,11 +247,24 @@ def _warn(plan: Plan, listener: Listener) -> None:
     if plan.profile.share != "off":
         _warn_of_sharing(plan, listener)
     if plan.missing.gpus:
+        _say_choice(plan, listener)
         from slicer.job.outside import what_is_lost
 
         lost = what_is_lost(plan.invocation.command)
         if lost:
             listener.warning(lost)
+
+
+def _say_choice(plan: Plan, listener: Listener) -> None:
+    """Say that a choice of GPUs in the environment is not heeded, unless it is slicer's own.
+
+    Its numbers may be CUDA's, which are not those of nvidia-smi and slicer. So it is no choice for a lease.
+    """
+    said = plan.environ.get("CUDA_VISIBLE_DEVICES")
+    if said is not None and LEASE_VARIABLE not in plan.environ and not plan.missing.gpu_choice:
+        instead = "--gpu LIST chooses them" if said[:1].isalnum() else "without --gpus it stays as it is"
+        shown = f"CUDA_VISIBLE_DEVICES={visible(said):.60}"
+        listener.warning(f"{shown} is replaced by the lease's GPUs ({instead})")
 
 
 def _warn_of_sharing(plan: Plan, listener: Listener) -> None:
