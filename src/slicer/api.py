@@ -38,7 +38,7 @@ from slicer.quantity import QuantityError, parse_mib
 from slicer.record import as_dict, record, replace
 from slicer.state import statedir
 from slicer.state.statefile import SECONDS_MAX
-from slicer.text import command_text, visible
+from slicer.text import command_text, split_list, visible
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -432,7 +432,7 @@ def _mib(value: str | int | None, argument: str) -> int | None:
 def _words(gpu: Sequence[int | str] | int | str | None) -> tuple[str, ...]:
     if gpu is None:
         return ()
-    given = gpu.split(",") if isinstance(gpu, str) else [gpu] if isinstance(gpu, int) else gpu
+    given = split_list(gpu) if isinstance(gpu, str) else [gpu] if isinstance(gpu, int) else gpu
     return tuple(str(word).strip() for word in given)
 
 

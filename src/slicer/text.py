@@ -39,6 +39,51 @@ def without_middle(text: str, most: int) -> str:
     return f"{shown[:front]}…{shown[len(shown) - (most - 1 - front) :]}"
 
 
+_CLOSING = {"(": ")", "[": "]", "{": "}"}
+
+
+def split_list(text: str) -> list[str]:
+    """The values between a user's commas, without the blanks around them.
+
+    A comma in brackets or quotes, or after a backslash, is part of its value. Quotes around a whole value are
+    removed. Raises ValueError if a bracket or quote is not closed.
+    """
+    found = [""]
+    is_open: list[str] = []  # what closes the quote and brackets around a character, innermost last
+    before = ""
+    for char in text:
+        if before == "\\":
+            found[-1] = found[-1][:-1] + "," if char == "," else found[-1] + char
+            before = ""  # an escaped backslash escapes nothing
+            continue
+        if char == "," and not is_open:
+            found.append("")
+        else:
+            _follow(char, is_open, is_first=not found[-1].strip())
+            found[-1] += char
+        before = char
+    if is_open:
+        raise ValueError(f"there is no closing {is_open[-1]}: {one_line(text, 60)}")
+    return [_unquoted(value.strip()) for value in found]
+
+
+def _follow(char: str, is_open: list[str], *, is_first: bool) -> None:
+    """Whether the character opens or closes something. A quote within a word is an apostrophe."""
+    if is_open and char == is_open[-1]:
+        is_open.pop()
+    elif is_open and is_open[-1] in "'\"":
+        return
+    elif char in _CLOSING:
+        is_open.append(_CLOSING[char])
+    elif char in "'\"" and (is_open or is_first):
+        is_open.append(char)
+
+
+def _unquoted(value: str) -> str:
+    is_quoted = len(value) > 1 and value[0] in "'\"" and value.find(value[0], 1) == len(value) - 1
+    return value[1:-1] if is_quoted else value
+
+
 def clock(at: float) -> str:
     """A time in seconds since the epoch as the user's clock shows it: ``17:03:25``."""
     return time.strftime("%H:%M:%S", time.localtime(at))

@@ -504,7 +504,7 @@ def test_the_lines_that_a_word_means(queues: QueueBox) -> None:
 def test_the_history_has_a_lines_command_directory_log_and_gpus(queues: QueueBox) -> None:
     (queues.root / "sub").mkdir()
     queues.write("[vram=2G cwd=sub] job a; exit 3")
-    assert queues.run("--gpus", "1").process.returncode == 3
+    assert queues.run("--gpu", "1").process.returncode == 3
     (outcome,) = queues.box.outcomes()
     assert outcome.command == ("/bin/sh", "-c", "job a; exit 3")
     assert outcome.directory.rstrip("/") == str(queues.root / "sub")

@@ -209,7 +209,7 @@ def test_exclusive(queues: QueueBox) -> None:
 def test_only_these_gpus(queues: QueueBox) -> None:
     queues.gpus = 3
     queues.write("[vram=20G] hold a", "[vram=20G] hold b", "[vram=20G] job c", "[gpus=3] job d")
-    queue = queues.start("--gpus", "0,2")
+    queue = queues.start("--gpu", "0,2")
     queues.started("a", "b")
     queues.asleep(queue)
     assert queues.starts() == {"a": 1, "b": 1}
@@ -218,15 +218,15 @@ def test_only_these_gpus(queues: QueueBox) -> None:
     used = {index for state in queues.journal().values() for index in state.gpu_indices}
     assert used == {0, 2}
     assert queues.statuses()["job d"][0] == "infeasible"
-    assert queues.run("--gpus", "7", "--fresh").wait() == 2
+    assert queues.run("--gpu", "7", "--fresh").wait() == 2
 
 
 # Q2: a wrong word on the command line is told of at once, and costs no job
 def test_gpus_that_are_not_there_are_told_of_at_once(queues: QueueBox) -> None:
     queues.write("[vram=2G] job a", "[profile=light] job b")
-    wrong = queues.run("--gpus", "0,7")
+    wrong = queues.run("--gpu", "0,7")
     assert wrong.wait() == 2
-    assert """no such GPU: '7'", "where": "--gpus", "hint": "this machine has 0 (""" in wrong.err
+    assert """no such GPU: '7'", "where": "--gpu", "hint": "this machine has 0 (""" in wrong.err
     assert queues.starts() == {}
     assert queues.run().wait() == 0
     assert queues.starts() == {"a": 1, "b": 1}
@@ -235,9 +235,9 @@ def test_gpus_that_are_not_there_are_told_of_at_once(queues: QueueBox) -> None:
 # Q2: what cannot be in this run may well be in the next
 def test_what_was_infeasible_is_asked_for_again_by_the_next_run(queues: QueueBox) -> None:
     queues.write("[gpus=2] job a")
-    assert queues.run("--gpus", "0").wait() == 1
+    assert queues.run("--gpu", "0").wait() == 1
     assert queues.statuses() == {"job a": ("infeasible", 1)}
-    assert queues.run("--gpus", "0").wait() == 1
+    assert queues.run("--gpu", "0").wait() == 1
     again = queues.run()
     assert again.wait() == 0
     assert queues.statuses() == {"job a": ("ok", 0)}

@@ -160,7 +160,7 @@ def test_two_queues_of_a_user_and_her_runs_exclude_each_other(
     bracket = "[profile=heavy] " if what == "CPU slot" else ""
     for each in (queues, other):
         each.write(*(f"{bracket}{alone}; # {n}" for n in range(4)))
-    only = ("--gpus", "0") if what == "GPU" else ()
+    only = ("--gpu", "0") if what == "GPU" else ()
     options = ("-p", "heavy") if what == "CPU slot" else ("-p", "gpu", "--gpu", "0")
     running = [each.start(*SIM, *only) for each in (queues, other)]
     runs = [
@@ -199,11 +199,11 @@ def test_a_queue_killed_with_all_that_is_its_own_leaves_the_gpu_to_another(
 ) -> None:  # A2, E13
     gate = slicer.gate()
     queues.write(f": < {gate}")
-    queue = queues.start(*SIM, "--gpus", "0")
+    queue = queues.start(*SIM, "--gpu", "0")
     queue.told("started", 1)
     second = Queues(slicer, alice.bare, "other")
     second.write("echo others")
-    other = second.start(*SIM, "--gpus", "0")
+    other = second.start(*SIM, "--gpu", "0")
     until(lambda: tickets(f"{alice.ledger}/{SIM_NAME}"), "it waits")
     unit = queues.scope(1)
     inside = processes.in_cgroup(cgroup_of(unit, alice.systemctl))

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import re
 import shlex
+from contextlib import suppress
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slicer.text import command_text, one_line, quote, visible, without_middle
+from slicer.text import command_text, one_line, quote, split_list, visible, without_middle
 
 
 def test_what_is_not_printable_is_escaped_and_what_is_to_be_kept_stays() -> None:
@@ -72,3 +74,39 @@ def test_the_middle_of_a_long_command_is_cut() -> None:  # Q14
     assert without_middle(command, 30) == "python train.py…xxxxx --seed 3"
     assert without_middle("\x1b" * 100, 30).isprintable()
     assert without_middle("short", 5) == "short"
+
+
+@pytest.mark.parametrize(
+    ("text", "values"),
+    [
+        ("", [""]),
+        ("a", ["a"]),
+        (" a , b,", ["a", "b", ""]),
+        ("[1,2],[3,4]", ["[1,2]", "[3,4]"]),
+        ("(0.9,0.999),{a: [1,2]}", ["(0.9,0.999)", "{a: [1,2]}"]),
+        ('"a,b",c', ["a,b", "c"]),
+        ("'a,b'", ["a,b"]),
+        ('{"a":1,"b":"]"},x', ['{"a":1,"b":"]"}', "x"]),
+        ('["a","b"]', ['["a","b"]']),
+        (r"a\,b,c", ["a,b", "c"]),
+        (r"a\\,b\[,\d", ["a\\\\", "b\\[", "\\d"]),
+        ("it's,b", ["it's", "b"]),
+        ("a),b", ["a)", "b"]),
+        ('"a"b"', ['"a"b"']),
+    ],
+)
+def test_a_list_is_split_at_commas_that_nothing_protects(text: str, values: list[str]) -> None:  # U9
+    assert split_list(text) == values
+
+
+@pytest.mark.parametrize("text", ["[1,2", "a,(b", "'a,b", '{"a,b', "[(]"])
+def test_what_is_not_closed_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="there is no closing"):
+        split_list(text)
+
+
+@given(st.text("ab,[]{}()'\"\\ "))
+def test_splitting_loses_nothing_but_blanks_quotes_and_escapes(text: str) -> None:
+    with suppress(ValueError):
+        kept = re.sub(r"[\s'\"\\]", "", ",".join(split_list(text)))
+        assert kept == re.sub(r"[\s'\"\\]", "", text)

@@ -22,6 +22,7 @@ from slicer.errors import SlicerError, UsageError
 from slicer.kernel.users import user_name
 from slicer.model import Reservation
 from slicer.quantity import parse_duration
+from slicer.text import split_list
 
 _ID = 4  # the least characters of an id
 
@@ -101,7 +102,7 @@ def _asked(
         until_at = from_at + meant(parse_duration, length, "--for") / 1e6
     else:
         until_at = coming(ends or "", from_at, "--until")
-    named = tuple(word.strip() for word in gpu.split(",")) if gpu is not None else ()
+    named = tuple(meant(split_list, gpu, "--gpu")) if gpu is not None else ()
     return Reserve(gpus or len(named), named, from_at, until_at, _uid(for_user))
 
 

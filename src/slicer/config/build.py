@@ -163,6 +163,8 @@ def _gpus(taken: Said, choice: tuple[str, ...], vram_mib: int | None) -> int:
     if not entry:
         sources["gpus"] = sources["gpu_choice" if choice else "vram_mib"]
         return len(choice) or (1 if vram_mib else 0)
+    if isinstance(entry[0], str) and "," in entry[0]:
+        raise values.refuse(entry, "gpus", f"{entry[0]!r:.40} is a list", "write it as gpu")
     gpus = values.count(entry, "gpus", lowest=0)
     for key in ("gpu", "vram"):
         if not gpus and key in taken.entries:

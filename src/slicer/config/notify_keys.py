@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 
-from slicer.config.values import refuse, text
+from slicer.config.values import listed, refuse, text
 from slicer.errors import UsageError
 from slicer.model import Notify
 
@@ -24,7 +24,7 @@ _WORDS = (*EVENTS, DESKTOP, OFF)
 def words(entry: Entry, label: str = "notify") -> tuple[str, ...]:
     """Events and "desktop", or "off" alone, from a list or from one comma-separated text."""
     value = entry[0]
-    found = value.split(",") if isinstance(value, str) else value
+    found = listed(entry, label) if isinstance(value, str) else value
     if not isinstance(found, list) or not found or not all(isinstance(word, str) for word in found):
         raise refuse(entry, label, f'expected a list such as ["failed", "desktop"], not {value!r:.40}')
     found = [word.strip() for word in found]

@@ -11,6 +11,7 @@ from slicer.errors import ConfigError, SlicerError, UsageError
 from slicer.model import PRIORITY_MAX
 from slicer.quantity import INFINITY, QuantityError
 from slicer.state.statefile import SLOT_CHARS, is_slot_name
+from slicer.text import split_list
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -195,13 +196,21 @@ def choice(entry: Entry, label: str, words: tuple[Word, ...], hint: str = "") ->
     raise refuse(entry, label, f"expected {shown}, not {entry[0]!r:.40}", hint)
 
 
+def listed(entry: Entry, label: str) -> list[str]:
+    """The values of a text that separates them by commas."""
+    try:
+        return split_list(entry[0])
+    except ValueError as error:
+        raise refuse(entry, label, str(error)) from None
+
+
 def gpu_list(entry: Entry) -> tuple[str, ...]:
     """GPUs by index or by (the beginning of) their UUID: "0,GPU-5a3c", or a file's list of them.
 
     Whether they exist, and whether two words mean the same GPU, is checked when the GPUs are known.
     """
     value = entry[0]
-    words = value.split(",") if isinstance(value, str) else value if isinstance(value, list) else [value]
+    words = listed(entry, "gpu") if isinstance(value, str) else value if isinstance(value, list) else [value]
     found: list[str] = []
     for word in words:
         name = _gpu_name(word)

@@ -79,7 +79,7 @@ def test_a_running_and_a_waiting_job_do_not_talk_to_the_terminal(cli: Cli) -> No
         (("run", "./" + EVIL), 127), (("run", "--outcome", f"/{EVIL}/x", "true"), 2),
         (("hold", "--" + EVIL), 2),
         (("profiles", "show", EVIL), 2), (("queue", EVIL), 2), (("queue", "suggest", EVIL), 2),
-        (("queue", "--gpus", EVIL, "--sim", "1", "jobs.txt"), None),
+        (("queue", "--gpu", EVIL, "--sim", "1", "jobs.txt"), None),
         (("simjob", "--" + EVIL), 2),
     ],
 )  # fmt: skip

@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from slicer.cli import common, complete, say
+from slicer.cli.common import meant
 from slicer.cli.queue import parameters
 from slicer.errors import SlicerError, UsageError
 from slicer.queue import plans
@@ -17,7 +18,7 @@ from slicer.queue.file import adding, attributes
 from slicer.queue.model import QueueOptions
 from slicer.queue.state import folding
 from slicer.queue.state.journal import Journal
-from slicer.text import counted, quote, visible
+from slicer.text import counted, quote, split_list, visible
 
 _COMPLETED = {"profile": complete.profiles}
 
@@ -32,8 +33,20 @@ def _attributes(command: Callable[..., Any]) -> Callable[..., Any]:
     return command
 
 
+class _Add(click.Command):
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """As click does, but what follows "--" is never FILE."""
+        if "--" in args:
+            ahead = self.make_parser(ctx).parse_args(args[: args.index("--")])[0]
+            if not isinstance(ahead.get("file"), str):
+                hint = "slicer queue add [OPTIONS] FILE -- COMMAND [ARGUMENTS]"
+                raise UsageError("no FILE before the --", hint=hint)
+        return super().parse_args(ctx, args)
+
+
 @click.command(
     "add",
+    cls=_Add,
     short_help="Append jobs to the jobs file.",
     epilog="""\
 \b
@@ -50,7 +63,7 @@ Examples:
 @_attributes
 @click.option(
     "--param", "params", metavar="NAME=VALUE,…", multiple=True,
-    help="A line for each VALUE, in place of {NAME}; with several, for each combination.",
+    help="A line for each VALUE (1..6: numbers), in place of {NAME}; with several, for each combination.",
 )  # fmt: skip
 @click.option("--print", "only_prints", is_flag=True, help="Print the lines, and change nothing.")
 @parameters.log_dir("Of the queue that runs FILE: --after may name its earlier jobs.")
@@ -94,7 +107,7 @@ def _pair(text: str, option: str) -> tuple[str, str]:
 def _parameters(params: tuple[str, ...]) -> dict[str, list[str]]:
     found: dict[str, list[str]] = {}
     for name, text in (_pair(each, "--param") for each in params):
-        values = text.split(",")
+        values = [value for word in meant(split_list, text, "--param") for value in adding.expanded(word)]
         if name in found:
             raise UsageError(f"{name} is given twice", where="--param", hint=f"--param {name}=1,2")
         if not all(values):

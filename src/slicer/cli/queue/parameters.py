@@ -11,6 +11,7 @@ from slicer.cli.common import meant
 from slicer.errors import UsageError
 from slicer.quantity import parse_duration, parse_mib
 from slicer.queue.model import DEFAULT_LOG_DIR, QueueOptions
+from slicer.text import split_list
 
 _FRACTION_MOST = 10
 
@@ -58,9 +59,9 @@ def gpus(ctx: click.Context, param: click.Parameter, value: str | None) -> tuple
     """Words separated by commas."""
     if value is None:
         return ()
-    words = tuple(word.strip() for word in value.split(","))
+    words = tuple(meant(split_list, value, "--gpu"))
     if not all(words):
-        raise UsageError(f"{value!r}: expected GPUs separated by commas", where="--gpus", hint="0,1,3")
+        raise UsageError(f"{value!r}: expected GPUs separated by commas", where="--gpu", hint="0,1,3")
     return words
 
 

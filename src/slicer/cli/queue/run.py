@@ -90,7 +90,7 @@ The jobs file has one shell command a line (edit it while the queue runs):
 Examples:
   slicer queue jobs.txt
       Run them all; started again after Ctrl-C or a crash, it resumes.
-  slicer queue jobs.txt --gpus 0,1 --detach
+  slicer queue jobs.txt --gpu 0,1 --detach
       On two of the GPUs, in the background, beyond the end of the session.
   slicer queue jobs.txt --watch --oom-retries 2
       Wait for more lines; run jobs that ran out of memory again, with more.
@@ -116,8 +116,9 @@ Exit codes:
 )
 @click.argument("file", type=click.Path(), shell_complete=_words)
 @click.option(
-    "--gpus", metavar="LIST", callback=parameters.gpus, help="Use only these GPUs, as in 0,1,3 (or UUIDs)."
-)
+    "--gpu", "gpus", metavar="LIST", callback=parameters.gpus,
+    help="Use only these GPUs, as in 0,1,3 (or UUIDs).",
+)  # fmt: skip
 @click.option(
     "--idle-threshold", "idle_threshold_mib", metavar="MIB", callback=parameters.mib,
     help="Memory in use up to which a GPU counts as idle, for jobs that declare nothing.  [default: 200]",

@@ -18,9 +18,23 @@ from slicer.state.directory import Directory, try_lock
 from slicer.state.named_file import open_named
 
 _PARAMETER = re.compile(r"\{([A-Za-z_]\w*)\}")
+_RANGE = re.compile(r"(-?\d{1,18})\.\.(-?\d{1,18})")
 _MOST = 10_000  # lines at once
 _LOCKED_S = 2.0  # another process that appends needs much less
 _FLAGS = os.O_RDWR | os.O_APPEND | os.O_CREAT
+
+
+def expanded(word: str) -> Sequence[str]:
+    """The values of a parameter's word: ``1..6`` means the numbers from 1 to 6. Raises UsageError."""
+    match = _RANGE.fullmatch(word)
+    if match is None:
+        return (word,)
+    first, last = int(match[1]), int(match[2])
+    count = abs(last - first) + 1
+    if count > _MOST:
+        raise UsageError(f"{word} are {count} values, too many", where="--param", hint=f"at most {_MOST}")
+    step = 1 if last >= first else -1
+    return [str(number) for number in range(first, last + step, step)]
 
 
 def lines(

@@ -17,6 +17,7 @@ from slicer.model import PRIORITY_MAX
 from slicer.moments import coming
 from slicer.queue.model import Attributes, Kind
 from slicer.state.statefile import is_slot_name
+from slicer.text import split_list
 
 # The text between the brackets: up to the first "]" that is neither quoted nor escaped.
 INSIDE = r"""(?:[^]'"\\]++|'[^']*+'|"(?:[^"\\]|\\.)*+"|\\.)*+"""
@@ -199,7 +200,7 @@ def _whole(what: str, least: int, most: int | None = None) -> Callable[[str], in
 def _slots(value: str) -> tuple[tuple[str, int], ...]:
     """As in ``license-matlab,whisper-gpu=2``; without a number, one slot."""
     found: dict[str, int] = {}
-    for word in value.split(","):
+    for word in _split(value):
         name, equals, count = (part.strip() for part in word.partition("="))
         if not is_slot_name(name):
             raise _cannot_be("the name of a slot", name, f"as in {_KNOWN['slots'].example}")
@@ -235,7 +236,14 @@ def _name(value: str) -> str:
 
 
 def _names(value: str) -> list[str]:
-    return [_name(each) for each in value.split(",")]
+    return [_name(each) for each in _split(value)]
+
+
+def _split(value: str) -> list[str]:
+    try:
+        return split_list(value)
+    except ValueError as error:
+        raise AttributeProblem(str(error)) from None
 
 
 class _Attribute(NamedTuple):

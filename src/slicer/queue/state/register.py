@@ -42,7 +42,7 @@ class Register:
             raise
         self.warnings = self._journal.warnings
         self.states = JobStates(folding.fold(records))
-        # Jobs that were infeasible earlier, perhaps with another --gpus, are tried again.
+        # Jobs that were infeasible earlier, perhaps with another --gpu, are tried again.
         self._refused = {key for key, state in self.states.items() if state.status == "infeasible"}
         self.problem = ""
         self._next_no = max([state.no for state in self.states.values()], default=0) + 1

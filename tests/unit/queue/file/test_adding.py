@@ -227,3 +227,16 @@ def test_root_adds_to_no_file_of_others(tmp_path: Path) -> None:
     with pytest.raises(JobsFileError, match="not changed: belongs to uid 12345"):
         adding.append(str(file), ["x"], ())
     assert file.read_text() == "a\n"
+
+
+@pytest.mark.parametrize(
+    ("word", "values"),
+    [("1..4", "1 2 3 4"), ("2..-1", "2 1 0 -1"), ("7..7", "7"), ("1..a", "1..a"), ("../1..2", "../1..2")],
+)
+def test_a_range_means_its_numbers(word: str, values: str) -> None:  # U9
+    assert list(adding.expanded(word)) == values.split()
+
+
+def test_a_range_without_end_is_refused() -> None:
+    with pytest.raises(UsageError, match="too many"):
+        adding.expanded("1..999999999999999999")

@@ -43,7 +43,7 @@ class _Request:
     waiting: WaitingTicket | Asking  # once the job has a ticket
 
     def __init__(self, entry: Entry, plan: Plan, choice: tuple[str, ...], backends: Backends) -> None:
-        """``choice``: words for the acceptable GPUs, as in --gpus; () any."""
+        """``choice``: words for the acceptable GPUs, as in --gpu; () any."""
         self.entry = entry
         self.plan = plan
         self.choice = choice
@@ -183,11 +183,11 @@ class LeaseRequests:
         try:
             chosen = leasing.gpus_named(self._gpu_words, self._gpu_observer.gpus)
         except UsageError as error:
-            raise UsageError(error.message, where="--gpus", hint=error.hint) from error
+            raise UsageError(error.message, where="--gpu", hint=error.hint) from error
         return chosen or tuple(gpu.uuid for gpu in self._gpu_observer.gpus)
 
     def check(self) -> None:
-        """Make sure that the GPUs of --gpus exist. Raises UsageError, GpuError."""
+        """Make sure that the GPUs of --gpu exist. Raises UsageError, GpuError."""
         if self._gpu_words:
             self._gpu_observer.open()
             self.allowed()

@@ -44,7 +44,7 @@ class SlurmEngine(Engine):
         commands.check_programs(environ)
         if options.gpus and options.engine == NAME:
             hint = "leave one of them out: Slurm chooses the GPUs"
-            raise UsageError("cannot be combined with --engine slurm", where="--gpus", hint=hint)
+            raise UsageError("cannot be combined with --engine slurm", where="--gpu", hint=hint)
         if options.fresh:
             refuse_if_running(options.log_dir)
         self._options = options
