@@ -336,9 +336,9 @@ def _options(
     name: str = "",
     *,
     gpus: int = 1,
-    vram: str | int | None = None,
+    vram: str | None = None,
     gpu: Iterable[int | str] | int | str | None = None,
-    margin: str | int | None = None,
+    margin: str | None = None,
     cpu_slots: int = 0,
     slots: Mapping[str, int] | None = None,
     priority: int = 0,
@@ -353,9 +353,10 @@ def _options(
         raise ValueError(f"then={then!r}: is neither 'run' nor 'fail'")
     script = os.path.basename((sys.argv or [""])[0])
     said: dict[str, object] = {
-        "name": name or ("python" if script[:1] in ("", "-") else script), "gpus": gpus, "vram": _size(vram),
+        "name": name or ("python" if script[:1] in ("", "-") else script), "gpus": gpus,
+        "vram": _size(vram, "vram"),
         "gpu": gpu if gpu is None or isinstance(gpu, (int, str)) else ",".join(map(str, gpu)),
-        "margin": _size(margin), "cpu-slots": cpu_slots or None, "priority": priority,
+        "margin": _size(margin, "margin"), "cpu-slots": cpu_slots or None, "priority": priority,
         "expect": None if expected_seconds is None else f"{expected_seconds:.6f}s",
         "max-wait": None if max_wait is None else f"{max_wait:.6f}s", "then": then,
     }  # fmt: skip
@@ -364,8 +365,10 @@ def _options(
     return found + ["--no-wait"] * (not wait) + ["--quiet"] * quiet
 
 
-def _size(value: str | int | None) -> str | None:
-    return f"{value}M" if isinstance(value, int) else value
+def _size(value: object, argument: str) -> str | None:
+    if value and not isinstance(value, str):
+        raise ValueError(f"{argument}={value!r}: the unit is missing, as in {argument}=\"{value}G\"")
+    return None if value is None else str(value)
 
 
 class _Request:
@@ -405,7 +408,7 @@ class _Request:
 def acquire(name: str = "", *, program: str | None = None, **arguments: Any) -> Lease:
     """Take GPUs and slots, all at once, for this process, and show them to CUDA. Waits until they are free.
 
-    ``gpus=1`` whole GPUs; with ``vram`` ("8G", or MiB as a number) so much of each, shared with others, and
+    ``gpus=1`` whole GPUs; with ``vram`` ("8G") so much of each, shared with others, and
     ``margin`` of each kept free beyond that. ``gpu`` names those that will do, by index or UUID.
     ``cpu_slots`` and ``slots`` (how many of which name) are taken along, or alone with ``gpus=0``.
     ``priority``: from -100 to 100, highest first. ``expected_seconds``: what others are told. With

@@ -186,9 +186,9 @@ def acquire(
     name: str = "",
     *,
     gpus: int = 1,
-    vram: str | int | None = None,
+    vram: str | None = None,
     gpu: Sequence[int | str] | int | str | None = None,
-    margin: str | int | None = None,
+    margin: str | None = None,
     cpu_slots: int = 0,
     slots: Mapping[str, int] | None = None,
     priority: int = 0,
@@ -199,7 +199,7 @@ def acquire(
 ) -> Lease:
     """Take GPUs and slots, all at once, for this process.
 
-    ``gpus`` is the number of whole GPUs. With ``vram`` ("8G", or MiB as a number), it takes that much of
+    ``gpus`` is the number of whole GPUs. With ``vram`` ("8G"), it takes that much of
     each, shared with others, and ``margin`` of each is kept free beyond that. ``gpu`` lists the acceptable
     GPUs, by index or UUID. ``slots`` maps the names of slots to numbers; ``cpu_slots=1`` is ``slots={"cpu":
     1}``. Unless ``wait``, it raises :class:`GpuBusy`, :class:`CpuBusy` or :class:`SlotBusy` at once if
@@ -230,9 +230,9 @@ class Arguments:
 
     name: str
     gpus: int
-    vram: str | int | None
+    vram: str | None
     gpu: Sequence[int | str] | int | str | None
-    margin: str | int | None
+    margin: str | None
     cpu_slots: int
     slots: Mapping[str, int] | None
     priority: int
@@ -417,11 +417,13 @@ def _seconds(value: float | None) -> float | None:
     return None if value is None else float(value)  # a lease's file has no numpy types or the like
 
 
-def _mib(value: str | int | None, argument: str) -> int | None:
+def _mib(value: object, argument: str) -> int | None:
     if value is None:
         return None
+    if value and not isinstance(value, str):
+        raise ValueError(f'{argument}={value!r}: the unit is missing, as in {argument}="{value}G"')
     try:
-        mib = parse_mib(value) if isinstance(value, str) else int(value)
+        mib = parse_mib(str(value))
     except QuantityError as error:
         raise ValueError(f"{argument}: {error}") from None
     if mib < 0 or (mib == 0 and argument == "vram"):

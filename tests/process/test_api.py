@@ -172,7 +172,7 @@ def test_two_programs_share_a_gpu_by_memory(box: Box, fake_nvml: FakeNvml) -> No
     out = run(
         box,
         """
-        print(*slicer.acquire("b", vram=20 * 1024).gpus)
+        print(*slicer.acquire("b", vram="20G").gpus)
         try:
             slicer.acquire("c", gpus=2)
         except slicer.GpuBusy as busy:

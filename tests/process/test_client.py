@@ -285,7 +285,7 @@ def test_inside_another_nothing_is_taken_and_another_thread_gets_its_own(box: Bo
                     print(mine.gpus != outer.gpus, caught[-1].message)
                     print(os.environ["CUDA_VISIBLE_DEVICES"] == outer.gpus[0])
         with acquire("outer") as outer:
-            with acquire("inner", vram=1000) as inner:
+            with acquire("inner", vram="1000M") as inner:
                 print(inner.gpus == outer.gpus)
             thread = threading.Thread(target=other)
             thread.start()

@@ -183,7 +183,9 @@ def _waiting_rows(waiting: dict[str, Any]) -> list[tuple[str, str]]:
 def _length(found: dict[str, Any]) -> str:
     """How long the job should run, as in "about 40m, by earlier runs"; "" unknown."""
     known = found["estimate"]
-    return f"about {format_estimate(known['likely'])}, {ESTIMATES[known['from']]}" if known else ""
+    if not known or known["from"] == "machine":
+        return ""
+    return f"about {format_estimate(known['likely'])}, {ESTIMATES[known['from']]}"
 
 
 def _running_rows(running: dict[str, Any]) -> list[tuple[str, str]]:

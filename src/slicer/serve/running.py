@@ -45,9 +45,11 @@ class RunningServer:
         try:
             config = profiles.load(dict(self._environ), profiles.host())
             profile = config.profile(settings.profile, Overrides(gpus=settings.gpus, vram=vram))
+            has_memory = profile.vram_mib is not None
             self._lease = await api_async.acquire_async(
-                job_names(settings)[0], gpus=profile.gpus, vram=profile.vram_mib,
-                gpu=profile.gpu_choice or None, margin=profile.margin_mib if profile.vram_mib else None,
+                job_names(settings)[0], gpus=profile.gpus, gpu=profile.gpu_choice or None,
+                vram=f"{profile.vram_mib}M" if has_memory else None,
+                margin=f"{profile.margin_mib}M" if has_memory else None,
                 slots=profile.slots, priority=profile.priority, wait=settings.max_wait_s > 0,
             )  # fmt: skip
         except api.ResourceBusy as error:

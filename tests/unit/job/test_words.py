@@ -58,3 +58,10 @@ def test_the_end_says_how_where_and_what_it_took() -> None:  # K7
     assert words.finished(made_up.outcome(), ()) == "finished with exit 0 after 12s"
     killed = made_up.outcome(reason="signal", exit_code=143, signal=15)
     assert words.finished(killed, ()) == "finished with exit 143 (killed by SIGTERM) after 12s"
+
+
+# U24: other jobs' lengths decide who goes first, but they are no estimate for a user
+@pytest.mark.parametrize(("source", "said"), [("runs", "about 5m left by earlier runs"), ("machine", "")])
+def test_how_long_a_job_runs_on_is_not_guessed_from_other_jobs(source: str, said: str) -> None:
+    lease = made_up.lease(since_s=100.0, est_s=600.0, est_from=source)
+    assert words.left(lease, 100.0) == said

@@ -32,11 +32,8 @@ def tolerance(about: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
 
 
 def mib(ctx: click.Context, param: click.Parameter, value: str | None) -> int | None:
-    """MiB as a bare number, or a size with its unit."""
-    if value is None:
-        return None
-    read = int if value.isdecimal() else parse_mib
-    return meant(read, value, param.opts[0], "MiB, or a size such as 2G")
+    """A size with its unit, in MiB."""
+    return None if value is None else meant(parse_mib, value, param.opts[0])
 
 
 def seconds(ctx: click.Context, param: click.Parameter, value: str) -> float:

@@ -120,12 +120,12 @@ Exit codes:
     help="Use only these GPUs, as in 0,1,3 (or UUIDs).",
 )  # fmt: skip
 @click.option(
-    "--idle-threshold", "idle_threshold_mib", metavar="MIB", callback=parameters.mib,
-    help="Memory in use up to which a GPU counts as idle, for jobs that declare nothing.  [default: 200]",
+    "--idle-threshold", "idle_threshold_mib", metavar="SIZE", callback=parameters.mib,
+    help="Memory in use up to which a GPU counts as idle, for jobs that declare nothing.  [default: 200M]",
 )  # fmt: skip
 @click.option(
-    "--margin", "margin_mib", metavar="MIB", callback=parameters.mib,
-    help="Memory to keep free on a GPU beyond what jobs declare.  [default: 512]",
+    "--margin", "margin_mib", metavar="SIZE", callback=parameters.mib,
+    help="Memory to keep free on a GPU beyond what jobs declare.  [default: 512M]",
 )  # fmt: skip
 @parameters.tolerance("Report jobs whose memory differs from vram= by more than this.")
 @click.option(

@@ -62,6 +62,9 @@ def lines(
 def _line(said: Sequence[tuple[str, str]], command: Sequence[str], values: Mapping[str, str]) -> str:
     filled = [(key, _filled(value, values)) for key, value in said]
     for key, value in filled:
+        if key == "vram" and value.strip().isdecimal():  # MiB in a file, as in gpusched
+            hint = f"write {value}G or {value}M"
+            raise UsageError(f"the unit of {value} is missing", where="--vram", hint=hint)
         try:
             attributes.parse(_attribute(key, value))
         except AttributeProblem as problem:
