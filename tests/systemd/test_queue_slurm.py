@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import signal
@@ -401,6 +402,42 @@ def test_a_node_without_slicer_is_told_and_the_job_tried_again(queues: Cluster) 
     queue.send(signal.SIGINT)
     queue.wait()
     assert queues.journal()["job a"].status == "pending"
+
+
+# X9: a command that never ran has not failed
+def test_a_node_on_which_slicer_fails_is_told_and_the_job_tried_again(queues: Cluster) -> None:
+    broken = queues.root / "broken"
+    broken.write_text("#!/bin/sh\nexit 125\n")
+    broken.chmod(0o755)
+    queues.use("small", f'slicer = "{broken}"\n')
+    queues.write("[gpus=0] job a")
+    queue = queues.start()
+    assert "slicer failed on n1 before the command began" in queue.event("requeued")["why"]
+    queue.send(signal.SIGINT)
+    queue.wait()
+    assert queues.journal()["job a"].status == "pending"
+
+
+# X9, X3
+def test_a_shared_directory_that_is_full_at_the_end_loses_none(queues: Cluster) -> None:
+    there = queues.logs / "slurm"
+    there.mkdir(parents=True)
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k,mode=700", "none", there], check=True)
+    try:
+        queues.write("[gpus=0] hold a 3")
+        queue = queues.start()
+        queue.event("started")
+        queues.started("a")
+        with contextlib.suppress(OSError), open(there / "filler", "wb", buffering=0) as filler:
+            while filler.write(bytes(4096)):
+                pass
+        queues.let("a")
+        until(lambda: list(there.glob("*.tmp")), "the script tries to write the end")
+        (there / "filler").unlink()
+        assert queue.wait() == 3
+        assert queues.journal()["hold a 3"].status == "failed"
+    finally:
+        subprocess.run(["umount", "--lazy", there], check=True)
 
 
 # X9

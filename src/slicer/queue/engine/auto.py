@@ -27,7 +27,7 @@ class AutoEngine:
         self._there = there
         self._name = name
         self._both = here, there
-        self.broker = here.broker
+        self.broker, self.is_here = here.broker, here.is_here
         self._most = most
         self._lacks_gpus = False
         self._full: set[Kind] = set()  # kinds that did not fit here in this round

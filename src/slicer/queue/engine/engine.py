@@ -34,6 +34,7 @@ class Engine(Protocol):
     """
 
     broker: str = ""  # the socket of the broker that decides; "" for none
+    is_here: bool = True  # it places jobs on this machine, in whose ledger a broker may come between
 
     def set_up(self, plans: Plans, register: Register) -> None:
         """To be called once, before anything else but :meth:`close`. Raises UsageError, GpuError."""

@@ -205,7 +205,7 @@ class Dispatch:
 
     def _is_broker_new(self) -> bool:
         """Whether a broker was switched on since the queue began; then nothing more is started."""
-        if self._plans.broker or not self._broker_now():
+        if self._plans.broker or not self._engine.is_here or not self._broker_now():
             return False
         self._end("a broker was switched on")
         return True

@@ -34,7 +34,7 @@ def test_a_pause_that_ends_between_two_looks_is_noticed(monkeypatch: pytest.Monk
     set_clock(monkeypatch, lambda: now[0])
     asked: list[int] = []
     register: Any = SimpleNamespace(states={}, problem="", log_dir=NOT_PAUSED)
-    engine: Any = SimpleNamespace(keep=lambda kinds: None, refresh=lambda: asked.append(1))
+    engine: Any = SimpleNamespace(is_here=True, keep=lambda kinds: None, refresh=lambda: asked.append(1))
     nobody: Any = None
     plans: Any = SimpleNamespace(gpu_needs=None, broker="", octaves=lambda: lambda entry: None)
     queue = Dispatch(register, plans, engine, nobody, str)
@@ -75,12 +75,12 @@ class Refusing:
             plan=self.plan, gpu_needs=lambda _: (0, None), broker="/socket",
             octaves=lambda: lambda entry: None,
         )  # fmt: skip
-        engine = any_(
-            keep=lambda kinds: None, ask=self.ask, may_add=lambda _: True, refresh=lambda: None,
+        self.engine = any_(
+            is_here=True, keep=lambda kinds: None, ask=self.ask, may_add=lambda _: True, refresh=lambda: None,
             start_commands=lambda: ((), ()), outdated=lambda _: [],
         )  # fmt: skip
         events = any_(add=lambda kind, *_, **__: self.told.append(kind), warning=self.told.append)
-        self.dispatch = Dispatch(register, self.plans, engine, events, lambda: self.broker_now)
+        self.dispatch = Dispatch(register, self.plans, self.engine, events, lambda: self.broker_now)
         self.dispatch.load(jobs_file.parse(lines))
 
     def do(self, record: Record) -> None:
@@ -209,3 +209,13 @@ def test_where_others_decide_by_now_nothing_more_is_started(
     assert (queue.begun, queue.dispatch.is_over) == ([], True)
     assert queue.told == [f"{said}: start the queue again"]
     assert {state.status for state in queue.states.values()} == {"pending"}
+
+
+# X9: a cluster's places are not of this machine, whose broker may come and go
+def test_a_broker_here_is_none_of_a_clusters(monkeypatch: pytest.MonkeyPatch) -> None:
+    queue = Refusing(monkeypatch, "a\n")
+    queue.engine.is_here = False
+    queue.plans.broker = ""
+    queue.dispatch.start()
+    assert not queue.dispatch.is_over
+    assert queue.told == []

@@ -39,6 +39,8 @@ class SlurmEngine(Engine):
     What waits, waits in Slurm, which alone knows the GPUs. The attempts measure themselves.
     """
 
+    is_here = False
+
     def __init__(self, options: QueueOptions, environ: Mapping[str, str], events: Events) -> None:
         """Raises UsageError, StateError."""
         commands.check_programs(environ)

@@ -25,8 +25,13 @@ mv -- "$1.order" "$1.begun" || exit 77
 echo "$SLURMD_NODENAME $SLURM_JOB_GPUS" > "$1.node"
 (. "./$1.begun")
 code=$?
-[ -e "$1.end" ] || [ ! -e "$1.begun" ] || {{ echo "$code" > "$1.tmp" && mv -- "$1.tmp" "$1.end"; }}
+tries={tries}
+while [ ! -e "$1.end" ] && [ -e "$1.begun" ] && [ $((tries -= 1)) -ge 0 ]; do
+    {{ echo "$code" > "$1.tmp" && mv -- "$1.tmp" "$1.end"; }} 2> /dev/null || sleep 1
+done
+exit "$code"
 """
+_TRIES = 300  # a second apart, to write the end where a disk is full
 _ORDER = """\
 exec < /dev/null > {log} 2>&1
 trap : TERM
@@ -42,7 +47,7 @@ cd {directory} || exit 126
 def batch(directory: str, jobs: Sequence[str]) -> str:
     """The script of an array whose tasks are these attempts. ``directory`` has their orders."""
     words = " ".join(jobs)
-    return _BATCH.format(ids=f"{_IDS}{words}", directory=quote(directory), words=words)
+    return _BATCH.format(ids=f"{_IDS}{words}", directory=quote(directory), words=words, tries=_TRIES)
 
 
 def jobs_of(text: str) -> list[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 from collections.abc import Collection
 
-from slicer.errors import EX_TIMEOUT
+from slicer.errors import EX_SLICER, EX_TIMEOUT
 from slicer.queue.engine.ended_attempt import EndedAttempt
 from slicer.queue.engine.slurm.parsing import SlurmTask
 from slicer.queue.engine.slurm.script import NO_SLICER
@@ -50,6 +50,9 @@ def ended_with_code(tracked: Tracked, code: int, node: str) -> EndedAttempt:
     if code == NO_SLICER:
         why = f"there is no slicer on {node or 'its node'}: name it in [engine.slurm]"
         return EndedAttempt(tracked.key, tracked.job_id, "unbegun", why=why)
+    if code == EX_SLICER:  # as on a node whose driver does not work
+        why = f"slicer failed on {node or 'its node'} before the command began: its log says why"
+        return EndedAttempt(tracked.key, tracked.job_id, "unbegun", why=why)
     return EndedAttempt(tracked.key, tracked.job_id, "ended", "exited", code)
 
 
@@ -79,6 +82,8 @@ def ended_without_word(tracked: Tracked, kinds: Collection[str], directory: str)
         return EndedAttempt(key, job_id, "ended", "timeout", EX_TIMEOUT)
     if state == "OUT_OF_MEMORY":
         return EndedAttempt(key, job_id, "ended", "oom-kill", _KILLED, signal.SIGKILL)
+    if state in ("COMPLETED", "FAILED"):  # the script ends as the command did, and could not write it down
+        return EndedAttempt(key, job_id, "ended", "exited", int(state == "FAILED"))
     why = "Slurm no longer knows it: how it ended is not known"
     if state:
         why = f"Slurm says {state}, but it left no outcome in {directory}"

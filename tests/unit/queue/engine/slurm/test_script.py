@@ -30,11 +30,28 @@ def test_a_task_begins_its_attempt_once(tmp_path: Path) -> None:
     assert script.jobs_of(text) == [A, B]
     (folder / f"{B}.order").write_text("echo run >> witness; exit 3")
     assert run(text, 0) == 77  # its order was withdrawn
-    assert run(text, 1) == 0
+    assert run(text, 1) == 3
     assert (folder / f"{B}.node").read_text() == "n1 0,1\n"
     assert (folder / f"{B}.end").read_text() == "3\n"
     assert run(text, 1) == 77
     assert (folder / "witness").read_text() == "run\n"
+
+
+# X9, X3: no end is lost
+def test_an_end_is_written_once_the_disk_has_room(tmp_path: Path) -> None:
+    bin = tmp_path / "bin"
+    bin.mkdir()
+    (tmp_path / f"{A}.order").write_text("exit 7")
+    slept = tmp_path / "slept"
+    # A disk without room, until the third pause.
+    (bin / "sleep").write_text(f'#!/bin/sh\necho >> {slept}\n[ "$(wc -l < {slept})" -lt 3 ] || rm {bin}/mv\n')
+    (bin / "mv").write_text(f'#!/bin/sh\n[ "$2" = {A}.order ] || exit 1\nexec /bin/mv "$@"\n')
+    for each in bin.iterdir():
+        each.chmod(0o755)
+    text = f"PATH={bin}:$PATH\n" + script.batch(str(tmp_path), [A])
+    assert run(text) == 7
+    assert (tmp_path / f"{A}.end").read_text() == "7\n"
+    assert slept.read_text() == "\n\n\n"
 
 
 def test_without_the_directory_nothing_begins(tmp_path: Path) -> None:  # X9

@@ -30,7 +30,9 @@ def attempt(state: str = "", node: str = "n1") -> Tracked:
         ("PREEMPTED", "n1", {"begun", "node"}, "interrupted", "", 0),
         ("TIMEOUT", "n1", {"begun", "node"}, "ended", "timeout", 124),
         ("OUT_OF_MEMORY", "n1", {"begun", "node"}, "ended", "oom-kill", 137),
-        ("COMPLETED", "n1", {"begun", "node"}, "lost", "", 0),
+        ("COMPLETED", "n1", {"begun", "node"}, "ended", "exited", 0),
+        ("FAILED", "n1", {"begun", "node"}, "ended", "exited", 1),
+        ("DEADLINE", "n1", {"begun", "node"}, "lost", "", 0),
         ("", "", {"begun", "node"}, "lost", "", 0),
     ],
 )
@@ -49,6 +51,7 @@ def test_a_directory_that_a_node_cannot_use_is_named() -> None:  # X9
 
 def test_a_node_without_slicer_has_run_nothing() -> None:  # X9
     assert tracking.ended_with_code(attempt(), 78, "n1").how == "unbegun"
+    assert tracking.ended_with_code(attempt(), 125, "n1").how == "unbegun"  # nor has one without a driver
     found = tracking.ended_with_code(attempt(), 2, "n1")
     assert (found.how, found.reason, found.exit_code) == ("ended", "exited", 2)
 
