@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pty
+import shutil
 import signal
 import stat
 import subprocess
@@ -253,6 +254,18 @@ def test_a_job_that_is_killed_before_it_begins_is_an_error_of_its_caller(box: Bo
     done = slicer(box, "wait", "x", code=125)
     assert "killed" in done.stdout
     assert "killed" in slicer(box, "show", "x").stdout
+
+
+def test_a_job_of_an_earlier_boot_says_so(box: Box, gate: Gate) -> None:  # U1
+    job = detached(box, "-n", "x", "--", *waits_at(gate))
+    supervisor, keeper = outer(box, job), box.leases()[0].keeper
+    kill_9(supervisor, keeper)
+    until(lambda: gate.open_if_awaited() or not box.processes(), "its command has ended, too")
+    shutil.rmtree(box.state)  # it was in memory
+    said = {**file(box, job), "boot_id": "0" * 36}
+    (folder(box) / f"{job}.json").write_text(json.dumps(said))
+    assert "the machine was restarted" in slicer(box, "wait", "x", code=125).stdout
+    assert "the machine was restarted" in slicer(box, "show", "x").stdout
 
 
 def test_its_output_and_exit_code_outlive_its_supervisor(box: Box, gate: Gate) -> None:  # U1, X3

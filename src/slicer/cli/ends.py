@@ -147,7 +147,7 @@ class Awaited:
         if now - self._gone_at < _SETTLES_S:
             self.due_s = _UNSEEN_S
             return None
-        return Ended(known, EX_SLICER, None, "it was killed, and nobody saw how it ended")
+        return Ended(known, EX_SLICER, None, file.unseen if file is not None else job_files.KILLED)
 
     def _by_broker(self) -> int | None:
         """The exit code of another user's job, for root; None: the broker does not know it (yet)."""

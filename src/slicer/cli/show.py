@@ -21,6 +21,7 @@ from slicer.job.words import ESTIMATES
 from slicer.kernel import cgroup
 from slicer.ledger.ledger import Ledger
 from slicer.model import Lease, Ticket
+from slicer.outcome.job_files import KILLED
 from slicer.outcome.outcome_file import outcome_json
 from slicer.quantity import format_duration, format_estimate, format_mib, format_size
 from slicer.record import as_dict
@@ -77,6 +78,8 @@ def _data(known: KnownJob, ledger: Ledger | None) -> dict[str, Any]:
         "running": None, "waiting": None, "outcome": outcome_json(outcome) if outcome else None,
         "queue": None,
     }  # fmt: skip
+    if file is not None and found["state"] == "ended" and found["exit_code"] is None:
+        found["why"] = file.unseen
     if line is not None:
         picked = output.picked(line, "log_dir pid status attempts")
         found["queue"] = {"file": line.jobs_file, "line": line.label, **picked}
@@ -165,7 +168,7 @@ def _how_ended(data: dict[str, Any]) -> str:
     if data["state"] != "ended":
         return ""
     if data["exit_code"] is None:
-        return ": it was killed, and nobody saw how it ended"
+        return f": {data['why'] or KILLED}"
     return f", exit code {data['exit_code']}" + (f": {data['why']}" if data["why"] else "")
 
 

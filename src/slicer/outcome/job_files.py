@@ -33,6 +33,7 @@ _RULES = replace(LEDGER, hint=_HINT, writable_hint=_HINT, full_hint="make room t
 _LONGEST = 4 << 20  # a command may have 2 MiB
 _ROOM = 512  # bytes that its end may need in addition, for why it did not run
 _VERSION = 1
+KILLED = "it was killed, and nobody saw how it ended"
 
 
 @record
@@ -58,6 +59,13 @@ class DetachedJob:
     def begins_later(self) -> bool:
         """Whether it was to begin after other jobs, or at some time."""
         return bool(self.after) or self.begins_at is not None
+
+    @property
+    def unseen(self) -> str:
+        """What became of it, in words, if it neither lives nor said how it ended."""
+        if self.boot_id != proc.boot_id():
+            return "the machine was restarted, or lost its power, before it ended"
+        return KILLED
 
     def is_alive(self) -> bool:
         """Whether its supervisor lives."""
