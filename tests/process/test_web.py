@@ -21,7 +21,7 @@ import pytest
 from tests.browser import Page
 from tests.fake_nvml import FakeNvml
 from tests.patience import LONGEST_S, until
-from tests.process.harness import SLICER, Box, Gate
+from tests.process.harness import SLICER, Box, Gate, unprivileged
 
 pytest_plugins = ["tests.fake_nvml"]
 
@@ -249,6 +249,23 @@ def test_more_connections_than_it_takes_are_refused_and_it_goes_on(web: Web) -> 
     for each in held:
         each.close()
     until(lambda: _answers(web), "it answers again")
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can be two users")
+@pytest.mark.parametrize("path", ["/", "/metrics", "/events"])
+def test_no_user_shuts_out_another(web: Web, path: str) -> None:  # U13, S9
+    from slicer.web.server import MOST_CONNECTIONS, MOST_VIEWERS
+
+    streams = [Stream(web) for _ in range(MOST_VIEWERS)]
+    held = [web.connect() for _ in range(MOST_CONNECTIONS - MOST_VIEWERS + 8)]
+    until(lambda: all(map(closed_in_time, held[-4:])), "all places are taken")
+    words = ["curl", "-s", "--noproxy", "*", "-I", web.url.rstrip("/") + path]
+    done = subprocess.run([*unprivileged(65534), *words], capture_output=True, text=True, check=False)
+    assert done.stdout.startswith("HTTP/1.1 200 "), done
+    for stream in streams:
+        stream.close()
+    for each in held:
+        each.close()
 
 
 def _answers(web: Web) -> bool:

@@ -1,4 +1,4 @@
-"""Finds who listens at a TCP address of this network namespace. See sock_diag(7), proc_net(5)."""
+"""Finds who listens at a TCP address of this machine, or is connected. See sock_diag(7), proc_net(5)."""
 
 from __future__ import annotations
 
@@ -8,17 +8,19 @@ import struct
 import sys
 
 from slicer.kernel import open_files, proc
+from slicer.kernel.peer import credentials
 
 _FAMILIES = {socket.AF_INET: "tcp", socket.AF_INET6: "tcp6"}
 _BYTES = {socket.AF_INET: 4, socket.AF_INET6: 16}  # of an address
 _LISTEN = 10
 _SOCK_DIAG, _BY_FAMILY = 4, 20  # NETLINK_SOCK_DIAG, SOCK_DIAG_BY_FAMILY
-_DUMP = 0x301  # NLM_F_REQUEST | NLM_F_DUMP
+_ONE, _DUMP = 0x001, 0x301  # NLM_F_REQUEST, and NLM_F_DUMP
 _ERROR, _DONE = 2, 3
 _MOST_BYTES = 1 << 16
-# nlmsghdr; inet_diag_req_v2 with the port; inet_diag_msg's address and uid; a netlink attribute's head.
+# nlmsghdr; inet_diag_req_v2 with the port, or both addresses; inet_diag_msg's address and uid; nlattr.
 _HEADER = struct.Struct("=IHHII")
 _ASKED = struct.Struct("=BBxxI2s46x")
+_ASKED_ONE = struct.Struct("=BBxxI2s2s16s16s4x8s")
 _TOLD = struct.Struct("=8x16s40xI4x")
 _ATTRIBUTE = struct.Struct("=HH")
 _V6ONLY = 11  # INET_DIAG_SKV6ONLY
@@ -38,6 +40,26 @@ def uids(host: str, port: int) -> frozenset[int]:
         except OSError:  # a kernel without sock_diag; reading the file takes it 20 ms
             found |= {int(fields[_UID]) for fields in _listed(file, host, port)}
     return frozenset(found)
+
+
+def peer(connection: socket.socket) -> str:
+    """Who is at the other end: "uid 1000" on this machine, else the address (of IPv6, its network).
+
+    Without sock_diag all users of this machine are one. Raises OSError if the other end is gone.
+    """
+    if connection.family == socket.AF_UNIX:
+        return f"uid {credentials(connection)[1]}"
+    ends = (connection.getpeername()[:2], connection.getsockname()[:2])
+    ports = (port.to_bytes(2, "big") for _, port in ends)
+    hosts = [ipaddress.ip_address(host.partition("%")[0]).packed for host, _ in ends]
+    asked = _ASKED_ONE.pack(
+        connection.family, socket.IPPROTO_TCP, 0xFFFFFFFF, *ports, *hosts, b"\xff" * 8
+    )  # fmt: skip
+    try:
+        ((uid, _, _),) = _told(asked, _ONE)
+    except OSError:
+        return hosts[0][:8].hex()
+    return f"uid {uid}"
 
 
 def pid(host: str, port: int) -> int:
@@ -63,11 +85,17 @@ def _reaches(host: str, address: bytes, *, is_v6only: bool) -> bool:
 
 def _asked(family: socket.AddressFamily, port: int) -> list[tuple[int, bytes, bool]]:
     """The uid and the address of each socket, and whether it is for IPv6 only. Raises OSError."""
-    found: list[tuple[int, bytes, bool]] = []
     asked = _ASKED.pack(family, socket.IPPROTO_TCP, 1 << _LISTEN, port.to_bytes(2, "big"))
+    told = _told(asked, _DUMP)
+    return [(uid, address[: _BYTES[family]], _is_v6only(attributes)) for uid, address, attributes in told]
+
+
+def _told(asked: bytes, flags: int) -> list[tuple[int, bytes, bytes]]:
+    """The uid, the address and the attributes of each socket. Raises OSError."""
+    found: list[tuple[int, bytes, bytes]] = []
     with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, _SOCK_DIAG) as netlink:
-        netlink.send(_HEADER.pack(_HEADER.size + len(asked), _BY_FAMILY, _DUMP, 0, 0) + asked)
-        while True:
+        netlink.send(_HEADER.pack(_HEADER.size + len(asked), _BY_FAMILY, flags, 0, 0) + asked)
+        while not (found and flags == _ONE):
             told, at = netlink.recv(_MOST_BYTES), 0
             while at < len(told):
                 size, kind, *_ = _HEADER.unpack_from(told, at)
@@ -76,9 +104,9 @@ def _asked(family: socket.AddressFamily, port: int) -> list[tuple[int, bytes, bo
                 if kind == _DONE:
                     return found
                 address, uid = _TOLD.unpack_from(told, at + _HEADER.size)
-                attributes = told[at + _HEADER.size + _TOLD.size : at + size]
-                found.append((uid, address[: _BYTES[family]], _is_v6only(attributes)))
+                found.append((uid, address, told[at + _HEADER.size + _TOLD.size : at + size]))
                 at += (size + 3) & ~3
+    return found
 
 
 def _is_v6only(attributes: bytes) -> bool:

@@ -7,6 +7,7 @@ time. If a client disconnects, its upstream request ends; if an upstream is cut,
 from __future__ import annotations
 
 import asyncio
+import resource
 import socket
 import struct
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -15,7 +16,7 @@ import aiohttp
 from aiohttp import web
 from yarl import URL
 
-from slicer.serve import classify, refusing, websockets
+from slicer.serve import classify, refusing, shares, websockets
 from slicer.serve.asking import Upstream, make_session
 from slicer.serve.hosts import asker, is_address, is_meant, is_own
 from slicer.serve.model import Unavailable
@@ -41,6 +42,7 @@ _READ_AHEAD = 64 << 20  # bytes for all waiting requests at an address
 _ROOM_S = 30.0  # how long a large body waits for room
 _STALLED_S = 10.0  # without a byte of a body
 _ALWAYS_PEEKED = 64 << 10  # bytes for each
+_OWN_FILES = 64  # descriptors for all else
 _RESET = struct.pack("ii", 1, 0)  # SO_LINGER: the peer sees the close as an error
 
 
@@ -62,9 +64,10 @@ class Front:
 
     def runner(self) -> web.ServerRunner:
         """The aiohttp runner, without sites yet. Its handlers are cancelled when their clients leave."""
+        most = (resource.getrlimit(resource.RLIMIT_NOFILE)[0] - _OWN_FILES) // 2  # with one to the server
         return web.ServerRunner(
-            web.Server(
-                self.handle, handler_cancellation=True, access_log=None, auto_decompress=False,
+            shares.Server(
+                self.handle, most, auto_decompress=False,
                 max_line_size=_LONGEST_LINE, max_field_size=_LONGEST_LINE,
             )
         )  # fmt: skip

@@ -14,6 +14,7 @@ from contextlib import suppress
 from aiohttp import web
 
 from slicer.errors import SlicerError
+from slicer.serve import shares
 from slicer.serve.hosts import is_meant
 from slicer.serve.listening import BACKLOG, until_the_end
 
@@ -73,6 +74,7 @@ class Board:
         self._reading: dict[str, str] = {}
         self._read_s = -_FRESH_S
         self._news = asyncio.Event()  # set, and replaced, when there is a new reading
+        self._seats = shares.Shares(MOST_VIEWERS)
         self._viewers: dict[web.RequestHandler, asyncio.Transport] = {}
         self._watch: asyncio.Task[None] | None = None
         self._files = {path: (_bytes(name), kind) for path, (name, kind) in _FILES.items()}
@@ -125,12 +127,13 @@ class Board:
 
     async def _stream(self, request: web.BaseRequest) -> web.StreamResponse:
         handler, transport = request.protocol, request.transport
-        if len(self._viewers) >= MOST_VIEWERS or transport is None:
+        if transport is None or not self._seats.take(transport):
             return _text(503, "too many look already", {"Retry-After": "60"})
         made = web.StreamResponse(headers={**_HEADERS, "Content-Type": "text/event-stream"})
         made.force_close()
         await made.prepare(request)
         if request.method == "HEAD":
+            self._seats.give_back(transport)
             return made
         self._viewers[handler] = transport
         try:
@@ -139,6 +142,7 @@ class Board:
             transport.abort()  # it does not read, or is gone
         finally:
             self._viewers.pop(handler, None)
+            self._seats.give_back(transport)
             if not self._viewers:
                 self._source.wake()
         return made
@@ -192,31 +196,17 @@ class Board:
         return await asyncio.get_running_loop().run_in_executor(self._thread, act)
 
 
-class Server(web.Server):
-    """aiohttp's server, with a bound on connections and on the time of each."""
+class Server(shares.Server):
+    """aiohttp's server, with a bound on the time of each connection."""
 
     def __init__(self, board: Board) -> None:
-        super().__init__(board.handle, access_log=None, handler_cancellation=True, lingering_time=0)
+        super().__init__(board.handle, MOST_CONNECTIONS, lingering_time=0)
         self._board = board
-        self.count = 0
 
     def __call__(self) -> Any:
-        if self.count >= MOST_CONNECTIONS:
-            return _Refused()
-        self.count += 1
         handler = super().__call__()
         asyncio.get_running_loop().call_later(_PATIENCE_S, self._board.expire, handler)
         return handler
-
-    def connection_lost(self, handler: web.RequestHandler, exc: BaseException | None = None) -> None:
-        """Called by aiohttp."""
-        self.count -= 1
-        super().connection_lost(handler, exc)
-
-
-class _Refused(asyncio.Protocol):
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        transport.close()
 
 
 async def run(
@@ -228,7 +218,7 @@ async def run(
     board = Board(source, hosts, report)
     servers = [await loop.create_server(board.server, sock=each, backlog=BACKLOG) for each in sockets]
     try:
-        await until_the_end(lambda: bool(board.server.count), leaves=leaves)
+        await until_the_end(lambda: bool(board.server.shares), leaves=leaves)
     finally:
         for each in servers:
             each.close()

@@ -5,11 +5,14 @@ from __future__ import annotations
 import asyncio
 import gzip
 import json
+import os
+import resource
 from collections.abc import Awaitable, Callable
 
 import pytest
 
 from slicer.serve.model import Unavailable
+from tests.process.harness import unprivileged
 from tests.unit import made_up
 from tests.unit.serve.front import (
     FakeOwner,
@@ -714,7 +717,7 @@ def test_half_a_body_makes_nobody_wait_for_ever(monkeypatch: pytest.MonkeyPatch)
     run(story)
 
 
-def test_what_is_no_request_is_answered_and_harms_nobody() -> None:  # B6
+def test_what_is_no_request_is_answered_and_harms_nobody(caplog: pytest.LogCaptureFixture) -> None:  # B6, S9
     async def story() -> None:
         async with Upstream(saying(OK)) as upstream, proxy(owner_of(upstream)) as through:
             for nonsense in (
@@ -725,6 +728,25 @@ def test_what_is_no_request_is_answered_and_harms_nobody() -> None:  # B6
                 assert parted(await through.ask(nonsense))[0] == 400
             assert not upstream.heads
             assert parted(await through.ask(get("/api/tags")))[0] == 200
+
+    run(story)
+    assert caplog.records == []  # or anybody fills the log
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can be two users")
+def test_no_user_shuts_out_another(monkeypatch: pytest.MonkeyPatch) -> None:  # B6, S9
+    monkeypatch.setattr("slicer.serve.proxy._OWN_FILES", resource.getrlimit(resource.RLIMIT_NOFILE)[0] - 16)
+
+    async def story() -> None:
+        async with Upstream(saying(OK)) as upstream, proxy(owner_of(upstream)) as through:
+            held = [await through.connect() for _ in range(10)]
+            words = ["curl", "-s", "--noproxy", "*", f"http://127.0.0.1:{through.port}/api/tags"]
+            other = await asyncio.create_subprocess_exec(
+                *unprivileged(65534), *words, stdout=asyncio.subprocess.PIPE
+            )  # fmt: skip
+            assert (await other.communicate())[0] == b"ok"
+            for _, writer in held:
+                writer.close()
 
     run(story)
 
