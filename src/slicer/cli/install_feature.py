@@ -9,6 +9,8 @@ from slicer.backend.feature_units import TEXTFILES
 from slicer.backend.install_units import InstallPlan, feature_plan, refuse_nixos
 from slicer.cli import install_broker
 from slicer.cli.install_words import Way, done, tell, together
+from slicer.cli.metrics import need_prometheus
+from slicer.cli.serve_look import need_aiohttp
 from slicer.columns import Line
 from slicer.errors import EX_OK, SlicerError, UsageError
 from slicer.kernel import on_host
@@ -33,6 +35,7 @@ def act(feature: str, way: Way, *, is_alone: bool) -> int:
         raise UsageError("it is not installed", where=f"--{feature}")
     if not way.removing:
         refuse_nixos(f"{feature}.enable = true")
+        need_aiohttp("slicer web") if feature == "web" else need_prometheus()  # the unit runs this Python
         if feature == "web" and not broker_units.is_installed():
             message = "the board shows what the broker knows, and there is none"
             hint = "slicer install --broker first; slicer web shows your own jobs"

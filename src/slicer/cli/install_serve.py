@@ -12,7 +12,7 @@ from slicer.backend.serve_units import Units
 from slicer.backend.unit_files import SYSTEM_UNITS, Action, is_plain, state
 from slicer.cli import common, install_broker, say
 from slicer.cli.install_words import Way, done, tell, together
-from slicer.cli.serve_look import beside
+from slicer.cli.serve_look import beside, need_aiohttp
 from slicer.columns import Line
 from slicer.config import files
 from slicer.config import serve as configured
@@ -59,6 +59,7 @@ def _wanted(place: UnitPlace, name: str, run_as: str | None) -> Units:
     """The units of a server, and of those at the same address."""
     if not place.is_user:
         refuse_nixos("serve")
+    need_aiohttp()
     units = _units(place, name, serve_units.run_as_of(place.folder, name) if run_as is None else run_as)
     for each in units.servers:  # servers at one address have one socket
         if each.name != units.name and each.name in serve_units.there(place.folder):

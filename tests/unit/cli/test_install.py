@@ -12,6 +12,7 @@ from slicer.cli import install_broker
 from slicer.errors import SlicerError
 from slicer.kernel import SYSROOT
 from slicer.wrap import planning
+from tests.unit.program import Cli
 
 pytest_plugins = ["tests.unit.program"]
 
@@ -44,3 +45,21 @@ def test_a_broker_in_a_home_directory_is_refused(tmp_path: Path, monkeypatch: py
     monkeypatch.setattr(planning, "check_way", lambda way, uid, path: None)
     with pytest.raises(SlicerError, match="cannot run from a home directory"):
         install_broker.program()
+
+
+@pytest.mark.parametrize(
+    ("options", "library"),
+    [(("--web",), "aiohttp"), (("--metrics",), "prometheus-client"), (("--serve", "o"), "aiohttp")],
+)
+def test_what_lacks_its_library_is_not_installed(
+    cli: Cli, options: tuple[str, ...], library: str
+) -> None:  # U13, B6
+    absent = cli.root / "absent"
+    absent.mkdir()
+    (absent / "sitecustomize.py").write_text(
+        "import sys\nfrom importlib import metadata\nsys.modules['prometheus_client'] = None\n"
+        "def version(name):\n    raise metadata.PackageNotFoundError(name)\nmetadata.version = version\n"
+    )
+    cli.environ["PYTHONPATH"] += f":{absent}"
+    said = cli.run("install", *options, code=125).stderr
+    assert f"pip install {library} in slicer's environment" in said
