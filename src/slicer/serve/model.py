@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     # forbidden: administrative, and not forwarded.
     Need = Literal["gpu", "free", "loaded", "load", "forbidden"]
 
+    Use = Literal["began", "done"]
+
     Problem = Literal["busy", "failed", "stopping", "offloaded"]
 
 
@@ -77,6 +79,10 @@ if TYPE_CHECKING:
             The request counts from the call to the exit. If it is cancelled while it waits, it leaves the
             line; with the last one, the request for the lease ends. Raises Unavailable.
             """
+            ...
+
+        def tell(self, event: Use) -> None:
+            """The body of a request that uses it stalls, or goes on."""
             ...
 
         def beside(self, asked: RequestNeed) -> AbstractAsyncContextManager[str | None]:

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from slicer.config import serve
     from slicer.serve.classify import Body, RequestHead
-    from slicer.serve.model import RequestNeed, Server
+    from slicer.serve.model import RequestNeed, Server, Use
     from slicer.serve.refusing import OwnResponse
 
 _HOP_BY_HOP = frozenset((
@@ -163,9 +163,11 @@ class Front:
         async with AsyncExitStack() as use:
             async with incoming.read_ahead():
                 base = await use.enter_async_context(server.use(meant))
+            incoming.tell = server.tell
             try:
                 return await self._forward(incoming, base, asked)
             finally:
+                incoming.end_use()
                 if classify.is_queued(server.settings, asked, incoming.request.headers):
                     task = asyncio.ensure_future(_until_done(use.pop_all(), server.settings, base))
                     self._queued.add(task)
@@ -207,6 +209,8 @@ class _Incoming:
         self._front = front
         self._ahead = 0  # bytes that this request uses of the front's room
         self._peeked = bytearray()
+        self.tell: Callable[[Use], None] | None = None  # the server, while this request uses it
+        self._is_stalled = False
         self._is_awaited = request.headers.get("Expect", "").lower() == "100-continue"
 
     async def peek(self, most: int) -> Body:
@@ -245,8 +249,29 @@ class _Incoming:
             peeked, self._peeked = self._peeked, bytearray()
             yield peeked
             self.give_back()
-        async for chunk in self.request.content.iter_any():
+        while chunk := await self._next():
             yield chunk
+
+    async def _next(self) -> bytes:
+        """The next part of the body; b"" at its end. If none comes, the request is no use of the server."""
+        reading = asyncio.ensure_future(self.request.content.readany())
+        try:
+            await asyncio.wait([reading], timeout=_STALLED_S)
+            self._stall(is_stalled=not reading.done())
+            return await reading
+        finally:
+            reading.cancel()
+            self._stall(is_stalled=False)
+
+    def _stall(self, *, is_stalled: bool) -> None:
+        if self.tell is not None and is_stalled != self._is_stalled:
+            self._is_stalled = is_stalled
+            self.tell("done" if is_stalled else "began")
+
+    def end_use(self) -> None:
+        """The server is told no more of it. Safe to repeat."""
+        self._stall(is_stalled=False)
+        self.tell = None
 
     def _invite(self) -> None:
         if self._is_awaited and self.request.transport is not None and self.request.version >= (1, 1):

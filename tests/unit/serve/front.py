@@ -45,6 +45,9 @@ class FakeOwner:
         finally:
             self.open -= 1
 
+    def tell(self, event: str) -> None:
+        self.open += {"began": 1, "done": -1}[event]
+
     @asynccontextmanager
     async def beside(self, asked: RequestNeed) -> AsyncIterator[str | None]:
         is_loaded = self.granted.is_set() and self.base is not None

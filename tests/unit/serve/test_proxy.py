@@ -382,6 +382,32 @@ def test_a_request_counts_until_its_last_byte() -> None:  # B6
     run(story)
 
 
+@pytest.mark.parametrize("goes_on", [True, False])
+def test_half_a_request_uses_no_gpu(monkeypatch: pytest.MonkeyPatch, *, goes_on: bool) -> None:  # B6, S9
+    monkeypatch.setattr("slicer.serve.proxy._STALLED_S", 0.1)
+
+    async def reads(head: bytes, peer: Peer) -> None:
+        assert await peer[0].readexactly(len(WORK)) == WORK
+        await saying(OK)(head, peer)
+
+    async def story() -> None:
+        async with Upstream(reads) as upstream:
+            owner = FakeOwner(made_up.server(kind="openai"), upstream.base)
+            async with proxy(owner) as through:
+                reader, writer = await through.connect()
+                writer.write(post("/v1/completions", WORK)[:-1])
+                await until(lambda: upstream.heads, "it is forwarded")
+                await until(lambda: owner.open == 0, "it does not count")
+                if goes_on:
+                    writer.write(WORK[-1:])
+                    assert b" 200 OK" in await reader.readline()
+                writer.close()
+                await until(lambda: through.front.connections == 0, "it has ended")
+                assert owner.open == 0
+
+    run(story)
+
+
 def test_what_needs_no_gpu_takes_none() -> None:  # B6
     async def story() -> None:
         for request in (
