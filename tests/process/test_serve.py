@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import re
@@ -91,6 +92,31 @@ def test_a_model_that_does_not_fit_is_refused_where_that_is_wanted(serve: ServeB
     status, text = serve.answer(BODY)
     assert status == 503
     assert "is in main memory" in json.loads(text)["error"]
+
+
+def test_comfyuis_websocket_comes_before_its_server(serve: ServeBox) -> None:  # B6
+    """As in its own examples. At the end of the proxy an open one is in nobody's way."""
+    import aiohttp
+
+    serve.server("comfy", kind="comfyui", idle="300ms")
+    serve.start()
+    url = f"http://127.0.0.1:{serve.port}"
+
+    async def story() -> None:
+        async with aiohttp.ClientSession() as session, session.ws_connect(f"{url}/ws?clientId=1") as peer:
+            await peer.send_str("features")
+            assert serve.starts("comfy") == 0
+            async with session.post(f"{url}/prompt", json={}) as answer:
+                assert answer.status == 200
+            assert (await peer.receive_json())["type"] == "status"
+            assert await peer.receive_str() == "features"
+            assert (await peer.receive()).type == aiohttp.WSMsgType.CLOSE  # it is idle
+        async with aiohttp.ClientSession() as session, session.ws_connect(f"{url}/ws") as peer:
+            assert serve.end() == 0
+            assert (await peer.receive()).type in (aiohttp.WSMsgType.CLOSE, aiohttp.WSMsgType.CLOSED)
+
+    asyncio.run(story())
+    assert serve.starts("comfy") == 1
 
 
 # -- busy ----------------------------------------------------------------------------------------------------

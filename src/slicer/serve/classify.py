@@ -171,14 +171,15 @@ def _need(server: Server, asked: RequestHead) -> Need:
     need: Need
     if own.method != "OPTIONS" and _fits(own, known.forbidden) and not _fits(own, server.routes_allow):
         return "forbidden"
-    if own.is_websocket and (server.ignore_websockets or not known.is_websocket_work):
+    if own.is_websocket and server.ignore_websockets:
         return "free"
+    is_work = own.method not in _READING if not own.is_websocket else known.is_websocket_work
     for routes, need in (
         (server.routes_free, "free"), (server.routes_gpu, "gpu"), (known.free, "free"), (known.gpu, "gpu"),
     ):  # fmt: skip
         if _fits(own, routes):
             return need
-    return "free" if own.method in _READING and not own.is_websocket else "gpu"
+    return "gpu" if is_work else "free"
 
 
 def _fits(asked: RequestHead, routes: Sequence[str]) -> bool:

@@ -81,6 +81,10 @@ if TYPE_CHECKING:
             """
             ...
 
+        async def appears(self) -> None:
+            """Return when a request has started the server. Raises Unavailable if it is to end instead."""
+            ...
+
         def tell(self, event: Use) -> None:
             """The body of a request that uses it stalls, or goes on."""
             ...

@@ -125,6 +125,19 @@ class Owner:
             self._check_listener()
             yield self._loading.upstream.base if self._loading is not None else None
 
+    async def appears(self) -> None:
+        """See :class:`slicer.serve.model.Server`."""
+        moved = asyncio.Event()
+        self.listeners.append(moved.set)
+        try:
+            while self._loading is None:
+                if self.life.is_closing:
+                    raise Unavailable("stopping", f"{self.settings.name} is being stopped")
+                moved.clear()
+                await moved.wait()
+        finally:
+            self.listeners.remove(moved.set)
+
     def standing(self) -> ServerStanding:
         """See :class:`slicer.serve.model.Server`."""
         idle_for_s = time.monotonic() - self.life.idle_since_s

@@ -56,6 +56,7 @@ class Front:
         self._report = report
         self._refused_hosts: set[str] = set()
         self._queued: set[asyncio.Task[None]] = set()
+        self._held: dict[str, set[asyncio.Task[aiohttp.ClientWebSocketResponse]]] = {}
         self._session: aiohttp.ClientSession | None = None
         self.room = _READ_AHEAD  # bytes that may still be read in advance
         self.freed = asyncio.Event()  # some of it was given back
@@ -152,10 +153,32 @@ class Front:
         async with server.beside(meant) as base:
             if base is not None:
                 return await self._forward(incoming, base, asked)
+        if asked.is_websocket and "Sec-WebSocket-Protocol" not in headers:
+            return await self._hold(incoming, server, meant)
         answer = refusing.without_server(settings, asked.route, meant)
         if answer is None:
             raise Unavailable("stopping", f"{settings.name} is not running: a request for work starts it")
         return _sent(answer)
+
+    async def _hold(self, incoming: _Incoming, server: Server, meant: RequestNeed) -> web.StreamResponse:
+        """Answer a websocket that starts no server, and connect it once another request has started that.
+
+        ComfyUI's clients open theirs first. An open page's comes again and again.
+        """
+
+        async def connect() -> aiohttp.ClientWebSocketResponse:
+            await server.appears()
+            async with server.beside(meant) as base:
+                if base is None:
+                    raise Unavailable("stopping", f"{server.settings.name} has ended")
+                url = self._url(base, incoming)
+                return await websockets.connect(self._upstreams(), url, _forwarded(incoming.request, url), [])
+
+        upstream = asyncio.ensure_future(connect())
+        held = self._held.setdefault(server.settings.name, set())
+        held.add(upstream)
+        upstream.add_done_callback(held.discard)
+        return await websockets.join(incoming.request, upstream, [])
 
     async def _with_gpu(
         self, incoming: _Incoming, server: Server, asked: RequestHead, meant: RequestNeed
@@ -165,6 +188,8 @@ class Front:
                 base = await use.enter_async_context(server.use(meant))
             incoming.tell = server.tell
             try:
+                if held := self._held.get(server.settings.name):  # they want to hear of this request
+                    await asyncio.wait(held, timeout=_STALLED_S)
                 return await self._forward(incoming, base, asked)
             finally:
                 incoming.end_use()
@@ -174,14 +199,12 @@ class Front:
                     task.add_done_callback(self._queued.discard)
 
     async def _forward(self, incoming: _Incoming, base: str, asked: RequestHead) -> web.StreamResponse:
-        if self._session is None:
-            self._session = make_session()
-        request, url = incoming.request, URL(base.rstrip("/") + incoming.target, encoded=True)
+        request, url = incoming.request, self._url(base, incoming)
         headers = _forwarded(request, url)
         if asked.is_websocket:
-            return await websockets.relay(self._session, request, url, headers)
+            return await websockets.relay(self._upstreams(), request, url, headers)
         try:
-            upstream = await self._session.request(
+            upstream = await self._upstreams().request(
                 request.method, url, headers=headers, data=incoming.body(), allow_redirects=False
             )
         except (aiohttp.ClientError, OSError) as error:
@@ -190,6 +213,14 @@ class Front:
             return await _pass_on(request, upstream)
         finally:
             upstream.close()
+
+    def _upstreams(self) -> aiohttp.ClientSession:
+        if self._session is None:
+            self._session = make_session()
+        return self._session
+
+    def _url(self, base: str, incoming: _Incoming) -> URL:
+        return URL(base.rstrip("/") + incoming.target, encoded=True)
 
     def _foreign_host(self, request: web.BaseRequest, first: serve.Server, asked: RequestHead) -> OwnResponse:
         host = f"{request.headers.get('Host', '')!r:.80}"

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
     Socket = web.WebSocketResponse | aiohttp.ClientWebSocketResponse
 
+_MESSAGES = (aiohttp.WSMsgType.TEXT, aiohttp.WSMsgType.BINARY, aiohttp.WSMsgType.PING, aiohttp.WSMsgType.PONG)
 _OWN = ("sec-websocket-key", "sec-websocket-version", "sec-websocket-extensions", "sec-websocket-protocol")
 
 
@@ -25,36 +26,60 @@ async def relay(
     wanted = ",".join(request.headers.getall("Sec-WebSocket-Protocol", ()))
     protocols = [each.strip() for each in wanted.split(",") if each.strip()]
     try:  # the server first, because it chooses the protocol
-        upstream = await session.ws_connect(
-            url, protocols=protocols, max_msg_size=0, autoping=False,
-            headers=[each for each in headers if each[0].lower() not in _OWN],
-        )  # fmt: skip
+        upstream = await connect(session, url, headers, protocols)
     except aiohttp.WSServerHandshakeError as error:
         return web.Response(status=error.status, text=error.message)
     except (aiohttp.ClientError, OSError) as error:
         raise Unavailable("failed", f"the server does not answer: {error}") from error
-    client = web.WebSocketResponse(
-        protocols=[upstream.protocol] if upstream.protocol else [], max_msg_size=0, autoping=False
-    )
+    found: asyncio.Future[aiohttp.ClientWebSocketResponse] = asyncio.get_running_loop().create_future()
+    found.set_result(upstream)
+    return await join(request, found, [upstream.protocol] if upstream.protocol else [])
+
+
+async def connect(
+    session: aiohttp.ClientSession, url: URL, headers: list[tuple[str, str]], protocols: list[str]
+) -> aiohttp.ClientWebSocketResponse:
+    """Raises aiohttp.ClientError, OSError."""
+    return await session.ws_connect(
+        url, protocols=protocols, max_msg_size=0, autoping=False,
+        headers=[each for each in headers if each[0].lower() not in _OWN],
+    )  # fmt: skip
+
+
+async def join(
+    request: web.BaseRequest, upstream: asyncio.Future[aiohttp.ClientWebSocketResponse], protocols: list[str]
+) -> web.WebSocketResponse:
+    """Answer a client, and connect it with a server, which may come later. It is cancelled at the end."""
+    client = web.WebSocketResponse(protocols=protocols, max_msg_size=0, autoping=False)
+    ways: list[asyncio.Task[None]] = []
     try:
         await client.prepare(request)
-        ways = [asyncio.ensure_future(_copy(*way)) for way in ((client, upstream), (upstream, client))]
-        try:
-            await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            for way in ways:
-                way.cancel()
-            await asyncio.gather(*ways, return_exceptions=True)
+        ways = [asyncio.ensure_future(_up(client, upstream)), asyncio.ensure_future(_down(upstream, client))]
+        await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
     finally:
-        await upstream.close()
+        for way in ways:
+            way.cancel()
+        await asyncio.gather(*ways, return_exceptions=True)
+        if not upstream.cancel() and not upstream.cancelled() and upstream.exception() is None:
+            await upstream.result().close()
         await client.close()
     return client
 
 
-async def _copy(source: Socket, sink: Socket) -> None:
+async def _up(client: Socket, upstream: asyncio.Future[aiohttp.ClientWebSocketResponse]) -> None:
+    first = await client.receive()  # the rest waits in the socket
+    if first.type in _MESSAGES or upstream.done():
+        await _copy(client, await asyncio.shield(upstream), first)
+
+
+async def _down(upstream: asyncio.Future[aiohttp.ClientWebSocketResponse], client: Socket) -> None:
+    await _copy(await asyncio.shield(upstream), client)
+
+
+async def _copy(source: Socket, sink: Socket, first: aiohttp.WSMessage | None = None) -> None:
     """Pass on all messages, and at the end how the connection was closed."""
     while True:
-        message = await source.receive()
+        message, first = first or await source.receive(), None
         match message.type:
             case aiohttp.WSMsgType.TEXT:
                 await sink.send_str(message.data)

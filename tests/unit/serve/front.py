@@ -45,6 +45,10 @@ class FakeOwner:
         finally:
             self.open -= 1
 
+    async def appears(self) -> None:
+        await self.granted.wait()
+        self.free_base = self.base
+
     def tell(self, event: str) -> None:
         self.open += {"began": 1, "done": -1}[event]
 

@@ -108,6 +108,8 @@ def test_the_configuration_has_the_last_word() -> None:  # B6
     assert need("openai", "POST /sleep", routes_allow=("/sleep",)) == "gpu"
     assert need("openai", "GET /sleep", routes_allow=("POST /sleep",)) == "forbidden"
     assert need("raw", "WS /", ignore_websockets=True) == "free"
+    assert need("comfyui", "WS /ws", routes_gpu=("GET /ws",)) == "gpu"
+    assert need("openai", "WS /v1/realtime", routes_free=("/v1/realtime",)) == "free"
     assert need("openai", "POST /llm/sleep", path="/llm") == "forbidden"
     assert need("ollama", "POST /o/api/show", path="/o/") == "free"
 

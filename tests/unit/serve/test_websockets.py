@@ -88,9 +88,9 @@ def test_a_websocket_that_is_no_request_holds_nothing(settings: dict[str, object
                 await peer.send_str("x")
                 assert (await peer.receive()).data == "x /ws"
             assert not owner.used
-            owner.free_base = None  # it does not run
+            owner.free_base = None  # it does not run, and only it can choose a protocol
             with pytest.raises(aiohttp.WSServerHandshakeError, match="503"):
-                await session.ws_connect(f"http://127.0.0.1:{through.port}/ws")
+                await session.ws_connect(f"http://127.0.0.1:{through.port}/ws", protocols=["a"])
 
     run(story)
 
@@ -133,5 +133,50 @@ def test_either_end_that_goes_ends_the_other(who: str) -> None:  # B6
                 assert peer.close_code == aiohttp.WSCloseCode.GOING_AWAY
             await asyncio.wait_for(ended.wait(), 30)
             await until(lambda: owner.open == 0, "the request has ended")
+
+    run(story)
+
+
+def test_a_websocket_is_answered_before_its_server_runs() -> None:  # B6
+    """ComfyUI's clients open one, then send the request that starts the server. It has to find both."""
+    order: list[str] = []
+
+    async def handle(request: web.Request) -> web.StreamResponse:
+        order.append(request.path)
+        return await _echo(request) if request.path == "/ws" else web.Response()
+
+    async def story() -> None:
+        async with between(handle, kind="comfyui", command=("x",)) as (through, owner, session):
+            owner.granted.clear()
+            owner.free_base = None
+            url = f"http://127.0.0.1:{through.port}/"
+            async with session.ws_connect(f"{url}ws", max_msg_size=0) as peer:
+                await peer.send_str("hello")
+                await peer.send_bytes(BIG)
+                asked = asyncio.ensure_future(session.get(url))
+                await until(lambda: owner.waiting == 1, "the request waits for its server")
+                assert (len(owner.used), order) == (1, [])
+                owner.granted.set()
+                assert (await asked).status == 200
+                assert order == ["/ws", "/"]
+                assert await peer.receive_str() == "hello /ws"
+                assert await peer.receive_bytes() == BIG
+                await peer.send_str("end")
+                assert (await peer.receive()).data == 4001
+
+    run(story)
+
+
+@pytest.mark.parametrize("says", [True, False])
+def test_a_client_that_leaves_before_its_server_runs_leaves_nothing(*, says: bool) -> None:  # B6
+    async def story() -> None:
+        async with between(_echo, kind="comfyui", command=("x",)) as (through, owner, session):
+            owner.granted.clear()
+            owner.free_base = None
+            async with session.ws_connect(f"http://127.0.0.1:{through.port}/ws") as peer:
+                if says:
+                    await peer.send_str("hello")
+                assert owner.used == []
+            await until(lambda: through.front.connections == 0, "it has left")
 
     run(story)
