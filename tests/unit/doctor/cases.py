@@ -318,6 +318,7 @@ CASES: dict[str, tuple[Case, ...]] = {
         on_units(system=NO_UNITS), on_units(who=ROOT, system=NO_UNITS),
         on_units(who=ON_NIXOS, system=NO_UNITS),
     ),
+    "unit-without-library": (on_units(lacking=(("slicer-web.service", "aiohttp"),)),),
     "units-outdated": (
         on_units(system=(replace(UNITS.system[0], state="outdated"),)),
         on_units(system=(UNITS.system[0], replace(UNITS.system[1], state="missing"))),

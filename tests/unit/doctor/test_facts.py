@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 
 from slicer.backend import closed_shop
+from slicer.backend.unit_files import SYSTEM_UNITS
 from slicer.doctor import glance
-from slicer.doctor.facts import files, gpus, host, state
-from slicer.kernel import cgroup
+from slicer.doctor.facts import files, gpus, host, installed, state
+from slicer.kernel import SYSROOT, cgroup
 
 MOUNTINFO = """\
 22 27 0:21 / /proc rw,relatime - proc proc rw,hidepid=2
@@ -150,3 +151,21 @@ def test_a_home_that_cannot_be_written_is_seen_before_there_is_a_history(tmp_pat
     tmp_path.chmod(0o555)
     assert state.shut(str(tmp_path / "a/b")) == str(tmp_path)
     assert state.shut(str(tmp_path)) == ""
+
+
+def test_installed_services_without_their_library_are_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:  # X10, U13
+    monkeypatch.setenv(SYSROOT, str(tmp_path))
+    monkeypatch.setattr(installed, "find_spec", lambda name: None)
+    units = tmp_path / SYSTEM_UNITS.lstrip("/")
+    units.mkdir(parents=True)
+    for name in ("slicer-web.socket", "slicer-metrics.timer", "slicer-serve-o.socket"):
+        (units / name).touch()
+    found = installed.gather_units({"HOME": str(tmp_path)}).lacking
+    assert dict(found) == {
+        "slicer-web.service": "aiohttp", "slicer-metrics.service": "prometheus-client",
+        "slicer-serve-o.service": "aiohttp",
+    }  # fmt: skip
+    monkeypatch.setattr(installed, "find_spec", lambda name: name)
+    assert installed.gather_units({"HOME": str(tmp_path)}).lacking == ()

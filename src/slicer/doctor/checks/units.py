@@ -87,6 +87,9 @@ def _units(facts: UnitFacts, who: Who) -> Iterator[Finding]:
         is_own = who.uid and not who.is_nixos
         mend = "slicer install --user" if is_own else who.install("", "enable = true")
         yield finding("units-missing", "none in /usr/local/lib/systemd, nor of a package's", mend)
+    for service, library in facts.lacking:
+        mend = f"# pip install {library} in slicer's environment (Debian: apt install python3-{library})"
+        yield finding("unit-without-library", f"{service} needs {library}", mend)
     for group, command in ((facts.system, who.install("", "enable = true")), (own, "slicer install --user")):
         old = _with(group, "outdated")
         lacking = _lacking(group, is_packaged=bool(facts.packaged) and not who.is_nixos)

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from importlib.util import find_spec
 from typing import Any
 
-from slicer.backend import broker_units, install_units
+from slicer.backend import broker_units, feature_units, install_units, serve_units
+from slicer.backend.feature_units import FEATURES
 from slicer.backend.install_units import InstallPlan
+from slicer.backend.unit_files import SYSTEM_UNITS
 from slicer.config import profiles, routes
 from slicer.doctor.facts.files import masks_in
 from slicer.errors import SlicerError
-from slicer.kernel import home
+from slicer.kernel import home, on_host
 from slicer.record import record
 from slicer.wrap import records, wrapping
 from slicer.wrap.model import WrapStatus
@@ -40,6 +43,7 @@ class UnitFacts:
     packaged: tuple[str, ...]
     masked: tuple[str, ...]
     delegation: str  # the state of the drop-in for user managers: missing, current, outdated or edited
+    lacking: tuple[tuple[str, str], ...] = ()  # installed services, and the library that each lacks
 
 
 def gather_units(environ: Mapping[str, str]) -> UnitFacts:
@@ -66,7 +70,16 @@ def gather_units(environ: Mapping[str, str]) -> UnitFacts:
         packaged=tuple(path for path in there if path not in masks),
         masked=masks,
         delegation=delegation,
+        lacking=tuple(_lacking(environ)),
     )
+
+
+def _lacking(environ: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    needed = {"web": "aiohttp", "metrics": "prometheus-client"}
+    services = [(f"slicer-{each}.service", needed[each]) for each in FEATURES if feature_units.is_there(each)]
+    for folder in (on_host(SYSTEM_UNITS), f"{install_units.data_home(environ)}/systemd/user"):
+        services += [(serve_units.service_of(name), "aiohttp") for name in serve_units.there(folder)]
+    return (each for each in services if find_spec(each[1].replace("-", "_")) is None)
 
 
 def _plan(environ: Mapping[str, str], **options: Any) -> InstallPlan:
