@@ -63,6 +63,7 @@ def detach(options: QueueOptions, environ: Mapping[str, str], *, as_json: bool, 
         log, board = (quote(f"{options.log_dir}/{name}") for name in ("queue.log", "status.txt"))
         print(f"detached as {name}: tail -f {log}, watch cat {board}")
         print(f"{stop}: starts no new jobs and waits for the running ones")
+        print("after a reboot, the same command without --fresh resumes it")
     if ends:
         say.line(ends)
     return EX_OK
