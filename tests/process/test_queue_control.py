@@ -536,3 +536,17 @@ def test_a_queue_of_another_version_is_left_alone(queues: QueueBox) -> None:
         assert json.loads(out)["silent"] == [os.getpid()]
         assert "does not answer" in err
         caller.close()
+
+
+def test_the_counts_are_of_the_lines_that_retry_sees(queues: QueueBox) -> None:  # U1, E6
+    queues.write("[vram=1G] false", "[vram=1G] sh -c 'exit 3'")
+    assert queues.run().process.returncode == 3
+    queues.write("[vram=1G] true")
+    queue = queues.start("--watch")
+    queue.event("finished")
+    (shown,) = listed(queues)
+    assert (shown["counts"], shown["done"], shown["failed"]) == ({"ok": 1, "pending": 0}, 1, 0)
+    assert "no job of jobs.txt has failed" in call(queues, "retry", "jobs.txt", "--log-dir", "logs").stdout
+    call(queues, "stop", "jobs.txt")
+    assert queue.wait() == 0
+    assert "0" in call(queues).stdout.splitlines()[-1]

@@ -105,7 +105,7 @@ class Display:
         running = sorted((state for state in states.running.values() if not state.submitted), key=_NUMBER)
         submitted = sorted((state for state in states.running.values() if state.submitted), key=_NUMBER)
         left = len(pending) + len(submitted)
-        counts = {**rows.counts(states.values()), "pending": left}  # a job without a line is not pending
+        counts = {**rows.counts(rows.of_file(states.values(), pending.entries)), "pending": left}
         if submitted:
             counts["running"] = len(running)
         numbers = {state.job: state.no for state in running}

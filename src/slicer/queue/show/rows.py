@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from slicer.job.gpu_watch import LeaseUse
 from slicer.model import Busy
@@ -46,6 +46,11 @@ def row(
         note="cancelling" if is_running and state.cancelling else f"on {state.node}" if state.node else "",
         leftovers=state.leftovers,
     )
+
+
+def of_file(states: Iterable[JobState], lines: Collection[str]) -> list[JobState]:
+    """The jobs that a queue counts: those whose lines (their keys) are in the file, and those that run."""
+    return [state for state in states if state.key in lines or state.status == "running"]
 
 
 def counts(states: Iterable[JobState]) -> dict[Status, int]:

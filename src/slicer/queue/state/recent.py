@@ -90,7 +90,7 @@ def ended(
 def _counts(file: str, log_dir: str) -> dict[Status, int]:
     states = folding.fold(Journal.peek(log_dir) or ()).values()
     lines = {entry.key for entry in jobs_file.parse(jobs_file.read(file, is_live=True), name=file)}
-    return rows.counts([state for state in states if state.status != "pending" or state.key in lines])
+    return rows.counts(rows.of_file(states, lines))
 
 
 def _path(environ: Mapping[str, str]) -> str:
