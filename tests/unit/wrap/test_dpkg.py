@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import grp
 import os
-import pwd
 from pathlib import Path
 
 import pytest
@@ -75,12 +73,14 @@ def test_what_dpkg_refuses_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 
 def test_a_group_is_private_if_it_is_the_users_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    alice = ("alice", "x", os.geteuid(), 1000, "", "", "")
-    groups = {1000: ("alice", "x", 1000, []), 50: ("staff", "x", 50, ["alice"])}
-    monkeypatch.setattr(pwd, "getpwuid", lambda uid: pwd.struct_passwd(alice))
-    monkeypatch.setattr(grp, "getgrgid", lambda gid: grp.struct_group(groups[gid]))
+    known = {
+        ("user", os.geteuid()): ["alice", "x", str(os.geteuid()), "1000", "", "", ""],
+        ("group", 1000): ["alice", "x", "1000", ""],
+        ("group", 50): ["staff", "x", "50", "alice"],
+    }
+    monkeypatch.setattr(users, "_entry", lambda kind, number: known.get((kind, number), []))
     assert users.is_private_group(1000)
     assert not users.is_private_group(50)
     assert not users.is_private_group(7)  # there is none
-    groups[1000] = ("alice", "x", 1000, ["alice", "bob"])
+    known["group", 1000] = ["alice", "x", "1000", "alice,bob"]
     assert not users.is_private_group(1000)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 from pathlib import Path
 from types import SimpleNamespace
@@ -45,7 +46,7 @@ def test_an_end_is_written_once_the_disk_has_room(tmp_path: Path) -> None:
     slept = tmp_path / "slept"
     # A disk without room, until the third pause.
     (bin / "sleep").write_text(f'#!/bin/sh\necho >> {slept}\n[ "$(wc -l < {slept})" -lt 3 ] || rm {bin}/mv\n')
-    (bin / "mv").write_text(f'#!/bin/sh\n[ "$2" = {A}.order ] || exit 1\nexec /bin/mv "$@"\n')
+    (bin / "mv").write_text(f'#!/bin/sh\n[ "$2" = {A}.order ] || exit 1\nexec {shutil.which("mv")} "$@"\n')
     for each in bin.iterdir():
         each.chmod(0o755)
     text = f"PATH={bin}:$PATH\n" + script.batch(str(tmp_path), [A])
