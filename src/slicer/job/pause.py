@@ -146,7 +146,7 @@ def _stop_all(lease: Lease, ledger: Ledger) -> None:
             why = f"pid {others[0]} is another user's" if others else "it keeps creating new ones"
             raise CannotPause(f"not all processes of job {lease.job} can be stopped: {why}")
         time.sleep(_LOOK_S)
-    if not stopped:
+    if not stopped and not members(lease, ledger):  # else somebody has stopped them just now
         raise CannotPause(f"job {lease.job} has no process that could be stopped", hint="see slicer status")
 
 
