@@ -152,7 +152,7 @@ def test_root_keeps_no_queue_in_a_directory_that_another_can_write(
 
 INHERITED = """
 import stat
-ours = sys.argv[1]
+ours, unlocked = sys.argv[1], 0
 for fd in map(int, os.listdir("/proc/self/fd")):
     try:
         path, mode = os.readlink(f"/proc/self/fd/{fd}"), os.fstat(fd).st_mode
@@ -175,9 +175,17 @@ for fd in map(int, os.listdir("/proc/self/fd")):
     attempt(f"open {path} anew", lambda: os.open(f"/proc/self/fd/{fd}", os.O_RDWR))
     if stat.S_ISREG(mode):
         fcntl.flock(fd, fcntl.LOCK_UN)  # what is inherited can be unlocked; that must be good for nothing
-open(sys.argv[3], "w").close()
+        unlocked += 1
+with open(sys.argv[3], "w") as there:
+    print(unlocked, tried, file=there, flush=True)
 open(sys.argv[4]).read()
 """
+
+
+def has_tried(there: Path) -> None:
+    """Wait for the last word of who tries what it inherited: it unlocked something, and tried the rest."""
+    words = until(lambda: there.read_text().split() if there.exists() else [], "it has tried")
+    assert min(map(int, words)) > 0, words
 
 
 @pytest.mark.core
@@ -190,7 +198,7 @@ def test_a_program_that_gave_up_root_can_do_nothing_with_what_it_inherited(
     code = TRY + INHERITED
     drop = ("runuser", "-u", "bob", "--")
     job = slicer.start(*HEAVY, "--", *drop, sys.executable, "-I", "-S", "-c", code, *map(str, arguments))
-    until(there.exists, "it has tried")
+    has_tried(there)
     assert job.stdout == ""
     assert slicer.is_busy(*HEAVY)  # the scope holds the lease, whatever was unlocked
     if ending == "supervisor killed":
@@ -309,6 +317,7 @@ def test_a_lock_on_a_public_place_stops_nobody(slicer: Slicer, alice: User) -> N
         assert locker.stdout.readline()
         assert slicer.run("--no-wait", *HEAVY, "--", "true", via=alice.via).code == 0
         assert slicer.run("--no-wait", *HEAVY, "--", "true").code == 0
+        assert locker.poll() is None  # it has held its lock all the time
     finally:
         locker.kill()
         locker.communicate()

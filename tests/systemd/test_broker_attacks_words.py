@@ -16,7 +16,7 @@ from tests.systemd.helpers.attackers import HEAVY, TRY, command, everything, hol
 from tests.systemd.helpers.callers import Running, acquire, ask, by, main_pid
 from tests.systemd.helpers.jobs import Slicer
 from tests.systemd.helpers.users import User
-from tests.systemd.test_attacks import INHERITED
+from tests.systemd.test_attacks import INHERITED, has_tried
 from tests.systemd.test_attacks_words import CONTROL, ESCAPES, forged
 
 pytest_plugins = [
@@ -86,7 +86,7 @@ def test_what_a_job_inherits_is_good_for_nothing(
     arguments = ("/run/slicer", victim / "precious", there, gate)  # and so /run/slicer-broker
     drop = ("runuser", "-u", "bob", "--", sys.executable, "-I", "-S", "-c", TRY + INHERITED)
     job = slicer.start(*HEAVY, "--", *drop, *map(str, arguments))
-    until(there.exists, "it has tried")
+    has_tried(there)
     assert job.stdout == ""
     if ending == "supervisor killed":
         slicer.dirty = True

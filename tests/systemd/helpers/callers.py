@@ -184,8 +184,11 @@ class Puppet:
     def __enter__(self) -> Puppet:
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, kind: object, *_: object) -> None:
+        # What it holds open or locked is an attack for as long as it lives.
+        has_died = os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
         self.end()
+        assert kind or not has_died, f"the user's process did not live to the end of the test: {has_died}"
 
 
 def _be_puppet(uid: int, act: Callable[[], Any], writer: int) -> None:
