@@ -21,9 +21,10 @@ LONG_MS = 250
 ACTIONS = {
     "kill waiter": 4, "kill outer": 4, "kill keeper": 3, "kill command": 3, "kill halves": 3, "kill tree": 2,
     "term": 2, "interrupt": 2, "term command": 1, "stop": 5,
-    "shut down": 0.2,
+    "shut down": 0.2, "stop pattern": 1, "stop all": 0.2,
 }  # fmt: skip
-"""What is done to a job (by "shut down" to all of them), and how often compared with the others."""
+"""What is done to a job, and how often compared with the others. "Shut down" and "stop all" mean all of them,
+"stop pattern" those whose number ends with the same digit."""
 
 
 @dataclass(frozen=True)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import time
 from collections import Counter
 from dataclasses import dataclass, field
+from fnmatch import fnmatch
 from pathlib import Path
 
 from tests.fake_nvml import FakeNvml
@@ -34,6 +36,15 @@ class Job:
     process: subprocess.Popen[bytes]
     errors: Path
     done_to_it: list[str] = field(default_factory=list)
+
+
+@dataclass
+class Stop:
+    """A ``slicer stop`` of several jobs, which still goes on."""
+
+    pattern: str  # "soak-*": with --mine
+    process: subprocess.Popen[str]
+    waiting: frozenset[str]  # who had a ticket when it began
 
 
 @dataclass(frozen=True)
@@ -79,6 +90,10 @@ class Soak:
         self._alive: dict[int, Job] = {}
         self._over: list[Job] = []
         self._stopped: list[tuple[float, int]] = []  # when to continue it, and its pidfd
+        self._stops: list[Stop] = []
+        self._wrong_stops: list[str] = []
+        self._never: set[str] = set()  # by the word of a stop, they never began
+        self._no_more: set[str] = set()  # waited when a stop began, and still did at its end
         self._done: Counter[str] = Counter()
         self._number = 0
         self._last_start = time.monotonic()
@@ -124,7 +139,7 @@ class Soak:
     def _drain(self) -> None:
         """Let all that were started come to their end, undisturbed."""
         end = time.monotonic() + DRAIN_S + self._options.jobs + self._options.burst
-        while self._alive or self._stopped:
+        while self._alive or self._stopped or self._stops:
             self._look()
             if time.monotonic() > end:
                 raise Broken(f"{len(self._alive)} jobs do not end\n{self._dump()}")
@@ -143,6 +158,9 @@ class Soak:
             self._stopped.remove((due, pidfd))
             _send(pidfd, signal.SIGCONT)
             os.close(pidfd)
+        for stop in [stop for stop in self._stops if stop.process.poll() is not None]:
+            self._stops.remove(stop)
+            self._judge_stop(stop)
         if self._log.read() or not self._alive:
             self._last_start = now
         if self._log.violations:
@@ -162,13 +180,16 @@ class Soak:
             process = self._box.start(
                 "-q", "-n", job.name, *job.options, "--", *command, stdout=subprocess.DEVNULL, stderr=stream
             )
-        self._alive[job.number] = Job(job, process, errors)
+        means_it = [stop for stop in self._stops if fnmatch(job.name, stop.pattern)]
+        self._alive[job.number] = Job(job, process, errors, ["withdraw"] * len(means_it))
 
     # -- doing things to them -------------------------------------------------------------------------------
 
     def _act(self, action: Action) -> None:
-        if action.kind == "shut down":
-            self._shut_down()
+        if action.kind in ("shut down", "stop pattern", "stop all"):
+            self._done[action.kind] += 1
+            digit = int(action.part * 10) if action.kind == "stop pattern" else ""
+            self._shut_down() if action.kind == "shut down" else self._withdraw(f"soak-*{digit}")
             return
         wants_waiter = action.kind == "kill waiter"
         fitting = [job for job in self._alive.values() if self._runs(job) is not wants_waiter]
@@ -193,12 +214,38 @@ class Soak:
 
     def _shut_down(self) -> None:
         """Ask every process to end at the same time, as systemd does at a shutdown and at a logout."""
-        self._done["shut down"] += 1
         # A job whose supervisor was killed is over; its command may run still.
         for job in [*self._alive.values(), *(job for job in self._over if self._runs(job))]:
             job.done_to_it.append("shut down")
         for pid in self._box.processes():
             self._signal(pid, signal.SIGTERM, 0)
+
+    def _withdraw(self, pattern: str) -> None:
+        """Stop all jobs with such a name, and do not wait for their end."""
+        waiting = frozenset(each.name for each in self._box.tickets() if fnmatch(each.name, pattern))
+        for job in [*self._alive.values(), *(job for job in self._over if self._runs(job))]:
+            if fnmatch(job.spec.name, pattern):
+                job.done_to_it.append("withdraw")
+        process = subprocess.Popen(
+            [*SLICER, "stop", "--mine" if pattern == "soak-*" else pattern], env=self._box.env, text=True,
+            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        )  # fmt: skip
+        self._stops.append(Stop(pattern, process, waiting))
+
+    def _judge_stop(self, stop: Stop) -> None:
+        """By the witness: of those it took out of the line none has begun, and none that waited begins."""
+        out, err = stop.process.communicate()
+        self._log.read()
+        never = set(re.findall(r"^no longer waits:? .*  (soak-\d+)$", out, re.MULTILINE))
+        self._done["taken out"] += len(never)
+        told = f"{stop.pattern} with {stop.process.returncode}: {out[-2000:]!r}; stderr: {err[-2000:]!r}"
+        if stop.process.returncode == -signal.SIGTERM:  # shut down: what it has not said is not promised
+            self._never |= never
+            return
+        if stop.process.returncode not in (0, 2) or "Traceback" in err:
+            self._wrong_stops.append(f"stopped {told}")
+        self._never |= never
+        self._no_more |= {name for name in stop.waiting if not self._log.run(name).starts}
 
     def _runs(self, job: Job) -> bool:
         run = self._log.run(job.spec.name)
@@ -239,6 +286,8 @@ class Soak:
     def _judge(self) -> None:
         wrong = [text for job in self._over if (text := self._wrong_with(job))]
         wrong += self._wrong_in_log() + self._wrong_in_history() + self._wrong_in_state()
+        begun = sorted(name for name in self._never | self._no_more if self._log.run(name).starts)
+        wrong += self._wrong_stops + ([f"begun though they had been withdrawn: {begun}"] if begun else [])
         if wrong:
             raise Broken("\n".join([f"{len(wrong)} promises were broken:", *wrong[:20]]))
 
