@@ -14,12 +14,14 @@ import argparse
 import os
 import pwd
 import random
+import re
 import signal
 import subprocess
 import sys
 import time
 from collections import Counter
 from dataclasses import dataclass, field
+from fnmatch import fnmatch
 from pathlib import Path
 
 from tests.soak.bystanders import be, hang_up_for_ever, want_a_no_op
@@ -39,6 +41,7 @@ DRAIN_S = 180.0
 ACTIONS = {
     "kill broker": 6, "restart broker": 1, "reload systemd": 1, "restart manager": 1, "log out": 1,
     "burst": 1, "kill waiter": 4, "kill outer": 4, "kill keeper": 3, "stop waiter": 3, "term": 2,
+    "stop pattern": 1, "stop mine": 0.3,
 }  # fmt: skip
 OPTIONS = frozenset({"--cpu-slots", "--vram", "--slot", "--priority", "--max-wait"})
 
@@ -76,6 +79,8 @@ class BrokerSoak:
         self._alive: list[Job] = []
         self._over: list[Job] = []
         self._stopped: list[tuple[float, int]] = []
+        self._stops: list[tuple[str, str, subprocess.Popen[str]]] = []  # a user's, by pattern
+        self._withdrawn: set[str] = set()
         self._done: Counter[str] = Counter()
         self._number = 0
         self._last_start = time.monotonic()
@@ -102,6 +107,7 @@ class BrokerSoak:
         self._judge()
         done = ", ".join(f"{kind} {times}" for kind, times in sorted(self._done.items()))
         served = sum(bool(self._log.run(job.spec.name).ends) for job in self._over)
+        done += f", taken out {len(self._withdrawn)}"
         done += f"; worst no-op {self._worst.read_text() or 0} s, with the broker killed meanwhile"
         return f"seed {self._seed}: {len(self._over)} jobs of {len(USERS)} users, {served} served; {done}"
 
@@ -121,7 +127,8 @@ class BrokerSoak:
                 ),
                 stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=stream, cwd="/",
             )  # fmt: skip
-        self._alive.append(Job(job, user, process, errors))
+        met = [whose for whose, pattern, _ in self._stops if whose == user and fnmatch(job.name, pattern)]
+        self._alive.append(Job(job, user, process, errors, ["withdraw"] * len(met)))
 
     def _look(self) -> None:
         now = time.monotonic()
@@ -130,6 +137,12 @@ class BrokerSoak:
         for due, pid in [each for each in self._stopped if each[0] <= now]:
             self._stopped.remove((due, pid))
             _kill(pid, signal.SIGCONT)
+        for stop in [each for each in self._stops if each[2].poll() is not None]:
+            self._stops.remove(stop)
+            said, errors = stop[2].communicate()
+            self._withdrawn.update(re.findall(r"^no longer waits: .*  (soak-\d+)$", said, re.MULTILINE))
+            if "Traceback" in errors:
+                raise Broken(f"an error nobody caught: {stop}, {errors}")
         if self._log.read() or not self._alive:
             self._last_start = now
         if self._log.violations:
@@ -151,6 +164,9 @@ class BrokerSoak:
             user = self._dice.choice(USERS)
             _log_in(user)
             subprocess.run(("loginctl", "terminate-user", user), check=True)
+        elif kind.startswith("stop ") and kind != "stop waiter":
+            pattern = "soak-*" if kind == "stop mine" else f"soak-*{self._dice.randrange(10)}"
+            self._withdraw(self._dice.choice(USERS), pattern)
         elif kind == "restart broker":
             subprocess.run(("systemctl", "restart", SERVICE), check=True)
         elif kind == "kill broker":
@@ -158,6 +174,17 @@ class BrokerSoak:
             subprocess.run(command, check=False, stderr=subprocess.DEVNULL)
         else:
             self._act_on_job(kind)
+
+    def _withdraw(self, user: str, pattern: str) -> None:
+        """Have a user stop all of its jobs with such a name, and do not wait for their end."""
+        for job in [*self._alive, *(job for job in self._over if self._runs(job))]:
+            if job.user == user and fnmatch(job.spec.name, pattern):
+                job.done_to_it.append("withdraw")
+        process = subprocess.Popen(
+            [*_identity(user), "slicer", "stop", "--mine" if pattern == "soak-*" else pattern], text=True,
+            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd="/",
+        )  # fmt: skip
+        self._stops.append((user, pattern, process))
 
     def _act_on_job(self, kind: str) -> None:
         wants_waiter = kind.endswith("waiter")
@@ -182,7 +209,7 @@ class BrokerSoak:
     def _drain(self) -> None:
         """Let all come to their end. Nothing is left then, neither of scopes nor of files."""
         end = time.monotonic() + DRAIN_S
-        while self._alive or self._stopped or _scopes() or self._files():
+        while self._alive or self._stopped or self._stops or _scopes() or self._files():
             self._look()
             if time.monotonic() > end:
                 raise Broken(f"something is left: {_scopes()}\n{self._dump()}")
@@ -195,6 +222,8 @@ class BrokerSoak:
     def _judge(self) -> None:
         self._log.read()
         wrong = [text for job in self._over if (text := self._wrong_with(job))]
+        begun = sorted(name for name in self._withdrawn if self._log.run(name).starts)
+        wrong += [f"begun though they had been withdrawn: {begun}"] if begun else []
         told = ("journalctl", "-u", SERVICE, "--no-pager", "-o", "cat")
         journal = subprocess.run(told, capture_output=True, text=True, check=True).stdout
         for user in USERS:  # whoever looks next sweeps what killed jobs left in the user's own ledger
