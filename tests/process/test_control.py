@@ -156,6 +156,25 @@ def test_a_command_that_is_killed_halfway_can_be_given_again(box: Box, point: st
     box.assert_clean()
 
 
+def test_who_pauses_a_job_that_another_has_just_paused_is_not_refused(box: Box) -> None:  # U23
+    family = Family(box)
+    late = subprocess.Popen(
+        [*SLICER, "pause", "x"], env={**box.env, "SLICER_FAULTS": f"{box.state}:pause-noted"},
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    )  # fmt: skip
+    box.adopt(late)
+    until(lambda: state_of(late.pid) == "T", "it is about to")
+    assert f"paused {family.job}  x\n" in slicer(box, "pause", "x")
+    box.state.with_suffix(".go").touch()
+    os.kill(late.pid, signal.SIGCONT)
+    said = late.communicate(timeout=LONGEST_S)
+    assert late.returncode == 0, said
+    assert family.states() == {"T"}
+    assert halted(box) == "paused"
+    assert family.end(box) == 143
+    box.assert_clean()
+
+
 def test_a_time_limit_ends_a_paused_job(box: Box) -> None:  # X6
     family = Family(box, "--timeout", "2s")
     slicer(box, "pause", "x")
