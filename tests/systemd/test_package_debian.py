@@ -290,10 +290,13 @@ def shop(installed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> It
     monkeypatch.setitem(ENVIRON, "HOME", str(public))  # what jobs leave in their users' homes stays there
     as_bob = ["setpriv", "--reuid=bob", "--regid=bob", "--init-groups", "env", f"HOME={public}/bob"]
     slicer = ["/usr/bin/slicer", "run", "-q", "--profile", "heavy", "--"]
+    library = Path("/usr/lib/python3/dist-packages/aiohttp-3.9.dist-info")
     started = []
     try:
         run("/usr/bin/slicer", "install", "--broker")
         run("/usr/bin/slicer", "install", "--closed-shop", "--yes")
+        library.mkdir()  # the machines have no aiohttp, and no request comes
+        (library / "METADATA").write_text("Metadata-Version: 2.1\nName: aiohttp\nVersion: 3.9\n")
         run("/usr/bin/slicer", "install", "--serve", "model")
         waits = f": > {gate}; read line < {gate}"
         started.append(subprocess.Popen([*slicer, "sh", "-c", waits], env=ENVIRON))
@@ -315,6 +318,7 @@ def shop(installed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> It
         run("dpkg", "--install", installed)
         config.unlink()
         shutil.rmtree(public)
+        shutil.rmtree(library)
 
 
 def test_an_upgrade_leaves_the_shop_closed_and_each_job_its_turn(installed: Path, shop: Shop) -> None:  # L1

@@ -178,7 +178,7 @@ def test_what_a_job_uses_is_seen_by_another_queue_of_its_user(
 ) -> None:  # A1, E3, X2
     gate = slicer.gate()
     hold = "slicer simjob --vram 10G --ramp 0 --hold infinity"
-    queues.write(f"[vram=8G] {hold} --fork-away; : < {gate}")
+    queues.write(f"[vram=8G] {hold} --fork-away; : < {gate}; exit 3")
     queue = queues.start("--sim", "1", "--poll", "0.1")
     assert queue.told("exceeds", 1)["used_mib"] == 10 << 10
     # 11 of 24 GiB count as taken: the declaration is exceeded, and what is used may spike.
@@ -188,7 +188,7 @@ def test_what_a_job_uses_is_seen_by_another_queue_of_its_user(
     other.told("finished", 2)
     assert not other.events("started", 1)
     with wide_open(gate):
-        assert queue.end().code == 0
+        assert queue.end().code == 3
     assert other.end().code == 0
     assert second.log(1) == "fits not\n"
 

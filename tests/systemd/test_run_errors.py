@@ -16,6 +16,7 @@ from slicer.backend import pystemd_bus
 from slicer.backend.systemd import SystemdBackend
 from slicer.errors import BackendError
 from slicer.model import Property, ScopeSpec
+from slicer.record import replace
 from tests.patience import LONGEST_S, until
 from tests.systemd.helpers import forged, processes, systemctl
 from tests.systemd.helpers.jobs import Done, Slicer
@@ -162,7 +163,7 @@ def test_a_unit_name_that_is_taken_is_refused(
     sleeper: subprocess.Popen[bytes], backend: SystemdBackend
 ) -> None:
     unit = "slicer-0123456789ab.scope"
-    name = backend.start(spec(unit), sleeper.pid, lambda: None)
+    name = backend.start(replace(spec(unit), has_keeper=False), sleeper.pid, lambda: None)
     assert name.endswith(f"/{unit}")
     with subprocess.Popen(["sleep", "1000"]) as other:
         before = Path(f"/proc/{other.pid}/cgroup").read_text()

@@ -82,7 +82,10 @@ def _entry(kind: str, number: int) -> list[str]:
     found = _in_file(kind, str(number))
     if found or time.monotonic() < _quiet_until:
         return found
-    answer = asked(lambda fd: _answer(fd, kind, number), _DEADLINE_S)
+    try:
+        answer = asked(lambda fd: _answer(fd, kind, number), _DEADLINE_S)
+    except OSError:
+        return []  # no process can be forked
     if not answer.endswith(b"\n"):
         _quiet_until = time.monotonic() + _QUIET_S
         return []
@@ -122,7 +125,12 @@ def _answer(fd: int, kind: str, number: int) -> None:
 def asked(answer: Callable[[int], None], deadline_s: float) -> bytes:
     """What a child process writes by ``answer`` into a descriptor, until it is done or the time is over."""
     ours, theirs = os.pipe2(os.O_CLOEXEC)
-    pid = os.fork()
+    try:
+        pid = os.fork()
+    except OSError:
+        os.close(ours)
+        os.close(theirs)
+        raise
     if pid == 0:
         try:
             # If we are killed meanwhile: it inherits descriptors, and a lease among them.
