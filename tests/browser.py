@@ -10,7 +10,6 @@ import base64
 import contextlib
 import json
 import os
-import select
 import signal
 import subprocess
 import sys
@@ -21,6 +20,7 @@ from typing import Any
 
 import pytest
 
+from slicer.kernel.sleep import until_readable
 from tests.machines import host
 from tests.machines.settings import ci
 from tests.patience import Deadline, until
@@ -149,7 +149,7 @@ class Browser:
 
     def _next(self, deadline: Deadline, what: str) -> dict[str, Any]:
         while b"\0" not in self._unread:
-            if select.select([self._answers], [], [], 0.1)[0]:
+            if until_readable([self._answers], 0.1, None):
                 read = os.read(self._answers, 1 << 20)
                 assert read, f"the browser ended: {self._log.read_text(errors='replace')[-2000:]}"
                 self._unread += read

@@ -6,7 +6,6 @@ import http.client
 import json
 import os
 import pwd
-import select
 import signal
 import socket
 import subprocess
@@ -18,6 +17,7 @@ from typing import Any
 
 import pytest
 
+from slicer.kernel.sleep import until_readable
 from tests.browser import Page
 from tests.fake_nvml import FakeNvml
 from tests.patience import LONGEST_S, until
@@ -205,7 +205,7 @@ def test_there_are_no_other_files(web: Web, path: str) -> None:  # U13
 
 def closed_in_time(connection: socket.socket) -> bool:
     """Whether the server has hung up."""
-    if not select.select([connection], [], [], 0)[0]:
+    if not until_readable([connection.fileno()], 0.0, None):
         return False
     try:
         return connection.recv(1 << 16) == b""
@@ -231,7 +231,7 @@ def test_a_viewer_that_does_not_read_delays_nobody(box: Box, web: Web, gate: Gat
         stuck.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         stuck.connect(("127.0.0.1", web.port))
         stuck.sendall(b"GET /events HTTP/1.1\r\nHost: localhost\r\n\r\n")
-        until(lambda: select.select([stuck], [], [], 0)[0], "it is a viewer")
+        until(lambda: until_readable([stuck.fileno()], 0.0, None), "it is a viewer")
         other = Stream(web)
         for number in range(12):
             box.hold(gate, name=f"{number}{names}", env={"CPU_RUN_SLOTS": "20"})

@@ -7,6 +7,7 @@ import gzip
 import json
 import os
 import resource
+import sys
 from collections.abc import Awaitable, Callable
 
 import pytest
@@ -766,10 +767,12 @@ def test_no_user_shuts_out_another(monkeypatch: pytest.MonkeyPatch) -> None:  # 
     async def story() -> None:
         async with Upstream(saying(OK)) as upstream, proxy(owner_of(upstream)) as through:
             held = [await through.connect() for _ in range(10)]
-            words = ["curl", "-s", "--noproxy", "*", f"http://127.0.0.1:{through.port}/api/tags"]
-            other = await asyncio.create_subprocess_exec(
-                *unprivileged(65534), *words, stdout=asyncio.subprocess.PIPE
-            )  # fmt: skip
+            script = (
+                f"import http.client; c = http.client.HTTPConnection('127.0.0.1', {through.port});"
+                "c.request('GET', '/api/tags'); print(c.getresponse().read().decode(), end='')"
+            )
+            words = [*unprivileged(65534), sys.executable, "-I", "-c", script]
+            other = await asyncio.create_subprocess_exec(*words, stdout=asyncio.subprocess.PIPE)
             assert (await other.communicate())[0] == b"ok"
             for _, writer in held:
                 writer.close()
