@@ -32,7 +32,7 @@ def attach(options: QueueOptions, environ: Mapping[str, str]) -> int | None:
     if not can_draw(sys.stdout):
         return None
     with client.queues(environ) as found:
-        asked = client.of_log_dir(found, options.log_dir, options.jobs_file)
+        asked = client.of_file(found, options.jobs_file, options.log_dir)
         return None if asked is None else _Viewer(asked, quote(options.jobs_file)).run()
 
 

@@ -56,7 +56,7 @@ def _ask(file: str, log_dir: str, jobs: tuple[str, ...]) -> tuple[list[int], boo
     None: no queue runs, or it does not answer.
     """
     with client.queues(os.environ) as found:
-        asked = client.of_log_dir(found, log_dir, file)
+        asked = client.of_file(found, file, log_dir)
         if asked is None:
             return None
         answer = asked.ask("retry", jobs=list(jobs))

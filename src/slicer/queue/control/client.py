@@ -87,13 +87,6 @@ def standings(path: str) -> tuple[RunningQueue, ...]:
         return tuple(each.queue for each in found if each.queue is not None)
 
 
-def of_log_dir(found: list[Asked], log_dir: str, file: str) -> Asked | None:
-    """The queue that runs this file with this log directory."""
-    wanted = os.path.realpath(log_dir), os.path.abspath(file)
-    ours = (each for each in found if each.queue and (each.queue.log_dir, each.queue.file) == wanted)
-    return next(ours, None)
-
-
 def of_file(found: list[Asked], file: str, log_dir: str | None = None) -> Asked | None:
     """The queue that runs this file (with this log directory). Raises UsageError if there are several."""
     path = os.path.abspath(file)

@@ -59,7 +59,7 @@ class LineWatch:
 
     def _ask(self) -> None:
         with client.queues(self._environ) as found:
-            asked = client.of_log_dir(found, self._line.log_dir, self._line.jobs_file)
+            asked = client.of_file(found, self._line.jobs_file, self._line.log_dir)
             self._may_be_stopped = any(each.queue is None for each in found)
             if asked is not None and asked.send("line", key=self._line.key, until=self._until):
                 self._asked = Asked(asked.connection.dup())
