@@ -27,6 +27,10 @@ if TYPE_CHECKING:
         def check(self) -> Reason | None:
             """Check once. Returns a reason if the job must end now."""
 
+# The directives that a keeper acts on by itself, wherever it is.
+BY_KEEPER = ("RuntimeMaxSec", "TimeoutStopSec", "KillSignal", "KillMode", "SendSIGHUP", "SendSIGKILL")
+
+
 class Backend:
     """One way to put a process under limits. What a backend has no use for does nothing."""
 

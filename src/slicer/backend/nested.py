@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from slicer.backend import Backend
+from slicer.backend import BY_KEEPER, Backend
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -27,8 +27,7 @@ class NestedBackend(Backend):
     def enforced(self, spec: ScopeSpec, cgroup: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
         """Of the job's own limits only those are effective that the keeper enforces."""
         names = tuple(item.name for item in spec.properties)
-        kept = ("RuntimeMaxSec", "TimeoutStopSec", "KillSignal", "KillMode", "SendSIGHUP", "SendSIGKILL")
-        return tuple(n for n in names if n in kept), tuple(n for n in names if n not in kept)
+        return tuple(n for n in names if n in BY_KEEPER), tuple(n for n in names if n not in BY_KEEPER)
 
     def members(self, cgroup: str, besides: int) -> Callable[[], list[int]]:
         """Processes that outlive the command belong to the outer job."""

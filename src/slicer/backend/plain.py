@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import os
 
-from slicer.backend import QueueBackend
+from slicer.backend import BY_KEEPER, QueueBackend
 from slicer.errors import BackendError
 from slicer.kernel import proc
 from slicer.kernel.signals import signal
@@ -31,12 +31,7 @@ BEST_EFFORT = {
     "AllowedCPUs": "by CPU affinity",
     "CPUWeight": "by niceness",
     "MemoryMax": "by a guard that checks 4 times a second",
-    "RuntimeMaxSec": "by the keeper",
-    "TimeoutStopSec": "by the keeper",
-    "KillSignal": "by the keeper",
-    "KillMode": "by the keeper",
-    "SendSIGHUP": "by the keeper",
-    "SendSIGKILL": "by the keeper",
+    **dict.fromkeys(BY_KEEPER, "by the keeper"),
 }
 LIMITS = "limits are best effort; `slicer run --dry-run` lists them"
 

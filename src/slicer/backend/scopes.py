@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 _IO_WEIGHTS = frozenset({"IOWeight", "IODeviceWeight"})
 _NO_DISKS = ("loop", "ram", "zram")  # a dozen of each in many machines, and never weighted
 _OOMD = "/system.slice/systemd-oomd.service"
-_BY_KEEPER = ("KillSignal", "KillMode", "SendSIGHUP")
+_OF_A_STOP = ("KillSignal", "KillMode", "SendSIGHUP")  # how the processes are asked
 _USERS = "/user@"  # in the path of a user manager's units
 
 
@@ -102,7 +102,7 @@ def requested(spec: ScopeSpec) -> tuple[Property, ...]:
     """The properties that systemd is asked for: the keeper, if there is one, is told of a stop alone."""
     if not spec.has_keeper:
         return spec.properties
-    others = (each for each in spec.properties if each.name not in _BY_KEEPER)
+    others = (each for each in spec.properties if each.name not in _OF_A_STOP)
     return (*others, property_with("KillSignal", SYSTEMD_STOPS, str(int(SYSTEMD_STOPS))))
 
 

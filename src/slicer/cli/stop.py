@@ -17,13 +17,13 @@ from slicer.cli.ends import ends
 from slicer.cli.known_jobs import KnownJob, KnownJobs
 from slicer.cli.named_jobs import Done, carry_out, each_found, made_ledger
 from slicer.cli.queue.stop import end_of, tell_to_leave
-from slicer.config.properties import parse_property
+from slicer.config.properties import parse_signal
 from slicer.errors import EX_OK, SlicerError, UsageError
 from slicer.job.find import UnknownJob
-from slicer.job.stop import DEADLINE_S, PROFILES, Manner, await_end, signal_process, tell_to_end, withdraw
+from slicer.job.stop import DEADLINE_S, Manner, await_end, signal_process, tell_to_end, withdraw
 from slicer.kernel.signals import LONGEST_GRACE_S
 from slicer.ledger.ledger import Ledger
-from slicer.model import Host, Lease
+from slicer.model import Lease
 from slicer.quantity import parse_duration
 from slicer.queue.control import client
 from slicer.queue.control.client import Asked, lines_meant, stop_line
@@ -31,7 +31,6 @@ from slicer.queue.control.messages import QueuedLine
 from slicer.text import counted
 
 _PATTERN = frozenset("*?[")
-_ANYWHERE = Host((0,), 1 << 30)  # a signal means the same on every machine
 
 
 @click.command(
@@ -216,13 +215,8 @@ def _cancel(line: QueuedLine) -> Done:
 
 def _manner(said_signal: str | None, said_grace: str | None) -> Manner:
     """Raises UsageError."""
-    if said_signal is None and said_grace is None:
-        return PROFILES
-    signo, grace_s = 0, None
-    if said_signal is not None:
-        found = parse_property("KillSignal", said_signal, _ANYWHERE, "", label="--signal").value
-        assert isinstance(found, int)
-        signo = found
+    signo = 0 if said_signal is None else meant(parse_signal, said_signal, "--signal")
+    grace_s = None
     if said_grace is not None:
         grace_s = round(meant(parse_duration, said_grace, "--grace", "for example 2m") / 1e6)
         if grace_s > LONGEST_GRACE_S:

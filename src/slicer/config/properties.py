@@ -284,7 +284,8 @@ def _time(text: str) -> int:
     return value
 
 
-def _signal(text: str) -> int:
+def parse_signal(text: str) -> int:
+    """The number of a signal, by name or number. Raises QuantityError."""
     import signal
 
     word = text.strip().upper()
@@ -347,7 +348,7 @@ _PARSERS: dict[str, Callable[[str], Value]] = {
     "bool": quantity.parse_bool,
     "time": _time,
     "pressure": lambda text: _scaled(quantity.parse_percent(text)),
-    "signal": _signal,
+    "signal": parse_signal,
     "io-weights": lambda text: _by_device(text, quantity.parse_weight, "/dev/sda 200"),
     "io-sizes": lambda text: _by_device(text, _io_size, "/dev/sda 10M"),
     "io-times": lambda text: _by_device(text, _time, "/dev/sda 25ms"),

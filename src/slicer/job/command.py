@@ -66,10 +66,10 @@ _ASKING = frozenset({signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTER
 # A signal to the whole process group also reached the command. It is not forwarded again within this time.
 _SAME_SIGNAL_S = 1.0
 
-_KILL_AGAIN_S = 0.1
-
 # A command's helpers may need a moment to notice its end: Python's resource tracker, workers with a pipe.
 _BY_THEMSELVES_S = 0.5
+
+_KILL_AGAIN_S = 0.1
 _BEFORE_SYSTEMD_S = 1.0  # SIGKILL comes this much before systemd's, which also kills us; at most a tenth
 
 # If a command ends by one of these, the sender that we saw most likely sent it to the command, too.
@@ -122,7 +122,6 @@ class Command:
         self._asked: set[tuple[int, int | None, int]] = set()  # pid, start and signal
         self._all_at: float | None = None  # when those are asked that were not asked yet
         self._kill_at: float | None = None
-        self._cannot_kill = False  # the remaining processes belong to other users
         self._check_at = time.monotonic() + (watchdog.interval_s if watchdog else 0.0)  # for the watchdog
         self._began = time.monotonic()
         self._ended = self._began
@@ -383,7 +382,6 @@ class Command:
             return
         # The remaining processes are another user's (sudo). Report them, and wait for their end.
         self._kill_at = None
-        self._cannot_kill = True
         left = len(self._others())
         self._notify(Report(0, self._reason or "exited", leftovers=left), self._usage())
 

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from slicer.model import Manager, Profile, Property
 
-_AFTER_GRACE_S = 5.0  # for the others, where only the command's grace is known
+OTHERS_S = 5.0  # for a job's other processes, between the grace of its command and SIGKILL
 _DESCRIPTION_CHARS = 160
 
 
@@ -27,7 +27,7 @@ def stop_timeout_s(profile: Profile) -> float:
     chosen = profile.properties.get("TimeoutStopSec")
     if chosen is not None and isinstance(chosen.value, int):
         return min(chosen.value / 1e6, LONGEST_STOP_S)
-    return DEFAULT_STOP_TIMEOUT_S if profile.grace_s is None else profile.grace_s + _AFTER_GRACE_S
+    return DEFAULT_STOP_TIMEOUT_S if profile.grace_s is None else profile.grace_s + OTHERS_S
 
 
 def limits(profile: Profile) -> list[Property]:

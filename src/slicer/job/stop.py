@@ -25,8 +25,7 @@ if TYPE_CHECKING:
 # Longer than any sensible TimeoutStopSec; as long as the systemd backend waits for a stop, in seconds.
 DEADLINE_S = 120.0
 
-
-_OTHERS_S = 15.0  # after a grace: for the other processes, until SIGKILL and the end
+_AFTER_GRACE_S = 15.0  # for the other processes, until SIGKILL and the end
 
 
 @record
@@ -80,7 +79,7 @@ def tell_to_end(lease: Lease, ledger: Ledger, manner: Manner = PROFILES) -> None
 
 def await_end(lease: Lease, ledger: Ledger, manner: Manner = PROFILES) -> None:
     """Wait until the lease is released. Raises StillThere if it takes too long, StateError, BackendError."""
-    if manner.grace_s is not None and _is_gone_within(lease, ledger, manner.grace_s + _OTHERS_S):
+    if manner.grace_s is not None and _is_gone_within(lease, ledger, manner.grace_s + _AFTER_GRACE_S):
         return
     if manner.grace_s is not None:
         tell_to_end(lease, ledger)  # its keeper was killed meanwhile, or it has processes of other users
@@ -191,9 +190,7 @@ def _continue_supervisor(lease: Lease) -> None:
     signal_process(lease.pid, lease.pid_start, lease.uid, signal.SIGCONT)
 
 
-def signal_process(
-    pid: int, started: int | None, uid: int, signo: int, manner: Manner = PROFILES
-) -> None:
+def signal_process(pid: int, started: int | None, uid: int, signo: int, manner: Manner = PROFILES) -> None:
     """Signal a process, if it has that start time (None: verified otherwise) and that user.
 
     With STOP, its keeper learns ``manner``.

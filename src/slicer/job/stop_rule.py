@@ -20,7 +20,7 @@ is then asked like a command: its own workers still live.
 from __future__ import annotations
 
 from slicer.config.properties import LONGEST_STOP_S
-from slicer.job.scope import stop_timeout_s
+from slicer.job.scope import OTHERS_S, stop_timeout_s
 from slicer.kernel.signals import signal
 from slicer.record import record, replace
 
@@ -30,8 +30,6 @@ if TYPE_CHECKING:
     from typing import Any
 
     from slicer.model import Profile
-
-_OTHERS_S = 5.0  # for the others, between the grace and SIGKILL; at most half of all the time
 
 
 @record
@@ -50,10 +48,8 @@ def rule_of(profile: Profile) -> StopRule:
     said: dict[str, Any] = {name: each.value for name, each in profile.properties.items()}
     mode, signo = said.get("KillMode", ""), said.get("KillSignal", signal.SIGTERM)
     total_s = stop_timeout_s(profile)
-    if profile.grace_s is None:
-        grace_s = total_s - min(_OTHERS_S, total_s / 2)
-    else:
-        grace_s = min(profile.grace_s, total_s)
+    own_s = total_s - _others_s(total_s) if profile.grace_s is None else profile.grace_s
+    grace_s = min(own_s, total_s)
     if said.get("SendSIGKILL") is False:
         total_s = LONGEST_STOP_S
     grace_s = {"mixed": total_s, "control-group": 0.0}.get(mode, grace_s)
@@ -66,9 +62,13 @@ def asked_for(rule: StopRule, signo: int, grace_s: float | None) -> StopRule:
         rule = replace(rule, signo=signo)
     if grace_s is None:
         return rule
-    others_s = min(_OTHERS_S, rule.total_s / 2)
     mode = "" if rule.mode == "control-group" else rule.mode
-    return replace(rule, mode=mode, grace_s=grace_s, total_s=grace_s + (0.0 if mode else others_s))
+    others_s = 0.0 if mode else _others_s(rule.total_s)
+    return replace(rule, mode=mode, grace_s=grace_s, total_s=grace_s + others_s)
+
+
+def _others_s(total_s: float) -> float:
+    return min(OTHERS_S, total_s / 2)
 
 
 def due(

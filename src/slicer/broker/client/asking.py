@@ -2,8 +2,8 @@
 
 A connection is a ticket. If it breaks because the broker was killed or replaced, the same request is sent
 again over a new connection and regains its place. It is tried for as long as the broker is switched on. A
-grant is written into the user's own ledger, where
-nothing is decided then, so that every reader of that ledger finds the job.
+grant is written into the user's own ledger, where nothing is decided then, so that every reader of that
+ledger finds the job.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ from slicer.backend import broker_socket
 from slicer.backend.systemd import SystemdBackend
 from slicer.broker.client.backend import BrokerBackend, limits_of
 from slicer.broker.client.calls import ask
-from slicer.broker.protocol.messages import Freeze, Set, Stop, Thaw
+from slicer.broker.protocol.messages import Freeze, Set, Thaw
 from slicer.model import job_of_unit
 
 TYPE_CHECKING = False
@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from slicer.model import Manager, Property
 
 _FREEZE_S = 30.0  # systemd waits until every process has stopped
-_STOP_S = 120.0
 
 
 def control_of(manager: Manager) -> SystemdBackend:
@@ -37,9 +36,6 @@ class BrokerControl(SystemdBackend):
 
     def thaw(self, unit: str, directory: str) -> None:
         ask(self._path, Thaw(job_of_unit(unit)), _FREEZE_S)
-
-    def stop(self, unit: str, deadline_s: float = _STOP_S) -> None:
-        ask(self._path, Stop(job_of_unit(unit)), deadline_s)
 
     def request_end(self, job: str, unit: str) -> None:
         BrokerBackend(self._path).request_end(job, unit)
