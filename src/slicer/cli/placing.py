@@ -20,6 +20,7 @@ from slicer.model import LEASE_VARIABLE, manager_of
 
 if TYPE_CHECKING:
     from slicer.detach.service import Place
+    from slicer.doctor.facts.host import SessionFacts
 
 
 def start(
@@ -29,7 +30,8 @@ def start(
 
     ``broker``: its socket; "": there is none. Raises BackendError, StateError.
     """
-    uid, session = os.geteuid(), gather_session(os.geteuid())
+    uid = os.geteuid()
+    session = gather_session(uid)
     has_systemd = backends.has_systemd()
     is_kept = service.is_session(cgroup.of(os.getpid())) and not session.kills_processes
     with closing(SystemdBackend(manager_of(uid))) as backend:
@@ -38,16 +40,17 @@ def start(
             lingers=session.lingers, stays=bool(broker or os.environ.get(LEASE_VARIABLE)) or is_kept,
         )  # fmt: skip
         if place == "process":
-            return place, start_process(hand_over, job, described, broker, mask)[1]
+            return place, start_process(hand_over, job, described, broker, mask, session)[1]
         command, told = starting.taker(), service.job_properties(hand_over.given.fileno())
         backend.converse(start_service(service.job_unit(job), described, command, told, backend.manager))
     hand_over.introduced()
-    return place, ends_early(place)
+    return place, ends_early(place, session)
 
 
 def start_process(
-    hand_over: starting.HandOver, job: str, described: str, broker: str, mask: frozenset[int]
-) -> tuple[int, str]:
+    hand_over: starting.HandOver, job: str, described: str, broker: str, mask: frozenset[int],
+    session: SessionFacts,
+) -> tuple[int, str]:  # fmt: skip
     """Start it as a plain process, in a scope of the broker's if there is one: its pid, and what ends it.
 
     Raises StateError.
@@ -56,14 +59,13 @@ def start_process(
     pid = hand_over.introduced()
     if broker and not os.environ.get(LEASE_VARIABLE) and _leaves(broker, job, described, pid):
         return pid, ""
-    return pid, ends_early("process")
+    return pid, ends_early("process", session)
 
 
-def ends_early(place: Place) -> str:
+def ends_early(place: Place, session: SessionFacts) -> str:
     """What would end it early, in that place; "": nothing."""
-    uid, session = os.geteuid(), gather_session(os.geteuid())
     return service.ends_early(
-        user_name(uid), place, cgroup.of(os.getpid()) if backends.has_systemd() else "",
+        user_name(os.geteuid()), place, cgroup.of(os.getpid()) if backends.has_systemd() else "",
         lingers=session.lingers, is_inside=bool(os.environ.get(LEASE_VARIABLE)),
         kills_processes=session.kills_processes,
     )  # fmt: skip

@@ -27,6 +27,7 @@ from slicer.text import quote
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from slicer.doctor.facts.host import SessionFacts
     from slicer.model import Manager
 
 
@@ -37,20 +38,20 @@ def detach(options: QueueOptions, environ: Mapping[str, str], *, as_json: bool, 
     """
     uid = os.geteuid()
     manager = manager_of(uid)
-    broker = backends.broker_socket(environ) if uid else ""
+    broker, session = backends.broker_socket(environ) if uid else "", gather_session(uid)
     with closing(SystemdBackend(manager)) as backend:
         has_service = backends.has_systemd() and (not uid or placing.reaches(backend))
-        has_service = has_service and (not broker or gather_session(uid).lingers)
+        has_service = has_service and (not broker or session.lingers)
         _check(options, environ)
         log_dir = os.path.realpath(options.log_dir)
         if has_service:
             unit = service.queue_unit(log_dir)
             _start_service(backend, unit, options, log_dir, environ)
-            ends = placing.ends_early("system" if manager == "system" else "user")
+            ends = placing.ends_early(manager, session)
             systemctl = "systemctl --user" if manager == "user" else "systemctl"
             name, stop = unit, f"{systemctl} stop {unit}"
         else:
-            pid, ends = _start_process(options, log_dir, environ, broker)
+            pid, ends = _start_process(options, log_dir, environ, broker, session)
             name, stop = f"process {pid}", f"kill {pid}"
     if as_json:
         told = {
@@ -84,7 +85,7 @@ def _start_service(
 
 
 def _start_process(
-    options: QueueOptions, log_dir: str, environ: Mapping[str, str], broker: str
+    options: QueueOptions, log_dir: str, environ: Mapping[str, str], broker: str, session: SessionFacts
 ) -> tuple[int, str]:
     """As a job's: its pid, and what would end it early. Raises StateError."""
     described, job = service.queue_description(options.jobs_file), os.urandom(6).hex()
@@ -92,7 +93,7 @@ def _start_process(
     arguments = service.queue_arguments(sys.argv[1:])
     handed = starting.handed_by_us(arguments, environ, f"{log_dir}/queue.log", reports=False)
     with closing(starting.HandOver()) as hand_over:
-        found = placing.start_process(hand_over, job, described, broker, mask)
+        found = placing.start_process(hand_over, job, described, broker, mask, session)
         hand_over.send(handed)
         failed = hand_over.hear(say.line, at_end="runs")
     if failed != "runs":
