@@ -38,6 +38,23 @@ SLICER = (sys.executable, "-c", "from slicer.__main__ import main; main()")
 _UNSHARE = ("unshare", "--mount", "--propagation", "private")
 
 
+# A program that saves at a signal (its argument), if its worker still answers then.
+TRAINER = """\
+import signal, subprocess, sys, time
+signo = getattr(signal, sys.argv[1])
+feeds = "import sys; sys.stdin.read(); print('fed', flush=True)"
+worker = subprocess.Popen([sys.executable, "-c", feeds], stdin=-1)
+def save(*_):
+    worker.stdin.close()
+    print("saved" if worker.wait() == 0 else "its worker was gone", flush=True)
+    sys.exit(0)
+signal.signal(signo, save)
+print("up", flush=True)
+while True:
+    time.sleep(1)
+"""
+
+
 def unprivileged(uid: int) -> tuple[str, ...]:
     """The words before a command that root runs as that user; none for a user, who has no rights to lose.
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.patience import LONGEST_S, until
-from tests.process.harness import SLICER, Box
+from tests.process.harness import SLICER, TRAINER, Box
 from tests.process.queue_box import QueueBox
 
 _NOTED = 'echo "start {0} $$" >>"$LOG"; exec sleep 1000'
@@ -156,22 +156,6 @@ def test_two_queues_of_one_file_are_told_apart(queues: QueueBox) -> None:  # U16
 # -- signal and grace ---------------------------------------------------------------------------------------
 
 
-_TRAINER = """\
-import signal, subprocess, sys, time
-signo = getattr(signal, sys.argv[1])
-feeds = "import sys; sys.stdin.read(); print('fed', flush=True)"
-worker = subprocess.Popen([sys.executable, "-c", feeds], stdin=-1)
-def save(*_):
-    worker.stdin.close()
-    print("saved" if worker.wait() == 0 else "its worker was gone", flush=True)
-    sys.exit(0)
-signal.signal(signo, save)
-print("up", flush=True)
-while True:
-    time.sleep(1)
-"""
-
-
 @pytest.mark.parametrize(
     ("options", "words", "signo"),
     [
@@ -186,7 +170,7 @@ def test_the_command_is_asked_while_its_workers_live(
     box: Box, options: tuple[str, ...], words: tuple[str, ...], signo: str, shell: str
 ) -> None:  # U15
     program = box.root / "train.py"
-    program.write_text(_TRAINER)
+    program.write_text(TRAINER)
     out = box.root / "out"
     line = (
         f"{shell}python3 {program} {signo} >{out} 2>&1; true"
@@ -203,7 +187,7 @@ def test_the_command_is_asked_while_its_workers_live(
 
 def test_a_time_limit_asks_the_command_alone_too(box: Box) -> None:  # U15
     program = box.root / "train.py"
-    program.write_text(_TRAINER)
+    program.write_text(TRAINER)
     done = box.run("--timeout", "2s", "--", "python3", str(program), "SIGTERM")
     assert (done.returncode, done.stdout) == (124, "up\nfed\nsaved\n")
 

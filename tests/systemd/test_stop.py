@@ -10,6 +10,7 @@ import pytest
 
 from slicer.outcome import history
 from tests.patience import until
+from tests.process.harness import TRAINER
 from tests.systemd.helpers import processes, systemctl
 from tests.systemd.helpers.jobs import Job, Slicer, leases, tickets
 from tests.systemd.helpers.users import User
@@ -142,22 +143,6 @@ def test_a_user_stops_a_job_of_hers_without_a_supervisor(slicer: Slicer, alice: 
 
 # -- the command first --------------------------------------------------------------------------------------
 
-# Saves only if its worker still answers.
-TRAINER = """\
-import signal, subprocess, sys, time
-feeds = "import sys; sys.stdin.read(); print('fed', flush=True)"
-worker = subprocess.Popen([sys.executable, "-c", feeds], stdin=-1)
-def save(*_):
-    worker.stdin.close()
-    print("saved" if worker.wait() == 0 else "its worker was gone", flush=True)
-    sys.exit(0)
-signal.signal(signal.SIGTERM, save)
-print("up", flush=True)
-while True:
-    time.sleep(1)
-"""
-
-
 @pytest.mark.core
 @pytest.mark.parametrize("options", [(), ("--set", "KillMode=mixed", "--set", "TimeoutStopSec=1min")])
 @pytest.mark.parametrize("by", ["slicer stop", "slicer stop --grace", "systemctl", "slice", "time limit"])
@@ -167,7 +152,8 @@ def test_the_command_is_asked_while_its_workers_live(
     program = tmp_path / "train.py"
     program.write_text(TRAINER)
     limit = ("--timeout", "2s") if by == "time limit" else ()
-    job = slicer.start("-p", "heavy", "--name", "x", *limit, *options, "--", "python3", str(program))
+    command = ("python3", str(program), "SIGTERM")
+    job = slicer.start("-p", "heavy", "--name", "x", *limit, *options, "--", *command)
     job.said("up")
     lease = job.lease()
     if by.startswith("slicer stop"):
