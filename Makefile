@@ -33,7 +33,7 @@ test: $(VENV)/stamp lint
 # This host's own rings, on this host as a user might have set it up: NVIDIA's nodes, /etc/slicer, a history, variables.
 # Needs root. With CI=true also the slow tests.
 lived-in: $(LIBRARY)
-	$(PY) -m tests.machines.lived_in $(PY) -m pytest --quiet -p no:cacheprovider --numprocesses logical \
+	$(PY) -m tests.machines.lived_in $(PY) -m pytest --quiet -p no:cacheprovider --numprocesses $(WORKERS) \
 		-m "$(if $(CI),,not slow and )not systemd and not enforced" tests/unit tests/process \
 		--ignore=$(NIX_BUILD) $(ARGS)
 

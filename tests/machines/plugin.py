@@ -4,9 +4,9 @@
 `core` as well also on the other suites of $SLICER_TEST_SUITES (comma-separated; default trixie, with CI=true
 also bookworm). With both marks they run in the QEMU machine, which is slow, with CI=true only, and there on
 Debian 13 alone. What is marked `with_ci` is skipped without CI=true: it tells little that no other does. With
---both-pythons, the tests marked `both_pythons` run once more, in a namespace machine that has another Python;
-with CI=true so do all in tests/unit, but for those marked `one_python`. Inside a machine the marks mean
-nothing: the tests run.
+--both-pythons, the tests marked `both_pythons` run once more, in a namespace machine that has another Python.
+What runs in a machine is marked `machine`, so `-m machine` leaves this host's own tests out. Inside a machine
+the marks mean nothing: the tests run.
 
 The namespace machines, two for each suite, run side by side, the QEMU machines one after another, and this
 host's own tests beside them all, with --workers N in N processes: most tests wait for something, and an
@@ -31,7 +31,6 @@ from tests.machines.settings import DEFAULT_SUITE, ci, wanted_suites
 IN_MACHINE = "SLICER_TEST_MACHINE" in os.environ
 TEST_LIMIT_S = {"host": 300, "namespace": 300, "qemu": 600}
 KIND_BY_MARK = {"systemd": "namespace", "enforced": "qemu"}
-PURE = "tests/unit/"
 
 _RINGS = pytest.StashKey["Rings"]()
 _SUITES = pytest.StashKey[list[str]]()
@@ -49,7 +48,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--both-pythons",
         action="store_true",
-        help="run those marked so, with CI=true all pure tests, also on the other Python (3.13 or 3.11)",
+        help="run those marked so also on the other Python (3.13 or 3.11)",
     )
     parser.addoption(
         "--workers", type=int, default=0, metavar="N", help="run this host's own tests in N processes"
@@ -117,9 +116,7 @@ def suffix(kind: str, suite: str, kinds: list[str]) -> str:
 
 def other_python(item: pytest.Item, marks: set[str]) -> list[Variant]:
     """Where it runs again. Whole jobs run on both Pythons anyway, in the machines of the two suites."""
-    is_pure = item.nodeid.startswith(PURE) and "one_python" not in marks
-    is_repeated = "both_pythons" in marks or (is_pure and ci())
-    if not item.config.getoption("both_pythons") or not is_repeated:
+    if not item.config.getoption("both_pythons") or "both_pythons" not in marks:
         return []
     here = f"{sys.version_info.major}.{sys.version_info.minor}"
     suite = next(suite for suite in recipe.SUITES.values() if suite.python != here)

@@ -30,7 +30,7 @@ class MachineItem(pytest.Item):
 
     def __init__(self, *, original: pytest.Item, target: Target, **options: object) -> None:
         super().__init__(**options)  # type: ignore[arg-type]
-        self.own_markers = list(original.own_markers)
+        self.own_markers = [*original.own_markers, pytest.mark.machine.mark]
         self.inner_id = original.nodeid
         self.target = target
         self._reportinfo = original.reportinfo()

@@ -129,7 +129,6 @@ def pythons() -> list[str]:
     return list(found.values())
 
 
-@pytest.mark.one_python
 @pytest.mark.parametrize("python", pythons(), ids=lambda path: path.rpartition("versions/")[2])
 def test_it_works_under_every_python_beside_another_slicer(box: Box, python: str) -> None:  # U2, W3
     """With shap's slicer in its environment, and variables that are meant for its Python alone."""

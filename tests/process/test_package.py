@@ -52,7 +52,6 @@ def make_package(root: Path) -> None:
     build(root / "unpacked" / NAME, root / "wheel-of-sdist", "--wheel")
 
 
-@pytest.mark.one_python
 def test_slicer_client_is_a_distribution_of_one_module(package: Path, tmp_path: Path) -> None:  # U2
     build(shutil.copytree(REPO / "slicer-client", tmp_path / "source"), tmp_path / "out")
     (wheel,) = (tmp_path / "out").glob("slicer_client-*-py3-none-any.whl")

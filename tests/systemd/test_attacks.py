@@ -67,7 +67,6 @@ attempt("remove", lambda: os.rmdir(base))
 """
 
 
-@pytest.mark.core
 @pytest.mark.parametrize("who", [ALICE, BOB, THIRD], ids=["alice", "bob", "third"])
 def test_nobody_reaches_into_roots_ledger(slicer: Slicer, who: tuple[str, ...]) -> None:  # S1, S2, S4, S9
     slicer.run(*HEAVY, "--", "true")  # leaves the marks of the notices shown once per boot
@@ -81,7 +80,6 @@ def test_nobody_reaches_into_roots_ledger(slicer: Slicer, who: tuple[str, ...]) 
     assert job.end().code == 0
 
 
-@pytest.mark.core
 @pytest.mark.parametrize("who", [BOB, THIRD], ids=["bob", "third"])
 def test_nobody_reaches_into_a_users_ledger(
     slicer: Slicer, alice: User, who: tuple[str, ...]
@@ -96,7 +94,6 @@ def test_nobody_reaches_into_a_users_ledger(
     assert job.end().code == 0
 
 
-@pytest.mark.core
 @pytest.mark.parametrize("way", ["his directory", "his link", "open to all", "below his directory"])
 def test_root_uses_no_state_directory_that_another_could_exchange(
     slicer: Slicer, victim: Path, way: str
@@ -117,7 +114,6 @@ def test_root_uses_no_state_directory_that_another_could_exchange(
     assert way == "his link" or not list(place.iterdir())
 
 
-@pytest.mark.core
 @pytest.mark.parametrize(
     "name", ["status.txt.new", "status.txt.tmp", "status.txt", "job0001.log", "journal.jsonl"]
 )
@@ -131,7 +127,6 @@ def test_a_link_in_the_log_directory_leads_roots_queue_nowhere(
     queues.start().end()  # the fixture sees that the victim is as before; the queue may refuse
 
 
-@pytest.mark.core
 @pytest.mark.parametrize("way", ["his directory", "open to all"])
 def test_root_keeps_no_queue_in_a_directory_that_another_can_write(
     slicer: Slicer, victim: Path, way: str
@@ -188,7 +183,6 @@ def has_tried(there: Path) -> None:
     assert min(map(int, words)) > 0, words
 
 
-@pytest.mark.core
 @pytest.mark.parametrize("ending", ["as usual", "supervisor killed"])
 def test_a_program_that_gave_up_root_can_do_nothing_with_what_it_inherited(
     slicer: Slicer, victim: Path, ending: str
@@ -227,7 +221,6 @@ elif way == "FIFO":
 """
 
 
-@pytest.mark.core
 @pytest.mark.parametrize("way", ["directory", "file", "link", "FIFO"])
 def test_a_squatted_name_locks_nobody_out(slicer: Slicer, alice: User, way: str) -> None:  # S12
     name = public_place() / f"slicer-{alice.uid}"
@@ -285,7 +278,6 @@ with open(sys.argv[1], "wb", buffering=0) as file:
 """
 
 
-@pytest.mark.core
 def test_a_full_public_place_is_said_and_takes_nothing_from_what_runs(
     slicer: Slicer, alice: User
 ) -> None:  # S9
@@ -306,7 +298,6 @@ def test_a_full_public_place_is_said_and_takes_nothing_from_what_runs(
     assert job.end().code == 0
 
 
-@pytest.mark.core
 def test_a_lock_on_a_public_place_stops_nobody(slicer: Slicer, alice: User) -> None:  # S9
     lock = "fcntl.flock(os.open(sys.argv[1], os.O_RDONLY), fcntl.LOCK_EX)"
     code = f"import fcntl, os, sys, time; {lock}; print(1, flush=True); time.sleep(1000)"

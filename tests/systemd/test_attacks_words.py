@@ -49,7 +49,6 @@ def forged(like: bytes, **fields: str) -> bytes:
     return "".join(f"{line}\n" for line in lines).encode()
 
 
-@pytest.mark.core
 @pytest.mark.parametrize("folder", ["leases", "tickets"])
 @pytest.mark.parametrize("what", list(BAD))
 def test_a_bad_file_in_ones_own_ledger_costs_itself_alone(
@@ -68,7 +67,6 @@ def test_a_bad_file_in_ones_own_ledger_costs_itself_alone(
     assert slicer.run("--no-wait", *HEAVY, "--", "true", via=alice.via).code == 0
 
 
-@pytest.mark.core
 def test_stop_signals_nobody_whom_only_a_file_names(slicer: Slicer, alice: User) -> None:  # S8
     job, gate = hold(slicer, alice)
     leases = ledger_of(alice.uid) / "leases"
@@ -89,7 +87,6 @@ def test_stop_signals_nobody_whom_only_a_file_names(slicer: Slicer, alice: User)
     assert job.end().code == 0
 
 
-@pytest.mark.core
 def test_nobody_reads_anothers_ledger(slicer: Slicer, alice: User, bob: User) -> None:  # S7, S8, S9
     """Bob's is full of traps: whoever opened a file of it would hang, and who read the lease would wait."""
     job, gate = hold(slicer, bob, "--name", "bobs")
@@ -148,7 +145,6 @@ def test_completion_offers_no_word_that_a_shell_would_execute(slicer: Slicer) ->
     assert job.end().code == 0
 
 
-@pytest.mark.core
 def test_no_other_user_is_told_a_jobs_command_line_by_systemd(slicer: Slicer) -> None:  # S10
     gate = slicer.gate()
     job = slicer.start(*HEAVY, "--", "sh", "-c", f"echo up; : < {gate}; : open-sesame")

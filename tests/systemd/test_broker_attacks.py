@@ -69,7 +69,6 @@ def victim(alice: User) -> Iterator[Running]:
 # -- other users' jobs ---------------------------------------------------------------------------------------
 
 
-@pytest.mark.core
 def test_nobody_acts_on_anothers_job(victim: Running) -> None:  # L1, S8
     job = victim.job
 
@@ -95,7 +94,6 @@ def suid_sleep() -> Iterator[str]:
     path.unlink()
 
 
-@pytest.mark.core
 def test_nobody_moves_a_process_that_is_not_its_own(
     victim: Running, alice: User, suid_sleep: str
 ) -> None:  # L1, S8
@@ -147,7 +145,6 @@ NEVER = {
 }  # fmt: skip
 
 
-@pytest.mark.core
 def test_directives_that_could_harm_others_are_refused_by_name(victim: Running) -> None:  # L2, S8
     asked = acquire(slots={"own": 1}, slot_limits={"own": 1})
     keeper = Puppet(MALLORY, lambda: None)
@@ -187,7 +184,6 @@ NOISE: dict[str, bytes] = {
 }
 
 
-@pytest.mark.core
 def test_noise_is_refused_and_costs_its_sender_alone(victim: Running) -> None:  # L1, S7
     def shout(data: bytes) -> str:
         with dial() as caller:
@@ -391,7 +387,6 @@ def _lingering(kept: list[socket.socket]) -> int:
     return found.fileno()
 
 
-@pytest.mark.core
 def test_a_connection_stays_that_of_who_made_it(victim: Running) -> None:  # L1
     """Its process executes a set-uid program with it, or gives it to one of root's."""
     python = Path("/usr/local/bin/suid-python")
@@ -448,7 +443,6 @@ attempt("read the accounts", lambda: os.open("/var/lib/slicer/usage.db", os.O_RD
 """
 
 
-@pytest.mark.core
 @pytest.mark.parametrize("who", [BOB, THIRD], ids=["bob", "third"])
 def test_nobody_reaches_into_the_brokers_files(
     victim: Running, who: tuple[str, ...]
@@ -480,7 +474,6 @@ sys.stdin.read()
         mallory.communicate("")
 
 
-@pytest.mark.core
 def test_a_command_is_its_owners_and_roots_alone(victim: Running, alice: User) -> None:  # L1, S10
     def status() -> str:
         with dial() as caller:
@@ -504,7 +497,6 @@ def test_a_command_is_its_owners_and_roots_alone(victim: Running, alice: User) -
 # -- leases --------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.core
 def test_a_lease_lasts_while_anybody_is_in_its_scope(alice: User, bob: User) -> None:  # K2, L1, S3
     """Its client and its keeper are killed, it is released, and the scope's process says it has ended."""
     with Running(alice.uid) as job:
@@ -521,7 +513,6 @@ def test_a_lease_lasts_while_anybody_is_in_its_scope(alice: User, bob: User) -> 
     until(lambda: by(bob.uid, lambda: type(ask(acquire())).__name__) == "Granted", "it is free again")
 
 
-@pytest.mark.core
 def test_a_process_takes_nothing_along_to_another_lease(alice: User, bob: User) -> None:  # K2, X1, L1
     """A job has another lease's scope made around it: what it had opened counts on for its first one."""
     with Running(alice.uid) as job:
@@ -553,7 +544,6 @@ def test_a_ticket_has_no_scope(victim: Running, bob: User) -> None:  # L1, X1
         assert os.listdir(STATE / "leases") == [victim.job]
 
 
-@pytest.mark.core
 def test_nobody_leaves_its_scope(alice: User) -> None:  # K2, L2
     with Running(alice.uid) as job:
         here = cgroup.of(job.keeper.pid)

@@ -43,7 +43,6 @@ def victim(slicer: Slicer) -> Iterator[Path]:
 NAMES = {"escapes": ESCAPES, "a shell's words": "zz$(touch${IFS}x)", "lines": "a\nb\r\nslicer: exit 0"}
 
 
-@pytest.mark.core
 @pytest.mark.parametrize("name", NAMES.values(), ids=list(NAMES))
 def test_no_name_of_anothers_reaches_a_terminal_as_a_command(
     slicer: Slicer, alice: User, bob: User, root: User, name: str
@@ -76,7 +75,6 @@ def root() -> User:
     return User("root", Path("/root"), 0)
 
 
-@pytest.mark.core
 @pytest.mark.parametrize("ending", ["as usual", "supervisor killed"])
 def test_what_a_job_inherits_is_good_for_nothing(
     slicer: Slicer, victim: Path, bob: User, ending: str
@@ -99,7 +97,6 @@ def test_what_a_job_inherits_is_good_for_nothing(
     until(lambda: by(bob.uid, lambda: type(ask(acquire())).__name__) == "Granted", "it is over")
 
 
-@pytest.mark.core
 def test_what_a_user_writes_into_its_own_books_reaches_nobody(
     slicer: Slicer, alice: User, bob: User
 ) -> None:  # S7, S8, L1
@@ -127,7 +124,6 @@ def test_what_a_user_writes_into_its_own_books_reaches_nobody(
     until(lambda: by(bob.uid, lambda: type(ask(acquire())).__name__) == "Granted", "it is over")
 
 
-@pytest.mark.core
 def test_bad_files_of_the_brokers_own_cost_themselves_alone(alice: User, bob: User) -> None:  # S7, L1
     """As a full disk or a crash might leave them."""
     with Running(alice.uid) as job:

@@ -47,7 +47,6 @@ def run(slicer: Slicer, who: User, *arguments: str) -> Done:
 # -- one job ------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.core
 def test_a_users_job_runs_in_the_system_manager(slicer: Slicer, ann: User, tmp_path: Path) -> None:  # L1, K2
     done = run(slicer, ann, "-g1", "--set", "TasksMax=9", "--", "sh", "-c", f"id -u; {SCOPE}; exit 3")
     uid, scope = done.stdout.split()
@@ -88,7 +87,6 @@ def test_the_way_through_the_broker_imports_no_more_than_it_needs(slicer: Slicer
 # -- several users ------------------------------------------------------------------------------------------
 
 
-@pytest.mark.core
 def test_users_wait_for_each_other(slicer: Slicer, ann: User, ben: User) -> None:  # L1, A9
     first, gate = holds(slicer, ann, "-n", "train", "-g2", "--expect", "1h")
     second = queues(slicer, ben, "-n", "eval", "-g1", script="echo $CUDA_VISIBLE_DEVICES")
@@ -110,7 +108,6 @@ def test_users_wait_for_each_other(slicer: Slicer, ann: User, ben: User) -> None
     assert second.stdout.strip()
 
 
-@pytest.mark.core
 def test_everybody_acts_on_own_jobs_and_root_on_all(slicer: Slicer, ann: User, ben: User) -> None:  # E1
     job, _ = holds(slicer, ann, "-n", "train", "-g1")
     for verb in (("stop",), ("pause",), ("resume",)):
@@ -135,7 +132,6 @@ def test_everybody_acts_on_own_jobs_and_root_on_all(slicer: Slicer, ann: User, b
     waits.end()
 
 
-@pytest.mark.core
 def test_stop_takes_one_line_out_of_a_queue_that_waits_at_the_broker(
     slicer: Slicer, ann: User
 ) -> None:  # W21
@@ -208,7 +204,6 @@ def test_a_queue_takes_its_turn_among_others(slicer: Slicer, ann: User, ben: Use
 # -- a broker that does not work ----------------------------------------------------------------------------
 
 
-@pytest.mark.core
 def test_who_waits_keeps_the_place_when_the_broker_is_killed(
     slicer: Slicer, broker: Broker, ann: User, ben: User
 ) -> None:  # L1

@@ -20,7 +20,6 @@ CPU = {"slots": {"cpu": 1}, "binding": "scope"}
 POINTS = ("broker-starting", "broker-asked", "broker-started", "broker-held")
 
 
-@pytest.mark.core
 def test_a_scope_holds_its_lease_and_nothing_else_does(broker: Broker, ann: User, ben: User) -> None:  # L1
     holder = broker.call(ann, **CPU, start=True, limits={"TasksMax": "5"})
     started = holder.await_("started")

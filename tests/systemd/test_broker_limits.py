@@ -29,7 +29,6 @@ def slicer(public_slicer: Slicer, broker: Broker) -> Iterator[Slicer]:
     yield from leaving_nothing(public_slicer, broker)
 
 
-@pytest.mark.core
 def test_the_administrator_ends_what_is_held_too_long_and_it_hears_of_that(
     slicer: Slicer, broker: Broker, ann: User
 ) -> None:  # L1, E1
@@ -42,7 +41,6 @@ def test_the_administrator_ends_what_is_held_too_long_and_it_hears_of_that(
     assert "over its time limit" in done.stderr
 
 
-@pytest.mark.core
 @pytest.mark.parametrize(("folder", "module"), [("src", "slicer"), ("slicer-client", "slicer_client")])
 def test_a_program_that_holds_too_long_is_ended(
     slicer: Slicer, broker: Broker, ann: User, folder: str, module: str

@@ -28,7 +28,6 @@ def shown(*command: str) -> dict[str, object]:
     return found
 
 
-@pytest.mark.core
 def test_caps_and_shares_hold_between_users_and_each_sees_its_own_use(
     broker: Broker, ann: User, ben: User
 ) -> None:  # L3, L5

@@ -68,7 +68,6 @@ def held(slicer: Slicer, via: tuple[str, ...], **env: str) -> int:
     return sum(len(job["gpus"]) for job in jobs)
 
 
-@pytest.mark.core
 @pytest.mark.parametrize("inner", INNER)
 def test_the_gpu_is_held_until_the_inner_one_ends(slicer: Slicer, fake_nvml: FakeNvml, inner: str) -> None:
     gate = slicer.gate()

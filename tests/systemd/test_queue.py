@@ -54,7 +54,6 @@ def sim_leases() -> list[Lease]:
 # -- the scope -----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.core
 def test_each_job_runs_in_a_scope_with_its_profiles_limits(
     slicer: Slicer, queues: Queues, config: dict[str, str]
 ) -> None:  # E1, K1, K3, K6
@@ -119,7 +118,6 @@ def test_what_leaves_the_session_counts_for_its_job_and_is_ended_with_it(
 # -- ended from outside --------------------------------------------------------------------------------------
 
 
-@pytest.mark.core
 @pytest.mark.parametrize("way", ["systemctl stop", "slicer stop"])
 def test_a_job_that_somebody_stops_is_over_and_the_queue_goes_on(
     slicer: Slicer, queues: Queues, way: str
@@ -144,7 +142,6 @@ def test_a_job_that_somebody_stops_is_over_and_the_queue_goes_on(
     assert not queue.events("retry")
 
 
-@pytest.mark.core
 @pytest.mark.parametrize("alive", [True, False], ids=["queue lives", "queue dead"])
 def test_a_scope_that_is_killed_whole_is_noticed(slicer: Slicer, queues: Queues, alive: bool) -> None:  # E8
     slicer.dirty = True
@@ -176,7 +173,6 @@ def test_a_scope_that_is_killed_whole_is_noticed(slicer: Slicer, queues: Queues,
 STUBBORN = "trap '' TERM; echo up; while :; do sleep 1000.5; done"
 
 
-@pytest.mark.core
 @pytest.mark.parametrize("alive", [True, False], ids=["queue lives", "queue dead"])
 def test_a_timeout_holds_whether_the_queue_lives_or_not(
     slicer: Slicer, queues: Queues, alive: bool
@@ -201,7 +197,6 @@ def test_a_timeout_holds_whether_the_queue_lives_or_not(
     assert outcome.reason == "timeout"
 
 
-@pytest.mark.core
 def test_a_time_limit_does_not_count_while_the_job_waits_for_its_turn(queues: Queues) -> None:  # Q15, E10
     # The last one begins long after the limit of all: their scopes must not stand before it is their turn.
     queues.write(*(f"[profile=light timeout=5s] sleep 1; echo {n}" for n in range(10)))
@@ -243,7 +238,6 @@ def test_a_timeout_of_an_adopted_job_is_told_as_one(slicer: Slicer, queues: Queu
 # -- the queue dies ------------------------------------------------------------------------------------------
 
 
-@pytest.mark.core
 def test_twenty_jobs_survive_the_queue_and_are_adopted(slicer: Slicer, queues: Queues) -> None:  # E7, E13
     slicer.dirty = True
     ran, gates = slicer.path("ran"), (slicer.gate(), slicer.gate())
@@ -282,7 +276,6 @@ POINTS = [
 ]
 
 
-@pytest.mark.core
 @pytest.mark.parametrize("point", POINTS)
 def test_killed_while_it_starts_a_job_that_job_runs_once(
     slicer: Slicer, queues: Queues, point: str
@@ -312,7 +305,6 @@ def stopped_starter(queue: Queue) -> int:
     )
 
 
-@pytest.mark.core
 @pytest.mark.parametrize("victim", ["starter", "queue"])
 @pytest.mark.parametrize("point", STARTER)
 def test_killed_while_the_starter_starts_a_job_that_job_runs_once(
@@ -339,7 +331,6 @@ def test_killed_while_the_starter_starts_a_job_that_job_runs_once(
     assert not leases(f"{state}/sim-2x24G")
 
 
-@pytest.mark.core
 def test_a_new_starter_starts_jobs_after_the_queue_had_to_speak_with_systemd(
     slicer: Slicer, queues: Queues
 ) -> None:  # E7, E13
@@ -405,7 +396,6 @@ def test_history_and_journal_have_every_attempt(slicer: Slicer, queues: Queues) 
 # -- signals -------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.core
 def test_asked_twice_it_ends_what_runs_which_runs_again_next_time(
     slicer: Slicer, queues: Queues
 ) -> None:  # E7

@@ -45,7 +45,6 @@ def in_order(terminal: Terminal) -> None:
     assert seen.count("\x1b[?1049h") == seen.count("\x1b[?1049l")
 
 
-@pytest.mark.core
 def test_ctrl_c_once_starts_nothing_new_and_waits(
     slicer: Slicer, queues: Queues, bash: Terminal
 ) -> None:  # E8
@@ -65,7 +64,6 @@ def test_ctrl_c_once_starts_nothing_new_and_waits(
     assert queues.exit_codes() == {1: 0}
 
 
-@pytest.mark.core
 def test_ctrl_c_twice_ends_the_jobs(slicer: Slicer, queues: Queues, bash: Terminal) -> None:  # E8
     queues.write("[vram=1G] sleep 1000")
     bash.line(QUEUE)
@@ -103,7 +101,6 @@ def test_ctrl_z_stops_the_queue_and_not_its_jobs(
     in_order(bash)
 
 
-@pytest.mark.core
 def test_a_closed_terminal_lets_the_jobs_end_well(slicer: Slicer, queues: Queues) -> None:  # E7
     gate = slicer.gate()
     queues.write(f"[vram=1G] : < {gate}; exit 4", "[vram=1G] echo second")

@@ -38,7 +38,6 @@ def queues(slicer: Slicer, alice: User) -> Iterator[Queues]:
 # -- a manager of one's own ----------------------------------------------------------------------------------
 
 
-@pytest.mark.core
 def test_a_users_jobs_are_scopes_of_her_own_manager(
     slicer: Slicer, alice: User, queues: Queues
 ) -> None:  # K1
@@ -60,7 +59,6 @@ def test_a_users_jobs_are_scopes_of_her_own_manager(
     assert [outcome.manager for outcome in queues.outcomes(alice.history)] == ["user", "user"]
 
 
-@pytest.mark.core
 def test_a_user_stops_a_job_of_hers_by_its_scope(slicer: Slicer, alice: User, queues: Queues) -> None:  # K6
     gate = slicer.gate()
     queues.write(f"[vram=1G] : < {gate}", "echo second")
@@ -85,7 +83,6 @@ def test_a_queue_dead_or_alive_a_users_timeout_holds(
     assert queues.run(*SIM).code == 124
 
 
-@pytest.mark.core
 @pytest.mark.parametrize("alive", [True, False], ids=["queue lives", "queue dead"])
 def test_what_ends_with_the_users_manager_runs_again(
     slicer: Slicer, alice: User, queues: Queues, alive: bool
@@ -134,7 +131,6 @@ def test_through_logouts_and_crashes_every_job_ends_well(
     assert queues.exit_codes() == dict.fromkeys(range(1, jobs + 1), 0)
 
 
-@pytest.mark.core
 def test_a_stopped_slice_is_no_shutdown(slicer: Slicer, alice: User, queues: Queues) -> None:  # Q17
     gate = slicer.gate()
     queues.write(f"[vram=1G] : < {gate}")
@@ -149,7 +145,6 @@ def test_a_stopped_slice_is_no_shutdown(slicer: Slicer, alice: User, queues: Que
 # -- a ledger of one's own ----------------------------------------------------------------------------------
 
 
-@pytest.mark.core
 @pytest.mark.parametrize("what", ["CPU slot", "GPU"])
 def test_two_queues_of_a_user_and_her_runs_exclude_each_other(
     slicer: Slicer, alice: User, queues: Queues, what: str
@@ -172,7 +167,6 @@ def test_two_queues_of_a_user_and_her_runs_exclude_each_other(
     assert not inside.exists()
 
 
-@pytest.mark.core
 def test_what_a_job_uses_is_seen_by_another_queue_of_its_user(
     slicer: Slicer, alice: User, queues: Queues
 ) -> None:  # A1, E3, X2
@@ -193,7 +187,6 @@ def test_what_a_job_uses_is_seen_by_another_queue_of_its_user(
     assert second.log(1) == "fits not\n"
 
 
-@pytest.mark.core
 def test_a_queue_killed_with_all_that_is_its_own_leaves_the_gpu_to_another(
     slicer: Slicer, alice: User, queues: Queues
 ) -> None:  # A2, E13
@@ -215,7 +208,6 @@ def test_a_queue_killed_with_all_that_is_its_own_leaves_the_gpu_to_another(
     assert second.log(1) == "others\n"
 
 
-@pytest.mark.core
 def test_the_gpus_of_one_users_queue_are_free_in_anothers(
     slicer: Slicer, alice: User, bob: User, queues: Queues
 ) -> None:  # S1, S9

@@ -26,7 +26,6 @@ def reservations(slicer: Slicer, *options: str, **more: Any) -> list[dict[str, A
     return found
 
 
-@pytest.mark.core
 def test_a_reservation_keeps_gpus_for_one_user(
     public_slicer: Slicer, broker: Broker, ann: User, ben: User
 ) -> None:

@@ -13,7 +13,7 @@ from tests.systemd.helpers.jobs import Slicer
 from tests.systemd.helpers.terminal import BASH, CTRL_C, CTRL_Z, PROMPT, Terminal
 
 pytest_plugins = ["tests.systemd.helpers.fixtures"]
-pytestmark = [pytest.mark.systemd, pytest.mark.core]
+pytestmark = pytest.mark.systemd
 
 ROUTES = """\
 [routes.whisper]

@@ -22,7 +22,6 @@ def environment(slicer: Slicer, *options: str, env: dict[str, str] | None = None
     return dict(entry.split("=", 1) for entry in done.stdout.split("\0") if entry)
 
 
-@pytest.mark.core
 def test_thread_caps_follow_the_quota(slicer: Slicer) -> None:  # K4
     assert {"OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS"} < set(
         THREAD_VARIABLES
@@ -40,7 +39,6 @@ def test_thread_caps_are_the_profiles_when_it_says(slicer: Slicer) -> None:  # K
     assert (found["OMP_NUM_THREADS"], found["MKL_NUM_THREADS"]) == ("5", "7")
 
 
-@pytest.mark.core
 def test_a_gpu_job_sees_the_gpus_of_its_lease_by_uuid(slicer: Slicer, fake_nvml: FakeNvml) -> None:  # K4
     found = environment(slicer, "--gpus", "1", env=fake_nvml.env)
     assert found["CUDA_VISIBLE_DEVICES"] == GPU_0
@@ -52,7 +50,6 @@ def test_a_gpu_job_sees_the_gpus_of_its_lease_by_uuid(slicer: Slicer, fake_nvml:
     assert found["CUDA_VISIBLE_DEVICES"] == GPU_0
 
 
-@pytest.mark.core
 def test_two_gpu_jobs_get_different_gpus(slicer: Slicer, fake_nvml: FakeNvml) -> None:  # A1, K4
     gate = slicer.gate()
     job = slicer.hold(gate, "-g1", env=fake_nvml.env)

@@ -38,7 +38,6 @@ def failed_cleanly(done: Done, *words: str) -> None:
 # -- D-Bus --------------------------------------------------------------------------------------------
 
 
-@pytest.mark.core
 def test_no_d_bus(slicer: Slicer) -> None:
     nowhere = {"DBUS_SYSTEM_BUS_ADDRESS": "unix:path=/nowhere"}
     done = slicer.run("-p", "heavy", "--", "touch", str(slicer.path("ran")), env=nowhere)
@@ -158,7 +157,6 @@ def sleeper() -> Iterator[subprocess.Popen[bytes]]:
     child.wait()
 
 
-@pytest.mark.core
 def test_a_unit_name_that_is_taken_is_refused(
     sleeper: subprocess.Popen[bytes], backend: SystemdBackend
 ) -> None:
@@ -197,7 +195,6 @@ def test_only_systemd_can_say_what_systemd_has_done(backend: SystemdBackend) -> 
 
 
 # A2: systemd may never see such a scope become empty
-@pytest.mark.core
 @pytest.mark.parametrize("where", ["outside", "inside", "at the end"])
 def test_a_process_killed_on_its_way_into_its_scope_leaves_none(where: str, backend: SystemdBackend) -> None:
     for number in range(20):
@@ -219,7 +216,6 @@ def test_a_process_killed_on_its_way_into_its_scope_leaves_none(where: str, back
     until(lambda: not systemctl.scopes(), "no scope is left")
 
 
-@pytest.mark.core
 def test_what_systemd_does_not_take_is_an_error_with_its_reason(
     sleeper: subprocess.Popen[bytes], backend: SystemdBackend
 ) -> None:
@@ -259,7 +255,6 @@ def fill(directory: Path) -> None:
     assert os.statvfs(directory).f_bfree == 0
 
 
-@pytest.mark.core
 def test_a_full_ledger_is_said_and_starts_nothing(slicer: Slicer, small_disk: Path) -> None:
     env = {"SLICER_STATE_DIR": str(small_disk)}
     assert slicer.run("-p", "heavy", "--", "true", env=env).code == 0
@@ -308,7 +303,6 @@ def ran_with_a_warning(slicer: Slicer) -> None:
     assert "Traceback" not in done.stderr
 
 
-@pytest.mark.core
 def test_a_read_only_history_stops_no_job(slicer: Slicer, over_history: Path) -> None:
     systemctl.output("mount", "-o", "remount,ro", str(over_history))
     ran_with_a_warning(slicer)

@@ -17,7 +17,6 @@ pytest_plugins = ["tests.systemd.helpers.fixtures"]
 pytestmark = pytest.mark.systemd
 
 
-@pytest.mark.core
 @pytest.mark.parametrize("code", [0, 1, 2, 75, 124, 125, 126, 127, 128, 255])
 def test_the_exit_code_is_the_commands(slicer: Slicer, code: int) -> None:  # A9
     done = slicer.run("--", "sh", "-c", f"exit {code}")
@@ -25,7 +24,6 @@ def test_the_exit_code_is_the_commands(slicer: Slicer, code: int) -> None:  # A9
     assert slicer.outcome_of(done).exit_code == code
 
 
-@pytest.mark.core
 @pytest.mark.parametrize(
     "signo", [signal.SIGTERM, signal.SIGKILL, signal.SIGSEGV, signal.SIGHUP, signal.SIGPIPE]
 )
@@ -43,7 +41,6 @@ def test_death_by_ctrl_c_is_slicers_own_death_too(slicer: Slicer) -> None:  # A9
     assert slicer.outcome_of(done).exit_code == 130
 
 
-@pytest.mark.core
 def test_over_its_time_limit_is_124(slicer: Slicer) -> None:  # A9
     gate = slicer.gate()
     done = slicer.run("--timeout", "1s", "--", "sh", "-c", f": < {gate}")
@@ -62,7 +59,6 @@ def test_over_its_time_limit_and_deaf_to_sigterm_is_124(slicer: Slicer) -> None:
     assert slicer.outcome_of(done).reason == "timeout"
 
 
-@pytest.mark.core
 @pytest.mark.parametrize("signo", [signal.SIGINT, signal.SIGUSR1])
 @pytest.mark.parametrize("options", [(), ("--linger",)])
 def test_over_its_time_limit_is_124_whatever_the_signal(
@@ -82,7 +78,6 @@ def test_ctrl_c_stops_no_scope(slicer: Slicer) -> None:  # D9
     assert slicer.outcome_of(done).reason == "signal"
 
 
-@pytest.mark.core
 def test_not_found_is_127_and_nothing_was_acquired(slicer: Slicer) -> None:  # A9
     for command in ("no-such-command", "/no/such/command"):
         done = slicer.run("-p", "heavy", "--", command)
@@ -91,7 +86,6 @@ def test_not_found_is_127_and_nothing_was_acquired(slicer: Slicer) -> None:  # A
         assert done.told.count("\n") == 1
 
 
-@pytest.mark.core
 @pytest.mark.parametrize("separator", [("--",), ()])
 def test_the_commands_words_arrive_exactly(slicer: Slicer, separator: tuple[str, ...]) -> None:  # A9
     words: list[str | bytes] = [

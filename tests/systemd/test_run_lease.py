@@ -56,7 +56,6 @@ def kill(*pids: int) -> None:
     until(lambda: not any(map(processes.is_alive, pids)), f"{pids} are dead")
 
 
-@pytest.mark.core
 def test_slicer_killed_while_the_job_runs(slicer: Slicer) -> None:  # K2, X3
     gate = slicer.gate()
     job = logging_job(slicer, gate, code=7)
@@ -74,7 +73,6 @@ def test_slicer_killed_while_the_job_runs(slicer: Slicer) -> None:  # K2, X3
     assert systemctl.events(lease.job) == ["acquired", "started", "finished", "released"]
 
 
-@pytest.mark.core
 @pytest.mark.parametrize("waiter_first", [True, False])
 def test_both_halves_of_slicer_killed(slicer: Slicer, waiter_first: bool) -> None:  # K2, X3
     slicer.dirty = True
@@ -103,7 +101,6 @@ open("log", "a").write("first over\\n")
 """
 
 
-@pytest.mark.core
 def test_a_job_that_closes_all_its_descriptors_when_slicer_is_killed(slicer: Slicer) -> None:  # K2
     slicer.dirty = True
     gate = slicer.gate()
@@ -154,7 +151,6 @@ def daemonising(slicer: Slicer, gate: Gate, on_term: str, *options: str) -> Job:
     return job
 
 
-@pytest.mark.core
 def test_what_outlives_the_command_gets_sigterm(slicer: Slicer) -> None:  # K2
     job = daemonising(slicer, slicer.gate(), "leave")
     done = job.end()
@@ -179,7 +175,6 @@ def only_the_daemon(slicer: Slicer, lease: Lease) -> bool:
     return "first began" in log(slicer) and len(processes.children(lease.keeper)) == 1
 
 
-@pytest.mark.core
 def test_linger_waits_for_what_outlives_the_command(slicer: Slicer) -> None:  # K2
     gate = slicer.gate()
     job = daemonising(slicer, gate, "stay", "--linger")
@@ -217,7 +212,6 @@ def test_a_daemon_keeps_the_lease_when_both_halves_are_killed(slicer: Slicer) ->
     assert log(slicer) == ["first began", "first over", "second began"]
 
 
-@pytest.mark.core
 def test_stopping_the_scope_gives_the_lease_to_the_next(slicer: Slicer) -> None:  # K2, K6
     gate = slicer.gate()
     job = logging_job(slicer, gate)
@@ -240,7 +234,6 @@ def test_stopping_the_scope_of_a_killed_slicer(slicer: Slicer) -> None:  # K2, X
     assert (outcome.exit_code, outcome.reason) == (143, "stopped")
 
 
-@pytest.mark.core
 def test_the_keeper_killed_ends_the_job_before_the_next_begins(slicer: Slicer) -> None:  # K2
     gate = slicer.gate()
     job = logging_job(slicer, gate)
@@ -282,7 +275,6 @@ def test_exec_keeps_the_lease_with_what_outlives_the_command(slicer: Slicer) -> 
     assert log(slicer) == ["first began", "first over", "second began"]
 
 
-@pytest.mark.core
 def test_the_time_limit_holds_when_slicer_is_dead(slicer: Slicer) -> None:  # K2, K3
     slicer.dirty = True
     job = logging_job(slicer, slicer.gate(), "--timeout", "8s")

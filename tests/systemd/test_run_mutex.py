@@ -23,7 +23,6 @@ def logging_start(slicer: Slicer, name: str, *options: str, env: dict[str, str] 
     return slicer.start("--name", name, *options, "--", "sh", "-c", script, env=env)
 
 
-@pytest.mark.core
 @pytest.mark.parametrize("kind", ["gpu", "heavy"])
 def test_the_second_waits_until_the_first_is_done(slicer: Slicer, fake_nvml: FakeNvml, kind: str) -> None:
     # A1, A6, A9
@@ -46,7 +45,6 @@ def test_the_second_waits_until_the_first_is_done(slicer: Slicer, fake_nvml: Fak
     assert "second: exit 0" in done.stderr  # A9
 
 
-@pytest.mark.core
 def test_as_many_cpu_jobs_run_as_there_are_slots(slicer: Slicer) -> None:  # A6
     gate, two = slicer.gate(), {"CPU_RUN_SLOTS": "2"}
     first = slicer.hold(gate, "-p", "heavy", env=two)
@@ -62,7 +60,6 @@ def test_as_many_cpu_jobs_run_as_there_are_slots(slicer: Slicer) -> None:  # A6
     assert second.end().code == 143
 
 
-@pytest.mark.core
 def test_busy_is_exit_75_and_one_line_of_json(slicer: Slicer, fake_nvml: FakeNvml) -> None:  # B1, B2
     gate = slicer.gate()
     options = ("--name", "train big", "--expect", "1h")
@@ -100,7 +97,6 @@ def test_the_holder_named_is_the_one_that_ends_first(slicer: Slicer) -> None:  #
         job.end()
 
 
-@pytest.mark.core
 def test_the_lease_of_a_killed_job_is_free_at_once(slicer: Slicer) -> None:  # A2
     job = slicer.hold(slicer.gate(), "-p", "heavy")
     waiting = logging_start(slicer, "next", "-p", "heavy")
@@ -112,7 +108,6 @@ def test_the_lease_of_a_killed_job_is_free_at_once(slicer: Slicer) -> None:  # A
     assert not slicer.is_busy("-p", "heavy")
 
 
-@pytest.mark.core
 def test_the_state_is_in_ram(slicer: Slicer) -> None:  # B7
     gate = slicer.gate()
     job = slicer.hold(gate, "-p", "heavy")

@@ -16,7 +16,6 @@ SHOW = ("sh", "-c", "sed -n s/^0:://p /proc/self/cgroup; echo $SLICER_LEASE")
 SCRUBBED = ("env", "-i", "PATH=/usr/local/bin:/usr/bin:/bin", "CPU_RUN_SLOTS=1")
 
 
-@pytest.mark.core
 def test_a_nested_job_of_the_same_kind_runs_at_once_in_the_outer_scope(slicer: Slicer) -> None:  # A3
     done = slicer.run(
         *HEAVY, "sh", "-c", f'{" ".join(SHOW[:2])} "$0"; slicer run {" ".join(HEAVY)} sh -c "$0"', SHOW[2]
@@ -27,7 +26,6 @@ def test_a_nested_job_of_the_same_kind_runs_at_once_in_the_outer_scope(slicer: S
     assert lines[0].endswith(f"/slicer-{lines[1]}.scope")
 
 
-@pytest.mark.core
 def test_a_nested_job_is_known_by_its_cgroup_when_the_environment_was_scrubbed(slicer: Slicer) -> None:  # A3
     done = slicer.run(*HEAVY, *SCRUBBED, "slicer", "run", *HEAVY, *SCRUBBED, "slicer", "run", *HEAVY, *SHOW)
     assert done.code == 0, done
@@ -35,7 +33,6 @@ def test_a_nested_job_is_known_by_its_cgroup_when_the_environment_was_scrubbed(s
     assert cgroup.endswith(f"/slicer-{lease}.scope")
 
 
-@pytest.mark.core
 def test_a_nested_job_of_another_kind_is_acquired_as_usual(slicer: Slicer, fake_nvml: FakeNvml) -> None:  # A3
     inner = ("slicer", "run", "-q", "--no-wait", "--gpus", "2", "--")
     gate = slicer.gate()

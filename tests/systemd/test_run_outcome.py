@@ -31,7 +31,6 @@ ASKED = {
 }
 
 
-@pytest.mark.core
 def test_cpu_time_wall_time_and_waiting_time_are_right(slicer: Slicer) -> None:  # X3
     gate = slicer.gate()
     holder = slicer.hold(gate, "-p", "heavy")
@@ -65,7 +64,6 @@ def test_cpu_time_of_all_processes_counts(slicer: Slicer) -> None:  # X3
     assert 1.1 < cpu_s < 6.0
 
 
-@pytest.mark.core
 def test_the_outcome_file_says_what_history_says(slicer: Slicer) -> None:  # X3
     path = slicer.path("outcome.json")
     done = slicer.run("-p", "heavy", "--name", "it's", "--outcome", str(path), "--", "sh", "-c", "exit 3")
@@ -99,7 +97,6 @@ def test_the_outcome_file_is_written_when_slicer_was_killed(slicer: Slicer) -> N
     assert json.loads(path.read_text())["exit_code"] == 9
 
 
-@pytest.mark.core
 @pytest.mark.enforced
 def test_what_is_enforced_is_told_truthfully(slicer: Slicer) -> None:  # X3, K3
     script = 'cd "/sys/fs/cgroup$(sed -n s/^0:://p /proc/self/cgroup)"; for f; do head -n1 "$f" 2>&1; done'
@@ -151,7 +148,6 @@ def test_whether_the_device_policy_acts_is_told_truthfully(slicer: Slicer, nvidi
     assert ("DevicePolicy" in slicer.outcome_of(closed).enforced) == acts, closed.stderr
 
 
-@pytest.mark.core
 def test_figures_are_never_missing_however_short_the_command(slicer: Slicer) -> None:  # X3
     for _ in range(40):
         outcome = slicer.outcome_of(slicer.run("-q", "--", "true"))

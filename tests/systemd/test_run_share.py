@@ -50,7 +50,6 @@ def held(slicer: Slicer, client: str, env: dict[str, str], *options: str) -> tup
     return job, lease.job
 
 
-@pytest.mark.core
 @pytest.mark.parametrize("killed", ["slicer", "keeper", "scope"])
 def test_what_was_counted_survives_whoever_is_killed(
     slicer: Slicer, client: str, gpu_env: dict[str, str], killed: str

@@ -49,7 +49,6 @@ def keeper_and_command() -> tuple[int, int]:
     return until(find, "a job with a command")
 
 
-@pytest.mark.core
 def test_ctrl_c_ends_the_command_and_the_shells_loop(bash: Terminal) -> None:
     command(
         bash, "for i in 1 2 3; do slicer run -q -- sh -c 'echo went in; exec sleep 1000'; echo step $i; done"
@@ -62,7 +61,6 @@ def test_ctrl_c_ends_the_command_and_the_shells_loop(bash: Terminal) -> None:
     assert "code=130" in bash.expect(PROMPT)
 
 
-@pytest.mark.core
 @pytest.mark.parametrize("handles", ["", "trap 'echo handled; exit 7' INT; "], ids=["dies", "handles"])
 def test_ctrl_c_ends_a_job_that_is_paused(bash: Terminal, slicer: Slicer, handles: str) -> None:  # X6
     command(bash, f"slicer run -n held -- sh -c \"{handles}echo went in; while :; do sleep 0.1; done\"")
@@ -132,7 +130,6 @@ def test_what_a_command_has_set_by_itself_stays_set(bash: Terminal) -> None:
     until(lambda: not termios.tcgetattr(bash.fd)[1] & termios.ONLCR, "it is set")
 
 
-@pytest.mark.core
 def test_ctrl_c_ends_a_script_around_slicer(slicer: Slicer) -> None:
     script = "for i in 1 2 3; do slicer run -q -- sh -c 'echo went in; exec sleep 1000'; done; echo after"
     with Terminal("bash", "-c", script, env=slicer.environ()) as terminal:
@@ -178,7 +175,6 @@ def test_ctrl_backslash_quits(bash: Terminal) -> None:
     bash.expect(PROMPT)
 
 
-@pytest.mark.core
 def test_ctrl_z_stops_and_fg_continues(bash: Terminal) -> None:
     command(bash, "slicer run -q -- cat")
     _, cat = keeper_and_command()
@@ -270,7 +266,6 @@ def test_ctrl_z_and_bg_continue_in_the_background(bash: Terminal, slicer: Slicer
     bash.expect(PROMPT)
 
 
-@pytest.mark.core
 @pytest.mark.parametrize("signo", ["STOP", "TSTP"])
 def test_a_command_that_stops_itself_gives_the_shell_back(bash: Terminal, signo: str) -> None:
     command(bash, f"slicer run -q -- sh -c 'echo before; kill -{signo} $$; echo after; exit 3'")
@@ -381,7 +376,6 @@ for _ in range(3):
 """
 
 
-@pytest.mark.core
 def test_the_command_learns_the_windows_size(slicer: Slicer) -> None:
     program = slicer.path("resized.py")
     program.write_text(RESIZED)
@@ -452,7 +446,6 @@ def test_a_full_screen_program_works_in_tmux(slicer: Slicer) -> None:
         tmux("kill-server")
 
 
-@pytest.mark.core
 def test_a_prompt_for_a_password_on_the_terminal_works(slicer: Slicer) -> None:
     ask = "import getpass; print('got', getpass.getpass('Secret: '))"  # opens /dev/tty, turns its echo off
     with Terminal("slicer", "run", "-q", "--", sys.executable, "-c", ask, env=slicer.environ()) as terminal:

@@ -50,7 +50,6 @@ _CHILDREN = {
 }
 
 
-@pytest.mark.core
 @pytest.mark.parametrize("how", _CHILDREN)
 def test_a_process_counts_for_its_job_whatever_it_left(
     slicer: Slicer, fake_nvml: FakeNvml, how: str
@@ -69,7 +68,6 @@ def test_a_process_counts_for_its_job_whatever_it_left(
     assert slicer.outcome_of(done).vram_peak_mib == (1100,)
 
 
-@pytest.mark.core
 def test_jobs_on_one_gpu_are_told_apart_by_their_scopes(slicer: Slicer, fake_nvml: FakeNvml) -> None:  # X2
     gate, other_gate = slicer.gate(), slicer.gate()
     first = start(slicer, fake_nvml, f"use 0 5000; : < {gate}", "--vram", "8G")
@@ -90,7 +88,6 @@ def test_jobs_on_one_gpu_are_told_apart_by_their_scopes(slicer: Slicer, fake_nvm
     second.end()
 
 
-@pytest.mark.core
 def test_a_process_that_left_the_scope_is_reported_and_not_ended(
     slicer: Slicer, fake_nvml: FakeNvml
 ) -> None:  # B5
@@ -121,7 +118,6 @@ def _live(nvml: FakeNvml) -> list[str]:
     return [line for line in nvml.state.read_text().splitlines() if line.startswith("live ")]
 
 
-@pytest.mark.core
 def test_leftovers_in_the_scope_are_ended_and_named(slicer: Slicer, fake_nvml: FakeNvml) -> None:  # B5
     gate, never = slicer.gate(), slicer.gate()
     child = child_script(slicer, never, 2048)
@@ -134,7 +130,6 @@ def test_leftovers_in_the_scope_are_ended_and_named(slicer: Slicer, fake_nvml: F
     assert not slicer.is_busy("--gpu", "0", env=fake_nvml.env)
 
 
-@pytest.mark.core
 def test_the_gpu_stays_held_until_its_memory_is_back_though_slicer_was_killed(
     slicer: Slicer, fake_nvml: FakeNvml
 ) -> None:  # B5, K2
@@ -156,7 +151,6 @@ def test_the_gpu_stays_held_until_its_memory_is_back_though_slicer_was_killed(
     assert not slicer.is_busy("--gpus", "2", env=fake_nvml.env)
 
 
-@pytest.mark.core
 def test_with_exec_nobody_looks(slicer: Slicer, fake_nvml: FakeNvml) -> None:  # X2
     """As documented: there is no supervisor. For everybody else its processes are still its own."""
     slicer.dirty = True

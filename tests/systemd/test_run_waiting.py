@@ -38,7 +38,6 @@ def ready(job: Job) -> str:
 
 
 # X4, K2
-@pytest.mark.core
 def test_the_first_in_line_has_its_scope_and_nobody_else_has(slicer: Slicer) -> None:
     gate, second_gate = slicer.gate(), slicer.gate()
     holder = slicer.hold(gate, "-p", "heavy")
@@ -74,7 +73,6 @@ def test_with_exec_the_waiting_process_itself_is_in_the_scope(slicer: Slicer) ->
 
 
 # K6: whoever stops the scope means the job
-@pytest.mark.core
 def test_stopping_the_scope_of_a_waiting_job_ends_its_wait(slicer: Slicer) -> None:
     gate = slicer.gate()
     holder = slicer.hold(gate, "-p", "heavy")

@@ -78,7 +78,6 @@ def is_active(unit: str, someone: User) -> bool:
 
 
 # A1, X4
-@pytest.mark.core
 def test_a_users_jobs_are_served_by_priority_and_then_in_their_order(
     slicer: Slicer, alice: User, order: Path
 ) -> None:
@@ -99,7 +98,6 @@ def kill_all(job: Job) -> None:
 
 
 # A2, K2, X4
-@pytest.mark.core
 @pytest.mark.parametrize("way", ["outer", "keeper", "all", "manager"])
 def test_a_killed_holder_hands_over(slicer: Slicer, alice: User, order: Path, way: str) -> None:
     slicer.dirty = True

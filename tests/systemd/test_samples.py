@@ -40,7 +40,6 @@ def check_busy(found: dict[str, Any]) -> None:
     assert None not in found["stalled_cpu"]
 
 
-@pytest.mark.core
 def test_a_jobs_use_over_time_is_kept(slicer: Slicer, fake_nvml: FakeNvml) -> None:
     """Of its scope, and of its GPUs; `--plot` draws both."""
     script = f"{USE}use 1 2000; {BUSY}"
@@ -77,7 +76,6 @@ def public(public_slicer: Slicer, broker: Broker) -> Iterator[Slicer]:
     yield from leaving_nothing(public_slicer, broker)
 
 
-@pytest.mark.core
 def test_the_accounts_have_the_samples_of_all_users(
     public: Slicer, broker: Broker, ann: User, ben: User
 ) -> None:

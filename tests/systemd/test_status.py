@@ -13,7 +13,6 @@ pytest_plugins = ["tests.systemd.helpers.fixtures", "tests.fake_nvml"]
 pytestmark = pytest.mark.systemd
 
 
-@pytest.mark.core
 def test_status_names_holders_waiters_and_what_is_free(slicer: Slicer, fake_nvml: FakeNvml) -> None:  # B2, B3
     gates = [slicer.gate() for _ in range(3)]
     env = fake_nvml.env

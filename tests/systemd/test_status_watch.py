@@ -21,7 +21,6 @@ WATCH = ("slicer", "status", "--watch", "--interval", "3600")
 
 
 # B3
-@pytest.mark.core
 def test_a_scope_that_comes_and_goes_is_seen_at_once(slicer: Slicer) -> None:
     slicer.run("-q", "--", "true")  # so that there is a ledger to be watched
     gate = slicer.gate()
@@ -46,7 +45,6 @@ os.close(os.open(sys.argv[1], os.O_RDONLY))
 
 
 # B3, K2: that the scope is empty is an event of its cgroup, and of nothing else
-@pytest.mark.core
 def test_the_end_of_a_scope_that_outlived_slicer_is_seen(slicer: Slicer) -> None:
     gate = slicer.gate()
     job = slicer.start("-p", "heavy", "--name", "train", "--", sys.executable, "-c", CLOSING, str(gate))

@@ -12,7 +12,6 @@ from tools.manpages.tree import all_commands
 ROOT = Path(__file__).parents[2]
 
 
-@pytest.mark.one_python
 def test_the_pages_are_current() -> None:
     pytest.importorskip("docutils", reason="docutils is a tool of development: pip install -e .[dev]")
     from tools.manpages.pages import pages, stale

@@ -91,7 +91,6 @@ def test_containers_are_not_shut_in() -> None:  # B6
     assert said(text, "DevicePolicy") == ["closed"]
 
 
-@pytest.mark.one_python
 @pytest.mark.parametrize("server", [OLLAMA, RUNS], ids=lambda server: server.name)
 def test_the_sandbox_is_as_tight_as_the_docs_say(server: Server, tmp_path: Path) -> None:  # S9
     analyze = shutil.which("systemd-analyze")

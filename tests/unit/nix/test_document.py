@@ -4,12 +4,8 @@ from __future__ import annotations
 
 import re
 
-import pytest
-
 from tests.unit.nix import document
 from tests.unit.nix.evaluation import evaluate
-
-pytestmark = pytest.mark.one_python
 
 
 def test_the_options_in_the_document_are_current() -> None:  # K5

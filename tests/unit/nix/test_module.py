@@ -27,8 +27,6 @@ from tests.unit.nix import evaluation
 from tests.unit.nix.evaluation import Refused, evaluate
 from tests.unit.nix.toml import written
 
-pytestmark = pytest.mark.one_python
-
 MACHINE = Host(tuple(range(16)), 64 << 30)
 UNITS = REPO / "units"
 SETTINGS = "programs.slicer.settings"

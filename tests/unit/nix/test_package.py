@@ -24,8 +24,6 @@ from tests.unit.nix.evaluation import NIX, evaluate
 from tests.unit.nix.test_module import made
 from tests.unit.nix.toml import written
 
-pytestmark = pytest.mark.one_python
-
 PROJECT = tomllib.loads((REPO / "pyproject.toml").read_text())
 SYSTEMS = ["x86_64-linux", "aarch64-linux"]
 

@@ -13,8 +13,6 @@ from slicer.model import Host
 from tests.unit.nix.evaluation import evaluate
 from tests.unit.nix.toml import written
 
-pytestmark = pytest.mark.one_python
-
 MACHINE = Host(tuple(range(16)), 64 << 30)
 
 SIZES = ("8G", "1.5G", "512M", "1048576", "50%", "37.5%", "infinity")

@@ -99,7 +99,6 @@ def test_openmetrics_is_what_its_parser_reads() -> None:  # X8
     assert {each.name for each in parse_open(data.decode())} >= {"slicer_jobs_ended", "slicer_gpu_leases"}
 
 
-@pytest.mark.one_python
 def test_promtool_has_nothing_to_say() -> None:  # X8
     if host.tool("promtool") is None:
         reason = "promtool is not installed (Debian's prometheus; `make test` installs it)"
