@@ -12,7 +12,6 @@ if TYPE_CHECKING:
 
     from slicer.config.routes import Destination, Route
     from slicer.model import Demand, Gpu, Profile
-    from slicer.outcome.decisions import PastDecision
 
 _MIB, _GIB = 2**20, 2**30
 _MOST = 10_000  # jobs of one destination to consider
@@ -36,23 +35,12 @@ class Share:
 
 
 @record
-class GpuUse:
-    """One GPU while all jobs run: the number of jobs of each destination, and the free memory."""
-
-    index: int
-    name: str
-    total_mib: int
-    jobs: tuple[tuple[str, int], ...]
-    left_mib: int
-
-
-@record
 class Worksheet:
     """The budget of a route on one machine. It fits if there are no ``problems``."""
 
     route: str
     shares: tuple[Share, ...]
-    gpus: tuple[GpuUse, ...]
+    gpus: tuple[Room, ...]
     machine_bytes: int
     reserve_bytes: int
     reserve_source: str
@@ -87,15 +75,13 @@ def worksheet(
     needed = sum(_together(each) for each in shares if each.is_declared) + reserve
     left = memory_bytes - needed
     if left < 0:
-        problems.append(f"memory: {_memory_sum(shares, reserve)}, but the machine has {_size(memory_bytes)}")
+        has = short_size(memory_bytes)
+        problems.append(f"memory: {_memory_sum(shares, reserve)}, but the machine has {has}")
     notes += _memory_notes(shares)
     return Worksheet(
         route=route.name,
         shares=tuple(_suggested(each, shares, memory_bytes - reserve, left) for each in shares),
-        gpus=tuple(
-            GpuUse(on.gpu.index, on.gpu.name, on.gpu.memory_mib, tuple(on.jobs.items()), on.left_mib)
-            for on in rooms
-        ),
+        gpus=tuple(rooms),
         machine_bytes=memory_bytes,
         reserve_bytes=reserve,
         reserve_source=source,
@@ -190,7 +176,7 @@ def _sizes(rooms: list[Room]) -> str:
 
 
 class Room:
-    """One GPU and its free memory."""
+    """One GPU, its free memory, and how many jobs of each destination run there."""
 
     def __init__(self, gpu: Gpu) -> None:
         self.gpu = gpu
@@ -256,12 +242,12 @@ def _together(share: Share) -> int:
 
 def _memory_sum(shares: list[Share], reserve: int) -> str:
     parts = [
-        f"{each.name} {each.jobs} x {_size(each.memory_bytes)}"
+        f"{each.name} {each.jobs} x {short_size(each.memory_bytes)}"
         for each in shares
         if each.is_declared and each.jobs
     ]
     total = sum(_together(each) for each in shares if each.is_declared) + reserve
-    return f"{' + '.join([*parts, f'{_size(reserve)} of reserve'])} = {_size(total)}"
+    return f"{' + '.join([*parts, f'{short_size(reserve)} of reserve'])} = {short_size(total)}"
 
 
 def _memory_notes(shares: list[Share]) -> list[str]:
@@ -272,7 +258,7 @@ def _memory_notes(shares: list[Share]) -> list[str]:
             notes.append(f"{each.name}: {why}, so their memory is not in the sum")
         elif each.jobs and not each.is_declared:
             amount = each.memory_bytes
-            limit = "none" if amount is None else f"{_size(amount)}, {each.memory_source}"
+            limit = "none" if amount is None else f"{short_size(amount)}, {each.memory_source}"
             notes.append(f"{each.name}: no memory is declared (MemoryMax is {limit}): not in the sum")
     return notes
 
@@ -302,24 +288,7 @@ def _floor(amount: int) -> int:
     return amount * 10 // _GIB * _GIB // 10 if amount >= _GIB else amount // _MIB * _MIB
 
 
-def peak_notes(route: Route, past: Sequence[PastDecision]) -> list[str]:
-    """The ``memory`` that past jobs of each destination suggest: the largest peak, and a fifth more."""
-    from slicer.route.stats import ENOUGH_JOBS  # it imports statistics, and this module is on the hot path
-
-    notes = []
-    for each in route.destinations:
-        ended = [job for past_one in past if past_one.row.destination == each.name and (job := past_one.job)]
-        peaks = [job.memory_peak_bytes for job in ended if job.exit_code == 0 and job.memory_peak_bytes]
-        if len(peaks) >= ENOUGH_JOBS:
-            most = max(peaks)
-            tenths, mib = -(-most * 12 // _GIB), -(-most * 6 // (5 * _MIB))  # rounded up
-            proposed = _size(tenths * _GIB // 10 if most >= _GIB else mib * _MIB)
-            told = f"the largest of {counted(len(peaks), 'successful job')} used {_size(most)} of memory"
-            notes.append(f'{each.name}: {told}; with a fifth more: memory = "{proposed}"')
-    return notes
-
-
-def _size(amount: int | None) -> str:
+def short_size(amount: int | None) -> str:
     return format_size(amount).replace(".0", "")
 
 

@@ -1,31 +1,16 @@
-"""Counts what a route decided in the past. Pure.
-
-A refused caller may try again with the same input, many times. So calls and inputs are counted separately:
-the same command with the same input is one input.
-"""
+"""Counts what a route decided in the past. Pure."""
 
 from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
-from slicer.outcome.decisions import DecisionRow, PastDecision
-from slicer.outcome.result import result_of
 from slicer.record import record
+from slicer.route.past import DecisionCount, PastJob, count
 
-InputKey = tuple[object, ...]
-ENOUGH_JOBS = 10  # successful ones; fewer say nothing
-_NAMELESS = ("", "-")  # inputs that can be told apart only by their metrics
+_RAN = ("started", "fallback")
 _REFUSED = ("blocked", "too-large", "probe-error")
-
-
-@record
-class DecisionCount:
-    """The number of decisions, and of the different inputs among them."""
-
-    calls: int
-    inputs: int
 
 
 @record
@@ -74,34 +59,45 @@ class RouteStats:
     destinations: tuple[DestinationStats, ...]
 
 
-def by_route(past: Iterable[PastDecision]) -> dict[str, list[PastDecision]]:
-    """The decisions of each route."""
-    found: dict[str, list[PastDecision]] = {}
-    for each in past:
-        found.setdefault(each.row.route, []).append(each)
-    return found
+def summary(name: str, past: Sequence[PastJob], order: Sequence[str] = ()) -> RouteStats:
+    """Count the decisions of one route. There must be at least one.
+
+    ``order`` has the names of its destinations; those that the configuration no longer has come last.
+    """
+    errors = _of(past, "probe-error")
+    names = dict.fromkeys((*order, *(each.row.destination for each in past if each.row.destination)))
+    return RouteStats(
+        route=name, first_at=min(each.row.decided_at for each in past),
+        last_at=max(each.row.decided_at for each in past),
+        calls=count([each for each in past if not each.row.after]), retries=_retries(past),
+        gpu=count(_of(past, "started", "gpu")), cpu=count(_of(past, "started", "cpu")),
+        fallback=count(_of(past, "fallback")), blocked=count(_of(past, "blocked")),
+        blocked_for_good=_never_ran(past), too_large=count(_of(past, "too-large")),
+        probe_error=count(errors), last_probe_error=errors[-1].row.reason if errors else "",
+        waited=spread([each.row.waited_s for each in past if each.row.result not in _REFUSED]),
+        destinations=tuple(
+            _destination(each, [job for job in past if job.row.destination == each]) for each in names
+        ),
+    )  # fmt: skip
 
 
-def input_key(row: DecisionRow) -> InputKey:
-    """The same key for decisions about the same input. Input from stdin is identified only by its metrics."""
-    told_by = row.metrics if row.input in _NAMELESS else ()
-    return row.command, row.input, told_by
+def _of(past: Sequence[PastJob], result: str, mode: str = "") -> list[PastJob]:
+    return [each for each in past if each.row.result == result and mode in ("", each.row.mode)]
 
 
-def calls_of(past: Iterable[PastDecision]) -> list[PastDecision]:
-    """The decisions about callers' requests, without those about second attempts."""
-    return [each for each in past if not each.row.after]
-
-
-def out_of_memory(past: Iterable[PastDecision]) -> set[str]:
-    """The jobs known to have run out of GPU memory, because a CPU attempt followed."""
-    return {each.row.after for each in past if each.row.after}
-
-
-def count(past: Iterable[PastDecision]) -> DecisionCount:
-    """The number of decisions, and of different inputs."""
-    keys = [input_key(each.row) for each in past]
-    return DecisionCount(len(keys), len(set(keys)))
+def _destination(name: str, here: Sequence[PastJob]) -> DestinationStats:
+    ran = [each for each in here if each.row.result in _RAN]
+    jobs = [each.job for each in ran if each.job is not None]
+    memory = [job.memory_peak_bytes for job in jobs if job.memory_peak_bytes is not None]
+    return DestinationStats(
+        name=name, mode=here[-1].row.mode if here else "", started=count(_of(here, "started")),
+        fallback=count(_of(here, "fallback")), blocked=count(_of(here, "blocked")),
+        ran_out=sum(each.is_out for each in ran), failed=sum(each.ended == "failed" for each in ran),
+        waited=spread([each.row.waited_s for each in ran]),
+        wall=spread([each.job.wall_s for each in ran if each.job and each.ended == "ok"]),
+        vram_peak_mib=max((max(job.vram_peak_mib) for job in jobs if job.vram_peak_mib), default=None),
+        memory_peak_bytes=max(memory, default=None),
+    )  # fmt: skip
 
 
 def spread(values: Sequence[float]) -> Spread | None:
@@ -111,78 +107,17 @@ def spread(values: Sequence[float]) -> Spread | None:
     return Spread(statistics.median(values), sorted(values)[math.ceil(0.95 * len(values)) - 1])
 
 
-def summary(name: str, past: Sequence[PastDecision], order: Sequence[str] = ()) -> RouteStats:
-    """Count the decisions of one route, the oldest first. There must be at least one.
-
-    ``order`` has the names of its destinations; those that the configuration no longer has come last.
-    """
-    calls = calls_of(past)
-    errors = _of(past, "probe-error")
-    blocked = _of(past, "blocked")
-    names = dict.fromkeys((*order, *(each.row.destination for each in past if each.row.destination)))
-    return RouteStats(
-        route=name, first_at=min(each.row.decided_at for each in past),
-        last_at=max(each.row.decided_at for each in past), calls=count(calls), retries=_retries(calls),
-        gpu=count(_of(past, "started", "gpu")), cpu=count(_of(past, "started", "cpu")),
-        fallback=count(_of(past, "fallback")), blocked=count(blocked), blocked_for_good=len(never_ran(past)),
-        too_large=count(_of(past, "too-large")), probe_error=count(errors),
-        last_probe_error=errors[-1].row.reason if errors else "",
-        waited=spread([each.row.waited_s for each in past if each.row.result not in _REFUSED]),
-        destinations=tuple(_destination(each, past) for each in names),
-    )  # fmt: skip
+def _never_ran(past: Sequence[PastJob]) -> int:
+    """How many inputs were blocked, and no job has started for them since."""
+    last = {each.input: each.row.result for each in past if each.row.result in (*_RAN, "blocked")}
+    return sum(result == "blocked" for result in last.values())
 
 
-def _of(past: Iterable[PastDecision], result: str, mode: str = "") -> list[PastDecision]:
-    return [each for each in past if each.row.result == result and mode in ("", each.row.mode)]
-
-
-def never_ran(past: Sequence[PastDecision]) -> set[InputKey]:
-    """The inputs that were blocked, and for which no job has started since."""
-    found: set[InputKey] = set()
-    for each in past:
-        if each.row.result == "blocked":
-            found.add(input_key(each.row))
-        elif each.row.result in ("started", "fallback"):
-            found.discard(input_key(each.row))
-    return found
-
-
-def has_failed(past: PastDecision) -> bool:
-    """Whether the job is known to have failed."""
-    return _result(past) == "failed"
-
-
-def _result(past: PastDecision) -> str:
-    job = past.job
-    return "unknown" if job is None else result_of(job.exit_code, job.reason, job.ended_by)
-
-
-def _retries(calls: Sequence[PastDecision]) -> int:
-    in_vain: set[InputKey] = set()
+def _retries(past: Sequence[PastJob]) -> int:
+    in_vain: dict[object, bool] = {}  # the last call for each input
     found = 0
-    for each in calls:
-        key = input_key(each.row)
-        found += key in in_vain
-        if each.row.result in _REFUSED or has_failed(each):
-            in_vain.add(key)
-        else:
-            in_vain.discard(key)
+    for each in past:
+        if not each.row.after:
+            found += in_vain.get(each.input, False)
+            in_vain[each.input] = each.row.result in _REFUSED or each.ended in ("failed", "ran-out")
     return found
-
-
-def _destination(name: str, past: Sequence[PastDecision]) -> DestinationStats:
-    here = [each for each in past if each.row.destination == name]
-    out = out_of_memory(past)
-    ran = [each for each in here if each.row.result in ("started", "fallback")]
-    jobs = [each.job for each in ran if each.job is not None]
-    vram = [max(job.vram_peak_mib) for job in jobs if job.vram_peak_mib]
-    memory = [job.memory_peak_bytes for job in jobs if job.memory_peak_bytes is not None]
-    return DestinationStats(
-        name=name, mode=here[-1].row.mode if here else "", started=count(_of(here, "started")),
-        fallback=count(_of(here, "fallback")), blocked=count(_of(here, "blocked")),
-        ran_out=sum(each.row.job in out for each in ran),
-        failed=sum(has_failed(each) and each.row.job not in out for each in ran),
-        waited=spread([each.row.waited_s for each in ran]),
-        wall=spread([each.job.wall_s for each in ran if each.job is not None and _result(each) == "ok"]),
-        vram_peak_mib=max(vram, default=None), memory_peak_bytes=max(memory, default=None),
-    )  # fmt: skip

@@ -14,10 +14,11 @@ from typing import Literal
 
 from slicer.config import metrics
 from slicer.config.routes import Destination, Route
-from slicer.outcome.decisions import PastDecision
 from slicer.quantity import format_mib
 from slicer.record import record, replace
-from slicer.route import route_config, stats
+from slicer.route import route_config
+from slicer.route.budget import short_size
+from slicer.route.past import ENOUGH_JOBS, PastJob
 from slicer.text import counted
 
 TYPE_CHECKING = False
@@ -33,6 +34,7 @@ _SHARE = 0.95  # of the jobs are at or below the line
 _LEAST_CORRELATION = 0.3  # of the ranks; below it the metric says nothing about the memory
 _LEAST_RISE = 0.05  # of the peaks' median, over all metrics seen; below it the line is flat
 _FURTHEST = 2.0  # times the largest metric of a successful job
+_MIB, _GIB = 2**20, 2**30
 _OOM_WEIGHT = 20  # one job that runs out of memory weighs as much as this many successful ones
 
 
@@ -100,7 +102,7 @@ class Suggestion:
 
 
 def suggest(
-    route: Route, destination: Destination, past: Sequence[PastDecision], *, probe: int, vram_mib: int,
+    route: Route, destination: Destination, past: Sequence[PastJob], *, probe: int, vram_mib: int,
     margin_percent: int = DEFAULT_MARGIN_PERCENT,
 ) -> Suggestion:  # fmt: skip
     """The suggestion for a GPU destination. ``past`` has all decisions of the route, the oldest first."""
@@ -135,24 +137,21 @@ def bounding_probe(destination: Destination) -> int:
     return next((number for number, bound in enumerate(destination.up_to) if bound is not None), 0)
 
 
-def points_of(past: Sequence[PastDecision], destination: str, probe: int) -> list[Point]:
+def points_of(past: Sequence[PastJob], destination: str, probe: int) -> list[Point]:
     """The last job for each input that a GPU destination ran and that has ended, the newest _MOST_JOBS.
 
     Otherwise an input that is tried again and again would outweigh others.
     """
-    ran_out = stats.out_of_memory(past)
-    points: dict[stats.InputKey, Point] = {}
+    points: dict[object, Point] = {}
     for each in past:
         row, job = each.row, each.job
         if job is None or row.mode != "gpu" or row.destination != destination or len(row.metrics) <= probe:
             continue
-        if not math.isfinite(row.metrics[probe]):
-            continue
-        is_out = row.job in ran_out
-        is_well = job.reason == "exited" and job.exit_code == 0 and not is_out
-        key = (*stats.input_key(row), row.metrics)  # the file may have been replaced
-        points.pop(key, None)
-        points[key] = Point(row.metrics[probe], max(job.vram_peak_mib, default=0), is_well, is_out)
+        if math.isfinite(row.metrics[probe]):
+            key = each.input, row.metrics  # the file may have been replaced
+            points.pop(key, None)
+            peak = max(job.vram_peak_mib, default=0)
+            points[key] = Point(row.metrics[probe], peak, each.ended == "ok", each.is_out)
     return list(points.values())[-_MOST_JOBS:]
 
 
@@ -170,9 +169,9 @@ def _judged(points: Sequence[Point], kind: ProbeKind, limit: float) -> tuple[Ver
     """Whether a line can be drawn, why not, and the line."""
     whole = known(points)
     values = {point.metric for point in whole}
-    if len(whole) < stats.ENOUGH_JOBS:
+    if len(whole) < ENOUGH_JOBS:
         jobs = counted(len(whole), "GPU job")
-        return "too-few", f"{jobs} succeeded with known GPU memory; {stats.ENOUGH_JOBS} are needed", None
+        return "too-few", f"{jobs} succeeded with known GPU memory; {ENOUGH_JOBS} are needed", None
     low, high = min(values), max(values)
     if len(values) < _ENOUGH_VALUES:
         seen = span(kind, low, high)
@@ -272,3 +271,18 @@ def without_ooms(points: Sequence[Point], most: float) -> float | None:
         if is_last_of_its_metric and gain >= most_gain:
             best, most_gain = point.metric, gain
     return most if not ordered or best == ordered[-1].metric else best
+
+
+def memory_notes(route: Route, past: Sequence[PastJob]) -> list[str]:
+    """The ``memory`` that past jobs of each destination suggest: the largest peak, and a fifth more."""
+    notes = []
+    for each in route.destinations:
+        here = [row.job for row in past if row.job and row.row.destination == each.name and row.ended == "ok"]
+        peaks = [job.memory_peak_bytes for job in here if job.memory_peak_bytes]
+        if len(peaks) >= ENOUGH_JOBS:
+            most = max(peaks)
+            tenths, mib = -(-most * 12 // _GIB), -(-most * 6 // (5 * _MIB))  # rounded up
+            proposed = short_size(tenths * _GIB // 10 if most >= _GIB else mib * _MIB)
+            told = f"the largest of {counted(len(peaks), 'successful job')} used {short_size(most)} of memory"
+            notes.append(f'{each.name}: {told}; with a fifth more: memory = "{proposed}"')
+    return notes

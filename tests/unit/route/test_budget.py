@@ -10,7 +10,9 @@ from slicer.errors import ConfigError
 from slicer.model import Gpu, Host
 from slicer.record import replace
 from slicer.route import headroom
-from slicer.route.budget import Worksheet, peak_notes, together_bytes, worksheet
+from slicer.route.budget import Worksheet, together_bytes, worksheet
+from slicer.route.past import table
+from slicer.route.suggestion import memory_notes
 from tests.unit.route.made_up import GIB, HOST, config
 from tests.unit.route.past import Past, route
 
@@ -41,7 +43,7 @@ def sheet(text: str, *sizes_gib: int, memory_gib: int = 64, known: bool = True) 
 def test_a_budget_that_holds_says_what_is_left() -> None:
     made = sheet(WHISPER, 24)
     assert made.problems == ()
-    assert (made.gpus[0].jobs, made.gpus[0].left_mib) == ((("gpu", 2),), 4096)
+    assert (made.gpus[0].jobs, made.gpus[0].left_mib) == ({"gpu": 2}, 4096)
     assert (made.needed_bytes, made.left_bytes) == (46 * GIB, 18 * GIB)
     assert [each.suggested_bytes for each in made.shares] == [12 * GIB, 36 * GIB]
 
@@ -83,8 +85,8 @@ def test_a_memory_is_proposed_from_what_past_jobs_used() -> None:  # C7, N9
         used = replace(job, memory_peak_bytes=(300 - number) * GIB // 100)
         past.found[-1] = replace(past.found[-1], job=used)
     whisper = route()
-    assert peak_notes(whisper, past.found[1:]) == []
-    (note,) = peak_notes(whisper, past.found)
+    assert memory_notes(whisper, table(past.found[1:])) == []
+    (note,) = memory_notes(whisper, table(past.found))
     assert note == (
         'gpu: the largest of 10 successful jobs used 3G of memory; with a fifth more: memory = "3.6G"'
     )
@@ -157,7 +159,7 @@ def test_a_whole_gpu_is_the_smallest_that_will_do() -> None:
     """
     made = sheet(text, 24, 12)
     assert made.problems == ()
-    assert [gpu.jobs for gpu in made.gpus] == [(("large", 1),), (("whole", 1),)]
+    assert [gpu.jobs for gpu in made.gpus] == [{"large": 1}, {"whole": 1}]
 
 
 @pytest.mark.parametrize(

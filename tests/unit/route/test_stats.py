@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from slicer.route import stats
-from slicer.route.stats import DecisionCount, Spread
+from slicer.route.past import DecisionCount, count, table
+from slicer.route.stats import Spread
 from tests.unit.route.past import HOUR, Past
 
 
@@ -25,7 +26,7 @@ def busy_day() -> Past:
 
 
 def test_calls_and_inputs_are_counted_apart() -> None:  # C6
-    found = stats.summary("whisper", busy_day().found, ("gpu", "cpu"))
+    found = stats.summary("whisper", table(busy_day().found), ("gpu", "cpu"))
     assert found.calls == DecisionCount(14, 11)
     assert found.retries == 3  # late.mp4: twice in vain, then well
     assert found.gpu == DecisionCount(5, 5)
@@ -40,7 +41,7 @@ def test_calls_and_inputs_are_counted_apart() -> None:  # C6
 
 
 def test_each_destination_has_its_own_figures() -> None:  # C6
-    gpu, cpu, gone = stats.summary("whisper", busy_day().found, ("gpu", "cpu", "gone")).destinations
+    gpu, cpu, gone = stats.summary("whisper", table(busy_day().found), ("gpu", "cpu", "gone")).destinations
     assert (gpu.name, gpu.started, gpu.ran_out, gpu.failed) == ("gpu", DecisionCount(5, 5), 1, 0)
     assert gpu.vram_peak_mib == 9000
     assert (cpu.fallback, cpu.blocked) == (DecisionCount(1, 1), DecisionCount(4, 2))
@@ -52,7 +53,7 @@ def test_a_job_that_failed_is_retried_and_one_that_went_well_is_repeated() -> No
     past = Past()
     for code in (1, 1, 0, 0):
         past.gpu(600.0, exit_code=code, input="a.mp4")
-    found = stats.summary("whisper", past.found)
+    found = stats.summary("whisper", table(past.found))
     assert found.calls == DecisionCount(4, 1)
     assert found.retries == 2
     assert found.destinations[0].failed == 2
@@ -62,7 +63,7 @@ def test_a_second_attempt_that_is_blocked_is_no_call() -> None:  # C6, C8
     past = Past()
     job = past.gpu(3000.0, exit_code=1, input="a.mp4")
     past.blocked(3000.0, input="a.mp4", after=job)
-    found = stats.summary("whisper", past.found)
+    found = stats.summary("whisper", table(past.found))
     assert (found.calls, found.retries, found.blocked) == (DecisionCount(1, 1), 0, DecisionCount(1, 1))
     assert found.blocked_for_good == 1
     assert found.destinations[0].ran_out == 1
@@ -72,14 +73,14 @@ def test_standard_inputs_are_told_apart_by_their_metrics() -> None:  # C6
     past = Past()
     for metric in (60.0, 60.0, 90.0):
         past.gpu(metric, input="-")
-    assert stats.count(past.found) == DecisionCount(3, 2)
+    assert count(table(past.found)) == DecisionCount(3, 2)
 
 
 def test_the_same_input_with_other_options_is_another() -> None:  # C6
     past = Past()
     for model in ("small", "large"):
         past.gpu(60.0, input="a.mp4", command=("whisper", model, "a.mp4"))
-    assert stats.count(past.found).inputs == 2
+    assert count(table(past.found)).inputs == 2
 
 
 def test_the_spread_is_the_middle_and_the_nearest_rank() -> None:  # C6

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from slicer.record import replace
 from slicer.route import suggestion
+from slicer.route.past import table
 from slicer.route.suggestion import Point, Suggestion, suggest
 from tests.examples import examples
 from tests.unit.route.past import HOUR, Past, part, probes, route
@@ -21,8 +22,8 @@ Scene = Callable[[Past], None]
 def suggested(scene: Scene, vram_mib: int = 10240, margin: int = 10) -> Suggestion:
     past = Past()
     scene(past)
-    of = route()
-    return suggest(of, of.destinations[0], past.found, probe=0, vram_mib=vram_mib, margin_percent=margin)
+    of, rows = route(), table(past.found)
+    return suggest(of, of.destinations[0], rows, probe=0, vram_mib=vram_mib, margin_percent=margin)
 
 
 def clear(past: Past) -> None:
@@ -158,9 +159,9 @@ def test_each_of_two_probes_has_a_threshold_of_its_own() -> None:  # C9
         replace(each, row=replace(each.row, metrics=(float(number * 7919 % 60 << 30), *each.row.metrics)))
         for number, each in enumerate(past.found)
     ]
-    found = suggest(two, two.destinations[0], rows, probe=0, vram_mib=8192)
+    found = suggest(two, two.destinations[0], table(rows), probe=0, vram_mib=8192)
     assert found.verdict == "unrelated"
-    found = suggest(two, two.destinations[0], rows, probe=1, vram_mib=10240)
+    found = suggest(two, two.destinations[0], table(rows), probe=1, vram_mib=10240)
     assert found.config == ("[routes.whisper]", 'threshold = ["1G", "1h"]')
 
 

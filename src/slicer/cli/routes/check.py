@@ -16,7 +16,7 @@ from slicer.errors import EX_OK
 from slicer.model import Gpu
 from slicer.quantity import format_mib, format_size
 from slicer.record import as_dict, replace
-from slicer.route import budget, headroom
+from slicer.route import budget, headroom, suggestion
 from slicer.route.asking import FFPROBE
 from slicer.route.budget import Worksheet
 from slicer.route.probing import programs
@@ -81,7 +81,8 @@ def command(name: str | None, as_json: bool) -> int:
 def _sheet(config: Config, route: Route, gpus: tuple[Gpu, ...] | None) -> Worksheet:
     """The budget of a route, with notes about the memory that its past jobs used."""
     made = headroom.worksheet_here(config, route, gpus)
-    return replace(made, notes=(*made.notes, *budget.peak_notes(route, loading.past(route.name, None))))
+    past = loading.past(route.name, None)
+    return replace(made, notes=(*made.notes, *suggestion.memory_notes(route, past)))
 
 
 def missing_programs(route: Route) -> tuple[str, ...]:
@@ -124,9 +125,9 @@ def _jobs(sheet: Worksheet) -> list[Line]:
 def _gpus(sheet: Worksheet) -> list[Line]:
     rows = [
         (
-            str(each.index), format_mib(each.total_mib),
-            " + ".join(f"{jobs} x {name}" for name, jobs in each.jobs) or "-",
-            format_mib(each.left_mib), each.name,
+            str(each.gpu.index), format_mib(each.gpu.memory_mib),
+            " + ".join(f"{jobs} x {name}" for name, jobs in each.jobs.items()) or "-",
+            format_mib(each.left_mib), each.gpu.name,
         )
         for each in sheet.gpus
     ]  # fmt: skip
@@ -150,7 +151,13 @@ def _memory(sheet: Worksheet) -> list[Line]:
 
 def _json(sheet: Worksheet, missing: tuple[str, ...]) -> dict[str, Any]:
     data = as_dict(sheet)
-    data["gpus"] = [{**as_dict(each), "jobs": dict(each.jobs)} for each in sheet.gpus]
+    data["gpus"] = [
+        {
+            "index": each.gpu.index, "name": each.gpu.name, "total_mib": each.gpu.memory_mib,
+            "jobs": each.jobs, "left_mib": each.left_mib,
+        }
+        for each in sheet.gpus
+    ]  # fmt: skip
     data["missing_programs"] = missing
     data["fits"] = not sheet.problems and not missing
     return data

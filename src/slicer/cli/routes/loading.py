@@ -15,6 +15,7 @@ from slicer.outcome import decisions
 from slicer.outcome.decisions import PastDecision
 from slicer.outcome.history import default_path
 from slicer.placement.capacity import held_slots
+from slicer.route.past import PastJob, table
 
 NO_ROUTES = Line("No routes. Describe one as [routes.NAME] in a configuration file; see slicer.toml(5).")
 
@@ -24,9 +25,17 @@ def routes(found: Config, name: str | None = None) -> dict[str, Route]:
     return config_routes.load(found) if name is None else {name: config_routes.find(found, name)}
 
 
-def past(route: str | None, after: float | None) -> list[PastDecision]:
-    """The decisions of one route or of all, the oldest first. Raises StateError."""
-    return decisions.read(default_path(), route=route, since=after)
+def past(route: str, after: float | None) -> list[PastJob]:
+    """What one route decided. Raises StateError."""
+    return table(decisions.read(default_path(), route=route, since=after))
+
+
+def pasts(route: str | None, after: float | None) -> dict[str, list[PastJob]]:
+    """What each route decided, or only that one, by name. Raises StateError."""
+    found: dict[str, list[PastDecision]] = {}
+    for each in decisions.read(default_path(), route=route, since=after):
+        found.setdefault(each.row.route, []).append(each)
+    return {name: table(found[name]) for name in sorted(found)}
 
 
 def gpus() -> tuple[Gpu, ...] | None:

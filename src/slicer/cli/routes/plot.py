@@ -1,8 +1,7 @@
-"""A suggestion as a picture: PNG, SVG, or a self-contained HTML page."""
+"""A suggestion as a picture: PNG or SVG."""
 
 from __future__ import annotations
 
-import html
 import os
 
 from slicer.cli import drawing
@@ -21,11 +20,11 @@ if TYPE_CHECKING:
 
 _SIZE_INCHES = (9, 5.5)
 _LINE, _LIMIT, _FAINT = "#203040", "#c08020", "#999999"
-# How a job ended, for the table and the legend; its colour and mark.
+# How a job ended, for the legend; its colour and mark.
 _MARKS = {
-    ("well", "succeeded"): ("#4878a8", "o"),
-    ("failed", "failed, and may need more"): (_FAINT, "^"),
-    ("out of GPU memory", "ran out of GPU memory"): ("#c03028", "x"),
+    "succeeded": ("#4878a8", "o"),
+    "failed, and may need more": (_FAINT, "^"),
+    "ran out of GPU memory": ("#c03028", "x"),
 }
 # For the metric's axis: the largest unit of which its end has at least one.
 _UNITS = {
@@ -33,28 +32,14 @@ _UNITS = {
     "size": ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")),
     "pixels": ((1_000_000, "MP"),),
 }
-_STYLE = """\
-body { font: 15px/1.5 system-ui, sans-serif; max-width: 60em; margin: 2em auto; padding: 0 1em; color: #222 }
-table { border-collapse: collapse; margin: 1em 0 }
-th, td { text-align: left; padding: .2em 1em .2em 0; border-bottom: 1px solid #ddd; vertical-align: top }
-td.n { text-align: right; font-variant-numeric: tabular-nums }
-pre { background: #f4f4f4; padding: .8em }
-svg { max-width: 100%; height: auto }
-"""
 
 
-def write(route: str, found: Suggestion, path: str, facts: list[tuple[str, str]]) -> None:
-    """Write the plot to ``path``; its extension chooses the format. ``facts``: labels and texts for HTML.
-
-    Raises SlicerError.
-    """
-    extension = os.path.splitext(path)[1].lower()
-    directory = os.path.dirname(path)
+def write(route: str, found: Suggestion, path: str) -> None:
+    """Write the plot to ``path``; its extension chooses the format. Raises SlicerError."""
+    directory, extension = os.path.dirname(path), os.path.splitext(path)[1].lower()
     if directory and not os.path.isdir(directory):
         raise SlicerError("the directory does not exist", where=directory)
     picture = drawing.saved(_figure(route, found), "png" if extension == ".png" else "svg")
-    if extension == ".html":
-        picture = _page(route, found, picture.decode(), facts).encode()
     with failing("the plot cannot be written", path):
         put(picture, path)
 
@@ -66,13 +51,13 @@ def _figure(route: str, found: Suggestion) -> Figure:
     shown = (found.threshold, *(point.metric for point in found.drawn))
     right = 1.05 * max((each for each in shown if each is not None), default=1.0)
     unit, letter = next((each for each in _UNITS.get(found.kind, ()) if right >= each[0]), (1, ""))
-    for (ended, label), (colour, marker) in _MARKS.items():
+    for ended, (colour, marker) in _MARKS.items():
         points = [point for point in found.drawn if _ended(point) == ended]
         if points:
             axes.scatter(
                 [point.metric / unit for point in points], [point.peak_mib / 1024 for point in points],
-                s=18, c=colour, marker=marker, alpha=0.6 if ended == "well" else 1.0, linewidths=1,
-                label=f"{label} ({len(points)})",
+                s=18, c=colour, marker=marker, alpha=0.6 if ended == "succeeded" else 1.0, linewidths=1,
+                label=f"{ended} ({len(points)})",
             )  # fmt: skip
     if found.line is not None:
         ends = [found.line.at(0) / 1024, found.line.at(right) / 1024]
@@ -95,29 +80,8 @@ def _figure(route: str, found: Suggestion) -> Figure:
 
 
 def _ended(point: Point) -> str:
+    """The key of _MARKS."""
+    succeeded, failed, ran_out = _MARKS
     if point.ran_out:
-        return "out of GPU memory"
-    return "well" if point.ended_well else "failed"
-
-
-def _escaped(text: str) -> str:
-    return html.escape(visible(text))
-
-
-def _page(route: str, found: Suggestion, svg: str, facts: list[tuple[str, str]]) -> str:
-    title = _escaped(f"slicer route {route}, {found.destination}")
-    rows = "".join(f"<tr><th>{_escaped(word)}</th><td>{_escaped(text)}</td></tr>\n" for word, text in facts)
-    config = "\n".join(map(_escaped, found.config))
-    jobs = "".join(
-        f'<tr><td class="n">{_escaped(metrics.text(found.kind, point.metric))}</td>'
-        f'<td class="n">{format_mib(round(point.peak_mib) or None)}</td><td>{_ended(point)}</td></tr>\n'
-        for point in sorted(found.points, key=lambda point: point.metric)
-    )
-    return (
-        f'<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n<title>{title}</title>\n'
-        f"<style>\n{_STYLE}</style>\n</head>\n<body>\n<h1>{title}</h1>\n"
-        + (f"<pre>{config}</pre>\n" if config else "")
-        + f"<table>\n{rows}</table>\n{svg[svg.index('<svg') :]}\n"
-        f"<h2>Jobs</h2>\n<table>\n<tr><th>{found.kind}</th><th>peak</th><th>ended</th></tr>\n{jobs}</table>\n"
-        "</body>\n</html>\n"
-    )
+        return ran_out
+    return succeeded if point.ended_well else failed

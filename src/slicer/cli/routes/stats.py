@@ -15,13 +15,12 @@ from slicer.cli.routes.suggest import suggestion_for
 from slicer.columns import FAINT, WARNING, Line
 from slicer.config.profiles import Config
 from slicer.config.routes import Route
-from slicer.outcome.decisions import PastDecision
 from slicer.quantity import format_duration, format_mib, format_size
 from slicer.record import as_dict
-from slicer.route import hints as route_hints
 from slicer.route import stats
-from slicer.route.hints import Facts, Hint
-from slicer.route.stats import DecisionCount, DestinationStats, RouteStats, Spread
+from slicer.route.hints import Hint, gpu_part, hints
+from slicer.route.past import DecisionCount, PastJob
+from slicer.route.stats import DestinationStats, RouteStats, Spread
 from slicer.text import counted, one_line
 
 Found = tuple[RouteStats, tuple[Hint, ...]]
@@ -57,13 +56,12 @@ def command(name: str | None, since: str | None, as_json: bool) -> None:
 
     With NAME: only that route, by its destinations.
     """
-    after = common.since(since)
     config = common.config()
-    past = loading.past(name, after)
+    past = loading.pasts(name, common.since(since))
     # Routes that the configuration no longer has still have figures.
     routes = loading.routes(config, name if name is not None and not past else None)
     found = []
-    for each, rows in sorted(stats.by_route(past).items()):
+    for each, rows in past.items():
         route = routes.get(each)
         order = tuple(part.name for part in route.destinations) if route else ()
         found.append((stats.summary(each, rows, order), _hints(config, route, rows)))
@@ -78,12 +76,12 @@ def command(name: str | None, since: str | None, as_json: bool) -> None:
         output.show(hint_lines(found), cuts=False)
 
 
-def _hints(config: Config, route: Route | None, past: list[PastDecision]) -> tuple[Hint, ...]:
+def _hints(config: Config, route: Route | None, past: list[PastJob]) -> tuple[Hint, ...]:
     if route is None:
         return ()
-    part = route_hints.gpu_part(route)
+    part = gpu_part(route)
     suggestion = suggestion_for(config, route, part[0], past, probe=part[1]) if part else None
-    return route_hints.hints(Facts(route, tuple(past), suggestion))
+    return hints(route, past, suggestion)
 
 
 def table(found: Iterable[RouteStats]) -> list[Line]:
@@ -163,20 +161,17 @@ def _when(at: float) -> str:
 def hint_lines(found: Iterable[Found]) -> list[Line]:
     """Each hint, with its lines for the configuration."""
     lines: list[Line] = []
-    for each, hints in found:
-        for hint in hints:
+    for each, told in found:
+        for hint in told:
             lines += [Line(""), Line(f"{each.route}: {one_line(hint.text, 400)}", WARNING)]
             lines += [Line(f"    {text}") for text in hint.config]
-    if any(hints for _, hints in found):
+    if lines:
         lines += [Line(""), Line("slicer routes suggest NAME shows what past jobs suggest.", FAINT)]
     return lines
 
 
-def _json(found: RouteStats, hints: tuple[Hint, ...], is_known: bool) -> dict[str, Any]:
-    data: dict[str, Any] = _plain(found)
-    data["is_configured"] = is_known
-    data["hints"] = [{**as_dict(hint), "config": list(hint.config)} for hint in hints]
-    return data
+def _json(found: RouteStats, told: tuple[Hint, ...], is_known: bool) -> dict[str, Any]:
+    return {**_plain(found), "is_configured": is_known, "hints": _plain(told)}
 
 
 def _plain(value: Any) -> Any:

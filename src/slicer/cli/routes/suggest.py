@@ -14,15 +14,15 @@ from slicer.config import metrics
 from slicer.config.profiles import Config
 from slicer.config.routes import Destination, Route
 from slicer.errors import EX_OK, SlicerError, UsageError
-from slicer.outcome.decisions import PastDecision
 from slicer.quantity import MIB_TEXT, format_mib, parse_mib
 from slicer.record import as_dict
 from slicer.route import suggestion
+from slicer.route.past import PastJob
 from slicer.route.suggestion import DEFAULT_MARGIN_PERCENT, Suggestion, bounding_probe, suggest
 from slicer.text import counted
 
 _EX_NOTHING = 1
-_FORMATS = (".png", ".svg", ".html")
+_FORMATS = (".png", ".svg")
 
 
 @click.command(
@@ -33,8 +33,8 @@ _FORMATS = (".png", ".svg", ".html")
 Examples:
   slicer routes suggest whisper              with the declared memory
   slicer routes suggest whisper --vram 8G    if a job may use 8 GiB of a GPU
-  slicer routes suggest whisper --plot out.html
-                                             a page with plot and figures
+  slicer routes suggest whisper --plot out.svg
+                                             a picture of it
 
 \b
 It fits a straight line that 95 of 100 past jobs do not exceed, and finds
@@ -58,7 +58,7 @@ Exit codes:
 @click.option("--to", "to", metavar="DESTINATION", help="Only this of several destinations on the GPU.")
 @click.option("--probe", "number", metavar="N", type=click.IntRange(1), help="Only the Nth probe.")
 @click.option("--since", metavar="TIME", help="Only jobs since then (7d, 2026-11-20): programs change.")
-@click.option("--plot", "plot", metavar="FILE", help="Draw a plot into FILE (.png, .svg or .html).")
+@click.option("--plot", "plot", metavar="FILE", help="Draw a plot into FILE (.png or .svg).")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 def command(
     name: str, vram: str | None, margin_percent: int, to: str | None, number: int | None, since: str | None,
@@ -67,7 +67,7 @@ def command(
     """Propose a threshold for the route NAME: up to which inputs its jobs fit into a GPU's memory."""
     given_mib = _mib(vram)
     if plot is not None and not plot.lower().endswith(_FORMATS):
-        ends = ", ".join(_FORMATS)
+        ends = " or ".join(_FORMATS)
         raise UsageError(f"expected a name that ends in {ends}, not {plot!r:.60}", where="--plot")
     config = common.config()
     route = loading.routes(config, name)[name]
@@ -79,7 +79,7 @@ def command(
     if plot is not None:
         from slicer.cli.routes.plot import write
 
-        write(route.name, found[0], plot, facts(found[0]))
+        write(route.name, found[0], plot)
     if as_json:
         output.show_json({"route": name, "suggestions": [_json(each) for each in found]})
     else:
@@ -116,7 +116,7 @@ def _gpu_parts(route: Route, to: str | None) -> list[Destination]:
 
 
 def _found(
-    config: Config, route: Route, part: Destination, past: Sequence[PastDecision], vram_mib: int | None,
+    config: Config, route: Route, part: Destination, past: Sequence[PastJob], vram_mib: int | None,
     margin_percent: int, number: int | None,
 ) -> Suggestion:  # fmt: skip
     if number is not None and number > len(route.probes):
@@ -133,7 +133,7 @@ def _found(
 
 
 def suggestion_for(
-    config: Config, route: Route, part: Destination, past: Sequence[PastDecision], *,
+    config: Config, route: Route, part: Destination, past: Sequence[PastJob], *,
     probe: int | None = None, vram_mib: int | None = None, margin_percent: int = DEFAULT_MARGIN_PERCENT,
 ) -> Suggestion | None:  # fmt: skip
     """The suggestion within ``vram_mib``, by default what the configuration or the smallest GPU allows a job.
