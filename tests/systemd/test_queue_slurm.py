@@ -112,7 +112,7 @@ def test_jobs_end_as_on_one_machine(queues: Cluster) -> None:
     assert queue.process.returncode == 137, queue.out + queue.err
     assert queues.statuses() == {
         "job a 0 7": ("failed", 7), "hold b": ("timeout", 124), "job d": ("ok", 0),
-        "echo $SEED $PWD $SLURMD_NODENAME": ("ok", 0), "job e": ("infeasible", 1),
+        "echo $SEED $PWD $SLURMD_NODENAME": ("ok", 0), "job e": ("skipped", 1),
         "kill -9 $$": ("failed", 137),
     }  # fmt: skip
     said = queues.log("echo $SEED $PWD $SLURMD_NODENAME").split()

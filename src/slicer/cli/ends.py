@@ -16,6 +16,7 @@ from slicer.ledger.status import existing_ledger
 from slicer.model import Lease, Outcome, Ticket
 from slicer.outcome import history, job_files, kept
 from slicer.queue.control.line_watch import LineWatch
+from slicer.queue.model import UNBEGUN
 from slicer.record import record, replace
 
 TYPE_CHECKING = False
@@ -204,7 +205,7 @@ def attempt(known: KnownJob, line: QueuedLine) -> Awaited:
 
 
 def _ended_line(known: KnownJob, line: QueuedLine) -> Ended:
-    has_run = line.status not in ("pending", "cancelled", "infeasible")
+    has_run = line.status not in UNBEGUN
     outcomes = history.read(history.default_path(), limit=1, job=line.job) if has_run and line.job else []
     why = "" if outcomes else line.reason or line.status
     known = replace(known, job=line.job)  # "" if it never began

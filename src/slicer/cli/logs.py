@@ -16,6 +16,7 @@ from slicer.kernel import inotify, punch
 from slicer.ledger.status import existing_ledger
 from slicer.queue.control.line_watch import LineWatch
 from slicer.queue.control.messages import QueuedLine
+from slicer.queue.model import UNBEGUN
 from slicer.record import replace
 
 _BLOCK = 1 << 16
@@ -81,7 +82,7 @@ def _begun(known: KnownJob, line: QueuedLine) -> KnownJob:
     watch = LineWatch(os.environ, line, "begun")
     while (found := watch.look()) is None:
         asleep([watch], None)
-    if not found.log or found.status in ("pending", "cancelled", "infeasible"):
+    if not found.log or found.status in UNBEGUN:
         raise NoLog(f"{known.name} has not begun: {found.reason or found.status}")
     awaited, ledger = attempt(known, found), existing_ledger(os.environ, say.line)
     while not os.path.lexists(found.log) and awaited.look(ledger) is None:

@@ -13,9 +13,13 @@ from typing import Any, Literal, NamedTuple, get_args
 from slicer.record import record
 
 # "pending": not started yet, or waiting for another start. All others except "running" are final.
-Status = Literal["pending", "running", "ok", "failed", "timeout", "oom", "cancelled", "infeasible", "lost"]
+Status = Literal[
+    "pending", "running", "ok", "failed", "timeout", "oom", "cancelled", "infeasible", "skipped", "lost"
+]
 FINAL: frozenset[Status] = frozenset(get_args(Status)) - {"pending", "running"}
 DONE: tuple[Status, ...] = ("ok", "cancelled")
+NEVER: tuple[Status, ...] = ("infeasible", "skipped")  # in this run: the next one tries again
+UNBEGUN: tuple[Status, ...] = ("pending", "cancelled", *NEVER)
 # A job's declaration compared with its use (E5). "unknown": nothing declared, or too few looks.
 Verdict = Literal["within", "under-declared", "over-declared", "unknown"]
 LEFT = "left"  # a failed job's reason: its command left its work to processes that were ended
@@ -93,7 +97,7 @@ class JobState:
     # How it ended:
     exit_code: int = 0
     signal: int | None = None
-    reason: str = ""  # as in Outcome.reason, or LEFT; for "infeasible" and "lost", a sentence
+    reason: str = ""  # as in Outcome.reason, or LEFT; for NEVER and "lost", a sentence
     wall_s: float = 0.0
     vram_peak_mib: tuple[int, ...] = ()  # in the order of gpus; () unknown
     utilisation: float | None = None  # percent, of its GPUs during the run
@@ -228,7 +232,7 @@ EventKind = Literal[
     "cancelled",  # before it started: its line has cancel, or somebody removed it from the queue
     "requeued",  # an attempt that never began, or that a reboot ended: why
     "lost",  # it ended together with its keeper, so its outcome is unknown; log, log_path, last_line
-    "unrunnable",  # it can never start (a job in its "after" failed or was removed): why
+    "unrunnable",  # it is skipped (a job in its "after" failed or was removed): why
     "drained",  # nothing is left to do; watch (bool)
     "stopping",  # asked to stop: nothing new is started; running (how many)
     "ending",  # asked twice: running jobs are being ended

@@ -70,8 +70,8 @@ class Live:
     def end(self, summary: Event | None = None) -> None:
         """Remove the board; the events stay, and the summary follows them. Safe to repeat."""
         if summary is not None:
-            first, *others = summary_lines(summary)
-            self._above += [Line(first, STYLES[event_text.level(summary)]), *map(Line, others)]
+            *others, total = summary_lines(summary)
+            self._above += [*map(Line, others), Line(total, STYLES[event_text.level(summary)])]
         self._board = None
         self._sink.write(self._erased() + self._said())
         self._sink.close()

@@ -46,8 +46,10 @@ def _text(verbose: bool, quiet: bool) -> Encode:
     def encode(event: Event) -> str | None:
         if quiet and event_text.level(event) in ("info", "good"):
             return None
-        is_summary = event.kind == "summary"
-        text = "\n".join(summary_lines(event)) if is_summary else event_text.line(event, verbose=verbose)
+        if event.kind == "summary":
+            *others, total = summary_lines(event)
+            return "\n".join([*others, f"{clock(event.at)} {total}"])
+        text = event_text.line(event, verbose=verbose)
         return None if text is None else f"{clock(event.at)} {text}"
 
     return encode

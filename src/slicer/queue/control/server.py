@@ -114,11 +114,10 @@ class ControlSocket(Renderer):
     def close(self, summary: Event | None) -> None:
         """Tell the watching clients how the queue ended; close and remove the socket. Raises OSError."""
         if summary is not None:
-            first, *others = event_text.summary_lines(summary)[:_SUMMED]
-            last: list[list[object]] = [[first, event_text.level(summary)]]
-            last += [[short(line), "info"] for line in others]
+            *others, total = event_text.summary_lines(summary)[-_SUMMED:]
+            summed = [*([short(line), "info"] for line in others), [total, event_text.level(summary)]]
             for client in self._watching():
-                said = client.take_untold() + last
+                said = client.take_untold() + summed
                 client.send(encode({"said": said, "end": summary.data["exit_code"]}))
         for client in self._clients.values():
             client.connection.close()

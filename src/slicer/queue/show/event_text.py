@@ -5,11 +5,12 @@ All functions are pure. No line contains control characters, whatever commands, 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
-from slicer.quantity import format_duration, short_mib
-from slicer.queue.model import Event, EventKind, Row, Status
+from slicer.quantity import format_cpus, format_duration, short_mib
+from slicer.queue.model import NEVER, Event, EventKind, Row, Status
 from slicer.queue.show.words import (
     advice,
     command_of,
@@ -105,7 +106,7 @@ def _skipped(event: Event) -> str | None:
     ended_as = event.data.get("counts", {})
     is_well = ended_as.keys() <= {"ok", "cancelled"}
     again = "--fresh runs all again" if is_well else "slicer queue retry runs failed ones again, --fresh all"
-    return f"{counted(number, 'job')} skipped, ended in an earlier run: {counts(ended_as)} ({again})"
+    return f"{counted(number, 'job')} ended in an earlier run: {counts(ended_as)} ({again})"
 
 
 def _drained(event: Event) -> str:
@@ -143,6 +144,11 @@ _OF_THE_QUEUE: dict[EventKind, Callable[[Event], str | None]] = {
 # -- one job; the line begins with its name -----------------------------------------------------------------
 
 
+def _reason(row: Row) -> str:
+    """Why nothing is known of the job's command, in a sentence; "" if something is."""
+    return row.reason if row.status in (*NEVER, "lost") else ""
+
+
 def _where(row: Row) -> str:
     return f" on {gpus(row.gpu_indices)}" if row.gpu_indices else ""
 
@@ -176,9 +182,8 @@ def _exceeds(event: Event, row: Row) -> str:
 
 def _finished(event: Event, row: Row) -> str:
     attempts = f" (attempt {row.attempt})" if row.attempt > 1 or row.status == "oom" else ""
-    reason = row.reason if row.status in ("infeasible", "lost") else ""
     behind = left(row) if row.status == "ok" and row.leftovers else ""
-    facts = [fact for fact in (one_line(reason), behind, used(row), advice(row)) if fact]
+    facts = [fact for fact in (one_line(_reason(row)), behind, used(row), advice(row)) if fact]
     if row.status != "ok":
         facts.append(command_of(row) + _log(event))
     told = f": {'; '.join(facts)}" if facts else ""
@@ -225,6 +230,7 @@ def line(event: Event, *, verbose: bool) -> str | None:
     return f"WARN {told}" if told is not None and level(event) == "warning" else told
 
 
+_NUMBERS = re.compile(r"\d+")
 _EARLIER = 10  # named jobs among those that failed in an earlier run
 
 
@@ -232,7 +238,7 @@ _EARLIER = 10  # named jobs among those that failed in an earlier run
 
 
 def summary_lines(event: Event) -> list[str]:
-    """The lines of a "summary": the results of the jobs, and advice.
+    """The lines of a "summary": the jobs that failed, those that fail alike in one, advice, and last the sum.
 
     Its data are ``counts`` (of each status), the rows ``failed``, ``earlier`` (failed in an earlier run),
     ``left`` (ok, but their processes were ended), ``under`` and ``over``, ``exit_code``, ``wall_s``,
@@ -244,30 +250,43 @@ def summary_lines(event: Event) -> list[str]:
     earlier: list[Row] = data.get("earlier", [])
     total = sum(numbers.values())
     duration = format_duration(data["wall_s"]) if "wall_s" in data else "unknown time"
-    first = f"{counted(total, 'job')} in {duration}: {counts(numbers)}" if total else "nothing left"
-    first += _failed_earlier(earlier)
+    summed = f"{counted(total, 'job')} in {duration}: {counts(numbers)}" if total else "nothing left"
+    summed += _failed_earlier(earlier)
     if data.get("exit_code") and (total or len(earlier) != 1):
-        first += f"; exit code {data['exit_code']}"
+        summed += f"; exit code {data['exit_code']}"
     if earlier and not total:
         them = "it" if len(earlier) == 1 else "them"
-        first += f"; to run {them} again: {_of_this(event, 'retry')}"
-    said = [first]
-    for row in data.get("failed", ()):
-        said += _failed(row, data)
+        summed += f"; to run {them} again: {_of_this(event, 'retry')}"
+    said = _failed(data.get("failed", ()), data)
     said += [f"  WARN {who(row)} {left(row)}: {command_of(row)}" for row in data.get("left", ())]
     said += _declared(data.get("under", ()), "more") + _declared(data.get("over", ()), "less")
     if data.get("under") or data.get("over"):
         said.append(f"corrected declarations: {_of_this(event, 'suggest')}")
+    return [*said, summed]
+
+
+def _failed(rows: Sequence[Row], data: Mapping[str, Any]) -> list[str]:
+    """The failed jobs, and why each failed: the last line of its log, or the queue's reason.
+
+    Those whose ends are the same but for numbers (times, seeds, line numbers) share the first one's lines.
+    """
+    alike: dict[tuple[str, str], list[Row]] = {}
+    for row in rows:
+        alike.setdefault((ended(row), _NUMBERS.sub("0", _why(row, data))), []).append(row)
+    said: list[str] = []
+    for (how, _), (row, *others) in alike.items():
+        log = data.get("logs", {}).get(row.no)
+        path = f"{data['log_dir']}/{log}" if data.get("log_dir") else log
+        numbers = one_line(format_cpus(each.no for each in (row, *others)), 40)
+        jobs = f"{len(others) + 1} jobs ({numbers}) {how}, as {who(row)}" if others else f"{who(row)} {how}"
+        said.append(f"  {jobs}: {command_of(row)}" + (f" (log: {quote(path)})" if log else ""))
+        why = _why(row, data)
+        said += [f"    {one_line(why)}"] if why else []
     return said
 
 
-def _failed(row: Row, data: Mapping[str, Any]) -> list[str]:
-    """A failed job, how it ended, and the last line of its log."""
-    log = data.get("logs", {}).get(row.no)
-    path = f"{data['log_dir']}/{log}" if data.get("log_dir") else log
-    last = data.get("last_lines", {}).get(row.no)
-    said = f"  {who(row)} {ended(row)}: {command_of(row)}" + (f" (log: {quote(path)})" if log else "")
-    return [said, f"    {one_line(last)}"] if last else [said]
+def _why(row: Row, data: Mapping[str, Any]) -> str:
+    return str(data.get("last_lines", {}).get(row.no) or _reason(row))
 
 
 def _failed_earlier(rows: list[Row]) -> str:

@@ -24,6 +24,7 @@ _STATUSES: dict[Status, str] = {
     "timeout": "timed out",
     "oom": "out of GPU memory",
     "infeasible": "infeasible",
+    "skipped": "skipped",
     "lost": "lost",
     "cancelled": "cancelled",
 }

@@ -322,10 +322,10 @@ class Dispatch:
         self.pending.release()
 
     def give_up(self) -> None:
-        """Refuse the jobs that can never start, so that no other job waits for them."""
+        """Skip the jobs that follow one in vain, so that no other job waits for them."""
         for key, why in self.pending.never.copy().items():
             self._in_vain.add(key)
-            self._end_unstarted(key, "infeasible", why, 1)
+            self._end_unstarted(key, "skipped", why, 1)
             if self._told_in_vain.get(key) != why:
                 self._told_in_vain[key] = why
                 self._events.add("unrunnable", self._register.states[key], why=why)

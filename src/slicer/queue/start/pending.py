@@ -200,8 +200,8 @@ class Pending:
         is_over = True
         for key in keys:
             state, entry = self._states.get(key), self.entries.get(key)
-            if key in self.never or (state is not None and state.status == "infeasible"):
-                return f"{name}, which it follows, can never start"
+            if key in self.never:
+                return f"{name}, which it follows, was skipped"
             if state is not None and state.status == "ok":
                 continue
             if state is not None and state.is_final:
@@ -216,6 +216,6 @@ def _ended(state: JobState) -> str:
     """As in "failed (exit 3)"."""
     if state.status in ("failed", "oom"):
         return f"failed (exit {state.exit_code})"
-    return {"timeout": "timed out", "cancelled": "was cancelled", "lost": "was lost"}.get(
-        state.status, f"is {state.status}"
+    return {"timeout": "timed out", "infeasible": "can never start"}.get(
+        state.status, f"was {state.status}"
     )

@@ -96,7 +96,7 @@ def interrupted(key: str, job: str, why: str) -> Record:
 
 
 def refused(key: str, status: Status, reason: str, exit_code: int) -> Record:
-    """The job will not be started: it is infeasible, or was cancelled. ``status`` is final."""
+    """The job will not be started: it is infeasible, skipped or cancelled. ``status`` is final."""
     return {"event": "refused", "key": key, "status": status, "reason": reason, "exit_code": exit_code}
 
 

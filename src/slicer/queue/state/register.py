@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from slicer import faults
 from slicer.errors import StateError
 from slicer.kernel.sleep import seconds_until
-from slicer.queue.model import Entry
+from slicer.queue.model import NEVER, Entry
 from slicer.queue.state import attempt, folding
 from slicer.queue.state.folding import JobStates
 from slicer.queue.state.journal import Journal, Record
@@ -42,8 +42,8 @@ class Register:
             raise
         self.warnings = self._journal.warnings
         self.states = JobStates(folding.fold(records))
-        # Jobs that were infeasible earlier, perhaps with another --gpu, are tried again.
-        self._refused = {key for key, state in self.states.items() if state.status == "infeasible"}
+        # What could not start earlier, perhaps with another --gpu, is tried again.
+        self._refused = {key for key, state in self.states.items() if state.status in NEVER}
         self.problem = ""
         self._next_no = max([state.no for state in self.states.values()], default=0) + 1
         self._again_at = 0.0

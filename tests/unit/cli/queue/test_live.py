@@ -349,8 +349,8 @@ def test_a_file_gets_a_line_an_event_in_their_order(tmp_path: Path) -> None:  # 
     assert lines[0].startswith(f"{clock} job 1 ok after ")
     assert lines[1].startswith(f"{clock} WARN job 2 uses 20G of GPU 0, declared 18G (11% more)")
     assert lines[2:] == [
-        f"{clock} 1 job in 1h2m: 1 failed; exit code 3",
         "  job 4 failed with exit code 3: python train.py --seed 4",
+        f"{clock} 1 job in 1h2m: 1 failed; exit code 3",
     ]
 
 
@@ -387,8 +387,8 @@ def test_a_terminal_gets_the_board_and_then_the_summary(terminal: Terminal) -> N
     lines = terminal.look()
     assert not any(line.startswith("jobs.txt") for line in lines)
     assert lines[-3:-1] == [
-        "1 job in 1h2m: 1 failed; exit code 3",
         "  job 4 failed with exit code 3: python train.py --seed 4",
+        "1 job in 1h2m: 1 failed; exit code 3",
     ]
 
 

@@ -48,7 +48,7 @@ def test_what_a_queue_says_of_itself_comes_out_as_it_was() -> None:
 @pytest.mark.parametrize(
     ("status", "code", "for_others"),
     [("ok", 0, 0), ("failed", 3, 3), ("cancelled", 0, 143), ("cancelled", 9, 9), ("infeasible", 1, 1),
-     ("pending", 0, 75)],
+     ("skipped", 1, 1), ("pending", 0, 75)],
 )  # fmt: skip
 def test_a_line_has_an_exit_code_for_others(status: Any, code: int, for_others: int) -> None:
     assert replace(LINE, status=status, exit_code=code).code_for_others == for_others

@@ -231,12 +231,12 @@ def test_the_middle_of_a_long_command_is_cut() -> None:  # Q14
     assert said("started", row(command=command)).endswith("x --seed 3")
 
 
-def test_jobs_that_are_skipped_are_not_called_done_whatever_became_of_them() -> None:  # Q14
+def test_jobs_of_an_earlier_run_are_not_called_done_whatever_became_of_them() -> None:  # Q14
     line = said("skipped", count=15, counts={"failed": 2, "ok": 13})
     again = "slicer queue retry runs failed ones again, --fresh all"
-    assert line == f"15 jobs skipped, ended in an earlier run: 13 ok, 2 failed ({again})"
+    assert line == f"15 jobs ended in an earlier run: 13 ok, 2 failed ({again})"
     line = said("skipped", count=1, counts={"ok": 1})
-    assert line == "1 job skipped, ended in an earlier run: 1 ok (--fresh runs all again)"
+    assert line == "1 job ended in an earlier run: 1 ok (--fresh runs all again)"
 
 
 def test_nothing_that_happened_is_not_worth_a_line() -> None:
@@ -260,6 +260,26 @@ def test_the_summary_of_a_good_run_is_one_line() -> None:  # E12
     assert event_text.level(summed_up()) == "info"
 
 
+def test_jobs_that_failed_alike_share_a_line_and_the_sum_is_the_last() -> None:  # E8, U15
+    """Else a mistake that ends a whole sweep fills the screen with itself, and the sum is above it."""
+    sweep = [row(no, status="failed", exit_code=2, command=f"train.py --seed {no}") for no in range(5, 85)]
+    other = row(85, status="failed", exit_code=3, command="x")
+    skipped = [row(no, status="skipped", exit_code=1, reason="a, which it follows, failed") for no in (1, 3)]
+    one = summed_up(
+        counts={"failed": 81, "skipped": 2}, failed=[*skipped, *sweep, other], exit_code=3,
+        logs={no: f"job{no:04}.log" for no in range(5, 86)},
+        last_lines={no: f"12:00:{no - 5:02} error: no --seed" for no in range(5, 85)},
+    )  # fmt: skip
+    assert summary_lines(one) == [
+        "  2 jobs (1,3) skipped, as job 1: python train.py --seed 1",
+        "    a, which it follows, failed",
+        "  80 jobs (5-84) failed with exit code 2, as job 5: train.py --seed 5 (log: logs/job0005.log)",
+        "    12:00:00 error: no --seed",
+        "  job 85 failed with exit code 3: x (log: logs/job0085.log)",
+        "83 jobs in 1h2m: 81 failed, 2 skipped; exit code 3",
+    ]
+
+
 def test_the_summary_names_failures_wrong_declarations_and_the_remedy() -> None:  # E5, E12
     failed = row(4, status="failed", exit_code=3, command="x")
     under = row(5, status="ok", verdict="under-declared", command="y", **SMALL)
@@ -269,7 +289,6 @@ def test_the_summary_names_failures_wrong_declarations_and_the_remedy() -> None:
         logs={4: "job0004.log"}, last_lines={4: "ValueError: no"},
     )  # fmt: skip
     assert summary_lines(one) == [
-        "3 jobs in 1h2m: 2 ok, 1 failed; exit code 3",
         "  job 4 failed with exit code 3: x (log: logs/job0004.log)",
         "    ValueError: no",
         "1 job used more than declared:",
@@ -277,5 +296,6 @@ def test_the_summary_names_failures_wrong_declarations_and_the_remedy() -> None:
         "1 job used less than declared:",
         "  job 7: GPU 0 peak 6.8G of 18G declared, 96% busy (62% less), [vram=7424M]: z",
         "corrected declarations: slicer queue suggest 'my jobs.txt' --log-dir logs",
+        "3 jobs in 1h2m: 2 ok, 1 failed; exit code 3",
     ]
     assert event_text.level(one) == "bad"
