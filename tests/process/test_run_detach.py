@@ -83,8 +83,7 @@ def test_the_id_is_printed_and_the_job_goes_on_with_a_log_of_its_own(box: Box, g
     assert shown(box, job[:5])["log"] == str(log)
     gate.open()
     assert slicer(box, "wait", "x", code=3).stdout.startswith("x: exit 3")
-    printed = slicer(box, "logs", "x").stdout
-    assert printed.splitlines()[-3:-1] == ["begun", "ended"]
+    assert slicer(box, "logs", "x").stdout == log.read_text() == "begun\nended\n"
     assert stat.S_IMODE(log.stat().st_mode) == 0o600
     assert stat.S_IMODE(folder(box).stat().st_mode) == 0o700
     (outcome,) = box.outcomes()
@@ -93,8 +92,19 @@ def test_the_id_is_printed_and_the_job_goes_on_with_a_log_of_its_own(box: Box, g
     box.assert_clean()
 
 
+def test_a_log_is_the_commands_output_and_show_has_what_slicer_said(box: Box, gate: Gate) -> None:  # U1
+    holder = box.hold(gate)
+    job = detached(box, "-p", "heavy", "-n", "x", "--", "echo", "out")
+    gate.open()
+    holder.process.wait(LONGEST_S)
+    followed = slicer(box, "logs", "-f", job)
+    assert followed.stdout == "out\n"
+    assert "slicer: x: exit 0" in followed.stderr
+    assert any(said.startswith("acquired 1 CPU slot after") for said in shown(box, job)["said"])
+    assert "acquired 1 CPU slot after" in slicer(box, "show", job).stdout
+
+
 def test_its_command_has_nothing_of_the_hand_over(box: Box) -> None:  # U1
-    # Into files: slicer writes to the log, too.
     script = "ls /proc/self/fd >fds; env >variables; readlink /proc/self/fd/0 >stdin"
     slicer(box, "wait", detached(box, "--", "sh", "-c", script))
     foreground = box.run("--", "sh", "-c", "ls /proc/self/fd >foreground")
@@ -110,8 +120,7 @@ def test_a_log_of_the_users_is_appended_to(box: Box) -> None:  # U1
     (box.root / "mine").write_text("before\n")
     job = detached(box, "--output", "mine", "--", "echo", "after")
     slicer(box, "wait", job)
-    assert (box.root / "mine").read_text().startswith("before\n")
-    assert "\nafter\n" in (box.root / "mine").read_text()
+    assert (box.root / "mine").read_text() == "before\nafter\n"
     assert slicer(box, "logs", job).stdout == (box.root / "mine").read_text()
     assert not (folder(box) / f"{job}.log").exists()
 
@@ -401,6 +410,10 @@ def test_the_last_lines_and_then_all_until_its_end(box: Box, gate: Gate) -> None
     until(lambda: slicer(box, "logs", "x").stdout.endswith("9\n"), "it has printed")
     assert slicer(box, "logs", "-n", "2", job).stdout == "8\n9\n"
     assert slicer(box, "logs", "-n", "0", job).stdout == ""
+    bar = detached(box, "--", "printf", "first\r\n 1%%\r 50%%\r100%%\n")
+    slicer(box, "wait", bar)
+    assert slicer(box, "logs", "-n", "1", bar).stdout == "100%\n"
+    assert slicer(box, "logs", "-n", "2", bar).stdout == "first\n100%\n"
     follow = subprocess.Popen([*SLICER, "logs", "-f", "-n", "1", "x"], env=box.env, stdout=subprocess.PIPE)
     box.adopt(follow)
     until(lambda: sleeps_in_poll(follow.pid), "it sleeps")

@@ -168,9 +168,10 @@ class _Noted(say.Messages):
         self._last = ""  # said
         say.hears = self._hear
 
-    def _hear(self, text: str) -> None:
+    def _hear(self, text: str) -> bool:
         if text.startswith(say.PREFIX):  # else it is for a script
             self._last = text.removeprefix(say.PREFIX).strip()
+        return False
 
     def _be_ready(self, state: str) -> None:
         """The job waits, or runs. Then its lease tells of it, and later the history."""
@@ -242,7 +243,11 @@ class _Noted(say.Messages):
 
 
 class _Detached(_Noted):
-    """The job in its own process. Its messages go to the log, and to the caller until it waits or runs."""
+    """The job in its own process, whose stderr is the log: that of its command alone.
+
+    Messages go to the caller until it waits or runs, then into a file beside the log, and only without room
+    for that into the log itself.
+    """
 
     def __init__(self, options: dict[str, Any], invocation: Invocation) -> None:
         job = options["detached"]
@@ -255,9 +260,20 @@ class _Detached(_Noted):
         begins_at = float(options["begins_at"]) if options["begins_at"] else None
         super().__init__(options["verbosity"], detached, options["awaits"], begins_at)
 
-    def _hear(self, text: str) -> None:
+    def _hear(self, text: str) -> bool:
         super()._hear(text)
-        self._caller.hear(text)
+        if self._caller.hear(text):
+            return True
+        try:
+            if self._files is not None:
+                self._files.say(self._file.job, text.removeprefix(say.PREFIX))
+                return True
+        except (OSError, StateError):
+            pass
+        return False
+
+    def finished(self, outcome: Outcome) -> None:
+        """The history tells how it ended, and ``slicer logs -f`` and ``slicer wait`` say it."""
 
     def waiting(self, busy: Busy) -> None:
         super().waiting(busy)

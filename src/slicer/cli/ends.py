@@ -43,6 +43,15 @@ class Ended:
     outcome: Outcome | None
     why: str = ""
 
+    @property
+    def text(self) -> str:
+        """As in "train: exit 3 · 12m"."""
+        called = self.known.name or self.known.job
+        if self.outcome is not None:
+            text = say.describe_outcome(self.outcome)
+            return text if self.known.name else f"{called} {text}"
+        return f"{called}: exit {self.exit_code}" + (f" ({self.why})" if self.why else "")
+
 
 def ends(
     jobs: Sequence[KnownJob], timeout_s: float | None = None, mask: frozenset[int] | None = None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import stat
 import sys
 
@@ -69,7 +70,7 @@ def command(job: str, follow: bool, lines: int | None) -> int:
     begin = punch.beginning(fd)
     place = _after_line(fd, begin) if begin else 0
     if lines is not None:
-        place = last_lines(fd, lines, place)
+        place = _copy_lines(fd, last_lines(fd, lines, place))
     if follow:
         _follow(fd, place, known)
     else:
@@ -138,6 +139,20 @@ def last_lines(fd: int, number: int, begin: int = 0) -> int:
     return begin
 
 
+_OVERWRITTEN = re.compile(rb"[^\n]*\r(?=[^\r\n])")
+
+
+def _copy_lines(fd: int, place: int) -> int:
+    """As :func:`_copy`, but each line as it ended: a progress bar writes hundreds over each other."""
+    with open(fd, "rb", closefd=False) as file:
+        file.seek(place)
+        for line in file:
+            place += len(line)
+            sys.stdout.buffer.write(_OVERWRITTEN.sub(b"", line))
+    sys.stdout.flush()
+    return place
+
+
 def _copy(fd: int, place: int) -> int:
     """Print the existing data from an offset on, without freed parts; the offset behind it."""
     while data := os.pread(fd, _BLOCK, place := punch.beginning(fd, place)):
@@ -153,9 +168,10 @@ def _follow(fd: int, place: int, known: KnownJob) -> None:
     watch = inotify.Inotify(f"/proc/self/fd/{fd}")
     watch.add(f"/proc/self/fd/{fd}", inotify.MODIFY)
     while True:
-        has_ended = awaited.look(ledger) is not None
+        ended = awaited.look(ledger)
         place = _copy(fd, place)
-        if has_ended:
+        if ended is not None:
+            say.line(ended.text)
             return
         while watch.fd in asleep([awaited], None, others=(watch.fd,)):
             watch.take()

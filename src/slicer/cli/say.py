@@ -82,12 +82,12 @@ def error_dict(failure: SlicerError) -> dict[str, str | None]:
     return {"error": failure.kind, "message": failure.message, "where": where, "hint": hint}
 
 
-hears: Callable[[str], None] | None = None  # all that is said, too: a detached job's caller
+hears: Callable[[str], bool] | None = None  # all that is said; whether it need not go to stderr
 
 
 def _write(text: str) -> None:
-    if hears is not None:
-        hears(text)
+    if hears is not None and hears(text):
+        return
     try:
         os.write(2, text.encode("utf-8", "backslashreplace"))
     except OSError:

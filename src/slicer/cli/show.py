@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Sequence
 from typing import Any
 
 import click
@@ -21,11 +22,11 @@ from slicer.job.words import ESTIMATES
 from slicer.kernel import cgroup
 from slicer.ledger.ledger import Ledger
 from slicer.model import Lease, Ticket
-from slicer.outcome.job_files import KILLED
+from slicer.outcome import job_files
 from slicer.outcome.outcome_file import outcome_json
 from slicer.quantity import format_duration, format_estimate, format_mib, format_size
 from slicer.record import as_dict
-from slicer.text import counted, slots_words
+from slicer.text import counted, slots_words, visible
 
 _PIDS_SHOWN = 12
 
@@ -53,7 +54,8 @@ def command(job: str, as_json: bool) -> None:
     jobs = KnownJobs()
     known = jobs.find(job)
     if known.outcome is not None and not as_json:
-        output.show(details(known.outcome), cuts=False)
+        said = output.rows(_said_rows(job_files.said_of(os.environ, known.job)))
+        output.show([*details(known.outcome), *said], cuts=False)
         return
     data = _data(known, jobs.ledger)
     if as_json:
@@ -76,7 +78,7 @@ def _data(known: KnownJob, ledger: Ledger | None) -> dict[str, Any]:
         "exit_code": outcome.exit_code if outcome else file.exit_code if file else None,
         "why": file.why or None if file else None,
         "running": None, "waiting": None, "outcome": outcome_json(outcome) if outcome else None,
-        "queue": None,
+        "queue": None, "said": list(job_files.said_of(os.environ, known.job)) if known.job else [],
     }  # fmt: skip
     if file is not None and found["state"] == "ended" and found["exit_code"] is None:
         found["why"] = file.unseen
@@ -161,23 +163,30 @@ def _rows(data: dict[str, Any]) -> list[tuple[str, str]]:
         rows += _waiting_rows(waiting)
     elif data["state"] == "waiting":
         rows += [("why", data["why"] or "it is about to start"), ("starts", "not known")]
-    return rows + _running_rows(running) if running is not None else rows
+    rows += _running_rows(running) if running is not None else []
+    return rows + _said_rows(data["said"])
+
+
+def _said_rows(said: Sequence[str]) -> list[tuple[str, str]]:
+    """What slicer said of a detached job since its caller has left."""
+    return [("slicer said", visible(each)) for each in said]
 
 
 def _how_ended(data: dict[str, Any]) -> str:
     if data["state"] != "ended":
         return ""
     if data["exit_code"] is None:
-        return f": {data['why'] or KILLED}"
+        return f": {data['why'] or job_files.KILLED}"
     return f", exit code {data['exit_code']}" + (f": {data['why']}" if data["why"] else "")
 
 
 def _waiting_rows(waiting: dict[str, Any]) -> list[tuple[str, str]]:
-    starts, why = waiting["starts_in"], waiting["why"]
+    starts_s, why = waiting["starts_in"], waiting["why"]
+    starts = "" if starts_s is None else f"in about {format_estimate(starts_s)}, if others end as expected"
     return [
         ("waits", f"for {format_duration(waiting['waited'])}"),
         ("why", why["text"] if why else "about to start"),
-        ("starts", "not known" if starts is None else f"in about {format_estimate(starts)}"),
+        ("starts", starts or "not known"),
         ("length", _length(waiting)),
         ("pid", str(waiting["pid"])),
     ]

@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from slicer.cli import complete, output, say
+from slicer.cli import complete, output
 from slicer.cli.ends import Ended, ends
 from slicer.cli.known_jobs import KnownJobs
 from slicer.cli.run import seconds
@@ -50,22 +50,13 @@ def command(jobs: tuple[str, ...], is_any: bool, timeout: str | None, quiet: boo
         for each in ends(found, timeout_s):
             ended.append(each)
             if not quiet and not as_json:
-                print(visible(_text(each)), flush=True)
+                print(visible(each.text), flush=True)
             if is_any:
                 break
     finally:
         if as_json and ended:
             output.show_json({"jobs": list(map(_json, ended))})
     return max(each.exit_code for each in ended)
-
-
-def _text(ended: Ended) -> str:
-    known = ended.known
-    if ended.outcome is not None:
-        text = say.describe_outcome(ended.outcome)
-        return text if known.name else f"{known.job} {text}"
-    why = f" ({ended.why})" if ended.why else ""
-    return f"{known.name or known.job}: exit {ended.exit_code}{why}"
 
 
 def _json(ended: Ended) -> dict[str, Any]:

@@ -155,9 +155,9 @@ class DetachCaller:
         # A keeper's copy would hide our death from the caller.
         os.register_at_fork(after_in_child=self._close)
 
-    def hear(self, message: str) -> None:
-        """Send a message for people."""
-        self._say(f"m{message}")
+    def hear(self, message: str) -> bool:
+        """Send a message for people; whether the caller is there to show it."""
+        return self._say(f"m{message}")
 
     def be_ready(self, state: str) -> None:
         """Report that the job waits or runs."""
@@ -169,14 +169,16 @@ class DetachCaller:
         self._say(f"f{exit_code}")
         self._close()
 
-    def _say(self, text: str) -> None:
+    def _say(self, text: str) -> bool:
         if self._socket is None:
-            return
+            return False
         try:
             # Without blocking: a stopped caller must not stop the job.
             self._socket.send(text.encode("utf-8", "backslashreplace") + b"\0", socket.MSG_DONTWAIT)
         except OSError:
             self._close()
+            return False
+        return True
 
     def _close(self) -> None:
         if self._socket is not None:

@@ -1,6 +1,6 @@
 """Files of jobs that are detached or wait for others, beside the history: ``jobs/ID.json``.
 
-A detached one has its output in ``jobs/ID.log``.
+A detached one has its output in ``jobs/ID.log``, and what slicer says of it in ``jobs/ID.said``.
 
 The job's own process writes the JSON when it starts, before it has a ticket or a lease, and when it ends. So
 slicer finds jobs that wait for another job, all logs, and the ends of jobs that never ran, which are not in
@@ -33,6 +33,8 @@ _RULES = replace(LEDGER, hint=_HINT, writable_hint=_HINT, full_hint="make room t
 _LONGEST = 4 << 20  # a command may have 2 MiB
 _ROOM = 512  # bytes that its end may need in addition, for why it did not run
 _VERSION = 1
+_SAID = 16 << 10  # bytes of messages that are shown, the first ones
+_KINDS = ("log", "said", "json")
 KILLED = "it was killed, and nobody saw how it ended"
 
 
@@ -130,6 +132,19 @@ class JobFiles:
             raise StateError("is not a job's file", where=path, hint=_HINT) from error
         return DetachedJob(**values) if values["job"] == job else None
 
+    def say(self, job: str, text: str) -> None:
+        """Add a message of slicer's about the job. Raises OSError, StateError."""
+        fd = self._directory.open_file(f"{job}.said", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+        try:
+            os.write(fd, text.encode("utf-8", "backslashreplace"))
+        finally:
+            os.close(fd)
+
+    def said(self, job: str) -> tuple[str, ...]:
+        """The messages about the job, in their order. Raises StateError."""
+        data = self._directory.read(f"{job}.said", _SAID)
+        return tuple(data.decode("utf-8", "replace").splitlines())
+
     def all(self, warn: Callable[[str], None]) -> list[DetachedJob]:
         """The files of all jobs, the newest first. ``warn`` gets messages about bad files."""
         found = []
@@ -147,7 +162,7 @@ class JobFiles:
 
     def remove(self, job: str) -> None:
         """Remove the job's files. Raises OSError."""
-        for kind in ("log", "json"):
+        for kind in _KINDS:
             self._directory.remove(f"{job}.{kind}")
 
     def prune(self, keep_s: float | None, holds: Callable[[str], bool], warn: Callable[[str], None]) -> None:
@@ -160,7 +175,7 @@ class JobFiles:
         before, newest = time.time() - keep_s, dict[str, float]()
         for name in self._directory.names():
             job = name.partition(".")[0]
-            if not is_job_id(job) or name not in (f"{job}.log", f"{job}.json"):
+            if not is_job_id(job) or name.removeprefix(f"{job}.") not in _KINDS:
                 continue
             try:
                 newest[job] = max(newest.get(job, 0.0), self._directory.lstat(name).st_mtime)
@@ -207,6 +222,11 @@ def known(environ: Mapping[str, str], warn: Callable[[str], None]) -> list[Detac
 def of_job(environ: Mapping[str, str], job: str) -> DetachedJob | None:
     """The file of a job; None: it was not detached, or its file was removed. Raises StateError."""
     return _looked(environ, lambda files: files.read(job))
+
+
+def said_of(environ: Mapping[str, str], job: str) -> tuple[str, ...]:
+    """What slicer said of a detached job since its caller has left. Raises StateError."""
+    return _looked(environ, lambda files: files.said(job)) or ()
 
 
 def _looked(environ: Mapping[str, str], look: Callable[[JobFiles], _T]) -> _T | None:
