@@ -10,7 +10,7 @@ from slicer.cli.queue.rows import table
 from slicer.cli.status_gpus import gpu_lines, marks_of
 from slicer.cli.status_why import indices, reason
 from slicer.columns import FAINT, WARNING, Line
-from slicer.job.words import remaining
+from slicer.job.words import MARKS, remaining
 from slicer.kernel.users import user_name
 from slicer.model import CPU
 from slicer.quantity import format_duration, format_estimate, short_mib
@@ -188,7 +188,7 @@ def left_text(lease: Lease, now_s: float) -> str:
         return "-"
     if is_said:
         return whole_seconds(left_s) if left_s else "overdue"
-    return f"~{whole_seconds(left_s)}"
+    return f"{MARKS.get(lease.est_from, '')}{whole_seconds(left_s)}"
 
 
 def whole_seconds(seconds: float) -> str:

@@ -102,20 +102,16 @@ def describe_holders(
     return f", held by {name} ({', '.join(filter(None, facts))}){more}"
 
 
-# Where an estimate comes from. Lengths of other jobs ("machine") help to decide, but are not shown.
+# Where an estimate comes from; and its mark before a figure that has no room for words.
 ESTIMATES = {"expect": "as it was said", "runs": "by earlier runs", "limit": "by its time limit"}
-
-
-def shown_s(entry: Ticket | Lease) -> float | None:
-    """How long the job should take, in seconds, if that is more than a guess by other jobs."""
-    from slicer.placement.lengths import likely_s
-
-    return None if entry.est_from == "machine" else likely_s(entry)
+MARKS = {"runs": "~", "limit": "<"}
 
 
 def length_words(entry: Ticket | Lease) -> str:
     """How long the job should run, as in "about 40m, by earlier runs"; "" unknown."""
-    length_s = shown_s(entry)
+    from slicer.placement.lengths import likely_s
+
+    length_s = likely_s(entry)
     if length_s is None:
         return ""
     return ", ".join(filter(None, (f"about {format_estimate(length_s)}", ESTIMATES.get(entry.est_from))))
@@ -134,11 +130,12 @@ def left(lease: Lease, now_s: float) -> str:
 def remaining(lease: Lease, now_s: float) -> tuple[float | None, bool]:
     """The seconds that the job should run on, and whether its user said so. None: not known, or no more."""
     from slicer.placement.decision import expected_remaining
+    from slicer.placement.lengths import likely_s
 
     said_s = expected_remaining(lease, now_s)
     if said_s is not None:
         return said_s, True
-    length_s = shown_s(lease)
+    length_s = likely_s(lease)
     left_s = 0.0 if length_s is None else lease.since_s + length_s - now_s
     return left_s if left_s > 0 else None, False
 

@@ -89,8 +89,11 @@ def estimate(
 
 
 def likely_s(entry: Lease | Ticket) -> float | None:
-    """How long the job should take: its estimate without the safety that decisions need. None: unknown."""
-    if entry.est_s is None:
+    """How long the job should take: its estimate without the safety that decisions need.
+
+    None: unknown. The lengths of other commands ("machine") help to decide, but tell nobody when it ends.
+    """
+    if entry.est_s is None or entry.est_from == "machine":
         return entry.expect_s
-    is_doubled = entry.est_from == "machine" or (entry.est_from == "runs" and entry.expect_s is None)
+    is_doubled = entry.est_from == "runs" and entry.expect_s is None
     return entry.est_s / _SAFETY if is_doubled else entry.est_s

@@ -5,9 +5,10 @@ It has what every user may know: no command, no path, no process. So it is writt
 
 from __future__ import annotations
 
-from slicer.job.words import shown_s
+from slicer.job.words import MARKS
 from slicer.kernel.users import user_name
 from slicer.model import CPU
+from slicer.placement.lengths import likely_s
 from slicer.record import as_dict
 from slicer.text import one_line
 
@@ -49,7 +50,8 @@ def board(
             {
                 **_who(lease), **_what(lease.slots, lease.vram_mib), "gpus": _indices(lease.gpus, status),
                 "since": at(lease.since_s), "marks": marks(lease),
-                "ends": None if (length_s := shown_s(lease)) is None else at(lease.since_s + length_s),
+                "ends": None if (length_s := likely_s(lease)) is None else at(lease.since_s + length_s),
+                "by": "" if lease.expect_s is not None else MARKS.get(lease.est_from, ""),
             }
             for lease in status.leases
         ],

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import os
+from typing import Any
 
 import pytest
 
 from slicer.cli import output
 from slicer.cli.status_json import status_json, without_clocks
-from slicer.cli.status_text import lines
+from slicer.cli.status_text import left_text, lines
 from slicer.kernel.users import user_name
 from slicer.ledger.halted import Halted
 from slicer.ledger.status import LedgerStatus, PlainLockState
 from slicer.model import GpuLoad, Reservation
 from slicer.record import replace
+from tests.unit import made_up
 from tests.unit.cli.made_up_status import (
     EVAL,
     FULL,
@@ -64,6 +66,14 @@ Jobs of this user only (/tmp/state).
 """
 
 
+@pytest.mark.parametrize(
+    ("source", "left"), [("runs", "~5m"), ("limit", "<10m"), ("machine", "-"), ("", "-")]
+)
+def test_what_remains_of_a_job_is_marked_with_its_basis(source: Any, left: str) -> None:  # U7
+    est_s = 600.0 if source else None
+    assert left_text(made_up.lease(since_s=100.0, est_s=est_s, est_from=source), 100.0) == left
+
+
 @pytest.mark.parametrize(("status", "expected"), [(FULL, FULL_TEXT), (IDLE, IDLE_TEXT)])
 def test_the_text_in_80_columns(status: LedgerStatus, expected: str) -> None:  # B3
     shown = text(status)
@@ -94,7 +104,7 @@ def test_names_cannot_break_out_of_their_line() -> None:
     shown = text(status)
     assert all(line.isprintable() for line in shown.splitlines())
     assert shown.count("a\\nb\\x1b[2J") == 5  # the job, who waits for it, the slots, two GPUs
-    assert ": c\\u202ed \\udcff\n" in shown
+    assert ": c\\u202ed \\xff\n" in shown
 
 
 def test_a_broken_configuration_hides_no_job() -> None:

@@ -8,7 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from slicer.placement.forecast import start_times
 from slicer.placement.lengths import Lengths, estimate, key_of, likely_s
+from slicer.placement.policy import Policy
 from slicer.record import replace
 from tests.unit import made_up
 
@@ -99,7 +101,7 @@ def test_no_estimate_is_above_the_limit_or_a_claim_below_the_median(
 @pytest.mark.parametrize(
     ("est_s", "source", "expect_s", "likely"),
     [
-        (100.0, "runs", None, 50.0), (100.0, "machine", None, 50.0), (100.0, "limit", None, 100.0),
+        (100.0, "runs", None, 50.0), (100.0, "machine", None, None), (100.0, "limit", None, 100.0),
         (100.0, "expect", 100.0, 100.0), (100.0, "runs", 80.0, 100.0), (None, "", 80.0, 80.0),
         (None, "", None, None),
     ],
@@ -109,3 +111,11 @@ def test_people_are_told_the_likely_length_and_not_the_safe_one(
 ) -> None:  # U7
     for made in (made_up.lease("1" * 12), made_up.ticket("2" * 12)):
         assert likely_s(replace(made, est_s=est_s, est_from=source, expect_s=expect_s)) == likely
+
+
+@pytest.mark.parametrize(("source", "starts_s"), [("runs", 50.0), ("limit", 100.0), ("machine", None)])
+def test_no_start_is_foretold_by_the_lengths_of_other_commands(source: Any, starts_s: float | None) -> None:
+    """U7: a decision may use them, but nobody is told that a job ends because others did."""
+    held = made_up.lease("1" * 12, gpus=(), slots={"x": 1}, since_s=100.0, est_s=100.0, est_from=source)
+    waits = made_up.ticket("2" * 12, gpus=0, slots={"x": 1}, slot_limits={"x": 1})
+    assert start_times([waits], (), (held,), Policy(), 100.0) == {waits.job: starts_s}

@@ -122,7 +122,8 @@ const jobName = (each, marks, why) => th(el("span", {},
   each.name || each.job, each.name ? el("span", { class: "faint wide" }, ` ${each.job}`) : "", el("div", { class: "faint narrow" }, each.user),
   marks.length ? el("div", { class: "mark" }, marks.join(", ")) : "", why ? el("div", { class: "faint narrow" }, why) : ""));
 const forText = (each) => span(seconds() - each.since);
-const leftText = (each) => each.ends === null ? "-" : each.ends <= seconds() ? "overdue" : span(each.ends - seconds());
+const leftText = (each) => each.ends === null || (each.by && each.ends <= seconds()) ? "-"
+  : each.ends <= seconds() ? "overdue" : `${each.by}${span(each.ends - seconds())}`;
 const startText = (each) => each.starts === null ? "-" : each.starts - seconds() < 1 ? "now" : `~${span(each.starts - seconds())}`;
 
 const jobRow = (each) => [
