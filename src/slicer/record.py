@@ -16,13 +16,13 @@ if TYPE_CHECKING:
 
 def _init(self: Any, *args: Any, **named: Any) -> None:
     """One ``__init__`` for all records. Compiling one for each class costs more than it gains."""
-    fields = type(self).__fields__
+    fields, known = type(self).__fields__, type(self).__annotations__
     if len(args) > len(fields):
         raise TypeError(f"{type(self).__name__} takes {len(fields)} values, {len(args)} given")
     values = self.__dict__
     values.update(zip(fields, args, strict=False))
     for name, value in named.items():
-        if name in values or name not in fields:
+        if name in values or name not in known:
             raise TypeError(f"{type(self).__name__}: field {name!r} is given twice or unknown")
         values[name] = value
     if len(values) < len(fields):

@@ -37,7 +37,7 @@ from slicer.record import as_dict
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from _sqlite3 import Connection
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
     from types import ModuleType
     from typing import Any, TypeVar
 
@@ -162,7 +162,7 @@ def read(path: str, *, limit: int | None = 50, **filters: Any) -> list[Outcome]:
     database is damaged or cannot be read.
     """
     values = (*schema.filters(**filters), -1 if limit is None else limit)
-    return [_outcome(row) for row in select(path, schema.SELECT, values)]
+    return list(_outcomes(select(path, schema.SELECT, values)))
 
 
 def held_gpus(path: str, since: float, most: int = 10_000) -> list[tuple[tuple[str, ...], float, float]]:
@@ -233,16 +233,25 @@ def _sharing(text: str | None) -> Sharing | None:
         return None
 
 
-def _outcome(row: tuple[Any, ...]) -> Outcome:
+_REPEATED = 1000  # decoded lists that are kept: most columns of most rows are the same few
+
+
+def _outcomes(rows: Iterable[tuple[Any, ...]]) -> Iterator[Outcome]:
+    import functools
     import json
 
-    values = dict(zip(schema.COLUMNS, row, strict=True))
-    usage = Usage(**{column: values.pop(column) for column in schema.USAGE})
-    for column in (*schema.LISTS, *schema.NUMBERS):
-        values[column] = tuple(json.loads(values[column]))
-    values[schema.COUNTS] = json.loads(values[schema.COUNTS])
-    values[schema.SHARING] = _sharing(values[schema.SHARING])
-    return Outcome(usage=usage, **values)
+    @functools.lru_cache(_REPEATED)
+    def listed(text: str) -> tuple[Any, ...]:
+        return tuple(json.loads(text))
+
+    for row in rows:
+        values = dict(zip(schema.COLUMNS, row, strict=True))
+        usage = Usage(**{column: values.pop(column) for column in schema.USAGE})
+        for column in (*schema.LISTS, *schema.NUMBERS):
+            values[column] = listed(values[column])
+        values[schema.COUNTS] = json.loads(values[schema.COUNTS])
+        values[schema.SHARING] = _sharing(values[schema.SHARING])
+        yield Outcome(usage=usage, **values)
 
 
 def _sqlite() -> ModuleType:
