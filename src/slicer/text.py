@@ -15,11 +15,15 @@ _NEEDS_QUOTES = frozenset(" \t\n'\"\\$`&|;<>()*?[]{}~#!")  # a word with one of 
 def visible(text: str, keep: str = "") -> str:
     """The text with all unprintable characters escaped, except those in ``keep``.
 
-    So it can neither leave its line nor control the terminal.
+    So it can neither leave its line nor control the terminal. A byte that is no text is shown as ``\\xff``.
     """
     if text.isprintable():
         return text
-    return "".join(c if c.isprintable() or c in keep else ascii(c)[1:-1] for c in text)
+    return "".join(c if c.isprintable() or c in keep else _escaped(c) for c in text)
+
+
+def _escaped(char: str) -> str:
+    return f"\\x{ord(char) - 0xDC00:02x}" if "\udc80" <= char <= "\udcff" else ascii(char)[1:-1]
 
 
 def one_line(text: str, most: int = _LINE_CHARS) -> str:

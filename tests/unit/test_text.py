@@ -14,7 +14,7 @@ from slicer.text import command_text, one_line, quote, split_list, visible, with
 
 
 def test_what_is_not_printable_is_escaped_and_what_is_to_be_kept_stays() -> None:
-    assert visible("a\x1b[31m\n\udcff") == "a\\x1b[31m\\n\\udcff"
+    assert visible("a\x1b[31m\n\udcff") == "a\\x1b[31m\\n\\xff"
     assert visible("a\nb\x00", keep="\n") == "a\nb\\x00"
 
 
@@ -39,7 +39,7 @@ def test_one_line_is_short_and_printable(text: str, most: int) -> None:
         ("é", "é"),
         ("a\nb", "'a\\nb'"),
         ("\x1b[31m", "'\\x1b[31m'"),
-        ("\udcff", "'\\udcff'"),
+        ("\udcff", "'\\xff'"),
         ("\u202e", "'\\u202e'"),  # right-to-left override
     ],
 )

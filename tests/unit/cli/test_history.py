@@ -41,12 +41,12 @@ QUICK = made_up.outcome(
 TABLE = """\
 STARTED      JOB       ENDED     WALL  GPU  CPU  MEMORY  VRAM  WAITED  NAME: COMMAND
 2025-10-17   9b1c22d0  exit 3     7ms  -      -       -     -       -  sh -c 'exit 3'
-11-21 02:45  3f2a9c01  oom-kill  2m3s  0,3   1m   24.0G  9.1G    4.1s  train: python 'a b.py' '\\udcff'
+11-21 02:45  3f2a9c01  oom-kill  2m3s  0,3   1m   24.0G  9.1G    4.1s  train: python 'a b.py' '\\xff'
 """
 DETAILS = """\
 job           3f2a9c01b7de
 name          train
-command       python 'a b.py' \\udcff
+command       python 'a b.py' \\xff
 profile       gpu
 user          54321 (54321)
 unit          slicer-3f2a9c01b7de.scope in gpu.slice
@@ -120,7 +120,7 @@ def test_a_job_shows_the_indices_of_its_gpus() -> None:  # W11
 
 def test_one_job_in_full() -> None:  # X3
     shown = "".join(f"{line.text}\n" for line in details(replace(OUTCOME, uid=54321)))
-    assert shown == DETAILS.replace("'a b.py' \\udcff", "'a b.py' '\\udcff'")
+    assert shown == DETAILS.replace("'a b.py' \\xff", "'a b.py' '\\xff'")
 
 
 @pytest.mark.parametrize(
