@@ -15,6 +15,8 @@ from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
 from slicer import faults, moments
+from slicer.backend import has_systemd
+from slicer.backend.shutdown import is_shutting_down
 from slicer.cli import after, placing, say
 from slicer.cli.common import check_directory, coming, failing
 from slicer.detach import handover, service, starting
@@ -286,6 +288,8 @@ class _Detached(_Noted):
     def _end(self, code: int, *, has_run: bool) -> None:
         if not self._is_ready:  # it leaves nothing but its caller's error
             self._remove()
+        elif not has_run and has_systemd() and is_shutting_down("system"):
+            self._last = "the machine was shut down before it began"  # the error was its consequence
         super()._end(code, has_run=has_run)
         if not self._is_ready:
             self._caller.fail(code)
