@@ -155,6 +155,12 @@ def test_a_job_runs_in_its_scope(installed: Path) -> None:
     run("sh", Path(__file__).parents[2] / "debian/tests/scope")
 
 
+def test_it_writes_a_page_of_its_jobs_with_debians_modules_alone(installed: Path, tmp_path: Path) -> None:
+    run("/usr/bin/slicer", "run", "--name", "shown", "--", "true")
+    run("/usr/bin/slicer", "report", "--out", f"{tmp_path}/report.html")
+    assert "1 user: " in (tmp_path / "report.html").read_text()
+
+
 def test_it_finds_nvidias_gpus_by_what_it_brings(installed: Path, fake_nvml: FakeNvml) -> None:  # W25, K3
     """Where nothing else has a pynvml. The licence is in the package, too."""
     assert not list(Path("/usr/lib/python3/dist-packages").glob("pynvml*"))

@@ -19,9 +19,9 @@ _T = TypeVar("_T")
 class NoLibrary(SlicerError):
     """A library that only some commands need is missing, or does not work. ``name``: pip's for it."""
 
-    def __init__(self, name: str, message: str, *, otherwise: str = "") -> None:
-        hint = otherwise or f" (Debian: apt install python3-{name})"
-        super().__init__(message, hint=f"pip install {name} in slicer's environment{hint}")
+    def __init__(self, name: str, message: str) -> None:
+        hint = f"pip install {name} in slicer's environment (Debian: apt install python3-{name})"
+        super().__init__(message, hint=hint)
         self.kind = f"no-{name}"
 
 

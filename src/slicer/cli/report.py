@@ -1,4 +1,4 @@
-"""``slicer report``: what the GPUs did, who waited and what failed, as a page or a picture."""
+"""``slicer report``: what the GPUs did, who waited and what failed, as a page."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from typing import Any
 import click
 
 from slicer.broker.client import standing
-from slicer.cli import drawing, output, say
-from slicer.cli.common import NoLibrary, failing
+from slicer.cli import output, say
+from slicer.cli.common import failing
 from slicer.cli.common import since as time_ago
 from slicer.cli.history import ended as how_ended
 from slicer.cli.history import row_ended, settle
@@ -24,6 +24,7 @@ from slicer.model import Lease, Outcome
 from slicer.outcome import history
 from slicer.outcome.outcome_file import put_own
 from slicer.outcome.result import result_of
+from slicer.report import page
 from slicer.report.figures import made
 from slicer.report.model import OK, RUNNING, STOPPED, UNKNOWN, Card, Job, Period, Report
 from slicer.report.words import summary
@@ -34,7 +35,6 @@ if TYPE_CHECKING:
     from slicer.broker.accounts import AccountRow
     from slicer.outcome.series import Series
 
-_FORMATS = (".html", ".svg", ".png")
 _LONGEST = 80  # characters of a name
 
 
@@ -50,64 +50,36 @@ Examples:
       The jobs of a sweep.
   sudo slicer report --all-users --since 30d --out /root/november.html
       Everybody's jobs, if there is a broker.
-  slicer report --out week.png
-      A picture for a mail.
 
 \b
 The page is one file that loads nothing from anywhere. It shows who held which
 GPU and when, what was used of what was held, how long jobs waited, and how
-they ended. It has no command lines. It needs bokeh, a picture matplotlib.""",
+they ended. It has no command lines, and no script.""",
 )
 @click.option(
     "--since", metavar="TIME", default="7d", show_default=True, help="From then on (12h, monday, 2026-11-20)."
 )
 @click.option("--until", metavar="TIME", help="Up to then.  [default: now]")
-@click.option(
-    "--out", metavar="FILE", default="report.html", show_default=True, help="Write this .html, .svg or .png."
-)
+@click.option("--out", metavar="FILE", default="report.html", show_default=True, help="Write this file.")
 @click.option("--name", metavar="PATTERN", help="Only jobs with this name; a shell pattern such as 'train*'.")
 @click.option("--all-users", is_flag=True, help="For root: everybody's jobs, as the broker recorded them.")
 def command(since: str, until: str | None, out: str, name: str | None, all_users: bool) -> None:
     """Write a report about past and running jobs into a file, and print its path."""
-    extension = os.path.splitext(out)[1].lower()
-    if extension not in _FORMATS:
-        ends = ", ".join(_FORMATS)
-        raise UsageError(f"expected a name that ends in {ends}, not {out!r:.60}", where="--out")
+    if not out.lower().endswith(".html"):
+        hint = "the page can be printed, and a part of it copied as a picture, in a browser"
+        raise UsageError(f"expected a name that ends in .html, not {out!r:.60}", where="--out", hint=hint)
     now = time.time()
     period = Period(time_ago(since) or 0.0, min(now, time_ago(until, "--until") or now))
     if period.began >= period.ended:
         raise UsageError("is not before --until", where="--since")
-    # First of all, because a library may be missing.
-    render = _page() if extension == ".html" else _picture(extension[1:])
     report = _report(period, name, all_users=all_users)
     whose = "all users" if all_users else _user(os.geteuid())
     title = f"slicer report: {whose} on {visible(os.uname().nodename)}"
     with failing("the report cannot be written", out):
-        put_own(render(report, title), out, 0o600 if all_users else 0o666)
+        put_own(page.made(report, title).encode(), out, 0o600 if all_users else 0o666)
     if output.is_terminal():
         output.show([*map(Line, summary(report)), Line("")], cuts=False)
     output.show([Line(f"wrote {out}", FAINT)])
-
-
-def _page() -> Callable[[Report, str], bytes]:
-    try:
-        from slicer.report import page
-    except ImportError as error:
-        otherwise = ", or write a picture: --out report.svg"
-        raise NoLibrary("bokeh", f"a page needs bokeh ({error})", otherwise=otherwise) from error
-    return lambda report, title: page.made(report, title).encode()
-
-
-def _picture(form: str) -> Callable[[Report, str], bytes]:
-    from slicer.report import image
-
-    figure = drawing.load()(figsize=image.SIZE_INCHES, layout="constrained")
-
-    def render(report: Report, title: str) -> bytes:
-        image.draw(figure, report, title)
-        return drawing.saved(figure, form)
-
-    return render
 
 
 def _report(period: Period, name: str | None, *, all_users: bool) -> Report:

@@ -1,1 +1,1 @@
-"""A report about jobs that have run: ``figures`` and ``over_time`` calculate, ``page`` and ``image`` show."""
+"""A report about jobs that have run: ``figures`` and ``over_time`` calculate, ``page`` shows."""

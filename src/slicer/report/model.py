@@ -131,8 +131,3 @@ class Report:
     by_profile: tuple[Waiting, ...]  # the most jobs first
     by_user: tuple[Waiting, ...]
     endings: tuple[Ending, ...]  # the most frequent first
-
-    def height(self, bar: Bar, within: float) -> float:
-        """A height within the bar, from 0 to 1, in a drawing: each GPU is a row, the first at the top."""
-        share = bar.bottom + within * (bar.top - bar.bottom)
-        return len(self.cards) - 1 - bar.card + 0.08 + 0.84 * share  # with a gap between rows

@@ -17,10 +17,17 @@ if TYPE_CHECKING:
     Values = Sequence[float | None]
     ReadSeries = Callable[[Sequence[str]], dict[str, Series]]
 
-_STEPS_S = (1, 10, 60, 300, 900, 1800, 3600, 2 * 3600, 4 * 3600, 12 * 3600, 86400, 7 * 86400, 28 * 86400)
+_HOURS = (1, 2, 4, 12, 24, 7 * 24, 28 * 24, 91 * 24, 364 * 24)
+_STEPS_S = (1, 10, 60, 300, 900, 1800, *(hours * 3600 for hours in _HOURS))
 _MOST = 180  # intervals
 _LARGEST_MIB = 1 << 20  # of one GPU
 _AT_ONCE = 200  # jobs whose series are in memory
+
+
+def step_of(period: Period, most: int) -> int:
+    """The shortest usual length, in seconds, of which a period has at most so many."""
+    span = period.ended - period.began
+    return next((step for step in _STEPS_S if span / step <= most), _STEPS_S[-1])
 
 
 class Bins:
@@ -28,9 +35,8 @@ class Bins:
 
     def __init__(self, period: Period) -> None:
         self.began, self.ended = period.began, period.ended
-        span = period.ended - period.began
-        self.step_s = float(next((step for step in _STEPS_S if span / step <= _MOST), _STEPS_S[-1]))
-        self.sums = [0.0] * max(1, int(-(-span // self.step_s)))
+        self.step_s = float(step_of(period, _MOST))
+        self.sums = [0.0] * max(1, int(-(-(period.ended - period.began) // self.step_s)))
 
     def lengths(self) -> list[float]:
         """How long each interval is."""

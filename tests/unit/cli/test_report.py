@@ -10,7 +10,6 @@ from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
-from xml.etree import ElementTree
 
 import pytest
 
@@ -18,11 +17,11 @@ from slicer.broker import accounts
 from slicer.broker.accounts import AccountRow
 from slicer.broker.client import standing
 from slicer.cli import app
-from slicer.cli import report as cli_report
 from slicer.model import Gpu, Outcome
 from slicer.outcome import history, samples
 from slicer.outcome.series import encode
 from slicer.record import as_dict, replace
+from slicer.report import page
 from slicer.report.model import Report
 from tests.unit import made_up
 from tests.unit.program import Cli
@@ -72,11 +71,11 @@ def reports(monkeypatch: pytest.MonkeyPatch) -> list[Report]:
     """The reports that were calculated. Their pages are only their titles."""
     found: list[Report] = []
 
-    def draw(report: Report, title: str) -> bytes:
+    def draw(report: Report, title: str) -> str:
         found.append(report)
-        return title.encode()
+        return title
 
-    monkeypatch.setattr(cli_report, "_page", lambda: draw)
+    monkeypatch.setattr(page, "made", draw)
     return found
 
 
@@ -168,7 +167,7 @@ def test_others_do_not_get_everybodys_jobs(
 @pytest.mark.parametrize(
     ("arguments", "code", "said"),
     [
-        (("--out", "r.pdf"), 2, "--out: expected a name that ends in .html, .svg, .png, not 'r.pdf'"),
+        (("--out", "r.pdf"), 2, "--out: expected a name that ends in .html, not 'r.pdf'"),
         (("--since", "2h", "--until", "3h"), 2, "--since: is not before --until"),
         (("--since", "x"), 2, "--since: expected a duration"),
         (("--until", "-1h"), 2, "--until: expected a duration"),
@@ -208,33 +207,3 @@ def test_a_file_of_another_user_is_left_alone(run: Run, reports: list[Report]) -
     os.chown("theirs.html", 4242, 4242)
     assert "belongs to uid 4242, and is left alone" in run("--out", "theirs.html", code=125).stderr
     assert Path("theirs.html").read_text() == "theirs"
-
-
-@pytest.mark.slow
-def test_a_picture_is_drawn_whatever_jobs_are_called(cli: Cli, run: Run) -> None:  # X8
-    pytest.importorskip("matplotlib")
-    keep(cli, job="a" * 12, name=EVIL, gpus=("GPU-x",), vram_mib=4096, vram_peak_mib=(100,), exit_code=1)
-    run("--out", "week.PNG")
-    run("--out", "week.svg")
-    run("--out", "empty.svg", "--name", "none")
-    assert Path("week.PNG").read_bytes().startswith(b"\x89PNG\r\n")
-    for name in ("week.svg", "empty.svg"):
-        assert ElementTree.parse(name).getroot().tag.endswith("}svg")
-
-
-@pytest.mark.parametrize(
-    ("library", "out", "said"),
-    [
-        ("bokeh", "r.html", "a page needs bokeh (not installed)"),
-        ("matplotlib", "r.svg", "a plot needs matplotlib (not installed)"),
-    ],
-)
-def test_a_missing_library_is_named(cli: Cli, library: str, out: str, said: str) -> None:  # U13
-    absent = cli.root / "absent"
-    absent.mkdir()
-    (absent / f"{library}.py").write_text("raise ImportError('not installed')\n")
-    path = {"PYTHONPATH": f"{absent}:{cli.environ['PYTHONPATH']}"}
-    done = cli.run("report", "--out", out, env=path, code=125)
-    assert said in done.stderr
-    assert f"pip install {library}" in done.stderr
-    assert not (cli.root / out).exists()
