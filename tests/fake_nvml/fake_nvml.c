@@ -17,7 +17,7 @@
  *     # GPU_INDEX CURRENT PENDING; without it MIG is "not supported"
  *     mig 0 1 1
  *     # GPU_INDEX COMPUTE_MODE PERSISTENCE DISPLAY; without it 0 1 0
- *     setup 0 3 0 1
+ *     setup 0 3 1
  *     # GPU_INDEX CELSIUS MILLIWATTS LIMIT_MILLIWATTS; without it these are "not supported"
  *     sensors 0 64 412300 700000
  *     # a function without its _vN that never returns
@@ -60,7 +60,7 @@ enum { MAX_GPUS = 64, MAX_BUSY = 64, MAX_PROCESSES = 1024, MAX_ERRORS = 64, TEXT
 #define API __attribute__((visibility("default"))) int
 
 struct gpu { char uuid[TEXT], bus[32], name[TEXT]; unsigned long long mib, extra_mib, reserved_mib;
-             unsigned minor, utilisation, mig, mig_pending, mode, persistent, display, degrees, milliwatts, limit;
+             unsigned minor, utilisation, mig, mig_pending, mode, display, degrees, milliwatts, limit;
              int there, has_mig, has_sensors; };
 struct process { int gpu; unsigned pid; unsigned long long mib; char kind[16]; };
 struct failure { char name[TEXT]; int code, gpu; };
@@ -119,7 +119,7 @@ static void parse(char *line)
 {
     struct process p = {0};
     struct failure f = {.gpu = ANY};
-    struct gpu g = {.there = 1, .persistent = 1};
+    struct gpu g = {.there = 1};
     struct gpu s = {0};
     struct busy b = {0};
     char mib[32];
@@ -150,8 +150,8 @@ static void parse(char *line)
         now.gpus[i].reserved_mib = extra;
     } else if (sscanf(line, "mig %u %u %u", &i, &current, &pending) == 3 && i < MAX_GPUS) {
         now.gpus[i].has_mig = 1, now.gpus[i].mig = current, now.gpus[i].mig_pending = pending;
-    } else if (sscanf(line, "setup %u %u %u %u", &i, &s.mode, &s.persistent, &s.display) == 4 && i < MAX_GPUS) {
-        now.gpus[i].mode = s.mode, now.gpus[i].persistent = s.persistent, now.gpus[i].display = s.display;
+    } else if (sscanf(line, "setup %u %u %u", &i, &s.mode, &s.display) == 3 && i < MAX_GPUS) {
+        now.gpus[i].mode = s.mode, now.gpus[i].display = s.display;
     } else if (sscanf(line, "sensors %u %u %u %u", &i, &s.degrees, &s.milliwatts, &s.limit) == 4 && i < MAX_GPUS) {
         now.gpus[i].has_sensors = 1, now.gpus[i].degrees = s.degrees;
         now.gpus[i].milliwatts = s.milliwatts, now.gpus[i].limit = s.limit;
@@ -509,16 +509,6 @@ API nvmlDeviceGetComputeMode(void *handle, unsigned *mode)
 
     if (code == SUCCESS)
         *mode = gpu->mode;
-    return code;
-}
-
-API nvmlDeviceGetPersistenceMode(void *handle, unsigned *is_on)
-{
-    struct gpu *gpu;
-    int code = enter_gpu("nvmlDeviceGetPersistenceMode", handle, &gpu);
-
-    if (code == SUCCESS)
-        *is_on = gpu->persistent;
     return code;
 }
 

@@ -28,8 +28,11 @@ BANNED = {
 # Written in C alone; which of them are built into the interpreter differs from build to build.
 _C = {"_ctypes", "errno", "fcntl", "marshal", "math", "posix", "resource", "select", "time", "zlib"}
 
-SYSTEMD = _C | {"pystemd.dbusexc", "pystemd.dbuslib"}
-PLAIN = _C
+# What the C module of sqlite3 imports, for an lru_cache, when the outcome goes into the history: 1 ms.
+SQLITE = {"collections", "functools", "keyword", "operator", "reprlib", "types"}
+
+PLAIN = _C | SQLITE
+SYSTEMD = PLAIN | {"pystemd.dbusexc", "pystemd.dbuslib"}
 
 _CODE = "from slicer.__main__ import main; main()"
 

@@ -46,7 +46,6 @@ class GpuDetails(Gpu):
     """A GPU and its settings. None: this GPU or driver does not report it."""
 
     compute_mode: str | None  # "default", "exclusive-thread", "prohibited" or "exclusive-process"
-    is_persistent: bool | None  # the driver keeps it initialised while nothing uses it
     has_display: bool | None
     is_mig: bool | None
 
@@ -134,13 +133,11 @@ class Nvml:
     def _details(self, gpu: Gpu, handle: Any) -> GpuDetails:
         nvml = self._nvml
         mode = self._supported(nvml.nvmlDeviceGetComputeMode, handle)
-        persistent = self._supported(nvml.nvmlDeviceGetPersistenceMode, handle)
         display = self._supported(nvml.nvmlDeviceGetDisplayActive, handle)
         mig = self._supported(nvml.nvmlDeviceGetMigMode, handle)
         return GpuDetails(
             **as_dict(gpu),
             compute_mode=None if mode is None else _COMPUTE_MODES[mode],
-            is_persistent=None if persistent is None else bool(persistent),
             has_display=None if display is None else bool(display),
             is_mig=None if mig is None else bool(mig[0]),
         )  # fmt: skip

@@ -1,11 +1,10 @@
 """Outcomes of jobs, kept in SQLite: one row a job, in plain columns for ``sqlite3`` and ``slicer history``.
 
 When it ends, a job opens the database, inserts one row and closes it. That is on the hot path, so every
-choice was measured (two cores, Python 3.11, SQLite 3.40). A row costs 1.8 ms with all imports, and 0.6 ms if
+choice was measured (two cores, Python 3.11, SQLite 3.40). A row costs 2.8 ms with all imports, and 0.6 ms if
 :func:`preload` was called while the job ran.
 
-- It uses the C module ``_sqlite3`` without Python's ``sqlite3`` package (+4 ms: datetime, collections.abc)
-  and without functools, of which it needs only ``lru_cache`` (+2 ms, see :func:`_sqlite`).
+- It uses the C module ``_sqlite3`` without Python's ``sqlite3`` package (+4 ms: datetime, collections.abc).
 - The database has a rollback journal and ``synchronous=OFF``: an insert takes 0.25 ms. After a kill at any
   instant, the next process that opens it finds the journal file and rolls back. The kernel keeps what was
   written, so a kill needs no fsync. If the *power* fails within seconds of a job's end, the order of writes
@@ -255,28 +254,7 @@ def _outcomes(rows: Iterable[tuple[Any, ...]]) -> Iterator[Outcome]:
 
 
 def _sqlite() -> ModuleType:
-    """The C module of sqlite3. Raises StateError.
-
-    It imports functools only for ``lru_cache``, and functools imports collections: 2 ms of 3. If functools is
-    not loaded yet, a stand-in with the same C cache takes its place during the import.
-    """
-    if "functools" in sys.modules:
-        return _imported_sqlite()
-    cache = __import__("_functools")._lru_cache_wrapper  # type checkers do not know it
-
-    def lru_cache(size: int) -> Callable[[Callable[..., Any]], Any]:
-        return lambda function: cache(function, size, False, tuple)
-
-    stand_in: Any = type(sys)("functools")
-    stand_in.lru_cache = lru_cache
-    sys.modules["functools"] = stand_in
-    try:
-        return _imported_sqlite()
-    finally:
-        del sys.modules["functools"]
-
-
-def _imported_sqlite() -> ModuleType:
+    """The C module of sqlite3. Raises StateError."""
     try:
         import _sqlite3
     except ImportError as error:

@@ -132,7 +132,7 @@ def test_where_no_process_can_be_forked_it_says_so(cli: Cli) -> None:  # X10
 
 
 def test_what_the_driver_says_of_each_gpu(cli: Cli, fake_nvml: FakeNvml) -> None:  # X10
-    fake_nvml.add("mig 0 1 1", "setup 1 3 0 1", f"process 1 {os.getpid()} 1024 compute")
+    fake_nvml.add("mig 0 1 1", "setup 1 3 1", f"process 1 {os.getpid()} 1024 compute")
     said = examined(cli, **fake_nvml.env)
     ids = found(said)
     assert "GPU 0" in ids["mig-on"]["what"]

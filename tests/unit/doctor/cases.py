@@ -255,13 +255,9 @@ CASES: dict[str, tuple[Case, ...]] = {
         on_driver(users=(GpuUser(1, 9, "python3", None, False, ("python3", "/srv/ComfyUI/main.py")),)),
     ),
     "amd-not-handled": (on_devices(amd=2),),
-    "share-library-unusable": (
-        on_sharing(INFER, library_error="there is no such file"),
-        on_sharing(was_used=True, library_error="there is no such file"),
-    ),
+    "share-library-unusable": (on_sharing(INFER, library_error="there is no such file"),),
     "mps-beside-share": (
         on_sharing(INFER, mps="/tmp/nvidia-mps"), on_sharing(INFER, mps="/tmp/nvidia-mps", who=ALICE),
-        on_sharing(was_used=True, mps="/run/mps"),
     ),
     "dmem-not-enabled": (on_sharing(INFER, is_dmem_on=False),),
     "ledger-unusable": (
@@ -301,7 +297,7 @@ CASES: dict[str, tuple[Case, ...]] = {
         on_journal(is_persistent=False), on_journal(is_persistent=False, storage="volatile"),
         on_journal(storage="none"),
     ),
-    "journal-closed": (on_journal(may_read=False, may_read_own=False),),
+    "journal-closed": (on_journal(may_read_own=False),),
     "wrap-changed": (
         on_wrap(NEW_PROGRAM, PROGRAM), on_wrap(PROGRAM, ABSENT), on_wrap(PROGRAM, PROGRAM),
         on_wrap(NEW_PROGRAM, replace(NEW_PROGRAM, ino=5)),
@@ -375,8 +371,8 @@ HEALTHY: tuple[Case, ...] = (
     on_state(OF_THE_BROKER, ledger=place("/dev/shm/slicer-1000"), is_emptied=True),
     on_fence(), on_fence(who=ROOT, broker=False), on_fence(reason="fenced"),
     on_broker(), on_broker(policy="hidden"), on_broker(policy="none", is_enabled=False, has_socket=False),
-    on_broker(policy="none", is_installed=False, is_enabled=False, has_socket=False, variable="off"),
-    on_journal(), on_journal(may_read=False), on_units(), on_units(system=NO_UNITS, packaged=("/usr/lib/x",)),
+    on_broker(policy="none", is_enabled=False, has_socket=False, variable="off"),
+    on_journal(), on_units(), on_units(system=NO_UNITS, packaged=("/usr/lib/x",)),
     on_environment(), on_environment(variables=(("GPU_LOCK_HELD", "0"),)), on_others(),
     on_wrap(SHIM, PROGRAM), on_wrap(SHIM, NEW_PROGRAM, has_route=None),
     lambda: units.wraps(WrapFacts((), ())),

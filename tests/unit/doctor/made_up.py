@@ -19,14 +19,11 @@ ON_NIXOS = Who(1000, "alice", "user", True, is_nixos=True)
 OF_THE_BROKER = Who(1000, "alice", "system", True)
 
 SYSTEMD = SystemdFacts(
-    boots=True, unreachable="", version="257.13-1", state="running", container="",
-    is_wsl=False, cgroups="v2", at="/user.slice/user-1000.slice/user@1000.service", is_there=True,
+    boots=True, unreachable="", version="257.13-1", container="", is_wsl=False,
+    cgroups="v2", at="/user.slice/user-1000.slice/user@1000.service", is_there=True,
     controllers=("cpu", "cpuset", "io", "memory", "pids"), on_v1=(),
 )  # fmt: skip
-KERNEL = KernelFacts(
-    release="6.12", memory_peak=True, cgroup_kill=True, psi=True, dmem=True, pidfd_error="",
-    inotify_error="", inotify_instances="128",
-)  # fmt: skip
+KERNEL = KernelFacts("6.12", "", "", "128")
 SESSION = SessionFacts(lingers=True, has_runtime=True, kills_processes=False)
 SHARING = SharingFacts("/opt/slicer/libslicer-share.so", "", "", True, True)
 DISKS = DiskFacts((Disk("sda", "8:0", "bfq", ("none", "bfq")),), True, True, False)
@@ -39,7 +36,7 @@ CONFIGURATION = ConfigurationFacts(
 )  # fmt: skip
 GPU = GpuDetails(
     index=0, uuid="GPU-0", name="NVIDIA H100", memory_mib=81559, pci_bus_id="00000000:01:00.0", minor=0,
-    compute_mode="default", is_persistent=True, has_display=False, is_mig=False,
+    compute_mode="default", has_display=False, is_mig=False,
 )  # fmt: skip
 DEVICES = DeviceFacts(
     nvidia=("0000:01:00.0",), driven_by=("nvidia",), amd=0, driver="550.54",
@@ -65,17 +62,17 @@ STATE = StateFacts(
 )  # fmt: skip
 FENCE = FenceFacts("", None)
 BROKER = BrokerFacts(
-    is_installed=True, is_enabled=True, has_socket=True, absence="", masked=(), place_problem="",
-    answer_error="", leases=2, waiting=1, policy="read", policy_error="", policy_warnings=(), variable="",
+    is_enabled=True, has_socket=True, absence="", masked=(), place_problem="",
+    answer_error="", policy="read", policy_error="", policy_warnings=(), variable="",
 )  # fmt: skip
-JOURNAL = JournalFacts("", "", True, True, True)
+JOURNAL = JournalFacts("", "", True, True)
 UNITS = UnitFacts(
     system=(
         UnitFile("/usr/local/lib/systemd/system/gpu.slice", "current"),
         UnitFile("/usr/local/lib/systemd/catalog/slicer.catalog", "current"),
     ),
     user=(UnitFile("/home/alice/.local/share/systemd/user/gpu.slice", "missing"),),
-    packaged=(), masked=(), delegation="current",
+    packaged=(), masked=(),
 )  # fmt: skip
 ENVIRONMENT = EnvironmentFacts(
     program="/usr/local/bin/slicer", on_path=("/usr/local/bin/slicer",), prefix="/opt/slicer",

@@ -73,14 +73,6 @@ def test_another_users_file_says_nothing(tmp_path: Path) -> None:
     assert files.trusted_text(str(path)) is None
 
 
-def test_a_link_is_followed_only_where_it_may_be(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("x")
-    link = tmp_path / "link"
-    link.symlink_to("file")
-    assert files.trusted_bytes(str(link)) == b"x"
-    assert files.trusted_bytes(str(link), follows=False) is None
-
-
 @pytest.mark.parametrize(
     ("text", "version"),
     [

@@ -74,7 +74,6 @@ def _facts(devices: DeviceFacts, driver: DriverFacts | None) -> tuple[tuple[str,
 
 def _described(gpu: GpuDetails) -> str:
     words = [gpu.name, format_mib(gpu.memory_mib or None), f"compute mode {gpu.compute_mode or 'unknown'}"]
-    words += ["persistence mode"] if gpu.is_persistent else []
     words += ["display"] if gpu.has_display else []
     words += ["MIG"] if gpu.is_mig else []
     return ", ".join(words)
@@ -286,12 +285,12 @@ def sharing(
 ) -> Iterator[Finding]:
     """The findings about sharing. ``driver``: None if it did not answer in time."""
     sharers = [profile for profile in profiles if profile.share]
-    if not sharers and not facts.was_used:
+    if not sharers:
         return
     if facts.library_error:
         what = f"{facts.library}: {facts.library_error}"
         yield finding("share-library-unusable", what, "# reinstall slicer; from source, this needs gcc")
-    if facts.mps and (facts.was_used or any(profile.share in ("lock", "both") for profile in sharers)):
+    if facts.mps and any(profile.share in ("lock", "both") for profile in sharers):
         yield finding("mps-beside-share", f"MPS has its pipes in {facts.mps}", who.root(_QUIT))
     can = driver is not None and not driver.reason and not driver.why_no_limits
     if can and not who.uid and facts.has_dmem and facts.is_dmem_on is False:

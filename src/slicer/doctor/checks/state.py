@@ -11,7 +11,7 @@ from slicer.doctor.facts.state import PathFacts, StateFacts
 from slicer.doctor.kinds import finding
 from slicer.doctor.model import AreaVerdict, Finding, Who
 from slicer.quantity import format_size
-from slicer.text import counted, quote, visible
+from slicer.text import quote, visible
 
 _IN_MEMORY = ("tmpfs", "ramfs", "")
 _LEDGER_NEEDS_BYTES = 1 << 20
@@ -133,7 +133,6 @@ def broker(facts: BrokerFacts, who: Who) -> AreaVerdict:
     is_asked = facts.has_socket and not facts.place_problem
     answers = visible(facts.answer_error) or "yes" if is_asked else "not asked"
     shown = (
-        ("installed", "yes" if facts.is_installed else "no"),
         ("enabled", "yes" if facts.is_enabled else "no"),
         ("socket", facts.place_problem or ("exists" if facts.has_socket else "missing")),
         ("answers", answers),
@@ -147,7 +146,7 @@ def _broker_summary(facts: BrokerFacts) -> str:
         return "not usable" if facts.absence else "off: each user has their own ledger"
     if facts.place_problem or facts.answer_error:
         return "not usable"
-    return f"on: one ledger for all users, {counted(facts.leases, 'lease')}, {facts.waiting} waiting"
+    return "on: one ledger for all users"
 
 
 def _broker(facts: BrokerFacts, who: Who) -> Iterator[Finding]:

@@ -21,11 +21,9 @@ def systemd(facts: SystemdFacts, who: Who) -> AreaVerdict:
     named = f"systemd {facts.version}" if facts.version else "systemd, version unknown"
     summary = f"{named}, {whose}; cgroup {facts.cgroups}{inside}" if facts.boots else f"not running{inside}"
     shown = (
-        ("version", facts.version or "unknown"), ("manager", who.manager),
-        ("state", facts.state or "unknown"), ("cgroups", facts.cgroups),
-        ("cgroup of the manager", facts.at or "/"),
+        ("manager", who.manager), ("cgroup of the manager", facts.at or "/"),
         ("controllers there", " ".join(facts.controllers) or "none"),
-        ("controllers on cgroup v1", " ".join(facts.on_v1) or "none"), ("container", facts.container or "no"),
+        ("controllers on cgroup v1", " ".join(facts.on_v1) or "none"),
     )  # fmt: skip
     found = _manager(facts, who) if facts.boots else _no_systemd(facts)
     return AreaVerdict("systemd", summary, shown, tuple(found))
@@ -59,18 +57,9 @@ def _manager(facts: SystemdFacts, who: Who) -> Iterator[Finding]:
 
 
 def kernel(facts: KernelFacts, who: Who) -> AreaVerdict:
-    """Which of the features that slicer uses the kernel has."""
-    features = (
-        ("pidfd", not facts.pidfd_error), ("memory.peak", facts.memory_peak),
-        ("cgroup.kill", facts.cgroup_kill), ("PSI", facts.psi), ("dmem", facts.dmem),
-    )  # fmt: skip
-    there = " ".join(name for name, has in features if has) or "none of the features that slicer uses"
-    shown = (
-        ("release", facts.release),
-        *((name, "not known" if has is None else "yes" if has else "no") for name, has in features),
-        ("inotify instances", facts.inotify_instances or "unknown"),
-    )
-    return AreaVerdict("kernel", f"Linux {facts.release}: {there}", shown, tuple(_kernel(facts, who)))
+    """Whether the kernel lets slicer wait for processes and files."""
+    shown = (("inotify instances", facts.inotify_instances or "unknown"),)
+    return AreaVerdict("kernel", f"Linux {facts.release}", shown, tuple(_kernel(facts, who)))
 
 
 def _kernel(facts: KernelFacts, who: Who) -> Iterator[Finding]:

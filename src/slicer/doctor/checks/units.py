@@ -13,7 +13,6 @@ from slicer.text import counted, visible
 from slicer.wrap.model import ProblemId
 
 _LIMITS = ".slice.d/"  # drop-ins with the configured limits of slices
-_OF_SYSTEMD = "/systemd/"
 
 
 def journal(facts: JournalFacts, systemd: SystemdFacts | None, who: Who) -> AreaVerdict:
@@ -21,8 +20,7 @@ def journal(facts: JournalFacts, systemd: SystemdFacts | None, who: Who) -> Area
     kept = "kept across reboots" if facts.is_persistent else "lost at a reboot"
     shown = (
         ("socket", facts.socket_error or "listening"), ("Storage=", facts.storage or "default"),
-        ("entries", kept),
-        ("you may read it", "yes" if facts.may_read else "your own" if facts.may_read_own else "no"),
+        ("you may read your own", "yes" if facts.may_read_own else "no"),
     )  # fmt: skip
     if systemd is not None and not systemd.boots:
         return AreaVerdict("journal", "none, without systemd", shown, ())
@@ -48,21 +46,11 @@ def _journal(facts: JournalFacts, who: Who) -> Iterator[Finding]:
 def units(facts: UnitFacts, systemd: SystemdFacts | None, who: Who) -> AreaVerdict:
     """The slices and the message catalog."""
     files = (*facts.system, *(facts.user if who.uid else ()))
-    shown = tuple((file.path, file.state) for file in files if _is_telling(file))
-    rest = [file.state for file in files if not _is_telling(file)]
-    counts = ", ".join(f"{rest.count(state)} {state}" for state in sorted(set(rest)))
-    shown += (("manual pages and completion", counts),) if rest else ()
+    shown = tuple((file.path, file.state) for file in files if file.state not in ("missing", "current"))
     shown += tuple((path, "of a package or the administrator") for path in facts.packaged)
-    shown += (("delegation of io and cpuset to user managers", facts.delegation),)
     if systemd is not None and not systemd.boots:
         return AreaVerdict("units", "not used, without systemd", shown, ())
-    summary = _summary(facts)
-    return AreaVerdict("units", summary, shown, tuple(_units(facts, who)))
-
-
-def _is_telling(file: UnitFile) -> bool:
-    """Whether it deserves a line: units and the catalog always, other files only if they were changed."""
-    return _OF_SYSTEMD in file.path or file.state not in ("missing", "current")
+    return AreaVerdict("units", _summary(facts), shown, tuple(_units(facts, who)))
 
 
 def _summary(facts: UnitFacts) -> str:

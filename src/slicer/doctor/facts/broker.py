@@ -21,7 +21,6 @@ from slicer.record import record
 
 _UNIT, _SERVICE = "slicer-broker.socket", "slicer-broker.service"
 _MASKS = UNIT_FOLDERS[:2]  # systemctl puts masks there
-_UNITS = tuple(f"{folder}/{_UNIT}" for folder in UNIT_FOLDERS)
 
 
 @record
@@ -32,15 +31,12 @@ class BrokerFacts:
     ``policy``: "none", "read", "hidden" (from this user) or "broken"; then ``policy_error`` says why.
     """
 
-    is_installed: bool
     is_enabled: bool
     has_socket: bool
     absence: str
     masked: tuple[str, ...]  # its units that are masked
     place_problem: str  # why the socket cannot be trusted
     answer_error: str
-    leases: int
-    waiting: int
     policy: str
     policy_error: str
     policy_warnings: tuple[str, ...]
@@ -51,15 +47,14 @@ def gather(environ: Mapping[str, str]) -> BrokerFacts:
     """Asks the broker, which starts if it sleeps. Takes at most 5 s and changes nothing."""
     has_socket = lstat(SOCKET) is not None
     place_problem = _place_problem() if has_socket else ""
-    error, leases, waiting = _asked() if has_socket and not place_problem else ("", 0, 0)
     policy, policy_error, warnings = _policy(policy_file.PATH)
     return BrokerFacts(
-        is_installed=any(os.path.lexists(path) for path in _UNITS),
         is_enabled=os.path.lexists(BROKER_ENABLED), has_socket=has_socket,
         absence="" if has_socket else (why_absent() or ("", ""))[0],
         masked=masks_in(f"{folder}/{unit}" for folder in _MASKS for unit in (_UNIT, _SERVICE)),
-        place_problem=place_problem, answer_error=error, leases=leases, waiting=waiting, policy=policy,
-        policy_error=policy_error, policy_warnings=warnings, variable=environ.get(SOCKET_VARIABLE, ""),
+        place_problem=place_problem, answer_error=_asked() if has_socket and not place_problem else "",
+        policy=policy, policy_error=policy_error, policy_warnings=warnings,
+        variable=environ.get(SOCKET_VARIABLE, ""),
     )  # fmt: skip
 
 
@@ -80,20 +75,20 @@ def _place_problem() -> str:
     return ""
 
 
-def _asked() -> tuple[str, int, int]:
-    """Why there is no answer, or "" and the numbers of leases and waiting jobs."""
+def _asked() -> str:
+    """Why there is no answer; "" if there is one."""
     connection = Connection()
     try:
-        standing = connection.ask(Status())
+        connection.ask(Status())
     except NoBroker:
-        return "", 0, 0  # it was stopped just now
+        pass  # it was stopped just now
     except BrokerFailed as error:
-        return error.message, 0, 0
+        return error.message
     except ErrorReply as error:
-        return error.message or error.name, 0, 0
+        return error.message or error.name
     finally:
         connection.close()
-    return "", len(standing.leases), len(standing.tickets)
+    return ""
 
 
 def _policy(path: str) -> tuple[str, str, tuple[str, ...]]:

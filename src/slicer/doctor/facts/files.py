@@ -20,19 +20,13 @@ def kernel_text(path: str) -> str:
         return ""
 
 
-def trusted_text(path: str, most_bytes: int = _MOST_BYTES) -> str | None:
-    """A regular file's text, if root or we own it and nobody else may write to it; otherwise None."""
-    data = trusted_bytes(path, most_bytes)
-    return None if data is None else data.decode("utf-8", "replace")
+def trusted_text(path: str) -> str | None:
+    """A regular file's text, if root or we own it and nobody else may write to it; otherwise None.
 
-
-def trusted_bytes(path: str, most_bytes: int = _MOST_BYTES, *, follows: bool = True) -> bytes | None:
-    """Like :func:`trusted_text`, but at most the first ``most_bytes`` bytes.
-
-    ``follows``: the path may be a link, as in /etc on some distributions.
+    The path may be a link, as in /etc on some distributions.
     """
     try:
-        fd = os.open(path, _READ if follows else _READ | os.O_NOFOLLOW)
+        fd = os.open(path, _READ)
     except OSError:
         return None
     try:
@@ -41,7 +35,7 @@ def trusted_bytes(path: str, most_bytes: int = _MOST_BYTES, *, follows: bool = T
             return None
         if info.st_mode & stat.S_IWOTH:
             return None
-        return os.read(fd, most_bytes)
+        return os.read(fd, _MOST_BYTES).decode("utf-8", "replace")
     except OSError:
         return None
     finally:

@@ -14,12 +14,13 @@ from collections.abc import Mapping
 from slicer.backend import closed_shop
 from slicer.backend.closed_shop import has_unit
 from slicer.backend.scopes import filters_devices
-from slicer.doctor.facts.files import kernel_text, lstat, names_in, trusted_bytes, trusted_text
-from slicer.errors import GpuError, NoGpu, SlicerError
+from slicer.doctor.facts.files import kernel_text, lstat, names_in, trusted_text
+from slicer.errors import GpuError, NoGpu
+from slicer.gpu import nvml
 from slicer.gpu.nvml import GpuDetails, Nvml
+from slicer.gpu.snapshot import take
 from slicer.kernel import cgroup, proc
 from slicer.kernel.users import group_name
-from slicer.outcome import history
 from slicer.record import record
 from slicer.share.program import library_path
 
@@ -124,8 +125,6 @@ def _node(path: str) -> Node:
 
 def gather_driver(uid: int) -> DriverFacts:
     """Asks NVML."""
-    from slicer.gpu import nvml
-
     try:
         driver = nvml.Nvml()
     except NoGpu as error:
@@ -146,8 +145,6 @@ def gather_driver(uid: int) -> DriverFacts:
 
 
 def _users(driver: Nvml, details: tuple[GpuDetails, ...], uid: int) -> tuple[GpuUser, ...]:
-    from slicer.gpu.snapshot import take
-
     index = {each.uuid: each.index for each in details}
     found = []
     for process in take(driver, None, ()).processes:
@@ -237,7 +234,6 @@ def _is_shut() -> bool | None:
 _MPS = "CUDA_MPS_PIPE_DIRECTORY"
 _MPS_PIPES = "/tmp/nvidia-mps"  # CUDA's default if that variable is not set
 _SLICE = "/gpu.slice"
-_LATEST = 100  # this many jobs of the history
 
 
 @record
@@ -249,7 +245,6 @@ class SharingFacts:
     mps: str  # where an MPS daemon has its pipes; "" if there is none
     has_dmem: bool  # the kernel has the controller dmem
     is_dmem_on: bool | None  # scopes in gpu.slice have it; None if there is no gpu.slice now
-    was_used: bool = False  # one of the latest jobs in the history shared its GPU
 
 
 def gather_sharing(environ: Mapping[str, str]) -> SharingFacts:
@@ -258,7 +253,7 @@ def gather_sharing(environ: Mapping[str, str]) -> SharingFacts:
     return SharingFacts(
         library=path, library_error=_load_error(path), mps=mps(environ, _MPS_PIPES),
         has_dmem="dmem" in cgroup.controllers(cgroup.path_of("")),
-        is_dmem_on=_passes_on(cgroup.path_of(_SLICE)), was_used=_was_used(environ),
+        is_dmem_on=_passes_on(cgroup.path_of(_SLICE)),
     )  # fmt: skip
 
 
@@ -270,17 +265,6 @@ def mps(environ: Mapping[str, str], usual: str) -> str:
     pipe = lstat(f"{usual}/control")
     is_there = pipe is not None and not stat.S_ISREG(pipe.st_mode) and pipe.st_uid in (0, os.geteuid())
     return usual if is_there else ""
-
-
-def _was_used(environ: Mapping[str, str]) -> bool:
-    path = history.default_path(environ)
-    if trusted_bytes(path, 1, follows=False) is None:
-        return False
-    try:
-        latest = history.read(path, limit=_LATEST)
-    except SlicerError:
-        return False  # the look at the state reports it
-    return any(outcome.sharing is not None for outcome in latest)
 
 
 def _load_error(path: str) -> str:

@@ -10,52 +10,24 @@ from slicer.backend import scopes
 from slicer.doctor.facts.files import kernel_text, names_in, setting
 from slicer.errors import StateError
 from slicer.kernel import cgroup
+from slicer.kernel.inotify import Inotify
 from slicer.kernel.users import lingers, user_name
 from slicer.outcome.journal import SOCKET
 from slicer.record import record
 
-_MOST_CGROUPS = 200
-
 
 @record
 class KernelFacts:
-    """A feature is None if it cannot be determined here."""
-
     release: str
-    memory_peak: bool | None
-    cgroup_kill: bool | None
-    psi: bool
-    dmem: bool
     pidfd_error: str  # why there are no pidfds; "" if there are
     inotify_error: str  # why no instance is available; "" if one is
     inotify_instances: str  # fs.inotify.max_user_instances
 
 
 def gather_kernel() -> KernelFacts:
-    """Reads /proc and the cgroup file system."""
-    return KernelFacts(
-        release=os.uname().release, memory_peak=_has("memory.current", "memory.peak"),
-        cgroup_kill=_has("cgroup.procs", "cgroup.kill"), psi=os.path.exists("/proc/pressure/cpu"),
-        dmem="dmem" in cgroup.controllers(cgroup.path_of("")), pidfd_error=_pidfd_error(),
-        inotify_error=_inotify_error(),
-        inotify_instances=kernel_text("/proc/sys/fs/inotify/max_user_instances"),
-    )  # fmt: skip
-
-
-def _has(beside: str, name: str) -> bool | None:
-    """Whether cgroups that have the file ``beside`` also have ``name``; None if there is no such cgroup.
-
-    The root cgroup has neither file, so this checks those below it.
-    """
-    top = cgroup.root()
-    if top is None:
-        return None
-    below = (f"{top}/{each}" for each in names_in(top)[:_MOST_CGROUPS])
-    own = cgroup.path_of(cgroup.of("self")).rstrip("/")
-    looked = next(
-        (path for path in (own, *below) if path != top and os.path.exists(f"{path}/{beside}")), None
-    )
-    return None if looked is None else os.path.exists(f"{looked}/{name}")
+    """Asks for a pidfd and an inotify instance."""
+    instances = kernel_text("/proc/sys/fs/inotify/max_user_instances")
+    return KernelFacts(os.uname().release, _pidfd_error(), _inotify_error(), instances)
 
 
 def _pidfd_error() -> str:
@@ -68,8 +40,6 @@ def _pidfd_error() -> str:
 
 
 def _inotify_error() -> str:
-    from slicer.kernel.inotify import Inotify
-
     try:
         Inotify("inotify").close()
     except StateError as error:
@@ -142,8 +112,6 @@ class DiskFacts:
 
 def gather_disks() -> DiskFacts:
     """Reads /sys."""
-    from slicer.kernel import cgroup
-
     found = (_disk(name) for name in names_in("/sys/block"))
     return DiskFacts(
         disks=tuple(disk for disk in found if disk is not None),
@@ -195,7 +163,6 @@ class JournalFacts:
     socket_error: str
     storage: str  # Storage= of journald.conf; "" if not set
     is_persistent: bool  # entries survive a reboot
-    may_read: bool  # this user may read the system's entries, and so those about root's jobs
     may_read_own: bool  # the user may read the entries about their own jobs
 
 
@@ -208,7 +175,6 @@ def gather_journal(uid: int) -> JournalFacts:
         socket_error=_socket_error(),
         storage=setting("journald.conf", "Storage").lower(),
         is_persistent=is_persistent,
-        may_read=_may_read(files, "system.journal"),
         may_read_own=_may_read(files, f"user-{uid}.journal") or _may_read(files, "system.journal"),
     )
 

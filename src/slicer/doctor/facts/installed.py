@@ -9,7 +9,6 @@ from typing import Any
 
 from slicer.backend import broker_units, feature_units, install_units, serve_units
 from slicer.backend.feature_units import FEATURES
-from slicer.backend.install_units import InstallPlan
 from slicer.backend.unit_files import SYSTEM_UNITS
 from slicer.config import profiles, routes
 from slicer.doctor.facts.files import masks_in
@@ -19,7 +18,6 @@ from slicer.record import record
 from slicer.wrap import records, wrapping
 from slicer.wrap.model import WrapStatus
 
-_DELEGATION = "/user@.service.d/"
 _SLICES = ("gpu.slice", "cpu.slice")
 # Where systemd searches before and after the directory of `slicer install` (systemd.unit(5)).
 _BEFORE = ("/etc/systemd/{}", "/run/systemd/{}")
@@ -42,16 +40,11 @@ class UnitFacts:
     user: tuple[UnitFile, ...]  # this user's own
     packaged: tuple[str, ...]
     masked: tuple[str, ...]
-    delegation: str  # the state of the drop-in for user managers: missing, current, outdated or edited
     lacking: tuple[tuple[str, str], ...] = ()  # installed services, and the library that each lacks
 
 
 def gather_units(environ: Mapping[str, str]) -> UnitFacts:
     """Reads the files, and the configuration, which may set limits for the slices."""
-    settled = _plan(environ, user_delegation=True, broker=broker_units.program_of())
-    states = install_units.states(settled)
-    system = [UnitFile(action.destination, state) for action, state in states]
-    delegation = next((each.state for each in system if _DELEGATION in each.path), "missing")
     config = os.environ.get("XDG_CONFIG_HOME") or f"{home(os.environ)}/.config"
     own = (f"{config}/systemd/user", f"/run/user/{os.getuid()}/systemd/user")
     masks = masks_in([f"{directory}/{name}" for directory in own for name in _SLICES])
@@ -62,14 +55,9 @@ def gather_units(environ: Mapping[str, str]) -> UnitFacts:
     there = [path for path in elsewhere if os.path.lexists(path)]
     masks = (*masks, *masks_in(there))
     return UnitFacts(
-        system=tuple(each for each in system if _DELEGATION not in each.path),
-        user=tuple(
-            UnitFile(action.destination, state)
-            for action, state in install_units.states(_plan(environ, user=True))
-        ),
+        system=_files(environ, broker=broker_units.program_of()), user=_files(environ, user=True),
         packaged=tuple(path for path in there if path not in masks),
         masked=masks,
-        delegation=delegation,
         lacking=tuple(_lacking(environ)),
     )
 
@@ -82,11 +70,12 @@ def _lacking(environ: Mapping[str, str]) -> Iterator[tuple[str, str]]:
     return (each for each in services if find_spec(each[1].replace("-", "_")) is None)
 
 
-def _plan(environ: Mapping[str, str], **options: Any) -> InstallPlan:
+def _files(environ: Mapping[str, str], **options: Any) -> tuple[UnitFile, ...]:
     try:
-        return install_units.configured(environ=environ, **options)[0]
+        plan = install_units.configured(environ=environ, **options)[0]
     except SlicerError:  # the look at the configuration reports it
-        return install_units.plan(environ=environ, **options)
+        plan = install_units.plan(environ=environ, **options)
+    return tuple(UnitFile(action.destination, state) for action, state in install_units.states(plan))
 
 
 @record

@@ -26,7 +26,6 @@ class SystemdFacts:
     boots: bool  # systemd runs here
     unreachable: str
     version: str  # systemd's own text, such as "257.13-1~deb13u1"; "" if unknown
-    state: str  # "running", "degraded", …; "" if unknown
     container: str  # "docker", "lxc", …; "" if none
     is_wsl: bool
     cgroups: str  # "v2", "hybrid", "v1" or "none"
@@ -47,32 +46,30 @@ def gather(uid: int, manager: Manager, *, asks: bool = True) -> SystemdFacts:
     """``asks``: ask the manager over D-Bus, which may hang. Otherwise only check that its socket exists."""
     at = f"/user.slice/user-{uid}.slice/user@{uid}.service" if manager == "user" else ""
     boots = is_booted()
-    unreachable, version, state = "", "", ""
+    unreachable, version = "", ""
     if boots and not asks:
         path = f"/run/user/{uid}/bus" if manager == "user" else "/run/dbus/system_bus_socket"
         unreachable = "" if os.path.exists(path) else f"{path} does not exist"
     elif boots:
         try:
-            version, state, at = _ask(manager)
+            version, at = _ask(manager)
         except BackendError as error:
             unreachable = error.message
             version = _system_version() if manager == "user" else ""
     return SystemdFacts(
-        boots=boots, unreachable=unreachable, version=version, state=state,
-        container=_container(), is_wsl="microsoft" in kernel_text("/proc/sys/kernel/osrelease").lower(),
+        boots=boots, unreachable=unreachable, version=version, container=_container(),
+        is_wsl="microsoft" in kernel_text("/proc/sys/kernel/osrelease").lower(),
         cgroups=_cgroups(), at=at, is_there=os.path.isdir(cgroup.path_of(at)),
         controllers=tuple(sorted(cgroup.controllers(cgroup.path_of(at)))), on_v1=_on_v1(),
         filters_devices=filters_devices(""),
     )  # fmt: skip
 
 
-def _ask(manager: Manager) -> tuple[str, str, str]:
+def _ask(manager: Manager) -> tuple[str, str]:
     backend = SystemdBackend(manager)
     backend.connect()
     try:
-        names = ("Version", "SystemState", "ControlGroup")
-        version, state, at = (backend.manager_property(name) for name in names)
-        return version, state, at
+        return backend.manager_property("Version"), backend.manager_property("ControlGroup")
     finally:
         backend.close()
 
