@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from slicer.quantity import INFINITY, QuantityError, parse_duration
+from datetime import datetime, time, timedelta
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from datetime import datetime, time
+from slicer.quantity import INFINITY, QuantityError, parse_duration
 
 _DAYS = ("monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday")
 _COMING = (
@@ -26,8 +24,6 @@ def past(text: str, now: float) -> float:
     last one, perhaps today. Where the clock skips a time, the first one after it is meant; of a time that
     comes twice, the first. Raises ValueError, whose message is one line for the user.
     """
-    from datetime import datetime, time, timedelta
-
     try:
         return now - parse_duration(text) / 1e6
     except QuantityError:
@@ -55,8 +51,6 @@ def coming(text: str, now: float) -> float:
     the clock skips a time, the first one after it is meant; of a time that comes twice, the first. Raises
     ValueError, whose message is one line for the user.
     """
-    from datetime import datetime, timedelta
-
     word = text.strip().lower()
     try:
         length = parse_duration(word)
@@ -78,8 +72,6 @@ def coming(text: str, now: float) -> float:
 
 def _dated(word: str, now: datetime) -> tuple[datetime, int] | None:
     """The time that is meant, on the first day on which it may be; and after how many days it comes again."""
-    from datetime import datetime, time, timedelta
-
     day, _, clock = word.partition(" ")
     if day not in (*_DAYS, "today", "tomorrow"):
         day, clock = "", word
@@ -98,8 +90,6 @@ def _dated(word: str, now: datetime) -> tuple[datetime, int] | None:
 
 def _clock(text: str) -> time | None:
     """As in "8:00" and "22:00:30"."""
-    from datetime import time
-
     parts = text.split(":")
     if len(parts) not in (2, 3) or not all(part.isascii() and part.isdigit() for part in parts):
         return None
@@ -112,8 +102,6 @@ def _clock(text: str) -> time | None:
 
 def words(at: float, now: float) -> str:
     """A coming time for people, as in "at 22:00", "tomorrow at 06:00" and "on 2026-12-24 at 18:00"."""
-    from datetime import datetime
-
     meant = datetime.fromtimestamp(at)
     clock = meant.strftime("at %H:%M:%S" if meant.second else "at %H:%M")
     days = (meant.date() - datetime.fromtimestamp(now).date()).days

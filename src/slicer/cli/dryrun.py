@@ -11,7 +11,7 @@ from slicer.config import profiles
 from slicer.config.profile_report import NEEDS, Setting, settings
 from slicer.errors import BrokerError, GpuError, InfeasibleError, NoGpu
 from slicer.gpu.observer import GpuObserver
-from slicer.job import granting, scope
+from slicer.job import fencing, granting, scope
 from slicer.job import plan as plans
 from slicer.job.plan import Invocation, Plan
 from slicer.job.words import describe_busy, describe_resources, length_words
@@ -153,8 +153,6 @@ def _overview(
         ("threads", f"{profile.threads} ({profile.sources['threads']})"),
     ]
     if plan.broker or plans.may_be_fenced(plan) or profile.fence == "off":
-        from slicer.job import fencing
-
         rows.append(("fence", fencing.described(plan, backend)))
     if profile.share != "off":
         rows.append(("sharing", _sharing(plan)))

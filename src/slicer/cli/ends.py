@@ -6,6 +6,7 @@ import os
 import time
 from collections.abc import Iterator, Sequence
 
+from slicer.broker import accounts
 from slicer.cli import say
 from slicer.cli.known_jobs import KnownJob
 from slicer.errors import EX_SLICER, EX_TIMEOUT, SlicerError, StateError
@@ -161,8 +162,6 @@ class Awaited:
 
     def _by_broker(self) -> int | None:
         """The exit code of another user's job, for root; None: the broker does not know it (yet)."""
-        from slicer.broker import accounts
-
         found = accounts.jobs(accounts.PATH, limit=1, job=self.known.job)
         return found[0].exit_code if found else None
 

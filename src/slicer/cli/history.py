@@ -11,8 +11,10 @@ from typing import Any
 
 import click
 
-from slicer.cli import common, history_sums, output, say
+from slicer.broker import accounts
+from slicer.cli import common, history_plot, history_sums, output, say
 from slicer.cli.history_find import meant
+from slicer.cli.history_plot import Plotted
 from slicer.cli.usage import waited
 from slicer.columns import Line
 from slicer.errors import UsageError
@@ -21,7 +23,7 @@ from slicer.kernel.signals import signal, signal_name
 from slicer.kernel.users import group_name, user_name
 from slicer.ledger.status import existing_ledger
 from slicer.model import Outcome
-from slicer.outcome import kept
+from slicer.outcome import kept, samples
 from slicer.outcome.history import default_path, read
 from slicer.outcome.outcome_file import outcome_json
 from slicer.outcome.sums import BY, Sum, count, last_indices, sums
@@ -33,7 +35,6 @@ from slicer.text import command_text, one_line, slots_words, visible
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from slicer.broker.accounts import AccountRow
-    from slicer.cli.history_plot import Plotted
 
 _SHORT_ID = 8
 _MOST_COMMAND = 160
@@ -125,8 +126,6 @@ def command(
     found = found[: number or None]
     found.reverse()  # the newest goes right above the prompt
     if plot is not None:
-        from slicer.cli import history_plot
-
         history_plot.show(source.plotted(found[-1]), plot)
         return
     if as_json:
@@ -187,7 +186,6 @@ def _source(*, all_users: bool) -> _Source:
     if os.geteuid():
         hint = "slicer usage shows what your own jobs used"
         raise UsageError("only root may see the jobs of all users", where="--all-users", hint=hint)
-    from slicer.broker import accounts
 
     def counted(path: str, **filters: Any) -> int:
         return accounts.sums(path, "user", **filters)[1].runs
@@ -220,9 +218,6 @@ def table(outcomes: list[Outcome], now: float) -> list[Line]:
 
 def plotted(outcome: Outcome) -> Plotted:
     """What the job used over time, to be drawn. Raises StateError."""
-    from slicer.cli.history_plot import Plotted
-    from slicer.outcome import samples
-
     series = samples.read(default_path(), (outcome.job,)).get(outcome.job)
     title = _plot_title(outcome.job, outcome.name, ended(outcome), outcome.wall_s)
     names = tuple(f"GPU {index}" for index in outcome.gpu_indices)
@@ -378,9 +373,6 @@ def row_table(found: list[AccountRow], now: float) -> list[Line]:
 
 def row_plotted(each: AccountRow) -> Plotted:
     """What the job used over time, to be drawn. Raises StateError."""
-    from slicer.broker import accounts
-    from slicer.cli.history_plot import Plotted
-
     series = accounts.samples(accounts.PATH, (each.grant_key,)).get(each.grant_key)
     gpus = _short(each.gpus.split())
     title = _plot_title(each.job, each.name, row_ended(each), each.held_s)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import time
 
 from slicer.cli import drawing, output
@@ -165,8 +166,6 @@ class Plotted:
 
 def show(job: Plotted, path: str) -> None:
     """Print the charts, or write them into the file ``path``, as its ending says. Raises SlicerError."""
-    import shutil
-
     if job.series is None:
         hint = "a job has none if it ended within two seconds, or if slicer was killed meanwhile"
         raise SlicerError(f"there are no samples of {job.title}", hint=hint)

@@ -9,11 +9,13 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from slicer.broker.client import standing
 from slicer.cli import output, say
+from slicer.cli.history_find import find_outcomes
 from slicer.errors import EX_OK, SlicerError
 from slicer.job.find import NotYours, UnknownJob
 from slicer.kernel.users import user_name
 from slicer.ledger.ledger import Ledger, Snapshot
 from slicer.ledger.status import PATIENCE_S, existing_ledger
+from slicer.outcome.history import default_path
 from slicer.state import statedir
 from slicer.text import quote, visible
 
@@ -114,9 +116,6 @@ def found_among(
 
 def _ended(word: str) -> UnknownJob | None:
     """The error for a job that has ended; None if the history does not have it."""
-    from slicer.cli.history_find import find_outcomes
-    from slicer.outcome.history import default_path
-
     try:
         found = find_outcomes(default_path(), word, limit=1)
     except SlicerError:

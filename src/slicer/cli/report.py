@@ -11,6 +11,7 @@ from typing import Any
 
 import click
 
+from slicer.broker import accounts
 from slicer.broker.client import standing
 from slicer.cli import output, say
 from slicer.cli.common import failing
@@ -21,7 +22,7 @@ from slicer.columns import FAINT, Line
 from slicer.errors import SlicerError, UsageError
 from slicer.kernel.users import user_name
 from slicer.model import Lease, Outcome
-from slicer.outcome import history
+from slicer.outcome import history, samples
 from slicer.outcome.outcome_file import put_own
 from slicer.outcome.result import result_of
 from slicer.report import page
@@ -115,18 +116,12 @@ def _report(period: Period, name: str | None, *, all_users: bool) -> Report:
 def _series(*, all_users: bool) -> Callable[[Sequence[str]], dict[str, Series]]:
     """Reads the figures over time of jobs, by their keys."""
     if all_users:
-        from slicer.broker import accounts
-
         return functools.partial(accounts.samples, accounts.PATH)
-    from slicer.outcome import samples
-
     return functools.partial(samples.read, history.default_path())
 
 
 def _of_all() -> list[Job]:
     """Everybody's ended jobs, as the broker recorded them."""
-    from slicer.broker import accounts
-
     if os.geteuid():
         hint = "leave it out for a report about your own jobs"
         raise UsageError("only root may see the jobs of all users", where="--all-users", hint=hint)

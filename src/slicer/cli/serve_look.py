@@ -12,13 +12,15 @@ from slicer.backend import serve_units
 from slicer.backend.install_units import data_home
 from slicer.backend.unit_files import SYSTEM_UNITS
 from slicer.cli.common import NoLibrary
-from slicer.cli.dryrun import Forecast
+from slicer.cli.dryrun import Forecast, forecast_of, usable_backend
 from slicer.config.profiles import Config, Overrides
 from slicer.config.serve import Server
-from slicer.errors import SlicerError, UsageError
+from slicer.errors import CannotExecute, CommandNotFound, SlicerError, UsageError
+from slicer.job.plan import Invocation, plan_of
 from slicer.kernel import listeners, on_host, proc
+from slicer.ledger.status import existing_ledger
 from slicer.record import record
-from slicer.serve import listening
+from slicer.serve import listening, standings
 
 _UNIX = "unix:"
 _UNITS = (SYSTEM_UNITS, "/etc/systemd/system")
@@ -72,8 +74,6 @@ def look(
     server: Server, everyone: Iterable[Server], config: Config, environ: Mapping[str, str]
 ) -> ServerCheck:
     """Check everything that the server needs. Problems are in the result, not raised."""
-    from slicer.serve import standings
-
     standing = (each for each in standings.read(environ, lambda _: None) if each.name == server.name)
     others = beside(server, everyone)
     lease, gpus, profile, command = _lease(server, config, environ)
@@ -164,8 +164,6 @@ def overrides_of(server: Server) -> Overrides:
 
 def _lease(server: Server, config: Config, environ: Mapping[str, str]) -> tuple[str, int | None, str, str]:
     """The lease, its number of GPUs, an error in the profile, and an error in the command."""
-    from slicer.errors import CannotExecute, CommandNotFound
-
     try:
         profile = config.profile(server.profile, overrides_of(server))
     except SlicerError as error:
@@ -184,10 +182,6 @@ def _lease(server: Server, config: Config, environ: Mapping[str, str]) -> tuple[
 
 def _forecast(server: Server, environ: Mapping[str, str]) -> Forecast:
     """The ledger's answer at this moment. Raises SlicerError."""
-    from slicer.cli.dryrun import forecast_of, usable_backend
-    from slicer.job.plan import Invocation, plan_of
-    from slicer.ledger.status import existing_ledger
-
     invocation = Invocation(
         command=server.command or ("true",), profile=server.profile, overrides=overrides_of(server),
         name=f"serve:{server.name}",

@@ -10,6 +10,8 @@ from typing import Any
 import click
 
 from slicer.backend import broker_socket
+from slicer.broker import accounts
+from slicer.broker.client.calls import ask
 from slicer.broker.protocol.messages import Usage, UsageRow
 from slicer.cli import output, say
 from slicer.cli.common import since as began_since
@@ -81,14 +83,10 @@ def find(after: float | None, by: str) -> Sequence[UsageRow]:
     elif not is_root:
         hint = "slicer history shows your own jobs; sudo slicer install --broker starts accounting"
         raise SlicerError("there are no accounts without the broker", hint=hint)
-    from slicer.broker.accounts import PATH, usage
-
-    return usage(PATH, after, by)
+    return accounts.usage(accounts.PATH, after, by)
 
 
 def _asked(path: str, call: Usage) -> Sequence[UsageRow]:
-    from slicer.broker.client.calls import ask
-
     try:
         rows: tuple[UsageRow, ...] = ask(path, call).rows
     except TooManyError:  # the broker wants pauses between a user's calls

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 
 from slicer import faults
+from slicer.backend.plain import affinity
 from slicer.config import live
 from slicer.config.profiles import host
 from slicer.config.properties import NAMES, parse_property, row_of
@@ -134,8 +135,6 @@ def _refuse_without_processes(lease: Lease) -> None:
 
 def _change_plain(lease: Lease, ledger: Ledger, assignments: tuple[str, ...]) -> tuple[RunningProperty, ...]:
     """Without systemd, change the CPUs of each process of the job; nothing else can be changed."""
-    from slicer.backend.plain import affinity
-
     _refuse_without_processes(lease)
     asked = live.wanted(assignments, {}, host())
     for item in asked:

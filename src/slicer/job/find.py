@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 
+from slicer.config.property_names import nearest
 from slicer.errors import SlicerError, StateError, UsageError
 from slicer.kernel import cgroup, proc
 from slicer.kernel.open_files import has_open
@@ -103,8 +104,6 @@ def find_running(word: str, seen: Snapshot) -> Lease:
 
 
 def _known(word: str, entries: Sequence[_Named]) -> str:
-    from slicer.config.property_names import nearest
-
     if not entries:
         return "no job runs or waits"
     close = nearest(word, [name for entry in entries for name in (entry.name, entry.job) if name])

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 
 from slicer.backend import changes_of
+from slicer.backend.scopes import acting_in
 from slicer.config import live
 from slicer.config.profiles import host
 from slicer.config.properties import find, parse_property
@@ -98,7 +99,5 @@ def _same(one: str, other: str) -> bool:
 
 def acting_here(names: list[str], cgroup_name: str, manager: Manager) -> frozenset[str]:
     """The properties that have an effect in that cgroup."""
-    from slicer.backend.scopes import acting_in
-
     known, directory = tuple(name for name in names if find(name)), cgroup.path_of(cgroup_name)
     return acting_in(known, directory, manager, directory)

@@ -14,9 +14,11 @@ from slicer.errors import BackendError, SlicerError, StateError
 from slicer.job.find import directory_of, members, scope_control
 from slicer.kernel import cgroup, proc
 from slicer.kernel.signals import signal
+from slicer.kernel.users import user_name
 from slicer.ledger import control_log
 from slicer.ledger.halted import halt_of
 from slicer.model import unit_name
+from slicer.outcome import journal
 from slicer.text import visible
 
 TYPE_CHECKING = False
@@ -24,7 +26,6 @@ if TYPE_CHECKING:
     from slicer.ledger.halted import Halted
     from slicer.ledger.ledger import Ledger
     from slicer.model import Lease
-    from slicer.outcome import journal
 
 _STOPPING_S = 2.0  # how long processes may take to stop, and to stop forking
 _LOOK_S = 0.005
@@ -81,12 +82,8 @@ def is_frozen(lease: Lease) -> bool:
 
 def tell(lease: Lease, kind: journal.Kind, text: str, command: str = "", **fields: str) -> None:
     """Tell the journal who changed the job, and how: others, or slicer's ``command``."""
-    from slicer.outcome import journal
-
     said: dict[str, str | int] = {"by": "outside"}
     if command:
-        from slicer.kernel.users import user_name
-
         said = {"by": "slicer", "by_uid": os.getuid(), "by_user": user_name(os.getuid())}
         text += f" by {said['by_user']} ({command})"
     name = lease.name or lease.job  # others than the owner may read the journal, so not the command

@@ -6,14 +6,21 @@ import os
 import signal
 import time
 
+from slicer.backend import broker_socket
+from slicer.backend.plain import PlainBackend
 from slicer.config.properties import DEFAULT_STOP_TIMEOUT_S
 from slicer.errors import EX_TIMEOUT, SlicerError, StateError, UsageError
+from slicer.job import words
 from slicer.job.find import check_scope, keeper_lives
+from slicer.job.pause import thaw_to_end
 from slicer.kernel import cgroup, proc
+from slicer.kernel.open_files import with_open
 from slicer.kernel.signals import STOP, send_stop
+from slicer.kernel.users import user_name
 from slicer.ledger import control_log
 from slicer.ledger.watch import LedgerWatch
 from slicer.model import Lease, manager_of, unit_name
+from slicer.outcome import journal
 from slicer.record import record
 from slicer.text import visible
 
@@ -92,8 +99,6 @@ def await_end(lease: Lease, ledger: Ledger, manner: Manner = PROFILES) -> None:
 
 def _is_withdrawn(ticket: Ticket, ledger: Ledger) -> bool:
     """Remove the request from the user's or the broker's queue; False if it is not waiting."""
-    from slicer.backend import broker_socket
-
     if ledger.withdraw(ticket):
         return True
     path = broker_socket(os.environ)
@@ -112,10 +117,6 @@ def _is_withdrawn(ticket: Ticket, ledger: Ledger) -> bool:
 
 def _tell_journal(entry: Lease | Ticket) -> None:
     """Tell the journal who ends the job. The job's keeper sees only the stop."""
-    from slicer.job import words
-    from slicer.kernel.users import user_name
-    from slicer.outcome import journal
-
     by = user_name(os.getuid())
     name = entry.name or entry.job  # others than the owner may read the journal, so not the command
     had = words.held(entry) if isinstance(entry, Lease) else ""
@@ -138,7 +139,6 @@ def note(lease: Lease, ledger: Ledger, kind: control_log.Kind = "stop") -> None:
 
 def _stop_unit(lease: Lease, ledger: Ledger) -> None:
     from slicer.broker.client.control import control_of
-    from slicer.job.pause import thaw_to_end
 
     with control_of(lease.manager) as control:
         found = control.cgroup_of(lease.unit)
@@ -159,8 +159,6 @@ def _tell_keeper(lease: Lease, ledger: Ledger, manner: Manner) -> None:
             f"{lease.name or lease.job} has no keeper that could do that", where="--signal and --grace",
             hint="it runs with --exec, or its keeper was killed: slicer stop without them ends it",
         )  # fmt: skip
-    from slicer.job.pause import thaw_to_end
-
     _continue_supervisor(lease)
     thaw_to_end(lease, ledger)
     signal_process(lease.keeper, None, lease.uid, STOP, manner)
@@ -169,8 +167,6 @@ def _tell_keeper(lease: Lease, ledger: Ledger, manner: Manner) -> None:
 def _stop_processes(lease: Lease, ledger: Ledger) -> None:
     """Notify the job's keeper, which ends the rest. Without a keeper, signal the existing processes."""
     if lease.backend == "inner":  # its owner has given it back, and is not to be ended
-        from slicer.kernel.open_files import with_open
-
         for pid in with_open(ledger.directory.leases.lstat(lease.job)):
             signal_process(pid, None, lease.uid, signal.SIGTERM)
     elif keeper_lives(lease, ledger):
@@ -180,8 +176,6 @@ def _stop_processes(lease: Lease, ledger: Ledger) -> None:
         signal_process(lease.pid, lease.pid_start, lease.uid, signal.SIGTERM)  # it has not begun yet
     else:
         # Supervisor and keeper were killed: nothing else would end the remaining processes.
-        from slicer.backend.plain import PlainBackend
-
         PlainBackend(lease.uid).end(lease.job, "", DEFAULT_STOP_TIMEOUT_S)
 
 

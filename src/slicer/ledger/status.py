@@ -6,12 +6,15 @@ import os
 
 from slicer.config import profiles
 from slicer.errors import GpuError, LedgerLost, SlicerError, StateError
+from slicer.gpu.attribution import attribute, is_foreign
 from slicer.gpu.observer import GpuObserver
 from slicer.kernel.proc import now_s
 from slicer.ledger.halted import Halted, awaits_turn, halted
 from slicer.ledger.ledger import Ledger, Snapshot
 from slicer.ledger.lock import EAGER_PAUSE_S
+from slicer.ledger.plain_lock import PlainLock
 from slicer.model import CPU, GpuLoad
+from slicer.outcome import job_files
 from slicer.outcome.history import folder
 from slicer.placement import capacity, decision, forecast, order
 from slicer.placement.devices import headroom, is_idle, reserved_mib
@@ -229,8 +232,6 @@ class StatusReader:
         """Jobs that wait for others or their time, and have neither lease nor ticket."""
         if not os.path.lexists(folder(self._environ)):
             return ()
-        from slicer.outcome import job_files
-
         try:
             known = job_files.known(self._environ, self._warn)
         except StateError as error:
@@ -341,8 +342,6 @@ def _config(environ: Mapping[str, str], warn: Warn) -> Config | None:
 def _plain_lock(config: Config | None) -> PlainLockState | None:
     if config is None or not config.compat_gpu_lock:
         return None
-    from slicer.ledger.plain_lock import PlainLock
-
     return PlainLockState(config.compat_gpu_lock, PlainLock(config.compat_gpu_lock).holder())
 
 
@@ -393,8 +392,6 @@ def _foreign(
     """The foreign processes of each GPU, the largest first."""
     if snapshot is None:
         return {}
-    from slicer.gpu.attribution import attribute, is_foreign
-
     found: dict[str, list[ForeignProcess]] = {}
     for process, lease in attribute(snapshot, leases):
         if is_foreign(process, lease):

@@ -21,6 +21,7 @@ choice was measured (two cores, Python 3.11, SQLite 3.40). A row costs 2.8 ms wi
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import stat
@@ -370,8 +371,6 @@ def _translated(error: Exception, path: str) -> Exception:
 
 def _lacks_locks(path: str) -> bool:
     """Whether the file cannot be locked at all. SQLite calls that busy, too."""
-    import errno  # few need it
-
     try:
         with open(path, "rb") as file:
             fcntl.lockf(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
@@ -382,8 +381,6 @@ def _lacks_locks(path: str) -> bool:
 
 def _why_full(directory: str) -> str:
     """The words of the system if it has no room for another file, else "". SQLite does not know them."""
-    import errno
-
     try:
         fd = os.open(directory, os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o600)
         try:

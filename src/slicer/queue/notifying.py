@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from typing import Any
 
+from slicer.config.notify_keys import settle, words
 from slicer.config.profiles import Config
 from slicer.errors import UsageError
 from slicer.model import Notify
@@ -58,8 +59,6 @@ class Notifier:
 
 def notifier(said: str | None, config: Config, title: str) -> Notifier | None:
     """The notifier for a queue with this --notify (None: none) and its configuration. Raises UsageError."""
-    from slicer.config.notify_keys import settle, words
-
     chosen = None if said is None else words((said, "--notify", UsageError))
     found = settle(chosen, config.notify, "--notify")
     return Notifier(found, title) if found is not None else None

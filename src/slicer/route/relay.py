@@ -11,10 +11,12 @@ is raw: only the real terminal changes the output. Its size follows that of the 
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 import select
 import stat
 import sys
+import termios
 from _thread import get_native_id
 
 from slicer.errors import BackendError
@@ -65,8 +67,6 @@ class Relay:
         None if the relay was killed, or if a signal to end slicer arrived while it waited for a slow reader.
         The signals that end slicer must be blocked.
         """
-        import fcntl
-
         os.close(self.fd)  # so that the relay sees the end, unless another process can still write
         self.fd = -1
         self._has_ended = False
@@ -122,9 +122,6 @@ def _terminal_like(sink: int) -> tuple[int, int]:
 
 def _copy_size(terminal: int, master: int) -> bool:
     """Give a pseudo-terminal the size of the terminal. Returns whether that changed it."""
-    import fcntl
-    import termios
-
     try:
         size = fcntl.ioctl(terminal, termios.TIOCGWINSZ, bytes(8))
         if size == fcntl.ioctl(master, termios.TIOCGWINSZ, bytes(8)):

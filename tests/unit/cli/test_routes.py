@@ -159,7 +159,7 @@ def test_no_driver_is_no_gpu_and_a_failure_is_not(
     def fail() -> None:
         raise failure
 
-    monkeypatch.setattr("slicer.gpu.open_gpus", fail)
+    monkeypatch.setattr("slicer.cli.routes.loading.open_gpus", fail)
     assert loading.gpus() == found
     err = capfd.readouterr().err
     assert err.startswith(said)

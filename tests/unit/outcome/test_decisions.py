@@ -173,4 +173,4 @@ print(*sorted(set(sys.modules) - before))
     )
     ours = {f"slicer.outcome{name}" for name in ("", ".decisions", ".history", ".history_schema")}
     found = {name for name in done.stdout.split() if not name.startswith("_")}
-    assert found <= {"fcntl", "itertools", "slicer.kernel", "time"} | SQLITE | ours
+    assert found <= {"errno", "fcntl", "itertools", "slicer.kernel", "time"} | SQLITE | ours

@@ -447,4 +447,4 @@ print(*sorted(set(sys.modules) - before))
     )
     ours = {"slicer.outcome", "slicer.outcome.history", "slicer.outcome.history_schema"}
     found = {name for name in done.stdout.split() if not name.startswith("_")}
-    assert found <= {"fcntl", "itertools", "slicer.kernel", "time"} | SQLITE | ours
+    assert found <= {"errno", "fcntl", "itertools", "slicer.kernel", "time"} | SQLITE | ours

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 
 from slicer.backend import broker_socket
+from slicer.errors import BrokerError
 from slicer.ledger.ledger import Snapshot
 from slicer.ledger.status import StatusReader, joined
 
@@ -57,8 +58,6 @@ def jobs(
     path = broker_socket(environ)
     if not path:
         return own, Snapshot((), ())
-    from slicer.errors import BrokerError
-
     try:
         found = everybody(path)
     except BrokerError as error:

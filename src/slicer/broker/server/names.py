@@ -6,7 +6,9 @@ policy that are missing from the files are looked up there, in a child process a
 
 from __future__ import annotations
 
+import grp
 import os
+import pwd
 import time
 from collections.abc import Iterable, Iterator, Sequence
 
@@ -125,9 +127,6 @@ def ask_services(
 
 def _answer(fd: int, wanted: list[tuple[str, str]]) -> None:
     """In the child: one line for each name, empty for an unknown one."""
-    import grp
-    import pwd
-
     for kind, name in wanted:
         try:
             number = pwd.getpwnam(name).pw_uid if kind == "user" else grp.getgrnam(name).gr_gid

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import closing
 
 from slicer.cli import say
 from slicer.columns import Line
 from slicer.config import routes as config_routes
 from slicer.config.profiles import Config
 from slicer.config.routes import Route
-from slicer.errors import GpuError, SlicerError
+from slicer.errors import GpuError, NoGpu, SlicerError
+from slicer.gpu import open_gpus, ours
+from slicer.ledger.status import existing_ledger
 from slicer.model import Gpu
 from slicer.outcome import decisions
 from slicer.outcome.decisions import PastDecision
@@ -40,11 +43,6 @@ def pasts(route: str | None, after: float | None) -> dict[str, list[PastJob]]:
 
 def gpus() -> tuple[Gpu, ...] | None:
     """The GPUs of this machine; () without a driver; None, with a message, if the driver fails."""
-    from contextlib import closing
-
-    from slicer.errors import NoGpu
-    from slicer.gpu import open_gpus, ours
-
     try:
         with closing(open_gpus()) as found:
             return ours(found.list())
@@ -57,8 +55,6 @@ def gpus() -> tuple[Gpu, ...] | None:
 
 def running_jobs(environ: Mapping[str, str]) -> dict[str, int] | None:
     """The number of held slots by name; None, with a message, if the ledger cannot be read."""
-    from slicer.ledger.status import existing_ledger
-
     try:
         ledger = existing_ledger(environ, say.line)
         leases = ledger.snapshot().leases if ledger else ()

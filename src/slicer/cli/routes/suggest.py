@@ -9,6 +9,7 @@ import click
 
 from slicer.cli import common, complete, output
 from slicer.cli.routes import loading
+from slicer.cli.routes.plot import write
 from slicer.columns import FAINT, GOOD, WARNING, Line
 from slicer.config import metrics
 from slicer.config.profiles import Config
@@ -77,8 +78,6 @@ def command(
     past = loading.past(name, common.since(since))
     found = [_found(config, route, part, past, given_mib, margin_percent, number) for part in parts]
     if plot is not None:
-        from slicer.cli.routes.plot import write
-
         write(route.name, found[0], plot)
     if as_json:
         output.show_json({"route": name, "suggestions": [_json(each) for each in found]})

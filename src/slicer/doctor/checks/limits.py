@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from slicer.backend.plain import BEST_EFFORT
 from slicer.backend.scopes import acting
 from slicer.config.properties import controller
 from slicer.doctor.facts.configuration import ConfigurationFacts
@@ -35,8 +36,6 @@ def _acting(
     name: str, directives: tuple[str, ...], systemd: SystemdFacts, disks: DiskFacts, who: Who
 ) -> ActiveLimits:
     if not systemd.boots:
-        from slicer.backend.plain import BEST_EFFORT
-
         acts = frozenset(each for each in directives if each in BEST_EFFORT)
     else:
         controllers = frozenset(systemd.controllers)
