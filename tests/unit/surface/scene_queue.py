@@ -40,7 +40,7 @@ def queue(box: Box) -> dict[str, str | Shape]:
         done = box.run(*words)
         found[name] = settled(f"{done.out}{done.err}") + f"exit code {done.code}"
     journals = [path.read_text() for path in box.work.glob("*/journal.jsonl")]
-    records = [json.loads(line) for text in journals for line in text.splitlines()]
+    records = [_unlooked(json.loads(line)) for text in journals for line in text.splitlines()]
     found["the log directory"] = tree(box.work / "logs")
     found["a job of an event"] = Shape([job for event in events for job in _take_jobs(event)], is_loose=True)
     return found | _by_kind("event", events) | _by_kind("record of the journal", records)
@@ -151,6 +151,13 @@ def _crashed(box: Box, found: dict[str, str | Shape]) -> list[Any]:
 def _outcomes(attempts: list[str]) -> list[Any]:
     found = [json.loads(text.splitlines()[-1]) for text in attempts]
     return [{**each, "vram_peak_mib": []} for each in found]  # whether a look came in time varies
+
+
+def _unlooked(record: dict[str, Any]) -> dict[str, Any]:
+    """Without what only a look at the GPUs in time tells."""
+    if record["event"] == "ended":
+        return {**record, "utilisation": None, "vram_peak_mib": []}
+    return {key: value for key, value in record.items() if key != "utilisation"}
 
 
 def _attempts(box: Box) -> list[str]:

@@ -9,14 +9,14 @@ from tests.unit.surface.shape import Shape
 
 _ID = re.compile(r"\b[0-9a-f]{8}(?:[0-9a-f]{4})?\b")  # whole, or its beginning
 _NUMBER = re.compile(r"(?<![A-Za-z\d._])(?<!exit )(?:\d[\d.]*(?:ms|us|[smhd]|[KMGT]i?B?|B)?)+\b")
-# Only of a job that lasted until somebody looked is its memory known.
+# Only of a job that lasted until somebody looked is its memory known, and what its GPUs did.
 _MEMORY = re.compile(r"(after #(?=$|, memory)|CPU #)((?:,| ·) memory #)?", re.MULTILINE)
 _SAME = ("MESSAGE_ID", "PRIORITY", "SYSLOG_IDENTIFIER")
 
 
 def settled(text: str) -> str:
     """Text with ID for each job's id, # for each number with its unit, and blanks that are no columns."""
-    text = _NUMBER.sub("#", _ID.sub("ID", text))
+    text = _NUMBER.sub("#", _ID.sub("ID", text)).replace("peak #, #% busy", "peak n/a, busy n/a")
     return re.sub(r" {2,}", "  ", _MEMORY.sub(r"\1[memory]", text))
 
 
