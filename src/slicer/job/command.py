@@ -229,8 +229,7 @@ class Command:
         """Handle a signal that the supervisor passes on."""
         if time.monotonic() - self._direct.get(signo, -_SAME_SIGNAL_S) < _SAME_SIGNAL_S:
             return  # the command got it, too
-        self._reap()  # a command that has just ended would swallow it
-        if self._status is None:
+        if self._still_runs():  # a command that has just ended would swallow it
             self._note_sender(signo, "slicer run")
             self._send(self._pid, signo)
         else:
@@ -238,8 +237,7 @@ class Command:
 
     def _look(self, was_continued: bool) -> None:
         """Look at what has become of the command, or of a supervisor that was continued."""
-        self._reap()
-        if self._status is None and self._job_control.is_to_continue(was_continued):
+        if self._still_runs() and self._job_control.is_to_continue(was_continued, self._still_runs):
             self._send(self._pid, signal.SIGCONT)
 
     def _note_sender(self, signo: int, sender: EndedBy) -> None:
@@ -403,6 +401,11 @@ class Command:
         except PermissionError:
             return False
         return True
+
+    def _still_runs(self) -> bool:
+        """Look at the command: whether it has not ended."""
+        self._reap()
+        return self._status is None
 
     def _reap(self) -> None:
         """Process every change of a child: the command's end or stop, and those of adopted orphans."""

@@ -14,7 +14,7 @@ from slicer.kernel.signals import CONTINUED, SI_KERNEL, signal
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Callable, Collection
 
 # The terminal sends these to its whole foreground process group, including the command.
 _FROM_TERMINAL = frozenset({signal.SIGINT, signal.SIGQUIT, signal.SIGTSTP, signal.SIGWINCH})
@@ -82,25 +82,31 @@ class JobControl:
     def __init__(self, supervisor: int) -> None:
         self._supervisor = supervisor
         self._stops = Stops()
+        self._is_due = False  # a look at whether the supervisor has followed
 
     def command_changed(self, change: int) -> None:
-        """The command has stopped or continued (waitid's CLD_ codes). The supervisor follows it."""
+        """The command has stopped or continued (waitid's CLD_ codes)."""
         self._stops.command_changed(change == os.CLD_STOPPED, _has_terminal())
-        self._align()
+        self._is_due = True
 
-    def is_to_continue(self, was_continued: bool) -> bool:
-        """Whether to continue the command. ``was_continued``: the supervisor was, and not by us."""
-        is_behind = self._stops.is_stopped and (was_continued or self._stops.is_copy_expected)
-        if was_continued and self._stops.supervisor_continued(proc.stops(self._supervisor)):
+    def is_to_continue(self, was_continued: bool, still_runs: Callable[[], bool]) -> bool:
+        """Whether to continue the command. If not, the supervisor follows it.
+
+        ``was_continued``: the supervisor was, and not by us. ``still_runs`` looks at the command once more.
+        """
+        stops = self._stops
+        self._is_due |= stops.is_stopped and (was_continued or stops.is_copy_expected)
+        if was_continued and stops.supervisor_continued(proc.stops(self._supervisor)):
             return True
-        if is_behind:
-            self._align()
+        if self._is_due:
+            # At the supervisor first, because ``fg`` continues the command first. Stopped for a stop from
+            # before ``fg``, the supervisor would leave the terminal to the shell.
+            has_stopped = proc.stops(self._supervisor)
+            if still_runs() and _has_terminal() and has_stopped != stops.is_stopped:
+                # A SIGCONT too many could swallow the group's.
+                self.tell_supervisor(signal.SIGSTOP if stops.is_stopped else signal.SIGCONT)
+            self._is_due = False
         return False
-
-    def _align(self) -> None:
-        # A SIGCONT too many could swallow the group's.
-        if _has_terminal() and proc.stops(self._supervisor) != self._stops.is_stopped:
-            self.tell_supervisor(signal.SIGSTOP if self._stops.is_stopped else signal.SIGCONT)
 
     def tell_supervisor(self, signo: int) -> None:
         if os.getppid() == self._supervisor:

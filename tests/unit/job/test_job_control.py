@@ -5,8 +5,9 @@ from __future__ import annotations
 import copy
 import os
 import signal
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field, replace
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -87,7 +88,7 @@ class Made:
 
     def happens(self, *changes: int) -> None:
         self.changes.extend(changes)
-        self.keeper._reap()
+        self.keeper._look(was_continued=False)
 
     def outer_was_continued(self) -> None:
         self.outer_stops = False
@@ -165,10 +166,25 @@ def test_what_is_no_signal_that_was_waited_for_is_none(monkeypatch: pytest.Monke
 
 # -- in every order -----------------------------------------------------------------------------------------
 
+# What is typed: the signal, its sender, and whether the command gets it, too.
+Typed = tuple[int, int, bool]
+FG, CTRL_Z = (signal.SIGCONT, SHELL, True), (signal.SIGTSTP, KERNEL, True)
+ALONE = (signal.SIGCONT, SHELL, False)
+
+
+class Undecided(Exception):
+    """While the keeper acts, one of that many things can happen, or none."""
+
+    def __init__(self, things: int) -> None:
+        self.things = things
+
 
 @dataclass
 class World:
-    """What the kernel knows of a job at a terminal: each process can be signalled and can act at any time."""
+    """What the kernel knows of a job at a terminal: each process can be signalled and can act at any time.
+
+    A signal that is typed reaches the command first, and its copy for the supervisor may be late.
+    """
 
     control: JobControl = field(default_factory=lambda: JobControl(OUTER))  # the keeper
     is_command_stopped: bool = False
@@ -177,9 +193,19 @@ class World:
     pending: tuple[int, int] = (0, 0)  # SIGCONT or SIGTSTP that the supervisor has not taken, and its sender
     word: int = 0  # what it is about to send to the keeper
     inbox: frozenset[int] = frozenset()  # what it has sent
+    typed: tuple[Typed, ...] = ()  # what will be typed
+    late: tuple[Typed, ...] = ()  # of what was typed, the copies on their way
+    is_misled: bool = False  # the shell: it takes the terminal from a command that runs
+    meanwhile: tuple[int, ...] = ()  # what happens while the keeper acts: which of the others, 0 none more
 
-    def key(self) -> str:
-        return repr({**vars(self), "control": vars(self.control._stops)})
+    def key(self) -> tuple[object, ...]:
+        control = self.control
+        return *vars(control._stops).values(), control._is_due, *list(vars(self).values())[1:]
+
+    def copied(self) -> World:
+        control = copy.copy(self.control)
+        control._stops = copy.copy(control._stops)
+        return replace(self, control=control)
 
     def signal_command(self, signo: int) -> None:
         stops = signo == signal.SIGTSTP
@@ -189,61 +215,101 @@ class World:
 
     def signal_outer(self, signo: int, sender: int) -> None:
         """Only SIGSTOP stops it. SIGCONT takes back a SIGTSTP that was not taken, and the other way round."""
-        self.is_outer_stopped = signo == signal.SIGSTOP or (
-            self.is_outer_stopped and signo != signal.SIGCONT
-        )
+        self.is_misled |= signo == signal.SIGSTOP and not self.is_command_stopped
+        self.is_outer_stopped = signo == signal.SIGSTOP or (self.is_outer_stopped and signo != signal.SIGCONT)
         if signo == signal.SIGSTOP and self.pending[0] == signal.SIGCONT:
             self.pending = (0, 0)
         elif signo not in (signal.SIGSTOP, self.pending[0]):
             self.pending = (signo, sender)
 
-    def outer_acts(self) -> bool:
+    # -- what can happen -------------------------------------------------------------------------------------
+
+    def others(self) -> list[Callable[[], None]]:
+        """What others than the keeper can do next."""
+        found: list[Callable[[], None]] = [partial(self._copy_comes, each) for each in self.late]
+        if self.typed and self._may_be_typed(self.typed[0]):
+            found.append(self._type)
+        if not self.is_outer_stopped and (self.pending[0] or self.word):
+            found.append(self.outer_acts)
+        return found
+
+    def _may_be_typed(self, what: Typed) -> bool:
+        """A sender is done with one signal before the next. Ctrl-Z is for what runs, fg for the rest."""
+        if what == CTRL_Z:
+            return what not in self.late and not self.is_command_stopped
+        is_sent = FG not in self.late if what == FG else not self.late and not self.inbox
+        return self.is_outer_stopped and is_sent
+
+    def _type(self) -> None:
+        what, *typed = self.typed
+        if what[2]:
+            self.signal_command(what[0])
+        self.typed, self.late = tuple(typed), (*self.late, what)
+
+    def _copy_comes(self, copy: Typed) -> None:
+        self.late = tuple(each for each in self.late if each != copy)
+        self.signal_outer(*copy[:2])
+
+    def outer_acts(self) -> None:
         """It takes a signal, or sends its word. It may be stopped in between."""
         (signo, sender), word = self.pending, self.word
-        if self.is_outer_stopped or not (signo or word):
-            return False
         if word:
             self.word = 0
             self.inbox |= {word}
         else:
             self.pending = (0, 0)
             self.word = passed_on(signo, BY_KILL if sender else BY_TERMINAL, sender, KEEPER, ())
-        return True
 
     def keeper_acts(self) -> bool:
         """It takes one signal, the one with the lowest number."""
         taken = signal.SIGCHLD if self.unseen else min(self.inbox, default=0)
+        self.inbox -= {taken}
         if not taken:
             return False
-        self.inbox -= {taken}
-        if self.unseen:
-            change, self.unseen = self.unseen, 0
-            self.control.command_changed(change)
-        if self.control.is_to_continue(taken == CONTINUED):
-            self.signal_command(signal.SIGCONT)
-        return True
-
-    def comes_to_rest(self) -> None:
-        while self.acts(World.outer_acts) or self.acts(World.keeper_acts):
-            pass
-
-    def acts(self, act: Callable[[World], bool]) -> bool:
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(os, "kill", lambda _, signo: self.signal_outer(signo, KEEPER))
+            patch.setattr(os, "kill", lambda _, signo: self._others_act() or self.signal_outer(signo, KEEPER))
             patch.setattr(os, "getppid", lambda: OUTER)
             patch.setattr(job_control, "_has_terminal", lambda: True)
-            patch.setattr(proc, "stops", lambda _: self.is_outer_stopped)
-            return act(self)
+            patch.setattr(proc, "stops", lambda _: self._others_act() or self.is_outer_stopped)
+            self._reap()
+            if self.control.is_to_continue(taken == CONTINUED, self._reap_again):
+                self._others_act()
+                self.signal_command(signal.SIGCONT)
+        return True
+
+    def _reap(self) -> None:
+        change, self.unseen = self.unseen, 0
+        if change:
+            self.control.command_changed(change)
+
+    def _reap_again(self) -> bool:
+        self._others_act()
+        self._reap()
+        return True
+
+    def _others_act(self) -> None:
+        while others := self.others():
+            if not self.meanwhile:
+                raise Undecided(len(others))
+            which, *meanwhile = self.meanwhile
+            self.meanwhile = tuple(meanwhile)
+            if not which:
+                return
+            others[which - 1]()
+
+    def comes_to_rest(self) -> None:
+        """All act, and nothing is typed."""
+        while True:
+            self.meanwhile = (0,) * 9
+            if not self.keeper_acts():
+                if self.is_outer_stopped or not (self.pending[0] or self.word):
+                    break
+                self.outer_acts()
+        self.meanwhile = ()
 
     @property
     def stopped(self) -> tuple[bool, bool]:
         return self.is_command_stopped, self.is_outer_stopped
-
-
-# What is typed: the signal, its sender, and whether the command gets it, too.
-Typed = tuple[int, int, bool]
-FG, CTRL_Z = (signal.SIGCONT, SHELL, True), (signal.SIGTSTP, KERNEL, True)
-ALONE = (signal.SIGCONT, SHELL, False)
 
 
 def stopped_world() -> World:
@@ -254,67 +320,55 @@ def stopped_world() -> World:
     return world
 
 
-def all_that_comes_of(world: World, *typed: Typed) -> list[World]:
-    """Where the job can end when this is typed, whoever is slow.
-
-    Each signal reaches the command first, and its copy for the supervisor may be late.
-    """
+def all_that_comes_of(worlds: Iterable[World], *typed: Typed) -> list[World]:
+    """Where jobs can end when this is typed, whoever is slow."""
     found: list[World] = []
-    seen: set[str] = set()
-    ways: list[tuple[World, int, tuple[Typed, ...]]] = [(world, 0, ())]
+    ways = [replace(world.copied(), typed=typed) for world in worlds]
+    seen = {world.key() for world in ways}
     while ways:
-        world, number, late = ways.pop()
-        if (key := f"{world.key()} {number} {late}") in seen:
-            continue
-        seen.add(key)
-        nexts = list(nexts_of(world, typed[number:], late))
-        ways += [(after, number + is_typed, still) for after, is_typed, still in nexts]
+        world = ways.pop()
+        nexts = list(nexts_of(world))
+        assert not world.is_misled
         if not nexts:
             found.append(world)
+        for after in nexts:
+            if (key := after.key()) not in seen:
+                seen.add(key)
+                ways.append(after)
     return found
 
 
-def nexts_of(
-    world: World, typed: tuple[Typed, ...], late: tuple[Typed, ...]
-) -> Iterator[tuple[World, bool, tuple[Typed, ...]]]:
-    """All that can happen next: the world, whether something was typed, and the copies on their way."""
-    if typed and may_be_typed(typed[0], world, late):
-        after = copy.deepcopy(world)
-        if typed[0][2]:
-            after.signal_command(typed[0][0])
-        yield after, True, (*late, typed[0])
-    for each in late:
-        after = copy.deepcopy(world)
-        after.signal_outer(*each[:2])
-        yield after, False, tuple(other for other in late if other != each)
-    for act in (World.outer_acts, World.keeper_acts):
-        after = copy.deepcopy(world)
-        if after.acts(act):
-            yield after, False, late
-
-
-def may_be_typed(what: Typed, world: World, late: tuple[Typed, ...]) -> bool:
-    """A sender is done with one signal before it sends the next. Ctrl-Z is for what runs, fg for the rest."""
-    if what == CTRL_Z:
-        return what not in late and not world.is_command_stopped
-    return world.is_outer_stopped and not world.inbox and (FG not in late if what == FG else not late)
+def nexts_of(world: World) -> Iterator[World]:
+    """The worlds after all that can happen next."""
+    for number in range(len(world.others())):
+        after = world.copied()
+        after.others()[number]()
+        yield after
+    ways: list[tuple[int, ...]] = [()]
+    while ways:
+        way = ways.pop()
+        after = replace(world.copied(), meanwhile=way)
+        try:
+            if after.keeper_acts():
+                yield after
+        except Undecided as undecided:
+            ways += [(*way, number) for number in range(undecided.things + 1)]
 
 
 def test_what_was_typed_last_counts_whatever_comes_late() -> None:
     worlds = [stopped_world()]
     for _ in range(3):
-        for world in worlds:
-            assert {after.stopped for after in all_that_comes_of(world, FG)} == {(False, False)}
-        stopped = [after for world in worlds for after in all_that_comes_of(world, FG, CTRL_Z)]
+        assert {world.stopped for world in all_that_comes_of(worlds, FG)} == {(False, False)}
+        stopped = all_that_comes_of(worlds, FG, CTRL_Z)
         assert {world.stopped for world in stopped} == {(True, True)}
         # A supervisor stopped in mid-word finishes it after the next fg, and is misunderstood if that
         # one's copy is late, too. No rule could know better.
-        worlds = list({world.key(): world for world in stopped if not world.word}.values())
+        worlds = [world for world in stopped if not world.word]
 
 
 @pytest.mark.parametrize("times", [1, 2])
 def test_a_sigcont_for_the_supervisor_alone_continues_the_command(times: int) -> None:
-    found = all_that_comes_of(World(), *(CTRL_Z, ALONE) * times)
+    found = all_that_comes_of([World()], *(CTRL_Z, ALONE) * times)
     assert {world.stopped for world in found} == {(False, False)}
 
 
@@ -325,14 +379,14 @@ def test_it_does_so_after_fg_and_ctrl_z_too() -> None:
         world.comes_to_rest()
         world.signal_outer(signo, sender)
         world.comes_to_rest()
-    assert {after.stopped for after in all_that_comes_of(world, ALONE)} == {(False, False)}
+    assert {after.stopped for after in all_that_comes_of([world], ALONE)} == {(False, False)}
 
 
 # Then the keeper still expects the copy
 def test_where_a_copy_of_fgs_was_swallowed_a_later_sigcont_continues_the_command() -> None:
-    worlds, times = all_that_comes_of(stopped_world(), FG, CTRL_Z), 0
+    worlds, times = all_that_comes_of([stopped_world()], FG, CTRL_Z), 0
     while worlds := [world for world in worlds if world.is_command_stopped]:
-        worlds = [after for world in worlds for after in all_that_comes_of(world, ALONE)]
+        worlds = all_that_comes_of(worlds, ALONE)
         assert {world.stopped for world in worlds} <= {(True, True), (False, False)}
         times += 1
     assert times <= 3
@@ -343,7 +397,13 @@ def test_a_word_from_before_ctrl_z_does_not_undo_it() -> None:
     world = World()
     world.signal_outer(signal.SIGCONT, SHELL)
     for _ in range(2):
-        world.acts(World.outer_acts)
+        world.outer_acts()
     world.signal_command(signal.SIGTSTP)
     world.comes_to_rest()
     assert world.stopped == (True, True)
+
+
+# The shell would take the terminal, and the command stop once more as it reads from there
+def test_a_supervisor_that_fg_has_continued_is_not_stopped_for_what_was_before() -> None:
+    found = all_that_comes_of([stopped_world()], FG, CTRL_Z, FG)
+    assert {world.stopped for world in found} == {(False, False)}
