@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -223,4 +224,34 @@ def test_a_control_log_that_was_damaged_says_nothing(box: Box) -> None:  # S9
     slicer(box, "pause", "x")
     slicer(box, "resume", "x")
     family.end(box)
+    box.assert_clean()
+
+
+# Forks by vfork(2), as dash does: the parent sleeps until its child, which waits for the gate, has executed.
+FORKS = """\
+import os, sys
+reads_gate = (os.POSIX_SPAWN_OPEN, 0, sys.argv[1], os.O_RDONLY, 0)
+os.posix_spawn("/bin/sleep", ["sleep", "1000"], os.environ, file_actions=[reads_gate])
+"""
+
+
+# With its child stopped it could not stop, and so was refused; of two pauses one continued it.
+def test_a_program_that_is_just_forking_is_paused(box: Box) -> None:  # X6, U23
+    gate = box.state.with_suffix(".gate")
+    os.mkfifo(gate)
+    outer = box.start("-n", "x", "--", sys.executable, "-c", FORKS + "os.wait()", str(gate))
+    keeper = until(lambda: next((x.keeper for x in box.leases()), 0), "its keeper")
+    child = until(lambda: next((sub for pid in children(keeper) for sub in children(pid)), 0), "it forks")
+    (parent,) = children(keeper)
+    until(lambda: state_of(child) == "S", "the child waits")
+    os.kill(child, signal.SIGSTOP)
+    until(lambda: state_of(child) == "T", "the child is stopped")
+    opened = os.open(gate, os.O_RDWR)  # for the child, once it goes on
+    assert state_of(parent) == "D"
+    assert "paused" in slicer(box, "pause", "x")
+    os.close(opened)
+    assert {state_of(parent), state_of(child)} == {"T"}
+    assert halted(box) == "paused"
+    slicer(box, "stop", "x")
+    outer.communicate(timeout=LONGEST_S)
     box.assert_clean()

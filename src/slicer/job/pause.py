@@ -136,6 +136,10 @@ def _stop_all(lease: Lease, ledger: Ledger) -> None:
     stopped: set[int] = set()
     while running := [pid for pid in members(lease, ledger) if not proc.is_stopped(pid)]:
         others = [pid for pid in running if not _signal(pid, signal.SIGSTOP)]
+        for pid in stopped.intersection(running):
+            # In vfork(2) it sleeps until its child executes a program, and we may have stopped that child.
+            for child in proc.children(pid):
+                _signal(child, signal.SIGCONT)
         stopped.update(running)
         if others or time.monotonic() > end:
             for pid in stopped:
