@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from slicer.model import unit_name
 from tests.patience import LONGEST_S, until
 from tests.process.harness import SLICER, TRAINER, Box
 from tests.process.queue_box import QueueBox
@@ -207,3 +208,29 @@ def test_a_wrong_signal_or_grace_is_refused(box: Box, words: tuple[str, ...], sa
 def test_mixed_with_exec_is_refused(box: Box) -> None:  # U15
     refused = box.run("--exec", "--set", "KillMode=mixed", "--", "true")
     assert (refused.returncode, "KillMode=mixed needs" in refused.stderr) == (2, True)
+
+
+# U15: it may have ended a moment before
+@pytest.mark.parametrize("word", ["x", "x*", "id", "unit", "beginning"])
+def test_to_stop_what_has_ended_is_no_mistake(box: Box, word: str) -> None:
+    for _ in range(2):
+        box.run("-n", "x", "--", "true")
+    last = max(box.outcomes(), key=lambda each: each.started_at).job
+    words = {"id": last, "unit": unit_name(last), "beginning": last[:8]}
+    assert call(box, "stop", words.get(word, word)).stdout == f"has ended: {last}  x\n"
+    assert call(box, "stop", last, "nobody", "y*", code=2).stdout == f"has ended: {last}  x\n"
+
+
+# U15: as those of a running queue, and a detached job that never ran
+def test_to_stop_a_line_or_a_waiting_job_twice_is_no_mistake(queues: QueueBox) -> None:
+    queues.write("[vram=1G] hold a", "[vram=1G name=b] job b")
+    queue = queues.start("-j", "1")
+    queues.started("a")
+    options = ("-q", "-d", "--begin", "tomorrow", "-n", "later")
+    later = call(queues.box, "run", *options, "--", "true").stdout.strip()
+    for word, said in (("jobs.txt#2", "jobs.txt#2  b"), ("later", f"{later}  later")):
+        assert "no longer waits" in call(queues.box, "stop", word).stdout
+        assert call(queues.box, "stop", word).stdout == f"has ended: {said}\n"
+    queues.let("a")
+    assert queue.wait() == 0
+    queues.assert_clean()

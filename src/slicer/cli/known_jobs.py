@@ -52,6 +52,13 @@ class KnownJob:
         return not has_begun and self.file is not None and self.file.begins_later and self.file.is_alive()
 
     @property
+    def has_ended(self) -> bool:
+        """Whether it neither runs nor waits."""
+        if self.line is not None or self.entry is not None:
+            return self.line is not None and self.line.is_final
+        return self.outcome is not None or self.file is None or not self.file.is_alive()
+
+    @property
     def began_at(self) -> float:
         """When it was detached or else started, in seconds since the epoch; 0 if unknown here."""
         if self.line is not None:
@@ -86,7 +93,7 @@ class KnownJobs:
             warn(str(error))
         self.living = living(self._mine, self._files.values())
 
-    def find(self, word: str, *, may_have_ended: bool = True) -> KnownJob:
+    def find(self, word: str) -> KnownJob:
         """The job that the word names. Raises UnknownJob, AmbiguousJob, NotYours."""
         lines = self._lines(word)
         still = [line for line in lines if not line.is_final]
@@ -94,9 +101,7 @@ class KnownJobs:
         found += [each for each in meant(word, self.living) if not any(_is(each, line) for line in still)]
         if found:
             return only(word, found)
-        ended = None
-        if may_have_ended:
-            ended = self._ended(word, [self._of_line(line, is_alone=False) for line in lines])
+        ended = self._ended(word, [self._of_line(line, is_alone=False) for line in lines])
         return ended or found_among(word, self._mine, self._others, self._picked)
 
     def _picked(self, word: str, seen: Snapshot) -> KnownJob:
@@ -182,6 +187,15 @@ def output_of(known: KnownJob) -> str:
         if path != os.devnull:
             return path if path.startswith("/") else ""
     return ""
+
+
+def last_like(pattern: str) -> list[str]:
+    """The id of the last job that has ended and has such a name; [] for none."""
+    try:
+        return [each.job for each in history.read(history.default_path(), name=pattern, limit=1)]
+    except StateError as error:
+        say.line(str(error))
+        return []
 
 
 def _outcomes(word: str) -> list[Outcome]:

@@ -110,8 +110,7 @@ def _state(known: KnownJob) -> str:
         return "waiting"
     if known.waits_for_others:
         return "after"
-    is_alive = known.outcome is None and known.file is not None and known.file.is_alive()
-    return "running" if is_alive else "ended"  # about to have its lease, or to end
+    return "ended" if known.has_ended else "running"  # about to have its lease, or to end
 
 
 def _directory(known: KnownJob) -> str | None:

@@ -14,7 +14,7 @@ import click
 from slicer.cli import complete
 from slicer.cli.common import meant
 from slicer.cli.ends import ends
-from slicer.cli.known_jobs import KnownJob, KnownJobs
+from slicer.cli.known_jobs import KnownJob, KnownJobs, last_like
 from slicer.cli.named_jobs import Done, carry_out, each_found, made_ledger
 from slicer.cli.queue.stop import end_of, tell_to_leave
 from slicer.config.properties import parse_signal
@@ -51,7 +51,7 @@ Examples:
 
 \b
 Exit codes:
-    0  all of them have ended
+    0  all of them have ended, perhaps before
     2  no such job, an ambiguous name, or another user's job; all others were
        stopped
   124  a job did not end within 2 minutes
@@ -113,11 +113,11 @@ class _Stopping:
         jobs = KnownJobs()
         self._ledger = jobs.ledger
         words = self._expanded(jobs.living)
-        found, self.code = each_found(
-            words, lambda word: jobs.find(word, may_have_ended=False), as_json=self._as_json
-        )
-        files = [each for each in found if each.entry is None and each.line is None]
-        yield partial(_tell_files, files)
+        found, self.code = each_found(words, jobs.find, as_json=self._as_json)
+        ended = [each for each in found if each.has_ended]
+        yield from (partial(_tell_ended, each) for each in ended)
+        found = [each for each in found if each not in ended]
+        yield partial(_tell_files, [each for each in found if each.entry is None and each.line is None])
         for each in found:
             if isinstance(each.entry, Lease):
                 self._begun.append((each, each.entry))
@@ -128,7 +128,10 @@ class _Stopping:
         yield from (partial(end_of, each) for each in self._leaving)
 
     def _expanded(self, living: list[KnownJob]) -> list[str]:
-        """The words, with the ids of jobs in place of patterns. A pattern without a match stays a word."""
+        """The words, with the ids of jobs in place of patterns. A pattern without a match stays a word.
+
+        Of those that have ended it means the last.
+        """
         leaving = {each.pid for each in self._leaving}
         queues = leaving | {each.pid for each in self._others}
         mine = [each for each in living if self._mine and each.uid == os.geteuid()]
@@ -140,7 +143,9 @@ class _Stopping:
             alike = [each for each in living if each.name and fnmatchcase(each.name, word)]
             # The ticket of a queue is its line's, which was withdrawn.
             jobs = [each.job for each in alike if isinstance(each.entry, Lease) or each.pid not in queues]
-            found += jobs or ([] if alike or word in self._by_pattern else [word])
+            if not jobs and not alike and word not in self._by_pattern:
+                jobs = last_like(word) or [word]
+            found += jobs
         return list(dict.fromkeys(found))
 
     # -- what has not begun ----------------------------------------------------------------------------------
@@ -196,6 +201,10 @@ class _Stopping:
 
 def _data(known: KnownJob, done: str) -> dict[str, Any]:
     return {"job": known.job, "name": known.name or None, "done": done}
+
+
+def _tell_ended(known: KnownJob) -> Done:
+    return f"has ended: {known.job}  {known.label}", _data(known, "ended")
 
 
 def _tell_files(files: list[KnownJob]) -> None:
