@@ -20,6 +20,7 @@ from slicer.job.job import ORDER_END, QUIT, RECORDED, STARTING, Started, tell_st
 from slicer.kernel import proc
 from slicer.kernel.signals import STOP, signal, timed_wait
 from slicer.ledger.held_lease import HeldLease
+from slicer.model import KEEPER
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -54,6 +55,8 @@ _HARD_LIMITS = frozenset({
     "AllowedCPUs", "CPUQuota", "DeviceAllow", "DevicePolicy", "MemoryHigh", "MemoryMax", "MemorySwapMax",
     "TasksMax",
 })  # fmt: skip
+
+_LOOK_S = 0.01  # between looks, while no event tells of a stop
 
 _QUIET_S = 1.0  # after this time, postponed work no longer delays a short job
 
@@ -98,6 +101,8 @@ class Supervisor:
         self._sampler: Sampler | None = None  # once the job has run for a while
         self._signals: SignalWait | None = None  # once the job has run for a while
         self._is_settled = False  # whether it has
+        self._has_executed = False  # the keeper, as far as it has told
+        self._awaits_stop = False  # of a command that Ctrl-Z may have stopped before that
         self.tell_started: Callable[[], None] = lambda: None  # called once the command has its order
 
     # -- before the lease ----------------------------------------------------------------------------------
@@ -281,7 +286,9 @@ class Supervisor:
                 if word := passed_on(info.si_signo, info.si_code, info.si_pid, self._keeper, later):
                     os.kill(self._keeper, word)
                 self._thaw_to_end(info.si_signo)
+                self._awaits_stop |= info.si_signo == signal.SIGTSTP and not self._has_executed
                 continue
+            self._has_executed, self._awaits_stop = True, False
             self._held.do_postponed()
             reported = self._read_report()
             if reported is not None and reported[0].is_final:
@@ -300,6 +307,8 @@ class Supervisor:
             info = self._sleep(self._due_s())
             if info is not None:
                 return info
+            if self._awaits_stop:
+                self._stop_before_exec()
             if self._watch is not None and self._watch.left_s() == 0.0:
                 self._watch.sample()
             if self._sampler is not None:
@@ -307,9 +316,17 @@ class Supervisor:
             if not self._is_settled and time.monotonic() >= self._began + _QUIET_S:
                 self._settle()
 
+    def _stop_before_exec(self) -> None:
+        """Stop with a command that was stopped before its exec. Until that the keeper sleeps in vfork(2)."""
+        if any(proc.is_stopped(pid) and proc.comm(pid) == KEEPER for pid in proc.children(self._keeper)):
+            self._awaits_stop = False
+            os.kill(self._pid, signal.SIGSTOP)
+
     def _due_s(self) -> float | None:
         """Seconds until something is due without a signal; None: never."""
         due = [self._watch.left_s()] if self._watch is not None else []
+        if self._awaits_stop:
+            due.append(_LOOK_S)
         if self._sampler is not None:
             due.append(self._sampler.left_s())
         if not self._is_settled:
