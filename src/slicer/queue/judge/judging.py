@@ -13,7 +13,7 @@ from slicer.queue.model import ENOUGH_LOOKS, LEFT, JobState, Status, Verdict
 from slicer.record import record
 
 EXIT_CODE_MAX = 255
-_START_S = 10.0
+_START_S = 10.0  # a guess: helpers and daemons alike may have their own session, and be busy or idle
 
 _INTERRUPTIONS = {
     "slicer queue": "it was stopped with the queue",
