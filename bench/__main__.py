@@ -1,6 +1,6 @@
 """``make bench``: slicer beside its peers, in one run, in the namespace machine.
 
-``python -m bench [launch|handoff|memory|decision|queue|burst|packing|preload|serve|slurm|broker …]`` measures
+``python -m bench [launch|handoff|memory|decision|queue|burst|packing|serve|slurm|broker …]`` measures
 what is named, or all.
 """
 
@@ -13,7 +13,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from bench import peers
 from bench.report import tables
 from tests.machines import host, recipe
 from tests.machines.host import MachineError
@@ -22,10 +21,9 @@ from tests.machines.namespace import NamespaceMachine
 
 RESULTS = Path(__file__).parent / "results"
 PYTHON = "/opt/slicer/bin/python"
-INSIDE = ("launch", "handoff", "decision", "queue", "burst", "packing", "preload", "serve", "slurm", "broker")
+INSIDE = ("launch", "handoff", "decision", "queue", "burst", "packing", "serve", "slurm", "broker")
 """What `bench.inside` measures; the rest is measured from here."""
 SECTIONS = (*INSIDE, "memory")
-WITH_PEERS = {"handoff", "queue", "packing"}
 QUIET_FOR_S = 10
 BUSY_FOR_S = 5
 LIMIT_S = 3600.0
@@ -80,15 +78,6 @@ def measure(machine: Machine, sections: Sequence[str]) -> dict[str, Any]:
     return figures
 
 
-def _note_absent(figures: dict[str, Any], absent: str) -> None:
-    """Say of the peers that could not be installed why there are no figures of them."""
-    for found in (figures.get("handoff"), figures.get("queue", {}).get("plain")):
-        if found is not None:
-            missing = found["missing"]
-            ours = [name for name in missing if name.startswith(("gq-local", "gpusched"))]
-            missing.update(dict.fromkeys(ours, f"could not be installed: {absent}"))
-
-
 def main(argv: Sequence[str]) -> int:
     """Measure, print the tables, and keep the figures as JSON."""
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
@@ -99,15 +88,12 @@ def main(argv: Sequence[str]) -> int:
     try:
         host.install_packages({**host.BUILD_TOOLS, **host.NAMESPACE_TOOLS})
         suite = recipe.SUITES["trixie"]
-        absent = peers.install(suite) if WITH_PEERS & set(sections) else ""
         with NamespaceMachine(suite) as machine:
             print(f"measuring {', '.join(sections)}: minutes …", file=sys.stderr)
             figures = measure(machine, sections)
     except MachineError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
-    if absent:
-        _note_absent(figures, absent)
     RESULTS.mkdir(exist_ok=True)
     name = "latest" if set(sections) == set(SECTIONS) else "-".join(sections)
     (RESULTS / f"{name}.json").write_text(json.dumps(figures, indent=2) + "\n")

@@ -13,13 +13,12 @@ from statistics import median, quantiles
 from typing import TYPE_CHECKING, Any
 
 from bench.markdown import bar, figures, table
-from slicer.model import Lease, Request, Ticket
-from slicer.placement.decision import Verdict, decide, explain
+from slicer.model import Lease, Request
+from slicer.placement.decision import Verdict, decide
 from slicer.placement.devices import Device
-from slicer.placement.forecast import start_times
 from slicer.placement.order import in_order
 from slicer.placement.policy import Policy
-from slicer.record import as_dict, replace
+from slicer.record import replace
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -128,24 +127,12 @@ def mixes() -> dict[str, Made]:
     def made(held: tuple[Lease, ...], overdue: float, make: Callable[[Random], dict[str, Any]]) -> Made:
         return queue(random, overdue, make), devices(held), held
 
-    def free_slots(_: Random) -> dict[str, Any]:
-        return {"gpus": 1, "slots": {}}
-
     return {
         "all blocked": made(held_whole, 0, _whole),
-        "all blocked, all overdue": made(held_whole, 1, _whole),
-        "whole GPUs, slots apart": made(shared, 0, free_slots),
         "CPU jobs only, half overdue": made(shared, 0.5, _cpu),
         "VRAM of 5,000 sizes": made(few, 0, lambda r: {**_vram(r), "slots": {}}),
-        "VRAM, half overdue": made(few, 0.5, lambda r: {**_vram(r), "slots": {}}),
-        "small VRAM, hundreds granted": made(
-            shared, 0, lambda r: {"gpus": 1, "vram_mib": r.randrange(500, 4000), "slots": {}}
-        ),
-        "several GPUs each": made(few, 0, lambda r: {**_many(r), "slots": {}}),
         "several GPUs each, half overdue": made(few, 0.5, lambda r: {**_many(r), "slots": {}}),
-        "named GPUs": made(few, 0, lambda r: {**_choice(r), "slots": {}}),
         "of everything, half overdue": made(few, 0.5, _any),
-        "idle GPUs, no slots": made(shared[16:] + held_whole[GPUS:], 0, _any),
     }
 
 
@@ -180,21 +167,6 @@ def measure(rounds: int = ROUNDS) -> dict[str, Any]:
     }
 
 
-def beside() -> dict[str, float]:
-    """Seconds for what is asked once a command, of the last of 5,000 in the mix of everything."""
-    wanted, gpus, held = mixes()["of everything, half overdue"]
-    begin = time.perf_counter()
-    explain(wanted[-1], wanted, gpus, held, POLICY, NOW_S)
-    explained = time.perf_counter()
-    start_times([_ticket(request) for request in wanted], gpus, held, POLICY, NOW_S)
-    return {"explain": explained - begin, "forecast": time.perf_counter() - explained}
-
-
-def _ticket(request: Request) -> Ticket:
-    who: dict[str, Any] = {"name": "", "command": "", "pid": 1, "pid_start": 1, "boot_id": "b", "uid": 1000}
-    return Ticket(**as_dict(request), **who, inside=(), expect_s=None)
-
-
 def tables(found: dict[str, Any]) -> str:
     """The figures as Markdown."""
 
@@ -212,11 +184,5 @@ def tables(found: dict[str, Any]) -> str:
     )
 
 
-def main() -> None:
-    """Measure, and print the table."""
-    print(tables(measure()))
-    print("\n" + "\n".join(f"{what}, once: {took * 1e3:.0f} ms" for what, took in beside().items()))
-
-
 if __name__ == "__main__":
-    main()
+    print(tables(measure()))

@@ -36,7 +36,7 @@ def measure() -> dict[str, Any]:
 def side_by_side() -> tuple[dict[str, dict[str, list[float]]], dict[str, str]]:
     """A short chain of each tool in turn, many rounds: samples by how long jobs hold, and by tool."""
     all_tools: list[Tool] = [tools.flock(), tools.slicer_run(), tools.slicer_exec(), tools.sem()]
-    all_tools += [tools.TaskSpooler(), tools.Gq(), tools.Gpusched()]
+    all_tools.append(tools.TaskSpooler())
     samples: dict[str, dict[str, list[float]]] = {
         length: {tool.name: [] for tool in all_tools} for length in HOLDS_MS
     }

@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from bench import broker, burst, handoff, preload, queue
+from bench import broker, burst, handoff, queue
 from bench.tools import SCOPE, SLICER
 
 LAUNCHES = {
@@ -91,7 +91,6 @@ SECTIONS: dict[str, Callable[[], dict[str, Any]]] = {
     "queue": queue.measure,
     "burst": burst.measure,
     "packing": packing,
-    "preload": preload.measure,
     "serve": serve,
     "slurm": slurm,
     "broker": broker.measure,  # the last one: until it is done, slicer goes through the broker

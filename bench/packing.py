@@ -1,28 +1,24 @@
 """How well days of jobs are packed: 1,000 jobs arrive over 24 h on 8 GPUs, in virtual time, no processes.
 
-Both tools decide with their own code: slicer as its queue asks the ledger (a ticket for the first job of
-each kind, see ``slicer.queue.engine.local.lease_requests``), at every event and at once; gpusched by its
-``find_allocation`` over all that waits, every 5 s. A poll at which nothing has changed decides what the one
-before did, and is left out. Jobs use what they declare, and what decisions cost is not counted. slicer knows
-how long jobs run in several ways (``KNOWN``); gpusched does not ask.
-Deterministic. Standard library, slicer and gpusched only.
+slicer decides with its own code, as its queue asks the ledger (a ticket for the first job of each kind, see
+``slicer.queue.engine.local.lease_requests``). It is compared with first-fit, which starts whatever fits, in
+the order of arrival. Both act at every event and at once; jobs use what they declare. slicer knows how long
+jobs run in several ways (``KNOWN``); first-fit does not ask. Deterministic.
 """
 
 from __future__ import annotations
 
 import math
-import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
-from pathlib import Path
 from random import Random
-from statistics import mean, median, quantiles
-from typing import TYPE_CHECKING, Any, Protocol
+from statistics import mean, quantiles
+from typing import Any, Protocol
 
 from bench.markdown import figures, table
-from slicer.model import Lease, Request, Ticket
-from slicer.placement import decision, forecast
+from slicer.model import Lease, Request
+from slicer.placement import decision
 from slicer.placement.devices import Device
 from slicer.placement.lengths import Lengths, estimate
 from slicer.placement.order import in_order
@@ -31,25 +27,18 @@ from slicer.queue.model import Attributes, Entry, JobState, Kind
 from slicer.queue.start.pending import Pending
 from slicer.record import replace
 
-if TYPE_CHECKING:
-    from slicer.model import EstimateSource
-
-PEERS = Path("/src/build/bench-peers")
 GPUS, JOBS, TOTAL_MIB = 8, 1000, 80 * 1024
 DAY_S = 86_400.0
-MARGIN_MIB = 512  # both tools' default
-POLL_S = 5.0  # gpusched's default
+MARGIN_MIB = 512  # slicer's default
 MOST_KINDS = 128  # that the queue asks for at a time
-SEEDS = range(1, 21)
-PEER = "gpusched 0.4.0"
-FORECAST_EACH = 10  # every tenth job's start is forecast, if it has to wait
+SEEDS = range(1, 7)
+PEER = "first-fit"
 COMMANDS = 40  # different ones; the runs of one vary much less than those of all
 _SPREAD = 0.4  # sigma of the lengths of one command's runs
 # How slicer knows a job's length, and the words for it.
 KNOWN = {
     "runs": "lengths by earlier runs",
     "exact": "exact lengths",
-    "limits": "time limits, of half of the jobs",
     "short": "a fifth of each length",
     "nothing": "nothing known",
 }
@@ -92,7 +81,6 @@ class Job:
     gpus: int
     vram_mib: int
     command: int
-    limit_s: float | None  # half of the jobs have one
 
 
 @dataclass(frozen=True)
@@ -104,19 +92,8 @@ class Run:
     since_s: float
 
 
-@dataclass(frozen=True)
-class Forecast:
-    """What was said of a job's start."""
-
-    made_s: float
-    start_s: float | None  # None: it is not known
-
-
 class Tool(Protocol):
     """Decides which jobs start where."""
-
-    def looks_at(self, event_s: float) -> float:
-        """When it takes notice of what happens at a time."""
 
     def add(self, jobs: Iterable[Job]) -> None:
         """These have been appended to the file."""
@@ -137,12 +114,8 @@ def day(seed: int, mix: Mix) -> list[Job]:
     lasts = [min(max(usual[each] * random.lognormvariate(0, _SPREAD), 0.02), 60.0) for each in commands]
     area = sum(w * g * long for w, g, long in zip(widths, gib, lasts, strict=True))
     scale_s = mix.load * GPUS * (TOTAL_MIB / 1024) * DAY_S / area
-    limits = [random.uniform(1.2, 4) if random.random() < 0.5 else None for _ in range(count)]
-    made = zip(arrivals, lasts, widths, gib, commands, limits, strict=True)
-    return [
-        Job(n, at, long * scale_s, w, g * 1024, command, None if limit is None else limit * long * scale_s)
-        for n, (at, long, w, g, command, limit) in enumerate(made)
-    ]
+    made = zip(arrivals, lasts, widths, gib, commands, strict=True)
+    return [Job(n, at, long * scale_s, w, g * 1024, of) for n, (at, long, w, g, of) in enumerate(made)]
 
 
 def starts(jobs: list[Job], tool: Tool) -> dict[int, float]:
@@ -152,7 +125,7 @@ def starts(jobs: list[Job], tool: Tool) -> dict[int, float]:
     coming = jobs[:]
     while coming or running:
         events = [run.since_s + run.job.lasts_s for run in running.values()]
-        now_s = tool.looks_at(min([*events, *(job.arrives_s for job in coming[:1])]))
+        now_s = min([*events, *(job.arrives_s for job in coming[:1])])
         arrived = [job for job in coming if job.arrives_s <= now_s]
         del coming[: len(arrived)]
         running = {n: run for n, run in running.items() if run.since_s + run.job.lasts_s > now_s}
@@ -176,13 +149,6 @@ _LEASE = Lease(
 )  # fmt: skip
 
 
-_TICKET = Ticket(
-    job="", name="", command="", pid=1, pid_start=1, boot_id="b", uid=1000, inside=(), priority=0,
-    arrived_s=0.0, gpus=0, gpu_choice=(), vram_mib=None, margin_mib=0, slots={}, slot_limits={},
-    expect_s=None, est_s=None,
-)  # fmt: skip
-
-
 class Slicer:
     """As ``slicer.queue`` does it: the first job of each kind has a ticket."""
 
@@ -192,15 +158,11 @@ class Slicer:
         self._lengths = Lengths()
         self._jobs: dict[str, Job] = {}
         self._running: dict[int, Run] = {}  # at the last look
-        self._est_s: dict[int, tuple[float | None, EstimateSource]] = {}  # by the jobs' numbers
+        self._est_s: dict[int, float | None] = {}  # by the jobs' numbers
         self._entries: list[Entry] = []
         self._states: dict[str, JobState] = {}
         self._pending = Pending((), self._states)
         self._asks: dict[Kind, Request] = {}
-        self.forecasts: dict[int, Forecast] = {}  # by the jobs' numbers
-
-    def looks_at(self, event_s: float) -> float:
-        return event_s
 
     def add(self, jobs: Iterable[Job]) -> None:
         for job in jobs:
@@ -211,15 +173,9 @@ class Slicer:
         self._pending = Pending(self._entries, self._states, self._octave)
 
     def _estimate(self, job: Job) -> float | None:
-        given = {"exact": job.lasts_s, "short": job.lasts_s / 5, "limits": job.limit_s}
         if self._how == "runs":
-            return estimate(self._lengths, str(job.command), None, job.limit_s)[0]
-        return given.get(self._how)
-
-    def _source(self, job: Job) -> EstimateSource:
-        if self._how != "runs":
-            return ""
-        return estimate(self._lengths, str(job.command), None, job.limit_s)[1]
+            return estimate(self._lengths, str(job.command), None, None)[0]
+        return {"exact": job.lasts_s, "short": job.lasts_s / 5}.get(self._how)
 
     def _octave(self, entry: Entry) -> int | None:
         est_s = self._estimate(self._jobs[entry.key])
@@ -231,7 +187,7 @@ class Slicer:
                 self._lengths = self._lengths.with_run(str(run.job.command), run.job.lasts_s)
         self._running = dict(running)
         self._pending.regroup(self._octave)
-        policy = self._policy()
+        policy = Policy(mean_job_s=self._lengths.mean_s)
         leases = tuple(self._lease(run) for run in running.values())
         begun: list[Run] = []
         while True:
@@ -241,45 +197,19 @@ class Slicer:
             grants = decision.decide(queue, devices, leases, policy, now_s).grants
             granted = next(((kind, ask) for kind, ask in self._asks.items() if ask.job in grants), None)
             if granted is None:
-                self._forecast(queue, devices, leases, policy, now_s)
                 return begun
             kind, ask = granted
             run = Run(self._jobs[ask.job], tuple(map(_UUIDS.index, grants[ask.job])), now_s)
-            self._est_s[run.job.number] = ask.est_s, self._source(run.job)
+            self._est_s[run.job.number] = ask.est_s
             self._running[run.job.number] = run
             leases = (*leases, self._lease(run))
             begun.append(run)
             del self._asks[kind]
-            self._begun(ask)
-
-    def _begun(self, ask: Request) -> None:
-        """The job is no longer pending."""
-        self._states[ask.job].status = "running"
-        self._pending.take(ask.job)
-
-    def _forecast(
-        self, queue: Sequence[Request], devices: tuple[Device, ...], leases: tuple[Lease, ...],
-        policy: Policy, now_s: float,
-    ) -> None:  # fmt: skip
-        """Forecast the starts of some jobs that have got a ticket and wait, as `slicer status` does."""
-        if self._how != "runs":
-            return
-        numbers = {ask.job: self._jobs[ask.job].number for ask in queue}
-        new = [job for job, no in numbers.items() if no % FORECAST_EACH == 0 and no not in self.forecasts]
-        if not new:
-            return
-        tickets = [replace(_ticket(ask), est_from=self._source(self._jobs[ask.job])) for ask in queue]
-        found = forecast.start_times(tickets, devices, leases, policy, now_s)
-        for job in new:
-            in_s = found.get(job)
-            self.forecasts[numbers[job]] = Forecast(now_s, None if in_s is None else now_s + in_s)
-
-    def _policy(self) -> Policy:
-        return Policy(mean_job_s=self._lengths.mean_s)
+            self._states[ask.job].status = "running"
+            self._pending.take(ask.job)
 
     def _lease(self, run: Run) -> Lease:
-        est_s, est_from = self._est_s.get(run.job.number, (None, ""))
-        return replace(_lease(run), est_s=est_s, est_from=est_from)
+        return replace(_lease(run), est_s=self._est_s.get(run.job.number))
 
     def _ask(self, now_s: float) -> None:
         """A ticket for the first job of each kind, in the file's order."""
@@ -298,11 +228,6 @@ class Slicer:
             self._asks[kind] = known[kind]
 
 
-def _ticket(ask: Request) -> Ticket:
-    said = {name: getattr(ask, name) for name in Request.__annotations__}
-    return replace(_TICKET, **said)
-
-
 def _lease(run: Run) -> Lease:
     job = run.job
     return replace(
@@ -319,56 +244,31 @@ def _devices(leases: tuple[Lease, ...]) -> tuple[Device, ...]:
     return tuple(Device(uuid, TOTAL_MIB, sum(by.values()), by, 0, ()) for uuid, by in used.items())
 
 
-# -- gpusched ------------------------------------------------------------------------------------------------
-
-
-class Gpusched:
-    """As its scheduler does it: at each poll, all that is pending is tried in the file's order."""
+class FirstFit:
+    """At each event, all that wait are tried in the order of arrival, on the GPUs with the least room."""
 
     def __init__(self) -> None:
-        """Raises ImportError where it is not installed."""
-        if PEERS.is_dir() and str(PEERS) not in sys.path:
-            sys.path.append(str(PEERS))
-        from gpusched import allocation, backend, jobspec
-
-        self._allocation, self._backend, self._jobspec = allocation, backend, jobspec
-        self._pending: list[tuple[Job, Any]] = []
-
-    def looks_at(self, event_s: float) -> float:
-        return math.ceil(event_s / POLL_S) * POLL_S
+        self._pending: list[Job] = []
 
     def add(self, jobs: Iterable[Job]) -> None:
-        for job in jobs:
-            line = f"[vram={job.vram_mib} gpus={job.gpus}] true"
-            self._pending.append((job, self._jobspec.parse_line(line, job.number + 1, job.number)))
+        self._pending += jobs
 
     def start(self, running: Mapping[int, Run], now_s: float) -> list[Run]:
-        used = dict.fromkeys(range(GPUS), 0)
+        left = dict.fromkeys(range(GPUS), TOTAL_MIB - MARGIN_MIB)
         for run in running.values():
             for gpu in run.gpus:
-                used[gpu] += run.job.vram_mib
-        snapshot = self._backend.GpuSnapshot(
-            gpus={gpu: self._backend.GpuStat(gpu, TOTAL_MIB, mib) for gpu, mib in used.items()}
-        )
-        occupants = [self._occupant(run, is_new=False) for run in running.values()]
-        options = self._allocation.AllocOptions()
-        external = dict.fromkeys(range(GPUS), 0)
+                left[gpu] -= run.job.vram_mib
         begun, blocked = [], []
-        for job, spec in self._pending:
-            gpus = self._allocation.find_allocation(
-                spec, snapshot, occupants, set(range(GPUS)), options, external
-            )
-            if gpus is None:
-                blocked.append((job, spec))
+        for job in self._pending:
+            able = sorted((gpu for gpu in left if left[gpu] >= job.vram_mib), key=left.__getitem__)
+            if len(able) < job.gpus:
+                blocked.append(job)
                 continue
-            begun.append(Run(job, tuple(gpus), now_s))
-            occupants.append(self._occupant(begun[-1], is_new=True))
+            begun.append(Run(job, tuple(able[: job.gpus]), now_s))
+            for gpu in begun[-1].gpus:
+                left[gpu] -= job.vram_mib
         self._pending = blocked
         return begun
-
-    def _occupant(self, run: Run, *, is_new: bool) -> Any:
-        use = {} if is_new else dict.fromkeys(run.gpus, run.job.vram_mib)
-        return self._allocation.Occupant(run.gpus, run.job.vram_mib, use, use)
 
 
 # -- the figures ---------------------------------------------------------------------------------------------
@@ -409,53 +309,34 @@ def bound_h(jobs: list[Job]) -> float:
     return least / 3600
 
 
-# For how many minutes a job waited on after the forecast of its start, and by how many it began later.
-_Late = tuple[float, float | None]
-
-
-def _day(name: str, seed: int) -> tuple[float, dict[str, dict[str, float]], list[_Late]]:
-    """The bound of one day in hours, the figures of each tool, and how right forecasts were."""
+def _day(name: str, seed: int) -> tuple[float, dict[str, dict[str, float]]]:
+    """The bound of one day in hours, and the figures of each tool."""
     jobs = day(seed, MIXES[name])
-    tools: dict[str, Tool] = {PEER: Gpusched(), **{words: Slicer(how) for how, words in OURS.items()}}
-    began = {tool: starts(jobs, made) for tool, made in tools.items()}
-    ours = tools[OURS["runs"]]
-    assert isinstance(ours, Slicer)
-    at = began[OURS["runs"]]
-    late = [
-        ((at[no] - said.made_s) / 60, None if said.start_s is None else (at[no] - said.start_s) / 60)
-        for no, said in ours.forecasts.items()
-    ]
-    return bound_h(jobs), {tool: vars(figures_of(jobs, each)) for tool, each in began.items()}, late
+    tools: dict[str, Tool] = {PEER: FirstFit(), **{words: Slicer(how) for how, words in OURS.items()}}
+    return bound_h(jobs), {tool: vars(figures_of(jobs, starts(jobs, made))) for tool, made in tools.items()}
 
 
 def measure() -> dict[str, Any]:
-    """By mix: the figures of each tool for each of the days, and the bounds; or why there are none."""
-    try:
-        Gpusched()
-    except ImportError as error:
-        return {"missing": f"gpusched could not be imported: {error}"}
+    """By mix: the figures of each tool for each of the days, and the bounds."""
     found: dict[str, Any] = {}
     with ProcessPoolExecutor() as pool:
         for name, mix in MIXES.items():
             days = list(pool.map(_day, [name] * len(SEEDS), SEEDS))
             found[name] = {
                 "load": mix.load,
-                "bound_h": [bound for bound, _, _ in days],
-                "tools": {tool: [figures[tool] for _, figures, _ in days] for tool in (PEER, *OURS.values())},
-                "forecasts": [each for _, _, late in days for each in late],
+                "bound_h": [bound for bound, _ in days],
+                "tools": {tool: [figures[tool] for _, figures in days] for tool in (PEER, *OURS.values())},
             }
     return found
 
 
-# The bars, each to gpusched: mean wait, p95, longest wait of wide jobs, makespan.
+# The bars, each to first-fit's: mean wait, p95, longest wait of wide jobs, makespan.
 _BARS = (1.0, 1.0, 0.75, 1.05)
 
 
 def tables(found: dict[str, Any]) -> str:
     """The figures as Markdown."""
     title = f"### Jobs that arrive over a day on {GPUS} GPUs of {TOTAL_MIB >> 10} GiB"
-    if "missing" in found:
-        return f"{title}\n\nNot measured: {found['missing']}."
     return "\n\n".join([title, *(_of_mix(name, at) for name, at in found.items())])
 
 
@@ -481,28 +362,10 @@ def _of_mix(name: str, found: dict[str, Any]) -> str:
         f"Means of {len(found['bound_h'])} days; waiting in minutes; no schedule can end before "
         f"{bound:.1f} h.",
         ["", "mean wait", "p95", "longest", "4 GPUs: longest", "makespan h",
-         "mean, to gpusched's", "p95", "4 GPUs: longest", "makespan"],
+         "mean, to first-fit's", "p95", "4 GPUs: longest", "makespan"],
         [row(*each) for each in means.items()],
-        [
-            f"Bars with lengths by earlier runs, to gpusched: {bars}: {'NOT met' if missed else 'met'}.",
-            *_of_forecasts(found["forecasts"]),
-        ],
+        [f"Bars with lengths by earlier runs, to first-fit: {bars}: {'NOT met' if missed else 'met'}."],
     )  # fmt: skip
-
-
-def _of_forecasts(found: list[_Late]) -> list[str]:
-    """How right the forecasts were."""
-    late = [(waited, by) for waited, by in found if by is not None]
-    if len(late) < 2:
-        return []
-    off = [abs(by) for _, by in late]
-    more_min, later = mean(each for each, _ in late), sum(by > 0 for _, by in late) / len(late)
-    return [
-        f"{len(found)} jobs that had to wait asked when they would start, with lengths by earlier runs. "
-        f"{len(late) / len(found):.0%} were told, and waited {more_min:.0f} minutes more "
-        f"in the mean. Half of the forecasts were right to {median(off):.0f} minutes, nine of ten to "
-        f"{quantiles(off, n=10)[-1]:.0f}; {later:.0%} of the jobs began later than forecast."
-    ]
 
 
 if __name__ == "__main__":

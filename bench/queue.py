@@ -12,23 +12,19 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from bench.chain import MARK, SCRATCH, Stuck, build_mark, gaps_ms
-from bench.tools import PEERS, QUIET, Gq, TaskSpooler
+from bench.tools import QUIET, TaskSpooler
 
 SCOPE_JOBS, SCOPE_ROUNDS = 500, 3
 XARGS = "xargs -P 4 -n 1 systemd-run --scope -q true"
 SLICER_SCOPES = "slicer queue -p light -j 4 -q"
-PLAIN_JOBS, FEW_JOBS, PLAIN_ROUNDS = 50, 8, 5
-SLICER_PLAIN = "slicer queue --sim 4, plain"
-SLICER_FEW = f"{SLICER_PLAIN}; {FEW_JOBS} jobs"
-FAST_PEER, SLOW_PEER = "gpusched 0.4.0 --poll 0.1", f"gpusched 0.4.0 (polls every 5 s); {FEW_JOBS} jobs"
-GQ, TSP = Gq.name, TaskSpooler.name
-SLOW = {SLOW_PEER: 2, GQ: 2}  # rounds of those that take seconds
+PLAIN_JOBS, PLAIN_ROUNDS = 50, 5
+SLICER_PLAIN, TSP = "slicer queue --sim 4, plain", TaskSpooler.name
 PLAIN = ["--backend", "plain"]
 APPENDS, LONG_APPENDS = 50, 10
 LINES, KINDS, EVENTS = 100_000, 1000, 300
@@ -36,14 +32,6 @@ FEW_LINES = "1,000 lines of one kind, to compare with"
 DEADLINE_S = 60.0
 
 _directories = iter(range(1 << 30))
-
-
-class Daemon(Protocol):
-    """A tool whose jobs are handed to a server."""
-
-    def begin(self, directory: Path) -> None: ...
-    def add(self, jobs: list[list[str]]) -> None: ...
-    def end(self) -> None: ...
 
 
 def measure() -> dict[str, Any]:
@@ -86,57 +74,26 @@ def _slicer(directory: Path, lines: Iterable[str], *options: str) -> float:
     return took
 
 
-def plain() -> dict[str, Any]:
-    """Without scopes: by tool the seconds until all have ended and it has exited, or why it is missing."""
-    ways: dict[str, Callable[[], float]] = {
-        SLICER_PLAIN: lambda: _file_tool(PLAIN_JOBS, None),
-        FAST_PEER: lambda: _file_tool(PLAIN_JOBS, "0.1"),
-        GQ: lambda: _daemon(Gq(4), PLAIN_JOBS),
-        TSP: lambda: _daemon(TaskSpooler(4), PLAIN_JOBS),
-        SLICER_FEW: lambda: _file_tool(FEW_JOBS, None),
-        SLOW_PEER: lambda: _file_tool(FEW_JOBS, "5"),
-    }
-    samples: dict[str, list[float]] = {name: [] for name in ways}
-    missing: dict[str, str] = {}
-    for turn in range(PLAIN_ROUNDS):
-        for name, way in ways.items():
-            if name in missing or turn >= SLOW.get(name, PLAIN_ROUNDS):
-                continue
-            try:
-                samples[name].append(way())
-            except (Stuck, OSError, subprocess.SubprocessError) as error:
-                missing[name] = f"{type(error).__name__}: {error}"
-    return {"samples": samples, "missing": missing}
+def plain() -> dict[str, list[float]]:
+    """Without scopes: by tool the seconds until all have ended."""
+    samples: dict[str, list[float]] = {SLICER_PLAIN: [], TSP: []}
+    for _ in range(PLAIN_ROUNDS):
+        directory = _directory()
+        lines = [f"[vram=1G] {_mark(directory, number)}" for number in range(PLAIN_JOBS)]
+        samples[SLICER_PLAIN].append(_slicer(directory, lines, *PLAIN, "--sim", "4"))
+        _wait_for(directory, PLAIN_JOBS)
+        samples[TSP].append(_task_spooler())
+    return samples
 
 
-def _file_tool(jobs: int, poll: str | None) -> float:
-    """slicer, or gpusched where a poll is given: from exec to the end of the wait."""
-    directory = _directory()
-    lines = [f"[vram=1G] {_mark(directory, number)}" for number in range(jobs)]
-    if poll is None:
-        took = _slicer(directory, lines, *PLAIN, "--sim", "4")
-    else:
-        file = directory / "jobs"
-        file.write_text("".join(f"{line}\n" for line in lines))
-        program = [sys.executable, str(PEERS / "bin/gpusched"), "--sim", "4", "--poll", poll]
-        env = {**os.environ, "PYTHONPATH": str(PEERS), "GPUSCHED_SIM_DIR": str(directory / "sim")}
-        begin = time.perf_counter()
-        subprocess.run([*program, str(file)], env=env, cwd=directory, check=True, timeout=DEADLINE_S, **QUIET)  # type: ignore[call-overload]
-        took = time.perf_counter() - begin
-    ran = len(_lines(directory))
-    if ran != jobs:
-        raise Stuck(f"{ran} of {jobs} jobs ran")
-    return took
-
-
-def _daemon(tool: Daemon, jobs: int) -> float:
+def _task_spooler() -> float:
     """From the first submission (its server is up) to the last job's end."""
-    directory = _directory()
+    tool, directory = TaskSpooler(4), _directory()
     tool.begin(directory)
     try:
         begin = time.monotonic_ns()
-        tool.add([_mark(directory, number).split() for number in range(jobs)])
-        _wait_for(directory, jobs)
+        tool.add([_mark(directory, number).split() for number in range(PLAIN_JOBS)])
+        _wait_for(directory, PLAIN_JOBS)
     finally:
         tool.end()
     return (max(end for _, end in _lines(directory).values()) - begin) / 1e9

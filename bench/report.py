@@ -5,7 +5,7 @@ from __future__ import annotations
 from statistics import median, quantiles
 from typing import Any
 
-from bench import broker_tables, burst, preload, queue_tables
+from bench import broker_tables, burst, queue_tables
 from bench.markdown import bar, figures, launches, p99, table
 
 PEER = "flock L systemd-run --scope"
@@ -45,8 +45,6 @@ def tables(found: dict[str, Any]) -> str:
         from bench import packing  # as decision
 
         parts.append(packing.tables(found["packing"]))
-    if "preload" in found:
-        parts.append(preload.tables(found["preload"]))
     if "serve" in found:
         from bench import serve  # it imports aiohttp
 

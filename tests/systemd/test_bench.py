@@ -8,10 +8,9 @@ import sys
 
 import pytest
 
-# Peers that are not installed are left out, as on any machine.
 TINY = """
 import json, shutil, sys
-from bench import broker, burst, chain, decision, handoff, inside, packing, preload, queue, serve
+from bench import broker, burst, chain, decision, handoff, inside, packing, queue, serve
 shutil.rmtree("/tmp/bench", ignore_errors=True)
 chain.START_DEADLINE_S = chain.HANDOFF_DEADLINE_S = 10.0  # of a peer that is not here
 inside.ROUNDS = handoff.ROUNDS = handoff.PASSES = 1
@@ -19,14 +18,12 @@ inside.WARM_UP = handoff.WARM_UP = 0
 handoff.WAITERS, handoff.DEPTHS = 2, {1: 1, 2: 1}
 decision.TICKETS, decision.measure.__defaults__ = 20, (2,)
 packing.JOBS, packing.SEEDS = 120, range(1, 2)
-queue.SCOPE_JOBS = queue.PLAIN_JOBS = queue.FEW_JOBS = 4
+queue.SCOPE_JOBS = queue.PLAIN_JOBS = 4
 queue.SCOPE_ROUNDS = queue.PLAIN_ROUNDS = 1
 queue.APPENDS = queue.LONG_APPENDS = 2
 queue.LINES, queue.KINDS, queue.EVENTS = 200, 10, 5
 burst.measure.__defaults__ = (5,)
 serve.ANSWERS = serve.STREAMS = serve.ROUNDS = serve.TOKENS = 2
-preload.LOADS = preload.TURNS = preload.ROUNDS = 2
-preload.CALLS = dict.fromkeys(preload.CALLS, 10)
 broker.ROUNDS, broker.WARM_UP, broker.HANDOFF_ROUNDS, broker.WAITERS = 2, 0, 1, 2
 broker.MANY, broker.SERVED, broker.ASKED, broker.COLD = 4, 3, 2, 2
 inside.main([sys.argv[1]])
@@ -35,7 +32,7 @@ inside.main([sys.argv[1]])
 
 @pytest.mark.systemd
 @pytest.mark.parametrize(
-    "section", ["launch", "handoff", "decision", "queue", "burst", "packing", "preload", "serve", "broker"]
+    "section", ["launch", "handoff", "decision", "queue", "burst", "packing", "serve", "broker"]
 )
 def test_a_section_runs_to_its_end(section: str) -> None:  # Q23
     command = [sys.executable, "-c", TINY, section]
