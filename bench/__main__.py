@@ -1,6 +1,6 @@
 """``make bench``: slicer beside its peers, in one run, in the namespace machine.
 
-``python -m bench [launch|handoff|memory|decision|queue|burst|packing|serve|slurm|broker …]`` measures
+``python -m bench [launch|handoff|memory|queue|burst|packing|serve|slurm|broker …]`` measures
 what is named, or all.
 """
 
@@ -21,7 +21,7 @@ from tests.machines.namespace import NamespaceMachine
 
 RESULTS = Path(__file__).parent / "results"
 PYTHON = "/opt/slicer/bin/python"
-INSIDE = ("launch", "handoff", "decision", "queue", "burst", "packing", "serve", "slurm", "broker")
+INSIDE = ("launch", "handoff", "queue", "burst", "packing", "serve", "slurm", "broker")
 """What `bench.inside` measures; the rest is measured from here."""
 SECTIONS = (*INSIDE, "memory")
 QUIET_FOR_S = 10

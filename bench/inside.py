@@ -56,16 +56,9 @@ def launch() -> dict[str, Any]:
     return found
 
 
-def decision() -> dict[str, Any]:
-    """The admission decision alone."""
-    from bench import decision  # it imports slicer
-
-    return decision.measure()
-
-
 def packing() -> dict[str, Any]:
     """A day of jobs, packed in virtual time."""
-    from bench import packing as days  # as decision
+    from bench import packing as days  # it imports slicer
 
     return days.measure()
 
@@ -87,7 +80,6 @@ def slurm() -> dict[str, Any]:
 SECTIONS: dict[str, Callable[[], dict[str, Any]]] = {
     "launch": launch,
     "handoff": handoff.measure,
-    "decision": decision,
     "queue": queue.measure,
     "burst": burst.measure,
     "packing": packing,

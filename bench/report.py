@@ -33,16 +33,12 @@ def tables(found: dict[str, Any]) -> str:
         parts.append(_memory(found["memory"]))
     if "waiting" in found:
         parts.append(_waiting(**found["waiting"]))
-    if "decision" in found:
-        from bench import decision  # it imports slicer
-
-        parts.append(decision.tables(found["decision"]))
     if "queue" in found:
         parts.append(queue_tables.tables(found["queue"]))
     if "burst" in found:
         parts.append(burst.tables(found["burst"]))
     if "packing" in found:
-        from bench import packing  # as decision
+        from bench import packing  # it imports slicer
 
         parts.append(packing.tables(found["packing"]))
     if "serve" in found:
@@ -50,7 +46,7 @@ def tables(found: dict[str, Any]) -> str:
 
         parts.append(serve.tables(found["serve"]))
     if "slurm" in found:
-        from bench import slurm  # as decision
+        from bench import slurm  # it imports slicer
 
         parts.append(slurm.tables(found["slurm"]))
     if "broker" in found:

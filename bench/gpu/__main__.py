@@ -48,7 +48,6 @@ def main(argv: Sequence[str]) -> int:
     option("--brief", action="store_true", help="measure shorter: a try, whose figures are no figures")
     option("--budget", type=float, default=BUDGET_S, metavar="S", help="end after so long")
     option("--python", default=sys.executable, help="the Python that has PyTorch, CuPy, JAX …")
-    option("--install", metavar="NAMES", default="", help=f"by pip, of {', '.join(frameworks.PACKAGES)}")
     option("--backend", default="auto", help="of slicer run")
     option("--direct", default="", metavar="UUID", help="start jobs without slicer run")
     option("--check", default="", help=argparse.SUPPRESS)
@@ -101,15 +100,13 @@ def run(place: Place, chosen: Sequence[Check], said: argparse.Namespace) -> int:
 
 
 def about(place: Place, said: argparse.Namespace) -> dict[str, Any]:
-    """The machine; the library is built if it has to be, and frameworks installed if that was asked for."""
+    """The machine; the library is built if it has to be."""
     gpu: dict[str, Any]
     try:
         gpu = place.facts()
     except Failed as error:
         raise SystemExit(f"no GPU can be used: {error}") from error
     built = library.build()
-    if said.install:
-        place.python = frameworks.install(place.out / "venv", said.install.split(","))
     if not place.direct:
         why = place.why_not_slicer()
         if why:

@@ -7,12 +7,13 @@ from typing import Any
 
 from bench.gpu.check import Failed, Finding, check, verdict
 from bench.gpu.place import PROGRAMS, Place
-from bench.sharing import measures, planning
-from bench.sharing.measures import Row
+from bench.sharing import figures, planning
+from bench.sharing.figures import Row
 from bench.sharing.model import Parameters
+from bench.sharing.report import plain
 from bench.sharing.running import Experiment
 from bench.sharing.verdict import judge
-from slicer.record import as_dict, replace
+from slicer.record import replace
 
 # What a request may have to wait for beyond its own work: the others' window in flight, and a kernel that
 # has begun. A multiple of what it takes alone would ask the impossible of a short request.
@@ -35,12 +36,11 @@ def _measured(place: Place, parameters: Parameters, client: Any = None) -> Findi
     scenarios = planning.scenarios(parameters)
     with closing(Experiment(parameters, place.slicer(), place.environ, client=client)) as experiment:
         found = experiment.calibrate()
-        experiment.gpu = found.uuid
         runs = [experiment.run(each, found) for each in planning.order(scenarios, parameters.repeats)]
-    rows = measures.rows(parameters, found, scenarios, runs)
+    rows = figures.rows(parameters, found, scenarios, runs)
     errors = [f"{row.name}: {error}" for row in rows for error in row.errors]
     best = next((row for row in rows if row.name == PRIORITY), None)
-    data = {"rows": [_plain(row) for row in rows], "verdict": judge(rows).text, "errors": errors}
+    data = {"rows": plain(rows), "verdict": judge(rows).text, "errors": errors}
     if best is None or best.latency is None or best.batch is None:
         raise Failed("; ".join(errors) or "no figures with priority")
     if best.troubles:
@@ -59,14 +59,6 @@ def _others(rows: tuple[Row, ...]) -> str:
         for row in rows
         if row.name != PRIORITY and row.latency and row.batch and row.latency.of_alone and row.batch.of_left
     )
-
-
-def _plain(row: Row) -> dict[str, Any]:
-    return {
-        **as_dict(row),
-        "latency": row.latency and as_dict(row.latency),
-        "batch": row.batch and as_dict(row.batch),
-    }
 
 
 @check("modes", "short kernels against long ones: all modes", _BAR, limit_s=240)

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import math
-import subprocess
 from typing import Any
 
-from bench.gpu import frameworks
-from bench.gpu.check import Failed, Finding, Skip, check, verdict
+from bench.gpu.check import Finding, Skip, check, verdict
 from bench.gpu.driver_checks import Beside
-from bench.gpu.place import FAKE, PROGRAMS, Done, Place, tail
+from bench.gpu.place import Done, Place
 
 VRAM_MIB = 16384
 CAP_MIB = 6144
@@ -91,33 +89,6 @@ def cupy(place: Place) -> Finding:
 @check("jax", "JAX, jitted", "results as without", limit_s=240, needs="jax")
 def jax(place: Place) -> Finding:
     return _same_results(place, "jax_program.py")
-
-
-def _nvcc(place: Place, cudart: str) -> Finding:
-    compiler = frameworks.nvcc()
-    if compiler is None:
-        raise Skip("no nvcc")
-    if str(place.facts()["name"]).startswith(FAKE):
-        raise Skip("CUDA's runtime does not run over a fake driver")
-    program = str(place.out / f"plain-{cudart}")
-    command = [compiler, f"-cudart={cudart}", "-o", program, str(PROGRAMS / "plain.cu")]
-    made = subprocess.run(command, capture_output=True, text=True, check=False)
-    if made.returncode:
-        raise Failed(f"plain.cu cannot be compiled: {tail(made.stderr)}")
-    answer = (done := _run(place, [program, "200"])).answer()
-    is_met = answer["is_right"] and done.sharing.get("gated") == answer["gated"]
-    text = f"{done.sharing.get('gated')} gated of {answer['gated']}"
-    return verdict(is_met, text, answer=answer, sharing=done.sharing)
-
-
-@check("nvcc-static", "a program of nvcc's, the runtime linked statically", "gated as many as done")
-def nvcc_static(place: Place) -> Finding:
-    return _nvcc(place, "static")
-
-
-@check("nvcc-shared", "a program of nvcc's, the runtime as a library", "gated as many as done")
-def nvcc_shared(place: Place) -> Finding:
-    return _nvcc(place, "shared")
 
 
 # -- out of memory ------------------------------------------------------------------------------------------

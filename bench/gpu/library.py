@@ -6,7 +6,6 @@ import os
 import platform
 import shutil
 import subprocess
-import sys
 from typing import Any
 
 from bench.gpu.place import LIBRARY, ROOT, tail
@@ -18,35 +17,19 @@ _PLAIN = (
 
 
 def build() -> dict[str, Any]:
-    """Build it as the package does; without setuptools, by the compiler alone. Else the program ends."""
-    how = "was there"
-    if _is_stale():
-        LIBRARY.unlink(missing_ok=True)
-        packaged = [sys.executable, "setup.py", "-q", "build_ext", "--inplace"]
-        done = subprocess.run(packaged, cwd=ROOT, capture_output=True, text=True, check=False)
-        how = "setup.py"
-        if not LIBRARY.exists():
-            done, how = _plain(), "compiler alone"
-        if not LIBRARY.exists():
-            raise SystemExit(f"the library cannot be built: {tail(done.stderr)}")
-    return {"path": str(LIBRARY.relative_to(ROOT)), "built_by": how, "bytes": LIBRARY.stat().st_size}
-
-
-def _is_stale() -> bool:
-    """Whether it is missing, or older than what it is made of."""
-    if not LIBRARY.exists():
-        return True
+    """Build it as setup.py does, by the compiler alone, unless it is there. Ends the program if it cannot."""
     sources = [*(LIBRARY.parent / "preload").glob("*.[ch]")]
-    return max(each.stat().st_mtime for each in sources) > LIBRARY.stat().st_mtime
-
-
-def _plain() -> subprocess.CompletedProcess[str]:
+    if LIBRARY.exists() and max(each.stat().st_mtime for each in sources) <= LIBRARY.stat().st_mtime:
+        return {"path": str(LIBRARY.relative_to(ROOT)), "built_by": "was there"}
     compiler = os.environ.get("CC") or shutil.which("gcc") or shutil.which("cc")
     if compiler is None:
         raise SystemExit("there is no C compiler: install gcc")
-    sources = sorted(map(str, (LIBRARY.parent / "preload").glob("*.c")))
-    command = [compiler, *_PLAIN, "-o", str(LIBRARY), *sources, "-ldl", "-lpthread"]
-    return subprocess.run(command, capture_output=True, text=True, check=False)
+    units = sorted(str(each) for each in sources if each.suffix == ".c")
+    command = [compiler, *_PLAIN, "-o", str(LIBRARY), *units, "-ldl", "-lpthread"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise SystemExit(f"the library cannot be built: {tail(done.stderr)}")
+    return {"path": str(LIBRARY.relative_to(ROOT)), "built_by": compiler}
 
 
 def machine() -> dict[str, Any]:

@@ -14,7 +14,7 @@ from typing import Any
 
 from bench.gpu.check import Finding, Skip, check, verdict
 from bench.gpu.driver_checks import CAP_MIB
-from bench.gpu.place import PROGRAMS, Place, Running
+from bench.gpu.place import Place, Running
 
 SERVICE: dict[str, Any] = {"priority": 10}
 TICKS = (500, 5)  # kernels of so many µs, and pauses of so many ms: without these no lower priority computes
@@ -167,26 +167,3 @@ def profiler(place: Place) -> Finding:
         service.line()
         done = place.run([*nsys, *place.client("counts", 200)], share="both", timeout_s=150)
     return verdict(done.answer()["is_right"], f"{done.sharing.get('gated')} gated", sharing=done.sharing)
-
-
-@check("risk-vllm", "vLLM under a cap", "answers; stays within the cap", limit_s=400, needs="vllm")
-def vllm(place: Place) -> Finding:
-    program = [place.python, str(PROGRAMS / "vllm_program.py")]
-    done = place.run(program, share="both", vram_mib=16384, timeout_s=380)
-    answer = done.answer()
-    if answer.get("skip"):
-        raise Skip(answer["skip"])
-    is_met = answer["is_right"] and not done.sharing.get("got_past_cap")
-    return verdict(is_met, f"{answer}; peak {done.sharing.get('peak_mib')} MiB", sharing=done.sharing)
-
-
-@check("risk-llama", "llama.cpp under a cap, loading from mmap", "answers; stays within the cap", limit_s=300)
-def llama(place: Place) -> Finding:
-    model = os.environ.get("LLAMA_MODEL", "")
-    if not os.path.exists(model):
-        raise Skip("LLAMA_MODEL names no .gguf file")
-    command = [_tool("llama-bench"), "-m", model, "-ngl", "99", "-p", "64", "-n", "32", "-o", "jsonl"]
-    done = place.run(command, share="both", vram_mib=16384, timeout_s=280)
-    is_met = done.code == 0 and not done.sharing.get("got_past_cap")
-    text = f"exit {done.code}; peak {done.sharing.get('peak_mib')} MiB, passed {done.sharing.get('passed')}"
-    return verdict(is_met, text, sharing=done.sharing)

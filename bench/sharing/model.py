@@ -9,7 +9,6 @@ if TYPE_CHECKING:
     from typing import Literal
 
     Share = Literal["off", "lock"]
-    Kernel = Literal["compute", "memory"]
 
 FAKE = "Fake GPU"  # how the name of a GPU begins that is none: the tests' driver
 UNMANAGED = "unmanaged"
@@ -27,7 +26,7 @@ class Parameters:
     repeats: int
     batch_jobs: int
     kernel_us: int  # of a batch job
-    kernel: Kernel  # of a batch job
+    kernel: str  # of a batch job: compute or memory
     depth: int  # kernels that a batch job has in flight
     period_ms: float  # of the latency job: one request each
     request_kernels: int
@@ -64,19 +63,15 @@ class Calibration:
     compute_ns: float  # of one iteration of the kernel that computes
     memory_ns: float  # of one round of the one that copies
     request_ms: float  # of one request's work on the GPU, without pauses
-    started_s: float  # from the start of ``slicer run`` to the first word of the job
 
 
 @record
 class Sharing:
-    """What slicer's outcome says of a job's sharing. Durations in seconds."""
+    """What slicer's outcome says of a job's sharing."""
 
     processes: int
     gated: int
     turns: int
-    waits: int
-    waited_s: float
-    longest_wait_s: float
     undrained: int
     troubles: tuple[str, ...]
 
@@ -107,22 +102,3 @@ class Run:
     latency: LatencyRun | None
     batch: tuple[BatchRun, ...]
     error: str = ""
-
-
-@record
-class Environment:
-    """Where it was measured."""
-
-    gpu: str
-    uuid: str
-    memory_mib: int
-    compute_capability: str
-    driver: str  # "" where nobody says it
-    cuda: str
-    slicer: str
-    date: str  # ISO 8601, UTC
-    others: int  # processes of others that had memory on the GPU
-
-    @property
-    def is_fake(self) -> bool:
-        return self.gpu.startswith(FAKE)

@@ -15,15 +15,10 @@ if TYPE_CHECKING:
 
 DEFAULT_MODES = ("yield", "priority", "launches=10", "time=5ms", "each", "skip=20")
 PRIORITY = "priority"
-_MODES_TEXT = "yield, priority, each, launches=N, time=DURATION or skip=N"
 _SKIP_LAUNCHES = 10  # the mode whose first syncs are skipped
-_MOST = 1_000_000
-
-COPY_BYTES = 256 << 10  # of a request, each way
-BUFFER_BYTES = 64 << 20  # of which each job has two
+_REQUEST = {"buffer_bytes": 64 << 20, "copy_bytes": 256 << 10}  # a job has two buffers; a copy each way
 _WARM_REQUESTS = 5
-
-_START_S = 1.5  # what it takes until a job is ready, before one was seen: CUDA's start, mostly
+_START_S = 1.5  # what it takes until a job is ready: CUDA's start, mostly
 _CALIBRATE_S = 3.0
 
 
@@ -42,36 +37,23 @@ def scenarios(parameters: Parameters) -> tuple[Scenario, ...]:
 
 def _mode(text: str, priority: int) -> Scenario:
     """The jobs together, under the mode that --modes calls so."""
-    word, equals, value = text.partition("=")
-    mode, skip, own = text, 0, 0
-    if text in ("yield", "each"):
-        pass
-    elif text == PRIORITY:
-        mode, own = "yield", priority
-    elif word == "launches":
-        mode = f"launches={_count(value, text)}"
-    elif word == "skip":
-        mode, skip = f"launches={_SKIP_LAUNCHES}", _count(value, text)
-    elif word == "time" and equals:
-        _check_duration(value, text)
-    else:
-        raise UsageError(f"expected {_MODES_TEXT}, not {text!r:.40}", where="--modes")
-    name = f"{PRIORITY} {priority}" if own else text
+    word, _, value = text.partition("=")
+    is_number = value.isascii() and value.isdigit() and int(value) > 0
+    name, mode, skip, own = text, text, 0, 0
+    if text == PRIORITY:
+        name, mode, own = f"{PRIORITY} {priority}", "yield", priority
+    elif word == "skip" and is_number:
+        mode, skip = f"launches={_SKIP_LAUNCHES}", int(value)
+    elif not (text in ("yield", "each") or {"launches": is_number, "time": _lasts(value)}.get(word)):
+        raise UsageError(f"no mode {text!r:.40}", where="--modes", hint=", ".join(DEFAULT_MODES))
     return Scenario(name, latency=True, batch=True, share="lock", mode=mode, skip_syncs=skip, priority=own)
 
 
-def _count(value: str, text: str) -> int:
-    is_number = value.isascii() and value.isdigit() and len(value) <= len(str(_MOST))
-    if not is_number or not 0 < int(value) <= _MOST:
-        raise UsageError(f"expected a number from 1 to {_MOST}, not {text!r:.40}", where="--modes")
-    return int(value)
-
-
-def _check_duration(value: str, text: str) -> None:
+def _lasts(text: str) -> bool:
     try:
-        parse_duration(value)
-    except QuantityError as error:
-        raise UsageError(f"{text!r:.40}: {error}", where="--modes") from error
+        return parse_duration(text) > 0
+    except QuantityError:
+        return False
 
 
 def order(all_of: Sequence[Scenario], repeats: int) -> list[Scenario]:
@@ -83,39 +65,32 @@ def order(all_of: Sequence[Scenario], repeats: int) -> list[Scenario]:
     return [scenario for shift in shifts for scenario in (*all_of[shift:], *all_of[:shift])]
 
 
-def estimate_s(parameters: Parameters, number: int, start_s: float = _START_S) -> float:
+def estimate_s(parameters: Parameters, number: int) -> float:
     """How long so many scenarios take, each with all its repetitions."""
-    one = start_s + parameters.warmup_s + parameters.duration_s
+    one = _START_S + parameters.warmup_s + parameters.duration_s
     return _CALIBRATE_S + number * parameters.repeats * one
+
+
+def slowest_s(parameters: Parameters) -> float:
+    """How long a run may take from its start before it counts as hung: the GPU may be very busy."""
+    return 60.0 + parameters.warmup_s + 3 * parameters.duration_s
 
 
 # -- the jobs' command lines --------------------------------------------------------------------------------
 
 
-def calibration_load(parameters: Parameters) -> dict[str, Any]:
-    """What the job that calibrates is told."""
-    return {
-        "buffer_bytes": BUFFER_BYTES, "copy_bytes": COPY_BYTES, "kernels": parameters.request_kernels,
-        "kernel_us": parameters.request_kernel_us,
-    }  # fmt: skip
-
-
-def latency_load(parameters: Parameters, found: Calibration) -> dict[str, Any]:
-    """What the latency job is told."""
-    return {
-        "buffer_bytes": BUFFER_BYTES, "copy_bytes": COPY_BYTES, "kernels": parameters.request_kernels,
-        "iterations": iterations(parameters.request_kernel_us, found.compute_ns),
-        "period_ns": round(parameters.period_ms * 1e6), "warm": _WARM_REQUESTS,
-    }  # fmt: skip
-
-
-def batch_load(parameters: Parameters, found: Calibration) -> dict[str, Any]:
-    """What each batch job is told."""
+def load(parameters: Parameters, kind: str, found: Calibration | None = None) -> dict[str, Any]:
+    """What a job is told: calibrate, latency or batch. Only the first does without ``found``."""
+    request = {**_REQUEST, "kernels": parameters.request_kernels}
+    if found is None:
+        return {**request, "kernel_us": parameters.request_kernel_us}
+    if kind == "latency":
+        work = iterations(parameters.request_kernel_us, found.compute_ns)
+        period_ns = round(parameters.period_ms * 1e6)
+        return {**request, "iterations": work, "period_ns": period_ns, "warm": _WARM_REQUESTS}
     one_ns = found.compute_ns if parameters.kernel == "compute" else found.memory_ns
-    return {
-        "buffer_bytes": BUFFER_BYTES, "kernel": parameters.kernel, "depth": parameters.depth,
-        "iterations": iterations(parameters.kernel_us, one_ns),
-    }  # fmt: skip
+    work = iterations(parameters.kernel_us, one_ns)
+    return {**_REQUEST, "kernel": parameters.kernel, "depth": parameters.depth, "iterations": work}
 
 
 def iterations(us: int, one_ns: float) -> int:
@@ -144,8 +119,3 @@ def variables(scenario: Scenario | None, job: str) -> dict[str, str]:
     if scenario is None or not scenario.skip_syncs or job != "batch":
         return {}
     return {"SLICER_SHARE_SKIP_SYNCS": str(scenario.skip_syncs)}
-
-
-def slowest_s(parameters: Parameters) -> float:
-    """How long a run may take from its start before it counts as hung: the GPU may be very busy."""
-    return 60.0 + parameters.warmup_s + 3 * parameters.duration_s

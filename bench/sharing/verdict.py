@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from typing import Literal
 
-    from bench.sharing.measures import Batch, Latency, Row
+    from bench.sharing.figures import Batch, Latency, Row
 
     Kind = Literal["helps", "costs", "as-good", "worse", "unknown"]
 

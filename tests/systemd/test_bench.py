@@ -10,13 +10,12 @@ import pytest
 
 TINY = """
 import json, shutil, sys
-from bench import broker, burst, chain, decision, handoff, inside, packing, queue, serve
+from bench import broker, burst, chain, handoff, inside, packing, queue, serve
 shutil.rmtree("/tmp/bench", ignore_errors=True)
 chain.START_DEADLINE_S = chain.HANDOFF_DEADLINE_S = 10.0  # of a peer that is not here
 inside.ROUNDS = handoff.ROUNDS = handoff.PASSES = 1
 inside.WARM_UP = handoff.WARM_UP = 0
 handoff.WAITERS, handoff.DEPTHS = 2, {1: 1, 2: 1}
-decision.TICKETS, decision.measure.__defaults__ = 20, (2,)
 packing.JOBS, packing.SEEDS = 120, range(1, 2)
 queue.SCOPE_JOBS = queue.PLAIN_JOBS = 4
 queue.SCOPE_ROUNDS = queue.PLAIN_ROUNDS = 1
@@ -32,7 +31,7 @@ inside.main([sys.argv[1]])
 
 @pytest.mark.systemd
 @pytest.mark.parametrize(
-    "section", ["launch", "handoff", "decision", "queue", "burst", "packing", "serve", "broker"]
+    "section", ["launch", "handoff", "queue", "burst", "packing", "serve", "broker"]
 )
 def test_a_section_runs_to_its_end(section: str) -> None:  # Q23
     command = [sys.executable, "-c", TINY, section]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bench.sharing.model import BatchRun, Calibration, Environment, LatencyRun, Parameters, Run, Sharing
+from bench.sharing.model import BatchRun, Calibration, LatencyRun, Parameters, Run, Sharing
 from bench.sharing.planning import DEFAULT_MODES
 
 PARAMETERS = Parameters(
@@ -12,20 +12,12 @@ PARAMETERS = Parameters(
 GPU = "GPU-00000000-0000-0000-0000-000000000000"
 CALIBRATION = Calibration(
     device="NVIDIA X", uuid=GPU, memory_mib=81559, compute_capability="9.0", cuda="13.0", sm_count=132,
-    compute_ns=2.5, memory_ns=40_000.0, request_ms=1.0, started_s=0.5,
+    compute_ns=2.5, memory_ns=40_000.0, request_ms=1.0,
 )  # fmt: skip
-ENVIRONMENT = Environment(
-    gpu="NVIDIA X", uuid=GPU, memory_mib=81559, compute_capability="9.0", driver="580.95.05", cuda="13.0",
-    slicer="1.2.3", date="2026-11-22T18:00:00Z", others=0,
-)  # fmt: skip
-
 
 def sharing(*troubles: str, turns: int = 7) -> Sharing:
     """What an outcome says of a job under the lock."""
-    return Sharing(
-        processes=1, gated=1000, turns=turns, waits=3, waited_s=0.1, longest_wait_s=0.05, undrained=0,
-        troubles=troubles,
-    )  # fmt: skip
+    return Sharing(processes=1, gated=1000, turns=turns, undrained=0, troubles=troubles)
 
 
 def run(

@@ -21,14 +21,6 @@ def test_each_module_can_be_imported(name: str) -> None:  # Q23
     importlib.import_module(name)
 
 
-def test_the_decision_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:  # Q23
-    decision = importlib.import_module("bench.decision")
-    monkeypatch.setattr(decision, "TICKETS", 40)
-    found = decision.measure(rounds=2)
-    assert any(mix["granted"] for mix in found.values())
-    assert decision.tables(found).count("\n") > len(found)
-
-
 def test_days_are_packed(monkeypatch: pytest.MonkeyPatch) -> None:  # Q23
     packing = importlib.import_module("bench.packing")
     monkeypatch.setattr(packing, "JOBS", 120)

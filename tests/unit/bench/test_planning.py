@@ -41,8 +41,7 @@ def test_each_round_has_all_and_none_is_always_first(number: int) -> None:  # D4
 
 @pytest.mark.parametrize(
     "mode",
-    ["", "yeild", "launches", "launches=", "launches=0", "launches=-1", "launches=²", "launches=99999999",
-     "time=", "time=x", "time", "skip=", "skip=x", "each=1", "yield=2"],
+    ["", "yeild", "launches", "launches=0", "launches=²", "time=", "time=x", "time", "skip=x", "each=1"],
 )  # fmt: skip
 def test_a_mode_that_there_is_not_is_refused(mode: str) -> None:  # D2
     with pytest.raises(UsageError) as refused:
@@ -72,8 +71,8 @@ def test_syncs_that_are_skipped_are_told_to_the_library() -> None:  # D2, D3
 
 
 def test_a_kernel_has_the_work_of_its_length() -> None:  # D4
-    assert planning.batch_load(PARAMETERS, CALIBRATION)["iterations"] == 200_000  # 500 us of 2.5 ns
-    of_memory = planning.batch_load(replace(PARAMETERS, kernel="memory"), CALIBRATION)
+    assert planning.load(PARAMETERS, "batch", CALIBRATION)["iterations"] == 200_000  # 500 us of 2.5 ns
+    of_memory = planning.load(replace(PARAMETERS, kernel="memory"), "batch", CALIBRATION)
     assert of_memory["iterations"] == 12  # of 40 us, at least one
     assert planning.iterations(1, 1e9) == 1
 

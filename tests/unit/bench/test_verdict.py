@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from bench.sharing import measures, planning
+from bench.sharing import figures, planning
 from bench.sharing.model import ALONE, UNMANAGED, Run
 from bench.sharing.verdict import judge
 from slicer.record import replace
@@ -24,7 +24,7 @@ CASES = {
 
 def verdict(made: list[Run], *modes: str) -> tuple[str, str, str]:
     parameters = replace(PARAMETERS, modes=modes or ("yield",))
-    found = judge(measures.rows(parameters, CALIBRATION, planning.scenarios(parameters), made))
+    found = judge(figures.rows(parameters, CALIBRATION, planning.scenarios(parameters), made))
     return found.kind, found.scenario, found.text
 
 

@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-import statistics
-
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from bench.sharing import measures
-from bench.sharing.measures import percentile
+from bench.sharing import figures
 from bench.sharing.model import ALONE, ALONE_LOCKED, UNMANAGED, Run, Scenario
 from slicer.record import replace
 from tests.unit.bench.made_up import CALIBRATION, PARAMETERS, run, runs, sharing
@@ -23,21 +18,8 @@ ALONES = [
 ]
 
 
-@pytest.mark.parametrize(
-    ("percent", "value"), [(0, 1), (50, 2.5), (75, 3.25), (99, 3.97), (100, 4)]
-)  # D4
-def test_a_percentile_lies_on_the_line_between_its_neighbours(percent: float, value: float) -> None:
-    assert percentile([4, 1, 3, 2], percent) == pytest.approx(value)
-
-
-@given(st.lists(st.floats(0, 1e6), min_size=2))
-def test_percentiles_are_those_of_the_standard_library(values: list[float]) -> None:  # D4
-    of_library = statistics.quantiles(values, n=100, method="inclusive")
-    assert [percentile(values, percent) for percent in range(1, 100)] == pytest.approx(of_library)
-
-
-def rows(made: list[Run]) -> dict[str, measures.Row]:
-    found = measures.rows(PARAMETERS, CALIBRATION, [*ALONES, OFF, BOTH], made)
+def rows(made: list[Run]) -> dict[str, figures.Row]:
+    found = figures.rows(PARAMETERS, CALIBRATION, [*ALONES, OFF, BOTH], made)
     return {row.name: row for row in found}
 
 
@@ -72,7 +54,7 @@ def test_requests_that_are_not_served_leave_their_time_to_the_batch_job() -> Non
 
 def test_a_latency_job_that_needs_all_of_the_gpu_leaves_nothing() -> None:  # D4
     made = [run(ALONE, done=4000), *runs("yield", 1.0, done=10)]
-    found = measures.rows(PARAMETERS, replace(CALIBRATION, request_ms=12.0), [*ALONES, BOTH], made)
+    found = figures.rows(PARAMETERS, replace(CALIBRATION, request_ms=12.0), [*ALONES, BOTH], made)
     batch = found[-1].batch
     assert batch is not None
     assert batch.of_left is None

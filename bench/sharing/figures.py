@@ -6,7 +6,7 @@ lie apart tells what a difference between two scenarios is worth.
 
 from __future__ import annotations
 
-from statistics import median
+from statistics import median, quantiles
 
 from bench.sharing.model import ALONE, ALONE_LOCKED, UNMANAGED
 from slicer.record import record, replace
@@ -56,18 +56,6 @@ class Row:
     turns: int | None  # that all its jobs had, in all repetitions; None: no lock
 
 
-def percentile(values: Sequence[float], percent: float) -> float:
-    """The value that so many percent are not above, on the line between its two neighbours.
-
-    As statistics.quantiles(method="inclusive") and NumPy have it. ``values``: at least one.
-    """
-    ordered = sorted(values)
-    place = (len(ordered) - 1) * percent / 100
-    below = int(place)
-    above = min(below + 1, len(ordered) - 1)
-    return ordered[below] + (ordered[above] - ordered[below]) * (place - below)
-
-
 def rows(
     parameters: Parameters, found: Calibration, scenarios: Sequence[Scenario], runs: Sequence[Run]
 ) -> tuple[Row, ...]:
@@ -81,36 +69,32 @@ def _row(name: str, runs: Sequence[Run]) -> Row:
     mine = [run for run in runs if run.scenario == name]
     good = [run for run in mine if not run.error]
     latency = [run.latency for run in good if run.latency is not None]
-    batch = [sum(job.done / job.seconds for job in run.batch) for run in good if run.batch]
-    told = [run.latency.sharing for run in good if run.latency is not None]
-    told += [job.sharing for run in good for job in run.batch]
+    batch = tuple(sum(job.done / job.seconds for job in run.batch) for run in good if run.batch)
+    told = [job.sharing for run in good for job in (run.latency, *run.batch) if job is not None]
     sharing = [each for each in told if each is not None]
     return Row(
-        name=name,
-        runs=len(good),
-        latency=_latency(latency),
-        batch=Batch(median(batch), tuple(batch)) if batch else None,
+        name=name, runs=len(good), latency=_latency(latency) if latency else None,
+        batch=Batch(median(batch), batch) if batch else None,
         errors=tuple(dict.fromkeys(run.error for run in mine if run.error)),
         troubles=tuple(dict.fromkeys(word for each in sharing for word in each.troubles)),
         turns=sum(each.turns for each in sharing) if sharing else None,
-    )
+    )  # fmt: skip
 
 
-def _latency(runs: Sequence[LatencyRun]) -> Latency | None:
-    known = [run for run in runs if run.responses_ms]
-    if not known:
-        return None
-
-    def middle(percent: float) -> float:
-        return median(percentile(run.responses_ms, percent) for run in known)
-
-    due = sum(run.due for run in runs)
+def _latency(runs: Sequence[LatencyRun]) -> Latency:
+    cuts = [_percentiles(run.responses_ms) for run in runs]
     samples = sum(len(run.responses_ms) for run in runs)
     return Latency(
-        p50_ms=middle(50), p90_ms=middle(90), p99_ms=middle(99),
-        max_ms=max(max(run.responses_ms) for run in known), served=samples / due, samples=samples,
-        p99_of_each_ms=tuple(percentile(run.responses_ms, 99) for run in known),
+        p50_ms=median(cut[49] for cut in cuts), p90_ms=median(cut[89] for cut in cuts),
+        p99_ms=median(cut[98] for cut in cuts), max_ms=max(max(run.responses_ms) for run in runs),
+        served=samples / sum(run.due for run in runs), samples=samples,
+        p99_of_each_ms=tuple(cut[98] for cut in cuts),
     )  # fmt: skip
+
+
+def _percentiles(values: tuple[float, ...]) -> list[float]:
+    """From 1 to 99, on the line between two neighbours. ``values``: at least one."""
+    return quantiles(values, n=100, method="inclusive") if len(values) > 1 else [*values] * 99
 
 
 def _with_ratios(
@@ -128,9 +112,3 @@ def _with_ratios(
             left = 1 - latency.served * found.request_ms / parameters.period_ms
         batch = replace(batch, of_alone=of_alone, of_left=of_alone / left if left > 0 else None)
     return replace(row, latency=latency, batch=batch)
-
-
-def cumulative(values: Sequence[float]) -> list[tuple[float, float]]:
-    """The distribution: each value, and the share of values that are not above it."""
-    ordered = sorted(values)
-    return [(value, (number + 1) / len(ordered)) for number, value in enumerate(ordered)]
