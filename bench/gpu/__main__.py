@@ -49,7 +49,6 @@ def main(argv: Sequence[str]) -> int:
     option("--budget", type=float, default=BUDGET_S, metavar="S", help="end after so long")
     option("--python", default=sys.executable, help="the Python that has PyTorch, CuPy, JAX …")
     option("--backend", default="auto", help="of slicer run")
-    option("--direct", default="", metavar="UUID", help="start jobs without slicer run")
     option("--check", default="", help=argparse.SUPPRESS)
     said = parser.parse_args(argv)
     checks = sorted(CHECKS.values(), key=lambda each: not each.name.startswith(FIRST))
@@ -57,7 +56,7 @@ def main(argv: Sequence[str]) -> int:
         print("\n".join(f"{each.name:16} {each.what}: {each.expected}" for each in checks))
         return 0
     said.out.mkdir(parents=True, exist_ok=True)
-    place = Place(said.out.resolve(), said.python, said.backend, brief=said.brief, direct=said.direct)
+    place = Place(said.out.resolve(), said.python, said.backend, brief=said.brief)
     if said.check:
         return one(CHECKS[said.check], place)
     prefixes = tuple(filter(None, said.only.split(",")))
@@ -107,17 +106,13 @@ def about(place: Place, said: argparse.Namespace) -> dict[str, Any]:
     except Failed as error:
         raise SystemExit(f"no GPU can be used: {error}") from error
     built = library.build()
-    if not place.direct:
-        why = place.why_not_slicer()
-        if why:
-            print(f"slicer run cannot be used ({why}): jobs are started directly", file=sys.stderr)
-            place.use(gpu["uuid"])
+    if why := place.why_not_slicer():
+        raise SystemExit(f"slicer run cannot be used: {why}")
     return {
         "gpu": gpu,
         "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         "is_fake": str(gpu["name"]).startswith("Fake GPU"),
         "is_brief": place.brief,
-        "started_by": "direct.py" if place.direct else "slicer run",
         "library": built,
         "machine": library.machine(),
         "frameworks": frameworks.versions(place.python),
@@ -128,7 +123,6 @@ def isolated(check: Check, place: Place, said: argparse.Namespace, limit_s: floa
     """A check in a session of its own, all of which is killed when the time is over."""
     command = [sys.executable, "-m", "bench.gpu", "--check", check.name, "--out", str(place.out)]
     command += ["--python", place.python, "--backend", place.backend, *(["--brief"] if place.brief else [])]
-    command += ["--direct", place.direct] if place.direct else []
     began = time.monotonic()
     log = place.out / f"{check.name}.log"
     with log.open("wb") as err:

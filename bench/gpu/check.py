@@ -9,8 +9,6 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from bench.gpu.place import Place
 
-STATES = ("pass", "fail", "skip", "info")
-
 
 @dataclass(frozen=True)
 class Finding:

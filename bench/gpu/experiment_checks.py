@@ -34,7 +34,7 @@ def _parameters(place: Place, modes: tuple[str, ...], repeats: int) -> Parameter
 
 def _measured(place: Place, parameters: Parameters, client: Any = None) -> Finding:
     scenarios = planning.scenarios(parameters)
-    with closing(Experiment(parameters, place.slicer(), place.environ, client=client)) as experiment:
+    with closing(Experiment(parameters, place.slicer, place.environ, client=client)) as experiment:
         found = experiment.calibrate()
         runs = [experiment.run(each, found) for each in planning.order(scenarios, parameters.repeats)]
     rows = figures.rows(parameters, found, scenarios, runs)
@@ -66,7 +66,7 @@ def modes(place: Place) -> Finding:
     return _measured(place, _parameters(place, planning.DEFAULT_MODES, 3))
 
 
-@check("model", "ResNet-50 of batch 1 against training (PyTorch)", _BAR, limit_s=280, needs="torch")
+@check("model", "ResNet-50 of batch 1 against training (PyTorch)", _BAR, limit_s=280, needs="torchvision")
 def model(place: Place) -> Finding:
     def client(kind: str, load: str) -> tuple[str, ...]:
         return (place.python, str(PROGRAMS / "torch_job.py"), kind, load)

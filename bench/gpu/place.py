@@ -18,7 +18,6 @@ from bench.gpu.check import Failed
 ROOT = Path(__file__).resolve().parents[2]
 SRC = ROOT / "src"
 CLIENT = str(Path(__file__).with_name("client.py"))
-DIRECT = str(Path(__file__).with_name("direct.py"))
 PROGRAMS = Path(__file__).with_name("programs")
 LIBRARY = SRC / "slicer" / "share" / "libslicer-share.so"
 FAKE = "Fake GPU"
@@ -113,11 +112,8 @@ class Running:
 class Place:
     """What all checks of one call have in common."""
 
-    def __init__(self, out: Path, python: str, backend: str, *, brief: bool, direct: str = "") -> None:
-        """``python``: the one that has the frameworks. ``brief``: shorter measurements, for a try.
-
-        ``direct``: the GPU's UUID where jobs are started without slicer run (see direct.py); "": with it.
-        """
+    def __init__(self, out: Path, python: str, backend: str, *, brief: bool) -> None:
+        """``python``: the one that has the frameworks. ``brief``: shorter measurements, for a try."""
         self.out = out
         self.python = python
         self.backend = backend
@@ -130,16 +126,7 @@ class Place:
             "SLICER_STATE_DIR": str(out / "state"),
             "XDG_STATE_HOME": str(out / "history"),
         }
-        self.use(direct)
-
-    def use(self, direct: str) -> None:
-        """Start jobs without slicer run from now on, on the GPU with that UUID; "": with it."""
-        self.direct = direct
-        self.environ["BENCH_GPU_UUID"] = direct
-
-    def slicer(self) -> list[str]:
-        """How slicer is started, or what stands in for it."""
-        return [sys.executable, "-P", *([DIRECT] if self.direct else ["-m", "slicer"])]
+        self.slicer = [sys.executable, "-P", "-m", "slicer"]
 
     def start(
         self, command: Sequence[str], *, share: str = "lock", mode: str = "", vram_mib: int = 2048,
@@ -156,7 +143,7 @@ class Place:
         options += ["--share-mode", mode] if mode else []
         options += ["--priority", str(priority)] if priority else []
         options += ["--backend", self.backend] if self.backend != "auto" else []
-        return Running([*self.slicer(), "run", *options, "--", *command], environ, outcome)
+        return Running([*self.slicer, "run", *options, "--", *command], environ, outcome)
 
     def run(self, command: Sequence[str], *, timeout_s: float = 60, **options: Any) -> Done:
         """The same, to its end."""

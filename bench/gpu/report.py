@@ -23,7 +23,7 @@ def markdown(found: dict[str, Any]) -> str:
     gpu, machine = about["gpu"], about["machine"]
     driver = f"driver {machine['driver']}, " if machine["driver"] else ""
     heading = f"{gpu['name']}, {driver}CUDA {gpu['cuda']}, Linux {machine['kernel']}, {about['date']}"
-    notes = [f"Jobs were started by {about['started_by']}."]
+    notes: list[str] = []
     if about["is_fake"]:
         notes.insert(0, "**FAKE DRIVER: nothing here was measured on a GPU.**")
     if about["is_brief"]:

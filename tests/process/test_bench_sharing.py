@@ -108,8 +108,3 @@ def test_the_checks_for_a_gpu_work_up_to_the_hardware(bench: Box) -> None:  # D1
     states = {name: each["state"] for name, each in found.items()}
     assert states.pop("triton") == "skip"
     assert states == dict.fromkeys(("counts", "cap-malloc", "graph", "native"), "pass")
-
-
-def test_they_need_no_nvml_and_no_ledger(bench: Box) -> None:  # D5
-    found = checked(bench, "--only", "counts", "--direct", "GPU-00000000-0000-0000-0000-000000000000")
-    assert found["counts"]["state"] == "pass"

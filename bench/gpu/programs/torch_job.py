@@ -12,7 +12,7 @@ import sys
 import time
 
 import torch
-from torch_model import resnet50
+from torchvision.models import resnet50
 
 
 def say(**data: object) -> None:
