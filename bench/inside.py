@@ -12,10 +12,10 @@ import platform
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from importlib import import_module
 from typing import Any
 
-from bench import broker, burst, handoff, queue
 from bench.tools import SCOPE, SLICER
 
 LAUNCHES = {
@@ -56,39 +56,6 @@ def launch() -> dict[str, Any]:
     return found
 
 
-def packing() -> dict[str, Any]:
-    """A day of jobs, packed in virtual time."""
-    from bench import packing as days  # it imports slicer
-
-    return days.measure()
-
-
-def serve() -> dict[str, Any]:
-    """The proxy before a server."""
-    from bench import serve as proxy  # it imports aiohttp
-
-    return proxy.measure()
-
-
-def slurm() -> dict[str, Any]:
-    """Jobs through Slurm."""
-    from bench import slurm as cluster  # it needs Slurm
-
-    return cluster.measure()
-
-
-SECTIONS: dict[str, Callable[[], dict[str, Any]]] = {
-    "launch": launch,
-    "handoff": handoff.measure,
-    "queue": queue.measure,
-    "burst": burst.measure,
-    "packing": packing,
-    "serve": serve,
-    "slurm": slurm,
-    "broker": broker.measure,  # the last one: until it is done, slicer goes through the broker
-}
-
-
 def main(argv: Sequence[str]) -> None:
     """Measure the named sections, and print the figures."""
     figures: dict[str, Any] = {
@@ -98,8 +65,9 @@ def main(argv: Sequence[str]) -> None:
             "python": platform.python_version(),
         }
     }
-    for section in argv:
-        figures[section] = SECTIONS[section]()
+    for section in argv:  # the broker's is the last one: until it is done, slicer goes through the broker
+        measure = launch if section == "launch" else import_module(f"bench.{section}").measure
+        figures[section] = measure()
     json.dump(figures, sys.stdout)
 
 

@@ -282,8 +282,7 @@ class Found:
     mean_min: float
     p95_min: float
     longest_min: float
-    mean_wide_min: float  # of the jobs that want 4 GPUs or more
-    longest_wide_min: float
+    longest_wide_min: float  # of the jobs that want 4 GPUs or more
 
 
 def figures_of(jobs: list[Job], began: Mapping[int, float]) -> Found:
@@ -291,7 +290,7 @@ def figures_of(jobs: list[Job], began: Mapping[int, float]) -> Found:
     wide = [wait for wait, job in zip(waits, jobs, strict=True) if job.gpus >= 4]
     makespan_h = max(began[job.number] + job.lasts_s for job in jobs) / 3600
     p95 = quantiles(waits, n=20)[-1]
-    return Found(makespan_h, mean(waits), p95, max(waits), mean(wide), max(wide))
+    return Found(makespan_h, mean(waits), p95, max(waits), max(wide))
 
 
 def bound_h(jobs: list[Job]) -> float:

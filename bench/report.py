@@ -5,7 +5,7 @@ from __future__ import annotations
 from statistics import median, quantiles
 from typing import Any
 
-from bench import broker_tables, burst, queue_tables
+from bench import broker_tables, burst, packing, queue_tables, serve, slurm
 from bench.markdown import bar, figures, launches, p99, table
 
 PEER = "flock L systemd-run --scope"
@@ -20,38 +20,22 @@ WAITER_BAR_MIB = 10.0
 def tables(found: dict[str, Any]) -> str:
     """All tables as Markdown."""
     machine = found["machine"]
+    made = {
+        "launch": _launches, "handoff": _handoffs, "memory": _memory, "waiting": _waiting,
+        "queue": queue_tables.tables, "burst": burst.tables, "packing": packing.tables,
+        "serve": serve.tables, "slurm": slurm.tables, "broker": broker_tables.tables,
+    }  # fmt: skip
     parts = [f"{machine['cpus']} CPUs, Linux {machine['kernel']}, Python {machine['python']}"]
-    if "launch" in found:
-        parts += [_launch(where, samples) for where, samples in found["launch"].items()]
-    if "handoff" in found:
-        handoff = found["handoff"]
-        parts += [
-            _side_by_side(length, at, handoff["missing"]) for length, at in handoff["side by side"].items()
-        ]
-        parts.append(_by_depth(handoff["by depth"], handoff["failed"]))
-    if "memory" in found:
-        parts.append(_memory(found["memory"]))
-    if "waiting" in found:
-        parts.append(_waiting(**found["waiting"]))
-    if "queue" in found:
-        parts.append(queue_tables.tables(found["queue"]))
-    if "burst" in found:
-        parts.append(burst.tables(found["burst"]))
-    if "packing" in found:
-        from bench import packing  # it imports slicer
+    return "\n\n".join([*parts, *(make(found[name]) for name, make in made.items() if name in found)])
 
-        parts.append(packing.tables(found["packing"]))
-    if "serve" in found:
-        from bench import serve  # it imports aiohttp
 
-        parts.append(serve.tables(found["serve"]))
-    if "slurm" in found:
-        from bench import slurm  # it imports slicer
+def _launches(found: dict[str, Any]) -> str:
+    return "\n\n".join(_launch(where, samples) for where, samples in found.items())
 
-        parts.append(slurm.tables(found["slurm"]))
-    if "broker" in found:
-        parts.append(broker_tables.tables(found["broker"]))
-    return "\n\n".join(parts)
+
+def _handoffs(found: dict[str, Any]) -> str:
+    beside = [_side_by_side(length, at, found["missing"]) for length, at in found["side by side"].items()]
+    return "\n\n".join([*beside, _by_depth(found["by depth"], found["failed"])])
 
 
 def _launch(where: str, samples: dict[str, list[float]]) -> str:
@@ -135,7 +119,8 @@ def _memory(found: dict[str, dict[str, dict[str, int]]]) -> str:
     )
 
 
-def _waiting(seconds: int, processes: dict[str, dict[str, dict[str, int]]]) -> str:
+def _waiting(found: dict[str, Any]) -> str:
+    seconds, processes = found["seconds"], found["processes"]
     every = [(name, place, at) for name, places in processes.items() for place, at in places.items()]
     largest = max(at["pss"] for _, _, at in every) / 1024
     wakes = max(at["switches"] for _, _, at in every)

@@ -33,30 +33,22 @@ class Verdict:
 
 
 def judge(rows: Sequence[Row]) -> Verdict:
-    """The best of the scenarios with the lock, against no lock."""
-    by_name = {row.name: row for row in rows}
-    base = by_name.get(UNMANAGED)
-    applied = [row for row in rows if _is_managed(row) and not row.troubles]
-    if base is None or base.latency is None or base.batch is None:
+    """The best of the scenarios with the lock, against no lock.
+
+    The best has the shortest tail; of those that are about as short, it does the most work.
+    """
+    both = {row.name: (row, row.latency, row.batch) for row in rows if row.latency and row.batch}
+    base = both.pop(UNMANAGED, None)
+    managed = [each for name, each in both.items() if name not in (ALONE, ALONE_LOCKED)]
+    applied = [(row.name, latency, batch) for row, latency, batch in managed if not row.troubles]
+    if base is None:
         return Verdict("unknown", "", "No verdict: the jobs were not measured together without the lock.")
     if not applied:
-        is_measured = any(map(_is_managed, rows))
-        why = "the lock was not applied" if is_measured else "no mode of the lock was measured"
+        why = "the lock was not applied" if managed else "no mode of the lock was measured"
         return Verdict("unknown", "", f"No verdict: {why}.")
-    return _compared(*_best(applied), base.latency, base.batch)
-
-
-def _is_managed(row: Row) -> bool:
-    is_one = row.name not in (ALONE, ALONE_LOCKED, UNMANAGED)
-    return is_one and row.latency is not None and row.batch is not None
-
-
-def _best(rows: Sequence[Row]) -> tuple[str, Latency, Batch]:
-    """The shortest tail; of those that are about as short, the one with the most work."""
-    known = [(row.name, row.latency, row.batch) for row in rows if row.latency and row.batch]
-    shortest = min(latency.p99_ms for _, latency, _ in known)
-    short = [each for each in known if each[1].p99_ms * _BETTER <= shortest]
-    return max(short, key=lambda each: each[2].per_s)
+    shortest = min(latency.p99_ms for _, latency, _ in applied)
+    short = [each for each in applied if each[1].p99_ms * _BETTER <= shortest]
+    return _compared(*max(short, key=lambda each: each[2].per_s), *base[1:])
 
 
 def _compared(name: str, latency: Latency, batch: Batch, base: Latency, base_batch: Batch) -> Verdict:
