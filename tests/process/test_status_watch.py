@@ -9,6 +9,7 @@ import signal
 import sys
 import termios
 from collections.abc import Iterator
+from contextlib import contextmanager
 
 import pytest
 
@@ -37,6 +38,16 @@ def frame(terminal: Terminal) -> list[str]:
     return re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", last).replace("\r", "").split("\n")
 
 
+@contextmanager
+def watching(box: Box, *options: str) -> Iterator[Terminal]:
+    """Until q, which leaves nothing behind."""
+    with watch(box, *options) as terminal:
+        yield terminal
+        terminal.type("q")
+        assert terminal.end() == 0
+    box.assert_clean()
+
+
 @pytest.fixture
 def at_work(box: Box) -> Iterator[Terminal]:
     with watch(box) as terminal:
@@ -63,16 +74,13 @@ def test_a_job_that_starts_waits_and_ends_is_seen_at_once(box: Box, gate: Gate) 
 
 # B3: looking makes no ledger, so its first job is found on the timer
 def test_the_first_job_is_seen_too(box: Box, gate: Gate) -> None:
-    with watch(box, "--interval", "0.1") as terminal:
+    with watching(box, "--interval", "0.1") as terminal:
         terminal.expect("No jobs are running.")
         assert not box.state.exists()
         box.hold(gate, name="train")
         terminal.expect(TRAIN)
         gate.open()
         terminal.expect("No jobs are running.")
-        terminal.type("q")
-        assert terminal.end() == 0
-    box.assert_clean()
 
 
 # Holds its lease by nothing but being there.
@@ -192,7 +200,7 @@ def test_gpu_figures_follow_and_a_broken_driver_is_survived(box: Box, fake_nvml:
 
 def test_a_state_directory_that_is_taken_away_ends_no_view(box: Box, gate: Gate) -> None:
     box.run("-q", "--", "true")
-    with watch(box, "--interval", "0.1") as terminal:
+    with watching(box, "--interval", "0.1") as terminal:
         terminal.expect("Jobs of this user only")
         away = box.state.with_name("away")
         box.state.rename(away)
@@ -202,16 +210,13 @@ def test_a_state_directory_that_is_taken_away_ends_no_view(box: Box, gate: Gate)
         terminal.expect(TRAIN)
         gate.open()
         terminal.expect("No jobs are running.")
-        terminal.type("q")
-        assert terminal.end() == 0
-    box.assert_clean()
 
 
 # W7: k, p, l, / and ? from the keyboard
 def test_a_job_is_stopped_only_after_a_yes(box: Box, gate: Gate) -> None:
     holder = box.hold(gate, name="train")
     box.wait_in_line("next")
-    with watch(box) as terminal:
+    with watching(box) as terminal:
         terminal.expect(TRAIN)
         terminal.type("k")
         terminal.expect("stop train? y/n")
@@ -229,14 +234,11 @@ def test_a_job_is_stopped_only_after_a_yes(box: Box, gate: Gate) -> None:
         said = f"stopped {holder.lease.job}  train"
         until(lambda: frame(terminal)[-1].strip() == said, "the last line says so")
         assert "No jobs are running." in frame(terminal)
-        terminal.type("q")
-        assert terminal.end() == 0
-    box.assert_clean()
 
 
 def test_a_job_is_paused_and_resumed(box: Box, gate: Gate) -> None:
     box.hold(gate, name="train")
-    with watch(box) as terminal:
+    with watching(box) as terminal:
         terminal.expect(TRAIN)
         terminal.type("p")
         terminal.expect("train         paused")
@@ -247,9 +249,6 @@ def test_a_job_is_paused_and_resumed(box: Box, gate: Gate) -> None:
         terminal.expect("No jobs are running.")
         terminal.type("p")
         terminal.expect("choose a job to pause")
-        terminal.type("q")
-        assert terminal.end() == 0
-    box.assert_clean()
 
 
 def test_a_log_is_followed_on_the_terminals_own_page_until_q(
@@ -257,7 +256,7 @@ def test_a_log_is_followed_on_the_terminals_own_page_until_q(
 ) -> None:
     script = f"echo one; read x <'{gate.path}'; printf 'two\\033[31m\\033[?25l'; read x <'{second_gate.path}'"
     box.run("-q", "-d", "-p", "heavy", "-n", "train", "--", "sh", "-c", script)
-    with watch(box) as terminal:
+    with watching(box) as terminal:
         terminal.expect(TRAIN)
         terminal.type("l")
         terminal.expect(PAGE_BEFORE)
@@ -274,9 +273,6 @@ def test_a_log_is_followed_on_the_terminals_own_page_until_q(
         terminal.expect("-- the job has ended: q returns --")
         terminal.type("q")
         terminal.expect("No jobs are running.")
-        terminal.type("q")
-        assert terminal.end() == 0
-    box.assert_clean()
 
 
 def test_ctrl_z_while_a_log_is_shown_stops_and_continues_both(box: Box, gate: Gate) -> None:
@@ -333,7 +329,7 @@ def test_ctrl_c_leaves_the_log_and_then_the_view(box: Box, gate: Gate) -> None:
 
 def test_a_filter_and_help_from_the_keyboard(box: Box, gate: Gate) -> None:
     box.hold(gate, name="train")
-    with watch(box) as terminal:
+    with watching(box) as terminal:
         terminal.expect(TRAIN)
         terminal.type("/nobody")
         terminal.expect("JOBS 0 of 1")
@@ -346,9 +342,6 @@ def test_a_filter_and_help_from_the_keyboard(box: Box, gate: Gate) -> None:
         terminal.expect(TRAIN)
         gate.open()
         terminal.expect("No jobs are running.")
-        terminal.type("q")
-        assert terminal.end() == 0
-    box.assert_clean()
 
 
 def test_top_is_another_name_for_it(box: Box) -> None:

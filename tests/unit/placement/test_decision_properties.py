@@ -52,6 +52,9 @@ WANTED = st.tuples(st.fixed_dictionaries(
 ), ANY_SLOTS).map(merged)  # fmt: skip
 
 
+Situation = tuple[tuple[Request, ...], tuple[Device, ...], tuple[Lease, ...]]
+
+
 @st.composite
 def machines(draw: st.DrawFn) -> tuple[Device, ...]:
     """GPUs of several sizes; foreign processes use some of them."""
@@ -85,7 +88,7 @@ def become(request: Request, gpus: tuple[str, ...], since_s: float, expect_s: fl
 
 
 @st.composite
-def situations(draw: st.DrawFn) -> tuple[tuple[Request, ...], tuple[Device, ...], tuple[Lease, ...]]:
+def situations(draw: st.DrawFn) -> Situation:
     """A queue, the GPUs, and leases such as decisions lead to; some use more than they declared."""
     gpus = draw(machines())
     held: list[Lease] = []
@@ -114,9 +117,7 @@ def unused(gpus: tuple[Device, ...]) -> tuple[Device, ...]:
 # issue: placement
 @settings(deadline=None, max_examples=examples(300))
 @given(situations())
-def test_nothing_is_given_twice(
-    situation: tuple[tuple[Request, ...], tuple[Device, ...], tuple[Lease, ...]],
-) -> None:
+def test_nothing_is_given_twice(situation: Situation) -> None:
     queue, gpus, held = situation
     given_away = decide(queue, gpus, held, POLICY, NOW_S).grants
     by_job = {request.job: request for request in queue}
@@ -140,9 +141,7 @@ def test_nothing_is_given_twice(
 # issue: requests
 @settings(deadline=None, max_examples=examples(200))
 @given(situations())
-def test_all_that_is_asked_for_is_given_at_once(
-    situation: tuple[tuple[Request, ...], tuple[Device, ...], tuple[Lease, ...]],
-) -> None:
+def test_all_that_is_asked_for_is_given_at_once(situation: Situation) -> None:
     queue, gpus, held = situation
     verdict = decide(queue, gpus, held, POLICY, NOW_S)
     assert decide(queue, gpus, held, POLICY, NOW_S) == verdict  # the same answer for the same question
@@ -162,7 +161,7 @@ def test_all_that_is_asked_for_is_given_at_once(
 @settings(deadline=None, max_examples=examples(200))
 @given(situations(), st.data())
 def test_those_who_want_the_same_are_served_in_their_order(
-    situation: tuple[tuple[Request, ...], tuple[Device, ...], tuple[Lease, ...]], data: st.DataObject
+    situation: Situation, data: st.DataObject
 ) -> None:
     queue, gpus, held = situation
     if not queue:
@@ -178,9 +177,7 @@ def test_those_who_want_the_same_are_served_in_their_order(
 # issue: order
 @settings(deadline=None, max_examples=examples(200))
 @given(situations())
-def test_who_comes_later_takes_nothing_from_who_comes_first(
-    situation: tuple[tuple[Request, ...], tuple[Device, ...], tuple[Lease, ...]],
-) -> None:
+def test_who_comes_later_takes_nothing_from_who_comes_first(situation: Situation) -> None:
     queue, gpus, held = situation
     granted = decide(queue, gpus, held, POLICY, NOW_S).grants
     for place in range(len(queue)):
@@ -193,9 +190,7 @@ def test_who_comes_later_takes_nothing_from_who_comes_first(
 # issue: order
 @settings(deadline=None, max_examples=examples(300))
 @given(situations())
-def test_nobody_takes_what_is_kept_for_another(
-    situation: tuple[tuple[Request, ...], tuple[Device, ...], tuple[Lease, ...]],
-) -> None:
+def test_nobody_takes_what_is_kept_for_another(situation: Situation) -> None:
     queue, gpus, held = situation
     verdict = decide(queue, gpus, held, POLICY, NOW_S)
     if not verdict.reserving:
@@ -214,9 +209,7 @@ def test_nobody_takes_what_is_kept_for_another(
 # X4, issue: order
 @settings(deadline=None, max_examples=examples(300))
 @given(situations())
-def test_the_turn_is_that_of_the_first_that_waited_too_long(
-    situation: tuple[tuple[Request, ...], tuple[Device, ...], tuple[Lease, ...]],
-) -> None:
+def test_the_turn_is_that_of_the_first_that_waited_too_long(situation: Situation) -> None:
     queue, gpus, held = situation
     gpus = tuple(replace(each, used_mib=each.used_mib - each.foreign_mib, foreign_mib=0) for each in gpus)
     verdict = decide(queue, gpus, held, POLICY, NOW_S)
@@ -252,9 +245,7 @@ def _is_kept(request: Request, with_gpus: list[Request], limits: dict[str, int])
 # issue: order
 @settings(deadline=None, max_examples=examples(200))
 @given(situations())
-def test_one_after_another_they_get_what_they_would_get_together(
-    situation: tuple[tuple[Request, ...], tuple[Device, ...], tuple[Lease, ...]],
-) -> None:
+def test_one_after_another_they_get_what_they_would_get_together(situation: Situation) -> None:
     queue, gpus, held = situation
     together = decide(queue, gpus, held, POLICY, NOW_S).grants
     waiting, now_held, one_by_one = list(queue), list(held), {}

@@ -5,13 +5,29 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from typing import Any
+from functools import wraps
+from typing import Any, ParamSpec
 
 from slicer.config import serve
 from slicer.serve.model import RequestNeed, ServerStanding, Unavailable
 from tests.patience import Deadline
 
 Peer = tuple[asyncio.StreamReader, asyncio.StreamWriter]
+P = ParamSpec("P")
+
+
+def played(story: Callable[P, Awaitable[None]]) -> Callable[P, None]:
+    """A test that plays a story to its end, within a minute."""
+
+    @wraps(story)
+    def test(*args: P.args, **kwargs: P.kwargs) -> None:
+        async def whole() -> None:
+            async with asyncio.timeout(60):
+                await story(*args, **kwargs)
+
+        asyncio.run(whole())
+
+    return test
 
 
 class FakeOwner:

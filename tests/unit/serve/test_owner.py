@@ -3,25 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import pytest
 
 from slicer.serve.model import RequestNeed, Unavailable
 from tests.unit import made_up
-from tests.unit.serve.front import until
+from tests.unit.serve.front import played, until
 
 owner_module = pytest.importorskip("slicer.serve.owner", reason="aiohttp is not installed")
 WORK = RequestNeed("gpu", "", False)
-
-
-def run(story: Callable[[], Awaitable[None]]) -> None:
-    async def limited() -> None:
-        async with asyncio.timeout(30):
-            await story()
-
-    asyncio.run(limited())
 
 
 class InLine:
@@ -43,39 +34,34 @@ class InLine:
         InLine.at_once -= 1
 
 
-def test_who_comes_and_goes_again_and_again_is_in_line_once(
+@played
+async def test_who_comes_and_goes_again_and_again_is_in_line_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:  # B6
     monkeypatch.setattr(owner_module, "StartedServer", InLine)
-
-    async def story() -> None:
-        InLine.may_leave = asyncio.Event()
-        owner = owner_module.Owner(made_up.server(command=("server",)), str(tmp_path / "log"), {}, print)
-        for _ in range(3):
-            client = asyncio.ensure_future(owner.use(WORK).__aenter__())
-            await until(lambda: owner.life.state == "waiting", "it waits")
-            await asyncio.sleep(0)
-            client.cancel()
-            await until(lambda: owner.life.state == "stopped", "it has given up")
+    InLine.may_leave = asyncio.Event()
+    owner = owner_module.Owner(made_up.server(command=("server",)), str(tmp_path / "log"), {}, print)
+    for _ in range(3):
         client = asyncio.ensure_future(owner.use(WORK).__aenter__())
-        await asyncio.sleep(0.01)
-        InLine.may_leave.set()
-        await until(lambda: InLine.at_once == 1, "the last one waits")
-        assert InLine.most_at_once == 1
+        await until(lambda: owner.life.state == "waiting", "it waits")
+        await asyncio.sleep(0)
         client.cancel()
-        await owner.close()
+        await until(lambda: owner.life.state == "stopped", "it has given up")
+    client = asyncio.ensure_future(owner.use(WORK).__aenter__())
+    await asyncio.sleep(0.01)
+    InLine.may_leave.set()
+    await until(lambda: InLine.at_once == 1, "the last one waits")
+    assert InLine.most_at_once == 1
+    client.cancel()
+    await owner.close()
 
-    run(story)
 
-
-def test_where_no_job_can_be_started_the_client_hears_of_it(tmp_path: Path) -> None:  # B6
-    async def story() -> None:
-        said: list[str] = []
-        settings, log = made_up.server(command=("server",)), str(tmp_path / "gone" / "log")
-        owner = owner_module.Owner(settings, log, {}, said.append)
-        with pytest.raises(Unavailable, match=r"cannot be started: .*No such file"):
-            await owner.use(WORK).__aenter__()
-        assert len(said) == 1
-        await owner.close()
-
-    run(story)
+@played
+async def test_where_no_job_can_be_started_the_client_hears_of_it(tmp_path: Path) -> None:  # B6
+    said: list[str] = []
+    settings, log = made_up.server(command=("server",)), str(tmp_path / "gone" / "log")
+    owner = owner_module.Owner(settings, log, {}, said.append)
+    with pytest.raises(Unavailable, match=r"cannot be started: .*No such file"):
+        await owner.use(WORK).__aenter__()
+    assert len(said) == 1
+    await owner.close()

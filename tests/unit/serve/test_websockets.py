@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.unit import made_up
-from tests.unit.serve.front import FakeOwner, Proxy, proxy, until
+from tests.unit.serve.front import FakeOwner, Proxy, played, proxy, until
 
 aiohttp = pytest.importorskip("aiohttp")
 from aiohttp import web  # noqa: E402
@@ -39,14 +39,6 @@ async def between(
         await runner.cleanup()
 
 
-def run(story: Callable[[], Awaitable[None]]) -> None:
-    async def whole() -> None:
-        async with asyncio.timeout(60):
-            await story()
-
-    asyncio.run(whole())
-
-
 async def _echo(request: web.Request) -> web.WebSocketResponse:
     """Each message comes back; "end" ends it with a code of its own."""
     peer = web.WebSocketResponse(protocols=["b", "a"], max_msg_size=0)
@@ -61,54 +53,49 @@ async def _echo(request: web.Request) -> web.WebSocketResponse:
     return peer
 
 
-def test_messages_protocol_and_end_pass() -> None:  # B6
-    async def story() -> None:
-        async with between(_echo) as (through, owner, session):
-            url = f"http://127.0.0.1:{through.port}/a%2Fws?x=1"
-            async with session.ws_connect(url, protocols=["a", "b"], max_msg_size=0) as peer:
-                assert peer.protocol == "a"
-                assert owner.open == 1  # it is a request
-                await peer.send_bytes(BIG)
-                assert (await peer.receive()).data == BIG
-                await peer.send_str("hällo")
-                assert (await peer.receive()).data == "hällo /a%2Fws?x=1"
-                await peer.send_str("end")
-                last = await peer.receive()
-                assert (last.type, last.data, last.extra) == (aiohttp.WSMsgType.CLOSE, 4001, "enough")
-            await until(lambda: owner.open == 0, "the request has ended")
-
-    run(story)
+@played
+async def test_messages_protocol_and_end_pass() -> None:  # B6
+    async with between(_echo) as (through, owner, session):
+        url = f"http://127.0.0.1:{through.port}/a%2Fws?x=1"
+        async with session.ws_connect(url, protocols=["a", "b"], max_msg_size=0) as peer:
+            assert peer.protocol == "a"
+            assert owner.open == 1  # it is a request
+            await peer.send_bytes(BIG)
+            assert (await peer.receive()).data == BIG
+            await peer.send_str("hällo")
+            assert (await peer.receive()).data == "hällo /a%2Fws?x=1"
+            await peer.send_str("end")
+            last = await peer.receive()
+            assert (last.type, last.data, last.extra) == (aiohttp.WSMsgType.CLOSE, 4001, "enough")
+        await until(lambda: owner.open == 0, "the request has ended")
 
 
 @pytest.mark.parametrize("settings", [{"ignore_websockets": True}, {"kind": "comfyui"}])
-def test_a_websocket_that_is_no_request_holds_nothing(settings: dict[str, object]) -> None:  # B6
-    async def story() -> None:
-        async with between(_echo, **settings) as (through, owner, session):
-            async with session.ws_connect(f"http://127.0.0.1:{through.port}/ws") as peer:
-                await peer.send_str("x")
-                assert (await peer.receive()).data == "x /ws"
-            assert not owner.used
-            owner.free_base = None  # it does not run, and only it can choose a protocol
-            with pytest.raises(aiohttp.WSServerHandshakeError, match="503"):
-                await session.ws_connect(f"http://127.0.0.1:{through.port}/ws", protocols=["a"])
-
-    run(story)
+@played
+async def test_a_websocket_that_is_no_request_holds_nothing(settings: dict[str, object]) -> None:  # B6
+    async with between(_echo, **settings) as (through, owner, session):
+        async with session.ws_connect(f"http://127.0.0.1:{through.port}/ws") as peer:
+            await peer.send_str("x")
+            assert (await peer.receive()).data == "x /ws"
+        assert not owner.used
+        owner.free_base = None  # it does not run, and only it can choose a protocol
+        with pytest.raises(aiohttp.WSServerHandshakeError, match="503"):
+            await session.ws_connect(f"http://127.0.0.1:{through.port}/ws", protocols=["a"])
 
 
-def test_a_refused_handshake_passes() -> None:  # B6
+@played
+async def test_a_refused_handshake_passes() -> None:  # B6
     async def refuses(_: web.Request) -> web.StreamResponse:
         raise web.HTTPForbidden(text="no")
 
-    async def story() -> None:
-        async with between(refuses) as (through, _, session):
-            with pytest.raises(aiohttp.WSServerHandshakeError, match="403"):
-                await session.ws_connect(f"http://127.0.0.1:{through.port}/ws")
-
-    run(story)
+    async with between(refuses) as (through, _, session):
+        with pytest.raises(aiohttp.WSServerHandshakeError, match="403"):
+            await session.ws_connect(f"http://127.0.0.1:{through.port}/ws")
 
 
 @pytest.mark.parametrize("who", ["client", "server"])
-def test_either_end_that_goes_ends_the_other(who: str) -> None:  # B6
+@played
+async def test_either_end_that_goes_ends_the_other(who: str) -> None:  # B6
     ended = asyncio.Event()
 
     async def waits(request: web.Request) -> web.WebSocketResponse:
@@ -121,23 +108,21 @@ def test_either_end_that_goes_ends_the_other(who: str) -> None:  # B6
         ended.set()
         return peer
 
-    async def story() -> None:
-        async with between(waits) as (through, owner, session):
-            peer = await session.ws_connect(f"http://127.0.0.1:{through.port}/ws")
-            if who == "client":
-                await until(lambda: owner.open == 1, "it is connected")
-                assert peer._response.connection is not None
-                peer._response.connection.transport.abort()
-            else:
-                assert (await peer.receive()).type == aiohttp.WSMsgType.CLOSE
-                assert peer.close_code == aiohttp.WSCloseCode.GOING_AWAY
-            await asyncio.wait_for(ended.wait(), 30)
-            await until(lambda: owner.open == 0, "the request has ended")
-
-    run(story)
+    async with between(waits) as (through, owner, session):
+        peer = await session.ws_connect(f"http://127.0.0.1:{through.port}/ws")
+        if who == "client":
+            await until(lambda: owner.open == 1, "it is connected")
+            assert peer._response.connection is not None
+            peer._response.connection.transport.abort()
+        else:
+            assert (await peer.receive()).type == aiohttp.WSMsgType.CLOSE
+            assert peer.close_code == aiohttp.WSCloseCode.GOING_AWAY
+        await asyncio.wait_for(ended.wait(), 30)
+        await until(lambda: owner.open == 0, "the request has ended")
 
 
-def test_a_websocket_is_answered_before_its_server_runs() -> None:  # B6
+@played
+async def test_a_websocket_is_answered_before_its_server_runs() -> None:  # B6
     """ComfyUI's clients open one, then send the request that starts the server. It has to find both."""
     order: list[str] = []
 
@@ -145,38 +130,33 @@ def test_a_websocket_is_answered_before_its_server_runs() -> None:  # B6
         order.append(request.path)
         return await _echo(request) if request.path == "/ws" else web.Response()
 
-    async def story() -> None:
-        async with between(handle, kind="comfyui", command=("x",)) as (through, owner, session):
-            owner.granted.clear()
-            owner.free_base = None
-            url = f"http://127.0.0.1:{through.port}/"
-            async with session.ws_connect(f"{url}ws", max_msg_size=0) as peer:
-                await peer.send_str("hello")
-                await peer.send_bytes(BIG)
-                asked = asyncio.ensure_future(session.get(url))
-                await until(lambda: owner.waiting == 1, "the request waits for its server")
-                assert (len(owner.used), order) == (1, [])
-                owner.granted.set()
-                assert (await asked).status == 200
-                assert order == ["/ws", "/"]
-                assert await peer.receive_str() == "hello /ws"
-                assert await peer.receive_bytes() == BIG
-                await peer.send_str("end")
-                assert (await peer.receive()).data == 4001
-
-    run(story)
+    async with between(handle, kind="comfyui", command=("x",)) as (through, owner, session):
+        owner.granted.clear()
+        owner.free_base = None
+        url = f"http://127.0.0.1:{through.port}/"
+        async with session.ws_connect(f"{url}ws", max_msg_size=0) as peer:
+            await peer.send_str("hello")
+            await peer.send_bytes(BIG)
+            asked = asyncio.ensure_future(session.get(url))
+            await until(lambda: owner.waiting == 1, "the request waits for its server")
+            assert (len(owner.used), order) == (1, [])
+            owner.granted.set()
+            assert (await asked).status == 200
+            assert order == ["/ws", "/"]
+            assert await peer.receive_str() == "hello /ws"
+            assert await peer.receive_bytes() == BIG
+            await peer.send_str("end")
+            assert (await peer.receive()).data == 4001
 
 
 @pytest.mark.parametrize("says", [True, False])
-def test_a_client_that_leaves_before_its_server_runs_leaves_nothing(*, says: bool) -> None:  # B6
-    async def story() -> None:
-        async with between(_echo, kind="comfyui", command=("x",)) as (through, owner, session):
-            owner.granted.clear()
-            owner.free_base = None
-            async with session.ws_connect(f"http://127.0.0.1:{through.port}/ws") as peer:
-                if says:
-                    await peer.send_str("hello")
-                assert owner.used == []
-            await until(lambda: through.front.connections == 0, "it has left")
-
-    run(story)
+@played
+async def test_a_client_that_leaves_before_its_server_runs_leaves_nothing(*, says: bool) -> None:  # B6
+    async with between(_echo, kind="comfyui", command=("x",)) as (through, owner, session):
+        owner.granted.clear()
+        owner.free_base = None
+        async with session.ws_connect(f"http://127.0.0.1:{through.port}/ws") as peer:
+            if says:
+                await peer.send_str("hello")
+            assert owner.used == []
+        await until(lambda: through.front.connections == 0, "it has left")
