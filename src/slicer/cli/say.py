@@ -44,11 +44,6 @@ def draw(text: str) -> None:
     _drawn = True
 
 
-def erase() -> None:
-    """Erase the line that was drawn last, unless another line followed."""
-    _end_drawn("\r\x1b[K")
-
-
 def _has_foreground() -> bool:
     """Whether stderr is a terminal and we are in its foreground. If not, a shell has its prompt there."""
     try:
@@ -57,10 +52,10 @@ def _has_foreground() -> bool:
         return False
 
 
-def _end_drawn(by: str = "\n") -> None:
+def _end_drawn() -> None:
     global _drawn
     if _drawn:
-        _write(by)
+        _write("\n")
     _drawn = False
 
 

@@ -48,12 +48,12 @@ def test_who_waits_sees_when_it_is_to_end(
 ) -> None:
     monkeypatch.setattr(os, "get_terminal_size", lambda fd: os.terminal_size((80, 24)))
     monkeypatch.setattr(say, "_has_foreground", lambda: True)
+    monkeypatch.setattr(say, "_drawn", False)
     monkeypatch.setattr(os, "isatty", lambda fd: True)
     command = "python train.py --config experiments/long/name.yaml --lr 0.1"
     holder = made_up.lease(name="", command=command, since_s=now_s() - 60, expect_s=1260.5, uid=54321)
     say.Messages(0).still_waiting(Busy("cpu", (holder,), 2, (), "", slot="license-matlab"))
     assert "about 20m left" in capfd.readouterr().err
-    say.erase()
 
 
 def test_routes_show_first_where_their_jobs_go_and_how_many_did(cli: Cli) -> None:
