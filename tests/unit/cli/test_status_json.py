@@ -29,6 +29,11 @@ from tests.unit.cli.made_up_status import (
 
 DOCS = Path(__file__).parents[3] / "docs" / "json.md"
 
+QUIET = {
+    "priority": 0, "vram_mib": None, "estimate": None, "forced": False, "begun": True, "halted": None,
+    "halted_for": None, "idle_timeout": None, "idle_end": None, "idle_for": None, "sharing": None,
+}  # fmt: skip
+
 
 def test_the_contract() -> None:  # B3
     def gpu(index: int, letter: str, **more: object) -> dict[str, object]:
@@ -53,19 +58,9 @@ def test_the_contract() -> None:  # B3
                 "backend": "systemd",
                 "manager": "system",
                 "cgroup": "/gpu.slice/slicer-3f2a9c01b7de.scope",
-                "priority": 0,
-                "vram_mib": None,
+                **QUIET,
                 "cpu_slots": 1,
                 "slots": {"cpu": 1},
-                "estimate": None,
-                "forced": False,
-                "begun": True,
-                "halted": None,
-                "halted_for": None,
-                "idle_timeout": None,
-                "idle_end": None,
-                "idle_for": None,
-                "sharing": None,
                 "gpus": [gpu(0, "a", used_mib=77000, peak_mib=78000), gone],
             },
             {
@@ -81,19 +76,9 @@ def test_the_contract() -> None:  # B3
                 "backend": "plain",
                 "manager": "user",
                 "cgroup": None,
-                "priority": 0,
-                "vram_mib": None,
+                **QUIET,
                 "cpu_slots": 0,
                 "slots": {},
-                "estimate": None,
-                "forced": False,
-                "begun": True,
-                "halted": None,
-                "halted_for": None,
-                "idle_timeout": None,
-                "idle_end": None,
-                "idle_for": None,
-                "sharing": None,
                 "gpus": [],
             },
         ],

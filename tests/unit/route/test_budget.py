@@ -109,38 +109,27 @@ def test_what_only_a_built_in_profile_says_is_a_cap_and_no_plan() -> None:
     assert "gpu: no memory is declared (MemoryMax is 57.6G, built-in gpu)" in made.notes[0]
 
 
+SMALL = """
+    [routes.r]
+    probe = "duration"
+    [routes.r.to.small]
+    mode = "gpu"
+    up_to = "10m"
+    vram = "4G"
+"""
+LARGE = '[routes.r.to.large]\nmode = "gpu"\n'
+
+
 def test_what_others_take_without_limit_is_no_problem_of_a_destination() -> None:
-    text = """
-        [routes.r]
-        probe = "duration"
-        [routes.r.to.small]
-        mode = "gpu"
-        up_to = "10m"
-        vram = "4G"
-        [routes.r.to.large]
-        mode = "gpu"
-    """
-    made = sheet(text, 24)
+    made = sheet(SMALL + LARGE, 24)
     assert made.problems == ()
     assert "small: the others leave no GPU memory (max_jobs would keep some free)" in made.notes
-    (problem,) = sheet(text, 3).problems
+    (problem,) = sheet(SMALL + LARGE, 3).problems
     assert problem == "small: a job of 4G and 512M of margin, but GPU 0 has 3G: no GPU is large enough"
 
 
 def test_destinations_share_the_gpus() -> None:
-    text = """
-        [routes.r]
-        probe = "duration"
-        [routes.r.to.small]
-        mode = "gpu"
-        up_to = "10m"
-        vram = "4G"
-        max_jobs = 2
-        [routes.r.to.large]
-        mode = "gpu"
-        vram = "16G"
-        max_jobs = 1
-    """
+    text = f"{SMALL}max_jobs = 2\n{LARGE}vram = '16G'\nmax_jobs = 1\n"
     assert sheet(text, 25).problems == ()
     (problem,) = sheet(text, 24).problems
     room = "GPU 0 has 24G next to large: 1 job fits"
