@@ -72,10 +72,9 @@ def _together(box: Box, outcomes: list[Any]) -> dict[str, str | Shape]:
     waits = ("-n", "other", "-p", "heavy", "--gpu", "0", "--vram", "1G", "--max-wait", "1h", "--expect", "5m")
     other = _start(box, "tickets", *waits)
     seen = until(lambda: _looked_at(box), "the GPUs were looked at")
-    found["slicer status --json"] = Shape([seen])
     watch = box.start("status", "--watch", "--json", env=SIMULATED)
     told = until(lambda: watch.out.read_text().rpartition("\n")[0], "status --watch says something")
-    found["slicer status --watch --json"] = Shape(map(json.loads, told.splitlines()))
+    found["slicer status --json, also with --watch"] = Shape([seen, *map(json.loads, told.splitlines())])
     _end(box, watch)
     found["slicer status"] = _told(box.run("status", env=SIMULATED))
     for name in ("leases", "tickets", "usage"):
