@@ -89,7 +89,6 @@ def profiles(box: Box) -> dict[str, Section]:
         (("profiles", "--json"), HOST),
         (("profiles", "show", "light"), HOST),
         (("profiles", "show", "heavy"), HOST),
-        (("profiles", "show", "gpu", "--json"), HOST),
         (("profiles",), mine),
         (("profiles", "show"), mine),
         (("run", "--backend", "plain", "--dry-run", "--", "/bin/true"), HOST),
