@@ -11,10 +11,10 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from slicer.broker import SOCKET
 from slicer.broker.client.connection import Connection
 from slicer.broker.protocol import messages, wire
 from slicer.errors import BrokerError
+from slicer.state import BROKER
 from tests.broker_client import DEFAULTS
 
 
@@ -45,7 +45,7 @@ def hang_up_for_ever(seed: int) -> None:
         patience_s = dice.uniform(0.001, 0.02)
         with socket.socket(socket.AF_UNIX) as caller:
             try:
-                caller.connect(SOCKET)
+                caller.connect(BROKER)
                 asked = _asked(slots={"cpu": 1}, max_wait_s=patience_s, runs_anyway=dice.random() < 0.5)
                 caller.sendall(wire.encode_call(asked, more=True))
             except OSError:
@@ -58,7 +58,7 @@ def want_a_no_op(told: Path) -> None:
     worst_s = 0.0
     while True:
         asked, began_s = _asked(slots={"own": 1}, slot_limits={"own": 1}, wait=False), time.monotonic()
-        connection = Connection(SOCKET)
+        connection = Connection(BROKER)
         try:
             connection.ask(asked, timeout_s=60.0)
             took_s = time.monotonic() - began_s

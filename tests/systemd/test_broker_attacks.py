@@ -19,10 +19,10 @@ from typing import Any
 
 import pytest
 
-from slicer.broker import SOCKET
 from slicer.broker.client.connection import Connection
 from slicer.broker.protocol import messages, wire
 from slicer.kernel import cgroup
+from slicer.state import BROKER
 from tests.broker_client import replies
 from tests.patience import DEADLINE_S, until
 from tests.systemd.helpers import systemctl
@@ -235,7 +235,7 @@ def test_a_few_connections_are_ahead_of_anothers(victim: Running, bob: User) -> 
             with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as caller:
                 caller.setblocking(False)
                 try:
-                    caller.connect(SOCKET)
+                    caller.connect(BROKER)
                 except BlockingIOError:
                     return number
         return 10_000

@@ -7,7 +7,7 @@ import subprocess
 
 import pytest
 
-from slicer.broker import SOCKET
+from slicer.state import BROKER
 from tests.systemd.helpers import systemctl
 from tests.systemd.helpers.callers import Running, acquire
 from tests.systemd.helpers.users import User
@@ -15,7 +15,7 @@ from tests.systemd.helpers.users import User
 pytest_plugins = ["tests.systemd.helpers.fixtures", "tests.systemd.helpers.callers"]
 pytestmark = [pytest.mark.systemd, pytest.mark.usefixtures("one_broker")]
 
-ADDRESS = f"unix:{SOCKET}"
+ADDRESS = f"unix:{BROKER}"
 
 
 def test_varlinkctl_introspects_and_calls_the_broker(alice: User, bob: User) -> None:  # L1

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import os
 
-from slicer.errors import BackendError
 from slicer.kernel import on_host
 from slicer.kernel.proc import read_text
-from slicer.model import manager_of
 from slicer.quantity import INFINITY, parse_duration
+from slicer.state import BROKER, BROKER_DIRECTORY, BROKER_ENABLED
 from slicer.state.allocation import slurm_job
 
 TYPE_CHECKING = False
@@ -91,9 +90,6 @@ class QueueBackend(Backend):
 
 
 BOOTED = "/run/systemd/system"  # sd_booted(3)
-BROKER = "/run/slicer-broker/socket"  # here, so that nothing of the broker is imported if there is none
-# systemd's own mark that the broker is switched on. Only root can create it, and it survives restarts.
-BROKER_ENABLED = "/etc/systemd/system/sockets.target.wants/slicer-broker.socket"
 BROKER_VARIABLE = "SLICER_BROKER"  # "off", or the path of another socket
 _OFF = "off"
 _ONLY_HERE = ("SLICER_SIM", "SLICER_STATE_DIR")  # with these, a ledger concerns nobody else
@@ -126,7 +122,7 @@ def broker_socket(environ: Mapping[str, str], wanted: str = "auto") -> str:
 
 def _is_missed() -> bool:
     """Whether this machine's broker decides, although its socket does not exist."""
-    if not os.path.lexists(BROKER_ENABLED) and not os.path.exists(BROKER.rpartition("/")[0]):
+    if not os.path.lexists(BROKER_ENABLED) and not os.path.exists(BROKER_DIRECTORY):
         return False  # it is off, and has not run since the boot
     from slicer.backend.broker_left import is_switched_on, leases_left
 
@@ -151,22 +147,3 @@ def time_limit_of(unit: str) -> float | None:
     said = [line.partition("=")[2] for line in lines if line.startswith("RuntimeMaxSec=")]
     limit_us = parse_duration(said[-1]) if said and said[-1] else INFINITY
     return None if limit_us == INFINITY else limit_us / 1e6
-
-
-def choose(wanted: str, uid: int) -> QueueBackend:
-    """The backend for ``--backend wanted``: "auto" uses systemd if it runs. Raises BackendError."""
-    if wanted == "systemd" and not has_systemd():
-        hint = "use --backend auto or plain"
-        raise BackendError("systemd does not run here", where="--backend systemd", hint=hint)
-    if wanted == "plain" or not has_systemd():
-        from slicer.backend.plain import LIMITS, PlainBackend
-
-        plain = PlainBackend(uid)
-        if slurm_job(os.environ):
-            plain.notice = ""  # Slurm's own limits are there
-        if wanted == "plain":
-            plain.notice = f"without systemd, as asked: {LIMITS}"
-        return plain
-    from slicer.backend.systemd import SystemdBackend
-
-    return SystemdBackend(manager_of(uid))

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import os
 
-from slicer.backend import BROKER, BROKER_ENABLED
 from slicer.kernel import cgroup, proc
 from slicer.model import Lease
-from slicer.state import statefile
+from slicer.state import BROKER_DIRECTORY, BROKER_ENABLED, statefile
 from slicer.state.statefile import TornFile
 from slicer.text import counted
 
 _SOCKET = "slicer-broker.socket"
-_FOLDER = f"{BROKER.rpartition('/')[0]}/leases"  # root's, and readable by all
+_FOLDER = f"{BROKER_DIRECTORY}/leases"  # root's, and readable by all
 _CONDITION = "ConditionFileIsExecutable="  # in the socket's unit: its program
 _NAMED = 3  # the number of jobs that are named
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 
-from slicer.backend import BROKER_ENABLED
 from slicer.backend.unit_files import SYSTEM_UNITS, is_plain, read
 from slicer.kernel import on_host
+from slicer.state import BROKER_ENABLED
 
 SOCKET = "slicer-broker.socket"
 SERVICE = "slicer-broker.service"

@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from collections.abc import Collection
     from typing import Protocol
 
-    from slicer.gpu.snapshot import GpuSnapshot
     from slicer.model import Gpu, GpuLoad, GpuMemory, GpuProcess
 
     class Gpus(Protocol):
@@ -45,12 +44,6 @@ if TYPE_CHECKING:
 
         def close(self) -> None:
             """Close the library. Safe to repeat."""
-
-    class AttributedGpus(Gpus, Protocol):
-        """GPUs that report snapshots whose processes are already attributed to jobs."""
-
-        def snapshot(self, only: Collection[str] = ()) -> GpuSnapshot:
-            """A snapshot, with the jobs of all processes. Raises GpuError."""
 
 
 DRIVER_FILES = ("/proc/driver/nvidia/version", "/dev/nvidiactl", "/dev/nvidia0")

@@ -13,8 +13,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
 
-    from slicer.gpu import AttributedGpus, Gpus
-    from slicer.gpu.snapshot import GpuSnapshot, ProcessKey
+    from slicer.gpu import Gpus
+    from slicer.gpu.snapshot import AttributedGpus, GpuSnapshot, ProcessKey
     from slicer.model import Gpu, GpuLoad, GpuMemory, Lease
     from slicer.placement.devices import Device
 

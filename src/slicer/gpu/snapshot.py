@@ -13,11 +13,18 @@ from slicer.record import record, replace
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping
+    from typing import Protocol
 
     from slicer.gpu import Gpus
     from slicer.model import GpuMemory, GpuProcess
 
     ProcessKey = tuple[int, int, str]  # pid, start time, GPU
+
+    class AttributedGpus(Gpus, Protocol):
+        """GPUs that report snapshots whose processes are already attributed to jobs."""
+
+        def snapshot(self, only: Collection[str] = ()) -> GpuSnapshot:
+            """A snapshot, with the jobs of all processes. Raises GpuError."""
 
 _MOST_ANCESTORS = 64
 _MOST_ENVIRON = 4 << 20  # bytes; the kernel allows a quarter of the stack limit, 2 MiB by default

@@ -26,8 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
     from typing import TypeAlias
 
-    from slicer.gpu import AttributedGpus
-    from slicer.gpu.snapshot import GpuSnapshot, ProcessKey, ProcessOnGpu
+    from slicer.gpu.snapshot import AttributedGpus, GpuSnapshot, ProcessKey, ProcessOnGpu
     from slicer.job.idle_watch import IdleNews, IdleWatch
     from slicer.job.job import Job
     from slicer.job.sharing import ShareAudit

@@ -6,7 +6,7 @@ import os
 
 from slicer import backend as backends
 from slicer.config import profiles
-from slicer.errors import UsageError
+from slicer.errors import BackendError, UsageError
 from slicer.gpu import has_nvidia
 from slicer.job import scope
 from slicer.job.job import OWN_OUTPUT, Job
@@ -14,15 +14,16 @@ from slicer.job.program import find_program
 from slicer.kernel import cgroup, proc
 from slicer.ledger import nesting
 from slicer.ledger.leasing import Needs, Requester
-from slicer.model import KEEPER, LEASE_VARIABLE, Demand
+from slicer.model import KEEPER, LEASE_VARIABLE, Demand, manager_of
 from slicer.record import fields_for, record, replace
+from slicer.state.allocation import slurm_job
 from slicer.text import command_text
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
-    from slicer.backend import Backend
+    from slicer.backend import Backend, QueueBackend
     from slicer.config.profiles import Config, Overrides
     from slicer.ledger.ledger import Ledger
     from slicer.ledger.nesting import OuterJobs
@@ -209,7 +210,27 @@ def choose_backend(plan: Plan) -> Backend:
         backend = PlainBackend(os.geteuid())
         backend.notice = ""  # there are no limits that the notice could be about
         return backend
-    return backends.choose(plan.invocation.backend, os.geteuid())
+    return backend_of(plan.invocation.backend)
+
+
+def backend_of(wanted: str) -> QueueBackend:
+    """The backend for ``--backend wanted``: "auto" uses systemd if it runs. Raises BackendError."""
+    uid, has_systemd = os.geteuid(), backends.has_systemd()
+    if wanted == "systemd" and not has_systemd:
+        hint = "use --backend auto or plain"
+        raise BackendError("systemd does not run here", where="--backend systemd", hint=hint)
+    if wanted == "plain" or not has_systemd:
+        from slicer.backend.plain import LIMITS, PlainBackend
+
+        plain = PlainBackend(uid)
+        if slurm_job(os.environ):
+            plain.notice = ""  # Slurm's own limits are there
+        if wanted == "plain":
+            plain.notice = f"without systemd, as asked: {LIMITS}"
+        return plain
+    from slicer.backend.systemd import SystemdBackend
+
+    return SystemdBackend(manager_of(uid))
 
 
 def spec_of(job_id: str, plan: Plan, backend: Backend) -> ScopeSpec:

@@ -28,8 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from slicer.config.profiles import Config
-    from slicer.gpu import AttributedGpus
-    from slicer.gpu.snapshot import GpuSnapshot, ProcessKey
+    from slicer.gpu.snapshot import AttributedGpus, GpuSnapshot, ProcessKey
     from slicer.model import Busy, Gpu, GroupStanding, Lease, Reservation, Standing, Ticket, UserStanding
     from slicer.outcome.job_files import DetachedJob
     from slicer.placement.decision import Infeasible

@@ -10,14 +10,14 @@ import asyncio
 import os
 from contextlib import suppress
 
-from slicer.backend import BROKER, broker_socket
+from slicer.backend import broker_socket
 from slicer.errors import SlicerError
 from slicer.kernel.inotify import CREATE, DELETE, MOVED_FROM, MOVED_TO, Inotify
 from slicer.ledger.tickets import wants_gpus
 from slicer.serve import looking
 from slicer.serve.looking import Pressure
 from slicer.serve.started import job_names
-from slicer.state import statedir
+from slicer.state import BROKER_DIRECTORY, statedir
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 _BETWEEN_LOOKS_S = 0.5
 _BROKER_LOOK_S = 5.0
 _CHANGES = CREATE | DELETE | MOVED_FROM | MOVED_TO
-_BROKER_TICKETS = os.path.join(os.path.dirname(BROKER), "tickets")
+_BROKER_TICKETS = f"{BROKER_DIRECTORY}/tickets"
 
 
 class WaitingJobs:

@@ -23,11 +23,11 @@ from typing import Any
 
 import pytest
 
-from slicer.broker import SOCKET
 from slicer.broker.client.connection import Connection
 from slicer.broker.protocol import messages, wire
 from slicer.kernel.proc import start_time
 from slicer.record import replace
+from slicer.state import BROKER
 from tests.patience import DEADLINE_S, until
 from tests.systemd.helpers import systemctl
 
@@ -45,7 +45,7 @@ def one_broker() -> Iterator[None]:
     systemctl.output("slicer", "install", "--broker")
     yield
     systemctl.output("slicer", "install", "--broker", "--remove")
-    shutil.rmtree(os.path.dirname(SOCKET), ignore_errors=True)
+    shutil.rmtree(os.path.dirname(BROKER), ignore_errors=True)
     CONFIG.unlink() if before is None else CONFIG.write_bytes(before)
 
 
@@ -115,7 +115,7 @@ def ask(message: Any) -> Any:
 def dial() -> socket.socket:
     """A connection that has said nothing yet."""
     found = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    found.connect(SOCKET)  # it sleeps where too many others connect
+    found.connect(BROKER)  # it sleeps where too many others connect
     found.settimeout(DEADLINE_S)
     return found
 

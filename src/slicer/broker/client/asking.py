@@ -12,7 +12,6 @@ import os
 import time
 
 from slicer import faults
-from slicer.broker import SOCKET
 from slicer.broker.client.calls import ask
 from slicer.broker.client.connection import ANSWER_S, AWAY_S, HINT, Connection, GoneError, Lost, failure_of
 from slicer.broker.protocol.messages import Acquire, Granted, Preview, Release, Waiting
@@ -20,6 +19,7 @@ from slicer.broker.protocol.wire import ErrorReply
 from slicer.errors import BackendError, BrokerError, BusyError, RequestCancelled
 from slicer.kernel.sleep import soonest, until_readable
 from slicer.record import fields_for, replace
+from slicer.state import BROKER
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -178,7 +178,7 @@ class Asking:
     def _is_switched_on(self) -> bool:
         from slicer.backend.broker_left import is_switched_on
 
-        return is_switched_on() if self._path == SOCKET else os.path.exists(self._path)
+        return is_switched_on() if self._path == BROKER else os.path.exists(self._path)
 
     def _allow_for_absence(self) -> None:
         """After a time in which this process did not run, nor perhaps the broker, wait for it once more."""

@@ -11,7 +11,6 @@ import os
 import sys
 import time
 
-from slicer.broker import SOCKET
 from slicer.broker.protocol import wire
 from slicer.errors import (
     BackendError,
@@ -28,6 +27,7 @@ from slicer.errors import (
 from slicer.kernel.signals import signal
 from slicer.kernel.sleep import until_readable
 from slicer.record import replace
+from slicer.state import BROKER
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ class NoBroker(BrokerFailed):
 
     def __init__(self, path: str) -> None:
         message, hint = "the broker's socket is gone", HINT
-        if path == SOCKET:
+        if path == BROKER:
             from slicer.backend.broker_left import why_absent
 
             message, hint = why_absent() or (message, hint)
@@ -69,7 +69,7 @@ class Lost(BrokerFailed):
 class Connection:
     """Makes one call at a time. Connects when necessary, and again if that does no harm."""
 
-    def __init__(self, path: str = SOCKET, mask: frozenset[int] | None = None) -> None:
+    def __init__(self, path: str = BROKER, mask: frozenset[int] | None = None) -> None:
         """``mask``: the signal mask while asleep (None: unchanged)."""
         self.path = path
         self._mask = mask
@@ -163,7 +163,7 @@ class Connection:
         except BaseException:
             sock.close()
             raise
-        if self.path != SOCKET and (uid := _uid_of(sock)) not in (0, os.geteuid()):
+        if self.path != BROKER and (uid := _uid_of(sock)) not in (0, os.geteuid()):
             sock.close()
             raise BrokerFailed(f"this socket is uid {uid}'s, and only root's is believed", self.path)
         return sock

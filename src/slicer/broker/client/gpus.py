@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection
 
     from slicer.broker.protocol.messages import Seen, UseNow
-    from slicer.gpu import AttributedGpus
+    from slicer.gpu.snapshot import AttributedGpus
 
     Found = tuple[Gpu, ...]  # inside the class, `list` means the method
 
@@ -32,7 +32,7 @@ def open_gpus() -> AttributedGpus:
 
 
 class BrokerGpus:
-    """Implements :class:`slicer.gpu.AttributedGpus`. All methods raise GpuError.
+    """Implements :class:`slicer.gpu.snapshot.AttributedGpus`. All methods raise GpuError.
 
     Of other users' jobs only their use is known, not their processes: their pid is 0.
     """

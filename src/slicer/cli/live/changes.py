@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import time
 
-from slicer import broker
 from slicer.backend import broker_socket
 from slicer.errors import StateError
 from slicer.kernel import inotify
@@ -13,6 +12,7 @@ from slicer.kernel.inotify import Inotify
 from slicer.kernel.sleep import seconds_until, soonest, until_readable
 from slicer.ledger.status import StatusReader
 from slicer.ledger.watch import LedgerWatch
+from slicer.state import BROKER_DIRECTORY
 from slicer.state.statedir import StateDir
 
 _SOONEST_S = 0.1  # between two updates, however much happens
@@ -92,9 +92,9 @@ class ChangeWaiter:
 
 def _watch_of_others() -> Inotify | None:
     """A watch on all users' leases. New tickets are noticed only after the interval."""
-    found = Inotify(broker.DIRECTORY)
+    found = Inotify(BROKER_DIRECTORY)
     changes = inotify.CREATE | inotify.MOVED_TO | inotify.DELETE
-    if broker_socket(os.environ) and found.add(f"{broker.DIRECTORY}/leases", changes) is not None:
+    if broker_socket(os.environ) and found.add(f"{BROKER_DIRECTORY}/leases", changes) is not None:
         return found
     found.close()
     return None

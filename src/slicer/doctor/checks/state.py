@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from slicer.broker import DIRECTORY
 from slicer.doctor.facts.broker import BrokerFacts
 from slicer.doctor.facts.configuration import EnvironmentFacts, OthersFacts
 from slicer.doctor.facts.state import PathFacts, StateFacts
 from slicer.doctor.kinds import finding
 from slicer.doctor.model import AreaVerdict, Finding, Who
 from slicer.quantity import format_size
+from slicer.state import BROKER_DIRECTORY
 from slicer.text import quote, visible
 
 _IN_MEMORY = ("tmpfs", "ramfs", "")
@@ -155,7 +155,7 @@ def _broker(facts: BrokerFacts, who: Who) -> Iterator[Finding]:
     restart = *who.unmask(facts.masked), who.root(f"systemctl restart {_SOCKET}")
     if facts.place_problem:
         # A restart alone does not help: systemd leaves an existing directory as it is.
-        made = who.root(f"install -d -m 0755 -o root -g root {DIRECTORY}")
+        made = who.root(f"install -d -m 0755 -o root -g root {BROKER_DIRECTORY}")
         yield finding("broker-place", visible(facts.place_problem), made, *restart)
     elif facts.answer_error:
         yield finding("broker-broken", visible(facts.answer_error), journal, *restart)

@@ -6,10 +6,9 @@ import os
 import stat
 from collections.abc import Mapping
 
-from slicer.backend import BROKER_ENABLED
+from slicer.backend import BROKER_VARIABLE
 from slicer.backend.broker_left import why_absent
 from slicer.backend.closed_shop import UNIT_FOLDERS
-from slicer.broker import DIRECTORY, SOCKET, SOCKET_VARIABLE
 from slicer.broker.client.connection import BrokerFailed, Connection, NoBroker
 from slicer.broker.protocol.messages import Status
 from slicer.broker.protocol.wire import ErrorReply
@@ -18,6 +17,7 @@ from slicer.doctor.facts.files import lstat, masks_in
 from slicer.errors import ConfigError
 from slicer.kernel.users import hidden_root
 from slicer.record import record
+from slicer.state import BROKER, BROKER_DIRECTORY, BROKER_ENABLED
 
 _UNIT, _SERVICE = "slicer-broker.socket", "slicer-broker.service"
 _MASKS = UNIT_FOLDERS[:2]  # systemctl puts masks there
@@ -45,7 +45,7 @@ class BrokerFacts:
 
 def gather(environ: Mapping[str, str]) -> BrokerFacts:
     """Asks the broker, which starts if it sleeps. Takes at most 5 s and changes nothing."""
-    has_socket = lstat(SOCKET) is not None
+    has_socket = lstat(BROKER) is not None
     place_problem = _place_problem() if has_socket else ""
     policy, policy_error, warnings = _policy(policy_file.PATH)
     return BrokerFacts(
@@ -54,13 +54,13 @@ def gather(environ: Mapping[str, str]) -> BrokerFacts:
         masked=masks_in(f"{folder}/{unit}" for folder in _MASKS for unit in (_UNIT, _SERVICE)),
         place_problem=place_problem, answer_error=_asked() if has_socket and not place_problem else "",
         policy=policy, policy_error=policy_error, policy_warnings=warnings,
-        variable=environ.get(SOCKET_VARIABLE, ""),
+        variable=environ.get(BROKER_VARIABLE, ""),
     )  # fmt: skip
 
 
 def _place_problem() -> str:
     """Why the socket cannot be trusted: another user's would be asked for leases, and learn about jobs."""
-    for path, is_right in ((DIRECTORY, stat.S_ISDIR), (SOCKET, stat.S_ISSOCK)):
+    for path, is_right in ((BROKER_DIRECTORY, stat.S_ISDIR), (BROKER, stat.S_ISSOCK)):
         info = lstat(path)
         if info is None:
             return ""
@@ -68,9 +68,9 @@ def _place_problem() -> str:
             return f"{path} belongs to uid {info.st_uid}"
         if not is_right(info.st_mode):
             return f"{path} has the wrong file type"
-        if path == DIRECTORY and info.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        if path == BROKER_DIRECTORY and info.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
             return f"{path} is writable by others"
-        if path == SOCKET and info.st_mode & 0o666 != 0o666:
+        if path == BROKER and info.st_mode & 0o666 != 0o666:
             return f"{path} is not open to all (mode {stat.S_IMODE(info.st_mode):04o})"
     return ""
 

@@ -18,11 +18,11 @@ import socket
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from slicer import backend as backends
 from slicer import faults
 from slicer.broker.client.backend import BrokerBackend
 from slicer.errors import BackendError, BrokerError, SlicerError
 from slicer.job.job import Job
+from slicer.job.plan import backend_of
 from slicer.job.supervisor import cannot_fork
 from slicer.kernel import proc
 from slicer.kernel.open_files import close_all_but
@@ -322,7 +322,7 @@ class Backends:
 
     def _own(self) -> QueueBackend:
         if self._manager is None:
-            self._manager = backends.choose(self._wanted, os.geteuid())
+            self._manager = backend_of(self._wanted)
         return self._manager
 
     def after_fork(self) -> None:
