@@ -29,16 +29,16 @@ from slicer.kernel import proc
 from slicer.kernel.signals import BlockedInterrupts
 from slicer.ledger import leasing, nesting
 from slicer.ledger.held_lease import HeldLease
-from slicer.ledger.leasing import CancelToken, Hooks, Needs, Requester
+from slicer.ledger.leasing import CancelToken, Hooks, Needs
 from slicer.ledger.ledger import Ledger
-from slicer.model import CPU, LEASE_VARIABLE, PRIORITY_MAX, Demand, manager_of
+from slicer.model import CPU, LEASE_VARIABLE, PRIORITY_MAX, Demand
 from slicer.outcome import journal
 from slicer.placement.decision import expected_remaining, first_to_finish
 from slicer.quantity import QuantityError, parse_mib
 from slicer.record import as_dict, record, replace
 from slicer.state import statedir
 from slicer.state.statefile import SECONDS_MAX
-from slicer.text import command_text, split_list, visible
+from slicer.text import split_list, visible
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -258,14 +258,10 @@ def obtain(
         known = [job for one in around for job in one._jobs_held()]
         outer = plan.outer_jobs(environ, ledger, in_scopes=has_systemd(), known=known)
         needs = _needs(arguments, config, outer, environ)
-        job = os.urandom(6).hex()
-        command = command_text(tuple(sys.orig_argv))
-        manager = manager_of(os.geteuid())
-        who = Requester(job, arguments.name, command, "plain", manager, "", outer.leases)
+        who = leasing.of_process(arguments.name, tuple(sys.orig_argv), outer)
         ledger.broker_now = lambda: broker_socket(environ)
         broker = ledger.broker_now()
         wanted = granting.prepare(broker, who, needs, GpuObserver(config.policy))
-        ledger.patience_s = leasing.patience_s(needs)
         try:
             held, waited_s = take(wanted, outer, ledger, Hooks(_nothing, None, cancel), broker)
         except BusyError as error:
@@ -283,6 +279,7 @@ def take(
 
     Raises as :func:`slicer.job.granting.obtain`.
     """
+    ledger.patience_s = leasing.patience_s(wanted.needs)
     try:
         return _take(wanted, outer, ledger, hooks, broker)
     finally:

@@ -113,10 +113,8 @@ def _preview(
 
     Raises InfeasibleError, NoGpu, GpuError.
     """
-    spec = scope.spec(plan.profile, backend.manager, _ID, plan.invocation.name, plan.invocation.command)
-    asker = plans.requester_of(_ID, plan, backend, spec)
     observer = GpuObserver(plan.config.policy)
-    wanted = granting.prepare(plan.broker, asker, plans.needs_of(plan), observer)
+    wanted = granting.request_of(_ID, plan, backend, plans.spec_of(_ID, plan, backend), observer)
     try:
         found = granting.preview(plan.broker, wanted, ledger)
         if plan.broker and found and not isinstance(found, Busy):

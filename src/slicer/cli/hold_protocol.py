@@ -20,10 +20,8 @@ from slicer.job.plan import Invocation, needs_of, plan_of
 from slicer.kernel import proc
 from slicer.kernel.signals import block_interrupts, signal
 from slicer.ledger import leasing
-from slicer.ledger.leasing import CancelToken, Hooks, Requester
-from slicer.model import manager_of
+from slicer.ledger.leasing import CancelToken, Hooks
 from slicer.record import replace
-from slicer.text import command_text
 from slicer.version import __version__
 
 TYPE_CHECKING = False
@@ -82,17 +80,13 @@ def _hold(asked: Invocation, parent: int, mask: frozenset[int], messages: _Messa
             raise UsageError("nothing to hold", hint="use --gpus, --vram, --cpu-slots or --slot")
         for warning in plan.config.warnings:
             messages.warning(warning)
-        who = Requester(
-            os.urandom(6).hex(), scope.label(asked.name, asked.command), command_text(asked.command),
-            "plain", manager_of(os.geteuid()), "", plan.outer.leases, plan.profile.name,
-        )  # fmt: skip
+        name = scope.label(asked.name, asked.command)
+        who = leasing.of_process(name, asked.command, plan.outer, plan.profile.name)
         wanted = granting.prepare(plan.broker, who, needs_of(plan), GpuObserver(plan.config.policy))
         # The lease covers the program's memory, and `slicer stop` ends the program. We only wait for it.
         draft = replace(wanted.draft, pid=parent, pid_start=proc.start_time(parent) or 0)
-        wanted = replace(wanted, draft=draft)
-        ledger.patience_s = leasing.patience_s(wanted.needs)
         hooks = Hooks(messages.waiting, None, CancelToken(), messages.still_waiting)
-        held, waited_s = api.take(wanted, plan.outer, ledger, hooks, plan.broker)
+        held, waited_s = api.take(replace(wanted, draft=draft), plan.outer, ledger, hooks, plan.broker)
     except BaseException:
         ledger.close()
         raise

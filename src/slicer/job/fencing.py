@@ -20,14 +20,12 @@ if TYPE_CHECKING:
     from slicer.model import Property
 
 
-def with_fence(
-    job: Job, plan: Plan, backend: Backend, observer: GpuObserver, *, at_start: bool = False
-) -> Job:  # fmt: skip
+def with_fence(job: Job, plan: Plan, backend: Backend, observer: GpuObserver) -> Job:
     """The job with the fence around its GPUs, or with a function that makes it once they are known.
 
-    Raises RefusedError if a required fence is impossible; with ``at_start`` only that function raises.
+    Raises RefusedError if a required fence is impossible; of a queue's job only that function raises.
     """
-    if at_start:
+    if job.queue:
         return replace(job, fence=lambda gpus: (fence_of(plan, backend, observer) or (lambda _: ()))(gpus))
     made = replace(job, fence=fence_of(plan, backend, observer))
     # With --exec this process itself is fenced, and must be able to query GPUs until it has its lease.

@@ -7,21 +7,29 @@ from __future__ import annotations
 
 import os
 
+from slicer.job.job import Job
+from slicer.job.plan import Plan, job_of, may_be_fenced, needs_of, spec_of
+from slicer.kernel import proc
 from slicer.ledger import leasing
+from slicer.ledger.leasing import Requester
+from slicer.text import command_text, one_line
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from slicer.backend import Backend
     from slicer.broker.client.asking import Asking
     from slicer.broker.client.connection import Connection
     from slicer.broker.protocol.messages import Binding
     from slicer.gpu.observer import GpuObserver
     from slicer.ledger.held_lease import HeldLease
-    from slicer.ledger.leasing import Hooks, Needs, PreparedRequest, Requester
+    from slicer.ledger.leasing import Hooks, Needs, PreparedRequest
     from slicer.ledger.ledger import Ledger
     from slicer.ledger.waiting import WaitingTicket
-    from slicer.model import Busy
+    from slicer.model import Busy, ScopeSpec
+
+_COMMAND_CHARS = 160  # of a line's command, for display
 
 
 def told_of_ancestors(busy: Busy, job_pid: int) -> str:
@@ -29,8 +37,6 @@ def told_of_ancestors(busy: Busy, job_pid: int) -> str:
 
     That program may wait for the job, which would then wait for ever. It may as well go on, so the job waits.
     """
-    from slicer.kernel import proc
-
     above = proc.ancestors(job_pid)
     held = next((each for each in busy.holders if each.pid in above and each.uid == os.geteuid()), None)
     if held is None or not proc.is_running(held.pid, held.pid_start):
@@ -45,6 +51,43 @@ def prepare(broker: str, requester: Requester, needs: Needs, observer: GpuObserv
     if broker:
         return leasing.drafted(requester, needs, observer)  # the broker queries the GPUs itself
     return leasing.prepare(requester, needs, observer)
+
+
+def request_of(
+    job_id: str, plan: Plan, backend: Backend, spec: ScopeSpec, observer: GpuObserver
+) -> PreparedRequest:
+    """The request for the lease. Raises UsageError, NoGpu, GpuError."""
+    profile, invocation = plan.profile, plan.invocation
+    shown = command_text(invocation.command)
+    if invocation.queue:  # what the line says, without the shell
+        shown = one_line(invocation.command[-1], _COMMAND_CHARS)
+    limits: tuple[float | None, ...] = ()
+    if profile.idle_timeout_s is not None:
+        from slicer.gpu.idle import idle_limits
+
+        limits = idle_limits(profile.idle_timeout_s, profile.on_idle)
+    requester = Requester(
+        job_id, invocation.name, shown, backend.name, backend.manager,
+        "" if backend.name == "plain" else spec.unit, plan.outer.leases, profile.name, *limits,
+    )  # fmt: skip
+    return prepare(plan.broker, requester, needs_of(plan), observer)
+
+
+def prepare_job(
+    job_id: str, plan: Plan, backend: Backend, observer: GpuObserver
+) -> tuple[Job, PreparedRequest]:
+    """The plan's job, and its request for the lease.
+
+    Raises as :func:`request_of`; RefusedError if a required fence is impossible.
+    """
+    spec = spec_of(job_id, plan, backend)
+    wanted = request_of(job_id, plan, backend, spec, observer)
+    job = job_of(job_id, plan, spec)
+    if not may_be_fenced(plan):
+        return job, wanted
+    from slicer.job import fencing
+
+    return fencing.with_fence(job, plan, backend, observer), wanted
 
 
 def obtain(

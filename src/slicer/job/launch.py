@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 from slicer import faults
-from slicer.backend import broker_socket
+from slicer.backend import Backend, broker_socket
 from slicer.errors import (
     BackendError,
     BrokerError,
@@ -13,22 +13,19 @@ from slicer.errors import (
     KeeperEnded,
     RefusedError,
     SlicerError,
-    UsageError,
 )
 from slicer.gpu import has_nvidia
 from slicer.gpu.observer import GpuObserver
 from slicer.job import granting, scope
 from slicer.job.job import tell_wait
 from slicer.job.plan import (
+    Invocation,
+    Plan,
     choose_backend,
     environment,
     idle_sharing,
-    job_of,
     may_be_fenced,
-    needs_of,
     plan_of,
-    requester_of,
-    spec_of,
 )
 from slicer.job.supervisor import Supervisor
 from slicer.kernel import proc
@@ -37,7 +34,7 @@ from slicer.ledger import leasing
 from slicer.ledger.held_lease import HeldLease
 from slicer.ledger.leasing import CancelToken, Hooks, PreparedRequest
 from slicer.ledger.ledger import Ledger
-from slicer.model import LEASE_VARIABLE, manager_of, unit_name
+from slicer.model import LEASE_VARIABLE, Busy, Lease, Outcome, manager_of, unit_name
 from slicer.record import replace
 from slicer.state import statedir
 from slicer.text import visible
@@ -46,13 +43,10 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from slicer.backend import Backend
     from slicer.job.execution import Execution
     from slicer.job.job import Job, Listener, RunListener
-    from slicer.job.plan import Invocation, Plan
     from slicer.kernel.terminal import Settings
     from slicer.ledger.waiting import WaitingTicket
-    from slicer.model import Busy, Lease, Outcome
     from slicer.state.statedir import StateDir
 
 
@@ -126,25 +120,16 @@ def _run_planned(
     """Run the planned job. Raises BrokerError only before the command starts."""
     ledger.mask = mask
     backend = choose_backend(plan)
-    if plan.invocation.exec and backend.name == "plain":
-        raise UsageError("--exec needs systemd: without a scope nothing would hold the lease", where="--exec")
     # All work that needs no lease comes before it, so a waiting job starts with one D-Bus call.
     backend.connect()
     if backend.notice:
         listener.notice(backend.notice)
-    spec = spec_of(job_id, plan, backend)
     gpu_observer = GpuObserver(plan.config.policy)
-    requester = requester_of(job_id, plan, backend, spec)
-    wanted = granting.prepare(plan.broker, requester, needs_of(plan), gpu_observer)
+    job, wanted = granting.prepare_job(job_id, plan, backend, gpu_observer)
     for note in gpu_observer.notes:
         listener.notice(note)
     _say_no_gpu(plan, ledger.directory, listener)
-    job = job_of(job_id, plan, spec)
-    if may_be_fenced(plan):
-        from slicer.job import fencing
-
-        _say_no_fence(plan, backend, ledger.directory, listener)
-        job = fencing.with_fence(job, plan, backend, gpu_observer)
+    _say_no_fence(plan, backend, ledger.directory, listener)
     runner: Supervisor | Execution
     if plan.invocation.exec:
         from slicer.job.execution import Execution
@@ -310,6 +295,8 @@ def _say_no_gpu(plan: Plan, directory: StateDir, listener: Listener) -> None:
 
 def _say_no_fence(plan: Plan, backend: Backend, directory: StateDir, listener: Listener) -> None:
     """Warn once per boot that the job could open GPUs that it has no lease on."""
+    if not may_be_fenced(plan):
+        return
     from slicer.job import fencing
 
     why = "" if plan.invocation.hold else fencing.why_not(plan, backend)

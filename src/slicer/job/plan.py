@@ -13,11 +13,10 @@ from slicer.job.job import OWN_OUTPUT, Job
 from slicer.job.program import find_program
 from slicer.kernel import cgroup, proc
 from slicer.ledger import nesting
-from slicer.ledger.leasing import Needs, Requester
-from slicer.model import KEEPER, LEASE_VARIABLE, Demand, manager_of
+from slicer.ledger.leasing import Needs
+from slicer.model import KEEPER, LEASE_VARIABLE, Demand, Host, Notify, Profile, ScopeSpec, manager_of
 from slicer.record import fields_for, record, replace
 from slicer.state.allocation import slurm_job
-from slicer.text import command_text
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -27,7 +26,6 @@ if TYPE_CHECKING:
     from slicer.config.profiles import Config, Overrides
     from slicer.ledger.ledger import Ledger
     from slicer.ledger.nesting import OuterJobs
-    from slicer.model import Host, Notify, Profile, ScopeSpec
     from slicer.share.environment import ShareOrder
 
 
@@ -196,6 +194,7 @@ def outer_jobs(
 
 
 def choose_backend(plan: Plan) -> Backend:
+    """The backend for the plan's job. Raises BackendError, UsageError."""
     if plan.nested:
         from slicer.backend.nested import NestedBackend
 
@@ -204,13 +203,13 @@ def choose_backend(plan: Plan) -> Backend:
         from slicer.broker.client.backend import BrokerBackend
 
         return BrokerBackend(plan.broker)
-    if plan.invocation.hold:
-        from slicer.backend.plain import PlainBackend
-
-        backend = PlainBackend(os.geteuid())
+    invocation = plan.invocation
+    backend = backend_of("plain" if invocation.hold else invocation.backend)
+    if invocation.hold:
         backend.notice = ""  # there are no limits that the notice could be about
-        return backend
-    return backend_of(plan.invocation.backend)
+    if invocation.exec and backend.name == "plain":
+        raise UsageError("--exec needs systemd: without a scope nothing would hold the lease", where="--exec")
+    return backend
 
 
 def backend_of(wanted: str) -> QueueBackend:
@@ -252,20 +251,6 @@ def spec_of(job_id: str, plan: Plan, backend: Backend) -> ScopeSpec:
         spec, slice=slice_of(plan.profile.slice, os.geteuid()), share_cap=has_cap,
         fence=plan.profile.fence if is_said else "", devices=plan.profile.devices,
     )  # fmt: skip
-
-
-def requester_of(job_id: str, plan: Plan, backend: Backend, spec: ScopeSpec) -> Requester:
-    """The plan's job in the ledger's form."""
-    unit, profile = "" if backend.name == "plain" else spec.unit, plan.profile
-    name, command = plan.invocation.name, command_text(plan.invocation.command)
-    limits: tuple[float | None, ...] = ()
-    if profile.idle_timeout_s is not None:
-        from slicer.gpu.idle import idle_limits
-
-        limits = idle_limits(profile.idle_timeout_s, profile.on_idle)
-    return Requester(
-        job_id, name, command, backend.name, backend.manager, unit, plan.outer.leases, profile.name, *limits
-    )
 
 
 def needs_of(plan: Plan) -> Needs:

@@ -9,8 +9,20 @@ from slicer.kernel import proc
 from slicer.ledger.held_lease import HeldLease
 from slicer.ledger.ledger import Ledger, decide_alone
 from slicer.ledger.nesting import OuterJobs
-from slicer.model import CPU, PRIORITY_MAX, Busy, Demand, Gpu, Lease, Ticket, lease_from, ticket_from
+from slicer.model import (
+    CPU,
+    PRIORITY_MAX,
+    Busy,
+    Demand,
+    Gpu,
+    Lease,
+    Ticket,
+    lease_from,
+    manager_of,
+    ticket_from,
+)
 from slicer.record import fields_for, record, replace
+from slicer.text import command_text
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -66,6 +78,12 @@ class Requester:
     profile: str = ""
     idle_warn_s: float | None = None  # as in Lease
     idle_end_s: float | None = None
+
+
+def of_process(name: str, command: tuple[str, ...], outer: OuterJobs, profile: str = "") -> Requester:
+    """A process that requests a lease for itself, without a scope."""
+    job, manager = os.urandom(6).hex(), manager_of(os.geteuid())
+    return Requester(job, name, command_text(command), "plain", manager, "", outer.leases, profile)
 
 
 @record

@@ -16,24 +16,22 @@ from slicer.errors import InfeasibleError, RequestCancelled, UsageError
 from slicer.gpu.observer import GpuObserver
 from slicer.job import granting
 from slicer.job.job import Job, tell_wait
-from slicer.job.plan import Plan, job_of, may_be_fenced, needs_of, requester_of, spec_of
+from slicer.job.plan import Plan
 from slicer.kernel import proc
 from slicer.ledger import leasing
 from slicer.ledger.held_lease import HeldLease
-from slicer.ledger.leasing import PreparedRequest
 from slicer.ledger.ledger import Ledger
 from slicer.ledger.waiting import WaitingTicket
 from slicer.model import Busy
 from slicer.queue.engine.local.starters import Backends
 from slicer.queue.model import Entry, Kind, Place
 from slicer.record import record, replace
-from slicer.text import one_line
 
 if TYPE_CHECKING:
+    from slicer.backend import Backend
     from slicer.broker.client.asking import Asking  # not imported by every queue
 
 _INSTANT_S = 1e-6  # the smallest difference that the ledger's clock shows
-_COMMAND_CHARS = 160  # of a command for display
 _PLAIN_LOCK_S = 1.0  # the pause before another try for the scripts' lock, which causes no event
 
 
@@ -42,24 +40,19 @@ class _Request:
 
     waiting: WaitingTicket | Asking  # once the job has a ticket
 
-    def __init__(self, entry: Entry, plan: Plan, choice: tuple[str, ...], backends: Backends) -> None:
-        """``choice``: words for the acceptable GPUs, as in --gpu; () any."""
+    def __init__(
+        self, entry: Entry, plan: Plan, choice: tuple[str, ...], backend: Backend, gpu_observer: GpuObserver
+    ) -> None:
+        """``choice``: words for the acceptable GPUs, as in --gpu; () any. Raises as prepare_job."""
         self.entry = entry
         self.plan = plan
         self.choice = choice
-        job_id = os.urandom(6).hex()
-        backend = backends.of(plan.broker)
-        self.job = job_of(job_id, plan, spec_of(job_id, plan, backend))
-        requester = requester_of(job_id, plan, backend, self.job.spec)
-        self._requester = replace(requester, command=one_line(entry.command, _COMMAND_CHARS))
+        self.job, self.prepared = granting.prepare_job(
+            os.urandom(6).hex(), _among(plan, choice), backend, gpu_observer
+        )
         self.is_due = True  # an event may affect it
         self.watched: list[int] = []
         self.due_at: float | None = None  # by the ledger's clock: when to ask again without an event
-
-    def prepared(self, gpu_words: tuple[str, ...], gpu_observer: GpuObserver) -> PreparedRequest:
-        """The request for the GPUs that the words name. Raises UsageError, NoGpu, GpuError."""
-        needs = replace(needs_of(self.plan), gpu_choice=gpu_words if self.plan.missing.gpus else ())
-        return granting.prepare(self.plan.broker, self._requester, needs, gpu_observer)
 
 
 @record
@@ -106,7 +99,9 @@ class LeaseRequests:
         if self._not_before.get(kind, 0.0) > proc.now_s():
             return None
         if request is None:
-            return self._ask_first(kind, _Request(entry, plan, choice, self._backends), places)
+            backend = self._backends.of(plan.broker)
+            request = _Request(entry, plan, choice, backend, self._gpu_observer)
+            return self._ask_first(kind, request, backend, places)
         if not (request.is_due or request.waiting.is_unsettled):
             return None
         request.is_due = False
@@ -120,19 +115,22 @@ class LeaseRequests:
         del self._requests[kind]
         return self._granted(kind, request, held)
 
-    def _ask_first(self, kind: Kind, request: _Request, places: Mapping[str, Place]) -> GrantedJob | None:
-        prepared = request.prepared(request.choice, self._gpu_observer)
-        ticket = replace(prepared.ticket, arrived_s=self._arrival(request.entry, places))
-        is_narrowed = self._exclusive and request.plan.missing.gpus > 0
+    def _ask_first(
+        self, kind: Kind, request: _Request, backend: Backend, places: Mapping[str, Place]
+    ) -> GrantedJob | None:
+        plan, wanted = request.plan, request.prepared
+        ticket = replace(wanted.ticket, arrived_s=self._arrival(request.entry, places))
+        is_narrowed = self._exclusive and plan.missing.gpus > 0
         if is_narrowed:
             # This raises InfeasibleError if even all GPUs of this queue would not be enough.
-            wanted = request.prepared(self._gpu_words, self._gpu_observer)
-            granting.preview(request.plan.broker, wanted, self._ledger)
-            if len(request.choice) < request.plan.missing.gpus:
+            on_any = _among(plan, self._gpu_words)
+            _, on_all = granting.prepare_job(request.job.id, on_any, backend, self._gpu_observer)
+            granting.preview(plan.broker, on_all, self._ledger)
+            if len(request.choice) < plan.missing.gpus:
                 return None
         try:
             found = granting.queue_up(
-                request.plan.broker, replace(prepared, ticket=ticket), self._ledger,
+                plan.broker, replace(wanted, ticket=ticket), self._ledger,
                 lambda: self._ahead_of(request.entry, places),
             )  # fmt: skip
         except InfeasibleError:
@@ -143,7 +141,7 @@ class LeaseRequests:
             return self._granted(kind, request, found)
         request.waiting = found
         self._requests[kind] = request
-        tell_wait(request.job, prepared, found.why())
+        tell_wait(request.job, wanted, found.why())
         return None
 
     def _ahead_of(self, entry: Entry, places: Mapping[str, Place]) -> str:
@@ -199,13 +197,7 @@ class LeaseRequests:
             held.release()
             return None
         waited_s = max(0.0, proc.now_s() - self._arrived.pop(request.entry.key))
-        job = request.job
-        if may_be_fenced(request.plan):
-            from slicer.job import fencing
-
-            backend = self._backends.of(job.broker)
-            job = fencing.with_fence(job, request.plan, backend, self._gpu_observer, at_start=True)
-        return GrantedJob(request.entry, job, held, waited_s)
+        return GrantedJob(request.entry, request.job, held, waited_s)
 
     # -- waiting -----------------------------------------------------------------------------------------
 
@@ -258,6 +250,11 @@ class LeaseRequests:
     @property
     def is_waiting(self) -> bool:
         return bool(self._requests)
+
+
+def _among(plan: Plan, choice: tuple[str, ...]) -> Plan:
+    """The plan with these words for the acceptable GPUs."""
+    return replace(plan, missing=replace(plan.missing, gpu_choice=choice))
 
 
 def _take_plain_lock(path: str, held: HeldLease) -> bool:
