@@ -11,13 +11,9 @@ import click
 
 from slicer.cli import output
 from slicer.columns import BAD, FAINT, GOOD, HEADING, WARNING, Line, aligned
-from slicer.doctor.model import SEVERITIES, DoctorReport, Finding, worst
+from slicer.doctor.model import SEVERITIES, DoctorReport, Finding, Severity, worst
 from slicer.errors import EX_OK
 from slicer.text import counted
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from slicer.doctor.model import Severity
 
 _EX_UNWELL = 1
 _WIDEST = 100  # columns of running text

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 from contextlib import suppress
+from typing import Any
 
+from slicer.backend import Backend
 from slicer.cli import background, output, say
 from slicer.columns import Line
 from slicer.config import profiles
@@ -25,12 +27,6 @@ from slicer.quantity import format_duration
 from slicer.record import record
 from slicer.share.words import wants
 from slicer.text import command_text
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
-
-    from slicer.backend import Backend
 
 _ID = "<id>"  # of the job that is not created
 

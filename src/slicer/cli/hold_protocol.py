@@ -9,6 +9,8 @@ import json
 import os
 import sys
 import threading
+from types import FrameType
+from typing import Any
 
 from slicer import api
 from slicer.cli import run, say
@@ -21,15 +23,9 @@ from slicer.kernel import proc
 from slicer.kernel.signals import block_interrupts, signal
 from slicer.ledger import leasing
 from slicer.ledger.leasing import CancelToken, Hooks
+from slicer.model import Busy
 from slicer.record import replace
 from slicer.version import __version__
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from types import FrameType
-    from typing import Any
-
-    from slicer.model import Busy
 
 _OF_COMMANDS = ("timeout", "linger", "outcome")  # options for a command
 _stdin_ended = threading.Event()

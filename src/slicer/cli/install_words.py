@@ -6,15 +6,12 @@ import os
 from collections.abc import Iterator, Sequence
 
 from slicer.backend.install_units import InstallPlan, InstallReport, apply, remove, states, unmade_settings
+from slicer.backend.unit_files import State
 from slicer.cli import output, say
 from slicer.columns import Line
 from slicer.errors import EX_OK, EX_SLICER
 from slicer.record import record, replace
 from slicer.text import command_text, visible
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from slicer.backend.unit_files import State
 
 _SETTINGS = "for config.toml and policy.toml"
 

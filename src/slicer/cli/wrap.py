@@ -20,12 +20,8 @@ from slicer.kernel.users import user_name
 from slicer.route.probing import programs
 from slicer.text import quote, visible
 from slicer.wrap import look, records, wrapping
-from slicer.wrap.model import WrapPlan, WrapRefused, WrapStatus
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from slicer.wrap.model import Step
-    from slicer.wrap.planning import Keep
+from slicer.wrap.model import Step, WrapPlan, WrapRefused, WrapStatus
+from slicer.wrap.planning import Keep
 
 _EX_UNWELL = 1
 

@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 import re
+from typing import Any
 
 from slicer.config import values
 from slicer.config.build import GPU_KEYS, SLICE_KEYS, TABLES, TOP_SETTINGS
+from slicer.config.files import Layer
 from slicer.config.properties import KEYS, find
 from slicer.config.route_slots import MODES
 from slicer.errors import ConfigError
 from slicer.model import CPU, SLICES
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
-
-    from slicer.config.files import Layer
 
 TOP_KEYS = (*TOP_SETTINGS, *TABLES, "slices", "profiles", "routes", "serve", "engine")
 OWN_KEYS = (

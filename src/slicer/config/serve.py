@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from typing import Literal
+
 from slicer.config import route_values, values
+from slicer.config.files import Layer
 from slicer.config.route_values import list_like, one_of
 from slicer.config.values import Said
 from slicer.errors import ConfigError
@@ -10,15 +14,12 @@ from slicer.record import record
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-    from typing import Literal
-
-    from slicer.config.files import Layer
     from slicer.config.route_values import AnyConfig
     from slicer.config.values import Entry, Row
 
-    Kind = Literal["ollama", "openai", "llamacpp", "comfyui", "raw"]
-    OnOffload = Literal["warn", "fail"]
+
+Kind = Literal["ollama", "openai", "llamacpp", "comfyui", "raw"]
+OnOffload = Literal["warn", "fail"]
 
 
 @record

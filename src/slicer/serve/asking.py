@@ -4,19 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import json
+from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 import aiohttp
 
+from slicer.config.serve import Kind
 from slicer.record import record
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any, TypeVar
-
-    from slicer.config.serve import Kind
-
-    T = TypeVar("T", dict[str, Any], list[Any])
+T = TypeVar("T", dict[str, Any], list[Any])
 
 _ANSWER_S = 10.0  # for calls that do no work
 _MOST_BYTES = 1 << 24

@@ -5,20 +5,15 @@ from __future__ import annotations
 import json
 import posixpath
 import re
+from collections.abc import Mapping, Sequence
 from string import punctuation
+from typing import Any
 from urllib.parse import quote, unquote, urlsplit
 
+from slicer.config.serve import Server
 from slicer.record import record, replace
 from slicer.serve.kinds import KINDS
-from slicer.serve.model import RequestNeed
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-    from typing import Any
-
-    from slicer.config.serve import Server
-    from slicer.serve.model import Need
+from slicer.serve.model import Need, RequestNeed
 
 _MODELS = "/v1/models/"
 _READING = ("GET", "HEAD", "OPTIONS")

@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import ipaddress
 import re
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from typing import Literal
 from urllib.parse import urlsplit
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-    from typing import Literal
-
-    # here: no browser, the user's own address bar, or a page that may ask. elsewhere: another site's page.
-    # unknown: a browser that does not tell, as for plain HTTP to another machine.
-    Asker = Literal["here", "elsewhere", "unknown"]
+# here: no browser, the user's own address bar, or a page that may ask. elsewhere: another site's page.
+# unknown: a browser that does not tell, as for plain HTTP to another machine.
+Asker = Literal["here", "elsewhere", "unknown"]
 
 _LOCAL_NAMES = ("localhost", "localhost.localdomain", "0.0.0.0")  # browsers take the last one for loopback
 _AUTHORITY = re.compile(r"(?:\[([0-9a-f:.]+)\]|([^][:/?#@\s]+))(?::[0-9]*)?")

@@ -5,15 +5,12 @@ From the sources of Ollama 0.33, llama.cpp's server, vLLM, SGLang, LM Studio and
 
 from __future__ import annotations
 
+from typing import Literal
+
+from slicer.config.serve import Kind
 from slicer.record import record
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Literal
-
-    from slicer.config.serve import Kind
-
-    Shape = Literal["ollama", "openai", "text"]
+Shape = Literal["ollama", "openai", "text"]
 
 
 @record

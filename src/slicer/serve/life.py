@@ -7,40 +7,37 @@ about to go.
 
 from __future__ import annotations
 
+from typing import Literal
+
 from slicer.record import record, replace
+from slicer.serve.model import State
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Literal
-
-    from slicer.serve.model import State
-
-    Event = Literal[
-        "came",  # a request that needs the GPU
-        "gave_up",  # the client of a request that was not forwarded yet is gone
-        "began",  # a call of slicer's own began, such as loading a model; it counts as a forwarded request
-        "done",  # a forwarded request has ended
-        "granted",  # the lease is held; a server that slicer starts is being started
-        "refused",  # others hold the GPU and slicer must not wait, or there can be no lease
-        "ready",  # the server answers
-        "failed",  # the server did not become ready
-        "ended",  # its job has ended by itself
-        "free",  # released: the memory is free, and the lease given back
-        "stuck",  # release_timeout is over, and the memory is still in use
-        "crowded",  # another job waits for this server's GPU
-        "uncrowded",
-        "rivalled",  # a server at the same address waits for it
-        "unrivalled",
-        "time",  # only time has passed
-        "close",  # slicer serve has to end; the second time: at once
-    ]
-    Action = Literal[
-        "acquire",  # ask for the lease, and start the server once it is held
-        "withdraw",  # cancel the request for the lease
-        "admit",  # forward the requests that wait
-        "refuse",  # tell those that wait that the server is busy, or why it failed
-        "release",  # unload or end the job until that succeeds; "stuck" may follow, and "free" will
-    ]
+Event = Literal[
+    "came",  # a request that needs the GPU
+    "gave_up",  # the client of a request that was not forwarded yet is gone
+    "began",  # a call of slicer's own began, such as loading a model; it counts as a forwarded request
+    "done",  # a forwarded request has ended
+    "granted",  # the lease is held; a server that slicer starts is being started
+    "refused",  # others hold the GPU and slicer must not wait, or there can be no lease
+    "ready",  # the server answers
+    "failed",  # the server did not become ready
+    "ended",  # its job has ended by itself
+    "free",  # released: the memory is free, and the lease given back
+    "stuck",  # release_timeout is over, and the memory is still in use
+    "crowded",  # another job waits for this server's GPU
+    "uncrowded",
+    "rivalled",  # a server at the same address waits for it
+    "unrivalled",
+    "time",  # only time has passed
+    "close",  # slicer serve has to end; the second time: at once
+]
+Action = Literal[
+    "acquire",  # ask for the lease, and start the server once it is held
+    "withdraw",  # cancel the request for the lease
+    "admit",  # forward the requests that wait
+    "refuse",  # tell those that wait that the server is busy, or why it failed
+    "release",  # unload or end the job until that succeeds; "stuck" may follow, and "free" will
+]
 
 _LONGEST_PAUSE_S = 60.0  # between attempts after failed starts
 

@@ -8,13 +8,10 @@ import os
 import signal
 import socket
 import stat
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 
 from slicer.errors import UsageError
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
 
 _UNIX = "unix:"
 _FIRST_FD = 3  # sd_listen_fds(3)

@@ -4,20 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Callable
 from contextlib import suppress
 
 import aiohttp
 
-from slicer.serve.model import Unavailable
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from slicer.config.serve import Server
-    from slicer.serve.asking import Loaded, Upstream
-    from slicer.serve.life import Event
-    from slicer.serve.model import RequestNeed
+from slicer.config.serve import Server
+from slicer.serve.asking import Loaded, Upstream
+from slicer.serve.life import Event
+from slicer.serve.model import RequestNeed, Unavailable
 
 _KNOWN_FOR_S = 2.0  # a request this soon after another needs no new check
 

@@ -8,14 +8,11 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
+from collections.abc import Collection, Mapping
+from typing import Any
 
 from slicer.errors import StateError
 from slicer.record import record
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
-    from typing import Any
 
 SLICER = (sys.executable, "-P", "-m", "slicer")
 

@@ -2,28 +2,24 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractAsyncContextManager
+from typing import Literal, Protocol
+
+from slicer.config import serve
 from slicer.record import record
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from contextlib import AbstractAsyncContextManager
-    from typing import Literal, Protocol
+# stopped: holds nothing. waiting: for the lease. starting: holds the lease, but the server is not ready.
+# ready: forwards requests. draining: finishes these, while new ones wait. releasing: its models are being
+# unloaded or its job stopped, and its memory has to become free. stuck: the memory did not.
+State = Literal["stopped", "waiting", "starting", "ready", "draining", "releasing", "stuck"]
 
-    from slicer.config import serve
+# gpu: takes the lease and keeps it. free: answered without a lease, and does not keep one. loaded: the
+# same, but about loaded models (/api/ps, an unload). load: the same as gpu, but only loads the model.
+# forbidden: administrative, and not forwarded.
+Need = Literal["gpu", "free", "loaded", "load", "forbidden"]
 
-    # stopped: holds nothing. waiting: for the lease. starting: holds the lease, but the server is not ready.
-    # ready: forwards requests. draining: finishes these, while new ones wait. releasing: its models are being
-    # unloaded or its job stopped, and its memory has to become free. stuck: the memory did not.
-    State = Literal["stopped", "waiting", "starting", "ready", "draining", "releasing", "stuck"]
-
-    # gpu: takes the lease and keeps it. free: answered without a lease, and does not keep one. loaded: the
-    # same, but about loaded models (/api/ps, an unload). load: the same as gpu, but only loads the model.
-    # forbidden: administrative, and not forwarded.
-    Need = Literal["gpu", "free", "loaded", "load", "forbidden"]
-
-    Use = Literal["began", "done"]
-
-    Problem = Literal["busy", "failed", "stopping", "offloaded"]
+Use = Literal["began", "done"]
+Problem = Literal["busy", "failed", "stopping", "offloaded"]
 
 
 @record
@@ -64,34 +60,32 @@ class ServerStanding:
     pid: int  # of the proxy
 
 
-if TYPE_CHECKING:
+class Server(Protocol):
+    """The HTTP side's view of one ``[serve.NAME]``, implemented by :class:`slicer.serve.owner.Owner`."""
 
-    class Server(Protocol):
-        """The HTTP side's view of one ``[serve.NAME]``, implemented by :class:`slicer.serve.owner.Owner`."""
+    settings: serve.Server
 
-        settings: serve.Server
+    def standing(self) -> ServerStanding: ...
 
-        def standing(self) -> ServerStanding: ...
+    def use(self, asked: RequestNeed) -> AbstractAsyncContextManager[str]:
+        """The upstream's base URL, once it is ready, and the model loaded if slicer loads it.
 
-        def use(self, asked: RequestNeed) -> AbstractAsyncContextManager[str]:
-            """The upstream's base URL, once it is ready, and the model loaded if slicer loads it.
+        The request counts from the call to the exit. If it is cancelled while it waits, it leaves the
+        line; with the last one, the request for the lease ends. Raises Unavailable.
+        """
+        ...
 
-            The request counts from the call to the exit. If it is cancelled while it waits, it leaves the
-            line; with the last one, the request for the lease ends. Raises Unavailable.
-            """
-            ...
+    async def appears(self) -> None:
+        """Return when a request has started the server. Raises Unavailable if it is to end instead."""
+        ...
 
-        async def appears(self) -> None:
-            """Return when a request has started the server. Raises Unavailable if it is to end instead."""
-            ...
+    def tell(self, event: Use) -> None:
+        """The body of a request that uses it stalls, or goes on."""
+        ...
 
-        def tell(self, event: Use) -> None:
-            """The body of a request that uses it stalls, or goes on."""
-            ...
+    def beside(self, asked: RequestNeed) -> AbstractAsyncContextManager[str | None]:
+        """The base URL of an upstream that can answer without a lease, and that does not keep one.
 
-        def beside(self, asked: RequestNeed) -> AbstractAsyncContextManager[str | None]:
-            """The base URL of an upstream that can answer without a lease, and that does not keep one.
-
-            For "loaded" it is the one that has the GPU. None: nobody can answer now. Raises Unavailable.
-            """
-            ...
+        For "loaded" it is the one that has the GPU. None: nobody can answer now. Raises Unavailable.
+        """
+        ...

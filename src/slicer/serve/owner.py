@@ -6,27 +6,21 @@ import asyncio
 import contextvars
 import os
 import time
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from contextlib import asynccontextmanager
+from typing import Any
 
+from slicer.config.serve import Server
 from slicer.errors import SlicerError
 from slicer.quantity import format_duration
 from slicer.serve import life, looking
 from slicer.serve.asking import Upstream
-from slicer.serve.life import Life, LifeTimings
+from slicer.serve.life import Action, Event, Life, LifeTimings
 from slicer.serve.loading import Loading
-from slicer.serve.model import ServerStanding, Unavailable
+from slicer.serve.model import RequestNeed, ServerStanding, Unavailable
 from slicer.serve.running import RunningServer
 from slicer.serve.spare import SpareServer
 from slicer.serve.started import StartedServer, until_ready
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
-    from typing import Any
-
-    from slicer.config.serve import Server
-    from slicer.serve.life import Action, Event
-    from slicer.serve.model import RequestNeed
 
 _AGAIN_S = 10.0  # the pause while the memory does not become free
 _STUCK_AFTER_S = 15.0  # beyond release_timeout, when the job is killed

@@ -10,27 +10,21 @@ import asyncio
 import resource
 import socket
 import struct
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 
 import aiohttp
 from aiohttp import web
+from multidict import CIMultiDictProxy
 from yarl import URL
 
+from slicer.config import serve
 from slicer.serve import classify, refusing, shares, websockets
 from slicer.serve.asking import Upstream, make_session
+from slicer.serve.classify import Body, RequestHead
 from slicer.serve.hosts import asker, is_address, is_meant, is_own
-from slicer.serve.model import Unavailable
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Sequence
-
-    from multidict import CIMultiDictProxy
-
-    from slicer.config import serve
-    from slicer.serve.classify import Body, RequestHead
-    from slicer.serve.model import RequestNeed, Server, Use
-    from slicer.serve.refusing import OwnResponse
+from slicer.serve.model import RequestNeed, Server, Unavailable, Use
+from slicer.serve.refusing import OwnResponse
 
 _HOP_BY_HOP = frozenset((
     "connection", "keep-alive", "proxy-authenticate", "proxy-authorization", "proxy-connection", "te",

@@ -3,21 +3,15 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 
+from slicer.config.serve import Kind, Server
 from slicer.record import record, replace
-from slicer.serve.classify import MOST_TO_CHOOSE
+from slicer.serve.classify import MOST_TO_CHOOSE, Body, RequestHead
 from slicer.serve.kinds import KINDS
-from slicer.serve.model import RequestNeed
+from slicer.serve.model import RequestNeed, Unavailable
 from slicer.text import visible
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-
-    from slicer.config.serve import Kind, Server
-    from slicer.serve.classify import Body, RequestHead
-    from slicer.serve.model import Unavailable
 
 _LONGEST_RETRY_S = 120  # openai's client ignores a longer one
 _SHORTEST_RETRY_S = 1

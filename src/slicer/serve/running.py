@@ -3,24 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 
 import aiohttp
 
 from slicer import api, api_async
 from slicer.config import profiles
 from slicer.config.profiles import Overrides
+from slicer.config.serve import Server
 from slicer.errors import SlicerError
 from slicer.quantity import format_size
 from slicer.serve import looking
 from slicer.serve.asking import Gone, Upstream
 from slicer.serve.model import Unavailable
 from slicer.serve.started import job_names
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from slicer.config.serve import Server
 
 _LOOK_S = 0.5
 _TOLERANCE_MIB = 512  # for a CUDA context that the first request creates, and that stays

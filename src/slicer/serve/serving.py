@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+from collections.abc import Callable, Mapping, Sequence
 
 from aiohttp import web
 
+from slicer.config.serve import Server
 from slicer.errors import StateError
 from slicer.quantity import format_duration
 from slicer.serve import listening, looking
@@ -19,12 +21,6 @@ from slicer.serve.standings import StandingWriter
 from slicer.serve.started import end_jobs, job_names, trim_log
 from slicer.serve.waiting import WaitingJobs
 from slicer.text import counted
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-
-    from slicer.config.serve import Server
 
 _BETWEEN_NOTES_S = 0.05
 _BETWEEN_TRIMS_S = 60.0

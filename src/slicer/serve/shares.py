@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Awaitable, Callable
+from typing import Any
 
 from aiohttp import web
 from aiohttp.http import HttpProcessingError
 
 from slicer.kernel import listeners
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
-    from typing import Any
 
 _LOGGER = logging.getLogger("slicer.serve")  # what is no HTTP deserves no traceback: anybody can send it
 _LOGGER.addFilter(lambda told: not (told.exc_info and isinstance(told.exc_info[1], HttpProcessingError)))

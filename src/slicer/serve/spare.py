@@ -6,17 +6,13 @@ Both share the models on the disk. A pull of hours is not cut when the GPU is gi
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 
+from slicer.config.serve import Server
 from slicer.serve.asking import Upstream
 from slicer.serve.model import Unavailable
 from slicer.serve.started import StartedServer, until_ready
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Mapping
-
-    from slicer.config.serve import Server
 
 _AGAIN_S = 10.0
 

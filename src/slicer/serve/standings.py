@@ -7,19 +7,14 @@ lock, so files of killed proxies are ignored. Reading imports no asyncio.
 from __future__ import annotations
 
 import os
+from collections.abc import Callable, Mapping
 
 from slicer.errors import StateError
 from slicer.record import replace
 from slicer.serve.model import ServerStanding
 from slicer.state import statedir
-from slicer.state.directory import try_lock, write_all
+from slicer.state.directory import Directory, try_lock, write_all
 from slicer.state.statefile import MOST_BYTES, TornFile, decode, encode
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
-    from slicer.state.directory import Directory
 
 _FOLDER = "serve"
 _LOGS = "serve-logs"

@@ -6,32 +6,29 @@ import asyncio
 import os
 import socket
 import time
+from collections.abc import Mapping
 from contextlib import suppress
+from typing import Protocol
 
+from slicer.config.serve import Server
 from slicer.errors import EX_TEMPFAIL, EX_USAGE
 from slicer.kernel import listeners, proc
 from slicer.kernel.users import user_name
 from slicer.quantity import format_duration
+from slicer.serve.asking import Upstream
 from slicer.serve.kinds import KINDS
 from slicer.serve.listening import split
 from slicer.serve.looking import SLICER, run_slicer
 from slicer.serve.model import Unavailable
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from typing import Protocol
 
-    from slicer.config.serve import Server
-    from slicer.serve.asking import Upstream
+class Form(Protocol):
+    """A server in one of its forms: started by slicer, or running on its own."""
 
-    class Form(Protocol):
-        """A server in one of its forms: started by slicer, or running on its own."""
-
-        @property
-        def is_running(self) -> bool: ...
-        def failure(self) -> Unavailable: ...
-        def check_listener(self) -> None: ...
+    @property
+    def is_running(self) -> bool: ...
+    def failure(self) -> Unavailable: ...
+    def check_listener(self) -> None: ...
 
 
 # Once it has its lease, the job reports its id and becomes the server. Its standard input is a pipe to the

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 
 from slicer.backend import broker_socket
@@ -16,14 +17,9 @@ from slicer.kernel.inotify import CREATE, DELETE, MOVED_FROM, MOVED_TO, Inotify
 from slicer.ledger.tickets import wants_gpus
 from slicer.serve import looking
 from slicer.serve.looking import Pressure
+from slicer.serve.owner import Owner
 from slicer.serve.started import job_names
 from slicer.state import BROKER_DIRECTORY, statedir
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-
-    from slicer.serve.owner import Owner
 
 _BETWEEN_LOOKS_S = 0.5
 _BROKER_LOOK_S = 5.0

@@ -6,14 +6,11 @@ import asyncio
 
 import aiohttp
 from aiohttp import web
+from yarl import URL
 
 from slicer.serve.model import Unavailable
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from yarl import URL
-
-    Socket = web.WebSocketResponse | aiohttp.ClientWebSocketResponse
+Socket = web.WebSocketResponse | aiohttp.ClientWebSocketResponse
 
 _MESSAGES = (aiohttp.WSMsgType.TEXT, aiohttp.WSMsgType.BINARY, aiohttp.WSMsgType.PING, aiohttp.WSMsgType.PONG)
 _OWN = ("sec-websocket-key", "sec-websocket-version", "sec-websocket-extensions", "sec-websocket-protocol")

@@ -8,8 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import os
+import socket
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from typing import Any, Protocol
 
 from aiohttp import web
 
@@ -18,26 +21,21 @@ from slicer.serve import shares
 from slicer.serve.hosts import is_meant
 from slicer.serve.listening import BACKLOG, until_the_end
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    import socket
-    from collections.abc import Callable, Sequence
-    from typing import Any, Protocol
 
-    class Source(Protocol):
-        """Where the data comes from. Only one thread calls it, but for ``wake``."""
+class Source(Protocol):
+    """Where the data comes from. Only one thread calls it, but for ``wake``."""
 
-        def read(self) -> dict[str, str]:
-            """What there is now, as JSON: "timeline", and "board". Takes back what :meth:`wake` said."""
+    def read(self) -> dict[str, str]:
+        """What there is now, as JSON: "timeline", and "board". Takes back what :meth:`wake` said."""
 
-        def wait(self) -> None:
-            """Sleep until something may be new."""
+    def wait(self) -> None:
+        """Sleep until something may be new."""
 
-        def wake(self) -> None:
-            """End the sleep of :meth:`wait`, or the next one before a :meth:`read`."""
+    def wake(self) -> None:
+        """End the sleep of :meth:`wait`, or the next one before a :meth:`read`."""
 
-        def metrics(self, *, is_open: bool) -> tuple[bytes, str]:
-            """The metrics of the last reading, with their content type. Raises SlicerError."""
+    def metrics(self, *, is_open: bool) -> tuple[bytes, str]:
+        """The metrics of the last reading, with their content type. Raises SlicerError."""
 
 
 _PAGE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "page")

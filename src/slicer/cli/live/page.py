@@ -4,15 +4,11 @@ from __future__ import annotations
 
 from slicer.cli.live.panels import panel, panel_room
 from slicer.cli.live.rows import details, table
-from slicer.cli.live.view import place_of, rows
+from slicer.cli.live.view import Content, Kind, Row, View, place_of, rows
 from slicer.cli.status_text import joined
 from slicer.columns import CHOSEN, FAINT, HEADING, WARNING, Glyphs, Line, cell_count, clip
 from slicer.record import record
 from slicer.text import visible
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from slicer.cli.live.view import Content, Kind, Row, View
 
 _KINDS: tuple[Kind, ...] = ("gpu", "job", "waiting")
 _TITLES = {"gpu": "GPUs", "job": "JOBS", "waiting": "WAITING"}

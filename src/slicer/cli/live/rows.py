@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
 from slicer.cli import output
+from slicer.cli.live.view import Content, Row
 from slicer.cli.status_gpus import WORTH_A_LINE_MIB, bar, foreign_text, load_text, marks_of
 from slicer.cli.status_text import (
     begins_text,
@@ -15,22 +19,13 @@ from slicer.cli.status_text import (
 from slicer.cli.status_why import reason
 from slicer.columns import FAINT, GOOD, WARNING, Glyphs, Line
 from slicer.kernel.users import user_name
-from slicer.ledger.status import GpuState
-from slicer.model import Lease
+from slicer.ledger.status import GpuState, LedgerStatus
+from slicer.model import Lease, Ticket
+from slicer.outcome.job_files import DetachedJob
 from slicer.quantity import format_mib, short_mib
 from slicer.text import command_text, visible
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-    from typing import Any
-
-    from slicer.cli.live.view import Content, Row
-    from slicer.ledger.status import LedgerStatus
-    from slicer.model import Ticket
-    from slicer.outcome.job_files import DetachedJob
-
-    _Maker = Callable[[Sequence[Any], Content, int, Glyphs], list[Line]]
+_Maker = Callable[[Sequence[Any], Content, int, Glyphs], list[Line]]
 
 _WIDE, _WIDEST = 120, 180  # columns from which more is shown
 _NAME = 12  # the least columns of a name: the number of rows stands above

@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from slicer.cli.live.panels import panel, panel_room
+from slicer.cli.status_text import Section
 from slicer.kernel.users import user_name
-from slicer.ledger.status import GpuState
+from slicer.ledger.status import GpuState, LedgerStatus
 from slicer.model import Lease, Ticket
+from slicer.outcome.job_files import DetachedJob
 from slicer.record import record, replace
 from slicer.text import command_text, visible
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Literal
-
-    from slicer.cli.status_text import Section
-    from slicer.ledger.status import LedgerStatus
-    from slicer.outcome.job_files import DetachedJob
-
-    Mode = Literal["rows", "filter", "stop", "help", "more"]
-    Kind = Literal["gpu", "job", "waiting"]
-    Verb = Literal["leave", "say", "stop", "pause", "resume", "log"]
+Mode = Literal["rows", "filter", "stop", "help", "more"]
+Kind = Literal["gpu", "job", "waiting"]
+Verb = Literal["leave", "say", "stop", "pause", "resume", "log"]
 
 _LONGEST_FILTER = 60
 _PANELS = {"?": "help", "m": "more"}

@@ -11,17 +11,15 @@ After a crash of the queue, :meth:`Engine.recover` finds it again.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from slicer.errors import SlicerError
 from slicer.job.gpu_watch import LeaseUse
 from slicer.job.plan import Plan
 from slicer.queue.engine.ended_attempt import EndedAttempt
 from slicer.queue.model import Entry, GpuRow, JobState, Kind, Place
-
-if TYPE_CHECKING:
-    from slicer.queue.plans import Plans
-    from slicer.queue.state.register import Register
+from slicer.queue.plans import Plans
+from slicer.queue.state.register import Register
 
 # Begins the attempt that has a place; False: not now. Raises BackendError, StateError.
 Begin = Callable[[JobState], bool]

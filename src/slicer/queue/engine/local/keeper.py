@@ -11,9 +11,9 @@ import errno
 import gc
 import os
 import select
-from typing import TYPE_CHECKING
 
 from slicer import faults
+from slicer.backend import Backend
 from slicer.job import ending
 from slicer.job.command import Task
 from slicer.job.job import GPUS_CHECKED, Job, Started
@@ -26,10 +26,6 @@ from slicer.model import Usage
 from slicer.outcome import history
 from slicer.queue.state import attempt
 from slicer.record import replace
-
-if TYPE_CHECKING:
-    from slicer.backend import Backend
-
 
 _CANNOT_BEGIN = 126  # a shell's exit code if it cannot execute a command
 _SHORTAGES = (errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE)  # these may be over soon

@@ -16,9 +16,9 @@ import resource
 import signal
 import socket
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 from slicer import faults
+from slicer.backend import QueueBackend
 from slicer.broker.client.backend import BrokerBackend
 from slicer.errors import BackendError, BrokerError, SlicerError
 from slicer.job.job import Job
@@ -31,9 +31,6 @@ from slicer.ledger.ledger import Ledger
 from slicer.model import Lease, manager_of
 from slicer.queue.engine.local import keeper
 from slicer.record import record, replace
-
-if TYPE_CHECKING:
-    from slicer.backend import QueueBackend
 
 _STARTERS = 2  # enough to keep systemd busy, which does one thing at a time
 _LONGEST = 1 << 16  # bytes of an answer

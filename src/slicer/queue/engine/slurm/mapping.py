@@ -5,14 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from operator import le
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
+from slicer.config.slurm import SlurmSettings
 from slicer.model import Profile
 from slicer.quantity import INFINITY
-
-if TYPE_CHECKING:
-    from slicer.config.slurm import SlurmSettings
-    from slicer.queue.engine.slurm.parsing import Node
+from slicer.queue.engine.slurm.parsing import Node
 
 _SLACK_MIN = 2  # beyond a job's own time limit, so that slicer ends it and not Slurm
 _NICE = 100  # for each step of a priority below 0; only operators may raise one
