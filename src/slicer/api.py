@@ -29,7 +29,7 @@ from slicer.kernel import proc
 from slicer.kernel.signals import BlockedInterrupts
 from slicer.ledger import leasing, nesting
 from slicer.ledger.held_lease import HeldLease
-from slicer.ledger.leasing import CancelToken, Hooks, Needs
+from slicer.ledger.leasing import CancelToken, Hooks, Needs, PreparedRequest
 from slicer.ledger.ledger import Ledger
 from slicer.model import CPU, LEASE_VARIABLE, PRIORITY_MAX, Demand
 from slicer.outcome import journal
@@ -48,7 +48,6 @@ if TYPE_CHECKING:
 
     from slicer import model
     from slicer.config.profiles import Config
-    from slicer.ledger.leasing import PreparedRequest
     from slicer.ledger.nesting import OuterJobs
     from slicer.model import Busy, Then
 

@@ -11,6 +11,7 @@ from slicer.job.launch import run
 from slicer.job.plan import Invocation
 from slicer.kernel.signals import INTERRUPTS, signal, unblock_interrupts
 from slicer.quantity import INFINITY, QuantityError, parse_duration
+from slicer.state.statefile import is_job_id
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -94,11 +95,8 @@ def fields(options: dict[str, Any], command: tuple[str, ...]) -> dict[str, Any]:
 def _run(options: dict[str, Any], command: tuple[str, ...]) -> int:
     if not command:
         raise UsageError("no command given", hint="slicer run [OPTIONS] -- COMMAND [ARGUMENTS]")
-    if options["job"]:
-        from slicer.state.statefile import is_job_id
-
-        if not is_job_id(options["job"]):
-            raise UsageError(f"{options['job']!r:.40} is no job's id", where="--job")
+    if options["job"] and not is_job_id(options["job"]):
+        raise UsageError(f"{options['job']!r:.40} is no job's id", where="--job")
     invocation = Invocation(**fields(options, command), hold=False)
     if options["dry_run"]:
         from slicer.cli.app import guarded

@@ -9,7 +9,7 @@ from slicer.cli.output import picked
 from slicer.cli.queue.rows import queue_json
 from slicer.cli.status_why import reason
 from slicer.kernel.users import user_name
-from slicer.model import CPU, Busy, GpuLoad
+from slicer.model import CPU, Busy, Gpu, GpuLoad, Lease, Ticket
 from slicer.placement.lengths import likely_s
 from slicer.placement.refusal import refusal
 from slicer.record import as_dict
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from typing import Any
 
     from slicer.ledger.status import GpuState, LedgerStatus
-    from slicer.model import Gpu, Lease, Ticket
     from slicer.outcome.job_files import DetachedJob
     from slicer.queue.control.messages import RunningQueue
     from slicer.serve.model import ServerStanding

@@ -12,7 +12,7 @@ from slicer.cli.status_why import indices, reason
 from slicer.columns import FAINT, WARNING, Line
 from slicer.job.words import MARKS, remaining
 from slicer.kernel.users import user_name
-from slicer.model import CPU
+from slicer.model import CPU, GroupStanding, Lease, Reservation, Ticket, UserStanding
 from slicer.quantity import format_duration, format_estimate, short_mib
 from slicer.record import record
 from slicer.share.words import standing_words
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from slicer.ledger.status import LedgerStatus, SlotState
-    from slicer.model import GroupStanding, Lease, Reservation, Ticket, UserStanding
     from slicer.outcome.job_files import DetachedJob
     from slicer.queue.control.messages import RunningQueue
     from slicer.serve.model import ServerStanding

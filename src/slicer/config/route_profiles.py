@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from slicer.config.profiles import Config, Overrides
-from slicer.config.routes import source
+from slicer.config.routes import Destination, Route, source
 from slicer.record import replace
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from slicer.config.routes import Destination, Route
     from slicer.model import Profile
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from slicer import quantity
 from slicer.config import build, live
 from slicer.config.check import check_keys
-from slicer.config.files import read_files
+from slicer.config.files import Layer, read_files
 from slicer.kernel.proc import read_text
 from slicer.model import SLICES, Host
 from slicer.record import record
@@ -18,7 +18,6 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from slicer.config.files import Layer
     from slicer.config.values import Entry
     from slicer.model import Property, SliceName
 

@@ -7,7 +7,7 @@ happens without the ledger's lock. Under the lock, :mod:`slicer.gpu.attribution`
 from __future__ import annotations
 
 from slicer.kernel import cgroup, proc
-from slicer.model import LEASE_VARIABLE
+from slicer.model import LEASE_VARIABLE, GpuMemory, GpuProcess
 from slicer.record import record, replace
 
 TYPE_CHECKING = False
@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from typing import Protocol
 
     from slicer.gpu import Gpus
-    from slicer.model import GpuMemory, GpuProcess
 
     ProcessKey = tuple[int, int, str]  # pid, start time, GPU
 

@@ -9,10 +9,10 @@ import os
 import time
 
 from slicer import faults
-from slicer.backend import changes_of
+from slicer.backend import Backend, changes_of
 from slicer.errors import SlicerError, StateError
 from slicer.job import words
-from slicer.job.job import tell
+from slicer.job.job import Job, Started, tell
 from slicer.job.report import Interventions, Report, exit_of, killed_reason
 from slicer.job.scope import stop_timeout_s
 from slicer.kernel import cgroup, proc
@@ -26,9 +26,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from slicer.backend import Backend
     from slicer.job.gpu_watch import GpuWatch
-    from slicer.job.job import Job, Started
     from slicer.ledger.held_lease import HeldLease
     from slicer.ledger.ledger import Ledger
     from slicer.model import EndedBy, Sharing

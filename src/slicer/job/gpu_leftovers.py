@@ -12,7 +12,7 @@ import time
 
 from slicer.errors import NoGpu, SlicerError
 from slicer.gpu.attribution import attribute
-from slicer.job.gpu_watch import describe
+from slicer.job.gpu_watch import GpuWatch, describe
 from slicer.kernel.signals import INTERRUPTS, timed_wait
 from slicer.quantity import format_size
 from slicer.record import record
@@ -20,7 +20,6 @@ from slicer.record import record
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from slicer.gpu.snapshot import GpuSnapshot, ProcessOnGpu
-    from slicer.job.gpu_watch import GpuWatch
     from slicer.model import Lease
 
 SETTLE_S = 5.0  # the driver frees the memory of a killed process within a second or two

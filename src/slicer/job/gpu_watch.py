@@ -16,7 +16,7 @@ import time
 from slicer.errors import NoGpu, SlicerError
 from slicer.gpu.attribution import attribute, process_counts
 from slicer.gpu.observer import GpuObserver
-from slicer.job.job import tell
+from slicer.job.job import Job, tell
 from slicer.kernel.sleep import seconds_until
 from slicer.quantity import format_size
 from slicer.record import record, replace
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 
     from slicer.gpu.snapshot import AttributedGpus, GpuSnapshot, ProcessKey, ProcessOnGpu
     from slicer.job.idle_watch import IdleNews, IdleWatch
-    from slicer.job.job import Job
     from slicer.job.sharing import ShareAudit
     from slicer.ledger.control_log import Kind
     from slicer.ledger.held_lease import HeldLease

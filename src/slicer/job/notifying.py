@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from slicer.job import words
-from slicer.job.job import tell
+from slicer.job.job import Job, tell
 from slicer.notify.events import WAITED_S, events_of
 from slicer.notify.sending import send
 from slicer.quantity import format_duration
@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-    from slicer.job.job import Job
     from slicer.model import Lease, Outcome
 
 

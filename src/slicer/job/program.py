@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import os
 
-from slicer.errors import CannotExecute, CommandNotFound
+from slicer.errors import CannotExecute, CommandNotFound, SlicerError
 from slicer.kernel.signals import signal
 from slicer.text import quote, visible
 
@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
     from typing import NoReturn
 
-    from slicer.errors import SlicerError
 
 
 def find_program(name: str, environ: Mapping[str, str]) -> str:

@@ -8,16 +8,14 @@ from __future__ import annotations
 import time
 
 from slicer.kernel import cgroup
-from slicer.model import Usage
-from slicer.outcome.series import Reading, Recorder
+from slicer.model import Lease, Usage
+from slicer.outcome.series import Reading, Recorder, Series
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from slicer.job.gpu_watch import LeaseUse
-    from slicer.model import Lease
-    from slicer.outcome.series import Series
 
 
 def can_sample(lease: Lease) -> bool:

@@ -8,7 +8,7 @@ import os
 from slicer import faults
 from slicer.errors import StateError
 from slicer.ledger import entries
-from slicer.ledger.files import BEGUN, control_name, lives_on
+from slicer.ledger.files import BEGUN, LedgerFiles, control_name, lives_on
 from slicer.record import replace
 from slicer.state.directory import try_lock
 
@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-    from slicer.ledger.files import LedgerFiles
     from slicer.ledger.plain_lock import PlainLock
     from slicer.model import Lease
     from slicer.state.statedir import StateDir

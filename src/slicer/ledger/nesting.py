@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from slicer.model import LEASE_VARIABLE, Demand
+from slicer.model import LEASE_VARIABLE, Demand, Lease
 from slicer.record import fields_for, record
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
 
-    from slicer.model import Lease
 
 
 @record

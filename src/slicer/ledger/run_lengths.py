@@ -8,12 +8,8 @@ from __future__ import annotations
 import os
 
 from slicer.placement.lengths import Lengths
-from slicer.state.directory import failed
+from slicer.state.directory import Directory, failed
 from slicer.state.statefile import SECONDS_MAX
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from slicer.state.directory import Directory
 
 _NAME = "lengths"
 _HEAD = "SLICER_LENGTHS=1"

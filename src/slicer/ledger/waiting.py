@@ -21,7 +21,7 @@ from slicer.kernel.proc import now_s
 from slicer.kernel.sleep import soonest, until_readable
 from slicer.ledger import tickets
 from slicer.ledger.files import ANSWER_WITHIN_S
-from slicer.ledger.ledger import lease_of
+from slicer.ledger.ledger import Decision, Ledger, Queued, lease_of
 from slicer.placement import decision
 from slicer.placement.devices import reserved_mib
 from slicer.record import record, replace
@@ -34,7 +34,6 @@ if TYPE_CHECKING:
 
     from slicer.gpu.observer import GpuObserver
     from slicer.ledger.held_lease import HeldLease
-    from slicer.ledger.ledger import Decision, Ledger, Queued
     from slicer.ledger.watch import LedgerWatch
     from slicer.model import Busy, Lease, Request, Ticket
 

@@ -13,7 +13,7 @@ import stat
 from slicer.errors import StateError
 from slicer.model import Outcome, Sharing, Usage
 from slicer.record import as_dict
-from slicer.state.directory import find
+from slicer.state.directory import Directory, find
 from slicer.state.named_file import RULES, names_open_file
 from slicer.state.statefile import check_fields, json_reader
 
@@ -21,7 +21,6 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from slicer.state.directory import Directory
 
 VERSION = 1
 

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from slicer.outcome import history
 from slicer.outcome.history_schema import INSERT_SAMPLES
-from slicer.outcome.series import decode, encode
+from slicer.outcome.series import Series, decode, encode
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from slicer.outcome.series import Series
 
 _SELECT = "SELECT job, series FROM samples WHERE job IN ({})"
 _AT_ONCE = 500  # jobs in one question: SQLite allows 999 values

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from slicer.placement.gpus import Gpu, Pool, StrictTurn
 from slicer.placement.order import overdue_after_s
-from slicer.placement.policy import NEVER
+from slicer.placement.policy import NEVER, Policy
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -12,7 +12,6 @@ if TYPE_CHECKING:
 
     from slicer.model import Lease, Request
     from slicer.placement.devices import Device
-    from slicer.placement.policy import Policy
 
 _OPEN_ENDED_S = 24 * 3600.0  # a wait, before which nothing is kept on a GPU with a lease of unknown length
 

@@ -40,10 +40,10 @@ for them keeps its reservation, and the next one has its turn all the same.
 
 from __future__ import annotations
 
-from slicer.model import CPU, Busy
+from slicer.model import CPU, Busy, Lease, Request
 from slicer.placement.capacity import Capacity, eligible, is_eligible, limits_of, too_many
-from slicer.placement.devices import headroom, is_used_by_others
-from slicer.placement.policy import NEVER
+from slicer.placement.devices import Device, headroom, is_used_by_others
+from slicer.placement.policy import NEVER, Policy
 from slicer.record import record
 
 TYPE_CHECKING = False
@@ -51,10 +51,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from typing import Literal
 
-    from slicer.model import Lease, Request
     from slicer.placement.allowance import Allowance, Balance
-    from slicer.placement.devices import Device
-    from slicer.placement.policy import Policy
 
 
 # While GPUs are kept, the expected ends of leases decide who may use them, and these move with time.

@@ -5,7 +5,7 @@ Separate from :mod:`slicer.placement.decision`, because a job that starts at onc
 
 from __future__ import annotations
 
-from slicer.model import lease_from
+from slicer.model import Lease, Ticket, lease_from
 from slicer.placement.capacity import Capacity, limits_of
 from slicer.placement.decision import decide, gpu_holders, slot_holders
 from slicer.placement.devices import Device
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from typing import Any
 
-    from slicer.model import Lease, Ticket
     from slicer.placement.allowance import Allowance
     from slicer.placement.policy import Policy
 

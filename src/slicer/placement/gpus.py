@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from slicer.placement.devices import (
+    Device,
     budget_mib,
     buffered,
     headroom,
@@ -10,7 +11,7 @@ from slicer.placement.devices import (
     unexplained_mib,
 )
 from slicer.placement.order import expected_end, length_of
-from slicer.placement.policy import NEVER
+from slicer.placement.policy import NEVER, Policy
 from slicer.record import record
 
 TYPE_CHECKING = False
@@ -18,8 +19,6 @@ if TYPE_CHECKING:
     from collections.abc import Collection
 
     from slicer.model import Lease, Request
-    from slicer.placement.devices import Device
-    from slicer.placement.policy import Policy
 
 
 @record

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from slicer.errors import InfeasibleError
-from slicer.model import CPU
+from slicer.model import CPU, Request
 from slicer.quantity import format_size
 from slicer.text import counted, slot_words
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from slicer.model import Request
     from slicer.placement.decision import Infeasible
 
 

@@ -5,13 +5,12 @@ from __future__ import annotations
 from slicer.config.metrics import LONGEST_S
 from slicer.errors import ProbeError
 from slicer.record import record
-from slicer.route.asking import FFPROBE, MOST_BYTES, ProgramOutput, ask
+from slicer.route.asking import FFPROBE, MOST_BYTES, ProgramOutput, ProgramStart, ask
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from slicer.route.asking import ProgramStart
 
 _FFPROBE = (FFPROBE, "-hide_banner", "-v", "warning")
 # A playlist may name any URL. Measuring a file must not fetch anything.

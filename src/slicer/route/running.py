@@ -11,11 +11,12 @@ from slicer.config.route_profiles import overrides_for
 from slicer.config.route_values import STDIN
 from slicer.errors import BusyError, ProbeError, SlicerError, StateError, TooLargeError
 from slicer.job import launch
-from slicer.job.job import OWN_OUTPUT
+from slicer.job.job import OWN_OUTPUT, tell
+from slicer.kernel.proc import now_s
 from slicer.kernel.signals import block_interrupts, block_only_interrupts, signal, unblock_interrupts
 from slicer.record import record, replace
 from slicer.route import deciding
-from slicer.route.deciding import RouteDecision, after_ran_out, cpu_choices, decide, on_error
+from slicer.route.deciding import RouteAttempt, RouteDecision, after_ran_out, cpu_choices, decide, on_error
 from slicer.route.inside import environment
 
 TYPE_CHECKING = False
@@ -29,7 +30,6 @@ if TYPE_CHECKING:
     from slicer.job.plan import Invocation
     from slicer.model import Busy, Lease, Outcome
     from slicer.outcome.decisions import DecisionRow, Result
-    from slicer.route.deciding import RouteAttempt
     from slicer.route.relay import OutputWatch, Written
 
     class RouteListener(RunListener, Protocol):
@@ -244,8 +244,6 @@ class _Run:
     def _tell_start(
         self, attempt: RouteAttempt, result: Result, after: str, job: Job, lease: Lease, waited_s: float
     ) -> None:
-        from slicer.job.job import tell
-
         row = deciding.row(
             self._decision, attempt, self._order.asked.command, time.time(), result, job=job.id, after=after,
             waited_s=waited_s,
@@ -260,8 +258,6 @@ class _Run:
         attempt, reason, holders = None, str(failure), None
         if isinstance(failure, BlockedError):
             from slicer.job.words import describe_busy
-            from slicer.kernel.proc import now_s
-
             attempt = failure.tried[0]
             reason = f"blocked: {describe_busy(failure.busy, now_s(), in_public=True)}"
             holders = ", ".join(lease.unit or lease.job for lease in failure.busy.holders)

@@ -17,13 +17,12 @@ import struct
 from slicer import faults
 from slicer.errors import StateError
 from slicer.share import layout
-from slicer.share.environment import FOLDER
+from slicer.share.environment import FOLDER, ShareOrder
 from slicer.state.directory import Directory, failed, try_lock, write_all
 from slicer.state.statefile import is_job_id
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from slicer.share.environment import ShareOrder
     from slicer.share.layout import JobFileText
     from slicer.state.statedir import StateDir
 

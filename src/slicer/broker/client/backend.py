@@ -9,17 +9,17 @@ from slicer.backend import changes_of
 from slicer.backend.scopes import ScopeBackend, requested
 from slicer.broker.client.calls import ask
 from slicer.broker.client.connection import HINT, Connection, Lost, failure_of
-from slicer.broker.protocol.messages import Start, Stop
+from slicer.broker.protocol.messages import Start, StartedScope, Stop
 from slicer.broker.protocol.wire import ErrorReply
 from slicer.errors import BackendError, BrokerError, RefusedError
 from slicer.kernel import cgroup, proc
 from slicer.model import job_of_unit
+from slicer.quantity import format_cpus, mask_to_cpus
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from slicer.broker.protocol.messages import StartedScope
     from slicer.model import Manager, Property, ScopeSpec
 
 # How long the broker may take to start a scope. systemd can be slow when memory is short, but that the broker
@@ -126,8 +126,6 @@ def limits_of(properties: tuple[Property, ...]) -> tuple[tuple[str, str], ...]:
 
 def _text(each: Property) -> str:
     if each.name == "AllowedCPUs":  # the requested CPUs, less those that we may not use
-        from slicer.quantity import format_cpus, mask_to_cpus
-
         return format_cpus(mask_to_cpus(each.value)) if isinstance(each.value, bytes) and each.value else ""
     return _ENTRIES.join(each.text.split("\n"))
 

@@ -6,7 +6,7 @@ import os
 
 from slicer.backend import broker_socket
 from slicer.broker.client.connection import Connection, failure_of
-from slicer.broker.protocol.messages import Look
+from slicer.broker.protocol.messages import Look, Seen, UseNow
 from slicer.broker.protocol.wire import ErrorReply
 from slicer.errors import BrokerError, GpuError
 from slicer.gpu.snapshot import GpuSnapshot, ProcessOnGpu, facts_of
@@ -17,7 +17,6 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Collection
 
-    from slicer.broker.protocol.messages import Seen, UseNow
     from slicer.gpu.snapshot import AttributedGpus
 
     Found = tuple[Gpu, ...]  # inside the class, `list` means the method

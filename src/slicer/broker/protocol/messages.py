@@ -6,7 +6,7 @@ caller. Sizes are MiB, times seconds on CLOCK_BOOTTIME, unless specified otherwi
 
 from __future__ import annotations
 
-from slicer.model import Demand
+from slicer.model import Busy, Demand, Lease, Reservation
 from slicer.model import GroupStanding as GroupStanding  # a part of Standing
 from slicer.model import Standing as Standing  # the answer to Status
 from slicer.model import UserStanding as UserStanding
@@ -16,7 +16,6 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Literal
 
-    from slicer.model import Busy, Lease, Reservation
 
     # "process": as long as the caller lives, or until it returns the lease. "scope": until Start has put a
     # keeper into a scope, then as long as that is populated.

@@ -35,11 +35,9 @@ _QUEUE_CHECK_S = 15.0  # the queue's time to check the GPUs before the keeper do
 
 def preload() -> None:
     """Import the modules that every keeper needs, once for all."""
-    from slicer.job import command
-    from slicer.kernel import cgroup
     from slicer.outcome import journal
 
-    del cgroup, journal, command
+    del journal
     history.preload()
 
 
