@@ -46,6 +46,7 @@ lint: $(LIBRARY) build/lint/stamp
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/mypy
 	$(VENV)/bin/lint-imports --no-logo --no-cache
+	$(PY) -m tools.budget
 
 build/lint/stamp: Makefile $(LIBRARY) src/launcher/launcher.c
 	CFLAGS="$(C_LINT)" $(PY) -W ignore setup.py --quiet build_ext --force --build-lib build/lint \
