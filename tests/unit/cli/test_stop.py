@@ -185,8 +185,8 @@ def test_what_cannot_be_stopped_keeps_nothing_else_running(cli: Cli) -> None:  #
     assert missing == "slicer: no such job: 'ended' (see slicer status)"
     assert ambiguous.startswith("slicer: 'twin' could be 2 jobs: ")
     assert {lease.name for lease in cli.entries("leases", Lease)} == {"twin"}
-    again = cli.run("stop", "x", code=2)
-    assert again.stderr == "slicer: 'x' has ended (slicer history x)\n"
+    assert cli.run("stop", "x").stdout == f"has ended: {first.job}  x\n"
+    assert cli.run("pause", "x", code=2).stderr == "slicer: 'x' has ended (slicer history x)\n"
 
 
 def test_who_ends_a_job_is_told_to_the_journal_before_it_ends(
