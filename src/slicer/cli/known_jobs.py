@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable
+from typing import Any
 
 from slicer.cli import say
 from slicer.cli.history_find import find_outcomes
@@ -122,14 +123,14 @@ class KnownJobs:
             if _is(each, line) and (is_alone or each.job == line.job):
                 return replace(each, line=line)
         if line.is_final and line.job:
-            for outcome in _outcomes(line.job):
+            for outcome in outcomes_of(line.job):
                 return of_outcome(outcome, None)
         name = line.name or line.label
         job = line.label if line.status == "pending" else line.job or line.label
         return KnownJob(job, name, line.pid, line.command, line=line)
 
     def _ended(self, word: str, lines: list[KnownJob]) -> KnownJob | None:
-        outcomes = [*self._unwritten, *_outcomes(word)]
+        outcomes = [*self._unwritten, *outcomes_of(word)]
         known = {outcome.job for outcome in outcomes}
         files = [file for file in self._files.values() if file.job not in known and not file.is_alive()]
         ended = [of_outcome(outcome, self._files.get(outcome.job)) for outcome in outcomes]
@@ -189,18 +190,10 @@ def output_of(known: KnownJob) -> str:
     return ""
 
 
-def last_like(pattern: str) -> list[str]:
-    """The id of the last job that has ended and has such a name; [] for none."""
+def outcomes_of(word: str | None, **limits: Any) -> list[Outcome]:
+    """As :func:`find_outcomes`; none if the history is broken, which is said."""
     try:
-        return [each.job for each in history.read(history.default_path(), name=pattern, limit=1)]
-    except StateError as error:
-        say.line(str(error))
-        return []
-
-
-def _outcomes(word: str) -> list[Outcome]:
-    try:
-        return find_outcomes(history.default_path(), word, limit=_MOST_ENDED)
+        return find_outcomes(history.default_path(), word, limit=_MOST_ENDED, **limits)
     except StateError as error:
         say.line(str(error))
         return []

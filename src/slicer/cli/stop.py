@@ -14,7 +14,7 @@ import click
 from slicer.cli import complete
 from slicer.cli.common import meant
 from slicer.cli.ends import ends
-from slicer.cli.known_jobs import KnownJob, KnownJobs, last_like
+from slicer.cli.known_jobs import KnownJob, KnownJobs, outcomes_of
 from slicer.cli.named_jobs import Done, carry_out, each_found, made_ledger
 from slicer.cli.queue.stop import end_of, tell_to_leave
 from slicer.config.properties import parse_signal
@@ -144,7 +144,7 @@ class _Stopping:
             # The ticket of a queue is its line's, which was withdrawn.
             jobs = [each.job for each in alike if isinstance(each.entry, Lease) or each.pid not in queues]
             if not jobs and not alike and word not in self._by_pattern:
-                jobs = last_like(word) or [word]
+                jobs = [each.job for each in outcomes_of(None, name=word)[:1]] or [word]
             found += jobs
         return list(dict.fromkeys(found))
 
