@@ -29,7 +29,6 @@ from slicer.record import replace
 
 NAME = "slurm"
 _MOST = 2000  # attempts in Slurm at a time: its controllers allow 10,000 jobs of all users
-_MOST_MISSED = 2  # files may be seen a moment after the end of their job
 _ANY_MIB = 1 << 30
 
 
@@ -318,9 +317,11 @@ class SlurmEngine(Engine):
                 tracked.missed = 0
                 continue
             tracked.missed += 1
-            has_changed = True
+            has_changed |= tracked.missed <= tracking.MOST_MISSED
+            if tracked.missed == 1:
+                tracked.missed_s = time.monotonic()
             self._see(tracked, kinds)
-            if tracked.job_id in self._tracked and tracked.missed >= _MOST_MISSED:
+            if tracked.job_id in self._tracked and tracking.is_over(tracked, kinds, time.monotonic()):
                 self._give_up_hope(tracked, kinds)
         self._slurm.cancel_known(tasks, under_way)
         self._slurm.later(has_changed=has_changed)

@@ -15,6 +15,8 @@ _TERMINATED = 128 + signal.SIGTERM
 _KILLED = 128 + signal.SIGKILL
 _NODE_LOST = ("NODE_FAIL", "BOOT_FAIL", "PREEMPTED", "REVOKED")
 _PERHAPS_SLURM = ("", "outside", "slicer run", "systemd")  # as in Outcome.ended_by
+MOST_MISSED = 2  # answers of Slurm; one may be older than the file of a job's end
+_LATE_S = 10.0  # a shared directory may show that file so late: NFS asks again after 3 s or more
 _FIRST_S, _MOST_S, _GROWTH = 0.2, 10.0, 1.5
 
 
@@ -30,6 +32,7 @@ class Tracked:
         self.task: SlurmTask | None = None
         self.has_begun = False
         self.missed = 0  # how often Slurm did not know it, or its end was not found
+        self.missed_s = 0.0  # monotonic: when for the first time
         self.is_stopping = False
 
     @property
@@ -43,6 +46,16 @@ class Tracked:
 def next_tick_s(last_s: float, *, has_changed: bool) -> float:
     """How long to wait before the next question to Slurm."""
     return _FIRST_S if has_changed else min(_MOST_S, last_s * _GROWTH)
+
+
+def is_over(tracked: Tracked, kinds: Collection[str], now_s: float) -> bool:
+    """Whether no end of an attempt will come that Slurm does not run. ``kinds``: of its files.
+
+    What has begun, and was not cancelled, has time to show one.
+    """
+    is_cancelled = tracked.task is not None and tracked.task.state == "CANCELLED"
+    has_time = "begun" in kinds and not is_cancelled and not tracked.is_stopping
+    return tracked.missed >= MOST_MISSED and not (has_time and now_s - tracked.missed_s < _LATE_S)
 
 
 def ended_with_code(tracked: Tracked, code: int, node: str) -> EndedAttempt:

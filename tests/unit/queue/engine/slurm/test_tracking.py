@@ -76,3 +76,20 @@ def test_questions_grow_rare_while_nothing_changes() -> None:  # X9
         waits.append(tracking.next_tick_s(waits[-1], has_changed=False))
     assert (waits[0], waits[-1]) == (0.2, 10.0)
     assert sum(wait < 10 for wait in waits) < 12
+
+
+@pytest.mark.parametrize(
+    ("state", "files", "missed", "after_s", "is_over"),
+    [
+        ("COMPLETED", {"begun"}, 2, 0.3, False), ("", {"begun"}, 5, 3.0, False),
+        ("", {"begun"}, 9, 11.0, True), ("COMPLETED", {"begun"}, 1, 60.0, False),
+        ("CANCELLED", {"begun"}, 2, 0.3, True), ("FAILED", {"order"}, 2, 0.3, True),
+    ],
+)  # fmt: skip
+def test_an_end_may_be_seen_late(
+    state: str, files: set[str], missed: int, after_s: float, is_over: bool
+) -> None:  # X9
+    """A shared directory shows new files seconds later: until then nobody calls a job lost."""
+    made = attempt(state)
+    made.missed, made.missed_s = missed, 100.0
+    assert tracking.is_over(made, files, 100.0 + after_s) is is_over
