@@ -84,7 +84,7 @@ def test_a_line_that_has_not_begun_is_shown_waited_for_and_followed(queues: Queu
     assert call(queues, "logs", "b").stdout == "begun\n"
     queues.let("b")
     assert "b: exit 3" in said(waits, 3)
-    assert said(follows, 0) == "begun\n"
+    assert said(follows, 0).startswith("begun\nslicer: b: exit 3")
     assert queue.wait() == 3
     queues.assert_clean()
 
