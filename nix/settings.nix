@@ -257,6 +257,9 @@ let
         "The slice of its jobs; by default it depends on their GPUs.";
     gpus = key (values.count 0 null) 1 "How many GPUs a job takes: whole ones, or with `vram` a part of each.";
     gpu = key values.gpus [ 0 1 ] "The only GPUs that it may use. A job takes all of them, or the number in `gpus`.";
+    gpu_ids =
+      key (values.choice [ "uuid" "index" ]) "index"
+        "What `CUDA_VISIBLE_DEVICES` has of each GPU: its UUID, or its number, for programs that read nothing else.";
     vram = key values.gpuMemory "20G" "Memory to take on each GPU. Jobs that fit beside each other share it.";
     margin = key values.margin "1G" "Memory to keep free on each GPU in addition to `vram`.";
     share =

@@ -24,6 +24,7 @@ from slicer.config import profiles
 from slicer.config.build import unknown_slot
 from slicer.errors import BusyError, UsageError
 from slicer.gpu.observer import GpuObserver
+from slicer.gpu.ordinals import numbered
 from slicer.job import granting, plan, scope, words
 from slicer.kernel import proc
 from slicer.kernel.signals import BlockedInterrupts
@@ -128,6 +129,7 @@ class Lease:
         self.waited_s = waited_s
         self.gpus = tuple(dict.fromkeys((*(uuid for one in outer for uuid in one.gpus), *held.lease.gpus)))
         self.gpu_indices = held.lease.gpu_indices if self.gpus == held.lease.gpus else ()
+        self.gpu_ids: model.GpuIds = "uuid"
         self.slots = dict(held.lease.slots)
         self.cpu_slots = self.slots.get(CPU, 0)
         self.forced = bool(held.lease.forced)  # it was not free, and max_wait was over
@@ -136,13 +138,14 @@ class Lease:
     def env(self) -> dict[str, str]:
         """Environment variables for the user of the lease: this process, before CUDA starts, or a child.
 
-        ``CUDA_VISIBLE_DEVICES`` holds the UUIDs of the GPUs. Children that call slicer know that they run
-        under this lease.
+        ``CUDA_VISIBLE_DEVICES`` holds the UUIDs of the GPUs, ``SLICER_GPU_INDICES`` CUDA's numbers of them.
+        Children that call slicer know that they run under this lease.
         """
         jobs = [one.job for one in self._outer]
         if self.is_own:
             jobs.append(self.job)
-        return {**scope.visible_gpus(self.gpus), LEASE_VARIABLE: ",".join(jobs)}
+        shown = {**scope.visible_gpus(self.gpus), LEASE_VARIABLE: ",".join(jobs)}
+        return numbered(shown, self.gpu_ids, leasing.indices((*self._outer, self._held.lease)))
 
     def _jobs_held(self) -> tuple[str, ...]:
         """The ids of what this process holds by it: no thread, task or parent has given that back."""

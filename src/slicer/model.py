@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     Share = Literal["off", "lock", "cap", "both"]
     OverCap = Literal["warn", "end"]
     OnIdle = Literal["warn", "stop"]
+    GpuIds = Literal["uuid", "index"]
     Fence = Literal["auto", "on", "off"]
     EstimateSource = Literal["", "expect", "runs", "limit", "machine"]  # see slicer.placement.lengths
     Resource = Literal["gpu", "cpu", "slot"]  # a scarce resource; slot: one with a name other than "cpu"
@@ -170,6 +171,7 @@ class Profile(Demand):
     notify: tuple[str, ...] | None = None  # events, and "desktop"; None: those of [notify]
     idle_timeout_s: float | None = None  # without use of its GPUs; None: unlimited
     on_idle: OnIdle = "warn"  # the treatment of a job after that time; "stop": ended after the warning
+    gpu_ids: GpuIds = "uuid"  # what CUDA_VISIBLE_DEVICES has of each GPU
     grace_s: float | None = None  # of the command alone, once it is asked to end; None: by TimeoutStopSec
 
 

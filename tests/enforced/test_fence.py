@@ -109,6 +109,25 @@ def test_a_job_inside_of_a_fenced_job_sees_what_the_fence_opens(
     assert "and sees only the GPUs that this allows" in more.stderr
 
 
+def test_cudas_numbers_count_what_the_fence_opens(
+    slicer: Slicer, eight: FakeNvml, kernel_list: None
+) -> None:  # X1, U18: else a job by index would find no GPU, or another's
+    show = 'echo "$CUDA_VISIBLE_DEVICES $SLICER_GPU_INDICES"'
+    env = {**eight.env, **configured(slicer.directory, '[profiles.loose]\nfence = "off"\n')}
+    by_index = ("-q", "--gpu-ids", "index")
+    for options, expected in (
+        (("--gpu", "2,5"), "0,1 0,1"),
+        (("--gpu", "5", "--exec"), "0 0"),
+        (("--gpu", "2,5", "-p", "loose"), "2,5 2,5"),
+    ):
+        done = slicer.run(*by_index, *options, "--", "sh", "-c", show, env=env)
+        assert done.stdout == f"{expected}\n", (options, done)
+    (slicer.directory / "jobs.txt").write_text(f"[gpus=2] {show}\n")
+    slicer.command("queue", "--gpu", "2,5", "jobs.txt", via=("env", "-C", str(slicer.directory)), **env)
+    (log,) = (slicer.directory / "slicer_logs").glob("*.log")
+    assert log.read_text().split()[-1] == "0,1"
+
+
 def test_where_there_can_be_none_it_is_said_and_not_claimed(
     public_slicer: Slicer, look: str
 ) -> None:  # X1: a limit that does not act is not claimed

@@ -410,9 +410,9 @@ def test_no_retry_without_reason(queues: QueueBox, command: str) -> None:
 
 # B1: the numbers that nvidia-smi shows are those of CUDA_VISIBLE_DEVICES
 def test_the_order_of_devices_is_set(queues: QueueBox) -> None:
-    command = "echo $CUDA_DEVICE_ORDER $CUDA_VISIBLE_DEVICES"
+    command = "echo $CUDA_DEVICE_ORDER $CUDA_VISIBLE_DEVICES $SLICER_GPU_INDICES"
     queues.write(f"[vram=2G gpus=2] {command}")
     assert queues.run().wait() == 0
-    order, visible = queues.log(command).split()
-    assert order == "PCI_BUS_ID"
+    order, visible, numbers = queues.log(command).split()
+    assert (order, numbers) == ("PCI_BUS_ID", "0,1")  # U18
     assert len(visible.split(",")) == 2

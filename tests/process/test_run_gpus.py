@@ -152,3 +152,19 @@ def test_a_choice_of_the_environment_is_said_not_to_be_heeded(box: Box) -> None:
     inner = box.run("-q", "--gpus", "1", "--", "inner", "-v", "--gpus", "2", "--", "true")
     assert "CUDA_VISIBLE_DEVICES" not in inner.stderr
     box.assert_clean()
+
+
+# U18: programs that parse CUDA_VISIBLE_DEVICES as integers
+@pytest.mark.usefixtures("gpus")
+def test_gpus_by_index_for_programs_that_read_nothing_else(box: Box) -> None:
+    show = ("sh", "-c", 'echo "$CUDA_VISIBLE_DEVICES $CUDA_DEVICE_ORDER $SLICER_GPU_INDICES"')
+    assert box.run("-q", "--gpu", "1", "--", *show).stdout == f"{GPU_B} PCI_BUS_ID 1\n"
+    by_index = ("-q", "--gpu-ids", "index", "--gpu")
+    assert box.run(*by_index, "1", "--", *show).stdout == "1 PCI_BUS_ID 1\n"
+    assert box.run(*by_index, "1,0", "--", *show).stdout == "0,1 PCI_BUS_ID 0,1\n"
+    assert box.run("-q", "--gpu", "1", "--", "inner", "-p", "light", "--", *show).stdout.split()[-1] == "1"
+    # A job inside knows the lease around it by the ledger, whatever the variable has.
+    around = (*by_index, "1", "--", "inner", "--gpus")
+    assert box.run(*around, "1", "--no-wait", "--", *show).stdout == "1 PCI_BUS_ID 1\n"
+    assert box.run(*around, "2", "--", *show).stdout.split()[0] == f"{GPU_B},{GPU_A}"
+    box.assert_clean()

@@ -46,6 +46,9 @@ def test_a_gpu_job_sees_the_gpus_of_its_lease_by_uuid(slicer: Slicer, fake_nvml:
     assert found["GPU_LOCK_HELD"] == "1"
     found = environment(slicer, "--gpus", "2", env=fake_nvml.env)
     assert found["CUDA_VISIBLE_DEVICES"] == f"{GPU_0},{GPU_1}"
+    assert found["SLICER_GPU_INDICES"] == "0,1"
+    found = environment(slicer, "--gpu", "1", "--gpu-ids", "index", "--exec", env=fake_nvml.env)  # U18
+    assert found["CUDA_VISIBLE_DEVICES"] == found["SLICER_GPU_INDICES"] == "1"
     found = environment(slicer, "-p", "gpu", env=fake_nvml.env)
     assert found["CUDA_VISIBLE_DEVICES"] == GPU_0
 

@@ -225,6 +225,8 @@ def _environment(plan: Plan, gpus: tuple[str, ...]) -> list[Line]:
             source = "marks the job's processes"
         elif name == "LD_PRELOAD" or name.startswith("SLICER_SHARE"):
             source = f"share: {profile.sources.get('share', '')}"
+        elif gpus and name == "CUDA_VISIBLE_DEVICES" and profile.gpu_ids == "index":
+            source = f"the lease, by index: {profile.sources['gpu_ids']}"
         else:
             source = "the lease" if gpus else f"slice {profile.slice}: {profile.sources['slice']}"
         rows.append((name, value or '""', source))

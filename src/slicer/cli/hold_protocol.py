@@ -88,6 +88,7 @@ def _hold(asked: Invocation, parent: int, mask: frozenset[int], messages: _Messa
         raise
     ledger.mask = None
     lease = api.Lease(held, plan.outer.leases, ledger, waited_s)
+    lease.gpu_ids = plan.profile.gpu_ids
     signal.signal(signal.SIGTSTP, signal.SIG_IGN)  # if stopped, it would miss the program's end
     try:
         messages.acquired(held.lease, waited_s)

@@ -43,6 +43,10 @@ OPTIONS = (
     _option("-p --profile", "NAME", "Use the limits and needs of this profile (see `slicer profiles`)."),
     _option("-g --gpus", "N", "Take N GPUs: whole ones, or with --vram a part of each."),
     _option("--gpu", "LIST", "Take these GPUs (indices or UUIDs: 0,2); with --gpus N any N of them."),
+    _option(
+        "--gpu-ids", "WHICH", "What CUDA_VISIBLE_DEVICES has: uuid (default), or index for old programs.",
+        choices=("uuid", "index"),
+    ),
     _option("--vram", "SIZE", "Memory to take on each GPU (8G, 500M), sharing it with jobs that fit."),
     _option("--margin", "SIZE", "Memory that must stay free on each GPU, besides the job's own."),
     _option(

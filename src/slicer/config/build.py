@@ -36,6 +36,7 @@ TABLES = {
 # The keys for sharing, fencing and using GPUs, in the order in which slicer.config.gpu_keys reads them.
 GPU_KEYS = (
     "share", "share_mode", "share_skip_syncs", "over_cap", "fence", "devices", "idle_timeout", "on_idle",
+    "gpu_ids",
 )  # fmt: skip
 _THENS: tuple[Then, ...] = ("run", "fail")
 # The limits of a slice. A slice holds many jobs: time limits and signals are for each of them.

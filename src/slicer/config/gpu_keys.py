@@ -16,11 +16,12 @@ if TYPE_CHECKING:
     from typing import Any
 
     from slicer.config.values import Entry
-    from slicer.model import Fence, OnIdle, OverCap, Share
+    from slicer.model import Fence, GpuIds, OnIdle, OverCap, Share
 
 _SHARES: tuple[Share, ...] = ("lock", "cap", "both", "off")
 _OVER_CAPS: tuple[OverCap, ...] = ("warn", "end")
 _ON_IDLES: tuple[OnIdle, ...] = ("warn", "stop")
+_GPU_IDS: tuple[GpuIds, ...] = ("uuid", "index")
 _FENCES: tuple[Fence, ...] = ("auto", "on", "off")
 _MODES = ("yield", "launches", "time", "each")
 _DEFAULT_LAUNCHES = 10
@@ -55,6 +56,8 @@ def read(said: dict[str, Entry], given: Collection[str], *, has_memory: bool) ->
             found["idle_timeout_s"] = idle_timeout(entry)
         elif key == "on_idle":
             found[key] = on_idle(entry)
+        elif key == "gpu_ids":
+            found[key] = choice(entry, key, _GPU_IDS)
         else:
             found[key] = fence(entry, given) if key == "fence" else devices(entry)
     return found

@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 
 # A profile's needs from the ledger, spelled as in a file.
 NEEDS = (
-    "gpus", "gpu", "vram", "margin", "cpu_slots", "priority", "max_wait", "then", "share", "share_mode",
-    "share_skip_syncs", "over_cap", "notify",
+    "gpus", "gpu", "gpu_ids", "vram", "margin", "cpu_slots", "priority", "max_wait", "then", "share",
+    "share_mode", "share_skip_syncs", "over_cap", "notify",
 )  # fmt: skip
 _ALWAYS = ("description", "slice", "gpus", "cpu_slots", "threads", "timeout", "linger")  # defaults, too
 # Fields named unlike their keys.
@@ -92,8 +92,9 @@ def settings(
     made = config.profile(name, overrides)
     values = {
         "description": made.description, "slice": made.slice, "gpus": str(made.gpus),
-        "gpu": ",".join(made.gpu_choice), "vram": size_text((made.vram_mib or 0) << 20),
-        "margin": size_text(made.margin_mib << 20), "cpu_slots": str(made.slots.get(CPU, 0)),
+        "gpu": ",".join(made.gpu_choice), "gpu_ids": made.gpu_ids,
+        "vram": size_text((made.vram_mib or 0) << 20), "margin": size_text(made.margin_mib << 20),
+        "cpu_slots": str(made.slots.get(CPU, 0)),
         **{f"slots.{slot}": str(count) for slot, count in made.slots.items() if slot != CPU},
         "priority": str(made.priority), "max_wait": _duration(made.max_wait_s), "then": made.then or "",
         "threads": str(made.threads), "timeout": _duration(made.timeout_s),
@@ -141,8 +142,9 @@ _TAIL = """\
 #   threads = 8                             # "auto": the number of CPUs within the limits
 #   env = { WANDB_MODE = "offline", TERM = false }   # false: unset the parent's
 #
-# Other keys: margin, linger, grace, stop_signal, fence, devices, idle_timeout, on_idle, cpu_quota_period,
-# allowed_cpus, memory_swap_max (MemorySwapMax), and every other property of systemd's in this spelling.
+# Other keys: gpu_ids, margin, linger, grace, stop_signal, fence, devices, idle_timeout, on_idle,
+# cpu_quota_period, allowed_cpus, memory_swap_max (MemorySwapMax), and every other property of systemd's in
+# this spelling.
 #
 # Limits of all jobs of a slice together. `slicer install` (with --user, in your own file) tells systemd:
 #   [slices.gpu]

@@ -109,6 +109,7 @@ class Overrides:
     share: str | None = None
     share_mode: str | None = None
     notify: str | None = None
+    gpu_ids: str | None = None
 
 
 NO_OVERRIDES = Overrides()

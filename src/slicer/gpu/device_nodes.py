@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 
+from slicer.kernel import on_host
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -35,6 +37,11 @@ def caps_of(
     found = [each for minor in sorted(minors) for each in _caps_below(f"{capabilities}/gpu{minor}/mig")]
     major = major_of("nvidia-caps", _text(devices)) if found else None
     return () if major is None else tuple(f"/dev/char/{major}:{minor}" for minor in found)
+
+
+def is_split(minor: int) -> bool:
+    """Whether that GPU has MIG instances."""
+    return bool(_names(on_host(f"{_CAPABILITIES}/gpu{minor}/mig"), "gi"))
 
 
 def load_uvm(modprobes: tuple[str, ...] = _MODPROBES) -> None:

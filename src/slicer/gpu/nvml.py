@@ -303,7 +303,7 @@ class Nvml:
             notes.append(f"GPU {index} ({gpu.uuid}) shares its memory with the CPU: its size is unknown")
         mig = self._supported(nvml.nvmlDeviceGetMigMode, handle)
         if mig is not None and mig[0]:
-            notes.append(f"GPU {index} ({gpu.uuid}) is in MIG mode: slicer leases it as a whole")
+            notes.append(f"GPU {index} ({gpu.uuid}) is in MIG mode: slicer leases it as a whole, by its UUID")
         return gpu
 
     def _memory(self, index: int, handle: Any) -> GpuMemory:

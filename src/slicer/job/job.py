@@ -85,6 +85,15 @@ class Job:
     # The rest of its scope's properties, by the GPUs of the lease. None: spec has them all.
     fence: Callable[[tuple[str, ...]], tuple[Property, ...]] | None = None
 
+    def variables(self, lease: Lease) -> dict[str, str]:
+        """The command's environment, in the process that starts it, in the job's scope."""
+        made = self.env(lease.gpus)
+        if not (made.get("CUDA_VISIBLE_DEVICES") or "SLICER_GPU_INDICES" in made):
+            return made
+        from slicer.gpu.ordinals import numbered
+
+        return numbered(made, self.profile.gpu_ids, dict(zip(lease.gpus, lease.gpu_indices, strict=False)))
+
     @property
     def has_share_file(self) -> bool:
         """Whether it has a file of :mod:`slicer.share.job_file` while it runs."""

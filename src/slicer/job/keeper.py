@@ -95,7 +95,7 @@ class Keeper:
 
             self._share_file = sharing.keep_file(job, self._held)
         task = Task(
-            program=job.program, command=job.command, env=job.env(lease.gpus),
+            program=job.program, command=job.command, env=job.variables(lease),
             scope=job.spec.unit if self._backend.name == "systemd" else "", timeout_s=profile.timeout_s,
             stop=rule_of(profile), linger=profile.linger, supervisor=self._forwarder,
             inherited=(*descriptors, *self._ledger.joined.values()), mask=self._mask,

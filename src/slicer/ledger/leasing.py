@@ -175,13 +175,13 @@ def _numbered(outer: tuple[Lease, ...]) -> tuple[Gpu, ...]:
 
     Behind a fence the driver's library numbers only the GPUs that it may open.
     """
-    found = _indices(outer)
+    found = indices(outer)
     if any(uuid not in found for lease in outer for uuid in lease.gpus):
         return ()
     return tuple(Gpu(index, uuid, "", 0, "", -1) for uuid, index in found.items())
 
 
-def _indices(leases: tuple[Lease, ...]) -> dict[str, int]:
+def indices(leases: tuple[Lease, ...]) -> dict[str, int]:
     """The known indices of the leases' GPUs."""
     return {
         uuid: index for lease in leases for uuid, index in zip(lease.gpus, lease.gpu_indices, strict=False)
@@ -339,6 +339,6 @@ def nested_lease(draft: Lease, outer: OuterJobs) -> Lease:
     """The lease of a job whose outer jobs hold everything that it needs."""
     last = next((lease for lease in reversed(outer.leases) if lease.gpus), None)
     vram_mib = last.vram_mib if last else None
-    known = _indices(outer.leases)
-    indices = tuple(known[uuid] for uuid in outer.gpus) if known.keys() >= set(outer.gpus) else ()
-    return replace(draft, gpus=outer.gpus, gpu_indices=indices, vram_mib=vram_mib, slots=outer.slots)
+    known = indices(outer.leases)
+    numbers = tuple(known[uuid] for uuid in outer.gpus) if known.keys() >= set(outer.gpus) else ()
+    return replace(draft, gpus=outer.gpus, gpu_indices=numbers, vram_mib=vram_mib, slots=outer.slots)

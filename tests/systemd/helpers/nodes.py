@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import shutil
 import stat
+import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -22,6 +23,7 @@ from tests.fake_nvml import FakeNvml, build
 
 MAJOR, CONTROL = 195, 255
 NODES = {**{f"nvidia{minor}": minor for minor in range(8)}, "nvidia-modeset": 254, "nvidiactl": CONTROL}
+_DRIVER = Path("/proc/driver")
 _MODPROBE = Path("/proc/sys/kernel/modprobe")
 EVERYTHING = f"open: {' '.join(sorted(name.removeprefix('nvidia') for name in NODES))}"
 # Prints which of the nodes it may open, and which of the other devices it may not.
@@ -96,6 +98,19 @@ def eight(_shared: Path) -> FakeNvml:
     )
     made.write("".join(lines))
     return made
+
+
+@pytest.fixture
+def kernel_list() -> Iterator[None]:
+    """The driver's own list of the GPUs of ``eight``."""
+    subprocess.run(["mount", "-t", "tmpfs", "slicer-test", _DRIVER], check=True)
+    for index in range(8):
+        folder = _DRIVER / f"nvidia/gpus/0000:0{index + 1}:00.0"
+        folder.mkdir(parents=True)
+        uuid = f"GPU-{index:08d}-0000-0000-000000000000"
+        (folder / "information").write_text(f"GPU UUID: \t {uuid}\nDevice Minor: \t {7 - index}\n")
+    yield
+    subprocess.run(["umount", _DRIVER], check=True)
 
 
 @pytest.fixture(scope="module")

@@ -9,7 +9,7 @@ import pytest
 
 from slicer.config import profiles
 from slicer.config.profiles import Overrides
-from slicer.errors import UsageError
+from slicer.errors import ConfigError, UsageError
 from slicer.model import Profile
 
 
@@ -77,3 +77,11 @@ def test_what_is_said_of_idle_gpus_is_taken(tmp_path: Path) -> None:  # U4
 def test_hold_takes_nothing_of_it(tmp_path: Path) -> None:
     profile = made(tmp_path, 'vram = "8G"\nshare = "both"')
     assert profiles.without_limits(profile, Overrides()).share == "off"
+
+
+def test_gpus_are_named_by_uuid_unless_it_says_otherwise(tmp_path: Path) -> None:  # U18
+    assert made(tmp_path, "").gpu_ids == "uuid"
+    assert made(tmp_path, 'gpu_ids = "index"').gpu_ids == "index"
+    assert made(tmp_path, 'gpu_ids = "index"', gpu_ids="uuid").gpu_ids == "uuid"
+    with pytest.raises(ConfigError, match=r"gpu_ids: .*indices"):
+        made(tmp_path, 'gpu_ids = "indices"')
