@@ -408,6 +408,16 @@ def test_no_retry_without_reason(queues: QueueBox, command: str) -> None:
     assert queues.journal()[command].attempts == (2 if "CUDA" in command else 1)
 
 
+# E5, U18
+def test_a_line_that_chooses_another_gpu_than_its_leases_is_warned_of(queues: QueueBox) -> None:
+    queues.write("[vram=2G] CUDA_VISIBLE_DEVICES=1 simjob --vram 1G --ramp 0 --hold infinity")
+    queue = queues.start("--gpu", "0")
+    until(lambda: len(queue.events("warning")) == 2, f"it is seen there\n{queue.out}")
+    read, seen = (event["text"] for event in queue.events("warning"))
+    assert read.startswith("jobs.txt:1:11: CUDA_VISIBLE_DEVICES=1 uses a GPU that the job may have no")
+    assert seen.startswith("job 1 uses GPU 1, on which it has no lease")
+
+
 # B1: the numbers that nvidia-smi shows are those of CUDA_VISIBLE_DEVICES
 def test_the_order_of_devices_is_set(queues: QueueBox) -> None:
     command = "echo $CUDA_DEVICE_ORDER $CUDA_VISIBLE_DEVICES $SLICER_GPU_INDICES"

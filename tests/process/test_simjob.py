@@ -244,6 +244,18 @@ def test_simulated_gpus_are_shared_by_the_rules_of_real_ones(sim: Box) -> None:
     sim.assert_clean()
 
 
+# E5, U18
+def test_a_command_that_chooses_another_gpu_than_its_leases_is_warned_of(sim: Box) -> None:
+    said = sim.root / "said"
+    with said.open("wb") as file:
+        elsewhere = ("env", "CUDA_VISIBLE_DEVICES=1", *SIMJOB, "--vram", "1G", *ENDLESS)
+        job = sim.start("-n", "stray", "--gpu", "0", "--vram", "4G", "--", *elsewhere, stderr=file)
+    until(lambda: "stray uses GPU 1, on which it has no lease" in said.read_text(), "it is seen there")
+    job.terminate()
+    job.wait()
+    sim.assert_clean()
+
+
 def test_a_hold_has_simulated_gpus_too(sim: Box) -> None:  # E11
     shown = slicer(sim, "hold", "--gpus", "1", "-q", "--", "sh", "-c", 'echo "$CUDA_VISIBLE_DEVICES"').stdout
     assert shown == "SIM-00000000-0000-0000-0000-000000000000\n"

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 
 _BEHIND_FENCE = "slicer itself runs behind a device fence, and sees only the GPUs that this allows"
+_FIRST_OF_ALL = 3  # a job's first snapshots are too early for what it does on GPUs
 
 
 class GpuObserver:
@@ -28,13 +29,14 @@ class GpuObserver:
     def __init__(
         self, policy: Policy | None = None, *, only: Collection[str] = (), reuses: bool = False,
         trusts_environment: bool = True, otherwise: Callable[[], AttributedGpus] | None = None,
+        all_each: int = 0,
     ) -> None:  # fmt: skip
         """``policy``: the ledger's, for decisions on what is seen.
 
         ``only``: the GPUs to observe (UUIDs); empty: all. ``reuses``: :meth:`look` takes no new snapshot
         until :meth:`expire`. ``trusts_environment``: a process may name its job in its environment; not if
         users do not trust each other. ``otherwise`` opens the GPUs for a process that is fenced off from the
-        driver.
+        driver. ``all_each``: one of so many snapshots is of all GPUs, whatever ``only`` has; 0: none.
         """
         self.policy = policy or Policy()
         self.gpus: tuple[Gpu, ...] = ()
@@ -45,6 +47,8 @@ class GpuObserver:
         self._reuses = reuses
         self._trusts_environment = trusts_environment
         self._otherwise = otherwise
+        self._all_each = all_each
+        self._taken = 0
         self._is_fresh = False
         self._driver: Gpus | None = None
         self._attributed: AttributedGpus | None = None  # the driver, if it is of this kind
@@ -126,10 +130,12 @@ class GpuObserver:
         from slicer.gpu.snapshot import take
 
         assert self._driver is not None
+        self._taken += 1
+        only = () if self._all_each and self._taken % self._all_each == _FIRST_OF_ALL else self._only
         if self._attributed is not None:
-            self.snapshot = self._attributed.snapshot(self._only)
+            self.snapshot = self._attributed.snapshot(only)
         else:
-            self.snapshot = take(self._driver, self.snapshot, self._only, self._trusts_environment)
+            self.snapshot = take(self._driver, self.snapshot, only, self._trusts_environment)
         self._is_fresh = self._reuses
         return self.snapshot
 

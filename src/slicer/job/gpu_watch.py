@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     Found: TypeAlias = "Exceeded | Escaped | IdleNews"
 
 SAMPLE_S = 1.0
+ALL_EACH = 10  # looks: one of them is at all GPUs
 WORTH_REPEATING = 1.10  # times the use in the last warning
 
 
@@ -53,7 +54,7 @@ class GpuWatch:
         self.job = job
         self.held = held
         self._warn = warn
-        self.observer = GpuObserver(only=held.lease.gpus, otherwise=_through_the_broker)
+        self.observer = GpuObserver(only=held.lease.gpus, otherwise=_through_the_broker, all_each=ALL_EACH)
         self.monitor = Monitor(self.observer, ledger, SAMPLE_S, again=WORTH_REPEATING)
         self.use = self.monitor.follow(held, shares=job.sharing is not None and job.sharing.is_active)
         self.has_failed = False  # then further looks make no sense
@@ -89,7 +90,7 @@ class GpuWatch:
     def _tell(self, found: Found) -> None:
         name = self.job.name or "the job"
         if isinstance(found, Escaped):
-            self._warn(f"{name} {ESCAPED}")
+            self._warn(f"{name} {found.how}")
             return
         if not isinstance(found, Exceeded):
             self._tell_idle(found, name)
@@ -118,10 +119,11 @@ class GpuWatch:
             self.end_job("idle")
 
 
-ESCAPED = (
+_UNSHARED = (
     "uses its GPU without the library: its program is statically linked, or its environment was cleared;"
     " it takes no turns, and has no cap"
 )
+_KEEP = "others may get it, too (does the command set CUDA_VISIBLE_DEVICES itself?)"
 
 
 def exceeds(gpu: str, found: Exceeded) -> str:
@@ -161,6 +163,7 @@ class LeaseUse:
         self.busy_looks = 0
         self.reported_mib: dict[str, int] = {}  # by GPU: the last use reported as beyond the declaration
         self.ended_at: float | None = None
+        self.is_elsewhere = False  # it was seen on a GPU that it has no lease on
         self.is_over = False  # then it is no longer measured
 
     @property
@@ -188,9 +191,10 @@ class Exceeded:
 
 @record
 class Escaped:
-    """A sharing job uses its GPUs without the library. ``job``: its id."""
+    """A job uses GPUs in a way that its lease cannot cover. ``job``: its id; ``how``: what it does."""
 
     job: str
+    how: str
 
 
 class Monitor:
@@ -267,6 +271,7 @@ class Monitor:
         owned = attribute(snapshot, self._leases)
         counts = process_counts(snapshot, self._leases) if audits else {}
         for use in uses:
+            found += self._elsewhere(use, owned)
             self._note_utilisation(use)
             if not _is_untold(use.held.lease, owned):
                 self._note(use, used_by)
@@ -274,6 +279,16 @@ class Monitor:
                 found += _shared_badly(use, counts)
         if any(use.idle is not None for use in uses):
             found += self._idle(uses)
+
+    def _elsewhere(self, use: LeaseUse, owned: list[tuple[ProcessOnGpu, Lease | None]]) -> Iterable[Escaped]:
+        """News of a GPU that the job uses and that neither it nor a job around it has a lease on; once."""
+        lease = use.held.lease
+        for process, owner in owned:
+            is_own = owner is not None and owner.job == lease.job
+            if is_own and process.gpu_uuid not in lease.gpus and not use.is_elsewhere:
+                use.is_elsewhere = True
+                where = f"GPU {self._observer.index(process.gpu_uuid)}"
+                yield Escaped(lease.job, f"uses {where}, on which it has no lease: {_KEEP}")
 
     def _idle(self, uses: list[LeaseUse]) -> Iterable[IdleNews]:
         leases = {each.job: each for each in (*self._leases, *(use.held.lease for use in uses))}
@@ -347,6 +362,6 @@ def _shared_badly(use: LeaseUse, counts: Mapping[tuple[str, str], int]) -> Itera
     processes = {uuid: counts.get((lease.job, uuid), 0) for uuid in lease.gpus}
     for found in use.audit.after(used, processes):
         if found.is_escape:
-            yield Escaped(lease.job)
+            yield Escaped(lease.job, _UNSHARED)
         else:
             yield Exceeded(lease.job, found.gpu, found.used_mib, found.cap_mib, is_cap=True, ends=found.ends)

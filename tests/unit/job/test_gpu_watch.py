@@ -52,10 +52,11 @@ class Driver:
         if self.broken:
             raise GpuError("the driver is gone")
         self.asked.append(tuple(only))
-        return tuple(GpuMemory(uuid, 80_000, self.used.get(uuid, 0)) for uuid in (G1, G0) if uuid in only)
+        seen = (uuid for uuid in (G1, G0) if uuid in (only or (G0, G1)))
+        return tuple(GpuMemory(uuid, 80_000, self.used.get(uuid, 0)) for uuid in seen)
 
     def processes(self, only: Any = ()) -> tuple[GpuProcess, ...]:
-        return tuple(process for process in self.listed if process.gpu_uuid in only)
+        return tuple(process for process in self.listed if process.gpu_uuid in (only or (G0, G1)))
 
     def close(self) -> None:
         self.is_open = False
@@ -195,6 +196,25 @@ def test_each_gpu_over_its_declaration_is_said_once(
     assert first.pop("lease").gpus == (G0, G1)
     message = made.said[0].removeprefix("train ")  # the name comes before it
     assert first == {"message": message, "over_gpu": G0, "declared_mib": 8192, "used_mib": 9318}
+
+
+def test_a_gpu_without_a_lease_is_said_once(tmp_path: Path, driver: Driver, told: Any) -> None:  # E5
+    made = Made(tmp_path, driver, gpus=(G0,))
+    for _ in range(2 * gpu_watch.ALL_EACH):
+        made.use((ME, G0, 500), (ME, G1, 900), (OTHER, G1, 900))
+    (said,) = made.said
+    assert said.startswith("train uses GPU 0, on which it has no lease: others may get it, too")
+    assert sorted(set(driver.asked)) == [(), (G0,)]
+    assert driver.asked.count(()) * gpu_watch.ALL_EACH == len(driver.asked)  # it costs more
+
+
+def test_what_a_job_inside_uses_of_the_outer_jobs_is_leased(made: Made, driver: Driver) -> None:  # A3
+    inner = lease("b" * 12, gpus=(G1,), pid=ME, keeper=0, cgroup="", backend="plain", since_s=99.0)
+    made.held.lease = replace(made.held.lease, gpus=(G0,))
+    made.watch.monitor.leases = lambda: (made.held.lease, inner)  # type: ignore[method-assign]
+    for _ in range(gpu_watch.ALL_EACH):
+        made.use((ME, G1, 900))
+    assert made.said == []
 
 
 def test_a_broken_driver_is_said_once_and_not_asked_again(made: Made, driver: Driver, told: Any) -> None:

@@ -14,6 +14,9 @@ from slicer.text import counted
 _SMALL = re.compile(r"\bvram=['\"]?(\d{1,3}(?:\.\d+)?)['\"]?(?=[\s\]])", re.IGNORECASE)
 _FUNCTION = re.compile(r"BASH_FUNC_(\w+)%%")
 _AMPERSAND = re.compile(r"(?<![&<>|])&(?!&)")
+_CHOICE = re.compile(
+    r"""(?<![\w$.=/-])(?<!-e )(?<!--env )(?:env\.)?(CUDA_VISIBLE_DEVICES=["']?(?:\d|GPU-)[\w,-]*)"""
+)
 _LEAST_MIB = 256  # CUDA alone needs about as much, so a smaller number without a unit probably means GiB
 
 
@@ -59,7 +62,8 @@ class Doubts:
         return f"{self._name}:{doubt.line.number}:{doubt.column}: {doubt.text}{more}"
 
     def _found(self, text: str) -> Iterator[_Doubt]:
-        if not (self._function or _SMALL.search(text) or _AMPERSAND.search(text)):
+        hints = (_SMALL, _CHOICE, _AMPERSAND)
+        if not (self._function or any(hint.search(text) for hint in hints)):
             return
         cache: dict[str, Attributes] = {}
         for line in lines(text, self._name):
@@ -67,6 +71,7 @@ class Doubts:
             if small is not None and float(small[1]) < _LEAST_MIB:
                 said = f"vram={small[1]} is {small[1]} MiB; for GiB, write vram={small[1]}G"
                 yield _Doubt("vram", line, line.column + 1 + small.start(), said)
+            yield from _chosen(line)
             called = self._function.search(line.command) if self._function is not None else None
             if called is not None:
                 said = f"{called[0]} is bash's function, which {self._shell.kind} drops (use --shell bash)"
@@ -83,3 +88,12 @@ class Doubts:
         else:
             what, cure = 'the line ends with "&"', "drop the &, or set linger = true in its profile"
         return f"{what}: its command would be ended as soon as it has started ({cure})"
+
+
+def _chosen(line: FileLine) -> Iterator[_Doubt]:
+    """A GPU that the line itself chooses, past the lease."""
+    for text, column in ((line.inside or "", line.column + 1), (line.command, line.command_column)):
+        found = _CHOICE.search(text)
+        if found is not None:
+            said = f"{found[1]} uses a GPU that the job may have no lease on (drop it: slicer sets it)"
+            yield _Doubt("CUDA_VISIBLE_DEVICES", line, column + found.start(1), said)

@@ -34,6 +34,25 @@ def test_a_redirection_that_the_shell_does_not_know_is_doubted() -> None:  # U17
     assert doubts(BASH).of("a &> log") == []
 
 
+def test_a_gpu_that_a_line_chooses_past_its_lease_is_doubted() -> None:  # U18
+    for line, column in (
+        ("CUDA_VISIBLE_DEVICES=1 python a.py", 1),
+        ("[vram=8G] cd x && export CUDA_VISIBLE_DEVICES='0,1'; python a.py", 26),
+        ("[env.CUDA_VISIBLE_DEVICES=GPU-1f] python a.py", 6),
+    ):
+        (said,) = doubts().of(line)
+        assert said.startswith(f"jobs.txt:1:{column}: CUDA_VISIBLE_DEVICES=")
+        assert said.endswith("uses a GPU that the job may have no lease on (drop it: slicer sets it)")
+    for line in (
+        "CUDA_VISIBLE_DEVICES= python a.py",
+        "CUDA_VISIBLE_DEVICES=-1 python a.py",
+        "CUDA_VISIBLE_DEVICES=$SLICER_GPU_INDICES python a.py",
+        "docker run --env CUDA_VISIBLE_DEVICES=0 image",
+        "python a.py --set=CUDA_VISIBLE_DEVICES=0 $CUDA_VISIBLE_DEVICES",
+    ):
+        assert doubts().of(line) == []
+
+
 def test_each_kind_is_said_and_each_line_once() -> None:
     known = doubts()
     assert len(known.of("[vram=8] a &\n[vram=8] b\n")) == 2

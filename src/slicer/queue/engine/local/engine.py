@@ -9,7 +9,7 @@ from slicer import backend as backends
 from slicer.broker.client.gpus import open_gpus
 from slicer.errors import SlicerError, StateError
 from slicer.gpu.observer import GpuObserver
-from slicer.job.gpu_watch import ESCAPED, Escaped, Exceeded, LeaseUse
+from slicer.job.gpu_watch import Escaped, Exceeded, LeaseUse
 from slicer.job.idle_watch import IdleNews
 from slicer.job.plan import Plan
 from slicer.kernel import proc
@@ -178,7 +178,7 @@ class LocalEngine(Engine):
         if state is None:
             return
         if isinstance(found, Escaped):
-            self._events.warning(f"job {state.no} {ESCAPED}")
+            self._events.warning(f"job {state.no} {found.how}")
             return
         if isinstance(found, IdleNews):
             figures = {"idle_s": found.idle_s, "left_s": found.left_s}
