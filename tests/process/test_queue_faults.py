@@ -418,6 +418,14 @@ def test_a_line_that_chooses_another_gpu_than_its_leases_is_warned_of(queues: Qu
     assert seen.startswith("job 1 uses GPU 1, on which it has no lease")
 
 
+# U18
+def test_a_choice_of_the_environment_is_said_not_to_be_heeded(queues: QueueBox) -> None:
+    queues.write("[vram=2G] true")
+    queue = queues.run(env={"CUDA_VISIBLE_DEVICES": "1"})
+    replaced = "CUDA_VISIBLE_DEVICES=1 is replaced by the lease's GPUs (--gpu LIST chooses them)"
+    assert replaced in [event["text"] for event in queue.events("notice")]
+
+
 # B1: the numbers that nvidia-smi shows are those of CUDA_VISIBLE_DEVICES
 def test_the_order_of_devices_is_set(queues: QueueBox) -> None:
     command = "echo $CUDA_DEVICE_ORDER $CUDA_VISIBLE_DEVICES $SLICER_GPU_INDICES"

@@ -34,7 +34,7 @@ from slicer.ledger import leasing
 from slicer.ledger.held_lease import HeldLease
 from slicer.ledger.leasing import CancelToken, Hooks, PreparedRequest
 from slicer.ledger.ledger import Ledger
-from slicer.model import LEASE_VARIABLE, Busy, Lease, Outcome, manager_of, unit_name
+from slicer.model import Busy, Lease, Outcome, manager_of, unit_name
 from slicer.record import replace
 from slicer.state import statedir
 from slicer.text import visible
@@ -232,24 +232,11 @@ def _warn(plan: Plan, listener: Listener) -> None:
     if plan.profile.share != "off":
         _warn_of_sharing(plan, listener)
     if plan.missing.gpus:
-        _say_choice(plan, listener)
-        from slicer.job.outside import what_is_lost
+        from slicer.job.outside import what_is_lost, what_is_replaced
 
-        lost = what_is_lost(plan.invocation.command)
-        if lost:
-            listener.warning(lost)
-
-
-def _say_choice(plan: Plan, listener: Listener) -> None:
-    """Say that a choice of GPUs in the environment is not heeded, unless it is slicer's own.
-
-    Its numbers may be CUDA's, which are not those of nvidia-smi and slicer. So it is no choice for a lease.
-    """
-    said = plan.environ.get("CUDA_VISIBLE_DEVICES")
-    if said is not None and LEASE_VARIABLE not in plan.environ and not plan.missing.gpu_choice:
-        instead = "--gpu LIST chooses them" if said[:1].isalnum() else "without --gpus it stays as it is"
-        shown = f"CUDA_VISIBLE_DEVICES={visible(said):.60}"
-        listener.warning(f"{shown} is replaced by the lease's GPUs ({instead})")
+        replaced = "" if plan.missing.gpu_choice else what_is_replaced(plan.environ)
+        for warning in filter(None, (replaced, what_is_lost(plan.invocation.command))):
+            listener.warning(warning)
 
 
 def _warn_of_sharing(plan: Plan, listener: Listener) -> None:

@@ -2,6 +2,13 @@
 
 from __future__ import annotations
 
+from slicer.model import LEASE_VARIABLE
+from slicer.text import visible
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
 _VARIABLES = "CUDA_VISIBLE_DEVICES,CUDA_DEVICE_ORDER,SLICER_LEASE"
 
 _SUDO = (
@@ -50,11 +57,14 @@ _ONLY_WITH = {
     "env": frozenset(("-", "-i", "--ignore-environment")),
     **dict.fromkeys(("apptainer", "singularity"), frozenset(("-e", "--cleanenv", "-C", "--containall"))),
 }
+_THROUGH = ("nice", "nohup", "setsid", "time")  # they become, or start, the program behind them
 _KEEPS = ("--preserve-env", "-E", "--cgroups=split")
 
 
 def what_is_lost(command: tuple[str, ...]) -> str:
     """The warning for a command beyond the reach of a GPU lease, with a remedy; "" for any other."""
+    while command[0] in _THROUGH and command[1:]:
+        command = command[1:]
     program = command[0].rpartition("/")[2]
     if program not in _KNOWN:
         return ""
@@ -64,6 +74,18 @@ def what_is_lost(command: tuple[str, ...]) -> str:
         return ""  # it keeps the environment
     lost, instead = _KNOWN[program]
     return f"{program} {lost} ({instead})"
+
+
+def what_is_replaced(environ: Mapping[str, str]) -> str:
+    """The warning for a choice of GPUs in slicer's environment, unless it is slicer's own; "" without one.
+
+    Its numbers may be CUDA's, which are not those of nvidia-smi and slicer. So it is no choice for a lease.
+    """
+    said = environ.get("CUDA_VISIBLE_DEVICES")
+    if said is None or LEASE_VARIABLE in environ:
+        return ""
+    instead = "--gpu LIST chooses them" if said[:1].isalnum() else "a job without GPUs sees none"
+    return f"CUDA_VISIBLE_DEVICES={visible(said):.60} is replaced by the lease's GPUs ({instead})"
 
 
 def _options(program: str, words: tuple[str, ...]) -> set[str]:

@@ -24,6 +24,7 @@ from slicer.job.outside import what_is_lost
         ("singularity run -C image.sif", ("singularity drops",)),
         ("docker-compose up", ("outside of this job", "compose file")),
         ("docker compose up", ("outside of this job",)),
+        ("nohup nice sudo python train.py", ("sudo drops",)),
         ("srun python train.py", ("Slurm outside of this job",)),
     ],
 )

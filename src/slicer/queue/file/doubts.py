@@ -62,8 +62,8 @@ class Doubts:
         return f"{self._name}:{doubt.line.number}:{doubt.column}: {doubt.text}{more}"
 
     def _found(self, text: str) -> Iterator[_Doubt]:
-        hints = (_SMALL, _CHOICE, _AMPERSAND)
-        if not (self._function or any(hint.search(text) for hint in hints)):
+        is_choice = "CUDA_VISIBLE_DEVICES=" in text
+        if not (self._function or is_choice or _SMALL.search(text) or _AMPERSAND.search(text)):
             return
         cache: dict[str, Attributes] = {}
         for line in lines(text, self._name):
@@ -71,7 +71,7 @@ class Doubts:
             if small is not None and float(small[1]) < _LEAST_MIB:
                 said = f"vram={small[1]} is {small[1]} MiB; for GiB, write vram={small[1]}G"
                 yield _Doubt("vram", line, line.column + 1 + small.start(), said)
-            yield from _chosen(line)
+            yield from _chosen(line) if is_choice else ()
             called = self._function.search(line.command) if self._function is not None else None
             if called is not None:
                 said = f"{called[0]} is bash's function, which {self._shell.kind} drops (use --shell bash)"

@@ -11,6 +11,7 @@ from slicer.errors import SlicerError, StateError
 from slicer.gpu.observer import GpuObserver
 from slicer.job.gpu_watch import Escaped, Exceeded, LeaseUse
 from slicer.job.idle_watch import IdleNews
+from slicer.job.outside import what_is_replaced
 from slicer.job.plan import Plan
 from slicer.kernel import proc
 from slicer.kernel.sleep import soonest
@@ -45,6 +46,7 @@ class LocalEngine(Engine):
         self._backends = Backends(options.backend, self.broker)
         mask = frozenset(signal.pthread_sigmask(signal.SIG_BLOCK, ()))
         self._starters = Starters(self._backends, ledger, mask)
+        self._replaced = "" if options.gpus else what_is_replaced(environ)
         self._told_mib: dict[str, int] = {}  # the last reported peak, by job id
 
     def set_up(self, plans: Plans, register: Register) -> None:
@@ -68,7 +70,7 @@ class LocalEngine(Engine):
         found = [self._backends.usual.notice] if self._backends.usual.notice else []
         if self.broker and (self._options.idle_threshold_mib, self._options.spike_buffer) != (None, None):
             found.append("the broker uses the administrator's idle threshold and spike buffer")
-        return found
+        return [*found, self._replaced] if self._replaced else found
 
     @property
     def has_gpus(self) -> bool:
