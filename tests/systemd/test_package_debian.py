@@ -155,7 +155,7 @@ def test_a_job_runs_in_its_scope(installed: Path) -> None:
     run("sh", Path(__file__).parents[2] / "debian/tests/scope")
 
 
-def test_it_writes_a_page_of_its_jobs_with_debians_modules_alone(installed: Path, tmp_path: Path) -> None:
+def test_its_report_is_a_page_with_debians_modules_alone(installed: Path, tmp_path: Path) -> None:  # U13
     run("/usr/bin/slicer", "run", "--name", "shown", "--", "true")
     run("/usr/bin/slicer", "report", "--out", f"{tmp_path}/report.html")
     assert "1 user: " in (tmp_path / "report.html").read_text()

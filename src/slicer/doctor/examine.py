@@ -64,7 +64,6 @@ def _gpus(taken: LookFacts, look: LookResult, who: Who) -> AreaVerdict:
     shown, found = _sharing(taken, look, who)
     fence = taken["fence"]
     if fence is not None and manager is not None:
-        shown = (*shown, *check_gpus.fence_rows(fence, manager))
         found = (*found, *check_gpus.fence(fence, taken["devices"], manager, taken["broker"], who))
     container = manager.container if manager else ""
     served = taken["configuration"].served if taken["configuration"] is not None else ()
@@ -79,5 +78,5 @@ def _sharing(
         unknown = taken.unknown("gpus", "sharing")
         return (), unknown.findings if unknown else ()
     profiles = configuration.profiles if configuration is not None else ()
-    found = check_gpus.sharing(facts, profiles, look.facts, who)
-    return check_gpus.sharing_rows(facts, look.facts, who), tuple(found)
+    shown = (("GPU memory limit by cgroup", check_gpus.driver_limit(facts, look.facts, who)),)
+    return shown, tuple(check_gpus.sharing(facts, profiles, look.facts, who))

@@ -101,7 +101,7 @@ def on_sharing(*profiles: ProfileFacts, who: Who = ROOT, limits: str = "", **cha
     def judged() -> AreaVerdict:
         facts, driver = replace(SHARING, **changes), replace(DRIVER, why_no_limits=limits)
         found = tuple(gpus.sharing(facts, profiles, driver, who))
-        return gpus.gpus(DEVICES, driver, "", who, (gpus.sharing_rows(facts, driver, who), found))
+        return gpus.gpus(DEVICES, driver, "", who, ((), found))
 
     return judged
 
@@ -113,9 +113,8 @@ def on_fence(who: Who = ALICE, reason: str = "", **changes: object) -> Case:
         there = replace(BROKER, has_socket=bool(changes.pop("broker", True)))
         systemd = replace(SYSTEMD, filters_devices=bool(changes.pop("filters", True)))
         facts = replace(FENCE, **changes)
-        shown = gpus.fence_rows(facts, systemd)
         found = tuple(gpus.fence(facts, DEVICES, systemd, there, who))
-        return gpus.gpus(DEVICES, replace(DRIVER, reason=reason), "", who, (shown, found))
+        return gpus.gpus(DEVICES, replace(DRIVER, reason=reason), "", who, ((), found))
 
     return judged
 

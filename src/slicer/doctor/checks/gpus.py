@@ -68,7 +68,6 @@ def _facts(devices: DeviceFacts, driver: DriverFacts | None) -> tuple[tuple[str,
     if driver is not None:
         shown += [("driver", driver.version or driver.message), ("nvidia-ml-py", driver.library or "none")]
         shown += [(f"GPU {gpu.index}", _described(gpu)) for gpu in driver.gpus]
-    shown += [(node.path, _access(node.exists, node.is_usable)) for node in devices.nodes]
     return tuple(shown)
 
 
@@ -77,10 +76,6 @@ def _described(gpu: GpuDetails) -> str:
     words += ["display"] if gpu.has_display else []
     words += ["MIG"] if gpu.is_mig else []
     return ", ".join(words)
-
-
-def _access(exists: bool, is_usable: bool) -> str:
-    return "usable" if is_usable else "not allowed" if exists else "missing"
 
 
 def _unusable(devices: DeviceFacts, driver: DriverFacts, container: str, who: Who) -> Iterator[Finding]:
@@ -266,16 +261,6 @@ def fence(
         yield finding("closed-shop", facts.closed_shop, undo)
 
 
-def fence_rows(facts: FenceFacts, systemd: SystemdFacts) -> tuple[tuple[str, str], ...]:
-    """Facts about the fence, for the report."""
-    keeps = "works" if systemd.filters_devices else "does not work"
-    rows = [("device fence", keeps if systemd.boots else "requires systemd")]
-    if facts.closed_shop:
-        acts = {True: "acts", False: "does not act", None: "cannot be checked now"}[facts.acts]
-        rows.append(("closed shop", f"{facts.closed_shop} ({acts})"))
-    return tuple(rows)
-
-
 _QUIT = "echo quit | nvidia-cuda-mps-control"
 _ENABLE = "echo +dmem > /sys/fs/cgroup{}/cgroup.subtree_control"
 
@@ -298,17 +283,8 @@ def sharing(
         yield finding("dmem-not-enabled", what, _ENABLE.format(""), _ENABLE.format("/gpu.slice"))
 
 
-def sharing_rows(facts: SharingFacts, driver: DriverFacts | None, who: Who) -> tuple[tuple[str, str], ...]:
-    """Facts about sharing, for the report."""
-    library = f"cannot be loaded: {facts.library_error}" if facts.library_error else facts.library
-    return (
-        ("library of --share", library),
-        ("MPS", f"pipes in {facts.mps}" if facts.mps else "not running"),
-        ("GPU memory limit by cgroup", _limit(facts, driver, who)),
-    )
-
-
-def _limit(facts: SharingFacts, driver: DriverFacts | None, who: Who) -> str:
+def driver_limit(facts: SharingFacts, driver: DriverFacts | None, who: Who) -> str:
+    """What becomes of a limit of a job's GPU memory by the driver."""
     if driver is None or driver.reason:
         return "not known"
     if driver.why_no_limits:

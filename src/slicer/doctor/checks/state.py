@@ -130,14 +130,7 @@ _POLICY = "/etc/slicer/policy.toml"
 
 def broker(facts: BrokerFacts, who: Who) -> AreaVerdict:
     """Whether there is one ledger for all users, and whether it works."""
-    is_asked = facts.has_socket and not facts.place_problem
-    answers = visible(facts.answer_error) or "yes" if is_asked else "not asked"
-    shown = (
-        ("enabled", "yes" if facts.is_enabled else "no"),
-        ("socket", facts.place_problem or ("exists" if facts.has_socket else "missing")),
-        ("answers", answers),
-        ("policy", facts.policy), ("SLICER_BROKER", visible(facts.variable) or "not set"),
-    )  # fmt: skip
+    shown = (("policy", facts.policy),)
     return AreaVerdict("broker", _broker_summary(facts), shown, tuple(_broker(facts, who)))
 
 
@@ -200,7 +193,7 @@ def _environment(facts: EnvironmentFacts) -> Iterator[Finding]:
 
 def others(facts: OthersFacts) -> AreaVerdict:
     """Docker, and scripts that lock the GPUs."""
-    shown = (("docker", "yes" if facts.has_docker else "no"), ("GPU lock of scripts", facts.lock or "none"))
+    shown = (("GPU lock of scripts", facts.lock or "none"),)
     summary = "docker is installed" if facts.has_docker else "nothing interferes"
     return AreaVerdict("others", summary, shown, tuple(_others(facts)))
 

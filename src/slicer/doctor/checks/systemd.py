@@ -73,18 +73,13 @@ def _kernel(facts: KernelFacts, who: Who) -> Iterator[Finding]:
 
 def session(facts: SessionFacts, systemd: SystemdFacts | None, who: Who) -> AreaVerdict:
     """Whether a user's jobs outlive the logout. Root's always do."""
-    shown = (
-        ("lingers", "yes" if facts.lingers else "no"),
-        ("logged in", "yes" if facts.has_runtime else "no"),
-        ("logind kills a session's processes", "yes" if facts.kills_processes else "no"),
-    )
     if not who.uid:
-        return AreaVerdict("session", "root's jobs outlive every logout", shown, ())
+        return AreaVerdict("session", "root's jobs outlive every logout", (), ())
     if systemd is not None and not systemd.boots:
-        return AreaVerdict("session", "no systemd, so no logind to end jobs", shown, ())
+        return AreaVerdict("session", "no systemd, so no logind to end jobs", (), ())
     outlives = facts.lingers or who.is_brokered
     summary = "jobs outlive your logout" if outlives else "jobs end at your last logout"
-    return AreaVerdict("session", summary, shown, tuple(_session(facts, systemd, who)))
+    return AreaVerdict("session", summary, (), tuple(_session(facts, systemd, who)))
 
 
 def _session(facts: SessionFacts, systemd: SystemdFacts | None, who: Who) -> Iterator[Finding]:

@@ -18,17 +18,13 @@ _LIMITS = ".slice.d/"  # drop-ins with the configured limits of slices
 def journal(facts: JournalFacts, systemd: SystemdFacts | None, who: Who) -> AreaVerdict:
     """Whether the journal accepts events, keeps them, and can be read."""
     kept = "kept across reboots" if facts.is_persistent else "lost at a reboot"
-    shown = (
-        ("socket", facts.socket_error or "listening"), ("Storage=", facts.storage or "default"),
-        ("you may read your own", "yes" if facts.may_read_own else "no"),
-    )  # fmt: skip
     if systemd is not None and not systemd.boots:
-        return AreaVerdict("journal", "none, without systemd", shown, ())
+        return AreaVerdict("journal", "none, without systemd", (), ())
     if facts.socket_error:
         mend = who.root("systemctl start systemd-journald.socket systemd-journald")
         what = f"/run/systemd/journal/socket: {facts.socket_error}"
-        return AreaVerdict("journal", "not listening", shown, (finding("no-journald", what, mend),))
-    return AreaVerdict("journal", f"listening; entries are {kept}", shown, tuple(_journal(facts, who)))
+        return AreaVerdict("journal", "not listening", (), (finding("no-journald", what, mend),))
+    return AreaVerdict("journal", f"listening; entries are {kept}", (), tuple(_journal(facts, who)))
 
 
 def _journal(facts: JournalFacts, who: Who) -> Iterator[Finding]:
