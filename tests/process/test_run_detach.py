@@ -26,6 +26,8 @@ from tests.process.harness import (
     sleeps_in_poll,
     state_of,
 )
+from tests.process.hot_path import PLAIN as PLAIN_IMPORTS
+from tests.process.hot_path import imported, surplus
 
 PLAIN = ("run", "--backend", "plain")
 # Where the caller is stopped before the job is on its own; after that; and the job itself.
@@ -114,6 +116,18 @@ def test_its_command_has_nothing_of_the_hand_over(box: Box) -> None:  # U1
     names = {line.partition("=")[0] for line in (box.root / "variables").read_text().splitlines()}
     assert not [name for name in names if "DETACH" in name.upper()]
     assert (box.root / "stdin").read_text() == "/dev/null\n"
+
+
+# Of what only some of them need (--after, a broker, what others read), each half imports nothing.
+@pytest.mark.parametrize("half", [("-d", "-n", "x"), ("--detached", "0123456789ab")])
+def test_neither_half_imports_more_than_a_job_in_the_foreground(box: Box, half: tuple[str, ...]) -> None:
+    found = imported(box, "--backend", "plain", *half, "--", "true")  # U1, K8
+    assert surplus(found, PLAIN_IMPORTS | {"encodings.ascii", "struct"}) == set()
+    if "-d" in half:
+        slicer(box, "wait", "x")
+    else:
+        assert not [name for name in found if name.startswith(("slicer.doctor", "slicer.cli.placing"))]
+    box.assert_clean()
 
 
 def test_a_log_of_the_users_is_appended_to(box: Box) -> None:  # U1

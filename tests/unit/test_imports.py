@@ -56,6 +56,10 @@ def test_the_core_together_imports_no_class_machinery() -> None:
     assert loaded.isdisjoint(BANNED)
 
 
+def test_what_takes_the_hand_over_imports_no_class_machinery() -> None:  # U1, K8
+    assert loaded_by("import slicer.detach.handover").isdisjoint(BANNED)
+
+
 # What only some queues need comes when they do: a queue of a few jobs is over in the time of its imports.
 RARE = {
     "dataclasses", "difflib", "hashlib", "inspect", "psutil", "subprocess", "slicer.cli.queue.live",

@@ -10,15 +10,10 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Callable
-from contextlib import closing
-from typing import TYPE_CHECKING, Any
 
 from slicer import faults, moments
 from slicer.backend import has_systemd
-from slicer.backend.shutdown import is_shutting_down
-from slicer.cli import after, placing, say
-from slicer.cli.common import check_directory, coming, failing
+from slicer.cli import say
 from slicer.detach import handover, service, starting
 from slicer.errors import EX_OK, EX_SLICER, StateError, UsageError
 from slicer.job.launch import open_ledger
@@ -32,12 +27,15 @@ from slicer.model import Outcome
 from slicer.outcome import job_files
 from slicer.record import replace
 from slicer.state.directory import find
-from slicer.state.named_file import RULES
 from slicer.state.statedir import first_time
 from slicer.state.statefile import is_job_id
 from slicer.text import quote
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
     from slicer.job.plan import Plan
     from slicer.model import Busy
 
@@ -69,13 +67,23 @@ def asked(options: dict[str, Any], invocation: Invocation) -> tuple[tuple[str, .
     which = next((name for name in ("detach", "after", "begin") if options[name]), "")
     if invocation.exec and which:
         raise UsageError(f"--{which} cannot go with --exec: nobody stays to do it", where="--exec")
-    awaits = after.by_ids(options["after"])
+    awaits: tuple[str, ...] = ()
+    if options["after"]:
+        from slicer.cli import after
+
+        awaits = after.by_ids(options["after"])
     begins = options["begin"]
-    return awaits, None if begins is None else coming(begins, time.time(), "--begin")
+    if begins is None:
+        return awaits, None
+    from slicer.cli.common import coming
+
+    return awaits, coming(begins, time.time(), "--begin")
 
 
 def begins(options: dict[str, Any], invocation: Invocation) -> tuple[str, ...]:
     """When the job would begin, in words; none: at once. Raises UsageError."""
+    from slicer.cli import after
+
     awaits, begins_at = asked(options, invocation)
     found = [f"after {quote(known.name or known.job)} ({how})" for known, how in after.resolved(awaits)]
     return (*found, *([] if begins_at is None else [moments.words(begins_at, time.time())]))
@@ -88,6 +96,9 @@ def _detach(
     options: dict[str, Any], invocation: Invocation, awaits: tuple[str, ...], begins_at: float | None,
     messages: say.Messages,
 ) -> int:  # fmt: skip
+    from slicer.cli import placing  # the job's own process needs none of it
+    from slicer.cli.common import check_directory
+
     check_directory()
     environ = service.environment(os.environ)
     ledger = open_ledger(environ, messages, invocation.backend)
@@ -103,7 +114,7 @@ def _detach(
     unblock_interrupts()
     has_handed_over = False
     try:
-        with closing(starting.HandOver()) as hand_over:
+        with starting.HandOver() as hand_over:
             what = f"slicer run --detach: {label(invocation.name, invocation.command)}"
             place, ends = placing.start(hand_over, job, what, plan.broker, mask)
             hand_over.send(handed)
@@ -134,12 +145,19 @@ def _show(text: str) -> None:
 
 def _log(asked: str, job: str, plan: Plan, ledger: Ledger) -> str:
     """The path of the log, which can be written. Removes logs that are too old. Raises StateError."""
-    with closing(job_files.opened(os.environ)) as files:
+    from slicer.cli.common import failing
+
+    files = job_files.opened(os.environ)
+    try:
         with failing("cannot be read", files.log_of(""), kind=StateError):
             held = {lease.job for lease in ledger.snapshot().leases}
             files.prune(plan.config.log_keep_s, held.__contains__, say.line)
         if not asked:
             return os.path.realpath(files.log_of(job))
+    finally:
+        files.close()
+    from slicer.state.named_file import RULES
+
     with failing("cannot be written", f"--output {asked}", kind=UsageError):
         folder, name = find(os.path.abspath(asked), RULES, follows=False)
     folder.close()
@@ -224,8 +242,10 @@ class _Noted(say.Messages):
         return code
 
     def _wait_first(self, mask: frozenset[int]) -> None:
-        awaited = after.resolved(self._awaits)
-        if awaited:
+        if self._awaits:
+            from slicer.cli import after
+
+            awaited = after.resolved(self._awaits)
             self._be_ready("waits")
             names = ", ".join(quote(known.name or known.job) for known, _ in awaited)
             self.notice(f"begins after {names}")
@@ -288,8 +308,11 @@ class _Detached(_Noted):
     def _end(self, code: int, *, has_run: bool) -> None:
         if not self._is_ready:  # it leaves nothing but its caller's error
             self._remove()
-        elif not has_run and has_systemd() and is_shutting_down("system"):
-            self._last = "the machine was shut down before it began"  # the error was its consequence
+        elif not has_run and has_systemd():
+            from slicer.backend.shutdown import is_shutting_down
+
+            if is_shutting_down("system"):
+                self._last = "the machine was shut down before it began"  # the error was its consequence
         super()._end(code, has_run=has_run)
         if not self._is_ready:
             self._caller.fail(code)

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from typing import TypeVar
 
 from slicer import moments
 from slicer.cli import say
 from slicer.config.profiles import Config, host, load
 from slicer.errors import SlicerError, UsageError
 
-_T = TypeVar("_T")
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from contextlib import AbstractContextManager
+    from typing import TypeVar
+
+    _T = TypeVar("_T")
 
 
 class NoLibrary(SlicerError):
@@ -25,15 +28,22 @@ class NoLibrary(SlicerError):
         self.kind = f"no-{name}"
 
 
-@contextmanager
 def failing(
     what: str, where: str, *, kind: type[SlicerError] = SlicerError, hint: str = ""
-) -> Iterator[None]:
+) -> AbstractContextManager[None]:
     """Turn an OSError into an error for the user: ``what`` failed, and why."""
-    try:
-        yield
-    except OSError as error:
-        raise kind(f"{what}: {error.strerror}", where=where, hint=hint) from error
+    return _Failing(lambda why: kind(f"{what}: {why}", where=where, hint=hint))
+
+
+class _Failing:
+    def __init__(self, error_of: Callable[[str | None], SlicerError]) -> None:
+        self._error_of = error_of
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, _kind: object, error: BaseException | None, _traceback: object) -> None:
+        if isinstance(error, OSError):
+            raise self._error_of(error.strerror) from error
 
 
 def check_directory() -> None:

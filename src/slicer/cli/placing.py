@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import os
-from contextlib import closing
-from typing import TYPE_CHECKING
 
 from slicer import backend as backends
 from slicer.backend.manager_calls import start_service
 from slicer.backend.systemd import SystemdBackend
-from slicer.broker.client import calls
 from slicer.cli import say
 from slicer.detach import service, starting
 from slicer.doctor.facts.host import gather_session
@@ -18,6 +15,7 @@ from slicer.kernel import cgroup
 from slicer.kernel.users import user_name
 from slicer.model import LEASE_VARIABLE, manager_of
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from slicer.detach.service import Place
     from slicer.doctor.facts.host import SessionFacts
@@ -34,7 +32,8 @@ def start(
     session = gather_session(uid)
     has_systemd = backends.has_systemd()
     is_kept = service.is_session(cgroup.of(os.getpid())) and not session.kills_processes
-    with closing(SystemdBackend(manager_of(uid))) as backend:
+    backend = SystemdBackend(manager_of(uid))
+    try:
         place = service.place_of(
             uid, has_systemd=has_systemd, reaches_manager=has_systemd and reaches(backend),
             lingers=session.lingers, stays=bool(broker or os.environ.get(LEASE_VARIABLE)) or is_kept,
@@ -43,6 +42,8 @@ def start(
             return place, start_process(hand_over, job, described, broker, mask, session)[1]
         command, told = starting.taker(), service.job_properties(hand_over.given.fileno())
         backend.converse(start_service(service.job_unit(job), described, command, told, backend.manager))
+    finally:
+        backend.close()
     hand_over.introduced()
     return place, ends_early(place, session)
 
@@ -73,6 +74,8 @@ def ends_early(place: Place, session: SessionFacts) -> str:
 
 def _leaves(broker: str, job: str, described: str, pid: int) -> bool:
     """Whether the broker has put the process into a scope of its own. If not, says why."""
+    from slicer.broker.client import calls
+
     try:
         calls.detach(broker, job, described, pid)
     except SlicerError as error:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
-from collections.abc import Mapping, Sequence
 
 from slicer.text import command_text
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
     from typing import Literal
 
     Place = Literal["system", "user", "process"]
@@ -41,6 +40,8 @@ _MANAGER_VARIABLES = ("DBUS_SESSION_BUS_ADDRESS", "XDG_RUNTIME_DIR")
 
 def queue_unit(log_dir: str) -> str:
     """The service's name. Each log directory (an absolute path) has one, because only one queue uses it."""
+    import hashlib  # of all that is detached, only a queue needs OpenSSL
+
     digest = hashlib.sha1(os.fsencode(log_dir), usedforsecurity=False).hexdigest()
     return f"slicer-queue-{digest[:8]}.service"
 

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
+import _socket
 import errno
-import json
 import os
-import socket
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 
 from slicer import faults
 from slicer.detach import handover, service
@@ -16,6 +13,11 @@ from slicer.errors import EX_SLICER, StateError
 from slicer.kernel.orphan import start_orphan
 from slicer.kernel.peer import credentials
 from slicer.kernel.signals import signal
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+    from typing import Self
 
 _ANSWER_S = 60.0  # to read the hand-over; the time until it is ready depends on its request
 _LONGEST = 1 << 20  # bytes of messages, in all: the peer is a process of the same user
@@ -62,10 +64,12 @@ class HandOver:
     """
 
     def __init__(self) -> None:
-        self._own, self.given = socket.socketpair()
+        self._own, self.given = _socket.socketpair()
 
-    def close(self) -> None:
-        """Close the connection. Safe to repeat."""
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
         self.given.close()
         self._own.close()
 
@@ -73,20 +77,24 @@ class HandOver:
         """The pid of the process that was started. Raises StateError."""
         self.given.close()  # so that the end of that process ends the connection
         self._own.settimeout(_ANSWER_S)
-        with _taking_over():
-            said = b""
+        said = b""
+        try:
             while not said.endswith(b"\0"):
                 more = self._own.recv(1)
                 if not more:
                     raise ConnectionError(errno.EPIPE, "it has ended")
                 said += more
+        except OSError as error:
+            raise _not_taken(error) from error
         return int(said[:-1])
 
     def send(self, handed: dict[str, object]) -> None:
         """Hand over to the process, which was started; then it is independent. Raises StateError."""
         faults.point("detach-started")
-        with _taking_over():
-            self._own.sendall(json.dumps(handed).encode("ascii") + b"\0")
+        try:
+            self._own.sendall(handover.packed(handed) + b"\0")
+        except OSError as error:
+            raise _not_taken(error) from error
         self._own.settimeout(None)
         faults.point("detach-handed")
 
@@ -116,13 +124,8 @@ class HandOver:
         raise StateError("its process was ended before it could report whether the job runs")
 
 
-@contextmanager
-def _taking_over() -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        why = error.strerror or "no answer in time"
-        raise StateError(f"its process did not take over: {why}") from error
+def _not_taken(error: OSError) -> StateError:
+    return StateError(f"its process did not take over: {error.strerror or 'no answer in time'}")
 
 
 def start_process(command: Sequence[str], mask: frozenset[int], stdin: int) -> None:
@@ -142,10 +145,10 @@ class DetachCaller:
     """The connection of a detached job's process to the caller. If the caller has ended, nothing is sent."""
 
     def __init__(self) -> None:
-        self._socket: socket.socket | None = None
+        self._socket: _socket.socket | None = None
         try:
             os.set_inheritable(handover.CALLER_FD, False)
-            found = socket.socket(fileno=handover.CALLER_FD)
+            found = _socket.socket(fileno=handover.CALLER_FD)
         except OSError:
             return  # somebody typed the hidden option
         if credentials(found)[1] != os.geteuid():
@@ -174,7 +177,7 @@ class DetachCaller:
             return False
         try:
             # Without blocking: a stopped caller must not stop the job.
-            self._socket.send(text.encode("utf-8", "backslashreplace") + b"\0", socket.MSG_DONTWAIT)
+            self._socket.send(text.encode("utf-8", "backslashreplace") + b"\0", _socket.MSG_DONTWAIT)
         except OSError:
             self._close()
             return False

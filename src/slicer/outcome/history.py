@@ -185,9 +185,9 @@ def _row(outcome: Outcome) -> list[Sql]:
         if column in (*schema.LISTS, *schema.NUMBERS):
             value = json_array(value)
         elif column == schema.COUNTS:
-            value = _json({name: value[name] for name in sorted(value)})
+            value = json_text({name: value[name] for name in sorted(value)})
         elif column == schema.SHARING:
-            value = None if value is None else _json(as_dict(value))
+            value = None if value is None else json_text(as_dict(value))
         elif isinstance(value, str):
             value = encodable(value)
         row.append(value)
@@ -205,15 +205,17 @@ _JSON_ESCAPES = {**{c: f"\\u{c:04x}" for c in (*range(0x20), 0x7F)}, ord('"'): '
 
 def json_array(items: Iterable[object]) -> str:
     """A JSON array, without the json module (9 ms). Lone surrogates are kept as ``\\udcff``."""
-    return f"[{', '.join(map(_json, items))}]"
+    return f"[{', '.join(map(json_text, items))}]"
 
 
-def _json(value: object) -> str:
-    """A value as JSON. Names in an object are of slots or fields, which need no escapes."""
+def json_text(value: object) -> str:
+    """A value as JSON, likewise. Names in an object are of slots or fields, which need no escapes."""
+    if value is None:
+        return "null"
     if isinstance(value, tuple):
         return json_array(value)
     if isinstance(value, dict):
-        return "{" + ", ".join(f'"{name}": {_json(each)}' for name, each in value.items()) + "}"
+        return "{" + ", ".join(f'"{name}": {json_text(each)}' for name, each in value.items()) + "}"
     if isinstance(value, str):
         return encodable('"' + value.translate(_JSON_ESCAPES) + '"')
     return repr(round(value, 6)) if isinstance(value, float) else str(value)

@@ -10,13 +10,12 @@ the history. The directory belongs to its user alone and is opened once. An inva
 from __future__ import annotations
 
 import errno
-import json
 import os
 import time
 
 from slicer.errors import StateError
 from slicer.kernel import proc
-from slicer.outcome.history import folder
+from slicer.outcome.history import folder, json_text
 from slicer.record import as_dict, record, replace
 from slicer.state.directory import LEDGER, Directory, failed, open_or_make
 from slicer.state.statefile import check_fields, is_job_id, json_reader
@@ -94,7 +93,7 @@ class JobFiles:
         The end also fits into the place of the beginning, so a disk that is full by then does not lose it.
         """
         name = f"{file.job}.json"
-        data = json.dumps({"version": _VERSION, **as_dict(file)}, default=list).encode("ascii")
+        data = json_text({"version": _VERSION, **as_dict(file)}).encode()
         try:
             try:
                 os.close(self._directory.replace(name, data.ljust(len(data) + _ROOM) + b"\n", mode=0o600))
@@ -120,6 +119,8 @@ class JobFiles:
         data = self._directory.read(name, _LONGEST)
         if not data:
             return None
+        import json  # only others read it
+
         try:
             said = json.loads(data)
             values = {

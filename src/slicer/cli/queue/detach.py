@@ -92,7 +92,7 @@ def _start_process(
     mask = frozenset(signal.pthread_sigmask(signal.SIG_BLOCK, ()))
     arguments = service.queue_arguments(sys.argv[1:])
     handed = starting.handed_by_us(arguments, environ, f"{log_dir}/queue.log", reports=False)
-    with closing(starting.HandOver()) as hand_over:
+    with starting.HandOver() as hand_over:
         found = placing.start_process(hand_over, job, described, broker, mask, session)
         hand_over.send(handed)
         failed = hand_over.hear(say.line, at_end="runs")

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
-import socket
 
 from slicer.backend import scopes
 from slicer.doctor.facts.files import kernel_text, names_in, setting
@@ -69,6 +67,8 @@ def mounts(path: str = "/proc/self/mountinfo") -> tuple[Mount, ...]:
 
 def parse(text: str) -> tuple[Mount, ...]:
     """The content of mountinfo (proc(5))."""
+    import re  # a detached job asks only for its session
+
     found = []
     for line in text.splitlines():
         before, _, after = line.partition(" - ")
@@ -192,6 +192,8 @@ def _may_read(files: list[str], name: str) -> bool:
 
 def _socket_error() -> str:
     """Why journald cannot be reached. To connect a datagram socket sends nothing."""
+    import socket
+
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK) as sock:
         try:
             sock.connect(SOCKET)
