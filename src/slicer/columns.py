@@ -6,9 +6,12 @@ A ``width`` is in columns; None is unlimited.
 from __future__ import annotations
 
 import unicodedata
-from collections.abc import Iterable, Sequence
 
 from slicer.record import record
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
 
 GAP = "  "
 _COMMAND = 200  # columns of a command where the width is unlimited

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import json
-import locale
 import os
 import sys
+from _locale import getencoding  # locale itself imports re, as json does
 
 from slicer.columns import ASCII, CODES, GAP, HEADING, UNICODE, Glyphs, Line, aligned, cell_count, clip, fit
 from slicer.record import as_dict, record
@@ -53,7 +52,7 @@ def escape_unprintable() -> None:
 
 def glyphs(stream: TextIO | None = None) -> Glyphs:
     """The glyphs that both the stream (stdout) and the locale can show."""
-    encodings = ((stream or sys.stdout).encoding or "", locale.getencoding())
+    encodings = ((stream or sys.stdout).encoding or "", getencoding())
     is_utf8 = all(encoding.lower().replace("-", "") == "utf8" for encoding in encodings)
     return UNICODE if is_utf8 else ASCII
 
@@ -174,5 +173,7 @@ def picked(item: object, names: str) -> dict[str, Any]:
 
 def show_json(data: dict[str, Any], *, compact: bool = False) -> None:
     """Print one JSON document, with records as objects. ``compact``: on one line, and flushed."""
+    import json
+
     indent = None if compact else 2
     print(json.dumps({"version": 1, **data}, indent=indent, default=as_dict), flush=compact)

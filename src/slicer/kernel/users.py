@@ -21,9 +21,10 @@ _FILES = {"user": "/etc/passwd", "group": "/etc/group"}
 _FIELDS = {"user": 7, "group": 4}
 _MOST_BYTES = 1 << 23
 _DEADLINE_S = 1.0
+_FILE_S = 1.0  # how long an entry of a file counts: as long as one look at thousands of jobs
 _QUIET_S = 60.0  # how long nobody is asked after a look-up without an answer, nor again after one with it
 
-# What the services answered, and until when that counts (monotonic); [] is nobody.
+# What is known, and until when that counts (monotonic); [] is nobody.
 _known: dict[tuple[str, int], tuple[list[str], float]] = {}
 _quiet_until = 0.0  # monotonic
 
@@ -80,6 +81,8 @@ def _entry(kind: str, number: int) -> list[str]:
     if time.monotonic() < until:
         return found
     found = _in_file(kind, str(number))
+    if found:
+        _known[kind, number] = found, time.monotonic() + _FILE_S
     if found or time.monotonic() < _quiet_until:
         return found
     try:
