@@ -67,8 +67,9 @@ def ends(
     }
     ledger = existing_ledger(os.environ, say.line)
     while True:
+        seen = Seen(ledger)
         for awaited in list(left.values()):
-            found = awaited.look(ledger)
+            found = awaited.look(seen)
             if found is not None:
                 del left[awaited.known.key]
                 yield found
@@ -96,6 +97,20 @@ def asleep(
     return until_readable([*descriptors, *others], due, mask) & frozenset(others)
 
 
+class Seen:
+    """The ledger at one moment, read once for all jobs that are awaited. Raises StateError."""
+
+    def __init__(self, ledger: Ledger | None) -> None:
+        self.entries: dict[str, Lease | Ticket] = {}
+        self.unwritten: dict[str, Outcome] = {}  # that the history has no room for
+        if ledger is not None:
+            found = ledger.snapshot()
+            self.entries.update((each.job, each) for each in found.leases)
+            self.entries.update((each.job, each) for each in found.tickets)
+            kept_ones = kept.settle(ledger.directory.base, history.default_path(), lambda _: None)
+            self.unwritten.update((each.job, each) for each in kept_ones)
+
+
 class Awaited:
     """A job whose end is awaited, through the ends of its supervisor and keeper."""
 
@@ -105,27 +120,19 @@ class Awaited:
         self.due_s: float | None = None  # when to look again without an event
         self._gone_at: float | None = None  # since when no trace of it has been found
 
-    def look(self, ledger: Ledger | None) -> Ended | None:
+    def look(self, seen: Seen) -> Ended | None:
         """How it ended; None: it has not. Raises StateError."""
         self.close()
-        known, path = self.known, history.default_path()
-        if known.outcome is None:
-            entry = self._entry(ledger)
+        known, outcome = self.known, self.known.outcome
+        if outcome is None:
+            entry = seen.entries.get(known.job)  # a request at the broker is followed by its process
             self.descriptors = self._processes(entry)
-            unwritten = kept.settle(ledger.directory.base, path, lambda _: None) if ledger is not None else []
-            found = [each for each in unwritten if each.job == known.job]
-            found = found or history.read(path, limit=1, job=known.job)
-            if not found:
+            found = history.read(history.default_path(), limit=1, job=known.job)
+            outcome = seen.unwritten.get(known.job) or next(iter(found), None)
+            if outcome is None:
                 return self._ended_without(is_there=entry is not None)
             self.close()
-            return Ended(known, found[0].exit_code, found[0])
-        return Ended(known, known.outcome.exit_code, known.outcome)
-
-    def _entry(self, ledger: Ledger | None) -> Lease | Ticket | None:
-        """The job's lease or ticket in the ledger. A request at the broker is followed by its process."""
-        seen = ledger.snapshot() if ledger is not None else None
-        entries: tuple[Lease | Ticket, ...] = (*seen.leases, *seen.tickets) if seen is not None else ()
-        return next((entry for entry in entries if entry.job == self.known.job), None)
+        return Ended(known, outcome.exit_code, outcome)
 
     def _processes(self, entry: Lease | Ticket | None) -> list[int]:
         """Pidfds of its supervisor and keeper, if they live."""
@@ -195,7 +202,7 @@ class AwaitedLine:
     def due_s(self) -> float | None:
         return self._watch.due_s
 
-    def look(self, ledger: Ledger | None) -> Ended | None:
+    def look(self, seen: Seen) -> Ended | None:
         """How it ended; None: it has not. Raises StateError."""
         if isinstance(self._watch, LineWatch):
             line = self._watch.look()
@@ -204,7 +211,7 @@ class AwaitedLine:
             if line.status != "running":
                 return _ended_line(self.known, line)
             self._watch = attempt(self.known, line)  # the queue was killed
-        return self._watch.look(ledger)
+        return self._watch.look(seen)
 
 
 def attempt(known: KnownJob, line: QueuedLine) -> Awaited:
