@@ -11,7 +11,7 @@ import os
 import sys
 import time
 
-from slicer import faults, moments
+from slicer import faults
 from slicer.backend import has_systemd
 from slicer.cli import say
 from slicer.detach import handover, service, starting
@@ -82,6 +82,7 @@ def asked(options: dict[str, Any], invocation: Invocation) -> tuple[tuple[str, .
 
 def begins(options: dict[str, Any], invocation: Invocation) -> tuple[str, ...]:
     """When the job would begin, in words; none: at once. Raises UsageError."""
+    from slicer import moments
     from slicer.cli import after
 
     awaits, begins_at = asked(options, invocation)
@@ -251,6 +252,8 @@ class _Noted(say.Messages):
             self.notice(f"begins after {names}")
             after.wait(awaited, mask)
         if self._begins_at is not None and self._begins_at > time.time():
+            from slicer import moments
+
             self._be_ready("waits")
             self.notice(f"begins {moments.words(self._begins_at, time.time())}")
             until_moment(self._begins_at, mask)

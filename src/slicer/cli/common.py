@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import time
 
-from slicer import moments
 from slicer.cli import say
 from slicer.config.profiles import Config, host, load
 from slicer.errors import SlicerError, UsageError
@@ -62,11 +61,15 @@ def config() -> Config:
 
 def since(text: str | None, option: str = "--since") -> float | None:
     """The time that the option means, in seconds since the epoch; None: no limit. Raises UsageError."""
+    from slicer import moments  # whoever detaches a job that begins at once names none
+
     return None if text is None else meant(lambda said: moments.past(said, time.time()), text, option)
 
 
 def coming(text: str, now: float, option: str) -> float:
     """The same for a time to come, counted from ``now``. Raises UsageError."""
+    from slicer import moments
+
     return meant(lambda said: moments.coming(said, now), text, option)
 
 

@@ -8,7 +8,6 @@ from slicer.backend import scopes
 from slicer.doctor.facts.files import kernel_text, names_in, setting
 from slicer.errors import StateError
 from slicer.kernel import cgroup
-from slicer.kernel.inotify import Inotify
 from slicer.kernel.users import lingers, user_name
 from slicer.outcome.journal import SOCKET
 from slicer.record import record
@@ -39,6 +38,8 @@ def _pidfd_error() -> str:
 
 def _inotify_error() -> str:
     try:
+        from slicer.kernel.inotify import Inotify
+
         Inotify("inotify").close()
     except StateError as error:
         return error.message
