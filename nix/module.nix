@@ -327,6 +327,8 @@ in
     systemd.services = lib.mkMerge (map (each: each.services) serveUnits ++ [
       # A switch stops what it restarts, and the socket with it: users would find no broker meanwhile.
       (mkIf cfg.broker.enable { slicer-broker.stopIfChanged = false; })
+      # Detached queues go on after a boot: root's, and below those of users.
+      { slicer-queues.wantedBy = [ "multi-user.target" ]; }
       (mkIf cfg.metrics.enable {
         slicer-metrics = {
           environment.DIRECTORY = cfg.metrics.directory;
@@ -340,6 +342,8 @@ in
       (mkIf cfg.broker.closedShop (lib.genAttrs jobRunners (_: { serviceConfig = closed; })))
       { inherit slicer-catalog; }
     ]);
+
+    systemd.user.services.slicer-queues.wantedBy = [ "default.target" ];
 
     # Where users' ledgers are: /run/lock is root's, and logind empties /dev/shm. A file system of its own, because
     # every user may fill it.

@@ -52,7 +52,7 @@ python3Packages.buildPythonApplication {
     # With the units of the broker, the board and the metrics, which nothing starts unless the module says so. The
     # module mounts the place of users' ledgers by itself.
     install -D -m 644 -t "$out/lib/systemd/system" "$files"/_units/system/*.slice "$files"/_units/system/slicer-*
-    install -D -m 644 -t "$out/lib/systemd/user" "$files"/_units/user/*.slice
+    install -D -m 644 -t "$out/lib/systemd/user" "$files"/_units/user/*.slice "$files"/_units/user/slicer-*
     install -D -m 644 -t "$out/lib/systemd/catalog" "$files/_units/catalog/slicer.catalog"
     install -D -m 644 "$files/_completions/slicer.bash" "$out/share/bash-completion/completions/slicer"
     install -D -m 644 -t "$out/share/zsh/site-functions" "$files/_completions/_slicer"
@@ -63,7 +63,8 @@ python3Packages.buildPythonApplication {
     sed -i "s|/usr/lib/slicer-systemd/slicer-broker|$out/bin/slicer-broker|" \
       "$out/lib/systemd/system/slicer-broker."*
     sed -i "s|/usr/bin/slicer\>|$out/bin/slicer|" \
-      "$out/lib/systemd/system/slicer-web."* "$out/lib/systemd/system/slicer-metrics."*
+      "$out/lib/systemd/system/slicer-web."* "$out/lib/systemd/system/slicer-metrics."* \
+      "$out/lib/systemd/"{system,user}/slicer-queues.service
   '';
 
   # The usual wrapper puts Python and the libraries of slicer into PATH and sets PYTHONNOUSERSITE, and all jobs

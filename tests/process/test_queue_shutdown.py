@@ -50,14 +50,18 @@ def machine() -> Iterator[NamespaceMachine]:
         (pytest.fail if ci() else pytest.skip)(str(error))
 
 
-def test_what_an_orderly_shutdown_ends_runs_again(machine: NamespaceMachine) -> None:  # Q17, E7
+def test_what_an_orderly_shutdown_ends_runs_again(machine: NamespaceMachine) -> None:  # Q17, E7, U16
     machine.execute(Command(["sh", "-c", _QUEUES], cwd="/"), timeout_s=120).checked()
     root = f"/proc/{machine.init}/root/var/tmp"
+    folders = "var/lib/slicer/queues", "home/alice/.local/state/slicer/queues"
+    kept = [os.open(f"{root}/../../{folder}", os.O_RDONLY | os.O_DIRECTORY) for folder in folders]
     logs = {name: os.open(f"{root}/{name}/slicer_logs", os.O_RDONLY | os.O_DIRECTORY) for name in _NAMES}
     try:
         machine.popen(Command(["systemctl", "poweroff"], cwd="/")).wait()
         until(lambda: not os.path.exists(f"/proc/{machine.init}"), "it is off")
         assert [state_in(logs[name]).status for name in ("alive", "alice")] == ["pending", "pending"]
+        for fd in kept:  # both are to go on after the boot
+            assert sum(name.endswith(".detached") for name in os.listdir(fd)) == 1  # U16
         folder = os.open("attempts", os.O_RDONLY | os.O_DIRECTORY, dir_fd=logs["dead"])
         try:
             found = attempt.read(folder, state_in(logs["dead"]).job)
@@ -67,7 +71,7 @@ def test_what_an_orderly_shutdown_ends_runs_again(machine: NamespaceMachine) -> 
         assert found.outcome is not None
         assert (found.outcome.reason, found.outcome.ended_by) == ("stopped", "shutdown")
     finally:
-        for fd in logs.values():
+        for fd in (*logs.values(), *kept):
             os.close(fd)
 
 

@@ -53,6 +53,7 @@ ALICES = {
 }  # fmt: skip
 # Whose cures are tried by no machine of the tests, and why.
 UNTRIED = {
+    "tests/systemd/test_queue_boot.py tries it": {"queue-not-resumed"},
     "it takes a GPU, or NVIDIA's driver": {
         "driver-hangs", "driver-unusable", "no-nvidia-ml-py", "no-uvm-node", "node-missing", "node-forbidden",
         "mps-beside-share", "mig-on", "exclusive-compute", "dmem-not-enabled", "gpus-not-fenced",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from slicer.backend.unit_files import SYSTEM_UNITS, is_plain, read
+from slicer.backend.unit_files import SYSTEM_UNITS, program_in
 from slicer.kernel import on_host
 from slicer.state import BROKER_ENABLED
 
@@ -35,12 +35,7 @@ def table() -> tuple[tuple[str, str, str], ...]:
 
 def program_of() -> str:
     """The program in the unit of `slicer install`; "" without such a unit."""
-    text = read(on_host(f"{SYSTEM_UNITS}/{SERVICE}"))
-    if text is None:
-        return ""
-    lines = text.decode("utf-8", "replace").splitlines()
-    found = [line.partition("=")[2] for line in lines if line.startswith("ExecStart=")]
-    return found[0] if len(found) == 1 and found[0].startswith("/") and is_plain(found[0]) else PROGRAM
+    return program_in(on_host(f"{SYSTEM_UNITS}/{SERVICE}"), PROGRAM)
 
 
 def is_installed() -> bool:

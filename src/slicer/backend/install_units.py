@@ -14,7 +14,7 @@ import subprocess
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from slicer.backend import broker_units, closed_shop, feature_units, is_booted, slice_limits
+from slicer.backend import broker_units, closed_shop, feature_units, is_booted, queue_units, slice_limits
 from slicer.backend.closed_shop import has_unit
 from slicer.backend.unit_files import (
     SYSTEM_UNITS,
@@ -127,14 +127,15 @@ def plan(
     environ: Mapping[str, str] | None = None,
     limits: Limits | None = None,
     broker: str = "",
+    program: str = "",
 ) -> InstallPlan:
     """What to install on this machine. Touches nothing.
 
     ``user`` is for the caller's own user manager alone, below $XDG_DATA_HOME. ``user_delegation`` adds the
     drop-in that lets all user managers set IOWeight and AllowedCPUs. ``limits`` of the slices become drop-ins
     (see :func:`configured`); None leaves existing ones unchanged. ``broker`` is the program of the broker,
-    whose units are to be installed, too; "": they are left out. Raises SlicerError if both user and
-    user_delegation are requested.
+    whose units are to be installed, too; "": they are left out. ``program``: the same of the slicer that
+    resumes detached queues. Raises SlicerError if both user and user_delegation are requested.
     """
     if user and user_delegation:
         message = "delegation to user managers is a system setting, not a user's"
@@ -143,6 +144,8 @@ def plan(
     actions: list[Action] = []
     unwanted: list[Action] = []
     table = _table(user=user, user_delegation=user_delegation)
+    if program:
+        table = (*table, *queue_units.table(user=user))
     for source, place, what in (*table, *(broker_units.table() if broker else ())):
         path = on_host(_FISH_OF_ADMIN) if place == _FISH else os.path.join(top, place)
         action = Action(os.path.join(_SOURCES, source), path, what)
@@ -150,13 +153,16 @@ def plan(
             unwanted.append(action)
         elif broker and os.path.basename(place) in (broker_units.SERVICE, broker_units.SOCKET):
             actions.append(with_program(action, broker_units.PROGRAM, broker))
+        elif os.path.basename(place) == queue_units.UNIT:
+            actions.append(with_program(action, queue_units.PROGRAM, program))
         else:
             actions.append(action)
     for each in [] if limits is None else _limits(limits, top, user=user):
         (actions if each.content else unwanted).append(each)
+    enable = queue_units.enable(user=user) if program else ()
     if user:
-        return InstallPlan(tuple(actions), tuple(unwanted), _USER_COMMANDS, user)
-    commands = (*_SYSTEM_COMMANDS, *(broker_units.ENABLE if broker else ()))
+        return InstallPlan(tuple(actions), tuple(unwanted), (*_USER_COMMANDS, *enable), user)
+    commands = (*_SYSTEM_COMMANDS, *enable, *(broker_units.ENABLE if broker else ()))
     if _USERS_PLACE in table:
         commands = (*commands, ("systemctl", "enable", "--now", _MOUNT))
     return InstallPlan(tuple(actions), tuple(unwanted), commands, user, settings=on_host(SYSTEM_DIR))
@@ -165,9 +171,12 @@ def plan(
 def going(made: InstallPlan, *, only_broker: bool = False) -> InstallPlan:
     """What to remove of a plan with ``broker``: all of it, or only the broker. Touches nothing.
 
-    An existing broker is stopped before its files are removed.
+    What was switched on is switched off before its files are removed.
     """
-    stops = broker_units.DISABLE if broker_units.is_installed() else ()
+    disable = () if only_broker else queue_units.disable(os.environ, user=made.user)
+    if made.user:
+        return replace(made, commands=_USER_COMMANDS, stops=disable)
+    stops = (*disable, *(broker_units.DISABLE if broker_units.is_installed() else ()))
     if not only_broker and os.path.lexists(on_host(_MOUNT_ENABLED)):
         stops = (*stops, ("systemctl", "disable", _MOUNT))  # only at the next boot: jobs hold leases there
     names = {os.path.basename(name) for _, name, _ in broker_units.table()}

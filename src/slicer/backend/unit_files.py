@@ -73,6 +73,16 @@ def is_plain(word: str) -> bool:
     return bool(word) and _PLAIN.issuperset(word)
 
 
+def program_in(path: str, packaged: str) -> str:
+    """The program that the unit at ``path`` starts, or the package's; "" without such a unit."""
+    text = read(path)
+    if text is None:
+        return ""
+    lines = text.decode("utf-8", "replace").splitlines()
+    found = [line.partition("=")[2].partition(" ")[0] for line in lines if line.startswith("ExecStart=")]
+    return found[0] if len(found) == 1 and found[0].startswith("/") and is_plain(found[0]) else packaged
+
+
 def state(action: Action, *, is_wanted: bool = True) -> State:
     """The state of a file. Touches nothing.
 

@@ -6,13 +6,13 @@ import os
 
 import click
 
-from slicer.backend import broker_units
+from slicer.backend import broker_units, queue_units
 from slicer.backend.install_units import InstallPlan, configured, going, plan
 from slicer.cli import complete, install_broker, install_closed, install_feature, install_serve, output, say
 from slicer.cli.install_words import Way, done, tell
 from slicer.columns import Line
 from slicer.config import files
-from slicer.errors import EX_OK, UsageError
+from slicer.errors import EX_OK, SlicerError, UsageError
 from slicer.kernel import on_host
 from slicer.outcome import history
 
@@ -112,14 +112,17 @@ def _settled(place: install_serve.UnitPlace, way: Way, *, user_delegation: bool,
     warnings: tuple[str, ...] = ()
     if way.removing:  # all that may ever have been installed; otherwise a drop-in would be left behind
         program = "" if user else broker_units.PROGRAM
-        settled = plan(user=user, user_delegation=not user, limits={}, broker=program)
-        settled = settled if user else going(settled, only_broker=broker)
+        settled = plan(
+            user=user, user_delegation=not user, limits={}, broker=program, program=queue_units.PROGRAM
+        )
+        settled = going(settled, only_broker=broker)
     else:
         has_broker = broker or (not user and broker_units.is_installed())
         program = install_broker.program() if has_broker else ""
         settled, warnings = configured(
-            environ=os.environ, user=user, user_delegation=user_delegation, broker=program
-        )
+            environ=os.environ, user=user, user_delegation=user_delegation, broker=program,
+            program=_for_queues(place),
+        )  # fmt: skip
     if not (way.removing and broker):
         settled = settled if user else install_closed.with_closed(settled)
         settled = install_serve.with_servers(settled, place, removing=way.removing)
@@ -127,6 +130,15 @@ def _settled(place: install_serve.UnitPlace, way: Way, *, user_delegation: bool,
     for warning in warnings:
         say.line(warning)
     return settled
+
+
+def _for_queues(place: install_serve.UnitPlace) -> str:
+    """The slicer that resumes detached queues after a boot; "": none, and says why."""
+    try:
+        return install_serve.program(place)
+    except SlicerError as error:
+        say.line(f"{queue_units.UNIT} is left out, so detached queues do not go on after a boot: {error}")
+        return ""
 
 
 def _next(*, user: bool, user_delegation: bool, broker: bool) -> list[Line]:

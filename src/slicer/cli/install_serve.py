@@ -122,7 +122,7 @@ def _units(place: UnitPlace, name: str, run_as: str) -> Units:
             pwd.getpwnam(run_as)
     except KeyError:
         raise UsageError(f"no such user: {run_as:.60}", where="--as", hint="see getent passwd") from None
-    return Units(server.name, group, _program(place), place.is_user, run_as)
+    return Units(server.name, group, program(place), place.is_user, run_as)
 
 
 def _refuse_unseen(place: UnitPlace, server: Server) -> None:
@@ -136,7 +136,7 @@ def _refuse_unseen(place: UnitPlace, server: Server) -> None:
         raise SlicerError(message, where=source, hint=f"describe it in {path}")
 
 
-def _program(place: UnitPlace) -> str:
+def program(place: UnitPlace) -> str:
     """This slicer's path for a unit. Raises SlicerError."""
     if not place.is_user:
         return install_broker.program("slicer")

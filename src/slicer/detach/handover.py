@@ -5,9 +5,10 @@ cannot print, and opens files differently from slicer. So the manager (or the ca
 executes this file with only the standard library (``python -I -S``), and this process becomes the queue or
 the job.
 
-A queue's hand-over is a file, because its service may be restarted. A job's comes through its stdin, one of
-a pair of sockets; on it the job also reports to the caller that it waits or runs. So the hand-over is never
-on a disk, nobody else can connect, and the job begins only if its caller completes it.
+A queue's hand-over is a file (:mod:`slicer.outcome.queue_files`), because its service may be restarted, also
+after a boot. A job's comes through its stdin, one of a pair of sockets; on it the job also reports to the
+caller that it waits or runs. So it is never on a disk, nobody else can connect, and the job begins only if
+its caller completes it.
 """
 
 from __future__ import annotations
@@ -43,14 +44,6 @@ _encode: Any = make_encoder(None, list, encode_basestring_ascii, None, ":", ",",
 def packed(handed: dict[str, object]) -> bytes:
     """The hand-over as JSON; bytes that are no UTF-8 become lone surrogates."""
     return "".join(_encode(handed, 0)).encode("ascii")
-
-
-def write(path: str, handed: dict[str, object]) -> None:
-    """Write a file that only its owner can read: the environment may hold secrets. Raises OSError."""
-    os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
-    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-    with os.fdopen(fd, "wb") as file:
-        file.write(packed(handed))
 
 
 def open_log(path: str | bytes, mode: int = 0o666) -> int:

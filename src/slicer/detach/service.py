@@ -110,6 +110,13 @@ def ends_early(
     return f"it ends with {_unit(cgroup)}: {keep}" if _unit(cgroup) else ""
 
 
+def after_boot(*, is_restored: bool, lingers: bool) -> str:
+    """What becomes of a detached queue. ``is_restored``: a unit starts it with the system, or the manager."""
+    if not is_restored:
+        return "after a reboot, slicer queue restore resumes it; slicer install has systemd do that"
+    return f"after a reboot it goes on {'by itself' if lingers else 'once you log in'}"
+
+
 def job_unit(job: str) -> str:
     """The name of a detached job's service, which exists beside its scope."""
     return f"slicer-run-{job}.service"
@@ -130,7 +137,7 @@ def job_properties(stdin: int) -> tuple[ServiceProperty, ...]:
     )
 
 
-def queue_properties(unit: str) -> tuple[ServiceProperty, ...]:
+def queue_properties() -> tuple[ServiceProperty, ...]:
     """The properties of a queue's service, besides its command.
 
     ``systemctl stop`` sends one SIGTERM to the queue alone and waits as long as the jobs take. systemd
@@ -147,10 +154,6 @@ def queue_properties(unit: str) -> tuple[ServiceProperty, ...]:
         ("StartLimitIntervalUSec", "t", _RESTARTS_WITHIN_S * 1_000_000),
         ("StartLimitBurst", "u", _RESTARTS),
         ("CollectMode", "s", "inactive-or-failed"),
-        # For the hand-over: removed with the service.
-        ("RuntimeDirectory", "as", [unit.removesuffix(".service")]),
-        ("RuntimeDirectoryMode", "u", 0o700),
-        ("RuntimeDirectoryPreserve", "s", "restart"),
     )
 
 

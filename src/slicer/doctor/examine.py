@@ -49,7 +49,7 @@ def _report(who: Who, looked: Mapping[str, LookResult]) -> DoctorReport:
         "gpus": lambda: _gpus(taken, looked["driver"], who),
         "broker": lambda: check_state.broker(taken["broker"], who),
         "journal": lambda: check_units.journal(taken["journal"], manager, who),
-        "units": lambda: check_units.units(taken["units"], manager, who),
+        "units": lambda: check_units.units(taken["units"], manager, taken["session"], who),
         "wraps": lambda: check_units.wraps(taken["wraps"]),
         "others": lambda: check_state.others(taken["others"]),
     }

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     _T = TypeVar("_T")
 
 _HINT = "move it away"
-_RULES = replace(LEDGER, hint=_HINT, writable_hint=_HINT, full_hint="make room there", file_hint="remove it")
+RULES = replace(LEDGER, hint=_HINT, writable_hint=_HINT, full_hint="make room there", file_hint="remove it")
 _LONGEST = 4 << 20  # a command may have 2 MiB
 _ROOM = 512  # bytes that its end may need in addition, for why it did not run
 _VERSION = 1
@@ -103,7 +103,7 @@ class JobFiles:
                 self._overwrite(name, data)
         except OSError as error:
             path = f"{self._directory.path}/{name}"
-            raise failed(path, error, _RULES, "cannot be written") from error
+            raise failed(path, error, RULES, "cannot be written") from error
 
     def _overwrite(self, name: str, data: bytes) -> None:
         """Write into the file as it is, with one call, so that no reader sees half of it. Raises OSError."""
@@ -211,8 +211,8 @@ def open_folder(path: str) -> Directory:
     try:
         os.makedirs(os.path.dirname(path), 0o700, exist_ok=True)
     except OSError as error:
-        raise failed(path, error, _RULES, "cannot be made") from error
-    return open_or_make(path, _RULES)
+        raise failed(path, error, RULES, "cannot be made") from error
+    return open_or_make(path, RULES)
 
 
 def known(environ: Mapping[str, str], warn: Callable[[str], None]) -> list[DetachedJob]:
@@ -235,11 +235,11 @@ def _looked(environ: Mapping[str, str], look: Callable[[JobFiles], _T]) -> _T | 
     path = folder(environ)
     if not os.path.lexists(path):
         return None
-    files = JobFiles(open_or_make(path, _RULES))
+    files = JobFiles(open_or_make(path, RULES))
     try:
         return look(files)
     except OSError as error:
-        raise failed(path, error, _RULES) from error
+        raise failed(path, error, RULES) from error
     finally:
         files.close()
 

@@ -8,13 +8,15 @@ report the events: a record is on the disk before the act that it announces.
 from __future__ import annotations
 
 import gc
+import os
 import signal
 import time
 from collections.abc import Mapping
 
-from slicer import faults
-from slicer.errors import EX_TEMPFAIL
+from slicer import backend, faults
+from slicer.errors import EX_TEMPFAIL, StateError
 from slicer.job import launch
+from slicer.kernel import cgroup
 from slicer.kernel.signal_pipe import SignalPipe
 from slicer.kernel.signals import INTERRUPTS, block_interrupts
 from slicer.kernel.sleep import soonest, until_readable
@@ -41,6 +43,7 @@ class Queue:
     def __init__(self, options: QueueOptions, environ: Mapping[str, str], renderer: Renderer) -> None:
         """Open everything. Raises JobsFileError, QueueRunning, StateError, ConfigError, BackendError, …"""
         self._options = options
+        self._environ = environ
         self._renderer = Renderers(renderer)
         self._events = Events(self._renderer)
         is_own = not options.trust_file
@@ -97,6 +100,8 @@ class Queue:
                     self._sleep()
                 elif not self._finds_more():
                     break
+            if not self._is_leaving:
+                self._forget()
             return self._exit_code()
         finally:
             self._engine.keep(())
@@ -235,6 +240,8 @@ class Queue:
         self._signals.append(signo)
         if len(self._signals) == 1:
             self._stop_starting()
+            if signo != signal.SIGTERM or not _is_shutdown():
+                self._forget()
         elif len(self._signals) == 2:
             self._events.add("ending", running=self._engine.job_count)
             self._engine.stop()
@@ -242,8 +249,18 @@ class Queue:
     def _leave_by_word(self, ends_jobs: bool) -> None:
         """``slicer queue stop``."""
         self.register.log_dir.note_pause(is_paused=False)
+        self._forget()
         while len(self._signals) < 1 + ends_jobs:
             self._leave(signal.SIGTERM)
+
+    def _forget(self) -> None:
+        """If it was detached, it does not go on after a boot: it has ended, or somebody wants it to."""
+        from slicer.outcome import queue_files
+
+        try:
+            queue_files.forget(self._environ, os.path.realpath(self._options.log_dir))
+        except StateError as error:
+            self._renderer.event(Event("warning", time.time(), data={"text": str(error)}))
 
     def _stop_starting(self) -> None:
         self._has_stopped = True
@@ -312,3 +329,11 @@ class Queue:
         if self._dispatch.is_paused:
             return "paused"
         return "drained" if self._events.has_drained else "running"
+
+
+def _is_shutdown() -> bool:
+    """Whether systemd, which ends the queue, is about to end: the machine's, or the user's."""
+    from slicer.backend.shutdown import is_shutting_down
+
+    is_users = "/user@" in cgroup.of("self")
+    return backend.has_systemd() and is_shutting_down("user" if is_users else "system")

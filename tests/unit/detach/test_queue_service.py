@@ -16,12 +16,14 @@ from typing import Any
 import pytest
 
 from slicer.detach import handover, service
+from slicer.outcome import queue_files
+from slicer.outcome.queue_files import DetachedQueue
 
 NOFILE = resource.RLIMIT_NOFILE
 # Not every system has them in /bin.
 BASH, ECHO, ENV = (shutil.which(name) or name for name in ("bash", "echo", "env"))
 UNIT = "slicer-queue-12345678.service"
-TOLD: dict[str, Any] = {name: value for name, _, value in service.queue_properties(UNIT)}
+TOLD: dict[str, Any] = {name: value for name, _, value in service.queue_properties()}
 
 
 # -- what the service is told --------------------------------------------------------------------------------
@@ -99,9 +101,14 @@ def handed(tmp_path: Path, *command: str, environ: Mapping[str, str] | None = No
         "directory": str(tmp_path / "there"), "log_path": str(tmp_path / "queue.log"), "umask": 0o027,
         "soft_limits": {}, **other,
     }  # fmt: skip
-    path = tmp_path / "service" / "0badcafe"
-    handover.write(str(path), service.handed(command, environ or {}, **asked))
-    return path
+    told = service.handed(command, environ or {}, **asked)
+    queue = DetachedQueue("jobs.txt", str(tmp_path / "there"), told)
+    queue_files.keep(state(tmp_path), queue)
+    return Path(queue_files.path_of(state(tmp_path), queue.log_dir))
+
+
+def state(tmp_path: Path) -> dict[str, str]:
+    return {"XDG_STATE_HOME": str(tmp_path / "state")}
 
 
 def taken_up(path: Path, environ: Mapping[str, str] | None = None) -> subprocess.CompletedProcess[str]:
@@ -121,9 +128,7 @@ def hard_limit() -> str:
 def test_nobody_else_can_read_what_is_handed_over(tmp_path: Path) -> None:
     path = handed(tmp_path, "/bin/true", environ={"WANDB_API_KEY": "secret"})
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
-    assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
-    with pytest.raises(FileExistsError):
-        handover.write(str(path), {})
+    assert stat.S_IMODE(path.parent.stat().st_mode) & 0o022 == 0
 
 
 def test_the_queue_has_its_callers_directory_umask_and_limits(tmp_path: Path) -> None:  # E7
@@ -181,7 +186,7 @@ def test_the_log_is_appended_to_and_never_through_a_symbolic_link(tmp_path: Path
     assert log.read_text() == "before\nafter\n"
     log.rename(tmp_path / "elsewhere")
     log.symlink_to("elsewhere")
-    done = taken_up(tmp_path / "service" / "0badcafe")
+    done = taken_up(Path(queue_files.path_of(state(tmp_path), str(tmp_path / "there"))))
     assert done.returncode != 0
     assert "queue.log" in done.stderr  # which is the journal
     assert (tmp_path / "elsewhere").read_text() == "before\nafter\n"

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from slicer.doctor.checks import gpus, limits, state, systemd, units
 from slicer.doctor.facts.configuration import ProfileFacts
 from slicer.doctor.facts.gpus import GpuUser, Node
-from slicer.doctor.facts.host import Disk, DiskFacts
+from slicer.doctor.facts.host import Disk, DiskFacts, SessionFacts
 from slicer.doctor.facts.installed import UnitFile, WrapFacts
 from slicer.doctor.glance import LookFacts
 from slicer.doctor.looks import LookResult
@@ -131,8 +131,8 @@ def on_journal(who: Who = ALICE, **changes: object) -> Case:
     return lambda: units.journal(replace(JOURNAL, **changes), SYSTEMD, who)
 
 
-def on_units(who: Who = ALICE, **changes: object) -> Case:
-    return lambda: units.units(replace(UNITS, **changes), SYSTEMD, who)
+def on_units(who: Who = ALICE, session: SessionFacts | None = None, **changes: object) -> Case:
+    return lambda: units.units(replace(UNITS, **changes), SYSTEMD, session, who)
 
 
 def on_environment(**changes: object) -> Case:
@@ -314,6 +314,11 @@ CASES: dict[str, tuple[Case, ...]] = {
         on_units(who=ON_NIXOS, system=NO_UNITS),
     ),
     "unit-without-library": (on_units(lacking=(("slicer-web.service", "aiohttp"),)),),
+    "queue-not-resumed": (
+        on_units(queues=("/home/alice/sweep/jobs.txt",)),
+        on_units(who=ROOT, queues=("/root/jobs.txt",)),
+        on_units(session=replace(SESSION, lingers=False), queues=("/home/alice/jobs.txt",), restores=True),
+    ),
     "units-outdated": (
         on_units(system=(replace(UNITS.system[0], state="outdated"),)),
         on_units(system=(UNITS.system[0], replace(UNITS.system[1], state="missing"))),

@@ -60,6 +60,7 @@ let
     systemd.packages = listOf lib.types.package;
     systemd.services = anything;
     systemd.sockets = anything;
+    systemd.user.services = anything;
     systemd.timers = anything;
     systemd.slices = anything;
     systemd.tmpfiles.settings = anything;
@@ -82,6 +83,7 @@ in
   unitPackages = names config.systemd.packages;
   inherit (config) fileSystems;
   inherit (config.systemd) services slices sockets timers;
+  userServices = config.systemd.user.services;
   policy = config.environment.etc."slicer/policy.toml".source.settings or null;
   tmpfiles = config.systemd.tmpfiles.settings;
   etc = lib.attrNames config.environment.etc;

@@ -62,7 +62,9 @@ def test_enable_is_all_it_takes() -> None:  # K5
     assert found["packages"] == found["unitPackages"] == ["slicer"]
     assert found["etc"] == []  # slicer's own defaults hold
     assert found["slices"] == {}
-    assert list(found["services"]) == ["slicer-catalog"]
+    assert sorted(found["services"]) == ["slicer-catalog", "slicer-queues"]
+    assert found["services"]["slicer-queues"] == {"wantedBy": ["multi-user.target"]}  # U16
+    assert found["userServices"] == {"slicer-queues": {"wantedBy": ["default.target"]}}
     (place,) = found["fileSystems"]  # the same as of `slicer install`
     unit = (Path(__file__).parents[3] / "units/system/run-slicer.users.mount").read_text()
     assert place == PUBLIC_DIRS[1]

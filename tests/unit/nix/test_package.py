@@ -111,8 +111,10 @@ def test_it_has_what_install_writes(
         text = (built / f"lib/systemd/system/slicer-broker.{name}").read_text()
         assert f"\n{line}{built}/bin/slicer-broker\n" in text
         assert "/usr/lib/slicer-systemd" not in text
-    for name in ("web.service", "web.socket", "metrics.service", "metrics.timer"):
-        text = (built / f"lib/systemd/system/slicer-{name}").read_text()
+    system = ("web.service", "web.socket", "metrics.service", "metrics.timer")
+    queues = "system/slicer-queues.service", "user/slicer-queues.service"
+    for name in (*(f"system/slicer-{each}" for each in system), *queues):
+        text = (built / "lib/systemd" / name).read_text()
         assert f"{built}/bin/slicer" in text
         assert "/usr/bin/slicer" not in text
     # Whoever does not ask for it gets no delegation.

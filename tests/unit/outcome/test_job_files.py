@@ -26,7 +26,7 @@ FILE = DetachedJob(
 
 @pytest.fixture
 def files(tmp_path: Path) -> JobFiles:
-    return JobFiles(open_or_make(str(tmp_path / "jobs"), job_files._RULES))
+    return JobFiles(open_or_make(str(tmp_path / "jobs"), job_files.RULES))
 
 
 @pytest.mark.parametrize("file", [FILE, replace(FILE, exit_code=75, why="will not run", after=())])
@@ -62,7 +62,7 @@ def test_no_field_is_believed_that_cannot_be(files: JobFiles, tmp_path: Path, ch
 def test_whatever_is_in_it_costs_itself_alone(tmp_path_factory: pytest.TempPathFactory, data: bytes) -> None:
     # U1
     place = tmp_path_factory.mktemp("files")
-    files = JobFiles(open_or_make(str(place), job_files._RULES))
+    files = JobFiles(open_or_make(str(place), job_files.RULES))
     files.write(FILE)
     (place / f"{'0' * 12}.json").write_bytes(data)
     assert files.all(lambda _: None) == [FILE]

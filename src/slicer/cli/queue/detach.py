@@ -1,4 +1,7 @@
-"""``slicer queue --detach``: the queue as a service of the user's manager (for root: of the system's)."""
+"""``slicer queue --detach``: the queue as a service of the user's manager (for root: of the system's).
+
+``slicer queue restore`` starts those again that ended with the machine, or with that manager.
+"""
 
 from __future__ import annotations
 
@@ -8,27 +11,38 @@ import signal
 import sys
 import time
 from collections.abc import Mapping
-from contextlib import closing, suppress
+from contextlib import closing
+
+import click
 
 from slicer import backend as backends
-from slicer.backend.manager_calls import start_service
+from slicer.backend import queue_units
+from slicer.backend.manager_calls import UnitExists, start_service
 from slicer.backend.systemd import SystemdBackend
 from slicer.cli import placing, say
 from slicer.cli.common import failing
 from slicer.cli.queue.show import choose
 from slicer.detach import handover, service, starting
 from slicer.doctor.facts.host import gather_session
-from slicer.errors import EX_OK, BackendError, StateError, UsageError
+from slicer.errors import EX_OK, EX_SLICER, SlicerError, StateError, UsageError
 from slicer.model import manager_of
+from slicer.outcome import queue_files
+from slicer.outcome.queue_files import DetachedQueue
 from slicer.queue.file.live_file import is_pipe
 from slicer.queue.loop import Queue
 from slicer.queue.model import QueueOptions
+from slicer.queue.state.log_dir import LogDir, QueueRunning
+from slicer.record import record, replace
 from slicer.text import quote
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from slicer.doctor.facts.host import SessionFacts
-    from slicer.model import Manager
+_HINT = "slicer queue stop {} if it is not to go on"
+
+
+@record
+class _Started:
+    unit: str  # "": it is a process
+    pid: int  # 0: it is a service
+    ends: str  # what would end it early; "": nothing
 
 
 def detach(options: QueueOptions, environ: Mapping[str, str], *, as_json: bool, quiet: bool) -> int:
@@ -36,69 +50,109 @@ def detach(options: QueueOptions, environ: Mapping[str, str], *, as_json: bool, 
 
     Errors that would prevent its start are raised before, as a queue raises them.
     """
-    uid = os.geteuid()
-    manager = manager_of(uid)
-    broker, session = backends.broker_socket(environ) if uid else "", gather_session(uid)
-    with closing(SystemdBackend(manager)) as backend:
-        has_service = backends.has_systemd() and (not uid or placing.reaches(backend))
-        has_service = has_service and (not broker or session.lingers)
-        _check(options, environ)
-        log_dir = os.path.realpath(options.log_dir)
-        if has_service:
-            unit = service.queue_unit(log_dir)
-            _start_service(backend, unit, options, log_dir, environ)
-            ends = placing.ends_early(manager, session)
-            systemctl = "systemctl --user" if manager == "user" else "systemctl"
-            name, stop = unit, f"{systemctl} stop {unit}"
-        else:
-            pid, ends = _start_process(options, log_dir, environ, broker, session)
-            name, stop = f"process {pid}", f"kill {pid}"
+    _check(options, environ)
+    log_dir, manager = os.path.realpath(options.log_dir), manager_of(os.geteuid())
+    arguments = service.queue_arguments(sys.argv[1:])
+    handed = starting.handed_by_us(arguments, environ, f"{log_dir}/queue.log", reports=False)
+    queue = DetachedQueue(os.path.abspath(options.jobs_file), log_dir, handed)
+    queue_files.keep(environ, queue)
+    try:
+        started = _start(queue, environ)
+    except UnitExists:  # somebody was faster, whose queue goes on
+        raise
+    except SlicerError:
+        queue_files.forget(environ, log_dir)
+        raise
     if as_json:
         told = {
             "v": 1, "event": "detached", "at": round(time.time(), 3), "job": None,
-            "unit": name if has_service else None, "manager": manager if has_service else None,
+            "unit": started.unit or None, "manager": manager if started.unit else None,
             "log": os.path.abspath(f"{options.log_dir}/queue.log"),
         }  # fmt: skip
         print(json.dumps(told, separators=(",", ":")))
     elif not quiet:
+        systemctl = "systemctl --user" if manager == "user" else "systemctl"
+        stop = f"{systemctl} stop {started.unit}" if started.unit else f"kill {started.pid}"
         log, board = (quote(f"{options.log_dir}/{name}") for name in ("queue.log", "status.txt"))
-        print(f"detached as {name}: tail -f {log}, watch cat {board}")
+        print(f"detached as {_named(started)}: tail -f {log}, watch cat {board}")
         print(f"{stop}: starts no new jobs and waits for the running ones")
-        print("after a reboot, the same command without --fresh resumes it")
-    if ends:
-        say.line(ends)
+        lingers = manager == "system" or gather_session(os.geteuid()).lingers
+        print(service.after_boot(is_restored=queue_units.is_enabled(manager, environ), lingers=lingers))
+    if started.ends:
+        say.line(started.ends)
     return EX_OK
 
 
-def _start_service(
-    backend: SystemdBackend, unit: str, options: QueueOptions, log_dir: str, environ: Mapping[str, str]
-) -> None:
-    path = _hand_over(unit, log_dir, environ, backend.manager)
-    described, settings = service.queue_description(options.jobs_file), service.queue_properties(unit)
-    try:
-        backend.converse(start_service(unit, described, starting.taker(path), settings, backend.manager))
-    except BackendError:
-        os.unlink(path)
-        with suppress(OSError):  # a running service uses it
-            os.rmdir(os.path.dirname(path))
-        raise
+@click.command(
+    "restore",
+    short_help="Resume detached queues after a boot.",
+    epilog="""\
+\b
+Examples:
+  slicer queue restore          all that ended with the machine
+  slicer queue stop jobs.txt    this one is not to be resumed""",
+)
+def restore() -> int:
+    """Resume the detached queues that ended with the machine, or with your systemd user manager.
+
+    `slicer install` has systemd do this at each boot. Those that run, have ended or were stopped stay as they
+    are; a paused one is paused again. Each has the directory, environment and options that it was given.
+    """
+    code = EX_OK
+    for queue in queue_files.known(os.environ, say.line):
+        file = quote(queue.jobs_file)
+        try:
+            with failing("it cannot go on", file, kind=StateError, hint=_HINT.format(file)):
+                for path in (queue.jobs_file, queue.log_dir):
+                    os.stat(path)
+            LogDir(queue.log_dir).close()  # nobody else may write there, and no queue runs
+            started = _start(_with_program(queue), os.environ)
+        except (QueueRunning, UnitExists):
+            continue
+        except SlicerError as error:
+            say.line(str(error))
+            code = EX_SLICER
+        else:
+            print(f"{file} goes on as {_named(started)}")
+    return code
 
 
-def _start_process(
-    options: QueueOptions, log_dir: str, environ: Mapping[str, str], broker: str, session: SessionFacts
-) -> tuple[int, str]:
-    """As a job's: its pid, and what would end it early. Raises StateError."""
-    described, job = service.queue_description(options.jobs_file), os.urandom(6).hex()
-    mask = frozenset(signal.pthread_sigmask(signal.SIG_BLOCK, ()))
-    arguments = service.queue_arguments(sys.argv[1:])
-    handed = starting.handed_by_us(arguments, environ, f"{log_dir}/queue.log", reports=False)
-    with starting.HandOver() as hand_over:
-        found = placing.start_process(hand_over, job, described, broker, mask, session)
-        hand_over.send(handed)
-        failed = hand_over.hear(say.line, at_end="runs")
-    if failed != "runs":
-        raise StateError("the queue was not started", where="--detach")
+def _with_program(queue: DetachedQueue) -> DetachedQueue:
+    """The queue, with this slicer if an upgrade has removed that which it was started with."""
+    command = queue.handed["command"]
+    if os.access(command[0], os.X_OK):
+        return queue
+    arguments = command[command.index("queue") :]
+    found = replace(queue, handed={**queue.handed, "command": [*starting.program(), *arguments]})
+    queue_files.keep(os.environ, found)
     return found
+
+
+def _named(started: _Started) -> str:
+    return started.unit or f"process {started.pid}"
+
+
+def _start(queue: DetachedQueue, environ: Mapping[str, str]) -> _Started:
+    """Start it from its file, or hand that over. Raises UnitExists, BackendError, StateError."""
+    uid = os.geteuid()
+    session, described = gather_session(uid), service.queue_description(queue.jobs_file)
+    broker = backends.broker_socket(queue.handed["environment"]) if uid else ""
+    with closing(SystemdBackend(manager_of(uid))) as backend:
+        has_service = backends.has_systemd() and (not uid or placing.reaches(backend))
+        if has_service and (not broker or session.lingers):
+            unit, command = service.queue_unit(queue.log_dir), queue_files.path_of(environ, queue.log_dir)
+            settings = service.queue_properties()
+            backend.converse(
+                start_service(unit, described, starting.taker(command), settings, backend.manager)
+            )
+            return _Started(unit, 0, placing.ends_early(backend.manager, session))
+    mask = frozenset(signal.pthread_sigmask(signal.SIG_BLOCK, ()))
+    with starting.HandOver() as hand_over:
+        pid, ends = placing.start_process(hand_over, os.urandom(6).hex(), described, broker, mask, session)
+        hand_over.send(queue.handed)
+        if hand_over.hear(say.line, at_end="runs") != "runs":
+            raise StateError("the queue was not started", where="--detach")
+    return _Started("", pid, ends)
 
 
 def _check(options: QueueOptions, environ: Mapping[str, str]) -> None:
@@ -115,15 +169,3 @@ def _check(options: QueueOptions, environ: Mapping[str, str]) -> None:
     # Do not close the whole queue: the last queue's board stays until the service has a new one.
     with closing(queue.register), failing("cannot be written", path, kind=StateError):
         os.close(handover.open_log(path))
-
-
-def _hand_over(unit: str, log_dir: str, environ: Mapping[str, str], manager: Manager) -> str:
-    """Write the service's hand-over. Returns the path of its file. Raises StateError."""
-    arguments = service.queue_arguments(sys.argv[1:])
-    handed = starting.handed_by_us(arguments, environ, f"{log_dir}/queue.log")
-    runtime = f"/run/user/{os.geteuid()}" if manager == "user" else "/run"
-    # A running service may have its own hand-over, under another name.
-    path = f"{runtime}/{unit.removesuffix('.service')}/{os.urandom(4).hex()}"
-    with failing("cannot be written", path, kind=StateError):
-        handover.write(path, handed)
-    return path

@@ -23,7 +23,7 @@ from slicer.state.simulated import spec_of
 # Each with its place in this package.
 _SUBCOMMANDS = {
     "add": "add:command", "retry": "retry:command", "stop": "stop:command", "pause": "stop:pause_command",
-    "resume": "stop:resume_command", "suggest": "suggest:command",
+    "resume": "stop:resume_command", "restore": "detach:restore", "suggest": "suggest:command",
 }  # fmt: skip
 
 
@@ -72,6 +72,7 @@ Commands, in place of FILE; without FILE, your queues are listed:
   retry    Make failed jobs pending again.
   stop     End the queue of FILE, with its running jobs.
   pause    Let it start nothing new, until resume.
+  restore  Resume detached queues after a boot.
   suggest  Print FILE with the memory that its jobs used.
 
 \b

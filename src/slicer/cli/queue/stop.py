@@ -11,10 +11,12 @@ from typing import TYPE_CHECKING
 
 import click
 
+from slicer.cli import say
 from slicer.cli.queue import parameters
 from slicer.errors import UsageError
 from slicer.job.stop import DEADLINE_S, StillThere, signal_process
 from slicer.kernel.sleep import until_readable
+from slicer.outcome import queue_files
 from slicer.queue.control import client
 from slicer.queue.control.client import Asked
 from slicer.text import counted, quote
@@ -41,8 +43,11 @@ Examples:
 def command(file: str, log_dir: str | None, finish: bool) -> None:
     """End the queue that runs FILE, and wait for its end. Nothing that has not begun begins any more.
 
-    Lines that did not begin, and jobs that ran and were ended, run when the queue is started again.
+    Lines that did not begin, and jobs that ran and were ended, run when the queue is started again. A
+    detached queue that a reboot has ended is not resumed.
     """
+    if _is_left(file, log_dir):
+        return
     with _running(file, log_dir) as asked:
         running = tell_to_leave(asked, finish=finish)
         if finish:
@@ -84,6 +89,20 @@ Examples:
 def resume_command(file: str, log_dir: str | None) -> None:
     """Let the queue that runs FILE start jobs again."""
     _set_paused(file, log_dir, is_paused=False)
+
+
+def _is_left(file: str, log_dir: str | None) -> bool:
+    """Whether the file's detached queues, which a reboot has ended, were forgotten; if no queue runs it."""
+    with client.queues(os.environ) as found:
+        if client.of_file(found, file, log_dir) is not None:
+            return False
+    queues = queue_files.known(os.environ, say.line)
+    ours = [each.log_dir for each in queues if each.jobs_file == os.path.abspath(file)]
+    chosen = [each for each in ours if log_dir is None or each == os.path.realpath(log_dir)]
+    for each in chosen:
+        queue_files.forget(os.environ, each)
+        print(f"{quote(file)} does not run; its queue in {quote(each)} will not be resumed after a boot")
+    return bool(chosen)
 
 
 def _set_paused(file: str, log_dir: str | None, *, is_paused: bool) -> None:

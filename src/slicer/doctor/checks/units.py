@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from slicer.doctor.facts.host import JournalFacts
+from slicer.backend import queue_units
+from slicer.doctor.facts.host import JournalFacts, SessionFacts
 from slicer.doctor.facts.installed import UnitFacts, UnitFile, WrapFacts
 from slicer.doctor.facts.systemd import SystemdFacts
 from slicer.doctor.kinds import finding
@@ -39,14 +40,26 @@ def _journal(facts: JournalFacts, who: Who) -> Iterator[Finding]:
         yield finding("journal-closed", f"{who.user} is not in the group systemd-journal", mend)
 
 
-def units(facts: UnitFacts, systemd: SystemdFacts | None, who: Who) -> AreaVerdict:
-    """The slices and the message catalog."""
+def units(
+    facts: UnitFacts, systemd: SystemdFacts | None, session: SessionFacts | None, who: Who
+) -> AreaVerdict:
+    """The slices, the message catalog, and whether detached queues go on after a boot."""
     files = (*facts.system, *(facts.user if who.uid else ()))
     shown = tuple((file.path, file.state) for file in files if file.state not in ("missing", "current"))
     shown += tuple((path, "of a package or the administrator") for path in facts.packaged)
     if systemd is not None and not systemd.boots:
         return AreaVerdict("units", "not used, without systemd", shown, ())
-    return AreaVerdict("units", _summary(facts), shown, tuple(_units(facts, who)))
+    return AreaVerdict("units", _summary(facts), shown, (*_units(facts, who), *_queues(facts, session, who)))
+
+
+def _queues(facts: UnitFacts, session: SessionFacts | None, who: Who) -> Iterator[Finding]:
+    named = visible(", ".join(facts.queues))
+    if named and not facts.restores:
+        mend = "slicer install --user" if who.uid and not who.is_nixos else who.install("", "enable = true")
+        yield finding("queue-not-resumed", f"{queue_units.UNIT} is not enabled: {named}", mend)
+    elif named and who.uid and session is not None and not session.lingers:
+        what = f"{who.user} does not linger, so only at the next login: {named}"
+        yield finding("queue-not-resumed", what, who.linger())
 
 
 def _summary(facts: UnitFacts) -> str:

@@ -7,13 +7,15 @@ from collections.abc import Iterator, Mapping
 from importlib.util import find_spec
 from typing import Any
 
-from slicer.backend import broker_units, feature_units, install_units, serve_units
+from slicer.backend import broker_units, feature_units, install_units, queue_units, serve_units
 from slicer.backend.feature_units import FEATURES
-from slicer.backend.unit_files import SYSTEM_UNITS
+from slicer.backend.unit_files import SYSTEM_UNITS, program_in
 from slicer.config import profiles, routes
 from slicer.doctor.facts.files import masks_in
 from slicer.errors import SlicerError
 from slicer.kernel import home, on_host
+from slicer.model import manager_of
+from slicer.outcome import queue_files
 from slicer.record import record
 from slicer.wrap import records, wrapping
 from slicer.wrap.model import WrapStatus
@@ -41,10 +43,13 @@ class UnitFacts:
     packaged: tuple[str, ...]
     masked: tuple[str, ...]
     lacking: tuple[tuple[str, str], ...] = ()  # installed services, and the library that each lacks
+    queues: tuple[str, ...] = ()  # jobs files of detached queues that are to go on after a boot
+    restores: bool = False  # the unit that resumes them is enabled
 
 
 def gather_units(environ: Mapping[str, str]) -> UnitFacts:
     """Reads the files, and the configuration, which may set limits for the slices."""
+    own_units, system_units = f"{install_units.data_home(environ)}/systemd/user", on_host(SYSTEM_UNITS)
     config = os.environ.get("XDG_CONFIG_HOME") or f"{home(os.environ)}/.config"
     own = (f"{config}/systemd/user", f"/run/user/{os.getuid()}/systemd/user")
     masks = masks_in([f"{directory}/{name}" for directory in own for name in _SLICES])
@@ -55,11 +60,19 @@ def gather_units(environ: Mapping[str, str]) -> UnitFacts:
     there = [path for path in elsewhere if os.path.lexists(path)]
     masks = (*masks, *masks_in(there))
     return UnitFacts(
-        system=_files(environ, broker=broker_units.program_of()), user=_files(environ, user=True),
+        system=_files(environ, broker=broker_units.program_of(), program=_resumer(system_units)),
+        user=_files(environ, user=True, program=_resumer(own_units)),
         packaged=tuple(path for path in there if path not in masks),
         masked=masks,
         lacking=tuple(_lacking(environ)),
+        queues=tuple(each.jobs_file for each in queue_files.known(environ, lambda text: None)),
+        restores=queue_units.is_enabled(manager_of(os.geteuid()), environ),
     )
+
+
+def _resumer(folder: str) -> str:
+    """The program of the installed unit that resumes queues; "": it is not installed."""
+    return program_in(f"{folder}/{queue_units.UNIT}", queue_units.PROGRAM)
 
 
 def _lacking(environ: Mapping[str, str]) -> Iterator[tuple[str, str]]:

@@ -15,8 +15,8 @@ from collections.abc import Callable, Collection, Mapping
 from contextlib import closing
 
 from slicer.errors import SlicerError, StateError
-from slicer.outcome.history import default_path
 from slicer.outcome.job_files import open_folder
+from slicer.outcome.queue_files import folder as folder_of
 from slicer.queue.file import jobs_file
 from slicer.queue.model import Status
 from slicer.queue.show import rows
@@ -48,7 +48,7 @@ def note(environ: Mapping[str, str], file: str, log_dir: str) -> None:
     log_dir = os.path.realpath(log_dir)
     about = {"file": os.path.abspath(file), "log_dir": log_dir, "pid": os.getpid()}
     name = hashlib.sha1(os.fsencode(log_dir), usedforsecurity=False).hexdigest()
-    path = _path(environ)
+    path = folder_of(environ)
     with closing(open_folder(path)) as folder, failing(path, "cannot be written"):
         os.close(folder.replace(name, json.dumps(about).encode("ascii"), mode=0o600))
         for name in _names(folder)[_KEPT:]:
@@ -62,7 +62,7 @@ def ended(
 
     What is gone is forgotten. ``warn`` gets messages about queues that cannot be read. Raises StateError.
     """
-    path, over, found = _path(environ), list[tuple[float, str, str]](), list[EndedQueue]()
+    path, over, found = folder_of(environ), list[tuple[float, str, str]](), list[EndedQueue]()
     if not os.path.lexists(path):
         return found
     with closing(open_folder(path)) as folder, failing(path):
@@ -91,10 +91,6 @@ def _counts(file: str, log_dir: str) -> dict[Status, int]:
     states = folding.fold(Journal.peek(log_dir) or ()).values()
     lines = {entry.key for entry in jobs_file.parse(jobs_file.read(file, is_live=True), name=file)}
     return rows.counts(rows.of_file(states, lines))
-
-
-def _path(environ: Mapping[str, str]) -> str:
-    return f"{os.path.dirname(default_path(environ))}/queues"
 
 
 def _names(folder: Directory) -> list[str]:
