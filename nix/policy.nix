@@ -52,6 +52,9 @@ in
       allow_services =
         key values.flag true
           "Whether system services of users may have jobs, which are outside of their sandbox and limits.";
+      user_uids =
+        key values.uids "108000-119999"
+          "Which uids of the ranges in /etc/subuid are users. Unset: those that a name service knows.";
       default = mkOption {
         type = types.submodule { options = caps; };
         default = { };

@@ -307,6 +307,10 @@ in
     ) found
   );
 
+  uids = value "uids" ''list of uids such as "100000-199999,300000"'' (
+    found: matches "([0-9]{1,10}(-[0-9]{1,10})?(, ?[0-9]{1,10}(-[0-9]{1,10})?)*)?" found
+  );
+
   signal = value "signal" ''signal such as "SIGTERM"'' (
     found: between 1 64 found || matches "(SIG)?[A-Z][A-Z0-9+-]*" found
   );

@@ -67,6 +67,7 @@ def test_a_users_own_word_wins_then_its_most_generous_group_then_the_default(etc
 patience = "infinity"
 half_life = "1d"
 allow_services = true
+user_uids = "108000-119999, 300000"
 [default]
 max_gpus = 1
 max_vram = "24G"
@@ -93,6 +94,7 @@ weight = 3
     assert weight_of(policy, ALICE, (1001,)) == 1.0
     assert [account_of(policy, gids) for gids in ((1001, 300, 200), (100, 7))] == [200, 100]
     assert (policy.half_life_s, policy.allow_services) == (86400.0, True)
+    assert policy.user_uids == ((108_000, 119_999), (300_000, 300_000))
     assert policy.patience_s == float("inf")
 
 

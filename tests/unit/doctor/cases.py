@@ -349,6 +349,7 @@ CASES: dict[str, tuple[Case, ...]] = {
     "broker-bypassed": (on_broker(variable="off"), on_broker(variable="/tmp/\x1b[2J")),
     "policy-broken": (on_broker(who=ROOT, policy="broken", policy_error="policy.toml:3: no"),),
     "policy-unknown-name": (on_broker(policy_warnings=("policy.toml:3: there is no user 'x'",)),),
+    "subuid-overlap": (on_broker(overlaps=("first.last (108472) in alice's",)),),
     "policy-without-broker": (on_broker(is_enabled=False, has_socket=False),),
     "several-slicers": (on_environment(on_path=("/usr/local/bin/slicer", "/usr/bin/slicer")),),
     "under-sudo": (on_environment(is_under_sudo=True),),

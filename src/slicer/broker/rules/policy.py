@@ -61,6 +61,8 @@ class SitePolicy:
     fence: Fence = "auto"  # "auto": if systemd and the kernel support it; "on": no job without it; "off"
     on_idle: OnIdle = "warn"
     allow_services: bool = False  # whether users' system services may have jobs, outside their confinement
+    # Those in the ranges of /etc/subuid that are users, from first to last. None: whom a name service knows.
+    user_uids: tuple[tuple[int, int], ...] | None = None
     devices: tuple[str, ...] = ()  # NVIDIA's nodes that every job may open in addition to its own GPUs
     where: dict[tuple[str, int, str], str] | None = None  # "policy.toml:7" by ("user", 1001, "max_gpus")
     together: dict[int, Together] | None = None
@@ -140,6 +142,13 @@ def account_of(policy: SitePolicy, gids: Sequence[int]) -> int:
     """
     named = [gid for gid in gids if gid in policy.groups or gid in policy.weights]
     return max(named, key=lambda gid: policy.weights.get(gid, 1.0), default=gids[0])
+
+
+def is_user(policy: SitePolicy, uid: int) -> bool | None:
+    """Whether a subordinate uid (subuid(5)) is a user's; None: the policy does not say."""
+    if policy.user_uids is None:
+        return None
+    return any(first <= uid <= last for first, last in policy.user_uids)
 
 
 _SILENT = Caps()

@@ -183,6 +183,17 @@ def _count(entry: Entry, key: str) -> int:
     return values.count(entry, key, lowest=0, also=' or "infinity"')
 
 
+def _uids(entry: Entry) -> tuple[tuple[int, int], ...]:
+    value, found = entry[0], []
+    for word in (value.split(",") if isinstance(value, str) else [value]) if value != "" else ():
+        first, _, last = str(word).strip().partition("-")
+        if not (_is_number(first) and _is_number(last or first) and int(first) <= int(last or first)):
+            expected = 'expected uids such as "100000-199999"'
+            raise values.refuse(entry, "user_uids", f"{expected}, not {word!r:.40}")
+        found.append((int(first), int(last or first)))
+    return tuple(found)
+
+
 def _or_infinity(read: Callable[[Entry, str], int]) -> Callable[[Entry, str], int]:
     return lambda entry, key: NO_CAP if entry[0] == "infinity" else read(entry, key)
 
@@ -211,6 +222,7 @@ _SETTINGS: dict[str, tuple[str, Callable[[Entry], Any]]] = {  # the field of Pol
     "devices": ("devices", gpu_keys.devices),
     "on_idle": ("on_idle", gpu_keys.on_idle),
     "allow_services": ("allow_services", lambda entry: values.flag(entry, "allow_services")),
+    "user_uids": ("user_uids", _uids),
 }
 TOP_KEYS = (*_SETTINGS, "default", *_TABLES.values())
 _TOGETHER = "together"

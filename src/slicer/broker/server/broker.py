@@ -77,7 +77,9 @@ class Broker:
         self._leftovers = Leftovers(self._leases, self._scopes, self._loop, log)
         scoping = Scoping(self._leases, self._scopes, limits_asked, queueing, log)
         service = Service(self._leases, self._decider, self._policy_state, queueing, scoping, log)
-        self._connections = Connections(listener, self._loop, service.call, queueing.gone)
+        self._connections = Connections(
+            listener, self._loop, service.call, queueing.gone, is_user=self._policy_state.is_user
+        )
         faults.point("broker-loaded")
 
     def _unsettle(self) -> None:

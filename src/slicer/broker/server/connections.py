@@ -45,8 +45,12 @@ class Connections:
     def __init__(
         self, listener: int, loop: Loop, on_call: Callable[[ReceivedCall], None],
         on_gone: Callable[[CallerConnection], None], bounds: CallerLimits = BOUNDS,
+        is_user: Callable[[int], bool | None] = lambda uid: None,
     ) -> None:  # fmt: skip
-        """``listener``: a descriptor that listens on a Unix stream socket. The caller keeps it."""
+        """``listener``: a descriptor that listens on a Unix stream socket. The caller keeps it.
+
+        ``is_user``: as in :class:`Subordinates`.
+        """
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM, 0, os.dup(listener))
         self._listener.setblocking(False)
         refuse_descriptors(self._listener)
@@ -57,7 +61,7 @@ class Connections:
         self._bounds = bounds
         self._accounts: dict[int, Account] = {}
         self._open: set[CallerConnection] = set()
-        self._subordinates = Subordinates()
+        self._subordinates = Subordinates(is_user)
         self._callers: set[Account] = set()  # since the last charge
         self._loop.watch(self._listener.fileno(), self._accept)
 
@@ -132,7 +136,8 @@ class Connections:
         uid = account.uid
         if owner := self._subordinates.owner_of(uid):
             text = f"uid {uid} is a subordinate uid of {owner} (/etc/subuid)"
-            return wire.encode_error("NotAllowed", text, hint=f"ask as {owner}, outside of a container")
+            hint = f"ask as {owner}, outside of a container; if it is a user: user_uids in the policy"
+            return wire.encode_error("NotAllowed", text, hint=hint)
         if self._has_room(account):
             return b""
         text = f"uid {uid} has {len(account.connections)} connections, all users together {len(self)}"

@@ -10,7 +10,7 @@ import grp
 import os
 import pwd
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from slicer.kernel.open_files import file_id
 from slicer.kernel.users import asked, user_name
@@ -151,10 +151,12 @@ class Subordinates:
     """The owners of subordinate uids (subuid(5)): a user of rootless containers has 65,536 of them.
 
     Each would have caps, a share and connections of its own. So they are refused; their owner may ask
-    instead. A uid that a name service knows is a user all the same: networks have uids in these ranges.
+    instead. Networks have users with uids in these ranges: the policy says which, else a name service knows.
     """
 
-    def __init__(self, path: str = _FILE) -> None:
+    def __init__(self, is_user: Callable[[int], bool | None], path: str = _FILE) -> None:
+        """``is_user``: what the policy says of a subordinate uid; None: nothing."""
+        self._says = is_user
         self._path = path
         self._read: object = None
         self._left: dict[str, tuple[float, float]] = {}  # by owner: look-ups that are left, as of when
@@ -164,7 +166,11 @@ class Subordinates:
         """The owner of a subordinate uid, by name or uid; "" if the uid is an ordinary user's."""
         self._refresh()
         found = next((owner for first, last, owner in self._ranges if first <= uid <= last), "")
-        return "" if found and self._may_look(found) and _is_user(uid) else found
+        if not found:
+            return ""
+        said = self._says(uid)
+        is_user = self._may_look(found) and _is_user(uid) if said is None else said
+        return "" if is_user else found
 
     def _may_look(self, owner: str) -> bool:
         """Whether a uid of that range may be looked up: a container could come with each of its uids."""

@@ -94,6 +94,11 @@ class PolicyState:
                 self._warn(f"no leases are granted: {error}")
         return self.trouble is None
 
+    def is_user(self, uid: int) -> bool | None:
+        """Whether the policy, as it is now, calls a subordinate uid a user; None: it does not say."""
+        self.refresh()
+        return policy.is_user(self.policy, uid)
+
     # -- one request -------------------------------------------------------------------------------------
 
     def groups(self, uid: int, said: Sequence[int]) -> tuple[int, ...]:

@@ -13,9 +13,10 @@ from slicer.broker.client.connection import BrokerFailed, Connection, NoBroker
 from slicer.broker.protocol.messages import Status
 from slicer.broker.protocol.wire import ErrorReply
 from slicer.broker.server import policy_file
-from slicer.doctor.facts.files import lstat, masks_in
+from slicer.broker.server.names import Subordinates
+from slicer.doctor.facts.files import lstat, masks_in, names_in
 from slicer.errors import ConfigError
-from slicer.kernel.users import hidden_root
+from slicer.kernel.users import hidden_root, user_name
 from slicer.record import record
 from slicer.state import BROKER, BROKER_DIRECTORY, BROKER_ENABLED
 
@@ -41,6 +42,7 @@ class BrokerFacts:
     policy_error: str
     policy_warnings: tuple[str, ...]
     variable: str  # $SLICER_BROKER
+    overlaps: tuple[str, ...] = ()  # users whose uids lie in others' ranges of subordinate uids
 
 
 def gather(environ: Mapping[str, str]) -> BrokerFacts:
@@ -55,7 +57,16 @@ def gather(environ: Mapping[str, str]) -> BrokerFacts:
         place_problem=place_problem, answer_error=_asked() if has_socket and not place_problem else "",
         policy=policy, policy_error=policy_error, policy_warnings=warnings,
         variable=environ.get(BROKER_VARIABLE, ""),
+        overlaps=_overlaps() if has_socket else (),
     )  # fmt: skip
+
+
+def _overlaps() -> tuple[str, ...]:
+    """Of this user, and of those who are logged in or linger."""
+    uids = {os.geteuid(), *(int(name) for name in names_in("/run/user") if name.isdigit())}
+    subordinates = Subordinates(lambda uid: False)
+    owners = {uid: subordinates.owner_of(uid) for uid in uids if user_name(uid) != str(uid)}
+    return tuple(f"{user_name(uid)} ({uid}) in {owner}'s" for uid, owner in sorted(owners.items()) if owner)
 
 
 def _place_problem() -> str:
