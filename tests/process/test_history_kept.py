@@ -71,17 +71,17 @@ def disk(box: Box, request: pytest.FixtureRequest) -> Iterator[Disk]:
 @pytest.mark.parametrize("full", FULL)
 @pytest.mark.parametrize("is_known", [True, False], ids=["a history", "no history yet"])
 def test_a_history_without_room_at_the_end_gets_the_outcome_later(
-    box: Box, gate: Gate, disk: Disk, full: str, is_known: bool
+    box: Box, gate: Gate, second_gate: Gate, disk: Disk, full: str, is_known: bool
 ) -> None:
     if is_known:
         slicer(box, *PLAIN, "--", "true")
     job = detached(box, "-n", "x", "--", *waits_at(gate, "exit 7"))
-    waiting = box.start("-n", "fore", "-q", "--", *waits_at(gate, "exit 6"))
+    waiting = box.start("-n", "fore", "-q", "--", *waits_at(second_gate, "exit 6"))
     until(lambda: len(box_leases(box)) == 2, "both run")
     disk.fill(full)
     gate.open()
     slicer(box, "wait", job, code=7)
-    gate.open_if_awaited()
+    second_gate.open()
     assert waiting.wait(LONGEST_S) == 6
     assert waiting.stderr is not None
     said = waiting.stderr.read().decode()
