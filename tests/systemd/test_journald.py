@@ -74,4 +74,4 @@ def test_odd_values_arrive_whole(job: str) -> None:  # K7
     (entry,) = journalctl(f"SLICER_JOB={job}")
     assert bytes(entry["SLICER_NAME"]) == b"two\nlines \xff"
     assert entry["SLICER_COMMAND"] == large
-    assert entry["MESSAGE"] == r"two\nlines \udcff: slicer failed"
+    assert entry["MESSAGE"] == r"two\nlines \xff: slicer failed"

@@ -60,6 +60,10 @@ def test_what_takes_the_hand_over_imports_no_class_machinery() -> None:  # U1, K
     assert loaded_by("import slicer.detach.handover").isdisjoint(BANNED)
 
 
+def test_a_status_imports_no_class_machinery() -> None:  # design: speed
+    assert loaded_by("import slicer.cli.status_shown, slicer.cli.status_text").isdisjoint(BANNED)
+
+
 # What only some queues need comes when they do: a queue of a few jobs is over in the time of its imports.
 RARE = {
     "dataclasses", "difflib", "hashlib", "inspect", "psutil", "subprocess", "slicer.cli.queue.live",

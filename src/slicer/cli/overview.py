@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from slicer.doctor.model import DoctorReport
     from slicer.ledger.status import LedgerStatus
     from slicer.queue.control.messages import RunningQueue
-    from slicer.serve.model import ServerStanding
+    from slicer.serve.standings import ServerStanding
 
 _DEADLINE_S = 5.0
 _MOST_ENTRIES = 5  # in a section

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from slicer.ledger.status import GpuState, LedgerStatus
     from slicer.outcome.job_files import DetachedJob
     from slicer.queue.control.messages import RunningQueue
-    from slicer.serve.model import ServerStanding
+    from slicer.serve.standings import ServerStanding
     from slicer.share.arena import SharingNow
 
 

@@ -7,6 +7,7 @@ from typing import Literal, Protocol
 
 from slicer.config import serve
 from slicer.record import record
+from slicer.serve.standings import ServerStanding
 
 # stopped: holds nothing. waiting: for the lease. starting: holds the lease, but the server is not ready.
 # ready: forwards requests. draining: finishes these, while new ones wait. releasing: its models are being
@@ -41,23 +42,6 @@ class Unavailable(Exception):
         self.problem = problem
         self.holder = holder  # the name of the job that has the GPU
         self.retry_after_s = retry_after_s  # None: unknown
-
-
-@record
-class ServerStanding:
-    """A server's state for ``slicer status``. Times in seconds since the epoch."""
-
-    name: str
-    kind: str
-    listen: tuple[str, ...]
-    state: State
-    since_s: float  # in this state
-    requests: int  # requests that need the GPU and have not ended
-    served: int  # such requests that have ended since the proxy started
-    idle_since_s: float | None  # None if there are requests, or nothing is held
-    job: str  # its job or lease, as in `slicer status`; "" if it has none
-    trouble: str  # the last error; "" after a success
-    pid: int  # of the proxy
 
 
 class Server(Protocol):

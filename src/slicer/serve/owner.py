@@ -17,9 +17,10 @@ from slicer.serve import life, looking
 from slicer.serve.asking import Upstream
 from slicer.serve.life import Action, Event, Life, LifeTimings
 from slicer.serve.loading import Loading
-from slicer.serve.model import RequestNeed, ServerStanding, Unavailable
+from slicer.serve.model import RequestNeed, Unavailable
 from slicer.serve.running import RunningServer
 from slicer.serve.spare import SpareServer
+from slicer.serve.standings import ServerStanding
 from slicer.serve.started import StartedServer, until_ready
 
 _AGAIN_S = 10.0  # the pause while the memory does not become free

@@ -7,19 +7,38 @@ lock, so files of killed proxies are ignored. Reading imports no asyncio.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
 
 from slicer.errors import StateError
-from slicer.record import replace
-from slicer.serve.model import ServerStanding
+from slicer.record import record, replace
 from slicer.state import statedir
 from slicer.state.directory import Directory, try_lock, write_all
 from slicer.state.statefile import MOST_BYTES, TornFile, decode, encode
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
 
 _FOLDER = "serve"
 _LOGS = "serve-logs"
 _NO_JOB = "0" * 12  # a file's field "job" must be a job's id
 _READS = 3  # for a file that is just being written
+
+
+@record
+class ServerStanding:
+    """A server's state for ``slicer status``. Times in seconds since the epoch."""
+
+    name: str
+    kind: str
+    listen: tuple[str, ...]
+    state: str  # as slicer.serve.model.State
+    since_s: float  # in this state
+    requests: int  # requests that need the GPU and have not ended
+    served: int  # such requests that have ended since the proxy started
+    idle_since_s: float | None  # None if there are requests, or nothing is held
+    job: str  # its job or lease, as in `slicer status`; "" if it has none
+    trouble: str  # the last error; "" after a success
+    pid: int  # of the proxy
 
 
 class StandingWriter:

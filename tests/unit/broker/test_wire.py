@@ -58,7 +58,7 @@ def test_texts_for_people_are_cut_and_printable_before_they_are_sent() -> None: 
     wild = replace(ACQUIRE, name="\x1b[2J\udc80" + "x" * 999, command="a\nb" * 9999)
     heard = wire.decode_call(wire.encode_call(wild)).message
     assert len(heard.name) <= messages.MOST_NAME
-    assert heard.name.startswith("\\x1b[2J\\udc80x")
+    assert heard.name.startswith("\\x1b[2J\\x80x")
     assert len(heard.command) <= messages.MOST_COMMAND
     assert heard.command.isprintable()
 

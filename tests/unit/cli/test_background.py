@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from slicer.backend import shutdown
 from slicer.cli import background
 from slicer.outcome import job_files
 from slicer.outcome.job_files import DetachedJob
@@ -24,7 +25,7 @@ def test_a_job_that_waited_at_a_shutdown_says_so(
 ) -> None:  # U1
     """The broker goes first, and so its error would be the reason that `show` and `wait` give."""
     monkeypatch.setattr(background, "has_systemd", lambda: True)
-    monkeypatch.setattr(background, "is_shutting_down", lambda manager: stops)
+    monkeypatch.setattr(shutdown, "is_shutting_down", lambda manager: stops)
     written: list[DetachedJob] = []
     job: Any = object.__new__(background._Detached)
     job._file = job_files.new("0" * 12, "x", ("true",), "", "", after=())

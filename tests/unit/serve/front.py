@@ -9,7 +9,8 @@ from functools import wraps
 from typing import Any, ParamSpec
 
 from slicer.config import serve
-from slicer.serve.model import RequestNeed, ServerStanding, Unavailable
+from slicer.serve.model import RequestNeed, Unavailable
+from slicer.serve.standings import ServerStanding
 from tests.patience import Deadline
 
 Peer = tuple[asyncio.StreamReader, asyncio.StreamWriter]
