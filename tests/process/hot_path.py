@@ -29,7 +29,7 @@ BANNED = {
 _C = {"_ctypes", "errno", "fcntl", "marshal", "math", "posix", "resource", "select", "time", "zlib"}
 
 # What the C module of sqlite3 imports, for an lru_cache, when the outcome goes into the history: 1 ms.
-SQLITE = {"collections", "functools", "keyword", "operator", "reprlib", "types"}
+SQLITE = {"collections", "collections.abc", "functools", "keyword", "operator", "reprlib", "types"}
 
 PLAIN = _C | SQLITE
 SYSTEMD = PLAIN | {"pystemd.dbusexc", "pystemd.dbuslib"}

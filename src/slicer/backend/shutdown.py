@@ -11,6 +11,8 @@ import errno
 import os
 from ctypes import byref, c_char_p, c_uint64, c_void_p
 
+from slicer.kernel.signals import signal
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
@@ -32,6 +34,8 @@ def is_shutting_down(manager: Manager) -> bool:
     except OSError:
         return False
     bus, state = c_void_p(), c_char_p()
+    # A SIGCONT follows systemd's SIGTERM, and the library of systemd 252 gives up if one is handled meanwhile.
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
     try:
         code = _open(lib, bus, manager)
         if code >= 0:
@@ -40,6 +44,7 @@ def is_shutting_down(manager: Manager) -> bool:
     finally:
         lib.sd_bus_close_unref.restype = c_void_p
         lib.sd_bus_close_unref(bus)
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
     return state.value == b"stopping" if code >= 0 else -code in _GONE
 
 

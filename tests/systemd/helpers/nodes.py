@@ -107,7 +107,7 @@ def kernel_list() -> Iterator[None]:
     for index in range(8):
         folder = _DRIVER / f"nvidia/gpus/0000:0{index + 1}:00.0"
         folder.mkdir(parents=True)
-        uuid = f"GPU-{index:08d}-0000-0000-000000000000"
+        uuid = f"GPU-{index:08d}-0000-0000-0000-000000000000"
         (folder / "information").write_text(f"GPU UUID: \t {uuid}\nDevice Minor: \t {7 - index}\n")
     yield
     subprocess.run(["umount", _DRIVER], check=True)
