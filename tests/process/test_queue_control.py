@@ -163,7 +163,7 @@ def test_the_list_of_ended_queues_is_bounded_and_harms_none(
 ) -> None:
     queues.write("[vram=1G] true")
     folder = queues.box.var_lib / "slicer/queues"
-    monkeypatch.setattr(recent, "default_path", lambda _: f"{folder.parent}/history.db")
+    monkeypatch.setattr(recent, "folder_of", lambda _: str(folder))
     for number in range(22):
         recent.note(queues.box.env, str(queues.file), str(queues.root / f"logs{number}"))
     assert len(list(folder.iterdir())) == 20

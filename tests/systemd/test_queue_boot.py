@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.patience import until
 from tests.systemd.helpers import systemctl
 from tests.systemd.helpers.jobs import Slicer
 from tests.systemd.helpers.queues import wide_open
@@ -86,8 +87,10 @@ def test_what_was_stopped_by_a_word_stays_stopped(
     service = queues.detach()
     service.has_told("started")
     if word == "systemctl":
+        systemctl.output(*alice.systemctl, "stop", "--no-block", service.unit)
+        service.has_told("stopping")
         with wide_open(gate):
-            systemctl.output(*alice.systemctl, "stop", service.unit)
+            until(service.is_gone, "the queue has ended")
     elif word == "not running":
         stop_manager(alice)
         assert len(marks(alice)) == 1

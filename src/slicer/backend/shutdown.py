@@ -34,7 +34,7 @@ def is_shutting_down(manager: Manager) -> bool:
     except OSError:
         return False
     bus, state = c_void_p(), c_char_p()
-    # A SIGCONT follows systemd's SIGTERM, and the library of systemd 252 gives up if one is handled meanwhile.
+    # A SIGCONT follows systemd's SIGTERM, and systemd 252's library gives up if one is handled meanwhile.
     before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
     try:
         code = _open(lib, bus, manager)
