@@ -5,8 +5,8 @@ SUITE := trixie
 MACHINE := namespace
 # More arguments for pytest: make test ARGS='-k lease -x'; for the benchmark, what to measure: make bench ARGS=handoff
 ARGS :=
-# How many processes run this host's own tests, most of which wait for something. With 0, pytest itself does.
-WORKERS := 4
+# How many processes run this host's own tests beside the machines' (two, and an emulated one). With 0, pytest itself does.
+WORKERS := 2
 NIX_BUILD := tests/process/test_nix_build.py
 # How long to soak, in seconds: make soak SOAK=60 ARGS='--seed 1'
 SOAK := 600
@@ -33,7 +33,7 @@ test: $(VENV)/stamp lint
 # This host's own rings, on this host as a user might have set it up: NVIDIA's nodes, /etc/slicer, a history, variables.
 # Needs root. With CI=true also the slow tests.
 lived-in: $(LIBRARY)
-	$(PY) -m tests.machines.lived_in $(PY) -m pytest --quiet -p no:cacheprovider --numprocesses $(WORKERS) \
+	$(PY) -m tests.machines.lived_in $(PY) -m pytest --quiet -p no:cacheprovider --numprocesses 4 \
 		-m "$(if $(CI),,not slow and )not systemd and not enforced" tests/unit tests/process \
 		--ignore=$(NIX_BUILD) $(ARGS)
 

@@ -20,7 +20,7 @@ from slicer.broker.server import looking, loop
 from slicer.broker.server.broker import Broker, Places
 from slicer.kernel import proc
 from tests.broker_client import DEFAULTS
-from tests.patience import Deadline
+from tests.patience import LONGEST_S, Deadline
 
 
 class Clocks:
@@ -101,7 +101,7 @@ class Within:
     def run(self, is_enough: Callable[[], object]) -> None:
         """Have it serve until then."""
         assert self.broker is not None
-        deadline = Deadline(10.0)
+        deadline = Deadline(LONGEST_S)
         self.broker.run(lambda: bool(is_enough()) or deadline.has_passed())
         assert is_enough(), "it has left for want of anything to do, or does not come to that"
 
