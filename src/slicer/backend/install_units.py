@@ -154,7 +154,7 @@ def plan(
         elif broker and os.path.basename(place) in (broker_units.SERVICE, broker_units.SOCKET):
             actions.append(with_program(action, broker_units.PROGRAM, broker))
         elif os.path.basename(place) == queue_units.UNIT:
-            actions.append(with_program(action, queue_units.PROGRAM, program))
+            actions.append(with_program(action, feature_units.PROGRAM, program))
         else:
             actions.append(action)
     for each in [] if limits is None else _limits(limits, top, user=user):

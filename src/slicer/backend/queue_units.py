@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 
-from slicer.backend.feature_units import PROGRAM
 from slicer.kernel import home, on_host
 
 TYPE_CHECKING = False
@@ -12,8 +11,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from slicer.model import Manager
-
-__all__ = ["PROGRAM", "UNIT"]
 
 UNIT = "slicer-queues.service"
 _WHAT = "detached queues go on after a boot"

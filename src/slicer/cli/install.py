@@ -6,7 +6,7 @@ import os
 
 import click
 
-from slicer.backend import broker_units, queue_units
+from slicer.backend import broker_units, feature_units, queue_units
 from slicer.backend.install_units import InstallPlan, configured, going, plan
 from slicer.cli import complete, install_broker, install_closed, install_feature, install_serve, output, say
 from slicer.cli.install_words import Way, done, tell
@@ -113,7 +113,7 @@ def _settled(place: install_serve.UnitPlace, way: Way, *, user_delegation: bool,
     if way.removing:  # all that may ever have been installed; otherwise a drop-in would be left behind
         program = "" if user else broker_units.PROGRAM
         settled = plan(
-            user=user, user_delegation=not user, limits={}, broker=program, program=queue_units.PROGRAM
+            user=user, user_delegation=not user, limits={}, broker=program, program=feature_units.PROGRAM
         )
         settled = going(settled, only_broker=broker)
     else:

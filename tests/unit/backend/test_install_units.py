@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from slicer.backend import broker_units, feature_units, install_units, queue_units, unit_files
+from slicer.backend import broker_units, feature_units, install_units, unit_files
 from slicer.backend.install_units import (
     InstallPlan,
     InstallReport,
@@ -65,7 +65,7 @@ def files_below(root: Path) -> set[str]:
 
 
 def test_a_plan_touches_nothing_and_names_everything(tmp_path: Path) -> None:  # K5
-    made = plan(user_delegation=True, broker=broker_units.PROGRAM, program=queue_units.PROGRAM)
+    made = plan(user_delegation=True, broker=broker_units.PROGRAM, program=feature_units.PROGRAM)
     assert list(tmp_path.iterdir()) == []
     assert all(os.path.isfile(action.source) and action.what for action in made.actions)
     features = [feature_plan(each, feature_units.PROGRAM, removing=False) for each in feature_units.FEATURES]

@@ -72,7 +72,7 @@ def gather_units(environ: Mapping[str, str]) -> UnitFacts:
 
 def _resumer(folder: str) -> str:
     """The program of the installed unit that resumes queues; "": it is not installed."""
-    return program_in(f"{folder}/{queue_units.UNIT}", queue_units.PROGRAM)
+    return program_in(f"{folder}/{queue_units.UNIT}", feature_units.PROGRAM)
 
 
 def _lacking(environ: Mapping[str, str]) -> Iterator[tuple[str, str]]:
