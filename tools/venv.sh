@@ -31,6 +31,10 @@ if [ -n "$packages" ]; then
     sh tools/apt.sh $packages
 fi
 
+# What was interrupted half-way begins anew: pip fails on its own remains.
+[ ! -e "$venv/unfinished" ] || rm -rf "$venv"
+mkdir -p "$venv"
+touch "$venv/unfinished"
 [ -x "$venv/bin/python" ] || "${python:-python3}" -m venv "$venv"
 "$venv/bin/python" -m pip --disable-pip-version-check install --quiet --editable '.[dev]'
-touch "$venv/stamp"
+mv "$venv/unfinished" "$venv/stamp"
