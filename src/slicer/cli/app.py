@@ -11,7 +11,7 @@ from typing import Any
 import click
 
 from slicer.cli import output, say
-from slicer.cli.lazy import LazyGroup
+from slicer.cli.lazy import LazyGroup, named
 from slicer.errors import EX_OK, EX_SLICER, SlicerError, UsageError
 from slicer.text import visible
 from slicer.version import __version__
@@ -117,9 +117,7 @@ def app(ctx: click.Context) -> None:
     See `slicer COMMAND --help` for each command.
     """
     if ctx.invoked_subcommand is None:
-        from slicer.cli import overview
-
-        overview.show()
+        named("overview:show")()
 
 
 def main(arguments: list[str]) -> int:

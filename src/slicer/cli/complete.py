@@ -167,18 +167,6 @@ routes = _named(_described("routes"))
 servers = _named(_described("serve"))
 
 
-def wraps(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """The base names of wrapped programs; files, if the word is a path."""
-    from slicer.wrap.records import read
-
-    if "/" in incomplete:
-        return [CompletionItem(incomplete, type="file")]
-    with suppress(SlicerError):
-        found = {os.path.basename(wrap.path) for wrap in read(os.environ)[0]}
-        return [CompletionItem(name) for name in harmless(sorted(found), incomplete)]
-    return []
-
-
 def properties(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
     """The names of systemd properties that a job may have, up to the "="."""
     from slicer.config.properties import NAMES

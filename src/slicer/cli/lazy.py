@@ -9,6 +9,12 @@ from typing import Any
 import click
 
 
+def named(place: str) -> Any:
+    """``MODULE``'s command, or its NAME for ``MODULE:NAME``. So no import ties the core to a feature."""
+    module, _, name = place.partition(":")
+    return getattr(importlib.import_module(f"slicer.cli.{module}"), name or "command")
+
+
 class LazyGroup(click.Group):
     """A group that imports its commands when they are used.
 
@@ -26,6 +32,5 @@ class LazyGroup(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in self._modules:
             return None
-        module, _, name = self._modules[cmd_name].partition(":")
-        found: click.Command = getattr(importlib.import_module(f"slicer.cli.{module}"), name or "command")
+        found: click.Command = named(self._modules[cmd_name])
         return found

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from slicer.doctor.model import DoctorReport
     from slicer.ledger.status import LedgerStatus
     from slicer.queue.control.messages import RunningQueue
-    from slicer.serve.standings import ServerStanding
+    from slicer.state.standings import ServerStanding
 
 _DEADLINE_S = 5.0
 _MOST_ENTRIES = 5  # in a section
@@ -45,7 +45,7 @@ def show() -> None:
 
 def _status() -> tuple[LedgerStatus, tuple[ServerStanding, ...], tuple[RunningQueue, ...], list[str]]:
     from slicer.broker.client.standing import read
-    from slicer.serve import standings
+    from slicer.state import standings
 
     warnings: list[str] = []
     status, servers = read(os.environ, warnings.append), standings.read(os.environ, warnings.append)

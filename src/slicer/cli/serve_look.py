@@ -20,7 +20,8 @@ from slicer.job.plan import Invocation, plan_of
 from slicer.kernel import listeners, on_host, proc
 from slicer.ledger.status import existing_ledger
 from slicer.record import record
-from slicer.serve import listening, standings
+from slicer.serve import listening
+from slicer.state import standings
 
 _UNIX = "unix:"
 _UNITS = (SYSTEM_UNITS, "/etc/systemd/system")

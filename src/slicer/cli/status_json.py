@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from slicer.ledger.status import GpuState, LedgerStatus
     from slicer.outcome.job_files import DetachedJob
     from slicer.queue.control.messages import RunningQueue
-    from slicer.serve.standings import ServerStanding
     from slicer.share.arena import SharingNow
+    from slicer.state.standings import ServerStanding
 
 
 def status_json(

@@ -8,7 +8,7 @@ import sys
 from slicer.broker.client.standing import read
 from slicer.cli import output, say
 from slicer.cli.queue import rows
-from slicer.serve import standings
+from slicer.state import standings
 
 
 def show(*, as_json: bool) -> None:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from slicer.ledger.status import LedgerStatus, SlotState
     from slicer.outcome.job_files import DetachedJob
     from slicer.queue.control.messages import RunningQueue
-    from slicer.serve.standings import ServerStanding
+    from slicer.state.standings import ServerStanding
 
 _SLOTS_NAMED = 6  # jobs on the line of a slot
 

@@ -14,7 +14,7 @@ from slicer.cli.queue import rows
 from slicer.cli.status_json import status_json, without_clocks
 from slicer.errors import EX_OK, UsageError
 from slicer.ledger.status import StatusReader
-from slicer.serve import standings
+from slicer.state import standings
 
 
 def run(*, as_json: bool, interval_s: float) -> int:

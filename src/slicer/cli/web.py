@@ -29,8 +29,9 @@ from slicer.kernel import listeners, proc
 from slicer.kernel.users import user_name
 from slicer.ledger.status import LedgerStatus
 from slicer.outcome import history
-from slicer.serve import listening, standings
+from slicer.serve import listening
 from slicer.serve.hosts import is_address
+from slicer.state import standings
 from slicer.state.statefile import is_digits
 from slicer.text import one_line
 from slicer.web.board import DAY_S, VERSION, board, timeline

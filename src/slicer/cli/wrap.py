@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import sys
+from contextlib import suppress
 from typing import Any
 
 import click
+from click.shell_completion import CompletionItem
 
 from slicer import backend
 from slicer.cli import common, complete, output, say
@@ -32,6 +34,16 @@ _DOING: dict[Step, str] = {
     "divert": "dpkg-divert --local --no-rename --divert {diverted}-real --add {diverted}",
     "place": "put the shim at {bin}",
 }  # fmt: skip
+
+
+def completions(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """The base names of wrapped programs; files, if the word is a path."""
+    if "/" in incomplete:
+        return [CompletionItem(incomplete, type="file")]
+    with suppress(SlicerError):
+        found = {os.path.basename(wrap.path) for wrap in records.read(os.environ)[0]}
+        return [CompletionItem(name) for name in complete.harmless(sorted(found), incomplete)]
+    return []
 
 
 @click.group(
@@ -167,7 +179,7 @@ Examples:
 The program is renamed back, and keeps its owner, mode, times and attributes.
 If the shim was replaced, --keep chooses which of the two programs stays.""",
 )
-@click.argument("program", metavar="[BIN]", type=click.Path(), required=False, shell_complete=complete.wraps)
+@click.argument("program", metavar="[BIN]", type=click.Path(), required=False, shell_complete=completions)
 @click.option("--all", "everything", is_flag=True, help="Remove all of your wraps.")
 @click.option(
     "--keep", type=click.Choice(["new", "real"]),
@@ -249,7 +261,7 @@ Exit codes:
     1  some do not
   125  slicer itself failed""",
 )
-@click.argument("programs", metavar="[BIN]...", nargs=-1, type=click.Path(), shell_complete=complete.wraps)
+@click.argument("programs", metavar="[BIN]...", nargs=-1, type=click.Path(), shell_complete=completions)
 @click.option("--fix", is_flag=True, help="Repair what can be repaired.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 def check(programs: tuple[str, ...], fix: bool, as_json: bool) -> int:

@@ -7,7 +7,7 @@ from typing import Literal, Protocol
 
 from slicer.config import serve
 from slicer.record import record
-from slicer.serve.standings import ServerStanding
+from slicer.state.standings import ServerStanding
 
 # stopped: holds nothing. waiting: for the lease. starting: holds the lease, but the server is not ready.
 # ready: forwards requests. draining: finishes these, while new ones wait. releasing: its models are being

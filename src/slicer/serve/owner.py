@@ -20,8 +20,8 @@ from slicer.serve.loading import Loading
 from slicer.serve.model import RequestNeed, Unavailable
 from slicer.serve.running import RunningServer
 from slicer.serve.spare import SpareServer
-from slicer.serve.standings import ServerStanding
 from slicer.serve.started import StartedServer, until_ready
+from slicer.state.standings import ServerStanding
 
 _AGAIN_S = 10.0  # the pause while the memory does not become free
 _STUCK_AFTER_S = 15.0  # beyond release_timeout, when the job is killed

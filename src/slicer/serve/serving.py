@@ -17,9 +17,9 @@ from slicer.serve.model import Unavailable
 from slicer.serve.owner import Owner
 from slicer.serve.proxy import Front
 from slicer.serve.running import unload
-from slicer.serve.standings import StandingWriter
 from slicer.serve.started import end_jobs, job_names, trim_log
 from slicer.serve.waiting import WaitingJobs
+from slicer.state.standings import StandingWriter
 from slicer.text import counted
 
 _BETWEEN_NOTES_S = 0.05

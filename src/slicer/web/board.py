@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from slicer.ledger.status import GpuState, LedgerStatus
     from slicer.model import Lease, Ticket
     from slicer.queue.control.messages import RunningQueue
-    from slicer.serve.standings import ServerStanding
+    from slicer.state.standings import ServerStanding
 
 VERSION = 1
 DAY_S = 86400

@@ -6,7 +6,7 @@ from slicer.cli.status_json import server_json, status_json, without_clocks
 from slicer.cli.status_text import lines, servers_section
 from slicer.columns import WARNING
 from slicer.record import replace
-from slicer.serve.standings import ServerStanding
+from slicer.state.standings import ServerStanding
 from tests.unit.cli.made_up_status import FULL, IDLE, row_of
 
 NOW_S = 1_800_000_000.0

@@ -10,7 +10,7 @@ from typing import Any, ParamSpec
 
 from slicer.config import serve
 from slicer.serve.model import RequestNeed, Unavailable
-from slicer.serve.standings import ServerStanding
+from slicer.state.standings import ServerStanding
 from tests.patience import Deadline
 
 Peer = tuple[asyncio.StreamReader, asyncio.StreamWriter]

@@ -18,8 +18,8 @@ from slicer.job.job import Started
 from slicer.job.report import Report
 from slicer.model import Lease, Ticket, Usage
 from slicer.record import replace
-from slicer.serve.standings import ServerStanding
 from slicer.state import statefile
+from slicer.state.standings import ServerStanding
 from slicer.state.statefile import TornFile
 from slicer.wrap.model import Wrap
 from tests.unit import made_up

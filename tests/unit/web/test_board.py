@@ -11,7 +11,7 @@ from slicer.ledger.status import LedgerStatus
 from slicer.model import GpuLoad, Reservation, UserStanding
 from slicer.queue.control.messages import RunningQueue
 from slicer.record import replace
-from slicer.serve.standings import ServerStanding
+from slicer.state.standings import ServerStanding
 from slicer.web import board
 from tests.unit.cli import made_up_status as made_up
 from tests.unit.cli.made_up_status import BACKUP, EVAL, SERVE, TRAIN, A, C

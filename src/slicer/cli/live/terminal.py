@@ -26,7 +26,7 @@ from slicer.kernel.sleep import until_readable
 from slicer.ledger.status import StatusReader
 from slicer.model import CPU
 from slicer.quantity import format_duration
-from slicer.serve import standings
+from slicer.state import standings
 from slicer.text import visible
 
 _LEAVES = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
