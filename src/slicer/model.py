@@ -224,8 +224,8 @@ class Lease:
     expect_s: float | None
     profile: str = ""  # "": none, in a Python program
     gpu_indices: tuple[int, ...] = ()  # of gpus, as users see them; () unknown
-    est_s: float | None = None  # as in Ticket
-    est_from: EstimateSource = ""  # as in Ticket
+    est_s: float | None = None  # how long decisions take the job to run; None: unknown
+    est_from: EstimateSource = ""  # where est_s comes from
     # The idle times after which it is warned and ended (None: never), and since when it is idle (None: it is
     # not, or was not warned yet), on the clock of since_s.
     idle_warn_s: float | None = None
@@ -238,14 +238,14 @@ class Ticket(Request):
     """A request that waits for its lease, with its requester."""
 
     name: str
-    command: str  # as in Lease
+    command: str  # for display: quoted as in a shell, and shortened
     pid: int
     pid_start: int
     boot_id: str
     uid: int
     inside: tuple[str, ...]  # its outer jobs, which keep their leases while it waits
     expect_s: float | None  # as the user said
-    profile: str = ""  # as in Lease
+    profile: str = ""  # "": none, in a Python program
     est_from: EstimateSource = ""  # where est_s comes from
 
 

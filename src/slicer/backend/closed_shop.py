@@ -49,7 +49,6 @@ DevicePolicy=strict
 
 
 def drop_in(unit: str) -> bytes:
-    """The text of the drop-in for a slice or a service."""
     allowed = ["block-* rwm", *(f"char-{major} rwm" for major in range(_MAJORS) if major != _NVIDIA)]
     lines = "\n".join(f"DeviceAllow={each}" for each in allowed)
     section = "Slice" if unit.endswith(".slice") else "Service"
@@ -57,7 +56,6 @@ def drop_in(unit: str) -> bytes:
 
 
 def actions(units: Iterable[str]) -> tuple[Action, ...]:
-    """The files for these units."""
     what = "closed shop: no GPUs in {} without a lease"
     return tuple(
         Action("", on_host(f"{SYSTEM_UNITS}/{unit}.d/{NAME}"), what.format(unit), drop_in(unit))
@@ -107,7 +105,6 @@ def display_manager() -> str:
 
 
 def sessions() -> tuple[Session, ...]:
-    """The graphical sessions that logind knows."""
     folder = on_host(_SESSIONS)
     found = []
     for name in _names(folder):

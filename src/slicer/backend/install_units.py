@@ -92,8 +92,6 @@ _USER_COMMANDS = (("systemctl", "--user", "daemon-reload"),)
 
 @record
 class InstallPlan:
-    """The parts of an installation."""
-
     actions: tuple[Action, ...]
     unwanted: tuple[Action, ...]  # of an earlier configuration, or a package's by now: to be removed
     commands: tuple[tuple[str, ...], ...]
@@ -206,7 +204,6 @@ def _table(*, user: bool, user_delegation: bool) -> tuple[tuple[str, str, str], 
 
 
 def _man_pages(folder: str) -> tuple[tuple[str, str, str], ...]:
-    """The packaged manual pages, by section."""
     pages = os.path.join(_SOURCES, "_man")
     names = sorted(name for name in os.listdir(pages) if name[-2:-1] == ".") if os.path.isdir(pages) else ()
     return tuple(

@@ -90,7 +90,6 @@ class PlainBackend(QueueBackend):
         return living
 
     def watchdog(self, spec: ScopeSpec) -> MemoryGuard | None:
-        """The guard for MemoryMax, if it is set."""
         limit = next((item.value for item in spec.properties if item.name == "MemoryMax"), None)
         return MemoryGuard(limit) if isinstance(limit, int) and limit < INFINITY else None
 

@@ -71,7 +71,6 @@ class PystemdBus:
         self.fd: int = self._bus.get_fd()
 
     def close(self) -> None:
-        """Close the connection."""
         self._bus.close()
 
     def after_fork(self) -> None:

@@ -42,7 +42,6 @@ class SdBusClient:
         return self._call(DAEMON, DAEMON_PATH, f"{DAEMON}.GetNameOwner", (("s", SYSTEMD),))
 
     def close(self) -> None:
-        """Close the connection."""
         self._bus.close()
 
     def after_fork(self) -> None:

@@ -75,12 +75,10 @@ class Units:
 
     @property
     def socket(self) -> str:
-        """The name of the socket's unit."""
         return socket_of(self.name)
 
     @property
     def service(self) -> str:
-        """The name of the service's unit."""
         return service_of(self.name)
 
 
@@ -221,7 +219,6 @@ def _ip(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address:
 
 
 def service_text(units: Units) -> str:
-    """The unit of the service."""
     stop_s = max(each.drain_s + each.release_timeout_s for each in units.servers) + _BESIDE_S
     names = " ".join(each.name for each in units.servers)
     return "\n".join([

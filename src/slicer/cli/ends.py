@@ -17,12 +17,9 @@ from slicer.ledger.status import existing_ledger
 from slicer.model import Lease, Outcome, Ticket
 from slicer.outcome import history, job_files, kept
 from slicer.queue.control.line_watch import LineWatch
+from slicer.queue.control.messages import QueuedLine
 from slicer.queue.model import UNBEGUN
 from slicer.record import record, replace
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from slicer.queue.control.messages import QueuedLine
 
 _UNSEEN_S = 0.5  # if supervisor and keeper were killed, no event announces the scope's end
 _SETTLES_S = 1.0  # the outcome may be written a moment after its writer's last sign of life

@@ -12,6 +12,7 @@ from typing import Any
 import click
 
 from slicer.broker import accounts
+from slicer.broker.accounts import AccountRow
 from slicer.cli import common, history_plot, history_sums, output, say
 from slicer.cli.history_find import meant
 from slicer.cli.history_plot import Plotted
@@ -31,10 +32,6 @@ from slicer.quantity import format_cpus, format_duration, format_size
 from slicer.record import as_dict, record
 from slicer.share.words import details as sharing_rows
 from slicer.text import command_text, one_line, slots_words, visible
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from slicer.broker.accounts import AccountRow
 
 _SHORT_ID = 8
 _MOST_COMMAND = 160
@@ -225,7 +222,6 @@ def plotted(outcome: Outcome) -> Plotted:
 
 
 def _short(gpus: Iterable[str]) -> tuple[str, ...]:
-    """The beginnings of UUIDs."""
     return tuple(uuid[:_SHORT_ID] for uuid in gpus)
 
 

@@ -12,6 +12,7 @@ from typing import Any
 import click
 
 from slicer.broker import accounts
+from slicer.broker.accounts import AccountRow
 from slicer.broker.client import standing
 from slicer.cli import output, say
 from slicer.cli.common import failing
@@ -25,16 +26,12 @@ from slicer.model import Lease, Outcome
 from slicer.outcome import history, samples
 from slicer.outcome.outcome_file import put_own
 from slicer.outcome.result import result_of
+from slicer.outcome.series import Series
 from slicer.report import page
 from slicer.report.figures import made
 from slicer.report.model import OK, RUNNING, STOPPED, UNKNOWN, Card, Job, Period, Report
 from slicer.report.words import summary
 from slicer.text import one_line, visible
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from slicer.broker.accounts import AccountRow
-    from slicer.outcome.series import Series
 
 _LONGEST = 80  # characters of a name
 

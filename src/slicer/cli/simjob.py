@@ -71,8 +71,6 @@ def _spike(ctx: click.Context, param: click.Parameter, text: str | None) -> Spik
 
 @record
 class SimOptions:
-    """The command line."""
-
     vram: int  # MiB
     ramp: float  # seconds
     hold: float  # seconds

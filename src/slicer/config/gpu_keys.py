@@ -72,7 +72,7 @@ def idle_timeout(entry: Entry) -> float | None:
 
 
 def on_idle(entry: Entry) -> OnIdle:
-    """What happens after that time."""
+    """What becomes of a job that has left its GPUs unused for ``idle_timeout``."""
     return choice(entry, "on_idle", _ON_IDLES)
 
 
@@ -150,7 +150,7 @@ def _skip_syncs(entry: Entry) -> int:
 
 
 def fence(entry: Entry, given: Collection[str] = ()) -> Fence:
-    """Whether a job can open no GPUs but its own. ``given`` as in :func:`read`."""
+    """Whether the kernel keeps a job from all GPUs but those of its lease. ``given`` as in :func:`read`."""
     instead = {True: 'use "on"', False: 'use "off"'}.get(entry[0], "") if isinstance(entry[0], bool) else ""
     found = choice(entry, "fence", _FENCES, instead)
     own = [name for name in FENCE_DIRECTIVES if name in given]

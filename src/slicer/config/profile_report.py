@@ -4,13 +4,9 @@ from __future__ import annotations
 
 from slicer.config import build, profiles
 from slicer.config.profiles import NO_OVERRIDES, Config, Overrides
-from slicer.model import CPU
+from slicer.model import CPU, Host
 from slicer.quantity import duration_text, format_cpus, format_size, percent_text, size_text
 from slicer.record import record
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from slicer.model import Host
 
 # A profile's needs from the ledger, spelled as in a file.
 NEEDS = (

@@ -27,7 +27,6 @@ def examine(environ: Mapping[str, str], uid: int) -> DoctorReport:
 
 
 def _duties(environ: Mapping[str, str], who: Who) -> dict[str, Callable[[], object]]:
-    """The looks by name."""
     return {
         "driver": lambda: gpus.gather_driver(who.uid),  # it takes longest
         **duties(environ, who),

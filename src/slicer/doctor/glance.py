@@ -66,7 +66,6 @@ def glance(environ: Mapping[str, str], uid: int) -> DoctorReport:
 def duties(
     environ: Mapping[str, str], who: Who, *, is_brief: bool = False
 ) -> dict[str, Callable[[], object]]:
-    """The looks of a glance by name."""
     return {
         "systemd": lambda: systemd.gather(who.uid, who.manager, asks=not is_brief),
         "kernel": host.gather_kernel,

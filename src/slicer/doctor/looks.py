@@ -66,7 +66,6 @@ class _LookChild:
             return
 
     def look(self) -> LookResult:
-        """The child's answer."""
         if not self.data:
             return LookResult(None, "its process ended without an answer")
         answer: LookResult = pickle.loads(self.data)

@@ -140,7 +140,6 @@ class GpuObserver:
         return self.snapshot
 
     def expire(self) -> None:
-        """Mark the last snapshot as outdated."""
         self._is_fresh = False
 
     def devices(self, leases: tuple[Lease, ...]) -> tuple[Device, ...] | None:

@@ -47,7 +47,6 @@ class ProcessOnGpu:
 
     @property
     def key(self) -> ProcessKey:
-        """Identifies this use of a GPU."""
         return self.pid, self.started, self.gpu_uuid
 
 

@@ -117,7 +117,7 @@ class ShareAudit:
             self._file = None
 
     def before(self) -> None:
-        """To be called just before a look at the GPUs."""
+        """Note the charges just before a look at the GPUs: :meth:`after` compares them with what is seen."""
         if self._file is not None:
             try:
                 self._before = self._file.charges()[0]

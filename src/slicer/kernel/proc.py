@@ -280,7 +280,6 @@ def pid_of(pidfd: int) -> int | None:
 
 
 def has_ended(pidfd: int) -> bool:
-    """Whether the process of a pidfd has ended."""
     from select import POLLIN, poll  # not select(2), which accepts no descriptor above 1023
 
     poller = poll()

@@ -128,7 +128,7 @@ class SpareCopy:
             os.close(fd)
 
     def remove(self) -> None:
-        """Safe to repeat."""
+        """Remove the copy, if there is one."""
         remove(self._base, self._name)
 
 

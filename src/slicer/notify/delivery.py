@@ -11,20 +11,16 @@ import os
 import signal
 import socket
 import time
+from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 from slicer.kernel import proc
 from slicer.kernel.sleep import until_readable
 from slicer.kernel.users import user_name
+from slicer.model import Notify
 from slicer.notify.events import variables
 from slicer.outcome import journal
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from typing import Any
-
-    from slicer.model import Notify
 
 LIMIT_S = 30.0  # for each destination
 MOST, WITHIN_S = 20, 60.0  # the largest number of messages within a time

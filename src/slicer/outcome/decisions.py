@@ -46,8 +46,6 @@ class DecisionRow:
 
 @record
 class RoutedJob:
-    """The figures of a decision's job, from its outcome."""
-
     started_at: float  # seconds since the epoch
     waited_s: float
     wall_s: float

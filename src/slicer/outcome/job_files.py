@@ -78,8 +78,6 @@ _MAY_LACK = ("begins_at",)  # in files of slicer 0.0
 
 
 class JobFiles:
-    """The directory of these files."""
-
     def __init__(self, directory: Directory) -> None:
         self._directory = directory
 
@@ -197,7 +195,6 @@ class JobFiles:
         return file is not None and file.is_alive()
 
     def close(self) -> None:
-        """Close the directory."""
         self._directory.close()
 
 

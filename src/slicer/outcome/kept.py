@@ -11,6 +11,7 @@ import json
 import os
 import shlex
 import time
+from collections.abc import Callable
 
 from slicer.errors import EX_SLICER, StateError
 from slicer.kernel import proc
@@ -18,13 +19,8 @@ from slicer.model import CPU, Lease, Outcome, Usage
 from slicer.outcome import history
 from slicer.outcome.outcome_file import INVALID, outcome_from, outcome_json
 from slicer.record import fields_for
+from slicer.state.directory import Directory
 from slicer.state.statefile import is_job_id
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from slicer.state.directory import Directory
 
 _LONGEST = 4 << 20  # a command may have 2 MiB
 

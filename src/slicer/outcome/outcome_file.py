@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import stat
+from typing import Any
 
 from slicer.errors import StateError
 from slicer.model import Outcome, Sharing, Usage
@@ -16,11 +17,6 @@ from slicer.record import as_dict
 from slicer.state.directory import Directory, find
 from slicer.state.named_file import RULES, names_open_file
 from slicer.state.statefile import check_fields, json_reader
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
-
 
 VERSION = 1
 

@@ -13,7 +13,9 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
+from typing import Any
 
 from slicer.errors import StateError
 from slicer.kernel import on_host
@@ -21,14 +23,7 @@ from slicer.kernel.proc import read_text
 from slicer.outcome.history import default_path
 from slicer.outcome.job_files import RULES, open_folder
 from slicer.record import record
-from slicer.state.directory import failed
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
-    from typing import Any
-
-    from slicer.state.directory import Directory
+from slicer.state.directory import Directory, failed
 
 _KIND = ".detached"
 _LONGEST = 16 << 20  # bytes: an environment and a command line have 2 MiB each at most
@@ -44,7 +39,6 @@ class DetachedQueue:
 
 
 def folder(environ: Mapping[str, str]) -> str:
-    """Where files about this user's queues are."""
     return f"{os.path.dirname(default_path(environ))}/queues"
 
 

@@ -67,7 +67,6 @@ ON CONFLICT DO UPDATE SET {', '.join(f'{name} = {name} + excluded.{name}' for na
 
 
 def made(row: tuple[int | str | float, ...]) -> Total:
-    """The record of a row of :data:`SELECT`."""
     uid, profile, result, jobs, gpu_s, cpu_s, waited_s, *waits = row
     numbers = (int(jobs), float(gpu_s), float(cpu_s), float(waited_s))
     return Total(int(uid), str(profile), str(result), *numbers, tuple(map(int, waits)))

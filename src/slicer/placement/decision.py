@@ -60,8 +60,6 @@ _AGAIN_S = 30.0
 
 @record
 class Verdict:
-    """The result for the queue."""
-
     grants: dict[str, tuple[str, ...]]  # by each job that can go, in order: its GPUs (none for CPU jobs)
     reserving: tuple[str, ...]  # the blocked jobs that have a reservation
     again_s: float | None  # decide again then, even without an event; None: only an event changes anything
@@ -180,13 +178,11 @@ def _busy_slot(slot: str, holders: tuple[Lease, ...], ahead: int, reserved_for: 
 
 
 def slot_holders(leases: Iterable[Lease], names: Iterable[str]) -> tuple[Lease, ...]:
-    """The leases that hold a slot with one of these names."""
     wanted = set(names)
     return tuple(lease for lease in leases if not wanted.isdisjoint(lease.slots))
 
 
 def gpu_holders(request: Request, leases: Iterable[Lease]) -> tuple[Lease, ...]:
-    """The leases on GPUs that suit the request."""
     return tuple(lease for lease in leases if any(is_eligible(request, uuid) for uuid in lease.gpus))
 
 

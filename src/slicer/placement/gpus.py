@@ -23,8 +23,6 @@ if TYPE_CHECKING:
 
 @record
 class _End:
-    """The expected end of a lease."""
-
     at_s: float
     mib: int | None  # what it frees on the GPU; None: all of it
     since_s: float
@@ -45,8 +43,6 @@ class StrictTurn:
 
 
 class Gpu:
-    """One GPU during a decision."""
-
     def __init__(self, index: int, device: Device, leases: list[Lease], policy: Policy, now_s: float) -> None:
         self.uuid = device.uuid
         self.index = index  # in PCI order

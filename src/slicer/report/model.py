@@ -10,8 +10,6 @@ OK, RUNNING, STOPPED, UNKNOWN = "ok", "running", "stopped", "unknown"
 
 @record
 class Card:
-    """A GPU as it is shown."""
-
     uuid: str
     label: str
     memory_mib: int  # 0: unknown

@@ -39,7 +39,6 @@ class Bins:
         self.sums = [0.0] * max(1, int(-(-(period.ended - period.began) // self.step_s)))
 
     def lengths(self) -> list[float]:
-        """How long each interval is."""
         last = self.ended - self.began - (len(self.sums) - 1) * self.step_s
         return [*[self.step_s] * (len(self.sums) - 1), last]
 

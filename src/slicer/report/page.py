@@ -47,7 +47,6 @@ def _period(report: Report) -> str:
 
 
 def _plots(report: Report) -> Html:
-    """The plots and their colours' meaning."""
     key = "user" if len({job.user for job in report.jobs}) > 1 else "profile"
     names = Counter(getattr(job, key) for job in report.jobs if job.gpus).most_common(len(plots.COLOURS))
     colours = dict(zip((name for name, _ in names), plots.COLOURS, strict=False))

@@ -30,8 +30,6 @@ _DIES_S = 2.0  # SIGKILL takes longer only if the kernel waits for a disk
 
 @record
 class ProgramOutput:
-    """A program's output, after exit code 0."""
-
     stdout: bytes  # at most MOST_BYTES
     stderr: bytes
 
@@ -74,8 +72,6 @@ class _Interrupts:
 
 @record
 class ProgramStart:
-    """The environment and stdin of a program."""
-
     environ: Mapping[str, str]
     stdin: int = -1  # the descriptor for its stdin; -1: /dev/null
 

@@ -138,7 +138,6 @@ def _on_gpus(
 
 
 def _gpu_problem(share: Share, demand: Demand, fits: int, rooms: list[Room]) -> str:
-    """Why not all jobs get GPU memory, with the sum."""
     able = [room for room in rooms if room.suits(demand)]
     jobs = "a job" if share.jobs is None else counted(share.jobs, "job")
     on = f" on {share.gpus} GPUs each" if share.gpus > 1 else ""

@@ -29,8 +29,6 @@ _DEEPEST = 200  # each level needs a descriptor
 
 
 class Deadline:
-    """The end of a probe's time."""
-
     def __init__(self, timeout_s: float) -> None:
         self._timeout_s = timeout_s
         self._end_s = time.monotonic() + timeout_s

@@ -35,8 +35,6 @@ class Stream:
 
 @record
 class Media:
-    """ffprobe's report about a file."""
-
     format: str  # such as "mov,mp4,m4a"
     brand: str
     duration_s: float
@@ -52,7 +50,6 @@ def look(path: str, timeout_s: float, setting: ProgramStart) -> Media:
 
 
 def read(answer: ProgramOutput) -> Media:
-    """Parse ffprobe's answer."""
     fields = {}
     for line in answer.stdout.decode("utf-8", "replace").split("\n"):
         key, _, value = line.strip().partition("=")

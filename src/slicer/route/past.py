@@ -63,5 +63,4 @@ def _ended(past: PastDecision, ran_out: set[str]) -> Ended:
 
 
 def count(past: Sequence[PastJob]) -> DecisionCount:
-    """The number of decisions, and of different inputs."""
     return DecisionCount(len(past), len({each.input for each in past}))

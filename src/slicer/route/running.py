@@ -145,8 +145,6 @@ def run(order: Order, listener: RouteListener) -> Outcome:
 
 
 class _Run:
-    """One job of a route, from the decision to its end."""
-
     def __init__(self, order: Order, decision: RouteDecision, listener: RouteListener) -> None:
         self._order = order
         self._decision = decision

@@ -97,7 +97,6 @@ class Loading:
         return None
 
     async def close(self) -> None:
-        """Cancel the loads, and close the connections."""
         loads = list(self._loads.values())
         for load in loads:
             load.cancel()

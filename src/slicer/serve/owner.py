@@ -64,7 +64,6 @@ class Owner:
 
     @asynccontextmanager
     async def use(self, asked: RequestNeed) -> AsyncIterator[str]:
-        """See :class:`slicer.serve.model.Server`."""
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiters.add(turn)
         self.tell("came")
@@ -110,7 +109,6 @@ class Owner:
 
     @asynccontextmanager
     async def beside(self, asked: RequestNeed) -> AsyncIterator[str | None]:
-        """See :class:`slicer.serve.model.Server`."""
         if not self.settings.command:
             yield self.settings.upstream
         elif self.settings.kind == "ollama" and asked.need == "free":
@@ -121,7 +119,6 @@ class Owner:
             yield self._loading.upstream.base if self._loading is not None else None
 
     async def appears(self) -> None:
-        """See :class:`slicer.serve.model.Server`."""
         moved = asyncio.Event()
         self.listeners.append(moved.set)
         try:
@@ -134,7 +131,6 @@ class Owner:
             self.listeners.remove(moved.set)
 
     def standing(self) -> ServerStanding:
-        """See :class:`slicer.serve.model.Server`."""
         idle_for_s = time.monotonic() - self.life.idle_since_s
         return ServerStanding(
             name=self.settings.name, kind=self.settings.kind, listen=self.settings.listen,
@@ -172,7 +168,6 @@ class Owner:
     # -- events ----------------------------------------------------------------------------------------------
 
     def tell(self, event: Event) -> None:
-        """Handle an event."""
         before = self.life
         self.life, actions = life.step(self.life, event, time.monotonic(), self._bounds)
         if self.life.state != before.state:
@@ -222,7 +217,6 @@ class Owner:
         self._waiters.clear()
 
     async def _start(self) -> None:
-        """Take the lease, and start the server."""
         form: StartedServer | RunningServer
         if self.settings.command:
             form = StartedServer(self.settings, self.log, self._environ, without_gpu=False)

@@ -68,7 +68,6 @@ class Front:
         )  # fmt: skip
 
     async def close(self) -> None:
-        """Stop watching, and disconnect."""
         for task in self._queued:
             task.cancel()
         await asyncio.gather(*self._queued, return_exceptions=True)
@@ -89,7 +88,6 @@ class Front:
     # -- one request -----------------------------------------------------------------------------------------
 
     async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
-        """Answer the request, or forward it."""
         self.connections += 1
         try:
             return await self._handle(request)

@@ -68,7 +68,6 @@ class RunningServer:
         """Does nothing: whoever listens at the configured address is the intended server."""
 
     def failure(self) -> Unavailable:
-        """The error that it cannot be used."""
         return Unavailable("failed", f"{self._settings.name} does not answer at {self.base}")
 
     async def ended(self) -> None:

@@ -35,7 +35,6 @@ class SpareServer:
 
     @property
     def is_running(self) -> bool:
-        """Whether it has been started, and not ended since."""
         return self._started is not None
 
     @asynccontextmanager

@@ -120,7 +120,6 @@ class StartedServer:
 
     @property
     def is_running(self) -> bool:
-        """Whether slicer run is still running."""
         return self._process is not None and self._process.returncode is None
 
     def check_listener(self) -> None:

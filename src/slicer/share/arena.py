@@ -118,7 +118,6 @@ def named_rows(data: bytes, is_alive: Callable[[int], bool]) -> frozenset[int]:
 
 
 def turns(data: bytes, rows: frozenset[int], now_ns: int) -> dict[str, Turn]:
-    """What the jobs of these rows are doing."""
     jobs = [job for row in sorted(rows) if (job := _job(data, row)) is not None]
     waiting = sorted((-job.priority, job.ticket, job.job) for job in jobs if job.doing == "waiting")
     places = {name: place for place, (_, _, name) in enumerate(waiting)}

@@ -39,7 +39,6 @@ class ShareOrder:
         return bool(self.library)
 
     def path(self, job: str) -> str:
-        """The path of the job's file."""
         return f"{self.folder}/{job}"
 
 

@@ -163,7 +163,6 @@ class JobFile:
             return  # the file system has no locks: then only the lease keeps it
 
     def read(self) -> JobFileText:
-        """Its present contents."""
         return self._decoded(self._data())
 
     def charges(self) -> tuple[tuple[int, ...], int]:

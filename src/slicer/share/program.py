@@ -27,8 +27,6 @@ _MACHINES = {3: "i386", 40: "ARM", 62: "x86-64", 183: "aarch64", 243: "RISC-V", 
 
 @record
 class Elf:
-    """The relevant parts of an ELF file's header."""
-
     bits: int  # 32 or 64
     machine: int
     loader: str  # the dynamic linker that it names; "" if none

@@ -76,7 +76,6 @@ class StandingWriter:
         os.ftruncate(fd, len(data))
 
     def close(self) -> None:
-        """Remove all records."""
         for name, fd in self._files.items():
             self._folder.remove(name)
             os.close(fd)

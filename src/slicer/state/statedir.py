@@ -54,7 +54,6 @@ class StateDir:
         return self.base.path
 
     def descriptors(self) -> tuple[int, ...]:
-        """The descriptors that are kept open."""
         return tuple(each.fd for each in (self.base, self.leases, self.tickets, self.bells))
 
     def is_in_place(self) -> bool:
@@ -72,7 +71,6 @@ class StateDir:
             version.check_lost(self.base, LOST, _same_ledger)
 
     def close(self) -> None:
-        """Close the descriptors."""
         for fd in self.descriptors():
             os.close(fd)
 

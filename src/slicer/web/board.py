@@ -5,23 +5,19 @@ It has what every user may know: no command, no path, no process. So it is writt
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from slicer.broker.protocol.messages import PastLease
 from slicer.job.words import MARKS
 from slicer.kernel.users import user_name
-from slicer.model import CPU
+from slicer.ledger.status import GpuState, LedgerStatus
+from slicer.model import CPU, Lease, Ticket
 from slicer.placement.lengths import likely_s
+from slicer.queue.control.messages import RunningQueue
 from slicer.record import as_dict
+from slicer.state.standings import ServerStanding
 from slicer.text import one_line
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
-    from typing import Any
-
-    from slicer.broker.protocol.messages import PastLease
-    from slicer.ledger.status import GpuState, LedgerStatus
-    from slicer.model import Lease, Ticket
-    from slicer.queue.control.messages import RunningQueue
-    from slicer.state.standings import ServerStanding
 
 VERSION = 1
 DAY_S = 86400

@@ -81,7 +81,6 @@ def live(status: LedgerStatus) -> Iterator[Metric]:
 
 
 def _values(status: LedgerStatus) -> dict[str, _Sums]:
-    """The values of the gauges, by name."""
     found = {name: _Sums(float) for name in _GAUGES}
     for lease in status.leases:
         owner = _owner(lease.uid, lease.profile)

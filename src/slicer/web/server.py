@@ -79,7 +79,6 @@ class Board:
         self.server = Server(self)
 
     async def close(self) -> None:
-        """End all streams and the thread."""
         for transport in list(self._viewers.values()):
             transport.abort()
         self._viewers.clear()

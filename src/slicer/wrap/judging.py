@@ -26,7 +26,6 @@ class Sight:
 
 
 def situation(wrap: Wrap, sight: Sight) -> Situation:
-    """The wrap's situation."""
     bin, real = sight.bin, sight.real
     if wrap.intent != "install":
         return "leaving"
@@ -50,7 +49,6 @@ def situation(wrap: Wrap, sight: Sight) -> Situation:
 
 
 def is_same(one: FileState, other: FileState) -> bool:
-    """Whether both names are the same file."""
     return one.is_program and (one.dev, one.ino) == (other.dev, other.ino)
 
 

@@ -67,7 +67,7 @@ class Wrap:
 
 @record
 class FileState:
-    """What has a name, without following links. ``head``: a shim's text, or the first bytes of a file."""
+    """The file of a name, or the link itself. ``head``: all of a shim's text, else the file's first bytes."""
 
     kind: SeenKind
     dev: int = 0
@@ -175,8 +175,6 @@ class Problem:
 
 @record
 class WrapStatus:
-    """A recorded wrap and its state."""
-
     wrap: Wrap
     problems: tuple[Problem, ...]
 

@@ -24,7 +24,6 @@ def is_shim(data: bytes) -> bool:
 
 
 def text(wrap: Wrap) -> bytes:
-    """The complete shim of a wrap."""
     slicer, real = shlex.quote(wrap.slicer), shlex.quote(wrap.real)
     back = f"or put the program back: {way_back(wrap)}"
     no_slicer = f"slicer: {wrap.path} is wrapped, and {wrap.slicer} cannot be executed (install it, {back})"

@@ -219,7 +219,7 @@ class PolicyState:
         self.reservations.add(made)
         return made
 
-    # -- what was ----------------------------------------------------------------------------------------
+    # -- the use so far -----------------------------------------------------------------------------------
 
     def measure(
         self, gpus: tuple[str, ...], vram_mib: int | None, devices: tuple[Device, ...] | None

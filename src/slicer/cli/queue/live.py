@@ -96,7 +96,6 @@ class Live:
         self._sink.write(f"{start}{drawn}\x1b[J" if shown else start)
 
     def _said(self) -> str:
-        """The lines that were held back."""
         said = "".join(f"{output.styled(line.text, line.style)}\n" for line in self._above)
         self._above.clear()
         return said
@@ -113,7 +112,6 @@ class Live:
         return f"\r\x1b[{rows}A" if rows else ""
 
     def _erased(self) -> str:
-        """Clears the board and moves to its first line."""
         rows = min(self._rows(), _size(self._fd)[1] - 1)
         back = self._back()
         # Line by line, because tmux keeps in its scrollback whatever is cleared at once.

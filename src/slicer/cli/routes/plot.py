@@ -80,7 +80,6 @@ def _figure(route: str, found: Suggestion) -> Figure:
 
 
 def _ended(point: Point) -> str:
-    """The key of _MARKS."""
     succeeded, failed, ran_out = _MARKS
     if point.ran_out:
         return ran_out

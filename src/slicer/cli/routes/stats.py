@@ -126,7 +126,6 @@ _FACTS = (
 
 
 def _facts(found: DestinationStats) -> tuple[str, ...]:
-    """A destination's figures, in the order of _FACTS."""
     return (
         *_both(found.started), _calls(found.fallback), *_both(found.blocked), str(found.ran_out or "-"),
         str(found.failed or "-"), *_spread(found.waited), *_spread(found.wall),

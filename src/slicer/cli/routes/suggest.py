@@ -161,7 +161,6 @@ def lines(route: Route, found: Suggestion) -> list[Line]:
 
 
 def facts(found: Suggestion) -> list[tuple[str, str]]:
-    """A label and a text for each fact, the proposal first."""
     now = "no bound" if found.current is None else metrics.text(found.kind, found.current)
     proposed = "no proposal"
     if found.threshold is not None:

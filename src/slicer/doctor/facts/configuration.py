@@ -81,8 +81,6 @@ WATCHED = (
 
 @record
 class EnvironmentFacts:
-    """The environment in which slicer was called."""
-
     program: str  # this slicer's own executable; "" if unknown (python -m slicer)
     on_path: tuple[str, ...]  # executables named slicer on PATH, each file once, in PATH's order
     prefix: str  # of the Python that runs this slicer

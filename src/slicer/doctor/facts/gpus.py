@@ -124,7 +124,7 @@ def _node(path: str) -> Node:
 
 
 def gather_driver(uid: int) -> DriverFacts:
-    """Asks NVML."""
+    """Loads NVML, and asks it for the GPUs, their settings and their processes. It may hang."""
     try:
         driver = nvml.Nvml()
     except NoGpu as error:
@@ -238,8 +238,6 @@ _SLICE = "/gpu.slice"
 
 @record
 class SharingFacts:
-    """Facts about sharing."""
-
     library: str  # its path
     library_error: str  # why it cannot be loaded; "" if it can
     mps: str  # where an MPS daemon has its pipes; "" if there is none

@@ -51,8 +51,6 @@ _MOUNTS_BYTES = 4 << 20
 
 @record
 class Mount:
-    """A mounted file system."""
-
     point: str
     kind: str  # "tmpfs", "ext4", …
 
@@ -133,8 +131,6 @@ def _disk(name: str) -> Disk | None:
 
 @record
 class SessionFacts:
-    """The session of this slicer's user."""
-
     lingers: bool
     has_runtime: bool  # /run/user/UID exists: the user is logged in or lingers
     kills_processes: bool  # logind kills this user's processes at the end of a session (KillUserProcesses)

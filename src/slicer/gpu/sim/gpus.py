@@ -80,11 +80,9 @@ class SimulatedGpus:
         }
 
     def notes(self) -> tuple[str, ...]:
-        """A note that they are simulated."""
         return (self._note,)
 
     def close(self) -> None:
-        """Close the descriptors."""
         if self._directory is not None:
             self._directory.close()
         if self._usage is not None:

@@ -75,7 +75,6 @@ class UsageFolder:
         self._gpus = gpus
 
     def close(self) -> None:
-        """Close the descriptor."""
         self._folder.close()
 
     def living(self) -> list[Use]:

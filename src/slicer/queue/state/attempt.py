@@ -46,7 +46,7 @@ class AttemptFile:
 
 
 def reserve(directory: int, job: str, rooms: int = 1) -> None:
-    """Create the file, with room in it, or for so many. Raises OSError; then it does not exist."""
+    """Create the file, with the disk space of ``rooms`` attempts. Raises OSError; then it does not exist."""
     fd = os.open(job, _FLAGS | os.O_CREAT | os.O_EXCL, 0o600, dir_fd=directory)
     try:
         os.posix_fallocate(fd, 0, rooms * _ROOM)
