@@ -325,7 +325,7 @@ def preview(prepared: PreparedRequest, ledger: Ledger | None) -> tuple[str, ...]
         with ledger.locked():
             found = ledger.decide(ticket, observer)
     gpus = found.verdict.grants.get(ticket.job)
-    return found.why_not(ticket) if gpus is None else gpus
+    return found.busy(ticket) if gpus is None else gpus
 
 
 def patience_s(needs: Needs) -> float | None:

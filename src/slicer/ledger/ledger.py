@@ -26,7 +26,7 @@ from slicer.state import statefile
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from slicer.gpu.observer import GpuObserver
-    from slicer.placement.decision import Verdict
+    from slicer.placement.decision import Book
     from slicer.placement.devices import Device
     from slicer.placement.policy import Policy
 
@@ -37,25 +37,6 @@ class Snapshot:
 
     leases: tuple[Lease, ...]
     tickets: tuple[Ticket, ...]
-
-
-@record
-class Decision:
-    """One decision for all requests, and its input."""
-
-    verdict: Verdict
-    queue: tuple[Request, ...]  # in the order of their tickets
-    leases: tuple[Lease, ...]
-    devices: tuple[Device, ...] | None
-    policy: Policy
-
-    def why_not(self, request: Request) -> Busy:
-        """The reason why a request was not granted."""
-        from slicer.placement import decision, order
-
-        at_s = now_s()
-        queue = order.in_order(self.queue, self.devices, self.policy, at_s)
-        return decision.explain(request, queue, self.devices, self.leases, self.policy, at_s)
 
 
 @record
@@ -86,7 +67,7 @@ class Ledger(LedgerFiles):
         observer.look()
         with self.locked():
             found = self._grant_now(request, draft, observer)
-            return found.why_not(request) if isinstance(found, Decision) else found
+            return found if isinstance(found, HeldLease) else found.busy(request)
 
     def acquire_or_queue(self, ticket: Ticket, draft: Lease, observer: GpuObserver) -> HeldLease | Queued:
         """As :meth:`acquire`, but take a ticket under the same lock if the request has to wait.
@@ -98,7 +79,7 @@ class Ledger(LedgerFiles):
             found = self._grant_now(ticket, draft, observer)
             if isinstance(found, HeldLease):
                 return found
-            busy = found.why_not(ticket)
+            busy = found.busy(ticket)
             if ticket.inside:
                 self._refuse_deadlock(ticket, found)
             name = tickets.name_of(ticket)
@@ -124,7 +105,7 @@ class Ledger(LedgerFiles):
 
     # -- under the lock ----------------------------------------------------------------------------------
 
-    def decide_and_ring(self, request: Request, observer: GpuObserver) -> Decision:
+    def decide_and_ring(self, request: Request, observer: GpuObserver) -> Book:
         """Decide for all, and ring the others that could go. Raises BrokerError if a broker decides by now.
 
         That broker would not know what this ledger granted.
@@ -139,34 +120,31 @@ class Ledger(LedgerFiles):
                 faults.point("ledger-rung")
         return found
 
-    def decide(self, request: Request, observer: GpuObserver) -> Decision:
+    def decide(self, request: Request, observer: GpuObserver) -> Book:
         """The present decision, without idle and dead tickets. Raises InfeasibleError for ``request``.
 
         Raises LedgerLost if jobs run that this ledger does not know.
         """
         # Imported here: a client of the broker never decides.
-        from slicer.placement import decision, order
+        from slicer.placement.decision import Book
+        from slicer.placement.order import in_order
 
         leases = self.leases()
         self.directory.check_alone()
         devices = _feasible_devices(request, leases, observer)
         leases += self.closing(tuple(device.uuid for device in devices or ()))
-        stopped: set[str] = set()
-        while True:
-            queue = tuple(each for each in self._queue(request) if each.job not in stopped)
-            policy = self._policy(queue, observer)
-            at_s = now_s()
-            ordered = order.in_order(queue, devices, policy, at_s)
-            verdict = decision.decide(ordered, devices, leases, policy, at_s)
-            others = {job for job in (*verdict.grants, *verdict.reserving) if job != request.job}
-            names = self.names_by_job() if others else {}
-            dead = {job for job in others if not self.is_waiting(names[job])}
-            for job in dead:
-                self.discard(names[job], job)
-            idle = {job for job in others - dead if self.is_idle(names[job])}
-            if not dead and not idle:
-                return Decision(verdict, queue, leases, devices, policy)
-            stopped |= idle
+        queue = self._queue(request)
+        policy, at_s = self._policy(queue, observer), now_s()
+        book = Book(in_order(queue, devices, policy, at_s), devices, leases, policy, at_s)
+        return book.among_able(lambda found: self._idle(found.served - {request.job}))
+
+    def _idle(self, jobs: set[str]) -> set[str]:
+        """Those of the jobs whose owners are stopped or dead. The tickets of the dead are removed."""
+        names = self.names_by_job() if jobs else {}
+        dead = {job for job in jobs if not self.is_waiting(names[job])}
+        for job in dead:
+            self.discard(names[job], job)
+        return dead | {job for job in jobs - dead if self.is_idle(names[job])}
 
     def _policy(self, queue: tuple[Request, ...], observer: GpuObserver) -> Policy:
         """The same for all that decide, apart from their configurations."""
@@ -174,7 +152,7 @@ class Ledger(LedgerFiles):
             return observer.policy
         return replace(observer.policy, mean_job_s=self.lengths().mean_s)
 
-    def _grant_now(self, request: Request, draft: Lease, observer: GpuObserver) -> HeldLease | Decision:
+    def _grant_now(self, request: Request, draft: Lease, observer: GpuObserver) -> HeldLease | Book:
         """The lease, or the decision that it is not granted."""
         if request.is_nothing and not self.has_to_look(request.job):
             return self._grant(request, draft, (), observer)
@@ -235,10 +213,11 @@ class Ledger(LedgerFiles):
         found.postponed.append(lambda: self.wake_next(name))
         return found
 
-    def _refuse_deadlock(self, ticket: Ticket, found: Decision) -> None:
+    def _refuse_deadlock(self, ticket: Ticket, found: Book) -> None:
         from slicer.placement.forecast import deadlocked  # only nested requests look so far ahead
+        from slicer.placement.order import rank_of
 
-        stuck = deadlocked(ticket, self.live_tickets(), found.devices, found.leases, found.policy, now_s())
+        stuck = deadlocked(ticket, sorted([*self.live_tickets(), ticket], key=rank_of), found)
         if stuck:
             raise DeadlockError(
                 f"would wait for ever: {', '.join(stuck)} has what is missing, and waits for this job",
@@ -281,10 +260,8 @@ def _feasible_devices(
     return devices
 
 
-def decide_alone(request: Request, observer: GpuObserver) -> Decision:
+def decide_alone(request: Request, observer: GpuObserver) -> Book:
     """As :meth:`Ledger.decide`, if there is no ledger yet."""
-    from slicer.placement import decision
+    from slicer.placement.decision import Book
 
-    devices = _feasible_devices(request, (), observer)
-    verdict = decision.decide((request,), devices, (), observer.policy, now_s())
-    return Decision(verdict, (request,), (), devices, observer.policy)
+    return Book((request,), _feasible_devices(request, (), observer), (), observer.policy, now_s())

@@ -412,26 +412,14 @@ def waits(
     ``held_back``: those that the administrator's policy holds back, and why. The others pass them.
     """
     held = held_back or {}
-    able = tuple(ticket for ticket in tickets if ticket.job not in held)
-    verdict = decision.decide(able, devices, leases, policy, at_s)
-    starts = forecast.start_times(able, devices, leases, policy, at_s)
+    able = [ticket for ticket in tickets if ticket.job not in held]
+    book = decision.Book(able, devices, leases, policy, at_s)
+    starts = forecast.start_times(book)
     found: dict[str, Wait] = {}
-    reserved = 0  # the place of the last ticket so far with a reservation, counted from 1
-    reasons: dict[tuple[object, ...], Busy] = {}  # thousands of requests are of a few kinds
-    for ahead, ticket in enumerate(able):
-        never = decision.infeasible(ticket, devices)
-        is_reserving = ticket.job in verdict.reserving
-        busy = None
-        if never is None and ticket.job not in verdict.grants:
-            asked = capacity.shape_of(ticket), reserved
-            if asked not in reasons:
-                before = (*able[:reserved], ticket)
-                reasons[asked] = decision.explain(ticket, before, devices, leases, policy, at_s)
-            busy = replace(reasons[asked], ahead=ahead)
-        found[ticket.job] = Wait(busy, never, is_reserving and never is None, starts[ticket.job])
-        reserved = ahead + 1 if is_reserving else reserved
     for ticket in tickets:
-        if ticket.job in held:
-            never = decision.infeasible(ticket, devices)
-            found[ticket.job] = Wait(None, never, False, None, held[ticket.job])
+        job, never = ticket.job, decision.infeasible(ticket, devices)
+        is_told = job in held or never is not None or job in book.verdict.grants
+        busy = None if is_told else book.busy(ticket)
+        is_reserving = never is None and job in book.verdict.reserving
+        found[job] = Wait(busy, never, is_reserving, starts.get(job), held.get(job, ""))
     return found

@@ -21,9 +21,9 @@ from slicer.kernel.proc import now_s
 from slicer.kernel.sleep import soonest, until_readable
 from slicer.ledger import tickets
 from slicer.ledger.files import ANSWER_WITHIN_S
-from slicer.ledger.ledger import Decision, Ledger, Queued, lease_of
-from slicer.placement import decision
+from slicer.ledger.ledger import Ledger, Queued, lease_of
 from slicer.placement.devices import reserved_mib
+from slicer.placement.order import rank_of
 from slicer.record import record, replace
 
 TYPE_CHECKING = False
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from slicer.ledger.held_lease import HeldLease
     from slicer.ledger.watch import LedgerWatch
     from slicer.model import Busy, Lease, Request, Ticket
+    from slicer.placement.decision import Book
 
 _LOOK_AT_GPUS_S = 1.0
 
@@ -75,7 +76,7 @@ class WaitingTicket:
         self._watch: LedgerWatch | None = None
         self._unseen_s = _UNSEEN_S[0]
         self._place: _Place | None = None  # at the last look
-        self._found: Decision | None = None  # at the last look
+        self._found: Book | None = None  # at the last look
         self._answers_due_s: float | None = None  # when to check whether others that were rung have looked
         self._pidfd = -1  # of the owner just ahead, while asleep
         self.is_unsettled = True  # the ledger may have changed since the last look: do not sleep
@@ -130,7 +131,7 @@ class WaitingTicket:
 
     def why(self) -> Busy:
         """Why the request waits, as of the last look."""
-        return self.busy if self._found is None else self._found.why_not(self.ticket)
+        return self.busy if self._found is None else self._found.busy(self.ticket)
 
     def interrupt(self) -> None:
         """Make a :meth:`wait` in another thread look again."""
@@ -183,24 +184,23 @@ class WaitingTicket:
             if gpus is not None:
                 return self._convert(gpus)
             if force:
-                gpus = decision.roomiest(self.ticket, found.devices, found.leases, found.policy)
-                return self._convert(gpus, forced=True)
-            busy = found.why_not(self.ticket)
+                return self._convert(found.roomiest(self.ticket), forced=True)
+            busy = found.busy(self.ticket)
         self.leave()
         return busy
 
-    def _decide(self) -> Decision:
+    def _decide(self) -> Book:
         """Raises RequestCancelled if the ticket was removed (:meth:`Ledger.withdraw`)."""
         found = self._ledger.decide_and_ring(self.ticket, self._observer)
         if not self._ledger.is_queued(self._name):
             raise RequestCancelled
         return found
 
-    def _find_place(self, found: Decision) -> _Place:
+    def _find_place(self, found: Book) -> _Place:
         """Find our place among the living. Dead owners' tickets just ahead are removed."""
         names = self._ledger.names_by_job()
-        jobs = [request.job for request in found.queue]
-        ahead = list(found.queue[: jobs.index(self.ticket.job)])
+        line = sorted(found.queue, key=rank_of)
+        ahead: list[Request] = line[: [each.job for each in line].index(self.ticket.job)]
         is_stale = False
         while ahead:
             name = names[ahead[-1].job]
@@ -221,9 +221,9 @@ class WaitingTicket:
             is_stale=is_stale or self._sees_more_gpus(ahead),
         )
 
-    def _seconds_to_answer(self, found: Decision) -> float | None:
+    def _seconds_to_answer(self, found: Book) -> float | None:
         """The seconds until a request that was rung counts as idle; None: none was rung."""
-        others = {*found.verdict.grants, *found.verdict.reserving} - {self.ticket.job}
+        others = found.served - {self.ticket.job}
         rung = [since_s for job in others if (since_s := self._ledger.unanswered_s(job)) is not None]
         return max(0.0, ANSWER_WITHIN_S - max(rung)) if rung else None
 
@@ -295,7 +295,7 @@ class WaitingTicket:
             self._pidfd = -1
 
 
-def _is_restless(found: Decision) -> bool:
+def _is_restless(found: Book) -> bool:
     """Whether GPUs are used in ways that change without an event."""
     return any(
         device.foreign_pids or device.used_mib > reserved_mib(device, found.leases, found.policy)

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from typing import Protocol, TypeVar
 
-    from slicer.model import Lease, Request
+    from slicer.model import Busy, Lease, Request
     from slicer.placement.devices import Device
 
     _Request = TypeVar("_Request", bound=Request)
@@ -29,6 +29,9 @@ if TYPE_CHECKING:
 
         def keep(self, request: Request) -> None:
             """Keep what the request needs from later ones under the same caps. Others lose nothing."""
+
+        def busy(self, request: Request, leases: Iterable[Lease]) -> Busy | None:
+            """Why a request over a cap waits, with the leases that count; None: it is within all caps."""
 
     class Allowance(Protocol):
         """The caps of all users."""

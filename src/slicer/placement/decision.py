@@ -41,15 +41,15 @@ for them keeps its reservation, and the next one has its turn all the same.
 from __future__ import annotations
 
 from slicer.model import CPU, Busy, Lease, Request
-from slicer.placement.capacity import Capacity, eligible, is_eligible, limits_of, too_many
+from slicer.placement.capacity import Capacity, eligible, is_eligible, limits_of, shape_of, too_many
 from slicer.placement.devices import Device, headroom, is_used_by_others
 from slicer.placement.policy import NEVER, Policy
-from slicer.record import record
+from slicer.record import record, replace
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-    from typing import Literal
+    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+    from typing import Any, Literal
 
     from slicer.placement.allowance import Allowance, Balance
 
@@ -148,33 +148,104 @@ def infeasible(request: Request, devices: tuple[Device, ...] | None) -> Infeasib
     return None
 
 
-def explain(
-    request: Request, queue: Sequence[Request], devices: tuple[Device, ...] | None,
-    leases: tuple[Lease, ...], policy: Policy, now_s: float, allowance: Allowance | None = None,
-) -> Busy:  # fmt: skip
-    """Why a request of the queue was not granted, apart from caps."""
-    jobs = [each.job for each in queue]
-    ahead = jobs.index(request.job) if request.job in jobs else len(jobs)
-    left = Capacity(devices, leases, policy, now_s, limits_of([*queue[:ahead], request]))
-    balance = None if allowance is None else allowance.balance(leases, devices)
-    _go_through(queue[:ahead], left, balance)
-    reserved_for = _reserved_for(request, left)
-    alone = Capacity(devices, leases, policy, now_s, request.slot_limits)
-    if request.gpus and alone.fit_gpus(request) is None:
-        open_to_it = eligible(request, devices)
-        foreign = tuple(device.uuid for device in open_to_it if is_used_by_others(device, policy))
-        return Busy("gpu", gpu_holders(request, leases), ahead, foreign, reserved_for)
-    slot = alone.missing_slot(request)
-    if slot:
-        return _busy_slot(slot, slot_holders(leases, (slot,)), ahead, reserved_for)
-    slot = left.missing_slot(request)
-    if not slot or (request.gpus and left.fit_gpus(request) is None):
-        return Busy("gpu", (), ahead, (), reserved_for)
-    return _busy_slot(slot, (), ahead, reserved_for)
+class Book:
+    """A ledger at one moment, and what follows from that. Same state, same answers.
+
+    The private ledger and the broker decide with the same book. Only the state comes from elsewhere.
+    """
+
+    def __init__(
+        self, queue: Sequence[Request], devices: tuple[Device, ...] | None, leases: tuple[Lease, ...],
+        policy: Policy, now_s: float, allowance: Allowance | None = None,
+    ) -> None:  # fmt: skip
+        """The arguments are those of :func:`decide`."""
+        self.queue: tuple[Any, ...] = tuple(queue)  # requests; all of the broker's are tickets
+        self.devices = devices
+        self.leases = leases
+        self.policy = policy
+        self.now_s = now_s
+        self.allowance = allowance
+        self.verdict = decide(self.queue, devices, leases, policy, now_s, allowance)
+        self._places: dict[str, tuple[int, int]] = {}  # see _find_places
+        self._last: tuple[int, int] | None = None
+        self._balance: Balance | None = None
+        self._known: dict[object, Busy] = {}
+
+    @property
+    def served(self) -> set[str]:
+        """The jobs that get something, now or by a reservation."""
+        return {*self.verdict.grants, *self.verdict.reserving}
+
+    def among_able(self, idle: Callable[[Book], Collection[str]]) -> Book:
+        """The book without requests that would leave unused what they get.
+
+        ``idle`` finds such jobs, whose owners are stopped or dead, among those that a book serves.
+        """
+        found = self
+        while jobs := idle(found):
+            queue = [each for each in found.queue if each.job not in jobs]
+            found = Book(queue, self.devices, self.leases, self.policy, self.now_s, self.allowance)
+        return found
+
+    def busy(self, request: Request) -> Busy:
+        """Why a request is not granted. One that is not in the queue would be the last."""
+        if self._last is None:
+            self._last, self._balance = self._find_places(), self._balanced()
+        place, matter = self._places.get(request.job, self._last)
+        capped = None if self._balance is None else self._balance.busy(request, self.leases)
+        if capped is not None:
+            return replace(capped, ahead=place)
+        kind = matter, *shape_of(request)  # those that ask for the same share an answer
+        if kind not in self._known:
+            self._known[kind] = self._explain(request, self.queue[:matter])
+        return replace(self._known[kind], ahead=place)
+
+    def _find_places(self) -> tuple[int, int]:
+        """Find the place of each job, and how many ahead matter to it: the last of them gets something.
+
+        Returns the same for a job that is not in the queue.
+        """
+        served, matter = self.served, 0
+        for place, request in enumerate(self.queue):
+            self._places[request.job] = place, matter
+            matter = place + 1 if request.job in served else matter
+        return len(self.queue), matter
+
+    def _explain(self, request: Request, before: Sequence[Request]) -> Busy:
+        left = self._capacity(limits_of([*before, request]))
+        _go_through(before, left, self._balanced())
+        reserved_for = _reserved_for(request, left)
+        alone = self._capacity(request.slot_limits)
+        if request.gpus and alone.fit_gpus(request) is None:
+            able = eligible(request, self.devices)
+            foreign = tuple(device.uuid for device in able if is_used_by_others(device, self.policy))
+            return Busy("gpu", gpu_holders(request, self.leases), 0, foreign, reserved_for)
+        slot = alone.missing_slot(request)
+        if slot:
+            return _busy_slot(slot, slot_holders(self.leases, (slot,)), reserved_for)
+        slot = left.missing_slot(request)
+        if not slot or (request.gpus and left.fit_gpus(request) is None):
+            return Busy("gpu", (), 0, (), reserved_for)
+        return _busy_slot(slot, (), reserved_for)
+
+    def _balanced(self) -> Balance | None:
+        """The rest of the caps beside the leases; None: there are no caps."""
+        return None if self.allowance is None else self.allowance.balance(self.leases, self.devices)
+
+    def _capacity(self, limits: Mapping[str, int]) -> Capacity:
+        return Capacity(self.devices, self.leases, self.policy, self.now_s, limits)
+
+    def roomiest(self, request: Request) -> tuple[str, ...]:
+        """The GPUs with most headroom: for a request that fits nowhere and will not wait any longer."""
+        able = eligible(request, self.devices)
+        headrooms = {device.uuid: headroom(device, self.leases, self.policy) for device in able}
+        ranked = sorted(headrooms, key=lambda uuid: NEVER if (mib := headrooms[uuid]) is None else -mib)
+        chosen = ranked[: request.gpus]
+        return tuple(uuid for uuid in headrooms if uuid in chosen)
 
 
-def _busy_slot(slot: str, holders: tuple[Lease, ...], ahead: int, reserved_for: str) -> Busy:
-    return Busy("cpu" if slot == CPU else "slot", holders, ahead, (), reserved_for, slot=slot)
+def _busy_slot(slot: str, holders: tuple[Lease, ...], reserved_for: str) -> Busy:
+    return Busy("cpu" if slot == CPU else "slot", holders, 0, (), reserved_for, slot=slot)
 
 
 def slot_holders(leases: Iterable[Lease], names: Iterable[str]) -> tuple[Lease, ...]:
@@ -192,16 +263,6 @@ def _reserved_for(request: Request, left: Capacity) -> str:
         if (request.gpus and is_eligible(request, name)) if kind == "gpu" else name in request.slots:
             return job
     return ""
-
-
-def roomiest(
-    request: Request, devices: tuple[Device, ...] | None, leases: tuple[Lease, ...], policy: Policy
-) -> tuple[str, ...]:
-    """The GPUs with most headroom: for a request that fits nowhere and will not wait any longer."""
-    headrooms = {each.uuid: headroom(each, leases, policy) for each in eligible(request, devices)}
-    ranked = sorted(headrooms, key=lambda uuid: NEVER if (mib := headrooms[uuid]) is None else -mib)
-    chosen = ranked[: request.gpus]
-    return tuple(uuid for uuid in headrooms if uuid in chosen)
 
 
 def expected_remaining(lease: Lease, now_s: float) -> float | None:

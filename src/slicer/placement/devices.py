@@ -31,6 +31,11 @@ class Device:
     foreign_pids: tuple[int, ...]
 
 
+def emptied(devices: tuple[Device, ...] | None) -> tuple[Device, ...] | None:
+    """The same GPUs, unused by anybody."""
+    return devices and tuple(Device(each.uuid, each.total_mib, 0, {}, 0, ()) for each in devices)
+
+
 def reserved_mib(device: Device, leases: Iterable[Lease], policy: Policy) -> int:
     """The MiB reserved on the GPU for leases and foreign use. A lease without ``vram`` takes all of it."""
     total = buffered(device.foreign_mib, policy)

@@ -8,44 +8,40 @@ from __future__ import annotations
 from slicer.model import Lease, Ticket, lease_from
 from slicer.placement.capacity import Capacity, limits_of
 from slicer.placement.decision import decide, gpu_holders, slot_holders
-from slicer.placement.devices import Device
+from slicer.placement.devices import emptied
 from slicer.placement.lengths import likely_s
-from slicer.placement.order import expected_end, rank_of
+from slicer.placement.order import expected_end
 from slicer.record import replace
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-    from typing import Any
+    from collections.abc import Sequence
 
-    from slicer.placement.allowance import Allowance
-    from slicer.placement.policy import Policy
+    from slicer.placement.decision import Book
+    from slicer.placement.devices import Device
 
 _FORECAST_DEPTH = 100  # requests; beyond that, estimates mean little
 _MOST_WORK = 5000  # leases and requests to examine, over all steps: some ten milliseconds
 
 
-def start_times(
-    queue: Sequence[Ticket], devices: tuple[Device, ...] | None, leases: tuple[Lease, ...], policy: Policy,
-    now_s: float, allowance: Allowance | None = None,
-) -> dict[str, float | None]:  # fmt: skip
-    """In how many seconds each ticket of the queue should become a lease, by job.
+def start_times(book: Book) -> dict[str, float | None]:
+    """In how many seconds each ticket of the book's queue should become a lease, by job.
 
     This uses the expected ends of leases (:func:`slicer.placement.order.expected_end`) and the estimates of
     tickets. None: the start depends on a job without an estimate, or too many others have to end before.
     """
-    found: dict[str, float | None] = dict.fromkeys((ticket.job for ticket in queue), None)
-    waiting = list(queue[:_FORECAST_DEPTH])
-    running = list(leases)
+    found: dict[str, float | None] = dict.fromkeys((request.job for request in book.queue), None)
+    waiting: Sequence[Ticket] = book.queue[:_FORECAST_DEPTH]
+    running, devices = list(book.leases), book.devices
     ends_s: dict[str, float] = {}
-    for lease in leases:
-        _note_end(ends_s, lease, now_s)
-    at_s, steps = now_s, 1 + _MOST_WORK // (1 + len(leases) + len(queue))
+    for lease in running:
+        _note_end(ends_s, lease, book.now_s)
+    at_s, steps = book.now_s, 1 + _MOST_WORK // (1 + len(running) + len(book.queue))
     while waiting and steps:
         steps -= 1
-        grants = decide(waiting, devices, tuple(running), policy, at_s, allowance).grants
+        grants = decide(waiting, devices, tuple(running), book.policy, at_s, book.allowance).grants
         for ticket in [each for each in waiting if each.job in grants]:
-            found[ticket.job] = at_s - now_s
+            found[ticket.job] = at_s - book.now_s
             running.append(lease := lease_from(ticket, grants[ticket.job], at_s))
             _note_end(ends_s, lease, at_s)
         waiting = [ticket for ticket in waiting if ticket.job not in grants]
@@ -75,25 +71,19 @@ def _without(device: Device, jobs: set[str]) -> Device:
     return replace(device, used_mib=max(0, device.used_mib - sum(gone.values())), used_by=kept)
 
 
-def deadlocked(
-    ticket: Ticket, queue: Sequence[Ticket], devices: tuple[Device, ...] | None, leases: tuple[Lease, ...],
-    policy: Policy, now_s: float, allowance: Allowance | None = None,
-    rank: Callable[[Ticket], Any] = rank_of,
-) -> tuple[str, ...]:  # fmt: skip
-    """The jobs for which ``ticket`` would wait for ever; () for none. It need not be in the queue yet.
+def deadlocked(ticket: Ticket, waiting: Sequence[Ticket], book: Book) -> tuple[str, ...]:
+    """The jobs for which ``ticket`` would wait for ever; () for none.
+
+    ``waiting``: all tickets in their order, this one and those that can do nothing now included.
 
     A job that waits inside another keeps the outer job's lease from ending. All other leases will end. Then
     some inner jobs can be served, so their outer jobs end, too, and so on (the banker's argument). A request
     that has a reservation and still cannot be served keeps its share from those behind it.
-
-    ``rank``: the order of the queue.
     """
-    waiting = sorted([*(each for each in queue if each.job != ticket.job), ticket], key=rank)
-    empty = devices and tuple(Device(each.uuid, each.total_mib, 0, {}, 0, ()) for each in devices)
     while True:
         outer = {job for each in waiting for job in each.inside}
-        held = tuple(lease for lease in leases if lease.job in outer)
-        left, reserving = _not_served(waiting, empty, held, policy, now_s, allowance)
+        held = tuple(lease for lease in book.leases if lease.job in outer)
+        left, reserving = _not_served(waiting, held, book)
         if ticket.job not in left:
             return ()
         if len(left) == len(waiting):
@@ -108,12 +98,12 @@ def deadlocked(
 
 
 def _not_served(
-    waiting: Sequence[Ticket], devices: tuple[Device, ...] | None, held: tuple[Lease, ...],
-    policy: Policy, now_s: float, allowance: Allowance | None,
-) -> tuple[set[str], list[str]]:  # fmt: skip
+    waiting: Sequence[Ticket], held: tuple[Lease, ...], book: Book
+) -> tuple[set[str], list[str]]:
     """The jobs that could not be served, each alone, while ``held`` lasts, and those with a reservation."""
-    balance = None if allowance is None else allowance.balance(held, devices)
-    capacity = Capacity(devices, held, policy, now_s, limits_of(waiting))
+    devices = emptied(book.devices)
+    balance = None if book.allowance is None else book.allowance.balance(held, devices)
+    capacity = Capacity(devices, held, book.policy, book.now_s, limits_of(waiting))
     left: set[str] = set()
     reserving: list[str] = []
     for ticket in waiting:

@@ -14,6 +14,7 @@ from slicer.broker.server import queueing
 from slicer.broker.server.deciding import Stopped
 from slicer.kernel import proc
 from slicer.model import Lease, Ticket
+from slicer.placement.decision import Book
 from slicer.placement.forecast import start_times
 from slicer.placement.policy import Policy
 from slicer.record import replace
@@ -63,9 +64,9 @@ def test_a_forecast_has_an_end(monkeypatch: pytest.MonkeyPatch) -> None:  # L1, 
     )
     late = replace(TICKET, job="b" * 12, gpus=0, slots={"x": 900}, slot_limits={"x": 1000})
     policy = Policy()
-    assert start_times([late], (), leases, policy, 100.0) == {late.job: None}
+    assert start_times(Book([late], (), leases, policy, 100.0)) == {late.job: None}
     assert sum(decided) < 20_000
-    assert start_times([late], (), leases[:99], policy, 100.0) == {late.job: 0.0}
+    assert start_times(Book([late], (), leases[:99], policy, 100.0)) == {late.job: 0.0}
 
 
 @pytest.fixture

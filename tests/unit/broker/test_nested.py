@@ -6,7 +6,7 @@ import pytest
 
 from slicer.broker.rules.order import in_order
 from slicer.model import Lease, Ticket
-from slicer.placement.decision import decide
+from slicer.placement.decision import Book, decide
 from slicer.placement.devices import Device
 from slicer.placement.forecast import deadlocked
 from slicer.placement.policy import Policy
@@ -64,8 +64,7 @@ def test_who_waits_for_an_outer_job_anyway_steps_behind_the_inner_one(
     queue = in_order((late, first, mine), FOUR, leases, POLICY, NOW_S)
     assert queue == (first, mine, late), "and nobody else moves"
     assert mine.job in decide(queue, FOUR, leases, POLICY, NOW_S).grants
-    places = {each.job: place for place, each in enumerate(queue)}
-    assert deadlocked(mine, queue, FOUR, leases, POLICY, NOW_S, None, lambda each: places[each.job]) == ()
+    assert deadlocked(mine, queue, Book(queue, FOUR, leases, POLICY, NOW_S)) == ()
 
 
 def test_two_outer_jobs_of_which_either_is_enough() -> None:  # L3, S18

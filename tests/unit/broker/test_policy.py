@@ -29,7 +29,7 @@ from slicer.broker.server.names import Names, ask_services
 from slicer.broker.server.policy_file import PolicyFile, load
 from slicer.errors import ConfigError, NotAllowedError
 from slicer.model import Busy, Lease, Ticket
-from slicer.placement.decision import decide
+from slicer.placement.decision import Book, decide
 from slicer.placement.devices import Device
 from slicer.placement.forecast import deadlocked
 from slicer.placement.order import places
@@ -37,7 +37,8 @@ from slicer.placement.policy import Policy as Settings
 from slicer.state.directory import Directory
 from tests.unit import made_up
 
-ALICE, BOB = 1001, 1002
+ALICE, BOB, CAROL = 1001, 1002, 1003
+NAMES = {ALICE: "alice", BOB: "bob", CAROL: "carol"}
 SETTINGS = Settings(reserve_after_s=50.0)
 TWO = tuple(Device(uuid, 8000, 0, {}, 0, ()) for uuid in ("GPU-a", "GPU-b"))
 MIXED = (Device("GPU-a", 80000, 0, {}, 0, ()), Device("GPU-b", 24000, 0, {}, 0, ()))
@@ -256,7 +257,7 @@ def test_who_waits_for_a_cap_reads_which_and_where_it_stands(fields: dict[str, i
     )
     asked = ticket(**fields)
     allowance = Allowance(CAPPED, {})
-    assert allowance.balance(held, TWO).why(asked, "alice") == said
+    assert allowance.balance(held, TWO).why(asked, NAMES.__getitem__) == said
     if not asked.gpus:
         may_run = allowance.balance(held, None).within(asked) is not None  # though its wait is over
         assert may_run is (not said)
@@ -265,9 +266,9 @@ def test_who_waits_for_a_cap_reads_which_and_where_it_stands(fields: dict[str, i
 def test_what_a_request_waits_for_is_what_its_cap_is_of() -> None:  # L3
     held = (lease("a" * 12, gpus=("GPU-a", "GPU-b"), vram_mib=100), lease("b" * 12, cpu_slots=2))
     balance = Allowance(CAPPED, {}).balance((*held, lease("c" * 12, uid=BOB)), TWO)
-    assert balance.busy(ticket(gpus=1), held, 3) == Busy("gpu", held[:1], 3, (), "")
-    assert balance.busy(ticket(cpu_slots=1), held, 3) == Busy("cpu", held[1:], 3, (), "", slot="cpu")
-    assert balance.busy(ticket(uid=BOB, gpus=1), held, 3) is None
+    assert balance.busy(ticket(gpus=1), held) == Busy("gpu", held[:1], 0, (), "")
+    assert balance.busy(ticket(cpu_slots=1), held) == Busy("cpu", held[1:], 0, (), "", slot="cpu")
+    assert balance.busy(ticket(uid=BOB, gpus=1), held) is None
 
 
 def test_only_so_many_may_wait() -> None:  # L3
@@ -297,13 +298,13 @@ def test_a_nested_request_that_only_its_own_outer_job_keeps_over_its_cap_is_told
     outer = lease("a" * 12, gpus=("GPU-a",))
     inner = ticket(gpus=1, inside=(outer.job,))
     policy = SitePolicy(Caps(max_gpus=1), {}, {}, {}, {})
-    assert deadlocked(inner, [], TWO, (outer,), SETTINGS, 100.0) == ()
-    assert deadlocked(inner, [], TWO, (outer,), SETTINGS, 100.0, Allowance(policy, {})) == (outer.job,)
+    assert deadlocked(inner, [inner], Book((), TWO, (outer,), SETTINGS, 100.0)) == ()
+    capped = Book((), TWO, (outer,), SETTINGS, 100.0, Allowance(policy, {}))
+    assert deadlocked(inner, [inner], capped) == (outer.job,)
 
 
 # -- caps of a group's members together -----------------------------------------------------------------
 
-CAROL = 1003
 GIDS = {ALICE: (1001, 200), CAROL: (1003, 200), BOB: (100,)}
 
 
@@ -329,13 +330,14 @@ together = { max_vram = "8G", max_cpu_slots = 1 }
     held = (lease("a" * 12, gpus=("GPU-a", "GPU-b", "GPU-c")),)
     balance = Allowance(policy, GIDS).balance(held, None)
     says = "the members of lab may hold 3 GPUs together (policy.toml:6) and hold 3"
-    assert balance.why(ticket(uid=CAROL, gpus=1), "carol") == says
-    assert balance.why(ticket(uid=ALICE, gpus=1), "alice") == says  # though alice herself is bound by nothing
-    assert balance.why(ticket(uid=BOB, gpus=1), "bob") == ""
-    assert balance.why(ticket(uid=CAROL, cpu_slots=1), "carol") == ""  # of which there is no cap
+    name_of = NAMES.__getitem__
+    assert balance.why(ticket(uid=CAROL, gpus=1), name_of) == says
+    assert balance.why(ticket(uid=ALICE, gpus=1), name_of) == says  # though alice herself is bound by nothing
+    assert balance.why(ticket(uid=BOB, gpus=1), name_of) == ""
+    assert balance.why(ticket(uid=CAROL, cpu_slots=1), name_of) == ""  # of which there is no cap
     others = (lease("b" * 12, uid=BOB, gpus=("GPU-d",)), lease("d" * 12, uid=CAROL, cpu_slots=1))
-    assert balance.busy(ticket(uid=CAROL, gpus=1), (*held, *others), 7) == Busy("gpu", held, 7, (), "")
-    assert balance.busy(ticket(uid=BOB, gpus=1), held, 0) is None
+    assert balance.busy(ticket(uid=CAROL, gpus=1), (*held, *others)) == Busy("gpu", held, 0, (), "")
+    assert balance.busy(ticket(uid=BOB, gpus=1), held) is None
     with pytest.raises(NotAllowedError) as caught:
         check(policy, GIDS[ALICE], ticket(gpus=4), None, "alice")
     assert caught.value.message == "4 GPUs were asked for, but the members of lab may hold 3 GPUs together"

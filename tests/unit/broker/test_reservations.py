@@ -15,7 +15,7 @@ from slicer.broker.rules.policy import NO_POLICY, Caps, SitePolicy
 from slicer.broker.rules.reservations import check_times, chosen, live, why
 from slicer.broker.server.reservations import FILE, Reservations
 from slicer.errors import InfeasibleError, NotAllowedError, StateError, UsageError
-from slicer.model import Reservation, Ticket
+from slicer.model import Busy, Reservation, Ticket
 from slicer.placement.decision import decide
 from slicer.placement.devices import Device
 from slicer.placement.policy import Policy
@@ -80,9 +80,8 @@ def test_who_waits_is_told_why() -> None:
     names = {ANN: "ann"}.__getitem__
     shut = ticket("b", BEN)
     assert balance.is_closed_out(shut)
-    assert balance.busy(shut, (), 3).ahead == 3  # type: ignore[union-attr]
-    text = why(shut, (reserved(A, B),), {A: 0, B: 1}, names, NOW_AT)
-    assert text.startswith("GPUs 0, 1 are reserved for ann until ")
+    assert balance.busy(shut, ()) == Busy("gpu", (), 0, (), "")
+    assert balance.why(shut, names).startswith("GPUs 0, 1 are reserved for ann until ")
     later = why(ticket("l", BEN, est_s=7200.0), (reserved(A, begins_in_s=60.0),), {A: 0}, names, NOW_AT)
     assert later.startswith("GPU 0 is reserved for ann at ")
     assert why(ticket("a", ANN), (reserved(A),), {}, names, NOW_AT) == ""

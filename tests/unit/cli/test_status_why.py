@@ -157,6 +157,6 @@ def test_each_is_explained_as_if_it_were_the_only_one_to_be() -> None:  # B3
     granted = decision.decide(asked, devices, leases, POLICY, NOW_S).grants
     for ticket in asked:
         if ticket.job not in granted:
-            busy = decision.explain(ticket, asked, devices, leases, POLICY, NOW_S)
+            busy = decision.Book(asked, devices, leases, POLICY, NOW_S).busy(ticket)
             assert status.waits[ticket.job].busy == busy
     assert len({wait.busy.reserved_for for wait in status.waits.values() if wait.busy}) > 1

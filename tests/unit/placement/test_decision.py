@@ -6,16 +6,16 @@ import pytest
 
 from slicer.model import Busy, Lease, Request
 from slicer.placement.decision import (
+    Book,
     Infeasible,
     decide,
     expected_remaining,
-    explain,
     first_to_finish,
     infeasible,
-    roomiest,
 )
 from slicer.placement.devices import Device, headroom, is_idle, reserved_mib
 from slicer.placement.forecast import deadlocked, start_times
+from slicer.placement.order import rank_of
 from slicer.placement.policy import Policy
 from slicer.record import as_dict, replace
 from tests.unit import made_up
@@ -485,21 +485,22 @@ def test_who_has_to_wait_is_told_for_what(
     expected: Busy,
 ) -> None:  # fmt: skip
     queue = [*ahead, request_, cpu("behind"), whole("behind too")]
-    assert explain(request_, queue, gpus, held, POLICY, NOW_S) == expected
+    assert Book(queue, gpus, held, POLICY, NOW_S).busy(request_) == expected
 
 
 def test_a_request_without_a_place_in_the_queue_comes_after_it() -> None:
-    assert explain(cpu("x"), [cpu("y", 4)], (), (), POLICY, NOW_S) == Busy("cpu", (), 1, (), "", slot="cpu")
+    busy = Book([cpu("y", 4)], (), (), POLICY, NOW_S).busy(cpu("x"))
+    assert busy == Busy("cpu", (), 1, (), "", slot="cpu")
 
 
 # A8
 def test_a_request_that_waits_no_longer_gets_the_gpus_with_most_room() -> None:
     held = (lease("h", "a", vram_mib=50_000), lease("i", "b"), lease("j", "c", vram_mib=60_000))
-    gpus = devices("abc")
-    assert roomiest(share("x", 70_000), gpus, held, POLICY) == ("a",)
-    assert roomiest(share("x", 70_000, 2), gpus, held, POLICY) == ("a", "c")
-    assert roomiest(share("x", 70_000, choice="cb"), gpus, held, POLICY) == ("c",)
-    assert roomiest(cpu("x"), None, held, POLICY) == ()
+    book = Book([], devices("abc"), held, POLICY, NOW_S)
+    assert book.roomiest(share("x", 70_000)) == ("a",)
+    assert book.roomiest(share("x", 70_000, 2)) == ("a", "c")
+    assert book.roomiest(share("x", 70_000, choice="cb")) == ("c",)
+    assert Book([], None, held, POLICY, NOW_S).roomiest(cpu("x")) == ()
 
 
 def ending(job: str, gpus: str, in_s: float, **fields: object) -> Lease:
@@ -531,7 +532,7 @@ def test_the_forecast_plays_the_queue(
     held: tuple[Lease, ...], starts: dict[str, float | None],
 ) -> None:  # fmt: skip
     tickets = [made_up.ticket(**as_dict(each), expect_s=expected.get(each.job)) for each in queue]
-    assert start_times(tickets, gpus, held, POLICY, NOW_S) == starts
+    assert start_times(Book(tickets, gpus, held, POLICY, NOW_S)) == starts
 
 
 A_HELD, B_HELD = lease("ha", "a"), lease("hb", "b")
@@ -573,10 +574,11 @@ def test_whoever_would_wait_for_ever_is_told(
 ) -> None:  # fmt: skip
     queue = [made_up.ticket(**as_dict(each), inside=around) for each, around in waiting]
     ticket = made_up.ticket(**as_dict(wanted), inside=inside)
-    assert deadlocked(ticket, queue, devices("ab"), held, POLICY, NOW_S) == stuck
+    waits = sorted([*queue, ticket], key=rank_of)
+    assert deadlocked(ticket, waits, Book((), devices("ab"), held, POLICY, NOW_S)) == stuck
     # foreign use may end, and what is used now does not matter
     busy = tuple(device(uuid, used_mib=79_000, foreign_mib=79_000) for uuid in "ab")
-    assert deadlocked(ticket, queue, busy, held, POLICY, NOW_S) == stuck
+    assert deadlocked(ticket, waits, Book((), busy, held, POLICY, NOW_S)) == stuck
 
 
 # B2

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from slicer.placement.decision import Book
 from slicer.placement.forecast import start_times
 from slicer.placement.lengths import Lengths, estimate, key_of, likely_s
 from slicer.placement.policy import Policy
@@ -118,4 +119,4 @@ def test_no_start_is_foretold_by_the_lengths_of_other_commands(source: Any, star
     """U7: a decision may use them, but nobody is told that a job ends because others did."""
     held = made_up.lease("1" * 12, gpus=(), slots={"x": 1}, since_s=100.0, est_s=100.0, est_from=source)
     waits = made_up.ticket("2" * 12, gpus=0, slots={"x": 1}, slot_limits={"x": 1})
-    assert start_times([waits], (), (held,), Policy(), 100.0) == {waits.job: starts_s}
+    assert start_times(Book([waits], (), (held,), Policy(), 100.0)) == {waits.job: starts_s}

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from slicer.model import Busy, Lease, Request
-from slicer.placement.decision import Infeasible, decide, explain, infeasible
+from slicer.model import Lease, Request
+from slicer.placement.decision import Book, Infeasible, decide, infeasible
 from slicer.placement.devices import Device
 from slicer.placement.forecast import deadlocked, start_times
 from slicer.placement.policy import Policy
@@ -108,8 +108,7 @@ def test_who_waits_for_a_slot_is_told_its_name(
     wanted: Request, ahead: list[Request], held: tuple[Lease, ...],
     expected: tuple[str, tuple[str, ...], str, str],
 ) -> None:  # fmt: skip
-    busy = explain(wanted, [*ahead, wanted], GPU, held, POLICY, NOW_S)
-    assert isinstance(busy, Busy)
+    busy = Book([*ahead, wanted], GPU, held, POLICY, NOW_S).busy(wanted)
     holders = tuple(lease.job for lease in busy.holders)
     assert (busy.kind, holders, busy.reserved_for, busy.slot) == expected
 
@@ -146,7 +145,7 @@ def test_whoever_would_wait_for_ever_is_told(
         for number, (words, around) in enumerate(waiting)
     ]
     ticket = made_up.ticket(**as_dict(wants("x", wanted)), inside=inside)
-    assert deadlocked(ticket, queue, (), held, POLICY, NOW_S) == stuck
+    assert deadlocked(ticket, [*queue, ticket], Book((), (), held, POLICY, NOW_S)) == stuck
 
 
 # B2, issue: named slots
@@ -158,4 +157,4 @@ def test_the_forecast_plays_the_queue() -> None:
         made_up.ticket(**as_dict(wants("z", "ocr"))),
         made_up.ticket(**as_dict(wants("w", "gpu-jobs"))),
     ]
-    assert start_times(queue, (), held, POLICY, NOW_S) == {"x": 30, "y": 35, "z": None, "w": 0}
+    assert start_times(Book(queue, (), held, POLICY, NOW_S)) == {"x": 30, "y": 35, "z": None, "w": 0}

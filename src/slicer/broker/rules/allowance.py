@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import TypeVar
 
+from slicer.broker.rules import reservations
 from slicer.broker.rules.policy import Rule, SitePolicy, rule_of, together_of
-from slicer.broker.rules.reservations import opened
 from slicer.errors import NotAllowedError
 from slicer.model import CPU, Busy, Lease, Request, Reservation, Ticket
 from slicer.placement.capacity import eligible
@@ -186,7 +186,7 @@ class Balance:
             return request
         assert isinstance(request, Ticket)
         uuids = request.gpu_choice or tuple(device.uuid for device in self._devices)
-        choice = opened(request, known, uuids, self._allowance.now_at)
+        choice = reservations.opened(request, known, uuids, self._allowance.now_at)
         if len(choice) < request.gpus:
             return None
         return request if len(choice) == len(uuids) else replace(request, gpu_choice=choice)
@@ -195,36 +195,40 @@ class Balance:
         """Whether reservations of others leave it too few GPUs."""
         return self._opened(request) is None
 
-    def why(self, request: Request, name: str) -> str:
-        """The cap that a request exceeds, in words; "" if there is none.
+    def why(self, request: Ticket, name_of: Callable[[int], str]) -> str:
+        """The reservation or the cap for which a request waits, in words; "" if there is none.
 
-        As in "alice may hold 2 GPUs at a time (policy.toml:7) and holds 2". ``name`` is its user's.
+        As in "alice may hold 2 GPUs at a time (policy.toml:7) and holds 2". ``name_of`` gives a user's name.
         """
+        if self.is_closed_out(request):
+            numbers = {device.uuid: number for number, device in enumerate(self._devices)}
+            known, now_at = self._allowance.reservations, self._allowance.now_at
+            return reservations.why(request, known, numbers, name_of, now_at)
         found = self._exceeded(request, _shape(request))
         if found is None:
             return ""
         bound, field = found
         now = getattr(self._of(bound.whose), field)
-        says = f"{bound.says(name, field)} ({bound.rules[field].where})"
+        says = f"{bound.says(name_of(request.uid), field)} ({bound.rules[field].where})"
         holds = "hold" if bound.name else "holds"
         number = short_mib(now) if field == "vram_mib" else str(now)
         return f"{says} and {holds} {number}" if now else f"{says}; this asks for more"
 
-    def busy(self, request: Request, leases: Iterable[Lease], ahead: int) -> Busy | None:
+    def busy(self, request: Request, leases: Iterable[Lease]) -> Busy | None:
         """Why a request over a cap waits, whatever else is free; None: it is within all caps.
 
         A request that reservations leave too few GPUs waits for nobody's lease.
         """
         if self.is_closed_out(request):
-            return Busy("gpu", (), ahead, (), "")
+            return Busy("gpu", (), 0, (), "")
         found = self._exceeded(request, _shape(request))
         if found is None:
             return None
         bound, field = found
         counted = [lease for lease in leases if self._allowance.binds(bound.whose, lease.uid)]
         if field == "slots":
-            return Busy("cpu", tuple(each for each in counted if CPU in each.slots), ahead, (), "", slot=CPU)
-        return Busy("gpu", tuple(each for each in counted if each.gpus), ahead, (), "")
+            return Busy("cpu", tuple(each for each in counted if CPU in each.slots), 0, (), "", slot=CPU)
+        return Busy("gpu", tuple(each for each in counted if each.gpus), 0, (), "")
 
     def _exceeded(self, request: Request, shape: _Shape) -> tuple[Bound, str] | None:
         """The first cap that the request exceeds, as a field of :class:`Holdings`."""

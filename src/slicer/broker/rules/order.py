@@ -25,10 +25,10 @@ from typing import TypeVar
 from slicer.broker.rules.shares import NEVER, Shares
 from slicer.model import Lease, Ticket
 from slicer.placement.capacity import Capacity, limits_of
-from slicer.placement.devices import Device
+from slicer.placement.devices import Device, emptied
 from slicer.placement.order import rank_of, with_gpus_by
 from slicer.placement.policy import Policy
-from slicer.record import record, replace
+from slicer.record import replace
 
 T = TypeVar("T")
 
@@ -98,8 +98,7 @@ def in_order(
     """
     outer = {job for ticket in queue for job in ticket.inside}
     held = tuple(lease for lease in leases if lease.job in outer)
-    empty = devices and tuple(Device(each.uuid, each.total_mib, 0, {}, 0, ()) for each in devices)
-    capacity = Capacity(empty, held, policy, now_s, limits_of(queue))
+    capacity = Capacity(emptied(devices), held, policy, now_s, limits_of(queue))
     last = max((place for place, ticket in enumerate(queue) if ticket.inside), default=0)
     before = [*queue[: last + 1]]
     stepping = [each for each in before if not each.inside and capacity.fit(each) is None]
@@ -149,18 +148,3 @@ def put_ahead(
 def _kinds(ticket: Ticket, counted: Container[str]) -> set[str]:
     """The kinds of resources that others could want, too."""
     return {name for name in ticket.slots if name in counted} | ({"gpus"} if ticket.gpus else set())
-
-
-@record
-class Decided:
-    """One decision, and its input."""
-
-    grants: dict[str, tuple[str, ...]]
-    queue: tuple[Ticket, ...]  # in order, without requests that cannot be granted now
-    everybody: tuple[Ticket, ...]  # in order, including the stopped ones
-    leases: tuple[Lease, ...]
-    devices: tuple[Device, ...] | None
-    policy: Policy
-    shares: Shares
-    own_priorities: Mapping[str, int]  # priorities that count among requests of one user, by job
-    again_s: float | None  # decide again then, because no event will show it; None: events will

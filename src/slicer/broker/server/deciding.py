@@ -7,12 +7,12 @@ broke) or stopped (Ctrl-Z) keeps its place, and others may pass it.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable
-from functools import cache
+from collections.abc import Callable, Collection, Iterable, Mapping
+from functools import cache, cached_property
 
-from slicer.broker.rules import order, reservations, standing
-from slicer.broker.rules.order import Decided
-from slicer.broker.rules.views import shown_name
+from slicer.broker.rules import order, standing, views
+from slicer.broker.rules.allowance import Allowance, Balance
+from slicer.broker.rules.shares import Shares
 from slicer.broker.server.leases import Leases
 from slicer.broker.server.policy_state import PolicyState
 from slicer.errors import GpuError
@@ -21,13 +21,12 @@ from slicer.kernel import proc
 from slicer.kernel.sleep import soonest
 from slicer.model import Busy, Gpu, Lease, Ticket
 from slicer.placement import decision, forecast
-from slicer.placement.capacity import shape_of
+from slicer.placement.decision import Book
 from slicer.placement.devices import Device, is_used_by_others
 from slicer.placement.refusal import refusal
 from slicer.record import replace
 
 AGAIN_S = 1.0  # between decisions if no event comes: foreign processes on GPUs, stopped callers, a full /run
-_FORECAST = 20  # tickets with an estimated start; further back an estimate means little
 
 
 class Decider:
@@ -61,31 +60,21 @@ class Decider:
         wants_gpus = any(ticket.gpus for ticket in tickets)
         devices = self._devices(leases, is_fresh) if wants_gpus or sees_gpus else None
         queue = self._policy_state.ordered(tickets, shares, now_s, own_priorities, devices)
+        policy = self.observer.policy
         if any(ticket.inside for ticket in queue):
-            queue = order.in_order(queue, devices, leases, self.observer.policy, now_s)
-        able, stopped, verdict = self._among_able(queue, devices, leases, now_s)
-        foreign = any(is_used_by_others(device, self.observer.policy) for device in devices or ())
-        is_unseen = bool(stopped) or (wants_gpus and (foreign or devices is None))
-        return Decided(
-            verdict.grants, able, queue, leases, devices, self.observer.policy, shares, own_priorities,
-            soonest(AGAIN_S if is_unseen else verdict.again_s, self._policy_state.next_end_s()),
-        )  # fmt: skip
-
-    def _among_able(
-        self, queue: tuple[Ticket, ...], devices: tuple[Device, ...] | None, leases: tuple[Lease, ...],
-        now_s: float,
-    ) -> tuple[tuple[Ticket, ...], tuple[str, ...], decision.Verdict]:  # fmt: skip
-        """The tickets that can be granted, the jobs of those that are stopped, and the decision."""
+            queue = order.in_order(queue, devices, leases, policy, now_s)
         if devices is not None:
             self._policy_state.seen(self._leases.holdings.values(), devices)
         allowance, stopped = self._policy_state.allowance(), self._stopped.since(now_s)
-        while True:
-            able = tuple(ticket for ticket in queue if ticket.job not in stopped)
-            verdict = decision.decide(able, devices, leases, self.observer.policy, now_s, allowance)
-            idle = self._stopped.among(able, {*verdict.grants, *verdict.reserving}, now_s)
-            if not idle:
-                return able, tuple(stopped), verdict
-            stopped |= idle
+        able = [ticket for ticket in queue if ticket.job not in stopped]
+        book = Book(able, devices, leases, policy, now_s, allowance)
+        book = book.among_able(lambda found: self._stopped.among(found.queue, found.served, now_s))
+        foreign = any(is_used_by_others(device, policy) for device in devices or ())
+        is_unseen = len(book.queue) < len(queue) or (wants_gpus and (foreign or devices is None))
+        again_s = soonest(AGAIN_S if is_unseen else book.verdict.again_s, self._policy_state.next_end_s())
+        return Decided(
+            book, allowance, queue, shares, own_priorities, again_s, self._policy_state.names.name_of
+        )
 
     def devices_seen(self) -> tuple[Device, ...] | None:
         return self.observer.devices(self._leases.listed)
@@ -117,72 +106,56 @@ class Decider:
         devices = self.observer.devices(self._leases.listed) if ticket.gpus else None
         never = decision.infeasible(ticket, devices)
         if never is not None:
-            raise refusal(replace(never, slot=shown_name(never.slot, ticket.uid)), ticket)
+            raise refusal(replace(never, slot=views.shown_name(never.slot, ticket.uid)), ticket)
 
     def deadlocked(self, ticket: Ticket, found: Decided) -> tuple[str, ...]:
-        waiting = [each.ticket for each in self._leases.waiters.values()]
-        places = {each.job: place for place, each in enumerate(found.everybody)}
-        return forecast.deadlocked(
-            ticket, waiting, found.devices, found.leases, found.policy, proc.now_s(),
-            self._policy_state.allowance(), lambda each: places.get(each.job, len(places)),
-        )  # fmt: skip
+        there = {each.job for each in found.everybody}
+        absent = [each.ticket for job, each in self._leases.waiters.items() if job not in there]
+        return forecast.deadlocked(ticket, (*found.everybody, *absent), found.book)
 
 
-class Reasons:
-    """Why the tickets of one decision wait. Requests that ask for the same share an answer."""
+class Decided:
+    """One decision for all tickets, and why they wait."""
 
-    def __init__(self, found: Decided, policy_state: PolicyState) -> None:
-        self.found = found
-        self._allowance = allowance = policy_state.allowance()
-        self._name_of = cache(policy_state.names.name_of)
-        self._place = {ticket.job: index for index, ticket in enumerate(found.queue)}
-        self._known: dict[object, Busy] = {}
-        self._balance = allowance.balance(found.leases, found.devices)
-        self._starts: dict[str, float | None] | None = None
-        self._passing: dict[str, int] | None = None
-
-    def busy(self, ticket: Ticket) -> Busy:
-        """Why the ticket waits. Requests for the same share one explanation; only ``ahead`` is its own."""
-        found = self.found
-        place = self._place.get(ticket.job, len(found.queue))
-        capped = self._balance.busy(ticket, found.leases, place)
-        if capped is not None:
-            return capped
-        shape = ticket.uid, shape_of(ticket)
-        if shape not in self._known:
-            self._known[shape] = decision.explain(
-                ticket, found.queue, found.devices, found.leases, found.policy, proc.now_s(), self._allowance
-            )
-        return replace(self._known[shape], ahead=place)
+    def __init__(
+        self, book: Book, allowance: Allowance, everybody: tuple[Ticket, ...], shares: Shares,
+        own_priorities: Mapping[str, int], again_s: float | None, name_of: Callable[[int], str],
+    ) -> None:  # fmt: skip
+        self.book = book
+        self.everybody = everybody  # in order, including the stopped ones, which the book leaves out
+        self.shares = shares
+        self.again_s = again_s  # decide again then, because no event will show it; None: events will
+        self._allowance = allowance
+        self._own_priorities = own_priorities  # those that count among requests of one user, by job
+        self._name_of = cache(name_of)
 
     def why(self, ticket: Ticket) -> str:
         """The cap or share for which a ticket waits, or why its priority does not count; else ""."""
-        found, name = self.found, self._name_of(ticket.uid)
-        if self._balance.is_closed_out(ticket):
-            numbers = {device.uuid: number for number, device in enumerate(found.devices or ())}
-            known, now_at = self._allowance.reservations, self._allowance.now_at
-            why = reservations.why(ticket, known, numbers, self._name_of, now_at)
-        else:
-            why = self._balance.why(ticket, name)
-        if self._passing is None:
-            self._passing = standing.passing(found.queue, found.shares)
-        why = why or standing.why_behind(ticket.uid, self._passing.get(ticket.job, 0), found.shares, name)
-        asked = found.own_priorities.get(ticket.job)
+        uid, asked = ticket.uid, self._own_priorities.get(ticket.job)
+        name = self._name_of(uid)
+        why = self._balance.why(ticket, self._name_of)
+        why = why or standing.why_behind(uid, self._passing.get(ticket.job, 0), self.shares, name)
         if why or asked is None:
             return why
         among = f"{name}'s own requests only"
         return f"priority {asked} counts among {among}, unless policy.toml has max_priority"
 
-    def starts_in_s(self, ticket: Ticket) -> float | None:
-        """When its turn should come; None: unknown."""
-        found = self.found
-        if self._starts is None:
-            some_end = any(lease.est_s is not None or lease.expect_s is not None for lease in found.leases)
-            queue = found.queue[:_FORECAST] if some_end else ()
-            self._starts = forecast.start_times(
-                queue, found.devices, found.leases, found.policy, proc.now_s(), self._allowance
-            )
-        return self._starts.get(ticket.job)
+    @cached_property
+    def _balance(self) -> Balance:
+        return self._allowance.balance(self.book.leases, self.book.devices)
+
+    @cached_property
+    def _passing(self) -> dict[str, int]:
+        return standing.passing(self.book.queue, self.shares)
+
+    def told(self, ticket: Ticket) -> Busy:
+        """Why a ticket waits, as its user may know it."""
+        return replace(views.busy(self.book.busy(ticket), ticket.uid), why=self.why(ticket))
+
+    @cached_property
+    def starts_in_s(self) -> dict[str, float | None]:
+        """When the turn of each ticket should come, by job; None: unknown."""
+        return forecast.start_times(self.book)
 
 
 _COUNTS_S = 0.9  # a little less than the pause before the broker decides again

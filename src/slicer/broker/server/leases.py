@@ -53,7 +53,7 @@ class Waiter:
         self.gids: tuple[int, ...] = ()
         self.is_written = False
         self.waits = True  # False: an immediate refusal is wanted
-        self.told: tuple[Busy, int | None, str] | None = None  # the relevant parts of the last Waiting
+        self.told: tuple[Busy, int | None] | None = None  # the relevant parts of the last Waiting
         self.patience: Due | None = None
         self.absence: Due | None = None  # when it loses its place, while it is absent
         self.process: ProcessWatch | None = None

@@ -19,7 +19,6 @@ from slicer.broker.protocol.messages import (
 from slicer.broker.rules import allowance, order, policy, shares, standing
 from slicer.broker.rules import reservations as reserving
 from slicer.broker.rules.allowance import Allowance
-from slicer.broker.rules.order import Decided
 from slicer.broker.rules.policy import NO_POLICY, SitePolicy
 from slicer.broker.rules.shares import Running, Shares, with_running
 from slicer.broker.server.accounts import Accounts, EndedLease
@@ -180,12 +179,12 @@ class PolicyState:
         return self.accounts.runs.estimated(ticket, limit_s) if ticket.gpus else ticket
 
     def standings(
-        self, found: Decided, holdings: Collection[Holding]
+        self, waiting: Sequence[Ticket], found: Shares, holdings: Collection[Holding]
     ) -> tuple[tuple[UserStanding, ...], tuple[GroupStanding, ...]]:
         """The standing of all users that hold or wait, and the groups with common limits."""
         known_mib = {each.lease.job: each.claim.vram_mib for each in holdings}
         held = allowance.taken((each.lease for each in holdings), None, known_mib)
-        users = standing.standings(self.policy, self._gids, found.shares, held, found.everybody)
+        users = standing.standings(self.policy, self._gids, found, held, waiting)
         return users, standing.groups(self.policy, self._gids, held)
 
     # -- what will be ------------------------------------------------------------------------------------

@@ -12,12 +12,11 @@ from collections.abc import Callable
 
 from slicer.broker.protocol import messages
 from slicer.broker.protocol.messages import MOST_BYTES, Acquire
-from slicer.broker.rules import order, views
-from slicer.broker.rules.order import Decided
+from slicer.broker.rules import order
 from slicer.broker.server import requests
 from slicer.broker.server.cleanup import Overtime
 from slicer.broker.server.connections import CallerConnection, ReceivedCall
-from slicer.broker.server.deciding import AGAIN_S, Decider, Reasons
+from slicer.broker.server.deciding import AGAIN_S, Decided, Decider
 from slicer.broker.server.lease_files import Claim
 from slicer.broker.server.leases import Leases, Waiter
 from slicer.broker.server.loop import Due, Loop
@@ -206,20 +205,19 @@ class Queueing:
         found = self._decider.decide()
         self._grant_all(found)
         left = [each for each in came if self._is_waiting(each)]
-        if left and found.grants:
+        if left and found.book.verdict.grants:
             found = self._decider.decide(is_fresh=False)  # to include what was just granted
         self._came += self._answer_new(left, found)
         self.is_unsettled = bool(self._came)
         if found.again_s is not None:
             self.look_again(found.again_s)
-        if found.queue and self._news is None:
+        if found.book.queue and self._news is None:
             self._news = self._loop.after(_TELLS_S, self._tell_news)
 
     def _grant_all(self, found: Decided) -> None:
-        for ticket in found.queue:
-            gpus = found.grants.get(ticket.job)
-            waiter = self._leases.waiters.get(ticket.job)
-            if gpus is None or waiter is None or waiter.connection is None:
+        for job, gpus in found.book.verdict.grants.items():
+            waiter = self._leases.waiters.get(job)
+            if waiter is None or waiter.connection is None:
                 continue  # it left while others were answered
             try:
                 self._grant(waiter, gpus, is_forced=False)
@@ -261,21 +259,21 @@ class Queueing:
 
         Returns those for which there was no time. Each user's first request comes before anybody's second.
         """
-        reasons, end_s = Reasons(found, self._policy_state), time.process_time() + _TELLING_S
+        end_s = time.process_time() + _TELLING_S
         waiting = order.interleaved(came, lambda each: each.ticket.uid)
         for done, waiter in enumerate(waiting):
             if done and time.process_time() > end_s:
                 return waiting[done:]
-            self._answer(waiter, found, reasons)
+            self._answer(waiter, found)
         return []
 
-    def _answer(self, waiter: Waiter, found: Decided, reasons: Reasons) -> None:
+    def _answer(self, waiter: Waiter, found: Decided) -> None:
         if self._is_waiting(waiter):  # otherwise it left while others were answered
             try:
-                if waiter.ticket.gpus and found.devices is None and self._decider.no_gpus is not None:
+                if waiter.ticket.gpus and found.book.devices is None and self._decider.no_gpus is not None:
                     raise self._decider.no_gpus
                 if not waiter.waits:
-                    raise self._busy(waiter, reasons)
+                    raise _busy(found, waiter.ticket)
                 if waiter.ticket.inside and (stuck := self._decider.deadlocked(waiter.ticket, found)):
                     holders = ", ".join(stuck)
                     raise Refusal(
@@ -287,29 +285,21 @@ class Queueing:
             except (SlicerError, Refusal) as error:
                 self.dismiss(waiter, error if isinstance(error, Refusal) else refusal_of(error))
             else:
-                self._tell(waiter, reasons)
+                self._tell(waiter, found)
 
     def _is_waiting(self, waiter: Waiter) -> bool:
         return self._leases.waiters.get(waiter.ticket.job) is waiter and waiter.connection is not None
 
-    def _busy(self, waiter: Waiter, reasons: Reasons) -> Refusal:
-        busy = views.busy(reasons.busy(waiter.ticket), waiter.ticket.uid)
-        busy = replace(busy, why=reasons.why(waiter.ticket))
-        return Refusal("Busy", f"{busy.slot or busy.kind} is busy", busy=busy)
-
-    def _tell(self, waiter: Waiter, reasons: Reasons) -> bool:
-        """Tell a waiting request why it waits, unless it knows; returns whether it did not."""
+    def _tell(self, waiter: Waiter, found: Decided) -> None:
+        """Tell a waiting request why it waits, unless it knows."""
         if waiter.connection is None:
-            return False
-        busy = views.busy(reasons.busy(waiter.ticket), waiter.ticket.uid)
-        starts_in_s = reasons.starts_in_s(waiter.ticket)
-        why = reasons.why(waiter.ticket)
+            return
+        job, busy = waiter.ticket.job, found.told(waiter.ticket)
+        starts_in_s = found.starts_in_s.get(job)
         starts_s = None if starts_in_s is None else round((proc.now_s() + starts_in_s) / _FINENESS_S)
-        if waiter.told == (busy, starts_s, why):
-            return False
-        waiter.told = busy, starts_s, why
-        waiter.connection.send(messages.Waiting(waiter.ticket.job, busy, starts_in_s, why), continues=True)
-        return True
+        if waiter.told != (busy, starts_s):
+            waiter.told = busy, starts_s
+            waiter.connection.send(messages.Waiting(job, busy, starts_in_s, busy.why), continues=True)
 
     def _tell_news(self) -> None:
         """Tell waiting requests what has changed: one of each user in turn, until the time is up.
@@ -318,8 +308,8 @@ class Queueing:
         """
         self._news = None
         found = self._decider.decide(is_fresh=False)
-        reasons, end_s = Reasons(found, self._policy_state), time.process_time() + _TELLING_S
-        waiting = [self._leases.waiters.get(ticket.job) for ticket in found.queue]
+        end_s = time.process_time() + _TELLING_S
+        waiting = [self._leases.waiters.get(ticket.job) for ticket in found.book.queue]
         there = [each for each in waiting if each is not None]
         told = {each.ticket.job for each in there} & self._had_news
         left = [each for each in there if each.ticket.job not in told]
@@ -327,7 +317,7 @@ class Queueing:
             if done and time.process_time() > end_s:
                 self._news = self._loop.after(_TELLS_S, self._tell_news)
                 break
-            self._tell(waiter, reasons)
+            self._tell(waiter, found)
             told.add(waiter.ticket.job)
         unheard = {each.ticket.uid for each in left if each.ticket.job not in told}
         self._had_news = {each.ticket.job for each in there if each.ticket.uid in unheard} & told
@@ -357,8 +347,13 @@ class Queueing:
             except (StateError, Refusal) as error:
                 self.dismiss(waiter, error if isinstance(error, Refusal) else refusal_of(error))
         else:
-            self.dismiss(waiter, self._busy(waiter, Reasons(found, self._policy_state)))
+            self.dismiss(waiter, _busy(found, waiter.ticket))
         self.is_unsettled = True
+
+
+def _busy(found: Decided, ticket: Ticket) -> Refusal:
+    busy = found.told(ticket)
+    return Refusal("Busy", f"{busy.slot or busy.kind} is busy", busy=busy)
 
 
 def _words(lease: Lease) -> str:

@@ -12,7 +12,7 @@ from slicer.broker.protocol.wire import Encoded
 from slicer.broker.rules import order, services, views
 from slicer.broker.server import policy_file, requests
 from slicer.broker.server.connections import ReceivedCall
-from slicer.broker.server.deciding import Decider, Reasons
+from slicer.broker.server.deciding import Decider
 from slicer.broker.server.leases import Leases
 from slicer.broker.server.looking import Looking
 from slicer.broker.server.policy_state import PolicyState
@@ -123,15 +123,11 @@ class Service:
         self._decider.check_feasible(ticket)
         self._policy_state.check(ticket, caller.gids, self._decider.devices_seen())
         found = self._decider.decide(ticket)
-        if ticket.gpus and found.devices is None and self._decider.no_gpus is not None:
+        if ticket.gpus and found.book.devices is None and self._decider.no_gpus is not None:
             raise self._decider.no_gpus
-        gpus = found.grants.get(ticket.job)
-        if gpus is not None:
-            call.connection.send(messages.Previewed(gpus, None, ""))
-            return
-        reasons = Reasons(found, self._policy_state)
-        busy = views.busy(reasons.busy(ticket), caller.uid)
-        call.connection.send(messages.Previewed((), busy, reasons.why(ticket)))
+        gpus = found.book.verdict.grants.get(ticket.job)
+        busy = found.told(ticket) if gpus is None else None
+        call.connection.send(messages.Previewed(gpus or (), busy, busy.why if busy else ""))
 
     def _reserve(self, call: ReceivedCall) -> None:
         made = self._policy_state.reserved(
@@ -164,9 +160,10 @@ class Service:
         viewer = call.connection.peer.uid
         leases = sorted(self._leases.listed, key=lambda lease: lease.since_s)
         found = self._decider.decide(is_fresh=False, sees_gpus=any(lease.gpus for lease in leases))
-        users, groups = self._policy_state.standings(found, self._leases.holdings.values())
-        reasons = Reasons(found, self._policy_state)
-        why = {ticket.job: reasons.why(ticket) for ticket in found.everybody}
+        users, groups = self._policy_state.standings(
+            found.everybody, found.shares, self._leases.holdings.values()
+        )
+        why = {ticket.job: found.why(ticket) for ticket in found.everybody}
         leases_shown, tickets_shown = self._rows
         rows: list[tuple[Lease | Ticket, Any]] = [
             *zip(leases, leases_shown.of(leases, viewer), strict=True),
