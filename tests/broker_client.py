@@ -21,6 +21,7 @@ from typing import Any
 from slicer.broker.client.connection import ANSWER_S, BrokerFailed, Connection, Lost, NoBroker
 from slicer.broker.protocol import messages
 from slicer.broker.protocol.wire import ErrorReply
+from slicer.errors import SlicerError
 from slicer.kernel.proc import start_time
 from slicer.record import as_dict
 
@@ -137,7 +138,10 @@ def main() -> None:
             if line.strip() == "quit":
                 break
             client.obey(line.strip())
-    except ErrorReply as error:
+    except SlicerError as failure:
+        error = failure.__cause__
+        if not isinstance(error, ErrorReply):
+            raise
         busy = plain(error.busy) if error.busy else None
         say("error", name=error.name, message=error.message, hint=error.hint, busy=busy)
     except Exception as error:

@@ -154,6 +154,10 @@ class RefusedError(BackendError):
     """systemd refused this particular job. Repeating the request would not help."""
 
 
+class GoneError(BackendError):
+    """The broker has no such job of ours, or no longer."""
+
+
 class KeeperEnded(BackendError):
     """The job's keeper was ended before the command could start: by systemctl stop, or by the kernel."""
 

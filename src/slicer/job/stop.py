@@ -9,7 +9,7 @@ import time
 from slicer.backend import broker_socket
 from slicer.backend.plain import PlainBackend
 from slicer.config.properties import DEFAULT_STOP_TIMEOUT_S
-from slicer.errors import EX_TIMEOUT, SlicerError, StateError, UsageError
+from slicer.errors import EX_TIMEOUT, GoneError, SlicerError, StateError, UsageError
 from slicer.job import words
 from slicer.job.find import check_scope, keeper_lives
 from slicer.job.pause import thaw_to_end
@@ -105,7 +105,6 @@ def _is_withdrawn(ticket: Ticket, ledger: Ledger) -> bool:
     if not path:
         return False
     from slicer.broker.client.calls import ask
-    from slicer.broker.client.connection import GoneError
     from slicer.broker.protocol.messages import Stop
 
     try:

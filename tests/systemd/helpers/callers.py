@@ -25,6 +25,7 @@ import pytest
 
 from slicer.broker.client.connection import Connection
 from slicer.broker.protocol import messages, wire
+from slicer.errors import SlicerError
 from slicer.kernel.proc import start_time
 from slicer.record import replace
 from slicer.state import BROKER
@@ -106,8 +107,10 @@ def ask(message: Any) -> Any:
     connection = Connection()
     try:
         return connection.ask(message, timeout_s=DEADLINE_S)
-    except wire.ErrorReply as error:
-        return error.name.removeprefix("org.varlink.service.")
+    except SlicerError as error:
+        if not isinstance(error.__cause__, wire.ErrorReply):
+            raise
+        return error.__cause__.name.removeprefix("org.varlink.service.")
     finally:
         connection.close()
 

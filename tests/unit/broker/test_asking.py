@@ -16,7 +16,7 @@ import pytest
 from slicer.backend import BROKER_VARIABLE, broker_socket
 from slicer.broker.client import asking
 from slicer.broker.client import connection as dialing
-from slicer.broker.client.connection import failure_of
+from slicer.broker.client.connection import TooOld, failure_of
 from slicer.broker.protocol import wire
 from slicer.broker.protocol.messages import ERRORS, Acquire, Done, Granted, Release, Waiting
 from slicer.errors import (
@@ -384,4 +384,4 @@ def test_every_error_of_the_broker_has_its_exit_code(name: str, kind: type[Slice
     assert found.exit_code == code
     assert name in ERRORS
     unknown = failure_of(wire.ErrorReply("org.varlink.service.MethodNotFound", {}))
-    assert (type(unknown), unknown.exit_code) == (BrokerError, 75)
+    assert (type(unknown), unknown.exit_code) == (TooOld, 75)

@@ -20,7 +20,8 @@ from slicer.broker.client.connection import BrokerFailed, Lost, NoBroker
 from slicer.broker.client.connection import Connection as Client
 from slicer.broker.protocol import messages, wire
 from slicer.broker.server.connections import Connections
-from slicer.broker.server.peers import BadKeeper, check_keeper
+from slicer.broker.server.peers import check_keeper
+from slicer.broker.server.requests import Refusal
 from slicer.kernel.proc import start_time
 from tests.broker_client import replies
 from tests.patience import DEADLINE_S, until
@@ -301,14 +302,14 @@ def _ignore(_: object) -> None:
 def test_a_keeper_lives_and_is_the_users_own(child: Any) -> None:  # L1
     pidfd = os.pidfd_open(child.pid)
     assert check_keeper(pidfd, os.getuid()) == child.pid
-    with pytest.raises(BadKeeper, match="not the user's own"):
+    with pytest.raises(Refusal, match="not the user's own"):
         check_keeper(pidfd, os.getuid() + 1)
     child.kill()
     until(lambda: "Z" in Path(f"/proc/{child.pid}/stat").read_text(), "it is a zombie")
-    with pytest.raises(BadKeeper, match="has ended"):
+    with pytest.raises(Refusal, match="has ended"):
         check_keeper(pidfd, os.getuid())
     child.wait()
-    with pytest.raises(BadKeeper, match="has ended"):
+    with pytest.raises(Refusal, match="has ended"):
         check_keeper(pidfd, os.getuid())
     os.close(pidfd)
 

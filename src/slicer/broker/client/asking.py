@@ -13,10 +13,9 @@ import time
 
 from slicer import faults
 from slicer.broker.client.calls import ask
-from slicer.broker.client.connection import ANSWER_S, AWAY_S, HINT, Connection, GoneError, Lost, failure_of
+from slicer.broker.client.connection import ANSWER_S, AWAY_S, HINT, Connection, Lost
 from slicer.broker.protocol.messages import Acquire, Granted, Preview, Release, Waiting
-from slicer.broker.protocol.wire import ErrorReply
-from slicer.errors import BackendError, BrokerError, BusyError, RequestCancelled
+from slicer.errors import BackendError, BrokerError, BusyError, GoneError, RequestCancelled, SlicerError
 from slicer.kernel.sleep import soonest, until_readable
 from slicer.record import fields_for, replace
 from slicer.state import BROKER
@@ -117,7 +116,7 @@ class Asking:
                     self._ends_at = self._began + self._call.max_wait_s + _BACK_S
         except Lost:
             self._disconnected()
-        except ErrorReply as error:
+        except SlicerError as error:
             raise self._refusal(error) from None
         now = time.monotonic()
         if self._ends_at is not None and now >= self._ends_at:
@@ -126,12 +125,13 @@ class Asking:
             self._unanswered()
         return None
 
-    def _refusal(self, error: ErrorReply) -> Exception:
+    def _refusal(self, error: SlicerError) -> SlicerError:
         self._hang_up()
-        if error.name == "NoSuchJob":
+        if isinstance(error, GoneError):
             return RequestCancelled()
-        waited_s = time.monotonic() - self._began if self._call.wait else None
-        return failure_of(error, waited_s)
+        if isinstance(error, BusyError) and self._call.wait:
+            return BusyError(error.busy, waited_s=time.monotonic() - self._began)
+        return error
 
     # -- being heard -------------------------------------------------------------------------------------
 

@@ -8,9 +8,8 @@ from __future__ import annotations
 from slicer.backend import changes_of
 from slicer.backend.scopes import ScopeBackend, requested
 from slicer.broker.client.calls import ask
-from slicer.broker.client.connection import HINT, Connection, Lost, failure_of
+from slicer.broker.client.connection import HINT, Connection, Lost
 from slicer.broker.protocol.messages import Start, StartedScope, Stop
-from slicer.broker.protocol.wire import ErrorReply
 from slicer.errors import BackendError, BrokerError, RefusedError
 from slicer.kernel import cgroup, proc
 from slicer.model import job_of_unit
@@ -84,8 +83,6 @@ class BrokerBackend(ScopeBackend):
                 self.close()
                 if not tries_left:
                     raise
-            except ErrorReply as error:
-                raise failure_of(error) from None
         raise AssertionError("not reached")
 
     # -- while it stands ---------------------------------------------------------------------------------
@@ -104,8 +101,6 @@ class BrokerBackend(ScopeBackend):
         try:
             connection.send(Stop(job))
             connection.receive(_ASK_S)
-        except ErrorReply as error:
-            raise failure_of(error) from None
         finally:
             connection.close()
 

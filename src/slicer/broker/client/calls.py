@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from slicer.broker.client.connection import ANSWER_S, HINT, Connection, GoneError, failure_of
+from slicer.broker.client.connection import ANSWER_S, HINT, Connection, TooOld
 from slicer.broker.protocol.messages import MOST_SERIES, Detach, Finished, Sampled
-from slicer.broker.protocol.wire import ErrorReply
-from slicer.errors import BrokerError
+from slicer.errors import BrokerError, GoneError
 from slicer.kernel.proc import start_time
 from slicer.record import fields_for
 
@@ -26,8 +25,6 @@ def ask(path: str, call: Any, deadline_s: float = ANSWER_S) -> Any:
     connection = Connection(path)
     try:
         return connection.ask(call, timeout_s=deadline_s)
-    except ErrorReply as error:
-        raise failure_of(error) from None
     finally:
         connection.close()
 
@@ -38,7 +35,6 @@ def detach(path: str, job: str, description: str, pid: int) -> None:
 
 
 _MOVE_S = 30.0  # systemd can be slow when memory is short
-_UNKNOWN_CALL = "org.varlink.service.MethodNotFound"
 _TELL_S = 2.0  # the longest wait for the accounts
 
 
@@ -49,14 +45,10 @@ def tell_sampled(path: str, job: str, series: Series) -> None:
     from slicer.outcome.series import encode
 
     text = binascii.b2a_base64(encode(series, MOST_SERIES), newline=False).decode()
-    connection = Connection(path)
     try:
-        connection.ask(Sampled(job=job, series=text), _TELL_S)
-    except ErrorReply as error:
-        if error.name != _UNKNOWN_CALL:  # an older broker keeps no samples
-            raise failure_of(error) from None
-    finally:
-        connection.close()
+        ask(path, Sampled(job=job, series=text), _TELL_S)
+    except TooOld:
+        pass  # it keeps no samples
 
 
 def tell_finished(path: str, outcome: Outcome) -> Callable[[], None]:
@@ -73,10 +65,8 @@ def tell_finished(path: str, outcome: Outcome) -> Callable[[], None]:
         try:
             if connection.receive(_TELL_S) is None:
                 raise BrokerError(f"no answer within {_TELL_S:g} s", where=path, hint=HINT)
-        except ErrorReply as error:
-            failure = failure_of(error)
-            if not isinstance(failure, GoneError):  # its scope has ended already, and is booked
-                raise failure from None
+        except GoneError:
+            pass  # its scope has ended already, and is booked
         finally:
             connection.close()
 

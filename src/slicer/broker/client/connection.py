@@ -12,18 +12,8 @@ import sys
 import time
 
 from slicer.broker.protocol import wire
-from slicer.errors import (
-    BackendError,
-    BrokerError,
-    BusyError,
-    DeadlockError,
-    InfeasibleError,
-    NoGpu,
-    NotAllowedError,
-    RefusedError,
-    SlicerError,
-    TooManyError,
-)
+from slicer.broker.protocol.messages import ERRORS
+from slicer.errors import BrokerError, BusyError, NoGpu, SlicerError
 from slicer.kernel.signals import signal
 from slicer.kernel.sleep import until_readable
 from slicer.record import replace
@@ -32,8 +22,6 @@ from slicer.state import BROKER
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
-
-    from slicer.broker.protocol.wire import ErrorReply
 
 HINT = "see systemctl status slicer-broker.socket slicer-broker.service"
 ANSWER_S = 5.0  # how long a working broker may take for its first answer
@@ -81,7 +69,7 @@ class Connection:
     def ask(self, message: Any, timeout_s: float = ANSWER_S) -> Any:
         """Send a call, and return its single reply.
 
-        Raises NoBroker, ErrorReply (see :mod:`slicer.broker.protocol.wire`), Lost and BrokerFailed.
+        Raises NoBroker, Lost, BrokerFailed, or the error that the broker answers with.
         """
         self.send(message)
         reply = self.receive(timeout_s)
@@ -114,7 +102,7 @@ class Connection:
     def receive(self, timeout_s: float | None) -> wire.Reply | None:
         """The next reply; None at the end of the time. Time in which this process did not run is not counted.
 
-        Raises ErrorReply, and Lost if the connection has broken.
+        Raises the error that the broker answers with, and Lost if the connection has broken.
         """
         sock = self._sock
         if sock is None:
@@ -137,6 +125,8 @@ class Connection:
         self._used_s = time.monotonic()
         try:
             return wire.decode_reply(self._asked, frame)
+        except wire.ErrorReply as error:
+            raise failure_of(error) from error
         except wire.BadReply as error:
             self.close()
             raise BrokerFailed(str(error), self.path) from error
@@ -230,38 +220,28 @@ def _uid_of(sock: _socket.socket) -> int:
     return credentials(sock)[1]
 
 
-class GoneError(BackendError):
-    """The broker has no such job of ours, or no longer."""
+class TooOld(BrokerError):
+    """An older broker, which does not know the call."""
 
 
-_KINDS: dict[str, type[SlicerError]] = {
-    "Infeasible": InfeasibleError,
-    "NotAllowed": NotAllowedError,
-    "RefusedLimit": RefusedError,
-    "BadProcess": BackendError,
-    "NoSuchJob": GoneError,
-    "JobExists": BackendError,
-    "Deadlock": DeadlockError,
-    "TooMany": TooManyError,
-}
+_UNKNOWN_CALL = "org.varlink.service.MethodNotFound"
 _NO_GPU_REASONS = (
     "no-pynvml", "no-library", "no-driver", "driver-mismatch", "no-devices", "permission", "fenced",
 )  # fmt: skip
 
 
-def failure_of(reply: ErrorReply, waited_s: float | None = None) -> SlicerError:
-    """The exception for an error of the broker. ``waited_s``: how long the request waited; None: not at all.
+def failure_of(reply: wire.ErrorReply) -> SlicerError:
+    """The exception for an error of the broker.
 
     An error that this slicer does not know means that the broker does not work with it.
     """
     if reply.name == "Busy" and reply.busy is not None:
-        busy = replace(reply.busy, why=reply.busy.why or reply.hint)  # the policy's part in it
-        return BusyError(busy, waited_s=waited_s)
+        return BusyError(replace(reply.busy, why=reply.busy.why or reply.hint))  # the policy's part in it
     if reply.name == "NoGpu":
         reason = reply.reason if reply.reason in _NO_GPU_REASONS else "no-driver"
         return NoGpu(reason, reply.message, hint=reply.hint)  # type: ignore[arg-type]
-    kind = _KINDS.get(reply.name)
-    if kind is not None:
+    kind = ERRORS.get(reply.name, TooOld if reply.name == _UNKNOWN_CALL else BrokerError)
+    if not issubclass(kind, BrokerError):
         return kind(reply.message, where=reply.where, hint=reply.hint)
-    message = reply.message or reply.name
-    return BrokerError(f"the broker says: {message}", where=reply.where, hint=reply.hint or HINT)
+    message = f"the broker says: {reply.message or reply.name}"
+    return kind(message, where=reply.where, hint=reply.hint or HINT)

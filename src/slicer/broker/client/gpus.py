@@ -5,10 +5,9 @@ from __future__ import annotations
 import os
 
 from slicer.backend import broker_socket
-from slicer.broker.client.connection import Connection, failure_of
+from slicer.broker.client.connection import Connection
 from slicer.broker.protocol.messages import Look, Seen, UseNow
-from slicer.broker.protocol.wire import ErrorReply
-from slicer.errors import BrokerError, GpuError
+from slicer.errors import GpuError, SlicerError
 from slicer.gpu.snapshot import GpuSnapshot, ProcessOnGpu, facts_of
 from slicer.model import Gpu, GpuLoad, GpuMemory, GpuProcess
 from slicer.record import fields_for
@@ -89,10 +88,9 @@ class BrokerGpus:
     def _look(self) -> Seen:
         try:
             seen: Seen = self._connection.ask(Look())
-        except ErrorReply as error:
-            failure = failure_of(error)
-            raise (failure if isinstance(failure, GpuError) else GpuError(str(failure))) from None
-        except BrokerError as error:
+        except GpuError:
+            raise
+        except SlicerError as error:
             raise GpuError(str(error)) from error
         return seen
 

@@ -6,6 +6,19 @@ caller. Sizes are MiB, times seconds on CLOCK_BOOTTIME, unless specified otherwi
 
 from __future__ import annotations
 
+from slicer.errors import (
+    BackendError,
+    BrokerError,
+    BusyError,
+    DeadlockError,
+    GoneError,
+    InfeasibleError,
+    NoGpu,
+    NotAllowedError,
+    RefusedError,
+    SlicerError,
+    TooManyError,
+)
 from slicer.model import Busy, Demand, Lease, Reservation
 from slicer.model import GroupStanding as GroupStanding  # a part of Standing
 from slicer.model import Standing as Standing  # the answer to Status
@@ -338,16 +351,17 @@ class Done:
 
 # -- errors: io.slicer.Broker.NAME, parameters message, where, hint, and for Busy also busy ------------------
 
-ERRORS = (
-    "Busy",  # with wait false, or after max_wait_s
-    "Infeasible",  # this machine could never serve it
-    "NotAllowed",  # the administrator's policy never allows it
-    "RefusedLimit",  # a directive that is not allowed, or that systemd does not accept
-    "BadProcess",  # the keeper cannot be put into a scope
-    "NoSuchJob",  # or not the caller's
-    "JobExists",
-    "Deadlock",
-    "NoGpu",  # with the parameter reason, too
-    "Broken",  # systemd, the driver, a full /run, an invalid policy: the call had no effect
-    "TooMany",  # connections or waiting jobs of this user
-)
+# What each becomes at the client.
+ERRORS: dict[str, type[SlicerError]] = {
+    "Busy": BusyError,  # with wait false, or after max_wait_s
+    "Infeasible": InfeasibleError,  # this machine could never serve it
+    "NotAllowed": NotAllowedError,  # the administrator's policy never allows it
+    "RefusedLimit": RefusedError,  # a directive that is not allowed, or that systemd does not accept
+    "BadProcess": BackendError,  # the keeper cannot be put into a scope
+    "NoSuchJob": GoneError,  # or not the caller's
+    "JobExists": BackendError,
+    "Deadlock": DeadlockError,
+    "NoGpu": NoGpu,  # with the parameter reason, too
+    "Broken": BrokerError,  # systemd, the driver, a full /run, an invalid policy: the call had no effect
+    "TooMany": TooManyError,  # connections or waiting jobs of this user
+}

@@ -9,7 +9,8 @@ from typing import Any, Protocol
 from slicer.broker.protocol import wire
 from slicer.broker.server.loop import Due
 from slicer.broker.server.peers import Peer
-from slicer.broker.server.requests import Refusal
+from slicer.broker.server.requests import error_frame
+from slicer.errors import SlicerError
 from slicer.record import record
 
 
@@ -88,9 +89,8 @@ class CallerConnection:
             return
         self.answer(wire.encode_reply(message, continues), continues)
 
-    def fail(self, error: Refusal) -> None:
-        frame = wire.encode_error(error.name, error.message, error.where, error.hint, **error.more)
-        self.answer(frame, False)
+    def fail(self, error: SlicerError) -> None:
+        self.answer(error_frame(error), False)
 
     def close(self) -> None:
         """End the connection. ``on_gone`` is not called. Safe to repeat."""

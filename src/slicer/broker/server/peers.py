@@ -7,6 +7,7 @@ import errno
 import os
 import struct
 
+from slicer.broker.server.requests import Refusal
 from slicer.kernel.peer import credentials
 from slicer.kernel.proc import has_ended, parent, pid_of, read_text, start_time
 from slicer.record import record
@@ -20,10 +21,6 @@ _UNKNOWN = (errno.ENOPROTOOPT, errno.EOPNOTSUPP)
 
 class NoPeer(Exception):
     """The peer has ended, or is hidden from us."""
-
-
-class BadKeeper(ValueError):
-    """A process must not be put into a scope."""
 
 
 @record
@@ -89,32 +86,32 @@ def parent_of(child: int, uid: int) -> tuple[int, int] | None:
         check_keeper(pidfd, uid)
         start = start_time(pid)
         return (pid, start) if start and parent(child) == pid else None
-    except BadKeeper:
+    except Refusal:
         return None
     finally:
         os.close(pidfd)
 
 
 def check_keeper(pidfd: int, uid: int) -> int:
-    """The pid of a living process that belongs wholly to that user. Raises BadKeeper.
+    """The pid of a living process that belongs wholly to that user. Raises Refusal.
 
     Its real, effective, saved and file-system uids must be the same: a program that is or was set-uid is not
     the user's to move. It may still execute one afterwards, as in any scope of a user manager.
     """
     pid = pid_of(pidfd)
     if pid is None or pid <= 0:
-        raise BadKeeper("the process has ended, or cannot be seen from here")
+        raise Refusal("BadProcess", "the process has ended, or cannot be seen from here")
     try:
         status = read_text(f"/proc/{pid}/status")
     except (FileNotFoundError, ProcessLookupError):
-        raise BadKeeper("the process has ended") from None
+        raise Refusal("BadProcess", "the process has ended") from None
     # The data is only its own if it still has its pid.
     if has_ended(pidfd):
-        raise BadKeeper("the process has ended")
+        raise Refusal("BadProcess", "the process has ended")
     fields = dict(line.split(":", 1) for line in status.splitlines() if ":" in line)
     uids = fields.get("Uid", "").split()
     if uids != [str(uid)] * 4:
-        raise BadKeeper("the process is not the user's own")
+        raise Refusal("BadProcess", "the process is not the user's own")
     if fields.get("Tgid", "").strip() != str(pid):
-        raise BadKeeper("it is a thread, not a process")
+        raise Refusal("BadProcess", "it is a thread, not a process")
     return pid

@@ -25,9 +25,9 @@ from slicer.broker.server.accounts import Accounts, EndedLease
 from slicer.broker.server.leases import Holding
 from slicer.broker.server.names import Names
 from slicer.broker.server.policy_file import Configuration, PolicyFile
-from slicer.broker.server.requests import Caller, Refusal
+from slicer.broker.server.requests import Caller
 from slicer.broker.server.reservations import Reservations
-from slicer.errors import SlicerError
+from slicer.errors import NotAllowedError, SlicerError, TooManyError
 from slicer.gpu.idle import idle_limits
 from slicer.kernel import proc
 from slicer.ledger.leasing import gpus_named
@@ -192,24 +192,24 @@ class PolicyState:
     def reserved(
         self, asked: Reserve, caller: Caller, gpus: Sequence[Gpu], leases: Iterable[Lease]
     ) -> Reservation:
-        """Make a reservation. Raises Refusal, UsageError, NotAllowedError, InfeasibleError, StateError."""
+        """Make a reservation. Raises UsageError, NotAllowedError, TooManyError, StateError."""
         now_at, uid = time.time(), caller.uid
         rule = policy.word_of(self.policy, uid, caller.gids, "max_reserve_s")
         most_s = reserving.MOST_AHEAD_S if not uid else None if rule is None else rule.value
         where = rule.where if rule is not None else "policy.toml"
         reserving.check_times(asked.from_at, asked.until_at, now_at, most_s, where)
         if uid not in (0, asked.uid):
-            raise Refusal("NotAllowed", "only root may reserve GPUs for others")
+            raise NotAllowedError("only root may reserve GPUs for others")
         known = self.reservations.now()
         own = sum(each.uid == uid for each in known)
         if len(known) >= reserving.MOST or (uid and own >= reserving.MOST_EACH):
-            raise Refusal("TooMany", f"there are {len(known)} reservations, {own} of them yours")
+            raise TooManyError(f"there are {len(known)} reservations, {own} of them yours")
         named = gpus_named(asked.gpu_choice, tuple(gpus))
         count = len(named) or asked.gpus
         cap = policy.rule_of(self.policy, uid, caller.gids, "max_gpus")
         if cap is not None and count > cap.value:
             says = f"{self.names.name_of(uid)} may hold {counted(int(cap.value), 'GPU')} at a time"
-            raise Refusal("NotAllowed", says, where=cap.where)
+            raise NotAllowedError(says, where=cap.where)
         found = reserving.chosen(
             count, named, [gpu.uuid for gpu in gpus], known, leases, (asked.from_at, asked.until_at),
             proc.now_s(),
@@ -256,7 +256,7 @@ class PolicyState:
         )
 
     def usage(self, asked: Usage, uid: int, holdings: Iterable[Holding]) -> Used:
-        """The usage of a user's jobs (root: all jobs), running ones included. Raises Refusal, StateError."""
+        """The usage of a user's jobs (root: all), running ones included. Raises TooManyError, StateError."""
         self._slow_down(uid)
         self.accounts.write()
         ended = self.accounts.usage(asked.since, uid or None, asked.by)
@@ -272,7 +272,7 @@ class PolicyState:
         return Used(with_running(ended, running, asked.by, within_s))
 
     def recent(self, asked: Recent, uid: int) -> PastLeases:
-        """Who held GPUs since then. Raises Refusal, StateError."""
+        """Who held GPUs since then. Raises TooManyError, StateError."""
         self._slow_down(uid)
         self.accounts.write()
         return PastLeases(self.accounts.recent(asked.since))
@@ -281,7 +281,7 @@ class PolicyState:
         """Refuse a user's next request for accounts within a second: each costs milliseconds."""
         now_s = time.monotonic()
         if uid and now_s - self._asked.get(uid, -_ASKS_S) < _ASKS_S:
-            raise Refusal("TooMany", "too many requests for usage", hint="try again in a second")
+            raise TooManyError("too many requests for usage", hint="try again in a second")
         self._asked = {each: at_s for each, at_s in self._asked.items() if now_s - at_s < _ASKS_S}
         self._asked[uid] = now_s
 

@@ -22,8 +22,8 @@ from slicer.broker.server.leases import Leases, Waiter
 from slicer.broker.server.loop import Due, Loop
 from slicer.broker.server.peers import parent_of
 from slicer.broker.server.policy_state import PolicyState
-from slicer.broker.server.requests import Caller, Refusal, refusal_of
-from slicer.errors import SlicerError, StateError
+from slicer.broker.server.requests import Caller, Refusal
+from slicer.errors import BusyError, DeadlockError, NotAllowedError, SlicerError, StateError, TooManyError
 from slicer.kernel import proc
 from slicer.ledger.leasing import gpus_named
 from slicer.ledger.nesting import OuterJobs
@@ -86,11 +86,11 @@ class Queueing:
     def unsettle(self) -> None:
         self.is_unsettled = True
 
-    def dismiss(self, waiter: Waiter, refusal: Refusal) -> None:
+    def dismiss(self, waiter: Waiter, error: SlicerError) -> None:
         connection = waiter.connection
         self._leases.leave(waiter)
         if connection is not None:
-            connection.fail(refusal)
+            connection.fail(error)
 
     # -- asking for a lease ------------------------------------------------------------------------------
 
@@ -133,7 +133,7 @@ class Queueing:
         own = [each for each in self._leases.waiters.values() if each.ticket.uid == caller.uid]
         self._check_room(asked, caller, own)
         if asked.runs_anyway and asked.gpus:
-            raise Refusal("NotAllowed", "only a job without GPUs may run while nothing is free")
+            raise NotAllowedError("only a job without GPUs may run while nothing is free")
         self._leases.check_inside(asked.inside, caller.uid)
         ticket, moved = order.put_ahead(
             self.ticket_of(asked, caller), asked.ahead_of, [each.ticket for each in own],
@@ -150,18 +150,18 @@ class Queueing:
     def _check_room(self, asked: Acquire, caller: Caller, own: list[Waiter]) -> None:
         problem = self._policy_state.too_many_waiting(caller, len(own)) if asked.wait else ""
         if problem:
-            raise Refusal("TooMany", problem, hint="wait until one of them has been served")
+            raise TooManyError(problem, hint="wait until one of them has been served")
         held = [each for each in self._leases.holdings.values() if each.lease.uid == caller.uid]
         if max(len(held), len(own)) >= _MOST_EACH:
-            raise Refusal("TooMany", f"you have {max(len(held), len(own))} jobs, the most for one user")
+            raise TooManyError(f"you have {max(len(held), len(own))} jobs, the most for one user")
         if len(held) + len(own) < _MOST_TEXT_EACH // MOST_BYTES:
             return  # these cannot have that much text
         text = sum(_text_in(each.lease) for each in held) + sum(_text_in(each.ticket) for each in own)
         if text > _MOST_TEXT_EACH:
-            raise Refusal("TooMany", "the names and commands of your jobs are too long", hint="shorten them")
+            raise TooManyError("the names and commands of your jobs are too long", hint="shorten them")
 
     def ticket_of(self, asked: Acquire, caller: Caller) -> Ticket:
-        """The ticket of a new request. Raises Refusal, UsageError, GpuError."""
+        """The ticket of a new request. Raises UsageError, GpuError."""
         inside = self._leases.inside_of(caller.pid, caller.uid)
         ticket = requests.ticket_of(
             asked, caller, self._choice(asked, inside), inside, self._policy_state.configuration.slots,
@@ -221,12 +221,12 @@ class Queueing:
                 continue  # it left while others were answered
             try:
                 self._grant(waiter, gpus, is_forced=False)
-            except Refusal as refusal:
-                self.dismiss(waiter, refusal)
             except StateError as error:
                 self._log(f"<4>nothing can be granted: {error}")
                 self.look_again()
                 return
+            except Refusal as refusal:
+                self.dismiss(waiter, refusal)
 
     def _grant(self, waiter: Waiter, gpus: tuple[str, ...], *, is_forced: bool) -> None:
         ticket, asked, process, connection = waiter.ticket, waiter.asked, waiter.process, waiter.connection
@@ -273,17 +273,16 @@ class Queueing:
                 if waiter.ticket.gpus and found.book.devices is None and self._decider.no_gpus is not None:
                     raise self._decider.no_gpus
                 if not waiter.waits:
-                    raise _busy(found, waiter.ticket)
+                    raise BusyError(found.told(waiter.ticket))
                 if waiter.ticket.inside and (stuck := self._decider.deadlocked(waiter.ticket, found)):
                     holders = ", ".join(stuck)
-                    raise Refusal(
-                        "Deadlock",
+                    raise DeadlockError(
                         f"would wait for ever: {holders} has what is missing, and waits for this job",
                         hint="ask for it in the outer job, or run this one outside of it",
-                    )  # fmt: skip
+                    )
                 self._leases.write_ticket(waiter)
-            except (SlicerError, Refusal) as error:
-                self.dismiss(waiter, error if isinstance(error, Refusal) else refusal_of(error))
+            except SlicerError as error:
+                self.dismiss(waiter, error)
             else:
                 self._tell(waiter, found)
 
@@ -344,16 +343,11 @@ class Queueing:
         if waiter.asked.runs_anyway and may_run:
             try:
                 self._grant(waiter, (), is_forced=True)
-            except (StateError, Refusal) as error:
-                self.dismiss(waiter, error if isinstance(error, Refusal) else refusal_of(error))
+            except SlicerError as error:
+                self.dismiss(waiter, error)
         else:
-            self.dismiss(waiter, _busy(found, waiter.ticket))
+            self.dismiss(waiter, BusyError(found.told(waiter.ticket)))
         self.is_unsettled = True
-
-
-def _busy(found: Decided, ticket: Ticket) -> Refusal:
-    busy = found.told(ticket)
-    return Refusal("Busy", f"{busy.slot or busy.kind} is busy", busy=busy)
 
 
 def _words(lease: Lease) -> str:

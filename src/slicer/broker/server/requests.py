@@ -3,21 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
-from slicer.broker.protocol.messages import Acquire, Preview
+from slicer.broker.protocol import wire
+from slicer.broker.protocol.messages import ERRORS, Acquire, Preview
 from slicer.broker.rules import views
-from slicer.errors import (
-    BackendError,
-    DeadlockError,
-    GpuError,
-    InfeasibleError,
-    NoGpu,
-    NotAllowedError,
-    RefusedError,
-    SlicerError,
-    UsageError,
-)
+from slicer.errors import BackendError, BusyError, NoGpu, NotAllowedError, SlicerError, UsageError
 from slicer.model import Lease, Ticket, ticket_from
 from slicer.record import as_dict, record
 from slicer.state.statefile import are_slots
@@ -39,7 +29,7 @@ def ticket_of(
     counted: Mapping[str, int], priority: int, arrived_s: float,
 ) -> Ticket:  # fmt: skip
     """The ticket of a request. ``choice``: the GPUs that it names; ``counted``: the administrator's slots;
-    ``inside``: the leases of its outer jobs; ``priority``: among all users' requests. Raises Refusal.
+    ``inside``: the leases of its outer jobs; ``priority``: among all users' requests. Raises NotAllowedError.
     """
     return ticket_from(
         asked, inside, arrived_s, pid=caller.pid, pid_start=caller.start, boot_id=caller.boot_id,
@@ -59,36 +49,28 @@ def _slots(asked: Acquire, uid: int, counted: Mapping[str, int]) -> dict[str, di
     slots = views.kept(asked.slots, uid, counted)
     limits = views.kept_limits(asked.slots, asked.slot_limits, uid, counted)
     if not are_slots(slots) or not are_slots(limits):
-        raise Refusal("NotAllowed", "the name of a slot is too long", hint="shorten it by a dozen letters")
+        raise NotAllowedError("the name of a slot is too long", hint="shorten it by a dozen letters")
     return {"slots": slots, "slot_limits": limits}
 
 
-class Refusal(Exception):
-    """``name`` is one of :data:`slicer.broker.protocol.messages.ERRORS`, ``more`` its own parameters."""
+class Refusal(SlicerError):
+    """An error with a name of its own: one of :data:`slicer.broker.protocol.messages.ERRORS`."""
 
-    def __init__(self, name: str, message: str, *, where: str = "", hint: str = "", **more: Any) -> None:
-        super().__init__(message)
+    def __init__(self, name: str, message: str, *, where: str = "", hint: str = "") -> None:
+        super().__init__(message, where=where, hint=hint)
         self.name = name
-        self.message = message
-        self.where = where
-        self.hint = hint
-        self.more = more
 
 
-_NAMES: tuple[tuple[type[SlicerError], str], ...] = (
-    (NotAllowedError, "NotAllowed"),
-    (InfeasibleError, "Infeasible"),
-    (UsageError, "Infeasible"),  # a GPU that does not exist
-    (DeadlockError, "Deadlock"),
-    (NoGpu, "NoGpu"),
-    (GpuError, "Broken"),
-    (RefusedError, "RefusedLimit"),
-    (BackendError, "Broken"),
-)
+_NAMES = {kind: name for name, kind in ERRORS.items()}
+# Such as a GPU that does not exist; and systemd's errors, which are not the keeper's.
+_NAMES |= {UsageError: "Infeasible", BackendError: "Broken"}
 
 
-def refusal_of(error: SlicerError) -> Refusal:
-    """The refusal that reports an error to a caller."""
-    name = next((name for kind, name in _NAMES if isinstance(error, kind)), "Broken")
-    more = {"reason": error.reason} if isinstance(error, NoGpu) else {}
-    return Refusal(name, error.message, where=error.where, hint=error.hint, **more)
+def error_frame(error: SlicerError) -> bytes:
+    """The frame that reports an error to a caller."""
+    kinds = (kind for kind in type(error).__mro__ if kind in _NAMES)
+    name = error.name if isinstance(error, Refusal) else next(map(_NAMES.__getitem__, kinds), "Broken")
+    if isinstance(error, BusyError):  # its hint is for who is told by this process
+        return wire.encode_error(name, error.message, busy=error.busy)
+    reason = error.reason if isinstance(error, NoGpu) else None
+    return wire.encode_error(name, error.message, error.where, error.hint, reason=reason)

@@ -17,11 +17,11 @@ from slicer.broker.rules import units
 from slicer.broker.server.connections import CallerConnection, ReceivedCall
 from slicer.broker.server.leases import Holding, Leases
 from slicer.broker.server.limits_asked import LimitsAsked, ScopeLimits
-from slicer.broker.server.peers import BadKeeper, check_keeper
+from slicer.broker.server.peers import check_keeper
 from slicer.broker.server.queueing import Queueing
-from slicer.broker.server.requests import Refusal, refusal_of
+from slicer.broker.server.requests import Refusal
 from slicer.broker.server.scopes import Scopes
-from slicer.errors import BackendError, SlicerError
+from slicer.errors import BackendError, GoneError, SlicerError
 from slicer.kernel import cgroup, proc
 from slicer.model import Property, ScopeSpec, detached_unit, unit_name
 from slicer.record import replace
@@ -104,7 +104,7 @@ class Scoping:
         holding.is_starting = False
         if isinstance(answer, BackendError):
             self._log(f"<4>uid {holding.lease.uid}: {holding.lease.unit} was not started: {answer}")
-            connection.fail(refusal_of(answer))
+            connection.fail(answer)
             self._unstart(holding)
         else:
             self._note_started(holding, connection, limits)
@@ -149,7 +149,7 @@ class Scoping:
         """Stop a scope, or take a ticket off the queue."""
         waiter = self._leases.waiters.get(call.message.job)
         if waiter is not None and call.connection.peer.uid in (0, waiter.ticket.uid):
-            self._queueing.dismiss(waiter, Refusal("NoSuchJob", "it was taken out of the queue"))
+            self._queueing.dismiss(waiter, GoneError("it was taken out of the queue"))
             call.connection.send(messages.Done())
             return
         holding = self._running(call)
@@ -173,23 +173,23 @@ class Scoping:
             if error is None:
                 call.connection.send(messages.Done())
             else:
-                call.connection.fail(refusal_of(error))
+                call.connection.fail(error)
 
         return done
 
     def _running(self, call: ReceivedCall) -> Holding:
-        """The caller's holding with a running scope; root may control all. Raises Refusal."""
+        """The caller's holding with a running scope; root may control all. Raises GoneError."""
         holding = own(self._leases, call.message.job, call.connection.peer.uid, roots_too=True)
         if not holding.claim.held:
-            raise Refusal("NoSuchJob", f"{holding.lease.job} has no scope yet")
+            raise GoneError(f"{holding.lease.job} has no scope yet")
         return holding
 
 
 def own(leases: Leases, job: str, uid: int, *, roots_too: bool = False) -> Holding:
-    """The holding of that job, if it is this user's. Raises Refusal, which does not reveal the owner."""
+    """The holding of that job, if it is this user's. Raises GoneError, which does not reveal the owner."""
     holding = leases.holdings.get(job)
     if holding is None or (holding.lease.uid != uid and not (roots_too and uid == 0)):
-        raise Refusal("NoSuchJob", f"you have no job {job} here", hint="see slicer status")
+        raise GoneError(f"you have no job {job} here", hint="see slicer status")
     return holding
 
 
@@ -204,8 +204,6 @@ def opened_keeper(call: ReceivedCall) -> Iterator[int]:
     try:
         check_keeper(pidfd, call.connection.peer.uid)
         yield pidfd
-    except BadKeeper as bad:
-        raise Refusal("BadProcess", str(bad)) from bad
     finally:
         os.close(pidfd)
 

@@ -17,9 +17,9 @@ from slicer.broker.server.leases import Leases
 from slicer.broker.server.looking import Looking
 from slicer.broker.server.policy_state import PolicyState
 from slicer.broker.server.queueing import Queueing
-from slicer.broker.server.requests import Refusal, refusal_of
+from slicer.broker.server.requests import Refusal
 from slicer.broker.server.scoping import Scoping, own
-from slicer.errors import SlicerError
+from slicer.errors import GoneError, NotAllowedError, SlicerError
 from slicer.kernel import cgroup, proc
 from slicer.model import Lease, Ticket
 from slicer.record import record
@@ -72,13 +72,11 @@ class Service:
                 raise Refusal("Broken", trouble.message, where=trouble.where, hint=trouble.hint)
             self._check_place(call)
             self._serves[type(call.message)](call)
-        except Refusal as refusal:
-            call.connection.fail(refusal)
         except SlicerError as error:
-            call.connection.fail(refusal_of(error))
+            call.connection.fail(error)
 
     def _check_place(self, call: ReceivedCall) -> None:
-        """Refuse a scope to a system service: the job would leave its sandbox and limits. Raises Refusal."""
+        """Refuse a scope to a system service: the job would leave its sandbox and limits."""
         asked, peer = call.message, call.connection.peer
         wants_scope = isinstance(asked, messages.Acquire) and asked.binding == "scope"
         if not peer.uid or self._policy_state.policy.allow_services:
@@ -88,15 +86,15 @@ class Service:
         pids = (peer.pid, asked.keeper) if isinstance(asked, _OF_KEEPERS) else (peer.pid,)
         if unit := next(filter(None, map(services.service_of, map(cgroup.of, pids))), ""):
             message = f"{unit} is a system service, and a job would be outside of its sandbox and its limits"
-            raise Refusal("NotAllowed", message, where=f"{policy_file.PATH}: allow_services", hint=_ASK)
+            raise NotAllowedError(message, where=f"{policy_file.PATH}: allow_services", hint=_ASK)
         if proc.has_ended(peer.pidfd):  # a child could ask in its place, and its origin would be unknown
-            raise Refusal("NotAllowed", f"process {peer.pid}, which has connected, has ended")
+            raise NotAllowedError(f"process {peer.pid}, which has connected, has ended")
 
     def _release(self, call: ReceivedCall) -> None:
         job, uid = call.message.job, call.connection.peer.uid
         waiter = self._leases.waiters.get(job)
         if waiter is not None and waiter.ticket.uid == uid:
-            self._queueing.dismiss(waiter, Refusal("NoSuchJob", "it has left the queue"))
+            self._queueing.dismiss(waiter, GoneError("it has left the queue"))
         else:
             self._leases.release(own(self._leases, job, uid))
         call.connection.send(messages.Done())
@@ -141,9 +139,9 @@ class Service:
         uid, asked = call.connection.peer.uid, call.message.id
         found = next((each for each in self._policy_state.reservations.now() if each.id == asked), None)
         if found is None:
-            raise Refusal("NoSuchJob", f"there is no reservation {asked}")
+            raise GoneError(f"there is no reservation {asked}")
         if uid not in (0, found.uid):
-            raise Refusal("NotAllowed", f"reservation {asked} is another user's")
+            raise NotAllowedError(f"reservation {asked} is another user's")
         self._policy_state.reservations.remove(found)
         self._log(f"<5>uid {uid}: reservation {found.id} for uid {found.uid} was removed")
         self._queueing.unsettle()

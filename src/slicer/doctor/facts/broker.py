@@ -9,13 +9,12 @@ from collections.abc import Mapping
 from slicer.backend import BROKER_VARIABLE
 from slicer.backend.broker_left import why_absent
 from slicer.backend.closed_shop import UNIT_FOLDERS
-from slicer.broker.client.connection import BrokerFailed, Connection, NoBroker
+from slicer.broker.client.connection import Connection, NoBroker
 from slicer.broker.protocol.messages import Status
-from slicer.broker.protocol.wire import ErrorReply
 from slicer.broker.server import policy_file
 from slicer.broker.server.names import Subordinates
 from slicer.doctor.facts.files import lstat, masks_in, names_in
-from slicer.errors import ConfigError
+from slicer.errors import ConfigError, SlicerError
 from slicer.kernel.users import hidden_root, user_name
 from slicer.record import record
 from slicer.state import BROKER, BROKER_DIRECTORY, BROKER_ENABLED
@@ -93,10 +92,8 @@ def _asked() -> str:
         connection.ask(Status())
     except NoBroker:
         pass  # it was stopped just now
-    except BrokerFailed as error:
+    except SlicerError as error:
         return error.message
-    except ErrorReply as error:
-        return error.message or error.name
     finally:
         connection.close()
     return ""
