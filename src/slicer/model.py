@@ -275,7 +275,7 @@ class Busy:
 
     kind: Resource
     holders: tuple[Lease, ...]  # the leases on what is missing
-    ahead: int  # requests that go first
+    ahead: int  # requests for something of the same that go first
     foreign: tuple[str, ...]  # the GPUs that are not available because foreign processes use them
     reserved_for: str  # the job for which free resources are kept; "" for none
     outsider: int = 0  # the process that holds the plain lock of scripts; 0 for none

@@ -61,11 +61,13 @@ def describe_busy(
 ) -> str:  # fmt: skip
     """As in "a GPU, held by train (bob's, pid 42, …), 2 ahead of you"; ``in_public``: for others to read.
 
+    The policy's part in it comes first: as in "a GPU: ann may hold 1 GPU at a time and holds 1, held by …".
     ``other_user``: the name of a uid, "" if it is obvious.
     ``most``: the number of columns within which the estimate must end; the holder's name is shortened for
     that. 0: no limit.
     """
     text = a_slot(busy.slot) if busy.slot else "a GPU"
+    text += f": {busy.why}" if busy.why else ""
     room = most and max(_SHORTEST, most - len(text) - len(", held by  (about 3h30m left by its time limit"))
     text += describe_holders(busy.holders, now_s, in_public=in_public, other_user=other_user, most=room)
     if busy.foreign:
@@ -75,8 +77,7 @@ def describe_busy(
     if busy.reserved_for:
         text += f", kept for job {busy.reserved_for}"
     whom = "it" if in_public else "you"
-    text += f", {busy.ahead} ahead of {whom}" if busy.ahead else ""
-    return f"{text}: {busy.why}" if busy.why else text
+    return f"{text}, {busy.ahead} ahead of {whom}" if busy.ahead else text
 
 
 def describe_holders(

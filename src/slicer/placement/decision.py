@@ -167,6 +167,7 @@ class Book:
         self.allowance = allowance
         self.verdict = decide(self.queue, devices, leases, policy, now_s, allowance)
         self._places: dict[str, tuple[int, int]] = {}  # see _find_places
+        self._wanted: dict[str, int] = {}  # by resource: the places of the requests for it, as bits
         self._last: tuple[int, int] | None = None
         self._balance: Balance | None = None
         self._known: dict[object, Busy] = {}
@@ -193,12 +194,16 @@ class Book:
             self._last, self._balance = self._find_places(), self._balanced()
         place, matter = self._places.get(request.job, self._last)
         capped = None if self._balance is None else self._balance.busy(request, self.leases)
+        rivals = 0
+        for name in _wants(request):
+            rivals |= self._wanted.get(name, 0)
+        ahead = (rivals & ((1 << place) - 1)).bit_count()
         if capped is not None:
-            return replace(capped, ahead=place)
+            return replace(capped, ahead=ahead)
         kind = matter, *shape_of(request)  # those that ask for the same share an answer
         if kind not in self._known:
             self._known[kind] = self._explain(request, self.queue[:matter])
-        return replace(self._known[kind], ahead=place)
+        return replace(self._known[kind], ahead=ahead)
 
     def _find_places(self) -> tuple[int, int]:
         """Find the place of each job, and how many ahead matter to it: the last of them gets something.
@@ -208,6 +213,8 @@ class Book:
         served, matter = self.served, 0
         for place, request in enumerate(self.queue):
             self._places[request.job] = place, matter
+            for name in _wants(request):
+                self._wanted[name] = self._wanted.get(name, 0) | 1 << place
             matter = place + 1 if request.job in served else matter
         return len(self.queue), matter
 
@@ -242,6 +249,11 @@ class Book:
         ranked = sorted(headrooms, key=lambda uuid: NEVER if (mib := headrooms[uuid]) is None else -mib)
         chosen = ranked[: request.gpus]
         return tuple(uuid for uuid in headrooms if uuid in chosen)
+
+
+def _wants(request: Request) -> tuple[str, ...]:
+    """The resources for which it competes; "" is the GPUs."""
+    return ("", *request.slots) if request.gpus else tuple(request.slots)
 
 
 def _busy_slot(slot: str, holders: tuple[Lease, ...], reserved_for: str) -> Busy:

@@ -46,6 +46,14 @@ def test_others_read_who_holds_it_but_not_its_command_line() -> None:  # K7 S10
     assert "python --token SECRET" in words.describe_busy(busy, 130.0)  # at the owner's own terminal
 
 
+def test_the_policys_reason_comes_before_whoever_holds_it() -> None:  # L3, B2
+    """What is held is not the reason, if the user's own cap is: other GPUs may be free."""
+    said = "bob may hold 2 GPUs at a time (policy.toml:7) and holds 2"
+    told = words.describe_busy(Busy("gpu", (WHOLE,), 1, (), "", why=said), 130.0)
+    assert told.startswith(f"a GPU: {said}, held by ")
+    assert told.endswith(", 1 ahead of you")
+
+
 def test_the_end_says_how_where_and_what_it_took() -> None:  # K7
     ended = made_up.outcome(
         reason="oom-kill", exit_code=137, signal=9, wall_s=720.0, gpus=("GPU-a",), vram_mib=18432,

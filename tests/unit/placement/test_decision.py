@@ -467,7 +467,7 @@ H_A, I_B, S_4 = lease("h", "a"), lease("i", "b", vram_mib=79_000), lease("s", cp
         (whole("x", slots=1), [], devices("ab"), (H_A, S_4), Busy("cpu", (S_4,), 0, (), "", slot="cpu")),
         (whole("x"), [], (device(foreign_mib=999),), (), Busy("gpu", (), 0, ("a",), "")),
         # held by nobody: those ahead are given it first
-        (whole("x"), [whole("y"), cpu("z")], devices("a"), (), Busy("gpu", (), 2, (), "")),
+        (whole("x"), [whole("y"), cpu("z")], devices("a"), (), Busy("gpu", (), 1, (), "")),
         (cpu("x"), [cpu("y", 4)], (), (), Busy("cpu", (), 1, (), "", slot="cpu")),
         # or it is kept for one of them
         (whole("x"), [whole("y", 2, arrived_s=OLD_S)], devices("ab"), (H_A,), Busy("gpu", (), 1, (), "y")),
@@ -475,7 +475,7 @@ H_A, I_B, S_4 = lease("h", "a"), lease("i", "b", vram_mib=79_000), lease("s", cp
          Busy("cpu", (), 1, (), "y", slot="cpu")),
         # what is kept of another kind is in nobody's way
         (cpu("x", 4), [whole("y", 2, arrived_s=OLD_S), cpu("z")], devices("ab"), (H_A,),
-         Busy("cpu", (), 2, (), "", slot="cpu")),
+         Busy("cpu", (), 1, (), "", slot="cpu")),
         (whole("x", choice="b"), [whole("y", choice="a", arrived_s=OLD_S), whole("z", choice="b")],
          devices("ab"), (H_A,), Busy("gpu", (), 2, (), "")),
     ],

@@ -62,6 +62,8 @@ def why(busy: Busy | None, indices: Mapping[str, int], now_s: float) -> str:
     if busy is None:
         return ""
     text = a_slot(busy.slot) if busy.slot else "a GPU"
+    if busy.why:
+        return f"{text}: {busy.why}"
     lease = first_to_finish(busy.holders, now_s)
     if lease is not None:
         text += f", held by {lease.name or lease.command}"
