@@ -111,6 +111,7 @@ class Box:
         inner.chmod(0o755)
         self.env["PATH"] = f"{inner.parent}:{self.env['PATH']}"
         self.prefix: tuple[str, ...] = ()
+        self._others = set(proc.pids())
         self._seen: set[int] = set()
         self._started: list[subprocess.Popen[bytes]] = []
 
@@ -232,10 +233,10 @@ class Box:
 
     def processes(self) -> list[int]:
         """Every process that was started in this box, zombies apart."""
+        pids = set(proc.pids())
+        self._others &= pids  # the number of one that has ended may be given to one of ours
         # A process that dies loses its environment before its descriptors: remember it until it is gone.
-        self._seen.update(
-            pid for pid in map(int, filter(str.isdigit, os.listdir("/proc"))) if marked(pid, self.mark)
-        )
+        self._seen.update(pid for pid in pids - self._others if marked(pid, self.mark))
         self._seen = {pid for pid in self._seen if not gone(pid)}
         return sorted(self._seen)
 

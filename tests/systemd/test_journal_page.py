@@ -90,8 +90,8 @@ def scenario(
         slicer.check_nothing_left()
         yield ids(since), alice
     finally:
-        slicer.clean_up()
         systemctl.output("slicer", "install", "--remove")
+        slicer.check_nothing_left()
 
 
 def root_jobs(slicer: Slicer) -> None:

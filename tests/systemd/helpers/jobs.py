@@ -189,6 +189,7 @@ class Slicer:
         self.jobs: list[Job] = []
         self.dirty = False  # owners were killed: their lease files may stay until somebody looks
         self._made = 0
+        self._others = set(processes.pids())
 
     def path(self, name: str) -> Path:
         return self.directory / name
@@ -286,12 +287,15 @@ class Slicer:
             "scopes": systemctl.scopes(),
             "leases": leases(self.ledger),
             "tickets": tickets(self.ledger),
-            "processes": processes.of_test(self.mark),
+            "processes": processes.of_test(self.mark, self._others),
         }
         return {what: there for what, there in found.items() if there}
 
     def check_nothing_left(self) -> None:
-        """No scope, lease, ticket or process. systemd drops a scope a moment after its last process."""
+        """No scope, lease, ticket or process: else fail, and end it.
+
+        systemd drops a scope a moment after its last process.
+        """
         last: dict[str, object] = {}
 
         def is_clean() -> bool:
@@ -302,19 +306,24 @@ class Slicer:
         try:
             until(is_clean, "nothing is left", DEADLINE_S / 4)
         except AssertionError:
+            self._clean_up()
             raise AssertionError(f"left behind: {last}") from None
+        self._reap()
 
-    def clean_up(self) -> None:
+    def _reap(self) -> None:
+        for job in self.jobs:
+            job.popen.wait()
+
+    def _clean_up(self) -> None:
         """End whatever a failed test left, so that the next one starts clean."""
         for unit in systemctl.scopes():
             systemctl.output("systemctl", "kill", "--signal=KILL", unit, check=False)
             systemctl.output("systemctl", "stop", unit, check=False)
-        for pid in processes.of_test(self.mark):
+        for pid in processes.of_test(self.mark, self._others):
             try:
                 os.kill(pid, signal.SIGKILL)
             except ProcessLookupError:
                 continue
-        for job in self.jobs:
-            job.popen.wait()
+        self._reap()
         self.dirty = True
         until(lambda: not self.left(), "a clean machine")

@@ -54,11 +54,16 @@ def parent(pid: int) -> int:
     return int(read(pid, "stat").rpartition(b") ")[2].split()[1])
 
 
-def of_test(mark: str) -> dict[int, str]:
-    """Living processes that a test has started, by its mark in their environment or by their scope."""
+def of_test(mark: str, others: set[int]) -> dict[int, str]:
+    """Living processes that a test has started, by its mark in their environment or by their scope.
+
+    ``others`` were there before it; who has ended since is taken out.
+    """
+    there = set(pids())
+    others &= there
     entry = f"{MARK}={mark}".encode()
     found = {}
-    for pid in pids():
+    for pid in there - others:
         ours = entry in proc.environment(pid).split(b"\0") or _SCOPE.search(cgroup(pid))
         if ours and pid != os.getpid() and is_alive(pid):
             found[pid] = read(pid, "cmdline").replace(b"\0", b" ").decode(errors="replace")
