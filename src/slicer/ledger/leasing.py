@@ -211,14 +211,11 @@ def estimated(prepared: PreparedRequest, ledger: Ledger) -> PreparedRequest:
     """The request with an estimate of the job's length, if it wants GPUs. Raises StateError."""
     if not prepared.ticket.gpus:
         return prepared
-    from slicer.placement.lengths import estimate, key_of
+    from slicer.placement import lengths
 
-    key, needs = key_of(prepared.ticket.command), prepared.needs
-    est_s, source = estimate(ledger.lengths(), key, needs.expect_s, needs.limit_s)
-    known = {"est_s": None if est_s is None else float(round(est_s)), "est_from": source}
-    return replace(
-        prepared, ticket=replace(prepared.ticket, **known), draft=replace(prepared.draft, **known)
-    )
+    ticket = lengths.estimated(prepared.ticket, ledger.lengths(), prepared.needs.limit_s)
+    draft = replace(prepared.draft, est_s=ticket.est_s, est_from=ticket.est_from)
+    return replace(prepared, ticket=ticket, draft=draft)
 
 
 def obtain(prepared: PreparedRequest, ledger: Ledger, hooks: Hooks) -> HeldLease:
@@ -226,17 +223,9 @@ def obtain(prepared: PreparedRequest, ledger: Ledger, hooks: Hooks) -> HeldLease
 
     Raises BusyError, InfeasibleError, DeadlockError, StateError, GpuError.
     """
-    if not prepared.needs.wait:
-        prepared = estimated(prepared, ledger)
-    needs, ticket = prepared.needs, prepared.ticket
-    if needs.wait:
-        queued = queue_up(prepared, ledger)
-        held = queued if isinstance(queued, HeldLease) else _wait(queued, needs, _until_s(prepared), hooks)
-    else:
-        found = ledger.acquire(ticket, prepared.draft, prepared.observer)
-        if isinstance(found, Busy):
-            raise BusyError(found)
-        held = found
+    held = queue_up(prepared, ledger)
+    if not isinstance(held, HeldLease):
+        held = _wait(held, prepared.needs, _until_s(prepared), hooks)
     return with_plain_lock(held, prepared, ledger, hooks)
 
 
@@ -263,12 +252,15 @@ def _until_s(prepared: PreparedRequest) -> float | None:
 def queue_up(prepared: PreparedRequest, ledger: Ledger) -> HeldLease | WaitingTicket:
     """The lease if it is free now, else a place in the queue. Raises as :func:`obtain`."""
     prepared = estimated(prepared, ledger)
-    found = ledger.acquire_or_queue(prepared.ticket, prepared.draft, prepared.observer)
+    ticket, draft, observer = prepared.ticket, prepared.draft, prepared.observer
+    found = ledger.acquire(ticket, draft, observer, queues=prepared.needs.wait)
     if isinstance(found, HeldLease):
         return found
+    if isinstance(found, Busy):
+        raise BusyError(found)
     from slicer.ledger.waiting import WaitingTicket  # a job that need not wait does not need it
 
-    return WaitingTicket(ledger, prepared.ticket, prepared.draft, prepared.observer, found)
+    return WaitingTicket(ledger, ticket, draft, observer, found)
 
 
 def _wait(waiting: WaitingTicket, needs: Needs, until_s: float | None, hooks: Hooks) -> HeldLease:

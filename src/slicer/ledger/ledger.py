@@ -58,34 +58,30 @@ class Ledger(LedgerFiles):
         with self.locked():
             return Snapshot(self.leases(), tuple(self.live_tickets()))
 
-    def acquire(self, request: Request, draft: Lease, observer: GpuObserver) -> HeldLease | Busy:
+    def acquire(
+        self, request: Request, draft: Lease, observer: GpuObserver, *, queues: bool = False
+    ) -> HeldLease | Queued | Busy:
         """Grant the request now, or return why it is not granted.
 
-        ``draft`` is the future lease, without its GPUs. Raises InfeasibleError if waiting could never help,
-        StateError, GpuError.
+        ``draft`` is the future lease, without its GPUs. ``queues``: the request is a ticket, and takes its
+        place under the same lock if it has to wait. Raises InfeasibleError if waiting could never help,
+        DeadlockError if it would wait for jobs that wait for it, StateError, GpuError.
         """
         observer.look()
         with self.locked():
             found = self._grant_now(request, draft, observer)
-            return found if isinstance(found, HeldLease) else found.busy(request)
-
-    def acquire_or_queue(self, ticket: Ticket, draft: Lease, observer: GpuObserver) -> HeldLease | Queued:
-        """As :meth:`acquire`, but take a ticket under the same lock if the request has to wait.
-
-        Raises DeadlockError if it would wait for jobs that wait for it.
-        """
-        observer.look()
-        with self.locked():
-            found = self._grant_now(ticket, draft, observer)
             if isinstance(found, HeldLease):
                 return found
-            busy = found.busy(ticket)
-            if ticket.inside:
-                self._refuse_deadlock(ticket, found)
-            name = tickets.name_of(ticket)
-            files = entries.create(self.directory.tickets, name, statefile.encode(ticket))
+            busy = found.busy(request)
+            if not queues:
+                return busy
+            assert isinstance(request, Ticket)
+            if request.inside:
+                self._refuse_deadlock(request, found)
+            name = tickets.name_of(request)
+            files = entries.create(self.directory.tickets, name, statefile.encode(request))
             try:
-                bell = tickets.make_bell(self.directory.bells, ticket.job)
+                bell = tickets.make_bell(self.directory.bells, request.job)
             except StateError:
                 entries.remove(self.directory.tickets, name)
                 for fd in files:

@@ -6,7 +6,7 @@ told it as the user's word.
 
 from __future__ import annotations
 
-from slicer.record import record
+from slicer.record import record, replace
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -86,6 +86,14 @@ def estimate(
     if limit_s is not None and (found_s is None or limit_s < found_s):
         found_s, source = limit_s, "limit"
     return found_s, source
+
+
+def estimated(ticket: Ticket, lengths: Lengths, limit_s: float | None) -> Ticket:
+    """The ticket with the estimate, if it wants GPUs."""
+    if not ticket.gpus:
+        return ticket
+    est_s, source = estimate(lengths, key_of(ticket.command), ticket.expect_s, limit_s)
+    return replace(ticket, est_s=None if est_s is None else float(round(est_s)), est_from=source)
 
 
 def likely_s(entry: Lease | Ticket) -> float | None:

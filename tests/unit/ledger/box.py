@@ -17,7 +17,7 @@ import pytest
 from slicer.gpu.observer import GpuObserver
 from slicer.kernel import proc
 from slicer.ledger.held_lease import HeldLease
-from slicer.ledger.ledger import Ledger
+from slicer.ledger.ledger import Ledger, Queued
 from slicer.ledger.waiting import WaitingTicket
 from slicer.model import Busy, Gpu, Lease
 from slicer.placement.devices import Device
@@ -66,7 +66,7 @@ class LedgerBox:
         slots: int = 1,
         limit: int = 1,
         of: tuple[str, ...] = (),
-    ) -> HeldLease | Busy:
+    ) -> HeldLease | Queued | Busy:
         request = made_up.request(job, gpus=gpus, cpu_slots=slots, cpu_limit=limit, arrived_s=proc.now_s())
         return self.ledger.acquire(request, self.lease(job), self.observer(*of))
 
@@ -85,7 +85,7 @@ class LedgerBox:
             pid=draft.pid, pid_start=draft.pid_start, boot_id=draft.boot_id, uid=draft.uid, **fields,
         )  # fmt: skip
         observer = self.observer()
-        found = self.ledger.acquire_or_queue(ticket, draft, observer)
+        found = self.ledger.acquire(ticket, draft, observer, queues=True)
         return (
             found
             if isinstance(found, HeldLease)

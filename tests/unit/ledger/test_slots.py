@@ -8,6 +8,7 @@ from slicer.errors import BusyError, InfeasibleError
 from slicer.kernel import proc
 from slicer.ledger import leasing, nesting
 from slicer.ledger.held_lease import HeldLease
+from slicer.ledger.ledger import Queued
 from slicer.ledger.nesting import OuterJobs
 from slicer.ledger.waiting import WaitingTicket
 from slicer.model import Busy
@@ -22,7 +23,7 @@ A, B, C = "aaaaaaaaaaaa", "bbbbbbbbbbbb", "cccccccccccc"
 LONG = {f"{letter * 59}.x-_1": 1 for letter in "abcd"}
 
 
-def ask(box: LedgerBox, job: str, slots: dict[str, int]) -> HeldLease | Busy:
+def ask(box: LedgerBox, job: str, slots: dict[str, int]) -> HeldLease | Queued | Busy:
     request = made_up.request(job, slots=slots, slot_limits=dict.fromkeys(slots, 2), arrived_s=proc.now_s())
     return box.ledger.acquire(request, box.lease(job), box.observer())
 
@@ -34,8 +35,8 @@ def queue(box: LedgerBox, job: str, slots: dict[str, int]) -> WaitingTicket:
         pid=draft.pid, pid_start=draft.pid_start, boot_id=draft.boot_id, uid=draft.uid,
     )  # fmt: skip
     observer = box.observer()
-    found = box.ledger.acquire_or_queue(ticket, draft, observer)
-    assert not isinstance(found, HeldLease)
+    found = box.ledger.acquire(ticket, draft, observer, queues=True)
+    assert isinstance(found, Queued)
     return WaitingTicket(box.ledger, ticket, draft, observer, found)
 
 

@@ -7,8 +7,7 @@ the same small part, so nobody's many jobs decide alone how long the others' are
 from __future__ import annotations
 
 from slicer.model import Ticket
-from slicer.placement.lengths import Lengths, estimate, key_of
-from slicer.record import replace
+from slicer.placement.lengths import Lengths, estimated, key_of
 
 _EACH = 16  # runs of a user that count among the machine's
 
@@ -31,6 +30,4 @@ class RunLengths:
 
     def estimated(self, ticket: Ticket, limit_s: float | None) -> Ticket:
         own = self._own.get(ticket.uid, Lengths())
-        known = Lengths(self._machine, own.commands)
-        est_s, source = estimate(known, key_of(ticket.command), ticket.expect_s, limit_s)
-        return replace(ticket, est_s=est_s, est_from=source)
+        return estimated(ticket, Lengths(self._machine, own.commands), limit_s)
