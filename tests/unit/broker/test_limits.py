@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from slicer.broker.client.backend import limits_of
 from slicer.broker.rules import allowed, limits
 from slicer.broker.rules.allowed import ALLOWED
 from slicer.config.properties import NAMES, find, parse_property
@@ -142,7 +143,7 @@ def test_a_job_runs_as_long_as_it_and_the_administrator_allow(
 
 def test_what_a_profile_says_arrives_as_it_was_said() -> None:  # K2
     said = limits.checked([("MemoryHigh", "25%"), ("IOWriteIOPSMax", "/dev/sda 100; /dev/sdb 50")], HOST)
-    assert limits.checked(limits.words(said), HOST) == said
+    assert limits.checked(limits_of(said), HOST) == said
 
 
 @pytest.mark.parametrize(
@@ -166,7 +167,7 @@ def test_what_would_be_refused_is_never_taken_for_plain(name: str, text: str, wh
 @pytest.mark.parametrize("timeout_s", [1.5, 60.0, 1_036_800.0, 1_234_567.8])
 def test_a_time_limit_arrives_however_long_it_is(timeout_s: float) -> None:  # K3
     spec = scope.spec(made_up.profile(timeout_s=timeout_s), "system", "1", "", ("true",))
-    told = limits.words(spec.properties)
+    told = limits_of(spec.properties)
     found = [each.value for each in limits.checked(told, HOST) if each.name == "RuntimeMaxSec"]
     assert found == [int(timeout_s * 1e6)]
 

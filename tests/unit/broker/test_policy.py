@@ -23,7 +23,7 @@ from slicer.broker.rules.policy import (
     word_of,
 )
 from slicer.broker.rules.policy_text import read
-from slicer.broker.rules.shares import Running, Shares, gpu_rate, shares_of, used_rate, with_running
+from slicer.broker.rules.shares import Shares, added_up, gpu_rate, shares_of, so_far, used_rate
 from slicer.broker.rules.standing import groups, passing, standings, why_behind
 from slicer.broker.server.names import Names, ask_services
 from slicer.broker.server.policy_file import PolicyFile, load
@@ -449,10 +449,8 @@ def test_the_standing_of_users_is_the_largest_share_first() -> None:  # L3
 
 def test_running_jobs_count_so_far() -> None:  # L5
     ended = [UsageRow("heavy", 2, 0, 10.0, 5.0, 3.0, 1.0)]
-    running = [
-        Running(ALICE, 100, "gpu", 50.0, 2.0, 0.5, 4000), Running(ALICE, 100, "heavy", 8.0, 2.0, 1.0, 10)
-    ]  # fmt: skip
-    assert with_running(ended, running, "profile", 20.0) == (
+    running = [so_far("gpu", 50.0, 20.0, 0.5, 4000, 2.0), so_far("heavy", 8.0, 20.0, 1.0, 10, 2.0)]
+    assert added_up([*ended, *running]) == (
         UsageRow("heavy", 3, 1, 18.0, 85.0, 3.0, 3.0),
         UsageRow("gpu", 1, 1, 10.0, 80000.0, 0.0, 0.0),
     )

@@ -62,7 +62,7 @@ def checked(limits: Limits, host: Host, *, is_roots: bool = False) -> tuple[Prop
 def check(properties: Iterable[Property]) -> None:
     """Raise RefusedError for parsed properties that :func:`checked` would refuse to a user."""
     listed = tuple(properties)
-    _each_once(words(listed))
+    _each_once((each.name, each.text) for each in listed)
     for each in listed:
         _check_name(each.name, is_roots=False)
         _check_value(each)
@@ -99,11 +99,6 @@ def held_at_most(properties: tuple[Property, ...], max_hold_s: float | None) -> 
         return properties
     others = tuple(each for each in properties if each is not own)
     return (*others, time_limit("RuntimeMaxSec", max_hold_s))
-
-
-def words(properties: Iterable[Property]) -> tuple[tuple[str, str], ...]:
-    """Limits in the form that :func:`checked` reads."""
-    return tuple((each.name, f"{_BETWEEN} ".join(_entries(each.text, "\n"))) for each in properties)
 
 
 def _each_once(limits: Limits) -> list[tuple[str, str]]:

@@ -15,7 +15,7 @@ from math import exp, expm1, log
 from slicer.broker.protocol.messages import UsageRow
 from slicer.broker.rules.policy import SitePolicy, weight_of
 from slicer.model import Lease
-from slicer.record import record
+from slicer.record import as_dict, record
 
 NEVER = -float("inf")
 
@@ -109,35 +109,19 @@ def shares_of(
     return Shares(used, weights, frozenset(active), granted_s)
 
 
-@record
-class Running:
-    """A lease that lasts, as the accounts see it."""
-
-    uid: int
-    gid: int  # to which it is booked
-    profile: str
-    lasts_s: float  # since it was granted
-    waited_s: float
-    rate: float  # slicer.broker.rules.shares.gpu_rate
-    vram_mib: int  # over all its GPUs
+def so_far(
+    of: str, lasts_s: float, most_s: float, rate: float, vram_mib: int, waited_s: float
+) -> UsageRow:
+    """The usage by a running lease in the last ``most_s`` seconds; ``rate``: :func:`gpu_rate`."""
+    used_s = min(lasts_s, most_s)
+    return UsageRow(of, 1, 1, rate * used_s, vram_mib * used_s, 0.0, waited_s if lasts_s <= most_s else 0.0)
 
 
-def with_running(
-    ended: Iterable[UsageRow], running: Iterable[Running], by: str, within_s: float | None
-) -> tuple[UsageRow, ...]:
-    """The rows, with the use of running jobs in the last ``within_s`` seconds (None: ever) added.
-
-    The most GPU time comes first.
-    """
-    rows = {row.of: row for row in ended}
-    for each in running:
-        of = str({"user": each.uid, "group": each.gid, "profile": each.profile}[by])
-        row = rows.get(of, UsageRow(of, 0, 0, 0.0, 0.0, 0.0, 0.0))
-        used_s = each.lasts_s if within_s is None else min(each.lasts_s, within_s)
-        began_within = within_s is None or each.lasts_s <= within_s
-        rows[of] = UsageRow(
-            of, row.jobs + 1, row.running + 1, row.gpu_s + each.rate * used_s,
-            row.vram_mib_s + each.vram_mib * used_s, row.cpu_s,
-            row.waited_s + (each.waited_s if began_within else 0.0),
-        )  # fmt: skip
-    return tuple(sorted(rows.values(), key=lambda row: (-row.gpu_s, -row.cpu_s, row.of)))
+def added_up(rows: Iterable[UsageRow]) -> tuple[UsageRow, ...]:
+    """One row for each user, group or profile, the most GPU time first."""
+    found: dict[str, UsageRow] = {}
+    for row in rows:
+        sums = as_dict(found.get(row.of) or UsageRow(row.of, 0, 0, 0.0, 0.0, 0.0, 0.0))
+        more = as_dict(row)
+        found[row.of] = UsageRow(**{name: sums[name] + more[name] for name in sums} | {"of": row.of})
+    return tuple(sorted(found.values(), key=lambda row: (-row.gpu_s, -row.cpu_s, row.of)))

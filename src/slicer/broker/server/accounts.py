@@ -24,6 +24,7 @@ from slicer.errors import StateError
 from slicer.kernel import proc
 from slicer.model import Lease, Usage
 from slicer.outcome import totals
+from slicer.outcome.history import encodable
 from slicer.record import record
 from slicer.state.directory import LEDGER, check_file, open_trusted
 
@@ -278,8 +279,8 @@ def _row(ended: EndedLease, now_at: float) -> tuple[str | int | float | None, ..
         memory = told.memory_peak_bytes if memory is None else memory
     peaks = [*lease.vram_peak_mib, *(told.vram_peak_mib if told is not None else ())]
     return (
-        _grant_key(lease), lease.job, lease.uid, ended.gid, _storable(lease.name),
-        _storable(lease.command[:_MOST_COMMAND]), _storable(lease.profile),
+        _grant_key(lease), lease.job, lease.uid, ended.gid, encodable(lease.name),
+        encodable(lease.command[:_MOST_COMMAND]), encodable(lease.profile),
         " ".join(lease.gpus), max(peaks, default=None),
         " ".join(f"{name}={lease.slots[name]}" for name in sorted(lease.slots)), since,
         max(0.0, ended.ended_s - lease.since_s), ended.waited_s, ended.rate, ended.vram_mib, cpu_s, memory,
@@ -290,8 +291,3 @@ def _row(ended: EndedLease, now_at: float) -> tuple[str | int | float | None, ..
 
 def _grant_key(lease: Lease) -> str:
     return f"{lease.boot_id or proc.boot_id()} {lease.job} {lease.since_s:.6f}"
-
-
-def _storable(text: str) -> str:
-    """The text with lone surrogates, which SQLite cannot store, as ``\\udcff``."""
-    return text.encode("utf-8", "backslashreplace").decode()

@@ -23,6 +23,7 @@ from slicer.model import Busy, Gpu, Lease, Ticket
 from slicer.placement import decision, forecast
 from slicer.placement.decision import Book
 from slicer.placement.devices import Device, is_used_by_others
+from slicer.placement.order import places
 from slicer.placement.refusal import refusal
 from slicer.record import replace
 
@@ -59,8 +60,9 @@ class Decider:
         }  # fmt: skip
         wants_gpus = any(ticket.gpus for ticket in tickets)
         devices = self._devices(leases, is_fresh) if wants_gpus or sees_gpus else None
-        queue = self._policy_state.ordered(tickets, shares, now_s, own_priorities, devices)
-        policy = self.observer.policy
+        policy, patience_s = self.observer.policy, self._policy_state.policy.patience_s
+        among_own = places(devices, policy, now_s)
+        queue = tuple(order.ordered(tickets, shares, patience_s, now_s, own_priorities, among_own))
         if any(ticket.inside for ticket in queue):
             queue = order.in_order(queue, devices, leases, policy, now_s)
         if devices is not None:

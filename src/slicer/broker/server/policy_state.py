@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 
 from slicer.broker.protocol.messages import (
     Acquire,
@@ -13,14 +13,15 @@ from slicer.broker.protocol.messages import (
     Recent,
     Reserve,
     Usage,
+    UsageRow,
     Used,
     UserStanding,
 )
-from slicer.broker.rules import allowance, order, policy, shares, standing
+from slicer.broker.rules import allowance, policy, shares, standing
 from slicer.broker.rules import reservations as reserving
 from slicer.broker.rules.allowance import Allowance
 from slicer.broker.rules.policy import NO_POLICY, SitePolicy
-from slicer.broker.rules.shares import Running, Shares, with_running
+from slicer.broker.rules.shares import Shares
 from slicer.broker.server.accounts import Accounts, EndedLease
 from slicer.broker.server.leases import Holding
 from slicer.broker.server.names import Names
@@ -33,7 +34,6 @@ from slicer.kernel import proc
 from slicer.ledger.leasing import gpus_named
 from slicer.model import Gpu, Lease, Reservation, Ticket
 from slicer.placement.devices import Device
-from slicer.placement.order import places
 from slicer.placement.policy import Policy
 from slicer.record import replace
 from slicer.state.directory import Directory
@@ -159,24 +159,10 @@ class PolicyState:
             self.policy, self._gids, self.accounts.past(), leases, self._rates, waiting, now_s
         )
 
-    def ordered(
-        self, tickets: Iterable[Ticket], found: Shares, now_s: float, own_priorities: Mapping[str, int],
-        devices: tuple[Device, ...] | None,
-    ) -> tuple[Ticket, ...]:  # fmt: skip
-        """The tickets in the order in which they are served: see :func:`order.ordered`."""
-        among_own = places(devices, self.placement, now_s)
-        return tuple(
-            order.ordered(tickets, found, self.policy.patience_s, now_s, own_priorities, among_own)
-        )
-
     @property
     def placement(self) -> Policy:
         """The settings of decisions, and the mean length of this machine's jobs."""
         return replace(self.configuration.placement, mean_job_s=self.accounts.runs.mean_s)
-
-    def estimated(self, ticket: Ticket, limit_s: float | None) -> Ticket:
-        """The ticket with an estimate of its job's length, if it wants GPUs. ``limit_s``: as in Acquire."""
-        return self.accounts.runs.estimated(ticket, limit_s) if ticket.gpus else ticket
 
     def standings(
         self, waiting: Sequence[Ticket], found: Shares, holdings: Collection[Holding]
@@ -258,18 +244,16 @@ class PolicyState:
     def usage(self, asked: Usage, uid: int, holdings: Iterable[Holding]) -> Used:
         """The usage of a user's jobs (root: all), running ones included. Raises TooManyError, StateError."""
         self._slow_down(uid)
-        self.accounts.write()
         ended = self.accounts.usage(asked.since, uid or None, asked.by)
-        running = [
-            Running(
-                each.lease.uid, self._account_of(each), each.lease.profile,
-                max(0.0, proc.now_s() - each.lease.since_s), each.claim.waited_s, each.claim.rate,
-                each.claim.vram_mib,
-            )
-            for each in holdings if uid in (0, each.lease.uid)
-        ]  # fmt: skip
-        within_s = None if asked.since is None else max(0.0, time.time() - asked.since)
-        return Used(with_running(ended, running, asked.by, within_s))
+        running = [self._used_so_far(each, asked) for each in holdings if uid in (0, each.lease.uid)]
+        return Used(shares.added_up([*ended, *running]))
+
+    def _used_so_far(self, holding: Holding, asked: Usage) -> UsageRow:
+        lease, claim = holding.lease, holding.claim
+        of = {"user": lease.uid, "group": self._account_of(holding), "profile": lease.profile}[asked.by]
+        lasts_s = max(0.0, proc.now_s() - lease.since_s)
+        most_s = lasts_s if asked.since is None else max(0.0, time.time() - asked.since)
+        return shares.so_far(str(of), lasts_s, most_s, claim.rate, claim.vram_mib, claim.waited_s)
 
     def recent(self, asked: Recent, uid: int) -> PastLeases:
         """Who held GPUs since then. Raises TooManyError, StateError."""

@@ -167,7 +167,7 @@ class Queueing:
             asked, caller, self._choice(asked, inside), inside, self._policy_state.configuration.slots,
             self._policy_state.priority(asked, caller), proc.now_s(),
         )  # fmt: skip
-        return self._policy_state.estimated(ticket, asked.limit_s)
+        return self._policy_state.accounts.runs.estimated(ticket, asked.limit_s)
 
     def _choice(self, asked: Acquire, inside: tuple[Lease, ...]) -> tuple[str, ...]:
         """The GPUs that the request names, less those of its outer jobs. Raises UsageError, GpuError."""
