@@ -64,7 +64,7 @@ def ends(
     }
     ledger = existing_ledger(os.environ, say.line)
     while True:
-        seen = Seen(ledger)
+        seen = SeenJobs(ledger)
         for awaited in list(left.values()):
             found = awaited.look(seen)
             if found is not None:
@@ -94,7 +94,7 @@ def asleep(
     return until_readable([*descriptors, *others], due, mask) & frozenset(others)
 
 
-class Seen:
+class SeenJobs:
     """The ledger at one moment, read once for all jobs that are awaited. Raises StateError."""
 
     def __init__(self, ledger: Ledger | None) -> None:
@@ -117,7 +117,7 @@ class Awaited:
         self.due_s: float | None = None  # when to look again without an event
         self._gone_at: float | None = None  # since when no trace of it has been found
 
-    def look(self, seen: Seen) -> Ended | None:
+    def look(self, seen: SeenJobs) -> Ended | None:
         """How it ended; None: it has not. Raises StateError."""
         self.close()
         known, outcome = self.known, self.known.outcome
@@ -199,7 +199,7 @@ class AwaitedLine:
     def due_s(self) -> float | None:
         return self._watch.due_s
 
-    def look(self, seen: Seen) -> Ended | None:
+    def look(self, seen: SeenJobs) -> Ended | None:
         """How it ended; None: it has not. Raises StateError."""
         if isinstance(self._watch, LineWatch):
             line = self._watch.look()

@@ -10,7 +10,7 @@ import sys
 import click
 
 from slicer.cli import complete, say
-from slicer.cli.ends import Awaited, Seen, asleep, attempt
+from slicer.cli.ends import Awaited, SeenJobs, asleep, attempt
 from slicer.cli.known_jobs import KnownJob, KnownJobs, output_of
 from slicer.errors import UsageError
 from slicer.kernel import inotify, punch
@@ -86,7 +86,7 @@ def _begun(known: KnownJob, line: QueuedLine) -> KnownJob:
     if not found.log or found.status in UNBEGUN:
         raise NoLog(f"{known.name} has not begun: {found.reason or found.status}")
     awaited, ledger = attempt(known, found), existing_ledger(os.environ, say.line)
-    while not os.path.lexists(found.log) and awaited.look(Seen(ledger)) is None:
+    while not os.path.lexists(found.log) and awaited.look(SeenJobs(ledger)) is None:
         asleep([awaited], _APPEARS_S)
     return replace(awaited.known, line=found)
 
@@ -168,7 +168,7 @@ def _follow(fd: int, place: int, known: KnownJob) -> None:
     watch = inotify.Inotify(f"/proc/self/fd/{fd}")
     watch.add(f"/proc/self/fd/{fd}", inotify.MODIFY)
     while True:
-        ended = awaited.look(Seen(ledger))
+        ended = awaited.look(SeenJobs(ledger))
         place = _copy(fd, place)
         if ended is not None:
             say.line(ended.text)

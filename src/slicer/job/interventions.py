@@ -54,7 +54,9 @@ def interventions(
     )  # fmt: skip
 
 
-def _paused_s(acts: tuple[control_log.Act, ...], started: Started, *, was_watched: bool) -> float | None:
+def _paused_s(
+    acts: tuple[control_log.ControlAct, ...], started: Started, *, was_watched: bool
+) -> float | None:
     frozen_s = cgroup.frozen_s(cgroup.path_of(started.cgroup)) if started.cgroup else None
     if frozen_s is not None:
         return frozen_s

@@ -42,7 +42,7 @@ _KINDS = frozenset({*_OPENING, *_CLOSING, "resume", "set", *_ENDING})
 
 
 @record
-class Act:
+class ControlAct:
     """One line of the log."""
 
     at_s: float  # CLOCK_BOOTTIME, the ledger's clock
@@ -60,7 +60,7 @@ class Pause:
     by_slicer: bool  # by slicer pause
 
 
-def read(directory: StateDir, job: str) -> tuple[Act, ...]:
+def read(directory: StateDir, job: str) -> tuple[ControlAct, ...]:
     """The job's lines, in order; invalid lines are left out. Raises StateError."""
     return decode(directory.base.read(control_name(job), _MAX_BYTES))
 
@@ -74,7 +74,7 @@ def add(directory: StateDir, job: str, kind: Kind, text: str = "") -> None:
     try:
         fd = directory.base.open_file(name, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
         try:
-            os.write(fd, encode(Act(now_s(), kind, os.geteuid(), text)))
+            os.write(fd, encode(ControlAct(now_s(), kind, os.geteuid(), text)))
         finally:
             os.close(fd)
     except OSError as error:
@@ -94,19 +94,19 @@ def note(ledger: Ledger, job: str, kind: Kind, text: str = "") -> None:
 # -- pure ---------------------------------------------------------------------------------------------------
 
 
-def encode(act: Act) -> bytes:
+def encode(act: ControlAct) -> bytes:
     """The act as a line."""
     text = act.text[:_LONGEST_TEXT].replace("\\", "\\\\").replace("\n", "\\n")
     return f"{act.at_s:.6f} {act.kind} {act.uid} {text}\n".encode("utf-8", "surrogateescape")
 
 
-def decode(data: bytes) -> tuple[Act, ...]:
+def decode(data: bytes) -> tuple[ControlAct, ...]:
     """The acts in a file's bytes. Invalid lines are left out, and so is an incomplete one."""
     lines = data.decode("utf-8", "surrogateescape").split("\n")[:-1]
     return tuple(act for act in map(_act, lines) if act is not None)
 
 
-def _act(line: str) -> Act | None:
+def _act(line: str) -> ControlAct | None:
     at, _, rest = line.partition(" ")
     kind, _, rest = rest.partition(" ")
     uid, _, text = rest.partition(" ")
@@ -117,13 +117,13 @@ def _act(line: str) -> Act | None:
     if at_s > SECONDS_MAX:
         return None
     text = "\\".join(part.replace("\\n", "\n") for part in text.split("\\\\"))
-    return Act(at_s, kind, int(uid), text)  # type: ignore[arg-type]
+    return ControlAct(at_s, kind, int(uid), text)  # type: ignore[arg-type]
 
 
-def pauses(acts: Iterable[Act]) -> tuple[Pause, ...]:
+def pauses(acts: Iterable[ControlAct]) -> tuple[Pause, ...]:
     """The times in which the job stood still, as logged. Only the last one may be open."""
     found: list[Pause] = []
-    since: Act | None = None
+    since: ControlAct | None = None
     for act in acts:
         if act.kind in _OPENING and since is None:
             since = act
@@ -135,24 +135,24 @@ def pauses(acts: Iterable[Act]) -> tuple[Pause, ...]:
     return tuple(found)
 
 
-def open_pause(acts: Iterable[Act]) -> Pause | None:
+def open_pause(acts: Iterable[ControlAct]) -> Pause | None:
     """The last pause, if its end was not logged."""
     last = next(reversed(pauses(acts)), None)
     return last if last is not None and last.until_s is None else None
 
 
-def paused_s(acts: Iterable[Act], at_s: float) -> float:
+def paused_s(acts: Iterable[ControlAct], at_s: float) -> float:
     """The seconds that the job stood still until ``at_s``."""
     ends = ((pause, at_s if pause.until_s is None else min(pause.until_s, at_s)) for pause in pauses(acts))
     return sum(max(0.0, until_s - pause.since_s) for pause, until_s in ends)
 
 
-def last_set(acts: Iterable[Act]) -> dict[str, str]:
+def last_set(acts: Iterable[ControlAct]) -> dict[str, str]:
     """The last value of each property from ``slicer set``."""
     found = (act.text.partition("=") for act in acts if act.kind == "set")
     return {name: value for name, _, value in found}
 
 
-def who_told_to_end(acts: Iterable[Act]) -> EndedBy:
+def who_told_to_end(acts: Iterable[ControlAct]) -> EndedBy:
     """The first part of slicer that told the job to end; "": none."""
     return next((_ENDING[act.kind] for act in acts if act.kind in _ENDING), "")

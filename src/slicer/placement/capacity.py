@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from slicer.placement.gpus import Gpu, Pool, StrictTurn
+from slicer.placement.gpus import GpuRoom, Pool, StrictTurn
 from slicer.placement.order import overdue_after_s
 from slicer.placement.policy import NEVER, Policy
 
@@ -44,7 +44,7 @@ class Capacity:
                 if uuid in by_uuid:
                     by_uuid[uuid].append(lease)
         self._gpus = {
-            device.uuid: Gpu(index, device, by_uuid[device.uuid], policy, now_s)
+            device.uuid: GpuRoom(index, device, by_uuid[device.uuid], policy, now_s)
             for index, device in enumerate(devices or ())
         }
         self._by_index = list(self._gpus.values())
@@ -172,7 +172,9 @@ class Capacity:
         self._update()
         return True
 
-    def _keep(self, request: Request, kept: list[Gpu], earliest_s: float, turn: StrictTurn | None) -> None:
+    def _keep(
+        self, request: Request, kept: list[GpuRoom], earliest_s: float, turn: StrictTurn | None
+    ) -> None:
         """Keep these GPUs: requests that should end by the start of this one may still use all of them."""
         need = request.need_mib
         until_s = max(earliest_s, *(gpu.fits_at(need, self._now_s, turn) for gpu in kept))
@@ -208,12 +210,12 @@ class Capacity:
         able = [gpu for gpu in _eligible(request, self._gpus) if need is None or gpu.total_mib >= need]
         return request.gpus <= len(able)
 
-    def _most_promising(self, request: Request, turn: StrictTurn | None) -> list[Gpu]:
+    def _most_promising(self, request: Request, turn: StrictTurn | None) -> list[GpuRoom]:
         """The GPUs to keep for the request: those that should have room for it first."""
         need, now_s = request.need_mib, self._now_s
         waited_s = now_s - request.arrived_s
 
-        def rank(gpu: Gpu) -> tuple[bool, float, bool, float, int]:
+        def rank(gpu: GpuRoom) -> tuple[bool, float, bool, float, int]:
             at_s = gpu.fits_at(need, now_s, turn)
             # A lease that is let in beside the need must not cost a GPU its place: the need still fits there.
             newest_s = gpu.newest_s if turn else 0
@@ -262,7 +264,7 @@ def shape_of(request: Request) -> tuple[object, ...]:
     )  # fmt: skip
 
 
-def _eligible(request: Request, gpus: dict[str, Gpu]) -> list[Gpu]:
+def _eligible(request: Request, gpus: dict[str, GpuRoom]) -> list[GpuRoom]:
     """The GPUs that the request may use, in PCI order. Its choice is mostly short, and the GPUs many."""
     if not request.gpu_choice:
         return list(gpus.values())

@@ -42,7 +42,7 @@ class StrictTurn:
         return now_s if is_doubted else end.at_s
 
 
-class Gpu:
+class GpuRoom:
     def __init__(self, index: int, device: Device, leases: list[Lease], policy: Policy, now_s: float) -> None:
         self.uuid = device.uuid
         self.index = index  # in PCI order
@@ -114,13 +114,13 @@ class Gpu:
 class Pool:
     """What one sort of request may take: whole GPUs, and MiB of each."""
 
-    def __init__(self, gpus: Collection[Gpu]) -> None:
+    def __init__(self, gpus: Collection[GpuRoom]) -> None:
         self.mib = {gpu.index: gpu.free_mib for gpu in gpus}
         self.idle = {gpu.uuid: gpu for gpu in gpus if gpu.is_idle}
         # In increasing order: the n-th last entry shows at once whether n GPUs have enough.
         self.free = sorted((mib, index) for index, mib in self.mib.items() if mib is not None)
 
-    def set(self, gpu: Gpu, mib: int | None) -> None:
+    def set(self, gpu: GpuRoom, mib: int | None) -> None:
         """The MiB left of a GPU that is not whole any more; None: none at all."""
         before_mib = self.mib[gpu.index]
         self.idle.pop(gpu.uuid, None)

@@ -44,7 +44,7 @@ class Unavailable(Exception):
         self.retry_after_s = retry_after_s  # None: unknown
 
 
-class Server(Protocol):
+class ServerHandle(Protocol):
     """The HTTP side's view of one ``[serve.NAME]``, implemented by :class:`slicer.serve.owner.Owner`."""
 
     settings: serve.Server

@@ -29,7 +29,7 @@ _LONGEST_TROUBLE = 2000  # characters
 
 
 class Owner:
-    """A configured server; implements :class:`slicer.serve.model.Server`."""
+    """A configured server; implements :class:`slicer.serve.model.ServerHandle`."""
 
     def __init__(
         self, settings: Server, log: str, environ: Mapping[str, str], report: Callable[[str], None]

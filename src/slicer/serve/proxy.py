@@ -23,7 +23,7 @@ from slicer.serve import classify, refusing, shares, websockets
 from slicer.serve.asking import Upstream, make_session
 from slicer.serve.classify import Body, RequestHead
 from slicer.serve.hosts import asker, is_address, is_meant, is_own
-from slicer.serve.model import RequestNeed, Server, Unavailable, Use
+from slicer.serve.model import RequestNeed, ServerHandle, Unavailable, Use
 from slicer.serve.refusing import OwnResponse
 
 _HOP_BY_HOP = frozenset((
@@ -43,7 +43,7 @@ _RESET = struct.pack("ii", 1, 0)  # SO_LINGER: the peer sees the close as an err
 class Front:
     """All servers at one address."""
 
-    def __init__(self, servers: Sequence[Server], report: Callable[[str], None]) -> None:
+    def __init__(self, servers: Sequence[ServerHandle], report: Callable[[str], None]) -> None:
         """``report`` gets messages that only slicer's own user can act on. Use it within one event loop."""
         self._settings = [each.settings for each in servers]
         self._by_name = {each.settings.name: each for each in servers}
@@ -61,7 +61,7 @@ class Front:
         """The aiohttp runner, without sites yet. Its handlers are cancelled when their clients leave."""
         most = (resource.getrlimit(resource.RLIMIT_NOFILE)[0] - _OWN_FILES) // 2  # with one to the server
         return web.ServerRunner(
-            shares.Server(
+            shares.FairServer(
                 self.handle, most, auto_decompress=False,
                 max_line_size=_LONGEST_LINE, max_field_size=_LONGEST_LINE,
             )
@@ -129,7 +129,7 @@ class Front:
             return _sent(refusing.unavailable(settings.kind, asked.path, error))
 
     async def _answer(
-        self, incoming: _Incoming, server: Server, asked: RequestHead, body: Body
+        self, incoming: _Incoming, server: ServerHandle, asked: RequestHead, body: Body
     ) -> web.StreamResponse:
         settings = server.settings
         meant = classify.classify(settings, asked, body)
@@ -152,7 +152,9 @@ class Front:
             raise Unavailable("stopping", f"{settings.name} is not running: a request for work starts it")
         return _sent(answer)
 
-    async def _hold(self, incoming: _Incoming, server: Server, meant: RequestNeed) -> web.StreamResponse:
+    async def _hold(
+        self, incoming: _Incoming, server: ServerHandle, meant: RequestNeed
+    ) -> web.StreamResponse:
         """Answer a websocket that starts no server, and connect it once another request has started that.
 
         ComfyUI's clients open theirs first. An open page's comes again and again.
@@ -173,7 +175,7 @@ class Front:
         return await websockets.join(incoming.request, upstream, [])
 
     async def _with_gpu(
-        self, incoming: _Incoming, server: Server, asked: RequestHead, meant: RequestNeed
+        self, incoming: _Incoming, server: ServerHandle, asked: RequestHead, meant: RequestNeed
     ) -> web.StreamResponse:
         async with AsyncExitStack() as use:
             async with incoming.read_ahead():

@@ -49,7 +49,7 @@ class Shares:
         self._whose.pop(connection, None)
 
 
-class Server(web.Server):
+class FairServer(web.Server):
     """aiohttp's server, whose connections have such places."""
 
     def __init__(

@@ -76,7 +76,7 @@ class Board:
         self._viewers: dict[web.RequestHandler, asyncio.Transport] = {}
         self._watch: asyncio.Task[None] | None = None
         self._files = {path: (_bytes(name), kind) for path, (name, kind) in _FILES.items()}
-        self.server = Server(self)
+        self.server = BoardServer(self)
 
     async def close(self) -> None:
         for transport in list(self._viewers.values()):
@@ -193,7 +193,7 @@ class Board:
         return await asyncio.get_running_loop().run_in_executor(self._thread, act)
 
 
-class Server(shares.Server):
+class BoardServer(shares.FairServer):
     """aiohttp's server, with a bound on the time of each connection."""
 
     def __init__(self, board: Board) -> None:

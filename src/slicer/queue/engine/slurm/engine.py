@@ -17,7 +17,7 @@ from slicer.queue.engine.engine import Begin, Engine
 from slicer.queue.engine.slurm import commands, mapping, parsing, tracking
 from slicer.queue.engine.slurm.asking import Questions, Tasks
 from slicer.queue.engine.slurm.exchange import Exchange, refuse_if_running
-from slicer.queue.engine.slurm.submitting import Request, Submissions
+from slicer.queue.engine.slurm.submitting import Submission, Submissions
 from slicer.queue.engine.slurm.tracking import Tracked
 from slicer.queue.events import Events
 from slicer.queue.file.jobs_file import JobsFileError
@@ -121,7 +121,7 @@ class SlurmEngine(Engine):
             )
         )  # fmt: skip
         tracked = self._tracked[job_id] = Tracked(state.key, job_id, entry.attributes)
-        self._submissions.add(Request(tracked, entry, plan, arguments, slicer, log))
+        self._submissions.add(Submission(tracked, entry, plan, arguments, slicer, log))
         return True
 
     def _settings(self, profile: str) -> SlurmSettings:

@@ -26,7 +26,7 @@ _ALWAYS = (
 
 
 @record
-class Request:
+class Submission:
     """An attempt that the register has, and Slurm has not."""
 
     tracked: Tracked
@@ -47,12 +47,12 @@ class Submissions:
         self._register = register
         self._environ = environ
         self._directory = directory
-        self._requests: list[Request] = []
+        self._requests: list[Submission] = []
         self._sbatch: Command | None = None
         self._sent: list[Tracked] = []  # with that sbatch
         self._failed: list[tuple[Tracked, SlicerError]] = []
 
-    def add(self, request: Request) -> None:
+    def add(self, request: Submission) -> None:
         self._requests.append(request)
 
     def remove(self, tracked: Tracked) -> bool:
@@ -80,7 +80,7 @@ class Submissions:
             self._fail(error)
         return True
 
-    def _send(self, together: list[Request]) -> None:
+    def _send(self, together: list[Submission]) -> None:
         batch, jobs = os.urandom(6).hex(), [each.tracked.job_id for each in together]
         for position, each in enumerate(together):
             each.tracked.batch, each.tracked.position = batch, position
@@ -92,7 +92,7 @@ class Submissions:
         about = (f"--job-name=slicer-{batch}", f"--comment={batch}", f"--array=0-{len(jobs) - 1}")
         self._sbatch = Command([*_ALWAYS, *about, *together[0].arguments], self._environ, text)
 
-    def _order(self, request: Request) -> str:
+    def _order(self, request: Submission) -> str:
         said = request.entry.attributes
         return script.order(
             request.plan, request.tracked.job_id, slicer=request.slicer,
